@@ -1,0 +1,34 @@
+"""Who was wrong: every exception that may leave this package, with the exit status it stands for.
+
+A refusal that is expected (a broken ping, a plate without budget) is a value with a named reason, never one of these.
+"""
+
+
+class UdpStreamError(Exception):
+    """Base of all our exceptions; on its own it means that the fault is ours."""
+
+    exit_status = 1
+
+
+class UsageError(UdpStreamError):
+    """The caller asked for something that cannot be done: a file that is not there, a value out of its range."""
+
+    exit_status = 2
+
+
+class ConfigError(UdpStreamError):
+    """The configuration is invalid; the message names the key, the value and the rule."""
+
+    exit_status = 3
+
+
+class DependencyUnavailable(UdpStreamError):
+    """A service or file that we depend on cannot be reached; the message says what to start or install."""
+
+    exit_status = 4
+
+
+class PrivacyRefused(UdpStreamError):
+    """Going on would break the guarantee, so we stop: no ledger, a foreign key, a draw that was never charged."""
+
+    exit_status = 5

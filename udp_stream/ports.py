@@ -1,0 +1,132 @@
+"""Promises: what the core asks of the world. `checks.py` holds every ledger to them.
+
+**The ledger** is the only state besides open windows. Its promises:
+
+1. `admit` is atomic and idempotent per release id. The first call decides, for each plate, CONT (admitted) or HALT by
+   what is left of its budget in the period, and charges the admitted plates at once, all or none of one plate's
+   amount. If fewer than `min_admitted` plates could pay, nobody is admitted or charged. A repeat returns the remembered
+   verdict and terms, charges nothing, and never admits a plate that the first call did not.
+2. No balance ever exceeds its budget, whatever runs at the same time; a charge is never refunded.
+3. `record` keeps the first payload of a release id for ever and returns the one that stands. An id that was never
+   admitted cannot be recorded (`PrivacyRefused`): charge before you draw.
+4. What a call has returned survives the death of the process and of the machine (synced to disk).
+5. The balance of a plate is the sum of its remembered charges: `entries` can rebuild it.
+
+Plates appear here only as keyed hashes (`bytes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bits = Callable[[int], bytes]
+"""A source of random bits: `bits(n)` gives n fresh, independent, uniform bytes."""
+
+
+class Entropy(Protocol):
+    """Hands out bits for the releases of a slot."""
+
+    def streams(self, release_ids: Sequence[str]) -> Iterator[tuple[slice, Bits]]:
+        """Cut the releases into consecutive runs, each with the bits for its noise.
+
+        The operating system's source gives one run; the seeded source of tests gives each release its own, so that
+        its noise depends on nothing but the seed and its id.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """One HAT asks to charge its plates.
+
+    `members` index the `plates` of the call; `charges` are nano-units, one per member, positive. `terms` is what the
+    planner fixed before it knew who can pay (the epsilons); it is remembered with the verdict, first one wins.
+    """
+
+    release_id: str
+    members: NDArray[np.int64]
+    charges: NDArray[np.int64]
+    min_admitted: int
+    terms: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the ledger decided, and remembers, for one HAT: `charged[i]` nano-units of member i, 0 where HALT."""
+
+    charged: NDArray[np.int64]
+    terms: bytes
+
+    @property
+    def admitted(self) -> NDArray[np.bool_]:
+        """True where the member may contribute."""
+        return self.charged > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """What plates have spent in a period: nano-units, and in how many charges (one per HAT)."""
+
+    spent: NDArray[np.int64]
+    charges: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One remembered admission: who was charged what, for which release, in which period, under which budget."""
+
+    release_id: str
+    period: str
+    budget: int
+    plates: tuple[bytes, ...]
+    charged: NDArray[np.int64]
+    payload: bytes | None
+    published: bool
+
+
+class Ledger(Protocol):
+    """The promises of this file, as calls. Every call is one round trip, however many HATs it carries."""
+
+    def standing(self, release_ids: Sequence[str]) -> list[bytes | None]:
+        """The recorded payload of each id, or None."""
+        ...
+
+    def balances(self, period: str, plates: Sequence[bytes]) -> Balance:
+        """What each plate has spent in the period."""
+        ...
+
+    def admit(
+        self, period: str, budget: int, plates: Sequence[bytes], admissions: Sequence[Admission]
+    ) -> list[Verdict]:
+        """Charge the plates of each HAT, in the order given, or return what was decided before (promises 1, 2)."""
+        ...
+
+    def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
+        """Keep the first payload of each id; return the ones that stand (promise 3)."""
+        ...
+
+    def published(self, release_ids: Sequence[str]) -> None:
+        """Remember that these payloads have reached their readers."""
+        ...
+
+    def unpublished(self) -> Iterator[tuple[str, bytes]]:
+        """Recorded payloads that were never marked as published, oldest first."""
+        ...
+
+    def spent(self, plate: bytes) -> dict[str, int]:
+        """Nano-units that the plate has spent, by period."""
+        ...
+
+    def entries(self) -> Iterator[Entry]:
+        """Every admission ever made, oldest first."""
+        ...
+
+
+LedgerFactory = Callable[[], AbstractContextManager[Ledger]]
+"""Opens the same ledger anew: what `checks.py` uses to play several writers and restarts."""

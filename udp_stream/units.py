@@ -1,0 +1,53 @@
+"""Units: integer money, durations, and the lattice on which speeds live.
+
+Money is integers: budgets and charges are nano-epsilon, charges rounded up and allowances down. Speeds are integers
+too: multiples of `KMH_QUANTUM`, a power of two, so that sums are exact, do not depend on the order of addition, and
+can carry discrete noise.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+
+NANO = 10**9
+
+QUANTA_PER_KMH = 4096
+"""Speeds are whole numbers of 1/4096 km/h: far finer than any sensor, far below any noise."""
+
+KMH_QUANTUM = 1 / QUANTA_PER_KMH
+
+KMH_PER_UNIT = {"kmh": 1.0, "mps": 3.6, "mph": 1.609344}
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhdw])")
+
+
+def nano_charge(amount: float | Decimal) -> int:
+    """Nano-units of a charge, rounded up; the decimal digits a user typed are taken at their word.
+
+    >>> nano_charge(0.1), nano_charge(Decimal("0.0000000001"))
+    (100000000, 1)
+    """
+    return int((Decimal(str(amount)) * NANO).to_integral_value(ROUND_CEILING))
+
+
+def nano_allowance(amount: float | Decimal) -> int:
+    """Nano-units of a budget, rounded down.
+
+    >>> nano_allowance(10.0), nano_allowance(Decimal("0.0000000019"))
+    (10000000000, 1)
+    """
+    return int((Decimal(str(amount)) * NANO).to_integral_value(ROUND_FLOOR))
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a duration such as `90s`, `2m`, `1h`, `1d` or `2w`; raises ValueError with the rule.
+
+    >>> parse_duration("1h"), parse_duration("1.5m")
+    (3600.0, 90.0)
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"expected a duration such as 90s, 2m, 1h, 1d or 1w, got {text!r}")
+    return float(match[1]) * _SECONDS[match[2]]
