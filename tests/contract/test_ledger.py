@@ -1,0 +1,443 @@
+"""Every ledger keeps every promise, the checks can tell when one does not, and SQLite keeps them through a kill."""
+
+import json
+import random
+import sqlite3
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, nullcontext
+from pathlib import Path
+
+import ledger_writer as writer
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from udp_stream import checks
+from udp_stream.adapters import sqlite_ledger
+from udp_stream.adapters.sqlite_ledger import open_sqlite_ledger
+from udp_stream.checks import ALL_LEDGER_CHECKS, CheckFailed, ask
+from udp_stream.errors import DependencyUnavailable, PrivacyRefused
+from udp_stream.memory_ledger import MemoryLedger
+from udp_stream.ports import Ledger, LedgerFactory, Verdict
+
+Check = Callable[[LedgerFactory], None]
+
+
+def in_memory(_: Path) -> LedgerFactory:
+    return lambda held=MemoryLedger(): nullcontext(held)  # noqa: B008 - one ledger, opened again and again
+
+
+def in_sqlite(folder: Path) -> LedgerFactory:
+    return lambda: open_sqlite_ledger(folder / "ledger")
+
+
+@pytest.mark.parametrize("store", [in_memory, in_sqlite])
+@pytest.mark.parametrize("check", ALL_LEDGER_CHECKS, ids=lambda check: check.__name__)
+def test_store_keeps_promise(store: Callable[[Path], LedgerFactory], check: Check, tmp_path: Path) -> None:
+    check(store(tmp_path))
+
+
+def test_all_checks_run_on_one_ledger(tmp_path: Path) -> None:
+    for check in reversed(ALL_LEDGER_CHECKS):
+        check(in_sqlite(tmp_path))
+    with open_sqlite_ledger(tmp_path / "ledger") as ledger:
+        assert ledger.verify() == []
+
+
+def test_every_check_is_in_the_list() -> None:
+    assert {name for name in vars(checks) if name.startswith("check_")} == {c.__name__ for c in ALL_LEDGER_CHECKS}
+
+
+# Broken ledgers: each breaks one promise, and the checks named with it must go red.
+
+
+class LastRecordWins(MemoryLedger):
+    def _record(self, release_id: str, payload: bytes) -> bytes:
+        self._admissions[release_id].payload = None
+        return super()._record(release_id, payload)
+
+
+class RecordsWithoutAdmission(MemoryLedger):
+    def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
+        self.admit("", 0, [], [ask(name, []) for name, _ in releases])
+        return super().record(releases)
+
+
+class RecordsHalfACall(MemoryLedger):
+    def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
+        return [super(RecordsHalfACall, self).record([one])[0] for one in releases]
+
+
+class RefundsOnRepeat(MemoryLedger):
+    def _admit(self, period, budget, plates, admission):  # type: ignore[no-untyped-def]
+        known = self._admissions.pop(admission.release_id, None)
+        for plate, amount in (known.charged if known else {}).items():
+            self._spent[known.period, plate] = self._spent.get((known.period, plate), 0) - amount
+        return super()._admit(period, budget, plates, admission)
+
+
+class ChargesTwiceOnRepeat(MemoryLedger):
+    def _admit(self, period, budget, plates, admission):  # type: ignore[no-untyped-def]
+        known = self._admissions.get(admission.release_id)
+        if known:
+            self._charge(period, plates, [known.charged.get(plate, 0) for plate in plates])
+        return super()._admit(period, budget, plates, admission)
+
+
+class AdmitsNewMembersOnRepeat(MemoryLedger):
+    def _admit(self, period, budget, plates, admission):  # type: ignore[no-untyped-def]
+        known = self._admissions.get(admission.release_id)
+        for plate, amount in zip(plates, admission.charges.tolist() if known else (), strict=False):
+            known.charged.setdefault(plate, amount)
+        return super()._admit(period, budget, plates, admission)
+
+
+class LastTermsWin(MemoryLedger):
+    def _admit(self, period, budget, plates, admission):  # type: ignore[no-untyped-def]
+        return Verdict(super()._admit(period, budget, plates, admission).charged, admission.terms)
+
+
+class ChecksThenCharges(MemoryLedger):
+    """Lets another writer in between the check and the charge."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = nullcontext()  # type: ignore[assignment]
+
+    def _charge(self, period: str, plates: Sequence[bytes], charged: Sequence[int]) -> None:
+        time.sleep(0)  # gives way
+        super()._charge(period, plates, charged)
+
+
+class RoundsToMicro(MemoryLedger):
+    """Compares micro-units, rounded to the nearest."""
+
+    def _decide(self, period, budget, plates, admission):  # type: ignore[no-untyped-def]
+        return super()._decide(period, (budget + 500) // 1000 * 1000 + 499, plates, admission)
+
+
+class KeepsSingleFloats(MemoryLedger):
+    def _charge(self, period: str, plates: Sequence[bytes], charged: Sequence[int]) -> None:
+        super()._charge(period, plates, charged)
+        for plate in plates:
+            self._spent[period, plate] = int(np.float32(self._spent.get((period, plate), 0)))
+
+
+class ForgetsMinAdmitted(MemoryLedger):
+    def _decide(self, period, budget, plates, admission):  # type: ignore[no-untyped-def]
+        free = ask(admission.release_id, admission.charges.tolist(), admission.members.tolist(), 0, admission.terms)
+        return super()._decide(period, budget, plates, free)
+
+
+class ForgetsWithheld(MemoryLedger):
+    def _admit(self, period, budget, plates, admission):  # type: ignore[no-untyped-def]
+        verdict = super()._admit(period, budget, plates, admission)
+        if plates and not verdict.admitted.any():
+            del self._admissions[admission.release_id]
+        return verdict
+
+
+class NeverPublishes(MemoryLedger):
+    def published(self, release_ids: Sequence[str]) -> None:
+        pass
+
+
+BROKEN: list[tuple[type[MemoryLedger], Check]] = [
+    (LastRecordWins, checks.check_first_record_stands),
+    (LastRecordWins, checks.check_concurrent_writers),
+    (RecordsWithoutAdmission, checks.check_record_needs_admission),
+    (RecordsHalfACall, checks.check_record_needs_admission),
+    (RefundsOnRepeat, checks.check_repeat_is_remembered),
+    (RefundsOnRepeat, checks.check_balances_equal_entries),
+    (ChargesTwiceOnRepeat, checks.check_repeat_is_remembered),
+    (ChargesTwiceOnRepeat, checks.check_balances_equal_entries),
+    (AdmitsNewMembersOnRepeat, checks.check_repeat_is_remembered),
+    (LastTermsWin, checks.check_repeat_is_remembered),
+    (ChecksThenCharges, checks.check_concurrent_writers),
+    (RoundsToMicro, checks.check_never_over_budget),
+    (KeepsSingleFloats, checks.check_never_over_budget),
+    (ForgetsMinAdmitted, checks.check_min_admitted_charges_nobody),
+    (ForgetsWithheld, checks.check_min_admitted_charges_nobody),
+    (NeverPublishes, checks.check_unpublished_then_published),
+]
+
+
+@pytest.mark.parametrize(("broken", "check"), BROKEN, ids=lambda one: one.__name__)
+def test_checks_catch_a_broken_ledger(broken: type[MemoryLedger], check: Check) -> None:
+    ledger = broken()
+    with pytest.raises(CheckFailed):
+        check(lambda: nullcontext(ledger))
+
+
+def test_a_ledger_that_forgets_on_reopening_is_caught() -> None:
+    with pytest.raises(CheckFailed):
+        checks.check_survives_reopen(lambda: nullcontext(MemoryLedger()))
+
+
+# A kill in between: what the child was told is what the ledger remembers.
+
+
+def test_answers_survive_kills(tmp_path: Path) -> None:
+    choose = random.Random(20)
+    told: dict[tuple[str, str, str], object] = {}
+    deadline = time.monotonic() + 20
+    for run in range(20):
+        path = tmp_path / f"ledger-{run // 5}"  # a new file now and then, so that some kills hit its making
+        for what, name, answer in _run_and_kill(path, f"{run}", lines=choose.choice((0, 0, 1, 2, 5, 20, 60, 150))):
+            assert told.setdefault((f"{path}", what, name), answer) == answer, f"{what} of {name} changed"
+        _expect_remembered(path, {key[1:]: answer for key, answer in told.items() if key[0] == f"{path}"})
+        if time.monotonic() > deadline:
+            break
+    assert len(told) > 100
+
+
+def _run_and_kill(path: Path, run: str, lines: int) -> list[list[object]]:
+    command = [sys.executable, writer.__file__, str(path), run]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        seen = [child.stdout.readline() for _ in range(lines + 1)]
+        child.kill()
+        seen += child.stdout.readlines()
+    assert child.returncode == -9, "the child ended on its own"
+    return [json.loads(line) for line in seen[1:] if line.endswith("\n")]
+
+
+def _expect_remembered(path: Path, told: dict[tuple[str, str], object]) -> None:
+    with open_sqlite_ledger(path) as ledger:
+        assert ledger.verify() == []
+        unpublished = dict(ledger.unpublished())
+        for (what, name), answer in told.items():
+            if what == "verdict":
+                (verdict,) = ledger.admit(writer.PERIOD, writer.BUDGET, writer.PLATES, [writer.everybody(name)])
+                assert [verdict.charged.tolist(), verdict.terms.decode()] == answer
+            elif what == "payload":
+                assert ledger.record([(name, b"another")]) == [str(answer).encode()]
+            else:
+                assert name not in unpublished
+        assert ledger.verify() == []
+
+
+# Any sequence of calls, against a model.
+
+IDS, LETTERS, PERIODS = st.sampled_from("uvwxyz"), b"abcd", st.sampled_from(["mon", "tue"])
+ASKED = st.tuples(IDS, st.dictionaries(st.sampled_from(LETTERS), st.integers(1, 12)), st.integers(0, 3))
+
+
+class SqliteMatchesModel(RuleBasedStateMachine):
+    """Release ids, plates and budgets are few, so that repeats and exhausted budgets are many."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.ledger = open_sqlite_ledger(Path(self.folder.name) / "ledger")
+        self.admitted: dict[str, tuple[str, dict[int, int], bytes]] = {}
+        self.payloads: dict[str, bytes] = {}
+        self.waiting: list[str] = []
+
+    def spent(self, period: str, plate: int) -> int:
+        return sum(charged.get(plate, 0) for when, charged, _ in self.admitted.values() if when == period)
+
+    def model(self, period: str, budget: int, name: str, asked: dict[int, int], least: int) -> tuple[list[int], bytes]:
+        if name not in self.admitted:
+            payers = {p: n for p, n in asked.items() if self.spent(period, p) + n <= budget}
+            terms = f"{name} {least} {len(asked)}".encode()
+            self.admitted[name] = (period, payers if len(payers) >= least else {}, terms)
+        _, charged, terms = self.admitted[name]
+        return [charged.get(plate, 0) for plate in asked], terms
+
+    @rule(period=PERIODS, budget=st.sampled_from([0, 10, 25]), asked=st.lists(ASKED, max_size=4))
+    def admit(self, period: str, budget: int, asked: list[tuple[str, dict[int, int], int]]) -> None:
+        plates = [bytes([letter]) for letter in LETTERS]
+        admissions = [
+            ask(name, list(who.values()), [LETTERS.index(p) for p in who], least, f"{name} {least} {len(who)}".encode())
+            for name, who, least in asked
+        ]
+        verdicts = self.ledger.admit(period, budget, plates, admissions)
+        expected = [self.model(period, budget, name, who, least) for name, who, least in asked]
+        assert [(verdict.charged.tolist(), verdict.terms) for verdict in verdicts] == expected
+
+    @rule(releases=st.lists(st.tuples(IDS, st.binary(max_size=3)), max_size=3))
+    def record(self, releases: list[tuple[str, bytes]]) -> None:
+        if any(name not in self.admitted for name, _ in releases):
+            with pytest.raises(PrivacyRefused):
+                self.ledger.record(releases)
+            return
+        for name, payload in releases:
+            if name not in self.payloads:
+                self.payloads[name] = payload
+                self.waiting.append(name)
+        assert self.ledger.record(releases) == [self.payloads[name] for name, _ in releases]
+
+    @precondition(lambda self: self.waiting)
+    @rule(ids=st.lists(IDS, max_size=3))
+    def publish(self, ids: list[str]) -> None:
+        self.ledger.published(ids)
+        self.waiting = [name for name in self.waiting if name not in ids]
+
+    @rule()
+    def reopen(self) -> None:
+        self.ledger.close()
+        self.ledger = open_sqlite_ledger(self.ledger.path)
+
+    @invariant()
+    def agrees(self) -> None:
+        plates = [bytes([letter]) for letter in LETTERS]
+        for period in ("mon", "tue"):
+            expected = [self.spent(period, letter) for letter in LETTERS]
+            assert self.ledger.balances(period, plates).spent.tolist() == expected
+        assert list(self.ledger.unpublished()) == [(name, self.payloads[name]) for name in self.waiting]
+        assert [entry.release_id for entry in self.ledger.entries()] == list(self.admitted)
+        assert self.ledger.verify() == []
+
+    def teardown(self) -> None:
+        self.ledger.close()
+        self.folder.cleanup()
+
+
+TestSqliteMatchesModel = SqliteMatchesModel.TestCase
+TestSqliteMatchesModel.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+
+
+# The file.
+
+
+def test_ledger_file_is_private_and_nothing_else_is_left(tmp_path: Path) -> None:
+    with open_sqlite_ledger(tmp_path / "a ledger?") as ledger:
+        assert stat.S_IMODE((tmp_path / "a ledger?").stat().st_mode) == 0o600
+        ledger.admit("p", 1, [b"x"], [ask("hat", [1])])
+        assert {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()} == {0o600}
+    assert [file.name for file in tmp_path.iterdir()] == ["a ledger?"]
+
+
+def test_ledgers_opened_at_once_are_one(tmp_path: Path) -> None:
+    start = threading.Barrier(16)
+
+    def ledger_id(_: int) -> str:
+        start.wait(30)
+        with open_sqlite_ledger(tmp_path / "ledger") as ledger:
+            return ledger.meta()["ledger_id"]
+
+    with ThreadPoolExecutor(16) as pool:
+        assert len(set(pool.map(ledger_id, range(16)))) == 1
+    with open_sqlite_ledger(tmp_path / "other") as other, open_sqlite_ledger(tmp_path / "ledger") as ledger:
+        assert other.meta()["ledger_id"] != ledger.meta()["ledger_id"]
+
+
+def test_ledger_is_bound_to_one_plate_key(tmp_path: Path) -> None:
+    for _ in range(2):
+        with open_sqlite_ledger(tmp_path / "ledger") as ledger:
+            ledger.bind("key one")
+    with open_sqlite_ledger(tmp_path / "ledger") as ledger, pytest.raises(PrivacyRefused, match="restore the key"):
+        ledger.bind("key two")
+
+
+def _foreign(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE meta (name, value)")
+
+
+def _newer(path: Path) -> None:
+    open_sqlite_ledger(path).close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("UPDATE meta SET value = '2' WHERE name = 'schema'")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "rule"),
+    [
+        (lambda path: path.write_bytes(b"not a database, but long enough to be taken for one" * 20), "another kind"),
+        (_foreign, "another kind"),
+        (_newer, "schema 1"),
+        (lambda path: path.touch(), "empty file"),
+        (lambda path: path.with_name("ledger-wal").touch(), "write-ahead log"),
+    ],
+    ids=["text", "foreign", "newer", "truncated", "orphaned log"],
+)
+def test_what_is_no_ledger_of_ours_is_refused(spoil: Callable[[Path], None], rule: str, tmp_path: Path) -> None:
+    spoil(tmp_path / "ledger")
+    with pytest.raises(PrivacyRefused, match=rule):
+        open_sqlite_ledger(tmp_path / "ledger")
+
+
+def test_missing_directory_and_unusable_file_are_unavailable(tmp_path: Path) -> None:
+    with pytest.raises(DependencyUnavailable, match="nowhere to exist"):
+        open_sqlite_ledger(tmp_path / "nowhere" / "ledger")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(DependencyUnavailable):
+        open_sqlite_ledger(tmp_path / "folder")
+
+
+def test_locked_ledger_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_ledger, "BUSY_TIMEOUT_S", 0.01)
+    with open_sqlite_ledger(tmp_path / "ledger") as ledger, closing(sqlite3.connect(tmp_path / "ledger")) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(DependencyUnavailable, match="locked"):
+            ledger.admit("p", 1, [b"x"], [ask("hat", [1])])
+        other.rollback()
+        assert ledger.admit("p", 1, [b"x"], [ask("hat", [1])])[0].admitted.all()
+
+
+@pytest.mark.parametrize(
+    ("tampering", "sentence"),
+    [
+        ("UPDATE balances SET spent = 1", "plate 78 in p: expected 3 spent in 1 charges, got 1 in 1"),
+        ("DELETE FROM balances", "plate 78 in p: expected 3 spent in 1 charges, got 0 in 0"),
+        ("DROP TRIGGER admissions_stand; UPDATE admissions SET budget = 2", "hat: charging 3 puts plate 78 over"),
+        ("INSERT INTO releases (release_id, payload) VALUES ('drawn', x'00')", "drawn: released, but never admitted"),
+        ("DROP TRIGGER admissions_stay; DELETE FROM admissions", "got 3 in 1"),
+    ],
+)
+def test_verify_names_what_does_not_add_up(tampering: str, sentence: str, tmp_path: Path) -> None:
+    with open_sqlite_ledger(tmp_path / "ledger") as ledger:
+        ledger.admit("p", 4, [b"x"], [ask("hat", [3])])
+        assert ledger.verify() == []
+        with closing(sqlite3.connect(tmp_path / "ledger")) as connection:
+            connection.executescript(tampering)
+        assert any(sentence in found for found in ledger.verify())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "DELETE FROM admissions",
+        "UPDATE admissions SET charged = x''",
+        "DELETE FROM releases",
+        "UPDATE releases SET payload = x''",
+    ],
+)
+def test_file_itself_refuses_to_forget(change: str, tmp_path: Path) -> None:
+    with open_sqlite_ledger(tmp_path / "ledger") as ledger:
+        ledger.admit("p", 4, [b"x"], [ask("hat", [3])])
+        ledger.record([("hat", b"payload")])
+    with closing(sqlite3.connect(tmp_path / "ledger")) as connection, pytest.raises(sqlite3.IntegrityError):
+        connection.execute(change)
+
+
+def test_verdicts_belong_to_the_caller(tmp_path: Path) -> None:
+    """What a caller does to a verdict's array changes neither a later answer nor the ledger."""
+    ledger: Ledger
+    for ledger_factory in (in_memory(tmp_path), in_sqlite(tmp_path)):
+        with ledger_factory() as ledger:
+            first, twin = ledger.admit("p", 9, [b"x"], [ask("hat", [3]), ask("hat", [3])])
+            first.charged[:] = 0
+            assert twin.charged.tolist() == [3]
+            assert ledger.admit("p", 9, [b"x"], [ask("hat", [3])])[0].charged.tolist() == [3]
+
+
+def test_every_commit_is_synced(tmp_path: Path) -> None:
+    """A kill cannot show it (the system still writes what the process left), so the settings are held instead."""
+    for _ in range(2):
+        with open_sqlite_ledger(tmp_path / "ledger") as ledger:
+            settled = [
+                ledger._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")
+            ]
+            assert settled == ["wal", 2]

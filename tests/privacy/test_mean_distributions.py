@@ -1,0 +1,98 @@
+"""Every mechanism end to end: the noise has the scale it claims, and outputs on neighbours are eps-indistinguishable.
+
+Each test is shown to have power by a mechanism broken on purpose: noise 30 % too small is rejected.
+"""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from udp_stream import estimate
+from udp_stream.grouping import HatCounts
+from udp_stream.means import MECHANISMS
+from udp_stream.plan import HatPlan, Terms
+from udp_stream.testing import seeded_bits
+from udp_stream.units import NANO
+
+U = 65 * 4096
+COUNTS = np.array([9, 6, 6, 4, 3, 2, 1, 1, 5, 7])
+LINEAR = ("baseline", "array-averaging", "optimal")
+RUNS = 4000
+
+
+def plan_of(name, grouping="best-fit", epsilon=1.0, users=COUNTS):
+    mean = MECHANISMS[name].plan(HatCounts(users), round(epsilon * NANO), U, grouping)
+    return HatPlan(Terms(mean_nano=mean.epsilon_nano), mean, None, "")
+
+
+def unclipped(plan, samples, seed, runs=RUNS):
+    """The means of many runs, in km/h, without the last clamp to [0, U] (clamping is post-processing)."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(estimate, "_within", lambda mean, plan: mean)
+        found = estimate.estimate_hats([plan] * runs, [samples] * runs, seeded_bits(seed))
+    return np.array([one.mean for one in found]) / 4096
+
+
+def samples_of(seed, users=COUNTS):
+    return np.random.default_rng(seed).integers(0, U + 1, int(users.sum()))
+
+
+@pytest.mark.parametrize("grouping", ["best-fit", "wrap-around"])
+@pytest.mark.parametrize("name", LINEAR)
+def test_noise_has_the_claimed_scale_and_30_percent_off_is_noticed(name, grouping):
+    plan, samples = plan_of(name, grouping), samples_of(1)
+    means = unclipped(plan, samples, f"{name}/{grouping}")
+    centre = MECHANISMS[name].query(plan.mean, samples, seeded_bits(0)).statistic / plan.mean.divisor / 4096
+    scale = plan.mean.sensitivity / plan.mean.divisor / 4096  # over epsilon 1
+    assert stats.kstest((means - centre) / scale, "laplace").pvalue > 1e-6
+    assert stats.kstest((means - centre) / (0.7 * scale), "laplace").pvalue < 1e-6
+    assert stats.kstest((means - centre) / (1.3 * scale), "laplace").pvalue < 1e-6
+
+
+def epsilon_seen(first, second, confidence=0.999):
+    """The largest loss that the outputs prove, by threshold events and Clopper-Pearson bounds (split samples)."""
+    half = first.size // 2
+    thresholds = np.quantile(np.concatenate((first[:half], second[:half])), np.linspace(0.02, 0.98, 25))
+    alpha = (1 - confidence) / (4 * thresholds.size)
+    worst = 0.0
+    for more, less in ((first[half:], second[half:]), (second[half:], first[half:])):
+        for threshold in thresholds:
+            for sign in (1, -1):
+                hits, other = (int((sign * side <= sign * threshold).sum()) for side in (more, less))
+                low = stats.beta.ppf(alpha, hits, more.size - hits + 1) if hits else 0.0
+                high = stats.beta.ppf(1 - alpha, other + 1, less.size - other) if other < less.size else 1.0
+                worst = max(worst, math.log(low / high)) if low > 0 else worst
+    return worst
+
+
+@pytest.mark.parametrize("grouping", ["best-fit", "wrap-around"])
+@pytest.mark.parametrize("name", list(MECHANISMS))
+def test_neighbours_cannot_be_told_apart_beyond_epsilon(name, grouping):
+    """The plate with most samples at 0 or at U, the others spread out: an audit that sees more than epsilon fails."""
+    epsilon = 1.0
+    plan = plan_of(name, grouping, epsilon)
+    slow, fast = samples_of(2), samples_of(2)
+    slow[: COUNTS[0]], fast[: COUNTS[0]] = 0, U
+    seen = epsilon_seen(unclipped(plan, slow, f"a/{name}", 12_000), unclipped(plan, fast, f"b/{name}", 12_000))
+    assert seen <= epsilon
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_the_audit_catches_noise_that_is_too_small(name):
+    """Claiming 1.0 while drawing for 1.0/0.7: the same audit, the same number of runs, says no."""
+    plan = plan_of(name, epsilon=1 / 0.7)
+    slow, fast = samples_of(2), samples_of(2)
+    slow[: COUNTS[0]], fast[: COUNTS[0]] = 0, U
+    assert epsilon_seen(unclipped(plan, slow, "c", 12_000), unclipped(plan, fast, "d", 12_000)) > 1.0
+
+
+def test_outputs_lie_on_a_lattice_that_the_data_cannot_change():
+    """Same counts, other speeds: the same denominators, hence the same set of possible outputs."""
+    plan = plan_of("optimal")
+    lattices = []
+    for seed in (3, 4):
+        means = unclipped(plan, samples_of(seed), seed, 300) * 4096 * plan.mean.divisor
+        lattices.append(np.abs(means - np.round(means)).max())
+    assert max(lattices) < 1e-3

@@ -1,0 +1,109 @@
+"""Bins: edges, their rules, and which bin a speed is in."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from udp_stream.cdfs.bins import BINS_MAX, Bins, bins_from_edges, equal_bins, zero_and_equal_bins
+from udp_stream.units import QUANTA_PER_KMH
+
+
+def bin_by_definition(bins: Bins, speed_quanta: int) -> int:
+    """The bin (e_j, e_{j+1}] in rational arithmetic; 0 is in the first."""
+    for j, right in enumerate(bins.edges_kmh[1:]):
+        if speed_quanta <= right * QUANTA_PER_KMH:
+            return j
+    return bins.count - 1
+
+
+@st.composite
+def any_bins(draw):
+    cuts = draw(st.lists(st.floats(0.01, 64.9), min_size=1, max_size=12, unique_by=lambda x: round(x, 2)))
+    return bins_from_edges([0.0] * draw(st.integers(1, 2)) + sorted(cuts) + [65.0], 65.0)
+
+
+@given(any_bins(), st.lists(st.integers(0, 65 * QUANTA_PER_KMH), max_size=30))
+def test_every_speed_is_in_the_bin_of_the_definition(bins, speeds):
+    edges = [math.floor(edge * QUANTA_PER_KMH) + shift for edge in bins.edges_kmh for shift in (0, 1)]
+    speeds = np.array(speeds + [edge for edge in edges if edge <= 65 * QUANTA_PER_KMH], dtype=np.int64)
+    assert bins.bin_of(speeds).tolist() == [bin_by_definition(bins, s) for s in speeds.tolist()]
+
+
+def test_edges_belong_to_the_bin_on_their_left_and_zero_to_the_first():
+    bins = equal_bins(4, 64.0)
+    quanta = np.array([0, 16 * 4096, 16 * 4096 + 1, 64 * 4096])
+    assert bins.bin_of(quanta).tolist() == [0, 0, 1, 3]
+
+
+def test_exact_zeros_have_a_bin_of_their_own_and_nothing_else_is_in_it():
+    bins = zero_and_equal_bins(4, 64.0)
+    assert bins.count == 5
+    assert bins.bin_of(np.array([0, 1, 16 * 4096])).tolist() == [0, 1, 1]
+
+
+def test_a_speed_above_the_last_edge_is_in_the_last_bin():
+    assert equal_bins(4, 64.0).bin_of(np.array([65 * 4096])).tolist() == [3]
+
+
+def test_bins_keep_the_shape_of_the_speeds_also_of_none():
+    bins = equal_bins(4, 64.0)
+    assert bins.bin_of(np.zeros((2, 3), dtype=np.int32)).shape == (2, 3)
+    assert bins.bin_of(np.zeros(0, dtype=np.int64)).shape == (0,)
+
+
+def test_speeds_in_kmh_are_refused():
+    with pytest.raises(ValueError, match="integer quanta"):
+        equal_bins(4, 64.0).bin_of(np.array([1.5]))
+
+
+@pytest.mark.parametrize("count", [2, 3, 7, 13, 49, 65, 1000, BINS_MAX])
+@pytest.mark.parametrize("max_kmh", [65.0, 115.0, 104.6, 1.0])
+def test_equal_bins_end_at_exactly_max_kmh(count, max_kmh):
+    bins = equal_bins(count, max_kmh)
+    assert (bins.count, bins.edges_kmh[0], bins.max_kmh) == (count, 0.0, max_kmh)
+    assert np.allclose(np.diff(bins.edges_kmh), max_kmh / count)
+
+
+@pytest.mark.parametrize(
+    ("edges", "rule"),
+    [
+        ([0, 65], "2..4096 bins"),
+        ([], "2..4096 bins"),
+        (np.linspace(0, 65, BINS_MAX + 2), "2..4096 bins"),
+        ([1, 2, 65], "start at 0"),
+        ([0, 10, 10, 65], "strictly increasing"),
+        ([0, 20, 10, 65], "strictly increasing"),
+        ([0, 0, 0, 65], "strictly increasing"),
+        ([0, math.nan, 65], "finite"),
+        ([0, 10, math.inf], "finite"),
+        ([0, 10, 64], "end at max_kmh"),
+        ([0, 0.0001, 65], "apart"),
+        ([0, 10, 10.0001, 65], "apart"),
+    ],
+)
+def test_edges_that_break_a_rule_are_refused_with_its_name(edges, rule):
+    with pytest.raises(ValueError, match=rule):
+        bins_from_edges(edges, 65)
+
+
+@pytest.mark.parametrize(("build", "count"), [(equal_bins, 0), (equal_bins, 1), (equal_bins, 4097)])
+def test_too_few_and_too_many_bins_are_refused(build, count):
+    with pytest.raises(ValueError, match="bins"):
+        build(count, 65.0)
+    with pytest.raises(ValueError, match="bins"):
+        zero_and_equal_bins(BINS_MAX, 65.0)
+
+
+@pytest.mark.parametrize("max_kmh", [0.0, -65.0, math.inf, math.nan])
+def test_a_largest_speed_that_is_none_is_refused(max_kmh):
+    with pytest.raises(ValueError):
+        equal_bins(4, max_kmh)
+
+
+def test_bins_can_be_compared_and_hashed():
+    assert {equal_bins(4, 65.0), equal_bins(4, 65.0), bins_from_edges([0, 16.25, 32.5, 48.75, 65], 65.0)} == {
+        equal_bins(4, 65.0)
+    }

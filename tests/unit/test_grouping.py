@@ -1,0 +1,99 @@
+"""Groupings against naive references, and the papers' statements about them."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from udp_stream.grouping import HatCounts, best_fit, within_cap, wrap_around_count, wrap_around_positions
+from udp_stream.means import Baseline, Levy
+from udp_stream.means._projected import levy_cap
+from udp_stream.means.levy import concentration_radius
+
+counts_and_cap = st.lists(st.integers(1, 12), min_size=1, max_size=25).flatmap(
+    lambda counts: st.tuples(st.just(counts), st.integers(min(counts), max(counts)))
+)
+
+
+def naive_best_fit(counts, cap):
+    """The paper's text, O(L^2): users by non-increasing count, each into the fullest array with room, lowest index."""
+    arrays = [0] * len(counts)
+    of_user = {}
+    for user in sorted(range(len(counts)), key=lambda u: -counts[u]):
+        size = min(counts[user], cap)
+        fits = [i for i, filled in enumerate(arrays) if filled + size <= cap]
+        best = max(fits, key=lambda i: (arrays[i], -i))
+        arrays[best] += size
+        of_user[user] = best
+    return [of_user[u] for u in range(len(counts))], [filled for filled in arrays if filled]
+
+
+def naive_wrap_around(counts, cap):
+    """Samples (user, place) poured one after another, in arrays of `cap`; the last one only if it is full."""
+    poured = [
+        (user, place)
+        for user in sorted(range(len(counts)), key=lambda u: -counts[u])
+        for place in range(min(counts[user], cap))
+    ]
+    return [poured[i : i + cap] for i in range(0, len(poured) - cap + 1, cap)]
+
+
+@given(counts_and_cap)
+def test_best_fit_equals_the_papers_text(case):
+    counts, cap = case
+    arrays = best_fit(HatCounts(np.array(counts)), cap)
+    of_user, filled = naive_best_fit(counts, cap)
+    assert arrays.of_user.tolist() == of_user
+    assert arrays.filled.tolist() == filled
+
+
+@given(counts_and_cap)
+def test_wrap_around_equals_the_papers_text(case):
+    counts, cap = case
+    hat = HatCounts(np.array(counts))
+    owners = [(user, place) for user, count in enumerate(counts) for place in range(count)]
+    arrays = naive_wrap_around(counts, cap)
+    assert wrap_around_count(hat, cap) == len(arrays) >= 1
+    assert [owners[i] for i in wrap_around_positions(hat, cap)] == [sample for array in arrays for sample in array]
+
+
+@given(counts_and_cap)
+def test_best_fit_never_makes_fewer_arrays_than_wrap_around(case):
+    """K-bar >= K (arXiv 2401.15906, Section III-A); on their data 164 against 160."""
+    counts, cap = case
+    hat = HatCounts(np.array(counts))
+    assert best_fit(hat, cap).count >= wrap_around_count(hat, cap)
+
+
+@given(counts_and_cap)
+def test_helpers_agree_with_their_definitions(case):
+    counts, cap = case
+    hat = HatCounts(np.array(counts))
+    assert hat.kept(cap) == sum(min(m, cap) for m in counts) == int(within_cap(hat, cap).sum())
+    assert hat.kept_at_every_count().tolist() == [hat.kept(m) for m in hat.descending.tolist()]
+    assert sum(m >= hat.median for m in counts) >= -(-len(counts) // 2) > sum(m > hat.median for m in counts)
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=30))
+def test_levys_cap_is_best_among_all_lengths_not_only_among_counts(counts):
+    hat = HatCounts(np.array(counts))
+    best = max(hat.kept(m) / m**0.5 for m in range(min(counts), max(counts) + 1))
+    assert hat.kept(levy_cap(hat)) / levy_cap(hat) ** 0.5 == pytest.approx(best)
+
+
+def test_sample_scaling_keeps_baselines_scale_and_divides_levys_by_its_root():
+    """lambda times the samples per user: U m*/M stays, 3 tau / K falls by sqrt(lambda) (their Proposition IV.1)."""
+    rng = np.random.default_rng(3)
+    counts = rng.integers(1, 60, 150)
+    plain, scaled = (HatCounts(counts * factor) for factor in (1, 10))
+    one, ten = (Baseline().plan(hat, 10**9, 65 * 4096, "best-fit") for hat in (plain, scaled))
+    assert one.noise_bound == pytest.approx(ten.noise_bound)
+    levy_one, levy_ten = (Levy().plan(hat, 10**9, 65 * 4096, "best-fit") for hat in (plain, scaled))
+    assert levy_ten.cap == 10 * levy_one.cap and levy_ten.divisor == levy_one.divisor
+    assert concentration_radius(levy_one) / concentration_radius(levy_ten) == pytest.approx(10**0.5, rel=1e-4)
+
+
+def test_no_user_or_an_empty_one_is_refused():
+    for counts in ([], [0, 3]):
+        with pytest.raises(ValueError, match="at least one"):
+            HatCounts(np.array(counts, dtype=np.int64))

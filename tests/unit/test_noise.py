@@ -1,0 +1,215 @@
+"""The samplers draw exactly what they say: bit by bit where that can be enumerated, by distribution tests elsewhere."""
+
+import itertools
+import math
+from decimal import Decimal, localcontext
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from udp_stream import noise
+from udp_stream.testing import seeded_bits
+
+
+def exact_pmf(t: int, s: int, reach: int) -> np.ndarray:
+    """P(|X| <= reach), one entry per x from -reach to reach."""
+    a = math.exp(-s / t)
+    x = np.arange(-reach, reach + 1)
+    return (1 - a) / (1 + a) * a ** np.abs(x)
+
+
+def chi_square_p(draws: np.ndarray, t: int, s: int) -> float:
+    reach = max(2, int(6 * t / s))
+    inside = np.clip(draws, -reach - 1, reach + 1)
+    pmf = exact_pmf(t, s, reach)
+    tail = (1 - pmf.sum()) / 2
+    expected = np.concatenate(([tail], pmf, [tail])) * draws.size
+    observed = np.bincount(inside + reach + 1, minlength=expected.size)
+    big = expected >= 5
+    observed = np.append(observed[big], observed[~big].sum())
+    expected = np.append(expected[big], expected[~big].sum())
+    return float(stats.chisquare(observed[expected > 0], expected[expected > 0]).pvalue)
+
+
+@pytest.mark.parametrize(("t", "s"), [(1, 1), (3, 2), (1, 3), (8, 1), (100, 7), (4096, 1000)])
+def test_discrete_laplace_has_its_exact_distribution_and_the_test_has_power(t, s):
+    draws = noise.discrete_laplace(seeded_bits(f"chi/{t}/{s}"), np.full(60_000, t), s)
+    assert chi_square_p(draws, t, s) > 1e-6
+    for factor in (0.7, 1.3):  # the same test rejects a scale that is 30 % off
+        wrong = noise.discrete_laplace(seeded_bits(f"off/{t}/{s}"), np.full(60_000, round(1000 * factor * t)), 1000 * s)
+        assert chi_square_p(wrong, t, s) < 1e-6
+
+
+def test_large_scales_follow_the_continuous_laplace_distribution():
+    t = 2**26
+    draws = noise.discrete_laplace(seeded_bits(5), np.full(50_000, t))
+    assert stats.kstest(draws / t, "laplace").pvalue > 1e-6
+    assert stats.kstest(draws / (0.7 * t), "laplace").pvalue < 1e-6
+
+
+def test_every_draw_has_its_own_scale():
+    scales = np.tile([1, 50, 2500], 40_000)
+    draws = np.abs(noise.discrete_laplace(seeded_bits(6), scales)).reshape(-1, 3).mean(axis=0)
+    expected = [2 * math.exp(-1 / t) / (1 - math.exp(-2 / t)) for t in (1, 50, 2500)]
+    assert draws == pytest.approx(expected, rel=0.02)
+
+
+def test_draws_are_independent_of_how_many_are_asked_for_at_once():
+    """More than one chunk is no other distribution."""
+    draws = noise.discrete_laplace(seeded_bits(7), np.full(2 * noise._CHUNK + 3, 5))
+    assert draws.size == 2 * noise._CHUNK + 3
+    assert chi_square_p(draws, 5, 1) > 1e-6
+
+
+@pytest.mark.parametrize(("t", "s"), [(0, 1), (2**26 + 1, 1), (1, 0)])
+def test_a_scale_out_of_range_is_refused_with_the_rule(t, s):
+    with pytest.raises(ValueError, match="expected 1 <= t"):
+        noise.discrete_laplace(seeded_bits(0), np.array([t]), s)
+
+
+@pytest.mark.parametrize(
+    ("p", "q"), [(0, 1), (1, 3), (5, 7), (2**26 - 1, 2**26), (999_999, 15 * 2**26), (12345, 65536)]
+)
+def test_bernoulli_decides_every_16_bit_word_as_arithmetic_says(p, q, monkeypatch):
+    """Over all words: those wholly below p/q say yes, those wholly above say no, the one that straddles asks on."""
+    words = np.arange(65536, dtype="<u2").tobytes()
+    asked = []
+
+    def resolve(bits, numerator, denominator):
+        asked.append(Fraction(numerator, denominator))
+        return False
+
+    monkeypatch.setattr(noise, "_resolve_bernoulli", resolve)
+    decided = noise._bernoulli(lambda n: words[:n], np.full(65536, p), np.full(65536, q))
+    rest = Fraction(p, q) * 65536 - int(decided.sum())
+    assert int(decided.sum()) == p * 65536 // q
+    assert asked == ([rest] if rest else [])
+
+
+def test_the_rare_tie_is_resolved_with_the_right_probability():
+    yes = sum(noise._resolve_bernoulli(seeded_bits(i), 3, 7) for i in range(4000))
+    assert stats.binomtest(yes, 4000, 3 / 7).pvalue > 1e-6
+    assert stats.binomtest(yes, 4000, 0.7 * 3 / 7).pvalue < 1e-6
+
+
+@pytest.mark.parametrize("digits", [1, 2, 3])
+def test_thresholds_of_the_geometric_part_are_exact(digits):
+    with localcontext() as context:
+        context.prec = 80
+        exact = [int(Decimal(-k).exp() * 2 ** (32 * digits)) for k in range(1, 65)]
+    assert list(noise._exp_thresholds(digits)) == exact
+
+
+def test_a_geometric_word_on_a_threshold_takes_more_bits():
+    """The word floor(2^32/e) is undecided between 0 and 1: both happen, in the ratio that further digits say."""
+    word = noise._exp_thresholds(1)[0]
+    values = [noise._resolve_geometric(seeded_bits(i), word) for i in range(2000)]
+    share = Fraction(noise._exp_thresholds(3)[0] - word * 2**64, 2**64)
+    assert set(values) == {0, 1}
+    assert stats.binomtest(sum(values), 2000, float(share)).pvalue > 1e-6
+
+
+def test_geometric_part_matches_its_distribution_beyond_the_first_word():
+    values = noise._geometric_of_e(seeded_bits(3), 200_000)
+    observed = [(values >= k).mean() for k in range(1, 6)]
+    assert observed == pytest.approx([math.exp(-k) for k in range(1, 6)], rel=0.06)
+
+
+@pytest.mark.parametrize("bound", [1, 2, 3, 7, 10, 255, 256, 257])
+def test_randbelow_is_uniform(bound):
+    bits = seeded_bits(bound)
+    draws = [noise.randbelow(bits, bound) for _ in range(20 * bound + 200)]
+    assert set(draws) <= set(range(bound))
+    if bound > 1:
+        assert stats.chisquare(np.bincount(draws, minlength=bound)).pvalue > 1e-6
+
+
+@pytest.mark.parametrize("epsilon_nano", [10**6, 125_000_000, 10**9, 7 * 10**9])
+def test_exponential_weights_never_differ_by_more_than_epsilon_allows(epsilon_nano):
+    table = noise.exponential_weights(epsilon_nano)
+    with localcontext() as context:
+        context.prec = 60
+        limit = (Decimal(epsilon_nano) / (2 * 10**9)).exp()
+        for dearer, cheaper in itertools.pairwise(reversed(table)):
+            assert cheaper >= dearer
+            assert Decimal(cheaper) / Decimal(dearer) <= limit
+        first = Decimal(table[0]) / Decimal(table[1])
+        assert first == pytest.approx(limit, rel=Decimal("1e-12"))  # and no smaller than it need be
+
+
+def test_exponential_choice_follows_its_weights_and_the_test_has_power():
+    costs, sizes, epsilon = [4, 1, 0, 2, 6], [3, 1, 2, 0, 5], 1.5
+    bits = seeded_bits("choice")
+    chosen = np.bincount(
+        [noise.exponential_choice(bits, costs, sizes, int(epsilon * 1e9)) for _ in range(20_000)], minlength=5
+    )
+
+    def p_value(eps):
+        weights = np.array(sizes) * np.exp(-eps * np.array(costs) / 2)
+        expected = weights / weights.sum() * chosen.sum()
+        return stats.chisquare(chosen[expected > 0], expected[expected > 0]).pvalue
+
+    assert chosen[3] == 0
+    assert p_value(epsilon) > 1e-6
+    assert p_value(0.7 * epsilon) < 1e-6
+    assert p_value(1.3 * epsilon) < 1e-6
+
+
+def test_no_candidate_is_an_error():
+    with pytest.raises(ValueError, match="expected bound >= 1"):
+        noise.exponential_choice(seeded_bits(0), [0], [0], 10**9)
+
+
+@pytest.mark.parametrize("sensitivity", [1, 7, 4096, 266_240, 266_240 * 5_000, 2**55])
+@pytest.mark.parametrize("epsilon_nano", [10**6, 333_333_333, 10**9, 5 * 10**10])
+def test_lattice_scale_covers_the_sensitivity_with_rounding(sensitivity, epsilon_nano):
+    """t lattice steps are at least (most steps two neighbours can differ by) / eps, and hardly more than needed."""
+    lattice = noise.laplace_lattice(sensitivity, epsilon_nano)
+    step = 1 << lattice.shift
+    most = max(abs(lattice.project(base + sensitivity) - lattice.project(base)) for base in _bases(step))
+    assert Fraction(lattice.t) >= Fraction(most * 10**9, epsilon_nano)
+    assert lattice.t <= noise.SCALE_MAX
+    exact = sensitivity * 1e9 / epsilon_nano
+    assert lattice.scale <= exact * (1 + step / sensitivity) + step
+    assert lattice.shift == 0 or lattice.t > noise.SCALE_MAX / 4  # no coarser than it has to be
+    for base in _bases(step):  # rounding is to the nearest
+        assert abs(lattice.project(base) * step - base) <= step / 2
+
+
+def _bases(step):
+    return [0, 1, step // 2, step - 1, step, 3 * step + step // 3, 12_345_678]
+
+
+def test_an_epsilon_too_small_for_any_noise_is_refused():
+    with pytest.raises(ValueError, match="expected an epsilon"):
+        noise.laplace_lattice(1, 1)
+    with pytest.raises(ValueError, match="expected sensitivity"):
+        noise.laplace_lattice(0, 10**9)
+
+
+def test_precision_probe_finds_nothing():
+    """Haney et al.'s probe: values of M(0) that M(1) could not produce certify the input. Here there are none.
+
+    Scale 1 km/h on the lattice of 1/4096: every output of either is a multiple of 1/4096 and any multiple can occur, so
+    the share of small outputs off the lattice of 2^-53 is 0 for both, where float noise shows 69 % against 0 %.
+    """
+    draws = noise.discrete_laplace(seeded_bits("probe"), np.full(400_000, 4096))
+    outputs = {base: (base * 4096 + draws) / 4096 for base in (0, 1)}
+    small = {base: values[np.abs(values) < 0.5] for base, values in outputs.items()}
+    certifying = {base: float(np.mean(np.fmod(values, 2.0**-53) != 0)) for base, values in small.items()}
+    assert certifying == {0: 0.0, 1: 0.0}
+    reachable = set(range(-1000, 1001))
+    steps = {base: set((values * 4096).astype(int).tolist()) & reachable for base, values in small.items()}
+    assert steps[0] == reachable and steps[1] == reachable
+
+
+def test_the_probe_would_find_floating_point_noise():
+    rng = np.random.default_rng(0)
+    certifying = {}
+    for base in (0.0, 1.0):
+        values = base + rng.laplace(0, 1.0, 100_000)
+        small = values[np.abs(values) < 0.5]
+        certifying[base] = float(np.mean(np.fmod(small, 2.0**-53) != 0))
+    assert certifying[0.0] > 0.5 and certifying[1.0] == 0.0

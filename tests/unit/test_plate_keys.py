@@ -1,0 +1,99 @@
+"""Plates become keyed hashes, and their key is one, private and never half-written."""
+
+import stat
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import blake2b
+from pathlib import Path
+
+import pytest
+
+from udp_stream.adapters import plate_keys
+from udp_stream.adapters.plate_keys import PlateKeys, load_or_create_key
+from udp_stream.errors import DependencyUnavailable, PrivacyRefused
+
+KEY = bytes(range(32))
+
+
+def test_key_of_is_keyed_blake2b_with_its_own_domain() -> None:
+    expected = blake2b(b"GJ05BX1234", key=KEY, digest_size=16, person=b"udp-stream/plate").digest()
+    assert PlateKeys(KEY).key_of("GJ05BX1234") == expected
+    assert blake2b(b"GJ05BX1234", key=KEY, digest_size=16).digest() != expected
+
+
+def test_different_plates_and_different_keys_differ() -> None:
+    plates = ["", "a", "A", "a ", "ä", "\ud800", "GJ05BX1234"]
+    hashes = [PlateKeys(key).key_of(plate) for key in (KEY, KEY[::-1]) for plate in plates]
+    assert max(Counter(hashes).values()) == 1
+    assert {len(one) for one in hashes} == {16}
+
+
+def test_cache_is_bounded_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plate_keys, "CACHE_PLATES_MAX", 3)
+    keys = PlateKeys(KEY)
+    for plate in "abcdabcda":
+        assert keys.key_of(plate) == PlateKeys(KEY).key_of(plate)
+        assert len(keys._cache) <= 3
+
+
+def test_fingerprint_names_the_key_and_is_neither_key_nor_hash_of_a_plate() -> None:
+    keys = PlateKeys(KEY)
+    assert keys.fingerprint() == PlateKeys(KEY).fingerprint() != PlateKeys(KEY[::-1]).fingerprint()
+    assert keys.fingerprint() != keys.key_of("").hex()
+    assert keys.fingerprint() not in KEY.hex()
+
+
+@pytest.mark.parametrize("key", [b"", b"short", bytes(31), bytes(33)])
+def test_key_of_another_length_is_a_value_error(key: bytes) -> None:
+    with pytest.raises(ValueError, match="32 bytes"):
+        PlateKeys(key)
+
+
+def test_created_key_is_random_private_and_found_again(tmp_path: Path) -> None:
+    key = load_or_create_key(tmp_path / "one.key")
+    assert len(key) == 32
+    assert load_or_create_key(tmp_path / "one.key") == key
+    assert load_or_create_key(tmp_path / "two.key") != key
+    assert stat.S_IMODE((tmp_path / "one.key").stat().st_mode) == 0o600
+    assert (tmp_path / "one.key").read_text() == key.hex() + "\n"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["one.key", "two.key"]
+
+
+def test_many_at_once_end_up_with_one_key(tmp_path: Path) -> None:
+    start = threading.Barrier(16)
+
+    def load(_: int) -> bytes:
+        start.wait(30)
+        return load_or_create_key(tmp_path / "plate.key")
+
+    with ThreadPoolExecutor(16) as pool:
+        assert len(set(pool.map(load, range(16)))) == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["plate.key"]
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o660, 0o601])
+def test_key_that_others_can_reach_is_refused(mode: int, tmp_path: Path) -> None:
+    load_or_create_key(tmp_path / "plate.key")
+    (tmp_path / "plate.key").chmod(mode)
+    with pytest.raises(PrivacyRefused, match=r"only its owner can read, got mode 0\d\d\d: chmod 600 .*plate\.key"):
+        load_or_create_key(tmp_path / "plate.key")
+
+
+@pytest.mark.parametrize("text", ["", "\n", "ab" * 31, "ab" * 33, "xy" * 32, "AB" * 32, "ab" * 32 + "\n\n", "ab" * 500])
+def test_malformed_key_is_refused_and_kept_out_of_the_message(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "plate.key"
+    path.touch(mode=0o600)
+    path.write_text(text)
+    with pytest.raises(PrivacyRefused, match="64 hex digits") as refused:
+        load_or_create_key(path)
+    assert str(path) in str(refused.value)
+    assert not text.strip() or text.strip() not in str(refused.value)
+    assert path.read_text() == text
+
+
+def test_missing_directory_and_unreadable_file_are_unavailable(tmp_path: Path) -> None:
+    with pytest.raises(DependencyUnavailable, match="No such file"):
+        load_or_create_key(tmp_path / "nowhere" / "plate.key")
+    with pytest.raises(DependencyUnavailable, match="directory"):
+        load_or_create_key(tmp_path)

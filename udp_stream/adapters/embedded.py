@@ -1,0 +1,183 @@
+"""The embedded runtime: the whole road in one process, on an embedded ledger. No services.
+
+It drives the very same core as the deployment on Kafka: frames of messages in, closed slots through `flow.release_slot`,
+payloads out. Run it again on the same log and ledger, or kill it and run it again: what was recorded comes out as the
+same bytes, the rest is done once.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+import msgspec
+
+from udp_stream.adapters.settings import Settings
+from udp_stream.flow import (
+    Admit,
+    Balances,
+    Effect,
+    Office,
+    Publish,
+    Published,
+    Record,
+    Standing,
+    release_slot,
+)
+from udp_stream.hats import cells_of
+from udp_stream.pings import PingDecoder, Pings, Refusal, original
+from udp_stream.ports import Entropy, Ledger
+from udp_stream.release import Release, decode
+from udp_stream.slots import SlotPings, tabulate
+from udp_stream.windows import Frame, LateOrFull, Windows
+
+Payloads = Sequence[tuple[str, str, bytes]]
+
+
+def drive(flow: Generator[Effect, Any, Payloads], ledger: Ledger, publish: Callable[[Payloads], None]) -> Payloads:
+    """Run the road to its end, answering each effect in turn: the synchronous driver."""
+    answer: Any = None
+    while True:
+        try:
+            effect = flow.send(answer)
+        except StopIteration as stop:
+            published: Payloads = stop.value
+            return published
+        answer = _answer(effect, ledger, publish)
+
+
+def _answer(effect: Effect, ledger: Ledger, publish: Callable[[Payloads], None]) -> Any:
+    match effect:
+        case Standing(release_ids):
+            return ledger.standing(release_ids)
+        case Balances(period, plates):
+            return ledger.balances(period, plates)
+        case Admit(period, budget, plates, admissions):
+            return ledger.admit(period, budget, plates, admissions)
+        case Record(releases):
+            return ledger.record(releases)
+        case Publish(releases):
+            return publish(releases)
+        case Published(release_ids):
+            return ledger.published(release_ids)
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a run did, in numbers that are public: no plate, no speed."""
+
+    messages: int = 0
+    pings: int = 0
+    repeats: int = 0
+    slots: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    hats: Counter[str] = field(default_factory=Counter)
+    pings_released: int = 0
+    expected_error: float = 0.0
+
+    def take(self, payloads: Payloads) -> None:
+        """Count a slot's records; errors are weighed by pings, as the constant's are."""
+        self.slots += 1
+        for _, _, payload in payloads:
+            record: Release = decode(payload)
+            self.hats[record.status] += 1
+            if record.status == "released":
+                self.pings_released += record.counts.samples
+            if record.mean is not None:
+                self.expected_error += record.mean.expected_abs_error_kmh * record.counts.samples
+
+
+class Embedded:
+    """One log through one ledger. `publish` and `reject` are where records and refused messages go."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        ledger: Ledger,
+        entropy: Entropy,
+        hashed: Callable[[str], bytes],
+        software: str,
+        publish: Callable[[Payloads], None],
+        reject: Callable[[bytes, Refusal], None] | None = None,
+    ) -> None:
+        """Nothing is read or written before `run`."""
+        self._policy = settings.policy
+        self._decoder = PingDecoder(settings.ping_rules)
+        self._windows = Windows(settings.window_rules, hashed)
+        self._office = Office(self._policy, settings.calendar, entropy, software)
+        self._ledger = ledger
+        self._publish = publish
+        self._reject = reject
+        self.summary = Summary()
+
+    def run(self, frames: Iterable[list[bytes]]) -> Summary:
+        """Read the log to its end and release every HAT in it."""
+        for messages in frames:
+            self.push(messages)
+        self.finish()
+        return self.summary
+
+    def push(self, messages: list[bytes]) -> None:
+        """One frame: decode, place, and release the slots that it closes."""
+        pings, refusals = self._decoder.decode(messages)
+        start, end = self._office.calendar.slots.place(pings.time_ms)
+        cell = cells_of(pings.lat, pings.lon, self._policy.resolution)
+        closed, unplaced = self._windows.push(Frame(pings, cell, start, end))
+        refusals += [_refusal(pings, refused) for refused in unplaced]
+        self.summary.messages += len(messages)
+        self.summary.pings += int(pings.time_ms.size) - len(unplaced)
+        self._refuse(messages, refusals)
+        for slot in closed:
+            self._release(slot)
+
+    def finish(self) -> None:
+        """The log has ended: release what is still open."""
+        for slot in self._windows.flush():
+            self._release(slot)
+
+    def _release(self, slot: SlotPings) -> None:
+        counts, values = tabulate(slot)
+        self.summary.repeats += counts.repeats
+        self.summary.take(drive(release_slot(counts, values, self._office), self._ledger, self._publish))
+
+    def _refuse(self, messages: list[bytes], refusals: list[Refusal]) -> None:
+        self.summary.refused.update(str(refusal.reason) for refusal in refusals)
+        if self._reject is not None:
+            for refusal in refusals:
+                self._reject(original(messages, refusal), refusal)
+
+
+def _refusal(pings: Pings, refused: LateOrFull) -> Refusal:
+    message, position = int(pings.message[refused.row]), int(pings.position[refused.row])
+    return Refusal(message, position, refused.reason, "$.observationDateTime", refused.lag_ms)
+
+
+def record_writer(out: BinaryIO) -> Callable[[Payloads], None]:
+    """Writes one record a line, and hands a slot's records on to the operating system before they count."""
+
+    def publish(payloads: Payloads) -> None:
+        out.write(b"".join(payload + b"\n" for _, _, payload in payloads))
+        out.flush()
+
+    return publish
+
+
+def rejected_writer(out: BinaryIO) -> Callable[[bytes, Refusal], None]:
+    """Writes one refused message a line: reason, path, lag, the original bytes (base64 if not UTF-8)."""
+    encoder = msgspec.json.Encoder()
+
+    def reject(message: bytes, refusal: Refusal) -> None:
+        line: dict[str, Any] = {"reason": str(refusal.reason), "path": refusal.path}
+        if refusal.lag_ms is not None:
+            line["lag_ms"] = refusal.lag_ms
+        try:
+            line["message"] = message.decode()
+        except UnicodeDecodeError:
+            line["message_base64"] = base64.b64encode(message).decode()
+        out.write(encoder.encode(line) + b"\n")
+
+    return reject
+

@@ -1,0 +1,323 @@
+"""Configuration: TOML file, environment over it, flags over both; one frozen value per section, with defaults.
+
+Every default carries the measurement or the reason it was chosen by; `docs/configuration.md` tells the same at length.
+What changes privacy goes on to the core as a `Policy`; the rest stays out here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
+
+from udp_stream.cdfs.bins import bins_from_edges
+from udp_stream.errors import ConfigError
+from udp_stream.flow import Calendar
+from udp_stream.hats import SlotGrid
+from udp_stream.pings import PingRules
+from udp_stream.policy import Grouping, Mean, Policy
+from udp_stream.units import QUANTA_PER_KMH, nano_allowance, nano_charge, parse_duration
+from udp_stream.windows import WindowRules
+
+PREFIX = "UDP_STREAM_"
+
+Positive = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
+Epsilon = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
+Duration = Annotated[str, msgspec.Meta(pattern=r"^\s*[0-9]+(\.[0-9]+)?\s*[smhdw]\s*$")]
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One table of the TOML file."""
+
+
+class HatSection(Section):
+    """Where and when: resolution 7 (5 km2) and an hour are the finest at which a Surat cell sees 20 plates."""
+
+    resolution: Annotated[int, msgspec.Meta(ge=0, le=15)] = 7
+    slot: Duration = "1h"
+    timezone: str = "Asia/Kolkata"
+    grace: Duration = "2m"
+
+
+class SpeedSection(Section):
+    """U = 65 km/h is above every one of Surat's 5,000 recorded speeds (their maximum is 62)."""
+
+    max_kmh: Annotated[float, msgspec.Meta(ge=1, le=1000)] = 65.0
+    unit: Literal["kmh", "mps", "mph"] = "kmh"
+    reject_above_kmh: Annotated[float, msgspec.Meta(ge=1, le=2000)] = 200.0
+
+
+class PingsSection(Section):
+    """What a source may send: `box` is [west, south, east, north] in degrees, empty for the whole world."""
+
+    box: Annotated[tuple[float, ...], msgspec.Meta(max_length=4)] = ()
+    ahead: Duration = "1d"
+    per_slot_max: Annotated[int, msgspec.Meta(ge=1)] = 50_000_000
+
+
+class BudgetSection(Section):
+    """Epsilon 10 per plate and day: with "auto" below, what it buys an hour is in `udp-stream plan`."""
+
+    epsilon: Positive = 10.0
+    period: str = "1d"
+    accounting: Literal["pure", "zcdp", "approximate"] = "pure"
+    delta: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 1e-6
+
+
+class ReleaseSection(Section):
+    """Epsilons are per HAT; "auto" spreads what a plate has left over the HATs that it is likely still to visit."""
+
+    mean: Mean = "auto"
+    grouping: Grouping = "best-fit"
+    mean_epsilon: Epsilon | Literal["auto"] = "auto"
+    variance_epsilon: Epsilon = 0.0
+    cdf_epsilon: Epsilon | Literal["auto"] = 0.0
+    bins: Literal["auto"] | int | tuple[float, ...] = "auto"
+    min_plates: Annotated[int, msgspec.Meta(ge=1)] = 10
+    suppression: Literal["off", "chop-user"] = "off"
+
+
+class LedgerSection(Section):
+    """Where balances are kept; the key of the plates' hashes is beside it unless told otherwise."""
+
+    url: str = "sqlite:udp-stream.ledger"
+    key_file: str = ""
+
+
+class KafkaSection(Section):
+    """For the deployment on Kafka; the embedded runtime does not read it."""
+
+    bootstrap: str = "localhost:9092"
+    prefix: str = ""
+    group: str = "udp-stream"
+    partitions: Annotated[int, msgspec.Meta(ge=1)] = 8
+    idle_timeout: Duration = "1m"
+
+
+class Settings(Section):
+    """The whole configuration."""
+
+    hat: HatSection = HatSection()
+    speed: SpeedSection = SpeedSection()
+    pings: PingsSection = PingsSection()
+    budget: BudgetSection = BudgetSection()
+    release: ReleaseSection = ReleaseSection()
+    ledger: LedgerSection = LedgerSection()
+    kafka: KafkaSection = KafkaSection()
+
+    @property
+    def policy(self) -> Policy:
+        """What changes privacy, or what is computed."""
+        period = self.budget.period
+        return Policy(
+            resolution=self.hat.resolution,
+            slot_seconds=_whole_seconds("hat.slot", self.hat.slot),
+            timezone=self.hat.timezone,
+            grace_ms=_milliseconds(self.hat.grace),
+            max_speed=int(self.speed.max_kmh * QUANTA_PER_KMH),
+            unit=self.speed.unit,
+            reject_above_kmh=self.speed.reject_above_kmh,
+            box=self._box(),
+            budget_nano=nano_allowance(self.budget.epsilon),
+            period=period,
+            period_seconds=None if period == "lifetime" else _whole_seconds("budget.period", period),
+            mean=self.release.mean,
+            grouping=self.release.grouping,
+            mean_nano=_nano(self.release.mean_epsilon),
+            cdf_nano=_nano(self.release.cdf_epsilon),
+            bins=self.release.bins,
+            min_plates=self.release.min_plates,
+        )
+
+    @property
+    def ping_rules(self) -> PingRules:
+        """What the decoder accepts."""
+        return PingRules(
+            unit=self.speed.unit,
+            max_kmh=self.speed.max_kmh,
+            reject_above_kmh=self.speed.reject_above_kmh,
+            box=self._box(),
+        )
+
+    @property
+    def window_rules(self) -> WindowRules:
+        """What the windows keep open, and for how long."""
+        return WindowRules(
+            grace_ms=_milliseconds(self.hat.grace),
+            ahead_ms=_milliseconds(self.pings.ahead),
+            pings_per_slot_max=self.pings.per_slot_max,
+        )
+
+    @property
+    def zone(self) -> ZoneInfo:
+        """The zone of the slots; raises ConfigError if there is none of that name."""
+        try:
+            return ZoneInfo(self.hat.timezone)
+        except (ZoneInfoNotFoundError, ValueError) as error:
+            raise ConfigError(f"hat.timezone: expected an IANA time zone, got {self.hat.timezone!r}") from error
+
+    @property
+    def calendar(self) -> Calendar:
+        """Slots and periods in the zone."""
+        policy = self.policy
+        periods = None if policy.period_seconds is None else SlotGrid(policy.period_seconds, self.zone)
+        return Calendar(policy, SlotGrid(policy.slot_seconds, self.zone), periods)
+
+    def _box(self) -> tuple[float, float, float, float] | None:
+        if not self.pings.box:
+            return None
+        west, south, east, north = self.pings.box
+        return west, south, east, north
+
+
+def load(path: Path | None, flags: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> Settings:
+    """Read the file, then `UDP_STREAM_SECTION__KEY` variables, then `section.key=value` flags; the later one wins.
+
+    Raises ConfigError naming the key, the value and the rule; an unknown key is answered with the nearest known one.
+    """
+    tables = {} if path is None else _read(path)
+    for name, text in sorted((os.environ if environment is None else environment).items()):
+        if name.startswith(PREFIX) and "__" in name:
+            _put(tables, name.removeprefix(PREFIX).lower().replace("__", "."), text)
+    for flag in flags:
+        name, equals, text = flag.partition("=")
+        if not equals:
+            raise ConfigError(f"expected section.key=value, got {flag!r}")
+        _put(tables, name.strip(), text)
+    _refuse_unknown(tables)
+    try:
+        settings = msgspec.convert(tables, Settings)
+    except msgspec.ValidationError as error:
+        raise ConfigError(_where(str(error))) from error
+    _check(settings)
+    return settings
+
+
+def known_keys() -> list[str]:
+    """Every `section.key` there is."""
+    return [
+        f"{section.name}.{field.name}"
+        for section in msgspec.structs.fields(Settings)
+        for field in msgspec.structs.fields(section.type)
+    ]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from error
+
+
+def _put(tables: dict[str, Any], name: str, text: str) -> None:
+    """Set section.key; the text is a TOML value if it reads as one, else a string."""
+    section, dot, key = name.partition(".")
+    if not dot or not isinstance(tables.setdefault(section, {}), dict):
+        raise ConfigError(f"expected section.key, got {name!r}{_nearest(name)}")
+    try:
+        tables[section][key] = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        tables[section][key] = text
+
+
+def _refuse_unknown(tables: dict[str, Any]) -> None:
+    known = known_keys()
+    sections = {name.partition(".")[0] for name in known}
+    for section, table in tables.items():
+        if section not in sections:
+            raise ConfigError(f"unknown section [{section}]{_nearest(section)}")
+        for key in table if isinstance(table, dict) else ():
+            if f"{section}.{key}" not in known:
+                raise ConfigError(f"unknown key {section}.{key}{_nearest(f'{section}.{key}')}")
+
+
+def _nearest(name: str) -> str:
+    """'; did you mean ...?' for the nearest section or key, by its whole name or its last part."""
+    known = known_keys()
+    if "." not in name:
+        sections = sorted({key.partition(".")[0] for key in known})
+        found = difflib.get_close_matches(name, sections, n=1, cutoff=0.4)
+        return f"; did you mean [{found[0]}]?" if found else f"; known are {', '.join(sections)}"
+    last = name.rpartition(".")[2]
+    same = [key for key in known if key.rpartition(".")[2] == last]
+    return f"; did you mean {(same or difflib.get_close_matches(name, known, n=1, cutoff=0.0))[0]}?"
+
+
+def _where(message: str) -> str:
+    """msgspec's `... - at `$.section.key`` as `section.key: ...`."""
+    text, _, at = message.rpartition(" - at `$.")
+    return f"{at.rstrip('`')}: {text}" if at and text else message
+
+
+def _nano(epsilon: float | Literal["auto"]) -> int | None:
+    return None if epsilon == "auto" else nano_charge(epsilon)
+
+
+def _milliseconds(duration: str) -> int:
+    return round(parse_duration(duration) * 1000)
+
+
+def _whole_seconds(name: str, duration: str) -> int:
+    """Seconds of a slot or period: at least a minute, and a length that divides a day or is whole days."""
+    try:
+        seconds = parse_duration(duration)
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from error
+    whole = int(seconds)
+    if seconds != whole or whole < 60 or (86_400 % whole and whole % 86_400):
+        raise ConfigError(f"{name}: expected at least 1m that divides a day, or whole days, got {duration!r}")
+    return whole
+
+
+def _check(settings: Settings) -> None:
+    """What types cannot say. Raises ConfigError."""
+    policy = settings.policy
+    _require(policy.slot_seconds <= 31 * 86_400, "hat.slot", "at most 31d", settings.hat.slot)
+    _require(
+        policy.period_seconds is None or policy.period_seconds % policy.slot_seconds == 0,
+        "budget.period",
+        f"a multiple of hat.slot ({settings.hat.slot}), so that every slot lies in one period",
+        settings.budget.period,
+    )
+    box = settings.pings.box
+    _require(not box or (len(box) == 4 and box[0] < box[2] and box[1] < box[3]), "pings.box", "[w, s, e, n]", box)
+    _require(
+        settings.speed.reject_above_kmh >= settings.speed.max_kmh,
+        "speed.reject_above_kmh",
+        f"at least speed.max_kmh ({settings.speed.max_kmh})",
+        settings.speed.reject_above_kmh,
+    )
+    _require(policy.mean_nano != 0 or policy.cdf_nano != 0, "release", "some epsilon above 0", "none")
+    asked = (policy.mean_nano or 0) + (policy.cdf_nano or 0)
+    _require(asked <= policy.budget_nano, "budget.epsilon", f"at least what one HAT costs ({asked / 1e9})", "less")
+    automatic = policy.mean_nano is None or policy.cdf_nano is None
+    _require(not automatic or policy.period_seconds is not None, "budget.period", 'a duration for "auto"', "lifetime")
+    _require(settings.budget.accounting == "pure", "budget.accounting", '"pure" in this version', "another")
+    _require(settings.release.variance_epsilon == 0, "release.variance_epsilon", "0 in this version", "more")
+    _require(settings.release.suppression == "off", "release.suppression", '"off" in this version', "another")
+    _check_bins(settings)
+    _ = settings.zone
+
+
+def _check_bins(settings: Settings) -> None:
+    bins = settings.release.bins
+    if isinstance(bins, int):
+        _require(2 <= bins <= 4096, "release.bins", "2 to 4096 bins", bins)
+    elif bins != "auto":
+        try:
+            bins_from_edges(bins, settings.speed.max_kmh)
+        except ValueError as error:
+            raise ConfigError(f"release.bins: {error}") from error
+
+
+def _require(holds: bool, key: str, rule: str, value: object) -> None:
+    if not holds:
+        raise ConfigError(f"{key}: expected {rule}, got {value}")

@@ -1,0 +1,51 @@
+"""What a plate may spend on a HAT, from budgets and counts.
+
+`auto` spreads what is left of a plate's budget over the HATs that it is likely still to visit in the period, so that
+the evening is served like the morning.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Integers = NDArray[np.int64]
+
+EPSILON_NANO_MIN = 1_000_000
+"""Below 0.001 a statistic says nothing at any HAT size seen so far; then the HAT is withheld and nobody pays."""
+
+
+def expected_visits(now: Integers, before: Integers, slots_gone: int, slots_left: int) -> NDArray[np.float64]:
+    """HATs that each plate is likely to visit from this slot on, in the period.
+
+    `now` counts the plate's HATs in this slot, `before` those it was charged for earlier in the period; `slots_gone`
+    and `slots_left` count whole slots before and after this one. A plate goes on at its pace: that of this slot, or
+    its mean pace over the period so far if that was faster.
+
+    >>> expected_visits(np.array([4, 1]), np.array([0, 30]), slots_gone=10, slots_left=5).tolist()
+    [24.0, 16.0]
+    """
+    pace = np.maximum(now, before / max(1, slots_gone))
+    visits: NDArray[np.float64] = now + pace * slots_left
+    return visits
+
+
+def fair_shares(budget_nano: int, spent: Integers, visits: NDArray[np.float64]) -> Integers:
+    """Nano-units that each plate can spend per HAT if it is to last for `visits` HATs (at least one each)."""
+    left = np.maximum(0, budget_nano - spent)
+    shares: Integers = np.floor(left / np.maximum(1.0, visits)).astype(np.int64)
+    return shares
+
+
+def hat_epsilon(shares: Integers) -> int:
+    """One epsilon for all plates of a HAT, from what each can spend: the lower quartile.
+
+    Taking the least share would let the busiest plate starve everybody's statistic; taking the median would run half
+    of the plates down. A plate below the quartile spends ahead of its pace and is given less later: its shares
+    follow what it has left. Only the ledger says who is out.
+
+    >>> hat_epsilon(np.array([4, 8, 8, 100]))
+    8
+    """
+    ordered = np.sort(shares)
+    return int(ordered[ordered.size // 4])

@@ -1,0 +1,409 @@
+"""The promises of `ports.py` as runnable checks; memory, SQLite and Redis are held to the same ones.
+
+Each check takes a `LedgerFactory`, which opens the same ledger anew each time; it raises `CheckFailed` with a sentence.
+Checks name their plates, periods and releases after themselves, so all may run on one ledger, in any order, each once.
+
+    for check in ALL_LEDGER_CHECKS:
+        check(lambda: open_sqlite_ledger(path))
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from udp_stream.errors import PrivacyRefused
+from udp_stream.memory_ledger import AMOUNT_LIMIT, misfits
+from udp_stream.ports import Admission, Ledger, LedgerFactory, Verdict
+
+WRITERS = 100
+START_TIMEOUT_S = 60.0
+
+
+class CheckFailed(Exception):
+    """A ledger broke a promise; the message says which, with what was expected and what came."""
+
+
+def expect(actual: object, expected: object, promise: str) -> None:
+    """Raise CheckFailed unless the two are equal; a real check, since `-O` removes asserts.
+
+    >>> expect(2, 1, "charges once")
+    Traceback (most recent call last):
+    udp_stream.checks.CheckFailed: charges once: expected 1, got 2
+    """
+    if actual != expected:
+        raise CheckFailed(f"{promise}: expected {expected!r}, got {actual!r}")
+
+
+def ask(
+    release_id: str,
+    charges: Sequence[int],
+    members: Sequence[int] | None = None,
+    min_admitted: int = 0,
+    terms: bytes = b"",
+) -> Admission:
+    """An admission of the first plates of a call, or of the members given."""
+    chosen = range(len(charges)) if members is None else members
+    return Admission(release_id, np.array(chosen, np.int64), np.array(charges, np.int64), min_admitted, terms)
+
+
+def _plates(prefix: str, count: int) -> list[bytes]:
+    return [f"{prefix}/{i:04d}".encode() for i in range(count)]
+
+
+def _charged(verdicts: Iterable[Verdict]) -> list[list[int]]:
+    return [verdict.charged.tolist() for verdict in verdicts]
+
+
+def _spent(ledger: Ledger, period: str, plates: Sequence[bytes]) -> list[int]:
+    return [int(amount) for amount in ledger.balances(period, plates).spent]
+
+
+def check_admit_charges_once(open_ledger: LedgerFactory) -> None:
+    """A HAT charges its members what it asks, in its period, and a balance says how much in how many charges."""
+    plates = _plates("once", 3)
+    with open_ledger() as ledger:
+        verdicts = ledger.admit("once", 10, plates, [ask("once/1", [3, 4], [2, 0]), ask("once/2", [5], [2])])
+        expect(_charged(verdicts), [[3, 4], [5]], "admit charges what was asked")
+        expect([verdict.admitted.tolist() for verdict in verdicts], [[True, True], [True]], "charged means admitted")
+        balance = ledger.balances("once", plates)
+        expect(balance.spent.tolist(), [4, 0, 8], "balances are what was charged")
+        expect(balance.charges.tolist(), [1, 0, 2], "one charge per plate and HAT")
+        expect(_spent(ledger, "once/other", plates), [0, 0, 0], "a period has its own budget")
+        expect(ledger.spent(plates[2]), {"once": 8}, "spent tells what a plate spent, by period")
+        expect(ledger.spent(b"once/none"), {}, "a plate that was never charged spent nothing")
+
+
+def check_repeat_is_remembered(open_ledger: LedgerFactory) -> None:
+    """A repeat returns the first verdict and terms, whatever it asks; it charges nothing and admits nobody anew."""
+    plates = _plates("repeat", 4)
+    with open_ledger() as ledger:
+        ledger.admit("repeat", 10, plates, [ask("repeat/0", [8], [1])])
+        first = ask("repeat/1", [3, 3], [0, 1], terms=b"first")
+        expect(_charged(ledger.admit("repeat", 10, plates, [first])), [[3, 0]], "admit halts who cannot pay")
+        before = _spent(ledger, "repeat", plates)
+        again = ask("repeat/1", [1, 1, 1], [2, 1, 0], min_admitted=2, terms=b"second")
+        for asked, charged in ((first, [3, 0]), (again, [0, 0, 3])):
+            for period, budget in (("repeat", 10), ("repeat/other", 1000)):
+                (verdict,) = ledger.admit(period, budget, plates, [asked])
+                expect(verdict.charged.tolist(), charged, "a repeat returns the remembered amounts")
+                expect(verdict.terms, b"first", "a repeat returns the remembered terms")
+        twins = [ask("repeat/2", [1], [3], terms=b"first"), ask("repeat/2", [2, 2], [3, 2], terms=b"second")]
+        verdicts = ledger.admit("repeat", 10, plates, twins)
+        expect(_charged(verdicts), [[1], [1, 0]], "a repeat within one call is a repeat")
+        expect([verdict.terms for verdict in verdicts], [b"first", b"first"], "the first terms stand within one call")
+        expect(_spent(ledger, "repeat", plates), [*before[:3], 1], "a repeat charges and refunds nothing")
+        expect(_spent(ledger, "repeat/other", plates), [0] * 4, "a repeat charges nothing in another period")
+
+
+def check_never_over_budget(open_ledger: LedgerFactory) -> None:
+    """A plate pays to the last nano-unit and not one more, up to the largest amounts; a lower budget admits nobody."""
+    plates = _plates("over", 2)
+    top = AMOUNT_LIMIT - 1
+    with open_ledger() as ledger:
+        for period, budget in (("over/nano", 10 * 10**9), ("over/top", top), ("over/one", 1)):
+            asked = [ask(f"{period}/{i}", [amount], [0]) for i, amount in enumerate((budget, 1, budget))]
+            expect(_charged(ledger.admit(period, budget, plates, asked)), [[budget], [0], [0]], f"budget of {budget}")
+            expect(_charged(ledger.admit(period, budget, plates, [ask(f"{period}/3", [1], [0])])), [[0]], "later too")
+            expect(_spent(ledger, period, plates), [budget, 0], "no balance over its budget")
+        asked = [ask("over/all-1", [7, 2]), ask("over/all-2", [4, 9]), ask("over/all-3", [3, 8])]
+        verdicts = ledger.admit("over/all", 10, plates, asked)
+        expect(_charged(verdicts), [[7, 2], [0, 0], [3, 8]], "all of an amount or none of it, in the order given")
+        expect(_charged(ledger.admit("over/all", 5, plates, [ask("over/all-4", [1, 1])])), [[0, 0]], "a lower budget")
+        expect(_charged(ledger.admit("over/zero", 0, plates, [ask("over/zero", [1])])), [[0]], "a budget of nothing")
+
+
+def check_min_admitted_charges_nobody(open_ledger: LedgerFactory) -> None:
+    """With fewer payers than `min_admitted` nobody is charged, and that too is remembered."""
+    plates = _plates("few", 3)
+    with open_ledger() as ledger:
+        ledger.admit("few", 10, plates, [ask("few/0", [9, 9], [0, 1])])
+        asked = ask("few/1", [2, 2, 2], min_admitted=2, terms=b"terms")
+        for _ in range(2):
+            (verdict,) = ledger.admit("few", 10, plates, [asked])
+            expect(verdict.charged.tolist(), [0, 0, 0], "nobody is charged if too few can pay")
+            expect(verdict.terms, b"terms", "the terms of a withheld HAT are remembered")
+        (verdict,) = ledger.admit("few", 1000, plates, [ask("few/1", [1], [2])])
+        expect(verdict.charged.tolist(), [0], "a withheld HAT stays withheld")
+        expect(_spent(ledger, "few", plates), [9, 9, 0], "a withheld HAT costs nothing")
+        nobody = [
+            ask("few/2", [], terms=b"none"),
+            ask("few/3", [], min_admitted=1),
+            ask("few/4", [1, 1], min_admitted=2),
+        ]
+        expect(
+            _charged(ledger.admit("few", 10, plates, nobody)), [[], [], [1, 1]], "HATs without members, and just enough"
+        )
+        expect(ledger.record([("few/1", b"w"), ("few/2", b"n")]), [b"w", b"n"], "withheld HATs can be recorded")
+
+
+def check_first_record_stands(open_ledger: LedgerFactory) -> None:
+    """The first payload of an id stands for ever, byte for byte; every later one is answered with it."""
+    with open_ledger() as ledger:
+        ledger.admit("first", 1, [], [ask(f"first/{i}", []) for i in range(3)])
+        expect(ledger.standing(["first/0", "first/9"]), [None, None], "nothing stands before it is recorded")
+        odd = bytes(range(256))
+        expect(ledger.record([("first/1", odd), ("first/0", b"")]), [odd, b""], "record returns the payload kept")
+        later = [("first/0", b"x"), ("first/2", b"two"), ("first/1", b"x"), ("first/2", b"x")]
+        expect(ledger.record(later), [b"", b"two", odd, b"two"], "the first payload of an id stands")
+        expect(ledger.standing(["first/1", "first/2"]), [odd, b"two"], "standing returns what was recorded first")
+        expect(ledger.record([]), [], "nothing to record")
+
+
+def check_record_needs_admission(open_ledger: LedgerFactory) -> None:
+    """What was never charged is never recorded, nor is anything else of that call."""
+    with open_ledger() as ledger:
+        ledger.admit("need", 1, [], [ask("need/0", [])])
+        try:
+            answer = ledger.record([("need/0", b"admitted"), ("need/1", b"never admitted")])
+        except PrivacyRefused:
+            expect(ledger.standing(["need/0", "need/1"]), [None, None], "a refused call records nothing")
+        else:
+            raise CheckFailed(f"record without an admission: expected PrivacyRefused, got {answer!r}")
+
+
+def check_unpublished_then_published(open_ledger: LedgerFactory) -> None:
+    """Recorded payloads wait, oldest first, until they are marked as published, also while the list is being read."""
+    ids = [f"wait/{i}" for i in (2, 0, 1)]
+
+    def waiting(ledger: Ledger) -> list[tuple[str, bytes]]:
+        return [(name, payload) for name, payload in ledger.unpublished() if name.startswith("wait/")]
+
+    with open_ledger() as ledger:
+        ledger.admit("wait", 1, [], [ask(name, []) for name in sorted(ids)])
+        expect(waiting(ledger), [], "an admission alone is nothing to publish")
+        for name in ids:
+            ledger.record([(name, name.encode())])
+        expect(waiting(ledger), [(name, name.encode()) for name in ids], "unpublished payloads, oldest first")
+        ledger.published([ids[0], "wait/unknown"])
+        ledger.published([ids[0]])
+        ledger.record([(ids[0], b"again")])
+        expect([name for name, _ in waiting(ledger)], ids[1:], "published once is published")
+        for name, _ in ledger.unpublished():
+            ledger.published([name])
+        expect(waiting(ledger), [], "what is published waits no more")
+        found = {entry.release_id: entry for entry in ledger.entries()}
+        expect([found[name].published for name in ids], [True] * 3, "entries tell what is published")
+
+
+def check_malformed_is_refused(open_ledger: LedgerFactory) -> None:
+    """A call that makes no sense is a ValueError, and neither charges nor remembers anything."""
+    plates = _plates("bad", 2)
+    good = ask("bad/good", [1, 1])
+    calls: list[tuple[str, int, Sequence[bytes], Admission]] = [
+        ("a charge of nothing", 10, plates, ask("bad/zero", [1, 0])),
+        ("a refund", 10, plates, ask("bad/negative", [-1])),
+        ("an amount that not every store can hold", 10, plates, ask("bad/huge", [AMOUNT_LIMIT])),
+        ("a member outside", 10, plates, ask("bad/outside", [1], [2])),
+        ("a member before the first", 10, plates, ask("bad/before", [1], [-1])),
+        ("a member twice", 10, plates, ask("bad/twice", [1, 1], [1, 1])),
+        ("more charges than members", 10, plates, ask("bad/uneven", [1, 1], [0])),
+        ("a plate twice", 10, [plates[0], plates[0]], ask("bad/plate", [1, 1])),
+        ("a budget below nothing", -1, plates, ask("bad/budget", [1])),
+        ("a budget that not every store can hold", AMOUNT_LIMIT, plates, ask("bad/budget", [1])),
+    ]
+    with open_ledger() as ledger:
+        for name, budget, known, bad in calls:
+            try:
+                ledger.admit("bad", budget, known, [good, bad])
+            except ValueError:
+                expect(_spent(ledger, "bad", plates), [0, 0], f"{name} charges nobody")
+            else:
+                raise CheckFailed(f"{name}: expected ValueError, got an answer")
+        expect([e.release_id for e in ledger.entries() if e.release_id.startswith("bad/")], [], "nothing is remembered")
+
+
+TABLE = """
+admit    1 A=6 B=6      -> 6 6
+admit    1 A=6 B=6      -> 6 6      a repeat charges nothing
+balance  A B C          -> 6 6 0
+admit    2 A=5 B=4 C=1  -> 0 4 1    A cannot pay, B to the last unit
+admit    2 A=1 C=9      -> 0 1      a repeat never admits whom the first call halted
+admit    3 B=1          -> 0
+admit    4 A=4 B=1 min2 -> 0 0      too few
+admit    5 A=4 C=1 min2 -> 4 1      just enough
+admit    4 A=1          -> 0        a withheld HAT stays withheld
+balance  A B C          -> 10 10 2
+standing 1 9            -> - -
+record   1=x 2=y        -> x y
+record   2=z 4=w        -> y w
+record   9=v            -> refused
+record   5=u 9=v        -> refused
+standing 1 2 4 5 9      -> x y w - -
+publish  1 4 9          ->
+standing 1 2 4          -> x y w
+admit    2 A=1          -> 0        recorded and published change no verdict
+balance  A B C          -> 10 10 2
+"""
+"""Operation and arguments -> expected answer, then why. The budget is 10; ids and plates are single characters."""
+
+
+def check_table(open_ledger: LedgerFactory) -> None:
+    """Each line of `TABLE` holds, on a ledger opened anew for each."""
+    for line in TABLE.strip().splitlines():
+        asked, _, answer = line.partition("->")
+        with open_ledger() as ledger:
+            got = _play(ledger, *asked.split())
+        expected = answer.partition("  ")[0].split()  # two spaces before the reason
+        expect(got, expected, f"table, {line.strip()!r}")
+
+
+def _play(ledger: Ledger, operation: str, *words: str) -> list[str]:
+    pairs = [(key, value) for key, mark, value in (word.partition("=") for word in words) if mark]
+    ids = [f"table/{word}" for word in words]
+    match operation:
+        case "admit":
+            least = sum(int(word[3:]) for word in words if word.startswith("min"))
+            plates = [b"table/" + key.encode() for key, _ in pairs]
+            asked = ask(f"table/{words[0]}", [int(value) for _, value in pairs], min_admitted=least)
+            return [str(amount) for amount in ledger.admit("table", 10, plates, [asked])[0].charged.tolist()]
+        case "balance":
+            return [str(amount) for amount in _spent(ledger, "table", [name.encode() for name in ids])]
+        case "record":
+            try:
+                return [p.decode() for p in ledger.record([(f"table/{key}", value.encode()) for key, value in pairs])]
+            except PrivacyRefused:
+                return ["refused"]
+        case "standing":
+            return ["-" if payload is None else payload.decode() for payload in ledger.standing(ids)]
+        case _:
+            ledger.published(ids)
+            return []
+
+
+def check_balances_equal_entries(open_ledger: LedgerFactory) -> None:
+    """The entries rebuild every balance, whatever was admitted, halted, withheld or repeated."""
+    plates = _plates("sums", 7)
+    rng = np.random.default_rng(7)  # decides what is asked, no noise
+    with open_ledger() as ledger:
+        for step in range(40):
+            members = rng.permutation(7)[: rng.integers(0, 8)].tolist()
+            charges = rng.integers(1, 30, len(members)).tolist()
+            asked = ask(f"sums/{rng.integers(0, 25)}", charges, members, int(rng.integers(0, 4)))
+            ledger.admit(f"sums/{step % 2}", 100, plates, [asked])
+        expect_sums(ledger)
+
+
+def expect_sums(ledger: Ledger) -> None:
+    """CheckFailed unless each balance of the whole ledger is the sum of its entries, and none is over its budget."""
+    plates: dict[str, set[bytes]] = defaultdict(set)
+    entries = list(ledger.entries())
+    for entry in entries:
+        plates[entry.period].update(entry.plates)
+    claimed: list[tuple[str, bytes, int, int]] = []
+    for period, members in plates.items():
+        known = sorted(members)
+        balance = ledger.balances(period, known)
+        claimed += zip([period] * len(known), known, balance.spent.tolist(), balance.charges.tolist(), strict=True)
+    for sentence in misfits(entries, claimed):
+        raise CheckFailed(f"balances are the sums of the entries: {sentence}")
+    expect(len({entry.release_id for entry in entries}), len(entries), "one entry per release id")
+    for period, plate, spent, _ in claimed:
+        expect(ledger.spent(plate).get(period, 0), spent, "spent and balances agree")
+
+
+def check_many_at_once(open_ledger: LedgerFactory) -> None:
+    """A call of more HATs, plates and payloads than any store takes in one statement answers like small ones."""
+    plates, ids = _plates("many", 1203), [f"many/{i}" for i in range(1203)]
+    asked = [ask(name, [4, 7], [i, (i + 1) % len(ids)]) for i, name in enumerate(ids)]
+    with open_ledger() as ledger:
+        verdicts = _charged(ledger.admit("many", 10, plates, asked[:700]))
+        expect(verdicts, [[4, 7]] + [[0, 7]] * 699, "the first of a chain pays both, the others what is left")
+        expect(_charged(ledger.admit("many", 10, plates, asked[::-1]))[-700:], verdicts[::-1], "a big repeat, reversed")
+        payloads = [name.encode() for name in ids]
+        expect(ledger.record(list(zip(ids, payloads, strict=True))), payloads, "as many payloads as ids")
+        expect(ledger.standing(ids[::-1]), payloads[::-1], "as many standing as ids, in the order asked")
+        expect([p for name, p in ledger.unpublished() if name in set(ids)], payloads, "as many unpublished")
+        ledger.published(ids)
+        expect_sums(ledger)
+
+
+def check_survives_reopen(open_ledger: LedgerFactory) -> None:
+    """What a call returned is there when the ledger is opened again."""
+    plates = _plates("reopen", 2)
+    asked = ask("reopen/1", [3, 11], terms=b"first")
+    with open_ledger() as ledger:
+        ledger.admit("reopen", 10, plates, [asked])
+    with open_ledger() as ledger:
+        (verdict,) = ledger.admit("reopen", 1000, plates, [ask("reopen/1", [1, 1], terms=b"second")])
+        expect((verdict.charged.tolist(), verdict.terms), ([3, 0], b"first"), "a verdict survives")
+        expect(_spent(ledger, "reopen", plates), [3, 0], "a charge survives")
+        ledger.record([("reopen/1", b"payload")])
+    with open_ledger() as ledger:
+        expect(ledger.record([("reopen/1", b"other")]), [b"payload"], "a payload survives")
+        expect(("reopen/1", b"payload") in list(ledger.unpublished()), True, "what was not published survives")
+        ledger.published(["reopen/1"])
+    with open_ledger() as ledger:
+        expect("reopen/1" in dict(ledger.unpublished()), False, "what was published survives")
+        (entry,) = (entry for entry in ledger.entries() if entry.release_id == "reopen/1")
+        kept = (entry.period, entry.budget, entry.plates, entry.charged.tolist(), entry.payload, entry.published)
+        expect(kept, ("reopen", 10, tuple(plates), [3, 0], b"payload", True), "an entry survives")
+
+
+SHARED_IDS = tuple(f"race/{i}" for i in range(4))
+RACE_BUDGET = 100
+
+
+def check_concurrent_writers(open_ledger: LedgerFactory) -> None:
+    """A hundred writers on few plates and the same ids: one verdict and payload per id, no balance over its budget."""
+    plates = _plates("race", 5)
+    start = threading.Barrier(WRITERS)
+
+    def write(writer: int) -> dict[str, object]:
+        start.wait(START_TIMEOUT_S)
+        return _race(open_ledger, writer, plates)
+
+    with ThreadPoolExecutor(WRITERS) as pool:
+        answers = list(pool.map(write, range(WRITERS)))
+    for seen in answers:
+        for name, answer in seen.items():
+            expect(answer, answers[0][name], f"everybody sees the same {name}")
+    with open_ledger() as ledger:
+        standing = [answers[0][f"payload of {name}"] for name in SHARED_IDS]
+        expect(ledger.standing(SHARED_IDS), standing, "what everybody saw stands")
+        spent = _spent(ledger, "race", plates)
+        expect(
+            [amount <= RACE_BUDGET for amount in spent], [True] * len(plates), f"no balance over its budget ({spent})"
+        )
+        expect_sums(ledger)
+
+
+def _race(open_ledger: LedgerFactory, writer: int, plates: list[bytes]) -> dict[str, object]:
+    """What one writer saw, by name: it asks for ids of its own and for the shared ones, and opens the ledger twice."""
+    turn = writer % len(plates)
+    turned = plates[turn:] + plates[:turn]  # everyone names the plates in another order
+    shared = [ask(name, [3 + writer % 4] * 5, terms=b"%d" % writer) for name in SHARED_IDS]
+    seen: dict[str, object] = {}
+    with open_ledger() as ledger:
+        ledger.admit("race", RACE_BUDGET, turned, [ask(f"race/own/{writer}/0", [3] * 5)])
+        for name, verdict in zip(SHARED_IDS, ledger.admit("race", RACE_BUDGET, turned, shared), strict=True):
+            charged = dict(zip(turned, verdict.charged.tolist(), strict=True))
+            seen[f"verdict of {name}"] = (sorted(charged.items()), verdict.terms)
+        payloads = ledger.record([(name, b"%d" % writer) for name in SHARED_IDS])
+    seen |= {f"payload of {name}": payload for name, payload in zip(SHARED_IDS, payloads, strict=True)}
+    with open_ledger() as ledger:
+        ledger.admit("race", RACE_BUDGET, turned, [ask(f"race/own/{writer}/1", [4, 4], [1, 3])])
+        expect(ledger.standing(SHARED_IDS), payloads, "what a writer saw stands")
+    return seen
+
+
+ALL_LEDGER_CHECKS: tuple[Callable[[LedgerFactory], None], ...] = (
+    check_admit_charges_once,
+    check_repeat_is_remembered,
+    check_never_over_budget,
+    check_min_admitted_charges_nobody,
+    check_first_record_stands,
+    check_record_needs_admission,
+    check_unpublished_then_published,
+    check_malformed_is_refused,
+    check_table,
+    check_balances_equal_entries,
+    check_many_at_once,
+    check_survives_reopen,
+    check_concurrent_writers,
+)
+"""Every promise; run each on every store."""

@@ -1,0 +1,107 @@
+"""HATs: columns of positions and times to (H3 cell, timeslot). The only file that imports h3.
+
+Slots follow the wall clock of the configured zone: they begin at local midnight and every `slot` of wall time after it.
+Where daylight saving time repeats an hour, slots that fit into what is repeated happen twice, longer ones grow; where
+it skips one, the slots that would lie in the gap do not exist. Consecutive slots always share a boundary, so every
+instant lies in exactly one slot.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from itertools import repeat
+
+import h3.api.basic_int as h3
+import numpy as np
+from numpy.typing import NDArray
+
+DAY_MS = 86_400_000
+_EPOCH = dt.date(1970, 1, 1).toordinal()
+_CACHED_DAYS = 64
+
+
+def cells_of(lat: NDArray[np.float64], lon: NDArray[np.float64], resolution: int) -> NDArray[np.uint64]:
+    """The H3 cell of each position (degrees, WGS 84), as H3's 64-bit integer.
+
+    >>> cells_of(np.array([21.17]), np.array([72.83]), 7)
+    array([610279983083225087], dtype=uint64)
+    """
+    found = map(h3.latlng_to_cell, lat.tolist(), lon.tolist(), repeat(resolution))
+    return np.fromiter(found, dtype=np.uint64, count=lat.size)
+
+
+def cell_name(cell: int) -> str:
+    """H3's usual text form of a cell, 15 hexadecimal digits."""
+    return str(h3.int_to_str(cell))
+
+
+def cell_center(cell: int) -> tuple[float, float]:
+    """(lon, lat) of a cell's centre, in GeoJSON's order, to 6 decimals (0.1 m)."""
+    lat, lon = h3.cell_to_latlng(cell)
+    return round(lon, 6), round(lat, 6)
+
+
+class SlotGrid:
+    """Cuts time into slots of a wall-clock length in a zone.
+
+    `seconds` is a whole number that divides a day, or a whole number of days; slots of n days begin on days whose
+    number since 0001-01-01 is a multiple of n. Raises ValueError otherwise.
+
+    >>> from zoneinfo import ZoneInfo
+    >>> grid = SlotGrid(3600, ZoneInfo("Asia/Kolkata"))
+    >>> starts, ends = grid.place(np.array([1_641_012_035_000]))
+    >>> grid.iso(int(starts[0])), grid.iso(int(ends[0]))
+    ('2022-01-01T10:00:00+05:30', '2022-01-01T11:00:00+05:30')
+    """
+
+    def __init__(self, seconds: int, zone: dt.tzinfo) -> None:
+        """Lay the grid; nothing is computed before the first ping."""
+        if seconds < 1 or (86_400 % seconds and seconds % 86_400):
+            raise ValueError(f"expected a length that divides a day, or whole days, got {seconds} s")
+        self.seconds = seconds
+        self.zone = zone
+        self._boundaries: dict[int, NDArray[np.int64]] = {}
+
+    def place(self, time_ms: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Start and end (Unix ms) of the slot of each time (Unix ms, years 1900 to 2200)."""
+        starts, ends = np.empty_like(time_ms), np.empty_like(time_ms)
+        days = time_ms // DAY_MS
+        for day in np.unique(days).tolist():
+            here = slice(None) if days.size and days.min() == days.max() else days == day
+            boundaries = self._around(day)
+            at = np.searchsorted(boundaries, time_ms[here], side="right")
+            starts[here], ends[here] = boundaries[at - 1], boundaries[at]
+        return starts, ends
+
+    def iso(self, time_ms: int) -> str:
+        """ISO-8601 in the grid's zone, with the offset in force."""
+        return dt.datetime.fromtimestamp(time_ms / 1000, self.zone).isoformat(timespec="seconds")
+
+    def _around(self, day: int) -> NDArray[np.int64]:
+        """All slot boundaries needed for the UTC day that is `day` days after 1970-01-01."""
+        if day not in self._boundaries:
+            if len(self._boundaries) >= _CACHED_DAYS:
+                self._boundaries.clear()
+            self._boundaries[day] = np.array(sorted(self._instants(day + _EPOCH)), dtype=np.int64)
+        return self._boundaries[day]
+
+    def _instants(self, ordinal: int) -> set[int]:
+        step = max(1, self.seconds // 86_400)
+        first = (ordinal - 2) // step * step
+        found: set[int] = set()
+        for local_day in range(first, ordinal + step + 3, step):
+            midnight = dt.datetime.combine(dt.date.fromordinal(local_day), dt.time())
+            for second in range(0, 86_400, min(self.seconds, 86_400)):
+                found |= self._instants_of(midnight + dt.timedelta(seconds=second))
+        return found
+
+    def _instants_of(self, wall: dt.datetime) -> set[int]:
+        """The instants at which the wall clock shows this boundary: one, or two where an hour is repeated."""
+        early, late = (wall.replace(tzinfo=self.zone, fold=fold) for fold in (0, 1))
+        repeated = early.utcoffset(), late.utcoffset()
+        instants = {round(early.timestamp() * 1000)}
+        if repeated[0] is not None and repeated[1] is not None:
+            shift = (repeated[0] - repeated[1]).total_seconds()
+            if shift > 0 and self.seconds <= shift:
+                instants.add(round(late.timestamp() * 1000))
+        return instants

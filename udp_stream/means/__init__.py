@@ -1,0 +1,31 @@
+"""Means of one HAT, user-level eps-DP: one file per mechanism, each with its sensitivity, cost and estimate.
+
+Every mechanism is an integer statistic (in speed quanta), plus discrete Laplace noise, divided by a public number. The
+plan side sees counts only; the estimate side sees a plan, the samples and bits.
+"""
+
+from udp_stream.means.array_averaging import ArrayAveraging
+from udp_stream.means.base import MeanMechanism, MeanPlan, MeanQuery
+from udp_stream.means.baseline import Baseline
+from udp_stream.means.levy import Levy
+from udp_stream.means.optimal import Optimal
+from udp_stream.means.quantiles import EpsQuantile, FixedQuantile
+
+__all__ = [
+    "MECHANISMS",
+    "ArrayAveraging",
+    "Baseline",
+    "EpsQuantile",
+    "FixedQuantile",
+    "Levy",
+    "MeanMechanism",
+    "MeanPlan",
+    "MeanQuery",
+    "Optimal",
+]
+
+MECHANISMS: dict[str, MeanMechanism] = {
+    mechanism.name: mechanism
+    for mechanism in (Baseline(), ArrayAveraging(), Levy(), FixedQuantile(), EpsQuantile(), Optimal())
+}
+"""By the names of the configuration."""

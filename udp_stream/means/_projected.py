@@ -1,0 +1,61 @@
+"""What Levy and the two quantile mechanisms share: a private interval, then the mean of array means projected to it.
+
+Half of epsilon buys the interval [a, b]; the array means are projected to it, so that each of the arrays a plate
+touches (BestFit: one; WrapAround: two) moves the sum by at most b - a; half of epsilon is for that sum's noise.
+Counts alone can promise nothing about an interval that speeds choose: the bias bound is U.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from udp_stream.grouping import HatCounts, best_fit, wrap_around_count, wrap_around_positions
+from udp_stream.means.base import Grouping, Integers, MeanPlan, MeanQuery, array_means
+
+
+def plan_projected(name: str, counts: HatCounts, epsilon_nano: int, max_speed: int, grouping: Grouping) -> MeanPlan:
+    """A plan with the cap that maximises sum min(m_l, m) / sqrt(m) (arXiv 2401.15906, equation 1)."""
+    cap = levy_cap(counts)
+    arrays = best_fit(counts, cap) if grouping == "best-fit" else None
+    count = wrap_around_count(counts, cap) if arrays is None else arrays.count
+    return MeanPlan(
+        mechanism=name,
+        grouping=grouping,
+        counts=counts,
+        max_speed=max_speed,
+        epsilon_nano=epsilon_nano,
+        noise_epsilon_nano=epsilon_nano - epsilon_nano // 2,
+        cap=cap,
+        divisor=count,
+        sensitivity=max_speed * touched(grouping),
+        bias_bound=float(max_speed),
+        arrays=arrays,
+    )
+
+
+def levy_cap(counts: HatCounts) -> int:
+    """argmax over the counts of sum_l min(m_l, m) / sqrt(m); between counts the sum is linear, so no other m is better.
+
+    Between two neighbouring counts the objective is (A + B m) / sqrt(m), whose only stationary point is a minimum.
+    """
+    score = counts.kept_at_every_count() / np.sqrt(counts.descending)
+    return int(counts.descending[int(np.argmax(score))])
+
+
+def touched(grouping: Grouping | None) -> int:
+    """How many arrays a plate can touch."""
+    return 2 if grouping == "wrap-around" else 1
+
+
+def means_of_arrays(plan: MeanPlan, samples: Integers) -> Integers:
+    """The array means under either grouping, in whole quanta 0..U."""
+    if plan.arrays is not None:
+        return array_means(plan, samples)
+    poured = samples[wrap_around_positions(plan.counts, plan.cap)].reshape(plan.divisor, plan.cap)
+    means: Integers = poured.sum(axis=1) // plan.cap
+    return means
+
+
+def projected_query(plan: MeanPlan, means: Integers, low: int, high: int) -> MeanQuery:
+    """The sum of the means projected to [low, high]; at least one quantum of sensitivity, so that noise is drawn."""
+    return MeanQuery(int(np.clip(means, low, high).sum()), max(1, (high - low) * touched(plan.grouping)))

@@ -1,0 +1,50 @@
+"""Levy: array means projected to a private interval around their median (arXiv 2401.15906, Section III-D)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from udp_stream.grouping import HatCounts, wrap_around_count
+from udp_stream.means._projected import means_of_arrays, plan_projected, projected_query, touched
+from udp_stream.means.base import Grouping, Integers, MeanPlan, MeanQuery
+from udp_stream.noise import exponential_choice
+from udp_stream.ports import Bits
+
+GAMMA = 0.2
+"""The probability with which the array means may miss the concentration radius; the paper's value."""
+
+
+def concentration_radius(plan: MeanPlan) -> int:
+    """tau = U sqrt(log(2K/gamma) / (2 m)) in quanta, rounded up, K as under WrapAround; public."""
+    count = wrap_around_count(plan.counts, plan.cap)
+    return math.ceil(plan.max_speed * math.sqrt(math.log(2 * count / GAMMA) / (2 * plan.cap)))
+
+
+class Levy:
+    """The median's bin costs eps/2 by the exponential mechanism, the projected mean eps/2.
+
+    Bins of width tau over [0, U]; cost of a bin: max(#means in bins to its left, #to its right), which one array
+    moves by at most one; under WrapAround a plate moves two arrays, so the choice is made at half the epsilon.
+    """
+
+    name = "levy"
+
+    def plan(self, counts: HatCounts, epsilon_nano: int, max_speed: int, grouping: Grouping) -> MeanPlan:
+        """Cap by the paper's equation 1."""
+        return plan_projected(self.name, counts, epsilon_nano, max_speed, grouping)
+
+    def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:
+        """Private median bin, interval of width 3 tau around its centre, clipped to [0, U]."""
+        means = means_of_arrays(plan, samples)
+        tau = concentration_radius(plan)
+        bins = -(-(plan.max_speed + 1) // tau)
+        occupancy = np.bincount(np.minimum(means // tau, bins - 1), minlength=bins)
+        left = np.cumsum(occupancy) - occupancy
+        costs = np.maximum(left, means.size - left - occupancy)
+        epsilon_nano = plan.epsilon_nano // 2 // touched(plan.grouping)
+        chosen = exponential_choice(bits, costs.tolist(), [1] * bins, epsilon_nano)
+        centre = chosen * tau + tau // 2
+        low, high = max(0, centre - 3 * tau // 2), min(plan.max_speed, centre + 3 * tau // 2)
+        return projected_query(plan, means, min(low, plan.max_speed), high)

@@ -1,0 +1,59 @@
+"""The worst-case optimum with a public fill (THEORY of this project; the papers' rule is arXiv 2405.06261's E(m)).
+
+Every user gives its first min(m_l, m) samples; the M - sum G_l that are dropped are replaced by a public constant c
+instead of being renormalised away: (sum of kept + c * dropped) / M.
+
+* Sensitivity of the sum: U max G_l = U m.
+* Worst-case bias: max(c, U - c) (1 - sum G_l / M), reached when all dropped samples are at one end.
+* Expected bias, the mean of the dropped samples being anywhere in [0, U] alike: (c^2 + (U - c)^2) / 2U of that share.
+* So the worst-case error is E(m) = w (1 - sum G_l / M) + U m / (M eps), with w = max(c, U - c). Its slope at m is
+  (-w #{l: m_l > m} + U / eps) / M: it falls while more than U / (w eps) users exceed m, and rises after. The minimiser
+  is therefore the k-th largest count, k = ceil(U / (w eps)); for c = U/2 that is the ceil(2/eps)-th largest.
+"""
+
+from __future__ import annotations
+
+from udp_stream.grouping import HatCounts, within_cap
+from udp_stream.means.base import Grouping, Integers, MeanPlan, MeanQuery
+from udp_stream.ports import Bits
+from udp_stream.units import NANO
+
+
+class Optimal:
+    """Capped sum with a public fill. With fewer than k users the constant alone would be better in the worst case.
+
+    In that case the cap is the smallest count, so that every plate still has its say; the error bound, which the plan
+    states, then exceeds `max(c, U - c)`.
+    """
+
+    name = "optimal"
+
+    def plan(self, counts: HatCounts, epsilon_nano: int, max_speed: int, grouping: Grouping) -> MeanPlan:  # noqa: ARG002
+        """Fill with U/2, the constant whose worst error is least when nothing is known."""
+        return self.plan_with_fill(counts, epsilon_nano, max_speed, fill=max_speed // 2)
+
+    def plan_with_fill(self, counts: HatCounts, epsilon_nano: int, max_speed: int, fill: int) -> MeanPlan:
+        """The cap of least worst-case error for this fill (0 <= fill <= U, public: a constant or an old release)."""
+        worst = max(fill, max_speed - fill)
+        k = -(-max_speed * NANO // (worst * epsilon_nano))
+        cap = int(counts.descending[min(k, counts.users) - 1])
+        dropped = 1 - counts.kept(cap) / counts.total
+        return MeanPlan(
+            mechanism=self.name,
+            grouping=None,
+            counts=counts,
+            max_speed=max_speed,
+            epsilon_nano=epsilon_nano,
+            noise_epsilon_nano=epsilon_nano,
+            cap=cap,
+            divisor=counts.total,
+            sensitivity=max_speed * cap,
+            bias_bound=worst * dropped,
+            fill=fill,
+            expected_bias=dropped * (fill**2 + (max_speed - fill) ** 2) / (2 * max_speed),
+        )
+
+    def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:  # noqa: ARG002
+        """The sum of the kept samples and the fill of the dropped ones."""
+        kept = samples[within_cap(plan.counts, plan.cap)]
+        return MeanQuery(int(kept.sum()) + plan.fill * (samples.size - kept.size), plan.sensitivity)

@@ -1,0 +1,43 @@
+"""The settings that change privacy, or what is computed: one frozen value, with a hash that every release carries."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Literal
+
+import msgspec
+
+Mean = Literal["auto", "baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile", "optimal"]
+Grouping = Literal["best-fit", "wrap-around"]
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """What a deployment promises and how it computes. Epsilons are nano-units; None means "auto"; speeds in quanta.
+
+    `slot_seconds` and `period_seconds` are wall-clock lengths in `timezone` (`period_seconds` None: one budget for a
+    lifetime). `bins` is "auto", a number of equal bins, or edges in km/h.
+    """
+
+    resolution: int
+    slot_seconds: int
+    timezone: str
+    grace_ms: int
+    max_speed: int
+    unit: str
+    reject_above_kmh: float
+    box: tuple[float, float, float, float] | None
+    budget_nano: int
+    period: str
+    period_seconds: int | None
+    mean: Mean
+    grouping: Grouping
+    mean_nano: int | None
+    cdf_nano: int | None
+    bins: Literal["auto"] | int | tuple[float, ...]
+    min_plates: int
+    neighbours: Literal["swap-values"] = "swap-values"
+    accounting: Literal["pure"] = "pure"
+
+    def fingerprint(self) -> str:
+        """The same for equal policies, 16 hexadecimal digits; releases carry it as `policy`."""
+        return blake2b(msgspec.json.encode(self, order="sorted"), digest_size=8).hexdigest()

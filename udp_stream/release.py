@@ -1,0 +1,202 @@
+"""The release record: the types from which its JSON, its JSON Schema and its documentation come.
+
+Everything in a record is public: counts (under swap-values), settings, and noisy values. Rounding to whole 1/1000 km/h
+happens after the noise.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from udp_stream.cdfs.mechanism import CdfPlan
+from udp_stream.estimate import HatEstimate
+from udp_stream.means import MeanPlan
+from udp_stream.plan import HatPlan
+from udp_stream.policy import Policy
+from udp_stream.units import NANO, QUANTA_PER_KMH
+
+SCHEMA: Final = "udp-stream/release/1"
+
+Finite = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+NonNegative = Annotated[float, msgspec.Meta(ge=0)]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+Status = Literal["released", "withheld_few_plates", "withheld_budget"]
+
+
+class Hat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An H3 cell and a timeslot; `center` is [lon, lat], the slot's ends carry the zone's offset."""
+
+    cell: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{15}$")]
+    resolution: Annotated[int, msgspec.Meta(ge=0, le=15)]
+    center: tuple[float, float]
+    slot_start: str
+    slot_end: str
+
+
+class Mean(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The mean speed of the HAT's samples.
+
+    `expected_abs_error_kmh` is the noise's expected size plus what the public fill of dropped samples is expected to
+    be off by; `interval95_kmh` covers both; `bias_bound_kmh` is the most that grouping and capping can bias the
+    mean if speeds were chosen against it.
+    """
+
+    value_kmh: NonNegative
+    mechanism: str
+    grouping: Literal["best-fit", "wrap-around"] | None
+    epsilon: Positive
+    scale_kmh: NonNegative
+    expected_abs_error_kmh: NonNegative
+    interval95_kmh: tuple[NonNegative, NonNegative]
+    bias_bound_kmh: NonNegative
+
+
+class Variance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The variance of the HAT's samples, divided by their number."""
+
+    value_kmh2: NonNegative
+    mechanism: str
+    epsilon: Positive
+    scale_kmh2: NonNegative
+    expected_abs_error_kmh2: NonNegative
+
+
+class Cdf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The share of samples at or below each edge.
+
+    A first edge that stands twice gives exact zeros a bin of their own. `budgets` are the tree levels' parts of
+    `epsilon`; `expected_rms_error` is the noise of a value before it is made monotone, in shares.
+    """
+
+    edges_kmh: tuple[NonNegative, ...]
+    values: tuple[Share, ...]
+    epsilon: Positive
+    branching: tuple[int, ...]
+    budgets: tuple[Positive, ...]
+    expected_rms_error: NonNegative
+
+
+class Counts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Public counts: in the HAT, admitted by the ledger, and used by the mean."""
+
+    plates: Count
+    samples: Count
+    admitted_plates: Count
+    used_samples: Count
+
+
+class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What this record cost each admitted plate, and the budget of a plate and period. Counts are not protected."""
+
+    unit: Literal["license_plate"]
+    neighbours: Literal["swap-values"]
+    epsilon: NonNegative
+    accounting: Literal["pure"]
+    period: str
+    period_epsilon: Positive
+
+
+class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One HAT's record: the only one there will ever be under its `release_id`."""
+
+    schema: Literal["udp-stream/release/1"]
+    release_id: str
+    status: Status
+    hat: Hat
+    mean: Mean | None
+    variance: Variance | None
+    cdf: Cdf | None
+    counts: Counts
+    privacy: Privacy
+    policy: str
+    software: str
+
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(Release)
+
+
+def encode(release: Release) -> bytes:
+    """The record's bytes: JSON on one line, fields in the order of the types."""
+    return _ENCODER.encode(release)
+
+
+def decode(payload: bytes) -> Release:
+    """The record of some bytes; raises msgspec.ValidationError if they are not one."""
+    return _DECODER.decode(payload)
+
+
+def json_schema() -> dict[str, Any]:
+    """The record's JSON Schema (2020-12), as published in `docs/`."""
+    schema = msgspec.json.schema(Release)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA, **schema}
+
+
+def release_id(cell: str, start_ms: int, end_ms: int) -> str:
+    """The id of a HAT's only release: made of what the HAT is, and of nothing else, so that no setting can change it.
+
+    >>> release_id("87608c4d2ffffff", 1_641_011_400_000, 1_641_015_000_000)
+    '87608c4d2ffffff-1641011400-3600'
+    """
+    return f"{cell}-{start_ms // 1000}-{(end_ms - start_ms) // 1000}"
+
+
+INTERVAL95 = math.log(20)
+"""P(|X| > ln 20 scales) = 0.05 for Laplace noise."""
+
+
+def mean_record(plan: MeanPlan, value: float, scale: float) -> Mean:
+    """A mean and its noise scale (quanta) as a record."""
+    value_kmh, scale_kmh, bias, most = (q / QUANTA_PER_KMH for q in (value, scale, plan.expected_bias, plan.max_speed))
+    reach = INTERVAL95 * scale_kmh + bias
+    return Mean(
+        value_kmh=round(value_kmh, 3),
+        mechanism=plan.mechanism,
+        grouping=plan.grouping,
+        epsilon=plan.epsilon_nano / NANO,
+        scale_kmh=round(scale_kmh, 4),
+        expected_abs_error_kmh=round(scale_kmh + bias, 4),
+        interval95_kmh=(round(max(0.0, value_kmh - reach), 3), round(min(most, value_kmh + reach), 3)),
+        bias_bound_kmh=round(plan.bias_bound / QUANTA_PER_KMH, 4),
+    )
+
+
+def cdf_record(plan: CdfPlan, values: list[float]) -> Cdf:
+    """A CDF's values at its edges as a record."""
+    return Cdf(
+        edges_kmh=plan.bins.edges_kmh,
+        values=tuple(round(value, 6) for value in values),
+        epsilon=plan.epsilon_nano / NANO,
+        branching=plan.tree.branching,
+        budgets=tuple(budget / NANO for budget in plan.budgets_nano),
+        expected_rms_error=round(plan.rms_error, 4),
+    )
+
+
+def statistics(plan: HatPlan | None, estimate: HatEstimate | None) -> tuple[Mean | None, Cdf | None]:
+    """The records of what was estimated; nothing for a withheld HAT."""
+    if plan is None or estimate is None:
+        return None, None
+    mean = cdf = None
+    if plan.mean is not None and estimate.mean is not None:
+        mean = mean_record(plan.mean, estimate.mean, estimate.mean_scale)
+    if plan.cdf is not None and estimate.cdf is not None:
+        cdf = cdf_record(plan.cdf, estimate.cdf)
+    return mean, cdf
+
+
+def privacy_record(policy: Policy, charge_nano: int) -> Privacy:
+    """What the release cost each admitted plate (0 if withheld), under which promise."""
+    return Privacy(
+        unit="license_plate",
+        neighbours=policy.neighbours,
+        epsilon=charge_nano / NANO,
+        accounting=policy.accounting,
+        period=policy.period,
+        period_epsilon=policy.budget_nano / NANO,
+    )

@@ -1,0 +1,122 @@
+"""A closed slot as tables: who was in which HAT how often (public), and how fast (secret), kept apart.
+
+The order of everything here depends only on what was pinged, never on the order of arrival: HATs by cell, plates by
+their keyed hash, samples by time. Repeats of (plate, time) count once; which of them stays depends on the cell and,
+between pings of one plate, time and cell, on the smaller speed, so counts never depend on a speed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPings:
+    """All accepted pings of one slot, as columns of equal length.
+
+    `plates` are keyed hashes; `plate` indexes them; `time` is ms after the slot's start; `speed` is in quanta.
+    """
+
+    start_ms: int
+    end_ms: int
+    plates: tuple[bytes, ...]
+    plate: NDArray[np.uint32]
+    time: NDArray[np.uint32]
+    cell: NDArray[np.uint64]
+    speed: NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotCounts:
+    """The public side: HAT h is `cells[h]`; its plates are rows `hat_rows[h]` to `hat_rows[h+1]`.
+
+    Row r says that `plates[plate[r]]` has `count[r]` samples. `repeats` counts the pings dropped as repeats.
+    """
+
+    start_ms: int
+    end_ms: int
+    plates: tuple[bytes, ...]
+    cells: NDArray[np.uint64]
+    hat_rows: NDArray[np.int64]
+    plate: NDArray[np.int64]
+    count: NDArray[np.int64]
+    repeats: int
+
+    def rows(self, hat: int) -> slice:
+        """The rows of a HAT."""
+        return slice(int(self.hat_rows[hat]), int(self.hat_rows[hat + 1]))
+
+
+@dataclass(frozen=True, slots=True)
+class SlotValues:
+    """The secret side: the speeds (quanta), row by row of `SlotCounts`, each row's in order of time.
+
+    Row r's samples are `speed[starts[r]:starts[r + 1]]`.
+    """
+
+    speed: NDArray[np.int64]
+    starts: NDArray[np.int64]
+
+    def of_rows(self, rows: slice) -> NDArray[np.int64]:
+        """The samples of a range of rows."""
+        return self.speed[self.starts[rows.start] : self.starts[rows.stop]]
+
+    def of_admitted(self, rows: slice, admitted: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """The samples of those rows of a range that were admitted."""
+        counts = np.diff(self.starts[rows.start : rows.stop + 1])
+        return self.of_rows(rows)[np.repeat(admitted, counts)]
+
+
+def tabulate(pings: SlotPings) -> tuple[SlotCounts, SlotValues]:
+    """Sort, drop repeats of (plate, time), and count.
+
+    >>> pings = SlotPings(0, 3_600_000, (b"b", b"a"), np.array([0, 1, 0, 0], np.uint32),
+    ...     np.array([5, 5, 9, 9], np.uint32), np.array([7, 7, 7, 7], np.uint64), np.array([40, 50, 60, 61], np.int32))
+    >>> counts, values = tabulate(pings)
+    >>> counts.plates, counts.count.tolist(), values.speed.tolist(), counts.repeats
+    ((b'a', b'b'), [1, 2], [50, 40, 60], 1)
+    """
+    by_hash = sorted(range(len(pings.plates)), key=pings.plates.__getitem__)
+    rank = np.empty(len(by_hash), dtype=np.uint64)
+    rank[by_hash] = np.arange(len(by_hash), dtype=np.uint64)
+    plate_time = rank[pings.plate] << np.uint64(32) | pings.time
+    chosen = _first_of_each(plate_time, pings.cell, pings.speed)
+    cells, hat_of = np.unique(pings.cell[chosen], return_inverse=True)
+    narrow = np.uint16 if cells.size < 2**16 else np.uint32  # 16-bit stable sorts are radix sorts
+    by_hat = np.argsort(hat_of.astype(narrow), kind="stable")
+    chosen, hat = chosen[by_hat], hat_of[by_hat]
+    plate = (plate_time[chosen] >> np.uint64(32)).astype(np.int64)
+    new_row = np.ones(chosen.size, dtype=bool)
+    new_row[1:] = (hat[1:] != hat[:-1]) | (plate[1:] != plate[:-1])
+    starts = np.append(np.flatnonzero(new_row), chosen.size)
+    first = starts[:-1]
+    counts = SlotCounts(
+        start_ms=pings.start_ms,
+        end_ms=pings.end_ms,
+        plates=tuple(pings.plates[i] for i in by_hash),
+        cells=cells,
+        hat_rows=np.searchsorted(hat[first], np.arange(cells.size + 1)),
+        plate=plate[first],
+        count=np.diff(starts),
+        repeats=int(pings.plate.size - chosen.size),
+    )
+    return counts, SlotValues(pings.speed[chosen].astype(np.int64), starts)
+
+
+def _first_of_each(
+    plate_time: NDArray[np.uint64], cell: NDArray[np.uint64], speed: NDArray[np.int32]
+) -> NDArray[np.int64]:
+    """Indices in order of (plate, time), one of each: the one of lowest cell, then lowest speed."""
+    order = np.argsort(plate_time, kind="stable")
+    ordered = plate_time[order]
+    repeated = np.zeros(order.size, dtype=bool)
+    repeated[1:] = ordered[1:] == ordered[:-1]
+    if repeated.any():
+        among = np.flatnonzero(repeated | np.append(repeated[1:], False))
+        rows = order[among]
+        order[among] = rows[np.lexsort((speed[rows], cell[rows], plate_time[rows]))]
+    first: NDArray[np.int64] = order[~repeated]
+    return first
