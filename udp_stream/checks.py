@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from udp_stream.errors import PrivacyRefused
-from udp_stream.memory_ledger import AMOUNT_LIMIT, misfits
+from udp_stream.ledger_rules import AMOUNT_LIMIT, misfits
 from udp_stream.ports import Admission, Ledger, LedgerFactory, Verdict
 
 WRITERS = 100

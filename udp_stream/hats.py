@@ -24,7 +24,7 @@ def cells_of(lat: NDArray[np.float64], lon: NDArray[np.float64], resolution: int
     """The H3 cell of each position (degrees, WGS 84), as H3's 64-bit integer.
 
     >>> cells_of(np.array([21.17]), np.array([72.83]), 7)
-    array([610279983083225087], dtype=uint64)
+    array([609162003746914303], dtype=uint64)
     """
     found = map(h3.latlng_to_cell, lat.tolist(), lon.tolist(), repeat(resolution))
     return np.fromiter(found, dtype=np.uint64, count=lat.size)

@@ -1,114 +1,19 @@
-"""The ledger's rules as pure functions, and the smallest ledger that keeps them: dictionaries behind one lock.
+"""The smallest ledger that keeps the promises of `ports.py`: dictionaries behind one lock, for tests and trials.
 
-Stores share what is asked of a call (`require_valid`) and who can pay (`decide`), so that they cannot differ in either.
-`MemoryLedger` is for tests and trials: it keeps promises 1, 2, 3 and 5 of `ports.py`, and forgets everything with the
-process, so nothing that was drawn under it may be published.
+It forgets everything with the process (promise 4), so nothing that was drawn under it may be published.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from udp_stream.errors import PrivacyRefused
+from udp_stream.ledger_rules import decide, misfits, require_valid
 from udp_stream.ports import Admission, Balance, Entry, Verdict
-
-AMOUNT_LIMIT = 2**53
-"""Amounts lie below it: integers that every store and language on the way (Lua, JSON) holds exactly."""
-
-
-def require_valid(budget: int, plates: Sequence[bytes], admissions: Sequence[Admission]) -> None:
-    """Raise ValueError, naming the rule, unless a call to `Ledger.admit` makes sense; nothing is charged then.
-
-    Plates are distinct (else one plate would have two balances) and of one length; members index them and are distinct
-    within a HAT (one charge per plate and HAT); charges and the budget are nano-units below `AMOUNT_LIMIT`.
-
-    >>> twice = Admission("hat", np.array([0, 0]), np.array([1, 1]), min_admitted=0, terms=b"")
-    >>> require_valid(10, [b"plate"], [twice])
-    Traceback (most recent call last):
-    ValueError: expected distinct members in each admission, got a repeated one in 'hat'
-    """
-    if not 0 <= budget < AMOUNT_LIMIT:
-        raise ValueError(f"expected 0 <= budget < 2**53 nano-units, got {budget}")
-    if len(set(plates)) != len(plates):
-        raise ValueError("expected distinct plates in a call, got a repeated one")
-    if len(lengths := {len(plate) for plate in plates}) > 1 or 0 in lengths:
-        raise ValueError(f"expected plates of one length, at least 1 byte, got lengths {sorted(lengths)}")
-    for admission in admissions:
-        _require_shape(admission)
-    if admissions:
-        _require_values(len(plates), admissions)
-
-
-def decide(spent: NDArray[np.int64], charges: NDArray[np.int64], budget: int, min_admitted: int) -> NDArray[np.int64]:
-    """Nano-units charged to each member (0: HALT), from what each has spent; none if fewer than `min_admitted` can pay.
-
-    >>> decide(np.array([0, 8]), np.array([3, 3]), budget=10, min_admitted=1)
-    array([3, 0])
-    >>> decide(np.array([0, 8]), np.array([3, 3]), budget=10, min_admitted=2)
-    array([0, 0])
-    """
-    affordable = spent + charges <= budget
-    if np.count_nonzero(affordable) < min_admitted:
-        return np.zeros_like(charges)
-    return np.where(affordable, charges, 0)
-
-
-def misfits(entries: Iterable[Entry], balances: Iterable[tuple[str, bytes, int, int]]) -> Iterator[str]:
-    """A sentence for each charge over its budget, and for each balance that is not the sum of its charges.
-
-    `entries` come oldest first; `balances` are (period, plate, spent, charges), each plate and period once.
-
-    >>> entry = Entry("hat", "2024-05-01", 10, (b"p",), np.array([4]), payload=None, published=False)
-    >>> list(misfits([entry], [("2024-05-01", b"p", 4, 1)]))
-    []
-    >>> list(misfits([entry], [("2024-05-01", b"p", 3, 1)]))
-    ['plate 70 in 2024-05-01: expected 4 spent in 1 charges, got 3 in 1']
-    """
-    sums: dict[tuple[str, bytes], tuple[int, int]] = {}
-    for entry in entries:
-        for plate, amount in zip(entry.plates, entry.charged.tolist(), strict=True):
-            spent, charges = sums.get((entry.period, plate), (0, 0))
-            if amount < 0 or (amount > 0 and spent + amount > entry.budget):
-                yield f"{entry.release_id}: charging {amount} puts plate {plate.hex()} over its budget {entry.budget}"
-            if amount:
-                sums[entry.period, plate] = (spent + amount, charges + 1)
-    claimed = {(period, plate): (spent, charges) for period, plate, spent, charges in balances}
-    for key in {**sums, **claimed}:
-        expected, got = sums.get(key, (0, 0)), claimed.get(key, (0, 0))
-        if expected != got:
-            sentence = f"expected {expected[0]} spent in {expected[1]} charges, got {got[0]} in {got[1]}"
-            yield f"plate {key[1].hex()} in {key[0]}: {sentence}"
-
-
-def _require_shape(admission: Admission) -> None:
-    name, members, charges = admission.release_id, admission.members, admission.charges
-    if members.dtype != np.int64 or charges.dtype != np.int64:
-        raise ValueError(f"expected int64 members and charges, got {members.dtype} and {charges.dtype} in {name!r}")
-    if members.ndim != 1 or members.shape != charges.shape:
-        raise ValueError(f"expected one charge per member, got shapes {members.shape}, {charges.shape} in {name!r}")
-    if admission.min_admitted < 0:
-        raise ValueError(f"expected min_admitted >= 0, got {admission.min_admitted} in {name!r}")
-
-
-def _require_values(plates: int, admissions: Sequence[Admission]) -> None:
-    """All admissions at once; the first that breaks a rule is named."""
-    members = np.concatenate([admission.members for admission in admissions])
-    charges = np.concatenate([admission.charges for admission in admissions])
-    owners = np.repeat(np.arange(len(admissions)), [admission.members.size for admission in admissions])
-
-    def refuse(rule: str, broken: NDArray[np.bool_], owners: NDArray[np.int64]) -> None:
-        if broken.any():
-            raise ValueError(f"expected {rule} in {admissions[owners[np.argmax(broken)]].release_id!r}")
-
-    refuse(f"0 <= member < {plates}, got one outside", (members < 0) | (members >= plates), owners)
-    refuse("0 < charge < 2**53 nano-units, got one outside", (charges <= 0) | (charges >= AMOUNT_LIMIT), owners)
-    pairs = np.sort(owners * max(plates, 1) + members)
-    refuse("distinct members in each admission, got a repeated one", pairs[1:] == pairs[:-1], pairs // max(plates, 1))
 
 
 @dataclass(slots=True)
@@ -139,6 +44,7 @@ class MemoryLedger:
         self._charges: dict[tuple[str, bytes], int] = {}
         self._admissions: dict[str, _Remembered] = {}
         self._recorded: list[str] = []
+        self._fingerprint: str | None = None
 
     def standing(self, release_ids: Sequence[str]) -> list[bytes | None]:
         """The recorded payload of each id, or None."""
@@ -225,3 +131,18 @@ class MemoryLedger:
         for release_id, one in remembered:
             charged = np.array(list(one.charged.values()), np.int64)
             yield Entry(release_id, one.period, one.budget, tuple(one.charged), charged, one.payload, one.published)
+
+    def verify(self) -> list[str]:
+        """Recompute every balance from the entries: a sentence for each contradiction."""
+        with self._lock:
+            balances = [
+                (period, plate, amount, self._charges[period, plate]) for (period, plate), amount in self._spent.items()
+            ]
+        return list(misfits(self.entries(), balances))
+
+    def bind(self, fingerprint: str) -> None:
+        """Remember the fingerprint of the plates' key; raises PrivacyRefused if it is another one than before."""
+        with self._lock:
+            if self._fingerprint not in (None, fingerprint):
+                raise PrivacyRefused("expected the key that this ledger was made with, got another one")
+            self._fingerprint = fingerprint

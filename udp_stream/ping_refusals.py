@@ -41,7 +41,7 @@ class Reason(enum.StrEnum):
 _DESCRIPTIONS = {
     Reason.NOT_JSON: "It is not JSON in UTF-8, or nested deeper than the interpreter can follow (about 1,000 levels).",
     Reason.MISSING_FIELD: "A required field is absent.",
-    Reason.WRONG_TYPE: "A field has another type or form than the contract asks for, or a plate has over 64 characters.",
+    Reason.WRONG_TYPE: "A field has another type or form than the contract says, or a plate has over 64 characters.",
     Reason.NO_UTC_OFFSET: "The time does not say how far it is from UTC, so it is not a moment.",
     Reason.TIME_OUT_OF_RANGE: "The time is before the earliest or not before the latest time accepted.",
     Reason.TIME_IN_FUTURE: "The time is ahead of the log's clock by more than clocks may differ.",

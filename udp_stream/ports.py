@@ -10,9 +10,14 @@
 3. `record` keeps the first payload of a release id for ever and returns the one that stands. An id that was never
    admitted cannot be recorded (`PrivacyRefused`): charge before you draw.
 4. What a call has returned survives the death of the process and of the machine (synced to disk).
-5. The balance of a plate is the sum of its remembered charges: `entries` can rebuild it.
+5. The balance of a plate is the sum of its remembered charges: `entries`, in the order in which they were charged, can
+   rebuild it, and `verify` does.
+6. A repeat gets the first verdict, also if it asks in another period or under another budget. Twice the same id in one
+   call counts as a repeat. `record` is all or nothing per call. `published` ignores ids that have no payload.
+7. A ledger is bound to the key of its plates' hashes: under another key every plate would look new.
 
-Plates appear here only as keyed hashes (`bytes`).
+Plates appear here only as keyed hashes (`bytes`), distinct and of one length within a call; amounts and budgets stay
+below 2**53 nano-units. A call that breaks these rules raises ValueError and charges nobody.
 """
 
 from __future__ import annotations
@@ -125,6 +130,14 @@ class Ledger(Protocol):
 
     def entries(self) -> Iterator[Entry]:
         """Every admission ever made, oldest first."""
+        ...
+
+    def verify(self) -> list[str]:
+        """Recompute every balance from the entries: a sentence for each contradiction, none if all is well."""
+        ...
+
+    def bind(self, fingerprint: str) -> None:
+        """Remember the fingerprint of the plates' key at first use; raises PrivacyRefused if it is another one."""
         ...
 
 

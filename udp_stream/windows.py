@@ -65,7 +65,8 @@ class AgreementClock:
     """The newest time that several plates have reached: the clock of a log without append times.
 
     Several is `quorum_min` plates or `quorum_share` of those seen in the last two days, whichever is more (all, if
-    there are fewer): neither one plate alone nor a few broken ones of a large fleet can move it.
+    there are fewer): neither one plate alone nor a few broken ones of a large fleet can move it. A plate stands for
+    the newest time of the last frame it was in, so one wrong time is forgotten with the plate's next frame.
     """
 
     def __init__(self, rules: WindowRules) -> None:
@@ -87,12 +88,12 @@ class AgreementClock:
                 self._forget(self.now_ms - 2 * 86_400_000)
 
     def _merged(self, pings: Pings, time_ms: Times) -> dict[str, int]:
-        """The newest time of every plate, with this frame's."""
+        """Where every plate stands, this frame's plates anew; a plate without a usable time stays where it was."""
         newest = np.full(len(pings.plates), np.iinfo(np.int64).min)
         np.maximum.at(newest, pings.plate, time_ms)
         merged = dict(self._newest)
         for plate, time in zip(pings.plates, newest.tolist(), strict=True):
-            if time > merged.get(plate, np.iinfo(np.int64).min):
+            if time > np.iinfo(np.int64).min:
                 merged[plate] = time
         return merged
 

@@ -1,6 +1,6 @@
 """The embedded runtime: the whole road in one process, on an embedded ledger. No services.
 
-It drives the very same core as the deployment on Kafka: frames of messages in, closed slots through `flow.release_slot`,
+It drives the same core as the deployment on Kafka: frames of messages in, closed slots through `flow.release_slot`, and
 payloads out. Run it again on the same log and ledger, or kill it and run it again: what was recorded comes out as the
 same bytes, the rest is done once.
 """
@@ -28,7 +28,7 @@ from udp_stream.flow import (
     release_slot,
 )
 from udp_stream.hats import cells_of
-from udp_stream.pings import PingDecoder, Pings, Refusal, original
+from udp_stream.pings import PingDecoder, Pings, Refusal, originals
 from udp_stream.ports import Entropy, Ledger
 from udp_stream.release import Release, decode
 from udp_stream.slots import SlotPings, tabulate
@@ -46,10 +46,11 @@ def drive(flow: Generator[Effect, Any, Payloads], ledger: Ledger, publish: Calla
         except StopIteration as stop:
             published: Payloads = stop.value
             return published
-        answer = _answer(effect, ledger, publish)
+        answer = answer_to(effect, ledger, publish)
 
 
-def _answer(effect: Effect, ledger: Ledger, publish: Callable[[Payloads], None]) -> Any:
+def answer_to(effect: Effect, ledger: Ledger, publish: Callable[[Payloads], None]) -> Any:
+    """What one effect asks for, from a ledger and a place to publish to."""
     match effect:
         case Standing(release_ids):
             return ledger.standing(release_ids)
@@ -76,6 +77,8 @@ class Summary:
     refused: Counter[str] = field(default_factory=Counter)
     hats: Counter[str] = field(default_factory=Counter)
     pings_released: int = 0
+    means: int = 0
+    pings_of_means: int = 0
     expected_error: float = 0.0
 
     def take(self, payloads: Payloads) -> None:
@@ -87,6 +90,8 @@ class Summary:
             if record.status == "released":
                 self.pings_released += record.counts.samples
             if record.mean is not None:
+                self.means += 1
+                self.pings_of_means += record.counts.samples
                 self.expected_error += record.mean.expected_abs_error_kmh * record.counts.samples
 
 
@@ -146,8 +151,9 @@ class Embedded:
     def _refuse(self, messages: list[bytes], refusals: list[Refusal]) -> None:
         self.summary.refused.update(str(refusal.reason) for refusal in refusals)
         if self._reject is not None:
-            for refusal in refusals:
-                self._reject(original(messages, refusal), refusal)
+            refusals.sort(key=lambda refusal: (refusal.message, refusal.position))
+            for message, refusal in zip(originals(messages, refusals), refusals, strict=True):
+                self._reject(message, refusal)
 
 
 def _refusal(pings: Pings, refused: LateOrFull) -> Refusal:
@@ -180,4 +186,3 @@ def rejected_writer(out: BinaryIO) -> Callable[[bytes, Refusal], None]:
         out.write(encoder.encode(line) + b"\n")
 
     return reject
-

@@ -59,8 +59,8 @@ class Fleet:
     >>> fleet = Fleet(buses=3, start=datetime(2024, 1, 8, 10, 0, tzinfo=IST), hours=0.1)
     >>> fleet.plates
     ('GJ05ZZ0001', 'GJ05ZZ0002', 'GJ05ZZ0003')
-    >>> next(fleet.messages())[0][:32]
-    b'{"license_plate":"GJ05ZZ0001","o'
+    >>> next(fleet.messages())[0][:28]
+    b'{"license_plate":"GJ05ZZ0003'
     """
 
     seed: int = 1
@@ -94,7 +94,7 @@ class Fleet:
     def messages(self, batch: int = 4096) -> Iterator[list[bytes]]:
         """JSON messages in the order of delivery, `batch` at a time (the last list may be shorter).
 
-        Holds ten minutes of pings and those that are still on their way, never the run.
+        Holds at most ten minutes of pings and those that are still on their way, never the run.
         """
         if batch < 1:
             raise UsageError(f"expected batch >= 1, got {batch}")
@@ -110,7 +110,7 @@ class Fleet:
             yield spoil(encode(kept["ping"]), kept)
 
     def chunks(self) -> Iterator[FleetColumns]:
-        """What the buses did, ten minutes at a time, before anything went wrong on the way."""
+        """What the buses did, at most ten minutes at a time, before anything went wrong on the way."""
         for _, pings in self._pings():
             yield _columns(pings)
 

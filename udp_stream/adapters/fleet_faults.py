@@ -92,11 +92,11 @@ def send(rng: np.random.Generator, rates: Imperfections, pings: Records) -> Reco
 def _delay_s(rng: np.random.Generator, rates: Imperfections, count: int) -> Floats:
     """Seconds that each of `count` pings spends on its way.
 
-    When a share q is delayed evenly and the rest not at all, two neighbours stand in the wrong order with chance
-    q (1 - q) + q^2 / 2; q is what makes that the wanted rate.
+    When a share q is delayed evenly and the rest less than a second, two neighbours stand in the wrong order with
+    chance q (1 - q) + q^2 / 2; q is what makes that the wanted rate.
     """
     delayed = 1.0 - np.sqrt(1.0 - 2.0 * rates.out_of_order)
-    shuffled = np.where(rng.random(count) < delayed, SHUFFLED_S * rng.random(count), 0.0)
+    shuffled = rng.random(count) * np.where(rng.random(count) < delayed, SHUFFLED_S, float(delayed > 0))
     late = LATE_S[0] + (LATE_S[1] - LATE_S[0]) * rng.random(count)
     return np.where(rng.random(count) < rates.late, late, shuffled)
 

@@ -66,6 +66,7 @@ class Encoder:
         self._middle = self._exchange_middle if exchange else self._minimal_middle
         self._stop_mask = (1 << STOP_BITS) - 1 if exchange else 0
         self._texts: dict[int, bytes] = {}
+        self._trips: dict[int, str] = {}
         self._tails = [f',"speed":{tenths // 10}}}'.encode() for tenths in range(_SPEED_CODES)]
         self._tails += [f',"speed":{tenths // 10}.{tenths % 10}}}'.encode() for tenths in range(_SPEED_CODES)]
 
@@ -103,14 +104,23 @@ class Encoder:
         return f'"route_id":"{self._routes[route]}{"U" if direction > 0 else "D"}","trip_id":"{trip}"'
 
     def _exchange_middle(self, ping: np.void) -> str:
-        _, direction, _, trip_start, stop, delay, arrival = ping["progress"].item()
+        _, _, trip, _, stop, delay, arrival = ping["progress"].item()
+        if len(self._trips) > TEXTS_PER_BUS * len(self._plates):
+            self._trips.clear()
+        if trip not in self._trips:
+            self._trips[trip] = self._exchange_trip(ping)
+        return (
+            f'{self._trips[trip]},"trip_delay":{"null" if delay == UNKNOWN else delay},"last_stop_id":"{stop}",'
+            f'"last_stop_arrival_time":{"null" if arrival == UNKNOWN else _clock(arrival)}'
+        )
+
+    def _exchange_trip(self, ping: np.void) -> str:
+        """What stays the same for a whole trip."""
+        _, direction, _, trip_start, *_ = ping["progress"].item()
         started = int(ping["second"]) // DAY_S * DAY_S + trip_start
         return (
-            f'{self._minimal_middle(ping)},"trip_direction":"{"UP" if direction > 0 else "DN"}",'
-            f'"actual_trip_start_time":"{_iso(started)}",'
-            f'"trip_delay":{"null" if delay == UNKNOWN else delay},"last_stop_id":"{stop}",'
-            f'"last_stop_arrival_time":{"null" if arrival == UNKNOWN else _clock(arrival)},'
-            f'"vehicle_label":"Z{ping["bus"] + 1:02d}","id":"{RESOURCE_ID}"'
+            f'"id":"{RESOURCE_ID}","vehicle_label":"Z{ping["bus"] + 1:02d}",{self._minimal_middle(ping)},'
+            f'"trip_direction":"{"UP" if direction > 0 else "DN"}","actual_trip_start_time":"{_iso(started)}"'
         )
 
 

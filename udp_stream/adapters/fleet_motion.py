@@ -29,23 +29,23 @@ OPENS_S, CLOSES_S = 5.5 * 3600, 22.5 * 3600
 RAMP_S = 2.0 * 3600
 """The first bus leaves at 05:30 and all are out by 07:30; from 20:30 they go home, the last at 22:30."""
 
-FLOW_BY_HOUR = ((5.5, 1.2), (7.5, 1.05), (9.0, 0.78), (10.0, 0.8), (11.5, 1.0), (15.0, 1.05), (16.5, 0.95),
-                (18.5, 0.66), (20.0, 0.85), (22.5, 1.2))  # fmt: skip
+FLOW_BY_HOUR = ((5.5, 1.2), (7.5, 1.05), (9.0, 0.75), (10.0, 0.8), (11.5, 1.0), (15.0, 1.05), (16.5, 0.95),
+                (18.5, 0.62), (20.0, 0.85), (22.5, 1.2))  # fmt: skip
 """(hour, factor on speed where crowding is 1): two rush hours."""
 
 ACCELERATION, BRAKING = 0.8, 0.9
 """m/s2, what standing passengers bear."""
 CRUISE_KMH = (7.0, 57.0)
-EASED_ABOVE_KMH, EASED = 37.0, 0.4
-"""Above 37 km/h only two fifths of the excess are driven: real speeds thin out between 40 and 50."""
+EASED_ABOVE_KMH, EASED = 37.0, 0.3
+"""Above 37 km/h only three tenths of the excess are driven: real speeds thin out between 40 and 50."""
 MAX_KMH = 62.0
 """The highest speed in the real feed; nothing here reports more."""
 
 STOPS_HELD, SIGNALS_HELD = 0.6, 0.35
-"""Shares of stops and of signals at which a bus halts; about 0.8 halts a kilometre in all."""
+"""Shares of stops and of signals at which a bus halts; about 1.7 halts a kilometre in all."""
 NODES_SKIPPED_MAX = 4
-LAYOVER_S, BREAK_SHARE, BREAK_S = (60.0, 360.0), 0.08, (1200.0, 3000.0)
-"""A layover's shortest and longest; one in five is a crew's break. A tenth of the real buses stand for half an hour."""
+LAYOVER_S, BREAK_SHARE, BREAK_S = (60.0, 300.0), 0.06, (1200.0, 3000.0)
+"""A layover's shortest and longest, and likewise a crew's break; set so that 29 % of pings stand still, as really."""
 
 GPS_NOISE_M = 3.0
 SPEED_NOISE = 0.05
@@ -103,7 +103,7 @@ class Duty:
 def draw_duty(rng: np.random.Generator, buses: int) -> Duty:
     """Service windows and traffic of one day."""
     opens, closes = OPENS_S + RAMP_S * rng.random(buses), CLOSES_S - RAMP_S * rng.random(buses)
-    traffic = np.clip(1.0 + 0.12 * bell(rng, ZONES[0] * ZONES[1], 50), 0.6, 1.4)
+    traffic = np.clip(1.0 + 0.16 * bell(rng, ZONES[0] * ZONES[1], 50), 0.6, 1.4)
     return Duty(np.floor(opens), np.floor(closes), traffic)
 
 

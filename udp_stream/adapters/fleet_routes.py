@@ -32,9 +32,9 @@ EDGE_KM = (14.0, 13.0)
 
 ROUTES = 60
 TRUNK_ROUTES = 33
-POPULARITY_SHIFT = 10.0
-"""The route of rank r gets buses by 1 / (r + 10): most run in the middle, the suburbs see a few."""
-BEND = 0.12
+POPULARITY_SHIFT = 5.0
+"""The route of rank r gets buses by 1 / (r + 5): most run in the middle, the suburbs see a few."""
+BEND = 0.16
 """How far a route strays sideways, relative to the distance between two of its corners."""
 STEP_M = 25.0
 STOP_GAP_M = (400.0, 600.0)
@@ -44,7 +44,7 @@ ZONE_KM = 2.0
 ZONES = (12, 10)
 """Zones of traffic, east by north, each `ZONE_KM` wide; the outermost also hold whatever lies beyond."""
 
-SPEED_BY_RADIUS = ((0.0, 23.0), (0.25, 28.0), (0.55, 40.0), (1.0, 48.0), (2.0, 48.0))
+SPEED_BY_RADIUS = ((0.0, 20.0), (0.25, 26.0), (0.55, 43.0), (1.0, 54.0), (2.0, 54.0))
 """(share of the way from the centre to the edge, undisturbed cruising speed in km/h); fitted to the real quantiles."""
 
 _DIAGONAL, _NEAR, _FAR = 0.7071, 0.3827, 0.9239
@@ -149,15 +149,17 @@ def _draw_hubs(rng: np.random.Generator) -> tuple[Floats, Floats]:
 def _draw_corners(rng: np.random.Generator, hubs: Floats, terminals: Floats, rank: int) -> Floats:
     """(corners, 2) of the route of this rank: trunk routes come first, thin suburban ones last; with bends between."""
     start, turn = rng.integers(16, size=2).tolist()
-    beside = (start + (2 if turn % 2 else 14)) % 16
+    beside = (start + (1 if turn % 2 else 15)) % 16
     outside = terminals[start] + 0.4 * bell(rng, 2)
-    centre = 2.4 * bell(rng, 2)
+    centre = 2.8 * bell(rng, 2)
     if rank >= TRUNK_ROUTES:
-        corners = np.array([outside, terminals[beside] * (0.8 + 0.2 * rng.random()), hubs[beside]])
+        corners = np.array(
+            [outside, terminals[beside] * (0.8 + 0.2 * rng.random()), 0.4 * terminals[beside] + 0.6 * hubs[beside]]
+        )
     elif rank % 3 == 0:
         corners = np.array([0.5 * (outside + hubs[start]), hubs[start], centre])
     elif rank % 3 == 1:
-        corners = np.array([hubs[start], centre, hubs[(start + 5 + turn % 7) % 16]])
+        corners = np.array([hubs[start], centre, 0.5 * hubs[(start + 5 + turn % 7) % 16]])
     else:
         corners = np.array([outside, hubs[start], hubs[beside]])
     along = corners[1:] - corners[:-1]
@@ -191,13 +193,13 @@ def _resample(curve: Floats) -> Floats:
 
 def _draw_segments(rng: np.random.Generator, points: int) -> Floats:
     """A factor on speed for each kilometre of one route: bus lanes, works, narrow streets."""
-    factors = 1.0 + 0.14 * bell(rng, int(points * STEP_M / SEGMENT_M) + 1)
+    factors = 1.0 + 0.17 * bell(rng, int(points * STEP_M / SEGMENT_M) + 1)
     return np.clip(factors[(np.arange(points) * STEP_M / SEGMENT_M).astype(np.int64)], 0.65, 1.35)
 
 
 def _patches(rng: np.random.Generator, x: Floats, y: Floats) -> Floats:
     """A factor on speed that all routes through a patch of the city share, bilinear between patch corners."""
-    grid = np.clip(1.0 + 0.16 * bell(rng, 16, 16), 0.6, 1.45)
+    grid = np.clip(1.0 + 0.25 * bell(rng, 16, 16), 0.6, 1.45)
     column, row = np.clip(x / PATCH_KM + 7.5, 0, 14.99), np.clip(y / PATCH_KM + 7.5, 0, 14.99)
     i, j = column.astype(np.int64), row.astype(np.int64)
     s, t = column - i, row - j

@@ -32,20 +32,16 @@ Epsilon = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 Duration = Annotated[str, msgspec.Meta(pattern=r"^\s*[0-9]+(\.[0-9]+)?\s*[smhdw]\s*$")]
 
 
-class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One table of the TOML file."""
+class HatSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where and when: resolution 6 (36 km2) and six hours are the finest at which epsilon 10 a day beats a guess."""
 
-
-class HatSection(Section):
-    """Where and when: resolution 7 (5 km2) and an hour are the finest at which a Surat cell sees 20 plates."""
-
-    resolution: Annotated[int, msgspec.Meta(ge=0, le=15)] = 7
-    slot: Duration = "1h"
+    resolution: Annotated[int, msgspec.Meta(ge=0, le=15)] = 6
+    slot: Duration = "6h"
     timezone: str = "Asia/Kolkata"
     grace: Duration = "2m"
 
 
-class SpeedSection(Section):
+class SpeedSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """U = 65 km/h is above every one of Surat's 5,000 recorded speeds (their maximum is 62)."""
 
     max_kmh: Annotated[float, msgspec.Meta(ge=1, le=1000)] = 65.0
@@ -53,7 +49,7 @@ class SpeedSection(Section):
     reject_above_kmh: Annotated[float, msgspec.Meta(ge=1, le=2000)] = 200.0
 
 
-class PingsSection(Section):
+class PingsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a source may send: `box` is [west, south, east, north] in degrees, empty for the whole world."""
 
     box: Annotated[tuple[float, ...], msgspec.Meta(max_length=4)] = ()
@@ -61,8 +57,8 @@ class PingsSection(Section):
     per_slot_max: Annotated[int, msgspec.Meta(ge=1)] = 50_000_000
 
 
-class BudgetSection(Section):
-    """Epsilon 10 per plate and day: with "auto" below, what it buys an hour is in `udp-stream plan`."""
+class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Epsilon 10 per plate and day: `udp-stream plan` says what it buys."""
 
     epsilon: Positive = 10.0
     period: str = "1d"
@@ -70,10 +66,14 @@ class BudgetSection(Section):
     delta: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 1e-6
 
 
-class ReleaseSection(Section):
-    """Epsilons are per HAT; "auto" spreads what a plate has left over the HATs that it is likely still to visit."""
+class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Epsilons are per HAT; "auto" spreads what a plate has left over the HATs that it is likely still to visit.
 
-    mean: Mean = "auto"
+    Array-Averaging had the least real error of all mechanisms on each feed at these HAT sizes; "auto" goes by the worst
+    case. CDFs are off: at a day's budget of 10 their sup-error (0.18) exceeds that of one city-wide CDF (0.12).
+    """
+
+    mean: Mean = "array-averaging"
     grouping: Grouping = "best-fit"
     mean_epsilon: Epsilon | Literal["auto"] = "auto"
     variance_epsilon: Epsilon = 0.0
@@ -83,14 +83,14 @@ class ReleaseSection(Section):
     suppression: Literal["off", "chop-user"] = "off"
 
 
-class LedgerSection(Section):
+class LedgerSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where balances are kept; the key of the plates' hashes is beside it unless told otherwise."""
 
     url: str = "sqlite:udp-stream.ledger"
     key_file: str = ""
 
 
-class KafkaSection(Section):
+class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """For the deployment on Kafka; the embedded runtime does not read it."""
 
     bootstrap: str = "localhost:9092"
@@ -100,7 +100,7 @@ class KafkaSection(Section):
     idle_timeout: Duration = "1m"
 
 
-class Settings(Section):
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The whole configuration."""
 
     hat: HatSection = HatSection()

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from udp_stream.adapters.plate_keys import sync_directory
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
-from udp_stream.memory_ledger import AMOUNT_LIMIT, decide, misfits, require_valid
+from udp_stream.ledger_rules import AMOUNT_LIMIT, decide, misfits, require_valid
 from udp_stream.ports import Admission, Balance, Entry, Verdict
 
 SCHEMA_VERSION = 1

@@ -1,0 +1,189 @@
+"""The broker and the Redis of our tests are real, keep their data, and are gone when whoever started them is."""
+
+import os
+import re
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from redis import Redis, RedisCluster
+from redis.backoff import NoBackoff
+from redis.exceptions import TimeoutError as RedisTimeout
+from redis.retry import Retry
+
+from udp_stream.adapters.services import RunningKafka, RunningRedis, services, start_redis_cluster
+
+LOG_APPEND_TIME = 1  # a record's timestamp type
+WAIT_SECONDS = 20
+
+# The command line as it runs this verb, without its parser.
+COMMAND = """
+import argparse, signal
+from pathlib import Path
+from udp_stream.adapters import cli
+from udp_stream.adapters.commands.services import services
+signal.signal(signal.SIGTERM, cli._drain)
+try:
+    services(argparse.Namespace(folder=None), None)
+except cli.Drained:
+    pass
+"""
+
+
+def create_topic(bootstrap: str, topic: str) -> None:
+    with closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
+        configs = {"message.timestamp.type": "LogAppendTime"}
+        admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1, "configs": configs}})
+
+
+def produce(bootstrap: str, topic: str, *values: bytes, timestamp_ms: int | None = None) -> None:
+    with closing(KafkaProducer(bootstrap_servers=bootstrap)) as producer:
+        for value in values:
+            producer.send(topic, value, timestamp_ms=timestamp_ms).get(timeout=WAIT_SECONDS)
+
+
+def consume(bootstrap: str, topic: str, number: int) -> list:
+    with closing(KafkaConsumer(bootstrap_servers=bootstrap, consumer_timeout_ms=WAIT_SECONDS * 1000)) as consumer:
+        partition = TopicPartition(topic, 0)
+        consumer.assign([partition])
+        consumer.seek_to_beginning(partition)
+        return [record for record, _ in zip(consumer, range(number), strict=False)]
+
+
+def test_records_come_back_with_the_time_at_which_the_broker_appended_them(kafka_bootstrap: str) -> None:
+    topic = f"services-{uuid4()}"
+    create_topic(kafka_bootstrap, topic)
+    produce(kafka_bootstrap, topic, b"one", b"two", timestamp_ms=1)
+    records = consume(kafka_bootstrap, topic, 2)
+    assert [record.value for record in records] == [b"one", b"two"]
+    assert all(record.timestamp_type == LOG_APPEND_TIME and record.timestamp > 1 for record in records)
+
+
+def test_a_broker_keeps_its_address_and_data_through_a_restart_and_a_crash(kafka_server: RunningKafka) -> None:
+    bootstrap = kafka_server.bootstrap
+    create_topic(bootstrap, "kept")
+    produce(bootstrap, "kept", b"before")
+    kafka_server.restart()
+    produce(bootstrap, "kept", b"between")
+    kafka_server.kill()
+    kafka_server.restart()
+    produce(bootstrap, "kept", b"after")
+    assert [record.value for record in consume(bootstrap, "kept", 3)] == [b"before", b"between", b"after"]
+
+
+@contextmanager
+def client(url: str) -> Iterator[Redis]:
+    with closing(Redis.from_url(url, socket_timeout=WAIT_SECONDS)) as opened:
+        yield opened
+
+
+def test_redis_says_that_it_is_durable(redis_url: str) -> None:
+    with client(redis_url) as asked:
+        told = asked.config_get("appendonly", "appendfsync", "maxmemory-policy")
+    assert told == {b"appendonly": b"yes", b"appendfsync": b"always", b"maxmemory-policy": b"noeviction"}
+
+
+def test_redis_keeps_what_it_confirmed_through_a_kill(redis_server: RunningRedis) -> None:
+    with client(redis_server.url) as before:
+        for number in range(100):
+            before.set(f"key/{number}", number)
+    redis_server.kill()
+    redis_server.restart()
+    with client(redis_server.url) as after:
+        assert [int(after.get(f"key/{number}")) for number in range(100)] == list(range(100))
+
+
+def test_a_paused_redis_says_nothing_until_resumed(redis_server: RunningRedis) -> None:
+    redis_server.pause()
+    impatient = Redis.from_url(redis_server.url, socket_timeout=0.2, retry=Retry(NoBackoff(), 0))
+    with closing(impatient), pytest.raises(RedisTimeout):
+        impatient.ping()
+    redis_server.resume()
+    with client(redis_server.url) as patient:
+        assert patient.ping()
+
+
+def test_a_redis_cluster_serves_every_slot() -> None:
+    with start_redis_cluster(nodes=3) as cluster:
+        with closing(RedisCluster(host="127.0.0.1", port=cluster.nodes[0].port)) as asked:
+            for number in range(30):
+                asked.set(f"key/{number}", number)
+            assert [int(asked.get(f"key/{number}")) for number in range(30)] == list(range(30))
+        sizes = []
+        for node in cluster.nodes:
+            with client(node.url) as one:
+                sizes.append(one.dbsize())
+    assert sum(sizes) == 30
+    assert all(sizes)
+
+
+@contextmanager
+def command() -> Iterator[tuple[subprocess.Popen[str], dict[str, str], list[int]]]:
+    """The verb in a process of its own once it has printed both lines; those lines, and the ids of all its children."""
+    with subprocess.Popen([sys.executable, "-W", "error", "-c", COMMAND], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            printed = dict(process.stdout.readline().strip().split("=") for _ in range(2))
+            yield process, printed, children(process.pid)
+        finally:
+            process.kill()
+
+
+def children(parent: int) -> list[int]:
+    stats = [stat.read_text() for stat in Path("/proc").glob("[0-9]*/stat")]
+    found = [re.fullmatch(r"(\d+) \(.*\) \S (\d+) .*", stat, re.DOTALL) for stat in stats]
+    return [int(one[1]) for one in found if one and int(one[2]) == parent]
+
+
+def ends(process_id: int) -> bool:
+    """Whether the process ends in time, ours or not."""
+    try:
+        held = os.pidfd_open(process_id)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([held], [], [], WAIT_SECONDS)[0])
+    finally:
+        os.close(held)
+
+
+def test_the_command_tells_where_both_are_and_leaves_nobody_behind_on_sigterm() -> None:
+    with command() as (process, printed, begun):
+        assert list(printed) == ["KAFKA_BOOTSTRAP", "REDIS_URL"]
+        assert re.fullmatch(r"127\.0\.0\.1:\d+", printed["KAFKA_BOOTSTRAP"])
+        assert re.fullmatch(r"redis://127\.0\.0\.1:\d+/0", printed["REDIS_URL"])
+        create_topic(printed["KAFKA_BOOTSTRAP"], "reached")
+        with client(printed["REDIS_URL"]) as asked:
+            assert asked.ping()
+        process.terminate()
+        assert process.wait(WAIT_SECONDS) == 0
+        assert len(begun) == 4  # two services, a guard each
+        assert all(ends(child) for child in begun)
+
+
+def test_nobody_outlives_a_command_that_was_killed() -> None:
+    with command() as (process, _, begun):
+        folders = {Path(f"/proc/{child}/cwd").readlink() for child in begun} - {Path("/")}
+        process.kill()
+        assert len(begun) == 4
+        assert all(ends(child) for child in begun)
+    assert len(folders) == 2
+    assert not any(folder.exists() for folder in folders)
+
+
+def test_a_folder_keeps_the_data_of_both(tmp_path: Path) -> None:
+    with services(tmp_path) as first:
+        create_topic(first.kafka.bootstrap, "kept")
+        produce(first.kafka.bootstrap, "kept", b"value")
+        with client(first.redis.url) as asked:
+            asked.set("kept", "value")
+    with services(tmp_path) as second:
+        assert [record.value for record in consume(second.kafka.bootstrap, "kept", 1)] == [b"value"]
+        with client(second.redis.url) as asked:
+            assert asked.get("kept") == b"value"

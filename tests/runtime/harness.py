@@ -1,0 +1,46 @@
+"""Small logs of a synthetic fleet, and the embedded runtime over them."""
+
+import gzip
+from contextlib import contextmanager
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+
+from udp_stream.adapters.embedded import Embedded, record_writer
+from udp_stream.adapters.entropy import OsEntropy
+from udp_stream.adapters.fleet import IST, Fleet, Imperfections
+from udp_stream.adapters.open_ledger import ledger_and_keys
+from udp_stream.adapters.settings import load
+
+CONFIG = ("hat.slot=15m", "hat.resolution=7", "release.mean_epsilon=0.4", "release.cdf_epsilon=0.3",
+          "release.min_plates=4", "release.mean=auto", "budget.epsilon=6.0")  # fmt: skip
+FEEDS = Path(__file__).parents[3] / "shared" / "data"
+
+
+@cache
+def fleet_log(buses=40, hours=1.5, clean=False, seed=1):
+    """The messages of a small fleet, in order of delivery."""
+    start = datetime(2024, 1, 8, 9, 0, tzinfo=IST)
+    faults = Imperfections.none() if clean else Imperfections()
+    fleet = Fleet(seed=seed, buses=buses, start=start, hours=hours, imperfections=faults)
+    return [message for batch in fleet.messages() for message in batch]
+
+
+def frames_of(messages, size=4096):
+    return [messages[i : i + size] for i in range(0, len(messages), size)]
+
+
+@contextmanager
+def embedded(ledger_path, out, flags=CONFIG, entropy=None, reject=None):
+    """A runtime on a ledger file, writing records to a binary file object."""
+    settings = load(None, flags, {})
+    with ledger_and_keys(settings, str(ledger_path)) as (ledger, keys):
+        yield Embedded(
+            settings, ledger, entropy or OsEntropy(), keys.key_of, "udp-stream test", record_writer(out), reject
+        )
+
+
+def feed_messages(name):
+    """A recorded feed's messages, or None where the feeds are not at hand."""
+    path = FEEDS / name
+    return gzip.decompress(path.read_bytes()).splitlines() if path.exists() else None

@@ -1,0 +1,168 @@
+"""The embedded runtime over whole logs: same bytes twice, order within the grace does not matter, nothing is lost."""
+
+import io
+import json
+import random
+from collections import Counter
+from pathlib import Path
+
+import jsonschema
+import msgspec
+import pytest
+
+from tests.runtime.harness import CONFIG, embedded, feed_messages, fleet_log, frames_of
+from udp_stream import release
+from udp_stream.adapters.settings import load
+from udp_stream.hats import cell_name, cells_of
+from udp_stream.pings import PingDecoder
+from udp_stream.testing import SeededEntropy
+
+SCHEMA = Path(__file__).parents[2] / "docs" / "release.schema.json"
+
+
+def replay(messages, ledger, flags=CONFIG, entropy=None, reject=None, size=4096):
+    out = io.BytesIO()
+    with embedded(ledger, out, flags, entropy, reject) as runtime:
+        summary = runtime.run(frames_of(messages, size))
+        assert runtime._ledger.verify() == []
+    return out.getvalue(), summary
+
+
+def test_a_second_run_on_the_same_ledger_writes_the_same_bytes_and_charges_nothing(tmp_path):
+    messages = fleet_log()
+    first, _ = replay(messages, tmp_path / "ledger")
+    with embedded(tmp_path / "ledger", io.BytesIO()) as runtime:
+        before = [entry.charged.tolist() for entry in runtime._ledger.entries()]
+    second, _ = replay(messages, tmp_path / "ledger")
+    with embedded(tmp_path / "ledger", io.BytesIO()) as runtime:
+        after = [entry.charged.tolist() for entry in runtime._ledger.entries()]
+        assert list(runtime._ledger.unpublished()) == []
+    assert first == second and before == after
+    assert first.count(b'"status":"released"') > 10
+
+
+def test_another_ledger_gives_other_noise_and_the_same_public_parts(tmp_path):
+    messages = fleet_log()
+    one, two = (replay(messages, tmp_path / name)[0] for name in ("one", "two"))
+    assert one != two
+    public = [[(r.release_id, r.status, r.counts) for r in map(release.decode, run.splitlines())] for run in (one, two)]
+    assert public[0] == public[1]
+
+
+def test_messages_shuffled_within_the_grace_give_the_same_releases(tmp_path):
+    """Under a seeded source: every message is delayed by up to half the grace, and delivered in that order."""
+    messages = fleet_log(clean=True)
+    plain, _ = replay(messages, tmp_path / "plain", entropy=SeededEntropy(5))
+    dice = random.Random(3)
+    times = PingDecoder(load(None, CONFIG, {}).ping_rules).decode(messages)[0].time_ms.tolist()
+    order = sorted(range(len(messages)), key=lambda i: times[i] + dice.uniform(0, 60_000))
+    assert order != sorted(order)
+    shuffled, summary = replay([messages[i] for i in order], tmp_path / "shuffled", entropy=SeededEntropy(5))
+    assert summary.refused == Counter()
+    assert shuffled == plain
+
+
+def test_the_size_of_the_message_makes_no_difference(tmp_path):
+    """One ping a message, or many in an array: the frames hold the same pings, so the releases are the same."""
+    messages = fleet_log(clean=True, hours=0.6)
+    plain, _ = replay(messages, tmp_path / "plain", entropy=SeededEntropy(5), size=400)
+    arrays = [b"[" + b",".join(messages[i : i + 40]) + b"]" for i in range(0, len(messages), 40)]
+    packed, _ = replay(arrays, tmp_path / "packed", entropy=SeededEntropy(5), size=10)
+    assert packed == plain
+
+
+def test_every_hat_of_the_log_gets_one_record_that_fits_the_published_schema(tmp_path):
+    messages = fleet_log()
+    refused = []
+    out, summary = replay(messages, tmp_path / "ledger", reject=lambda message, refusal: refused.append(refusal))
+    records = [json.loads(line) for line in out.splitlines()]
+    validator = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text()))
+    for record in records:
+        validator.validate(record)
+    ids = [record["release_id"] for record in records]
+    assert len(ids) == len(set(ids)) == sum(summary.hats.values())
+    counted = sum(record["counts"]["samples"] for record in records)
+    assert counted == summary.pings - summary.repeats
+    assert summary.pings + sum(summary.refused.values()) == len(messages)
+    assert Counter(str(refusal.reason) for refusal in refused) == summary.refused
+    assert {"missing_field", "not_json", "time_in_future", "zero_coordinates"} <= set(summary.refused)
+
+
+def test_values_keep_to_the_contract(tmp_path):
+    out, _ = replay(fleet_log(), tmp_path / "ledger")
+    released = [r for r in map(release.decode, out.splitlines()) if r.status == "released"]
+    for record in released:
+        assert record.mean is not None and record.cdf is not None
+        assert 0 <= record.mean.interval95_kmh[0] <= record.mean.value_kmh <= record.mean.interval95_kmh[1] <= 65
+        assert list(record.cdf.values) == sorted(record.cdf.values) and record.cdf.values[-1] == 1
+        assert len(record.cdf.values) == len(record.cdf.edges_kmh)
+        assert sum(record.cdf.budgets) == pytest.approx(record.cdf.epsilon)
+        assert record.privacy.epsilon == pytest.approx(0.7) and record.privacy.period_epsilon == 6.0
+
+
+def test_the_published_schema_is_the_types_schema():
+    assert json.loads(SCHEMA.read_text()) == release.json_schema()
+
+
+def test_no_record_names_a_plate(tmp_path):
+    messages = fleet_log()
+    plates = {msgspec.json.decode(m)["license_plate"] for m in fleet_log(clean=True)}
+    out, _ = replay(messages, tmp_path / "ledger")
+    assert not [plate for plate in plates if plate.encode() in out]
+    assert not [plate for plate in plates if plate.encode() in (tmp_path / "ledger").read_bytes()]
+
+
+def test_a_hundred_thousand_mutated_messages_leave_no_traceback(tmp_path):
+    """Bytes flipped, cut and spliced all over a log: what still reads as a ping counts, the rest has a reason."""
+    dice = random.Random(11)
+    messages = fleet_log(hours=0.6)
+    mutated = []
+    for i in range(100_000):
+        message = bytearray(messages[i * len(messages) // 100_000])
+        for _ in range(dice.randint(0, 2)):
+            at = dice.randrange(len(message)) if message else 0
+            match dice.randrange(4):
+                case 0:
+                    message[at : at + 1] = bytes([dice.randrange(256)])
+                case 1:
+                    del message[at : at + dice.randint(1, 30)]
+                case 2:
+                    message[at:at] = bytes(dice.choice(messages)[: dice.randint(1, 40)])
+                case 3:
+                    message[at : at + 1] = dice.choice([b"9", b"-", b'"', b"{", b"null", b"e99", b"\xff"])
+        mutated.append(bytes(message))
+    _, summary = replay(mutated, tmp_path / "ledger")
+    assert summary.pings + sum(summary.refused.values()) >= 100_000
+    assert summary.pings > 1_000 and len(summary.refused) > 10
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "mean"),
+    [
+        ("surat-itms-2022-01-01.ndjson.gz", (), 16.5),
+        ("austin-capmetro-2016-03-22.ndjson.gz", ("hat.timezone=America/Chicago", "speed.max_kmh=115"), 18.0),
+        ("austin-capmetro-2017-03-21.ndjson.gz", ("hat.timezone=America/Chicago", "speed.max_kmh=115"), 21.0),
+    ],
+)
+def test_recorded_feeds_give_one_plausible_record_per_hat(name, flags, mean, tmp_path):
+    """Runs where the feeds are at hand; the same facts are held on the synthetic fleet everywhere."""
+    messages = feed_messages(name)
+    if messages is None:
+        messages, flags, mean = fleet_log(), ("hat.timezone=Asia/Kolkata",), 16.5
+    flags = (*flags, "hat.slot=1h", "hat.resolution=7", "release.mean_epsilon=1", "budget.epsilon=1000")
+    out, summary = replay(messages, tmp_path / "ledger", flags)
+    settings = load(None, flags, {})
+    pings, _ = PingDecoder(settings.ping_rules).decode(messages)
+    starts, _ = settings.calendar.slots.place(pings.time_ms)
+    cells = cells_of(pings.lat, pings.lon, 7)
+    hats = set(zip(map(cell_name, cells.tolist()), (starts // 1000).tolist(), strict=True))
+    records = [release.decode(line) for line in out.splitlines()]
+    lost = {"late", "time_in_future"} & set(summary.refused)
+    assert {(r.hat.cell, int(r.release_id.split("-")[1])) for r in records} == hats or lost
+    means = [(r.mean.value_kmh, r.counts.samples) for r in records if r.mean is not None]
+    assert len(means) >= 10
+    assert sum(v * n for v, n in means) / sum(n for _, n in means) == pytest.approx(mean, abs=6)
+    if "2016-03-22" in name and feed_messages(name) is not None:
+        assert summary.repeats == 12_244
+    if "2017-03-21" in name and feed_messages(name) is not None:
+        assert summary.refused["speed_above_limit"] == 5 and summary.refused["zero_coordinates"] == 3

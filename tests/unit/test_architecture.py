@@ -1,0 +1,94 @@
+"""The ladder of imports, read from the sources: files import from below, stages do not know each other."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+LADDER = (
+    {"errors", "units"},
+    {"ports", "ping_refusals", "timestamps", "grouping"},
+    {"ping_json", "ledger_rules", "noise", "policy", "slots", "hats", "budgeting"},
+    {"pings", "memory_ledger", "testing", "means", "cdfs"},
+    {"variance", "worst_case", "suppression"},
+    {"windows", "checks", "plan"},
+    {"estimate"},
+    {"release"},
+    {"flow"},
+    {"adapters"},
+    {"streams"},
+)
+"""From the bottom; a file may import from the rungs below its own, and packages from within themselves."""
+
+RUNG = {name: rung for rung, names in enumerate(LADDER) for name in names}
+
+WORLD = {"asyncio", "datetime.now", "io", "logging", "os", "pathlib", "random", "secrets", "socket", "subprocess",
+         "sqlite3", "sys", "tempfile", "threading", "time", "urllib", "faust", "kafka", "redis", "rich"}  # fmt: skip
+"""What the pure files may not import: time, entropy, files, network. (`memory_ledger` and `checks` use threads.)"""
+
+THREADS = {"memory_ledger", "checks"}
+
+
+def sources():
+    for path in sorted((ROOT / "udp_stream").rglob("*.py")) + sorted((ROOT / "streams").rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        name = parts[0] if parts[0] == "streams" else parts[1]
+        if name != "__init__":
+            yield path, name
+
+
+def imported(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def ours(module):
+    parts = module.split(".")
+    if parts[0] == "streams":
+        return "streams"
+    return parts[1] if parts[0] == "udp_stream" and len(parts) > 1 and parts[1] in RUNG else None
+
+
+@pytest.mark.parametrize(("path", "name"), list(sources()), ids=lambda value: str(value)[-40:])
+def test_a_file_imports_only_from_below(path, name):
+    assert name in RUNG, f"{name} has no rung in the ladder"
+    for module in imported(path):
+        other = ours(module)
+        if other is not None and other != name:
+            assert RUNG[other] < RUNG[name], f"{path.name} imports {module}, which is not below it"
+
+
+@pytest.mark.parametrize(("path", "name"), [pair for pair in sources() if pair[1] not in ("adapters", "streams")],
+                         ids=lambda value: str(value)[-40:])  # fmt: skip
+def test_the_core_asks_for_neither_time_entropy_files_nor_network(path, name):
+    allowed = {"threading", "time", "io"} if name in THREADS else set()
+    found = {module.split(".")[0] for module in imported(path)} & (WORLD - allowed)
+    assert not found, f"{path.name} imports {found}"
+
+
+def test_only_hats_imports_h3():
+    users = {
+        path.name for path, name in sources() if name != "adapters" and any(m.startswith("h3") for m in imported(path))
+    }
+    assert users == {"hats.py"}
+
+
+def test_seeded_bits_are_imported_by_no_deployment_code():
+    for path, name in sources():
+        if name != "testing":
+            assert "udp_stream.testing" not in set(imported(path)), path
+
+
+def test_importing_a_module_does_nothing():
+    """No statement at module level that only acts: definitions alone."""
+    for path, _ in sources():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            acts = isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant)
+            assert not acts and not isinstance(node, ast.For | ast.While | ast.With | ast.Delete), f"{path}:{node.lineno}"

@@ -1,0 +1,234 @@
+"""The road from a closed slot to published releases, driven by hand: what it asks for, and what survives."""
+
+import dataclasses
+import itertools
+
+import msgspec
+import numpy as np
+import pytest
+
+from udp_stream import flow as road
+from udp_stream.adapters.embedded import answer_to
+from udp_stream.adapters.settings import load
+from udp_stream.memory_ledger import MemoryLedger
+from udp_stream.ports import Admission
+from udp_stream.release import decode
+from udp_stream.slots import SlotPings, tabulate
+from udp_stream.testing import SeededEntropy
+
+FIXED = (
+    "release.mean_epsilon=0.5",
+    "release.cdf_epsilon=0.25",
+    "release.min_plates=3",
+    "hat.slot=1h",
+    "hat.resolution=7",
+)
+START = 1_641_011_400_000  # 2022-01-01T10:00 in Kolkata
+CELLS = (609161983530369023, 609162003226820607, 609162003243597823)
+
+
+def office(*flags, seed=1, entropy=None):
+    settings = load(None, (*FIXED, *flags), {})
+    return road.Office(settings.policy, settings.calendar, entropy or SeededEntropy(seed), "udp-stream test")
+
+
+def slot(seed=0, plates=12, pings=400, start=START):
+    """A slot with one full HAT, one half full, and one with a single plate."""
+    rng = np.random.default_rng(seed)
+    plate = rng.integers(0, plates, pings).astype(np.uint32)
+    cell = np.where(plate < plates // 2, rng.integers(0, 2, pings), 0)
+    cell[plate == plates - 1] = 2
+    return tabulate(
+        SlotPings(
+            start, start + 3_600_000, tuple(f"hash{i:04}".encode() for i in range(plates)), plate,
+            np.arange(pings, dtype=np.uint32), np.array(CELLS, dtype=np.uint64)[cell],
+            rng.integers(0, 65 * 4096 + 1, pings).astype(np.int32),
+        )
+    )  # fmt: skip
+
+
+class Died(Exception):
+    """The process ended here."""
+
+
+def run(ledger, desk, contents, die_before=None, log=None):
+    """Drive the road over a ledger; optionally die before the n-th effect. Returns what was published, in order."""
+    generator, answer, published = road.release_slot(*contents, desk), None, []
+    for step in itertools.count():
+        try:
+            effect = generator.send(answer)
+        except StopIteration:
+            break
+        if step == die_before:
+            raise Died(published)
+        if log is not None:
+            log.append(type(effect).__name__)
+        answer = answer_to(effect, ledger, lambda p: published.extend((id_, payload) for id_, _, payload in p))
+    return published
+
+
+def test_charges_come_before_draws_and_only_what_stands_is_published():
+    log = []
+    published = run(MemoryLedger(), office(), slot(), log=log)
+    assert log == ["Standing", "Balances", "Admit", "Record", "Publish", "Published"]
+    assert len(published) == len({id_ for id_, _ in published}) == 3
+
+
+def test_every_hat_gets_one_record_with_its_public_counts():
+    contents = slot()
+    records = [decode(payload) for _, payload in run(MemoryLedger(), office(), contents)]
+    counts = contents[0]
+    assert [record.status for record in records].count("released") == 2
+    for hat, record in enumerate(records):
+        rows = counts.rows(hat)
+        assert record.counts.plates == rows.stop - rows.start
+        assert record.counts.samples == int(counts.count[rows].sum())
+        if record.status == "released":
+            assert record.counts.admitted_plates == record.counts.plates
+            assert record.mean is not None and 0 <= record.mean.value_kmh <= 65
+            assert record.cdf is not None and record.cdf.values[-1] == 1
+            assert record.privacy.epsilon == 0.75
+        else:
+            assert record.status == "withheld_few_plates"
+            assert (record.mean, record.cdf, record.privacy.epsilon) == (None, None, 0)
+
+
+def test_a_second_run_publishes_the_same_bytes_and_charges_nothing():
+    ledger, contents, log = MemoryLedger(), slot(), []
+    first = run(ledger, office(seed=1), contents)
+    spent = [entry.charged.tolist() for entry in ledger.entries()]
+    assert run(ledger, office(seed=2), contents, log=log) == first
+    assert log == ["Standing", "Publish", "Published"]
+    assert [entry.charged.tolist() for entry in ledger.entries()] == spent
+
+
+@pytest.mark.parametrize("epsilon", [(), ("release.mean_epsilon=auto", "release.cdf_epsilon=auto")])
+@pytest.mark.parametrize("die_before", range(1, 6))
+def test_dying_between_any_two_effects_loses_nothing_and_repeats_nothing(die_before, epsilon):
+    """After each death another process, with other bits, does the slot again: one payload per id, each plate once."""
+    ledger, contents, seen = MemoryLedger(), slot(), {}
+    for attempt in range(3):
+        try:
+            published = run(ledger, office(*epsilon, seed=attempt), contents, die_before if attempt < 2 else None)
+        except Died as death:
+            published = death.args[0]
+        for id_, payload in published:
+            assert seen.setdefault(id_, payload) == payload
+    assert len(seen) == 3
+    assert ledger.verify() == []
+    for entry in ledger.entries():
+        record = decode(seen[entry.release_id])
+        assert set(entry.charged.tolist()) <= {round(record.privacy.epsilon * 1e9), 0}
+        assert int((entry.charged > 0).sum()) == record.counts.admitted_plates
+
+
+def test_a_retry_plans_on_the_remembered_terms_not_on_what_is_left_by_then():
+    """With "auto" the balances have changed by the retry; the charge that was made is the epsilon that is drawn for."""
+    auto = ("release.mean_epsilon=auto", "release.cdf_epsilon=0")
+    ledger, contents = MemoryLedger(), slot()
+    with pytest.raises(Died):
+        run(ledger, office(*auto), contents, die_before=3)
+    charged = {entry.release_id: max(entry.charged.tolist(), default=0) for entry in ledger.entries()}
+    drained = contents[0].plates
+    other = Admission("other", np.arange(len(drained)), np.full(len(drained), 10**9), 1, b"{}")
+    ledger.admit(office(*auto).calendar.moment(START).period, 10**10, drained, [other])
+    for id_, payload in run(ledger, office(*auto), contents):
+        assert round(decode(payload).privacy.epsilon * 1e9) == charged[id_]
+    assert sum(charged.values()) > 0
+
+
+def test_a_race_between_two_workers_gives_both_the_same_bytes():
+    """Both plan and both draw; the first record stands and both publish it."""
+    ledger, contents = MemoryLedger(), slot()
+    late = road.release_slot(*contents, office(seed=7))
+    late.send(None)
+    balances = late.send(ledger.standing([]) or [None] * 3)
+    admit = late.send(ledger.balances(balances.period, balances.plates))
+    record = late.send(ledger.admit(admit.period, admit.budget, admit.plates, admit.admissions))
+    winner = run(ledger, office(seed=8), contents)
+    publish = late.send(ledger.record(record.releases))
+    assert [(id_, payload) for id_, _, payload in publish.releases] == winner
+    assert [payload for _, payload in record.releases] != [payload for _, payload in winner]
+    assert ledger.verify() == []
+
+
+def test_plates_without_budget_are_left_out_and_then_hats_are_withheld():
+    ledger, statuses, admitted = MemoryLedger(), [], []
+    desk = office("budget.epsilon=2.0")
+    for hour in range(4):
+        records = [decode(p) for _, p in run(ledger, desk, slot(seed=hour, start=START + hour * 3_600_000))]
+        statuses.append([record.status for record in records])
+        admitted.append(max(record.counts.admitted_plates for record in records))
+    assert "released" in statuses[0]
+    assert statuses[3].count("released") == 0 and "withheld_budget" in statuses[3]
+    assert admitted[0] == 11 and admitted[3] == 0
+    assert max(int(v) for v in ledger.balances(desk.calendar.moment(START).period, slot()[0].plates).spent) <= 2 * 10**9
+    assert ledger.verify() == []
+
+
+def test_a_hat_with_too_few_admitted_plates_charges_nobody():
+    ledger = MemoryLedger()
+    desk = office("budget.epsilon=0.75")
+    run(ledger, desk, slot())
+    before = ledger.balances(desk.calendar.moment(START).period, slot()[0].plates).spent
+    later = slot(seed=5, start=START + 3_600_000)
+    records = [decode(payload) for _, payload in run(ledger, desk, later)]
+    assert {record.status for record in records} == {"withheld_budget", "withheld_few_plates"}
+    after = ledger.balances(desk.calendar.moment(START).period, slot()[0].plates).spent
+    assert np.array_equal(before, after)
+
+
+def test_a_new_period_brings_a_new_budget():
+    ledger = MemoryLedger()
+    desk = office("budget.epsilon=0.75")
+    run(ledger, desk, slot())
+    records = [decode(p) for _, p in run(ledger, desk, slot(start=START + 24 * 3_600_000))]
+    assert "released" in {record.status for record in records}
+
+
+def test_the_planner_is_given_no_speed():
+    """Law 3, by types: nothing that reaches `slot_terms` or `plan_hat` can hold one."""
+    import inspect
+
+    from udp_stream import plan
+
+    for function in (plan.slot_terms, plan.plan_hat, plan.plan_mean):
+        assert "SlotValues" not in str(inspect.signature(function))
+    assert {field.name for field in dataclasses.fields(slot()[0])}.isdisjoint({"speed", "values", "samples"})
+
+
+def test_everything_but_the_noisy_values_is_a_function_of_counts():
+    """Other speeds, same counts: the records differ in values only, and plans, charges and scales are the same."""
+    counts, values = slot()
+    other = dataclasses.replace(values, speed=65 * 4096 - values.speed)
+
+    def public(contents):
+        records = []
+        for _, payload in run(MemoryLedger(), office(), contents):
+            record = msgspec.json.decode(payload)
+            for statistic in ("mean", "cdf"):
+                for field in ("value_kmh", "interval95_kmh", "values"):
+                    (record[statistic] or {}).pop(field, None)
+            records.append(record)
+        return records
+
+    assert public((counts, values)) == public((counts, other))
+
+
+def test_a_verdict_that_charged_less_than_the_terms_ask_stops_everything():
+    """A ledger that lies about charges must not get a draw."""
+
+    class Cheap(MemoryLedger):
+        def admit(self, period, budget, plates, admissions):
+            verdicts = super().admit(period, budget, plates, admissions)
+            return [dataclasses.replace(v, charged=np.minimum(v.charged, 1)) for v in verdicts]
+
+    with pytest.raises(road.PrivacyRefused, match="charged less"):
+        run(Cheap(), office(), slot())
+
+
+def test_noise_in_tests_depends_on_the_seed_and_the_id_alone():
+    """The same HAT beside other HATs, or in another order of slots, gets the same bytes under a seeded source."""
+    whole = dict(run(MemoryLedger(), office(seed=3), slot()))
+    assert whole == dict(run(MemoryLedger(), office(seed=3), slot()))
+    assert whole != dict(run(MemoryLedger(), office(seed=4), slot()))

@@ -1,0 +1,282 @@
+"""Recorded pings come out of files as messages, whatever the form; nothing is judged, and nothing is lost."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import random
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from udp_stream.adapters import sources
+from udp_stream.adapters.sources import read_messages
+from udp_stream.errors import UsageError
+from udp_stream.pings import PingDecoder, PingRules
+
+
+def ping(number: int) -> dict[str, Any]:
+    return {
+        "license_plate": f"GJ00TEST{number:02}",
+        "observationDateTime": "2022-01-01T10:10:35+05:30",
+        "location": {"type": "Point", "coordinates": [72.5, 21.25 + number]},
+        "speed": number,
+    }
+
+
+PINGS = [ping(number) for number in range(5)]
+LINES = [json.dumps(one).encode() for one in PINGS]
+NDJSON = b"\n".join(LINES)
+CSV = b"""id,license_plate,observationDateTime,location.type,location.coordinates,speed
+x,GJ00TEST00,2022-01-01T10:10:35+05:30,Point,"[72.5, 21.25]",0
+x,GJ00TEST01,2022-01-01T10:10:35+05:30,Point,"[72.5, 22.25]",1
+,GJ00TEST02,2022-01-01T10:10:35+05:30,,"[72.5, 23.25]",2
+y,GJ00TEST03,2022-01-01T10:10:35+05:30,Point,"[72.5, 24.25]",3.0
+y,GJ00TEST04,2022-01-01T10:10:35+05:30,Point,"[72.5, 25.25]",4e0
+"""
+FORMS = {
+    "lines": NDJSON,
+    "crlf": NDJSON.replace(b"\n", b"\r\n") + b"\r\n",
+    "blank": b"\n \r\n\n" + NDJSON.replace(b"\n", b"\n\n \t\n") + b"\n\n",
+    "marked": b"\xef\xbb\xbf" + NDJSON,
+    "array": json.dumps(PINGS).encode(),
+    "array_of_lines": b"[\n" + b",\n".join(LINES) + b"\n]\n",
+    "array_pretty": json.dumps(PINGS, indent=2).encode(),
+    "array_marked": b"\xef\xbb\xbf\n" + json.dumps(PINGS, indent="\t").encode(),
+    "envelope": json.dumps({"type": "urn:dx:rs:success", "results": PINGS}).encode() + b"\n",
+    "envelope_pretty": json.dumps({"results": PINGS, "title": "x"}, indent=4).encode(),
+    "csv": CSV,
+    "csv_marked": b"\xef\xbb\xbf" + CSV.replace(b"\n", b"\r\n"),
+}
+
+
+def write(path: Path, content: bytes) -> str:
+    path.write_bytes(content)
+    return str(path)
+
+
+def flat(path: str, batch: int = 3) -> list[bytes]:
+    batches = list(read_messages(path, batch))
+    assert all(len(some) == batch for some in batches[:-1])
+    assert all(0 < len(some) <= batch for some in batches[-1:])
+    return [message for some in batches for message in some]
+
+
+@pytest.mark.parametrize("content", FORMS.values(), ids=FORMS.keys())
+@pytest.mark.parametrize("packed", ["plain", "gzip", "gzip_members", "named_gz_but_plain"])
+@pytest.mark.parametrize("block", [1, 7, 2**18])
+def test_every_form_gives_a_message_per_ping(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, packed: str, block: int
+) -> None:
+    monkeypatch.setattr(sources, "_BLOCK_BYTES", block)
+    name = "pings" + (".csv" if content in (FORMS["csv"], FORMS["csv_marked"]) and block == 7 else "")
+    if packed == "gzip":
+        content, name = gzip.compress(content), f"{name}.gz"
+    elif packed == "gzip_members":
+        content = (
+            gzip.compress(content[:100]) + gzip.compress(b"") + b"\0" * 9 + gzip.compress(content[100:]) + b"\0" * 9
+        )
+    elif packed == "named_gz_but_plain":
+        name = f"{name}.gz"
+    pings, refusals = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200)).decode(
+        flat(write(tmp_path / name, content))
+    )
+    assert not refusals
+    assert set(pings.position.tolist()) == {-1}
+    assert [pings.plates[plate] for plate in pings.plate.tolist()] == [one["license_plate"] for one in PINGS]
+    assert pings.lat.tolist() == [21.25, 22.25, 23.25, 24.25, 25.25]
+    assert (pings.speed / 4096).tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("content", "messages"),
+    [
+        (b"", []),
+        (b"\n \n", []),
+        (b"\xef\xbb\xbf", []),
+        (b"[]", []),
+        (LINES[0] + b"\n", [LINES[0]]),
+        (b"nonsense\n" + NDJSON, [b"nonsense", *LINES]),
+        (LINES[0][:50] + b"\n" + NDJSON, [LINES[0][:50], *LINES]),
+        (b'"{\\"lic\n' + NDJSON, [b'"{\\"lic', *LINES]),
+        (NDJSON[:-20], [*LINES[:-1], LINES[-1][:-20]]),
+        (json.dumps(LINES[0].decode()).encode(), [json.dumps(LINES[0].decode()).encode()]),
+        (b'{\n"results": 5}', [b'{\n"results": 5}']),
+        (b"[[1],\n2]", [b"[1]", b"2"]),
+        (b"[1]\n[2]\n", [b"[1]", b"[2]"]),
+        (b"[1,\n2]\n[3]\n", [b"[1,", b"2]", b"[3]"]),
+        (b"[" * 5000 + b"\n1\n", [b"[" * 5000, b"1"]),
+    ],
+)
+def test_odd_files_are_passed_on_piece_by_piece(tmp_path: Path, content: bytes, messages: list[bytes]) -> None:
+    assert flat(write(tmp_path / "odd.json", content)) == messages
+
+
+def test_a_name_of_lines_is_never_cut_into_pings(tmp_path: Path) -> None:
+    assert flat(write(tmp_path / "one.ndjson", FORMS["envelope"])) == [FORMS["envelope"].strip()]
+
+
+HEADERS = {
+    b"location.coordinates": [b'"[72.5, 21.25]"', b'" [72.5,21.25] "'],
+    b"location.coordinates.0,location.coordinates.1": [b"72.5,21.25", b" 72.5 , 21.25 "],
+    b"location.coordinates[0],location.coordinates[1]": [b"72.5,21.25"],
+}
+
+
+@pytest.mark.parametrize("columns", HEADERS)
+def test_csv_coordinates_come_in_three_spellings(tmp_path: Path, columns: bytes) -> None:
+    rows = [b"A1," + cells + b",2022-01-01T10:10:35Z,5,\n" for cells in HEADERS[columns]]
+    path = write(
+        tmp_path / "f.csv", b"license_plate," + columns + b",observationDateTime,speed,note\n" + b"".join(rows)
+    )
+    expected = ping(1) | {"license_plate": "A1", "observationDateTime": "2022-01-01T10:10:35Z", "speed": 5}
+    expected["location"] = {"coordinates": [72.5, 21.25]}
+    assert [json.loads(message) for message in flat(path)] == [expected] * len(rows)
+
+
+@pytest.mark.parametrize(
+    ("row", "reason", "path"),
+    [
+        (b',2022-01-01T10:10:35Z,Point,"[72.5, 21.25]",5', "missing_field", "$.license_plate"),
+        (b'A1,,Point,"[72.5, 21.25]",5', "missing_field", "$.observationDateTime"),
+        (b'A1,2022-01-01T10:10:35,Point,"[72.5, 21.25]",5', "no_utc_offset", "$.observationDateTime"),
+        (b'A1,2022-01-01T10:10:35Z,Line,"[72.5, 21.25]",5', "wrong_type", "$.location.type"),
+        (b'A1,2022-01-01T10:10:35Z,Point,"(72.5, 21.25)",5', "wrong_type", "$.location.coordinates"),
+        (b'A1,2022-01-01T10:10:35Z,Point,"[72.5, nan]",5', "wrong_type", "$.location.coordinates"),
+        (b'A1,2022-01-01T10:10:35Z,Point,"[72.5]",5', "wrong_type", "$.location.coordinates"),
+        (b"A1,2022-01-01T10:10:35Z,Point,,5", "missing_field", "$.location.coordinates"),
+        (b"A1,2022-01-01T10:10:35Z,,,5", "missing_field", "$.location"),
+        (b'A1,2022-01-01T10:10:35Z,Point,"[72.5, 21.25]",', "missing_field", "$.speed"),
+        (b'A1,2022-01-01T10:10:35Z,Point,"[72.5, 21.25]",nan', "wrong_type", "$.speed"),
+        (b'A1,2022-01-01T10:10:35Z,Point,"[72.5, 21.25]",05', "wrong_type", "$.speed"),
+        (b'A1,2022-01-01T10:10:35Z,Point,"[72.5, 21.25]",1e999', "speed_not_finite", "$.speed"),
+        (b"A1,2022-01-01T10:10:35Z,Point,[72.5, 21.25],5", "not_json", "$"),  # commas not quoted: too wide
+        (b'A1,2022-01-01T10:10:35Z,Point,"[72.5, 21', "not_json", "$"),
+        (b'A1,2022-01-01T10:10:35Z,Point,"[72.5, 21.25]","5', "not_json", "$"),
+        (b'A\xff1,2022-01-01T10:10:35Z,Point,"[72.5, 21.25]",5', "not_json", "$"),
+        (b'A1\x00,2022-01-01T10:10:35,Point,"[72.5, 21.25]",5', "no_utc_offset", "$.observationDateTime"),
+    ],
+)
+def test_a_broken_csv_row_is_refused_alone(tmp_path: Path, row: bytes, reason: str, path: str) -> None:
+    good = b'A1,2022-01-01T10:10:35Z,Point,"[72.5, 21.25]",5'
+    header = b"license_plate,observationDateTime,location.type,location.coordinates,speed"
+    messages = flat(write(tmp_path / "f.csv", b"\n".join([header, good, row, good])))
+    pings, refusals = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200)).decode(messages)
+    assert pings.message.tolist() == [0, 2]
+    assert [(found.message, found.reason, found.path) for found in refusals] == [(1, reason, path)]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("nowhere.ndjson", None, "cannot be read: No such file"),
+        ("feed.pb", b"\x0a\x0d", "GTFS-Realtime"),
+        ("feed.PB.gz", b"\x0a\x0d", "GTFS-Realtime"),
+        ("f.csv", b"license_plate;speed\n", "observationDateTime, speed, location.coordinates"),
+        ("f.csv", b"", "license_plate"),
+        ("f.csv", b"license_plate,observationDateTime,speed,location.coordinates.0\n", "with location.coordinates"),
+    ],
+)
+def test_a_file_that_cannot_serve_is_a_usage_error(
+    tmp_path: Path, name: str, content: bytes | None, words: str
+) -> None:
+    path = str(tmp_path / name) if content is None else write(tmp_path / name, content)
+    with pytest.raises(UsageError, match=words) as raised:
+        next(read_messages(path))
+    assert str(tmp_path / name) in str(raised.value)
+
+
+def test_a_folder_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="Is a directory"):
+        next(read_messages(str(tmp_path)))
+
+
+def test_batches_of_none_are_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="batch >= 1, got 0"):
+        next(read_messages(write(tmp_path / "x", NDJSON), 0))
+
+
+@pytest.mark.parametrize("cut", [3, 12, 2000, -1])
+def test_gzip_cut_short_gives_what_it_had_and_then_says_so(tmp_path: Path, cut: int) -> None:
+    content = random.Random(1).randbytes(4000).hex(sep="\n", bytes_per_sep=20).encode()
+    path = write(tmp_path / "cut.gz", gzip.compress(content)[:cut])
+    got: list[bytes] = []
+    with pytest.raises(UsageError, match=r"cut\.gz: its gzip data end too early"):
+        for some in read_messages(path, 7):
+            got += some
+    assert got == content.split(b"\n")[: len(got)]
+    assert len(got) in {3: [0], 12: [0], 2000: range(50, 100), -1: [199]}[cut]  # whole lines only, of 200
+
+
+def test_damaged_gzip_gives_what_it_had_and_then_says_so(tmp_path: Path) -> None:
+    packed = gzip.compress(random.Random(1).randbytes(20_000).hex(sep="\n", bytes_per_sep=20).encode())
+    for broken in (packed + b"junk", packed[:-8] + bytes(8)):
+        got: list[bytes] = []
+        with pytest.raises(UsageError, match=r"broken\.ndjson: its gzip data are damaged"):
+            for some in read_messages(write(tmp_path / "broken.ndjson", broken)):
+                got += some
+        assert len(got) > 300
+        assert {len(line) for line in got} == {40}
+
+
+def test_lines_too_long_are_cut_off_and_the_next_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "MAX_LINE_BYTES", 100)
+    content = b"a" * 99 + b"\n" + b"b" * 100 + b"\n" + b"c" * 5000 + b"\n" + b"d\n" + b"e" * 101
+    for block in (1, 64, 100):
+        monkeypatch.setattr(sources, "_BLOCK_BYTES", block)
+        lengths = [(line[:1], len(line)) for line in flat(write(tmp_path / "x.ndjson", content))]
+        whole_lines = [(b"a", 99), (b"b", 100), (b"c", 100), (b"d", 1), (b"e", 100)]
+        assert lengths == whole_lines
+
+
+def test_a_document_too_large_for_memory_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "MAX_DOCUMENT_BYTES", 100)
+    with pytest.raises(UsageError, match="one ping a line instead"):
+        next(read_messages(write(tmp_path / "x.json", FORMS["array_pretty"])))
+
+
+@pytest.mark.parametrize("content", [NDJSON, gzip.compress(NDJSON), FORMS["array_pretty"], CSV])
+def test_standard_input_is_read_as_it_comes(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    """From a pipe that gives little at a time, and whose length nobody knows."""
+    reader, writer = os.pipe()
+
+    def trickle() -> None:
+        with os.fdopen(writer, "wb", buffering=0) as pipe:
+            for first in range(0, len(content), 33):
+                pipe.write(content[first : first + 33])
+
+    thread = threading.Thread(target=trickle)
+    thread.start()
+    told: list[tuple[int, int | None]] = []
+    with os.fdopen(reader, "r") as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        messages = [
+            message for some in read_messages("-", progress=lambda *count: told.append(count)) for message in some
+        ]
+    thread.join()
+    assert [json.loads(message)["speed"] for message in messages] == [0, 1, 2, 3, 4]
+    assert told[-1] == (len(content), None)
+
+
+def test_standard_input_may_be_no_file_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(NDJSON)))
+    assert flat("-") == LINES
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_progress_counts_the_bytes_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack: Any) -> None:
+    monkeypatch.setattr(sources, "_BLOCK_BYTES", 50)
+    content = pack(NDJSON)
+    told: list[tuple[int, int | None]] = []
+    batches: Iterator[list[bytes]] = read_messages(write(tmp_path / "x", content), 1, lambda *count: told.append(count))
+    next(batches)
+    batches.close()  # type: ignore[attr-defined]  # it is a generator: the file is closed with it
+    assert told == sorted(told) and told[0] == (50, len(content)) and told[-1][0] < len(content)
+    list(read_messages(write(tmp_path / "x", content), 1, lambda *count: told.append(count)))
+    assert told[-1] == (len(content), len(content))

@@ -1,0 +1,149 @@
+"""The command line `udp-stream`: data on stdout, everything else on stderr, an exit status for each kind of trouble."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+
+from udp_stream import __version__
+from udp_stream.adapters.settings import Settings, load
+from udp_stream.errors import DependencyUnavailable, UdpStreamError, UsageError
+
+EXAMPLES = """\
+examples:
+  udp-stream demo --headless --slots 3             a synthetic fleet, no services, no files
+  udp-stream replay pings.ndjson.gz --out releases.ndjson
+  udp-stream plan --plates 30 --pings-per-plate 40 what a configuration buys
+  udp-stream ledger show GJ05ZZ0001                what a plate has spent and has left
+
+exit status: 0 done; 1 our fault; 2 usage; 3 configuration invalid; 4 a dependency is unavailable;
+5 refused to protect privacy; 130 interrupted
+"""
+
+
+class Drained(BaseException):
+    """SIGTERM has arrived: stop where nothing is half done."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    arguments = _parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, _drain)
+    try:
+        command: Callable[[argparse.Namespace, Settings], None] = arguments.command
+        command(arguments, load(arguments.config, arguments.set))
+        sys.stdout.flush()
+    except Drained:
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _fail(DependencyUnavailable("the reader of our output has gone away"))
+    except UdpStreamError as error:
+        return _fail(error)
+    return 0
+
+
+def _fail(error: UdpStreamError) -> int:
+    print(f"udp-stream: {error}", file=sys.stderr)
+    return error.exit_status
+
+
+def _drain(_signal: int, _frame: FrameType | None) -> None:
+    raise Drained
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="udp-stream", description=__doc__.partition(":")[0] + ".", epilog=EXAMPLES)
+    parser.add_argument("--version", action="version", version=f"udp-stream {__version__}")
+    verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
+    _replay(_verb(verbs, "replay", "recorded pings from files through the embedded runtime", "replay"))
+    _demo(_verb(verbs, "demo", "a synthetic Surat-like fleet through the embedded runtime", "demo"))
+    _plan(_verb(verbs, "plan", "what a configuration buys, from no data", "plan"))
+    _ledger(verbs.add_parser("ledger", help="what plates have spent", description="Look into a ledger."))
+    return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    def __init__(self, **options: object) -> None:
+        super().__init__(**options, formatter_class=argparse.RawDescriptionHelpFormatter)  # type: ignore[arg-type]
+
+
+def _verb(verbs: argparse._SubParsersAction[_Parser], name: str, summary: str, module: str) -> _Parser:
+    parser = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+    parser.add_argument("--config", type=Path, metavar="TOML", help="configuration file")
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one key")
+    parser.set_defaults(command=_lazily(module, name))
+    return parser
+
+
+def _lazily(module: str, verb: str) -> Callable[[argparse.Namespace, Settings], None]:
+    """Import a verb's code when it runs, so that `--help` and short verbs start fast."""
+
+    def run(arguments: argparse.Namespace, settings: Settings) -> None:
+        from importlib import import_module
+
+        getattr(import_module(f"udp_stream.adapters.commands.{module}"), verb.replace("-", "_"))(arguments, settings)
+
+    return run
+
+
+def _replay(parser: _Parser) -> None:
+    parser.add_argument("files", nargs="+", metavar="FILE", help="ndjson, JSON array or CSV; .gz of each; - for stdin")
+    parser.add_argument("--out", metavar="FILE", default="-", help="one release record a line (default: stdout)")
+    parser.add_argument("--ledger", metavar="FILE", help="ledger file or URL (default: ledger.url)")
+    parser.add_argument("--rejected", metavar="FILE", help="what was refused, one message a line, with its reason")
+    parser.epilog = """\
+examples:
+  udp-stream replay monday.ndjson.gz tuesday.ndjson.gz --ledger city.ledger --out releases.ndjson
+  zcat pings.ndjson.gz | udp-stream replay - --set hat.timezone=America/Chicago --set speed.max_kmh=115
+
+The end of the last file closes every slot: give a slot's pings in one run. A second run on the same ledger writes the
+same bytes and charges nothing. The rejected file holds raw pings: guard it as you guard the feed.
+"""
+
+
+def _demo(parser: _Parser) -> None:
+    parser.add_argument("--headless", action="store_true", help="run as fast as it can, print a summary and exit")
+    parser.add_argument("--slots", type=_at_least_one, default=3, metavar="N", help="how many slots (default: 3)")
+    parser.add_argument(
+        "--buses", type=_at_least_one, default=400, metavar="N", help="size of the fleet (default: 400)"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of the fleet's movements, never of the noise (default: 1)")
+    parser.add_argument("--out", metavar="FILE", help="one release record a line")
+    parser.add_argument("--ledger", metavar="FILE", help="keep the ledger (default: in memory of this run)")
+
+
+def _plan(parser: _Parser) -> None:
+    parser.add_argument("--plates", type=_at_least_one, metavar="N", help="plates in a typical HAT")
+    parser.add_argument("--pings-per-plate", type=_at_least_one, default=40, metavar="N", help="(default: 40)")
+    parser.add_argument(
+        "--hats-per-period", type=_at_least_one, default=12, metavar="N", help="HATs a plate visits (default: 12)"
+    )
+
+
+def _ledger(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB", parser_class=_Parser)
+    show = _verb(verbs, "show", "what a plate has spent and has left, by period", "ledger")
+    show.add_argument("plate", metavar="PLATE")
+    verify = _verb(verbs, "verify", "recompute every balance from the entries", "ledger")
+    export = _verb(verbs, "export", "a privacy statement of the deployment, as JSON", "ledger")
+    for verb in (show, verify, export):
+        verb.add_argument("--ledger", metavar="FILE", help="ledger file or URL (default: ledger.url)")
+
+
+def _at_least_one(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise UsageError(f"expected a whole number >= 1, got {number}")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

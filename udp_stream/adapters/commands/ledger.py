@@ -1,0 +1,43 @@
+"""`ledger show`, `ledger verify`, `ledger export`: look into a ledger without changing it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from udp_stream.adapters.open_ledger import ledger_and_keys
+from udp_stream.adapters.settings import Settings
+from udp_stream.adapters.statement import statement
+from udp_stream.errors import PrivacyRefused
+from udp_stream.units import NANO
+
+
+def show(arguments: argparse.Namespace, settings: Settings) -> None:
+    """What a plate has spent and has left, one period a line, oldest first."""
+    budget = settings.policy.budget_nano
+    with ledger_and_keys(settings, arguments.ledger, must_exist=True) as (ledger, keys):
+        spent = ledger.spent(keys.key_of(arguments.plate))
+    if not spent:
+        print(f"this plate has spent nothing of its {budget / NANO:g}", file=sys.stderr)
+    for period, nano in sorted(spent.items()):
+        left = max(0, budget - nano)
+        print(f"{period}\tspent {nano / NANO:.9f}\tleft {left / NANO:.9f}\tof {budget / NANO:g}")
+
+
+def verify(arguments: argparse.Namespace, settings: Settings) -> None:
+    """Recompute every balance; any discrepancy is a refusal to go on (exit status 5)."""
+    with ledger_and_keys(settings, arguments.ledger, must_exist=True) as (ledger, _):
+        found = ledger.verify()
+        entries = sum(1 for _ in ledger.entries())
+    for discrepancy in found:
+        print(discrepancy)
+    if found:
+        raise PrivacyRefused(f"the ledger contradicts itself in {len(found)} places")
+    print(f"{entries} entries: every balance is the sum of its charges, none is over its budget")
+
+
+def export(arguments: argparse.Namespace, settings: Settings) -> None:
+    """The statement as JSON on stdout."""
+    with ledger_and_keys(settings, arguments.ledger, must_exist=True) as (ledger, _):
+        print(json.dumps(statement(settings, ledger), indent=2, ensure_ascii=False))

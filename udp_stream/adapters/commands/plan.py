@@ -1,0 +1,116 @@
+"""`plan`: what a configuration buys, from no data, with the number to beat beside it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from udp_stream.adapters.report import verdict
+from udp_stream.adapters.settings import Settings
+from udp_stream.errors import ConfigError
+from udp_stream.plan import HatPlan, Terms, plan_hat
+from udp_stream.policy import Policy
+from udp_stream.units import NANO, QUANTA_PER_KMH
+
+TYPICAL_PLATES = (5, 10, 20, 40, 80, 160)
+SPREAD = 0.6
+"""Log-standard deviation of the pings per plate in a typical HAT (lognormal; measured on a busy Surat cell)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bought:
+    """What one HAT of a kind gets."""
+
+    plates: int
+    plan: HatPlan
+    releases_per_plate: int
+
+    @property
+    def mean_error_kmh(self) -> float:
+        """Noise plus expected bias of the mean."""
+        mean = self.plan.mean
+        return float("nan") if mean is None else (mean.noise_bound + mean.expected_bias) / QUANTA_PER_KMH
+
+
+def plan(arguments: argparse.Namespace, settings: Settings) -> None:
+    """Print a row for each size of HAT, and whether a guess is better."""
+    policy = settings.policy
+    sizes = (arguments.plates,) if arguments.plates else TYPICAL_PLATES
+    terms = terms_for(policy, arguments.hats_per_period)
+    bought = [buy(policy, terms, plates, arguments.pings_per_plate) for plates in sizes]
+    out = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 120)
+    out.print(_head(policy, terms, arguments.hats_per_period))
+    out.print(_table(bought))
+    for one in bought:
+        if one.plan.mean is not None:
+            out.print(f"{one.plates} plates: {one.plan.mean.mechanism}, {one.plan.why}.")
+    errors = [one.mean_error_kmh for one in bought if one.plan.mean is not None]
+    if errors:
+        out.print(f"At {bought[-1].plates} plates a mean errs by {errors[-1]:.1f} km/h. {verdict(errors[-1], policy.resolution)}")
+    out.print(
+        f"min_plates is {policy.min_plates}: smaller HATs are withheld and cost nothing. "
+        "A plate's presence and its number of pings are public under swap-values."
+    )
+
+
+def terms_for(policy: Policy, hats_per_period: int) -> Terms:
+    """The epsilons of a HAT when a plate's budget is spread over so many of them; fixed ones as they are."""
+    fixed = (policy.mean_nano or 0) + (policy.cdf_nano or 0)
+    automatic = (policy.mean_nano, policy.cdf_nano).count(None)
+    each = (policy.budget_nano // hats_per_period - fixed) // automatic if automatic else 0
+    terms = Terms(
+        each if policy.mean_nano is None else policy.mean_nano, each if policy.cdf_nano is None else policy.cdf_nano
+    )
+    if terms.mean_nano < 0 or terms.cdf_nano < 0 or not terms.charge_nano:
+        raise ConfigError(
+            f"budget.epsilon: expected enough for {hats_per_period} HATs, got {policy.budget_nano / NANO:g}"
+        )
+    return terms
+
+
+def buy(policy: Policy, terms: Terms, plates: int, pings_per_plate: int) -> Bought:
+    """Plan a typical HAT: counts spread like a busy cell's, the same every time."""
+    quantiles = (np.arange(plates) + 0.5) / plates
+    spread = np.exp(SPREAD * _normal_quantile(quantiles))
+    counts = np.maximum(1, np.round(pings_per_plate * spread / spread.mean())).astype(np.int64)
+    return Bought(plates, plan_hat(counts, terms, policy), policy.budget_nano // terms.charge_nano)
+
+
+def _normal_quantile(p: np.ndarray) -> np.ndarray:
+    from statistics import NormalDist
+
+    return np.array([NormalDist().inv_cdf(float(x)) for x in p])
+
+
+def _head(policy: Policy, terms: Terms, hats_per_period: int) -> str:
+    how = "spread over" if None in (policy.mean_nano, policy.cdf_nano) else "fixed, whatever"
+    return (
+        f"epsilon {policy.budget_nano / NANO:g} per plate and {policy.period}, {how} {hats_per_period} HATs a period: "
+        f"{terms.mean_nano / NANO:.4g} per mean, {terms.cdf_nano / NANO:.4g} per CDF; U = "
+        f"{policy.max_speed / QUANTA_PER_KMH:g} km/h."
+    )
+
+
+def _table(bought: list[Bought]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in ("plates", "mechanism", "noise km/h", "expected error", "error bound", "CDF bins", "CDF rms error"):
+        table.add_column(name, justify="right")
+    table.add_column("releases per plate and period", justify="right")
+    for one in bought:
+        mean, cdf = one.plan.mean, one.plan.cdf
+        table.add_row(
+            str(one.plates),
+            "-" if mean is None else mean.mechanism,
+            "-" if mean is None else f"{mean.noise_bound / QUANTA_PER_KMH:.2f}",
+            "-" if mean is None else f"{one.mean_error_kmh:.2f}",
+            "-" if mean is None else f"{mean.error_bound / QUANTA_PER_KMH:.2f}",
+            "-" if cdf is None else str(cdf.bins.count),
+            "-" if cdf is None else f"{cdf.rms_error:.3f}",
+            str(one.releases_per_plate),
+        )
+    return table

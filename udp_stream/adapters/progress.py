@@ -1,0 +1,64 @@
+"""A progress bar on stderr, on a terminal only: bytes read of all, pings a second, time left."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from udp_stream.adapters.embedded import Embedded
+from udp_stream.adapters.report import console
+
+
+class ReadingProgress:
+    """Follows several files, read one after another; their sizes on disk are the measure."""
+
+    def __init__(self, files: Sequence[str]) -> None:
+        """Nothing is shown before entering."""
+        self._sizes = {file: _size(file) for file in files}
+        self._done = 0
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+        )
+        self._bar = Progress(*columns, console=console(), transient=True, disable=not sys.stderr.isatty())
+        self._task = self._bar.add_task("reading", total=sum(self._sizes.values()) or None, rate="")
+
+    def __enter__(self) -> Self:
+        """Show the bar."""
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take it away."""
+        self._bar.stop()
+
+    def of(self, file: str) -> Callable[[int, int | None], None]:
+        """The hook for one file: told how many of its bytes have been read."""
+        before, self._done = self._done, self._done + self._sizes.get(file, 0)
+
+        def told(read: int, total: int | None) -> None:  # noqa: ARG001 (the sizes are known from the start)
+            self._bar.update(self._task, completed=before + read)
+
+        return told
+
+    def counted(self, frames: Iterable[list[bytes]], runtime: Embedded) -> Iterator[list[bytes]]:
+        """The same frames; shows the rate of pings as they go."""
+        for frame in frames:
+            yield frame
+            elapsed = self._bar.tasks[0].elapsed or 0
+            if elapsed > 0:
+                self._bar.update(self._task, rate=f"{runtime.summary.pings / elapsed:,.0f} pings/s")
+
+
+def _size(file: str) -> int:
+    return Path(file).stat().st_size if file != "-" and Path(file).exists() else 0

@@ -1,0 +1,67 @@
+"""What people read on stderr: the summary of a run, beside the number to beat."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from udp_stream import __version__
+from udp_stream.adapters.embedded import Summary
+from udp_stream.adapters.settings import Settings
+
+SOFTWARE = f"udp-stream {__version__}"
+
+CONSTANT_ERRS_KMH = {4: (0.7, 2.1), 5: (1.0, 2.6), 6: (2.0, 3.8), 7: (4.1, 6.4), 8: (6.0, 10.7), 9: (7.8, 14.3)}
+"""By H3 resolution: mean absolute error, weighed by pings, of one city-wide mean guessed for every HAT; least and most
+over Surat's half hour and four days of Austin, slots of 1 to 6 hours (`docs/measurements.md`). Anyone can guess that
+well, so a release that errs more is worth nothing."""
+
+
+LATE_SHARE_SUSPICIOUS = 0.05
+"""A live feed has well under a percent of late pings; more points to files in the wrong order."""
+
+
+def constant_errs_kmh(resolution: int) -> tuple[float, float]:
+    """The range above, at the nearest resolution that was measured."""
+    return CONSTANT_ERRS_KMH[min(max(resolution, min(CONSTANT_ERRS_KMH)), max(CONSTANT_ERRS_KMH))]
+
+
+def console() -> Console:
+    """Colours only on a terminal, and not with NO_COLOR."""
+    return Console(stderr=True, highlight=False)
+
+
+def print_summary(summary: Summary, settings: Settings) -> None:
+    """Counts by status and reason, the expected error, and whether it beats a guess."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_row("pings", f"{summary.pings:,} accepted, {summary.repeats:,} of them repeats")
+    for reason, count in summary.refused.most_common():
+        table.add_row("", f"{count:,} refused: {reason}")
+    table.add_row("HATs", f"{sum(summary.hats.values()):,} in {summary.slots:,} slots")
+    for status, count in summary.hats.most_common():
+        table.add_row("", f"{count:,} {status}")
+    share = summary.pings_released / max(1, summary.pings - summary.repeats)
+    table.add_row("released", f"{share:.0%} of pings lie in released HATs")
+    out = console()
+    out.print(table)
+    late = summary.refused["late"]
+    if late > LATE_SHARE_SUSPICIOUS * summary.pings:
+        out.print(f"{late:,} pings came after their slot had closed: are the files given in the order of their times?")
+    if summary.means:
+        error = summary.expected_error / summary.pings_of_means
+        out.print(f"expected error of a released mean: {error:.1f} km/h, weighed by pings. {verdict(error, settings.hat.resolution)}")
+    out.print(
+        f"Protected: each plate's speeds, at epsilon {settings.budget.epsilon:g} per {settings.budget.period}. "
+        "Not protected: that a plate was in a HAT, and how often it pinged."
+    )
+
+
+def verdict(error_kmh: float, resolution: int) -> str:
+    """An expected error beside the constant's."""
+    low, high = constant_errs_kmh(resolution)
+    beside = f"One city-wide mean for every HAT errs by {low} to {high} km/h at this resolution on the feeds we measured"
+    if error_kmh < low:
+        return f"{beside}: these releases tell more than that guess."
+    if error_kmh <= high:
+        return f"{beside}: these releases are about as good as that guess."
+    return f"{beside}: this configuration buys less than that guess. `udp-stream plan` shows what would help."

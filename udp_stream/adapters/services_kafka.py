@@ -1,0 +1,190 @@
+"""A real Kafka for trials and tests: one node, its own controller (KRaft), nothing installed but Python.
+
+It is ready when it tells the cluster id that we made up for it, so another broker that has taken its port is never
+mistaken for it.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import struct
+import subprocess
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from udp_stream.adapters.services_jars import class_path, java
+from udp_stream.adapters.services_process import (
+    HOST,
+    Program,
+    Running,
+    folder_or_temporary,
+    launch,
+    on_free_ports,
+)
+from udp_stream.errors import DependencyUnavailable
+
+# One node: nothing is replicated. Small: a laptop or CI machine runs it beside the tests. The short broker session is
+# for its restart after a crash: it may not register again before the old session is over, 9 s by default.
+PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@{host}:{controller}
+listeners=PLAINTEXT://{host}:{broker},CONTROLLER://{host}:{controller}
+advertised.listeners=PLAINTEXT://{host}:{broker}
+inter.broker.listener.name=PLAINTEXT
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+log.dirs=data
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=500
+group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=1000
+log.segment.bytes=16777216
+log.cleaner.dedupe.buffer.size=2097152
+num.network.threads=2
+num.io.threads=2
+"""
+
+# To standard output, which is the log file: what Java itself prints stands in the same place.
+LOG4J = """\
+status=warn
+rootLogger.level=info
+rootLogger.appenderRef.out.ref=out
+appender.out.type=Console
+appender.out.name=out
+appender.out.layout.type=PatternLayout
+appender.out.layout.pattern=[%d] %p %m (%c)%n
+"""
+
+OPTIONS = (
+    "-Xms128m",
+    "-Xmx256m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",  # starts sooner; a trial is over before the second compiler would pay
+    "-XX:-UsePerfData",  # no files in the system's folder for temporary ones
+    "-Djava.awt.headless=true",
+    "-Djava.io.tmpdir=.",
+    "-Dlog4j2.configurationFile=log4j2.properties",
+)
+FORMAT_SECONDS = 60
+ANSWER_SECONDS = 5.0
+ANSWER_BYTES_MAX = 2**20
+
+
+@dataclass
+class RunningKafka(Running):
+    """A broker that has answered at `bootstrap` (host:port)."""
+
+    bootstrap: str
+    cluster_id: str
+
+
+@contextmanager
+def kafka(folder: Path | None = None) -> Iterator[RunningKafka]:
+    """A broker while the block runs, with its data in the folder, or in a temporary one.
+
+    Raises DependencyUnavailable, with what to install, if there is no Java, no jar, or no answer.
+    """
+    with folder_or_temporary("kafka", folder) as (place, disposable):
+        running = start_kafka(place, disposable)
+        try:
+            yield running
+        finally:
+            running.stop()
+
+
+def start_kafka(folder: Path, disposable: bool = False) -> RunningKafka:
+    """Start a broker; whoever calls stops it. A folder with the data of an earlier one is gone on with."""
+    base = (java(), *OPTIONS, "-cp", class_path())
+
+    def start(ports: list[int]) -> RunningKafka:
+        broker, controller = ports
+        (folder / "server.properties").write_text(PROPERTIES.format(host=HOST, broker=broker, controller=controller))
+        (folder / "log4j2.properties").write_text(LOG4J)
+        cluster = _formatted(base, folder)
+        program = Program(
+            "Kafka",
+            (*base, "kafka.Kafka", "server.properties"),
+            folder,
+            lambda _pid: cluster_id_at(HOST, broker) == cluster,
+            disposable,
+        )
+        return RunningKafka(program, launch(program), f"{HOST}:{broker}", cluster)
+
+    return on_free_ports(2, start)
+
+
+def _formatted(base: tuple[str, ...], folder: Path) -> str:
+    """The cluster id of the folder's data, formatted now if there is none."""
+    known = folder / "data" / "meta.properties"
+    if known.exists() and (found := re.search(r"^cluster\.id=(.+)$", known.read_text(), re.MULTILINE)):
+        return found[1].strip()
+    cluster = random_cluster_id()
+    tool = (*base, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", "server.properties")
+    done = subprocess.run(tool, cwd=folder, capture_output=True, text=True, timeout=FORMAT_SECONDS, check=False)
+    if done.returncode != 0:
+        raise DependencyUnavailable(f"Kafka's storage tool failed: {(done.stderr or done.stdout)[-1000:].strip()}")
+    return cluster
+
+
+def random_cluster_id() -> str:
+    """16 random bytes as Kafka writes them; never with a leading dash, which reads like an option.
+
+    >>> len(random_cluster_id())
+    22
+    """
+    while (cluster := urlsafe_b64encode(uuid4().bytes).rstrip(b"=").decode()).startswith("-"):
+        pass
+    return cluster
+
+
+def cluster_id_at(host: str, port: int) -> str:
+    """Ask a broker for its cluster id, by a Metadata request of version 4 for no topic.
+
+    Raises OSError if nothing answers there, or something that is no Kafka broker.
+    """
+    # key, version, correlation id, no client id, no topics, create none
+    request = struct.pack(">hhihi?", 3, 4, 1, -1, 0, False)
+    with socket.create_connection((host, port), timeout=ANSWER_SECONDS) as broker:
+        broker.sendall(struct.pack(">i", len(request)) + request)
+        with broker.makefile("rb") as answer:
+            (length,) = struct.unpack(">i", _exactly(answer.read(4), 4))
+            if not 0 < length <= ANSWER_BYTES_MAX:
+                raise ConnectionError("not a Kafka broker")
+            return _cluster_id(_exactly(answer.read(length), length))
+
+
+def _exactly(data: bytes, length: int) -> bytes:
+    if len(data) != length:
+        raise ConnectionError("the connection ended inside an answer")
+    return data
+
+
+def _cluster_id(answer: bytes) -> str:
+    """The cluster id behind the list of brokers (id, host, port, rack)."""
+    try:
+        _, _, brokers = struct.unpack_from(">iii", answer)
+        at = 12
+        for _ in range(brokers):
+            at = _end_of_string(answer, at + 4) + 4
+            at = _end_of_string(answer, at)
+        return answer[at + 2 : _end_of_string(answer, at)].decode()
+    except (struct.error, UnicodeDecodeError) as error:
+        raise ConnectionError("not a Kafka broker") from error
+
+
+def _end_of_string(answer: bytes, at: int) -> int:
+    (length,) = struct.unpack_from(">h", answer, at)
+    return at + 2 + max(int(length), 0)

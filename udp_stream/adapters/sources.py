@@ -1,0 +1,280 @@
+"""Recorded pings: files, or standard input, as batches of raw messages for `PingDecoder`.
+
+What a file is, is decided in this order:
+
+1. Gzip by its first two bytes, whatever the name.
+2. A name ending in `.csv` (or `.csv.gz`) is CSV, in `.ndjson` or `.jsonl` (or with `.gz`) is lines.
+3. Else by content, after a byte order mark. It is CSV if the first line has `license_plate` and a comma in it and does
+   not begin as JSON does. It is lines if the first line is JSON by itself and another follows, or if it is no beginning
+   of JSON. It is one document otherwise: a single line, or JSON laid out over many.
+
+Lines: one message each. A document: an array, or the `results` of an object, gives a message per ping, so that a
+huge file is not one oversized message; anything else is one message. A document that does not parse is read as lines,
+so that a first line cut short costs only itself. CSV: see `csv_rows`.
+
+Nothing is judged here. What is broken is passed on as it is, for the decoder to refuse it by name. Sources raise
+`UsageError`, and only for what is wrong with the file as a whole.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import stat
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from udp_stream.adapters.csv_rows import csv_messages
+from udp_stream.errors import UsageError
+
+Progress = Callable[[int, int | None], None]
+"""Called with the bytes read so far, before decompression, and how many there are, if that can be known."""
+
+MAX_LINE_BYTES = 64 * 2**20
+"""The rest of a longer line is dropped; what is passed on is still far more than any decoder accepts."""
+
+MAX_DOCUMENT_BYTES = 2**30
+"""A document must be held in memory to be cut into pings; lines and CSV need not."""
+
+_BLOCK_BYTES = 2**18  # measured: 64 KiB to 256 KiB read fastest, from 1 MiB on the caches are too small
+_PIECE_BYTES = 2**12
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_GZIP = 16 + zlib.MAX_WBITS
+
+_split_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_parse = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+class _Results(msgspec.Struct):
+    results: msgspec.Raw
+
+
+_find_results = msgspec.json.Decoder(_Results).decode
+
+
+def read_messages(path: str, batch: int = 4096, progress: Progress | None = None) -> Iterator[list[bytes]]:
+    """Batches of `batch` messages (the last may be shorter) of a file, or of standard input for `-`.
+
+    UsageError, when the first batch is asked for, if the file cannot be read or is of a kind that is not; and later if
+    its compressed data are damaged or cut short, after the whole lines before that (of a document nothing) were given.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile(suffix=".json") as file:
+    ...     size = file.write(b'{"results": [{"speed": 1}, {"speed": 2}, {"speed": 3}]}')
+    ...     file.flush()
+    ...     list(read_messages(file.name, batch=2))
+    [[b'{"speed": 1}', b'{"speed": 2}'], [b'{"speed": 3}']]
+    """
+    if batch < 1:
+        raise UsageError(f"expected batch >= 1, got {batch}")
+    name = path.lower().removesuffix(".gz")
+    if name.endswith(".pb"):
+        raise UsageError(f"{path}: GTFS-Realtime files (.pb) are not read by this version")
+    try:
+        with _open(path) as file:
+            blocks = _inflate(path, _read_blocks(file, progress))
+            yield from _batches(_messages(path, name, blocks), batch)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _open(path: str) -> AbstractContextManager[BinaryIO | io.FileIO]:
+    if path == "-":
+        return nullcontext(sys.stdin.buffer)
+    return Path(path).open("rb", buffering=0)
+
+
+def _read_blocks(file: BinaryIO | io.FileIO, progress: Progress | None) -> Iterator[bytes]:
+    """What there is, up to a block at a time; a pipe is not waited for until it fills one."""
+    read: Callable[[int], bytes | None] = file.read1 if isinstance(file, io.BufferedReader) else file.read
+    total = _size(file)
+    done = 0
+    while block := read(_BLOCK_BYTES):
+        done += len(block)
+        yield block
+        if progress is not None:
+            progress(done, total)
+
+
+def _size(file: BinaryIO | io.FileIO) -> int | None:
+    try:
+        status = os.fstat(file.fileno())
+    except OSError:  # standard input that is no file at all
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def _inflate(path: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """The blocks, decompressed if they begin as gzip does; any number of members, and zeros after the last."""
+    start = b""
+    while len(start) < 2 and (block := next(blocks, b"")):
+        start += block
+    blocks = itertools.chain([start], blocks)
+    if not start.startswith(b"\x1f\x8b"):
+        yield from blocks
+        return
+    member = zlib.decompressobj(_GZIP)
+    is_between = False  # members
+    try:
+        for rest in _in_pieces(blocks):
+            while rest:
+                if is_between:
+                    rest = rest.lstrip(b"\0")
+                    if not rest:
+                        break
+                    member, is_between = zlib.decompressobj(_GZIP), False
+                if out := member.decompress(rest, _BLOCK_BYTES):
+                    yield out
+                is_between = member.eof
+                rest = member.unused_data if member.eof else member.unconsumed_tail
+        while not member.eof and (out := member.decompress(b"", _BLOCK_BYTES)):
+            yield out
+    except zlib.error as error:
+        raise UsageError(f"{path}: its gzip data are damaged ({error}); what came before was read") from error
+    if not member.eof:
+        raise UsageError(f"{path}: its gzip data end too early; what came before was read")
+
+
+def _in_pieces(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Little by little: of damaged data, zlib keeps to itself what it made of the same piece."""
+    for block in blocks:
+        for first in range(0, len(block), _PIECE_BYTES):
+            yield block[first : first + _PIECE_BYTES]
+
+
+def _batches(messages: Iterator[list[bytes]], size: int) -> Iterator[list[bytes]]:
+    """The same messages in lists of `size`; what is left is given before an error of the source is passed on."""
+    held: list[bytes] = []
+    try:
+        for some in messages:
+            held += some
+            whole = len(held) - len(held) % size
+            for first in range(0, whole, size):
+                yield held[first : first + size]
+            del held[:whole]
+    except UsageError:
+        if held:
+            yield held
+        raise
+    if held:
+        yield held
+
+
+def _messages(path: str, name: str, blocks: Iterator[bytes]) -> Iterator[list[bytes]]:
+    """The messages in runs of no particular length, read by the rule at the top of this file."""
+    blocks = _without_byte_order_mark(blocks)
+    if name.endswith(".csv"):
+        yield from _csv(path, blocks)
+    elif name.endswith((".ndjson", ".jsonl")):
+        yield from _lines(blocks)
+    else:
+        head, is_all = _first_line_and_more(blocks)
+        blocks = itertools.chain(head, blocks)
+        first, _, _ = b"".join(head).lstrip().partition(b"\n")
+        if _looks_like_csv(first):
+            yield from _csv(path, blocks)
+        elif is_all or _is_cut_short(first):
+            yield from _document(path, blocks)
+        else:
+            yield from _lines(blocks)
+
+
+def _without_byte_order_mark(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    start = b""
+    for block in blocks:
+        start += block
+        if len(start) >= len(_BYTE_ORDER_MARK):
+            break
+    yield start.removeprefix(_BYTE_ORDER_MARK)
+    yield from blocks
+
+
+def _first_line_and_more(blocks: Iterator[bytes]) -> tuple[list[bytes], bool]:
+    """Blocks up to the first line that is not blank and the beginning of a second; and whether that is all there is."""
+    head: list[bytes] = []
+    is_line_begun = is_line_ended = False
+    for block in blocks:
+        head.append(block)
+        text = block if is_line_begun else block.lstrip()
+        is_line_begun = is_line_begun or bool(text)
+        if not is_line_ended:
+            _, newline, text = text.partition(b"\n")
+            is_line_ended = bool(newline)
+        if is_line_ended and text.strip():
+            return head, False
+    return head, True
+
+
+def _looks_like_csv(line: bytes) -> bool:
+    is_json = line.startswith((b"{", b"[", b'"{', b'"[', b'"\\', b'" '))
+    return not is_json and b"," in line and b"license_plate" in line
+
+
+def _is_cut_short(line: bytes) -> bool:
+    """Whether this is JSON that goes on behind the end of the line."""
+    try:
+        _parse(line)
+    except msgspec.DecodeError as error:
+        return "truncated" in str(error)
+    except RecursionError:
+        return False
+    return False
+
+
+def _document(path: str, blocks: Iterator[bytes]) -> Iterator[list[bytes]]:
+    """A message for each ping of one JSON document; a document that does not parse, as lines."""
+    parts, size = [], 0
+    for block in blocks:
+        parts.append(block)
+        size += len(block)
+        if size > MAX_DOCUMENT_BYTES:
+            raise UsageError(
+                f"{path}: one JSON document of over {MAX_DOCUMENT_BYTES} bytes; write one ping a line instead"
+            )
+    text = b"".join(parts)
+    try:
+        _parse(text)
+    except (msgspec.DecodeError, RecursionError):
+        yield from _lines(iter([text]))
+        return
+    try:
+        array = text if text.lstrip().startswith(b"[") else bytes(_find_results(text).results)
+        yield [bytes(piece) for piece in _split_array(array)]
+    except msgspec.ValidationError:  # no array in it
+        yield [text.strip()]
+
+
+def _csv(path: str, blocks: Iterator[bytes]) -> Iterator[list[bytes]]:
+    messages = csv_messages(path, itertools.chain.from_iterable(_lines(blocks)))
+    while some := list(itertools.islice(messages, 1024)):
+        yield some
+
+
+def _lines(blocks: Iterator[bytes]) -> Iterator[list[bytes]]:
+    """The lines of each block that are not blank, without their newlines; one over MAX_LINE_BYTES is cut off there.
+
+    If the blocks end in an error, the line left unfinished is dropped: half a row of CSV may look like a whole one.
+    """
+    held: list[bytes] = []  # the line that goes on in the next block
+    size = 0
+    for block in blocks:
+        lines = block.split(b"\n")
+        if len(lines) > 1:
+            lines[0] = b"".join([*held, lines[0]])[:MAX_LINE_BYTES]
+            held, size = [], 0
+            last = lines.pop()
+            yield [line for line in lines if line and not line.isspace()]
+        else:
+            last = block
+        if last and size < MAX_LINE_BYTES:
+            held.append(last[: MAX_LINE_BYTES - size])
+            size += len(held[-1])
+    if held and not (line := b"".join(held)).isspace():
+        yield [line]

@@ -1,0 +1,324 @@
+"""Suppression: plates give nothing at all to some of their HATs, so that each is in fewer of them (arXiv 2405.06261).
+
+Privacy unit: license plate; neighbours: swap-values. Only counts are read here, so suppression itself costs nothing.
+If every HAT is released eps-DP, a plate that is kept in K_l HATs loses K_l eps, and the slot is (eps max K_l)-DP: the
+slides' composition theorem for mechanisms on disjoint HATs.
+
+**The error of a HAT** with M samples of which suppression leaves G > 0, the largest share of one plate being G*, is the
+worst-case bias of the kept samples' mean plus its expected noise, as a share of U:
+
+    E = 1 - G / M + G* / (G eps)
+
+and infinite for G = 0: no HAT loses its last plate as long as another choice is left.
+
+**CHOP-USER.** E_thresh is the largest E at the start. Level by level, starting from the largest number n of HATs that any
+plate is in: every plate that is in n HATs gives up the one in which its suppression leaves the least E. The first one
+that cannot do so within E_thresh stops everything; otherwise n falls by one. What the papers leave open is fixed here so
+that the outcome is a function of the counts:
+
+* Plates of a level take their turns hardest first: by the least E that was open to them when the level began, largest
+  first; ties by plate index. (Drawn cities: no larger K than by index, and hardly a suppression in the last, unfinished
+  level, where suppressions no longer lower K.)
+* On its turn a plate looks again, and ties between its HATs go to the lowest.
+* E is computed in doubles exactly as `hat_error` writes it.
+
+**Promises.** (1) No HAT's E exceeds E_thresh afterwards: this holds at the start, and each step changes the E of one HAT,
+to a value that has just been compared. (2) K = max_l K_l is at most what it was: HATs are only ever given up. (3) So the
+loss K eps is no larger, and the worst-case error of the worst HAT neither.
+
+**Speed.** E is not monotone along the way (to suppress the plate with most samples can lower the noise), but it only
+falls when one of a HAT's two largest shares changes. At high levels, which few plates reach, each keeps a heap of lower
+bounds on its E's; they are brought up to date when they come to the top, and fresh ones are pushed when a large share
+goes. At low levels, which most plates reach, looking at all of a plate's HATs is quicker than any heap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush, heapreplace
+from math import inf
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from udp_stream.worst_case import HatErrors
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+_SCANNED_HATS_MAX = 32
+"""Up to this many HATs per plate are looked at one by one (measured: heaps win from about 30 to 60 on)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """Who is in which HAT with how many samples, as in `slots.SlotCounts`: HAT h has rows hat_rows[h]..hat_rows[h+1].
+
+    Row r says that plate `plate[r]`, in 0..plates-1, has `count[r]` >= 1 samples; no plate twice in one HAT, no HAT
+    without rows. Raises ValueError where this can be seen not to hold.
+    """
+
+    hat_rows: Integers
+    plate: Integers
+    count: Integers
+    plates: int
+
+    def __post_init__(self) -> None:
+        """Check the shape."""
+        rows = self.plate.size
+        if self.count.size != rows or self.hat_rows.size < 1 or self.hat_rows[0] != 0 or self.hat_rows[-1] != rows:
+            raise ValueError("expected hat_rows from 0 to the number of rows, and one plate and count per row")
+        if rows and (np.diff(self.hat_rows).min() < 1 or self.count.min() < 1):
+            raise ValueError("expected at least one row per HAT and at least one sample per row")
+        if rows and not 0 <= self.plate.min() <= self.plate.max() < self.plates:
+            raise ValueError(f"expected plates in 0..{self.plates - 1}")
+
+    @property
+    def hats(self) -> int:
+        """How many HATs there are."""
+        return self.hat_rows.size - 1
+
+    def hat_of_row(self) -> Integers:
+        """The HAT of each row."""
+        return np.repeat(np.arange(self.hats), np.diff(self.hat_rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Suppression:
+    """What is left: `keep[r]` says whether row r still counts; errors are shares of U.
+
+    `hats_before` and `hats_after` (the papers' K) are the most HATs that one plate is in; `threshold` is E_thresh, the
+    largest noise error before; `errors[h]` is E of HAT h now.
+    """
+
+    keep: NDArray[np.bool_]
+    hats_before: int
+    hats_after: int
+    threshold: float
+    errors: Floats
+
+    @property
+    def worst_error(self) -> float:
+        """The largest of the errors; 0 without HATs."""
+        return float(self.errors.max(initial=0.0))
+
+
+def chop_user(occupancy: Occupancy, epsilon_nano: int) -> Suppression:
+    """CHOP-USER of arXiv 2405.06261, as fixed above: the loss max K_l eps falls, no HAT's E exceeds E_thresh.
+
+    Plate 0 is alone in the first HAT, which sets E_thresh = 1 / eps; it can leave the others:
+
+    >>> rows = dict(plate=np.array([0, 0, 1, 2, 0, 1, 2]), count=np.array([4, 1, 2, 2, 1, 2, 2]), plates=3)
+    >>> chopped = chop_user(Occupancy(np.array([0, 1, 4, 7]), **rows), epsilon_nano=10**9)
+    >>> chopped.keep.astype(int).tolist(), chopped.hats_before, chopped.hats_after, chopped.threshold
+    ([1, 0, 1, 0, 0, 0, 1], 3, 1, 1.0)
+
+    Raises ValueError for epsilon_nano < 1. About 10^6 rows in some seconds.
+    """
+    city = _City(occupancy, epsilon_nano)
+    _descend(city, 0, city.threshold)
+    return city.outcome()
+
+
+def suppress_to(occupancy: Occupancy, epsilon_nano: int, hats_max: int) -> Suppression:
+    """No plate in more than `hats_max` >= 1 HATs, and the worst E as small as a local search finds it.
+
+    The abstract of arXiv 2405.06261 has the aim, for a fixed privacy loss; the rule is ours. First CHOP-USER without a
+    threshold, down to `hats_max`. Then, as long as it helps: the HAT of largest E (lowest on ties) loses a plate, or gets
+    one back that may be in one more HAT, or gets one back that in turn leaves another of its HATs; whichever leaves the
+    least E in the worse of the HATs concerned, and less than the largest E was. Each move lowers the descending list of
+    all E's, in lexicographic order, so the search ends; it also ends after as many moves as there are rows.
+
+    Promises: max K_l <= hats_max. If hats_max >= K of `chop_user`, no E exceeds E_thresh: until there both take the same
+    steps, and the moves lower the largest E. The optimum it need not find (tests: on cities small enough to try
+    all, it mostly does). A HAT all of whose plates must leave comes out empty, with infinite E.
+
+    >>> pairs = Occupancy(np.array([0, 2, 4]), np.array([0, 1, 0, 1]), np.array([3, 1, 3, 3]), plates=2)
+    >>> suppress_to(pairs, 10**9, hats_max=1).keep.astype(int).tolist()
+    [0, 1, 1, 0]
+
+    Raises ValueError for hats_max < 1 or epsilon_nano < 1.
+    """
+    if hats_max < 1:
+        raise ValueError(f"expected hats_max >= 1, got {hats_max}")
+    city = _City(occupancy, epsilon_nano)
+    _descend(city, hats_max, inf)
+    _even_out(city, hats_max)
+    return city.outcome()
+
+
+class _City:
+    """All HATs and all plates, while plates are being suppressed."""
+
+    def __init__(self, occupancy: Occupancy, epsilon_nano: int) -> None:
+        self.errors = HatErrors(occupancy.hat_rows, occupancy.count, epsilon_nano)
+        self.hats, self.plates = occupancy.hat_rows.size - 1, occupancy.plates
+        self.threshold = max(map(self.errors.error, range(self.hats)), default=0.0)
+        self.by_plate = np.argsort(occupancy.plate, kind="stable")
+        self.in_hats: list[int] = np.bincount(occupancy.plate, minlength=self.plates).tolist()
+        self.rows_from: list[int] = np.append(0, np.cumsum(self.in_hats)).tolist()
+        self.before = max(self.in_hats, default=0)
+        self.plate_of = occupancy.plate
+        self.plate: list[int] = occupancy.plate.tolist()
+
+    def suppress(self, row: int) -> bool:
+        self.in_hats[self.plate[row]] -= 1
+        return self.errors.suppress(row)
+
+    def restore(self, row: int) -> None:
+        self.in_hats[self.plate[row]] += 1
+        self.errors.restore(row)
+
+    def kept_rows(self, plate: int) -> list[int]:
+        """The kept rows of one plate, in ascending order."""
+        rows: list[int] = self.by_plate[self.rows_from[plate] : self.rows_from[plate + 1]].tolist()
+        return [row for row in rows if self.errors.kept_rows[row]]
+
+    def kept_by_plate(self, plates: Integers) -> Integers:
+        """The kept rows of these plates, plate by plate in ascending order, each plate's in ascending order."""
+        asked = np.zeros(self.plates, dtype=bool)
+        asked[plates] = True
+        kept = np.frombuffer(self.errors.kept_rows, dtype=bool)
+        return self.by_plate[(kept & asked[self.plate_of])[self.by_plate]]
+
+    def outcome(self) -> Suppression:
+        keep = np.frombuffer(bytes(self.errors.kept_rows), dtype=bool)
+        errors = np.array([self.errors.error(hat) for hat in range(self.hats)])
+        return Suppression(keep, self.before, max(self.in_hats, default=0), self.threshold, errors)
+
+
+class _Choices(Protocol):
+    """How plates find the HAT in which their suppression leaves the least E."""
+
+    def begin(self, level: int, plates: Integers) -> Floats:
+        """The least E open to each of these plates (ascending), all of which are in `level` HATs."""
+        ...
+
+    def best(self, plate: int) -> tuple[float, int]:
+        """The least E open to a plate of this level now, and its row (the lowest on ties)."""
+        ...
+
+    def suppressed(self, row: int) -> None:
+        """A row has gone, and with it one of its HAT's two largest counts."""
+        ...
+
+
+def _descend(city: _City, floor: int, limit: float) -> None:
+    """Level by level to `floor` HATs per plate; stops before a suppression that would leave an E above `limit`."""
+    initially = np.array(city.in_hats)
+    members = np.empty(0, dtype=np.int64)
+    choices: _Choices = _Heaps(city)
+    for level in range(city.before, floor, -1):
+        members = np.sort(np.append(members, np.flatnonzero(initially == level)))
+        if level <= _SCANNED_HATS_MAX and isinstance(choices, _Heaps):
+            choices = _Scans(city)
+        hardest_first = np.argsort(-choices.begin(level, members), kind="stable")
+        for plate in members[hardest_first].tolist():
+            error, row = choices.best(plate)
+            if error > limit:
+                return
+            if city.suppress(row):
+                choices.suppressed(row)
+
+
+class _Scans:
+    """Looks at all HATs of a plate: at most a few dozen each."""
+
+    def __init__(self, city: _City) -> None:
+        self.city = city
+        self.rows: dict[int, list[int]] = {}
+
+    def begin(self, level: int, plates: Integers) -> Floats:
+        rows = self.city.kept_by_plate(plates)
+        self.rows = dict(zip(plates.tolist(), rows.reshape(-1, level).tolist(), strict=True))
+        least: Floats = self.city.errors.errors_without(rows).reshape(-1, level).min(axis=1)
+        return least
+
+    def best(self, plate: int) -> tuple[float, int]:
+        return self.city.errors.least_without(self.rows[plate])
+
+    def suppressed(self, row: int) -> None:
+        """Nothing to do: nothing is remembered."""
+
+
+class _Heaps:
+    """A heap of (E at most, row) for each plate that has come into play.
+
+    For every kept row of such a plate `bound[row]` is at most its E, and is in the plate's heap. While a HAT's two
+    largest counts stay as they are its E's only rise (in doubles too: each operation is monotone), so bounds stay true.
+    """
+
+    def __init__(self, city: _City) -> None:
+        self.city = city
+        self.heaps: dict[int, list[tuple[float, int]]] = {}
+        self.bound: dict[int, float] = {}
+
+    def begin(self, level: int, plates: Integers) -> Floats:  # noqa: ARG002
+        for plate in plates.tolist():
+            if plate not in self.heaps:
+                entries = [(self.city.errors.error_without(row), row) for row in self.city.kept_rows(plate)]
+                self.bound.update((row, error) for error, row in entries)
+                heapify(entries)
+                self.heaps[plate] = entries
+        return np.array([self.best(plate)[0] for plate in plates.tolist()])
+
+    def best(self, plate: int) -> tuple[float, int]:
+        heap = self.heaps[plate]
+        while True:
+            error, row = heap[0]
+            if not self.city.errors.kept_rows[row]:
+                heappop(heap)
+                continue
+            now = self.city.errors.error_without(row)
+            if now == error:
+                return heap[0]
+            self.bound[row] = now
+            heapreplace(heap, (now, row))
+
+    def suppressed(self, row: int) -> None:
+        errors, hat = self.city.errors, self.city.errors.hat[row]
+        for other in range(errors.rows_from[hat], errors.rows_from[hat + 1]):
+            if (
+                errors.kept_rows[other]
+                and other in self.bound
+                and (now := errors.error_without(other)) < self.bound[other]
+            ):
+                self.bound[other] = now
+                heappush(self.heaps[self.city.plate[other]], (now, other))
+
+
+def _even_out(city: _City, hats_max: int) -> None:
+    """Move by move, lower the largest E, as `suppress_to` says."""
+    errors = city.errors
+    worst = [(-errors.error(hat), hat) for hat in range(city.hats)]
+    heapify(worst)
+    for _ in range(len(city.plate)):
+        while worst and -worst[0][0] != errors.error(worst[0][1]):
+            heappop(worst)  # since replaced by a newer entry
+        if not worst:
+            return
+        error, back, out = min(_moves(city, worst[0][1], hats_max))
+        if error >= -worst[0][0]:
+            return
+        if back >= 0:
+            city.restore(back)
+        if out >= 0:
+            city.suppress(out)
+        for row in (back, out):
+            if row >= 0:
+                heappush(worst, (-errors.error(errors.hat[row]), errors.hat[row]))
+
+
+def _moves(city: _City, hat: int, hats_max: int) -> Iterator[tuple[float, int, int]]:
+    """What could be done for a HAT: (the larger E of the HATs concerned, row to restore or -1, row to suppress or -1)."""
+    errors, error = city.errors, city.errors.error(hat)
+    for row in range(errors.rows_from[hat], errors.rows_from[hat + 1]):
+        plate = city.plate[row]
+        if errors.kept_rows[row]:
+            yield errors.error_without(row), -1, row
+        elif city.in_hats[plate] < hats_max:
+            yield errors.error_with(row), row, -1
+        elif (back := errors.error_with(row)) < error:
+            yield from ((max(back, errors.error_without(out)), row, out) for out in city.kept_rows(plate))

@@ -1,0 +1,178 @@
+"""The variance of one HAT's samples (their squares' mean less their mean's square), user-level eps-DP.
+
+Privacy unit: license plate. Neighbours: swap-values (same plates, same counts, one plate's speeds differ). Assumed of
+the input: integer speeds in 0..U quanta, plates and counts as in the plan. Guaranteed: the statistic below changes by
+at most `sensitivity` when one plate's speeds change. Source: arXiv 2405.06261, the theorems on sensitivity and on
+clipping error of the clipped variance; the proofs here are ours, and cover what the text at hand gets wrong.
+
+Plate l gives its first G_l = min(m_l, cap) samples; M = sum m_l, G = sum G_l. The statistic is the integer
+
+    T = G sum x^2 - (sum x)^2 = sum over pairs i < j of (x_i - x_j)^2,      variance of the kept samples = T / G^2.
+
+**Sensitivity.** One plate with g of the G samples moves T by at most U^2 k (G - k), k = min(g, floor(G/2)), and some
+data reach it. Let y be the other G - g samples, yb their mean. What depends on the plate's x is A(x) + (G - g) sum
+(x_i - yb)^2, A its own pairs: at least 0, and convex in every x_i, so largest where k' of them are U and g - k' are 0;
+there it is U^2 k'(g - k') + (G - g)(k' (U - yb)^2 + (g - k') yb^2), convex in yb, so largest at yb = 0 (or, mirrored,
+U): U^2 k'(G - k'). The best k' <= g is k. Reached: all others 0, the plate's all 0 against k of them U. It grows with
+g, so the plate that gives most decides: U^2 G* (G - G*) if G > 2 G*, else U^2 G^2/4 (even G) or U^2 (G^2 - 1)/4 (odd).
+
+**Worst-case bias.** With D = M - G samples dropped: U^2 k (M - k) / M^2, k = min(D, floor(M/2)); so 0 if D = 0;
+U^2 r (1 - r), r = G/M, if the kept are the majority (M <= 2G); else U^2/4 (even M) or U^2/4 (1 - 1/M^2) (odd M). The
+slides print these two the other way round. Write V, Vk, Vd for the variances of all, kept and dropped samples, d for the
+difference of the kept and the dropped mean: V = r Vk + (1 - r) Vd + r (1 - r) d^2.
+
+* V - Vk = (1 - r)(Vd - Vk) + r (1 - r) d^2: with the kept mean fixed, largest for Vk = 0; then convex in each dropped
+  sample and in the kept ones' common value, so largest with the kept at 0 and k' <= D of the dropped at U, the others 0:
+  U^2 k' (M - k') / M^2, best at k' = k.
+* Vk - V <= (1 - r) Vk <= (1 - r) U^2/4, never more than the above: for M <= 2G as r >= 1/2 > 1/4, for even M as
+  1 - r <= 1, for odd M as r >= 1/M >= 1/M^2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from udp_stream.grouping import HatCounts, Integers, within_cap
+from udp_stream.means.base import MeanQuery
+from udp_stream.noise import laplace_lattice
+from udp_stream.units import NANO
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class VariancePlan:
+    """How one HAT's variance will be taken, from counts, epsilon and U only; speeds in quanta, errors in quanta^2.
+
+    The estimate is (statistic + noise) / divisor, divisor = kept^2. `sensitivity` is the statistic's for the plate that
+    gives most, but never below 1: a single kept sample has no variance, and its T = 0 takes the same road as others.
+    `bias_bound` is the worst over all speeds in [0, U] of |variance of the kept - variance of all samples|.
+    """
+
+    counts: HatCounts
+    max_speed: int
+    epsilon_nano: int
+    cap: int
+    kept: int
+    divisor: int
+    sensitivity: int
+    bias_bound: float
+
+    @property
+    def noise_bound(self) -> float:
+        """Expected absolute noise: E|Lap(b)| = b."""
+        return self.sensitivity * NANO / self.epsilon_nano / self.divisor
+
+    @property
+    def error_bound(self) -> float:
+        """Worst-case bias plus expected noise, (clamping adds to neither): what counts can promise."""
+        return self.bias_bound + self.noise_bound
+
+
+def plan_variance(counts: HatCounts, epsilon_nano: int, max_speed: int) -> VariancePlan:
+    """The cap of least worst-case error among all caps from 1 to the largest count (the larger cap on ties).
+
+    Not only the counts themselves: where one plate holds half of the samples, the noise depends on whether their number
+    is odd, and the best cap may lie between two counts.
+
+    >>> plan = plan_variance(HatCounts(np.array([9, 3, 2, 2, 2, 2])), epsilon_nano=250_000_000, max_speed=65 * 4096)
+    >>> plan.cap, plan.kept, plan.sensitivity == 2 * 10 * (65 * 4096) ** 2
+    (2, 12, True)
+
+    Raises ValueError as `plan_variance_with_cap` does. Time O(plates + largest count).
+    """
+    errors = _error_at_every_cap(counts, epsilon_nano)
+    cap = errors.size - int(np.argmin(errors[::-1]))
+    return plan_variance_with_cap(counts, epsilon_nano, max_speed, cap)
+
+
+def plan_variance_with_cap(counts: HatCounts, epsilon_nano: int, max_speed: int, cap: int) -> VariancePlan:
+    """The plan for a given cap, 1 <= cap <= the largest count.
+
+    Raises ValueError for other caps, for epsilon_nano < 1 or max_speed < 1, and for so many samples that the sum of
+    their squares may not fit in 63 bits (at U = 65 km/h: more than 10^8 in one HAT).
+    """
+    if not 1 <= cap <= counts.largest:
+        raise ValueError(f"expected 1 <= cap <= {counts.largest}, got {cap}")
+    if epsilon_nano < 1 or max_speed < 1:
+        raise ValueError(f"expected epsilon_nano >= 1 and max_speed >= 1, got {epsilon_nano} and {max_speed}")
+    kept = counts.kept(cap)
+    if max_speed**2 * kept >= 2**63:
+        raise ValueError(f"expected max_speed^2 * samples < 2^63, got {max_speed}^2 * {kept}")
+    bias_pairs = _most_pairs(counts.total - kept, counts.total)
+    return VariancePlan(
+        counts=counts,
+        max_speed=max_speed,
+        epsilon_nano=epsilon_nano,
+        cap=cap,
+        kept=kept,
+        divisor=kept**2,
+        sensitivity=max(1, max_speed**2 * _most_pairs(cap, kept)),
+        bias_bound=max_speed**2 * bias_pairs / counts.total**2,
+    )
+
+
+def _most_pairs(movable: int, total: int) -> int:
+    """The most pairs of samples that differ when at most `movable` of `total` are at the other end: k (total - k)."""
+    k = min(movable, total // 2)
+    return k * (total - k)
+
+
+def _error_at_every_cap(counts: HatCounts, epsilon_nano: int) -> Floats:
+    """Worst-case bias plus expected noise in units of U^2, for the caps 1, 2, ... up to the largest count."""
+    up_to = np.cumsum(np.bincount(counts.by_user))  # how many plates have at most j samples, j = 0, 1, ...
+    kept = np.cumsum(counts.users - up_to[:-1])
+    caps = np.arange(1, counts.largest + 1)
+    noise = _share_of_pairs(caps, kept) * (NANO / epsilon_nano)
+    return noise + _share_of_pairs(counts.total - kept, np.full_like(kept, counts.total))
+
+
+def _share_of_pairs(movable: Integers, total: Integers) -> Floats:
+    share = np.minimum(movable, total // 2) / total
+    return share * (1 - share)
+
+
+def variance_query(plan: VariancePlan, samples: Integers) -> MeanQuery:
+    """T of the kept samples, and how far one plate can move it; `samples` user by user, in the order of the counts.
+
+    >>> plan = plan_variance_with_cap(HatCounts(np.array([2, 1])), epsilon_nano=10**9, max_speed=5, cap=2)
+    >>> variance_query(plan, np.array([0, 5, 1]))
+    MeanQuery(statistic=42, sensitivity=50)
+    """
+    kept = samples[within_cap(plan.counts, plan.cap)].astype(np.int64)
+    # both sums are exact in 63 bits (the plan has seen to it); their products need not be, so Python's integers
+    return MeanQuery(plan.kept * int(np.dot(kept, kept)) - int(kept.sum()) ** 2, plan.sensitivity)
+
+
+def variance_value(plan: VariancePlan, noisy: int) -> float:
+    """The variance in quanta^2 from T plus noise, clamped to [0, U^2/4], where every variance lies (post-processing)."""
+    return min(max(noisy / plan.divisor, 0.0), plan.max_speed**2 / 4)
+
+
+def plate_sensitivity(plan: VariancePlan) -> NDArray[np.object_]:
+    """How much each plate alone can move T, in the order of the counts: exact Python integers, at most `sensitivity`.
+
+    U^2 g (G - g) for a plate with g < G/2 of the G samples, else U^2 floor(G^2/4): its share of the noise's
+    sensitivity is what it loses. (Objects, because U^2 G^2/4 outgrows 63 bits at some 20,000 samples.)
+
+    >>> plate_sensitivity(plan_variance_with_cap(HatCounts(np.array([3, 1, 1, 2])), 10**9, max_speed=10, cap=2))
+    array([800, 500, 500, 800], dtype=object)
+    """
+    given = np.minimum(plan.counts.by_user, plan.cap)
+    k = np.minimum(given, plan.kept // 2)
+    moves: NDArray[np.object_] = (k * (plan.kept - k)).astype(object) * plan.max_speed**2
+    return moves
+
+
+def plate_charges(plan: VariancePlan) -> Integers:
+    """What each plate loses, in nano-epsilon rounded up, at most `epsilon_nano`: individual accounting.
+
+    The noise has scale t on the lattice of multiples of 2^shift; a plate that moves T by s > 0 moves the rounded T by
+    at most floor(s / 2^shift) + 1 steps (s if shift is 0), and so loses at most that many t-ths of one epsilon.
+    """
+    lattice = laplace_lattice(plan.sensitivity, plan.epsilon_nano)
+    steps = [(s >> lattice.shift) + (1 if lattice.shift and s else 0) for s in plate_sensitivity(plan).tolist()]
+    return np.array([-(-step * NANO // lattice.t) for step in steps], dtype=np.int64)
