@@ -48,8 +48,11 @@ from udp_stream.worst_case import HatErrors
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_SCANNED_HATS_MAX = 32
-"""Up to this many HATs per plate are looked at one by one (measured: heaps win from about 30 to 60 on)."""
+_BATCHED_HATS_MAX = 32
+"""Up to this many HATs per plate are looked at in batches of plates, more by heaps; both find the same (measured)."""
+
+_BATCH = 256
+"""Plates per batch: enough that numpy's overhead is small, few enough that most of their HATs have not changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,51 +199,63 @@ class _Choices(Protocol):
         """The least E open to each of these plates (ascending), all of which are in `level` HATs."""
         ...
 
-    def best(self, plate: int) -> tuple[float, int]:
-        """The least E open to a plate of this level now, and its row (the lowest on ties)."""
+    def turns(self, order: Integers) -> Iterator[tuple[float, int]]:
+        """Plate by plate, in an order given by places in `plates`: its least E by now, and the row (lowest on ties)."""
         ...
 
-    def suppressed(self, row: int) -> None:
-        """A row has gone, and with it one of its HAT's two largest counts."""
+    def suppressed(self, row: int, largest_changed: bool) -> None:
+        """Between two turns: this row has gone, and perhaps with it one of its HAT's two largest counts."""
         ...
 
 
 def _descend(city: _City, floor: int, limit: float) -> None:
     """Level by level to `floor` HATs per plate; stops before a suppression that would leave an E above `limit`."""
     initially = np.array(city.in_hats)
-    members = np.empty(0, dtype=np.int64)
+    by_hats = np.argsort(-initially, kind="stable")
+    ranked = initially[by_hats]
     choices: _Choices = _Heaps(city)
     for level in range(city.before, floor, -1):
-        members = np.sort(np.append(members, np.flatnonzero(initially == level)))
-        if level <= _SCANNED_HATS_MAX and isinstance(choices, _Heaps):
-            choices = _Scans(city)
-        hardest_first = np.argsort(-choices.begin(level, members), kind="stable")
-        for plate in members[hardest_first].tolist():
-            error, row = choices.best(plate)
+        plates = np.sort(by_hats[: np.searchsorted(-ranked, -level, side="right")])
+        if level <= _BATCHED_HATS_MAX and isinstance(choices, _Heaps):
+            choices = _Batches(city)
+        hardest_first = np.argsort(-choices.begin(level, plates), kind="stable")
+        for error, row in choices.turns(hardest_first):
             if error > limit:
                 return
-            if city.suppress(row):
-                choices.suppressed(row)
+            choices.suppressed(row, city.suppress(row))
 
 
-class _Scans:
-    """Looks at all HATs of a plate: at most a few dozen each."""
+class _Batches:
+    """Looks at all HATs of some hundred plates at once, and on a plate's turn again at those that have changed since."""
 
     def __init__(self, city: _City) -> None:
         self.city = city
-        self.rows: dict[int, list[int]] = {}
+        self.rows = np.empty((0, 0), dtype=np.int64)
+        self.changed: set[int] = set()
 
     def begin(self, level: int, plates: Integers) -> Floats:
-        rows = self.city.kept_by_plate(plates)
-        self.rows = dict(zip(plates.tolist(), rows.reshape(-1, level).tolist(), strict=True))
-        least: Floats = self.city.errors.errors_without(rows).reshape(-1, level).min(axis=1)
+        self.rows = self.city.kept_by_plate(plates).reshape(-1, level)
+        least: Floats = self.city.errors.errors_without(self.rows).min(axis=1)
         return least
 
-    def best(self, plate: int) -> tuple[float, int]:
-        return self.city.errors.least_without(self.rows[plate])
+    def turns(self, order: Integers) -> Iterator[tuple[float, int]]:
+        for start in range(0, order.size, _BATCH):
+            yield from self._batch(self.rows[order[start : start + _BATCH]])
 
-    def suppressed(self, row: int) -> None:
-        """Nothing to do: nothing is remembered."""
+    def _batch(self, rows: Integers) -> Iterator[tuple[float, int]]:
+        table = self.city.errors.errors_without(rows)
+        hats = self.city.errors.hat_of[rows]
+        self.changed.clear()
+        for errors, own, near in zip(table.tolist(), rows.tolist(), hats.tolist(), strict=True):
+            if not self.changed.isdisjoint(near):
+                for place, hat in enumerate(near):
+                    if hat in self.changed:
+                        errors[place] = self.city.errors.error_without(own[place])
+            least = min(errors)
+            yield least, own[errors.index(least)]
+
+    def suppressed(self, row: int, largest_changed: bool) -> None:  # noqa: ARG002
+        self.changed.add(self.city.errors.hat[row])
 
 
 class _Heaps:
@@ -254,6 +269,7 @@ class _Heaps:
         self.city = city
         self.heaps: dict[int, list[tuple[float, int]]] = {}
         self.bound: dict[int, float] = {}
+        self.plates = np.empty(0, dtype=np.int64)
 
     def begin(self, level: int, plates: Integers) -> Floats:  # noqa: ARG002
         for plate in plates.tolist():
@@ -262,9 +278,13 @@ class _Heaps:
                 self.bound.update((row, error) for error, row in entries)
                 heapify(entries)
                 self.heaps[plate] = entries
-        return np.array([self.best(plate)[0] for plate in plates.tolist()])
+        self.plates = plates
+        return np.array([self._best(plate)[0] for plate in plates.tolist()])
 
-    def best(self, plate: int) -> tuple[float, int]:
+    def turns(self, order: Integers) -> Iterator[tuple[float, int]]:
+        return map(self._best, self.plates[order].tolist())
+
+    def _best(self, plate: int) -> tuple[float, int]:
         heap = self.heaps[plate]
         while True:
             error, row = heap[0]
@@ -277,7 +297,9 @@ class _Heaps:
             self.bound[row] = now
             heapreplace(heap, (now, row))
 
-    def suppressed(self, row: int) -> None:
+    def suppressed(self, row: int, largest_changed: bool) -> None:
+        if not largest_changed:
+            return
         errors, hat = self.city.errors, self.city.errors.hat[row]
         for other in range(errors.rows_from[hat], errors.rows_from[hat + 1]):
             if (

@@ -29,14 +29,14 @@ from udp_stream.adapters.services_redis import command
 from udp_stream.errors import DependencyUnavailable, UsageError
 
 with warnings.catch_warnings():
-    # kafka-python 3.0 reads its schemas by a function that Python 3.11 and 3.12, alone, say is deprecated. Imported here
-    # once, tests may import it with warnings as errors.
+    # kafka-python 3.0 reads its schemas by a function that Python 3.11 and 3.12, alone, say is deprecated. Once it is
+    # imported here, tests may import it with warnings as errors.
     warnings.filterwarnings("ignore", "(read|open)_text is deprecated", DeprecationWarning)
     import_module("kafka")
 
 PULL_SECONDS = 120
 CONTAINER_SECONDS = 60
-DURABLE = "redis-server --appendonly yes --appendfsync always --maxmemory-policy noeviction"
+DURABLE = "redis-server --protected-mode no --appendonly yes --appendfsync always --maxmemory-policy noeviction"
 KAFKA_ENVIRONMENT = {
     "KAFKA_NODE_ID": "1",
     "KAFKA_PROCESS_ROLES": "broker,controller",
@@ -188,10 +188,12 @@ def redis_container(image: str) -> Iterator[str]:
 
 def wait_for_container(container: Any, answers: Callable[[], object]) -> None:
     deadline = time.monotonic() + CONTAINER_SECONDS
-    while time.monotonic() < deadline:
+    inside = container.get_wrapped_container()
+    while time.monotonic() < deadline and inside.status != "exited":
         with suppress(OSError):
             answers()
             return
         time.sleep(0.05)
-    log = b"\n".join(container.get_logs()).decode(errors="replace")[-2000:]
-    raise DependencyUnavailable(f"{container.image} did not answer within {CONTAINER_SECONDS} s; its log ends:\n{log}")
+        inside.reload()
+    log = inside.logs(tail=12).decode(errors="replace")
+    raise DependencyUnavailable(f"{container.image} did not answer in {CONTAINER_SECONDS} s, or ended; its log:\n{log}")

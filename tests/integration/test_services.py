@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from itertools import islice
 from pathlib import Path
 from uuid import uuid4
 
@@ -53,7 +54,7 @@ def consume(bootstrap: str, topic: str, number: int) -> list:
         partition = TopicPartition(topic, 0)
         consumer.assign([partition])
         consumer.seek_to_beginning(partition)
-        return [record for record, _ in zip(consumer, range(number), strict=False)]
+        return list(islice(consumer, number))
 
 
 def test_records_come_back_with_the_time_at_which_the_broker_appended_them(kafka_bootstrap: str) -> None:
@@ -65,28 +66,26 @@ def test_records_come_back_with_the_time_at_which_the_broker_appended_them(kafka
     assert all(record.timestamp_type == LOG_APPEND_TIME and record.timestamp > 1 for record in records)
 
 
-def test_a_broker_keeps_its_address_and_data_through_a_restart_and_a_crash(kafka_server: RunningKafka) -> None:
+def test_a_broker_keeps_its_address_and_data_through_a_crash(kafka_server: RunningKafka) -> None:
     bootstrap = kafka_server.bootstrap
     create_topic(bootstrap, "kept")
     produce(bootstrap, "kept", b"before")
-    kafka_server.restart()
-    produce(bootstrap, "kept", b"between")
     kafka_server.kill()
     kafka_server.restart()
     produce(bootstrap, "kept", b"after")
-    assert [record.value for record in consume(bootstrap, "kept", 3)] == [b"before", b"between", b"after"]
+    assert [record.value for record in consume(bootstrap, "kept", 2)] == [b"before", b"after"]
 
 
 @contextmanager
 def client(url: str) -> Iterator[Redis]:
-    with closing(Redis.from_url(url, socket_timeout=WAIT_SECONDS)) as opened:
+    with closing(Redis.from_url(url, decode_responses=True, socket_timeout=WAIT_SECONDS)) as opened:
         yield opened
 
 
 def test_redis_says_that_it_is_durable(redis_url: str) -> None:
     with client(redis_url) as asked:
         told = asked.config_get("appendonly", "appendfsync", "maxmemory-policy")
-    assert told == {b"appendonly": b"yes", b"appendfsync": b"always", b"maxmemory-policy": b"noeviction"}
+    assert told == {"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction"}
 
 
 def test_redis_keeps_what_it_confirmed_through_a_kill(redis_server: RunningRedis) -> None:
@@ -177,13 +176,19 @@ def test_nobody_outlives_a_command_that_was_killed() -> None:
     assert not any(folder.exists() for folder in folders)
 
 
-def test_a_folder_keeps_the_data_of_both(tmp_path: Path) -> None:
+def test_a_folder_keeps_the_data_of_both_and_packages_alone_can_serve_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with services(tmp_path) as first:
         create_topic(first.kafka.bootstrap, "kept")
         produce(first.kafka.bootstrap, "kept", b"value")
         with client(first.redis.url) as asked:
             asked.set("kept", "value")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
     with services(tmp_path) as second:
+        for running in (second.kafka, second.redis):
+            assert Path(running.program.command[0]).is_relative_to(sys.prefix)
         assert [record.value for record in consume(second.kafka.bootstrap, "kept", 1)] == [b"value"]
         with client(second.redis.url) as asked:
-            assert asked.get("kept") == b"value"
+            assert asked.get("kept") == "value"

@@ -12,7 +12,7 @@ from types import FrameType
 
 from udp_stream import __version__
 from udp_stream.adapters.settings import Settings, load
-from udp_stream.errors import DependencyUnavailable, UdpStreamError, UsageError
+from udp_stream.errors import DependencyUnavailable, UdpStreamError
 
 EXAMPLES = """\
 examples:
@@ -141,7 +141,7 @@ def _ledger(parser: argparse.ArgumentParser) -> None:
 def _at_least_one(text: str) -> int:
     number = int(text)
     if number < 1:
-        raise UsageError(f"expected a whole number >= 1, got {number}")
+        raise argparse.ArgumentTypeError(f"expected a whole number >= 1, got {number}")
     return number
 
 

@@ -50,9 +50,9 @@ class SpeedSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class PingsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a source may send: `box` is [west, south, east, north] in degrees, empty for the whole world."""
+    """What a source may send: `box` is [west, south, east, north] in degrees, absent for the whole world."""
 
-    box: Annotated[tuple[float, ...], msgspec.Meta(max_length=4)] = ()
+    box: tuple[float, float, float, float] | None = None
     ahead: Duration = "1d"
     per_slot_max: Annotated[int, msgspec.Meta(ge=1)] = 50_000_000
 
@@ -123,7 +123,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             max_speed=int(self.speed.max_kmh * QUANTA_PER_KMH),
             unit=self.speed.unit,
             reject_above_kmh=self.speed.reject_above_kmh,
-            box=self._box(),
+            box=self.pings.box,
             budget_nano=nano_allowance(self.budget.epsilon),
             period=period,
             period_seconds=None if period == "lifetime" else _whole_seconds("budget.period", period),
@@ -142,7 +142,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             unit=self.speed.unit,
             max_kmh=self.speed.max_kmh,
             reject_above_kmh=self.speed.reject_above_kmh,
-            box=self._box(),
+            box=self.pings.box,
         )
 
     @property
@@ -168,12 +168,6 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         policy = self.policy
         periods = None if policy.period_seconds is None else SlotGrid(policy.period_seconds, self.zone)
         return Calendar(policy, SlotGrid(policy.slot_seconds, self.zone), periods)
-
-    def _box(self) -> tuple[float, float, float, float] | None:
-        if not self.pings.box:
-            return None
-        west, south, east, north = self.pings.box
-        return west, south, east, north
 
 
 def load(path: Path | None, flags: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> Settings:
@@ -288,7 +282,8 @@ def _check(settings: Settings) -> None:
         settings.budget.period,
     )
     box = settings.pings.box
-    _require(not box or (len(box) == 4 and box[0] < box[2] and box[1] < box[3]), "pings.box", "[w, s, e, n]", box)
+    in_order = box is None or (box[0] < box[2] and box[1] < box[3])
+    _require(in_order, "pings.box", "[west, south, east, north] with west < east and south < north", box)
     _require(
         settings.speed.reject_above_kmh >= settings.speed.max_kmh,
         "speed.reject_above_kmh",

@@ -1,0 +1,213 @@
+"""The ledger in a real Redis Cluster of three nodes: all of it in one hash slot, which may die, come back and move."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from itertools import count
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from redis import Redis
+from redis.crc import key_slot
+
+from udp_stream.adapters.redis_async_ledger import open_async_redis_ledger
+from udp_stream.adapters.redis_ledger import Fence, Fenced, RedisLedger, open_redis_ledger
+from udp_stream.adapters.services import RunningCluster, RunningRedis, start_redis_cluster
+from udp_stream.checks import ALL_LEDGER_CHECKS, ask
+from udp_stream.errors import DependencyUnavailable, PrivacyRefused
+from udp_stream.ports import LedgerFactory
+
+NODES = 3
+WAIT_SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RunningCluster]:
+    with start_redis_cluster(NODES) as running:
+        yield running
+
+
+@pytest.fixture
+def clients(cluster: RunningCluster) -> Iterator[list[Any]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(Redis.from_url(node.url, protocol=2)) for node in cluster.nodes]
+
+
+def prefix_at(number: int) -> str:
+    """A prefix of one's own whose hash slot that node holds: each has its third of the slots."""
+    share = -(-16384 // NODES)
+    return next(name for name in (f"{{udp-{uuid4()}}}" for _ in count()) if key_slot(name.encode()) // share == number)
+
+
+@pytest.mark.parametrize("check", ALL_LEDGER_CHECKS, ids=lambda check: check.__name__)
+def test_store_keeps_promise(check: Callable[[LedgerFactory], None], cluster: RunningCluster) -> None:
+    check(partial(open_redis_ledger, cluster.url, prefix=f"{{udp-{uuid4()}}}"))
+
+
+@pytest.mark.parametrize("number", range(NODES))
+def test_all_checks_run_on_one_ledger_and_one_node(number: int, cluster: RunningCluster, clients: list[Any]) -> None:
+    prefix = prefix_at(number)
+    for check in ALL_LEDGER_CHECKS:
+        check(partial(open_redis_ledger, cluster.url, prefix=prefix))
+    with open_redis_ledger(cluster.url, prefix=prefix) as ledger:
+        assert ledger.verify() == []
+    keys = [len(list(client.scan_iter(f"{prefix}:*", 1000))) for client in clients]
+    assert [number for number, found in enumerate(keys) if found] == [number]
+
+
+def test_fencing_and_binding_hold_in_a_cluster(cluster: RunningCluster) -> None:
+    with open_redis_ledger(cluster.url, prefix=prefix_at(2)) as ledger:
+        ledger.bind("key")
+        with pytest.raises(PrivacyRefused):
+            ledger.bind("another")
+        paused = ledger.fenced(Fence("shard", ledger.take_epoch("shard")))
+        paused.admit("p", 10, [b"x"], [ask("hat", [3])])
+        ledger.take_epoch("shard")
+        with pytest.raises(Fenced):
+            paused.record([("hat", b"late")])
+
+
+def test_the_asynchronous_twin_finds_its_node(cluster: RunningCluster) -> None:
+    async def main(prefix: str) -> None:
+        async with await open_async_redis_ledger(cluster.url, prefix=prefix) as ledger:
+            (verdict,) = await ledger.admit("p", 10, [b"x"], [ask("hat", [3])])
+            assert verdict.admitted.all()
+            assert await ledger.record([("hat", b"payload")]) == [b"payload"]
+
+    for number in range(NODES):
+        asyncio.run(main(prefix_at(number)))
+
+
+def test_one_volatile_master_is_refused(cluster: RunningCluster, clients: list[Any]) -> None:
+    clients[1].config_set("appendfsync", "everysec")
+    try:
+        with pytest.raises(PrivacyRefused, match=f":{cluster.nodes[1].port} has appendfsync everysec"):
+            open_redis_ledger(cluster.url, prefix=prefix_at(0))
+    finally:
+        clients[1].config_set("appendfsync", "always")
+
+
+def test_a_node_asked_as_a_single_server_tells_what_to_write(cluster: RunningCluster) -> None:
+    with pytest.raises(DependencyUnavailable, match=r"write redis\+cluster://"):
+        open_redis_ledger(cluster.nodes[0].url, prefix=prefix_at(1))
+
+
+def test_a_single_server_asked_as_a_cluster_is_told_apart(redis_url: str) -> None:
+    with pytest.raises(DependencyUnavailable, match="cluster support disabled"):
+        open_redis_ledger(redis_url.replace("redis://", "redis+cluster://"))
+
+
+class Writer:
+    """Admits and records HAT after HAT in a thread of its own; `told` is what it was answered."""
+
+    def __init__(self, ledger: RedisLedger) -> None:
+        self.told: dict[str, tuple[list[int], bytes]] = {}
+        self._ledger = ledger
+        self._counted, self._stop = threading.Condition(), threading.Event()
+        self._failures: list[BaseException] = []
+        self._thread = threading.Thread(target=self._write)
+        self._thread.start()
+
+    def _write(self) -> None:
+        try:
+            for step in count():
+                if self._stop.is_set():
+                    return
+                name = f"hat-{step}"
+                (verdict,) = self._ledger.admit("p", 700, [b"x", b"y"], [ask(name, [1, 2])])
+                (payload,) = self._ledger.record([(name, name.encode())])
+                with self._counted:
+                    self.told[name] = (verdict.charged.tolist(), payload)
+                    self._counted.notify_all()
+        except BaseException as error:  # noqa: BLE001 - shown by the test
+            self._failures.append(error)
+            with self._counted:
+                self._counted.notify_all()
+
+    def wait_for(self, more: int) -> None:
+        goal = len(self.told) + more
+        with self._counted:
+            assert self._counted.wait_for(lambda: self._failures or len(self.told) >= goal, WAIT_SECONDS)
+        assert self._failures == []
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(WAIT_SECONDS)
+        assert self._failures == []
+
+
+def expect_told(ledger: RedisLedger, told: dict[str, tuple[list[int], bytes]]) -> None:
+    verdicts = ledger.admit("p", 10**9, [b"x", b"y"], [ask(name, [9, 9]) for name in told])
+    payloads = ledger.standing(list(told))
+    kept = [(v.charged.tolist(), payload) for v, payload in zip(verdicts, payloads, strict=True)]
+    assert kept == list(told.values())
+    assert ledger.verify() == []
+
+
+def test_what_was_answered_survives_kills_of_its_node(cluster: RunningCluster) -> None:
+    """The URL names another node, which stays: the writer waits until its own is back."""
+    url = cluster.nodes[0].url.replace("redis://", "redis+cluster://")
+    with open_redis_ledger(url, prefix=prefix_at(1)) as ledger:
+        writer = Writer(ledger)
+        try:
+            for _ in range(3):
+                writer.wait_for(20)
+                cluster.nodes[1].kill()
+                cluster.nodes[1].restart()
+            writer.wait_for(20)
+        finally:
+            writer.stop()
+        expect_told(ledger, writer.told)
+
+
+def test_the_node_named_in_the_url_may_be_away_once_the_others_are_known(cluster: RunningCluster) -> None:
+    with open_redis_ledger(cluster.url, prefix=prefix_at(2)) as ledger:
+        ledger.admit("p", 10, [b"x"], [ask("before", [3])])
+        cluster.nodes[0].kill()
+        try:
+            (verdict,) = ledger.admit("p", 10, [b"x"], [ask("before", [1])])
+            assert verdict.charged.tolist() == [3]
+        finally:
+            cluster.nodes[0].restart()
+    _wait_until_whole(cluster.nodes)
+
+
+def test_the_ledger_follows_its_slot_to_another_node(cluster: RunningCluster, clients: list[Any]) -> None:
+    """The slot moves while a writer goes on: it waits, then finds the ledger where it is now."""
+    prefix = prefix_at(0)
+    with open_redis_ledger(cluster.url, prefix=prefix) as ledger:
+        writer = Writer(ledger)
+        try:
+            writer.wait_for(50)
+            _move(key_slot(prefix.encode()), cluster.nodes, clients)
+            writer.wait_for(50)
+        finally:
+            writer.stop()
+        expect_told(ledger, writer.told)
+        assert list(clients[0].scan_iter(f"{prefix}:*")) == []
+
+
+def _move(slot: int, nodes: tuple[RunningRedis, ...], clients: list[Any]) -> None:
+    source, target = (clients[i].execute_command("CLUSTER MYID").decode() for i in (0, 1))
+    clients[1].execute_command("CLUSTER SETSLOT", slot, "IMPORTING", source)
+    clients[0].execute_command("CLUSTER SETSLOT", slot, "MIGRATING", target)
+    while keys := clients[0].execute_command("CLUSTER GETKEYSINSLOT", slot, 100):
+        clients[0].execute_command("MIGRATE", "127.0.0.1", nodes[1].port, "", 0, 5000, "KEYS", *keys)
+    for client in (clients[1], clients[0], clients[2]):
+        client.execute_command("CLUSTER SETSLOT", slot, "NODE", target)
+
+
+def _wait_until_whole(nodes: tuple[RunningRedis, ...]) -> None:
+    """Until all nodes see each other again, so that the next test finds the cluster as it was."""
+    for node in nodes:
+        with Redis.from_url(node.url) as client:
+            waiting = threading.Event()
+            for _ in range(WAIT_SECONDS * 50):
+                if client.execute_command("CLUSTER INFO")["cluster_state"] == "ok":
+                    break
+                waiting.wait(0.02)
+            else:
+                pytest.fail("the cluster did not come back")

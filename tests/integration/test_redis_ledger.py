@@ -1,0 +1,639 @@
+"""The ledger in Redis keeps every promise on a real server, through kills, wipes, zombies and forgotten scripts."""
+
+import asyncio
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pytest
+from redis import Redis
+
+from udp_stream import checks
+from udp_stream.adapters import redis_calls, redis_ledger, redis_steps, redis_wire
+from udp_stream.adapters.redis_async_ledger import open_async_redis_ledger
+from udp_stream.adapters.redis_ledger import Fence, Fenced, RedisLedger, open_redis_ledger
+from udp_stream.adapters.services import RunningRedis, start_redis
+from udp_stream.checks import ALL_LEDGER_CHECKS, CheckFailed, ask
+from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused
+from udp_stream.memory_ledger import MemoryLedger
+from udp_stream.ports import Ledger, LedgerFactory
+
+Check = Callable[[LedgerFactory], None]
+WAIT_SECONDS = 60
+
+
+def opener(url: str) -> Callable[[], RedisLedger]:
+    """Opens a ledger that nobody else has, again and again."""
+    return partial(open_redis_ledger, url, prefix=f"{{udp-{uuid4()}}}")
+
+
+@contextmanager
+def client_of(url: str) -> Iterator[Any]:
+    with Redis.from_url(url, protocol=2) as client:
+        yield client
+
+
+# Promises.
+
+
+@pytest.mark.parametrize("check", ALL_LEDGER_CHECKS, ids=lambda check: check.__name__)
+def test_store_keeps_promise(check: Check, redis_url: str) -> None:
+    check(opener(redis_url))
+
+
+def test_all_checks_run_on_one_ledger(redis_url: str) -> None:
+    opened = opener(redis_url)
+    for check in reversed(ALL_LEDGER_CHECKS):
+        check(opened)
+    with opened() as ledger:
+        assert ledger.verify() == []
+
+
+class Awaited:
+    """The asynchronous ledger behind the synchronous promises; what it leaves out comes from the other one."""
+
+    def __init__(self, runner: asyncio.Runner, ledger: Any, other: RedisLedger) -> None:
+        self._runner, self._ledger, self._other = runner, ledger, other
+
+    def __getattr__(self, name: str) -> Any:
+        if not hasattr(self._ledger, name):
+            return getattr(self._other, name)
+        return lambda *arguments: self._runner.run(getattr(self._ledger, name)(*arguments))
+
+    def unpublished(self) -> Iterator[tuple[str, bytes]]:
+        pages = self._ledger.unpublished()
+        while (one := self._runner.run(anext(pages, None))) is not None:
+            yield one
+
+
+@contextmanager
+def open_awaited(url: str, prefix: str) -> Iterator[Ledger]:
+    with asyncio.Runner() as runner, open_redis_ledger(url, prefix=prefix) as other:
+        ledger = runner.run(open_async_redis_ledger(url, prefix=prefix))
+        try:
+            yield Awaited(runner, ledger, other)  # type: ignore[misc]
+        finally:
+            runner.run(ledger.close())
+
+
+@pytest.mark.parametrize("check", ALL_LEDGER_CHECKS, ids=lambda check: check.__name__)
+def test_asynchronous_twin_keeps_promise(check: Check, redis_url: str) -> None:
+    check(partial(open_awaited, redis_url, f"{{udp-{uuid4()}}}"))
+
+
+def test_tasks_that_await_at_once_see_one_ledger(redis_url: str) -> None:
+    async def main() -> None:
+        async with await open_async_redis_ledger(redis_url, prefix=f"{{udp-{uuid4()}}}", id_file=None) as ledger:
+            await ledger.bind("key")
+            assert ledger.ledger_id
+            fenced = ledger.fenced(Fence("shard", await ledger.take_epoch("shard")))
+            asked = [fenced.admit("p", 10, [b"x"], [ask(f"hat-{i % 5}", [3])]) for i in range(50)]
+            verdicts = [verdict.charged.tolist() for (verdict,) in await asyncio.gather(*asked)]
+            assert verdicts[:5] * 10 == verdicts
+            assert sorted(map(sum, verdicts[:5])) == [0, 0, 3, 3, 3]
+
+    asyncio.run(main())
+
+
+def test_answers_are_those_of_the_ledger_in_memory(redis_url: str) -> None:
+    """Any sequence of calls, with few ids, plates and periods so that repeats and empty budgets are many."""
+    choose = random.Random(11)
+    plates = [bytes([letter]) * 16 for letter in b"abcdef"]
+    model = MemoryLedger()
+    with opener(redis_url)() as ledger:
+        for _ in range(300):
+            members = choose.sample(range(6), choose.randint(0, 6))
+            one = ask(
+                f"hat-{choose.randrange(60)}",
+                [choose.randint(1, 9) for _ in members],
+                members,
+                choose.randint(0, 3),
+                choose.randbytes(3),
+            )
+            call = (f"period-{choose.randrange(3)}", choose.choice((0, 20, 40)), plates, [one])
+            assert _plain(ledger.admit(*call)) == _plain(model.admit(*call))
+            if choose.random() < 0.5:
+                payload = choose.randbytes(choose.randint(0, 3))
+                assert ledger.record([(one.release_id, payload)]) == model.record([(one.release_id, payload)])
+            if choose.random() < 0.3:
+                for each in (ledger, model):
+                    each.published([one.release_id, "nobody"])
+        assert list(ledger.unpublished()) == list(model.unpublished())
+        assert [_entry(one) for one in ledger.entries()] == [_entry(one) for one in model.entries()]
+        assert [ledger.spent(plate) for plate in plates] == [model.spent(plate) for plate in plates]
+        assert ledger.verify() == []
+
+
+def _plain(verdicts: list[Any]) -> list[Any]:
+    return [(verdict.charged.tolist(), verdict.terms) for verdict in verdicts]
+
+
+def _entry(one: Any) -> Any:
+    return (one.release_id, one.period, one.budget, one.plates, one.charged.tolist(), one.payload, one.published)
+
+
+# The checks can tell: each change of a script breaks one promise.
+
+BROKEN: list[tuple[str, str, str, Check]] = [
+    ("record", "redis.call('SETNX', KEYS[3 + 2 * i]", "redis.call('SETNX', 'x' .. i", checks.check_first_record_stands),
+    (
+        "record",
+        "local payload = redis.call('GET', KEYS[3 + 2 * i])",
+        "redis.call('DEL', KEYS[3 + 2 * i]) local payload",  # the last writer wins
+        checks.check_concurrent_writers,
+    ),
+    ("record", "redis.call('EXISTS', KEYS[2 + 2 * i]) == 0", "false", checks.check_record_needs_admission),
+    (
+        "record",
+        "redis.call('ZADD', KEYS[3], redis.call('INCR', KEYS[2]), ARGV[2 + 2 * i])",
+        "",
+        checks.check_unpublished_then_published,
+    ),
+    ("record", "redis.call('INCR', KEYS[2])", "1", checks.check_unpublished_then_published),
+    ("admit", "if known then return {'known', known} end", "", checks.check_repeat_is_remembered),
+    ("admit", "if known then return {'known', known} end", "", checks.check_concurrent_writers),
+    (
+        "admit",
+        "if known then return {'known', known} end",  # charges again, and answers what it answered before
+        "if known then redis.call('HSET', KEYS[4], string.sub(ARGV[9], 1, 9), struct.pack('<i8i8', 9, 2)) "
+        "return {'known', known} end",
+        checks.check_balances_equal_entries,
+    ),
+    ("admit", "charge <= budget - spent", "true", checks.check_never_over_budget),
+    ("admit", "charge <= budget - spent", "charge <= budget", checks.check_never_over_budget),
+    ("admit", "charge <= budget - spent", "charge < budget - spent", checks.check_never_over_budget),
+    ("admit", "if written / 2 < least then", "if false then", checks.check_min_admitted_charges_nobody),
+    ("admit", "redis.call('RPUSH', KEYS[2], release_id)", "", checks.check_survives_reopen),
+    ("admit", "spent + charge, times + 1", "spent + charge, times", checks.check_balances_equal_entries),
+    ("admit", "spent + charge, times + 1", "charge, times + 1", checks.check_admit_charges_once),
+]
+
+
+@pytest.mark.parametrize(("script", "part", "change", "check"), BROKEN)
+def test_checks_catch_a_broken_script(
+    script: str, part: str, change: str, check: Check, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _change_script(monkeypatch, script, part, change)
+    with pytest.raises(CheckFailed):
+        check(opener(redis_url))
+
+
+def test_a_harmless_change_is_not_caught(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the others are caught for what they break. This one reads and writes plate by plate."""
+    _change_script(monkeypatch, "admit", "local CHUNK = 1000", "local CHUNK = 2")
+    for check in ALL_LEDGER_CHECKS:
+        check(opener(redis_url))
+
+
+def _change_script(monkeypatch: pytest.MonkeyPatch, script: str, part: str, change: str) -> None:
+    sound = redis_steps.load_scripts()
+    assert sound[script].text.count(part) == 1
+    changed = redis_steps.scripts_of({script: sound[script].text.replace(part, change)})
+    monkeypatch.setattr(redis_ledger, "load_scripts", lambda: {**sound, **changed})
+
+
+# Kills.
+
+
+def test_what_was_answered_survives_kills_of_the_server(redis_server: RunningRedis) -> None:
+    """Six kills while four writers go on; they wait for the server, and nothing they were told is ever taken back."""
+    told: dict[tuple[str, str], Any] = {}
+    counted, stop = threading.Condition(), threading.Event()
+    failures: list[BaseException] = []
+
+    def write(writer: int) -> None:
+        with open_redis_ledger(redis_server.url) as ledger:
+            step = 0
+            while not stop.is_set():
+                answers = _write_step(ledger, writer, step := step + 1)
+                with counted:
+                    told.update(answers)
+                    counted.notify_all()
+
+    def guarded(writer: int) -> None:
+        try:
+            write(writer)
+        except BaseException as error:  # noqa: BLE001 - shown by the test
+            failures.append(error)
+            with counted:
+                counted.notify_all()
+
+    writers = [threading.Thread(target=guarded, args=(number,)) for number in range(4)]
+    for thread in writers:
+        thread.start()
+    choose = random.Random(6)
+    try:
+        for _ in range(6):
+            goal = len(told) + choose.randint(1, 120)
+            with counted:
+                assert counted.wait_for(lambda goal=goal: failures or len(told) >= goal, WAIT_SECONDS)
+            redis_server.kill()
+            redis_server.restart()
+    finally:
+        stop.set()
+        for thread in writers:
+            thread.join(WAIT_SECONDS)
+    assert failures == []
+    _expect_remembered(redis_server.url, told)
+
+
+KILL_PLATES = [f"plate-{i}".encode() for i in range(8)]
+
+
+def _write_step(ledger: RedisLedger, writer: int, step: int) -> dict[tuple[str, str], Any]:
+    choose = random.Random(f"{writer}/{step}")
+    shared = f"shared/{step // 3}"  # everybody asks for these too
+    asked = []
+    for name in (f"{writer}/{step}/0", f"{writer}/{step}/1", shared):
+        members = choose.sample(range(8), choose.randint(1, 8))
+        asked.append(ask(name, [choose.randint(1, 9) for _ in members], members, 2, f"{writer}".encode()))
+    ledger.admit("kills", 4000, KILL_PLATES, asked)
+    names = [one.release_id for one in asked]
+    everybody = [ask(name, [1] * 8) for name in names]
+    verdicts = ledger.admit("kills", 4000, KILL_PLATES, everybody)
+    payloads = ledger.record([(name, f"{name} by {writer}".encode()) for name in names])
+    answers: dict[tuple[str, str], Any] = {}
+    for name, verdict, payload in zip(names, verdicts, payloads, strict=True):
+        answers["verdict", name] = (verdict.charged.tolist(), verdict.terms)
+        answers["payload", name] = payload
+    return answers
+
+
+def _expect_remembered(url: str, told: dict[tuple[str, str], Any]) -> None:
+    names = sorted({name for _, name in told})
+    with open_redis_ledger(url) as ledger:
+        assert ledger.verify() == []
+        verdicts = ledger.admit("kills", 10**9, KILL_PLATES, [ask(name, [1] * 8) for name in names])
+        assert _plain(verdicts) == [told["verdict", name] for name in names]
+        assert ledger.standing(names) == [told["payload", name] for name in names]
+        assert ledger.verify() == []
+
+
+def test_what_went_unanswered_is_asked_again_and_charged_once(
+    redis_server: RunningRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that stands still gets the same HATs several times, and carries all of them out when it goes on."""
+    monkeypatch.setitem(redis_wire._OPTIONS, "socket_timeout", 0.2)
+    with open_redis_ledger(redis_server.url) as ledger:
+        redis_server.pause()
+        threading.Timer(1.0, redis_server.resume).start()
+        verdicts = ledger.admit("p", 10, [b"x"], [ask(f"hat-{i}", [3]) for i in range(5)])
+        assert [verdict.charged.tolist() for verdict in verdicts] == [[3], [3], [3], [0], [0]]
+        assert ledger.balances("p", [b"x"]).charges.tolist() == [3]
+        assert ledger.verify() == []
+
+
+def test_a_server_that_stays_away_is_named(redis_server: RunningRedis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis_steps.exchange, "__defaults__", ((0.01, 0.01),))
+    with open_redis_ledger(redis_server.url) as ledger:
+        redis_server.kill()
+        with pytest.raises(DependencyUnavailable, match=f"127.0.0.1:{redis_server.port} cannot be used"):
+            ledger.admit("p", 10, [b"x"], [ask("hat", [3])])
+        redis_server.restart()
+        assert ledger.admit("p", 10, [b"x"], [ask("hat", [3])])[0].admitted.all()
+    redis_server.kill()
+    with pytest.raises(DependencyUnavailable) as raised:
+        open_redis_ledger(redis_server.url.replace("redis://", "redis://user:secret@"))
+    assert "secret" not in str(raised.value)
+
+
+def test_a_full_memory_charges_nobody(redis_server: RunningRedis) -> None:
+    with open_redis_ledger(redis_server.url) as ledger, client_of(redis_server.url) as client:
+        client.config_set("maxmemory", 1)
+        with pytest.raises(DependencyUnavailable, match="memory"):
+            ledger.admit("p", 10, [b"x"], [ask("hat", [3])])
+        client.config_set("maxmemory", 0)
+        assert ledger.balances("p", [b"x"]).spent.tolist() == [0]
+        assert list(ledger.entries()) == []
+
+
+# Scripts.
+
+
+def test_forgotten_scripts_are_loaded_again(redis_server: RunningRedis) -> None:
+    with open_redis_ledger(redis_server.url) as ledger, client_of(redis_server.url) as client:
+        for step in range(3):
+            client.script_flush()
+            hats = [ask(f"hat-{step}-{i}", [1]) for i in range(3)]
+            assert all(v.admitted.all() for v in ledger.admit("p", 10, [b"x"], hats))
+            client.script_flush()
+            assert ledger.record([(f"hat-{step}-0", b"payload")]) == [b"payload"]
+        assert ledger.verify() == []
+
+
+def test_scripts_come_with_the_package() -> None:
+    assert set(redis_steps.load_scripts()) == set(redis_steps.SCRIPTS)
+
+
+def test_large_hats_and_slots_fit_into_one_script(redis_url: str) -> None:
+    """More members than Lua's stack holds; all payloads of a city's slot, all or nothing."""
+    members = redis_calls.MEMBERS_MAX
+    plates = [f"{i:016d}".encode() for i in range(members + 1)]
+    charges = np.arange(1, members + 1).tolist()
+    with opener(redis_url)() as ledger:
+        (verdict,) = ledger.admit("p", 9_000, plates, [ask("large", charges, min_admitted=9_000)])
+        assert verdict.charged.tolist() == charges[:9_000] + [0] * (members - 9_000)
+        (verdict,) = ledger.admit("p", 9_000, plates, [ask("large", [1] * members)])
+        assert verdict.charged.tolist() == charges[:9_000] + [0] * (members - 9_000)
+        with pytest.raises(ValueError, match=f"at most {members} members"):
+            ledger.admit("p", 9_000, plates, [ask("too large", [1] * (members + 1))])
+        names = [f"hat-{i}" for i in range(3_000)]
+        ledger.admit("p", 9_000, plates, [ask(name, []) for name in names])
+        slot = [(name, name.encode() * 200) for name in names]
+        with pytest.raises(PrivacyRefused, match="'never'"):
+            ledger.record([*slot, ("never", b"")])
+        assert ledger.standing(names) == [None] * 3_000
+        assert ledger.record(slot) == [payload for _, payload in slot]
+        with pytest.raises(ValueError, match="releases in a call"):
+            ledger.record([("hat", b"")] * (redis_calls.RELEASES_MAX + 1))
+        assert ledger.verify() == []
+
+
+# Fencing.
+
+
+def test_a_worker_that_was_replaced_is_fenced(redis_url: str) -> None:
+    with opener(redis_url)() as ledger:
+        paused = ledger.fenced(Fence("shard-7", ledger.take_epoch("shard-7")))
+        before = _plain(paused.admit("p", 10, [b"x"], [ask("before", [3]), ask("kept", [1])]))
+        paused.record([("kept", b"kept")])
+        successor = ledger.fenced(Fence("shard-7", ledger.take_epoch("shard-7")))
+        with pytest.raises(Fenced, match="shard-7 since epoch 1"):
+            paused.admit("p", 10, [b"x"], [ask("after", [3])])
+        with pytest.raises(Fenced):
+            paused.record([("kept", b"again"), ("before", b"late")])
+        assert ledger.standing(["before"]) == [None]
+        assert ledger.balances("p", [b"x"]).spent.tolist() == [4]
+        # What stands may be read by anybody.
+        assert _plain(paused.admit("p", 10, [b"x"], [ask("before", [9]), ask("kept", [9])])) == before
+        assert paused.record([("kept", b"again")]) == [b"kept"]
+        assert successor.admit("p", 10, [b"x"], [ask("after", [3])])[0].admitted.all()
+        assert successor.record([("before", b"new")]) == [b"new"]
+        other = ledger.fenced(Fence("shard-8", ledger.take_epoch("shard-8")))
+        assert other.admit("p", 10, [b"x"], [ask("elsewhere", [1])])[0].admitted.all()
+
+
+def test_epochs_taken_at_once_differ(redis_url: str) -> None:
+    opened = opener(redis_url)
+    epochs: list[int] = []
+
+    def take() -> None:
+        with opened() as ledger:
+            epochs.append(ledger.take_epoch("shard"))
+
+    threads = [threading.Thread(target=take) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_SECONDS)
+    assert sorted(epochs) == list(range(1, 21))
+
+
+def test_a_ledger_that_forgot_our_epoch_has_lost_writes(redis_url: str) -> None:
+    """As a promoted replica would that never got the last ones."""
+    opened = opener(redis_url)
+    with opened() as ledger, client_of(redis_url) as client:
+        ledger.take_epoch("shard")
+        held = ledger.fenced(Fence("shard", ledger.take_epoch("shard")))
+        client.hset(f"{opened.keywords['prefix']}:meta", "epoch:shard", 1)  # type: ignore[attr-defined]
+        with pytest.raises(PrivacyRefused, match="the ledger has lost writes") as raised:
+            held.admit("p", 10, [b"x"], [ask("hat", [3])])
+        assert not isinstance(raised.value, Fenced)
+
+
+# A ledger that is not there any more.
+
+
+def test_a_wiped_ledger_stops_everything(redis_server: RunningRedis, tmp_path: Path) -> None:
+    id_file = tmp_path / "plate.key.ledger-id"
+    with open_redis_ledger(redis_server.url, id_file=id_file) as ledger, client_of(redis_server.url) as client:
+        ledger.admit("p", 10, [b"x"], [ask("hat", [3])])
+        client.flushall()
+        calls: list[Callable[[], object]] = [
+            lambda: ledger.admit("p", 10, [b"x"], [ask("hat", [3])]),
+            lambda: ledger.record([("hat", b"")]),
+            lambda: ledger.take_epoch("shard"),
+            lambda: ledger.bind("key"),
+            ledger.verify,
+            lambda: open_redis_ledger(redis_server.url, id_file=id_file),
+        ]
+        for call in calls:
+            with pytest.raises(PrivacyRefused, match="it has been wiped"):
+                call()
+        assert client.keys() == []
+        with open_redis_ledger(redis_server.url) as another:  # somebody who never knew the old one
+            another.admit("p", 10, [b"x"], [ask("hat", [3])])
+        for call in calls:
+            with pytest.raises(PrivacyRefused, match=f"expected the ledger {ledger.ledger_id}"):
+                call()
+
+
+def test_a_flush_between_the_hats_of_a_slot_stops_the_rest(redis_server: RunningRedis) -> None:
+    with open_redis_ledger(redis_server.url) as ledger, client_of(redis_server.url) as client:
+        original = redis_calls.Calls._admit
+
+        def flushing(self: Any, *arguments: Any) -> Any:
+            flushes = arguments[2].release_id == "hat-1"
+            return ("FLUSHALL",) if flushes else original(self, *arguments)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(redis_calls.Calls, "_admit", flushing)
+            patch.setattr(redis_calls.Calls, "_run", lambda self, *commands: self._exchange(commands))
+            replies = ledger._wire.drive(
+                ledger._calls._run(*(ledger._calls._admit("p", 10, ask(f"hat-{i}", [3]), b"x") for i in range(4)))
+            )
+        assert [reply[0] for reply in replies if isinstance(reply, list)] == [b"new", b"gone", b"gone"]
+        assert client.keys() == []
+
+
+def test_the_ledger_known_beside_the_key_is_found_again(redis_url: str, tmp_path: Path) -> None:
+    opened = partial(opener(redis_url), id_file=tmp_path / "id")
+    with opened() as ledger:
+        first = ledger.ledger_id
+    assert (tmp_path / "id").read_text() == f"{first}\n"
+    with opened() as ledger:
+        assert ledger.ledger_id == first == ledger.meta()["ledger_id"]
+    with pytest.raises(PrivacyRefused, match="wiped"):
+        open_redis_ledger(redis_url, prefix=f"{{udp-{uuid4()}}}", id_file=tmp_path / "id")
+    (tmp_path / "id").write_text("")
+    with pytest.raises(PrivacyRefused, match="empty file"):
+        opened()
+    with pytest.raises(DependencyUnavailable, match="cannot be written"):
+        opener(redis_url)(id_file=tmp_path / "nowhere" / "id")  # type: ignore[call-arg]
+
+
+def test_lost_marks_and_lost_balances_are_refused(redis_url: str) -> None:
+    opened = opener(redis_url)
+    prefix = opened.keywords["prefix"]  # type: ignore[attr-defined]
+    with client_of(redis_url) as client:
+        with opened() as ledger:
+            ledger.admit("p", 10, [b"x"], [ask("hat", [3])])
+            client.delete(f"{prefix}:balance:p")
+            with pytest.raises(PrivacyRefused, match="balances of p are gone"):
+                ledger.admit("p", 10, [b"x"], [ask("hat-2", [3])])
+            assert ledger.admit("q", 10, [b"x"], [ask("hat-3", [3])])[0].admitted.all()
+        client.delete(f"{prefix}:meta")
+        with pytest.raises(PrivacyRefused, match="got only its data"):
+            opened()
+        client.hset(f"{prefix}:meta", mapping={"ledger_id": "5eed", "schema": "2"})
+        with pytest.raises(PrivacyRefused, match="expected schema 1"):
+            opened()
+
+
+def test_another_plate_key_is_refused(redis_url: str) -> None:
+    opened = opener(redis_url)
+    with opened() as ledger:
+        assert ledger.meta() == {"schema": "1", "ledger_id": ledger.ledger_id}
+        ledger.bind("a" * 32)
+    with opened() as ledger:
+        ledger.bind("a" * 32)
+        with pytest.raises(PrivacyRefused, match="restore the key file"):
+            ledger.bind("b" * 32)
+        assert ledger.meta()["key_fingerprint"] == "a" * 32
+
+
+@pytest.mark.parametrize(
+    ("tamper", "sentence"),
+    [
+        (lambda client, p: client.hset(f"{p}:balance:p", "x", bytes(16)), "expected 3 spent in 1 charges, got 0 in 0"),
+        (lambda client, p: client.delete(f"{p}:balance:p"), "expected 3 spent in 1 charges, got 0 in 0"),
+        (lambda client, p: client.srem(f"{p}:periods", "p"), "expected 3 spent in 1 charges, got 0 in 0"),
+        (lambda client, p: client.delete(f"{p}:admission:hat"), "hat: admitted, but its admission is gone"),
+        (lambda client, p: client.delete(f"{p}:order"), "expected 0 spent in 0 charges, got 3 in 1"),
+        (lambda client, p: client.set(f"{p}:release:drawn", ""), "drawn: released, but never admitted"),
+    ],
+)
+def test_verify_names_what_does_not_add_up(tamper: Callable[[Any, str], object], sentence: str, redis_url: str) -> None:
+    opened = opener(redis_url)
+    with opened() as ledger, client_of(redis_url) as client:
+        ledger.admit("p", 10, [b"x"], [ask("hat", [3])])
+        ledger.record([("hat", b"")])
+        assert ledger.verify() == []
+        tamper(client, opened.keywords["prefix"])  # type: ignore[attr-defined]
+        assert any(sentence in found for found in ledger.verify())
+
+
+def test_verify_holds_while_others_write(redis_url: str) -> None:
+    opened = opener(redis_url)
+    stop = threading.Event()
+
+    def write() -> None:
+        with opened() as ledger:
+            for step in range(10_000):
+                if stop.is_set():
+                    return
+                hats = [ask(f"hat-{step}-{i}", [1, 1]) for i in range(20)]
+                ledger.admit(f"p-{step % 7}", 10**9, [b"x", b"y"], hats)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        with opened() as ledger:
+            assert [ledger.verify() for _ in range(5)] == [[]] * 5
+    finally:
+        stop.set()
+        writer.join(WAIT_SECONDS)
+
+
+# Settings.
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("appendonly", "no"),
+        ("appendfsync", "everysec"),
+        ("appendfsync", "no"),
+        ("no-appendfsync-on-rewrite", "yes"),
+        ("maxmemory-policy", "allkeys-lru"),
+        ("maxmemory-policy", "volatile-ttl"),
+    ],
+)
+def test_a_server_that_forgets_is_refused(
+    setting: str, value: str, redis_server: RunningRedis, caplog: pytest.LogCaptureFixture
+) -> None:
+    with client_of(redis_server.url) as client:
+        client.config_set(setting, value)
+        with pytest.raises(PrivacyRefused, match=f"{setting} {value} where .*--allow-volatile-ledger") as raised:
+            open_redis_ledger(redis_server.url)
+        assert str(raised.value).count(" where ") == 1
+        assert client.keys() == []
+        with caplog.at_level(logging.WARNING), open_redis_ledger(redis_server.url, allow_volatile=True):
+            assert f"{setting} {value}" in caplog.text
+            assert "budget that plates get again" in caplog.text
+
+
+def test_a_server_that_hides_its_settings_is_refused(tmp_path: Path) -> None:
+    hiding = start_redis(tmp_path, more='rename-command CONFIG ""\nrequirepass hush\n')
+    try:
+        url = hiding.url.replace("redis://", "redis://:hush@")
+        with pytest.raises(PrivacyRefused, match=r"does not tell its settings[\s\S]*--allow-volatile-ledger"):
+            open_redis_ledger(url)
+        with open_redis_ledger(url, allow_volatile=True) as ledger:
+            assert ledger.admit("p", 10, [b"x"], [ask("hat", [3])])[0].admitted.all()
+        for wrong in (hiding.url, hiding.url.replace("redis://", "redis://:guess@")):
+            with pytest.raises(DependencyUnavailable):
+                open_redis_ledger(wrong)
+    finally:
+        hiding.stop()
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1", "redis", "unix+cluster:///socket", ""])
+def test_other_urls_are_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"ledger\.url"):
+        open_redis_ledger(url)
+
+
+@pytest.mark.parametrize("prefix", ["udp", "{}", "{udp}{other}", "{u dp}", ""])
+def test_a_prefix_without_one_hash_tag_is_refused(prefix: str) -> None:
+    with pytest.raises(ConfigError, match="hash tag"):
+        open_redis_ledger("redis://127.0.0.1", prefix=prefix)
+
+
+# Replicas.
+
+
+def test_nothing_is_answered_before_a_replica_has_it(
+    redis_server: RunningRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_steps.Route, "__init__", _impatient(redis_steps.Route.__init__))
+    replica = start_redis(tmp_path, more=f"replicaof 127.0.0.1 {redis_server.port}\n")
+    try:
+        _wait_for_replica(redis_server.url)
+        with open_redis_ledger(redis_server.url, replicas=1) as ledger:
+            assert ledger.admit("p", 10, [b"x"], [ask("before", [3])])[0].admitted.all()
+            with client_of(replica.url) as client:
+                assert client.lrange("{udp}:order", 0, -1) == [b"before"]
+            monkeypatch.setattr(redis_steps.exchange, "__defaults__", ((0.01,),))
+            replica.pause()
+            for _ in range(2):  # a repeat too waits until its answer is safe
+                with pytest.raises(DependencyUnavailable, match="expected 1 replicas"):
+                    ledger.admit("p", 10, [b"x"], [ask("after", [3])])
+            replica.resume()
+            monkeypatch.setattr(redis_steps.exchange, "__defaults__", (redis_steps.PAUSES_S,))
+            assert ledger.admit("p", 10, [b"x"], [ask("after", [9])])[0].charged.tolist() == [3]
+        with pytest.raises(DependencyUnavailable, match="read only replica"):
+            monkeypatch.setattr(redis_steps, "OPENING_PAUSES_S", ())
+            open_redis_ledger(replica.url, prefix="{other}")
+    finally:
+        replica.stop()
+
+
+def _impatient(init: Callable[..., None]) -> Callable[..., None]:
+    return lambda *arguments, **named: init(*arguments, **{"replicas_timeout_ms": 100, **named})
+
+
+def _wait_for_replica(url: str) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    with client_of(url) as client:
+        while not (client.info("replication").get("slave0") or {}).get("state") == "online":
+            assert time.monotonic() < deadline
+            time.sleep(0.02)

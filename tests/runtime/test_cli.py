@@ -1,0 +1,151 @@
+"""The command line as a user meets it: real processes, their output, and their exit status."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+
+import pytest
+
+from tests.runtime.harness import fleet_log
+from udp_stream import release
+
+UDP_STREAM = [sys.executable, "-m", "udp_stream.adapters.cli"]
+FLAGS = ["--set", "hat.slot=15m", "--set", "hat.resolution=7", "--set", "release.min_plates=4"]
+
+
+def run(*arguments, cwd, stdin=None, **environment):
+    return subprocess.run(
+        [*UDP_STREAM, *map(str, arguments)], cwd=cwd, input=stdin, capture_output=True, timeout=40,
+        env={**os.environ, "NO_COLOR": "1", **environment},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def log(tmp_path):
+    path = tmp_path / "pings.ndjson"
+    path.write_bytes(b"\n".join(fleet_log(hours=0.6)) + b"\n")
+    return path
+
+
+def test_replay_writes_data_to_stdout_and_the_summary_to_stderr(log, tmp_path):
+    first = run("replay", log, *FLAGS, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    records = [release.decode(line) for line in first.stdout.splitlines()]
+    assert {record.status for record in records} == {"released", "withheld_few_plates"}
+    said = " ".join(first.stderr.decode().split())
+    assert "refused: wrong_type" in said and "city-wide mean" in said and "Not protected" in said
+    again = run("replay", log, *FLAGS, cwd=tmp_path)
+    assert again.stdout == first.stdout
+    assert (tmp_path / "udp-stream.ledger").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "udp-stream.ledger.key").stat().st_mode & 0o777 == 0o600
+
+
+def test_replay_reads_stdin_and_writes_files(log, tmp_path):
+    done = run("replay", "-", *FLAGS, "--out", "out.ndjson", "--rejected", "no.ndjson", "--ledger", "l", cwd=tmp_path,
+               stdin=log.read_bytes())  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert all(release.decode(line) for line in (tmp_path / "out.ndjson").read_bytes().splitlines())
+    rejected = [json.loads(line) for line in (tmp_path / "no.ndjson").read_text().splitlines()]
+    originals = set(fleet_log(hours=0.6))
+    assert rejected and all({"reason", "path"} <= set(line) for line in rejected)
+    assert all(line["message"].encode() in originals for line in rejected if "message" in line)
+
+
+def test_ledger_verbs_look_into_what_replay_spent(log, tmp_path):
+    run("replay", log, *FLAGS, "--ledger", "l", "--out", "out", cwd=tmp_path)
+    plate = json.loads(fleet_log(clean=True)[0])["license_plate"]
+    show = run("ledger", "show", plate, "--ledger", "l", cwd=tmp_path)
+    assert show.returncode == 0 and b"1d from 2024-01-08T00:00:00+05:30\tspent " in show.stdout
+    verify = run("ledger", "verify", "--ledger", "l", cwd=tmp_path)
+    assert verify.returncode == 0 and b"every balance is the sum of its charges" in verify.stdout
+    export = json.loads(run("ledger", "export", "--ledger", "l", cwd=tmp_path).stdout)
+    periods = export["privacy"]["privacy_loss"]["periods"]
+    assert (
+        0 < periods[0]["epsilon_max_over_plates"] <= export["privacy"]["privacy_loss"]["privacy_parameters"]["epsilon"]
+    )
+    assert plate not in json.dumps(export)
+
+
+def test_a_ledger_that_was_tampered_with_fails_verification(log, tmp_path):
+    run("replay", log, *FLAGS, "--ledger", "l", "--out", "out", cwd=tmp_path)
+    with closing(sqlite3.connect(tmp_path / "l")) as connection, connection:
+        connection.execute("UPDATE balances SET spent = spent - 1")
+    verify = run("ledger", "verify", "--ledger", "l", cwd=tmp_path)
+    assert verify.returncode == 5 and b"contradicts itself" in verify.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["replay"], 2, b"required"),
+        (["replay", "missing.ndjson"], 2, b"missing.ndjson cannot be read"),
+        (["replay", "vehicles.pb"], 2, b"GTFS"),
+        (["replay", "pings.ndjson", "--out", "no/such/dir"], 2, b"cannot be written"),
+        (["replay", "pings.ndjson", "--set", "budget.epsilom=1"], 3, b"did you mean budget.epsilon?"),
+        (["replay", "pings.ndjson", "--ledger", "no/such/dir/l"], 4, b"directory"),
+        (["replay", "pings.ndjson", "--ledger", "pings.ndjson"], 5, b"another kind of file"),
+        (["ledger", "show", "X", "--ledger", "none"], 2, b"no ledger there"),
+        (["demo", "--headless", "--slots", "0"], 2, b">= 1"),
+        (["frobnicate"], 2, b"invalid choice"),
+    ],
+)
+def test_every_kind_of_trouble_has_its_exit_status_and_a_sentence(arguments, status, said, log, tmp_path):
+    done = run(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (status, b""), done.stderr
+    assert said in done.stderr and b"Traceback" not in done.stderr
+
+
+def test_another_key_for_the_same_ledger_is_refused(log, tmp_path):
+    run("replay", log, *FLAGS, "--ledger", "l", "--out", "out", cwd=tmp_path)
+    (tmp_path / "l.key").unlink()
+    done = run("replay", log, *FLAGS, "--ledger", "l", "--out", "out", cwd=tmp_path)
+    assert done.returncode == 5 and b"key" in done.stderr
+
+
+def test_sigterm_drains_and_a_later_run_finishes_the_work(tmp_path):
+    """Slots that are still open stay unreleased: nobody can tell whether they are complete."""
+    path = tmp_path / "pings.ndjson"
+    path.write_bytes(b"\n".join(fleet_log()) + b"\n")
+    whole = run("replay", path, *FLAGS, "--ledger", "l", cwd=tmp_path)
+    slow = subprocess.Popen(
+        [*UDP_STREAM, "replay", "-", *FLAGS, "--ledger", "l2", "--out", "part"], cwd=tmp_path, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert slow.stdin is not None
+    slow.stdin.write(b"".join(lines[: len(lines) // 2]))
+    slow.stdin.flush()
+    time.sleep(1.0)
+    slow.send_signal(signal.SIGTERM)
+    _, err = slow.communicate(timeout=30)
+    assert slow.returncode == 0, err
+    rest = run("replay", path, *FLAGS, "--ledger", "l2", cwd=tmp_path)
+    ids = [release.decode(line).release_id for line in whole.stdout.splitlines()]
+    assert [release.decode(line).release_id for line in rest.stdout.splitlines()] == ids
+    assert set((tmp_path / "part").read_bytes().splitlines()) < set(rest.stdout.splitlines())
+    assert (tmp_path / "part").stat().st_size > 0
+
+
+def test_demo_runs_without_services_or_files(tmp_path):
+    done = run("demo", "--headless", "--slots", 1, "--buses", 60, "--set", "hat.slot=1h", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert b"private mean" in done.stdout and b"released" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_plan_says_what_a_configuration_buys_and_whether_a_guess_is_better(tmp_path):
+    poor = run("plan", "--plates", 20, "--hats-per-period", 80, "--set", "hat.resolution=7", cwd=tmp_path).stdout
+    assert b"buys less than that guess" in b" ".join(poor.split())
+    good = run("plan", "--plates", 150, "--set", "release.cdf_epsilon=0.5", cwd=tmp_path).stdout
+    assert b"tell more than that guess" in b" ".join(good.split())
+    assert b"array-averaging" in good
+
+
+def test_help_has_examples(tmp_path):
+    done = run("replay", "--help", cwd=tmp_path)
+    assert done.returncode == 0 and b"examples:" in done.stdout

@@ -1,0 +1,265 @@
+"""Children are guarded, stopped in bounded time and waited for; answers of anything are read without a crash."""
+
+import argparse
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from io import BytesIO
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from udp_stream.adapters import services_process as processes
+from udp_stream.adapters import services_redis
+from udp_stream.adapters.commands import services as verb
+from udp_stream.adapters.services import _alone_in
+from udp_stream.adapters.services_kafka import cluster_id_at, random_cluster_id
+from udp_stream.adapters.services_process import PortTaken, Program, Running, launch
+from udp_stream.adapters.settings import Settings
+from udp_stream.errors import DependencyUnavailable, UsageError
+
+SLEEPER = ("sleep", "600")
+STUBBORN = ("sh", "-c", "trap '' TERM; echo ready; exec sleep 600")  # what is ignored stays so
+WAIT_SECONDS = 20
+
+
+def program(folder: Path, *command: str, **more: object) -> Program:
+    """A service that has answered as soon as its log says so, or at once."""
+    return Program("Test", command, folder, lambda _: True, **more)
+
+
+def says_ready(folder: Path) -> bool:
+    return "ready" in (folder / processes.LOG).read_text()
+
+
+@contextmanager
+def running(started: Program) -> Iterator[Running]:
+    service = Running(started, launch(started))
+    try:
+        yield service
+    finally:
+        service.kill()
+
+
+def ends(process_id: int) -> bool:
+    try:
+        held = os.pidfd_open(process_id)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([held], [], [], WAIT_SECONDS)[0])
+    finally:
+        os.close(held)
+
+
+def test_a_service_and_its_guard_are_gone_after_stop(tmp_path: Path) -> None:
+    with running(program(tmp_path, *SLEEPER)) as service:
+        assert service.alive()
+        service.stop()
+        assert service.process.returncode == -signal.SIGTERM
+        assert service.child.guard.returncode == 0
+        service.stop()  # and once more, harmless
+
+
+def test_a_service_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
+    stubborn = Program("Test", STUBBORN, tmp_path, lambda _: says_ready(tmp_path), stop_seconds=0.2)
+    with running(stubborn) as service:
+        service.stop()
+        assert service.process.returncode == -signal.SIGKILL
+
+
+def test_a_paused_service_stops_in_good_order(tmp_path: Path) -> None:
+    with running(program(tmp_path, *SLEEPER)) as service:
+        service.pause()
+        service.stop()
+        assert service.process.returncode == -signal.SIGTERM
+
+
+def test_a_killed_service_keeps_its_folder_and_starts_again(tmp_path: Path) -> None:
+    with running(program(tmp_path, *SLEEPER, disposable=True)) as service:
+        before = service.process.pid
+        service.kill()
+        with pytest.raises(DependencyUnavailable, match="Test ended with status -9"):
+            service.fail_if_ended()
+        service.restart()
+        assert service.alive()
+        assert service.process.pid != before
+
+
+def test_a_service_that_ends_at_once_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
+    broken = Program("Test", ("sh", "-c", "echo no such luck; exit 3"), tmp_path, lambda _: False)
+    with pytest.raises(DependencyUnavailable, match=r"status 3 before it answered(?s:.*)no such luck"):
+        launch(broken)
+
+
+def test_a_service_that_never_answers_is_given_up_and_not_left_running(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def never(process_id: int) -> bool:
+        seen.append(process_id)
+        raise ConnectionRefusedError
+
+    with pytest.raises(DependencyUnavailable, match=r"did not answer within 0\.2 s"):
+        launch(Program("Test", SLEEPER, tmp_path, never, start_seconds=0.2))
+    assert ends(seen[0])
+
+
+def test_a_lost_port_is_tried_anew_elsewhere_and_not_for_ever(tmp_path: Path) -> None:
+    taken = Program("Test", ("sh", "-c", "echo bind: Address already in use; exit 1"), tmp_path, lambda _: False)
+    tried: list[int] = []
+
+    def start(ports: list[int]) -> Running:
+        tried.extend(ports)
+        return Running(taken, launch(taken))
+
+    with pytest.raises(PortTaken):
+        processes.on_free_ports(1, start)
+    assert len(tried) == processes.ATTEMPTS
+    assert processes.on_free_ports(2, lambda ports: len(set(ports))) == 2
+
+
+def test_ports_in_use_are_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as held:
+        (port,) = processes.free_ports(1)
+        held.bind((processes.HOST, port))
+        monkeypatch.setattr(processes, "PORTS", range(port, port + 1))
+        with pytest.raises(DependencyUnavailable, match="expected 1 free ports"):
+            processes.free_ports(1)
+
+
+PARENT = """
+import sys
+from pathlib import Path
+from udp_stream.adapters.services_process import Program, launch
+folder = Path(sys.argv[1])
+child = launch(Program("Test", ("sleep", "600"), folder, lambda _: True, disposable=True))
+print(child.pid, child.guard.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_no_child_and_no_folder_outlives_a_killed_parent(tmp_path: Path) -> None:
+    folder = tmp_path / "own"
+    folder.mkdir()
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", PARENT, str(folder)], text=True, **pipes) as parent:
+        child, guard = map(int, parent.stdout.readline().split())
+        parent.kill()
+        assert ends(child)
+        assert ends(guard)
+        assert not folder.exists()
+
+
+@contextmanager
+def answering(reply: bytes) -> Iterator[int]:
+    """The port of a server that gives this answer to the first request, and hangs up."""
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(2**16)
+            connection.sendall(reply)
+
+    with socket.create_server((processes.HOST, 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield listener.getsockname()[1]
+        thread.join(WAIT_SECONDS)
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+METADATA = (
+    struct.pack(">iii", 1, 0, 1)  # correlation id, throttled for, one broker:
+    + struct.pack(">ih9sih", 1, 9, b"127.0.0.1", 19092, -1)  # id, host, port, no rack
+    + struct.pack(">h4s", 4, b"abcd")
+    + struct.pack(">ii", 1, 0)  # controller, no topics
+)
+
+
+def test_a_broker_is_known_by_its_cluster_id() -> None:
+    with answering(framed(METADATA)) as port:
+        assert cluster_id_at(processes.HOST, port) == "abcd"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        framed(METADATA)[:-20],
+        framed(METADATA[:20]),
+        framed(METADATA[:12]),
+        framed(METADATA.replace(b"abcd", b"\xff\xfe\xff\xfe")),
+    ],
+)
+def test_what_is_no_broker_is_an_os_error_and_no_crash(reply: bytes) -> None:
+    with answering(reply) as port, pytest.raises(OSError):
+        cluster_id_at(processes.HOST, port)
+
+
+def test_cluster_ids_are_never_read_as_an_option() -> None:
+    made = {random_cluster_id() for _ in range(300)}
+    assert len(made) == 300
+    assert not any(cluster.startswith("-") for cluster in made)
+
+
+def test_redis_answers_are_read_and_its_errors_are_os_errors() -> None:
+    read = services_redis._read
+    assert read(BytesIO(b"+PONG\r\n")) == b"PONG"
+    assert read(BytesIO(b"$4\r\na\r\nb\r\n")) == b"a\r\nb"
+    with pytest.raises(OSError, match="LOADING"):
+        read(BytesIO(b"-LOADING the dataset\r\n"))
+    with pytest.raises(OSError, match="the connection ended"):
+        read(BytesIO(b""))
+
+
+def test_redis_is_as_durable_as_the_ledger_demands() -> None:
+    assert {"appendonly yes", "appendfsync always", "maxmemory-policy noeviction"} <= set(
+        services_redis.CONFIGURATION.splitlines()
+    )
+
+
+def test_a_folder_in_use_is_not_used_by_a_second(tmp_path: Path) -> None:
+    with _alone_in(tmp_path), pytest.raises(UsageError, match="in use"), _alone_in(tmp_path):
+        pass
+    with _alone_in(tmp_path):
+        pass
+
+
+class Interrupted:
+    """Services that answer until somebody presses Ctrl-C, or one of them ends."""
+
+    kafka, redis = SimpleNamespace(bootstrap="127.0.0.1:1"), SimpleNamespace(url="redis://127.0.0.1:2/0")
+
+    def __init__(self, end: BaseException) -> None:
+        self.end = end
+
+    def fail_if_ended(self) -> None:
+        raise self.end
+
+
+@pytest.mark.parametrize(
+    ("end", "outcome"),
+    [(KeyboardInterrupt(), nullcontext()), (DependencyUnavailable("ended"), pytest.raises(DependencyUnavailable))],
+)
+def test_the_verb_ends_well_on_interrupt_and_fails_with_a_service(
+    end: BaseException,
+    outcome: AbstractContextManager[object],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(verb, "both", lambda folder: nullcontext(Interrupted(end)))
+    with outcome:
+        verb.services(argparse.Namespace(folder=None), Settings())
+    assert capsys.readouterr().out == "KAFKA_BOOTSTRAP=127.0.0.1:1\nREDIS_URL=redis://127.0.0.1:2/0\n"

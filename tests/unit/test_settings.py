@@ -1,0 +1,138 @@
+"""Configuration: file, environment, flags; errors that name the key, the value and the rule."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from udp_stream.adapters.settings import Settings, known_keys, load
+from udp_stream.errors import ConfigError
+
+CONTRACT = """
+[hat]
+resolution = 7
+slot = "1h"
+timezone = "Asia/Kolkata"
+grace = "2m"
+[speed]
+max_kmh = 65
+unit = "kmh"
+reject_above_kmh = 200
+[budget]
+epsilon = 10.0
+period = "1d"
+accounting = "pure"
+delta = 1e-6
+[release]
+mean = "auto"
+grouping = "best-fit"
+mean_epsilon = 0.5
+variance_epsilon = 0.0
+cdf_epsilon = 0.5
+bins = "auto"
+min_plates = 2
+suppression = "off"
+[ledger]
+url = "sqlite:udp-stream.ledger"
+key_file = ""
+[kafka]
+bootstrap = "localhost:9092"
+prefix = ""
+group = "udp-stream"
+partitions = 8
+idle_timeout = "1m"
+"""
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "udp-stream.toml"
+    path.write_text(text)
+    return path
+
+
+def test_the_example_of_the_contract_is_valid_and_complete(tmp_path):
+    settings = load(written(tmp_path, CONTRACT), (), {})
+    assert (settings.hat.resolution, settings.release.mean_epsilon, settings.release.min_plates) == (7, 0.5, 2)
+    named = {f"{section}.{key}" for section, table in tomllib.loads(CONTRACT).items() for key in table}
+    assert named <= set(known_keys())
+
+
+def test_flag_over_environment_over_file_over_default(tmp_path):
+    path = written(tmp_path, "[hat]\nresolution = 8\nslot = '1h'\n[budget]\nepsilon = 3\n")
+    environment = {"UDP_STREAM_HAT__RESOLUTION": "9", "UDP_STREAM_BUDGET__EPSILON": "4", "PATH": "x"}
+    settings = load(path, ["hat.resolution=5"], environment)
+    assert (settings.hat.resolution, settings.budget.epsilon, settings.hat.slot) == (5, 4, "1h")
+    assert settings.release == Settings().release
+
+
+def test_flags_take_toml_values_and_plain_words():
+    settings = load(None, ["release.bins=[0, 0, 10, 65]", "release.mean=levy", 'release.cdf_epsilon="auto"'], {})
+    assert settings.policy.bins == (0, 0, 10, 65)
+    assert settings.policy.mean == "levy" and settings.policy.cdf_nano is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[hat]\nresolutoin = 7", "unknown key hat.resolutoin; did you mean hat.resolution?"),
+        ("[budget]\nslot = '1h'", "unknown key budget.slot; did you mean hat.slot?"),
+        ("[budgte]\nepsilon = 1", r"unknown section \[budgte\]; did you mean \[budget\]?"),
+        ("[hat]\nresolution = 16", "hat.resolution: .*<= 15"),
+        ("[hat]\nresolution = 'seven'", "hat.resolution: .*int.*str"),
+        ("[hat]\nslot = '7h'", "hat.slot: expected .* divides a day, or whole days, got '7h'"),
+        ("[hat]\nslot = 'soon'", "hat.slot: "),
+        ("[hat]\ntimezone = 'Mars/Olympus'", "hat.timezone: expected an IANA time zone, got 'Mars/Olympus'"),
+        ("[budget]\nperiod = '4h'", r"budget.period: expected a multiple of hat.slot \(6h\)"),
+        ("[budget]\nepsilon = -1", "budget.epsilon: .*> 0"),
+        ("[budget]\nepsilon = 0.5\n[release]\nmean_epsilon = 0.6", "budget.epsilon: expected at least what one HAT"),
+        ("[budget]\nperiod = 'lifetime'", 'budget.period: expected a duration for "auto"'),
+        ("[speed]\nmax_kmh = 90\nreject_above_kmh = 80", "speed.reject_above_kmh: expected at least speed.max_kmh"),
+        ("[release]\nmean = 'median'", "release.mean: "),
+        ("[release]\nmean_epsilon = 0", "release: expected some epsilon above 0"),
+        ("[release]\nbins = [0, 30, 20, 65]", "release.bins: expected strictly increasing"),
+        ("[release]\nbins = 1", "release.bins: expected 2 to 4096"),
+        ("[pings]\nbox = [1, 2]", "pings.box: Expected `array` of length 4"),
+        ("[pings]\nbox = [3, 1, 2, 4]", "pings.box: expected .*west < east"),
+        ("hat = 3", "hat: "),
+        ("[hat", "not TOML"),
+    ],
+)
+def test_an_invalid_key_is_named_with_its_value_and_the_rule(text, said, tmp_path):
+    with pytest.raises(ConfigError, match=said) as caught:
+        load(written(tmp_path, text), (), {})
+    assert caught.value.exit_status == 3
+
+
+def test_an_unknown_environment_key_or_flag_is_an_error_too():
+    with pytest.raises(ConfigError, match=r"did you mean budget\.epsilon"):
+        load(None, (), {"UDP_STREAM_BUDGET__EPSILOM": "1"})
+    with pytest.raises(ConfigError, match=r"section\.key=value"):
+        load(None, ["budget.epsilon"], {})
+    with pytest.raises(ConfigError, match=r"section\.key"):
+        load(None, ["epsilon=1"], {})
+
+
+def test_a_file_that_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(tmp_path / "none.toml", (), {})
+
+
+def test_budgets_round_down_and_charges_up():
+    policy = load(None, ["budget.epsilon=1.0000000019", "release.mean_epsilon=0.1000000001"], {}).policy
+    assert (policy.budget_nano, policy.mean_nano) == (1_000_000_001, 100_000_001)
+
+
+def test_the_policys_fingerprint_changes_with_what_changes_privacy_and_with_nothing_else():
+    base = load(None, (), {}).policy.fingerprint()
+    for flag in ("budget.epsilon=9", "hat.resolution=7", "speed.max_kmh=66", "release.min_plates=11", "hat.grace=3m"):
+        assert load(None, [flag], {}).policy.fingerprint() != base, flag
+    for flag in ("kafka.group=other", "ledger.url=sqlite:other", "pings.per_slot_max=1000"):
+        assert load(None, [flag], {}).policy.fingerprint() == base, flag
+
+
+def test_periods_are_cut_on_the_local_calendar():
+    calendar = load(None, ["hat.timezone=America/Chicago", "hat.slot=1h"], {}).calendar
+    noon = 1_478_455_200_000  # 2016-11-06T12:00-06:00, after the night on which the clock was set back
+    moment = calendar.moment(noon)
+    assert moment.period == "1d from 2016-11-06T00:00:00-05:00"
+    assert (moment.slots_gone, moment.slots_left) == (13, 11)

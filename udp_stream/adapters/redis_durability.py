@@ -1,0 +1,151 @@
+"""Whether a Redis may keep budgets: its settings, and whether it is still the ledger that we knew."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+from redis import exceptions
+
+from udp_stream.adapters.plate_keys import sync_directory
+from udp_stream.adapters.redis_calls import SCHEMA_VERSION, wiped
+from udp_stream.adapters.redis_steps import OPENING_PAUSES_S, Command, Route, Script, Steps, exchange, primaries
+from udp_stream.errors import DependencyUnavailable, PrivacyRefused
+
+OVERRIDE = "--allow-volatile-ledger"
+WHAT_IS_LOST = (
+    "whatever Redis forgets is budget that plates get again, and HATs that are drawn a second time: "
+    "the privacy statement does not hold"
+)
+
+_log = logging.getLogger(__name__)
+
+# Setting, the value it must have, and what happens with another one.
+DURABLE = (
+    ("appendonly", "yes", "it keeps no log of its writes, and a restart forgets them"),
+    ("appendfsync", "always", "it answers before a write is on disk"),
+    ("no-appendfsync-on-rewrite", "no", "it answers before a write is on disk while it rewrites its log"),
+    ("maxmemory-policy", "noeviction", "it throws keys away when memory runs short"),
+)
+
+
+def volatile_settings(route: Route) -> Steps[list[str]]:
+    """A sentence for each setting under which a server would lose what it has answered; none if all is well."""
+    where = f"the Redis at {route.name()}"
+    try:
+        commands = [("CONFIG", "GET", name) for name, _, _ in DURABLE]
+        replies = yield from exchange(route, {}, commands, OPENING_PAUSES_S)
+    except DependencyUnavailable as error:
+        # Not a word about connections or memory: the server answered that it will not tell.
+        if not isinstance(error.__cause__, exceptions.ResponseError):
+            raise
+        return [f"{where} does not tell its settings ({error.__cause__})"]
+    return [
+        f"{where} has {name} {value or 'unset'} where {wanted} is needed: {why}"
+        for (name, wanted, why), value in zip(DURABLE, map(_value, replies), strict=True)
+        if value != wanted
+    ]
+
+
+def _value(reply: list[bytes]) -> str:
+    return reply[1].decode() if len(reply) == 2 else ""
+
+
+def refusal(findings: list[str]) -> PrivacyRefused:
+    """Of a Redis that would forget; it names the way around."""
+    settings = " ".join(f"--{name} {value}" for name, value, _ in DURABLE)
+    advice = f"Start it with {settings}; or, for a trial only, {OVERRIDE}, and then {WHAT_IS_LOST}."
+    return PrivacyRefused("\n    ".join(["the ledger would not be durable:", *findings, advice]))
+
+
+def opening(
+    route: Route, scripts: Mapping[str, Script], prefix: str, expected: str | None, allow_volatile: bool
+) -> Steps[str]:
+    """Check every server that writes, then find the ledger or make it; returns its id.
+
+    Raises PrivacyRefused if a setting would lose what was answered (with `allow_volatile`, that is a warning), and as
+    `find_or_make`.
+    """
+    findings: list[str] = []
+    for url in (yield from primaries(route)):
+        findings += yield from volatile_settings(Route(url, None, holder=url))
+    if findings and not allow_volatile:
+        raise refusal(findings)
+    for finding in findings:
+        _log.warning("%s; %s", finding, WHAT_IS_LOST)
+    return (yield from find_or_make(route, scripts, prefix, expected))
+
+
+def find_or_make(route: Route, scripts: Mapping[str, Script], prefix: str, expected: str | None) -> Steps[str]:
+    """The id of the ledger behind the prefix, made if there is none and none is expected.
+
+    Raises PrivacyRefused if another one is there than expected, or none, or one that has lost its marks, or one of
+    another schema.
+    """
+    keys = [f"{prefix}:{name}" for name in ("meta", "order", "periods", "recorded")]
+    command: Command = (
+        "EVALSHA",
+        scripts["open"].sha,
+        len(keys),
+        *keys,
+        secrets.token_hex(16),
+        expected or "",
+        SCHEMA_VERSION,
+    )
+    ((status, *answer),) = yield from exchange(route, scripts, [command], OPENING_PAUSES_S)
+    if status == b"unmarked":
+        raise PrivacyRefused(f"expected the marks of the ledger at {route.name()}, got only its data: restore it")
+    if status != b"ok" or expected not in (None, answer[0].decode()):
+        raise wiped(route.name(), expected or "")
+    ledger_id, schema = (one.decode() for one in answer)
+    if schema != SCHEMA_VERSION:
+        raise PrivacyRefused(
+            f"expected schema {SCHEMA_VERSION} of the ledger at {route.name()}, got {schema}: upgrade udp-stream"
+        )
+    return str(ledger_id)
+
+
+def known_ledger(id_file: str | os.PathLike[str] | None) -> str | None:
+    """The id of the ledger that was used with this file before; None if none was.
+
+    Raises DependencyUnavailable if the file cannot be read, PrivacyRefused if it is empty.
+    """
+    if id_file is None:
+        return None
+    try:
+        known = Path(id_file).read_text("ascii").strip()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DependencyUnavailable(f"the file {id_file} of the ledger's id cannot be read") from error
+    if not known:
+        raise PrivacyRefused(f"expected the ledger's id in {id_file}, got an empty file: restore it")
+    return known
+
+
+def remember_ledger(id_file: str | os.PathLike[str], ledger_id: str) -> None:
+    """Keep the id outside of Redis, on disk when this returns; DependencyUnavailable if that cannot be done.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     remember_ledger(f"{folder}/id", "5eed")
+    ...     known_ledger(f"{folder}/id")
+    '5eed'
+    """
+    path = Path(id_file)
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.draft")
+    try:
+        with draft.open("x", encoding="ascii") as file:
+            file.write(f"{ledger_id}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+        sync_directory(path.parent)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise DependencyUnavailable(
+            f"the file {path} for the ledger's id cannot be written: {error.strerror}"
+        ) from error

@@ -1,0 +1,6 @@
+-- Take the next epoch of a shard: whoever held an earlier one is refused from now on.
+-- KEYS: marks. ARGV: as the guard, with an empty shard; the shard.
+
+local refused = gone()
+if refused then return refused end
+return {'ok', redis.call('HINCRBY', KEYS[1], 'epoch:' .. ARGV[4], 1)}
