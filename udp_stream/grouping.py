@@ -52,12 +52,19 @@ class HatCounts:
         """How many samples remain when every user gives at most `cap`."""
         return int(np.minimum(self.by_user, cap).sum())
 
+    @cached_property
     def kept_at_every_count(self) -> Integers:
         """`kept(m)` for m each entry of `descending`."""
         ascending = self.descending[::-1]
         below = np.concatenate(([0], np.cumsum(ascending)[:-1]))
         kept: Integers = (below + ascending * np.arange(self.users, 0, -1))[::-1]
         return kept
+
+    @cached_property
+    def place_of_sample(self) -> NDArray[np.int32]:
+        """For each sample of the HAT (user by user), how many of its user's samples come before it."""
+        starts = (np.cumsum(self.by_user) - self.by_user).astype(np.int32)
+        return np.arange(self.total, dtype=np.int32) - np.repeat(starts, self.by_user)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +91,11 @@ def best_fit(counts: HatCounts, cap: int) -> Arrays:
     the fullest array that fits is the first heap at or above the user's size.
     """
     sizes = np.minimum(counts.descending, cap)
-    alone = int(np.searchsorted(-sizes, -cap, side="right"))  # those who fill an array of their own
+    smallest = int(sizes[-1])
+    # The first users leave no room that anybody could use: each has an array of its own.
+    alone = int(np.searchsorted(-sizes, smallest - cap - 1, side="right"))
     of_sorted = list(range(alone))
-    filled = [cap] * alone
+    filled = sizes[:alone].tolist()
     rooms: list[int] = []
     waiting: dict[int, list[int]] = {}
     for size in sizes[alone:].tolist():
@@ -102,15 +111,14 @@ def best_fit(counts: HatCounts, cap: int) -> Arrays:
                 del rooms[at], waiting[room]
         of_sorted.append(array)
         filled[array] += size
-        _wait(rooms, waiting, room - size, array)
+        if room - size >= smallest:
+            _wait(rooms, waiting, room - size, array)
     of_user = np.empty(counts.users, dtype=np.int64)
     of_user[counts.order] = of_sorted
     return Arrays(cap, of_user, np.array(filled, dtype=np.int64))
 
 
 def _wait(rooms: list[int], waiting: dict[int, list[int]], room: int, array: int) -> None:
-    if room == 0:
-        return
     if room not in waiting:
         waiting[room] = []
         insort(rooms, room)
@@ -136,7 +144,5 @@ def wrap_around_positions(counts: HatCounts, cap: int) -> Integers:
 
 def within_cap(counts: HatCounts, cap: int) -> NDArray[np.bool_]:
     """Which of the HAT's samples (user by user) are among their user's first `cap`."""
-    starts = np.cumsum(counts.by_user) - counts.by_user
-    place = np.arange(counts.total) - np.repeat(starts, counts.by_user)
-    kept: NDArray[np.bool_] = place < cap
+    kept: NDArray[np.bool_] = counts.place_of_sample < cap
     return kept

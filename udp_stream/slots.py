@@ -110,7 +110,7 @@ def _first_of_each(
     plate_time: NDArray[np.uint64], cell: NDArray[np.uint64], speed: NDArray[np.int32]
 ) -> NDArray[np.int64]:
     """Indices in order of (plate, time), one of each: the one of lowest cell, then lowest speed."""
-    order = np.argsort(plate_time, kind="stable")
+    order = np.argsort(plate_time)
     ordered = plate_time[order]
     repeated = np.zeros(order.size, dtype=bool)
     repeated[1:] = ordered[1:] == ordered[:-1]

@@ -11,20 +11,20 @@ worst-case bias of the kept samples' mean plus its expected noise, as a share of
 
 and infinite for G = 0: no HAT loses its last plate as long as another choice is left.
 
-**CHOP-USER.** E_thresh is the largest E at the start. Level by level, starting from the largest number n of HATs that any
-plate is in: every plate that is in n HATs gives up the one in which its suppression leaves the least E. The first one
-that cannot do so within E_thresh stops everything; otherwise n falls by one. What the papers leave open is fixed here so
-that the outcome is a function of the counts:
+**CHOP-USER.** E_thresh is the largest E at the start. Level by level, from the largest number n of HATs that any plate
+is in: every plate that is in n HATs gives up the one in which its suppression leaves the least E. The first that cannot
+do so within E_thresh stops everything; otherwise n falls by one. What the papers leave open is fixed here so that the
+outcome is a function of the counts:
 
 * Plates of a level take their turns hardest first: by the least E that was open to them when the level began, largest
   first; ties by plate index. (Drawn cities: no larger K than by index, and hardly a suppression in the last, unfinished
   level, where suppressions no longer lower K.)
 * On its turn a plate looks again, and ties between its HATs go to the lowest.
-* E is computed in doubles exactly as `hat_error` writes it.
+* E is computed in doubles exactly as `worst_case.hat_error` writes it.
 
-**Promises.** (1) No HAT's E exceeds E_thresh afterwards: this holds at the start, and each step changes the E of one HAT,
-to a value that has just been compared. (2) K = max_l K_l is at most what it was: HATs are only ever given up. (3) So the
-loss K eps is no larger, and the worst-case error of the worst HAT neither.
+**Promises.** (1) No HAT's E exceeds E_thresh afterwards: none did at the start, and each step changes the E of one HAT,
+to a value that has just been compared. (2) K = max_l K_l is at most what it was: HATs are only ever given up. (3) So
+neither the slot's loss K eps nor the error of its worst HAT is larger than before.
 
 **Speed.** E is not monotone along the way (to suppress the plate with most samples can lower the noise), but it only
 falls when one of a HAT's two largest shares changes. At high levels, which few plates reach, each keeps a heap of lower
@@ -43,7 +43,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.worst_case import HatErrors
+from udp_stream.worst_case import HatErrors, Occupancy
+
+__all__ = ["Occupancy", "Suppression", "chop_user", "suppress_to"]
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -53,39 +55,6 @@ _BATCHED_HATS_MAX = 32
 
 _BATCH = 256
 """Plates per batch: enough that numpy's overhead is small, few enough that most of their HATs have not changed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Occupancy:
-    """Who is in which HAT with how many samples, as in `slots.SlotCounts`: HAT h has rows hat_rows[h]..hat_rows[h+1].
-
-    Row r says that plate `plate[r]`, in 0..plates-1, has `count[r]` >= 1 samples; no plate twice in one HAT, no HAT
-    without rows. Raises ValueError where this can be seen not to hold.
-    """
-
-    hat_rows: Integers
-    plate: Integers
-    count: Integers
-    plates: int
-
-    def __post_init__(self) -> None:
-        """Check the shape."""
-        rows = self.plate.size
-        if self.count.size != rows or self.hat_rows.size < 1 or self.hat_rows[0] != 0 or self.hat_rows[-1] != rows:
-            raise ValueError("expected hat_rows from 0 to the number of rows, and one plate and count per row")
-        if rows and (np.diff(self.hat_rows).min() < 1 or self.count.min() < 1):
-            raise ValueError("expected at least one row per HAT and at least one sample per row")
-        if rows and not 0 <= self.plate.min() <= self.plate.max() < self.plates:
-            raise ValueError(f"expected plates in 0..{self.plates - 1}")
-
-    @property
-    def hats(self) -> int:
-        """How many HATs there are."""
-        return self.hat_rows.size - 1
-
-    def hat_of_row(self) -> Integers:
-        """The HAT of each row."""
-        return np.repeat(np.arange(self.hats), np.diff(self.hat_rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +80,12 @@ class Suppression:
 def chop_user(occupancy: Occupancy, epsilon_nano: int) -> Suppression:
     """CHOP-USER of arXiv 2405.06261, as fixed above: the loss max K_l eps falls, no HAT's E exceeds E_thresh.
 
-    Plate 0 is alone in the first HAT, which sets E_thresh = 1 / eps; it can leave the others:
+    Plate 0, alone in the first HAT (so E_thresh = 1 / eps), leaves one of its three; plates 1 and 2 cannot leave any:
 
     >>> rows = dict(plate=np.array([0, 0, 1, 2, 0, 1, 2]), count=np.array([4, 1, 2, 2, 1, 2, 2]), plates=3)
     >>> chopped = chop_user(Occupancy(np.array([0, 1, 4, 7]), **rows), epsilon_nano=10**9)
     >>> chopped.keep.astype(int).tolist(), chopped.hats_before, chopped.hats_after, chopped.threshold
-    ([1, 0, 1, 0, 0, 0, 1], 3, 1, 1.0)
+    ([1, 0, 1, 1, 1, 1, 1], 3, 2, 1.0)
 
     Raises ValueError for epsilon_nano < 1. About 10^6 rows in some seconds.
     """
@@ -129,18 +98,18 @@ def suppress_to(occupancy: Occupancy, epsilon_nano: int, hats_max: int) -> Suppr
     """No plate in more than `hats_max` >= 1 HATs, and the worst E as small as a local search finds it.
 
     The abstract of arXiv 2405.06261 has the aim, for a fixed privacy loss; the rule is ours. First CHOP-USER without a
-    threshold, down to `hats_max`. Then, as long as it helps: the HAT of largest E (lowest on ties) loses a plate, or gets
-    one back that may be in one more HAT, or gets one back that in turn leaves another of its HATs; whichever leaves the
-    least E in the worse of the HATs concerned, and less than the largest E was. Each move lowers the descending list of
-    all E's, in lexicographic order, so the search ends; it also ends after as many moves as there are rows.
+    threshold, down to `hats_max`. Then, as long as it helps, the HAT of largest E (the lowest on ties) loses a plate,
+    or gets one back that may be in one more HAT, or gets one back that in turn leaves another of its HATs: whichever
+    leaves the least E in the worse of the HATs concerned, if that is less than the largest E was. Each move lowers the
+    descending list of all E's, in lexicographic order, so this ends; at the latest after as many moves as rows.
 
-    Promises: max K_l <= hats_max. If hats_max >= K of `chop_user`, no E exceeds E_thresh: until there both take the same
-    steps, and the moves lower the largest E. The optimum it need not find (tests: on cities small enough to try
-    all, it mostly does). A HAT all of whose plates must leave comes out empty, with infinite E.
+    Promises: max K_l <= hats_max. If hats_max >= K of `chop_user`, no E exceeds E_thresh: down to there both take the
+    same steps, and no move raises the largest E. The optimum it need not find; on cities small enough to try
+    everything it mostly does (see the tests). A HAT that all its plates have to leave ends empty, with infinite E.
 
     >>> pairs = Occupancy(np.array([0, 2, 4]), np.array([0, 1, 0, 1]), np.array([3, 1, 3, 3]), plates=2)
     >>> suppress_to(pairs, 10**9, hats_max=1).keep.astype(int).tolist()
-    [0, 1, 1, 0]
+    [1, 0, 0, 1]
 
     Raises ValueError for hats_max < 1 or epsilon_nano < 1.
     """
@@ -156,8 +125,8 @@ class _City:
     """All HATs and all plates, while plates are being suppressed."""
 
     def __init__(self, occupancy: Occupancy, epsilon_nano: int) -> None:
-        self.errors = HatErrors(occupancy.hat_rows, occupancy.count, epsilon_nano)
-        self.hats, self.plates = occupancy.hat_rows.size - 1, occupancy.plates
+        self.errors = HatErrors(occupancy, epsilon_nano)
+        self.hats, self.plates = occupancy.hats, occupancy.plates
         self.threshold = max(map(self.errors.error, range(self.hats)), default=0.0)
         self.by_plate = np.argsort(occupancy.plate, kind="stable")
         self.in_hats: list[int] = np.bincount(occupancy.plate, minlength=self.plates).tolist()
@@ -212,10 +181,10 @@ def _descend(city: _City, floor: int, limit: float) -> None:
     """Level by level to `floor` HATs per plate; stops before a suppression that would leave an E above `limit`."""
     initially = np.array(city.in_hats)
     by_hats = np.argsort(-initially, kind="stable")
-    ranked = initially[by_hats]
+    fewer = -initially[by_hats]
     choices: _Choices = _Heaps(city)
     for level in range(city.before, floor, -1):
-        plates = np.sort(by_hats[: np.searchsorted(-ranked, -level, side="right")])
+        plates = np.sort(by_hats[: np.searchsorted(fewer, -level, side="right")])
         if level <= _BATCHED_HATS_MAX and isinstance(choices, _Heaps):
             choices = _Batches(city)
         hardest_first = np.argsort(-choices.begin(level, plates), kind="stable")
@@ -226,7 +195,7 @@ def _descend(city: _City, floor: int, limit: float) -> None:
 
 
 class _Batches:
-    """Looks at all HATs of some hundred plates at once, and on a plate's turn again at those that have changed since."""
+    """Looks at all HATs of some hundred plates at once, and on a plate's turn again at those changed since."""
 
     def __init__(self, city: _City) -> None:
         self.city = city
@@ -285,13 +254,13 @@ class _Heaps:
         return map(self._best, self.plates[order].tolist())
 
     def _best(self, plate: int) -> tuple[float, int]:
-        heap = self.heaps[plate]
+        heap, kept_rows, error_without = self.heaps[plate], self.city.errors.kept_rows, self.city.errors.error_without
         while True:
             error, row = heap[0]
-            if not self.city.errors.kept_rows[row]:
+            if not kept_rows[row]:
                 heappop(heap)
                 continue
-            now = self.city.errors.error_without(row)
+            now = error_without(row)
             if now == error:
                 return heap[0]
             self.bound[row] = now
@@ -334,7 +303,7 @@ def _even_out(city: _City, hats_max: int) -> None:
 
 
 def _moves(city: _City, hat: int, hats_max: int) -> Iterator[tuple[float, int, int]]:
-    """What could be done for a HAT: (the larger E of the HATs concerned, row to restore or -1, row to suppress or -1)."""
+    """What may be done for a HAT: (largest E of the HATs concerned, row to restore or -1, row to suppress or -1)."""
     errors, error = city.errors, city.errors.error(hat)
     for row in range(errors.rows_from[hat], errors.rows_from[hat + 1]):
         plate = city.plate[row]

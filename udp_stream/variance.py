@@ -18,12 +18,12 @@ g, so the plate that gives most decides: U^2 G* (G - G*) if G > 2 G*, else U^2 G
 
 **Worst-case bias.** With D = M - G samples dropped: U^2 k (M - k) / M^2, k = min(D, floor(M/2)); so 0 if D = 0;
 U^2 r (1 - r), r = G/M, if the kept are the majority (M <= 2G); else U^2/4 (even M) or U^2/4 (1 - 1/M^2) (odd M). The
-slides print these two the other way round. Write V, Vk, Vd for the variances of all, kept and dropped samples, d for the
-difference of the kept and the dropped mean: V = r Vk + (1 - r) Vd + r (1 - r) d^2.
+slides print these two the other way round. Write V, Vk, Vd for the variances of all, kept and dropped samples, d for
+the difference of the kept and the dropped mean: V = r Vk + (1 - r) Vd + r (1 - r) d^2.
 
 * V - Vk = (1 - r)(Vd - Vk) + r (1 - r) d^2: with the kept mean fixed, largest for Vk = 0; then convex in each dropped
-  sample and in the kept ones' common value, so largest with the kept at 0 and k' <= D of the dropped at U, the others 0:
-  U^2 k' (M - k') / M^2, best at k' = k.
+  sample and in the kept ones' common value, so largest (up to mirroring) with the kept at 0, k' <= D of the dropped at
+  U and the others at 0: U^2 k' (M - k') / M^2, best at k' = k.
 * Vk - V <= (1 - r) Vk <= (1 - r) U^2/4, never more than the above: for M <= 2G as r >= 1/2 > 1/4, for even M as
   1 - r <= 1, for odd M as r >= 1/M >= 1/M^2.
 """
@@ -148,7 +148,7 @@ def variance_query(plan: VariancePlan, samples: Integers) -> MeanQuery:
 
 
 def variance_value(plan: VariancePlan, noisy: int) -> float:
-    """The variance in quanta^2 from T plus noise, clamped to [0, U^2/4], where every variance lies (post-processing)."""
+    """The variance in quanta^2 from T plus noise, clamped to [0, U^2/4], where every variance lies."""
     return min(max(noisy / plan.divisor, 0.0), plan.max_speed**2 / 4)
 
 

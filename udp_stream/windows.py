@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,9 @@ _ROW = np.dtype([("plate", "<u4"), ("time", "<u4"), ("cell", "<u8"), ("speed", "
 """20 bytes per open ping."""
 
 _CHUNK_ROWS_MIN = 256
+
+_NEVER = -(2**63)
+"""Before any time there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,7 @@ class AgreementClock:
     def __init__(self, rules: WindowRules) -> None:
         """A clock that has not begun: `now_ms` is None until the first ping."""
         self._rules = rules
-        self._newest: dict[str, int] = {}
+        self._stands: dict[str, int] = {}
         self._crowded = 1024
         self.now_ms: int | None = None
 
@@ -80,25 +84,24 @@ class AgreementClock:
         """Take in a frame. Pings too far ahead of the new time count for nothing, now or later."""
         if pings.time_ms.size == 0:
             return
-        self._set(self._reached(self._merged(pings, pings.time_ms)))
+        stands = self._heard(pings, pings.time_ms)
+        self._set(self._reached(stands))
         if self.now_ms is not None:
             within = pings.time_ms <= self.now_ms + self._rules.ahead_ms
-            self._newest = self._merged(pings, np.where(within, pings.time_ms, np.iinfo(np.int64).min))
-            if len(self._newest) > self._crowded:
+            self._stands = stands if within.all() else self._heard(pings, np.where(within, pings.time_ms, _NEVER))
+            if len(self._stands) > self._crowded:
                 self._forget(self.now_ms - 2 * 86_400_000)
 
-    def _merged(self, pings: Pings, time_ms: Times) -> dict[str, int]:
+    def _heard(self, pings: Pings, time_ms: Times) -> dict[str, int]:
         """Where every plate stands, this frame's plates anew; a plate without a usable time stays where it was."""
-        newest = np.full(len(pings.plates), np.iinfo(np.int64).min)
+        newest = np.full(len(pings.plates), _NEVER)
         np.maximum.at(newest, pings.plate, time_ms)
-        merged = dict(self._newest)
-        for plate, time in zip(pings.plates, newest.tolist(), strict=True):
-            if time > np.iinfo(np.int64).min:
-                merged[plate] = time
-        return merged
+        usable = newest != _NEVER
+        plates = pings.plates if usable.all() else compress(pings.plates, usable)
+        return self._stands | dict(zip(plates, newest[usable].tolist(), strict=True))
 
-    def _reached(self, newest: dict[str, int]) -> int:
-        times = np.fromiter(newest.values(), dtype=np.int64, count=len(newest))
+    def _reached(self, stands: dict[str, int]) -> int:
+        times = np.fromiter(stands.values(), dtype=np.int64, count=len(stands))
         quorum = max(self._rules.quorum_min, int(np.ceil(self._rules.quorum_share * times.size)))
         at = max(0, times.size - quorum)
         return int(np.partition(times, at)[at])
@@ -107,8 +110,8 @@ class AgreementClock:
         self.now_ms = time_ms if self.now_ms is None else max(self.now_ms, time_ms)
 
     def _forget(self, before_ms: int) -> None:
-        self._newest = {plate: time for plate, time in self._newest.items() if time >= before_ms}
-        self._crowded = max(1024, 2 * len(self._newest))
+        self._stands = {plate: time for plate, time in self._stands.items() if time >= before_ms}
+        self._crowded = max(1024, 2 * len(self._stands))
 
 
 @dataclass(slots=True)
@@ -188,7 +191,7 @@ class Windows:
         self._clock.advance(frame.pings)
         after = self._clock.now_ms
         if after is None or before is None:
-            before = np.iinfo(np.int64).min
+            before = _NEVER
         time_ms = frame.pings.time_ms
         late = frame.slot_end + self._rules.grace_ms <= before
         ahead = time_ms > (after or 0) + self._rules.ahead_ms

@@ -12,6 +12,7 @@ A cap m keeps G_l = min(m_l, m) of each plate, so that G* = m; suppression keeps
 from __future__ import annotations
 
 from array import array
+from dataclasses import dataclass
 from math import inf
 
 import numpy as np
@@ -39,7 +40,7 @@ def errors_at_every_count(counts: HatCounts, epsilon_nano: int) -> Floats:
     >>> errors_at_every_count(HatCounts(np.array([4, 2, 2])), 10**9).tolist()
     [0.5, 0.5833333333333333, 0.5833333333333333]
     """
-    kept = counts.kept_at_every_count()
+    kept = counts.kept_at_every_count
     errors: Floats = (1 - kept / counts.total) + counts.descending * (NANO / epsilon_nano) / kept
     return errors
 
@@ -59,24 +60,57 @@ def epsilon_limits(counts: HatCounts) -> tuple[float, float]:
     if counts.largest == int(counts.descending[-1]):
         return inf, 0.0
     caps, at = np.unique(counts.descending, return_index=True)
-    kept = counts.kept_at_every_count()[at]
+    kept = counts.kept_at_every_count[at]
     least = counts.total * (caps[1:] / kept[1:] - 1 / counts.users) / (kept[1:] - kept[0])
     most = counts.total * (caps[-1] / counts.total - caps[:-1] / kept[:-1]) / (counts.total - kept[:-1])
     return float(least.min()), float(max(most.max(), 0.0))
 
 
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """Who is in which HAT with how many samples, as in `slots.SlotCounts`: HAT h has rows hat_rows[h]..hat_rows[h+1].
+
+    Row r says that plate `plate[r]`, in 0..plates-1, has `count[r]` >= 1 samples; no plate twice in one HAT, no HAT
+    without rows. Raises ValueError where this can be seen not to hold.
+    """
+
+    hat_rows: Integers
+    plate: Integers
+    count: Integers
+    plates: int
+
+    def __post_init__(self) -> None:
+        """Check the shape."""
+        rows = self.plate.size
+        if self.count.size != rows or self.hat_rows.size < 1 or self.hat_rows[0] != 0 or self.hat_rows[-1] != rows:
+            raise ValueError("expected hat_rows from 0 to the number of rows, and one plate and count per row")
+        if rows and (np.diff(self.hat_rows).min() < 1 or self.count.min() < 1):
+            raise ValueError("expected at least one row per HAT and at least one sample per row")
+        if rows and not 0 <= self.plate.min() <= self.plate.max() < self.plates:
+            raise ValueError(f"expected plates in 0..{self.plates - 1}")
+
+    @property
+    def hats(self) -> int:
+        """How many HATs there are."""
+        return self.hat_rows.size - 1
+
+    def hat_of_row(self) -> Integers:
+        """The HAT of each row."""
+        return np.repeat(np.arange(self.hats), np.diff(self.hat_rows))
+
+
 class HatErrors:
     """E of every HAT while rows (one plate's samples in one HAT) are suppressed and restored.
 
-    HAT h has the rows hat_rows[h] to hat_rows[h+1], at least one, of `count[r]` samples each. Plain Python, as
+    Plain Python, as
     it goes one row at a time. Constant time per step, taken over all suppressions; `restore` looks at the HAT's rows.
     """
 
-    def __init__(self, hat_rows: Integers, count: Integers, epsilon_nano: int) -> None:
+    def __init__(self, occupancy: Occupancy, epsilon_nano: int) -> None:
         """Keep all rows; raises ValueError for epsilon_nano < 1."""
         if epsilon_nano < 1:
             raise ValueError(f"expected epsilon_nano >= 1, got {epsilon_nano}")
-        hat = np.repeat(np.arange(hat_rows.size - 1), np.diff(hat_rows))
+        hat, hat_rows, count = occupancy.hat_of_row(), occupancy.hat_rows, occupancy.count
         self.epsilon = epsilon_nano / NANO
         self.kept_rows = bytearray(b"\1") * count.size
         self.rows_from: list[int] = hat_rows.tolist()
@@ -84,8 +118,10 @@ class HatErrors:
         self.hat = [h for h, rows in enumerate(np.diff(hat_rows).tolist()) for _ in range(rows)]
         self.count: list[int] = count.tolist()
         # arrays of 64-bit integers, to be read one by one by Python and all at once by numpy
-        self.total = array("q", np.diff(np.append(0, np.cumsum(count))[hat_rows]).tolist())
-        self.kept, self.first, self.second = self.total[:], self.total[:], self.total[:]
+        self.total: array[int] = array("q", np.diff(np.append(0, np.cumsum(count))[hat_rows]).tolist())
+        self.kept: array[int] = self.total[:]
+        self.first: array[int] = self.total[:]
+        self.second: array[int] = self.total[:]
         self._by_count: list[int] = np.lexsort((-count, hat)).tolist()
         self._first_at, self._second_at = self.rows_from[:-1], self.rows_from[:-1]
         for h in range(len(self.total)):

@@ -91,4 +91,6 @@ def test_importing_a_module_does_nothing():
     for path, _ in sources():
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             acts = isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant)
-            assert not acts and not isinstance(node, ast.For | ast.While | ast.With | ast.Delete), f"{path}:{node.lineno}"
+            assert not acts and not isinstance(node, ast.For | ast.While | ast.With | ast.Delete), (
+                f"{path}:{node.lineno}"
+            )

@@ -70,7 +70,7 @@ def test_helpers_agree_with_their_definitions(case):
     counts, cap = case
     hat = HatCounts(np.array(counts))
     assert hat.kept(cap) == sum(min(m, cap) for m in counts) == int(within_cap(hat, cap).sum())
-    assert hat.kept_at_every_count().tolist() == [hat.kept(m) for m in hat.descending.tolist()]
+    assert hat.kept_at_every_count.tolist() == [hat.kept(m) for m in hat.descending.tolist()]
     assert sum(m >= hat.median for m in counts) >= -(-len(counts) // 2) > sum(m > hat.median for m in counts)
 
 

@@ -67,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     _demo(_verb(verbs, "demo", "a synthetic Surat-like fleet through the embedded runtime", "demo"))
     _plan(_verb(verbs, "plan", "what a configuration buys, from no data", "plan"))
     _ledger(verbs.add_parser("ledger", help="what plates have spent", description="Look into a ledger."))
+    _services(_verb(verbs, "services", "a real Kafka and Redis on this machine, for trials and tests", "services"))
     return parser
 
 
@@ -136,6 +137,10 @@ def _ledger(parser: argparse.ArgumentParser) -> None:
     export = _verb(verbs, "export", "a privacy statement of the deployment, as JSON", "ledger")
     for verb in (show, verify, export):
         verb.add_argument("--ledger", metavar="FILE", help="ledger file or URL (default: ledger.url)")
+
+
+def _services(parser: _Parser) -> None:
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="keep the data there (default: temporary)")
 
 
 def _at_least_one(text: str) -> int:

@@ -29,7 +29,7 @@ from udp_stream.ledger_rules import require_valid
 from udp_stream.ports import Admission, Balance, Entry, Verdict
 
 SCHEMA_VERSION = "1"
-MEMBERS_MAX = 10_000  # of a HAT: 30 ms, during which Redis does nothing else
+MEMBERS_MAX = 10_000  # of a HAT: 40 ms, during which Redis does nothing else
 RELEASES_MAX = 20_000  # of a call to `record`: 0.3 s, likewise
 PAGE = 500  # what an iterator reads at a time
 CHUNK = 5000  # HATs or plates in one round trip
@@ -250,7 +250,7 @@ class Calls:
         return Page(entries, after + len(names), gone)
 
     def snapshot(self, period: str) -> Steps[tuple[int, list[tuple[str, bytes, int, int]]]]:
-        """How many admissions there were when the balances of the period were these: (period, plate, spent, charges)."""
+        """Balances of the period, (period, plate, spent, charges), and how many admissions there were at that moment."""
         keys = (self._key("order"), self._key("balance", period))
         ((_, length, flat),) = yield from self._run(self._script("snapshot", keys, fenced=False))
         pairs = zip(flat[::2], flat[1::2], strict=True)

@@ -49,7 +49,9 @@ def print_summary(summary: Summary, settings: Settings) -> None:
         out.print(f"{late:,} pings came after their slot had closed: are the files given in the order of their times?")
     if summary.means:
         error = summary.expected_error / summary.pings_of_means
-        out.print(f"expected error of a released mean: {error:.1f} km/h, weighed by pings. {verdict(error, settings.hat.resolution)}")
+        out.print(
+            f"expected error of a released mean: {error:.1f} km/h, weighed by pings. {verdict(error, settings.hat.resolution)}"
+        )
     out.print(
         f"Protected: each plate's speeds, at epsilon {settings.budget.epsilon:g} per {settings.budget.period}. "
         "Not protected: that a plate was in a HAT, and how often it pinged."
@@ -59,7 +61,9 @@ def print_summary(summary: Summary, settings: Settings) -> None:
 def verdict(error_kmh: float, resolution: int) -> str:
     """An expected error beside the constant's."""
     low, high = constant_errs_kmh(resolution)
-    beside = f"One city-wide mean for every HAT errs by {low} to {high} km/h at this resolution on the feeds we measured"
+    beside = (
+        f"One city-wide mean for every HAT errs by {low} to {high} km/h at this resolution on the feeds we measured"
+    )
     if error_kmh < low:
         return f"{beside}: these releases tell more than that guess."
     if error_kmh <= high:

@@ -65,9 +65,12 @@ class Bins:
         return self.edges_kmh[-1]
 
     @cached_property
-    def _inner_quanta(self) -> NDArray[np.int64]:
-        """The edges between bins, the outer two left out, in quanta rounded down."""
-        return np.array([_floor_quanta(edge) for edge in self.edges_kmh[1:-1]], dtype=np.int64)
+    def _bin_of_quantum(self) -> NDArray[np.uint16]:
+        """The bin of every speed 0, 1, ... up to the last edge: half a megabyte at 65 km/h, eight times a bisection."""
+        quanta = [_floor_quanta(edge) for edge in self.edges_kmh]
+        first = quanta[1] + 1  # a zero bin holds the speed 0, a plain one all up to its right edge
+        sizes = [first, *(right - left for left, right in pairwise(quanta[1:]))]
+        return np.repeat(np.arange(self.count, dtype=np.uint16), sizes)
 
     def bin_of(self, speeds_quanta: NDArray[Any]) -> NDArray[np.int64]:
         """The bin, 0..count-1, of each speed; any shape, speeds integers in quanta in [0, max_kmh * 4096].
@@ -82,7 +85,7 @@ class Bins:
         speeds = np.asarray(speeds_quanta)
         if speeds.dtype.kind not in "iu":
             raise ValueError(f"expected speeds in integer quanta, got dtype {speeds.dtype}")
-        return np.searchsorted(self._inner_quanta, speeds, side="left").astype(np.int64, copy=False)
+        return self._bin_of_quantum.take(speeds, mode="clip").astype(np.int64)
 
 
 def equal_bins(count: int, max_kmh: float) -> Bins:

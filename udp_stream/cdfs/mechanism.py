@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Literal
 
 import numpy as np
@@ -69,16 +69,23 @@ def plan_cdf(
 
     Raises ValueError if the bins are not valid for `max_kmh` or the epsilon is too small to draw noise for.
     """
-    kept = counts.kept_at_every_count()
+    kept = counts.kept_at_every_count
     epsilon = epsilon_nano / NANO
     error = 1 - kept / counts.total + counts.descending * (_noise_at_eight_bins() / epsilon) / kept
     best = int(np.argmin(error))
     cap, used = int(counts.descending[best]), int(kept[best])
     chosen = auto_bins(used, cap, epsilon, max_kmh) if bins == "auto" else _fixed_bins(bins, max_kmh)
     tree = best_tree(chosen.count)
+    budgets, t, s = _noise_of_nodes(chosen.count, cap, epsilon_nano)
+    return CdfPlan(chosen, tree, counts, cap, used, epsilon_nano, budgets, t, s)
+
+
+@lru_cache(maxsize=1024)
+def _noise_of_nodes(bins: int, cap: int, epsilon_nano: int) -> tuple[tuple[int, ...], Integers, Integers]:
+    """The levels' budgets, and every node's scale t/s; the HATs of a slot share a few of these."""
+    tree = best_tree(bins)
     scales = np.array(node_scales(tree, cap, epsilon_nano), dtype=np.int64)[level_of_node(tree)]
-    budgets = tuple(level_budgets(tree, epsilon_nano))
-    return CdfPlan(chosen, tree, counts, cap, used, epsilon_nano, budgets, scales[:, 0], scales[:, 1])
+    return tuple(level_budgets(tree, epsilon_nano)), scales[:, 0].copy(), scales[:, 1].copy()
 
 
 @cache

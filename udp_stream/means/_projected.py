@@ -38,7 +38,7 @@ def levy_cap(counts: HatCounts) -> int:
 
     Between two neighbouring counts the objective is (A + B m) / sqrt(m), whose only stationary point is a minimum.
     """
-    score = counts.kept_at_every_count() / np.sqrt(counts.descending)
+    score = counts.kept_at_every_count / np.sqrt(counts.descending)
     return int(counts.descending[int(np.argmax(score))])
 
 

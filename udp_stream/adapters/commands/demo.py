@@ -25,7 +25,12 @@ def demo(arguments: argparse.Namespace, settings: Settings) -> None:
     """Run the fleet's day through the embedded runtime and show what one busy cell came out like."""
     if not arguments.headless:
         raise UsageError("the live map is not in this version; run: udp-stream demo --headless")
-    fleet = Fleet(seed=arguments.seed, buses=arguments.buses, start=MORNING, hours=arguments.slots * settings.policy.slot_seconds / 3600)
+    fleet = Fleet(
+        seed=arguments.seed,
+        buses=arguments.buses,
+        start=MORNING,
+        hours=arguments.slots * settings.policy.slot_seconds / 3600,
+    )
     shown: list[bytes] = []
     with ExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory(prefix="udp-stream-demo-"))

@@ -51,7 +51,9 @@ def plan(arguments: argparse.Namespace, settings: Settings) -> None:
             out.print(f"{one.plates} plates: {one.plan.mean.mechanism}, {one.plan.why}.")
     errors = [one.mean_error_kmh for one in bought if one.plan.mean is not None]
     if errors:
-        out.print(f"At {bought[-1].plates} plates a mean errs by {errors[-1]:.1f} km/h. {verdict(errors[-1], policy.resolution)}")
+        out.print(
+            f"At {bought[-1].plates} plates a mean errs by {errors[-1]:.1f} km/h. {verdict(errors[-1], policy.resolution)}"
+        )
     out.print(
         f"min_plates is {policy.min_plates}: smaller HATs are withheld and cost nothing. "
         "A plate's presence and its number of pings are public under swap-values."

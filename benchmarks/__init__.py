@@ -1,0 +1,1 @@
+"""Benchmarks: speed and memory, as ratios beside something comparable measured in the same run."""

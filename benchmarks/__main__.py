@@ -1,0 +1,185 @@
+"""`make bench`: replay, memory, a slot of 3,000 HATs, noise, grouping; each beside its peer over the same bytes."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from udp_stream.adapters.embedded import Embedded, record_writer
+from udp_stream.adapters.entropy import OsEntropy
+from udp_stream.adapters.fleet import IST, Fleet, write_ndjson
+from udp_stream.adapters.open_ledger import ledger_and_keys
+from udp_stream.adapters.settings import load
+from udp_stream.adapters.sources import read_messages
+from udp_stream.estimate import estimate_hats
+from udp_stream.grouping import HatCounts, best_fit
+from udp_stream.noise import discrete_laplace
+from udp_stream.pings import PingDecoder
+from udp_stream.plan import Terms, plan_hat
+from udp_stream.slots import SlotPings, tabulate
+from udp_stream.windows import Frame, Windows
+
+
+class Location(msgspec.Struct, gc=False):
+    coordinates: tuple[float, float]
+
+
+class Ping(msgspec.Struct, gc=False):
+    license_plate: str
+    observationDateTime: datetime  # noqa: N815
+    location: Location
+    speed: float
+
+
+SLOT_HATS, SLOT_PLATES, SLOT_PINGS = 3000, 60, 40
+
+
+def best_of(runs: int, work: Callable[[], object]) -> float:
+    """The least process time of several runs: other processes on the machine only ever add."""
+    times = []
+    for _ in range(runs):
+        start = time.process_time()
+        work()
+        times.append(time.process_time() - start)
+    return min(times)
+
+
+def say(name: str, figure: str, beside: str = "") -> None:
+    print(f"{name:<34}{figure:<34}{beside}", flush=True)
+
+
+def bench_replay(folder: Path) -> None:
+    """ndjson through everything, beside msgspec decoding of the same lines into typed objects, and nothing else."""
+    path = folder / "pings.ndjson"
+    with path.open("wb") as file:
+        pings = write_ndjson(Fleet(buses=1000, start=datetime(2024, 1, 8, 8, tzinfo=IST), hours=3), file)
+
+    def decode_only() -> None:
+        decode = msgspec.json.Decoder(Ping).decode
+        for messages in read_messages(str(path)):
+            for message in messages:
+                try:
+                    decode(message)
+                except msgspec.MsgspecError:
+                    continue
+
+    def replay(flags: tuple[str, ...] = ()) -> None:
+        settings = load(None, ("hat.slot=1h", "hat.resolution=7", *flags), {})
+        ledger_file = folder / f"ledger{time.monotonic_ns()}"
+        with ledger_and_keys(settings, str(ledger_file)) as (ledger, keys), (folder / "out").open("wb") as out:
+            runtime = Embedded(settings, ledger, OsEntropy(), keys.key_of, "bench", record_writer(out))
+            runtime.run(read_messages(str(path)))
+
+    alone = best_of(2, decode_only)
+    whole = best_of(3, replay)
+    with_cdf = best_of(2, lambda: replay(("release.cdf_epsilon=0.2", "release.mean_epsilon=0.2", "release.mean=auto")))
+    size = path.stat().st_size / pings
+    say(
+        "replay",
+        f"{pings / whole:,.0f} pings/s",
+        f"{alone / whole:.2f} x decode-only ({pings / alone:,.0f}/s, {size:.0f} B)",
+    )
+    say("replay, means by auto and CDFs", f"{pings / with_cdf:,.0f} pings/s", f"{alone / with_cdf:.2f} x decode-only")
+
+
+def bench_open_pings() -> None:
+    """Memory of open slots, by the process's own size."""
+    settings = load(None, (), {})
+    windows = Windows(settings.window_rules, str.encode)
+    fleet = Fleet(buses=2000, start=datetime(2024, 1, 8, 12, tzinfo=IST), hours=1.5)
+    decoder, calendar = PingDecoder(settings.ping_rules), settings.calendar
+    base = resident()
+    for messages in fleet.messages():
+        pings, _ = decoder.decode(messages)
+        start, end = calendar.slots.place(pings.time_ms)
+        windows.push(Frame(pings, np.zeros(len(pings), np.uint64), start, end))
+    grown = (resident() - base) / windows.open_pings
+    say(
+        "memory per open ping",
+        f"{windows.open_bytes / windows.open_pings:.1f} B held",
+        f"{grown:.1f} B of resident growth, {windows.open_pings:,} open",
+    )
+
+
+def resident() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def bench_slot() -> None:
+    """Plan, mean and CDF of 65 bins for 3,000 HATs of 60 plates, amortised."""
+    policy = load(
+        None, ("release.mean=auto", "release.bins=65", "release.mean_epsilon=0.5", "release.cdf_epsilon=0.5"), {}
+    ).policy
+    rng = np.random.default_rng(1)
+    counts = np.maximum(1, rng.poisson(SLOT_PINGS, (SLOT_HATS, SLOT_PLATES)))
+    samples = [rng.integers(0, policy.max_speed + 1, int(row.sum())) for row in counts]
+    terms = Terms(policy.mean_nano or 0, policy.cdf_nano or 0)
+    plans = []
+    planning = best_of(3, lambda: plans.append([plan_hat(row, terms, policy) for row in counts]))
+    estimating = best_of(3, lambda: estimate_hats(plans[0], samples, os.urandom))
+    each = (planning + estimating) / SLOT_HATS * 1e3
+    say(
+        "a 60-plate HAT",
+        f"{each:.3f} ms",
+        f"plan {planning / SLOT_HATS * 1e3:.3f}, mean and CDF {estimating / SLOT_HATS * 1e3:.3f}; peers 21 ms to 3.7 s for the mean alone",
+    )
+    columns = SlotPings(
+        0,
+        3_600_000,
+        tuple(b"%06d" % i for i in range(10_000)),
+        rng.integers(0, 10_000, 2_000_000).astype(np.uint32),
+        rng.integers(0, 3_600_000, 2_000_000).astype(np.uint32),
+        rng.integers(0, 3000, 2_000_000).astype(np.uint64),
+        rng.integers(0, 200_000, 2_000_000).astype(np.int32),
+    )
+    say("closing a slot", f"{best_of(2, lambda: tabulate(columns)) / 2:.3f} us per ping", "sort, repeats, counts")
+
+
+def bench_noise() -> None:
+    """Beside numpy's insecure floating-point Laplace, and OpenDP where it is installed."""
+    n = 1_000_000
+    t = np.full(n, 532_480)
+    ours = best_of(3, lambda: discrete_laplace(os.urandom, t))
+    numpy_s = best_of(3, lambda: np.random.default_rng().laplace(0, 1.0, n))
+    say("discrete Laplace, one call", f"{n / ours / 1e6:.2f} M draws/s", f"{numpy_s / ours:.3f} x numpy's insecure one")
+    try:
+        import opendp.prelude as dp
+    except ImportError:
+        say("", "", "(OpenDP is not installed: pip install '.[bench]')")
+        return
+    dp.enable_features("contrib")
+    space = dp.vector_domain(dp.atom_domain(T=int)), dp.l1_distance(T=int)
+    measure = dp.m.make_laplace(*space, scale=532_480.0)
+    zeros = [0] * 100_000
+    theirs = best_of(3, lambda: measure(zeros)) * n / len(zeros)
+    say("", "", f"{theirs / ours:.1f} x OpenDP's exact vector sampler ({n / theirs / 1e3:.0f} k/s)")
+
+
+def bench_grouping() -> None:
+    rng = np.random.default_rng(2)
+    few, many = (HatCounts(rng.integers(1, 400, users)) for users in (100_000, 1_000_000))
+    seconds = [best_of(2, lambda hat=hat: best_fit(hat, hat.median)) for hat in (few, many)]
+    say("BestFit, 10^6 plates", f"{seconds[1]:.2f} s", f"{seconds[1] / seconds[0]:.1f} x the time of 10^5 plates")
+
+
+def main() -> None:
+    print(f"Python {sys.version.split()[0]}, numpy {np.__version__}, one core; process time, best of several runs")
+    with tempfile.TemporaryDirectory(prefix="udp-stream-bench-") as name:
+        bench_replay(Path(name))
+    bench_open_pings()
+    bench_slot()
+    bench_noise()
+    bench_grouping()
+
+
+if __name__ == "__main__":
+    main()
