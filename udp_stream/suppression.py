@@ -29,7 +29,8 @@ neither the slot's loss K eps nor the error of its worst HAT is larger than befo
 **Speed.** E is not monotone along the way (to suppress the plate with most samples can lower the noise), but it only
 falls when one of a HAT's two largest shares changes. At high levels, which few plates reach, each keeps a heap of lower
 bounds on its E's; they are brought up to date when they come to the top, and fresh ones are pushed when a large share
-goes. At low levels, which most plates reach, looking at all of a plate's HATs is quicker than any heap.
+goes. At low levels, which most plates reach, looking at all their HATs is quicker than any heap, by numpy for a batch of
+plates at a time, and by hand for those HATs that the batch itself has changed. Both find the very same.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _BATCHED_HATS_MAX = 32
-"""Up to this many HATs per plate are looked at in batches of plates, more by heaps; both find the same (measured)."""
+"""Up to this many HATs per plate are looked at in batches of plates, more of them by heaps (measured)."""
 
 _BATCH = 256
 """Plates per batch: enough that numpy's overhead is small, few enough that most of their HATs have not changed."""

@@ -63,7 +63,7 @@ def epsilon_limits(counts: HatCounts) -> tuple[float, float]:
     kept = counts.kept_at_every_count[at]
     least = counts.total * (caps[1:] / kept[1:] - 1 / counts.users) / (kept[1:] - kept[0])
     most = counts.total * (caps[-1] / counts.total - caps[:-1] / kept[:-1]) / (counts.total - kept[:-1])
-    return float(least.min()), float(max(most.max(), 0.0))
+    return float(least.min()), float(most.max())
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +102,8 @@ class Occupancy:
 class HatErrors:
     """E of every HAT while rows (one plate's samples in one HAT) are suppressed and restored.
 
-    Plain Python, as
-    it goes one row at a time. Constant time per step, taken over all suppressions; `restore` looks at the HAT's rows.
+    Plain Python, as it goes one row at a time. Constant time per suppression, taken over all of them; `restore` looks at
+    the HAT's rows. Rows must be suppressed only while kept, restored only while suppressed.
     """
 
     def __init__(self, occupancy: Occupancy, epsilon_nano: int) -> None:

@@ -585,7 +585,7 @@ def test_a_server_that_hides_its_settings_is_refused(redis_server: RunningRedis)
     assert "guess" not in str(raised.value)
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1", "redis", "unix+cluster:///socket", ""])
+@pytest.mark.parametrize("url", ["http://127.0.0.1", "redis", "unix+cluster:///socket", "redis://host:port", ""])
 def test_other_urls_are_refused(url: str) -> None:
     with pytest.raises(ConfigError, match=r"ledger\.url"):
         open_redis_ledger(url)
@@ -604,6 +604,8 @@ def test_nothing_is_answered_before_a_replica_has_it(
     redis_server: RunningRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_steps.Route, "__init__", _impatient(redis_steps.Route.__init__))
+    with client_of(redis_server.url) as client:
+        client.config_set("repl-diskless-sync-delay", 0)
     replica = start_redis(tmp_path, more=f"replicaof 127.0.0.1 {redis_server.port}\n")
     try:
         _wait_for_replica(redis_server.url)
@@ -620,7 +622,6 @@ def test_nothing_is_answered_before_a_replica_has_it(
             monkeypatch.setattr(redis_steps.exchange, "__defaults__", (redis_steps.PAUSES_S,))
             assert ledger.admit("p", 10, [b"x"], [ask("after", [9])])[0].charged.tolist() == [3]
         with pytest.raises(DependencyUnavailable, match="read only replica"):
-            monkeypatch.setattr(redis_steps, "OPENING_PAUSES_S", ())
             open_redis_ledger(replica.url, prefix="{other}")
     finally:
         replica.stop()

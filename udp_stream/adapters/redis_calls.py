@@ -10,6 +10,7 @@ Keys, all behind one prefix with a hash tag:
     PREFIX:release:ID        string  the payload that stands
     PREFIX:unpublished       zset    ids recorded and not published, by their number
     PREFIX:recorded          string  how many were recorded: the last one's number
+    PREFIX:beat              string  counts what was sent to be waited for, with `replicas`
 """
 
 from __future__ import annotations
@@ -188,7 +189,7 @@ class Calls:
             for names in (("order",), ("periods",), ("balance", period), ("admission", one.release_id))
         ]
         head, charges = packing.head_of(period, budget, one), packing.amounts_of(one.charges)
-        fields = (encoded(one.release_id), encoded(period), budget, one.min_admitted)
+        fields = (encoded(one.release_id), encoded(period), int(budget), int(one.min_admitted))
         return self._script("admit", keys, *fields, head, plates, charges)
 
     def record(self, releases: Sequence[tuple[str, bytes]]) -> Steps[list[bytes]]:
@@ -250,7 +251,7 @@ class Calls:
         return Page(entries, after + len(names), gone)
 
     def snapshot(self, period: str) -> Steps[tuple[int, list[tuple[str, bytes, int, int]]]]:
-        """Balances of the period, (period, plate, spent, charges), and how many admissions there were at that moment."""
+        """How many admissions there were, and (period, plate, spent, charges) of the period's plates at that moment."""
         keys = (self._key("order"), self._key("balance", period))
         ((_, length, flat),) = yield from self._run(self._script("snapshot", keys, fenced=False))
         pairs = zip(flat[::2], flat[1::2], strict=True)

@@ -24,7 +24,8 @@ heard of is stopped.
 
 **A wiped ledger** would give every plate its budget again. Each ledger has an id, kept in Redis and, with `id_file`,
 beside the plate key. Opening refuses a Redis that has no ledger or another one where the file knows one; every script
-refuses if the id is gone, so that a FLUSHALL stops releases at once; and so is a period refused whose balances are gone.
+refuses if the id is gone, so that a FLUSHALL stops releases at once; and no script charges a period whose balances are
+gone.
 
 **Fencing.** A worker that takes over a shard takes its next epoch (`take_epoch`); whoever held an earlier one can
 neither admit nor record anything new (`Fenced`), only read what stands.

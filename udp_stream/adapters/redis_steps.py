@@ -125,6 +125,10 @@ def route_to(url: str, prefix: str, replicas: int = 0) -> Route:
     if not mark or scheme not in SCHEMES or (clustered and scheme == "unix"):
         raise ConfigError(f"ledger.url: expected redis://, rediss://, unix:// or redis+cluster://, got {scheme}://...")
     plain = f"{scheme}://{rest}"
+    try:
+        _ = urlsplit(plain).port
+    except ValueError as error:
+        raise ConfigError("ledger.url: expected a number after the host's colon, got something else") from error
     if clustered:
         return Route(plain, key_slot(prefix.encode()), replicas, beat=f"{prefix}:beat", known=[plain])
     return Route(plain, None, replicas, beat=f"{prefix}:beat", holder=plain)

@@ -1,0 +1,263 @@
+"""CHOP-USER equals its naive text on thousands of small cities, keeps its promises, and what `suppress_to` comes to.
+
+The naive version works on dictionaries, computes every error from scratch and looks at everything each time.
+"""
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from udp_stream import suppression
+from udp_stream.suppression import Occupancy, chop_user, suppress_to
+from udp_stream.units import NANO
+from udp_stream.worst_case import HatErrors
+
+EPSILONS = (50_000_000, 300_000_000, NANO, 2_500_000_000, 10 * NANO)
+
+
+def random_city(rng, hats_max=7, plates_max=9, counts=(1, 2, 3, 5)):
+    """Sparse and full HATs, now and then a plate in all of them, few different counts: many ties."""
+    hats, plates = int(rng.integers(1, hats_max)), int(rng.integers(1, plates_max))
+    inside = rng.random((hats, plates)) < rng.choice([0.1, 0.6, 0.95], (hats, 1))
+    inside[:, 0] |= rng.random() < 0.3
+    inside[np.arange(hats), rng.integers(0, plates, hats)] = True
+    hat, plate = np.nonzero(inside)
+    count = rng.choice(counts[: rng.integers(1, len(counts) + 1)], plate.size)
+    return Occupancy(np.searchsorted(hat, np.arange(hats + 1)), plate, count, plates)
+
+
+def hat_slices(occupancy):
+    return [slice(a, b) for a, b in itertools.pairwise(occupancy.hat_rows.tolist())]
+
+
+def error_of(total, counts, epsilon):
+    """Worst-case bias plus expected noise, as written in the docstring."""
+    return (1 - sum(counts) / total) + max(counts) / (sum(counts) * epsilon) if counts else float("inf")
+
+
+def naive_chop(occupancy, epsilon_nano, floor=0, limit=None):
+    """The papers' text, with the order of turns that the docstring fixes; returns the mask, K and E_thresh."""
+    epsilon, hats = epsilon_nano / NANO, hat_slices(occupancy)
+    kept = [dict(zip(occupancy.plate[h].tolist(), occupancy.count[h].tolist(), strict=True)) for h in hats]
+    totals = [sum(counts.values()) for counts in kept]
+    threshold = max(error_of(t, list(c.values()), epsilon) for t, c in zip(totals, kept, strict=True))
+    limit = threshold if limit is None else limit
+
+    def best(plate):
+        open_to_it = (h for h in range(len(hats)) if plate in kept[h])
+        return min((error_of(totals[h], [c for p, c in kept[h].items() if p != plate], epsilon), h) for h in open_to_it)
+
+    def occupied():
+        return [sum(p in counts for counts in kept) for p in range(occupancy.plates)]
+
+    stopped = False
+    while not stopped and max(occupied()) > floor:
+        level = [p for p, n in enumerate(occupied()) if n == max(occupied())]
+        for plate in sorted(level, key=lambda p: (-best(p)[0], p)):
+            error, hat = best(plate)
+            if error > limit:
+                stopped = True
+                break
+            del kept[hat][plate]
+    mask = [plate in kept[h] for h, rows in enumerate(hats) for plate in occupancy.plate[rows].tolist()]
+    return mask, max(occupied()), threshold
+
+
+@pytest.mark.parametrize(("batched", "batch"), [(0, 1), (2, 2), (32, 1), (32, 3), (32, 256)])
+def test_chop_user_equals_the_papers_text(batched, batch, monkeypatch):
+    """By heaps only, by batches only, and changing over in between: the same rows, on 800 cities each."""
+    monkeypatch.setattr(suppression, "_BATCHED_HATS_MAX", batched)
+    monkeypatch.setattr(suppression, "_BATCH", batch)
+    rng = np.random.default_rng(batched * 1000 + batch)
+    suppressed = 0
+    for case in range(800):
+        occupancy, epsilon_nano = random_city(rng, 8, 18), EPSILONS[case % len(EPSILONS)]
+        chopped = chop_user(occupancy, epsilon_nano)
+        mask, hats_after, threshold = naive_chop(occupancy, epsilon_nano)
+        assert (chopped.keep.tolist(), chopped.hats_after, chopped.threshold) == (mask, hats_after, threshold)
+        suppressed += int((~chopped.keep).sum())
+    print(suppressed)
+    assert suppressed > 800  # the cities are not so hard that nothing ever goes
+
+
+@pytest.mark.parametrize("batched", [0, 8, 32])
+def test_larger_cities_come_out_the_same_by_heaps_and_by_batches(batched, monkeypatch):
+    rng = np.random.default_rng(7)
+    cities = [random_city(rng, hats_max=40, plates_max=60, counts=(1, 2, 3, 5, 8, 13, 40)) for _ in range(12)]
+    expected = [naive_chop(city, NANO // 5, limit=0.9) for city in cities]
+    monkeypatch.setattr(suppression, "_BATCHED_HATS_MAX", batched)
+    for city, (mask, _, _) in zip(cities, expected, strict=True):
+        state = suppression._City(city, NANO // 5)
+        suppression._descend(state, 0, 0.9)
+        assert state.outcome().keep.tolist() == mask
+
+
+def exact_errors(occupancy, keep, epsilon_nano):
+    """By fractions; infinite for an empty HAT."""
+    errors = []
+    for rows in hat_slices(occupancy):
+        counts = occupancy.count[rows][keep[rows]].tolist()
+        total = int(occupancy.count[rows].sum())
+        errors.append(
+            1 - Fraction(sum(counts), total) + Fraction(max(counts) * NANO, sum(counts) * epsilon_nano)
+            if counts
+            else Fraction(10**9)
+        )
+    return errors
+
+
+def hats_per_plate(occupancy, keep):
+    return np.bincount(occupancy.plate[keep], minlength=occupancy.plates)
+
+
+def test_no_hat_is_worse_than_the_threshold_and_no_plate_in_more_hats_than_before():
+    """The claim of arXiv 2405.06261, in exact arithmetic (doubles decide, so up to their rounding)."""
+    rng = np.random.default_rng(1)
+    lower = 0
+    for case in range(600):
+        occupancy, epsilon_nano = random_city(rng, 7, 20), EPSILONS[case % len(EPSILONS)]
+        chopped = chop_user(occupancy, epsilon_nano)
+        before = exact_errors(occupancy, np.ones(occupancy.plate.size, dtype=bool), epsilon_nano)
+        after = exact_errors(occupancy, chopped.keep, epsilon_nano)
+        assert chopped.threshold == pytest.approx(float(max(before)))
+        assert float(max(after)) <= chopped.threshold * (1 + 1e-12)
+        assert chopped.errors.tolist() == pytest.approx([float(error) for error in after])
+        assert chopped.worst_error == chopped.errors.max()
+        assert chopped.hats_before == np.bincount(occupancy.plate).max()
+        assert chopped.hats_after == hats_per_plate(occupancy, chopped.keep).max() <= chopped.hats_before
+        assert all(chopped.keep[rows].any() for rows in hat_slices(occupancy))  # no HAT loses its last plate
+        lower += chopped.hats_after < chopped.hats_before
+    print(lower)
+    assert lower > 100
+
+
+def test_a_heavy_hitter_is_freed_from_most_hats():
+    """The slides' synthetic example: one plate everywhere, the others at home; a small HAT sets the threshold."""
+    hats = 12
+    plate = np.concatenate([np.append(0, 1 + 8 * h + np.arange(8 if h else 2)) for h in range(hats)])
+    sizes = np.array([9 if h else 3 for h in range(hats)])
+    occupancy = Occupancy(np.append(0, np.cumsum(sizes)), plate, np.full(plate.size, 4), int(plate.max()) + 1)
+    chopped = chop_user(occupancy, NANO // 2)
+    assert (chopped.hats_before, chopped.hats_after) == (12, 1)
+
+
+def test_the_smaller_epsilon_the_more_is_gained():
+    rng = np.random.default_rng(5)
+    cities = [random_city(rng, 12, 40) for _ in range(40)]
+    after = [sum(chop_user(city, int(epsilon * NANO)).hats_after for city in cities) for epsilon in (0.05, 0.3, 2, 20)]
+    assert after == sorted(after) and after[0] < after[-1]
+
+
+def test_an_empty_slot_takes_the_same_road():
+    nobody = np.array([], dtype=np.int64)
+    for outcome in (
+        chop_user(Occupancy(np.array([0]), nobody, nobody, 0), NANO),
+        suppress_to(Occupancy(np.array([0]), nobody, nobody, 3), NANO, 1),
+    ):
+        assert (outcome.keep.size, outcome.hats_before, outcome.hats_after) == (0, 0, 0)
+        assert (outcome.threshold, outcome.worst_error) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("hat_rows", "plate", "count", "message"),
+    [
+        ([0, 1], [0, 1], [1, 1], "expected hat_rows from 0"),
+        ([0, 2], [0, 1], [1], "one plate and count per row"),
+        ([0, 0, 2], [0, 1], [1, 1], "at least one row per HAT"),
+        ([0, 2], [0, 1], [1, 0], "at least one sample per row"),
+        ([0, 2], [0, 2], [1, 1], r"expected plates in 0\.\.1"),
+        ([0, 2], [-1, 1], [1, 1], r"expected plates in 0\.\.1"),
+    ],
+)
+def test_tables_that_do_not_fit_together_are_refused_with_the_rule(hat_rows, plate, count, message):
+    with pytest.raises(ValueError, match=message):
+        Occupancy(np.array(hat_rows), np.array(plate), np.array(count), 2)
+
+
+def test_parameters_out_of_range_are_refused_with_the_rule():
+    occupancy = Occupancy(np.array([0, 1]), np.array([0]), np.array([1]), 1)
+    with pytest.raises(ValueError, match="expected epsilon_nano >= 1, got 0"):
+        chop_user(occupancy, 0)
+    with pytest.raises(ValueError, match="expected hats_max >= 1, got 0"):
+        suppress_to(occupancy, NANO, 0)
+
+
+def test_hat_errors_follow_every_suppression_and_restoration():
+    """A random walk, compared with errors from scratch at every step."""
+    rng = np.random.default_rng(2)
+    for _ in range(60):
+        occupancy = random_city(rng)
+        errors = HatErrors(occupancy, NANO)
+        keep = np.ones(occupancy.plate.size, dtype=bool)
+
+        def fresh(keep, occupancy=occupancy):
+            slices = hat_slices(occupancy)
+            return [error_of(occupancy.count[s].sum(), occupancy.count[s][keep[s]].tolist(), 1.0) for s in slices]
+
+        for row in rng.integers(0, keep.size, 40).tolist():
+            hat = errors.hat[row]
+            foreseen = errors.error_without(row) if keep[row] else errors.error_with(row)
+            at_once = errors.errors_without(np.flatnonzero(keep))
+            assert at_once.tolist() == [errors.error_without(other) for other in np.flatnonzero(keep).tolist()]
+            if keep[row]:
+                errors.suppress(row)
+            else:
+                errors.restore(row)
+            keep[row] = ~keep[row]
+            assert [errors.error(h) for h in range(occupancy.hats)] == fresh(keep)
+            assert foreseen == fresh(keep)[hat]
+
+
+def test_suppress_to_keeps_the_limit_and_is_no_worse_than_chop_user_where_both_apply():
+    rng = np.random.default_rng(3)
+    for case in range(400):
+        occupancy, epsilon_nano = random_city(rng, 9, 16), EPSILONS[case % len(EPSILONS)]
+        chopped = chop_user(occupancy, epsilon_nano)
+        for hats_max in range(1, chopped.hats_before + 2):
+            outcome = suppress_to(occupancy, epsilon_nano, hats_max)
+            assert outcome.hats_after == hats_per_plate(occupancy, outcome.keep).max() <= hats_max
+            exact = [float(error) for error in exact_errors(occupancy, outcome.keep, epsilon_nano)]
+            assert np.minimum(outcome.errors, 1e9).tolist() == pytest.approx(exact)
+            if hats_max >= chopped.hats_after:
+                assert outcome.worst_error <= outcome.threshold == chopped.threshold
+
+
+def least_worst_error(occupancy, epsilon_nano, hats_max):
+    """Over all ways to suppress, also more than needed."""
+    masks = (np.arange(1 << occupancy.plate.size)[:, None] >> np.arange(occupancy.plate.size)) & 1
+    per_plate = np.stack([masks[:, occupancy.plate == p].sum(axis=1) for p in range(occupancy.plates)])
+    masks = masks[(per_plate <= hats_max).all(axis=0)] * occupancy.count
+    worst = np.zeros(len(masks))
+    for rows in hat_slices(occupancy):
+        kept, largest = masks[:, rows].sum(axis=1), masks[:, rows].max(axis=1)
+        noise = largest * NANO / (np.maximum(kept, 1) * epsilon_nano)
+        error = 1 - kept / occupancy.count[rows].sum() + noise
+        worst = np.maximum(worst, np.where(kept > 0, error, np.inf))
+    return float(worst.min())
+
+
+def test_suppress_to_is_mostly_optimal_in_tiny_cities_and_seldom_far_off():
+    """Measured here: the optimum in 94 %; 0.6 % above it on average, 45 % at most; 5 of 600 have a HAT emptied that
+    need not be. (Without the moves after the descent: 87 %, 1.2 %, 45 %, 21.)
+    """
+    ratios = []
+    rng = np.random.default_rng(4)
+    while len(ratios) < 600:
+        occupancy, epsilon_nano = random_city(rng, 5, 6), EPSILONS[len(ratios) % len(EPSILONS)]
+        before = np.bincount(occupancy.plate).max()
+        if occupancy.plate.size > 11 or before < 2:
+            continue
+        hats_max = int(rng.integers(1, before))
+        best = least_worst_error(occupancy, epsilon_nano, hats_max)
+        ours = suppress_to(occupancy, epsilon_nano, hats_max).worst_error
+        if np.isinf(best):
+            assert np.isinf(ours)
+        else:
+            ratios.append(ours / best)
+    reached = np.array(ratios)
+    finite = reached[np.isfinite(reached)]
+    assert reached.min() >= 1 - 1e-9
+    assert (reached < 1 + 1e-9).mean() > 0.92
+    assert finite.size >= 590 and finite.mean() < 1.01 and finite.max() < 1.5
