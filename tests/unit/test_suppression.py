@@ -78,8 +78,7 @@ def test_chop_user_equals_the_papers_text(batched, batch, monkeypatch):
         mask, hats_after, threshold = naive_chop(occupancy, epsilon_nano)
         assert (chopped.keep.tolist(), chopped.hats_after, chopped.threshold) == (mask, hats_after, threshold)
         suppressed += int((~chopped.keep).sum())
-    print(suppressed)
-    assert suppressed > 800  # the cities are not so hard that nothing ever goes
+    assert suppressed > 2000  # the cities are not so hard that nothing ever goes
 
 
 @pytest.mark.parametrize("batched", [0, 8, 32])
@@ -129,8 +128,7 @@ def test_no_hat_is_worse_than_the_threshold_and_no_plate_in_more_hats_than_befor
         assert chopped.hats_after == hats_per_plate(occupancy, chopped.keep).max() <= chopped.hats_before
         assert all(chopped.keep[rows].any() for rows in hat_slices(occupancy))  # no HAT loses its last plate
         lower += chopped.hats_after < chopped.hats_before
-    print(lower)
-    assert lower > 100
+    assert lower > 150
 
 
 def test_a_heavy_hitter_is_freed_from_most_hats():
@@ -239,8 +237,8 @@ def least_worst_error(occupancy, epsilon_nano, hats_max):
 
 
 def test_suppress_to_is_mostly_optimal_in_tiny_cities_and_seldom_far_off():
-    """Measured here: the optimum in 94 %; 0.6 % above it on average, 45 % at most; 5 of 600 have a HAT emptied that
-    need not be. (Without the moves after the descent: 87 %, 1.2 %, 45 %, 21.)
+    """Measured here: the optimum in 93 %; 0.7 % above it on average, 30 % at most; 2 of 600 have a HAT emptied that
+    need not be. (Without the moves after the descent: 89 %, 1.4 %, 56 %, 5.)
     """
     ratios = []
     rng = np.random.default_rng(4)

@@ -98,7 +98,7 @@ def _lazily(module: str, verb: str) -> Callable[[argparse.Namespace, Settings], 
 def _replay(parser: _Parser) -> None:
     parser.add_argument("files", nargs="+", metavar="FILE", help="ndjson, JSON array or CSV; .gz of each; - for stdin")
     parser.add_argument("--out", metavar="FILE", default="-", help="one release record a line (default: stdout)")
-    parser.add_argument("--ledger", metavar="FILE", help="ledger file or URL (default: ledger.url)")
+    _ledger_options(parser, "ledger file or URL (default: ledger.url)")
     parser.add_argument("--rejected", metavar="FILE", help="what was refused, one message a line, with its reason")
     parser.epilog = """\
 examples:
@@ -118,7 +118,7 @@ def _demo(parser: _Parser) -> None:
     )
     parser.add_argument("--seed", type=int, default=1, help="of the fleet's movements, never of the noise (default: 1)")
     parser.add_argument("--out", metavar="FILE", help="one release record a line")
-    parser.add_argument("--ledger", metavar="FILE", help="keep the ledger (default: in memory of this run)")
+    _ledger_options(parser, "keep the ledger there (default: for this run only)")
 
 
 def _plan(parser: _Parser) -> None:
@@ -136,7 +136,16 @@ def _ledger(parser: argparse.ArgumentParser) -> None:
     verify = _verb(verbs, "verify", "recompute every balance from the entries", "ledger")
     export = _verb(verbs, "export", "a privacy statement of the deployment, as JSON", "ledger")
     for verb in (show, verify, export):
-        verb.add_argument("--ledger", metavar="FILE", help="ledger file or URL (default: ledger.url)")
+        _ledger_options(verb, "ledger file or URL (default: ledger.url)")
+
+
+def _ledger_options(parser: argparse.ArgumentParser, default: str) -> None:
+    parser.add_argument("--ledger", metavar="FILE", help=default)
+    parser.add_argument(
+        "--allow-volatile-ledger",
+        action="store_true",
+        help="for trials: accept a Redis that can lose writes, and with them the privacy statement",
+    )
 
 
 def _services(parser: _Parser) -> None:

@@ -3,39 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from udp_stream.adapters.plate_keys import PlateKeys, load_or_create_key
 from udp_stream.adapters.settings import Settings
-from udp_stream.adapters.sqlite_ledger import SqliteLedger, open_sqlite_ledger
-from udp_stream.errors import ConfigError, UsageError
+from udp_stream.adapters.sqlite_ledger import open_sqlite_ledger
+from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError
+from udp_stream.ports import Ledger
 
 SQLITE = "sqlite:"
-
-
-def ledger_path(url: str) -> Path:
-    """The file of a `sqlite:` URL, or of a bare path; raises ConfigError for stores that this version cannot use."""
-    if url.startswith(SQLITE):
-        return Path(url.removeprefix(SQLITE))
-    if "://" in url:
-        raise ConfigError(f"ledger.url: expected sqlite:PATH in this version, got {url.partition('://')[0]}://...")
-    return Path(url)
+REDIS = ("redis://", "rediss://", "unix://", "redis+cluster://", "rediss+cluster://")
 
 
 @contextmanager
 def ledger_and_keys(
-    settings: Settings, url: str | None = None, must_exist: bool = False
-) -> Iterator[tuple[SqliteLedger, PlateKeys]]:
+    settings: Settings, url: str | None = None, *, must_exist: bool = False, allow_volatile: bool = False
+) -> Iterator[tuple[Ledger, PlateKeys]]:
     """Open the ledger and its key (made at first use), bound to each other.
 
-    Raises UsageError if `must_exist` and there is no ledger yet, PrivacyRefused if the key is not the ledger's own.
+    `url` (default: `ledger.url`) is a file, `sqlite:FILE`, or a Redis URL. Raises ConfigError for any other, UsageError
+    if `must_exist` and there is no such file, DependencyUnavailable if the store cannot be reached, and PrivacyRefused
+    if it would forget, has forgotten, or belongs to another key.
     """
-    path = ledger_path(url or settings.ledger.url)
-    if must_exist and not path.exists():
-        raise UsageError(f"{path}: no ledger there")
-    key_file = settings.ledger.key_file or f"{path}.key"
-    with open_sqlite_ledger(path) as ledger:
+    url = url or settings.ledger.url
+    key_file = settings.ledger.key_file or (f"{_path(url)}.key" if _is_file(url) else "udp-stream.ledger.key")
+    if must_exist and _is_file(url) and not _path(url).exists():
+        raise UsageError(f"{_path(url)}: no ledger there")
+    with _opened(url, f"{key_file}.ledger-id", allow_volatile) as ledger:
         keys = PlateKeys(load_or_create_key(key_file))
         ledger.bind(keys.fingerprint())
         yield ledger, keys
+
+
+def _opened(url: str, id_file: str, allow_volatile: bool) -> AbstractContextManager[Ledger]:
+    if _is_file(url):
+        return open_sqlite_ledger(_path(url))
+    if not url.startswith(REDIS):
+        raise ConfigError(
+            f"ledger.url: expected sqlite:FILE or redis://HOST:PORT/DB, got {url.partition('://')[0]}://..."
+        )
+    try:
+        from udp_stream.adapters.redis_ledger import open_redis_ledger
+    except ImportError as error:
+        raise DependencyUnavailable("no Redis client: pip install 'udp-stream[redis]'") from error
+    return open_redis_ledger(url, id_file=id_file, allow_volatile=allow_volatile)
+
+
+def _is_file(url: str) -> bool:
+    return url.startswith(SQLITE) or "://" not in url
+
+
+def _path(url: str) -> Path:
+    return Path(url.removeprefix(SQLITE))

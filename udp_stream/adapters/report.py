@@ -50,7 +50,8 @@ def print_summary(summary: Summary, settings: Settings) -> None:
     if summary.means:
         error = summary.expected_error / summary.pings_of_means
         out.print(
-            f"expected error of a released mean: {error:.1f} km/h, weighed by pings. {verdict(error, settings.hat.resolution)}"
+            f"expected error of a released mean: {error:.1f} km/h, weighed by pings. "
+            f"{verdict(error, settings.hat.resolution)}"
         )
     out.print(
         f"Protected: each plate's speeds, at epsilon {settings.budget.epsilon:g} per {settings.budget.period}. "

@@ -16,13 +16,13 @@ from udp_stream.adapters.open_ledger import ledger_and_keys
 from udp_stream.adapters.report import SOFTWARE, console, print_summary
 from udp_stream.adapters.settings import Settings
 from udp_stream.errors import UsageError
-from udp_stream.release import decode
+from udp_stream.release import Release, decode
 
 MORNING = datetime(2024, 1, 8, 6, tzinfo=IST)
 
 
 def demo(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Run the fleet's day through the embedded runtime and show what one busy cell came out like."""
+    """Run the fleet's day through the embedded runtime and show what its busiest cells came out like."""
     if not arguments.headless:
         raise UsageError("the live map is not in this version; run: udp-stream demo --headless")
     fleet = Fleet(
@@ -34,7 +34,11 @@ def demo(arguments: argparse.Namespace, settings: Settings) -> None:
     shown: list[bytes] = []
     with ExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory(prefix="udp-stream-demo-"))
-        ledger, keys = stack.enter_context(ledger_and_keys(settings, arguments.ledger or f"{folder}/demo.ledger"))
+        ledger, keys = stack.enter_context(
+            ledger_and_keys(
+                settings, arguments.ledger or f"{folder}/demo.ledger", allow_volatile=arguments.allow_volatile_ledger
+            )
+        )
         out = stack.enter_context(Path(arguments.out).open("wb")) if arguments.out else None
 
         def publish(payloads: Payloads) -> None:
@@ -56,26 +60,27 @@ def _told(frames: Iterator[list[bytes]], runtime: Embedded, arguments: argparse.
             status.update(f"a synthetic fleet of {arguments.buses} buses: {done}")
 
 
+CELLS_SHOWN = 12
+
+
 def picture(payloads: list[bytes]) -> str:
-    """The busiest cell's hours as text: the private mean, its 95 % interval, and who was there."""
+    """The busiest cells of the busiest slot as text: the private mean and its 95 % interval, slowest cell first."""
     records = [decode(payload) for payload in payloads]
-    busiest: dict[str, int] = {}
+    slots: dict[str, list[Release]] = {}
     for record in records:
-        busiest[record.hat.cell] = busiest.get(record.hat.cell, 0) + record.counts.plates
-    if not busiest:
+        slots.setdefault(record.hat.slot_start, []).append(record)
+    if not slots:
         return "nothing was released"
-    cell = max(busiest, key=lambda name: busiest[name])
-    lines = [f"cell {cell}, slot by slot: private mean speed and 95 % interval, 0 to 65 km/h"]
-    for record in records:
-        if record.hat.cell != cell:
-            continue
-        hour = record.hat.slot_start[11:16]
-        if record.mean is None:
-            lines.append(f"{hour}  {record.status.replace('_', ' ')} ({record.counts.plates} plates)")
-            continue
-        low, high = record.mean.interval95_kmh
-        bar = "".join(
-            "●" if at == round(record.mean.value_kmh) else "─" if low <= at <= high else " " for at in range(66)
-        )
-        lines.append(f"{hour} |{bar}| {record.mean.value_kmh:5.1f}  {record.counts.plates:3d} plates")
-    return "\n".join(lines)
+    slot = max(slots, key=lambda start: sum(record.counts.plates for record in slots[start]))
+    busiest = sorted(slots[slot], key=lambda record: -record.counts.plates)[:CELLS_SHOWN]
+    busiest.sort(key=lambda record: record.mean.value_kmh if record.mean else -1)
+    head = f"{slot} to {busiest[0].hat.slot_end[11:]}: private mean speed by cell, 95 % interval, 0 to 65 km/h"
+    return "\n".join([head, *(_row(record) for record in busiest)])
+
+
+def _row(record: Release) -> str:
+    if record.mean is None:
+        return f"{record.hat.cell}  {record.status.replace('_', ' ')} ({record.counts.plates} plates)"
+    low, high = record.mean.interval95_kmh
+    bar = "".join("●" if at == round(record.mean.value_kmh) else "─" if low <= at <= high else " " for at in range(66))
+    return f"{record.hat.cell} |{bar}| {record.mean.value_kmh:5.1f} km/h  {record.counts.plates:3d} plates"

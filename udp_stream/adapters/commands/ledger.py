@@ -5,18 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from contextlib import AbstractContextManager
 
 from udp_stream.adapters.open_ledger import ledger_and_keys
+from udp_stream.adapters.plate_keys import PlateKeys
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.statement import statement
 from udp_stream.errors import PrivacyRefused
+from udp_stream.ports import Ledger
 from udp_stream.units import NANO
 
 
 def show(arguments: argparse.Namespace, settings: Settings) -> None:
     """What a plate has spent and has left, one period a line, oldest first."""
     budget = settings.policy.budget_nano
-    with ledger_and_keys(settings, arguments.ledger, must_exist=True) as (ledger, keys):
+    with _open(arguments, settings) as (ledger, keys):
         spent = ledger.spent(keys.key_of(arguments.plate))
     if not spent:
         print(f"this plate has spent nothing of its {budget / NANO:g}", file=sys.stderr)
@@ -27,7 +30,7 @@ def show(arguments: argparse.Namespace, settings: Settings) -> None:
 
 def verify(arguments: argparse.Namespace, settings: Settings) -> None:
     """Recompute every balance; any discrepancy is a refusal to go on (exit status 5)."""
-    with ledger_and_keys(settings, arguments.ledger, must_exist=True) as (ledger, _):
+    with _open(arguments, settings) as (ledger, _):
         found = ledger.verify()
         entries = sum(1 for _ in ledger.entries())
     for discrepancy in found:
@@ -39,5 +42,9 @@ def verify(arguments: argparse.Namespace, settings: Settings) -> None:
 
 def export(arguments: argparse.Namespace, settings: Settings) -> None:
     """The statement as JSON on stdout."""
-    with ledger_and_keys(settings, arguments.ledger, must_exist=True) as (ledger, _):
+    with _open(arguments, settings) as (ledger, _):
         print(json.dumps(statement(settings, ledger), indent=2, ensure_ascii=False))
+
+
+def _open(arguments: argparse.Namespace, settings: Settings) -> AbstractContextManager[tuple[Ledger, PlateKeys]]:
+    return ledger_and_keys(settings, arguments.ledger, must_exist=True, allow_volatile=arguments.allow_volatile_ledger)

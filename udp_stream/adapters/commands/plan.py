@@ -52,7 +52,8 @@ def plan(arguments: argparse.Namespace, settings: Settings) -> None:
     errors = [one.mean_error_kmh for one in bought if one.plan.mean is not None]
     if errors:
         out.print(
-            f"At {bought[-1].plates} plates a mean errs by {errors[-1]:.1f} km/h. {verdict(errors[-1], policy.resolution)}"
+            f"At {bought[-1].plates} plates a mean errs by {errors[-1]:.1f} km/h. "
+            f"{verdict(errors[-1], policy.resolution)}"
         )
     out.print(
         f"min_plates is {policy.min_plates}: smaller HATs are withheld and cost nothing. "

@@ -21,7 +21,9 @@ from udp_stream.errors import UsageError
 def replay(arguments: argparse.Namespace, settings: Settings) -> None:
     """Read the files as one log, release its HATs, tell on stderr what was done."""
     with ExitStack() as stack:
-        ledger, keys = stack.enter_context(ledger_and_keys(settings, arguments.ledger))
+        ledger, keys = stack.enter_context(
+            ledger_and_keys(settings, arguments.ledger, allow_volatile=arguments.allow_volatile_ledger)
+        )
         out = _writable(stack, arguments.out)
         rejected = _writable(stack, arguments.rejected) if arguments.rejected else None
         runtime = Embedded(

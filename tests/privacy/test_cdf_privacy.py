@@ -1,0 +1,98 @@
+"""CDFs end to end at user level: sensitivity by brute force through the plan, noise scales, and an audit with power."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from udp_stream.cdfs.mechanism import cdf_values, node_counts, plan_cdf
+from udp_stream.cdfs.tree import level_of_node
+from udp_stream.grouping import HatCounts
+from udp_stream.noise import discrete_laplace
+from udp_stream.testing import seeded_bits
+from udp_stream.units import NANO
+
+EDGES = (0.0, 0.0, 10.0, 30.0, 65.0)
+SPEEDS = (0, 5 * 4096, 20 * 4096, 65 * 4096)
+COUNTS = [c for users in (1, 2, 3) for c in itertools.product((1, 2, 3), repeat=users) if sum(c) <= 5]
+
+
+@pytest.mark.parametrize("counts", COUNTS, ids=str)
+def test_levels_move_by_at_most_what_their_noise_is_for(counts):
+    """Every dataset, every choice of one plate's speeds: each level's l1 change times its budget/scale stays in eps."""
+    plan = plan_cdf(HatCounts(np.array(counts)), NANO, 65.0, EDGES)
+    data = list(itertools.product(SPEEDS, repeat=sum(counts)))
+    nodes = {row: node_counts(plan, np.array(row)) for row in data}
+    scale = plan.t / plan.s
+    worst = 0.0
+    start = 0
+    for count in counts:
+        mine = range(start, start + count)
+        others = {}
+        for row in data:
+            others.setdefault(tuple(v for i, v in enumerate(row) if i not in mine), []).append(nodes[row])
+        for group in others.values():
+            table = np.stack(group)
+            for one in table:
+                worst = max(worst, float((np.abs(table - one) / scale).sum(axis=1).max()))
+        start += count
+    assert worst <= 1.0 + 1e-12  # the loss of the worst plate between the worst neighbours, epsilon = 1
+    levels = level_of_node(plan.tree)
+    assert worst >= (2 * min(max(counts), plan.cap) / scale[levels == 0][0]) * 0.99 or len(counts) == 1
+
+
+def test_bins_and_budgets_are_functions_of_counts_and_the_budget_is_spent_exactly():
+    plan = plan_cdf(HatCounts(np.array([9, 4, 4, 2])), 333_333_333, 65.0, 65)
+    assert sum(plan.budgets_nano) == plan.epsilon_nano == 333_333_333
+    scale = (plan.t / plan.s)[np.unique(level_of_node(plan.tree), return_index=True)[1]]
+    for exact, drawn in zip((2 * plan.cap * NANO / budget for budget in plan.budgets_nano), scale, strict=True):
+        assert exact <= drawn <= exact * (1 + 1e-4)
+
+
+def releases(plan, samples, seed, runs):
+    nodes = node_counts(plan, samples)
+    noise = discrete_laplace(seeded_bits(seed), np.tile(plan.t, runs), np.tile(plan.s, runs)).reshape(runs, -1)
+    return nodes + noise
+
+
+def likelihood_ratio_loss(plan, first, second, drawn):
+    """log P(output | first) / P(output | second) of what was drawn from the first, exactly."""
+    rate = plan.s / plan.t
+    return (rate * (np.abs(drawn - second) - np.abs(drawn - first))).sum(axis=1)
+
+
+def test_neighbours_cannot_be_told_apart_beyond_epsilon():
+    """The likelihood ratio of 20,000 releases: its maximum is within epsilon, and comes near it: no slack is hidden."""
+    counts = HatCounts(np.array([6, 3, 3, 2]))
+    plan = plan_cdf(counts, NANO, 65.0, EDGES)
+    slow, fast = (np.zeros(14, dtype=np.int64) for _ in range(2))
+    fast[:6] = 65 * 4096
+    ends = node_counts(plan, slow), node_counts(plan, fast)
+    loss = likelihood_ratio_loss(plan, *ends, releases(plan, slow, "audit", 20_000))
+    assert 0.9 < loss.max() <= 1.0 + 1e-9
+    thin = replace(plan, t=np.maximum(1, np.round(plan.t * 0.7)).astype(np.int64))
+    loss = likelihood_ratio_loss(thin, *ends, releases(thin, slow, "audit", 20_000))
+    assert loss.max() > 1.3  # noise 30 % too small is seen
+
+
+def test_noise_has_its_scale_in_every_level_and_30_percent_off_is_noticed():
+    plan = plan_cdf(HatCounts(np.full(30, 4)), NANO // 10, 65.0, 65)
+    samples = np.random.default_rng(1).integers(0, 65 * 4096, 120)
+    noise = releases(plan, samples, "scale", 300) - node_counts(plan, samples)
+    for level in range(len(plan.tree.branching)):
+        here = level_of_node(plan.tree) == level
+        draws = noise[:, here].ravel() / (plan.t / plan.s)[here][0]
+        draws = draws + np.random.default_rng(2).uniform(-0.5, 0.5, draws.size) / (plan.t / plan.s)[here][0]
+        assert stats.kstest(draws, "laplace").pvalue > 1e-6
+        assert stats.kstest(draws / 0.7, "laplace").pvalue < 1e-6
+
+
+def test_values_are_a_distribution_function_whatever_the_noise():
+    plan = plan_cdf(HatCounts(np.array([2, 1, 1])), NANO // 100, 65.0, EDGES)
+    for nodes in releases(plan, np.array([0, 0, 4096, 8192]), "shape", 200):
+        values = cdf_values(plan, nodes)
+        assert values == sorted(values) and values[-1] == 1 and 0 <= values[0] == values[1]
+        assert len(values) == len(EDGES) and not any(math.isnan(value) for value in values)
