@@ -130,7 +130,8 @@ def bench_slot() -> None:
     say(
         "a 60-plate HAT",
         f"{each:.3f} ms",
-        f"plan {planning / SLOT_HATS * 1e3:.3f}, estimate {estimating / SLOT_HATS * 1e3:.3f}; peers 21 ms to 3.7 s for the mean alone",
+        f"plan {planning / SLOT_HATS * 1e3:.3f}, estimate {estimating / SLOT_HATS * 1e3:.3f}; "
+        "peers: 21 ms to 3.7 s for a mean",
     )
     columns = SlotPings(
         0,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from udp_stream.grouping import HatCounts, best_fit, within_cap, wrap_around_count, wrap_around_positions
-from udp_stream.means import Baseline, Levy
+from udp_stream.means import ArrayAveraging, Baseline, Levy
 from udp_stream.means._projected import levy_cap
 from udp_stream.means.levy import concentration_radius
 
@@ -81,13 +81,16 @@ def test_levys_cap_is_best_among_all_lengths_not_only_among_counts(counts):
     assert hat.kept(levy_cap(hat)) / levy_cap(hat) ** 0.5 == pytest.approx(best)
 
 
-def test_sample_scaling_keeps_baselines_scale_and_divides_levys_by_its_root():
+def test_sample_scaling_keeps_the_scale_of_plain_means_and_divides_levys_by_its_root():
     """lambda times the samples per user: U m*/M stays, 3 tau / K falls by sqrt(lambda) (their Proposition IV.1)."""
     rng = np.random.default_rng(3)
     counts = rng.integers(1, 60, 150)
     plain, scaled = (HatCounts(counts * factor) for factor in (1, 10))
     one, ten = (Baseline().plan(hat, 10**9, 65 * 4096, "best-fit") for hat in (plain, scaled))
     assert one.noise_bound == pytest.approx(ten.noise_bound)
+    for grouping in ("best-fit", "wrap-around"):
+        one, ten = (ArrayAveraging().plan(hat, 10**9, 65 * 4096, grouping) for hat in (plain, scaled))
+        assert one.noise_bound == pytest.approx(ten.noise_bound)
     levy_one, levy_ten = (Levy().plan(hat, 10**9, 65 * 4096, "best-fit") for hat in (plain, scaled))
     assert levy_ten.cap == 10 * levy_one.cap and levy_ten.divisor == levy_one.divisor
     assert concentration_radius(levy_one) / concentration_radius(levy_ten) == pytest.approx(10**0.5, rel=1e-4)
