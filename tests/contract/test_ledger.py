@@ -14,13 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from pathlib import Path
 
-import ledger_writer as writer
 import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.contract import ledger_writer as writer
 from udp_stream import checks
 from udp_stream.adapters import sqlite_ledger
 from udp_stream.adapters.sqlite_ledger import open_sqlite_ledger
