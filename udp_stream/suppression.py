@@ -17,8 +17,8 @@ do so within E_thresh stops everything; otherwise n falls by one. What the paper
 outcome is a function of the counts:
 
 * Plates of a level take their turns hardest first: by the least E that was open to them when the level began, largest
-  first; ties by plate index. (Drawn cities: no larger K than by index, and hardly a suppression in the last, unfinished
-  level, where suppressions no longer lower K.)
+  first; ties by plate index. (Over 192 drawn cities K came out 1 % lower than by plate index alone, and a third as
+  many suppressions fell in the last, unfinished level, where they no longer lower K.)
 * On its turn a plate looks again, and ties between its HATs go to the lowest.
 * E is computed in doubles exactly as `worst_case.hat_error` writes it.
 
@@ -29,8 +29,9 @@ neither the slot's loss K eps nor the error of its worst HAT is larger than befo
 **Speed.** E is not monotone along the way (to suppress the plate with most samples can lower the noise), but it only
 falls when one of a HAT's two largest shares changes. At high levels, which few plates reach, each keeps a heap of lower
 bounds on its E's; they are brought up to date when they come to the top, and fresh ones are pushed when a large share
-goes. At low levels, which most plates reach, looking at all their HATs is quicker than any heap, by numpy for a batch of
-plates at a time, and by hand for those HATs that the batch itself has changed. Both find the very same.
+goes. At low levels, which most plates reach, looking at all their HATs is quicker than any heap, by numpy for a batch
+of plates at a time, and by hand for those HATs that the batch itself has changed. Both find the very same. Slow only
+where a thousand plates are in a thousand HATs each (one to three minutes for 10^6 rows), which no slot of a city is.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def chop_user(occupancy: Occupancy, epsilon_nano: int) -> Suppression:
     >>> chopped.keep.astype(int).tolist(), chopped.hats_before, chopped.hats_after, chopped.threshold
     ([1, 0, 1, 1, 1, 1, 1], 3, 2, 1.0)
 
-    Raises ValueError for epsilon_nano < 1. About 10^6 rows in some seconds.
+    Raises ValueError for epsilon_nano < 1. 10^5 plates in 10^4 HATs, 10^6 rows: some seconds.
     """
     city = _City(occupancy, epsilon_nano)
     _descend(city, 0, city.threshold)

@@ -102,8 +102,8 @@ class Occupancy:
 class HatErrors:
     """E of every HAT while rows (one plate's samples in one HAT) are suppressed and restored.
 
-    Plain Python, as it goes one row at a time. Constant time per suppression, taken over all of them; `restore` looks at
-    the HAT's rows. Rows must be suppressed only while kept, restored only while suppressed.
+    Plain Python, as it goes one row at a time. Constant time per suppression, taken over all of them; `restore` looks
+    at the HAT's rows. Rows must be suppressed only while kept, restored only while suppressed.
     """
 
     def __init__(self, occupancy: Occupancy, epsilon_nano: int) -> None:

@@ -1,0 +1,57 @@
+"""The pages in `docs/` name everything that they must, and their links lead somewhere. Their commands are not run."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from udp_stream.adapters.settings import known_keys
+from udp_stream.means import MECHANISMS
+from udp_stream.ping_refusals import Reason
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+
+FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def links(page):
+    """The relative links of a page, outside of fenced blocks, as files."""
+    for target in LINK.findall(FENCED.sub("", page.read_text(encoding="utf-8"))):
+        if "://" not in target and not target.startswith(("#", "mailto:")):
+            yield (page.parent / target.partition("#")[0]).resolve()
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_every_refusal_reason_is_described_in_its_own_words(reason):
+    rows = (DOCS / "pings.md").read_text(encoding="utf-8").splitlines()
+    (row,) = [row for row in rows if row.startswith(f"| `{reason.value}` |")]
+    assert reason.describe.rstrip(".") in row
+
+
+@pytest.mark.parametrize("key", known_keys())
+def test_every_configuration_key_has_a_row(key):
+    rows = (DOCS / "configuration.md").read_text(encoding="utf-8").splitlines()
+    assert sum(row.startswith((f"| `{key}` |", f"| `{key}`* |")) for row in rows) == 1
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_every_mechanism_has_its_page_linked(name):
+    index = (DOCS / "mechanisms" / "README.md").read_text(encoding="utf-8")
+    linked = re.search(rf"\[`{re.escape(name)}`\]\(([a-z-]+\.md)\)", index)
+    assert linked and f"`{name}`" in index
+    assert (DOCS / "mechanisms" / linked[1]).exists()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_relative_links_lead_to_files(page):
+    broken = [str(target) for target in links(page) if not target.exists()]
+    assert not broken
+
+
+def test_no_page_is_an_orphan():
+    """Each page is linked from another."""
+    linked = {target for page in PAGES for target in links(page) if target != page}
+    assert not [page.name for page in PAGES[1:] if page not in linked]
