@@ -30,7 +30,6 @@ class Reason(enum.StrEnum):
     TOO_MANY_PINGS = "too_many_pings"
     LATE = "late"  # windows.py: the slot of the ping has closed; the refusal says by how much (lag_ms)
     SLOT_FULL = "slot_full"  # windows.py: an open slot holds as many pings as it may
-    TOO_MANY_OPEN_SLOTS = "too_many_open_slots"  # windows.py: a ping that would open one slot more than may be open
 
     @property
     def describe(self) -> str:
@@ -56,7 +55,6 @@ _DESCRIPTIONS = {
     Reason.TOO_MANY_PINGS: "The message holds more pings than are accepted; none of them was counted.",
     Reason.LATE: "It arrived after its slot had closed.",
     Reason.SLOT_FULL: "Its slot already holds as many pings as it may.",
-    Reason.TOO_MANY_OPEN_SLOTS: "It would open one slot more than may be open at once.",
 }
 
 

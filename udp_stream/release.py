@@ -6,6 +6,7 @@ happens after the noise.
 
 from __future__ import annotations
 
+import inspect
 import math
 from typing import Annotated, Any, Final, Literal
 
@@ -134,6 +135,9 @@ def decode(payload: bytes) -> Release:
 def json_schema() -> dict[str, Any]:
     """The record's JSON Schema (2020-12), as published in `docs/`."""
     schema = msgspec.json.schema(Release)
+    for definition in schema["$defs"].values():
+        if "description" in definition:  # docstrings keep their indentation before Python 3.13
+            definition["description"] = inspect.cleandoc(definition["description"])
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA, **schema}
 
 

@@ -51,3 +51,15 @@ def parse_duration(text: str) -> float:
     if match is None:
         raise ValueError(f"expected a duration such as 90s, 2m, 1h, 1d or 1w, got {text!r}")
     return float(match[1]) * _SECONDS[match[2]]
+
+
+def duration_name(seconds: int) -> str:
+    """The one spelling of a duration in whole seconds that is used in records and in the ledger.
+
+    >>> duration_name(86_400), duration_name(7 * 86_400), duration_name(5_400)
+    ('1d', '7d', '90m')
+    """
+    unit, size = next(
+        (unit, size) for unit, size in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)) if seconds % size == 0
+    )
+    return f"{seconds // size}{unit}"

@@ -44,6 +44,7 @@ class WindowRules:
     pings_per_slot_max: int = 50_000_000
     quorum_min: int = 3
     quorum_share: float = 0.02
+    ping_share: float = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,8 @@ class AgreementClock:
 
     Several is `quorum_min` plates or `quorum_share` of those seen in the last two days, whichever is more (all, if
     there are fewer): neither one plate alone nor a few broken ones of a large fleet can move it. A plate stands for
-    the newest time of the last frame it was in, so one wrong time is forgotten with the plate's next frame.
+    the newest time of the last frame it was in, so one wrong time is forgotten with the plate's next frame. And
+    `ping_share` of the frame's pings must agree too, so that wrong times strewn over many plates do not add up.
     """
 
     def __init__(self, rules: WindowRules) -> None:
@@ -85,7 +87,12 @@ class AgreementClock:
         if pings.time_ms.size == 0:
             return
         stands = self._heard(pings, pings.time_ms)
-        self._set(self._reached(stands))
+        self._set(
+            min(
+                self._reached(stands),
+                _kth_newest(pings.time_ms, int(np.ceil(self._rules.ping_share * pings.time_ms.size))),
+            )
+        )
         if self.now_ms is not None:
             within = pings.time_ms <= self.now_ms + self._rules.ahead_ms
             self._stands = stands if within.all() else self._heard(pings, np.where(within, pings.time_ms, _NEVER))
@@ -103,8 +110,7 @@ class AgreementClock:
     def _reached(self, stands: dict[str, int]) -> int:
         times = np.fromiter(stands.values(), dtype=np.int64, count=len(stands))
         quorum = max(self._rules.quorum_min, int(np.ceil(self._rules.quorum_share * times.size)))
-        at = max(0, times.size - quorum)
-        return int(np.partition(times, at)[at])
+        return _kth_newest(times, quorum)
 
     def _set(self, time_ms: int) -> None:
         self.now_ms = time_ms if self.now_ms is None else max(self.now_ms, time_ms)
@@ -112,6 +118,11 @@ class AgreementClock:
     def _forget(self, before_ms: int) -> None:
         self._stands = {plate: time for plate, time in self._stands.items() if time >= before_ms}
         self._crowded = max(1024, 2 * len(self._stands))
+
+
+def _kth_newest(times: Times, k: int) -> int:
+    at = max(0, times.size - k)
+    return int(np.partition(times, at)[at])
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from udp_stream import ping_json
 from udp_stream.pings import PingDecoder, PingRules, Pings, Reason, Refusal, original, originals
 
 RULES = PingRules(max_kmh=65, reject_above_kmh=200)
-LEFT_TO_WINDOWS = {Reason.TIME_IN_FUTURE, Reason.LATE, Reason.SLOT_FULL, Reason.TOO_MANY_OPEN_SLOTS}
+LEFT_TO_WINDOWS = {Reason.TIME_IN_FUTURE, Reason.LATE, Reason.SLOT_FULL}
 
 
 def ping(**changes: Any) -> dict[str, Any]:

@@ -130,6 +130,11 @@ def test_the_policys_fingerprint_changes_with_what_changes_privacy_and_with_noth
         assert load(None, [flag], {}).policy.fingerprint() == base, flag
 
 
+def test_the_spelling_of_a_period_makes_no_new_budget():
+    names = {load(None, [f"budget.period={text}"], {}).calendar.moment(0).period for text in ("1d", "24h", "1440m")}
+    assert len(names) == 1
+
+
 def test_periods_are_cut_on_the_local_calendar():
     calendar = load(None, ["hat.timezone=America/Chicago", "hat.slot=1h"], {}).calendar
     noon = 1_478_455_200_000  # 2016-11-06T12:00-06:00, after the night on which the clock was set back

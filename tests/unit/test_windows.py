@@ -99,6 +99,16 @@ def test_wrong_times_of_several_plates_one_after_another_do_not_add_up_to_agreem
         assert (closed, refused) == ([], [])
 
 
+def test_wrong_times_strewn_over_many_plates_of_one_frame_are_not_agreement():
+    w = windows()
+    rows = [(f"p{i % 300}", 10 + i / 200) for i in range(4000)]
+    for i in range(0, 4000, 400):
+        rows[i + 7] = (f"p{i // 40}", 1e7 + i)
+    closed, refused = w.push(frame_of(rows))
+    assert closed == [] and len(refused) == 10 and {r.reason for r in refused} == {Reason.TIME_IN_FUTURE}
+    assert w.push(frame_of([(f"p{i}", 40) for i in range(300)])) == ([], [])
+
+
 def test_a_fleet_that_comes_back_after_days_of_silence_is_heard():
     w = windows()
     w.push(frame_of(everybody(10)))

@@ -47,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(DependencyUnavailable("the reader of our output has gone away"))
     except UdpStreamError as error:
         return _fail(error)
+    except OSError as error:  # a full disk, a file taken away: of the machine, not of ours
+        return _fail(DependencyUnavailable(f"{error.filename or 'a file'}: {error.strerror or error}"))
     return 0
 
 

@@ -22,7 +22,7 @@ from udp_stream.flow import Calendar
 from udp_stream.hats import SlotGrid
 from udp_stream.pings import PingRules
 from udp_stream.policy import Grouping, Mean, Policy
-from udp_stream.units import QUANTA_PER_KMH, nano_allowance, nano_charge, parse_duration
+from udp_stream.units import QUANTA_PER_KMH, duration_name, nano_allowance, nano_charge, parse_duration
 from udp_stream.windows import WindowRules
 
 PREFIX = "UDP_STREAM_"
@@ -33,7 +33,7 @@ Duration = Annotated[str, msgspec.Meta(pattern=r"^\s*[0-9]+(\.[0-9]+)?\s*[smhdw]
 
 
 class HatSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where and when: resolution 6 (36 km2) and six hours are the finest at which epsilon 10 a day beats a guess."""
+    """Where and when: resolution 6 (36 km2) and six hours are the finest at which epsilon 10 a day rivals a guess."""
 
     resolution: Annotated[int, msgspec.Meta(ge=0, le=15)] = 6
     slot: Duration = "6h"
@@ -114,7 +114,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     @property
     def policy(self) -> Policy:
         """What changes privacy, or what is computed."""
-        period = self.budget.period
+        lifetime = self.budget.period == "lifetime"
+        period_seconds = None if lifetime else _whole_seconds("budget.period", self.budget.period)
         return Policy(
             resolution=self.hat.resolution,
             slot_seconds=_whole_seconds("hat.slot", self.hat.slot),
@@ -125,8 +126,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             reject_above_kmh=self.speed.reject_above_kmh,
             box=self.pings.box,
             budget_nano=nano_allowance(self.budget.epsilon),
-            period=period,
-            period_seconds=None if period == "lifetime" else _whole_seconds("budget.period", period),
+            period="lifetime" if period_seconds is None else duration_name(period_seconds),
+            period_seconds=period_seconds,
             mean=self.release.mean,
             grouping=self.release.grouping,
             mean_nano=_nano(self.release.mean_epsilon),
