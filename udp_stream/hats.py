@@ -66,8 +66,9 @@ class SlotGrid:
         """Start and end (Unix ms) of the slot of each time (Unix ms, years 1900 to 2200)."""
         starts, ends = np.empty_like(time_ms), np.empty_like(time_ms)
         days = time_ms // DAY_MS
-        for day in np.unique(days).tolist():
-            here = slice(None) if days.size and days.min() == days.max() else days == day
+        one = days.size and days.min() == days.max()  # most frames lie in one day
+        for day in days[:1].tolist() if one else np.unique(days).tolist():
+            here = slice(None) if one else days == day
             boundaries = self._around(day)
             at = np.searchsorted(boundaries, time_ms[here], side="right")
             starts[here], ends[here] = boundaries[at - 1], boundaries[at]

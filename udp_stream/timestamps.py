@@ -45,19 +45,29 @@ def parse_timestamps(texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[n
     count = len(texts)
     time_ms = np.zeros(count, np.int64)
     unread = np.ones(count, np.bool_)
-    widths = set(map(len, texts)) if count >= _FEWEST_FOR_COLUMNS else set()
-    for width in widths & _SPELLINGS.keys():
-        if len(widths) == 1:  # as good as always: one feed, one spelling
-            time_ms, read = _parse_fixed_width(texts, *_SPELLINGS[width])
-            unread = ~read
-        else:
-            rows = np.array([row for row, text in enumerate(texts) if len(text) == width])
-            time_ms[rows], read = _parse_fixed_width([texts[row] for row in rows.tolist()], *_SPELLINGS[width])
-            unread[rows[read]] = False
     status = np.zeros(count, np.uint8)
+    if count >= _FEWEST_FOR_COLUMNS:
+        widths = np.fromiter(map(len, texts), np.int64, count)
+        width = int(np.median(widths))  # one feed, one spelling: nearly all have this width
+        others = np.flatnonzero(widths != width)
+        if width in _SPELLINGS and others.size <= count // 2:
+            time_ms, read = _parse_fixed_width(_with_blanks(texts, others, width), *_SPELLINGS[width])
+            unread = ~read
+            unread[others] = False
+            time_ms[others], status[others] = parse_timestamps([texts[row] for row in others.tolist()])
     for row in np.flatnonzero(unread).tolist():
         time_ms[row], status[row] = _parse_one(texts[row])
     return time_ms, status
+
+
+def _with_blanks(texts: Sequence[str], rows: NDArray[np.int64], width: int) -> Sequence[str]:
+    """The same texts, but for those rows one of the given width that is no time."""
+    if not rows.size:
+        return texts
+    replaced = list(texts)
+    for row in rows.tolist():
+        replaced[row] = "?" * width
+    return replaced
 
 
 def _parse_one(text: str) -> tuple[int, int]:

@@ -14,9 +14,10 @@ A file has no append times, so its clock is agreement: the newest time that seve
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import compress
+from itertools import compress, count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,7 +135,7 @@ class _OpenSlot:
     chunks: list[NDArray[np.void]] = field(default_factory=list)
     rows: int = 0
     room: int = 0
-    plates: dict[str, int] = field(default_factory=dict)
+    plates: defaultdict[str, int] = field(default_factory=lambda: defaultdict(count().__next__))
 
     def add(self, frame: Frame, index: NDArray[np.int64]) -> None:
         codes = self._codes(frame.pings, index)
@@ -146,11 +147,13 @@ class _OpenSlot:
             taken["speed"] = frame.pings.speed[part]
 
     def _codes(self, pings: Pings, index: NDArray[np.int64]) -> NDArray[np.int64]:
-        batch_code = pings.plate[index]
-        here = np.unique(batch_code)
-        code: NDArray[np.int64] = np.zeros(len(pings.plates), dtype=np.int64)
-        code[here] = [self.plates.setdefault(pings.plates[i], len(self.plates)) for i in here.tolist()]
-        codes: NDArray[np.int64] = code[batch_code]
+        in_frame = pings.plate[index]
+        used = np.zeros(len(pings.plates), dtype=bool)
+        used[in_frame] = True
+        code: NDArray[np.int64] = np.zeros(used.size, dtype=np.int64)
+        plates = map(self.plates.__getitem__, compress(pings.plates, used))
+        code[used] = np.fromiter(plates, np.int64, int(used.sum()))
+        codes: NDArray[np.int64] = code[in_frame]
         return codes
 
     def _reserve(self, count: int) -> list[NDArray[np.void]]:
@@ -218,8 +221,9 @@ class Windows:
     def _place(self, frame: Frame, rows: NDArray[np.int64]) -> list[LateOrFull]:
         refused: list[LateOrFull] = []
         starts = frame.slot_start[rows]
-        for start in np.unique(starts).tolist():
-            here = rows[starts == start]
+        one = starts.size and starts.min() == starts.max()  # most frames lie in one slot
+        for start in starts[:1].tolist() if one else np.unique(starts).tolist():
+            here = rows if one else rows[starts == start]
             slot = self._open.get(start)
             if slot is None:
                 slot = self._open[start] = _OpenSlot(start, int(frame.slot_end[here[0]]))

@@ -270,7 +270,10 @@ def _lines(blocks: Iterator[bytes]) -> Iterator[list[bytes]]:
             lines[0] = b"".join([*held, lines[0]])[:MAX_LINE_BYTES]
             held, size = [], 0
             last = lines.pop()
-            yield [line for line in lines if line and not line.isspace()]
+            some = list(filter(None, lines))
+            if some and min(some) < b"!":  # a line begins with white space: it may be nothing else
+                some = [line for line in some if not line.isspace()]
+            yield some
         else:
             last = block
         if last and size < MAX_LINE_BYTES:
