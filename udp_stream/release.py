@@ -15,7 +15,7 @@ from udp_stream.cdfs.mechanism import CdfPlan
 from udp_stream.estimate import HatEstimate
 from udp_stream.means import MeanPlan
 from udp_stream.plan import HatPlan
-from udp_stream.policy import Policy
+from udp_stream.policy import AccountingDetail, Policy
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
 SCHEMA: Final = "udp-stream/release/1"
@@ -91,12 +91,16 @@ class Counts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What this record cost each admitted plate, and the budget of a plate and period. Counts are not protected."""
+    """The most that this record cost an admitted plate, and the budget of a plate and period.
+
+    `accounting_detail`: "individual" charges a plate its own share, "uniform" each the same. Counts are not protected.
+    """
 
     unit: Literal["license_plate"]
     neighbours: Literal["swap-values"]
     epsilon: NonNegative
     accounting: Literal["pure"]
+    accounting_detail: AccountingDetail
     period: str
     period_epsilon: Positive
 
@@ -191,12 +195,13 @@ def statistics(plan: HatPlan | None, estimate: HatEstimate | None) -> tuple[Mean
 
 
 def privacy_record(policy: Policy, charge_nano: int) -> Privacy:
-    """What the release cost each admitted plate (0 if withheld), under which promise."""
+    """The most that the release cost an admitted plate (0 if withheld), under which promise."""
     return Privacy(
         unit="license_plate",
         neighbours=policy.neighbours,
         epsilon=charge_nano / NANO,
         accounting=policy.accounting,
+        accounting_detail=policy.accounting_detail,
         period=policy.period,
         period_epsilon=policy.budget_nano / NANO,
     )

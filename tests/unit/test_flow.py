@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from fractions import Fraction
 
 import msgspec
 import numpy as np
@@ -10,11 +11,15 @@ import pytest
 from udp_stream import flow as road
 from udp_stream.adapters.embedded import answer_to
 from udp_stream.adapters.settings import load
+from udp_stream.cdfs.mechanism import node_counts
+from udp_stream.means import MECHANISMS
 from udp_stream.memory_ledger import MemoryLedger
+from udp_stream.noise import laplace_lattice
 from udp_stream.ports import Admission
 from udp_stream.release import decode
 from udp_stream.slots import SlotPings, tabulate
 from udp_stream.testing import SeededEntropy
+from udp_stream.units import NANO
 
 FIXED = (
     "release.mean_epsilon=0.5",
@@ -118,7 +123,7 @@ def test_dying_between_any_two_effects_loses_nothing_and_repeats_nothing(die_bef
     assert ledger.verify() == []
     for entry in ledger.entries():
         record = decode(seen[entry.release_id])
-        assert set(entry.charged.tolist()) <= {round(record.privacy.epsilon * 1e9), 0}
+        assert max(entry.charged.tolist(), default=0) == round(record.privacy.epsilon * 1e9)
         assert int((entry.charged > 0).sum()) == record.counts.admitted_plates
 
 
@@ -178,6 +183,83 @@ def test_a_hat_with_too_few_admitted_plates_charges_nobody():
     assert np.array_equal(before, after)
 
 
+def spoiled(ledger, desk, plates, share):
+    """Every other plate has only `share` of its budget left."""
+    some = np.arange(0, len(plates), 2)
+    charge = int(desk.policy.budget_nano * (1 - share))
+    period = desk.calendar.moment(START).period
+    ledger.admit(period, desk.policy.budget_nano, plates, [Admission("x", some, np.full(some.size, charge), 1, b"{}")])
+
+
+@pytest.mark.parametrize("grouping", ["best-fit", "wrap-around"])
+@pytest.mark.parametrize("mean", ["baseline", "array-averaging", "optimal", "levy", "auto"])
+def test_with_some_plates_halted_nobody_loses_more_than_the_ledger_charged(mean, grouping, monkeypatch):
+    """Exactly: what each admitted plate can move the drawn statistics by, at 0 against U, over the scales drawn."""
+    flags = (f"release.mean={mean}", f"release.grouping={grouping}", "budget.epsilon=1.5")
+    ledger, desk, contents = MemoryLedger(), office(*flags), slot(seed=2)
+    spoiled(ledger, desk, contents[0].plates, 0.3)
+    drawn = []
+    real = road.estimate_hats
+
+    def spy(plans, samples, bits):
+        drawn.extend(plans)
+        return real(plans, samples, bits)
+
+    monkeypatch.setattr(road, "estimate_hats", spy)
+    records = [decode(payload) for _, payload in run(ledger, desk, contents)]
+    charged = [entry.charged for entry in ledger.entries() if entry.release_id != "x"]
+    released = [record for record in records if record.status == "released"]
+    assert any(record.counts.admitted_plates < record.counts.plates for record in released) and len(drawn) == 2
+    paid_by_id = {e.release_id: e.charged[e.charged > 0] for e in ledger.entries()}
+    for plan, record in zip(drawn, released, strict=True):
+        paid = paid_by_id[record.release_id]
+        assert paid.size == plan.by_user.size == record.counts.admitted_plates
+        assert round(record.privacy.epsilon * NANO) == int(paid.max())
+        for loss, charge in zip(losses(plan), paid.tolist(), strict=True):
+            assert loss <= Fraction(charge, NANO)
+    halted = [(charges == 0).any() and (charges > 0).any() for charges in charged]
+    assert any(halted)
+
+
+def losses(plan):
+    """Each plate's loss to the mean (in full where speeds choose an interval) and to the CDF, as exact fractions."""
+    ends = np.cumsum(plan.by_user)
+    middle = np.full(int(plan.by_user.sum()), 30 * 4096)
+    for start, end in zip(ends - plan.by_user, ends, strict=True):
+        slow, fast = middle.copy(), middle.copy()
+        slow[start:end], fast[start:end] = 0, 65 * 4096
+        mean = Fraction(plan.mean.epsilon_nano, NANO)
+        if plan.mean.moves is not None:
+            mechanism = MECHANISMS[plan.mean.mechanism]
+            ask = [mechanism.query(plan.mean, samples, None) for samples in (slow, fast)]
+            lattice = laplace_lattice(ask[0].sensitivity, plan.mean.noise_epsilon_nano)
+            mean = Fraction(lattice.project(ask[1].statistic) - lattice.project(ask[0].statistic), lattice.t)
+        change = np.abs(node_counts(plan.cdf, slow) - node_counts(plan.cdf, fast))
+        of_nodes = zip(change.tolist(), plan.cdf.s.tolist(), plan.cdf.t.tolist(), strict=True)
+        yield mean + sum(Fraction(moved * s, t) for moved, s, t in of_nodes)
+
+
+def test_a_plate_with_few_samples_is_charged_less_and_uniform_accounting_charges_all_alike():
+    for detail, different in (("individual", True), ("uniform", False)):
+        ledger = MemoryLedger()
+        records = [decode(p) for _, p in run(ledger, office(f"budget.accounting_detail={detail}"), slot())]
+        for entry in ledger.entries():
+            charged = entry.charged.tolist()
+            assert len(set(charged)) == 0 or (len(set(charged)) > 1) == different
+        released = [record for record in records if record.status == "released"]
+        assert {(record.privacy.epsilon, record.privacy.accounting_detail) for record in released} == {(0.75, detail)}
+
+
+def test_a_retry_under_other_settings_keeps_to_the_charges_that_were_made():
+    """Mechanism, grouping and detail decide on shares; a retry takes them from the terms and not from the policy."""
+    ledger, contents = MemoryLedger(), slot()
+    with pytest.raises(Died):
+        run(ledger, office("release.mean=baseline"), contents, die_before=3)
+    after = office("release.mean=array-averaging", "budget.accounting_detail=uniform")
+    records = [decode(payload) for _, payload in run(ledger, after, contents)]
+    assert {record.mean.mechanism for record in records if record.mean is not None} == {"baseline"}
+
+
 def test_a_new_period_brings_a_new_budget():
     ledger = MemoryLedger()
     desk = office("budget.epsilon=0.75")
@@ -192,7 +274,7 @@ def test_the_planner_is_given_no_speed():
 
     from udp_stream import plan
 
-    for function in (plan.slot_terms, plan.plan_hat, plan.plan_mean):
+    for function in (plan.slot_terms, plan.plan_hat, plan.plan_mean, plan.plan_admitted):
         assert "SlotValues" not in str(inspect.signature(function))
     assert {field.name for field in dataclasses.fields(slot()[0])}.isdisjoint({"speed", "values", "samples"})
 

@@ -21,7 +21,7 @@ from udp_stream.errors import ConfigError
 from udp_stream.flow import Calendar
 from udp_stream.hats import SlotGrid
 from udp_stream.pings import PingRules
-from udp_stream.policy import Grouping, Mean, Policy
+from udp_stream.policy import AccountingDetail, Grouping, Mean, Policy
 from udp_stream.units import QUANTA_PER_KMH, nano_allowance, nano_charge, parse_duration
 from udp_stream.windows import WindowRules
 
@@ -58,12 +58,16 @@ class PingsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Epsilon 10 per plate and day: `udp-stream plan` says what it buys."""
+    """Epsilon 10 per plate and day: `udp-stream plan` says what it buys.
+
+    Individual accounting promises the same and lets a plate into 1.1 to 2.4 times as many releases (real feeds).
+    """
 
     epsilon: Positive = 10.0
     period: str = "1d"
     accounting: Literal["pure", "zcdp", "approximate"] = "pure"
     delta: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 1e-6
+    accounting_detail: AccountingDetail = "individual"
 
 
 class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -133,6 +137,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             cdf_nano=_nano(self.release.cdf_epsilon),
             bins=self.release.bins,
             min_plates=self.release.min_plates,
+            accounting_detail=self.budget.accounting_detail,
         )
 
     @property
