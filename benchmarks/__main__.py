@@ -122,7 +122,7 @@ def bench_slot() -> None:
     rng = np.random.default_rng(1)
     counts = np.maximum(1, rng.poisson(SLOT_PINGS, (SLOT_HATS, SLOT_PLATES)))
     samples = [rng.integers(0, policy.max_speed + 1, int(row.sum())) for row in counts]
-    terms = terms_of(policy, policy.mean_nano or 0, policy.cdf_nano or 0)
+    terms = terms_of(policy, policy.mean_nano or 0, 0, policy.cdf_nano or 0)
     plans = []
     planning = best_of(3, lambda: plans.append([plan_hat(row, terms, policy) for row in counts]))
     estimating = best_of(3, lambda: estimate_hats(plans[0], samples, os.urandom))

@@ -230,7 +230,7 @@ def _estimate(
 def _record(
     counts: SlotCounts, hat: _Admitted, cell: str, id_: str, estimate: HatEstimate | None, office: Office
 ) -> Release:
-    mean, cdf = statistics(hat.plan, estimate)
+    mean, variance, cdf = statistics(hat.plan, estimate)
     rows, slots = counts.rows(hat.number), office.calendar.slots
     by_plate = counts.count[rows]
     used = 0 if hat.plan is None or hat.plan.mean is None else hat.plan.mean.used_samples
@@ -246,7 +246,7 @@ def _record(
             slot_end=slots.iso(counts.end_ms),
         ),
         mean=mean,
-        variance=None,
+        variance=variance,
         cdf=cdf,
         counts=Counts(int(by_plate.size), int(by_plate.sum()), int(hat.admitted.sum()), used),
         privacy=privacy_record(office.policy, hat.charge_nano),

@@ -1,10 +1,10 @@
 """Plans: the one file that joins bounds, noise and cost. It reads counts, budgets and settings, and never a speed.
 
 **The guarantee.** For each HAT, the mean's query changes by at most its sensitivity when one plate's speeds change,
-and its noise makes that `mean_nano`-DP (private intervals included); the CDF's levels compose to `cdf_nano`. A plate's
-own loss is its share of that, statistic by statistic, and the sum of these shares is what it is charged before anything
-is drawn (all of it under uniform accounting). So a plate loses at most the sum of what it was charged (basic
-composition over HATs, arXiv 2405.06261), which the ledger keeps within its budget.
+and its noise makes that `mean_nano`-DP (private intervals included); likewise the variance's and `variance_nano`; the
+CDF's levels compose to `cdf_nano`. A plate's own loss is its share of that, statistic by statistic, and the sum of its
+shares is what it is charged before anything is drawn (all of it under uniform accounting). So a plate loses at most the
+sum of what it was charged (basic composition over HATs, arXiv 2405.06261), which the ledger keeps within its budget.
 
 **Charge first, plan last.** Shares follow from a plan, and who takes part follows from the charges. So `plan_hat` plans
 for all plates of the HAT and prices each; the ledger admits some; `plan_admitted` takes the others out of that very
@@ -17,7 +17,7 @@ remembered with the verdict, first one wins, so that a retry plans the same.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -34,6 +34,7 @@ from udp_stream.policy import AccountingDetail, Grouping, Mean, Policy
 from udp_stream.ports import Balance
 from udp_stream.slots import SlotCounts
 from udp_stream.units import QUANTA_PER_KMH
+from udp_stream.variance import VariancePlan, plan_variance, variance_for_admitted
 
 
 class Terms(msgspec.Struct, frozen=True):
@@ -44,6 +45,7 @@ class Terms(msgspec.Struct, frozen=True):
     """
 
     mean_nano: int = 0
+    variance_nano: int = 0
     cdf_nano: int = 0
     withheld: Literal["", "few_plates", "budget"] = ""
     accounting_detail: AccountingDetail = "uniform"
@@ -53,13 +55,14 @@ class Terms(msgspec.Struct, frozen=True):
     @property
     def charge_nano(self) -> int:
         """The most that an admitted plate pays."""
-        return self.mean_nano + self.cdf_nano
+        return self.mean_nano + self.variance_nano + self.cdf_nano
 
 
-def terms_of(policy: Policy, mean_nano: int, cdf_nano: int) -> Terms:
+def terms_of(policy: Policy, mean_nano: int, variance_nano: int, cdf_nano: int) -> Terms:
     """Terms with these epsilons, as a policy has it."""
     return Terms(
         mean_nano=mean_nano,
+        variance_nano=variance_nano,
         cdf_nano=cdf_nano,
         accounting_detail=policy.accounting_detail,
         mean=policy.mean,
@@ -87,6 +90,7 @@ class HatPlan:
     terms: Terms
     by_user: NDArray[np.int64]
     mean: MeanPlan | None
+    variance: VariancePlan | None
     cdf: CdfPlan | None
     charges: NDArray[np.int64]
 
@@ -150,33 +154,30 @@ def _fair_shares(
 
 def _terms(shares: NDArray[np.int64], policy: Policy) -> Terms:
     """Fixed epsilons as configured; automatic ones share what the HAT's plates can spend beside the fixed ones."""
-    fixed = (policy.mean_nano or 0) + (policy.cdf_nano or 0)
+    fixed = (policy.mean_nano or 0) + policy.variance_nano + (policy.cdf_nano or 0)
     automatic = (policy.mean_nano, policy.cdf_nano).count(None)
     if not automatic:
-        return terms_of(policy, policy.mean_nano or 0, policy.cdf_nano or 0)
+        return terms_of(policy, policy.mean_nano or 0, policy.variance_nano, policy.cdf_nano or 0)
     each = (hat_epsilon(shares) - fixed) // automatic
     if each < EPSILON_NANO_MIN:
         return Terms(withheld="budget")
     mean_nano, cdf_nano = (each if nano is None else nano for nano in (policy.mean_nano, policy.cdf_nano))
-    return terms_of(policy, mean_nano, cdf_nano)
+    return terms_of(policy, mean_nano, policy.variance_nano, cdf_nano)
 
 
 def plan_hat(by_user: NDArray[np.int64], terms: Terms, policy: Policy) -> HatPlan:
     """The plan for plates with these counts (at least one plate, each with a sample) on these terms, and its price."""
     counts = HatCounts(by_user)
     mean = plan_mean(counts, terms, policy.max_speed) if terms.mean_nano else None
+    variance = plan_variance(counts, terms.variance_nano, policy.max_speed) if terms.variance_nano else None
     cdf = None
     if terms.cdf_nano:
         cdf = plan_cdf(counts, terms.cdf_nano, policy.max_speed / QUANTA_PER_KMH, policy.bins)
-    return HatPlan(terms, by_user, mean, cdf, _charges(terms, counts.users, mean, cdf))
-
-
-def _charges(terms: Terms, plates: int, mean: MeanPlan | None, cdf: CdfPlan | None) -> NDArray[np.int64]:
-    if terms.accounting_detail == "uniform":
-        return np.full(plates, terms.charge_nano, dtype=np.int64)
-    parts = [statistic.charges for statistic in (mean, cdf) if statistic is not None]
-    charges: NDArray[np.int64] = np.maximum(1, sum(parts))
-    return charges
+    charges = np.full(counts.users, terms.charge_nano, dtype=np.int64)
+    if terms.accounting_detail == "individual":
+        parts = [statistic.charges for statistic in (mean, variance, cdf) if statistic is not None]
+        charges = np.maximum(1, sum(parts))
+    return HatPlan(terms, by_user, mean, variance, cdf, charges)
 
 
 def plan_admitted(plan: HatPlan, admitted: NDArray[np.bool_], policy: Policy) -> HatPlan:
@@ -189,11 +190,13 @@ def plan_admitted(plan: HatPlan, admitted: NDArray[np.bool_], policy: Policy) ->
     if plan.terms.accounting_detail == "uniform":
         return plan_hat(plan.by_user[admitted], plan.terms, policy)
     mean = None if plan.mean is None else MECHANISMS[plan.mean.mechanism].for_admitted(plan.mean, admitted)
+    variance = None if plan.variance is None else variance_for_admitted(plan.variance, admitted)
     cdf = None if plan.cdf is None else cdf_for_admitted(plan.cdf, admitted)
-    for priced, final in ((plan.mean, mean), (plan.cdf, cdf)):
+    for priced, final in ((plan.mean, mean), (plan.variance, variance), (plan.cdf, cdf)):
         if priced is not None and final is not None and np.any(final.charges > priced.charges[admitted]):
             raise PrivacyRefused("a plate would lose more to a statistic than it was charged for it")
-    return replace(plan, by_user=plan.by_user[admitted], mean=mean, cdf=cdf, charges=plan.charges[admitted])
+    by_user, charges = plan.by_user[admitted], plan.charges[admitted]
+    return HatPlan(plan.terms, by_user, mean, variance, cdf, charges)
 
 
 def plan_mean(counts: HatCounts, terms: Terms, max_speed: int) -> MeanPlan:

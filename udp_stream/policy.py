@@ -34,6 +34,7 @@ class Policy(msgspec.Struct, frozen=True):
     mean: Mean
     grouping: Grouping
     mean_nano: int | None
+    variance_nano: int
     cdf_nano: int | None
     bins: Literal["auto"] | int | tuple[float, ...]
     min_plates: int

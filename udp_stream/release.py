@@ -17,6 +17,7 @@ from udp_stream.means import MeanPlan
 from udp_stream.plan import HatPlan
 from udp_stream.policy import AccountingDetail, Policy
 from udp_stream.units import NANO, QUANTA_PER_KMH
+from udp_stream.variance import VariancePlan
 
 SCHEMA: Final = "udp-stream/release/1"
 
@@ -57,13 +58,18 @@ class Mean(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Variance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The variance of the HAT's samples, divided by their number."""
+    """The variance of the HAT's samples, divided by their number.
+
+    `expected_abs_error_kmh2` is the noise's expected size, `bias_bound_kmh2` the most that capping can bias the
+    variance if speeds were chosen against it.
+    """
 
     value_kmh2: NonNegative
     mechanism: str
     epsilon: Positive
     scale_kmh2: NonNegative
     expected_abs_error_kmh2: NonNegative
+    bias_bound_kmh2: NonNegative
 
 
 class Cdf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -170,6 +176,19 @@ def mean_record(plan: MeanPlan, value: float, scale: float) -> Mean:
     )
 
 
+def variance_record(plan: VariancePlan, value: float, scale: float) -> Variance:
+    """A variance and its noise scale (quanta^2) as a record."""
+    value_kmh2, scale_kmh2, bias = (q / QUANTA_PER_KMH**2 for q in (value, scale, plan.bias_bound))
+    return Variance(
+        value_kmh2=round(value_kmh2, 3),
+        mechanism="clipped-variance",
+        epsilon=plan.epsilon_nano / NANO,
+        scale_kmh2=round(scale_kmh2, 4),
+        expected_abs_error_kmh2=round(scale_kmh2, 4),
+        bias_bound_kmh2=round(bias, 4),
+    )
+
+
 def cdf_record(plan: CdfPlan, values: list[float]) -> Cdf:
     """A CDF's values at its edges as a record."""
     return Cdf(
@@ -182,16 +201,18 @@ def cdf_record(plan: CdfPlan, values: list[float]) -> Cdf:
     )
 
 
-def statistics(plan: HatPlan | None, estimate: HatEstimate | None) -> tuple[Mean | None, Cdf | None]:
+def statistics(plan: HatPlan | None, estimate: HatEstimate | None) -> tuple[Mean | None, Variance | None, Cdf | None]:
     """The records of what was estimated; nothing for a withheld HAT."""
     if plan is None or estimate is None:
-        return None, None
-    mean = cdf = None
+        return None, None, None
+    mean = variance = cdf = None
     if plan.mean is not None and estimate.mean is not None:
         mean = mean_record(plan.mean, estimate.mean, estimate.mean_scale)
+    if plan.variance is not None and estimate.variance is not None:
+        variance = variance_record(plan.variance, estimate.variance, estimate.variance_scale)
     if plan.cdf is not None and estimate.cdf is not None:
         cdf = cdf_record(plan.cdf, estimate.cdf)
-    return mean, cdf
+    return mean, variance, cdf
 
 
 def privacy_record(policy: Policy, charge_nano: int) -> Privacy:

@@ -21,6 +21,7 @@ from udp_stream.noise import laplace_lattice
 from udp_stream.plan import plan_admitted, plan_hat, terms_of
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
+from udp_stream.variance import plan_variance_with_cap, variance_for_admitted, variance_query
 
 COARSE = 2**28 + 3
 """A speed limit for which noise lives on a coarser lattice than the statistic, so that rounding costs."""
@@ -168,6 +169,32 @@ def test_no_plate_loses_more_to_a_cdf_than_it_was_charged(counts, bins):
             assert final.charges[plate] <= paid
 
 
+@pytest.mark.parametrize("speed", [5, 20_011])
+@pytest.mark.parametrize("counts", COUNTS, ids=str)
+def test_no_plate_loses_more_to_a_variance_than_it_was_charged(counts, speed):
+    """With fewer samples the shares shift against the small plates: there the noise has to grow, and does."""
+    for cap in range(1, max(counts) + 1):
+        priced = plan_variance_with_cap(HatCounts(np.array(counts)), 700_000_000, speed, cap)
+        for admitted in subsets(len(counts)):
+            final = variance_for_admitted(priced, admitted)
+            left = tuple(np.array(counts)[admitted].tolist())
+            lattice = laplace_lattice(final.sensitivity, final.epsilon_nano)
+            data = datasets(sum(left), (0, 1, speed))
+            rounded = np.array([lattice.project(variance_query(final, row).statistic) for row in data])
+            paid = priced.charges[admitted].tolist()
+            for moved, charge, claimed in zip(
+                ranges_by_plate(left, rounded), paid, final.charges.tolist(), strict=True
+            ):
+                assert Fraction(moved, lattice.t) <= Fraction(claimed, NANO) <= Fraction(charge, NANO)
+
+
+def test_the_noise_of_a_variance_grows_where_a_small_plate_has_paid_for_less():
+    priced = plan_variance_with_cap(HatCounts(np.array([6, 6, 6, 1])), NANO, 65 * 4096, 6)
+    final = variance_for_admitted(priced, np.array([True, False, False, True]))
+    assert final.epsilon_nano < NANO
+    assert (final.charges <= priced.charges[[0, 3]]).all()
+
+
 def policy_of(*flags):
     return load(None, flags, {}).policy
 
@@ -175,7 +202,7 @@ def policy_of(*flags):
 def test_a_plan_that_would_cost_a_plate_more_than_it_paid_is_refused(monkeypatch):
     """The check behind every mechanism's promise: packing the admitted plates anew is caught."""
     policy = policy_of("release.mean=array-averaging")
-    plan = plan_hat(np.array([8, 8, 7, 1]), terms_of(policy, NANO, 0), policy)
+    plan = plan_hat(np.array([8, 8, 7, 1]), terms_of(policy, NANO, 0, 0), policy)
     admitted = np.array([True, True, False, True])
     assert plan_admitted(plan, admitted, policy).charges.tolist() == [NANO, NANO, NANO // 8]
 
@@ -189,7 +216,7 @@ def test_a_plan_that_would_cost_a_plate_more_than_it_paid_is_refused(monkeypatch
 
 def test_uniform_accounting_charges_everybody_alike_and_plans_anew():
     policy = policy_of("budget.accounting_detail=uniform", "release.mean=baseline")
-    plan = plan_hat(np.array([9, 2, 1]), terms_of(policy, NANO, NANO // 2), policy)
+    plan = plan_hat(np.array([9, 2, 1]), terms_of(policy, NANO, 0, NANO // 2), policy)
     assert plan.charges.tolist() == [3 * NANO // 2] * 3
     final = plan_admitted(plan, np.array([False, True, True]), policy)
     assert final.mean.epsilon_nano == NANO and final.mean.sensitivity == 2 * policy.max_speed
@@ -214,8 +241,8 @@ def test_an_audit_of_a_plate_with_a_small_share_sees_its_charge_and_no_more(name
 
 def noisy_statistics(mean, samples, seed, runs):
     policy = policy_of()
-    plan = plan_hat(mean.counts.by_user, terms_of(policy, mean.epsilon_nano, 0), policy)
-    plan = type(plan)(plan.terms, plan.by_user, mean, None, mean.charges)
+    plan = plan_hat(mean.counts.by_user, terms_of(policy, mean.epsilon_nano, 0, 0), policy)
+    plan = type(plan)(plan.terms, plan.by_user, mean, None, None, mean.charges)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(estimate, "_within", lambda value, plan: value)
         found = estimate.estimate_hats([plan] * runs, [samples] * runs, seeded_bits(seed))

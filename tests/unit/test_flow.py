@@ -20,6 +20,7 @@ from udp_stream.release import decode
 from udp_stream.slots import SlotPings, tabulate
 from udp_stream.testing import SeededEntropy
 from udp_stream.units import NANO
+from udp_stream.variance import variance_query
 
 FIXED = (
     "release.mean_epsilon=0.5",
@@ -195,7 +196,12 @@ def spoiled(ledger, desk, plates, share):
 @pytest.mark.parametrize("mean", ["baseline", "array-averaging", "optimal", "levy", "auto"])
 def test_with_some_plates_halted_nobody_loses_more_than_the_ledger_charged(mean, grouping, monkeypatch):
     """Exactly: what each admitted plate can move the drawn statistics by, at 0 against U, over the scales drawn."""
-    flags = (f"release.mean={mean}", f"release.grouping={grouping}", "budget.epsilon=1.5")
+    flags = (
+        f"release.mean={mean}",
+        f"release.grouping={grouping}",
+        "budget.epsilon=2.3",
+        "release.variance_epsilon=0.3",
+    )
     ledger, desk, contents = MemoryLedger(), office(*flags), slot(seed=2)
     spoiled(ledger, desk, contents[0].plates, 0.3)
     drawn = []
@@ -222,7 +228,7 @@ def test_with_some_plates_halted_nobody_loses_more_than_the_ledger_charged(mean,
 
 
 def losses(plan):
-    """Each plate's loss to the mean (in full where speeds choose an interval) and to the CDF, as exact fractions."""
+    """Each plate's loss to mean (in full where speeds choose an interval), variance and CDF, as exact fractions."""
     ends = np.cumsum(plan.by_user)
     middle = np.full(int(plan.by_user.sum()), 30 * 4096)
     for start, end in zip(ends - plan.by_user, ends, strict=True):
@@ -234,9 +240,13 @@ def losses(plan):
             ask = [mechanism.query(plan.mean, samples, None) for samples in (slow, fast)]
             lattice = laplace_lattice(ask[0].sensitivity, plan.mean.noise_epsilon_nano)
             mean = Fraction(lattice.project(ask[1].statistic) - lattice.project(ask[0].statistic), lattice.t)
+        ask = [variance_query(plan.variance, samples) for samples in (slow, fast, middle)]
+        lattice = laplace_lattice(ask[0].sensitivity, plan.variance.epsilon_nano)
+        lowest, *_, highest = sorted(lattice.project(one.statistic) for one in ask)
+        variance = Fraction(highest - lowest, lattice.t)
         change = np.abs(node_counts(plan.cdf, slow) - node_counts(plan.cdf, fast))
         of_nodes = zip(change.tolist(), plan.cdf.s.tolist(), plan.cdf.t.tolist(), strict=True)
-        yield mean + sum(Fraction(moved * s, t) for moved, s, t in of_nodes)
+        yield mean + variance + sum(Fraction(moved * s, t) for moved, s, t in of_nodes)
 
 
 def test_a_plate_with_few_samples_is_charged_less_and_uniform_accounting_charges_all_alike():
@@ -258,6 +268,27 @@ def test_a_retry_under_other_settings_keeps_to_the_charges_that_were_made():
     after = office("release.mean=array-averaging", "budget.accounting_detail=uniform")
     records = [decode(payload) for _, payload in run(ledger, after, contents)]
     assert {record.mean.mechanism for record in records if record.mean is not None} == {"baseline"}
+
+
+def test_a_variance_is_released_with_its_noise_and_stays_null_when_not_asked_for():
+    asked = [decode(p) for _, p in run(MemoryLedger(), office("release.variance_epsilon=0.25"), slot())]
+    released = [record for record in asked if record.status == "released"]
+    assert released and all(record.privacy.epsilon == 1.0 for record in released)
+    for record in released:
+        assert record.variance.mechanism == "clipped-variance" and record.variance.epsilon == 0.25
+        assert 0 <= record.variance.value_kmh2 <= 65**2 / 4
+        assert record.variance.expected_abs_error_kmh2 == record.variance.scale_kmh2 > 0
+    assert all(record.variance is None for record in asked if record.status != "released")
+    alone = office(
+        "release.mean_epsilon=0", "release.cdf_epsilon=0", "release.variance_epsilon=200", "budget.epsilon=200"
+    )
+    contents = slot()
+    for hat, record in enumerate(decode(p) for _, p in run(MemoryLedger(), alone, contents)):
+        if record.status == "released":
+            truth = (contents[1].of_rows(contents[0].rows(hat)) / 4096).var()
+            assert (record.mean, record.cdf) == (None, None)
+            assert record.variance.value_kmh2 == pytest.approx(truth, abs=20 * record.variance.scale_kmh2)
+            assert record.variance.scale_kmh2 < 5
 
 
 def test_a_new_period_brings_a_new_budget():

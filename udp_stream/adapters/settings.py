@@ -134,6 +134,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             mean=self.release.mean,
             grouping=self.release.grouping,
             mean_nano=_nano(self.release.mean_epsilon),
+            variance_nano=nano_charge(self.release.variance_epsilon),
             cdf_nano=_nano(self.release.cdf_epsilon),
             bins=self.release.bins,
             min_plates=self.release.min_plates,
@@ -286,22 +287,18 @@ def _check(settings: Settings) -> None:
         f"a multiple of hat.slot ({settings.hat.slot}), so that every slot lies in one period",
         settings.budget.period,
     )
-    box = settings.pings.box
-    in_order = box is None or (box[0] < box[2] and box[1] < box[3])
-    _require(in_order, "pings.box", "[west, south, east, north] with west < east and south < north", box)
-    _require(
-        settings.speed.reject_above_kmh >= settings.speed.max_kmh,
-        "speed.reject_above_kmh",
-        f"at least speed.max_kmh ({settings.speed.max_kmh})",
-        settings.speed.reject_above_kmh,
-    )
-    _require(policy.mean_nano != 0 or policy.cdf_nano != 0, "release", "some epsilon above 0", "none")
-    asked = (policy.mean_nano or 0) + (policy.cdf_nano or 0)
+    if (box := settings.pings.box) is not None:
+        in_order = box[0] < box[2] and box[1] < box[3]
+        _require(in_order, "pings.box", "[west, south, east, north] with west < east and south < north", box)
+    most, reject = settings.speed.max_kmh, settings.speed.reject_above_kmh
+    _require(reject >= most, "speed.reject_above_kmh", f"at least speed.max_kmh ({most})", reject)
+    nanos = policy.mean_nano, policy.variance_nano, policy.cdf_nano
+    asked = sum(nano or 0 for nano in nanos)
+    _require(None in nanos or asked > 0, "release", "some epsilon above 0", "none")
     _require(asked <= policy.budget_nano, "budget.epsilon", f"at least what one HAT costs ({asked / 1e9})", "less")
-    automatic = policy.mean_nano is None or policy.cdf_nano is None
-    _require(not automatic or policy.period_seconds is not None, "budget.period", 'a duration for "auto"', "lifetime")
+    lasting = policy.period_seconds is None
+    _require(not lasting or None not in nanos, "budget.period", 'a duration for "auto"', "lifetime")
     _require(settings.budget.accounting == "pure", "budget.accounting", '"pure" in this version', "another")
-    _require(settings.release.variance_epsilon == 0, "release.variance_epsilon", "0 in this version", "more")
     _require(settings.release.suppression == "off", "release.suppression", '"off" in this version', "another")
     _check_bins(settings)
     _ = settings.zone
