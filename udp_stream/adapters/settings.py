@@ -60,7 +60,7 @@ class PingsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Epsilon 10 per plate and day: `udp-stream plan` says what it buys.
 
-    Individual accounting promises the same and lets a plate into 1.1 to 2.4 times as many releases (real feeds).
+    Individual accounting promises the same for 1.0 to 2.5 times the releases (`benchmarks/budget_shares.py`).
     """
 
     epsilon: Positive = 10.0
