@@ -24,7 +24,7 @@ from udp_stream.estimate import estimate_hats
 from udp_stream.grouping import HatCounts, best_fit
 from udp_stream.noise import discrete_laplace
 from udp_stream.pings import PingDecoder
-from udp_stream.plan import Terms, plan_hat
+from udp_stream.plan import plan_hat, terms_of
 from udp_stream.slots import SlotPings, tabulate
 from udp_stream.windows import Frame, Windows
 
@@ -122,7 +122,7 @@ def bench_slot() -> None:
     rng = np.random.default_rng(1)
     counts = np.maximum(1, rng.poisson(SLOT_PINGS, (SLOT_HATS, SLOT_PLATES)))
     samples = [rng.integers(0, policy.max_speed + 1, int(row.sum())) for row in counts]
-    terms = Terms(policy.mean_nano or 0, policy.cdf_nano or 0)
+    terms = terms_of(policy, policy.mean_nano or 0, 0, policy.cdf_nano or 0)
     plans = []
     planning = best_of(3, lambda: plans.append([plan_hat(row, terms, policy) for row in counts]))
     estimating = best_of(3, lambda: estimate_hats(plans[0], samples, os.urandom))

@@ -17,27 +17,34 @@ from udp_stream.means import MECHANISMS, MeanPlan
 from udp_stream.noise import Lattice, discrete_laplace, laplace_lattice
 from udp_stream.plan import HatPlan
 from udp_stream.ports import Bits
+from udp_stream.variance import variance_query, variance_value
 
 Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class HatEstimate:
-    """What came out for one HAT: the mean and its noise scale in quanta, and the CDF's values at its edges."""
+    """What came out for one HAT: mean and variance with their noise scales, in quanta, and the CDF at its edges.
+
+    The scale of what was not asked for is 0.
+    """
 
     mean: float | None
     mean_scale: float
+    variance: float | None
+    variance_scale: float
     cdf: list[float] | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Query:
-    """Integers that await noise of scale t/s each, and where the mean's lattice lies."""
+    """Integers that await noise of scale t/s each: mean, variance, nodes; and the lattices of the first two."""
 
     integers: Integers
     t: Integers
     s: Integers
-    lattice: Lattice | None
+    mean: Lattice | None
+    variance: Lattice | None
 
 
 def estimate_hats(plans: Sequence[HatPlan], samples: Sequence[Integers], bits: Bits) -> list[HatEstimate]:
@@ -57,18 +64,22 @@ def estimate_hats(plans: Sequence[HatPlan], samples: Sequence[Integers], bits: B
 
 
 def _query(plan: HatPlan, samples: Integers, bits: Bits) -> _Query:
-    integers, t, s, lattice = [], [], [], None
+    first, lattices, mean, variance = [], [], None, None
     if plan.mean is not None:
         asked = MECHANISMS[plan.mean.mechanism].query(plan.mean, samples, bits)
-        lattice = laplace_lattice(asked.sensitivity, plan.mean.noise_epsilon_nano)
-        integers.append(np.array([lattice.project(asked.statistic)]))
-        t.append(np.array([lattice.t]))
-        s.append(np.array([1]))
+        mean = laplace_lattice(asked.sensitivity, plan.mean.noise_epsilon_nano)
+        first.append(mean.project(asked.statistic))
+        lattices.append(mean.t)
+    if plan.variance is not None:
+        asked = variance_query(plan.variance, samples)
+        variance = laplace_lattice(asked.sensitivity, plan.variance.epsilon_nano)
+        first.append(variance.project(asked.statistic))
+        lattices.append(variance.t)
+    integers, t, s = np.array(first, np.int64), np.array(lattices, np.int64), np.ones(len(first), np.int64)
     if plan.cdf is not None:
-        integers.append(node_counts(plan.cdf, samples))
-        t.append(plan.cdf.t)
-        s.append(plan.cdf.s)
-    return _Query(np.concatenate(integers), np.concatenate(t), np.concatenate(s), lattice)
+        integers = np.concatenate((integers, node_counts(plan.cdf, samples)))
+        t, s = np.concatenate((t, plan.cdf.t)), np.concatenate((s, plan.cdf.s))
+    return _Query(integers, t, s, mean, variance)
 
 
 def _cdfs(plans: Sequence[HatPlan], parts: Sequence[Integers]) -> list[list[float] | None]:
@@ -91,10 +102,16 @@ def _alike(cdfs: Sequence[CdfPlan | None]) -> Iterator[list[int]]:
 
 
 def _estimate(plan: HatPlan, query: _Query, noisy: Integers, cdf: list[float] | None) -> HatEstimate:
-    if plan.mean is None or query.lattice is None:
-        return HatEstimate(None, 0.0, cdf)
-    mean = (int(noisy[0]) << query.lattice.shift) / plan.mean.divisor
-    return HatEstimate(_within(mean, plan.mean), query.lattice.scale / plan.mean.divisor, cdf)
+    mean = variance = None
+    mean_scale = variance_scale = 0.0
+    if plan.mean is not None and query.mean is not None:
+        mean = _within((int(noisy[0]) << query.mean.shift) / plan.mean.divisor, plan.mean)
+        mean_scale = query.mean.scale / plan.mean.divisor
+    if plan.variance is not None and query.variance is not None:
+        at = 0 if mean is None else 1
+        variance = variance_value(plan.variance, int(noisy[at]) << query.variance.shift)
+        variance_scale = query.variance.scale / plan.variance.divisor
+    return HatEstimate(mean, mean_scale, variance, variance_scale, cdf)
 
 
 def _within(mean: float, plan: MeanPlan) -> float:

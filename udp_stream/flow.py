@@ -1,9 +1,9 @@
 """The road from a closed slot to published releases, once: a generator that yields effects and is sent their results.
 
 Order is the guarantee. What stands is looked up first: a HAT that was ever recorded is published as it stands, draws
-nothing and charges nothing. The others are planned from counts, *then* charged, *then* drawn, *then* recorded (first
-one wins: a draw that comes second is forgotten unseen), and only what the ledger says stands is published. Dying
-between any two steps loses nothing and repeats nothing.
+nothing and charges nothing. The others are planned and priced from counts, *then* charged, *then* planned for the
+plates that paid, *then* drawn, *then* recorded (first one wins: a draw that comes second is forgotten unseen), and only
+what the ledger says stands is published. Dying between any two steps loses nothing and repeats nothing.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.errors import PrivacyRefused
 from udp_stream.estimate import HatEstimate, estimate_hats
 from udp_stream.hats import SlotGrid, cell_center, cell_name
-from udp_stream.plan import HatPlan, Moment, Terms, plan_hat, slot_terms
+from udp_stream.plan import HatPlan, Moment, Terms, plan_admitted, plan_hat, slot_terms
 from udp_stream.policy import Policy
 from udp_stream.ports import Admission, Entropy, Verdict
 from udp_stream.release import SCHEMA, Counts, Hat, Release, Status, encode, privacy_record, release_id, statistics
@@ -134,8 +133,9 @@ def _draw(
     terms = slot_terms(counts, balance, moment, policy)
     # Larger HATs first: where budgets run out, they go to the statistics that say most. Ties by cell.
     queue = sorted(todo, key=lambda hat: (-(counts.hat_rows[hat + 1] - counts.hat_rows[hat]), hat))
-    verdicts = yield from _admit(counts, moment, policy, {hat: (ids[hat], terms[hat]) for hat in queue})
-    hats = [_admitted(counts, hat, *verdicts[hat], policy) for hat in todo]
+    asked = {hat: _priced(counts, hat, ids[hat], terms[hat], policy) for hat in queue}
+    verdicts = yield from _admit(counts, moment, policy, asked)
+    hats = [_admitted(counts, *verdicts[hat], policy) for hat in todo]
     estimates = _estimate([hat for hat in hats if hat.plan is not None], counts, values, office.entropy, ids)
     return [
         encode(_record(counts, hat, cells[hat.number], ids[hat.number], estimates.get(hat.number), office))
@@ -143,37 +143,57 @@ def _draw(
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class _Priced:
+    """A HAT before the verdict: its terms, and the plan for all of its plates that their charges come from."""
+
+    number: int
+    release_id: str
+    terms: Terms
+    plan: HatPlan | None
+
+    def admission(self, counts: SlotCounts, min_plates: int) -> Admission:
+        """Each plate's own charge; of a HAT that is withheld, nobody's."""
+        nobody = np.array([], dtype=np.int64)
+        members = nobody if self.plan is None else counts.plate[counts.rows(self.number)]
+        charges = nobody if self.plan is None else self.plan.charges
+        return Admission(self.release_id, members, charges, min_plates, msgspec.json.encode(self.terms))
+
+
+def _priced(counts: SlotCounts, hat: int, id_: str, terms: Terms, policy: Policy) -> _Priced:
+    plan = None if terms.withheld else plan_hat(counts.count[counts.rows(hat)], terms, policy)
+    return _Priced(hat, id_, terms, plan)
+
+
 def _admit(
-    counts: SlotCounts, moment: Moment, policy: Policy, asked: dict[int, tuple[str, Terms]]
-) -> Generator[Effect, Any, dict[int, tuple[Terms, Verdict]]]:
+    counts: SlotCounts, moment: Moment, policy: Policy, asked: dict[int, _Priced]
+) -> Generator[Effect, Any, dict[int, tuple[_Priced, Verdict]]]:
     """Charge every HAT on its terms. Where the ledger remembers other terms (a retry, a race), ask on those."""
-    admissions = [_admission(counts, hat, id_, terms, policy.min_plates) for hat, (id_, terms) in asked.items()]
+    admissions = [hat.admission(counts, policy.min_plates) for hat in asked.values()]
     verdicts = yield Admit(moment.period, policy.budget_nano, counts.plates, admissions)
     granted, again = {}, {}
-    for (hat, (id_, terms)), verdict in zip(asked.items(), verdicts, strict=True):
+    for (number, hat), verdict in zip(asked.items(), verdicts, strict=True):
+        granted[number] = (hat, verdict)
         remembered = msgspec.json.decode(verdict.terms, type=Terms)
-        granted[hat] = (remembered, verdict)
-        if remembered != terms:
-            again[hat] = (id_, remembered)
+        if remembered != hat.terms:
+            again[number] = _priced(counts, number, hat.release_id, remembered, policy)
     if again:
         granted |= yield from _admit(counts, moment, policy, again)
     return granted
 
 
-def _admission(counts: SlotCounts, hat: int, id_: str, terms: Terms, min_plates: int) -> Admission:
-    members = np.array([], dtype=np.int64) if terms.withheld else counts.plate[counts.rows(hat)]
-    charges = np.full(members.size, terms.charge_nano, dtype=np.int64)
-    return Admission(id_, members, charges, min_plates, msgspec.json.encode(terms))
-
-
 @dataclass(frozen=True, slots=True)
 class _Admitted:
-    """A HAT after the verdict: which of its rows may contribute, and the plan for them if it is to be released."""
+    """A HAT after the verdict: which of its rows may contribute, and the plan for them if it is to be released.
+
+    `charge_nano` is the most that one of them paid for it.
+    """
 
     number: int
     admitted: NDArray[np.bool_]
     terms: Terms
     plan: HatPlan | None
+    charge_nano: int
 
     @property
     def status(self) -> Status:
@@ -182,16 +202,16 @@ class _Admitted:
         return "withheld_few_plates" if self.terms.withheld == "few_plates" else "withheld_budget"
 
 
-def _admitted(counts: SlotCounts, hat: int, terms: Terms, verdict: Verdict, policy: Policy) -> _Admitted:
-    rows = counts.rows(hat)
-    admitted = np.zeros(rows.stop - rows.start, dtype=bool) if terms.withheld else verdict.admitted
-    if np.any(verdict.charged[verdict.admitted] < terms.charge_nano):
-        raise PrivacyRefused(
-            f"cell {cell_name(int(counts.cells[hat]))}: a plate was charged less than its release asks"
-        )
-    enough = admitted.sum() >= policy.min_plates
-    plan = plan_hat(counts.count[rows][admitted], terms, policy) if enough and not terms.withheld else None
-    return _Admitted(hat, admitted, terms, plan)
+def _admitted(counts: SlotCounts, hat: _Priced, verdict: Verdict, policy: Policy) -> _Admitted:
+    if hat.plan is None:
+        rows = counts.rows(hat.number)
+        return _Admitted(hat.number, np.zeros(rows.stop - rows.start, dtype=bool), hat.terms, None, 0)
+    # Charges are remembered, counts are read again: whoever paid less than its part costs by now stays out.
+    admitted = verdict.admitted & (verdict.charged >= hat.plan.charges)
+    if admitted.sum() < max(1, policy.min_plates):
+        return _Admitted(hat.number, admitted, hat.terms, None, 0)
+    plan = plan_admitted(hat.plan, admitted, policy)
+    return _Admitted(hat.number, admitted, hat.terms, plan, int(verdict.charged[admitted].max()))
 
 
 def _estimate(
@@ -208,7 +228,7 @@ def _estimate(
 def _record(
     counts: SlotCounts, hat: _Admitted, cell: str, id_: str, estimate: HatEstimate | None, office: Office
 ) -> Release:
-    mean, cdf = statistics(hat.plan, estimate)
+    mean, variance, cdf = statistics(hat.plan, estimate)
     rows, slots = counts.rows(hat.number), office.calendar.slots
     by_plate = counts.count[rows]
     used = 0 if hat.plan is None or hat.plan.mean is None else hat.plan.mean.used_samples
@@ -224,10 +244,10 @@ def _record(
             slot_end=slots.iso(counts.end_ms),
         ),
         mean=mean,
-        variance=None,
+        variance=variance,
         cdf=cdf,
         counts=Counts(int(by_plate.size), int(by_plate.sum()), int(hat.admitted.sum()), used),
-        privacy=privacy_record(office.policy, hat.terms.charge_nano if hat.plan is not None else 0),
+        privacy=privacy_record(office.policy, hat.charge_nano),
         policy=office.policy.fingerprint(),
         software=office.software,
     )

@@ -142,6 +142,27 @@ def wrap_around_positions(counts: HatCounts, cap: int) -> Integers:
     return first + np.arange(used)
 
 
+def wrap_around_given(counts: HatCounts, cap: int) -> Integers:
+    """How many of each user's samples are among those K * cap: always its first ones, as pouring stops once.
+
+    >>> wrap_around_given(HatCounts(np.array([2, 5, 1])), cap=3).tolist()
+    [2, 3, 1]
+    >>> wrap_around_given(HatCounts(np.array([2, 5, 2])), cap=3).tolist()
+    [2, 3, 1]
+    """
+    sizes = np.minimum(counts.descending, cap)
+    poured_before = np.cumsum(sizes) - sizes
+    given = np.empty(counts.users, dtype=np.int64)
+    given[counts.order] = np.clip(wrap_around_count(counts, cap) * cap - poured_before, 0, sizes)
+    return given
+
+
+def first_of_each(counts: HatCounts, given: Integers) -> NDArray[np.bool_]:
+    """Which of the HAT's samples (user by user) are among their user's first `given[user]`."""
+    kept: NDArray[np.bool_] = counts.place_of_sample < np.repeat(given, counts.by_user)
+    return kept
+
+
 def within_cap(counts: HatCounts, cap: int) -> NDArray[np.bool_]:
     """Which of the HAT's samples (user by user) are among their user's first `cap`."""
     kept: NDArray[np.bool_] = counts.place_of_sample < cap

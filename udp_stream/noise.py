@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,9 @@ from udp_stream.ports import Bits
 from udp_stream.units import NANO
 
 Integers = NDArray[np.int64]
+
+Moves = TypeVar("Moves", int, NDArray[Any])
+"""One move of a statistic, or an array of them: 64-bit integers, or Python's in an array of objects."""
 
 SCALE_MAX = 2**26
 """Largest numerator t of a scale: leaves room in 63 bits for 32 random ones and the trials' k."""
@@ -275,6 +278,16 @@ class Lattice:
         """The statistic rounded to the lattice (half up), in lattice steps; the sensitivity has room for this."""
         return statistic if self.shift == 0 else (statistic + (1 << self.shift - 1)) >> self.shift
 
+    def steps(self, move: Moves) -> Moves:
+        """By how many lattice steps a statistic that moves by at most `move` moves once rounded: what cost goes by.
+
+        One move, or an array of them.
+
+        >>> Lattice(t=8, shift=0).steps(5), Lattice(t=8, shift=2).steps(5), Lattice(t=8, shift=2).steps(0)
+        (5, 2, 0)
+        """
+        return (move >> self.shift) + (move > 0) if self.shift else move
+
 
 def laplace_lattice(sensitivity: int, epsilon_nano: int) -> Lattice:
     """The finest lattice on which noise for this integer sensitivity can be drawn, with its scale, rounded up.
@@ -283,13 +296,13 @@ def laplace_lattice(sensitivity: int, epsilon_nano: int) -> Lattice:
     Lattice(t=532480, shift=0)
 
     Raises ValueError for a sensitivity or an epsilon below one unit. Two statistics that differ by at most
-    `sensitivity` differ, once rounded to multiples of 2**shift, by at most floor(sensitivity / 2**shift) + 1 of them.
+    `sensitivity` differ, once rounded to multiples of 2**shift, by at most `Lattice.steps(sensitivity)` of them.
     """
     if sensitivity < 1 or epsilon_nano < 1:
         raise ValueError(f"expected sensitivity and epsilon_nano >= 1, got {sensitivity} and {epsilon_nano}")
     shift = max(0, (sensitivity * NANO // epsilon_nano).bit_length() - SCALE_MAX.bit_length())
     while True:
-        steps = sensitivity if shift == 0 else (sensitivity >> shift) + 1
+        steps = Lattice(1, shift).steps(sensitivity)
         t = -(-steps * NANO // epsilon_nano)
         if t <= SCALE_MAX:
             return Lattice(t, shift)

@@ -9,13 +9,15 @@ import msgspec
 
 Mean = Literal["auto", "baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile", "optimal"]
 Grouping = Literal["best-fit", "wrap-around"]
+AccountingDetail = Literal["individual", "uniform"]
 
 
 class Policy(msgspec.Struct, frozen=True):
     """What a deployment promises and how it computes. Epsilons are nano-units; None means "auto"; speeds in quanta.
 
     `slot_seconds` and `period_seconds` are wall-clock lengths in `timezone` (`period_seconds` None: one budget for a
-    lifetime). `bins` is "auto", a number of equal bins, or edges in km/h.
+    lifetime). `bins` is "auto", a number of equal bins, or edges in km/h. `accounting_detail`: a
+    plate pays for a release by its own share of the noise's sensitivity ("individual"), or as much as any ("uniform").
     """
 
     resolution: int
@@ -32,11 +34,13 @@ class Policy(msgspec.Struct, frozen=True):
     mean: Mean
     grouping: Grouping
     mean_nano: int | None
+    variance_nano: int
     cdf_nano: int | None
     bins: Literal["auto"] | int | tuple[float, ...]
     min_plates: int
     neighbours: Literal["swap-values"] = "swap-values"
     accounting: Literal["pure"] = "pure"
+    accounting_detail: AccountingDetail = "individual"
 
     def fingerprint(self) -> str:
         """The same for equal policies, 16 hexadecimal digits; releases carry it as `policy`."""

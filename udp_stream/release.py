@@ -16,8 +16,9 @@ from udp_stream.cdfs.mechanism import CdfPlan
 from udp_stream.estimate import HatEstimate
 from udp_stream.means import MeanPlan
 from udp_stream.plan import HatPlan
-from udp_stream.policy import Policy
+from udp_stream.policy import AccountingDetail, Policy
 from udp_stream.units import NANO, QUANTA_PER_KMH
+from udp_stream.variance import VariancePlan
 
 SCHEMA: Final = "udp-stream/release/1"
 
@@ -58,13 +59,18 @@ class Mean(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Variance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The variance of the HAT's samples, divided by their number."""
+    """The variance of the HAT's samples, divided by their number.
+
+    `expected_abs_error_kmh2` is the noise's expected size, `bias_bound_kmh2` the most that capping can bias the
+    variance if speeds were chosen against it.
+    """
 
     value_kmh2: NonNegative
     mechanism: str
     epsilon: Positive
     scale_kmh2: NonNegative
     expected_abs_error_kmh2: NonNegative
+    bias_bound_kmh2: NonNegative
 
 
 class Cdf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,12 +98,16 @@ class Counts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What this record cost each admitted plate, and the budget of a plate and period. Counts are not protected."""
+    """The most that this record cost an admitted plate, and the budget of a plate and period.
+
+    `accounting_detail`: "individual" charges a plate its own share, "uniform" each the same. Counts are not protected.
+    """
 
     unit: Literal["license_plate"]
     neighbours: Literal["swap-values"]
     epsilon: NonNegative
     accounting: Literal["pure"]
+    accounting_detail: AccountingDetail
     period: str
     period_epsilon: Positive
 
@@ -170,6 +180,19 @@ def mean_record(plan: MeanPlan, value: float, scale: float) -> Mean:
     )
 
 
+def variance_record(plan: VariancePlan, value: float, scale: float) -> Variance:
+    """A variance and its noise scale (quanta^2) as a record."""
+    value_kmh2, scale_kmh2, bias = (q / QUANTA_PER_KMH**2 for q in (value, scale, plan.bias_bound))
+    return Variance(
+        value_kmh2=round(value_kmh2, 3),
+        mechanism="clipped-variance",
+        epsilon=plan.epsilon_nano / NANO,
+        scale_kmh2=round(scale_kmh2, 4),
+        expected_abs_error_kmh2=round(scale_kmh2, 4),
+        bias_bound_kmh2=round(bias, 4),
+    )
+
+
 def cdf_record(plan: CdfPlan, values: list[float]) -> Cdf:
     """A CDF's values at its edges as a record."""
     return Cdf(
@@ -182,25 +205,28 @@ def cdf_record(plan: CdfPlan, values: list[float]) -> Cdf:
     )
 
 
-def statistics(plan: HatPlan | None, estimate: HatEstimate | None) -> tuple[Mean | None, Cdf | None]:
+def statistics(plan: HatPlan | None, estimate: HatEstimate | None) -> tuple[Mean | None, Variance | None, Cdf | None]:
     """The records of what was estimated; nothing for a withheld HAT."""
     if plan is None or estimate is None:
-        return None, None
-    mean = cdf = None
+        return None, None, None
+    mean = variance = cdf = None
     if plan.mean is not None and estimate.mean is not None:
         mean = mean_record(plan.mean, estimate.mean, estimate.mean_scale)
+    if plan.variance is not None and estimate.variance is not None:
+        variance = variance_record(plan.variance, estimate.variance, estimate.variance_scale)
     if plan.cdf is not None and estimate.cdf is not None:
         cdf = cdf_record(plan.cdf, estimate.cdf)
-    return mean, cdf
+    return mean, variance, cdf
 
 
 def privacy_record(policy: Policy, charge_nano: int) -> Privacy:
-    """What the release cost each admitted plate (0 if withheld), under which promise."""
+    """The most that the release cost an admitted plate (0 if withheld), under which promise."""
     return Privacy(
         unit="license_plate",
         neighbours=policy.neighbours,
         epsilon=charge_nano / NANO,
         accounting=policy.accounting,
+        accounting_detail=policy.accounting_detail,
         period=policy.period,
         period_epsilon=policy.budget_nano / NANO,
     )

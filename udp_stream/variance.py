@@ -30,14 +30,14 @@ the difference of the kept and the dropped mean: V = r Vk + (1 - r) Vd + r (1 - 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.accounting import laplace_charges, laplace_epsilon_within
 from udp_stream.grouping import HatCounts, Integers, within_cap
 from udp_stream.means.base import MeanQuery
-from udp_stream.noise import laplace_lattice
 from udp_stream.units import NANO
 
 Floats = NDArray[np.float64]
@@ -60,6 +60,11 @@ class VariancePlan:
     divisor: int
     sensitivity: int
     bias_bound: float
+
+    @property
+    def charges(self) -> Integers:
+        """What each plate loses, in nano-epsilon rounded up: at most `epsilon_nano`."""
+        return plate_charges(self)
 
     @property
     def noise_bound(self) -> float:
@@ -170,9 +175,20 @@ def plate_sensitivity(plan: VariancePlan) -> NDArray[np.object_]:
 def plate_charges(plan: VariancePlan) -> Integers:
     """What each plate loses, in nano-epsilon rounded up, at most `epsilon_nano`: individual accounting.
 
-    The noise has scale t on the lattice of multiples of 2^shift; a plate that moves T by s > 0 moves the rounded T by
-    at most floor(s / 2^shift) + 1 steps (s if shift is 0), and so loses at most that many t-ths of one epsilon.
+    A plate that moves T by U^2 k (G - k) pays by its steps on the noise's lattice, of those of the largest mover.
     """
-    lattice = laplace_lattice(plan.sensitivity, plan.epsilon_nano)
-    steps = [(s >> lattice.shift) + (1 if lattice.shift and s else 0) for s in plate_sensitivity(plan).tolist()]
-    return np.array([-(-step * NANO // lattice.t) for step in steps], dtype=np.int64)
+    return laplace_charges(plate_sensitivity(plan), plan.sensitivity, plan.epsilon_nano)
+
+
+def variance_for_admitted(plan: VariancePlan, admitted: NDArray[np.bool_]) -> VariancePlan:
+    """The plan for those of its plates (at least one) that the ledger admitted, each within its charge; the same cap.
+
+    With fewer samples G a plate's share g (G - g) of the largest mover's is not what it was, so the noise may have to
+    grow: epsilon is lowered until it covers everybody.
+    """
+    counts = HatCounts(plan.counts.by_user[admitted])
+    cap = min(plan.cap, counts.largest)
+    final = plan_variance_with_cap(counts, plan.epsilon_nano, plan.max_speed, cap)
+    charges = plan.charges[admitted]
+    epsilon_nano = laplace_epsilon_within(plate_sensitivity(final), final.sensitivity, charges, plan.epsilon_nano)
+    return replace(final, epsilon_nano=epsilon_nano)

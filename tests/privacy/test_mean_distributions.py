@@ -24,7 +24,7 @@ RUNS = 4000
 
 def plan_of(name, grouping="best-fit", epsilon=1.0, users=COUNTS):
     mean = MECHANISMS[name].plan(HatCounts(users), round(epsilon * NANO), U, grouping)
-    return HatPlan(Terms(mean_nano=mean.epsilon_nano), mean, None, "")
+    return HatPlan(Terms(mean_nano=mean.epsilon_nano), users, mean, None, None, mean.charges)
 
 
 def unclipped(plan, samples, seed, runs=RUNS):

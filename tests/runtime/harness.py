@@ -13,7 +13,8 @@ from udp_stream.adapters.open_ledger import ledger_and_keys
 from udp_stream.adapters.settings import load
 
 CONFIG = ("hat.slot=15m", "hat.resolution=7", "release.mean_epsilon=0.4", "release.cdf_epsilon=0.3",
-          "release.min_plates=4", "release.mean=auto", "budget.epsilon=6.0")  # fmt: skip
+          "release.variance_epsilon=0.2",
+          "release.min_plates=4", "release.mean=auto", "budget.epsilon=8.0")  # fmt: skip
 FEEDS = Path(__file__).parents[3] / "shared" / "data"
 
 

@@ -69,6 +69,8 @@ def test_ledger_verbs_look_into_what_replay_spent(log, tmp_path):
         0 < periods[0]["epsilon_max_over_plates"] <= export["privacy"]["privacy_loss"]["privacy_parameters"]["epsilon"]
     )
     assert plate not in json.dumps(export)
+    bound = periods[0]["epsilon_max_of_a_release"] * periods[0]["releases_max_over_plates"]
+    assert periods[0]["epsilon_max_over_plates"] <= periods[0]["epsilon_bound_by_composition"] == pytest.approx(bound)
 
 
 def test_a_ledger_that_was_tampered_with_fails_verification(log, tmp_path):

@@ -94,4 +94,4 @@ def _check(ledger: Path, outs: list[Path]) -> None:
         admitted = int((entry.charged > 0).sum())
         assert entry.payload == payloads[entry.release_id]
         assert admitted == record.counts.admitted_plates
-        assert set(entry.charged.tolist()) <= {0, round(record.privacy.epsilon * 1e9)}
+        assert max(entry.charged.tolist(), default=0) == round(record.privacy.epsilon * 1e9)

@@ -30,7 +30,7 @@ def gaussian_samples(total):
 def mean_absolute_error(name, counts, epsilon):
     mean = MECHANISMS[name].plan(HatCounts(counts), round(epsilon * 1e9), U, "best-fit")
     samples = gaussian_samples(int(counts.sum()))
-    plan = HatPlan(Terms(mean_nano=mean.epsilon_nano), mean, None, "")
+    plan = HatPlan(Terms(mean_nano=mean.epsilon_nano), counts, mean, None, None, mean.charges)
     found = estimate_hats([plan] * RUNS, [samples] * RUNS, seeded_bits(f"{name}/{epsilon}"))
     return float(np.mean([abs(one.mean - samples.mean()) for one in found])) / 4096
 

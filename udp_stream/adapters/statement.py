@@ -3,22 +3,54 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any
 
 from udp_stream import __version__
 from udp_stream.adapters.settings import Settings
-from udp_stream.ports import Ledger
+from udp_stream.ports import Entry, Ledger
 from udp_stream.units import NANO
+
+CHARGES = {
+    "individual": "each plate its own share of the noise's sensitivity, which its number of pings tells",
+    "uniform": "each admitted plate the release's whole epsilon",
+}
+
+
+@dataclass(slots=True)
+class _Spent:
+    """What one period's plates were charged, and for how many releases."""
+
+    nano: Counter[bytes] = field(default_factory=Counter)
+    releases: Counter[bytes] = field(default_factory=Counter)
+    largest_charge: int = 0
+
+    def take(self, entry: Entry) -> None:
+        charged = {plate: nano for plate, nano in zip(entry.plates, entry.charged.tolist(), strict=True) if nano}
+        self.nano.update(charged)
+        self.releases.update(charged.keys())
+        self.largest_charge = max(self.largest_charge, *charged.values(), 0)
+
+    def facts(self) -> dict[str, float | int]:
+        """The loss of the plate that lost most, and beside it eps max_l G_l, which knows no shares."""
+        most = max(self.releases.values(), default=0)
+        return {
+            "plates_charged": len(self.nano),
+            "epsilon_max_over_plates": max(self.nano.values(), default=0) / NANO,
+            "epsilon_max_of_a_release": self.largest_charge / NANO,
+            "releases_max_over_plates": most,
+            "epsilon_bound_by_composition": self.largest_charge * most / NANO,
+        }
 
 
 def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
     """What is promised, what was spent, and what is not protected; no plate, keyed or not, is in it."""
     policy = settings.policy
-    losses: dict[str, Counter[bytes]] = {}
+    periods: dict[str, _Spent] = {}
     recorded = 0
     for entry in ledger.entries():
         recorded += entry.payload is not None
-        losses.setdefault(entry.period, Counter()).update(dict(zip(entry.plates, entry.charged.tolist(), strict=True)))
+        periods.setdefault(entry.period, _Spent()).take(entry)
     return {
         "basic": {
             "name": "Speeds of buses by H3 cell and timeslot",
@@ -32,14 +64,7 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
             "privacy_loss": {
                 "privacy_unit": f"one license plate, for each period of {policy.period}",
                 "privacy_parameters": {"epsilon": policy.budget_nano / NANO},
-                "periods": [
-                    {
-                        "period": period,
-                        "plates_charged": sum(charged > 0 for charged in plates.values()),
-                        "epsilon_max_over_plates": max(plates.values(), default=0) / NANO,
-                    }
-                    for period, plates in sorted(losses.items())
-                ],
+                "periods": [{"period": period, **spent.facts()} for period, spent in sorted(periods.items())],
             },
             "deployment_model": {
                 "model_name": "Central",
@@ -62,7 +87,9 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
                 "numbers of plates and samples, refusals by reason, which cells exist",
             ],
             "accounting": {
-                "composition": "basic, per plate: the sum of what it was charged (arXiv 2405.06261)",
+                "charges": CHARGES[policy.accounting_detail],
+                "composition": "basic, per plate: the sum of what it was charged; never more than the bound of arXiv "
+                "2405.06261, the most that a release cost anybody times the most releases that one plate is in",
                 "post_processing": "clamping to [0, U], monotone CDFs, rounding to 0.001 km/h",
             },
             "implementation": {

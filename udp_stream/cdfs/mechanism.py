@@ -2,18 +2,22 @@
 
 Every plate gives its first min(m_l, cap) samples, so it moves at most `cap` of the n = sum of those. Source: arXiv
 2409.18573, Definition IV.1 with the user-level remark after Theorem IV.1, and Section VI for consistency.
+
+Plate by plate: g = min(m_l, cap) samples move a level by at most 2 g in l1, whose noise is for 2 cap at e_i, so plate l
+loses e_i g / cap there, and eps g / cap in all.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.accounting import epsilon_within, share_charges
 from udp_stream.cdfs.automatic import auto_bins
 from udp_stream.cdfs.bins import Bins, bins_from_edges, equal_bins
 from udp_stream.cdfs.consistency import consistent_counts, shares
@@ -51,6 +55,16 @@ class CdfPlan:
     s: Integers
 
     @property
+    def given(self) -> Integers:
+        """How many samples each plate gives."""
+        return np.minimum(self.counts.by_user, self.cap)
+
+    @property
+    def charges(self) -> Integers:
+        """What each plate loses, in nano-epsilon rounded up: at most `epsilon_nano`."""
+        return share_charges(self.given, self.cap, self.epsilon_nano)
+
+    @property
     def bias_bound(self) -> float:
         """The most by which dropping samples can move a share."""
         return 1 - self.kept / self.counts.total
@@ -78,6 +92,16 @@ def plan_cdf(
     tree = best_tree(chosen.count)
     budgets, t, s = _noise_of_nodes(chosen.count, cap, epsilon_nano)
     return CdfPlan(chosen, tree, counts, cap, used, epsilon_nano, budgets, t, s)
+
+
+def cdf_for_admitted(plan: CdfPlan, admitted: NDArray[np.bool_]) -> CdfPlan:
+    """The plan for those of its plates (at least one) that were admitted: same bins and cap, each within its charge."""
+    counts, given = HatCounts(plan.counts.by_user[admitted]), plan.given[admitted]
+    cap = int(given.max())
+    epsilon_nano = epsilon_within(given, cap, plan.charges[admitted], plan.epsilon_nano)
+    budgets, t, s = _noise_of_nodes(plan.bins.count, cap, epsilon_nano)
+    kept = int(given.sum())
+    return replace(plan, counts=counts, cap=cap, kept=kept, epsilon_nano=epsilon_nano, budgets_nano=budgets, t=t, s=s)
 
 
 @lru_cache(maxsize=1024)

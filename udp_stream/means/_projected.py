@@ -3,13 +3,19 @@
 Half of epsilon buys the interval [a, b]; the array means are projected to it, so that each of the arrays a plate
 touches (BestFit: one; WrapAround: two) moves the sum by at most b - a; half of epsilon is for that sum's noise.
 Counts alone can promise nothing about an interval that speeds choose: the bias bound is U.
+
+Every plate is charged in full. The interval's choice goes by ranks, which count arrays: however few of an array's
+samples are a plate's, it may carry the array's mean past any rank. And for the sum, a plate with n of w samples moves
+its array's projected mean by min(b - a, U n / w), where the interval is not known when the plates are charged and may
+be as narrow as U n / w, or narrower.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from udp_stream.grouping import HatCounts, best_fit, wrap_around_count, wrap_around_positions
+from udp_stream.grouping import HatCounts, best_fit, wrap_around_count, wrap_around_given, wrap_around_positions
 from udp_stream.means.base import Grouping, Integers, MeanPlan, MeanQuery, array_means
 
 
@@ -26,11 +32,20 @@ def plan_projected(name: str, counts: HatCounts, epsilon_nano: int, max_speed: i
         epsilon_nano=epsilon_nano,
         noise_epsilon_nano=epsilon_nano - epsilon_nano // 2,
         cap=cap,
+        given=wrap_around_given(counts, cap) if arrays is None else np.minimum(counts.by_user, cap),
+        moves=None,
         divisor=count,
         sensitivity=max_speed * touched(grouping),
         bias_bound=float(max_speed),
         arrays=arrays,
     )
+
+
+def replanned(plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
+    """A new plan for the admitted plates alone: each has been charged in full, so any will do."""
+    counts = HatCounts(plan.counts.by_user[admitted])
+    grouping = plan.grouping or "best-fit"
+    return plan_projected(plan.mechanism, counts, plan.epsilon_nano, plan.max_speed, grouping)
 
 
 def levy_cap(counts: HatCounts) -> int:
@@ -51,7 +66,7 @@ def means_of_arrays(plan: MeanPlan, samples: Integers) -> Integers:
     """The array means under either grouping, in whole quanta 0..U."""
     if plan.arrays is not None:
         return array_means(plan, samples)
-    poured = samples[wrap_around_positions(plan.counts, plan.cap)].reshape(plan.divisor, plan.cap)
+    poured = samples[wrap_around_positions(plan.counts, plan.cap)].reshape(-1, plan.cap)
     means: Integers = poured.sum(axis=1) // plan.cap
     return means
 

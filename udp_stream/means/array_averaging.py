@@ -7,17 +7,32 @@ WrapAround. All K arrays are full, so the mean of their means is the mean of all
 has at most m samples there, in one array or two: the sum moves by at most U m, the mean by U / K. The papers charge
 2U/K, twice what is needed, because they bound the two arrays one by one.
 
+Plate by plate. Under BestFit, n of the w samples of an array move its sum by at most U n, hence the floor of its mean
+by at most ceil(U n / w); under WrapAround, n samples among those used move the sum by at most U n.
+
+Plates that the ledger halts. Arrays stay as they are, and each mean is still over the positions that were filled when
+charges were fixed (w), whoever is left in them: packing anew could put a plate that paid for n of 40 samples alone into
+an array of n. An array then counts by the part of it that is left, and the divisor is the sum of these parts.
+
 Bias. The estimate weighs each sample of array i by 1 / (K-bar w_i) and dropped ones by 0, the sample mean weighs all
 by 1/M. The worst case over samples in [0, U] is U times the total variation between the two weightings: for BestFit
-U sum_i max(0, 1/K-bar - w_i / M), for WrapAround U (1 - K m / M).
+U sum_i max(0, 1/K-bar - w_i / M), for WrapAround U (1 - K m / M); with u_i of the w_i left and divisor D the former
+becomes U sum_i u_i max(0, 1 / (w_i D) - 1/M).
 """
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from udp_stream.grouping import HatCounts, best_fit, wrap_around_count, wrap_around_positions
-from udp_stream.means.base import Grouping, Integers, MeanPlan, MeanQuery, array_means
+from udp_stream.grouping import (
+    Arrays,
+    HatCounts,
+    best_fit,
+    first_of_each,
+    wrap_around_given,
+)
+from udp_stream.means.base import Grouping, Integers, MeanPlan, MeanQuery, array_means, narrowed
 from udp_stream.ports import Bits
 from udp_stream.units import NANO
 
@@ -39,12 +54,14 @@ class ArrayAveraging:
             raise ValueError(f"expected 1 <= cap <= {counts.largest}, got {cap}")
         arrays = None
         if grouping == "best-fit":
-            arrays = best_fit(counts, cap)
+            arrays, given = best_fit(counts, cap), np.minimum(counts.by_user, cap)
+            moves = -(-max_speed * given // arrays.filled.take(arrays.of_user))
             divisor, sensitivity = arrays.count, max_speed
             excess = float(np.maximum(0.0, 1 / arrays.count - arrays.filled / counts.total).sum())
         else:
-            divisor = wrap_around_count(counts, cap) * cap
-            sensitivity = max_speed * cap
+            given = wrap_around_given(counts, cap)
+            moves = max_speed * given
+            divisor, sensitivity = int(given.sum()), max_speed * cap
             excess = 1 - divisor / counts.total
         return MeanPlan(
             mechanism=self.name,
@@ -54,6 +71,8 @@ class ArrayAveraging:
             epsilon_nano=epsilon_nano,
             noise_epsilon_nano=epsilon_nano,
             cap=cap,
+            given=given,
+            moves=moves,
             divisor=divisor,
             sensitivity=sensitivity,
             bias_bound=max_speed * excess,
@@ -65,11 +84,30 @@ class ArrayAveraging:
         dropped = 1 - counts.kept(cap) / counts.total
         return max_speed * (dropped + NANO / (epsilon_nano * counts.users))
 
+    def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
+        """The arrays as they were, without the plates that were halted."""
+        total, given = int(plan.counts.by_user[admitted].sum()), plan.given[admitted]
+        if plan.arrays is None:
+            return _poured_for_admitted(plan, admitted, total, int(given.sum()))
+        arrays = Arrays(plan.cap, plan.arrays.of_user[admitted], plan.arrays.filled)
+        left = np.bincount(arrays.of_user, weights=given, minlength=arrays.count)
+        divisor = float((left / arrays.filled).sum())
+        excess = float((left * np.maximum(0.0, 1 / (arrays.filled * divisor) - 1 / total)).sum())
+        return narrowed(plan, admitted, arrays=arrays, divisor=divisor, bias_bound=plan.max_speed * excess)
+
     def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:  # noqa: ARG002
         """The sum of the array means (BestFit) or of all samples in full arrays (WrapAround)."""
         if plan.grouping == "best-fit":
             return MeanQuery(int(array_means(plan, samples).sum()), plan.sensitivity)
-        return MeanQuery(int(samples[wrap_around_positions(plan.counts, plan.cap)].sum()), plan.sensitivity)
+        return MeanQuery(int(samples[first_of_each(plan.counts, plan.given)].sum()) + plan.fill, plan.sensitivity)
+
+
+def _poured_for_admitted(plan: MeanPlan, admitted: NDArray[np.bool_], total: int, used: int) -> MeanPlan:
+    """Under WrapAround. Those left may have given nothing, all of it lying beyond the full arrays: then U/2 is said."""
+    if used:
+        return narrowed(plan, admitted, divisor=used, bias_bound=plan.max_speed * (1 - used / total))
+    guess = {"fill": plan.max_speed // 2, "expected_bias": plan.max_speed / 4}
+    return narrowed(plan, admitted, divisor=1, bias_bound=float(plan.max_speed), **guess)
 
 
 def worst_case_cap(counts: HatCounts, epsilon_nano: int) -> int:

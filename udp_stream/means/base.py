@@ -2,17 +2,19 @@
 
 Privacy unit: license plate. Neighbours: swap-values (same plates, same counts, one plate's speeds differ). Assumed of
 the input: integer speeds in 0..U quanta, users and counts as in the plan. Guaranteed: the query's statistic changes by
-at most `sensitivity` when one plate's speeds change, and the interval it may have used cost `interval_epsilon_nano`.
+at most `sensitivity` when one plate's speeds change, by at most `moves[l]` when they are plate l's, and a private
+interval it may have used costs what `noise_epsilon_nano` leaves of `epsilon_nano`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.accounting import laplace_charges, laplace_epsilon_within
 from udp_stream.grouping import Arrays, HatCounts, within_cap
 from udp_stream.ports import Bits
 from udp_stream.units import NANO
@@ -30,6 +32,9 @@ class MeanPlan:
     interval narrows it; `noise_epsilon_nano` is what the final noise may spend, the rest of `epsilon_nano` pays for
     the interval. `bias_bound` is the worst over all speeds in [0, U] of |estimate without noise - sample mean|;
     `expected_bias` is what a public fill is expected to be off by if nothing is known of the dropped samples' mean.
+
+    Plate by plate, in the order of the counts: `given` is how many of its first samples enter the statistic, `moves`
+    by how much it alone can move it; None where every plate is charged in full.
     """
 
     mechanism: str
@@ -39,7 +44,9 @@ class MeanPlan:
     epsilon_nano: int
     noise_epsilon_nano: int
     cap: int
-    divisor: int
+    given: Integers
+    moves: Integers | None
+    divisor: float
     sensitivity: int
     bias_bound: float
     fill: int = 0
@@ -59,9 +66,14 @@ class MeanPlan:
     @property
     def used_samples(self) -> int:
         """How many samples enter the statistic."""
-        if self.grouping == "wrap-around":
-            return self.divisor if self.mechanism == "array-averaging" else self.divisor * self.cap
-        return self.counts.kept(self.cap)
+        return int(self.given.sum())
+
+    @property
+    def charges(self) -> Integers:
+        """What each plate loses, in nano-epsilon rounded up: at most `epsilon_nano`, and that for the largest mover."""
+        if self.moves is None:
+            return np.full(self.counts.users, self.epsilon_nano, dtype=np.int64)
+        return laplace_charges(self.moves, self.sensitivity, self.epsilon_nano)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +96,46 @@ class MeanMechanism(Protocol):
         """Fix everything that counts can fix."""
         ...
 
+    def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
+        """The plan for those of its plates (at least one) that the ledger admitted, within each one's charge."""
+        ...
+
     def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:
         """The statistic of the samples (user by user, in the order of the counts); bits pay for private intervals."""
         ...
 
 
+def narrowed(plan: MeanPlan, admitted: NDArray[np.bool_], **changes: Any) -> MeanPlan:
+    """The same statistic without the plates that were halted: the others give what they gave and move what they moved.
+
+    So each one's loss stays within its charge as long as the noise does; epsilon becomes the largest loss that is left.
+    """
+    if plan.moves is None:
+        raise ValueError("expected a plan whose plates are charged by what they move")
+    moves = plan.moves[admitted]
+    sensitivity = max(1, int(moves.max()))
+    epsilon_nano = laplace_epsilon_within(moves, sensitivity, plan.charges[admitted], plan.epsilon_nano)
+    return replace(
+        plan,
+        counts=HatCounts(plan.counts.by_user[admitted]),
+        given=plan.given[admitted],
+        moves=moves,
+        sensitivity=sensitivity,
+        epsilon_nano=epsilon_nano,
+        noise_epsilon_nano=epsilon_nano,
+        **changes,
+    )
+
+
 def array_means(plan: MeanPlan, samples: Integers) -> Integers:
-    """Means of the BestFit arrays over their filled positions, floored to whole quanta; in 0..U like the samples."""
+    """Means of the BestFit arrays over their filled positions, floored to whole quanta; in 0..U like the samples.
+
+    Positions of plates that were halted count as filled and hold zeros.
+    """
     if plan.arrays is None:
         raise ValueError("expected a plan with arrays")
     kept = samples[within_cap(plan.counts, plan.cap)]
-    array_of_sample = np.repeat(plan.arrays.of_user, np.minimum(plan.counts.by_user, plan.cap))
+    array_of_sample = np.repeat(plan.arrays.of_user, plan.given)
     # weighted bincount adds doubles: exact, as the sums stay far below 2**53 quanta
     sums = np.bincount(array_of_sample, weights=kept, minlength=plan.arrays.count).astype(np.int64)
     return sums // plan.arrays.filled

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from udp_stream.grouping import HatCounts
-from udp_stream.means.base import Grouping, Integers, MeanPlan, MeanQuery
+from udp_stream.means.base import Grouping, Integers, MeanPlan, MeanQuery, narrowed
 from udp_stream.ports import Bits
 
 
 class Baseline:
     """Sum of all samples over M.
 
-    Sensitivity of the sum: U m_max, since the plate with most samples can move each of them by U. No bias; the
-    expected absolute error is exactly U m_max / (M eps).
+    Sensitivity of the sum: U m_max, since the plate with most samples can move each of them by U; plate l moves it by
+    U m_l. No bias; the expected absolute error is exactly U m_max / (M eps).
     """
 
     name = "baseline"
@@ -26,10 +29,16 @@ class Baseline:
             epsilon_nano=epsilon_nano,
             noise_epsilon_nano=epsilon_nano,
             cap=counts.largest,
+            given=counts.by_user,
+            moves=max_speed * counts.by_user,
             divisor=counts.total,
             sensitivity=max_speed * counts.largest,
             bias_bound=0.0,
         )
+
+    def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
+        """The sum of fewer plates, over fewer samples."""
+        return narrowed(plan, admitted, divisor=int(plan.given[admitted].sum()))
 
     def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:  # noqa: ARG002
         """The sum of the samples."""

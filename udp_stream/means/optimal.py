@@ -3,7 +3,7 @@
 Every user gives its first min(m_l, m) samples; the M - sum G_l that are dropped are replaced by a public constant c
 instead of being renormalised away: (sum of kept + c * dropped) / M.
 
-* Sensitivity of the sum: U max G_l = U m.
+* Sensitivity of the sum: U max G_l = U m; plate l moves it by U G_l.
 * Worst-case bias: max(c, U - c) (1 - sum G_l / M), reached when all dropped samples are at one end.
 * Expected bias, the mean of the dropped samples being anywhere in [0, U] alike: (c^2 + (U - c)^2) / 2U of that share.
 * So the worst-case error is E(m) = w (1 - sum G_l / M) + U m / (M eps), with w = max(c, U - c). Its slope at m is
@@ -13,8 +13,11 @@ instead of being renormalised away: (sum of kept + c * dropped) / M.
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from udp_stream.grouping import HatCounts, within_cap
-from udp_stream.means.base import Grouping, Integers, MeanPlan, MeanQuery
+from udp_stream.means.base import Grouping, Integers, MeanPlan, MeanQuery, narrowed
 from udp_stream.ports import Bits
 from udp_stream.units import NANO
 
@@ -37,7 +40,8 @@ class Optimal:
         worst = max(fill, max_speed - fill)
         k = -(-max_speed * NANO // (worst * epsilon_nano))
         cap = int(counts.descending[min(k, counts.users) - 1])
-        dropped = 1 - counts.kept(cap) / counts.total
+        given = np.minimum(counts.by_user, cap)
+        dropped = 1 - int(given.sum()) / counts.total
         return MeanPlan(
             mechanism=self.name,
             grouping=None,
@@ -46,14 +50,32 @@ class Optimal:
             epsilon_nano=epsilon_nano,
             noise_epsilon_nano=epsilon_nano,
             cap=cap,
+            given=given,
+            moves=max_speed * given,
             divisor=counts.total,
             sensitivity=max_speed * cap,
-            bias_bound=worst * dropped,
             fill=fill,
-            expected_bias=dropped * (fill**2 + (max_speed - fill) ** 2) / (2 * max_speed),
+            bias_bound=worst * dropped,
+            expected_bias=_expected_bias(dropped, fill, max_speed),
+        )
+
+    def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
+        """The same cap and fill: a smaller cap would drop samples for which the noise has been scaled already."""
+        total = int(plan.counts.by_user[admitted].sum())
+        dropped = 1 - int(plan.given[admitted].sum()) / total
+        return narrowed(
+            plan,
+            admitted,
+            divisor=total,
+            bias_bound=max(plan.fill, plan.max_speed - plan.fill) * dropped,
+            expected_bias=_expected_bias(dropped, plan.fill, plan.max_speed),
         )
 
     def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:  # noqa: ARG002
         """The sum of the kept samples and the fill of the dropped ones."""
         kept = samples[within_cap(plan.counts, plan.cap)]
         return MeanQuery(int(kept.sum()) + plan.fill * (samples.size - kept.size), plan.sensitivity)
+
+
+def _expected_bias(dropped: float, fill: int, max_speed: int) -> float:
+    return dropped * (fill**2 + (max_speed - fill) ** 2) / (2 * max_speed)

@@ -6,9 +6,10 @@ Sources: arXiv 2401.15906, Section III-E; the quantiles by Smith's interval mech
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from udp_stream.grouping import HatCounts
-from udp_stream.means._projected import means_of_arrays, plan_projected, projected_query, touched
+from udp_stream.means._projected import means_of_arrays, plan_projected, projected_query, replanned, touched
 from udp_stream.means.base import Grouping, Integers, MeanPlan, MeanQuery
 from udp_stream.noise import exponential_choice, randbelow
 from udp_stream.ports import Bits
@@ -46,10 +47,15 @@ class FixedQuantile:
         """Cap by the paper's equation 1."""
         return plan_projected(self.name, counts, epsilon_nano, max_speed, grouping)
 
+    def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
+        """Planned anew: everybody was charged in full."""
+        return replanned(plan, admitted)
+
     def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:
         """Ranks q K rounded to whole ones."""
-        low = (plan.divisor + 5) // 10
-        return quantile_query(plan, samples, bits, low, plan.divisor - low)
+        arrays = int(plan.divisor)
+        low = (arrays + 5) // 10
+        return quantile_query(plan, samples, bits, low, arrays - low)
 
 
 class EpsQuantile:
@@ -61,7 +67,12 @@ class EpsQuantile:
         """Cap by the paper's equation 1."""
         return plan_projected(self.name, counts, epsilon_nano, max_speed, grouping)
 
+    def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
+        """Planned anew: everybody was charged in full."""
+        return replanned(plan, admitted)
+
     def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:
         """With fewer than 2 ceil(2/eps) arrays both ends aim at the median."""
-        low = min(-(-2 * NANO // plan.epsilon_nano), plan.divisor // 2)
-        return quantile_query(plan, samples, bits, low, plan.divisor - low)
+        arrays = int(plan.divisor)
+        low = min(-(-2 * NANO // plan.epsilon_nano), arrays // 2)
+        return quantile_query(plan, samples, bits, low, arrays - low)

@@ -13,7 +13,7 @@ from rich.table import Table
 from udp_stream.adapters.report import verdict
 from udp_stream.adapters.settings import Settings
 from udp_stream.errors import ConfigError
-from udp_stream.plan import HatPlan, Terms, plan_hat
+from udp_stream.plan import HatPlan, Terms, plan_hat, terms_of
 from udp_stream.policy import Policy
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
@@ -63,12 +63,11 @@ def plan(arguments: argparse.Namespace, settings: Settings) -> None:
 
 def terms_for(policy: Policy, hats_per_period: int) -> Terms:
     """The epsilons of a HAT when a plate's budget is spread over so many of them; fixed ones as they are."""
-    fixed = (policy.mean_nano or 0) + (policy.cdf_nano or 0)
+    fixed = (policy.mean_nano or 0) + policy.variance_nano + (policy.cdf_nano or 0)
     automatic = (policy.mean_nano, policy.cdf_nano).count(None)
     each = (policy.budget_nano // hats_per_period - fixed) // automatic if automatic else 0
-    terms = Terms(
-        each if policy.mean_nano is None else policy.mean_nano, each if policy.cdf_nano is None else policy.cdf_nano
-    )
+    mean_nano, cdf_nano = (each if nano is None else nano for nano in (policy.mean_nano, policy.cdf_nano))
+    terms = terms_of(policy, mean_nano, policy.variance_nano, cdf_nano)
     if terms.mean_nano < 0 or terms.cdf_nano < 0 or not terms.charge_nano:
         raise ConfigError(
             f"budget.epsilon: expected enough for {hats_per_period} HATs, got {policy.budget_nano / NANO:g}"
@@ -81,7 +80,8 @@ def buy(policy: Policy, terms: Terms, plates: int, pings_per_plate: int) -> Boug
     quantiles = (np.arange(plates) + 0.5) / plates
     spread = np.exp(SPREAD * _normal_quantile(quantiles))
     counts = np.maximum(1, np.round(pings_per_plate * spread / spread.mean())).astype(np.int64)
-    return Bought(plates, plan_hat(counts, terms, policy), policy.budget_nano // terms.charge_nano)
+    bought = plan_hat(counts, terms, policy)
+    return Bought(plates, bought, policy.budget_nano // int(np.median(bought.charges)))
 
 
 def _normal_quantile(p: np.ndarray) -> np.ndarray:
@@ -94,24 +94,35 @@ def _head(policy: Policy, terms: Terms, hats_per_period: int) -> str:
     how = "spread over" if None in (policy.mean_nano, policy.cdf_nano) else "fixed, whatever"
     return (
         f"epsilon {policy.budget_nano / NANO:g} per plate and {policy.period}, {how} {hats_per_period} HATs a period: "
-        f"{terms.mean_nano / NANO:.4g} per mean, {terms.cdf_nano / NANO:.4g} per CDF; U = "
+        f"{terms.mean_nano / NANO:.4g} per mean, {terms.variance_nano / NANO:.4g} per variance, "
+        f"{terms.cdf_nano / NANO:.4g} per CDF; U = "
         f"{policy.max_speed / QUANTA_PER_KMH:g} km/h."
     )
 
 
 def _table(bought: list[Bought]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for name in ("plates", "mechanism", "noise km/h", "expected error", "error bound", "CDF bins", "CDF rms error"):
-        table.add_column(name, justify="right")
-    table.add_column("releases per plate and period", justify="right")
+    for name in (
+        "plates",
+        "mechanism",
+        "noise km/h",
+        "expected error",
+        "error bound",
+        "variance noise",
+        "CDF bins",
+        "CDF rms error",
+    ):
+        table.add_column(name, justify="right", min_width=15 if name == "mechanism" else None)
+    table.add_column("releases of the median plate", justify="right")
     for one in bought:
-        mean, cdf = one.plan.mean, one.plan.cdf
+        mean, variance, cdf = one.plan.mean, one.plan.variance, one.plan.cdf
         table.add_row(
             str(one.plates),
             "-" if mean is None else mean.mechanism,
             "-" if mean is None else f"{mean.noise_bound / QUANTA_PER_KMH:.2f}",
             "-" if mean is None else f"{one.mean_error_kmh:.2f}",
             "-" if mean is None else f"{mean.error_bound / QUANTA_PER_KMH:.2f}",
+            "-" if variance is None else f"{variance.noise_bound / QUANTA_PER_KMH**2:.1f}",
             "-" if cdf is None else str(cdf.bins.count),
             "-" if cdf is None else f"{cdf.rms_error:.3f}",
             str(one.releases_per_plate),
