@@ -60,12 +60,15 @@ class Offsets:
         return {TP(*tp): offset for tp, offset in found.items()}
 
     async def is_read(self, tp: TP, next_offset: int) -> bool:
-        """Whether all that the partition has now was fetched, handed over and read, up to `next_offset`."""
+        """Whether it is ours and all that it has now was fetched, handed over and read, up to `next_offset`."""
         handed = self._app.consumer._read_offset.get(tp)  # type: ignore[attr-defined]
         if handed is not None and handed > next_offset:
             return False
         asked = TopicPartition(*tp)
-        position = await self._thread.call_thread(self._thread._consumer.position, asked)
+        try:
+            position = await self._thread.call_thread(self._thread._consumer.position, asked)
+        except IllegalStateError:  # a rebalance has begun
+            return False
         ends = await self._thread.call_thread(self._thread._consumer.end_offsets, [asked])
         return bool(position >= ends[asked])
 
