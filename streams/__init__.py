@@ -1,1 +1,1 @@
-"""The deployment on Kafka: topics, agents, workers. Wiring only; everything that decides lives in `udp_stream`."""
+"""The deployment on Kafka: wiring only. Everything that decides anything is in `udp_stream`."""

@@ -4,12 +4,13 @@
 who reads it or how fast. A clock turns the frames into times; whether a ping is late and when a slot closes depend on
 the clock before and after its frame, so reading a log twice gives the same slots with the same contents.
 
-1. A ping whose slot had closed before its frame (slot end + grace <= clock) is late: refused, with its lag.
-2. A ping more than `ahead_ms` past the clock after its frame comes from the future: refused, and it moves nothing.
+1. A ping whose slot had closed before it was heard (slot end + grace <= clock) is late: refused, with its lag.
+2. A ping that the clock finds to come from the future is refused, and moves nothing.
 3. The rest go into their slots. A slot that is full refuses.
 4. Slots whose end + grace the clock has reached are closed, oldest first, for good.
 
-A file has no append times, so its clock is agreement: the newest time that several plates have reached.
+The clock is a strategy (`clocks.py`). That of files hears a frame at once, so there the frames are part of the log;
+that of topics goes by messages, so there a frame may be any run of them.
 """
 
 from __future__ import annotations
@@ -22,30 +23,16 @@ from itertools import compress, count
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.clocks import AgreementClock, AppendClock, Clock, Frame, LogPlaces, WindowRules
 from udp_stream.pings import Pings, Reason
 from udp_stream.slots import SlotPings
 
-Times = NDArray[np.int64]
+__all__ = ["AgreementClock", "AppendClock", "Clock", "Frame", "LateOrFull", "LogPlaces", "WindowRules", "Windows"]
 
 _ROW = np.dtype([("plate", "<u4"), ("time", "<u4"), ("cell", "<u8"), ("speed", "<i4")])
 """20 bytes per open ping."""
 
 _CHUNK_ROWS_MIN = 256
-
-_NEVER = -(2**63)
-"""Before any time there is."""
-
-
-@dataclass(frozen=True, slots=True)
-class WindowRules:
-    """What never changes while the windows live. Times in ms."""
-
-    grace_ms: int = 120_000
-    ahead_ms: int = 86_400_000
-    pings_per_slot_max: int = 50_000_000
-    quorum_min: int = 3
-    quorum_share: float = 0.02
-    ping_share: float = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,81 +44,13 @@ class LateOrFull:
     lag_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """One run of the log, decoded and placed: `cell`, `slot_start` and `slot_end` belong to the rows of `pings`."""
-
-    pings: Pings
-    cell: NDArray[np.uint64]
-    slot_start: Times
-    slot_end: Times
-
-
-class AgreementClock:
-    """The newest time that several plates have reached: the clock of a log without append times.
-
-    Several is `quorum_min` plates or `quorum_share` of those seen in the last two days, whichever is more (all, if
-    there are fewer): neither one plate alone nor a few broken ones of a large fleet can move it. A plate stands for
-    the newest time of the last frame it was in, so one wrong time is forgotten with the plate's next frame. And
-    `ping_share` of the frame's pings must agree too, so that wrong times strewn over many plates do not add up.
-    """
-
-    def __init__(self, rules: WindowRules) -> None:
-        """A clock that has not begun: `now_ms` is None until the first ping."""
-        self._rules = rules
-        self._stands: dict[str, int] = {}
-        self._crowded = 1024
-        self.now_ms: int | None = None
-
-    def advance(self, pings: Pings) -> None:
-        """Take in a frame. Pings too far ahead of the new time count for nothing, now or later."""
-        if pings.time_ms.size == 0:
-            return
-        stands = self._heard(pings, pings.time_ms)
-        self._set(
-            min(
-                self._reached(stands),
-                _kth_newest(pings.time_ms, int(np.ceil(self._rules.ping_share * pings.time_ms.size))),
-            )
-        )
-        if self.now_ms is not None:
-            within = pings.time_ms <= self.now_ms + self._rules.ahead_ms
-            self._stands = stands if within.all() else self._heard(pings, np.where(within, pings.time_ms, _NEVER))
-            if len(self._stands) > self._crowded:
-                self._forget(self.now_ms - 2 * 86_400_000)
-
-    def _heard(self, pings: Pings, time_ms: Times) -> dict[str, int]:
-        """Where every plate stands, this frame's plates anew; a plate without a usable time stays where it was."""
-        newest = np.full(len(pings.plates), _NEVER)
-        np.maximum.at(newest, pings.plate, time_ms)
-        usable = newest != _NEVER
-        plates = pings.plates if usable.all() else compress(pings.plates, usable)
-        return self._stands | dict(zip(plates, newest[usable].tolist(), strict=True))
-
-    def _reached(self, stands: dict[str, int]) -> int:
-        times = np.fromiter(stands.values(), dtype=np.int64, count=len(stands))
-        quorum = max(self._rules.quorum_min, int(np.ceil(self._rules.quorum_share * times.size)))
-        return _kth_newest(times, quorum)
-
-    def _set(self, time_ms: int) -> None:
-        self.now_ms = time_ms if self.now_ms is None else max(self.now_ms, time_ms)
-
-    def _forget(self, before_ms: int) -> None:
-        self._stands = {plate: time for plate, time in self._stands.items() if time >= before_ms}
-        self._crowded = max(1024, 2 * len(self._stands))
-
-
-def _kth_newest(times: Times, k: int) -> int:
-    at = max(0, times.size - k)
-    return int(np.partition(times, at)[at])
-
-
 @dataclass(slots=True)
 class _OpenSlot:
     """Chunks of rows; each new chunk is an eighth of what is there, so that little memory waits unused."""
 
     start_ms: int
     end_ms: int
+    first: int
     chunks: list[NDArray[np.void]] = field(default_factory=list)
     rows: int = 0
     room: int = 0
@@ -182,11 +101,11 @@ class _OpenSlot:
 class Windows:
     """The open slots of one log. `hashed` turns a plate into its keyed hash; nothing behind this knows plates."""
 
-    def __init__(self, rules: WindowRules, hashed: Callable[[str], bytes]) -> None:
-        """Windows with no slot open and a clock that has not begun."""
+    def __init__(self, rules: WindowRules, hashed: Callable[[str], bytes], clock: Clock | None = None) -> None:
+        """Windows with no slot open; the clock is that of a file unless another is given."""
         self._rules = rules
         self._hashed = hashed
-        self._clock = AgreementClock(rules)
+        self._clock = AgreementClock(rules) if clock is None else clock
         self._open: dict[int, _OpenSlot] = {}
 
     @property
@@ -201,22 +120,23 @@ class Windows:
 
     def push(self, frame: Frame) -> tuple[list[SlotPings], list[LateOrFull]]:
         """Take in a frame; give back the slots that it closes, oldest first, and the rows refused."""
-        before = self._clock.now_ms
-        self._clock.advance(frame.pings)
-        after = self._clock.now_ms
-        if after is None or before is None:
-            before = _NEVER
-        time_ms = frame.pings.time_ms
-        late = frame.slot_end + self._rules.grace_ms <= before
-        ahead = time_ms > (after or 0) + self._rules.ahead_ms
-        refused = [LateOrFull(row, Reason.LATE, before - int(time_ms[row])) for row in np.flatnonzero(late).tolist()]
-        refused += [LateOrFull(row, Reason.TIME_IN_FUTURE) for row in np.flatnonzero(ahead & ~late).tolist()]
-        refused += self._place(frame, np.flatnonzero(~(late | ahead)))
-        return self._close_up_to(after), refused
+        heard = self._clock.hear(frame)
+        late = frame.slot_end + self._rules.grace_ms <= heard.before_ms
+        lag_ms = heard.before_ms[late] - frame.pings.time_ms[late]
+        rows = zip(np.flatnonzero(late).tolist(), lag_ms.tolist(), strict=True)
+        refused = [LateOrFull(row, Reason.LATE, lag) for row, lag in rows]
+        refused += [LateOrFull(row, Reason.TIME_IN_FUTURE) for row in np.flatnonzero(heard.ahead & ~late).tolist()]
+        refused += self._place(frame, np.flatnonzero(~(late | heard.ahead)))
+        return self._close(self._due()), refused
+
+    @property
+    def first_open(self) -> int | None:
+        """The offset at which the oldest ping in open slots stands in its log; None if no slot is open."""
+        return min((slot.first for slot in self._open.values()), default=None)
 
     def flush(self) -> list[SlotPings]:
         """The log has ended: close every slot, oldest first."""
-        return self._close_up_to(None)
+        return self._close(sorted(self._open))
 
     def _place(self, frame: Frame, rows: NDArray[np.int64]) -> list[LateOrFull]:
         refused: list[LateOrFull] = []
@@ -226,18 +146,25 @@ class Windows:
             here = rows if one else rows[starts == start]
             slot = self._open.get(start)
             if slot is None:
-                slot = self._open[start] = _OpenSlot(start, int(frame.slot_end[here[0]]))
+                slot = _OpenSlot(start, int(frame.slot_end[here[0]]), _offset(frame, int(here[0])))
+                self._open[start] = slot
             fits = max(0, self._rules.pings_per_slot_max - slot.rows)
             slot.add(frame, here[:fits])
             refused += [LateOrFull(row, Reason.SLOT_FULL) for row in here[fits:].tolist()]
         return refused
 
-    def _close_up_to(self, now_ms: int | None) -> list[SlotPings]:
-        """Close what the clock has passed (everything, if None)."""
-        due = [
-            start
-            for start, slot in sorted(self._open.items())
-            if now_ms is None or slot.end_ms + self._rules.grace_ms <= now_ms
-        ]
-        closed = [self._open.pop(start) for start in due]
+    def _due(self) -> list[int]:
+        """The starts of the slots that the clock has passed."""
+        now_ms = self._clock.now_ms
+        if now_ms is None:
+            return []
+        return [start for start, slot in sorted(self._open.items()) if slot.end_ms + self._rules.grace_ms <= now_ms]
+
+    def _close(self, starts: list[int]) -> list[SlotPings]:
+        closed = [self._open.pop(start) for start in starts]
         return [slot.columns(self._hashed) for slot in closed if slot.rows]
+
+
+def _offset(frame: Frame, row: int) -> int:
+    """Where the row's message stands in its log, 0 where that is unknown."""
+    return 0 if frame.places is None else int(frame.places.offset[frame.pings.message[row]])

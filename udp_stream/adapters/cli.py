@@ -19,6 +19,8 @@ examples:
   udp-stream demo --headless --slots 3             a synthetic fleet, no services, no files
   udp-stream replay pings.ndjson.gz --out releases.ndjson
   udp-stream plan --plates 30 --pings-per-plate 40 what a configuration buys
+  udp-stream topics create && udp-stream worker    the deployment on Kafka
+  udp-stream feed pings.ndjson.gz --bootstrap localhost:9092 --speedup 60
   udp-stream ledger show GJ05ZZ0001                what a plate has spent and has left
 
 exit status: 0 done; 1 our fault; 2 usage; 3 configuration invalid; 4 a dependency is unavailable;
@@ -36,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _drain)
     try:
         command: Callable[[argparse.Namespace, Settings], None] = arguments.command
-        command(arguments, load(arguments.config, arguments.set))
+        command(arguments, load(arguments.config, [*arguments.set, *_flags(arguments)]))
         sys.stdout.flush()
     except Drained:
         return 0
@@ -50,6 +52,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:  # a full disk, a file taken away: of the machine, not of ours
         return _fail(DependencyUnavailable(f"{error.filename or 'a file'}: {error.strerror or error}"))
     return 0
+
+
+def _flags(arguments: argparse.Namespace) -> list[str]:
+    """Options that are configuration keys by another name."""
+    bootstrap = getattr(arguments, "bootstrap", None)
+    return [] if bootstrap is None else [f'kafka.bootstrap="{bootstrap}"']
 
 
 def _fail(error: UdpStreamError) -> int:
@@ -69,6 +77,9 @@ def _parser() -> argparse.ArgumentParser:
     _demo(_verb(verbs, "demo", "a synthetic Surat-like fleet through the embedded runtime", "demo"))
     _plan(_verb(verbs, "plan", "what a configuration buys, from no data", "plan"))
     _ledger(verbs.add_parser("ledger", help="what plates have spent", description="Look into a ledger."))
+    _topics(verbs.add_parser("topics", help="the topics of the deployment", description="The topics on Kafka."))
+    _worker(_verb(verbs, "worker", "a worker of the deployment on Kafka", "worker"))
+    _feed(_verb(verbs, "feed", "recorded pings into Kafka", "feed"))
     _services(_verb(verbs, "services", "a real Kafka and Redis on this machine, for trials and tests", "services"))
     return parser
 
@@ -150,8 +161,47 @@ def _ledger_options(parser: argparse.ArgumentParser, default: str) -> None:
     )
 
 
+def _topics(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB", parser_class=_Parser)
+    _bootstrap(_verb(verbs, "create", "make the topics that are missing", "topics"))
+
+
+def _worker(parser: _Parser) -> None:
+    _bootstrap(parser)
+    parser.add_argument("--instance", metavar="NAME", help="of this worker for ever: restarted, it goes on at once")
+    parser.add_argument("--accept-loss", action="store_true", help="go on where topics begin, if after what was needed")
+    _ledger_options(parser, "ledger file or URL (default: ledger.url)")
+    parser.epilog = """\
+examples:
+  udp-stream worker --config city.toml --instance worker-1
+  udp-stream worker --set ledger.url=redis://ledger:6379/0 --set kafka.bootstrap=kafka:9092
+
+Start as many as wanted, on any machines, on one ledger and one key file; kill any of them at any time.
+"""
+
+
+def _feed(parser: _Parser) -> None:
+    parser.add_argument("files", nargs="+", metavar="FILE", help="as for replay; - for stdin")
+    _bootstrap(parser)
+    pace = parser.add_mutually_exclusive_group()
+    pace.add_argument("--rate", type=_positive, metavar="N", help="messages a second (default: as fast as it can)")
+    pace.add_argument("--speedup", type=_positive, metavar="N", help="times the pings' own pace")
+    parser.add_argument("--batch", type=_at_least_one, default=1, metavar="N", help="pings in an array (default: 1)")
+
+
+def _bootstrap(parser: _Parser) -> None:
+    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="of Kafka (default: kafka.bootstrap)")
+
+
 def _services(parser: _Parser) -> None:
     parser.add_argument("--folder", type=Path, metavar="DIR", help="keep the data there (default: temporary)")
+
+
+def _positive(text: str) -> float:
+    number = float(text)
+    if not 0 < number < 1e9:
+        raise argparse.ArgumentTypeError(f"expected a number > 0, got {number}")
+    return number
 
 
 def _at_least_one(text: str) -> int:

@@ -28,11 +28,12 @@ from udp_stream.flow import (
     release_slot,
 )
 from udp_stream.hats import cells_of
-from udp_stream.pings import PingDecoder, Pings, Refusal, originals
+from udp_stream.pings import PingDecoder, Refusal, originals
 from udp_stream.ports import Entropy, Ledger
+from udp_stream.reading import refusal_of
 from udp_stream.release import Release, decode
 from udp_stream.slots import SlotPings, tabulate
-from udp_stream.windows import Frame, LateOrFull, Windows
+from udp_stream.windows import Frame, Windows
 
 Payloads = Sequence[tuple[str, str, bytes]]
 
@@ -131,7 +132,7 @@ class Embedded:
         start, end = self._office.calendar.slots.place(pings.time_ms)
         cell = cells_of(pings.lat, pings.lon, self._policy.resolution)
         closed, unplaced = self._windows.push(Frame(pings, cell, start, end))
-        refusals += [_refusal(pings, refused) for refused in unplaced]
+        refusals += [refusal_of(pings, refused) for refused in unplaced]
         self.summary.messages += len(messages)
         self.summary.pings += int(pings.time_ms.size) - len(unplaced)
         self._refuse(messages, refusals)
@@ -154,11 +155,6 @@ class Embedded:
             refusals.sort(key=lambda refusal: (refusal.message, refusal.position))
             for message, refusal in zip(originals(messages, refusals), refusals, strict=True):
                 self._reject(message, refusal)
-
-
-def _refusal(pings: Pings, refused: LateOrFull) -> Refusal:
-    message, position = int(pings.message[refused.row]), int(pings.position[refused.row])
-    return Refusal(message, position, refused.reason, "$.observationDateTime", refused.lag_ms)
 
 
 def record_writer(out: BinaryIO) -> Callable[[Payloads], None]:

@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
+from udp_stream.adapters.kafka_section import Duration, KafkaSection
 from udp_stream.cdfs.bins import bins_from_edges
 from udp_stream.errors import ConfigError
 from udp_stream.flow import Calendar
@@ -29,7 +30,6 @@ PREFIX = "UDP_STREAM_"
 
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
 Epsilon = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
-Duration = Annotated[str, msgspec.Meta(pattern=r"^\s*[0-9]+(\.[0-9]+)?\s*[smhdw]\s*$")]
 
 
 class HatSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -94,16 +94,6 @@ class LedgerSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     key_file: str = ""
 
 
-class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """For the deployment on Kafka; the embedded runtime does not read it."""
-
-    bootstrap: str = "localhost:9092"
-    prefix: str = ""
-    group: str = "udp-stream"
-    partitions: Annotated[int, msgspec.Meta(ge=1)] = 8
-    idle_timeout: Duration = "1m"
-
-
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The whole configuration."""
 
@@ -159,6 +149,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             grace_ms=_milliseconds(self.hat.grace),
             ahead_ms=_milliseconds(self.pings.ahead),
             pings_per_slot_max=self.pings.per_slot_max,
+            skew_ms=_milliseconds(self.kafka.skew),
+            disorder_ms=_milliseconds(self.kafka.disorder),
         )
 
     @property
@@ -297,8 +289,11 @@ def _check(settings: Settings) -> None:
     asked = sum(nano or 0 for nano in nanos)
     _require(None in nanos or asked > 0, "release", "some epsilon above 0", "none")
     _require(asked <= policy.budget_nano, "budget.epsilon", f"at least what one HAT costs ({asked / 1e9})", "less")
+    automatic = None in nanos
     lasting = policy.period_seconds is None
-    _require(not lasting or None not in nanos, "budget.period", 'a duration for "auto"', "lifetime")
+    _require(not (lasting and automatic), "budget.period", 'a duration for "auto"', "lifetime")
+    one_planner = settings.kafka.shards == 1 or not automatic
+    _require(one_planner, "kafka.shards", '1 where an epsilon is "auto": it looks at a plate\'s whole slot', "more")
     _require(settings.budget.accounting == "pure", "budget.accounting", '"pure" in this version', "another")
     _require(settings.release.suppression == "off", "release.suppression", '"off" in this version', "another")
     _check_bins(settings)

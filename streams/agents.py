@@ -1,0 +1,105 @@
+"""Agents: batches from Faust to the desks, rebalances to their places, and one way out when anything fails.
+
+Faust would ack what an agent raised on and go on behind it. Here the first error stops the process: nothing more is
+committed, and the next worker reads again what was under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import faust
+
+from streams.app import batches
+from streams.offsets import Offsets
+from streams.parts_desk import PartsDesk
+from streams.pings_desk import PingsDesk
+from streams.topics import Topics
+
+COMMIT_S = 5.0
+
+
+class Stop:
+    """Why the worker is to stop: an error, the first one, or None for being asked to."""
+
+    def __init__(self) -> None:
+        """Nothing has happened yet."""
+        self.error: BaseException | None = None
+        self._asked = asyncio.Event()
+
+    def ask(self) -> None:
+        """Stop where nothing is half done."""
+        self._asked.set()
+
+    def fail(self, error: BaseException) -> None:
+        """Stop because of an error."""
+        if self.error is None:
+            self.error = error
+        self._asked.set()
+
+    @property
+    def asked(self) -> bool:
+        """Whether to stop."""
+        return self._asked.is_set()
+
+    async def wait(self) -> None:
+        """Until it is asked for."""
+        await self._asked.wait()
+
+    async def guard(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do some work unless we are stopping; what it raises stops us, and never reaches Faust."""
+        if self.asked:
+            return
+        try:
+            await work()
+        except Exception as error:  # noqa: BLE001 (it ends the process, with its sentence)
+            self.fail(error)
+
+
+def connect(app: faust.App, topics: Topics, offsets: Offsets, pings: PingsDesk, parts: PartsDesk, stop: Stop) -> None:
+    """Make the agents, and hear of rebalances."""
+
+    async def read_pings(stream: Any) -> None:
+        async for records in stream:
+            await stop.guard(lambda records=records: pings.take(records))  # type: ignore[misc]
+
+    async def read_parts(stream: Any) -> None:
+        async for records in stream:
+            await stop.guard(lambda records=records: parts.take(records))  # type: ignore[misc]
+
+    async def revoked(*_: Any, **__: Any) -> None:
+        pings.clear()
+        parts.clear()
+
+    async def assigned(*_: Any, **__: Any) -> None:
+        await stop.guard(lambda: pings.assign(offsets.assigned(topics.pings.name)))
+        await stop.guard(lambda: parts.assign(offsets.assigned(topics.parts.name)))
+
+    app.agent(batches(app, topics.pings), name="pings")(read_pings)
+    app.agent(batches(app, topics.parts), name="parts")(read_parts)
+    app.on_partitions_revoked.connect(revoked, weak=False)
+    app.on_rebalance_complete.connect(assigned, weak=False)
+
+
+async def keep_time(app: faust.App, pings: PingsDesk, parts: PartsDesk, stop: Stop, idle_s: float) -> None:
+    """Until we stop: ticks for silent partitions, a commit now and then, and a look at whether Faust has failed."""
+    pause_s = min(idle_s / 4, 1.0)
+    committed_s = time.monotonic()
+
+    async def due_commit() -> None:
+        await pings.commit()
+        await parts.commit()
+
+    while not stop.asked:
+        await asyncio.sleep(pause_s)
+        if app.crashed:
+            stop.fail(app.crash_reason or RuntimeError("Faust has ended"))
+        if app.rebalancing:
+            continue
+        await stop.guard(lambda: pings.tick(round(time.time() * 1000)))
+        if time.monotonic() - committed_s >= COMMIT_S:
+            await stop.guard(due_commit)
+            committed_s = time.monotonic()

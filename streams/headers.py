@@ -1,0 +1,57 @@
+"""Headers of what we write: CloudEvents (binary mode) on releases, the reason on what was refused, and ticks.
+
+They are functions of the record alone, so that what is published again is the same to the last byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from udp_stream.ping_refusals import Refusal
+from udp_stream.release import SCHEMA, Release
+
+Headers = list[tuple[str, bytes]]
+
+TICK = "udp-stream-tick"
+"""The header of a tick record: no ping, only the time at which the broker appends it."""
+
+ERROR = "udp-stream.errors"
+
+
+def release_headers(record: Release, source: str) -> Headers:
+    """CloudEvents attributes of a release: its id is the release id, its time the end of the slot."""
+    attributes = {
+        "ce_specversion": "1.0",
+        "ce_id": record.release_id,
+        "ce_type": SCHEMA.replace("/", "."),
+        "ce_source": source,
+        "ce_time": record.hat.slot_end,
+        "ce_subject": record.hat.cell,
+        "ce_dataschema": SCHEMA,
+        "content-type": "application/json",
+    }
+    return [(name, value.encode()) for name, value in attributes.items()]
+
+
+def rejected_headers(refusal: Refusal, topic: str, partition: int, offset: int) -> Headers:
+    """Where a refused message stood and why it was refused; `id` is the same for the same refusal told twice."""
+    attributes = {
+        f"{ERROR}.id": f"{topic}-{partition}-{offset}-{refusal.position}",
+        f"{ERROR}.reason": str(refusal.reason),
+        f"{ERROR}.path": refusal.path,
+        f"{ERROR}.topic": topic,
+        f"{ERROR}.partition": str(partition),
+        f"{ERROR}.offset": str(offset),
+    }
+    if refusal.lag_ms is not None:
+        attributes[f"{ERROR}.lag_ms"] = str(refusal.lag_ms)
+    return [(name, value.encode()) for name, value in attributes.items()]
+
+
+def is_tick(headers: Sequence[tuple[str, bytes]]) -> bool:
+    """Whether a record of the pings only tells the time.
+
+    >>> is_tick([(TICK, b"1")]), is_tick([])
+    (True, False)
+    """
+    return any(name == TICK for name, _ in headers)

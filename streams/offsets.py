@@ -1,0 +1,81 @@
+"""Our own commits through Faust's consumer: the one file that reaches into it.
+
+A commit is (offset, a few words of metadata) per partition, kept by the broker under the group. It is made only while
+the partition is ours; a commit that comes too late is dropped, because whoever has the partition now reads it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+import faust
+from aiokafka import TopicPartition
+from aiokafka.errors import CommitFailedError, IllegalStateError
+from aiokafka.structs import OffsetAndMetadata
+from faust.types import TP
+
+
+class Committed(NamedTuple):
+    """Where a partition is to be read on, with what was noted then; offset -1 if nothing ever was."""
+
+    offset: int
+    metadata: str
+
+
+class Offsets:
+    """Commits and positions of an app that is running."""
+
+    def __init__(self, app: faust.App) -> None:
+        """Nothing is asked before the app has started."""
+        self._app = app
+
+    @property
+    def _thread(self) -> Any:
+        return self._app.consumer._thread  # type: ignore[attr-defined]
+
+    async def commit(self, offsets: Mapping[TP, Committed]) -> bool:
+        """Note where to go on; False, and nothing noted, if a partition is no longer ours."""
+        noted = {TopicPartition(*tp): OffsetAndMetadata(offset, metadata) for tp, (offset, metadata) in offsets.items()}
+        try:
+            await self._thread.call_thread(self._thread._consumer.commit, noted)
+        except (CommitFailedError, IllegalStateError):
+            return False
+        return True
+
+    async def committed(self, tps: Collection[TP]) -> dict[TP, Committed]:
+        """What was noted of each partition."""
+        if not tps:
+            return {}
+        asked = [TopicPartition(*tp) for tp in tps]
+        found = await self._thread.call_thread(self._thread._consumer._coordinator.fetch_committed_offsets, asked)
+        noted = {TP(tp.topic, tp.partition): Committed(one.offset, one.metadata or "") for tp, one in found.items()}
+        return {tp: noted.get(tp, Committed(-1, "")) for tp in tps}
+
+    async def first(self, tps: Collection[TP]) -> dict[TP, int]:
+        """The first offset that each partition still has."""
+        if not tps:
+            return {}
+        found = await self._app.consumer.earliest_offsets(*(TopicPartition(*tp) for tp in tps))
+        return {TP(*tp): offset for tp, offset in found.items()}
+
+    async def is_read(self, tp: TP, next_offset: int) -> bool:
+        """Whether it is ours and all that it has now was fetched, handed over and read, up to `next_offset`."""
+        handed = self._app.consumer._read_offset.get(tp)  # type: ignore[attr-defined]
+        if handed is not None and handed > next_offset:
+            return False
+        asked = TopicPartition(*tp)
+        try:
+            position = await self._thread.call_thread(self._thread._consumer.position, asked)
+        except IllegalStateError:  # a rebalance has begun
+            return False
+        ends = await self._thread.call_thread(self._thread._consumer.end_offsets, [asked])
+        return bool(position >= ends[asked])
+
+    def assigned(self, topic: str) -> set[TP]:
+        """The topic's partitions that are ours now."""
+        return {tp for tp in self._app.consumer.assignment() if tp.topic == topic}
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions the topic has."""
+        return len(self._thread._consumer.partitions_for_topic(topic) or ())

@@ -1,0 +1,72 @@
+"""What workers write: one idempotent producer, and nothing counts as sent before all replicas have it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+
+from streams.headers import Headers
+from udp_stream.errors import DependencyUnavailable
+
+REQUEST_BYTES_MAX = 2**20
+"""A record with its headers, as brokers usually allow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One record to write; the key chooses the partition where none is given."""
+
+    topic: str
+    value: bytes
+    key: bytes | None = None
+    headers: Headers = field(default_factory=list)
+    partition: int | None = None
+
+
+class Outlet:
+    """A producer with acks from all replicas, in order within a partition; use it with `async with`."""
+
+    def __init__(self, bootstrap: str) -> None:
+        """Make it inside a running loop; it connects on entering."""
+        self._producer = AIOKafkaProducer(
+            bootstrap_servers=bootstrap,
+            acks="all",
+            enable_idempotence=True,
+            max_batch_size=2**17,
+            max_request_size=REQUEST_BYTES_MAX,
+        )
+
+    async def __aenter__(self) -> Self:
+        """Connect. DependencyUnavailable if no broker answers."""
+        try:
+            await self._producer.start()
+        except KafkaError as error:
+            await self._producer.stop()
+            raise DependencyUnavailable(f"Kafka: {error}") from error
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Disconnect, after what is under way."""
+        await self._producer.stop()
+
+    async def write(self, messages: Iterable[Message]) -> None:
+        """Write all and return when all replicas have them. DependencyUnavailable if the broker does not take them;
+        then some may be there."""
+        try:
+            under_way = [
+                await self._producer.send(
+                    one.topic, one.value, key=one.key, partition=one.partition, headers=one.headers
+                )
+                for one in messages
+            ]
+            await asyncio.gather(*under_way)
+        except KafkaError as error:
+            raise DependencyUnavailable(f"Kafka did not take a record: {error}") from error

@@ -1,0 +1,144 @@
+"""The topics of a deployment as data, and the one place that makes them.
+
+Settings that anything relies on are set on the topic itself, never left to a broker's defaults: the pings carry the
+broker's append times, because they are half of the clock; releases are kept for ever, because there is one of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from udp_stream.adapters.kafka_section import KafkaSection
+from udp_stream.errors import ConfigError, DependencyUnavailable
+from udp_stream.units import parse_duration
+
+BOOTSTRAP_MS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic: its name, how many partitions, and the settings that must hold."""
+
+    name: str
+    partitions: int
+    settings: Mapping[str, str] = field(hash=False)
+
+
+class Topics(NamedTuple):
+    """All topics of a deployment."""
+
+    pings: Topic
+    parts: Topic
+    release: Topic
+    latest: Topic
+    rejected: Topic
+
+
+def topics_of(kafka: KafkaSection) -> Topics:
+    """The topics under the configured prefix.
+
+    Pings, parts and rejected pings are raw data about plates: kept as short as replays allow, to be guarded alike.
+
+    >>> topics_of(KafkaSection(prefix="surat.")).pings.name
+    'surat.bus.pings.v1'
+    """
+    raw = {"cleanup.policy": "delete", "retention.ms": str(round(parse_duration(kafka.retention) * 1000))}
+    for_ever = {"cleanup.policy": "delete", "retention.ms": "-1"}
+
+    def topic(name: str, partitions: int, settings: Mapping[str, str]) -> Topic:
+        return Topic(f"{kafka.prefix}bus.{name}.v1", partitions, settings)
+
+    return Topics(
+        pings=topic("pings", kafka.partitions, {**raw, "message.timestamp.type": "LogAppendTime"}),
+        parts=topic("parts", kafka.shards, raw),
+        release=topic("speed.release", kafka.partitions, for_ever),
+        latest=topic("speed.latest", kafka.partitions, {"cleanup.policy": "compact"}),
+        rejected=topic("pings.rejected", kafka.partitions, raw),
+    )
+
+
+def create_topics(kafka: KafkaSection) -> list[str]:
+    """Make what is missing and change nothing that is there; a sentence for each topic says what was found.
+
+    Raises DependencyUnavailable if no broker answers or it refuses.
+    """
+    wanted = topics_of(kafka)
+    with admin(kafka.bootstrap) as client:
+        there = set(client.list_topics())
+        missing = [topic for topic in wanted if topic.name not in there]
+        if missing:
+            client.create_topics({topic.name: _options(topic, kafka) for topic in missing})
+        made = [f"{topic.name}: created, {topic.partitions} partitions" for topic in missing]
+        found = [topic for topic in wanted if topic.name in there]
+        return made + [f"{topic.name}: {_told(_differences(client, topic))}" for topic in found]
+
+
+def differences(kafka: KafkaSection) -> list[str]:
+    """A sentence for each existing topic that differs from what is wanted; none if all is well.
+
+    Raises ConfigError for what no worker can run on: a topic that is missing, pings without the broker's times, or
+    another number of shards.
+    """
+    wanted = topics_of(kafka)
+    with admin(kafka.bootstrap) as client:
+        there = set(client.list_topics())
+        for topic in wanted:
+            if topic.name not in there:
+                raise ConfigError(f"topic {topic.name} is missing: run `udp-stream topics create`")
+        wrong = {topic.name: _differences(client, topic) for topic in wanted}
+    fatal = [text for text in wrong[wanted.pings.name] if text.startswith("message.timestamp.type")]
+    fatal += [text for text in wrong[wanted.parts.name] if "partitions" in text]
+    if fatal:
+        raise ConfigError(f"topics of {kafka.bootstrap}: {'; '.join(fatal)}")
+    return [f"{name}: {'; '.join(texts)}" for name, texts in wrong.items() if texts]
+
+
+def _told(wrong: list[str]) -> str:
+    return f"exists, differs: {'; '.join(wrong)}" if wrong else "exists as wanted"
+
+
+def _options(topic: Topic, kafka: KafkaSection) -> dict[str, Any]:
+    replication = {"replication_factor": kafka.replication} if kafka.replication else {}
+    return {"num_partitions": topic.partitions, "configs": dict(topic.settings), **replication}
+
+
+def _differences(client: Any, topic: Topic) -> list[str]:
+    """What of an existing topic is not as wanted."""
+    (description,) = client.describe_topics([topic.name])
+    partitions = len(description["partitions"])
+    wrong = [] if partitions == topic.partitions else [f"{partitions} partitions, wanted {topic.partitions}"]
+    settings = _settings(client, topic.name)
+    return wrong + [
+        f"{key} is {settings.get(key)}, wanted {value}"
+        for key, value in topic.settings.items()
+        if settings.get(key) != value
+    ]
+
+
+def _settings(client: Any, name: str) -> dict[str, str]:
+    from kafka.admin import ConfigResource, ConfigResourceType
+
+    asked = client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)], config_filter="all")
+    return {key: str(entry["value"]) for key, entry in asked["topic"][name].items()}
+
+
+@contextmanager
+def admin(bootstrap: str) -> Iterator[Any]:
+    """An administrator's client. Raises DependencyUnavailable, with what to install or start."""
+    try:
+        from kafka import KafkaAdminClient
+        from kafka.errors import KafkaError
+    except ImportError as error:
+        raise DependencyUnavailable("no Kafka client: pip install 'udp-stream[kafka]'") from error
+    client = None
+    try:
+        client = KafkaAdminClient(bootstrap_servers=bootstrap, bootstrap_timeout_ms=BOOTSTRAP_MS)
+        yield client
+    except KafkaError as error:
+        raise DependencyUnavailable(f"Kafka at {bootstrap}: {error}") from error
+    finally:
+        if client is not None:
+            client.close()

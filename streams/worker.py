@@ -1,0 +1,167 @@
+"""The worker: one process of the deployment, from its configuration to its last commit.
+
+It may be killed at any instant. SIGTERM and SIGINT only make it leave politely: what is under way is finished or let go
+within seconds, the frontiers are committed, the group is told. An error ends it with a sentence and a status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from tempfile import TemporaryDirectory
+
+import faust
+
+from streams.agents import Stop, connect, keep_time
+from streams.app import build_app
+from streams.offsets import Offsets
+from streams.outlet import Outlet
+from streams.parts_desk import PartsDesk
+from streams.pings_desk import PingsDesk
+from streams.topics import differences, topics_of
+from udp_stream.adapters.open_ledger import ledger_and_keys
+from udp_stream.adapters.plate_keys import PlateKeys
+from udp_stream.adapters.settings import Settings
+from udp_stream.errors import UdpStreamError
+from udp_stream.flow import Office
+from udp_stream.pings import PingDecoder
+from udp_stream.ports import Entropy, Ledger
+from udp_stream.reading import ReadingRules
+from udp_stream.units import parse_duration
+
+DRAIN_S = 10.0
+"""For stopping in good order; after that the process ends as if it were killed, which loses nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """What a worker is started with."""
+
+    settings: Settings
+    entropy: Entropy
+    software: str
+    ledger: str | None = None
+    allow_volatile: bool = False
+    instance: str | None = None
+    accept_loss: bool = False
+
+
+def run_worker(deployment: Deployment) -> None:
+    """Work until SIGTERM, SIGINT (KeyboardInterrupt) or an error, which is raised as one of ours."""
+    for text in differences(deployment.settings.kafka):
+        print(f"udp-stream: warning: topic {text}", file=sys.stderr)
+    with (
+        TemporaryDirectory(prefix="udp-stream-worker-") as folder,
+        ThreadPoolExecutor(1, thread_name_prefix="ledger") as thread,
+        _ledger_in(thread, deployment) as (ledger, keys),
+    ):
+        stopped_by, error = asyncio.run(_work(deployment, ledger, keys, thread, folder))
+    if error is not None:
+        raise _ours(error)
+    if stopped_by == signal.SIGINT:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _ledger_in(thread: ThreadPoolExecutor, deployment: Deployment) -> Iterator[tuple[Ledger, PlateKeys]]:
+    """The ledger, opened, used and closed in one thread: SQLite asks for it, and it keeps the loop free."""
+    opening = ledger_and_keys(deployment.settings, deployment.ledger, allow_volatile=deployment.allow_volatile)
+    yield thread.submit(opening.__enter__).result()
+    thread.submit(opening.__exit__, None, None, None).result()
+
+
+async def _work(
+    deployment: Deployment, ledger: Ledger, keys: PlateKeys, thread: ThreadPoolExecutor, folder: str
+) -> tuple[int, BaseException | None]:
+    """Start, serve, drain; what stopped us: a signal's number or 0, and an error or None."""
+    settings, stop = deployment.settings, Stop()
+    signals = _heed_signals(stop)
+    topics, idle_s = topics_of(settings.kafka), parse_duration(settings.kafka.idle_timeout)
+    app = build_app(settings, deployment.instance, folder)
+    offsets = Offsets(app)
+    office = Office(settings.policy, settings.calendar, deployment.entropy, deployment.software)
+    rules = ReadingRules(
+        PingDecoder(settings.ping_rules),
+        settings.window_rules,
+        office.calendar.slots,
+        settings.policy.resolution,
+        keys.key_of,
+    )
+    async with Outlet(settings.kafka.bootstrap) as outlet:
+        pings = PingsDesk(rules, topics, offsets, outlet, idle_s, deployment.accept_loss)
+        parts = PartsDesk(office, topics, offsets, outlet, ledger, thread, deployment.accept_loss)
+        connect(app, topics, offsets, pings, parts, stop)
+        print(f"udp-stream: worker of group {settings.kafka.group} at {settings.kafka.bootstrap}", file=sys.stderr)
+        serving = [
+            asyncio.ensure_future(_start(app, stop)),
+            asyncio.ensure_future(keep_time(app, pings, parts, stop, idle_s)),
+        ]
+        await stop.wait()
+        _end_after(DRAIN_S, stop)
+        if stop.error is None:
+            await stop_politely(pings, parts)
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+        await app.stop()
+    print(
+        f"udp-stream: {pings.pings:,} pings read, {sum(parts.summary.hats.values()):,} HATs released", file=sys.stderr
+    )
+    return (signals[0] if signals else 0), stop.error
+
+
+async def stop_politely(pings: PingsDesk, parts: PartsDesk) -> None:
+    """A last commit, so that the next worker repeats less; failing it loses nothing."""
+    try:
+        await pings.commit()
+        await parts.commit()
+    except Exception as error:  # noqa: BLE001 (whoever comes next reads from the commit before)
+        print(f"udp-stream: the last commit failed: {type(error).__name__}", file=sys.stderr)
+
+
+async def _start(app: faust.App, stop: Stop) -> None:
+    try:
+        await app.start()
+    except Exception as error:  # noqa: BLE001 (it ends the process, with its sentence)
+        stop.fail(error)
+
+
+def _heed_signals(stop: Stop) -> list[int]:
+    """SIGTERM and SIGINT ask us to stop; the numbers of those that came."""
+    came: list[int] = []
+
+    def heed(number: int) -> None:
+        came.append(number)
+        stop.ask()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, heed, number)
+    return came
+
+
+def _end_after(seconds: float, stop: Stop) -> None:
+    """End the process for certain, soon."""
+
+    def end() -> None:
+        os._exit(0 if stop.error is None else _ours(stop.error).exit_status)
+
+    watchdog = threading.Timer(seconds, end)
+    watchdog.daemon = True
+    watchdog.start()
+
+
+def _ours(error: BaseException) -> UdpStreamError:
+    """One of ours as it is; any other by its kind and place, never its text, which may quote a ping."""
+    if isinstance(error, UdpStreamError):
+        return error
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno}" if frames else ""
+    return UdpStreamError(f"the worker stopped: {type(error).__name__}{where}")

@@ -1,0 +1,240 @@
+"""The desks of a worker between a log and a ledger, killed between any two of their effects."""
+
+import asyncio
+import random
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import pytest
+from faust.types import TP
+
+from streams.headers import TICK
+from streams.offsets import Committed
+from streams.parts_desk import PartsDesk
+from streams.pings_desk import PingsDesk
+from streams.topics import topics_of
+from udp_stream.adapters.settings import load
+from udp_stream.errors import ConfigError, DependencyUnavailable
+from udp_stream.flow import Office
+from udp_stream.memory_ledger import MemoryLedger
+from udp_stream.pings import PingDecoder
+from udp_stream.reading import ReadingRules
+from udp_stream.testing import SeededEntropy
+
+FLAGS = ("hat.slot=1h", "hat.timezone=UTC", "release.min_plates=2", "release.mean_epsilon=1.0", "kafka.partitions=2")
+SETTINGS = load(None, FLAGS, {})
+TOPICS = topics_of(SETTINGS.kafka)
+START = 1_704_067_200_000
+
+
+class Died(Exception):
+    pass
+
+
+class Broker:
+    """Logs in memory, and the offsets of one group; it may die before or after anything that is asked of it."""
+
+    def __init__(self, dice=None):
+        self.logs = defaultdict(list)
+        self.offsets = {}
+        self.begins = defaultdict(int)
+        self.now_ms = START
+        self.dice = dice
+        self.is_read_to_end = True
+
+    def maybe_die(self):
+        if self.dice is not None and self.dice.random() < 0.12:
+            raise Died
+
+    def append(self, topic, partition, value, headers=()):
+        log = self.logs[TP(topic, partition)]
+        log.append(
+            SimpleNamespace(topic=topic, partition=partition, offset=len(log), timestamp=self.now_ms, timestamp_type=1,
+                            value=value, headers=tuple(headers))
+        )  # fmt: skip
+
+    async def write(self, messages):
+        for one in list(messages):
+            self.maybe_die()
+            self.append(one.topic, one.partition or 0, one.value, one.headers)
+        self.maybe_die()
+
+    async def commit(self, offsets):
+        self.maybe_die()
+        self.offsets |= offsets
+        self.maybe_die()
+        return True
+
+    async def committed(self, tps):
+        return {tp: self.offsets.get(tp, Committed(-1, "")) for tp in tps}
+
+    async def first(self, tps):
+        return {tp: self.begins[tp] for tp in tps}
+
+    async def is_read(self, tp, next_offset):
+        return self.is_read_to_end and next_offset == len(self.logs[tp])
+
+    def partitions(self, _topic):
+        return 2
+
+
+class Worker:
+    def __init__(self, broker, ledger, thread):
+        office = Office(SETTINGS.policy, SETTINGS.calendar, SeededEntropy(1), "test")
+        rules = ReadingRules(
+            PingDecoder(SETTINGS.ping_rules), SETTINGS.window_rules, office.calendar.slots, 7, lambda p: p.encode()
+        )
+        self.broker = broker
+        self.time_s = 0.0
+        self.pings = PingsDesk(rules, TOPICS, broker, broker, 60, clock=lambda: self.time_s)
+        self.parts = PartsDesk(office, TOPICS, broker, broker, ledger, thread)
+
+    async def assign(self):
+        await self.pings.assign({TP(TOPICS.pings.name, 0), TP(TOPICS.pings.name, 1)})
+        await self.parts.assign({TP(TOPICS.parts.name, 0)})
+
+    async def run(self, dice):
+        """Take over, read everything in batches, tell silent partitions the time, until nothing more comes."""
+        await self.assign()
+        at = {tp: max(0, self.broker.offsets.get(tp, Committed(0, "")).offset) for tp in list(self.broker.logs)}
+        while True:
+            todo = [tp for tp, log in list(self.broker.logs.items()) if at.get(tp, 0) < len(log)
+                    and tp.topic in (TOPICS.pings.name, TOPICS.parts.name)]  # fmt: skip
+            if not todo:
+                self.time_s += 100
+                before = sum(map(len, self.broker.logs.values()))
+                await self.pings.tick(self.broker.now_ms)
+                if sum(map(len, self.broker.logs.values())) == before:
+                    await self.pings.commit()
+                    await self.parts.commit()
+                    return
+                continue
+            tp = dice.choice(todo)
+            batch = self.broker.logs[tp][at.get(tp, 0) :][: dice.randint(1, 30)]
+            at[tp] = batch[-1].offset + 1
+            await (self.pings if tp.topic == TOPICS.pings.name else self.parts).take(batch)
+
+
+def ping(plate, minute):
+    hour, minute = divmod(minute, 60)
+    return (
+        b'{"license_plate": "%s", "observationDateTime": "2024-01-01T%02d:%02d:00Z", "speed": 20, "location": '
+        b'{"type": "Point", "coordinates": [72.8, 21.1]}}' % (plate.encode(), hour, minute)
+    )
+
+
+def filled(dice=None):
+    """Three hours of two partitions in one log each, some of it broken or late; the last hour on one of them only."""
+    broker, content = Broker(), random.Random(5)
+    for minute in range(0, 190, 2):
+        broker.now_ms = START + minute * 60_000
+        for plate in "abcd" if minute < 120 else "ab":
+            value = ping(plate, max(0, minute - content.choice([0, 0, 1, 2, 70]))) if content.random() < 0.95 else b"?"
+            broker.append(TOPICS.pings.name, "abcd".index(plate) // 2, value)
+    broker.now_ms = START + 300 * 60_000
+    broker.dice = dice
+    return broker
+
+
+def outcome(broker):
+    """Payload by release id, refusals by id: the same, whoever died how often."""
+    releases, refused = {}, {}
+    for record in broker.logs[TP(TOPICS.release.name, 0)]:
+        id_ = dict(record.headers)["ce_id"]
+        assert releases.setdefault(id_, record.value) == record.value
+    for record in broker.logs[TP(TOPICS.rejected.name, 0)]:
+        refused[dict(record.headers)["udp-stream.errors.id"]] = record.value
+    return releases, refused
+
+
+async def lives(broker, dice):
+    """Workers one after another on one ledger until one comes through; how many died."""
+    ledger, deaths = MemoryLedger(), 0
+    with ThreadPoolExecutor(1) as thread:
+        while True:
+            try:
+                await Worker(broker, ledger, thread).run(dice)
+            except Died:
+                deaths += 1
+                if deaths > 200:
+                    broker.dice = None
+            else:
+                assert ledger.verify() == [] and list(ledger.unpublished()) == []
+                return deaths
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_killed_between_any_two_effects_it_says_the_same_in_the_end(seed):
+    whole = filled()
+    assert asyncio.run(lives(whole, random.Random(0))) == 0
+    releases, refused = outcome(whole)
+    assert len(releases) == 4 and refused
+    broker = filled(random.Random(f"die {seed}"))
+    assert asyncio.run(lives(broker, random.Random(seed))) > 3
+    assert outcome(broker) == (releases, refused)
+
+
+def test_at_the_end_nothing_holds_the_frontiers():
+    broker = filled()
+    asyncio.run(lives(broker, random.Random(0)))
+    for tp, committed in broker.offsets.items():
+        assert committed.offset == len(broker.logs[tp]), tp
+        assert len(committed.metadata) < 200
+
+
+def at_a_desk(broker, work):
+    async def run(thread):
+        worker = Worker(broker, MemoryLedger(), thread)
+        await worker.assign()
+        return await work(worker)
+
+    with ThreadPoolExecutor(1) as thread:
+        return asyncio.run(run(thread))
+
+
+def test_a_partition_that_is_not_read_to_its_end_is_never_ticked():
+    broker = Broker()
+
+    async def work(worker):
+        worker.time_s = 59
+        await worker.pings.tick(START)
+        broker.is_read_to_end, worker.time_s = False, 61
+        await worker.pings.tick(START)
+        assert not broker.logs[TP(TOPICS.pings.name, 0)]
+        broker.is_read_to_end = True
+        await worker.pings.tick(START)
+        await worker.pings.tick(START)
+
+    at_a_desk(broker, work)
+    (tick,) = broker.logs[TP(TOPICS.pings.name, 0)]
+    assert tick.headers == ((TICK, b"1"),)
+
+
+def test_pings_without_the_broker_s_time_stop_the_worker():
+    broker = Broker()
+    broker.append(TOPICS.pings.name, 0, ping("a", 1))
+    broker.logs[TP(TOPICS.pings.name, 0)][0].timestamp_type = 0
+    with pytest.raises(ConfigError, match="LogAppendTime"):
+        at_a_desk(broker, lambda worker: worker.pings.take(broker.logs[TP(TOPICS.pings.name, 0)]))
+
+
+def test_a_log_that_was_cut_off_before_it_was_read_stops_the_worker():
+    broker = Broker()
+    broker.offsets[TP(TOPICS.pings.name, 1)] = Committed(7, "{}")
+    broker.begins[TP(TOPICS.pings.name, 1)] = 9
+    with pytest.raises(DependencyUnavailable, match=r"begins at offset 9, but is still needed from 7"):
+        at_a_desk(broker, None)
+
+
+def test_after_a_rebalance_batches_of_before_are_left_alone():
+    broker = filled()
+
+    async def work(worker):
+        worker.pings.clear()
+        worker.parts.clear()
+        await worker.pings.take(broker.logs[TP(TOPICS.pings.name, 0)])
+        await worker.pings.commit()
+
+    at_a_desk(broker, work)
+    assert broker.offsets == {} and not broker.logs[TP(TOPICS.parts.name, 0)]

@@ -1,0 +1,100 @@
+"""A reader of a source partition: killed anywhere and started from its frontier, it closes the same slots."""
+
+import random
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from udp_stream.clocks import WindowRules
+from udp_stream.hats import SlotGrid
+from udp_stream.pings import PingDecoder, PingRules, Reason
+from udp_stream.reading import Frontier, ReadingRules, Record, SourceReader
+
+HOUR = 3_600_000
+RULES = ReadingRules(
+    PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200)),
+    WindowRules(grace_ms=120_000),
+    SlotGrid(3600, ZoneInfo("UTC")),
+    7,
+    str.encode,
+)
+START = 1_704_067_200_000
+
+
+def ping(plate, minute):
+    hour, minute = divmod(minute, 60)
+    return (
+        b'{"license_plate": "%s", "observationDateTime": "2024-01-01T%02d:%02d:00Z", "speed": 20, "location": '
+        b'{"type": "Point", "coordinates": [72.8, 21.1]}}' % (plate.encode(), hour, minute)
+    )
+
+
+def record(offset, minute, value, tick=False):
+    return Record(offset, START + minute * 60_000, value, tick)
+
+
+def a_log(seed, size=300):
+    """Pings in rough order, some late, from the future or broken, and now and then a tick; offsets have gaps."""
+    dice = random.Random(seed)
+    offset, log = 0, []
+    for i in range(size):
+        offset += dice.choice([1, 1, 1, 2])
+        now = i * 3
+        what = dice.random()
+        if what < 0.03:
+            log.append(record(offset, now, b"", tick=True))
+        elif what < 0.06:
+            log.append(record(offset, now, b"not json"))
+        else:
+            behind = dice.choice([0, 1, 2, 30, 90, -5])
+            log.append(record(offset, now, ping(dice.choice("abc"), max(0, now - behind))))
+    return log
+
+
+def outcome(taken):
+    slots = [(s.start_ms, s.end_ms, sorted((s.plates[p], t) for p, t in zip(s.plate, s.time.tolist(), strict=True)))
+             for s in taken.closed]  # fmt: skip
+    return slots, [(r.offset, r.refusal.reason, r.original) for r in taken.refused]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_killed_anywhere_it_goes_on_from_its_frontier_as_if_nothing_had_been(seed):
+    log = a_log(seed)
+    whole = outcome(SourceReader(RULES, Frontier(0)).take(log))
+    assert whole[0] and {Reason.LATE, Reason.TIME_IN_FUTURE, Reason.NOT_JSON} <= {reason for _, reason, _ in whole[1]}
+    dice = random.Random(f"kill {seed}")
+    slots, refused = [], []
+    frontier, reader, at = Frontier(0), SourceReader(RULES, Frontier(0)), 0
+    while at < len(log):
+        size = dice.randint(1, 40)
+        taken = outcome(reader.take(log[at : at + size]))
+        slots += taken[0]
+        refused += taken[1]
+        at += size
+        frontier = reader.frontier()
+        if dice.random() < 0.3:  # dies; another goes on, from the frontier or, as Faust does, a little before
+            reader = SourceReader(RULES, frontier)
+            at = next((i for i, r in enumerate(log) if r.offset >= frontier.offset), len(log))
+            at = max(0, at - dice.randint(0, 2))
+    assert (slots, refused) == whole
+
+
+def test_the_frontier_is_the_oldest_ping_in_an_open_slot():
+    reader = SourceReader(RULES, Frontier(0))
+    reader.take([record(5, 50, ping("a", 50)), record(6, 61, ping("b", 61))])
+    assert reader.frontier() == Frontier(5, START + 60 * 60_000, 7)
+    assert [s.start_ms for s in reader.take([record(7, 64, ping("a", 64))]).closed] == [START]
+    assert reader.frontier() == Frontier(6, START + 63 * 60_000, 8)
+
+
+def test_a_tick_closes_what_is_open_and_then_nothing_holds_the_frontier():
+    reader = SourceReader(RULES, Frontier(0))
+    assert reader.through_ms is None and reader.tick_would_close(START)
+    reader.take([record(0, 50, ping("a", 50))])
+    assert reader.through_ms == START
+    assert not reader.tick_would_close(START + 62 * 60_000)
+    assert reader.tick_would_close(START + 63 * 60_000)
+    taken = reader.take([record(1, 63, b"", tick=True)])
+    assert [s.start_ms for s in taken.closed] == [START] and taken.refused == []
+    assert reader.through_ms == START + HOUR
+    assert reader.frontier().offset == 2

@@ -1,0 +1,138 @@
+"""Parts and shards: cut and merged in any order, twice, lost and resumed, a slot comes out once and whole."""
+
+import random
+from itertools import count
+
+import numpy as np
+import pytest
+
+from udp_stream.errors import UdpStreamError
+from udp_stream.parts import Marker, Part, cut, decode_part, encode_part, merge, shard_of
+from udp_stream.shards import NOT_YET, Shard
+from udp_stream.slots import SlotPings, tabulate
+
+HOUR = 3_600_000
+
+
+def some_slot(seed, start=0, size=200):
+    dice = np.random.default_rng(seed)
+    plates = tuple(f"plate{i:011}".encode() for i in range(20))
+    return SlotPings(
+        start, start + HOUR, plates, dice.integers(0, 20, size).astype(np.uint32),
+        dice.integers(0, HOUR, size).astype(np.uint32), dice.integers(1, 9, size).astype(np.uint64) << np.uint64(30),
+        dice.integers(0, 1000, size).astype(np.int32),
+    )  # fmt: skip
+
+
+def table(slot):
+    counts, values = tabulate(slot)
+    rows = zip(np.repeat(np.arange(counts.cells.size), np.diff(counts.hat_rows)).tolist(), counts.plate.tolist(),
+               counts.count.tolist(), strict=True)  # fmt: skip
+    return counts.cells.tolist(), [(h, counts.plates[p], c) for h, p, c in rows], values.speed.tolist(), counts.repeats
+
+
+def parts_of(slot, source=0, shards=1, rows_max=30):
+    return [decode_part(encode_part(part)) for part in cut(slot, source, shards, rows_max)]
+
+
+def test_cut_and_merged_it_is_the_same_slot():
+    parts = [p for p in parts_of(some_slot(1)) if isinstance(p, Part)]
+    assert len(parts) == 7
+    random.Random(1).shuffle(parts)
+    assert table(merge(parts)) == table(some_slot(1))
+
+
+def test_shards_share_a_slot_by_cell():
+    parts = parts_of(some_slot(1), shards=3)
+    assert [m.shard for m in parts if isinstance(m, Marker)] == [0, 1, 2]
+    cells = [set(merge([p for p in parts if isinstance(p, Part) and p.shard == shard]).cell.tolist())
+             for shard in {p.shard for p in parts if isinstance(p, Part)}]  # fmt: skip
+    assert sum(map(len, cells)) == len(set.union(*cells)) == len(set(some_slot(1).cell.tolist()))
+
+
+def test_cells_are_spread_evenly():
+    cells = np.uint64(0x87608C4D2FFFFFF) + (np.arange(10_000, dtype=np.uint64) << np.uint64(24))
+    assert np.bincount(shard_of(cells, 8)).min() > 1000
+
+
+def test_a_full_part_stays_below_the_broker_s_usual_limit():
+    size = 24_000
+    plates = tuple(i.to_bytes(16) for i in range(size))
+    slot = SlotPings(0, HOUR, plates, np.arange(size, dtype=np.uint32), np.full(size, HOUR, np.uint32),
+                     np.full(size, 2**63, np.uint64), np.full(size, 2**30, np.int32))  # fmt: skip
+    (part, _) = cut(slot, 0, 1)
+    assert len(encode_part(part)) < 1_000_000
+
+
+def test_a_slot_is_due_when_every_source_has_closed_it():
+    shard, offset = Shard(2), count()
+    for message in parts_of(some_slot(1), source=0):
+        shard.take(next(offset), message)
+    assert shard.due() == []
+    shard.take(next(offset), Marker(1, 0, 5 * HOUR))
+    assert shard.due() == [0]
+    assert table(shard.slot(0)) == table(some_slot(1))
+    shard.released(0)
+    assert shard.frontier().offset == next(offset) and shard.through_ms() == (HOUR, 5 * HOUR)
+
+
+def test_a_part_that_never_came_stops_the_shard():
+    shard = Shard(1)
+    for offset, message in enumerate(parts_of(some_slot(1))[1:], start=1):
+        shard.take(offset, message)
+    with pytest.raises(UdpStreamError, match="missing"):
+        shard.slot(0)
+
+
+def test_a_source_more_than_it_knows_stops_the_shard():
+    with pytest.raises(UdpStreamError, match="source partition 2 of 2"):
+        Shard(2).take(0, Marker(2, 0, HOUR))
+
+
+def a_log(seed, sources=3, slots=4):
+    """What sources send: slot after slot, each source at its own pace, some of it twice (a worker that died)."""
+    dice = random.Random(seed)
+    sending = []
+    for source in range(sources):
+        sent = []
+        for slot in range(slots):
+            if dice.random() < 0.2:
+                sent.append(Marker(source, 0, (slot + 1) * HOUR))
+                continue
+            messages = parts_of(some_slot(seed * 100 + source * 10 + slot, slot * HOUR), source)
+            sent += messages[: dice.randint(0, len(messages))] if dice.random() < 0.4 else []
+            sent += messages * dice.choice([1, 1, 2])
+        sending.append(sent)
+    log = []
+    while any(sending):
+        log.append(dice.choice([sent for sent in sending if sent]).pop(0))
+    return log
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_killed_anywhere_it_releases_the_same_slots_in_order(seed):
+    log = a_log(seed)
+    expected = [(start, content) for start, content in run(log)]
+    assert [start for start, _ in expected] == sorted(start for start, _ in expected) and expected
+    dice = random.Random(f"kill {seed}")
+    found = {}
+    for start, content in run(log, dice):
+        assert found.setdefault(start, content) == content  # released again after a death: with the same contents
+    assert found == dict(expected)
+
+
+def run(log, dice=None):
+    shard, frontier, at = Shard(3), None, 0
+    while at < len(log):
+        shard.take(at, log[at])
+        at += 1
+        for start in shard.due():
+            yield start, table(shard.slot(start))
+            if dice is None or dice.random() < 0.7:
+                shard.released(start)
+        if not shard.due():
+            frontier = shard.frontier()
+        if shard.due() or (dice is not None and dice.random() < 0.1):
+            shard = Shard(3, frontier)
+            at = 0 if frontier is None else frontier.offset
+    assert NOT_YET not in shard.through_ms()

@@ -1,0 +1,29 @@
+"""`worker`: one worker of the deployment on Kafka."""
+
+from __future__ import annotations
+
+import argparse
+
+from udp_stream.adapters.entropy import OsEntropy
+from udp_stream.adapters.report import SOFTWARE
+from udp_stream.adapters.settings import Settings
+from udp_stream.errors import DependencyUnavailable
+
+
+def worker(arguments: argparse.Namespace, settings: Settings) -> None:
+    """Work until stopped. Raises DependencyUnavailable if Faust is not installed."""
+    try:
+        from streams.worker import Deployment, run_worker
+    except ImportError as error:
+        raise DependencyUnavailable("no Faust: pip install 'udp-stream[kafka]'") from error
+    run_worker(
+        Deployment(
+            settings,
+            OsEntropy(),
+            SOFTWARE,
+            arguments.ledger,
+            arguments.allow_volatile_ledger,
+            arguments.instance,
+            arguments.accept_loss,
+        )
+    )

@@ -1,0 +1,30 @@
+"""The `[kafka]` section of the configuration: where the brokers are, and how workers share the work."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+Duration = Annotated[str, msgspec.Meta(pattern=r"^\s*[0-9]+(\.[0-9]+)?\s*[smhdw]\s*$")]
+
+
+class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """For the deployment on Kafka; the embedded runtime does not read it.
+
+    `partitions` are of the pings; `shards` are of the parts, and each is planned by itself. `replication` 0 leaves it
+    to the broker. A silent partition is told the time after `idle_timeout`; pings are waited for until `disorder` after
+    the newest, and refused if further ahead of the broker than `skew`. A dead worker is missed after `session_timeout`.
+    """
+
+    bootstrap: str = "localhost:9092"
+    prefix: str = ""
+    group: str = "udp-stream"
+    partitions: Annotated[int, msgspec.Meta(ge=1, le=256)] = 8
+    shards: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
+    replication: Annotated[int, msgspec.Meta(ge=0, le=9)] = 0
+    retention: Duration = "7d"
+    idle_timeout: Duration = "1m"
+    disorder: Duration = "1m"
+    skew: Duration = "30s"
+    session_timeout: Duration = "10s"

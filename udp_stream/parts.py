@@ -1,0 +1,130 @@
+"""Parts: a closed slot of one source partition, cut by cell into bounded messages for the shards that release it.
+
+A part is known by (slot, source, shard, number), and merging looks at nothing else, so that parts may come twice and in
+any order. What counts say and what speeds say are apart in the message as they are in the tables behind it. A marker
+follows the parts of its slot, tells how many they are, and says up to when its source has closed.
+
+Parts hold raw speeds beside the hashes of plates: their topic is to be guarded and forgotten like the raw pings'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from udp_stream.slots import SlotPings
+
+ROWS_MAX = 24_000
+"""Of one part: 20 bytes each and at most 16 of a plate's hash make 864 kB, below Kafka's usual limit of 1 MiB."""
+
+
+class WhoWhere(msgspec.Struct, frozen=True, array_like=True):
+    """The public columns of a part, little-endian: hashes of `hash_bytes` each, and for each row its plate's number,
+    ms since the slot's start, and cell."""
+
+    hash_bytes: int
+    plates: bytes
+    plate: bytes
+    time: bytes
+    cell: bytes
+
+
+class Part(msgspec.Struct, frozen=True, tag="part"):
+    """Some pings of a slot; `speeds` (quanta, 4 bytes each) belong to the rows of `counts`."""
+
+    slot_start: int
+    slot_end: int
+    source: int
+    shard: int
+    number: int
+    counts: WhoWhere
+    speeds: bytes
+
+
+class Marker(msgspec.Struct, frozen=True, tag="closed"):
+    """The source has closed every slot that ends by `through_ms`; the slot that starts at `slot_start`, if any is
+    named, has so many parts for this shard."""
+
+    source: int
+    shard: int
+    through_ms: int
+    slot_start: int | None = None
+    parts: int = 0
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Part | Marker] = msgspec.msgpack.Decoder(Part | Marker)
+
+
+def encode_part(message: Part | Marker) -> bytes:
+    """Its bytes: the same for equal messages."""
+    return _encoder.encode(message)
+
+
+def decode_part(data: bytes) -> Part | Marker:
+    """The message of some bytes; raises msgspec.DecodeError if they are none."""
+    return _decoder.decode(data)
+
+
+def shard_of(cells: NDArray[np.uint64], shards: int) -> NDArray[np.int64]:
+    """The shard that releases each cell: spread evenly, and for ever the same for a number of shards.
+
+    >>> shard_of(np.array([0x87608c4d2ffffff, 0x87608c4d0ffffff], np.uint64), 1).tolist()
+    [0, 0]
+    """
+    mixed = (cells ^ (cells >> np.uint64(29))) * np.uint64(0x9E3779B97F4A7C15)
+    return ((mixed >> np.uint64(33)) % np.uint64(shards)).astype(np.int64)
+
+
+def cut(slot: SlotPings, source: int, shards: int, rows_max: int = ROWS_MAX) -> Iterator[Part | Marker]:
+    """The parts of a closed slot for every shard, each followed by its marker; shards without pings get markers too."""
+    of = shard_of(slot.cell, shards)
+    for shard in range(shards):
+        rows = np.flatnonzero(of == shard)
+        pieces = [rows[first : first + rows_max] for first in range(0, rows.size, rows_max)]
+        for number, piece in enumerate(pieces):
+            counts, speeds = _columns(slot, piece)
+            yield Part(slot.start_ms, slot.end_ms, source, shard, number, counts, speeds)
+        yield Marker(source, shard, slot.end_ms, slot.start_ms, len(pieces))
+
+
+def _columns(slot: SlotPings, rows: NDArray[np.int64]) -> tuple[WhoWhere, bytes]:
+    here, plate = np.unique(slot.plate[rows], return_inverse=True)
+    plates = b"".join(slot.plates[i] for i in here.tolist())
+    counts = WhoWhere(
+        hash_bytes=len(plates) // here.size,
+        plates=plates,
+        plate=plate.astype("<u4").tobytes(),
+        time=slot.time[rows].astype("<u4").tobytes(),
+        cell=slot.cell[rows].astype("<u8").tobytes(),
+    )
+    return counts, slot.speed[rows].astype("<i4").tobytes()
+
+
+def merge(parts: Sequence[Part]) -> SlotPings:
+    """The pings of distinct parts of one slot together; ValueError for none, or for parts of different slots."""
+    if len({(part.slot_start, part.slot_end) for part in parts}) != 1:
+        raise ValueError(f"expected parts of one slot, got {len(parts)} parts of none or several")
+    number: dict[bytes, int] = {}
+    plate = [_renumbered(part.counts, number) for part in parts]
+    return SlotPings(
+        parts[0].slot_start,
+        parts[0].slot_end,
+        tuple(number),
+        np.concatenate(plate),
+        np.concatenate([np.frombuffer(part.counts.time, "<u4") for part in parts]),
+        np.concatenate([np.frombuffer(part.counts.cell, "<u8") for part in parts]),
+        np.concatenate([np.frombuffer(part.speeds, "<i4") for part in parts]),
+    )
+
+
+def _renumbered(counts: WhoWhere, number: dict[bytes, int]) -> NDArray[np.uint32]:
+    """The plate column in the numbers of the whole slot; new plates are given the next ones."""
+    size = counts.hash_bytes
+    hashes = [counts.plates[first : first + size] for first in range(0, len(counts.plates), size)]
+    codes = np.array([number.setdefault(one, len(number)) for one in hashes], dtype=np.uint32)
+    renumbered: NDArray[np.uint32] = codes[np.frombuffer(counts.plate, "<u4")]
+    return renumbered
