@@ -15,6 +15,7 @@ from zlib import crc32
 
 import msgspec
 
+from streams.topics import BOOTSTRAP_MS
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.timestamps import parse_timestamps
 
@@ -102,7 +103,7 @@ class Feed:
                 acks="all",
                 enable_idempotence=True,
                 linger_ms=20,
-                bootstrap_timeout_ms=10_000,
+                bootstrap_timeout_ms=BOOTSTRAP_MS,
             )
             self._partitions = len(self._producer.partitions_for(topic) or ())
         except KafkaError as error:

@@ -15,7 +15,7 @@ from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.errors import ConfigError, DependencyUnavailable
 from udp_stream.units import parse_duration
 
-BOOTSTRAP_MS = 10_000
+BOOTSTRAP_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,6 +162,6 @@ def _ours(error: BaseException) -> UdpStreamError:
     """One of ours as it is; any other by its kind and place, never its text, which may quote a ping."""
     if isinstance(error, UdpStreamError):
         return error
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" at {frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno}" if frames else ""
-    return UdpStreamError(f"the worker stopped: {type(error).__name__}{where}")
+    frames = traceback.extract_tb(error.__traceback__)[-4:]
+    where = " < ".join(f"{frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in reversed(frames))
+    return UdpStreamError(f"the worker stopped: {type(error).__name__} at {where}")

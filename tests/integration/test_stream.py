@@ -3,6 +3,7 @@
 import asyncio
 import io
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -44,7 +45,7 @@ min_plates = 4
 [budget]
 epsilon = {budget}
 [ledger]
-url = "sqlite:{folder}/stream.ledger"
+url = "{ledger}"
 key_file = "{folder}/plates.key"
 [kafka]
 bootstrap = "{bootstrap}"
@@ -86,6 +87,11 @@ class City:
     def feed(self, messages=None, batch=1, rate=None):
         with Feed(self.settings.kafka.bootstrap, self.topics.pings.name, batch, Pace(rate)) as sender:
             sender.send(self.messages if messages is None else messages)
+
+    def set_idle(self, timeout):
+        """For workers started from now on. Ticks tell the time of today: behind one, a log of 2024 is late."""
+        text = re.sub('idle_timeout = ".*"', f'idle_timeout = "{timeout}"', self.config.read_text())
+        self.config.write_text(text)
 
     def ledger(self):
         return ledger_and_keys(self.settings)
@@ -137,11 +143,11 @@ def charges(ledger):
 
 @pytest.fixture
 def city(tmp_path, kafka_bootstrap):
-    def make(messages, grace="2m", shards=1, epsilon="0.4", budget="6.0"):
+    def make(messages, grace="2m", shards=1, epsilon="0.4", budget="6.0", ledger=None):
         config = tmp_path / "city.toml"
         text = CONFIG.format(
             grace=grace, folder=tmp_path, bootstrap=kafka_bootstrap, name=f"t{uuid4().hex[:8]}", shards=shards,
-            epsilon=epsilon, budget=budget,
+            epsilon=epsilon, budget=budget, ledger=ledger or f"sqlite:{tmp_path}/stream.ledger",
         )  # fmt: skip
         config.write_text(text)
         made = City(tmp_path, messages, config)
@@ -191,6 +197,37 @@ def test_one_log_through_both_runtimes_gives_the_same_bytes_and_charges(city, wo
         here.wait_for(expected, *running)
 
 
+def test_workers_on_a_redis_ledger_over_two_shards(city, redis_server):
+    """Each shard is fenced: who has lost it can charge and record nothing."""
+    here = city(fleet_log(clean=True), shards=2, budget="100.0", ledger=redis_server.url)
+    here.feed()
+    with agree(here) as (stack, expected):
+        here.wait_for(expected, *(stack.enter_context(worker(here, f"worker{i}")) for i in range(2)))
+
+
+def test_a_worker_that_cannot_work_ends_with_a_sentence_and_a_status(city):
+    here = city([])
+    command = [sys.executable, "-m", "udp_stream.adapters.cli", "worker", "--config", here.config, "--set"]
+    for flag, status, sentence in (
+        ("kafka.prefix=elsewhere.", 3, "topic elsewhere.bus.pings.v1 is missing"),
+        ("kafka.bootstrap=127.0.0.1:1", 4, "Kafka at 127.0.0.1:1"),
+    ):
+        done = subprocess.run([*command, flag], capture_output=True, text=True, timeout=60, cwd=here.folder)
+        assert done.returncode == status and sentence in done.stderr, done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_an_error_in_the_middle_ends_the_worker(city):
+    """Something that is no part in the topic of parts: no slot is released past it."""
+    here = city([])
+    with Feed(here.settings.kafka.bootstrap, here.topics.parts.name, 1, Pace()) as sender:
+        sender.send([b"no part"])
+    command = [sys.executable, "-m", "udp_stream.adapters.cli", "worker", "--config", here.config]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=here.folder)
+    assert done.returncode == 1, done.stderr
+    assert "the worker stopped: " in done.stderr and "no part" not in done.stderr
+
+
 def faulty_log():
     """Every fault but clocks decades ahead: against append times of today a log of 2024 has another future."""
     faults = replace(Imperfections(), far_future=0.0, repeated=0.0)
@@ -221,6 +258,7 @@ def test_killed_again_and_again_nothing_is_lost_and_nothing_is_said_twice(city):
     dice, here = random.Random(seed), city(fleet_log(clean=True))
     half = len(here.messages) // 2
     with agree(here) as (_, expected):
+        here.set_idle("1h")
         here.feed(here.messages[:half])
         for kill in range(5):
             with worker(here) as process:
@@ -229,6 +267,7 @@ def test_killed_again_and_again_nothing_is_lost_and_nothing_is_said_twice(city):
                 time.sleep(dice.uniform(0.8, 4))
                 process.kill()
                 process.wait()
+        here.set_idle("1s")
         with worker(here) as last:
             here.wait_for(expected, last)
 

@@ -1,0 +1,81 @@
+"""Topics, headers and keys: data that other programs rely on."""
+
+import msgspec
+import pytest
+
+from streams.feed import Pace, key_of
+from streams.headers import is_tick, rejected_headers, release_headers
+from streams.topics import topics_of
+from tests.runtime.harness import embedded, fleet_log, frames_of
+from udp_stream import release
+from udp_stream.adapters.kafka_section import KafkaSection
+from udp_stream.adapters.settings import load
+from udp_stream.errors import ConfigError
+from udp_stream.pings import Reason, Refusal
+
+
+def test_names_and_settings_of_the_topics():
+    topics = topics_of(KafkaSection(prefix="surat.", partitions=5, retention="3d"))
+    assert [topic.name for topic in topics] == [
+        "surat.bus.pings.v1", "surat.bus.parts.v1", "surat.bus.speed.release.v1", "surat.bus.speed.latest.v1",
+        "surat.bus.pings.rejected.v1",
+    ]  # fmt: skip
+    assert [topic.partitions for topic in topics] == [5, 1, 5, 5, 5]
+    assert topics.pings.settings["message.timestamp.type"] == "LogAppendTime"
+    assert topics.release.settings == {"cleanup.policy": "delete", "retention.ms": "-1"}
+    assert topics.latest.settings == {"cleanup.policy": "compact"}
+    for raw in (topics.pings, topics.parts, topics.rejected):
+        assert raw.settings["retention.ms"] == str(3 * 86_400_000) and raw.settings["cleanup.policy"] == "delete"
+
+
+def test_automatic_epsilons_have_one_planner():
+    load(None, ("kafka.shards=2", "release.mean_epsilon=0.5"), {})
+    with pytest.raises(ConfigError, match=r"kafka\.shards: expected 1"):
+        load(None, ("kafka.shards=2", 'release.mean_epsilon="auto"'), {})
+
+
+def test_releases_carry_cloudevents_attributes(tmp_path):
+    with (tmp_path / "out").open("wb") as out, embedded(tmp_path / "ledger", out) as runtime:
+        runtime.run(frames_of(fleet_log(clean=True, hours=0.3)))
+    record = release.decode((tmp_path / "out").read_bytes().splitlines()[0])
+    headers = dict(release_headers(record, "somewhere"))
+    assert headers["ce_id"].decode() == record.release_id and headers["ce_time"].decode() == record.hat.slot_end
+    assert headers["ce_specversion"] == b"1.0" and headers["content-type"] == b"application/json"
+    assert {"ce_type", "ce_source", "ce_subject", "ce_dataschema"} <= set(headers) and not is_tick(
+        list(headers.items())
+    )
+    assert release_headers(record, "somewhere") == release_headers(record, "somewhere")
+
+
+def test_a_refused_message_says_why_and_where_it_stood():
+    headers = dict(rejected_headers(Refusal(3, 7, Reason.LATE, "$.observationDateTime", 90_000), "bus.pings.v1", 2, 55))
+    assert headers == {
+        "udp-stream.errors.id": b"bus.pings.v1-2-55-7",
+        "udp-stream.errors.reason": b"late",
+        "udp-stream.errors.path": b"$.observationDateTime",
+        "udp-stream.errors.topic": b"bus.pings.v1",
+        "udp-stream.errors.partition": b"2",
+        "udp-stream.errors.offset": b"55",
+        "udp-stream.errors.lag_ms": b"90000",
+    }
+
+
+def a_ping(plate, time="2024-01-01T00:00:00Z"):
+    return msgspec.json.encode({"license_plate": plate, "observationDateTime": time})
+
+
+def test_a_plate_has_one_key_which_is_not_the_plate():
+    assert key_of(a_ping("GJ05")) == key_of(a_ping(" GJ05 ")) != key_of(a_ping("GJ06"))
+    assert b"GJ05" not in key_of(a_ping("GJ05"))
+    for other in (b"", b"[]", b"{}", b'{"license_plate": 3}', a_ping(""), b"[" * 100_000):
+        assert key_of(other) is None
+
+
+def test_the_pace_follows_the_rate_or_the_pings_own_times():
+    assert Pace().due_s(1000, b"") == 0
+    assert Pace(rate=20).due_s(30, b"") == 1.5
+    pace = Pace(speedup=60)
+    assert pace.due_s(0, b"not json") == 0
+    assert pace.due_s(1, a_ping("a", "2024-01-01T00:10:00Z")) == 0
+    assert pace.due_s(2, a_ping("a", "2024-01-01T00:12:00Z")) == 2
+    assert pace.due_s(3, a_ping("b", "2024-01-01T00:11:00Z")) == pace.due_s(4, a_ping("b", "no time")) == 2

@@ -1,0 +1,149 @@
+"""The one overridden method of Faust: what it relies on is still there, and it hands over batches in order, once."""
+
+import asyncio
+import inspect
+from types import SimpleNamespace
+
+import faust
+import pytest
+from faust.transport.consumer import Consumer, Fetcher
+from faust.transport.drivers.aiokafka import Consumer as Driver
+from faust.types import TP
+
+from streams.app import batches, build_app
+from streams.topics import topics_of
+from streams.transport import BatchConsumer, BatchMessage, BatchSchema, BatchTransport
+from udp_stream.adapters.settings import load
+
+HERE = TP("pings", 0)
+SETTINGS = load(None, (), {})
+
+
+def records(*offsets, tp=HERE):
+    return [
+        SimpleNamespace(topic=tp.topic, partition=tp.partition, offset=offset, timestamp=1000 * offset,
+                        timestamp_type=1, value=b"%d" % offset, headers=())
+        for offset in offsets
+    ]  # fmt: skip
+
+
+class Flag:
+    def __init__(self):
+        self.up = False
+
+    def is_set(self):
+        return self.up
+
+
+class Fake(BatchConsumer):
+    """The consumer with its world replaced: fetches are scripted, what is handed over is kept."""
+
+    consumer_stopped_errors = ()
+
+    def __init__(self, *fetches):
+        self.app = SimpleNamespace(consumer_generation_id=1, should_stop=False)
+        self.transport = SimpleNamespace(app=self.app)
+        self.flow_active, self.suspend_flow = True, asyncio.Event()
+        self._read_offset, self._buffered_partitions = {}, set()
+        self._stopped = Flag()
+        self._crashed = Flag()
+        self.fetches, self.active = list(fetches), None
+        self.handed, self.seeks = [], 0
+
+    async def _wait_next_records(self, timeout):  # noqa: ARG002
+        fetch = self.fetches.pop(0)
+        if not self.fetches:
+            self._stopped.up = True
+        return (fetch() if callable(fetch) else fetch), self.active
+
+    @property
+    def should_stop(self):
+        return False
+
+    async def sleep(self, n=0):  # noqa: ARG002
+        await asyncio.sleep(0)
+
+    async def wait_first(self, callback, suspended, **_):
+        suspended.close()
+        await callback
+
+    async def callback(self, message):
+        assert isinstance(message, BatchMessage)
+        self.handed.append((message.tp, message.offset, [one.offset for one in message.records]))
+
+    async def perform_seek(self):
+        self.seeks += 1
+
+
+def drained(consumer):
+    asyncio.run(consumer._drain_messages(SimpleNamespace(_stopped=Flag())))
+    return consumer.handed
+
+
+def test_a_fetch_is_one_event_for_each_partition():
+    other = TP("pings", 1)
+    consumer = Fake({HERE: records(3, 4, 9), other: records(7, tp=other)}, {})
+    assert drained(consumer) == [(HERE, 9, [3, 4, 9]), (other, 7, [7])]
+    assert consumer._read_offset == {HERE: 10, other: 8}
+
+
+def test_what_was_read_before_is_not_handed_over_again():
+    consumer = Fake({HERE: records(3, 4)}, {HERE: records(3, 4)}, {HERE: records(4, 5)}, {})
+    assert drained(consumer) == [(HERE, 4, [3, 4]), (HERE, 5, [5])]
+
+
+def test_partitions_that_are_paused_are_left_alone():
+    consumer = Fake({HERE: records(1)}, {})
+    consumer.active = set()
+    assert drained(consumer) == []
+
+
+def test_a_fetch_during_a_rebalance_is_dropped_and_read_again_from_the_commit():
+    def suspended():
+        consumer.flow_active = False
+        return {HERE: records(1)}
+
+    consumer = Fake(suspended, {})
+    assert drained(consumer) == [] and consumer.seeks >= 1 and consumer._read_offset == {}
+
+
+def test_a_fetch_of_an_earlier_generation_is_dropped():
+    def rebalanced():
+        consumer.app.consumer_generation_id = 2
+        return {HERE: records(1)}
+
+    consumer = Fake(rebalanced, {})
+    assert drained(consumer) == [] and consumer._read_offset == {}
+
+
+def test_an_error_is_let_out():
+    def broken():
+        raise OSError
+
+    with pytest.raises(OSError):
+        drained(Fake(broken, {}))
+
+
+def test_the_schema_gives_the_records_untouched():
+    message = Fake()._to_batch(HERE, records(1, 2))
+    assert [one.value for one in BatchSchema().loads_value(None, message)] == [b"1", b"2"]
+
+
+def test_faust_still_has_what_is_overridden_and_relied_on():
+    assert list(inspect.signature(Driver._drain_messages).parameters) == ["self", "fetcher"]
+    assert "consumer._drain_messages(self)" in inspect.getsource(Fetcher)
+    assert list(inspect.signature(Consumer._wait_next_records).parameters) == ["self", "timeout"]
+    for name in ("perform_seek", "_wait_next_records", "wait_first", "consumer_stopped_errors"):
+        assert hasattr(BatchConsumer, name)
+    assert faust.__version__.startswith("0.15.")
+
+
+def test_the_app_trusts_faust_with_nothing(tmp_path):
+    app = build_app(SETTINGS, "worker-1", str(tmp_path))
+    assert isinstance(app.transport, BatchTransport) and app.transport.Consumer is BatchConsumer
+    topic = batches(app, topics_of(SETTINGS.kafka).pings)
+    assert topic.acks is False and isinstance(topic.schema, BatchSchema)
+    conf = app.conf
+    assert (conf.stream_wait_empty, conf.topic_allow_declare, conf.topic_disable_leader) == (False, False, True)
+    assert (conf.table_standby_replicas, conf.web_enabled) == (0, False)
+    assert conf.processing_guarantee.name == "AT_LEAST_ONCE" and conf.consumer_group_instance_id == "worker-1"
