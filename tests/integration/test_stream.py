@@ -157,15 +157,29 @@ def city(tmp_path, kafka_bootstrap):
     return make
 
 
+SERVING = "udp-stream: worker of group"
+
+
+def _until_it_serves(process, said, before):
+    """A process that has only just been started cannot heed a signal yet."""
+    deadline = time.monotonic() + 20
+    while said.read_text().count(SERVING) == before and process.poll() is None:
+        assert time.monotonic() < deadline, said.read_text()
+        time.sleep(0.05)
+
+
 @contextmanager
 def worker(city, instance="one"):
     """A worker process; ended by SIGTERM within seconds, and with status 0, unless it was killed."""
     script = Path(__file__).with_name("seeded_worker.py")
-    with (city.folder / f"{instance}.err").open("ab") as err:
+    said = city.folder / f"{instance}.err"
+    served = said.read_text().count(SERVING) if said.exists() else 0
+    with said.open("ab") as err:
         process = subprocess.Popen([sys.executable, script, city.config, SEED, instance], stderr=err, cwd=city.folder)
     try:
         yield process
         if process.poll() is None:
+            _until_it_serves(process, said, served)
             process.send_signal(signal.SIGTERM)
             assert process.wait(12) == 0
     finally:
