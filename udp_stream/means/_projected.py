@@ -41,11 +41,19 @@ def plan_projected(name: str, counts: HatCounts, epsilon_nano: int, max_speed: i
     )
 
 
-def replanned(plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
-    """A new plan for the admitted plates alone: each has been charged in full, so any will do."""
-    counts = HatCounts(plan.counts.by_user[admitted])
-    grouping = plan.grouping or "best-fit"
-    return plan_projected(plan.mechanism, counts, plan.epsilon_nano, plan.max_speed, grouping)
+class Projected:
+    """The plan side of the mechanisms that project: the same cap and grouping for all, every plate charged in full."""
+
+    name: str
+
+    def plan(self, counts: HatCounts, epsilon_nano: int, max_speed: int, grouping: Grouping) -> MeanPlan:
+        """Cap by the paper's equation 1."""
+        return plan_projected(self.name, counts, epsilon_nano, max_speed, grouping)
+
+    def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
+        """A new plan for the admitted plates alone: each has been charged in full, so any will do."""
+        counts = HatCounts(plan.counts.by_user[admitted])
+        return self.plan(counts, plan.epsilon_nano, plan.max_speed, plan.grouping or "best-fit")
 
 
 def levy_cap(counts: HatCounts) -> int:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-from udp_stream.grouping import HatCounts, wrap_around_count
-from udp_stream.means._projected import means_of_arrays, plan_projected, projected_query, replanned, touched
-from udp_stream.means.base import Grouping, Integers, MeanPlan, MeanQuery
+from udp_stream.grouping import wrap_around_count
+from udp_stream.means._projected import Projected, means_of_arrays, projected_query, touched
+from udp_stream.means.base import Integers, MeanPlan, MeanQuery
 from udp_stream.noise import exponential_choice
 from udp_stream.ports import Bits
 
@@ -23,7 +22,7 @@ def concentration_radius(plan: MeanPlan) -> int:
     return math.ceil(plan.max_speed * math.sqrt(math.log(2 * count / GAMMA) / (2 * plan.cap)))
 
 
-class Levy:
+class Levy(Projected):
     """The median's bin costs eps/2 by the exponential mechanism, the projected mean eps/2.
 
     Bins of width tau over [0, U]; cost of a bin: max(#means in bins to its left, #to its right), which one array
@@ -31,14 +30,6 @@ class Levy:
     """
 
     name = "levy"
-
-    def plan(self, counts: HatCounts, epsilon_nano: int, max_speed: int, grouping: Grouping) -> MeanPlan:
-        """Cap by the paper's equation 1."""
-        return plan_projected(self.name, counts, epsilon_nano, max_speed, grouping)
-
-    def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
-        """Planned anew: everybody was charged in full."""
-        return replanned(plan, admitted)
 
     def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:
         """Private median bin, interval of width 3 tau around its centre, clipped to [0, U]."""

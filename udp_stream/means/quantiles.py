@@ -6,11 +6,9 @@ Sources: arXiv 2401.15906, Section III-E; the quantiles by Smith's interval mech
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from udp_stream.grouping import HatCounts
-from udp_stream.means._projected import means_of_arrays, plan_projected, projected_query, replanned, touched
-from udp_stream.means.base import Grouping, Integers, MeanPlan, MeanQuery
+from udp_stream.means._projected import Projected, means_of_arrays, projected_query, touched
+from udp_stream.means.base import Integers, MeanPlan, MeanQuery
 from udp_stream.noise import exponential_choice, randbelow
 from udp_stream.ports import Bits
 from udp_stream.units import NANO
@@ -38,18 +36,10 @@ def quantile_query(plan: MeanPlan, samples: Integers, bits: Bits, low_rank: int,
     return projected_query(plan, means, min(ends), max(ends))
 
 
-class FixedQuantile:
+class FixedQuantile(Projected):
     """Between the 0.1 and 0.9 quantiles of the array means."""
 
     name = "fixed-quantile"
-
-    def plan(self, counts: HatCounts, epsilon_nano: int, max_speed: int, grouping: Grouping) -> MeanPlan:
-        """Cap by the paper's equation 1."""
-        return plan_projected(self.name, counts, epsilon_nano, max_speed, grouping)
-
-    def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
-        """Planned anew: everybody was charged in full."""
-        return replanned(plan, admitted)
 
     def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:
         """Ranks q K rounded to whole ones."""
@@ -58,18 +48,10 @@ class FixedQuantile:
         return quantile_query(plan, samples, bits, low, arrays - low)
 
 
-class EpsQuantile:
+class EpsQuantile(Projected):
     """Between the ceil(2/eps)-th smallest and largest array mean (after Amin et al., ICML 2019, Section 3)."""
 
     name = "eps-quantile"
-
-    def plan(self, counts: HatCounts, epsilon_nano: int, max_speed: int, grouping: Grouping) -> MeanPlan:
-        """Cap by the paper's equation 1."""
-        return plan_projected(self.name, counts, epsilon_nano, max_speed, grouping)
-
-    def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
-        """Planned anew: everybody was charged in full."""
-        return replanned(plan, admitted)
 
     def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:
         """With fewer than 2 ceil(2/eps) arrays both ends aim at the median."""
