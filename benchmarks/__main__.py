@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -57,11 +58,8 @@ def say(name: str, figure: str, beside: str = "") -> None:
     print(f"{name:<34}{figure:<34}{beside}", flush=True)
 
 
-def bench_replay(folder: Path) -> None:
+def bench_replay(path: Path, pings: int) -> None:
     """ndjson through everything, beside msgspec decoding of the same lines into typed objects, and nothing else."""
-    path = folder / "pings.ndjson"
-    with path.open("wb") as file:
-        pings = write_ndjson(Fleet(buses=1000, start=datetime(2024, 1, 8, 8, tzinfo=IST), hours=3), file)
 
     def decode_only() -> None:
         decode = msgspec.json.Decoder(Ping).decode
@@ -74,8 +72,8 @@ def bench_replay(folder: Path) -> None:
 
     def replay(flags: tuple[str, ...] = ()) -> None:
         settings = load(None, ("hat.slot=1h", "hat.resolution=7", *flags), {})
-        ledger_file = folder / f"ledger{time.monotonic_ns()}"
-        with ledger_and_keys(settings, str(ledger_file)) as (ledger, keys), (folder / "out").open("wb") as out:
+        ledger_file = path.parent / f"ledger{time.monotonic_ns()}"
+        with ledger_and_keys(settings, str(ledger_file)) as (ledger, keys), (path.parent / "out").open("wb") as out:
             runtime = Embedded(settings, ledger, OsEntropy(), keys.key_of, "bench", record_writer(out))
             runtime.run(read_messages(str(path)))
 
@@ -91,22 +89,26 @@ def bench_replay(folder: Path) -> None:
     say("replay, means by auto and CDFs", f"{pings / with_cdf:,.0f} pings/s", f"{alone / with_cdf:.2f} x decode-only")
 
 
-def bench_open_pings() -> None:
-    """Memory of open slots, by the process's own size."""
+def bench_open_pings(path: Path) -> None:
+    """Memory of open slots, by the process's own size once decoding has made the room that it needs."""
     settings = load(None, (), {})
-    windows = Windows(settings.window_rules, str.encode)
-    fleet = Fleet(buses=2000, start=datetime(2024, 1, 8, 12, tzinfo=IST), hours=1.5)
     decoder, calendar = PingDecoder(settings.ping_rules), settings.calendar
+
+    def open_windows(frames: int | None) -> Windows:
+        windows = Windows(settings.window_rules, str.encode)
+        for messages in islice(read_messages(str(path)), frames):
+            pings, _ = decoder.decode(messages)
+            start, end = calendar.slots.place(pings.time_ms)
+            windows.push(Frame(pings, np.zeros(len(pings), np.uint64), start, end))
+        return windows
+
+    open_windows(20)
     base = resident()
-    for messages in fleet.messages():
-        pings, _ = decoder.decode(messages)
-        start, end = calendar.slots.place(pings.time_ms)
-        windows.push(Frame(pings, np.zeros(len(pings), np.uint64), start, end))
-    grown = (resident() - base) / windows.open_pings
+    windows = open_windows(None)
     say(
         "memory per open ping",
         f"{windows.open_bytes / windows.open_pings:.1f} B held",
-        f"{grown:.1f} B of resident growth, {windows.open_pings:,} open",
+        f"{(resident() - base) / windows.open_pings:.1f} B of resident growth, {windows.open_pings:,} open",
     )
 
 
@@ -175,8 +177,11 @@ def bench_grouping() -> None:
 def main() -> None:
     print(f"Python {sys.version.split()[0]}, numpy {np.__version__}, one core; process time, best of several runs")
     with tempfile.TemporaryDirectory(prefix="udp-stream-bench-") as name:
-        bench_replay(Path(name))
-    bench_open_pings()
+        path = Path(name) / "pings.ndjson"
+        with path.open("wb") as file:
+            pings = write_ndjson(Fleet(buses=1000, start=datetime(2024, 1, 8, 8, tzinfo=IST), hours=3), file)
+        bench_open_pings(path)
+        bench_replay(path, pings)
     bench_slot()
     bench_noise()
     bench_grouping()
