@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
@@ -60,6 +60,10 @@ class Outlet:
     async def write(self, messages: Iterable[Message]) -> None:
         """Write all and return when all replicas have them. DependencyUnavailable if the broker does not take them;
         then some may be there."""
+        await (await self.send(messages))
+
+    async def send(self, messages: Iterable[Message]) -> asyncio.Future[None]:
+        """Hand all over to be written; the future is done when all replicas have them, or fails as `write` does."""
         try:
             under_way = [
                 await self._producer.send(
@@ -67,6 +71,17 @@ class Outlet:
                 )
                 for one in messages
             ]
-            await asyncio.gather(*under_way)
         except KafkaError as error:
-            raise DependencyUnavailable(f"Kafka did not take a record: {error}") from error
+            raise _not_taken(error) from error
+        return asyncio.ensure_future(_arrival(under_way))
+
+
+async def _arrival(under_way: list[asyncio.Future[Any]]) -> None:
+    try:
+        await asyncio.gather(*under_way)
+    except KafkaError as error:
+        raise _not_taken(error) from error
+
+
+def _not_taken(error: KafkaError) -> DependencyUnavailable:
+    return DependencyUnavailable(f"Kafka did not take a record: {error}")

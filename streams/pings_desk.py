@@ -1,7 +1,7 @@
 """The desk of the pings: a reader for each source partition of ours; closed slots go out as parts, then offsets move.
 
-Order is what makes it safe to be killed at any instant: parts and refusals are written and taken by all replicas before
-the frontier that lets go of them is committed. Dying in between writes them again, under the same ids.
+Order is what makes it safe to be killed at any instant: parts and refusals are taken by all replicas before the
+frontier that lets go of them is committed. Dying in between writes them again, under the same ids.
 
 A rebalance replaces all readers. Work that awaits meanwhile sees that its reader is no longer the one at the desk, and
 leaves; what it has written by then are the same parts that the next reader will write.
@@ -9,21 +9,24 @@ leaves; what it has written by then are the same parts that the next reader will
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import numpy as np
 from faust.types import TP
 
 from streams.headers import TICK, is_tick, rejected_headers
 from streams.offsets import Committed, Offsets
 from streams.outlet import Message, Outlet
 from streams.topics import Topics
+from udp_stream.clocks import LogPlaces
 from udp_stream.errors import ConfigError, DependencyUnavailable
 from udp_stream.parts import Marker, cut, encode_part
-from udp_stream.reading import Frontier, ReadingRules, Record, Refused, SourceReader
+from udp_stream.reading import Frontier, ReadingRules, Refused, SourceReader
 from udp_stream.slots import SlotPings
 
 LOG_APPEND_TIME = 1
@@ -38,11 +41,15 @@ class _Note(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(slots=True)
 class _Place:
-    """A reader at the desk; `safe` is False while something that it closed is not yet taken by the broker."""
+    """A reader at the desk; `safe` is False while something that it closed is not yet taken by the broker.
+
+    `telling` are the latest refusals, on their way to the broker while the next pings are read.
+    """
 
     reader: SourceReader
     heard_s: float
     safe: bool = True
+    telling: asyncio.Future[None] | None = None
     told_through_ms: int | None = None
     noted: Frontier | None = None
     ticked: bool = False
@@ -104,18 +111,23 @@ class PingsDesk:
         if records[0].timestamp_type != LOG_APPEND_TIME:
             raise ConfigError(f"{records[0].topic}: expected message.timestamp.type=LogAppendTime, got CreateTime")
         place.safe = False
-        taken = place.reader.take([_record(one) for one in records])
+        taken = place.reader.take(*_columns(records))
         place.heard_s, place.ticked = self._clock(), False
         self.pings += taken.pings
-        await self._reject(partition, taken.refused)
+        await self._tell(partition, place, taken.refused)
         moved = await self._close(partition, place, taken.closed)
         place.safe = True
         if moved:
             await self.commit()
 
-    async def _reject(self, partition: int, refused: Sequence[Refused]) -> None:
+    async def _tell(self, partition: int, place: _Place, refused: Sequence[Refused]) -> None:
+        """Send the refusals, once those before have arrived; `commit` waits for the last ones."""
+        if not refused:
+            return
         source, target = self._topics.pings.name, self._topics.rejected.name
-        await self._outlet.write(
+        if place.telling is not None:
+            await place.telling
+        place.telling = await self._outlet.send(
             Message(
                 target,
                 one.original[:REJECTED_BYTES_MAX],
@@ -143,6 +155,8 @@ class PingsDesk:
         """Note the frontiers that have moved, of readers whose work is handed on."""
         moved = {partition: (place, place.reader.frontier()) for partition, place in self._places.items() if place.safe}
         moved = {partition: (place, to) for partition, (place, to) in moved.items() if to != place.noted}
+        for telling in [place.telling for place, _ in moved.values() if place.telling is not None]:
+            await telling
         if moved and await self._offsets.commit(self._notes({p: to for p, (_, to) in moved.items()})):
             for place, to in moved.values():
                 place.noted = to
@@ -170,5 +184,13 @@ class PingsDesk:
                 await self._outlet.write([Message(tp.topic, b"{}", headers=[(TICK, b"1")], partition=partition)])
 
 
-def _record(one: Any) -> Record:
-    return Record(one.offset, one.timestamp, one.value or b"", is_tick(one.headers))
+def _columns(records: Sequence[Any]) -> tuple[list[bytes], LogPlaces]:
+    """The messages of the consumer's records, and where they stand; what a tick says by its value is not looked at."""
+    tick = [bool(one.headers) and is_tick(one.headers) for one in records]
+    places = LogPlaces(
+        np.array([one.offset for one in records], dtype=np.int64),
+        np.array([one.timestamp for one in records], dtype=np.int64),
+        np.array(tick, dtype=bool),
+    )
+    values = [one.value or b"" for one in records]
+    return [b"" if told else value for value, told in zip(values, tick, strict=True)] if any(tick) else values, places

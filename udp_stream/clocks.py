@@ -48,12 +48,17 @@ class WindowRules:
 class LogPlaces:
     """Where the messages of a frame stand in their partition: one value for each message, tick records included.
 
-    `offset` rises; `append_ms` is the broker's append time; `tick` is True for records that only tell the time.
+    `offset` rises; `append_ms` is the broker's append time; `tick` is True for records that only tell the time and have
+    no pings.
     """
 
     offset: Times
     append_ms: Times
     tick: NDArray[np.bool_]
+
+    def behind(self, count: int) -> LogPlaces:
+        """The same without the first `count` messages."""
+        return LogPlaces(self.offset[count:], self.append_ms[count:], self.tick[count:])
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,16 +22,6 @@ from udp_stream.windows import LateOrFull, Windows
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """One record of a source partition; `append_ms` is the broker's time; a tick has no pings."""
-
-    offset: int
-    append_ms: int
-    value: bytes
-    tick: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Frontier:
     """Go on at `offset`, with this clock, and tell refusals from `told` on."""
 
@@ -80,27 +70,23 @@ class SourceReader:
         self._told = start.told
         self.next_offset = start.offset
 
-    def take(self, records: Sequence[Record]) -> Taken:
-        """The next records of the partition, in order; those read before are skipped."""
-        new = [record for record in records if record.offset >= self.next_offset]
-        if not new:
+    def take(self, messages: Sequence[bytes], places: LogPlaces) -> Taken:
+        """The next messages of the partition, in order, and where they stand; those read before are skipped."""
+        known = int(np.searchsorted(places.offset, self.next_offset))
+        if known:
+            messages, places = messages[known:], places.behind(known)
+        if not messages:
             return Taken([], [], 0)
-        messages = [record.value for record in new]
-        places = LogPlaces(
-            np.array([record.offset for record in new], dtype=np.int64),
-            np.array([record.append_ms for record in new], dtype=np.int64),
-            np.array([record.tick for record in new], dtype=bool),
-        )
-        pings, refusals = self._rules.decoder.decode([b"" if record.tick else record.value for record in new])
+        pings, refusals = self._rules.decoder.decode(messages)
         start, end = self._rules.grid.place(pings.time_ms)
         cell = cells_of(pings.lat, pings.lon, self._rules.resolution)
         closed, unplaced = self._windows.push(Frame(pings, cell, start, end, places))
         refusals = [refusal for refusal in refusals if not places.tick[refusal.message]]
         refusals += [refusal_of(pings, one) for one in unplaced]
-        self.next_offset = new[-1].offset + 1
+        self.next_offset = int(places.offset[-1]) + 1
         return Taken(closed, self._untold(messages, places, refusals), len(pings) - len(unplaced))
 
-    def _untold(self, messages: list[bytes], places: LogPlaces, refusals: list[Refusal]) -> list[Refused]:
+    def _untold(self, messages: Sequence[bytes], places: LogPlaces, refusals: list[Refusal]) -> list[Refused]:
         """The refusals that nobody was told of before, in order."""
         untold = [refusal for refusal in refusals if places.offset[refusal.message] >= self._told]
         untold.sort(key=lambda refusal: (refusal.message, refusal.position))

@@ -60,6 +60,12 @@ class Broker:
             self.append(one.topic, one.partition or 0, one.value, one.headers)
         self.maybe_die()
 
+    async def send(self, messages):
+        await self.write(messages)
+        done = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
+
     async def commit(self, offsets):
         self.maybe_die()
         self.offsets |= offsets

@@ -1,14 +1,16 @@
 """A reader of a source partition: killed anywhere and started from its frontier, it closes the same slots."""
 
 import random
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
+import numpy as np
 import pytest
 
-from udp_stream.clocks import WindowRules
+from udp_stream.clocks import LogPlaces, WindowRules
 from udp_stream.hats import SlotGrid
 from udp_stream.pings import PingDecoder, PingRules, Reason
-from udp_stream.reading import Frontier, ReadingRules, Record, SourceReader
+from udp_stream.reading import Frontier, ReadingRules, SourceReader
 
 HOUR = 3_600_000
 RULES = ReadingRules(
@@ -29,8 +31,20 @@ def ping(plate, minute):
     )
 
 
+class Record(NamedTuple):
+    offset: int
+    append_ms: int
+    value: bytes
+    tick: bool
+
+
 def record(offset, minute, value, tick=False):
     return Record(offset, START + minute * 60_000, value, tick)
+
+
+def take(reader, records):
+    offset, append_ms, values, tick = zip(*records, strict=True)
+    return reader.take(values, LogPlaces(np.array(offset), np.array(append_ms), np.array(tick)))
 
 
 def a_log(seed, size=300):
@@ -60,14 +74,14 @@ def outcome(taken):
 @pytest.mark.parametrize("seed", range(8))
 def test_killed_anywhere_it_goes_on_from_its_frontier_as_if_nothing_had_been(seed):
     log = a_log(seed)
-    whole = outcome(SourceReader(RULES, Frontier(0)).take(log))
+    whole = outcome(take(SourceReader(RULES, Frontier(0)), log))
     assert whole[0] and {Reason.LATE, Reason.TIME_IN_FUTURE, Reason.NOT_JSON} <= {reason for _, reason, _ in whole[1]}
     dice = random.Random(f"kill {seed}")
     slots, refused = [], []
     frontier, reader, at = Frontier(0), SourceReader(RULES, Frontier(0)), 0
     while at < len(log):
         size = dice.randint(1, 40)
-        taken = outcome(reader.take(log[at : at + size]))
+        taken = outcome(take(reader, log[at : at + size]))
         slots += taken[0]
         refused += taken[1]
         at += size
@@ -81,20 +95,20 @@ def test_killed_anywhere_it_goes_on_from_its_frontier_as_if_nothing_had_been(see
 
 def test_the_frontier_is_the_oldest_ping_in_an_open_slot():
     reader = SourceReader(RULES, Frontier(0))
-    reader.take([record(5, 50, ping("a", 50)), record(6, 61, ping("b", 61))])
+    take(reader, [record(5, 50, ping("a", 50)), record(6, 61, ping("b", 61))])
     assert reader.frontier() == Frontier(5, START + 60 * 60_000, 7)
-    assert [s.start_ms for s in reader.take([record(7, 64, ping("a", 64))]).closed] == [START]
+    assert [s.start_ms for s in take(reader, [record(7, 64, ping("a", 64))]).closed] == [START]
     assert reader.frontier() == Frontier(6, START + 63 * 60_000, 8)
 
 
 def test_a_tick_closes_what_is_open_and_then_nothing_holds_the_frontier():
     reader = SourceReader(RULES, Frontier(0))
     assert reader.through_ms is None and reader.tick_would_close(START)
-    reader.take([record(0, 50, ping("a", 50))])
+    take(reader, [record(0, 50, ping("a", 50))])
     assert reader.through_ms == START
     assert not reader.tick_would_close(START + 62 * 60_000)
     assert reader.tick_would_close(START + 63 * 60_000)
-    taken = reader.take([record(1, 63, b"", tick=True)])
+    taken = take(reader, [record(1, 63, b"", tick=True)])
     assert [s.start_ms for s in taken.closed] == [START] and taken.refused == []
     assert reader.through_ms == START + HOUR
     assert reader.frontier().offset == 2

@@ -1,0 +1,222 @@
+"""`python -m benchmarks.stream`: the worker on a real broker, beside what it stands on, in one run.
+
+A log of one-ping messages is written once and read by each of these in a process of its own, all on the same one core
+(broker and Redis have the others): aiokafka's fetch alone; fetch and msgspec's decoding into typed objects; a plain
+Faust agent that does nothing with its events; the worker with all it does (HATs, windows, parts, charges in Redis with
+fsync always, noise, releases). From the first record to the last, by wall time, and by the process's own time on the
+core, which other processes on the machine do not change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from benchmarks.__main__ import Ping, say
+from streams.feed import Feed, Pace
+from streams.topics import create_topics, topics_of
+from udp_stream.adapters.fleet import IST, Fleet, Imperfections
+from udp_stream.adapters.services import services
+from udp_stream.adapters.settings import Settings, load
+
+BUSES, HOURS = 1000, 4
+FAUST_EVENTS = 100_000
+PEERS = {
+    "fetch": "aiokafka, fetch alone",
+    "decode": "fetch and decode",
+    "plain": "plain Faust agent",
+    "worker": "the worker",
+}
+SECONDS_MAX = 300
+
+CONFIG = """\
+[hat]
+slot = "1h"
+resolution = 7
+[ledger]
+url = "{redis}"
+key_file = "{folder}/plates.key"
+[kafka]
+bootstrap = "{bootstrap}"
+prefix = "{name}."
+group = "{name}"
+partitions = 8
+idle_timeout = "1h"
+"""
+
+
+def fleet() -> Fleet:
+    """With every fault but clocks ahead of their time: to append times of today a log of 2024 has no future."""
+    faults = replace(Imperfections(), far_future=0.0)
+    return Fleet(buses=BUSES, start=datetime(2024, 1, 8, 8, tzinfo=IST), hours=HOURS, imperfections=faults)
+
+
+# What is measured, each in a process of its own: prints {"records": n, "wall": s, "cpu": s}.
+
+
+class Watch:
+    """Wall and process time of the first record and of the last."""
+
+    def __init__(self) -> None:
+        self.read: list[tuple[float, float]] = []
+
+    def note(self) -> None:
+        self.read.append((time.monotonic(), time.process_time()))
+
+    def told(self, records: int) -> dict[str, float]:
+        (wall, cpu), (wall_end, cpu_end) = self.read[0], self.read[-1]
+        return {"records": records, "wall": wall_end - wall, "cpu": cpu_end - cpu}
+
+
+def fetch(settings: Settings, expected: int, decode: bool) -> dict[str, float]:
+    decoded = msgspec.json.Decoder(Ping).decode
+
+    async def read() -> dict[str, float]:
+        topic = topics_of(settings.kafka).pings
+        consumer = AIOKafkaConsumer(bootstrap_servers=settings.kafka.bootstrap, enable_auto_commit=False)
+        await consumer.start()
+        places = [TopicPartition(topic.name, partition) for partition in range(topic.partitions)]
+        consumer.assign(places)
+        await consumer.seek_to_beginning(*places)
+        count, watch = 0, Watch()
+        while count < expected:
+            for records in (await consumer.getmany(timeout_ms=1000, max_records=2000)).values():
+                if not count:
+                    watch.note()
+                if decode:
+                    for record in records:
+                        with suppress(msgspec.MsgspecError):
+                            decoded(record.value)
+                count += len(records)
+        watch.note()
+        await consumer.stop()
+        return watch.told(count)
+
+    return asyncio.run(read())
+
+
+def plain_agent(settings: Settings, folder: str) -> dict[str, float]:
+    import faust
+
+    app = faust.App(
+        f"plain-{uuid4().hex[:8]}",
+        broker=f"kafka://{settings.kafka.bootstrap}",
+        store="memory://",
+        datadir=folder,
+        web_enabled=False,
+        topic_allow_declare=False,
+        topic_disable_leader=True,
+        consumer_auto_offset_reset="earliest",
+        worker_redirect_stdouts=False,
+    )
+    watch, done = Watch(), asyncio.Event()
+
+    @app.agent(app.topic(topics_of(settings.kafka).pings.name, value_type=bytes, value_serializer="raw"))
+    async def nothing(stream: Any) -> None:
+        count = 0
+        async for _ in stream:
+            if not count:
+                watch.note()
+            count += 1
+            if count == FAUST_EVENTS:
+                watch.note()
+                done.set()
+
+    async def run() -> dict[str, float]:
+        serving = asyncio.ensure_future(app.start())
+        await done.wait()
+        await app.stop()
+        serving.cancel()
+        return watch.told(FAUST_EVENTS)
+
+    return asyncio.run(run())
+
+
+def worker(settings: Settings, expected: int) -> dict[str, float]:
+    """The worker as it is; its desk is only asked when it took its first batch, and when all were read."""
+    import streams.worker
+    from udp_stream.adapters.entropy import OsEntropy
+
+    watch = Watch()
+
+    class Timed(streams.worker.PingsDesk):
+        records = 0
+
+        async def take(self, records: Any) -> None:
+            if not self.records:
+                watch.note()
+            self.records += len(records)
+            await super().take(records)
+            if self.records >= expected and len(watch.read) == 1:
+                watch.note()
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    streams.worker.PingsDesk = Timed  # type: ignore[misc]
+    streams.worker.run_worker(streams.worker.Deployment(settings, OsEntropy(), "udp-stream bench"))
+    return watch.told(expected)
+
+
+def child(name: str, config: str, expected: int) -> None:
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    settings = load(Path(config), (), {})
+    with tempfile.TemporaryDirectory() as folder:
+        match name:
+            case "fetch" | "decode":
+                print(json.dumps(fetch(settings, expected, name == "decode")))
+            case "plain":
+                print(json.dumps(plain_agent(settings, folder)))
+            case _:
+                print(json.dumps(worker(settings, expected)))
+
+
+def rates_of(name: str, config: Path, expected: int) -> tuple[float, float]:
+    """Records a second of wall time, and of the process's time."""
+    command = [sys.executable, "-m", "benchmarks.stream", name, str(config), str(expected)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, timeout=SECONDS_MAX, check=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    return float(found["records"] / found["wall"]), float(found["records"] / found["cpu"])
+
+
+def main() -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    print(f"Python {sys.version.split()[0]}, the worker and its peers on core {cores[-1]} of {cores}; wall time")
+    if len(cores) > 1:
+        os.sched_setaffinity(0, set(cores[:-1]))  # inherited by broker and Redis
+    with tempfile.TemporaryDirectory(prefix="udp-stream-bench-") as folder, services() as running:
+        config = Path(folder) / "udp-stream.toml"
+        config.write_text(
+            CONFIG.format(redis=running.redis.url, folder=folder, bootstrap=running.kafka.bootstrap, name="bench")
+        )
+        settings = load(config, (), {})
+        create_topics(settings.kafka)
+        with Feed(running.kafka.bootstrap, topics_of(settings.kafka).pings.name, 1, Pace()) as feed:
+            for messages in fleet().messages():
+                feed.send(messages)
+        os.sched_setaffinity(0, set(cores))
+        rates = {name: rates_of(name, config, feed.sent) for name in PEERS}
+    for name, title in PEERS.items():
+        wall, cpu = rates[name]
+        beside = f"worker: {rates['worker'][0] / wall:.2f} x (wall), {rates['worker'][1] / cpu:.2f} x (process time)"
+        say(title, f"{wall:,.0f}/s, {cpu:,.0f}/s of core", "" if name == "worker" else beside)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        child(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    else:
+        main()
