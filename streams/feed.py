@@ -95,6 +95,7 @@ class Feed:
         self._batch = batch
         self._pace = pace
         self._held: dict[int, list[bytes]] = {}
+        self._held_bytes: dict[int, int] = {}
         self._failed: list[BaseException] = []
         self.sent = 0
         try:
@@ -103,6 +104,7 @@ class Feed:
                 acks="all",
                 enable_idempotence=True,
                 linger_ms=20,
+                batch_size=2**18,
                 bootstrap_timeout_ms=BOOTSTRAP_MS,
             )
             self._partitions = len(self._producer.partitions_for(topic) or ())
@@ -143,16 +145,17 @@ class Feed:
         self._raise_failed()
 
     def _hold(self, message: bytes, partition: int) -> None:
-        held = self._held.setdefault(partition, [])
-        if held and sum(map(len, held)) + len(message) > BATCH_BYTES_MAX:
+        if self._held_bytes.get(partition, 0) + len(message) > BATCH_BYTES_MAX and self._held.get(partition):
             self._send_held(partition)
-            held = self._held.setdefault(partition, [])
+        held = self._held.setdefault(partition, [])
         held.append(message)
+        self._held_bytes[partition] = self._held_bytes.get(partition, 0) + len(message)
         if len(held) >= self._batch:
             self._send_held(partition)
 
     def _send_held(self, partition: int) -> None:
         held = self._held.pop(partition)
+        del self._held_bytes[partition]
         self._produce(b"[" + b",".join(held) + b"]", None, partition)
 
     def _produce(self, value: bytes, key: bytes | None, partition: int) -> None:

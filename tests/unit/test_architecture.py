@@ -15,7 +15,7 @@ LADDER = (
     {"means", "cdfs"},
     {"variance", "worst_case"},
     {"suppression"},
-    {"clocks", "checks", "plan"},
+    {"clocks", "checks", "plan", "plausibility"},
     {"windows", "parts"},
     {"reading", "shards"},
     {"estimate"},

@@ -22,6 +22,7 @@ examples:
   udp-stream topics create && udp-stream worker    the deployment on Kafka
   udp-stream feed pings.ndjson.gz --bootstrap localhost:9092 --speedup 60
   udp-stream ledger show GJ05ZZ0001                what a plate has spent and has left
+  udp-stream doctor                                is the deployment reachable and safe
 
 exit status: 0 done; 1 our fault; 2 usage; 3 configuration invalid; 4 a dependency is unavailable;
 5 refused to protect privacy; 130 interrupted
@@ -80,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     _topics(verbs.add_parser("topics", help="the topics of the deployment", description="The topics on Kafka."))
     _worker(_verb(verbs, "worker", "a worker of the deployment on Kafka", "worker"))
     _feed(_verb(verbs, "feed", "recorded pings into Kafka", "feed"))
+    _doctor(_verb(verbs, "doctor", "is everything reachable and safely configured", "doctor"))
     _services(_verb(verbs, "services", "a real Kafka and Redis on this machine, for trials and tests", "services"))
     return parser
 
@@ -125,6 +127,9 @@ same bytes and charges nothing. The rejected file holds raw pings: guard it as y
 
 def _demo(parser: _Parser) -> None:
     parser.add_argument("--headless", action="store_true", help="run as fast as it can, print a summary and exit")
+    parser.add_argument(
+        "--kafka", action="store_true", help="through a real Kafka and Redis and two workers, started for this run"
+    )
     parser.add_argument("--slots", type=_at_least_one, default=3, metavar="N", help="how many slots (default: 3)")
     parser.add_argument(
         "--buses", type=_at_least_one, default=400, metavar="N", help="size of the fleet (default: 400)"
@@ -187,6 +192,17 @@ def _feed(parser: _Parser) -> None:
     pace.add_argument("--rate", type=_positive, metavar="N", help="messages a second (default: as fast as it can)")
     pace.add_argument("--speedup", type=_positive, metavar="N", help="times the pings' own pace")
     parser.add_argument("--batch", type=_at_least_one, default=1, metavar="N", help="pings in an array (default: 1)")
+
+
+def _doctor(parser: _Parser) -> None:
+    parser.add_argument("files", nargs="*", metavar="FILE", help="recorded pings to judge speed.unit by, and not Kafka")
+    parser.add_argument("--ledger", metavar="FILE", help="ledger file or URL (default: ledger.url)")
+    _bootstrap(parser)
+    parser.epilog = """\
+Checks the configuration; the ledger, its key, and whether a Redis would forget; the topics' settings; and whether the
+latest pings move as fast as they report, which tells kmh, mps and mph apart. Changes nothing. One line for each check;
+the exit status is that of the first failure.
+"""
 
 
 def _bootstrap(parser: _Parser) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 from udp_stream.adapters.plate_keys import PlateKeys, load_or_create_key
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.sqlite_ledger import open_sqlite_ledger
-from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError
+from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UsageError
 from udp_stream.ports import Ledger
 
 SQLITE = "sqlite:"
@@ -27,27 +28,61 @@ def ledger_and_keys(
     if it would forget, has forgotten, or belongs to another key.
     """
     url = url or settings.ledger.url
-    key_file = settings.ledger.key_file or (f"{_path(url)}.key" if _is_file(url) else "udp-stream.ledger.key")
+    key_file, id_file = _key_files(settings, url)
     if must_exist and _is_file(url) and not _path(url).exists():
         raise UsageError(f"{_path(url)}: no ledger there")
-    with _opened(url, f"{key_file}.ledger-id", allow_volatile) as ledger:
+    with _opened(url, id_file, allow_volatile) as ledger:
         keys = PlateKeys(load_or_create_key(key_file))
         ledger.bind(keys.fingerprint())
         yield ledger, keys
 
 
+def inspect_ledger(settings: Settings, url: str | None = None) -> str:
+    """What a worker would find, in a sentence; nothing is made. Raises as `ledger_and_keys`, and if the key is gone."""
+    url = url or settings.ledger.url
+    key_file, id_file = _key_files(settings, url)
+    if _is_file(url) and not _path(url).exists():
+        return f"{_path(url)} will be made at first use"
+    if not _is_file(url) and not Path(id_file).exists():
+        _redis(url).inspect_redis(url)
+        return f"a durable Redis at {_place(url)}; a ledger will be made at first use"
+    if not Path(key_file).exists():
+        raise PrivacyRefused(f"{key_file}: the key of the ledger's plates is not there: restore it")
+    with ledger_and_keys(settings, url):
+        return f"opens at {_place(url)}, bound to the key in {key_file}"
+
+
+def _key_files(settings: Settings, url: str) -> tuple[str, str]:
+    """Where the key of the plates is, and beside it the id by which a wiped ledger is noticed."""
+    key_file = settings.ledger.key_file or (f"{_path(url)}.key" if _is_file(url) else "udp-stream.ledger.key")
+    return key_file, f"{key_file}.ledger-id"
+
+
+def _place(url: str) -> str:
+    """The URL without what may be secret in it."""
+    return str(_path(url)) if _is_file(url) else url.rpartition("@")[2].rpartition("//")[2]
+
+
 def _opened(url: str, id_file: str, allow_volatile: bool) -> AbstractContextManager[Ledger]:
     if _is_file(url):
         return open_sqlite_ledger(_path(url))
+    opened: AbstractContextManager[Ledger] = _redis(url).open_redis_ledger(
+        url, id_file=id_file, allow_volatile=allow_volatile
+    )
+    return opened
+
+
+def _redis(url: str) -> Any:
+    """The module of Redis ledgers, imported only where one is asked for; ConfigError for a URL of something else."""
     if not url.startswith(REDIS):
         raise ConfigError(
             f"ledger.url: expected sqlite:FILE or redis://HOST:PORT/DB, got {url.partition('://')[0]}://..."
         )
     try:
-        from udp_stream.adapters.redis_ledger import open_redis_ledger
+        from udp_stream.adapters import redis_ledger
     except ImportError as error:
         raise DependencyUnavailable("no Redis client: pip install 'udp-stream[redis]'") from error
-    return open_redis_ledger(url, id_file=id_file, allow_volatile=allow_volatile)
+    return redis_ledger
 
 
 def _is_file(url: str) -> bool:

@@ -61,14 +61,9 @@ def refusal(findings: list[str]) -> PrivacyRefused:
     return PrivacyRefused("\n    ".join(["the ledger would not be durable:", *findings, advice]))
 
 
-def opening(
-    route: Route, scripts: Mapping[str, Script], prefix: str, expected: str | None, allow_volatile: bool
-) -> Steps[str]:
-    """Check every server that writes, then find the ledger or make it; returns its id.
-
-    Raises PrivacyRefused if a setting would lose what was answered (with `allow_volatile`, that is a warning), and as
-    `find_or_make`.
-    """
+def require_durable(route: Route, allow_volatile: bool = False) -> Steps[None]:
+    """Check every server that writes. Raises PrivacyRefused if a setting would lose what was answered; with
+    `allow_volatile`, that is a warning."""
     findings: list[str] = []
     for url in (yield from primaries(route)):
         findings += yield from volatile_settings(Route(url, None, holder=url))
@@ -76,6 +71,13 @@ def opening(
         raise refusal(findings)
     for finding in findings:
         _log.warning("%s; %s", finding, WHAT_IS_LOST)
+
+
+def opening(
+    route: Route, scripts: Mapping[str, Script], prefix: str, expected: str | None, allow_volatile: bool
+) -> Steps[str]:
+    """Check the servers, then find the ledger or make it; returns its id. Raises as both."""
+    yield from require_durable(route, allow_volatile)
     return (yield from find_or_make(route, scripts, prefix, expected))
 
 

@@ -46,14 +46,14 @@ from types import TracebackType
 from typing import Self
 
 from udp_stream.adapters.redis_calls import Calls, Fence, Fenced, Page, require_prefix
-from udp_stream.adapters.redis_durability import known_ledger, opening, remember_ledger
+from udp_stream.adapters.redis_durability import known_ledger, opening, remember_ledger, require_durable
 from udp_stream.adapters.redis_steps import load_scripts, route_to
 from udp_stream.adapters.redis_wire import Wire
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger_rules import misfits
 from udp_stream.ports import Admission, Balance, Entry, Verdict
 
-__all__ = ["DEFAULT_PREFIX", "Fence", "Fenced", "RedisLedger", "open_redis_ledger"]
+__all__ = ["DEFAULT_PREFIX", "Fence", "Fenced", "RedisLedger", "inspect_redis", "open_redis_ledger"]
 
 DEFAULT_PREFIX = "{udp}"
 
@@ -85,6 +85,15 @@ def open_redis_ledger(
         wire.close()
         raise
     return RedisLedger(wire, Calls(route, scripts, prefix, ledger_id))
+
+
+def inspect_redis(url: str) -> None:
+    """Ask every server that writes whether it would forget; nothing is made. Raises as `open_redis_ledger`."""
+    wire = Wire()
+    try:
+        wire.drive(require_durable(route_to(url, DEFAULT_PREFIX)))
+    finally:
+        wire.close()
 
 
 class RedisLedger:

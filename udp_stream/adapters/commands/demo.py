@@ -9,21 +9,21 @@ from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from udp_stream.adapters.embedded import Embedded, Payloads
+from udp_stream.adapters.embedded import Embedded, Payloads, Summary
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.fleet import IST, Fleet
 from udp_stream.adapters.open_ledger import ledger_and_keys
 from udp_stream.adapters.report import SOFTWARE, console, print_summary
 from udp_stream.adapters.settings import Settings
-from udp_stream.errors import UsageError
+from udp_stream.errors import DependencyUnavailable, UsageError
 from udp_stream.release import Release, decode
 
 MORNING = datetime(2024, 1, 8, 6, tzinfo=IST)
 
 
 def demo(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Run the fleet's day through the embedded runtime and show what its busiest cells came out like."""
-    if not arguments.headless:
+    """Run the fleet's day, in this process or through Kafka, and show what its busiest cells came out like."""
+    if not arguments.headless and not arguments.kafka:
         raise UsageError("the live map is not in this version; run: udp-stream demo --headless")
     fleet = Fleet(
         seed=arguments.seed,
@@ -31,7 +31,25 @@ def demo(arguments: argparse.Namespace, settings: Settings) -> None:
         start=MORNING,
         hours=arguments.slots * settings.policy.slot_seconds / 3600,
     )
-    shown: list[bytes] = []
+    payloads, summary = _on_kafka(arguments, fleet) if arguments.kafka else _embedded(arguments, settings, fleet)
+    if arguments.out:
+        Path(arguments.out).write_bytes(b"".join(payload + b"\n" for payload in payloads))
+    print(picture(payloads))
+    print_summary(summary, settings)
+
+
+def _on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[bytes], Summary]:
+    try:
+        from udp_stream.adapters.commands.demo_kafka import run_on_kafka
+    except ImportError as error:
+        raise DependencyUnavailable("no Kafka client: pip install 'udp-stream[services]'") from error
+    if arguments.ledger:
+        raise UsageError("demo --kafka keeps its ledger in a Redis of its own: leave --ledger out")
+    return run_on_kafka(arguments, fleet)
+
+
+def _embedded(arguments: argparse.Namespace, settings: Settings, fleet: Fleet) -> tuple[list[bytes], Summary]:
+    payloads: list[bytes] = []
     with ExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory(prefix="udp-stream-demo-"))
         ledger, keys = stack.enter_context(
@@ -39,17 +57,12 @@ def demo(arguments: argparse.Namespace, settings: Settings) -> None:
                 settings, arguments.ledger or f"{folder}/demo.ledger", allow_volatile=arguments.allow_volatile_ledger
             )
         )
-        out = stack.enter_context(Path(arguments.out).open("wb")) if arguments.out else None
 
-        def publish(payloads: Payloads) -> None:
-            shown.extend(payload for _, _, payload in payloads)
-            if out is not None:
-                out.write(b"".join(payload + b"\n" for _, _, payload in payloads))
+        def publish(released: Payloads) -> None:
+            payloads.extend(payload for _, _, payload in released)
 
         runtime = Embedded(settings, ledger, OsEntropy(), keys.key_of, SOFTWARE, publish)
-        summary = runtime.run(_told(fleet.messages(), runtime, arguments))
-    print(picture(shown))
-    print_summary(summary, settings)
+        return payloads, runtime.run(_told(fleet.messages(), runtime, arguments))
 
 
 def _told(frames: Iterator[list[bytes]], runtime: Embedded, arguments: argparse.Namespace) -> Iterator[list[bytes]]:

@@ -1,0 +1,44 @@
+"""Looking into topics from outside, as a subscriber would: nothing is committed, no group is joined."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from streams.topics import Topic
+from udp_stream.errors import DependencyUnavailable
+
+SECONDS_MAX = 30.0
+"""A broker that stops answering ends the look."""
+
+
+def read_topic(bootstrap: str, topic: Topic, latest: int | None = None) -> list[Any]:
+    """What the topic has now, in order within each partition; of each partition only the `latest` records if given.
+
+    Only what is committed. Raises DependencyUnavailable if the broker does not answer, or stops answering.
+    """
+    try:
+        return asyncio.run(asyncio.wait_for(_read(bootstrap, topic, latest), SECONDS_MAX))
+    except (KafkaError, TimeoutError) as error:
+        raise DependencyUnavailable(f"Kafka at {bootstrap}: {error or 'no answer'}") from error
+
+
+async def _read(bootstrap: str, topic: Topic, latest: int | None) -> list[Any]:
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False, isolation_level="read_committed")
+    try:
+        await consumer.start()
+        places = [TopicPartition(topic.name, partition) for partition in range(topic.partitions)]
+        consumer.assign(places)
+        first, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
+        for place in places:
+            consumer.seek(place, first[place] if latest is None else max(first[place], ends[place] - latest))
+        records = []
+        while any([await consumer.position(place) < ends[place] for place in places]):
+            for some in (await consumer.getmany(timeout_ms=200)).values():
+                records += some
+        return records
+    finally:
+        await consumer.stop()

@@ -1,0 +1,21 @@
+"""`demo --kafka`: the whole deployment in one command, and nothing left of it."""
+
+import json
+import subprocess
+import sys
+
+
+def test_the_demo_on_kafka_shows_what_subscribers_get(tmp_path):
+    command = [sys.executable, "-m", "udp_stream.adapters.cli", "demo", "--kafka", "--slots", "2", "--buses", "60"]
+    out = tmp_path / "releases.ndjson"
+    done = subprocess.run(
+        [*command, "--set", "hat.slot=1h", "--set", "release.mean_epsilon=2.0", "--out", out],
+        capture_output=True, text=True, timeout=200, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    records = [json.loads(line) for line in out.read_bytes().splitlines()]
+    assert len({record["hat"]["slot_start"] for record in records}) >= 2
+    assert len({record["release_id"] for record in records}) == len(records) > 10
+    assert any(record["status"] == "released" for record in records)
+    assert "km/h" in done.stdout and "refused: time_in_future" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["releases.ndjson"]

@@ -1,0 +1,100 @@
+"""`doctor` on a deployment that is well, and on each way in which it is not; it leaves nothing behind."""
+
+import subprocess
+import sys
+from uuid import uuid4
+
+import pytest
+
+from streams.feed import Feed, Pace
+from streams.topics import admin, create_topics, topics_of
+from tests.runtime.harness import fleet_log
+from udp_stream.adapters.open_ledger import ledger_and_keys
+from udp_stream.adapters.settings import load
+
+
+@pytest.fixture
+def deployment(tmp_path, kafka_bootstrap, redis_url):
+    """Topics with pings, and a configuration file."""
+    config, name = tmp_path / "udp-stream.toml", f"d{uuid4().hex[:8]}"
+    config.write_text(
+        f'[kafka]\nbootstrap = "{kafka_bootstrap}"\nprefix = "{name}."\npartitions = 2\n'
+        f'[ledger]\nurl = "{redis_url}"\nkey_file = "{tmp_path}/plates.key"\n'
+    )
+    settings = load(config, (), {})
+    create_topics(settings.kafka)
+    with Feed(kafka_bootstrap, topics_of(settings.kafka).pings.name, 1, Pace()) as feed:
+        feed.send(fleet_log(clean=True)[:6000])
+    return config
+
+
+def doctor(config, *flags):
+    command = [sys.executable, "-m", "udp_stream.adapters.cli", "doctor", "--config", config, *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=config.parent)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_all_is_well_before_the_ledger_is_made_and_after(deployment):
+    status, said = doctor(deployment)
+    assert status == 0 and "FAIL" not in said, said
+    assert "will be made at first use" in said and "kmh: pings move at" in said
+    assert sorted(path.name for path in deployment.parent.iterdir()) == ["udp-stream.toml"]
+    url = f"sqlite:{deployment.parent}/city.ledger"
+    with ledger_and_keys(load(deployment, (), {}), url):
+        pass
+    status, said = doctor(deployment, "--ledger", url)
+    assert status == 0 and "bound to the key" in said, said
+    (deployment.parent / "plates.key").unlink()
+    status, said = doctor(deployment, "--ledger", url)
+    assert status == 5 and "restore it" in said, said
+    assert not (deployment.parent / "plates.key").exists()
+
+
+@pytest.mark.parametrize(
+    ("flag", "status", "sentence"),
+    [
+        ("kafka.prefix=elsewhere.", 3, "topic elsewhere.bus.pings.v1 is missing"),
+        ("kafka.bootstrap=127.0.0.1:1", 4, "Kafka at 127.0.0.1:1"),
+        ("kafka.partitions=3", 3, "2 partitions, wanted 3"),
+        ("ledger.url=redis://127.0.0.1:1/0", 4, "127.0.0.1:1"),
+        ("ledger.url=mysql://here", 3, "expected sqlite:FILE or redis://"),
+        ("speed.unit=mps", 3, "expected speed.unit = 'kmh', got 'mps'"),
+    ],
+)
+def test_what_is_wrong_is_said_and_the_other_checks_still_run(deployment, flag, status, sentence):
+    got, said = doctor(deployment, "--set", flag)
+    assert got == status and sentence in said, said
+    assert said.count("\nFAIL") + said.count("\nok ") >= 3
+
+
+def test_a_redis_that_would_forget_is_refused(deployment, redis_server):
+    settings = redis_server.url
+    from udp_stream.adapters.services_redis import command
+
+    command(redis_server.port, "CONFIG", "SET", "appendfsync", "everysec")
+    got, said = doctor(deployment, "--ledger", settings)
+    assert got == 5 and "appendfsync everysec where always is needed" in said, said
+
+
+def test_a_topic_with_the_producers_times_is_refused(deployment):
+    settings = load(deployment, (), {})
+    with admin(settings.kafka.bootstrap) as client:
+        from kafka.admin import ConfigResource, ConfigResourceType
+
+        name = topics_of(settings.kafka).pings.name
+        client.alter_configs(
+            [ConfigResource(ConfigResourceType.TOPIC, name, configs={"message.timestamp.type": "CreateTime"})]
+        )
+    got, said = doctor(deployment)
+    assert got == 3 and "message.timestamp.type is CreateTime" in said, said
+
+
+def test_recorded_pings_are_judged_without_any_service(deployment):
+    file = deployment.parent / "pings.ndjson"
+    file.write_bytes(b"\n".join(fleet_log(clean=True)))
+    nowhere = ("--set", "kafka.bootstrap=127.0.0.1:1", "--ledger", f"{deployment.parent}/none.ledger")
+    got, said = doctor(deployment, file, *nowhere)
+    assert got == 0 and "kmh: pings move at" in said, said
+    got, said = doctor(deployment, file, *nowhere, "--set", "speed.unit=mph")
+    assert got == 3 and "got 'mph'" in said, said

@@ -1,0 +1,126 @@
+"""`demo --kafka`: the whole deployment on this machine for one run: a real broker, a real Redis, and workers."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from itertools import groupby
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from streams.feed import Feed, Pace
+from streams.headers import ERROR
+from streams.lookout import read_topic
+from streams.topics import Topics, create_topics, topics_of
+from udp_stream.adapters.embedded import Summary
+from udp_stream.adapters.fleet import Fleet
+from udp_stream.adapters.report import console
+from udp_stream.adapters.services import Services, services
+from udp_stream.adapters.services_process import Program, Running, launch
+from udp_stream.adapters.settings import Settings, load
+from udp_stream.errors import DependencyUnavailable
+from udp_stream.release import Release, decode
+
+WORKERS = 2
+SERVING = b"udp-stream: worker of group"
+SETTLED_S = 3.0
+"""Once the fleet's last slot is out and nothing came for so long, that was all."""
+
+PATIENCE_S = 300.0
+
+
+def run_on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[bytes], Summary]:
+    """Start everything, send the fleet's pings, give back every release once the last slot is out, stop everything."""
+    with ExitStack() as stack:
+        status = stack.enter_context(console().status("starting Kafka and Redis"))
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="udp-stream-demo-")))
+        flags = [*arguments.set, *_flags(stack.enter_context(services()), folder)]
+        settings = load(arguments.config, flags)
+        bootstrap, topics = settings.kafka.bootstrap, topics_of(settings.kafka)
+        create_topics(settings.kafka)
+        with Feed(bootstrap, topics.pings.name, 100, Pace()) as feed:
+            for messages in fleet.messages():
+                feed.send(messages)
+                status.update(f"Kafka at {bootstrap} has {feed.sent:,} pings of {fleet.buses} buses")
+        workers = [_worker(stack, folder / f"worker-{number}", arguments, flags) for number in range(WORKERS)]
+
+        def told(slots: int, hats: int) -> None:
+            status.update(f"{WORKERS} workers on {feed.sent:,} pings: {hats} HATs of {slots} slots released")
+
+        payloads = _until_settled(settings, topics, _last_slot(fleet, settings), workers, told)
+        return payloads, _summary(feed.sent, payloads, read_topic(bootstrap, topics.rejected))
+
+
+def _flags(running: Services, folder: Path) -> list[str]:
+    """What the deployment of one run has otherwise than the configuration."""
+    return [
+        f'kafka.bootstrap="{running.kafka.bootstrap}"',
+        'kafka.idle_timeout="2s"',
+        f'ledger.url="{running.redis.url}"',
+        f'ledger.key_file="{folder}/plates.key"',
+    ]
+
+
+def _worker(stack: ExitStack, folder: Path, arguments: argparse.Namespace, flags: list[str]) -> Running:
+    folder.mkdir()
+    config = () if arguments.config is None else ("--config", str(arguments.config.absolute()))
+    overrides = [part for flag in flags for part in ("--set", flag)]
+    command = (sys.executable, "-m", "udp_stream.adapters.cli", "worker", *config, *overrides)
+    program = Program("udp-stream worker", command, folder, lambda _pid: SERVING in program.log.read_bytes())
+    running = Running(program, launch(program))
+    stack.callback(running.stop)
+    return running
+
+
+def _last_slot(fleet: Fleet, settings: Settings) -> str:
+    """When the slot starts in which the fleet's run ends."""
+    grid, end_ms = settings.calendar.slots, fleet.start.timestamp() * 1000 + fleet.hours * 3_600_000
+    starts, _ = grid.place(np.array([round(end_ms) - 1]))
+    return grid.iso(int(starts[0]))
+
+
+def _until_settled(
+    settings: Settings, topics: Topics, last: str, workers: list[Running], told: Callable[[int, int], None]
+) -> list[bytes]:
+    """Every release, each once, in order of slots and cells."""
+    records: list[Release] = []
+    payloads: dict[str, bytes] = {}
+    deadline, changed_s = time.monotonic() + PATIENCE_S, time.monotonic()
+    while not (last in {one.hat.slot_start for one in records} and time.monotonic() - changed_s > SETTLED_S):
+        if time.monotonic() > deadline:
+            raise DependencyUnavailable(f"the workers have not finished within {PATIENCE_S:g} s")
+        for worker in workers:
+            worker.fail_if_ended()
+        found = {_id(one): one.value for one in read_topic(settings.kafka.bootstrap, topics.release)}
+        if len(found) > len(payloads):
+            payloads, changed_s = found, time.monotonic()
+            records = [decode(payload) for payload in payloads.values()]
+            told(len({one.hat.slot_start for one in records}), len(records))
+        time.sleep(0.5)
+    ordered = sorted(zip(records, payloads.values(), strict=True), key=lambda one: _place(one[0]))
+    return [payload for _, payload in ordered]
+
+
+def _id(record: Any) -> str:
+    return str(dict(record.headers)["ce_id"].decode())
+
+
+def _place(record: Release) -> tuple[str, str]:
+    return record.hat.slot_start, record.hat.cell
+
+
+def _summary(sent: int, payloads: list[bytes], rejected: list[Any]) -> Summary:
+    """The same numbers as of the embedded runtime, from what a subscriber can read."""
+    refused = Counter(dict(record.headers)[f"{ERROR}.reason"].decode() for record in rejected)
+    summary = Summary(messages=sent, pings=sent - refused.total(), refused=refused)
+    for _, slot in groupby(payloads, key=lambda payload: decode(payload).hat.slot_start):
+        summary.take([("", "", payload) for payload in slot])
+    summary.repeats = summary.pings - sum(decode(payload).counts.samples for payload in payloads)
+    return summary
