@@ -1,0 +1,180 @@
+"""`python -m benchmarks.closing`: from a slot's close to its last release, and what the ledger does by itself.
+
+Slots of 3,000 HATs with 50 plates each (6,000 plates, 25 HATs a plate) through a real broker, one worker on one core,
+and a Redis with fsync always. The time begins when the broker has taken the pings that close the slot, and ends when a
+subscriber has its last release.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+
+from benchmarks.__main__ import say
+from streams.topics import create_topics, topics_of
+from udp_stream.adapters.fleet import IST
+from udp_stream.adapters.redis_ledger import open_redis_ledger
+from udp_stream.adapters.services import services
+from udp_stream.adapters.settings import Settings, load
+from udp_stream.hats import cells_of
+from udp_stream.ports import Admission
+
+HATS, PLATES, FLEET = 3000, 50, 6000
+SLOTS = 20
+START = datetime(2024, 1, 8, 0, tzinfo=IST)
+SECONDS_MAX = 60.0
+
+CONFIG = """\
+[hat]
+slot = "1h"
+resolution = 7
+[budget]
+epsilon = 100.0
+[release]
+mean_epsilon = {epsilon}
+[ledger]
+url = "{redis}"
+key_file = "{folder}/plates.key"
+[kafka]
+bootstrap = "{bootstrap}"
+prefix = "{name}."
+group = "{name}"
+partitions = 8
+idle_timeout = "1h"
+"""
+
+
+def places() -> list[tuple[float, float]]:
+    """A position (lon, lat) in each of 3,000 cells."""
+    lat, lon = (axis.ravel() for axis in np.meshgrid(np.arange(15, 18, 0.02), np.arange(70, 73, 0.02)))
+    _, first = np.unique(cells_of(lat, lon, 7), return_index=True)
+    return [(round(float(lon[i]), 6), round(float(lat[i]), 6)) for i in first[:HATS]]
+
+
+def ping(plate: str, moment: datetime, place: tuple[float, float], speed: float) -> bytes:
+    return msgspec.json.encode(
+        {
+            "license_plate": plate,
+            "observationDateTime": moment.isoformat(),
+            "speed": speed,
+            "location": {"type": "Point", "coordinates": place},
+        }
+    )
+
+
+def slot_pings(slot: int, where: list[tuple[float, float]]) -> Iterator[bytes]:
+    """Every plate of every HAT once, in order of time."""
+    rng = np.random.default_rng(slot)
+    speeds = rng.integers(5, 60, HATS * PLATES).tolist()
+    for number in range(HATS * PLATES):
+        moment = START + timedelta(hours=slot, seconds=number * 3500 // (HATS * PLATES))
+        yield ping(f"P{number % FLEET:05d}", moment, where[number // PLATES], speeds[number])
+
+
+async def closings(settings: Settings) -> list[float]:
+    """Seconds from close to last release, slot by slot."""
+    topics, bootstrap, where = topics_of(settings.kafka), settings.kafka.bootstrap, places()
+    seconds = []
+    async with (
+        AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all", max_batch_size=2**18) as producer,
+        AIOKafkaConsumer(topics.release.name, bootstrap_servers=bootstrap, isolation_level="read_committed") as reader,
+    ):
+        for slot in range(SLOTS):
+            messages = batched(slot_pings(slot, where), 100)
+            sent = [await producer.send(topics.pings.name, b"[" + b",".join(some) + b"]") for some in messages]
+            await asyncio.gather(*sent)
+            await asyncio.sleep(4)  # the worker reads and holds them
+            later = START + timedelta(hours=slot + 1, minutes=4)
+            for partition in range(topics.pings.partitions):
+                last = ping(f"closer {partition}", later, where[0], 20)
+                await producer.send_and_wait(topics.pings.name, last, partition=partition)
+            closed = time.monotonic()
+            await asyncio.wait_for(_read(reader, HATS), SECONDS_MAX)
+            seconds.append(time.monotonic() - closed)
+    return seconds
+
+
+def batched(messages: Iterator[bytes], size: int) -> Iterator[list[bytes]]:
+    while some := list(islice(messages, size)):
+        yield some
+
+
+async def _read(reader: AIOKafkaConsumer, records: int) -> None:
+    while records > 0:
+        for some in (await reader.getmany(timeout_ms=1000)).values():
+            records -= len(some)
+
+
+def bench_ledger(url: str) -> None:
+    """A slot's charges in one call: 3,000 HATs of 50 plates."""
+    plates = [b"%016d" % number for number in range(FLEET)]
+    members = np.arange(HATS * PLATES).reshape(HATS, PLATES) % FLEET
+    calls = iter(range(100))
+
+    def admit() -> None:
+        call = next(calls)
+        charges = np.full(PLATES, 1000)
+        ledger.admit(
+            "period",
+            10**12,
+            plates,
+            [Admission(f"{call}/{hat}", members[hat], charges, 2, b"{}") for hat in range(HATS)],
+        )
+
+    with open_redis_ledger(url, prefix="{bench}") as ledger:
+        wall = []
+        for _ in range(5):
+            began = time.monotonic()
+            admit()
+            wall.append(time.monotonic() - began)
+    say("Redis ledger, fsync always", f"{HATS * PLATES / min(wall):,.0f} plate charges/s", "best of 5 slots, wall time")
+
+
+def main() -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, set(cores[:-1]) or set(cores))  # inherited by broker and Redis
+    with tempfile.TemporaryDirectory(prefix="udp-stream-bench-") as folder, services() as running:
+        bench_ledger(running.redis.url)
+        config = Path(folder) / "udp-stream.toml"
+        for name, epsilon in (("fixed", "0.1"), ("auto", '"auto"')):
+            config.write_text(
+                CONFIG.format(
+                    redis=running.redis.url,
+                    folder=folder,
+                    bootstrap=running.kafka.bootstrap,
+                    name=name,
+                    epsilon=epsilon,
+                )
+            )
+            settings = load(config, (), {})
+            create_topics(settings.kafka)
+            command = [sys.executable, "-m", "udp_stream.adapters.cli", "worker", "--config", str(config)]
+            worker = subprocess.Popen(command, cwd=folder, preexec_fn=lambda: os.sched_setaffinity(0, {cores[-1]}))
+            try:
+                seconds = sorted(asyncio.run(closings(settings)))
+            finally:
+                worker.send_signal(signal.SIGTERM)
+                worker.wait(15)
+            p50, p99 = np.percentile(seconds, [50, 99])
+            say(
+                f"close to last release, {epsilon}",
+                f"p50 {p50:.2f} s, p99 {p99:.2f} s",
+                f"{SLOTS} slots of {HATS} HATs",
+            )
+
+
+if __name__ == "__main__":
+    main()
