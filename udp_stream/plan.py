@@ -62,7 +62,7 @@ class Terms(msgspec.Struct, frozen=True):
     def rows_kept(self, rows: int) -> NDArray[np.bool_]:
         """Which of so many rows contribute; none if that was said of another number of rows.
 
-        >>> Terms(kept=b"\xa0").rows_kept(3).tolist(), Terms().rows_kept(2).tolist()
+        >>> Terms(kept=bytes([0b101_00000])).rows_kept(3).tolist(), Terms().rows_kept(2).tolist()
         ([True, False, True], [True, True])
         """
         if not self.kept:
