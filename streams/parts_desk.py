@@ -111,6 +111,7 @@ class PartsDesk:
         self._thread = thread
         self._accept_loss = accept_loss
         self._places: dict[int, _Place] = {}
+        self._made: SlotPlan | None = None
         self.summary = Summary()
 
     def clear(self) -> None:
@@ -193,6 +194,7 @@ class PartsDesk:
             plan = await drive(plan_slot(counts, self._office), place.ledger, self._publish, self._thread)
             await self._hand_out(counts, plan)
             planner.done(start)
+            self._made = plan
         return bool(due)
 
     async def _hand_out(self, counts: SlotCounts, plan: SlotPlan) -> None:
@@ -209,6 +211,8 @@ class PartsDesk:
             plan = place.shard.plan(start)
             if plan is None or not self._ours(place):
                 break
+            if self._made is not None:  # our own planner has worked out most of it
+                plan = plan.reusing(self._made)
             flow = release_planned(counts, values, plan, self._office)
             payloads = await drive(flow, place.ledger, self._publish, self._thread)
             place.shard.released(start)

@@ -53,6 +53,17 @@ class SlotPlan:
         """What each row of a HAT was charged."""
         return self.charged[self.hat_rows[hat] : self.hat_rows[hat + 1]]
 
+    def reusing(self, made: SlotPlan) -> SlotPlan:
+        """The same plan, with what is at hand of a plan that says the same of a HAT."""
+        if made.priced is None:
+            return self
+        found = map(made.find, self.cells.tolist(), self.digests)
+        priced = tuple(
+            made.priced[at] if at is not None and made.terms[at] == terms else None
+            for at, terms in zip(found, self.terms, strict=True)
+        )
+        return replace(self, priced=priced)
+
     def only(self, hats: NDArray[np.bool_]) -> SlotPlan:
         """The plan of some of its HATs."""
         sizes, chosen = np.diff(self.hat_rows), np.flatnonzero(hats).tolist()

@@ -123,6 +123,16 @@ def test_every_shard_gets_its_part_of_the_plan_and_together_they_are_all_of_it(s
     assert plan.find(5, plan.digests[0]) is None and same(plan.only(np.array([True] * 3)), plan)
 
 
+def test_what_was_worked_out_is_reused_for_hats_of_which_the_plans_say_the_same():
+    """The slot's own plan, not another's: a digest has no slot in it, but terms and rows decide all that is reused."""
+    made = a_plan()
+    (sent,) = (merge_plan([piece]) for piece in cut_plan(made.only(np.array([True, False, True])), 0))
+    assert sent.priced is None and sent.reusing(made).priced == (made.priced[0], made.priced[2])
+    assert sent.reusing(a_plan(2)).priced == (None, None)
+    assert sent.reusing(a_plan(1, ("release.mean_epsilon=0.6",))).priced == (None, None)
+    assert sent.reusing(sent) is sent
+
+
 def waiting_shard():
     shard, offset = Shard(1), count()
     for message in parts_of(some_slot(1)):
