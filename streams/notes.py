@@ -22,7 +22,7 @@ class PartsNote(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def at(cls, offset: int) -> PartsNote:
-        """Of a log of which nothing was read yet."""
+        """From there on, knowing nothing of what was before."""
         return cls(GatheringFrontier(offset), GatheringFrontier(offset))
 
     @property
@@ -36,6 +36,8 @@ def encode_note(note: PartsNote) -> str:
     return base64.b64encode(zlib.compress(msgspec.msgpack.encode(note), 9)).decode()
 
 
-def decode_note(metadata: str) -> PartsNote:
-    """Undo `encode_note`."""
+def decode_note(metadata: str, offset: int) -> PartsNote:
+    """Undo `encode_note`; whoever sets offsets by hand notes nothing with them."""
+    if not metadata:
+        return PartsNote.at(offset)
     return msgspec.msgpack.decode(zlib.decompress(base64.b64decode(metadata)), type=PartsNote)

@@ -126,7 +126,7 @@ class PartsDesk:
     def _place(self, tp: TP, committed: Committed, first: int, ledger: Ledger) -> _Place:
         note = PartsNote.at(first)
         if committed.offset >= 0:
-            note = decode_note(committed.metadata)
+            note = decode_note(committed.metadata, committed.offset)
             if first > committed.offset and not self._accept_loss:
                 raise DependencyUnavailable(
                     f"{tp.topic}[{tp.partition}] begins at offset {first}, but is still needed from {committed.offset} "

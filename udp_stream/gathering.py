@@ -12,7 +12,6 @@ when slots are done: whoever goes on from there sees the same again, in the same
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -180,10 +179,6 @@ class Gathering(Generic[P]):
         here = GatheringFrontier(self._next, self._through)
         first = min((held.frontier for held in self._held.values()), key=_offset, default=here)
         return GatheringFrontier(first.offset, first.through_ms, self._done_ms)
-
-    def closed_ms(self) -> Sequence[int]:
-        """What each sender has closed."""
-        return self._through
 
 
 def _offset(frontier: GatheringFrontier) -> int:

@@ -216,7 +216,8 @@ def test_a_note_fits_whatever_256_sources_and_256_shards_have_closed():
     dice = random.Random(1)
     through = [tuple(START + dice.randrange(10**6) * MINUTE for _ in range(256)) for _ in range(2)]
     note = PartsNote(*(GatheringFrontier(2**50 + i, some, START) for i, some in enumerate(through)))
-    assert decode_note(encode_note(note)) == note and len(encode_note(note)) < 4000
+    assert decode_note(encode_note(note), 5) == note and len(encode_note(note)) < 4000
+    assert decode_note("", 5) == PartsNote.at(5) and PartsNote.at(5).offset == 5
     assert note.offset == 2**50 and PartsNote(note.planner).offset == 2**50 + 1
 
 
