@@ -125,7 +125,9 @@ def merge(parts: Sequence[Part]) -> SlotPings:
 def _renumbered(counts: WhoWhere, number: dict[bytes, int]) -> NDArray[np.uint32]:
     """The plate column in the numbers of the whole slot; new plates are given the next ones."""
     hashes = hashes_of(counts.plates, counts.hash_bytes)
-    codes = np.array([number.setdefault(one, len(number)) for one in hashes], dtype=np.uint32)
+    new = dict.fromkeys(one for one in hashes if one not in number)
+    number.update(zip(new, range(len(number), len(number) + len(new)), strict=True))
+    codes = np.fromiter(map(number.__getitem__, hashes), np.uint32, len(hashes))
     renumbered: NDArray[np.uint32] = codes[np.frombuffer(counts.plate, "<u4")]
     return renumbered
 
@@ -136,4 +138,5 @@ def hashes_of(plates: bytes, size: int) -> list[bytes]:
     >>> hashes_of(b"aabbcc", 2)
     [b'aa', b'bb', b'cc']
     """
-    return [plates[first : first + size] for first in range(0, len(plates), size)]
+    hashes: list[bytes] = np.frombuffer(plates, f"V{size}").tolist()
+    return hashes
