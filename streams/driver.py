@@ -5,37 +5,45 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
-from udp_stream.adapters.embedded import Payloads, answer_to
-from udp_stream.flow import Effect, Publish
+from udp_stream.adapters.embedded import answer_to
+from udp_stream.flow import Effect, Payloads, Publish
 from udp_stream.ports import Ledger
 
-Flow = Generator[Effect, Any, Payloads]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended(Generic[T]):
+    result: T
 
 
 async def drive(
-    flow: Flow, ledger: Ledger, publish: Callable[[Payloads], Awaitable[None]], thread: ThreadPoolExecutor
-) -> Payloads:
+    flow: Generator[Effect, Any, T],
+    ledger: Ledger,
+    publish: Callable[[Payloads], Awaitable[None]],
+    thread: ThreadPoolExecutor,
+) -> T:
     """Run the road to its end. Planning, drawing and the ledger go on in `thread`; publishing is awaited here, and is
     over before the road goes on."""
     loop = asyncio.get_running_loop()
     while True:
-        reached = await loop.run_in_executor(thread, _to_publish, flow, ledger)
-        if not isinstance(reached, Publish):
-            return reached
+        reached = await loop.run_in_executor(thread, lambda: _to_publish(flow, ledger))
+        if isinstance(reached, _Ended):
+            return reached.result
         await publish(reached.releases)
 
 
-def _to_publish(flow: Flow, ledger: Ledger) -> Publish | Payloads:
+def _to_publish(flow: Generator[Effect, Any, T], ledger: Ledger) -> Publish | _Ended[T]:
     """Answer effects until something is to be published, or the road has ended."""
     answer: Any = None
     while True:
         try:
             effect = flow.send(answer)
         except StopIteration as stop:
-            published: Payloads = stop.value
-            return published
+            return _Ended(stop.value)
         if isinstance(effect, Publish):
             return effect
         answer = answer_to(effect, ledger, _unreachable)

@@ -1,37 +1,55 @@
-"""The desk of the parts: a shard for each of our partitions; slots that are due are released, then offsets move.
+"""The desk of the parts: a shard for each of our partitions, and for partition 0 the planner of all shards.
 
-The planner of "auto" epsilons looks at how many HATs each plate visits in the slot it is given. A shard sees its own
-cells alone, so "auto" needs one planner over all shards, which is not built: it runs with one shard (the configuration
-refuses more), and then plans equal the embedded runtime's. Fixed epsilons may have any number of shards.
+What follows from a log of parts, slot by slot in order of time:
 
-Slots are released in order of time. A release is published, and taken by all replicas, before it is marked as published
-and before the frontier lets go of its parts. Dying in between publishes the same bytes again.
+* A slot that all sources have closed is counted, and its counts go to the planner, on partition 0; with them, or
+  alone, goes up to when the shard has counted everything.
+* A slot that all shards have counted is planned and charged, once, and each shard is sent its part of the plan, on its
+  own partition.
+* A slot whose plan has come is released.
+
+Each step is taken by all replicas before the frontier lets go of what it followed from, and repeats of it change
+nothing, so dying anywhere does it again with the same outcome. A shard's frontier holds on to the parts of a slot until
+it is released, and the plan lies behind them; the planner's holds on to the counts until every plan is sent. Partition
+0 has both. A release is published, and taken by all replicas, before it is marked as published.
+
+The planner charges under the fence of partition 0, shards record under their own.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
-import msgspec
 from faust.types import TP
 
 from streams.driver import drive
 from streams.headers import release_headers
+from streams.notes import PartsNote, decode_note, encode_note
 from streams.offsets import Committed, Offsets
 from streams.outlet import Message, Outlet
 from streams.topics import Topics
-from udp_stream.adapters.embedded import Payloads, Summary
+from udp_stream.adapters.embedded import Summary
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
-from udp_stream.flow import Office, release_slot
-from udp_stream.parts import decode_part
+from udp_stream.flow import Office, Payloads, plan_slot, release_planned
+from udp_stream.gathering import Gathering
+from udp_stream.messages import Message as PartsMessage
+from udp_stream.messages import decode_message, encode_message
+from udp_stream.parts import shard_of
 from udp_stream.ports import Ledger
 from udp_stream.release import decode
-from udp_stream.shards import Shard, ShardFrontier
-from udp_stream.slots import tabulate
+from udp_stream.shards import Shard, counts_of_shards
+from udp_stream.slot_plan import SlotPlan, cut_plan
+from udp_stream.slots import SlotCounts, SlotValues, tabulate
+from udp_stream.tallies import Tallied, Tally, cut_counts, merge_counts
+
+PLANNER = 0
+"""The partition of parts whose holder plans for all shards."""
+
+T = TypeVar("T")
 
 
 @runtime_checkable
@@ -47,16 +65,28 @@ class Fencing(Protocol):
         ...
 
 
-class _Note(msgspec.Struct, frozen=True):
-    through: tuple[int, ...] = ()
-
-
 @dataclass(slots=True)
 class _Place:
+    """A partition at the desk. `tables` are the slots that are counted and wait for their plans.
+
+    `safe` is False while the planner has not been told what the frontier takes for told."""
+
+    partition: int
     shard: Shard
+    planner: Gathering[Tally] | None
     ledger: Ledger
+    told_ms: int
+    tables: dict[int, tuple[SlotCounts, SlotValues]] = field(default_factory=dict)
     safe: bool = True
-    noted: ShardFrontier | None = None
+    noted: PartsNote | None = None
+
+    def take(self, offset: int, message: PartsMessage) -> None:
+        self.shard.take(offset, message)
+        if self.planner is not None:
+            self.planner.take(offset, message)
+
+    def note(self) -> PartsNote:
+        return PartsNote(self.shard.frontier(), None if self.planner is None else self.planner.frontier())
 
 
 class PartsDesk:
@@ -81,6 +111,7 @@ class PartsDesk:
         self._thread = thread
         self._accept_loss = accept_loss
         self._places: dict[int, _Place] = {}
+        self._made: SlotPlan | None = None
         self.summary = Summary()
 
     def clear(self) -> None:
@@ -90,23 +121,21 @@ class PartsDesk:
     async def assign(self, tps: set[TP]) -> None:
         """These partitions are ours: go on from their frontiers, and fence off whoever had them."""
         committed, first = await self._offsets.committed(tps), await self._offsets.first(tps)
-        sources = self._offsets.partitions(self._topics.pings.name)
-        places = {}
-        for tp in tps:
-            start = self._start(tp, committed[tp], first[tp])
-            places[tp.partition] = _Place(Shard(sources, start), await self._fenced(tp))
-        self._places = places
+        self._places = {tp.partition: self._place(tp, committed[tp], first[tp], await self._fenced(tp)) for tp in tps}
 
-    def _start(self, tp: TP, committed: Committed, first: int) -> ShardFrontier:
-        if committed.offset < 0:
-            return ShardFrontier(first, ())
-        note = msgspec.json.decode(committed.metadata or b"{}", type=_Note)
-        if first > committed.offset and not self._accept_loss:
-            raise DependencyUnavailable(
-                f"{tp.topic}[{tp.partition}] begins at offset {first}, but is still needed from {committed.offset} on: "
-                "parts were deleted before they were released. `udp-stream worker --accept-loss` goes on without them"
-            )
-        return ShardFrontier(max(first, committed.offset), note.through)
+    def _place(self, tp: TP, committed: Committed, first: int, ledger: Ledger) -> _Place:
+        note = PartsNote.at(first)
+        if committed.offset >= 0:
+            note = decode_note(committed.metadata, committed.offset)
+            if first > committed.offset and not self._accept_loss:
+                raise DependencyUnavailable(
+                    f"{tp.topic}[{tp.partition}] begins at offset {first}, but is still needed from {committed.offset} "
+                    "on: parts were deleted before they were released. `udp-stream worker --accept-loss` goes on "
+                    "without them"
+                )
+        shard = Shard(self._offsets.partitions(self._topics.pings.name), note.shard)
+        planner = counts_of_shards(self._topics.parts.partitions, note.planner) if tp.partition == PLANNER else None
+        return _Place(tp.partition, shard, planner, ledger, shard.through_ms)
 
     async def _fenced(self, tp: TP) -> Ledger:
         if not isinstance(self._ledger, Fencing):
@@ -118,35 +147,87 @@ class PartsDesk:
         return self._ledger.fenced(Fence(name, epoch))
 
     async def take(self, records: Sequence[Any]) -> None:
-        """A batch of one partition: collect its parts, release the slots that are due, move the frontier."""
-        partition = records[0].partition
-        place = self._places.get(partition)
+        """A batch of one partition: take it in, do what is due, move the frontier."""
+        place = self._places.get(records[0].partition)
         if place is None:
             return
         place.safe = False
         for one in records:
-            place.shard.take(one.offset, decode_part(one.value))
-        due = place.shard.due()
-        for start in due:
-            try:
-                await self._release(place, start)
-            except PrivacyRefused:
-                if self._places.get(partition) is place:
-                    raise
-            if self._places.get(partition) is not place:
-                return  # a rebalance has taken it: whoever has it now releases the same
-        place.safe = True
-        if due:
+            place.take(one.offset, decode_message(one.value))
+        try:
+            done = [await self._tell(place), await self._plan(place), await self._release(place)]
+        except PrivacyRefused:
+            if self._ours(place):
+                raise
+            return  # a rebalance has taken it: whoever has it now does the same
+        if any(done):
             await self.commit()
 
-    async def _release(self, place: _Place, start: int) -> None:
-        loop = asyncio.get_running_loop()
-        counts, values = await loop.run_in_executor(self._thread, lambda: tabulate(place.shard.slot(start)))
-        flow = release_slot(counts, values, self._office)
-        payloads = await drive(flow, place.ledger, self._publish, self._thread)
-        place.shard.released(start)
-        self.summary.repeats += counts.repeats
-        self.summary.take(payloads)
+    def _ours(self, place: _Place) -> bool:
+        return self._places.get(place.partition) is place
+
+    async def _tell(self, place: _Place) -> bool:
+        """Count what is closed, and tell the planner, also where that is nothing."""
+        messages: list[Tally | Tallied] = []
+        for start in place.shard.due():
+            table = await self._aside(lambda start=start: tabulate(place.shard.gather(start)))  # type: ignore[misc]
+            place.tables[start] = table
+            self.summary.repeats += table[0].repeats
+            if place.shard.plan(start) is None:
+                messages += cut_counts(table[0], place.partition)
+        through = place.shard.through_ms
+        if through > place.told_ms:
+            messages.append(Tallied(place.partition, through))
+        await self._send(PLANNER, messages)
+        place.told_ms, place.safe = through, True
+        return bool(messages)
+
+    async def _plan(self, place: _Place) -> bool:
+        """Plan the slots that all shards have counted; send each shard its part."""
+        planner = place.planner
+        due = [] if planner is None else planner.due()
+        for start in due:
+            if planner is None or not self._ours(place):
+                break
+            tallies = planner.gather(start)
+            counts = await self._aside(lambda tallies=tallies: merge_counts(tallies))  # type: ignore[misc]
+            plan = await drive(plan_slot(counts, self._office), place.ledger, self._publish, self._thread)
+            await self._hand_out(counts, plan)
+            planner.done(start)
+            self._made = plan
+        return bool(due)
+
+    async def _hand_out(self, counts: SlotCounts, plan: SlotPlan) -> None:
+        """To each shard that has counted something, its part of the plan, be it without HATs."""
+        shards = self._topics.parts.partitions
+        of_plan, concerned = shard_of(plan.cells, shards), set(shard_of(counts.cells, shards).tolist())
+        for shard in sorted(concerned):
+            await self._send(shard, list(cut_plan(plan.only(of_plan == shard), shard)))
+
+    async def _release(self, place: _Place) -> bool:
+        """Release the slots that are planned, oldest first."""
+        released = False
+        for start, (counts, values) in sorted(place.tables.items()):
+            plan = place.shard.plan(start)
+            if plan is None or not self._ours(place):
+                break
+            if self._made is not None:  # our own planner has worked out most of it
+                plan = plan.reusing(self._made)
+            flow = release_planned(counts, values, plan, self._office)
+            payloads = await drive(flow, place.ledger, self._publish, self._thread)
+            place.shard.released(start)
+            del place.tables[start]
+            self.summary.take(payloads)
+            released = True
+        return released
+
+    async def _send(self, partition: int, messages: Sequence[PartsMessage]) -> None:
+        name = self._topics.parts.name
+        await self._outlet.write(Message(name, encode_message(one), partition=partition) for one in messages)
+
+    async def _aside(self, work: Callable[[], T]) -> T:
+        """Something that takes a while, in the ledger's thread, where it holds up nothing but the ledger."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def _publish(self, payloads: Payloads) -> None:
         """Each record to those who want all, and to those who want the latest of each cell."""
@@ -158,13 +239,11 @@ class PartsDesk:
             )
 
     async def commit(self) -> None:
-        """Note the frontiers that have moved, of shards of which nothing is due."""
-        moved = {partition: (place, place.shard.frontier()) for partition, place in self._places.items() if place.safe}
+        """Note the frontiers that have moved, where the planner knows all that they take for told."""
+        moved = {partition: (place, place.note()) for partition, place in self._places.items() if place.safe}
         moved = {partition: (place, to) for partition, (place, to) in moved.items() if to != place.noted}
         notes = {
-            TP(self._topics.parts.name, partition): Committed(
-                to.offset, msgspec.json.encode(_Note(to.through_ms)).decode()
-            )
+            TP(self._topics.parts.name, partition): Committed(to.offset, encode_note(to))
             for partition, (_, to) in moved.items()
         }
         if notes and await self._offsets.commit(notes):

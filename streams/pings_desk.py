@@ -25,7 +25,8 @@ from streams.outlet import Message, Outlet
 from streams.topics import Topics
 from udp_stream.clocks import LogPlaces
 from udp_stream.errors import ConfigError, DependencyUnavailable
-from udp_stream.parts import Marker, cut, encode_part
+from udp_stream.messages import encode_message
+from udp_stream.parts import Marker, cut
 from udp_stream.reading import Frontier, ReadingRules, Refused, SourceReader
 from udp_stream.slots import SlotPings
 
@@ -146,7 +147,7 @@ class PingsDesk:
         if through is not None:
             messages += [Marker(partition, shard, through) for shard in range(shards)]
         await self._outlet.write(
-            Message(self._topics.parts.name, encode_part(one), partition=one.shard) for one in messages
+            Message(self._topics.parts.name, encode_message(one), partition=one.shard) for one in messages
         )
         place.told_through_ms = through
         return True

@@ -1,14 +1,19 @@
-"""The road from a closed slot to published releases, once: a generator that yields effects and is sent their results.
+"""The road from a closed slot to published releases, once: generators that yield effects and are sent their results.
+
+It has two halves. `plan_slot` sees the counts of the whole slot and no speed: it plans and prices HATs, *then* charges,
+and says what the ledger decided. `release_planned` goes on with some or all of the HATs and their speeds: it plans for
+the plates that paid, *then* draws, *then* records (first one wins: a draw that comes second is forgotten unseen), and
+only what the ledger says stands is published. The embedded runtime runs one after the other; on Kafka one planner
+serves many shards, each of which releases its own cells.
 
 Order is the guarantee. What stands is looked up first: a HAT that was ever recorded is published as it stands, draws
-nothing and charges nothing. The others are planned and priced from counts, *then* charged, *then* planned for the
-plates that paid, *then* drawn, *then* recorded (first one wins: a draw that comes second is forgotten unseen), and only
-what the ledger says stands is published. Dying between any two steps loses nothing and repeats nothing.
+nothing and charges nothing. Dying between any two steps loses nothing and repeats nothing: terms and verdict are
+remembered by the ledger, so that whoever plans the slot again gets the first plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +21,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.errors import PrivacyRefused
 from udp_stream.estimate import HatEstimate, estimate_hats
 from udp_stream.hats import SlotGrid, cell_center, cell_name
-from udp_stream.plan import HatPlan, Moment, Terms, plan_admitted, plan_hat, slot_terms
+from udp_stream.plan import HatPlan, Moment, Terms, plan_admitted, plan_hat
+from udp_stream.planner import terms_from_counts
 from udp_stream.policy import Policy
-from udp_stream.ports import Admission, Entropy, Verdict
+from udp_stream.ports import Admission, Balance, Entropy
 from udp_stream.release import SCHEMA, Counts, Hat, Release, Status, encode, privacy_record, release_id, statistics
+from udp_stream.slot_plan import SlotPlan, plan_of_nothing, row_digests
 from udp_stream.slots import SlotCounts, SlotValues
 
 
@@ -93,26 +101,158 @@ class Calendar:
         return Moment(f"{self._policy.period} from {self._periods.iso(first)}", gone, (last - start_ms) // slot_ms - 1)
 
 
+Planner = Callable[[SlotCounts, Balance, Moment, Policy], Generator[Standing, Sequence[bytes | None], Sequence[Terms]]]
+"""Decides the terms of every HAT of a slot. It may ask what stands of other HATs, so that a plan can follow from what
+was released before, and nothing else; two planners, or one that is asked again, may well answer differently, and the
+ledger keeps to the terms that came first."""
+
+
+def from_counts(
+    counts: SlotCounts, balance: Balance, moment: Moment, policy: Policy
+) -> Generator[Standing, Sequence[bytes | None], Sequence[Terms]]:
+    """The planner that reads no history."""
+    yield from ()
+    return terms_from_counts(counts, balance, moment, policy)
+
+
 @dataclass(frozen=True, slots=True)
 class Office:
-    """What every slot of a deployment needs: its settings, calendar, bits, and the software's name for records."""
+    """What every slot of a deployment needs: its settings, calendar, bits, the software's name for records, and who
+    plans."""
 
     policy: Policy
     calendar: Calendar
     entropy: Entropy
     software: str
+    planner: Planner = from_counts
 
 
-def release_slot(
-    counts: SlotCounts, values: SlotValues, office: Office
-) -> Generator[Effect, Any, list[tuple[str, str, bytes]]]:
+Payloads = Sequence[tuple[str, str, bytes]]
+"""Records: (release id, cell, payload)."""
+
+
+def release_slot(counts: SlotCounts, values: SlotValues, office: Office) -> Generator[Effect, Any, Payloads]:
     """Release every HAT of a closed slot; returns what was published: (release id, cell, payload), by cell."""
-    cells = [cell_name(int(cell)) for cell in counts.cells]
-    ids = [release_id(cell, counts.start_ms, counts.end_ms) for cell in cells]
+    plan = yield from plan_slot(counts, office)
+    return (yield from release_planned(counts, values, plan, office))
+
+
+def release_ids(counts: SlotCounts) -> list[str]:
+    """The id of each HAT's only release."""
+    return [release_id(cell_name(int(cell)), counts.start_ms, counts.end_ms) for cell in counts.cells]
+
+
+def plan_slot(counts: SlotCounts, office: Office) -> Generator[Effect, Any, SlotPlan]:
+    """Plan and charge the whole slot, unless all of it stands already: then the plan knows no HAT and costs nothing."""
+    ids = release_ids(counts)
+    if None not in (yield Standing(ids)):
+        return plan_of_nothing(counts)
+    policy, moment = office.policy, office.calendar.moment(counts.start_ms)
+    balance = yield Balances(moment.period, counts.plates)
+    terms = yield from _asked(office.planner(counts, balance, moment, policy), len(ids))
+    # Larger HATs first: where budgets run out, they go to the statistics that say most. Ties by cell.
+    queue = np.argsort(-np.diff(counts.hat_rows), kind="stable").tolist()
+    priced = [_priced(counts, hat, ids[hat], terms[hat], policy) for hat in queue]
+    granted = yield from _admit(counts, moment, policy, priced)
+    hats = sorted(granted, key=lambda hat: hat[0].number)
+    return SlotPlan(
+        counts.start_ms,
+        counts.end_ms,
+        counts.cells,
+        counts.hat_rows,
+        tuple(row_digests(counts)),
+        tuple(hat.terms for hat, _ in hats),
+        np.concatenate([charged for _, charged in hats]),
+        tuple(hat.plan for hat, _ in hats),
+    )
+
+
+def _asked(
+    planner: Generator[Standing, Sequence[bytes | None], Sequence[Terms]], hats: int
+) -> Generator[Effect, Any, Sequence[Terms]]:
+    """The planner's terms; PrivacyRefused if it asks for anything but what stands, or leaves HATs out."""
+    answer: Any = None
+    while True:
+        try:
+            question = planner.send(answer)
+        except StopIteration as stop:
+            terms: Sequence[Terms] = stop.value
+            break
+        if not isinstance(question, Standing):
+            raise PrivacyRefused(f"expected a planner to ask what stands, got {type(question).__name__}")
+        answer = yield question
+    if len(terms) != hats:
+        raise PrivacyRefused(f"expected terms for each of {hats} HATs, got {len(terms)}")
+    return terms
+
+
+@dataclass(frozen=True, slots=True)
+class _Priced:
+    """A HAT before the verdict: its terms, and the plan for the rows that are offered, which charges come from."""
+
+    number: int
+    release_id: str
+    terms: Terms
+    kept: NDArray[np.bool_]
+    plan: HatPlan | None
+
+    def admission(self, counts: SlotCounts, min_plates: int) -> Admission:
+        """Each plate's own charge; of a HAT that is withheld, nobody's."""
+        members = np.array([], dtype=np.int64) if self.plan is None else counts.plate[counts.rows(self.number)]
+        charges = members if self.plan is None else self.plan.charges
+        offered = members if self.plan is None else members[self.kept]
+        return Admission(self.release_id, offered, charges, min_plates, msgspec.json.encode(self.terms))
+
+    def charged(self, verdict: NDArray[np.int64]) -> NDArray[np.int64]:
+        """What each row of the HAT was charged; 0 for those that were not offered."""
+        rows = np.zeros(self.kept.size, dtype=np.int64)
+        if self.plan is not None:
+            rows[self.kept] = verdict
+        return rows
+
+
+def _priced(counts: SlotCounts, hat: int, id_: str, terms: Terms, policy: Policy) -> _Priced:
+    rows = counts.rows(hat)
+    kept = terms.rows_kept(rows.stop - rows.start)
+    offered = not terms.withheld and bool(kept.any())
+    return _Priced(hat, id_, terms, kept, plan_hat(counts.count[rows][kept], terms, policy) if offered else None)
+
+
+def _admit(
+    counts: SlotCounts, moment: Moment, policy: Policy, asked: Sequence[_Priced]
+) -> Generator[Effect, Any, list[tuple[_Priced, NDArray[np.int64]]]]:
+    """Charge every HAT on its terms, in this order. Where the ledger remembers other terms (a retry, a race), ask on
+    those."""
+    admissions = [hat.admission(counts, policy.min_plates) for hat in asked]
+    verdicts = yield Admit(moment.period, policy.budget_nano, counts.plates, admissions)
+    granted, again = [], []
+    for hat, verdict in zip(asked, verdicts, strict=True):
+        remembered = msgspec.json.decode(verdict.terms, type=Terms)
+        if remembered == hat.terms:
+            granted.append((hat, hat.charged(verdict.charged)))
+        else:
+            again.append(_priced(counts, hat.number, hat.release_id, remembered, policy))
+    if again:
+        granted += yield from _admit(counts, moment, policy, again)
+    return granted
+
+
+def release_planned(
+    counts: SlotCounts, values: SlotValues, plan: SlotPlan, office: Office
+) -> Generator[Effect, Any, Payloads]:
+    """Release these HATs on their plan. One that it does not know, or knows with other rows, is withheld."""
+    ids, cells = release_ids(counts), [cell_name(int(cell)) for cell in counts.cells]
     payloads: list[bytes | None] = list((yield Standing(ids)))
     todo = [hat for hat, payload in enumerate(payloads) if payload is None]
     if todo:
-        drawn = yield from _draw(counts, values, office, cells, ids, todo)
+        digests = row_digests(counts)
+        hats = [_planned(counts, hat, digests[hat], plan, office.policy) for hat in todo]
+        yield from _admit_nobody(counts, [ids[hat.number] for hat in hats if hat.terms == _UNPLANNED], office)
+        estimates = _estimate([hat for hat in hats if hat.plan is not None], counts, values, office.entropy, ids)
+        drawn = [
+            encode(_record(counts, hat, cells[hat.number], ids[hat.number], estimates.get(hat.number), office))
+            for hat in hats
+        ]
         stand = yield Record([(ids[hat], payload) for hat, payload in zip(todo, drawn, strict=True)])
         for hat, payload in zip(todo, stand, strict=True):
             payloads[hat] = payload
@@ -124,62 +264,16 @@ def release_slot(
     return published
 
 
-def _draw(
-    counts: SlotCounts, values: SlotValues, office: Office, cells: list[str], ids: list[str], todo: list[int]
-) -> Generator[Effect, Any, list[bytes]]:
-    """Plan, charge, then draw the HATs that do not stand yet."""
-    policy, moment = office.policy, office.calendar.moment(counts.start_ms)
-    balance = yield Balances(moment.period, counts.plates)
-    terms = slot_terms(counts, balance, moment, policy)
-    # Larger HATs first: where budgets run out, they go to the statistics that say most. Ties by cell.
-    queue = sorted(todo, key=lambda hat: (-(counts.hat_rows[hat + 1] - counts.hat_rows[hat]), hat))
-    asked = {hat: _priced(counts, hat, ids[hat], terms[hat], policy) for hat in queue}
-    verdicts = yield from _admit(counts, moment, policy, asked)
-    hats = [_admitted(counts, *verdicts[hat], policy) for hat in todo]
-    estimates = _estimate([hat for hat in hats if hat.plan is not None], counts, values, office.entropy, ids)
-    return [
-        encode(_record(counts, hat, cells[hat.number], ids[hat.number], estimates.get(hat.number), office))
-        for hat in hats
-    ]
+_UNPLANNED = Terms(withheld="unplanned")
 
 
-@dataclass(frozen=True, slots=True)
-class _Priced:
-    """A HAT before the verdict: its terms, and the plan for all of its plates that their charges come from."""
-
-    number: int
-    release_id: str
-    terms: Terms
-    plan: HatPlan | None
-
-    def admission(self, counts: SlotCounts, min_plates: int) -> Admission:
-        """Each plate's own charge; of a HAT that is withheld, nobody's."""
-        nobody = np.array([], dtype=np.int64)
-        members = nobody if self.plan is None else counts.plate[counts.rows(self.number)]
-        charges = nobody if self.plan is None else self.plan.charges
-        return Admission(self.release_id, members, charges, min_plates, msgspec.json.encode(self.terms))
-
-
-def _priced(counts: SlotCounts, hat: int, id_: str, terms: Terms, policy: Policy) -> _Priced:
-    plan = None if terms.withheld else plan_hat(counts.count[counts.rows(hat)], terms, policy)
-    return _Priced(hat, id_, terms, plan)
-
-
-def _admit(
-    counts: SlotCounts, moment: Moment, policy: Policy, asked: dict[int, _Priced]
-) -> Generator[Effect, Any, dict[int, tuple[_Priced, Verdict]]]:
-    """Charge every HAT on its terms. Where the ledger remembers other terms (a retry, a race), ask on those."""
-    admissions = [hat.admission(counts, policy.min_plates) for hat in asked.values()]
-    verdicts = yield Admit(moment.period, policy.budget_nano, counts.plates, admissions)
-    granted, again = {}, {}
-    for (number, hat), verdict in zip(asked.items(), verdicts, strict=True):
-        granted[number] = (hat, verdict)
-        remembered = msgspec.json.decode(verdict.terms, type=Terms)
-        if remembered != hat.terms:
-            again[number] = _priced(counts, number, hat.release_id, remembered, policy)
-    if again:
-        granted |= yield from _admit(counts, moment, policy, again)
-    return granted
+def _admit_nobody(counts: SlotCounts, ids: Sequence[str], office: Office) -> Generator[Effect, Any, None]:
+    """What is recorded must have been admitted, also where nobody is."""
+    if ids:
+        moment, nobody = office.calendar.moment(counts.start_ms), np.array([], dtype=np.int64)
+        terms = msgspec.json.encode(_UNPLANNED)
+        admissions = [Admission(id_, nobody, nobody, office.policy.min_plates, terms) for id_ in ids]
+        yield Admit(moment.period, office.policy.budget_nano, counts.plates, admissions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,19 +293,31 @@ class _Admitted:
     def status(self) -> Status:
         if self.plan is not None:
             return "released"
-        return "withheld_few_plates" if self.terms.withheld == "few_plates" else "withheld_budget"
+        if self.terms.withheld == "few_plates":
+            return "withheld_few_plates"
+        return "withheld_unplanned" if self.terms.withheld == "unplanned" else "withheld_budget"
 
 
-def _admitted(counts: SlotCounts, hat: _Priced, verdict: Verdict, policy: Policy) -> _Admitted:
-    if hat.plan is None:
-        rows = counts.rows(hat.number)
-        return _Admitted(hat.number, np.zeros(rows.stop - rows.start, dtype=bool), hat.terms, None, 0)
+def _planned(counts: SlotCounts, hat: int, digest: bytes, plan: SlotPlan, policy: Policy) -> _Admitted:
+    """A HAT of ours on what the plan says of it."""
+    rows = counts.rows(hat)
+    nobody = np.zeros(rows.stop - rows.start, dtype=bool)
+    at = plan.find(int(counts.cells[hat]), digest)
+    if at is None:
+        return _Admitted(hat, nobody, _UNPLANNED, None, 0)
+    terms, charged = plan.terms[at], plan.charged_rows(at)
+    kept = terms.rows_kept(nobody.size)
+    if terms.withheld or not kept.any():
+        return _Admitted(hat, nobody, terms, None, 0)
+    priced = plan.priced[at] if plan.priced is not None else None
+    priced = priced or plan_hat(counts.count[rows][kept], terms, policy)
     # Charges are remembered, counts are read again: whoever paid less than its part costs by now stays out.
-    admitted = verdict.admitted & (verdict.charged >= hat.plan.charges)
-    if admitted.sum() < max(1, policy.min_plates):
-        return _Admitted(hat.number, admitted, hat.terms, None, 0)
-    plan = plan_admitted(hat.plan, admitted, policy)
-    return _Admitted(hat.number, admitted, hat.terms, plan, int(verdict.charged[admitted].max()))
+    paid = (charged[kept] > 0) & (charged[kept] >= priced.charges)
+    admitted = nobody
+    admitted[kept] = paid
+    if paid.sum() < max(1, policy.min_plates):
+        return _Admitted(hat, admitted, terms, None, 0)
+    return _Admitted(hat, admitted, terms, plan_admitted(priced, paid, policy), int(charged[admitted].max()))
 
 
 def _estimate(

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.slots import SlotPings
+from udp_stream.slots import SlotPings, without_repeats
 
 ROWS_MAX = 24_000
 """Of one part: 20 bytes each and at most 16 of a plate's hash make 864 kB, below Kafka's usual limit of 1 MiB."""
@@ -43,6 +43,11 @@ class Part(msgspec.Struct, frozen=True, tag="part"):
     counts: WhoWhere
     speeds: bytes
 
+    @property
+    def sender(self) -> int:
+        """Who has read these pings."""
+        return self.source
+
 
 class Marker(msgspec.Struct, frozen=True, tag="closed"):
     """The source has closed every slot that ends by `through_ms`; the slot that starts at `slot_start`, if any is
@@ -54,19 +59,10 @@ class Marker(msgspec.Struct, frozen=True, tag="closed"):
     slot_start: int | None = None
     parts: int = 0
 
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[Part | Marker] = msgspec.msgpack.Decoder(Part | Marker)
-
-
-def encode_part(message: Part | Marker) -> bytes:
-    """Its bytes: the same for equal messages."""
-    return _encoder.encode(message)
-
-
-def decode_part(data: bytes) -> Part | Marker:
-    """The message of some bytes; raises msgspec.DecodeError if they are none."""
-    return _decoder.decode(data)
+    @property
+    def sender(self) -> int:
+        """Who has closed its slots."""
+        return self.source
 
 
 def shard_of(cells: NDArray[np.uint64], shards: int) -> NDArray[np.int64]:
@@ -80,7 +76,12 @@ def shard_of(cells: NDArray[np.uint64], shards: int) -> NDArray[np.int64]:
 
 
 def cut(slot: SlotPings, source: int, shards: int, rows_max: int = ROWS_MAX) -> Iterator[Part | Marker]:
-    """The parts of a closed slot for every shard, each followed by its marker; shards without pings get markers too."""
+    """The parts of a closed slot for every shard, each followed by its marker; shards without pings get markers too.
+
+    Repeats of (plate, time) go here, since two of them may lie in cells of different shards. (Those that reach
+    different source partitions do not meet before they are in one shard.)
+    """
+    slot = without_repeats(slot)
     of = shard_of(slot.cell, shards)
     for shard in range(shards):
         rows = np.flatnonzero(of == shard)
@@ -123,8 +124,19 @@ def merge(parts: Sequence[Part]) -> SlotPings:
 
 def _renumbered(counts: WhoWhere, number: dict[bytes, int]) -> NDArray[np.uint32]:
     """The plate column in the numbers of the whole slot; new plates are given the next ones."""
-    size = counts.hash_bytes
-    hashes = [counts.plates[first : first + size] for first in range(0, len(counts.plates), size)]
-    codes = np.array([number.setdefault(one, len(number)) for one in hashes], dtype=np.uint32)
+    hashes = hashes_of(counts.plates, counts.hash_bytes)
+    new = dict.fromkeys(one for one in hashes if one not in number)
+    number.update(zip(new, range(len(number), len(number) + len(new)), strict=True))
+    codes = np.fromiter(map(number.__getitem__, hashes), np.uint32, len(hashes))
     renumbered: NDArray[np.uint32] = codes[np.frombuffer(counts.plate, "<u4")]
     return renumbered
+
+
+def hashes_of(plates: bytes, size: int) -> list[bytes]:
+    """The plates' hashes of so many bytes each, out of all of them one after the other.
+
+    >>> hashes_of(b"aabbcc", 2)
+    [b'aa', b'bb', b'cc']
+    """
+    hashes: list[bytes] = np.frombuffer(plates, f"V{size}").tolist()
+    return hashes

@@ -41,21 +41,36 @@ class Terms(msgspec.Struct, frozen=True):
     """What a HAT's admission was asked on: nano-epsilons of each statistic, or why nothing is asked.
 
     With the counts they fix every plate's charge, so what else decides on shares is here too and not in the policy,
-    which may have changed when a retry comes.
+    which may have changed when a retry comes. `kept` has a bit for each of the HAT's rows that contributes, the first
+    row's the highest of the first byte; empty: all do. "unplanned" are HATs that no plan knows.
     """
 
     mean_nano: int = 0
     variance_nano: int = 0
     cdf_nano: int = 0
-    withheld: Literal["", "few_plates", "budget"] = ""
+    withheld: Literal["", "few_plates", "budget", "unplanned"] = ""
     accounting_detail: AccountingDetail = "uniform"
     mean: Mean = "auto"
     grouping: Grouping = "best-fit"
+    kept: bytes = b""
 
     @property
     def charge_nano(self) -> int:
         """The most that an admitted plate pays."""
         return self.mean_nano + self.variance_nano + self.cdf_nano
+
+    def rows_kept(self, rows: int) -> NDArray[np.bool_]:
+        """Which of so many rows contribute; none if that was said of another number of rows.
+
+        >>> Terms(kept=bytes([0b101_00000])).rows_kept(3).tolist(), Terms().rows_kept(2).tolist()
+        ([True, False, True], [True, True])
+        """
+        if not self.kept:
+            return np.ones(rows, dtype=bool)
+        packed = np.frombuffer(self.kept, dtype=np.uint8)
+        if packed.size != -(-rows // 8):
+            return np.zeros(rows, dtype=bool)
+        return np.unpackbits(packed, count=rows).astype(bool)
 
 
 def terms_of(policy: Policy, mean_nano: int, variance_nano: int, cdf_nano: int) -> Terms:

@@ -10,6 +10,7 @@ import msgspec
 Mean = Literal["auto", "baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile", "optimal"]
 Grouping = Literal["best-fit", "wrap-around"]
 AccountingDetail = Literal["individual", "uniform"]
+Suppression = Literal["off", "chop-user"]
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -18,6 +19,7 @@ class Policy(msgspec.Struct, frozen=True):
     `slot_seconds` and `period_seconds` are wall-clock lengths in `timezone` (`period_seconds` None: one budget for a
     lifetime). `bins` is "auto", a number of equal bins, or edges in km/h. `accounting_detail`: a
     plate pays for a release by its own share of the noise's sensitivity ("individual"), or as much as any ("uniform").
+    `suppression`: whether plates leave some of their HATs altogether, so that each is in fewer.
     """
 
     resolution: int
@@ -41,6 +43,7 @@ class Policy(msgspec.Struct, frozen=True):
     neighbours: Literal["swap-values"] = "swap-values"
     accounting: Literal["pure"] = "pure"
     accounting_detail: AccountingDetail = "individual"
+    suppression: Suppression = "off"
 
     def fingerprint(self) -> str:
         """The same for equal policies, 16 hexadecimal digits; releases carry it as `policy`."""

@@ -27,7 +27,7 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
-Status = Literal["released", "withheld_few_plates", "withheld_budget"]
+Status = Literal["released", "withheld_few_plates", "withheld_budget", "withheld_unplanned"]
 
 
 class Hat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -7,7 +7,8 @@ between pings of one plate, time and cell, on the smaller speed, so counts never
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,6 +71,21 @@ class SlotValues:
         return self.of_rows(rows)[np.repeat(admitted, counts)]
 
 
+def without_repeats(pings: SlotPings) -> SlotPings:
+    """The same pings, each (plate, time) once: those that `tabulate` would keep, before cells are dealt out."""
+    plate_time = pings.plate.astype(np.uint64) << np.uint64(32) | pings.time
+    chosen = _first_of_each(plate_time, pings.cell, pings.speed)
+    if chosen.size == pings.plate.size:
+        return pings
+    return replace(
+        pings,
+        plate=pings.plate[chosen],
+        time=pings.time[chosen],
+        cell=pings.cell[chosen],
+        speed=pings.speed[chosen],
+    )
+
+
 def tabulate(pings: SlotPings) -> tuple[SlotCounts, SlotValues]:
     """Sort, drop repeats of (plate, time), and count.
 
@@ -84,9 +100,8 @@ def tabulate(pings: SlotPings) -> tuple[SlotCounts, SlotValues]:
     rank[by_hash] = np.arange(len(by_hash), dtype=np.uint64)
     plate_time = rank[pings.plate] << np.uint64(32) | pings.time
     chosen = _first_of_each(plate_time, pings.cell, pings.speed)
-    cells, hat_of = np.unique(pings.cell[chosen], return_inverse=True)
-    narrow = np.uint16 if cells.size < 2**16 else np.uint32  # 16-bit stable sorts are radix sorts
-    by_hat = np.argsort(hat_of.astype(narrow), kind="stable")
+    cells, hat_of = _numbered(pings.cell[chosen])
+    by_hat = np.argsort(hat_of, kind="stable")
     chosen, hat = chosen[by_hat], hat_of[by_hat]
     plate = (plate_time[chosen] >> np.uint64(32)).astype(np.int64)
     new_row = np.ones(chosen.size, dtype=bool)
@@ -104,6 +119,15 @@ def tabulate(pings: SlotPings) -> tuple[SlotCounts, SlotValues]:
         repeats=int(pings.plate.size - chosen.size),
     )
     return counts, SlotValues(pings.speed[chosen].astype(np.int64), starts)
+
+
+def _numbered(cell: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.unsignedinteger[Any]]]:
+    """The distinct cells, ascending, and each row's number among them. A plate stays in a cell for many pings, so runs
+    of one cell are sorted, not pings."""
+    starts = np.flatnonzero(np.append(True, cell[1:] != cell[:-1]))
+    cells, of_run = np.unique(cell[starts], return_inverse=True)
+    narrow = np.uint16 if cells.size < 2**16 else np.uint32  # 16-bit stable sorts are radix sorts
+    return cells, np.repeat(of_run.astype(narrow), np.diff(np.append(starts, cell.size)))
 
 
 def _first_of_each(

@@ -9,7 +9,8 @@ worst-case bias of the kept samples' mean plus its expected noise, as a share of
 
     E = 1 - G / M + G* / (G eps)
 
-and infinite for G = 0: no HAT loses its last plate as long as another choice is left.
+and infinite where fewer than a given number of plates would be left (1 unless told otherwise): no HAT goes below it
+as long as another choice is left, under CHOP-USER never.
 
 **CHOP-USER.** E_thresh is the largest E at the start. Level by level, from the largest number n of HATs that any plate
 is in: every plate that is in n HATs gives up the one in which its suppression leaves the least E. The first that cannot
@@ -79,8 +80,10 @@ class Suppression:
         return float(self.errors.max(initial=0.0))
 
 
-def chop_user(occupancy: Occupancy, epsilon_nano: int) -> Suppression:
+def chop_user(occupancy: Occupancy, epsilon_nano: int, plates_min: int = 1) -> Suppression:
     """CHOP-USER of arXiv 2405.06261, as fixed above: the loss max K_l eps falls, no HAT's E exceeds E_thresh.
+
+    No HAT is left with fewer than `plates_min` plates, if it had them.
 
     Plate 0, alone in the first HAT (so E_thresh = 1 / eps), leaves one of its three; plates 1 and 2 cannot leave any:
 
@@ -89,9 +92,9 @@ def chop_user(occupancy: Occupancy, epsilon_nano: int) -> Suppression:
     >>> chopped.keep.astype(int).tolist(), chopped.hats_before, chopped.hats_after, chopped.threshold
     ([1, 0, 1, 1, 1, 1, 1], 3, 2, 1.0)
 
-    Raises ValueError for epsilon_nano < 1. 10^5 plates in 10^4 HATs, 10^6 rows: some seconds.
+    Raises ValueError for epsilon_nano < 1 or plates_min < 1. 10^5 plates in 10^4 HATs, 10^6 rows: some seconds.
     """
-    city = _City(occupancy, epsilon_nano)
+    city = _City(occupancy, epsilon_nano, plates_min)
     _descend(city, 0, city.threshold)
     return city.outcome()
 
@@ -126,8 +129,8 @@ def suppress_to(occupancy: Occupancy, epsilon_nano: int, hats_max: int) -> Suppr
 class _City:
     """All HATs and all plates, while plates are being suppressed."""
 
-    def __init__(self, occupancy: Occupancy, epsilon_nano: int) -> None:
-        self.errors = HatErrors(occupancy, epsilon_nano)
+    def __init__(self, occupancy: Occupancy, epsilon_nano: int, plates_min: int = 1) -> None:
+        self.errors = HatErrors(occupancy, epsilon_nano, plates_min)
         self.hats, self.plates = occupancy.hats, occupancy.plates
         self.threshold = max(map(self.errors.error, range(self.hats)), default=0.0)
         self.by_plate = np.argsort(occupancy.plate, kind="stable")

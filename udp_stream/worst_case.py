@@ -103,13 +103,16 @@ class HatErrors:
     """E of every HAT while rows (one plate's samples in one HAT) are suppressed and restored.
 
     Plain Python, as it goes one row at a time. Constant time per suppression, taken over all of them; `restore` looks
-    at the HAT's rows. Rows must be suppressed only while kept, restored only while suppressed.
+    at the HAT's rows. Rows must be suppressed only while kept, restored only while suppressed. To suppress a row of a
+    HAT that would then keep fewer than `plates_min` plates is infinitely bad.
     """
 
-    def __init__(self, occupancy: Occupancy, epsilon_nano: int) -> None:
-        """Keep all rows; raises ValueError for epsilon_nano < 1."""
+    def __init__(self, occupancy: Occupancy, epsilon_nano: int, plates_min: int = 1) -> None:
+        """Keep all rows; raises ValueError for epsilon_nano < 1 or plates_min < 1."""
         if epsilon_nano < 1:
             raise ValueError(f"expected epsilon_nano >= 1, got {epsilon_nano}")
+        if plates_min < 1:
+            raise ValueError(f"expected plates_min >= 1, got {plates_min}")
         hat, hat_rows, count = occupancy.hat_of_row(), occupancy.hat_rows, occupancy.count
         self.epsilon = epsilon_nano / NANO
         self.kept_rows = bytearray(b"\1") * count.size
@@ -120,6 +123,8 @@ class HatErrors:
         # arrays of 64-bit integers, to be read one by one by Python and all at once by numpy
         self.total: array[int] = array("q", np.diff(np.append(0, np.cumsum(count))[hat_rows]).tolist())
         self.kept: array[int] = self.total[:]
+        self.plates_min = plates_min
+        self.kept_plates: array[int] = array("q", np.diff(hat_rows).tolist())
         self.first: array[int] = self.total[:]
         self.second: array[int] = self.total[:]
         self._by_count: list[int] = np.lexsort((-count, hat)).tolist()
@@ -137,7 +142,9 @@ class HatErrors:
         kept, largest = self.kept[hat] - count, self.first[hat]
         if count == largest:
             largest = self.second[hat]
-        return (1 - kept / self.total[hat]) + largest / (kept * self.epsilon) if kept else inf
+        if self.kept_plates[hat] <= self.plates_min:
+            return inf
+        return (1 - kept / self.total[hat]) + largest / (kept * self.epsilon)
 
     def error_with(self, row: int) -> float:
         """E of the row's HAT if this suppressed row were restored."""
@@ -150,12 +157,13 @@ class HatErrors:
         kept, first = np.frombuffer(self.kept, np.int64)[hat] - count, np.frombuffer(self.first, np.int64)[hat]
         largest = np.where(count == first, np.frombuffer(self.second, np.int64)[hat], first)
         shares = (1 - kept / np.frombuffer(self.total, np.int64)[hat]) + largest / (np.maximum(kept, 1) * self.epsilon)
-        return np.where(kept > 0, shares, inf)
+        return np.where(np.frombuffer(self.kept_plates, np.int64)[hat] > self.plates_min, shares, inf)
 
     def suppress(self, row: int) -> bool:
         """Suppress a kept row; says whether one of the HAT's two largest counts has changed."""
         hat = self.hat[row]
         self.kept_rows[row] = 0
+        self.kept_plates[hat] -= 1
         self.kept[hat] -= self.count[row]
         if self.count[row] < self.second[hat]:
             return False
@@ -167,6 +175,7 @@ class HatErrors:
         """Take a suppressed row back."""
         hat = self.hat[row]
         self.kept_rows[row] = 1
+        self.kept_plates[hat] += 1
         self.kept[hat] += self.count[row]
         self._first_at[hat] = self._second_at[hat] = self.rows_from[hat]
         self._settle(hat)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -40,10 +41,12 @@ grace = "{grace}"
 [release]
 mean = "auto"
 mean_epsilon = {epsilon}
-cdf_epsilon = 0.3
+cdf_epsilon = {cdf}
 min_plates = 4
+suppression = "{suppression}"
 [budget]
 epsilon = {budget}
+period = "{period}"
 [ledger]
 url = "{ledger}"
 key_file = "{folder}/plates.key"
@@ -56,6 +59,11 @@ shards = {shards}
 idle_timeout = "1s"
 session_timeout = "6s"
 """
+
+DEFAULTS = {"grace": "2m", "shards": 1, "epsilon": "0.4", "cdf": "0.3", "budget": "6.0", "period": "1d",
+            "suppression": "off"}  # fmt: skip
+AUTO = {"shards": 3, "epsilon": '"auto"', "cdf": "0.05", "budget": "0.5", "period": "1h"}
+"""Plates run out of it within the hour."""
 
 
 @dataclass
@@ -143,11 +151,12 @@ def charges(ledger):
 
 @pytest.fixture
 def city(tmp_path, kafka_bootstrap):
-    def make(messages, grace="2m", shards=1, epsilon="0.4", budget="6.0", ledger=None):
+    def make(messages, ledger=None, **changes):
+        values = DEFAULTS | changes
         config = tmp_path / "city.toml"
         text = CONFIG.format(
-            grace=grace, folder=tmp_path, bootstrap=kafka_bootstrap, name=f"t{uuid4().hex[:8]}", shards=shards,
-            epsilon=epsilon, budget=budget, ledger=ledger or f"sqlite:{tmp_path}/stream.ledger",
+            folder=tmp_path, bootstrap=kafka_bootstrap, name=f"t{uuid4().hex[:8]}",
+            ledger=ledger or f"sqlite:{tmp_path}/stream.ledger", **values,
         )  # fmt: skip
         config.write_text(text)
         made = City(tmp_path, messages, config)
@@ -203,19 +212,26 @@ def agree(city):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_one_log_through_both_runtimes_gives_the_same_bytes_and_charges(city, workers):
-    """With an automatic epsilon: the one planner sees whole slots, as the embedded runtime's does."""
-    here = city(fleet_log(clean=True), epsilon='"auto"')
+    """With an automatic epsilon over three shards, and plates that run out: one plan for all of them, in one order."""
+    here = city(fleet_log(clean=True), **AUTO)
     here.feed()
     with agree(here) as (stack, expected):
+        assert all(statuses(expected)[kind] > 20 for kind in ("released", "withheld_budget"))
         running = [stack.enter_context(worker(here, f"worker{i}")) for i in range(workers)]
         here.wait_for(expected, *running)
 
 
-def test_workers_on_a_redis_ledger_over_two_shards(city, redis_server):
-    """Each shard is fenced: who has lost it can charge and record nothing."""
-    here = city(fleet_log(clean=True), shards=2, budget="100.0", ledger=redis_server.url)
+def statuses(payloads):
+    """How many records there are of each kind."""
+    return Counter(release.decode(payload).status for payload in payloads.values())
+
+
+def test_workers_on_a_redis_ledger_suppress_over_three_shards(city, redis_server):
+    """CHOP-USER needs the whole slot too. Each shard is fenced: who has lost it can charge and record nothing."""
+    here = city(fleet_log(clean=True), shards=3, budget="3.0", ledger=redis_server.url, suppression="chop-user")
     here.feed()
     with agree(here) as (stack, expected):
+        assert all(statuses(expected)[kind] > 20 for kind in ("released", "withheld_budget"))
         here.wait_for(expected, *(stack.enter_context(worker(here, f"worker{i}")) for i in range(2)))
 
 
@@ -250,12 +266,8 @@ def faulty_log():
 
 
 def test_a_faulty_log_in_batches_over_two_shards_too(city):
-    """Nothing is late with a day's grace; broken messages are refused alike, once each, as the original bytes.
-
-    The budget is ample: who pays when it runs out depends on the order in which HATs ask, and shards do not wait for
-    each other.
-    """
-    here = city(faulty_log(), grace="1d", shards=2, budget="100.0")
+    """Nothing is late with a day's grace; broken messages are refused alike, once each, as the original bytes."""
+    here = city(faulty_log(), grace="1d", shards=2)
     here.feed(batch=50)
     with agree(here) as (stack, expected):
         here.wait_for(expected, stack.enter_context(worker(here)))
@@ -269,7 +281,7 @@ def test_a_faulty_log_in_batches_over_two_shards_too(city):
 def test_killed_again_and_again_nothing_is_lost_and_nothing_is_said_twice(city):
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
-    dice, here = random.Random(seed), city(fleet_log(clean=True))
+    dice, here = random.Random(seed), city(fleet_log(clean=True), **AUTO)
     half = len(here.messages) // 2
     with agree(here) as (_, expected):
         here.set_idle("1h")

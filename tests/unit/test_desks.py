@@ -86,19 +86,20 @@ class Broker:
 
 
 class Worker:
-    def __init__(self, broker, ledger, thread):
-        office = Office(SETTINGS.policy, SETTINGS.calendar, SeededEntropy(1), "test")
+    def __init__(self, broker, ledger, thread, settings=SETTINGS):
+        office = Office(settings.policy, settings.calendar, SeededEntropy(1), "test")
         rules = ReadingRules(
-            PingDecoder(SETTINGS.ping_rules), SETTINGS.window_rules, office.calendar.slots, 7, lambda p: p.encode()
+            PingDecoder(settings.ping_rules), settings.window_rules, office.calendar.slots, 7, lambda p: p.encode()
         )
         self.broker = broker
         self.time_s = 0.0
-        self.pings = PingsDesk(rules, TOPICS, broker, broker, 60, clock=lambda: self.time_s)
-        self.parts = PartsDesk(office, TOPICS, broker, broker, ledger, thread)
+        self.topics = topics_of(settings.kafka)
+        self.pings = PingsDesk(rules, self.topics, broker, broker, 60, clock=lambda: self.time_s)
+        self.parts = PartsDesk(office, self.topics, broker, broker, ledger, thread)
 
     async def assign(self):
         await self.pings.assign({TP(TOPICS.pings.name, 0), TP(TOPICS.pings.name, 1)})
-        await self.parts.assign({TP(TOPICS.parts.name, 0)})
+        await self.parts.assign({TP(TOPICS.parts.name, shard) for shard in range(self.topics.parts.partitions)})
 
     async def run(self, dice):
         """Take over, read everything in batches, tell silent partitions the time, until nothing more comes."""
@@ -154,13 +155,13 @@ def outcome(broker):
     return releases, refused
 
 
-async def lives(broker, dice):
+async def lives(broker, dice, ledger=None, settings=SETTINGS):
     """Workers one after another on one ledger until one comes through; how many died."""
-    ledger, deaths = MemoryLedger(), 0
+    ledger, deaths = ledger or MemoryLedger(), 0
     with ThreadPoolExecutor(1) as thread:
         while True:
             try:
-                await Worker(broker, ledger, thread).run(dice)
+                await Worker(broker, ledger, thread, settings).run(dice)
             except Died:
                 deaths += 1
                 if deaths > 200:

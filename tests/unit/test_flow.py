@@ -76,7 +76,7 @@ def run(ledger, desk, contents, die_before=None, log=None):
 def test_charges_come_before_draws_and_only_what_stands_is_published():
     log = []
     published = run(MemoryLedger(), office(), slot(), log=log)
-    assert log == ["Standing", "Balances", "Admit", "Record", "Publish", "Published"]
+    assert log == ["Standing", "Balances", "Admit", "Standing", "Record", "Publish", "Published"]
     assert len(published) == len({id_ for id_, _ in published}) == 3
 
 
@@ -104,12 +104,12 @@ def test_a_second_run_publishes_the_same_bytes_and_charges_nothing():
     first = run(ledger, office(seed=1), contents)
     spent = [entry.charged.tolist() for entry in ledger.entries()]
     assert run(ledger, office(seed=2), contents, log=log) == first
-    assert log == ["Standing", "Publish", "Published"]
+    assert log == ["Standing", "Standing", "Publish", "Published"]
     assert [entry.charged.tolist() for entry in ledger.entries()] == spent
 
 
 @pytest.mark.parametrize("epsilon", [(), ("release.mean_epsilon=auto", "release.cdf_epsilon=auto")])
-@pytest.mark.parametrize("die_before", range(1, 6))
+@pytest.mark.parametrize("die_before", range(1, 7))
 def test_dying_between_any_two_effects_loses_nothing_and_repeats_nothing(die_before, epsilon):
     """After each death another process, with other bits, does the slot again: one payload per id, each plate once."""
     ledger, contents, seen = MemoryLedger(), slot(), {}
@@ -150,7 +150,8 @@ def test_a_race_between_two_workers_gives_both_the_same_bytes():
     late.send(None)
     balances = late.send(ledger.standing([]) or [None] * 3)
     admit = late.send(ledger.balances(balances.period, balances.plates))
-    record = late.send(ledger.admit(admit.period, admit.budget, admit.plates, admit.admissions))
+    standing = late.send(ledger.admit(admit.period, admit.budget, admit.plates, admit.admissions))
+    record = late.send(ledger.standing(standing.release_ids))
     winner = run(ledger, office(seed=8), contents)
     publish = late.send(ledger.record(record.releases))
     assert [(id_, payload) for id_, _, payload in publish.releases] == winner
@@ -303,9 +304,10 @@ def test_the_planner_is_given_no_speed():
     """Law 3, by types: nothing that reaches `slot_terms` or `plan_hat` can hold one."""
     import inspect
 
-    from udp_stream import plan
+    from udp_stream import plan, planner
 
-    for function in (plan.slot_terms, plan.plan_hat, plan.plan_mean, plan.plan_admitted):
+    functions = (plan.slot_terms, plan.plan_hat, plan.plan_mean, plan.plan_admitted, planner.terms_from_counts)
+    for function in (*functions, road.from_counts, road.plan_slot):
         assert "SlotValues" not in str(inspect.signature(function))
     assert {field.name for field in dataclasses.fields(slot()[0])}.isdisjoint({"speed", "values", "samples"})
 

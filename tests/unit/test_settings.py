@@ -71,6 +71,13 @@ def test_flags_take_toml_values_and_plain_words():
     assert settings.policy.mean == "levy" and settings.policy.cdf_nano is None
 
 
+def test_automatic_epsilons_and_suppression_go_with_any_number_of_shards():
+    settings = load(None, ["kafka.shards=8", "release.suppression=chop-user"], {})
+    assert settings.policy.mean_nano is None and settings.policy.suppression == "chop-user"
+    assert settings.policy.fingerprint() != load(None, ["kafka.shards=8"], {}).policy.fingerprint()
+    assert load(None, ["kafka.shards=8"], {}).policy.fingerprint() == load(None, (), {}).policy.fingerprint()
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -88,6 +95,7 @@ def test_flags_take_toml_values_and_plain_words():
         ("[budget]\nperiod = 'lifetime'", 'budget.period: expected a duration for "auto"'),
         ("[speed]\nmax_kmh = 90\nreject_above_kmh = 80", "speed.reject_above_kmh: expected at least speed.max_kmh"),
         ("[release]\nmean = 'median'", "release.mean: "),
+        ("[release]\nsuppression = 'chop'", "release.suppression: "),
         ("[release]\nmean_epsilon = 0", "release: expected some epsilon above 0"),
         ("[release]\nbins = [0, 30, 20, 65]", "release.bins: expected strictly increasing"),
         ("[release]\nbins = 1", "release.bins: expected 2 to 4096"),

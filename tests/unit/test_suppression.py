@@ -38,7 +38,7 @@ def error_of(total, counts, epsilon):
     return (1 - sum(counts) / total) + max(counts) / (sum(counts) * epsilon) if counts else float("inf")
 
 
-def naive_chop(occupancy, epsilon_nano, floor=0, limit=None):
+def naive_chop(occupancy, epsilon_nano, floor=0, limit=None, plates_min=1):
     """The papers' text, with the order of turns that the docstring fixes; returns the mask, K and E_thresh."""
     epsilon, hats = epsilon_nano / NANO, hat_slices(occupancy)
     kept = [dict(zip(occupancy.plate[h].tolist(), occupancy.count[h].tolist(), strict=True)) for h in hats]
@@ -47,8 +47,12 @@ def naive_chop(occupancy, epsilon_nano, floor=0, limit=None):
     limit = threshold if limit is None else limit
 
     def best(plate):
-        open_to_it = (h for h in range(len(hats)) if plate in kept[h])
-        return min((error_of(totals[h], [c for p, c in kept[h].items() if p != plate], epsilon), h) for h in open_to_it)
+        open_to_it = [h for h in range(len(hats)) if plate in kept[h]]
+        left = ([c for p, c in kept[h].items() if p != plate] for h in open_to_it)
+        return min(
+            (error_of(totals[h], counts if len(counts) >= plates_min else [], epsilon), h)
+            for h, counts in zip(open_to_it, left, strict=True)
+        )
 
     def occupied():
         return [sum(p in counts for counts in kept) for p in range(occupancy.plates)]
@@ -80,6 +84,25 @@ def test_chop_user_equals_the_papers_text(batched, batch, monkeypatch):
         assert (chopped.keep.tolist(), chopped.hats_after, chopped.threshold) == (mask, hats_after, threshold)
         suppressed += int((~chopped.keep).sum())
     assert suppressed > 2000  # the cities are not so hard that nothing ever goes
+
+
+@pytest.mark.parametrize("batched", [0, 3, 32])
+def test_no_hat_is_left_with_fewer_plates_than_asked(batched, monkeypatch):
+    """A HAT that has fewer from the start keeps what it has."""
+    monkeypatch.setattr(suppression, "_BATCHED_HATS_MAX", batched)
+    rng = np.random.default_rng(batched)
+    suppressed, at_least = 0, 0
+    for case in range(500):
+        occupancy, epsilon_nano = random_city(rng, 8, 18), EPSILONS[case % len(EPSILONS)]
+        plates_min = int(rng.integers(1, 7))
+        chopped = chop_user(occupancy, epsilon_nano, plates_min)
+        mask, hats_after, _ = naive_chop(occupancy, epsilon_nano, plates_min=plates_min)
+        assert (chopped.keep.tolist(), chopped.hats_after) == (mask, hats_after)
+        for rows in hat_slices(occupancy):
+            assert chopped.keep[rows].sum() >= min(plates_min, rows.stop - rows.start)
+            at_least += plates_min > 1 and chopped.keep[rows].sum() == plates_min < rows.stop - rows.start
+        suppressed += int((~chopped.keep).sum())
+    assert suppressed > 800 and at_least > 50  # the limit was felt
 
 
 @pytest.mark.parametrize("batched", [0, 8, 32])
@@ -179,6 +202,8 @@ def test_parameters_out_of_range_are_refused_with_the_rule():
     occupancy = Occupancy(np.array([0, 1]), np.array([0]), np.array([1]), 1)
     with pytest.raises(ValueError, match="expected epsilon_nano >= 1, got 0"):
         chop_user(occupancy, 0)
+    with pytest.raises(ValueError, match="expected plates_min >= 1, got 0"):
+        chop_user(occupancy, NANO, plates_min=0)
     with pytest.raises(ValueError, match="expected hats_max >= 1, got 0"):
         suppress_to(occupancy, NANO, 0)
 

@@ -1,7 +1,6 @@
 """Topics, headers and keys: data that other programs rely on."""
 
 import msgspec
-import pytest
 
 from streams.feed import Pace, key_of
 from streams.headers import is_tick, rejected_headers, release_headers
@@ -9,8 +8,6 @@ from streams.topics import topics_of
 from tests.runtime.harness import embedded, fleet_log, frames_of
 from udp_stream import release
 from udp_stream.adapters.kafka_section import KafkaSection
-from udp_stream.adapters.settings import load
-from udp_stream.errors import ConfigError
 from udp_stream.pings import Reason, Refusal
 
 
@@ -26,12 +23,6 @@ def test_names_and_settings_of_the_topics():
     assert topics.latest.settings == {"cleanup.policy": "compact"}
     for raw in (topics.pings, topics.parts, topics.rejected):
         assert raw.settings["retention.ms"] == str(3 * 86_400_000) and raw.settings["cleanup.policy"] == "delete"
-
-
-def test_automatic_epsilons_have_one_planner():
-    load(None, ("kafka.shards=2", "release.mean_epsilon=0.5"), {})
-    with pytest.raises(ConfigError, match=r"kafka\.shards: expected 1"):
-        load(None, ("kafka.shards=2", 'release.mean_epsilon="auto"'), {})
 
 
 def test_releases_carry_cloudevents_attributes(tmp_path):

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
@@ -21,6 +21,7 @@ from udp_stream.flow import (
     Balances,
     Effect,
     Office,
+    Payloads,
     Publish,
     Published,
     Record,
@@ -35,18 +36,18 @@ from udp_stream.release import Release, decode
 from udp_stream.slots import SlotPings, tabulate
 from udp_stream.windows import Frame, Windows
 
-Payloads = Sequence[tuple[str, str, bytes]]
+T = TypeVar("T")
 
 
-def drive(flow: Generator[Effect, Any, Payloads], ledger: Ledger, publish: Callable[[Payloads], None]) -> Payloads:
+def drive(flow: Generator[Effect, Any, T], ledger: Ledger, publish: Callable[[Payloads], None]) -> T:
     """Run the road to its end, answering each effect in turn: the synchronous driver."""
     answer: Any = None
     while True:
         try:
             effect = flow.send(answer)
         except StopIteration as stop:
-            published: Payloads = stop.value
-            return published
+            result: T = stop.value
+            return result
         answer = answer_to(effect, ledger, publish)
 
 

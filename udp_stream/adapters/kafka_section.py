@@ -12,9 +12,10 @@ Duration = Annotated[str, msgspec.Meta(pattern=r"^\s*[0-9]+(\.[0-9]+)?\s*[smhdw]
 class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """For the deployment on Kafka; the embedded runtime does not read it.
 
-    `partitions` are of the pings; `shards` are of the parts, and each is planned by itself. `replication` 0 leaves it
-    to the broker. A silent partition is told the time after `idle_timeout`; pings are waited for until `disorder` after
-    the newest, and refused if further ahead of the broker than `skew`. A dead worker is missed after `session_timeout`.
+    `partitions` are of the pings; `shards` are of the parts; one plan is made for all of them. `replication` 0 leaves
+    it to the broker. A silent partition is told the time after `idle_timeout`; pings are waited for until `disorder`
+    after the newest, and refused if further ahead of the broker than `skew`. A dead worker is missed after
+    `session_timeout`.
     """
 
     bootstrap: str = "localhost:9092"

@@ -22,7 +22,7 @@ from udp_stream.errors import ConfigError
 from udp_stream.flow import Calendar
 from udp_stream.hats import SlotGrid
 from udp_stream.pings import PingRules
-from udp_stream.policy import AccountingDetail, Grouping, Mean, Policy
+from udp_stream.policy import AccountingDetail, Grouping, Mean, Policy, Suppression
 from udp_stream.units import QUANTA_PER_KMH, duration_name, nano_allowance, nano_charge, parse_duration
 from udp_stream.windows import WindowRules
 
@@ -84,7 +84,7 @@ class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     cdf_epsilon: Epsilon | Literal["auto"] = 0.0
     bins: Literal["auto"] | int | tuple[float, ...] = "auto"
     min_plates: Annotated[int, msgspec.Meta(ge=1)] = 10
-    suppression: Literal["off", "chop-user"] = "off"
+    suppression: Suppression = "off"
 
 
 class LedgerSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -130,6 +130,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             bins=self.release.bins,
             min_plates=self.release.min_plates,
             accounting_detail=self.budget.accounting_detail,
+            suppression=self.release.suppression,
         )
 
     @property
@@ -292,10 +293,7 @@ def _check(settings: Settings) -> None:
     automatic = None in nanos
     lasting = policy.period_seconds is None
     _require(not (lasting and automatic), "budget.period", 'a duration for "auto"', "lifetime")
-    one_planner = settings.kafka.shards == 1 or not automatic
-    _require(one_planner, "kafka.shards", '1 where an epsilon is "auto": it looks at a plate\'s whole slot', "more")
     _require(settings.budget.accounting == "pure", "budget.accounting", '"pure" in this version', "another")
-    _require(settings.release.suppression == "off", "release.suppression", '"off" in this version', "another")
     _check_bins(settings)
     _ = settings.zone
 

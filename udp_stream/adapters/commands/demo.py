@@ -9,13 +9,14 @@ from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from udp_stream.adapters.embedded import Embedded, Payloads, Summary
+from udp_stream.adapters.embedded import Embedded, Summary
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.fleet import IST, Fleet
 from udp_stream.adapters.open_ledger import ledger_and_keys
 from udp_stream.adapters.report import SOFTWARE, console, print_summary
 from udp_stream.adapters.settings import Settings
 from udp_stream.errors import DependencyUnavailable, UsageError
+from udp_stream.flow import Payloads
 from udp_stream.release import Release, decode
 
 MORNING = datetime(2024, 1, 8, 6, tzinfo=IST)

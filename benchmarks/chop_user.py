@@ -1,0 +1,102 @@
+"""What CHOP-USER buys on a feed: HATs per plate, composed losses and noise with and without it, from counts alone.
+
+`python -m benchmarks.chop_user FEED:U:ZONE ...`, feeds as for `replay`; `fleet` is a synthetic one. H3 7, 1 h, HATs of
+10 plates and more, Array-Averaging and Baseline. Epsilon 1 for each mean with an ample budget, and "auto" with 10 a
+day. K: the most HATs that one plate is in, over slots of an hour; loss: what plates were charged over the whole feed;
+noise: the expected absolute noise of a mean, weighed by pings; kept: of the pings in HATs that are large enough.
+"""
+
+from __future__ import annotations
+
+import gzip
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.budget_shares import slots
+from udp_stream.adapters.embedded import drive
+from udp_stream.adapters.entropy import OsEntropy
+from udp_stream.adapters.fleet import IST, Fleet, write_ndjson
+from udp_stream.adapters.settings import load
+from udp_stream.flow import Office, plan_slot
+from udp_stream.memory_ledger import MemoryLedger
+from udp_stream.slots import SlotCounts
+from udp_stream.units import NANO, QUANTA_PER_KMH
+
+KINDS = {
+    "array-averaging, 1 each": ("release.mean_epsilon=1", "budget.epsilon=1e6"),
+    "baseline, 1 each": ("release.mean_epsilon=1", "budget.epsilon=1e6", "release.mean=baseline"),
+    "array-averaging, auto": ("release.mean_epsilon=auto",),
+    "baseline, auto": ("release.mean_epsilon=auto", "release.mean=baseline"),
+}
+
+
+@dataclass
+class Outcome:
+    """Of one feed and one way: K of each slot, charges by plate, noise and pings by HAT."""
+
+    hats_max: list[int] = field(default_factory=list)
+    loss: dict[bytes, float] = field(default_factory=dict)
+    noise: list[tuple[float, int]] = field(default_factory=list)
+    kept: int = 0
+    offered: int = 0
+
+    def line(self) -> str:
+        """As a table shows it."""
+        losses, (noise, pings) = np.array(list(self.loss.values())), np.array(self.noise).T
+        return (
+            f"{max(self.hats_max):>7}{np.mean(self.hats_max):>8.1f}{losses.max():>9.2f}{np.median(losses):>9.2f}"
+            f"{np.average(noise, weights=pings):>9.2f}{noise.max():>9.2f}{self.kept / self.offered:>8.1%}"
+        )
+
+
+def outcome(counts_of_slots: Sequence[SlotCounts], flags: tuple[str, ...]) -> Outcome:
+    """Plan and charge every slot on a ledger of its own."""
+    settings, ledger, found = load(None, flags, {}), MemoryLedger(), Outcome()
+    office = Office(settings.policy, settings.calendar, OsEntropy(), "benchmark")
+    for counts in counts_of_slots:
+        plan = drive(plan_slot(counts, office), ledger, lambda _: None)
+        charged = plan.charged > 0
+        if charged.any():
+            found.hats_max.append(int(np.bincount(counts.plate[charged]).max()))
+        for plate, charge in zip(counts.plate[charged].tolist(), plan.charged[charged].tolist(), strict=True):
+            name = counts.plates[plate]
+            found.loss[name] = found.loss.get(name, 0.0) + charge / NANO
+        for hat, priced in enumerate(plan.priced or ()):
+            if priced is not None and priced.mean is not None:
+                found.noise.append((priced.mean.noise_bound / QUANTA_PER_KMH, priced.mean.counts.total))
+                found.kept += priced.mean.counts.total
+                found.offered += int(counts.count[counts.rows(hat)].sum())
+    return found
+
+
+def feed_file(name: str, folder: str) -> str:
+    """A feed's file; `fleet` is made: 300 buses for four hours of the morning."""
+    if name != "fleet":
+        return name
+    path = Path(folder) / "fleet.ndjson.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        write_ndjson(Fleet(seed=1, buses=300, start=datetime(2024, 1, 8, 7, tzinfo=IST), hours=4), file)
+    return str(path)
+
+
+def main() -> None:
+    print(f"{'':<54}{'K':>7}{'mean K':>8}{'loss max':>9}{'median':>9}{'noise':>9}{'worst':>9}{'kept':>8}")
+    with tempfile.TemporaryDirectory() as folder:
+        for argument in sys.argv[1:]:
+            name, speed, zone = argument.rsplit(":", 2)
+            flags = ("hat.slot=1h", "hat.resolution=7", f"speed.max_kmh={speed}", f"hat.timezone={zone}")
+            found = list(slots(feed_file(name, folder), flags))
+            for kind, more in KINDS.items():
+                for way in ("off", "chop-user"):
+                    line = outcome(found, (*flags, *more, f"release.suppression={way}")).line()
+                    print(f"{Path(name).name[:18]:<19}{kind:<25}{way:<10}{line}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,348 @@
+"""The planner of a whole slot: suppression in the terms, planners that read history, and plans that stay."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from tests.unit.test_flow import CELLS, FIXED, START, Died, office, run
+from udp_stream import flow as road
+from udp_stream.adapters.embedded import answer_to, drive
+from udp_stream.adapters.settings import load
+from udp_stream.adapters.sqlite_ledger import open_sqlite_ledger
+from udp_stream.errors import PrivacyRefused
+from udp_stream.hats import cell_name
+from udp_stream.memory_ledger import MemoryLedger
+from udp_stream.plan import Moment, Terms
+from udp_stream.planner import kept_rows, only, terms_from_counts
+from udp_stream.ports import Admission, Balance
+from udp_stream.release import decode, release_id
+from udp_stream.slot_plan import plan_of_nothing, row_digests
+from udp_stream.slots import SlotPings, tabulate
+from udp_stream.suppression import Occupancy, chop_user
+
+HOUR = 3_600_000
+CHOP = ("release.suppression=chop-user", "release.min_plates=3")
+AUTO = ("release.mean_epsilon=auto", "release.cdf_epsilon=0")
+
+
+def city(seed=0, plates=30, start=START, pings=1500):
+    """Three HATs: plates of few home cells, and some that go everywhere."""
+    rng = np.random.default_rng(seed)
+    plate = rng.integers(0, plates, pings).astype(np.uint32)
+    roams = rng.random(plates) < 0.4
+    cell = np.where(roams[plate], rng.integers(0, 3, pings), plate % 3)
+    return tabulate(
+        SlotPings(
+            start, start + HOUR, tuple(f"hash{i:04}".encode() for i in range(plates)), plate,
+            np.arange(pings, dtype=np.uint32), np.array(CELLS, dtype=np.uint64)[cell],
+            rng.integers(0, 65 * 4096 + 1, pings).astype(np.int32),
+        )
+    )  # fmt: skip
+
+
+def nothing_spent(counts):
+    none = np.zeros(len(counts.plates), np.int64)
+    return Balance(none, none)
+
+
+def planned(counts, *flags):
+    policy = load(None, (*FIXED, *flags), {}).policy
+    return terms_from_counts(counts, nothing_spent(counts), Moment("May", 3, 8), policy), policy
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_suppression_goes_over_the_hats_that_are_large_enough_and_leaves_them_so(seed):
+    """The terms' bits are CHOP-USER's answer at the mean's epsilon, HAT by HAT."""
+    counts, _ = city(seed)
+    minimum = int(np.sort(np.diff(counts.hat_rows))[0]) + 1  # the smallest HAT is too small
+    terms, policy = planned(counts, *CHOP, f"release.min_plates={minimum}")
+    large = np.flatnonzero(np.diff(counts.hat_rows) >= minimum)
+    rows = np.concatenate([np.arange(counts.hat_rows[h], counts.hat_rows[h + 1]) for h in large])
+    sizes = np.append(0, np.cumsum(np.diff(counts.hat_rows)[large]))
+    expected = chop_user(
+        Occupancy(sizes, counts.plate[rows], counts.count[rows], len(counts.plates)), 500_000_000, minimum
+    )
+    found = np.concatenate([terms[h].rows_kept(np.diff(counts.hat_rows)[h]) for h in large])
+    assert found.tolist() == expected.keep.tolist()
+    assert all(terms[h].rows_kept(np.diff(counts.hat_rows)[h]).sum() >= minimum for h in large)
+    assert {t.withheld for h, t in enumerate(terms) if h not in large} <= {"few_plates"}
+    assert replace(terms[large[0]], kept=b"") == replace(planned(counts)[0][large[0]], kept=b"")
+    assert policy.suppression == "chop-user"
+
+
+def test_it_goes_by_the_mean_or_by_all_that_a_hat_is_charged_or_by_the_median_of_auto():
+    counts, _ = city(1)
+    seen = []
+
+    def epsilon_of(*flags):
+        policy = load(None, (*FIXED, *CHOP, *flags), {}).policy
+        terms, _ = planned(counts, *flags)
+        epsilons = sorted(t.mean_nano or t.charge_nano for t in terms)
+        seen.append(epsilons)
+        kept = kept_rows(counts, terms, policy)
+        occupancy = Occupancy(counts.hat_rows, counts.plate, counts.count, len(counts.plates))
+        assert kept.tolist() == chop_user(occupancy, epsilons[len(epsilons) // 2], 3).keep.tolist()
+        return epsilons[len(epsilons) // 2]
+
+    assert epsilon_of("release.mean_epsilon=0.7") == 700_000_000
+    assert epsilon_of("release.mean_epsilon=0", "release.cdf_epsilon=0.4") == 400_000_000
+    assert seen[-1] == [400_000_000] * 3
+    assert epsilon_of(*AUTO) not in (700_000_000, 400_000_000)
+
+
+def test_under_auto_plates_in_fewer_hats_spend_more_on_each():
+    counts, _ = city(5)
+    without, _ = planned(counts, *AUTO)
+    with_it, _ = planned(counts, *AUTO, *CHOP)
+    assert any(terms.kept for terms in with_it)
+    assert sum(t.mean_nano for t in with_it) > sum(t.mean_nano for t in without)
+
+
+def test_where_nothing_can_be_released_nothing_is_suppressed():
+    counts, _ = city(1)
+    terms, _ = planned(counts, *CHOP, "release.min_plates=99")
+    assert {t.withheld for t in terms} == {"few_plates"} and {t.kept for t in terms} == {b""}
+
+
+def suppressed_rows(plan):
+    return np.concatenate([~t.rows_kept(n) for t, n in zip(plan.terms, np.diff(plan.hat_rows).tolist(), strict=True)])
+
+
+@pytest.mark.parametrize("flags", [(), AUTO, ("budget.accounting_detail=uniform",), ("release.mean=auto",)])
+def test_who_is_suppressed_pays_nothing_and_gives_nothing(flags):
+    """The others' release is the one that there would be if the suppressed had never been there, but for counts."""
+    desk, (counts, values), ledger = office(*CHOP, *flags), city(2), MemoryLedger()
+    plan = drive(road.plan_slot(counts, desk), ledger, None)
+    gone = suppressed_rows(plan)
+    assert 0 < gone.sum() < gone.size
+    assert (plan.charged[gone] == 0).all() and (plan.charged[~gone] > 0).all()
+    records = [
+        decode(payload) for _, _, payload in drive(road.release_planned(counts, values, plan, desk), ledger, print)
+    ]
+    for hat, record in enumerate(records):
+        rows = counts.rows(hat)
+        assert record.status == "released"
+        assert record.counts.plates == rows.stop - rows.start and record.counts.samples == counts.count[rows].sum()
+        assert record.counts.admitted_plates == (~gone[rows]).sum()
+        assert record.counts.used_samples <= counts.count[rows][~gone[rows]].sum()
+    of_others = np.repeat(~gone, counts.count)
+    kept_counts, starts = only(counts, ~gone), np.append(0, np.cumsum(counts.count[~gone]))
+    other = MemoryLedger()
+    alone = dataclasses.replace(desk, planner=lambda *_: just([replace(t, kept=b"") for t in plan.terms]))
+    kept_values = dataclasses.replace(values, speed=values.speed[of_others], starts=starts)
+    again = [decode(p) for _, p in run(other, alone, (kept_counts, kept_values))]
+    assert [(r.mean, r.cdf, r.privacy) for r in again] == [(r.mean, r.cdf, r.privacy) for r in records]
+    assert other.verify() == ledger.verify() == []
+
+
+def just(terms):
+    yield from ()
+    return terms
+
+
+def test_a_retry_keeps_to_the_first_suppression_and_admits_nobody_whom_the_first_verdict_did_not_charge():
+    """By the retry balances have changed, and with them what CHOP-USER would do now."""
+    desk, (counts, values), ledger = office(*CHOP, *AUTO), city(4), MemoryLedger()
+    first = drive(road.plan_slot(counts, desk), ledger, None)
+    spent = ledger.balances(desk.calendar.moment(START).period, counts.plates)
+    for epsilon in ("0.01", "2.0"):  # at these it would leave others out
+        other = office(*CHOP, f"release.mean_epsilon={epsilon}")
+        assert any(t.kept != s.kept for t, s in zip(planned(counts, *CHOP, f"release.mean_epsilon={epsilon}")[0],
+                                                    first.terms, strict=True))  # fmt: skip
+        again = drive(road.plan_slot(counts, other), ledger, None)
+        assert again.terms == first.terms and again.charged.tolist() == first.charged.tolist()
+        later = ledger.balances(desk.calendar.moment(START).period, counts.plates)
+        assert later.spent.tolist() == spent.spent.tolist()
+    for hat, (_, payload) in enumerate(run(ledger, office(*CHOP, "release.mean_epsilon=2.0"), (counts, values))):
+        assert decode(payload).counts.admitted_plates == (first.charged_rows(hat) > 0).sum()
+
+
+@pytest.mark.parametrize("kept", [b"\xff", b"\x00" * 4, b"\xff" * 9])
+def test_remembered_bits_that_do_not_fit_admit_nobody_who_did_not_pay(kept):
+    """Another number of rows than remembered: nobody, or those alone whose charge covers what they lose now."""
+    desk, (counts, values) = office(), city(5)
+    ledger = MemoryLedger()
+    odd = dataclasses.replace(desk, planner=lambda *_: just([replace(t, kept=kept) for t in planned(counts)[0]]))
+    plan = drive(road.plan_slot(counts, odd), ledger, None)
+    records = [decode(payload) for _, payload in run(ledger, desk, (counts, values))]
+    for hat, record in enumerate(records):
+        assert record.counts.admitted_plates <= (plan.charged_rows(hat) > 0).sum()
+        assert record.status == "withheld_budget" or kept == b"\xff"
+
+
+# --- what a plan does not know ---
+
+
+def test_hats_that_the_plan_does_not_know_are_withheld_and_say_so():
+    desk, (counts, values), ledger = office(), city(1), MemoryLedger()
+    flow = road.release_planned(counts, values, plan_of_nothing(counts), desk)
+    records = [decode(payload) for _, _, payload in drive(flow, ledger, print)]
+    assert {(r.status, r.counts.admitted_plates, r.mean, r.privacy.epsilon) for r in records} == {
+        ("withheld_unplanned", 0, None, 0.0)
+    }
+    assert [decode(p).status for _, p in run(ledger, desk, (counts, values))] == ["withheld_unplanned"] * 3
+    assert not any(entry.charged.any() for entry in ledger.entries())
+
+
+def test_a_plan_for_other_rows_admits_nobody_to_that_hat():
+    """One plate more, one other, or one with another number of samples: charges might be another's."""
+    desk, (counts, values) = office(), city(1)
+    plan = drive(road.plan_slot(counts, desk), MemoryLedger(), None)
+    count = counts.count.copy()
+    count[0] += 1
+    plates = (*counts.plates[:-1], b"hash9999")
+    for other in (dataclasses.replace(counts, count=count), dataclasses.replace(counts, plates=plates)):
+        changed = [a != b for a, b in zip(row_digests(other), row_digests(counts), strict=True)]
+        assert any(changed)
+        ledger = MemoryLedger()
+        drive(road.plan_slot(counts, desk), ledger, None)
+        flow = road.release_planned(other, values, plan, desk)
+        records = [decode(payload) for _, _, payload in drive(flow, ledger, print)] if other is not counts else []
+        assert [r.status == "withheld_unplanned" for r in records] == changed
+        assert all((r.counts.admitted_plates == 0) == new for r, new in zip(records, changed, strict=True))
+
+
+def test_a_plan_of_some_hats_releases_those_as_the_whole_one_does():
+    desk, (counts, values) = office(*CHOP), city(6)
+    whole = dict(run(MemoryLedger(), desk, (counts, values)))
+    ledger = MemoryLedger()
+    plan = drive(road.plan_slot(counts, desk), ledger, None)
+    some = dataclasses.replace(plan.only(np.array([True, False, True])), priced=None)
+    payloads = drive(road.release_planned(counts, values, some, desk), ledger, print)
+    assert [whole[id_] == payload for id_, _, payload in payloads] == [True, False, True]
+
+
+# --- planners that read history ---
+
+
+def thrifty(counts, balance, moment, policy):
+    """Spends half on cells whose last interval was tight: a fresh answer is needed less there."""
+    terms = terms_from_counts(counts, balance, moment, policy)
+    length = counts.end_ms - counts.start_ms
+    ids = [release_id(cell_name(int(cell)), counts.start_ms - length, counts.start_ms) for cell in counts.cells]
+    payloads = yield road.Standing(ids)
+    return [replace(t, mean_nano=t.mean_nano // 2) if tight(p) else t for t, p in zip(terms, payloads, strict=True)]
+
+
+def tight(payload):
+    mean = None if payload is None else decode(payload).mean
+    return mean is not None and mean.interval95_kmh[1] - mean.interval95_kmh[0] < 60
+
+
+def history(*flags, seed=1):
+    desk = office("budget.epsilon=100", "release.cdf_epsilon=0", *flags, seed=seed)
+    return dataclasses.replace(desk, planner=thrifty)
+
+
+def epsilons(plan):
+    return [terms.mean_nano for terms in plan.terms]
+
+
+def test_a_planner_reads_what_was_released_before():
+    ledger, desk = MemoryLedger(), history("release.mean_epsilon=3.0")
+    before = run(ledger, desk, city(1))
+    assert all(decode(payload).mean.epsilon == 3.0 for _, payload in before)
+    assert any(tight(payload) for _, payload in before)
+    after = run(ledger, desk, city(2, start=START + HOUR))
+    for (_, old), (_, new) in zip(before, after, strict=True):
+        assert decode(new).mean.epsilon == (1.5 if tight(old) else 3.0)
+
+
+@pytest.mark.parametrize("die_before", range(2, 8))
+def test_the_first_plan_stands_when_history_has_changed_by_the_retry(die_before):
+    """The slot before was not released when this one was planned, and is when it is planned again."""
+    ledger, desk, contents = MemoryLedger(), history("release.mean_epsilon=3.0"), city(2, start=START + HOUR)
+    with pytest.raises(Died):
+        run(ledger, desk, contents, die_before)
+    charged = {entry.release_id: entry.charged.tolist() for entry in ledger.entries()}
+    run(ledger, desk, city(1))
+    for id_, payload in run(ledger, desk, contents):
+        planned_before = id_ in charged
+        assert decode(payload).mean.epsilon == (3.0 if planned_before else 1.5)
+        assert not planned_before or max(charged[id_]) == 3 * 10**9
+    assert bool(charged) == (die_before > 3) and ledger.verify() == []
+
+
+def test_of_two_planners_who_saw_different_pasts_the_first_to_charge_is_followed_by_both():
+    ledger, contents = MemoryLedger(), city(2, start=START + HOUR)
+    early, late = (road.plan_slot(contents[0], history("release.mean_epsilon=3.0")) for _ in range(2))
+    admit = until(early, ledger, road.Admit)
+    run(ledger, history("release.mean_epsilon=3.0"), city(1))
+    won = drive(late, ledger, None)
+    assert epsilons(won) == [1_500_000_000] * 3
+    lost = carried_on(early, ledger, ledger.admit(admit.period, admit.budget, admit.plates, admit.admissions))
+    assert epsilons(lost) == epsilons(won) and lost.charged.tolist() == won.charged.tolist()
+    desk = history("release.mean_epsilon=3.0")
+    payloads = [dict(published(contents, plan, desk, ledger)) for plan in (lost, won)]
+    assert payloads[0] == payloads[1] and ledger.verify() == []
+
+
+def until(flow, ledger, kind):
+    effect = flow.send(None)
+    while not isinstance(effect, kind):
+        effect = flow.send(answer_to(effect, ledger, None))
+    return effect
+
+
+def carried_on(flow, ledger, answer):
+    while True:
+        try:
+            answer = answer_to(flow.send(answer), ledger, None)
+        except StopIteration as stop:
+            return stop.value
+
+
+def published(contents, plan, desk, ledger):
+    return [(id_, p) for id_, _, p in drive(road.release_planned(*contents, plan, desk), ledger, print)]
+
+
+def test_a_plan_that_read_history_survives_a_restart(tmp_path):
+    contents = city(2, start=START + HOUR)
+    with open_sqlite_ledger(tmp_path / "ledger") as ledger:
+        first = drive(road.plan_slot(contents[0], history("release.mean_epsilon=3.0")), ledger, None)
+    with open_sqlite_ledger(tmp_path / "ledger") as ledger:
+        run(ledger, history("release.mean_epsilon=3.0"), city(1))
+    with open_sqlite_ledger(tmp_path / "ledger") as ledger:
+        again = drive(road.plan_slot(contents[0], history("release.mean_epsilon=3.0")), ledger, None)
+        assert epsilons(again) == epsilons(first) == [3 * 10**9] * 3
+        assert again.charged.tolist() == first.charged.tolist()
+
+
+@pytest.mark.parametrize(
+    ("question", "sentence"),
+    [
+        (road.Balances("May", []), "expected a planner to ask what stands, got Balances"),
+        (road.Admit("May", 1, [], []), "expected a planner to ask what stands, got Admit"),
+        (None, "expected terms for each of 3 HATs, got 1"),
+    ],
+)
+def test_a_planner_that_asks_for_more_or_leaves_hats_out_is_refused(question, sentence):
+    def curious(*_):
+        if question is not None:
+            yield question
+        return [Terms()]
+        yield
+
+    desk = dataclasses.replace(office(), planner=curious)
+    with pytest.raises(PrivacyRefused, match=sentence):
+        drive(road.plan_slot(city()[0], desk), MemoryLedger(), None)
+
+
+def test_larger_hats_ask_first_over_the_whole_slot():
+    """Where budgets run out they go to the statistics that say most."""
+    desk, (counts, _), ledger = office("budget.epsilon=0.75", "release.min_plates=3"), city(7), MemoryLedger()
+    drive(road.plan_slot(counts, desk), ledger, None)
+    order = [entry.release_id for entry in ledger.entries()]
+    sizes = dict(zip(road.release_ids(counts), np.diff(counts.hat_rows).tolist(), strict=True))
+    assert [sizes[id_] for id_ in order] == sorted(sizes.values(), reverse=True)
+
+
+def test_a_ledger_that_was_asked_before_by_a_shard_without_a_plan_stays_withheld():
+    desk, (counts, values), ledger = office(), city(1), MemoryLedger()
+    drive(road.release_planned(counts, values, plan_of_nothing(counts), desk), ledger, print)
+    spare = Admission("x", np.arange(2), np.full(2, 5), 0, b"{}")
+    ledger.admit("May", 10, list(counts.plates), [spare])
+    plan = drive(road.plan_slot(counts, desk), ledger, None)
+    assert plan.cells.size == 0

@@ -1,0 +1,64 @@
+"""The terms of a whole slot: what every HAT is asked on, from counts, balances and settings, with suppression or not.
+
+**CHOP-USER** (`release.suppression = "chop-user"`; `suppression.py`, arXiv 2405.06261) takes plates out of some of
+their HATs, at no greater worst-case error of any HAT. It goes over the HATs of at least `min_plates` plates and leaves
+each of them that many. It reads counts and one epsilon: the mean's where that is fixed (all that a HAT is charged if
+there is no mean), else the median over the HATs of what "auto" would take without suppression. Then terms are made anew
+for the plates that are left: each is in fewer HATs, so "auto" can spend more on each.
+
+Privacy unit: license plate; neighbours: swap-values. Counts are public, so all of this is free. A plate that is taken
+out of a HAT gives nothing there and pays nothing. Which ones those are is part of the terms (`Terms.kept`), hence
+remembered with the verdict: a retry cannot suppress anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from msgspec.structs import replace as struct_replace
+from numpy.typing import NDArray
+
+from udp_stream.plan import Moment, Terms, slot_terms
+from udp_stream.policy import Policy
+from udp_stream.ports import Balance
+from udp_stream.slots import SlotCounts
+from udp_stream.suppression import Occupancy, chop_user
+
+
+def terms_from_counts(counts: SlotCounts, balance: Balance, moment: Moment, policy: Policy) -> list[Terms]:
+    """The terms of every HAT of a slot; `balance` belongs to `counts.plates`."""
+    terms = slot_terms(counts, balance, moment, policy)
+    if policy.suppression == "off":
+        return terms
+    kept = kept_rows(counts, terms, policy)
+    if kept.all():
+        return terms
+    again = slot_terms(only(counts, kept), balance, moment, policy)
+    return [_with_kept(of_hat, kept[counts.rows(hat)]) for hat, of_hat in enumerate(again)]
+
+
+def kept_rows(counts: SlotCounts, terms: Sequence[Terms], policy: Policy) -> NDArray[np.bool_]:
+    """Which rows CHOP-USER leaves; all where nothing is to be released. HATs below `min_plates` are left alone."""
+    kept = np.ones(counts.plate.size, dtype=bool)
+    epsilons = sorted(of_hat.mean_nano or of_hat.charge_nano for of_hat in terms if not of_hat.withheld)
+    if epsilons:
+        large = np.diff(counts.hat_rows) >= policy.min_plates
+        offered = np.repeat(large, np.diff(counts.hat_rows))
+        sizes = np.diff(counts.hat_rows)[large]
+        occupancy = Occupancy(
+            np.append(0, np.cumsum(sizes)), counts.plate[offered], counts.count[offered], len(counts.plates)
+        )
+        kept[offered] = chop_user(occupancy, epsilons[len(epsilons) // 2], policy.min_plates).keep
+    return kept
+
+
+def only(counts: SlotCounts, kept: NDArray[np.bool_]) -> SlotCounts:
+    """The counts of some rows; every HAT stays, be it without rows."""
+    before = np.append(0, np.cumsum(kept))
+    return replace(counts, hat_rows=before[counts.hat_rows], plate=counts.plate[kept], count=counts.count[kept])
+
+
+def _with_kept(terms: Terms, kept: NDArray[np.bool_]) -> Terms:
+    return terms if terms.withheld or kept.all() else struct_replace(terms, kept=np.packbits(kept).tobytes())

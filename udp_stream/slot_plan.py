@@ -1,0 +1,158 @@
+"""The plan of a slot: for each HAT its terms, and what the ledger charged each of its plates.
+
+It is made once for all shards (`flow.plan_slot`) and read by whoever releases some of the HATs. It names no plate and
+knows no speed: rows are in the canonical order of `SlotCounts`, and a digest of who they are, with how many samples
+each, says whether a reader's rows are the very same. Whatever does not agree is not admitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from udp_stream.plan import HatPlan, Terms
+from udp_stream.slots import SlotCounts
+
+PIECE_BYTES = 800_000
+"""Of one message of a plan: below Kafka's usual limit of 1 MiB, with its frame."""
+
+DIGEST_BYTES = 8
+"""Of who is in a HAT, and of a plan. Against mistakes, not attackers: whoever can write plans can write charges."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPlan:
+    """HAT h is `cells[h]` (ascending); `charged` has its rows at `hat_rows[h]` to `hat_rows[h + 1]`, in nano-epsilon.
+
+    0 was charged to rows that were suppressed or could not pay. `priced`, where it is at hand, are the plans for the
+    rows that were offered, which charges came from; they follow from counts and terms, and do not travel.
+    """
+
+    start_ms: int
+    end_ms: int
+    cells: NDArray[np.uint64]
+    hat_rows: NDArray[np.int64]
+    digests: tuple[bytes, ...]
+    terms: tuple[Terms, ...]
+    charged: NDArray[np.int64]
+    priced: tuple[HatPlan | None, ...] | None = None
+
+    def find(self, cell: int, digest: bytes) -> int | None:
+        """The number of a cell's HAT, if it is known and has these rows."""
+        at = int(np.searchsorted(self.cells, np.uint64(cell)))
+        known = at < self.cells.size and int(self.cells[at]) == cell and self.digests[at] == digest
+        return at if known else None
+
+    def charged_rows(self, hat: int) -> NDArray[np.int64]:
+        """What each row of a HAT was charged."""
+        return self.charged[self.hat_rows[hat] : self.hat_rows[hat + 1]]
+
+    def reusing(self, made: SlotPlan) -> SlotPlan:
+        """The same plan, with what is at hand of a plan that says the same of a HAT."""
+        if made.priced is None:
+            return self
+        found = map(made.find, self.cells.tolist(), self.digests)
+        priced = tuple(
+            made.priced[at] if at is not None and made.terms[at] == terms else None
+            for at, terms in zip(found, self.terms, strict=True)
+        )
+        return replace(self, priced=priced)
+
+    def only(self, hats: NDArray[np.bool_]) -> SlotPlan:
+        """The plan of some of its HATs."""
+        sizes, chosen = np.diff(self.hat_rows), np.flatnonzero(hats).tolist()
+        return replace(
+            self,
+            cells=self.cells[hats],
+            hat_rows=np.append(0, np.cumsum(sizes[hats])),
+            digests=tuple(self.digests[hat] for hat in chosen),
+            terms=tuple(self.terms[hat] for hat in chosen),
+            charged=self.charged[np.repeat(hats, sizes)],
+            priced=None if self.priced is None else tuple(self.priced[hat] for hat in chosen),
+        )
+
+
+def plan_of_nothing(counts: SlotCounts) -> SlotPlan:
+    """A plan that knows none of the slot's HATs."""
+    none = np.empty(0, dtype=np.int64)
+    return SlotPlan(counts.start_ms, counts.end_ms, none.astype(np.uint64), np.zeros(1, np.int64), (), (), none, ())
+
+
+def row_digests(counts: SlotCounts) -> list[bytes]:
+    """For each HAT, a digest of its rows: plates (keyed hashes of one length) and their numbers of samples."""
+    width = len(counts.plates[0]) if counts.plates else 1
+    plates = np.frombuffer(b"".join(counts.plates), dtype=f"V{width}")[counts.plate].tobytes()
+    samples = counts.count.astype("<i8").tobytes()
+    ends = counts.hat_rows.tolist()
+    return [
+        blake2b(plates[a * width : b * width] + samples[a * 8 : b * 8], digest_size=DIGEST_BYTES).digest()
+        for a, b in pairwise(ends)
+    ]
+
+
+class _Columns(msgspec.Struct, frozen=True, array_like=True):
+    """A slot plan as it travels: columns little-endian, terms as they are."""
+
+    start_ms: int
+    end_ms: int
+    cells: bytes
+    hat_rows: bytes
+    digests: bytes
+    terms: tuple[Terms, ...]
+    charged: bytes
+
+
+class PlanPiece(msgspec.Struct, frozen=True, tag="plan"):
+    """Piece `number` of `pieces` of a shard's part of a plan; `digest` is the whole part's."""
+
+    slot_start: int
+    slot_end: int
+    shard: int
+    digest: bytes
+    number: int
+    pieces: int
+    content: bytes
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[_Columns] = msgspec.msgpack.Decoder(_Columns)
+
+
+def cut_plan(plan: SlotPlan, shard: int, piece_bytes: int = PIECE_BYTES) -> Iterator[PlanPiece]:
+    """The messages that bring a shard its plan: at least one; the same for the same plan."""
+    content = _encoder.encode(
+        _Columns(
+            plan.start_ms,
+            plan.end_ms,
+            plan.cells.astype("<u8").tobytes(),
+            plan.hat_rows.astype("<i8").tobytes(),
+            b"".join(plan.digests),
+            plan.terms,
+            plan.charged.astype("<i8").tobytes(),
+        )
+    )
+    digest, starts = blake2b(content, digest_size=DIGEST_BYTES).digest(), range(0, len(content), piece_bytes)
+    for number, start in enumerate(starts):
+        piece = content[start : start + piece_bytes]
+        yield PlanPiece(plan.start_ms, plan.end_ms, shard, digest, number, len(starts), piece)
+
+
+def merge_plan(pieces: Sequence[PlanPiece]) -> SlotPlan:
+    """The plan from all of its pieces, in order."""
+    columns = _decoder.decode(b"".join(piece.content for piece in pieces))
+    digests = columns.digests
+    return SlotPlan(
+        columns.start_ms,
+        columns.end_ms,
+        np.frombuffer(columns.cells, "<u8"),
+        np.frombuffer(columns.hat_rows, "<i8"),
+        tuple(digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)),
+        columns.terms,
+        np.frombuffer(columns.charged, "<i8"),
+    )
