@@ -13,6 +13,7 @@ from rich.table import Table
 from udp_stream.adapters.report import verdict
 from udp_stream.adapters.settings import Settings
 from udp_stream.errors import ConfigError
+from udp_stream.means import expected_abs_error, spread
 from udp_stream.plan import HatPlan, Terms, plan_hat, terms_of
 from udp_stream.policy import Policy
 from udp_stream.units import NANO, QUANTA_PER_KMH
@@ -32,9 +33,11 @@ class Bought:
 
     @property
     def mean_error_kmh(self) -> float:
-        """Noise plus expected bias of the mean."""
+        """Noise, and the bias that is likely."""
         mean = self.plan.mean
-        return float("nan") if mean is None else (mean.noise_bound + mean.expected_bias) / QUANTA_PER_KMH
+        if mean is None:
+            return float("nan")
+        return expected_abs_error(mean.noise_bound, spread(mean), mean.max_speed) / QUANTA_PER_KMH
 
 
 def plan(arguments: argparse.Namespace, settings: Settings) -> None:
