@@ -9,7 +9,7 @@ that is chosen in the same way among all counts, by formulas that need no packin
 they spend the same. A plate with a share w_l of the mean's weights moves it by U w_l and pays epsilon w_l / max w. The
 shares add up to 1, so the mean charge of L plates is epsilon / (L max w), and with a mean charge of c the noise
 U max w / epsilon is U / (L c): *the same for every grouping and cap*. So the one without bias wins, which is Baseline.
-(Optimal's shares add up to less than 1. It would win where the noise is a third of U; there a guess beats either.)
+Optimal's shares add up to less than 1: less noise, for a bias by its fill that counts cannot tell. It is not weighed.
 
 Levy and the quantile mechanisms are not weighed: they charge every plate in full, spend half of epsilon on an interval,
 and counts cannot say what that interval will save. On the recorded feeds they err more than Array-Averaging on each.
