@@ -1,7 +1,6 @@
 """`auto`: the least expected error for what plates pay, from counts alone; and what records say of their accuracy."""
 
 from math import hypot
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 
 from benchmarks.feeds import feed_of
 from benchmarks.mean_errors import WAYS, hats_of, row_of
+from tests.runtime.harness import FEEDS
 from udp_stream.adapters.settings import load
 from udp_stream.grouping import HatCounts
 from udp_stream.means import MECHANISMS, ArrayAveraging, Baseline, Optimal, expected_abs_error, interval95, spread
@@ -145,10 +145,7 @@ def test_the_expected_error_counts_spread_and_that_means_are_clamped():
         assert expected_abs_error(noise, sd, 65) == pytest.approx(error, rel=0.08)
 
 
-FEEDS = next((p / "shared" / "data" for p in Path(__file__).parents if (p / "shared" / "data").is_dir()), None)
-
-
-@pytest.mark.skipif(FEEDS is None, reason="the recorded feeds are not beside this repository")
+@pytest.mark.skipif(not FEEDS.exists(), reason="the recorded feeds are not part of the project")
 @pytest.mark.parametrize(
     ("feed", "repeats"),
     [
