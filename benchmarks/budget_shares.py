@@ -7,56 +7,32 @@ of its charges in units of epsilon; printed are the median plate, the 10th and t
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 
 import numpy as np
 
-from udp_stream.adapters.settings import load
-from udp_stream.adapters.sources import read_messages
-from udp_stream.hats import cells_of
-from udp_stream.pings import PingDecoder
+from benchmarks.feeds import Feed, feed_of
 from udp_stream.plan import plan_hat, terms_of
-from udp_stream.slots import SlotCounts, SlotPings, tabulate
 from udp_stream.units import NANO
 
+FIXED, AUTOMATIC = "release.mean_epsilon=1", "release.mean_epsilon=auto"
+
 WAYS = {
-    "baseline": "release.mean=baseline",
-    "array-averaging, best-fit": "release.mean=array-averaging",
-    "array-averaging, wrap-around": "release.grouping=wrap-around",
-    "levy": "release.mean=levy",
-    "optimal": "release.mean=optimal",
-    "auto": "release.mean=auto",
-    "variance": "release.variance_epsilon=1",
-    "cdf": "release.cdf_epsilon=1",
+    "baseline": (FIXED, "release.mean=baseline"),
+    "array-averaging, best-fit": (FIXED, "release.mean=array-averaging"),
+    "array-averaging, wrap-around": (FIXED, "release.mean=array-averaging", "release.grouping=wrap-around"),
+    "levy": (FIXED, "release.mean=levy"),
+    "optimal": (FIXED, "release.mean=optimal"),
+    "auto": (FIXED, "release.mean=auto"),
+    "auto, epsilon automatic": (AUTOMATIC, "release.mean=auto"),
+    "variance": ("release.variance_epsilon=1",),
+    "cdf": ("release.cdf_epsilon=1",),
 }
 MIN_PLATES = 10
 
 
-def slots(path: str, flags: tuple[str, ...]) -> Iterator[SlotCounts]:
-    """The counts of each slot of a feed, plates numbered alike in all of them."""
-    settings = load(None, flags, {})
-    messages = [message for batch in read_messages(path) for message in batch]
-    pings, _ = PingDecoder(settings.ping_rules).decode(messages)
-    cells = cells_of(pings.lat, pings.lon, 7)
-    starts, ends = settings.calendar.slots.place(pings.time_ms)
-    names, plate = np.unique(np.asarray(pings.plates)[pings.plate], return_inverse=True)
-    for start in np.unique(starts):
-        here = starts == start
-        columns = SlotPings(
-            int(start),
-            int(ends[here][0]),
-            tuple(b"%06d" % i for i in range(names.size)),
-            plate[here].astype(np.uint32),
-            (pings.time_ms[here] - start).astype(np.uint32),
-            cells[here],
-            np.zeros(int(here.sum()), dtype=np.int32),
-        )
-        yield tabulate(columns)[0]
-
-
-def times_more(hats: list[tuple[np.ndarray, np.ndarray]], flags: tuple[str, ...], way: str) -> np.ndarray:
+def times_more(feed: Feed, hats: list[tuple[np.ndarray, np.ndarray]], way: str) -> np.ndarray:
     """For each plate: HATs over charges, at epsilon 1 for one statistic."""
-    policy = load(None, (*flags, WAYS[way]), {}).policy
+    policy = feed.policy(*WAYS[way])
     nanos = {"variance": (0, NANO, 0), "cdf": (0, 0, NANO)}.get(way, (NANO, 0, 0))
     visits, paid = np.zeros((2, 1 + max(int(plates.max()) for plates, _ in hats)))
     for plates, counts in hats:
@@ -70,16 +46,15 @@ def times_more(hats: list[tuple[np.ndarray, np.ndarray]], flags: tuple[str, ...]
 def main() -> None:
     print(f"{'feed':<40}{'':<30}{'HATs':>6}{'median':>9}{'p10':>7}{'p90':>7}")
     for argument in sys.argv[1:]:
-        path, speed, zone = argument.rsplit(":", 2)
-        flags = ("hat.slot=1h", "hat.resolution=7", f"speed.max_kmh={speed}", f"hat.timezone={zone}")
+        feed = feed_of(argument)
         hats = [
             (slot.plate[slot.rows(hat)], slot.count[slot.rows(hat)])
-            for slot in slots(path, flags)
+            for slot, _ in feed.slots()
             for hat in np.flatnonzero(np.diff(slot.hat_rows) >= MIN_PLATES).tolist()
         ]
         for way in WAYS:
-            low, middle, high = np.quantile(times_more(hats, flags, way), (0.1, 0.5, 0.9))
-            print(f"{path.rpartition('/')[2]:<40}{way:<30}{len(hats):>6}{middle:>8.2f}x{low:>6.2f}x{high:>6.2f}x")
+            low, middle, high = np.quantile(times_more(feed, hats, way), (0.1, 0.5, 0.9))
+            print(f"{feed.name:<40}{way:<30}{len(hats):>6}{middle:>8.2f}x{low:>6.2f}x{high:>6.2f}x")
 
 
 if __name__ == "__main__":

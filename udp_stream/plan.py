@@ -28,8 +28,7 @@ from udp_stream.budgeting import EPSILON_NANO_MIN, expected_visits, fair_shares,
 from udp_stream.cdfs.mechanism import CdfPlan, cdf_for_admitted, plan_cdf
 from udp_stream.errors import PrivacyRefused
 from udp_stream.grouping import HatCounts
-from udp_stream.means import MECHANISMS, ArrayAveraging, Baseline, MeanPlan, Optimal
-from udp_stream.means.array_averaging import worst_case_cap
+from udp_stream.means import MECHANISMS, CompareAt, MeanPlan, expected_abs_error, plan_automatic, spread
 from udp_stream.policy import AccountingDetail, Grouping, Mean, Policy
 from udp_stream.ports import Balance
 from udp_stream.slots import SlotCounts
@@ -41,8 +40,9 @@ class Terms(msgspec.Struct, frozen=True):
     """What a HAT's admission was asked on: nano-epsilons of each statistic, or why nothing is asked.
 
     With the counts they fix every plate's charge, so what else decides on shares is here too and not in the policy,
-    which may have changed when a retry comes. `kept` has a bit for each of the HAT's rows that contributes, the first
-    row's the highest of the first byte; empty: all do. "unplanned" are HATs that no plan knows.
+    which may have changed when a retry comes. `compare_at` is what mean "auto" holds equal between mechanisms. `kept`
+    has a bit for each of the HAT's rows that contributes, the first row's the highest of the first byte; empty: all do.
+    "unplanned" are HATs that no plan knows.
     """
 
     mean_nano: int = 0
@@ -52,6 +52,7 @@ class Terms(msgspec.Struct, frozen=True):
     accounting_detail: AccountingDetail = "uniform"
     mean: Mean = "auto"
     grouping: Grouping = "best-fit"
+    compare_at: CompareAt = "epsilon"
     kept: bytes = b""
 
     @property
@@ -74,7 +75,11 @@ class Terms(msgspec.Struct, frozen=True):
 
 
 def terms_of(policy: Policy, mean_nano: int, variance_nano: int, cdf_nano: int) -> Terms:
-    """Terms with these epsilons, as a policy has it."""
+    """Terms with these epsilons, as a policy has it.
+
+    An automatic epsilon is the larger the less of it plates pay, a fixed one is not.
+    """
+    follows_charge = policy.mean_nano is None and policy.accounting_detail == "individual"
     return Terms(
         mean_nano=mean_nano,
         variance_nano=variance_nano,
@@ -82,6 +87,7 @@ def terms_of(policy: Policy, mean_nano: int, variance_nano: int, cdf_nano: int) 
         accounting_detail=policy.accounting_detail,
         mean=policy.mean,
         grouping=policy.grouping,
+        compare_at="charge" if follows_charge else "epsilon",
     )
 
 
@@ -111,14 +117,13 @@ class HatPlan:
 
     @property
     def why(self) -> str:
-        """Why this mean mechanism.
-
-        Levy and the quantile mechanisms never win: counts promise nothing about an interval that speeds choose.
-        """
+        """Why this mean mechanism."""
         if self.mean is None or self.terms.mean != "auto":
             return "as configured"
-        bound, bias = (quanta / QUANTA_PER_KMH for quanta in (self.mean.error_bound, self.mean.bias_bound))
-        return f"least error bound that counts can justify: {bound:.2f} km/h, {bias:.2f} of it worst-case bias"
+        if self.terms.compare_at == "charge":
+            return "at equal charge every grouping has the same noise, and this has no bias"
+        error = expected_abs_error(self.mean.noise_bound, spread(self.mean), self.mean.max_speed)
+        return f"least charge within 3 % of the least expected error: {error / QUANTA_PER_KMH:.2f} km/h"
 
 
 def slot_terms(counts: SlotCounts, balance: Balance, moment: Moment, policy: Policy) -> list[Terms]:
@@ -215,18 +220,8 @@ def plan_admitted(plan: HatPlan, admitted: NDArray[np.bool_], policy: Policy) ->
 
 
 def plan_mean(counts: HatCounts, terms: Terms, max_speed: int) -> MeanPlan:
-    """The mechanism of the terms, or for "auto" the one of least error bound."""
+    """The mechanism of the terms, or for "auto" the one of least expected error for what it charges."""
     asked = terms.mean_nano, max_speed, terms.grouping
-    if terms.mean != "auto":
-        return MECHANISMS[terms.mean].plan(counts, *asked)
-    best = _better(Optimal().plan(counts, *asked), Baseline().plan(counts, *asked))
-    averaging = ArrayAveraging()
-    least = best.error_bound
-    for cap in sorted({counts.median, worst_case_cap(counts, terms.mean_nano)}):
-        if averaging.least_error(counts, terms.mean_nano, max_speed, cap) < least:
-            best = _better(best, averaging.plan_with_cap(counts, *asked, cap))
-    return best
-
-
-def _better(one: MeanPlan, other: MeanPlan) -> MeanPlan:
-    return other if other.error_bound < one.error_bound else one
+    if terms.mean == "auto":
+        return plan_automatic(counts, *asked, terms.compare_at)
+    return MECHANISMS[terms.mean].plan(counts, *asked)

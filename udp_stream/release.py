@@ -7,14 +7,13 @@ happens after the noise.
 from __future__ import annotations
 
 import inspect
-import math
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 from udp_stream.cdfs.mechanism import CdfPlan
 from udp_stream.estimate import HatEstimate
-from udp_stream.means import MeanPlan
+from udp_stream.means import MeanPlan, expected_abs_error, interval95, spread
 from udp_stream.plan import HatPlan
 from udp_stream.policy import AccountingDetail, Policy
 from udp_stream.units import NANO, QUANTA_PER_KMH
@@ -43,9 +42,10 @@ class Hat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Mean(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The mean speed of the HAT's samples.
 
-    `expected_abs_error_kmh` is the noise's expected size plus what the public fill of dropped samples is expected to
-    be off by; `interval95_kmh` covers both; `bias_bound_kmh` is the most that grouping and capping can bias the
-    mean if speeds were chosen against it.
+    `scale_kmh` is the noise's expected size. `expected_abs_error_kmh` and `interval95_kmh` count the noise, what
+    grouping, capping and filling are likely to bias the mean by (at speeds spread evenly over [0, max_kmh]), and that
+    means lie in [0, max_kmh]; not what projection does (levy and the quantile mechanisms). `bias_bound_kmh` is the
+    most that all this can bias the mean if speeds were chosen against it.
     """
 
     value_kmh: NonNegative
@@ -160,22 +160,18 @@ def release_id(cell: str, start_ms: int, end_ms: int) -> str:
     return f"{cell}-{start_ms // 1000}-{(end_ms - start_ms) // 1000}"
 
 
-INTERVAL95 = math.log(20)
-"""P(|X| > ln 20 scales) = 0.05 for Laplace noise."""
-
-
 def mean_record(plan: MeanPlan, value: float, scale: float) -> Mean:
     """A mean and its noise scale (quanta) as a record."""
-    value_kmh, scale_kmh, bias, most = (q / QUANTA_PER_KMH for q in (value, scale, plan.expected_bias, plan.max_speed))
-    reach = INTERVAL95 * scale_kmh + bias
+    off = spread(plan)
+    low, high = interval95(value, scale, off, plan.max_speed)
     return Mean(
-        value_kmh=round(value_kmh, 3),
+        value_kmh=round(value / QUANTA_PER_KMH, 3),
         mechanism=plan.mechanism,
         grouping=plan.grouping,
         epsilon=plan.epsilon_nano / NANO,
-        scale_kmh=round(scale_kmh, 4),
-        expected_abs_error_kmh=round(scale_kmh + bias, 4),
-        interval95_kmh=(round(max(0.0, value_kmh - reach), 3), round(min(most, value_kmh + reach), 3)),
+        scale_kmh=round(scale / QUANTA_PER_KMH, 4),
+        expected_abs_error_kmh=round(expected_abs_error(scale, off, plan.max_speed) / QUANTA_PER_KMH, 4),
+        interval95_kmh=(round(low / QUANTA_PER_KMH, 3), round(high / QUANTA_PER_KMH, 3)),
         bias_bound_kmh=round(plan.bias_bound / QUANTA_PER_KMH, 4),
     )
 

@@ -11,11 +11,13 @@ from udp_stream.adapters.settings import Settings
 
 SOFTWARE = f"udp-stream {__version__}"
 
-CONSTANT_ERRS_KMH = {4: (0.7, 2.1), 5: (1.0, 2.6), 6: (2.0, 3.8), 7: (4.1, 6.4), 8: (6.0, 10.7), 9: (7.8, 14.3)}
-"""By H3 resolution: mean absolute error, weighed by pings, of one city-wide mean guessed for every HAT; least and most
-over Surat's half hour and four days of Austin, slots of 1 to 6 hours (`docs/measurements.md`). Anyone can guess that
-well, so a release that errs more is worth nothing."""
+CONSTANT_ERRS_KMH = {4: (0.3, 1.8), 5: (0.7, 2.6), 6: (1.4, 3.4), 7: (3.2, 5.4), 8: (5.4, 7.6), 9: (6.9, 10.4)}
+"""By H3 resolution: mean absolute error, weighed by pings, of one city-wide mean guessed for every HAT of at least 10
+plates; least and most over Surat's half hour and five days of Austin, slots of 1 and 6 hours (`docs/measurements.md`).
+Anyone can guess that well, so a release that errs more is worth nothing."""
 
+SERVED_SHARES = {4: (0.97, 1.0), 5: (0.94, 1.0), 6: (0.86, 0.99), 7: (0.62, 0.95), 8: (0.17, 0.88), 9: (0.03, 0.73)}
+"""Which share of all pings lay in those HATs: what a release of all of them serves."""
 
 LATE_SHARE_SUSPICIOUS = 0.05
 """A live feed has well under a percent of late pings; more points to files in the wrong order."""
@@ -23,7 +25,16 @@ LATE_SHARE_SUSPICIOUS = 0.05
 
 def constant_errs_kmh(resolution: int) -> tuple[float, float]:
     """The range above, at the nearest resolution that was measured."""
-    return CONSTANT_ERRS_KMH[min(max(resolution, min(CONSTANT_ERRS_KMH)), max(CONSTANT_ERRS_KMH))]
+    return CONSTANT_ERRS_KMH[_measured(resolution)]
+
+
+def served_shares(resolution: int) -> tuple[float, float]:
+    """The range above, at the nearest resolution that was measured."""
+    return SERVED_SHARES[_measured(resolution)]
+
+
+def _measured(resolution: int) -> int:
+    return min(max(resolution, min(CONSTANT_ERRS_KMH)), max(CONSTANT_ERRS_KMH))
 
 
 def console() -> Console:

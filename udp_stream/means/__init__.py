@@ -4,7 +4,9 @@ Every mechanism is an integer statistic (in speed quanta), plus discrete Laplace
 plan side sees counts only; the estimate side sees a plan, the samples and bits.
 """
 
+from udp_stream.means.accuracy import expected_abs_error, interval95, spread
 from udp_stream.means.array_averaging import ArrayAveraging
+from udp_stream.means.automatic import CompareAt, plan_automatic
 from udp_stream.means.base import MeanMechanism, MeanPlan, MeanQuery
 from udp_stream.means.baseline import Baseline
 from udp_stream.means.levy import Levy
@@ -15,6 +17,7 @@ __all__ = [
     "MECHANISMS",
     "ArrayAveraging",
     "Baseline",
+    "CompareAt",
     "EpsQuantile",
     "FixedQuantile",
     "Levy",
@@ -22,6 +25,10 @@ __all__ = [
     "MeanPlan",
     "MeanQuery",
     "Optimal",
+    "expected_abs_error",
+    "interval95",
+    "plan_automatic",
+    "spread",
 ]
 
 MECHANISMS: dict[str, MeanMechanism] = {

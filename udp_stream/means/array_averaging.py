@@ -79,11 +79,6 @@ class ArrayAveraging:
             arrays=arrays,
         )
 
-    def least_error(self, counts: HatCounts, epsilon_nano: int, max_speed: int, cap: int) -> float:
-        """A lower bound on the BestFit plan's error bound at this cap, without packing: K-bar is at most L."""
-        dropped = 1 - counts.kept(cap) / counts.total
-        return max_speed * (dropped + NANO / (epsilon_nano * counts.users))
-
     def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
         """The arrays as they were, without the plates that were halted."""
         total, given = int(plan.counts.by_user[admitted].sum()), plan.given[admitted]
@@ -106,8 +101,7 @@ def _poured_for_admitted(plan: MeanPlan, admitted: NDArray[np.bool_], total: int
     """Under WrapAround. Those left may have given nothing, all of it lying beyond the full arrays: then U/2 is said."""
     if used:
         return narrowed(plan, admitted, divisor=used, bias_bound=plan.max_speed * (1 - used / total))
-    guess = {"fill": plan.max_speed // 2, "expected_bias": plan.max_speed / 4}
-    return narrowed(plan, admitted, divisor=1, bias_bound=float(plan.max_speed), **guess)
+    return narrowed(plan, admitted, divisor=1, bias_bound=float(plan.max_speed), fill=plan.max_speed // 2)
 
 
 def worst_case_cap(counts: HatCounts, epsilon_nano: int) -> int:

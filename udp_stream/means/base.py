@@ -30,8 +30,8 @@ class MeanPlan:
 
     The estimate is (statistic + noise) / divisor. `sensitivity` is the statistic's for a plate, before any private
     interval narrows it; `noise_epsilon_nano` is what the final noise may spend, the rest of `epsilon_nano` pays for
-    the interval. `bias_bound` is the worst over all speeds in [0, U] of |estimate without noise - sample mean|;
-    `expected_bias` is what a public fill is expected to be off by if nothing is known of the dropped samples' mean.
+    the interval. `bias_bound` is the worst over all speeds in [0, U] of |estimate without noise - sample mean|; what it
+    is likely to be says `accuracy`. Where the samples' weights add up to less than 1, `fill` has the rest.
 
     Plate by plate, in the order of the counts: `given` is how many of its first samples enter the statistic, `moves`
     by how much it alone can move it; None where every plate is charged in full.
@@ -50,7 +50,6 @@ class MeanPlan:
     sensitivity: int
     bias_bound: float
     fill: int = 0
-    expected_bias: float = 0.0
     arrays: Arrays | None = None
 
     @property

@@ -5,7 +5,6 @@ instead of being renormalised away: (sum of kept + c * dropped) / M.
 
 * Sensitivity of the sum: U max G_l = U m; plate l moves it by U G_l.
 * Worst-case bias: max(c, U - c) (1 - sum G_l / M), reached when all dropped samples are at one end.
-* Expected bias, the mean of the dropped samples being anywhere in [0, U] alike: (c^2 + (U - c)^2) / 2U of that share.
 * So the worst-case error is E(m) = w (1 - sum G_l / M) + U m / (M eps), with w = max(c, U - c). Its slope at m is
   (-w #{l: m_l > m} + U / eps) / M: it falls while more than U / (w eps) users exceed m, and rises after. The minimiser
   is therefore the k-th largest count, k = ceil(U / (w eps)); for c = U/2 that is the ceil(2/eps)-th largest.
@@ -56,7 +55,6 @@ class Optimal:
             sensitivity=max_speed * cap,
             fill=fill,
             bias_bound=worst * dropped,
-            expected_bias=_expected_bias(dropped, fill, max_speed),
         )
 
     def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
@@ -68,14 +66,9 @@ class Optimal:
             admitted,
             divisor=total,
             bias_bound=max(plan.fill, plan.max_speed - plan.fill) * dropped,
-            expected_bias=_expected_bias(dropped, plan.fill, plan.max_speed),
         )
 
     def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:  # noqa: ARG002
         """The sum of the kept samples and the fill of the dropped ones."""
         kept = samples[within_cap(plan.counts, plan.cap)]
         return MeanQuery(int(kept.sum()) + plan.fill * (samples.size - kept.size), plan.sensitivity)
-
-
-def _expected_bias(dropped: float, fill: int, max_speed: int) -> float:
-    return dropped * (fill**2 + (max_speed - fill) ** 2) / (2 * max_speed)

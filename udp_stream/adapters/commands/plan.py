@@ -10,9 +10,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from udp_stream.adapters.report import verdict
+from udp_stream.adapters.report import constant_errs_kmh, served_shares, verdict
 from udp_stream.adapters.settings import Settings
 from udp_stream.errors import ConfigError
+from udp_stream.means import expected_abs_error, spread
 from udp_stream.plan import HatPlan, Terms, plan_hat, terms_of
 from udp_stream.policy import Policy
 from udp_stream.units import NANO, QUANTA_PER_KMH
@@ -32,40 +33,64 @@ class Bought:
 
     @property
     def mean_error_kmh(self) -> float:
-        """Noise plus expected bias of the mean."""
+        """Noise, and the bias that is likely."""
         mean = self.plan.mean
-        return float("nan") if mean is None else (mean.noise_bound + mean.expected_bias) / QUANTA_PER_KMH
+        if mean is None:
+            return float("nan")
+        return expected_abs_error(mean.noise_bound, spread(mean), mean.max_speed) / QUANTA_PER_KMH
 
 
 def plan(arguments: argparse.Namespace, settings: Settings) -> None:
     """Print a row for each size of HAT, and whether a guess is better."""
     policy = settings.policy
     sizes = (arguments.plates,) if arguments.plates else TYPICAL_PLATES
-    terms = terms_for(policy, arguments.hats_per_period)
-    bought = [buy(policy, terms, plates, arguments.pings_per_plate) for plates in sizes]
-    out = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 120)
-    out.print(_head(policy, terms, arguments.hats_per_period))
-    out.print(_table(bought))
-    for one in bought:
-        if one.plan.mean is not None:
-            out.print(f"{one.plates} plates: {one.plan.mean.mechanism}, {one.plan.why}.")
-    errors = [one.mean_error_kmh for one in bought if one.plan.mean is not None]
-    if errors:
-        out.print(
-            f"At {bought[-1].plates} plates a mean errs by {errors[-1]:.1f} km/h. "
-            f"{verdict(errors[-1], policy.resolution)}"
-        )
+    bought = [buy(policy, arguments.hats_per_period, plates, arguments.pings_per_plate) for plates in sizes]
+    out = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 140)
+    out.print(_head(policy, arguments.hats_per_period))
+    out.print(_table(bought, constant_errs_kmh(policy.resolution)))
+    for why, plates in _reasons(bought).items():
+        out.print(f"{', '.join(plates)} plates: {why}.")
+    _beside_the_guess(out, [one for one in bought if one.plan.mean is not None], policy)
     out.print(
         f"min_plates is {policy.min_plates}: smaller HATs are withheld and cost nothing. "
         "A plate's presence and its number of pings are public under swap-values."
     )
 
 
-def terms_for(policy: Policy, hats_per_period: int) -> Terms:
-    """The epsilons of a HAT when a plate's budget is spread over so many of them; fixed ones as they are."""
+def _reasons(bought: list[Bought]) -> dict[str, list[str]]:
+    """Mechanism and why, and the sizes of HATs for which it was taken for that reason."""
+    reasons: dict[str, list[str]] = {}
+    for one in bought:
+        if one.plan.mean is not None:
+            reasons.setdefault(f"{one.plan.mean.mechanism}, {one.plan.why}", []).append(str(one.plates))
+    return reasons
+
+
+def _beside_the_guess(out: Console, bought: list[Bought], policy: Policy) -> None:
+    """Which HATs get less than a guess, and which share of pings lay in HATs that are served, where we measured."""
+    if not bought:
+        return
+    last = bought[-1]
+    out.print(
+        f"At {last.plates} plates a mean errs by {last.mean_error_kmh:.1f} km/h. "
+        f"{verdict(last.mean_error_kmh, policy.resolution)}"
+    )
+    most = constant_errs_kmh(policy.resolution)[1]
+    worse = ", ".join(str(one.plates) for one in bought[:-1] if one.mean_error_kmh > most)
+    if worse:
+        out.print(f"HATs of {worse} plates get less than that guess.")
+    least, largest = served_shares(policy.resolution)
+    out.print(f"HATs of at least 10 plates held {least:.0%} to {largest:.0%} of all pings there.")
+
+
+def terms_for(policy: Policy, hats_per_period: int, part: float = 1.0) -> Terms:
+    """The epsilons of a HAT when a plate's budget is spread over so many of them; fixed ones as they are.
+
+    `part` is what a plate usually pays of a HAT's epsilon.
+    """
     fixed = (policy.mean_nano or 0) + policy.variance_nano + (policy.cdf_nano or 0)
     automatic = (policy.mean_nano, policy.cdf_nano).count(None)
-    each = (policy.budget_nano // hats_per_period - fixed) // automatic if automatic else 0
+    each = (int(policy.budget_nano / hats_per_period / part) - fixed) // automatic if automatic else 0
     mean_nano, cdf_nano = (each if nano is None else nano for nano in (policy.mean_nano, policy.cdf_nano))
     terms = terms_of(policy, mean_nano, policy.variance_nano, cdf_nano)
     if terms.mean_nano < 0 or terms.cdf_nano < 0 or not terms.charge_nano:
@@ -75,12 +100,18 @@ def terms_for(policy: Policy, hats_per_period: int) -> Terms:
     return terms
 
 
-def buy(policy: Policy, terms: Terms, plates: int, pings_per_plate: int) -> Bought:
-    """Plan a typical HAT: counts spread like a busy cell's, the same every time."""
+def buy(policy: Policy, hats_per_period: int, plates: int, pings_per_plate: int) -> Bought:
+    """Plan a typical HAT: counts spread like a busy cell's, the same every time.
+
+    An automatic epsilon follows what plates are charged, as in a slot's plan: twice, from all of epsilon on.
+    """
     quantiles = (np.arange(plates) + 0.5) / plates
     spread = np.exp(SPREAD * _normal_quantile(quantiles))
     counts = np.maximum(1, np.round(pings_per_plate * spread / spread.mean())).astype(np.int64)
-    bought = plan_hat(counts, terms, policy)
+    bought = plan_hat(counts, terms_for(policy, hats_per_period), policy)
+    if None in (policy.mean_nano, policy.cdf_nano):
+        part = float(bought.charges.mean()) / bought.terms.charge_nano
+        bought = plan_hat(counts, terms_for(policy, hats_per_period, part), policy)
     return Bought(plates, bought, policy.budget_nano // int(np.median(bought.charges)))
 
 
@@ -90,37 +121,39 @@ def _normal_quantile(p: np.ndarray) -> np.ndarray:
     return np.array([NormalDist().inv_cdf(float(x)) for x in p])
 
 
-def _head(policy: Policy, terms: Terms, hats_per_period: int) -> str:
+def _head(policy: Policy, hats_per_period: int) -> str:
     how = "spread over" if None in (policy.mean_nano, policy.cdf_nano) else "fixed, whatever"
     return (
-        f"epsilon {policy.budget_nano / NANO:g} per plate and {policy.period}, {how} {hats_per_period} HATs a period: "
-        f"{terms.mean_nano / NANO:.4g} per mean, {terms.variance_nano / NANO:.4g} per variance, "
-        f"{terms.cdf_nano / NANO:.4g} per CDF; U = "
-        f"{policy.max_speed / QUANTA_PER_KMH:g} km/h."
+        f"epsilon {policy.budget_nano / NANO:g} per plate and {policy.period}, {how} {hats_per_period} HATs a period; "
+        f"U = {policy.max_speed / QUANTA_PER_KMH:g} km/h. An epsilon is the most that a plate of the HAT pays."
     )
 
 
-def _table(bought: list[Bought]) -> Table:
+def _table(bought: list[Bought], constant: tuple[float, float]) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in (
         "plates",
         "mechanism",
+        "epsilon",
         "noise km/h",
         "expected error",
+        "the constant",
         "error bound",
         "variance noise",
         "CDF bins",
         "CDF rms error",
     ):
         table.add_column(name, justify="right", min_width=15 if name == "mechanism" else None)
-    table.add_column("releases of the median plate", justify="right")
+    table.add_column("releases", justify="right")
     for one in bought:
         mean, variance, cdf = one.plan.mean, one.plan.variance, one.plan.cdf
         table.add_row(
             str(one.plates),
             "-" if mean is None else mean.mechanism,
+            f"{one.plan.terms.charge_nano / NANO:.3g}",
             "-" if mean is None else f"{mean.noise_bound / QUANTA_PER_KMH:.2f}",
             "-" if mean is None else f"{one.mean_error_kmh:.2f}",
+            "-" if mean is None else f"{constant[0]}-{constant[1]}",
             "-" if mean is None else f"{mean.error_bound / QUANTA_PER_KMH:.2f}",
             "-" if variance is None else f"{variance.noise_bound / QUANTA_PER_KMH**2:.1f}",
             "-" if cdf is None else str(cdf.bins.count),

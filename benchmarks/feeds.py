@@ -1,0 +1,59 @@
+"""Feeds as the benchmarks take them, FILE:U:ZONE, and their HATs slot by slot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from udp_stream.adapters.settings import load
+from udp_stream.adapters.sources import read_messages
+from udp_stream.hats import cells_of
+from udp_stream.pings import PingDecoder
+from udp_stream.policy import Policy
+from udp_stream.slots import SlotCounts, SlotPings, SlotValues, tabulate
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """A recording, with the settings that belong to it."""
+
+    path: str
+    flags: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2].partition(".")[0]
+
+    def policy(self, *flags: str) -> Policy:
+        return load(None, (*self.flags, *flags), {}).policy
+
+    def slots(self) -> Iterator[tuple[SlotCounts, SlotValues]]:
+        """Each slot's counts and speeds, plates numbered alike in all of them; files may be in any order of times."""
+        settings = load(None, self.flags, {})
+        messages = [message for batch in read_messages(self.path) for message in batch]
+        pings, _ = PingDecoder(settings.ping_rules).decode(messages)
+        cells = cells_of(pings.lat, pings.lon, settings.hat.resolution)
+        starts, ends = settings.calendar.slots.place(pings.time_ms)
+        names, plate = np.unique(np.asarray(pings.plates)[pings.plate], return_inverse=True)
+        for start in np.unique(starts):
+            here = starts == start
+            yield tabulate(
+                SlotPings(
+                    int(start),
+                    int(ends[here][0]),
+                    tuple(b"%06d" % i for i in range(names.size)),
+                    plate[here].astype(np.uint32),
+                    (pings.time_ms[here] - start).astype(np.uint32),
+                    cells[here],
+                    pings.speed[here].astype(np.int32),
+                )
+            )
+
+
+def feed_of(argument: str, *flags: str) -> Feed:
+    """FILE:U:ZONE, U in km/h like the file's speeds; at H3 7, 1 h unless flags say otherwise."""
+    path, speed, zone = argument.rsplit(":", 2)
+    here = f"speed.max_kmh={speed}", f"hat.timezone={zone}"
+    return Feed(path, ("hat.slot=1h", "hat.resolution=7", *here, *flags))

@@ -1,0 +1,82 @@
+"""How far a mean is likely to be off: its noise, and what its grouping is likely to bias it by. Counts only.
+
+**Reference speeds.** What grouping, capping and filling do to a mean depends on the speeds, which no plan may look at.
+So they are taken to be what one expects who knows nothing but U: as widely scattered as speeds spread evenly over
+[0, U], which have the variance U^2/12; half of it between plates, half within; and a HAT's mean anywhere in [0, U]
+alike. Nothing here was fitted to a feed; `docs/measurements.md` has what comes of it on the recorded ones.
+
+**Spread.** An estimate weighs sample j by w_j, the sample mean by 1/M. Let the weights of plate l, of m_l samples, add
+up to A_l. The variance of the difference of the two is
+
+    U^2/24 (sum_l (A_l - m_l/M)^2 + sum_j (w_j - 1/M)^2),
+
+and if all weights add up to 1 - d, the rest being a public fill c, d^2 ((c - U/2)^2 + U^2/12) more.
+
+**Error.** Noise of expected size b and a spread s together have an expected size of about hypot(b, s): exact for s = 0,
+to second order for small s, 7 % too much for s = b. Released means lie in [0, U], which spares what lies beyond; over
+true means anywhere in [0, U] alike, a size x turns into x (1 - x/U (1 - exp(-U/x))).
+
+**Interval.** P(|Lap(b)| > b ln 20) = 0.05; the reaches of noise and spread are put together in the same way.
+"""
+
+from __future__ import annotations
+
+from math import exp, hypot, log, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from udp_stream.means.base import MeanPlan
+
+
+def spread(plan: MeanPlan) -> float:
+    """Standard deviation of (estimate without noise - sample mean) at the reference speeds, in quanta.
+
+    0 for the mechanisms that project: counts say nothing about an interval that speeds choose.
+    """
+    if plan.moves is None or not plan.bias_bound:
+        return 0.0
+    counts, given = plan.counts, plan.given
+    weight: NDArray[np.float64] | float = 1 / plan.divisor
+    if plan.arrays is not None:
+        weight = weight / plan.arrays.filled.take(plan.arrays.of_user)
+    of_plate = weight * given
+    even = 1 / counts.total
+    between = of_plate - even * counts.by_user
+    weights = float(of_plate.sum())
+    within = float((weight * of_plate).sum()) - 2 * even * weights + even
+    missing, largest = 1 - weights, plan.max_speed
+    scattered = largest**2 / 24 * (float((between * between).sum()) + within)
+    return sqrt(scattered + missing**2 * ((plan.fill - largest / 2) ** 2 + largest**2 / 12))
+
+
+def expected_abs_error(noise: float, spread: float, max_speed: int) -> float:
+    """Expected |released mean - sample mean| for noise of this expected size (above 0); all in quanta.
+
+    >>> round(expected_abs_error(3.0, 4.0, 1000), 2), round(expected_abs_error(1e9, 0.0, 1000))
+    (4.97, 500)
+    """
+    size = hypot(noise, spread)
+    return size * (1 - size / max_speed * (1 - exp(-max_speed / size)))
+
+
+def interval95(value: float, noise: float, spread: float, max_speed: int) -> tuple[float, float]:
+    """The means that a released one (in [0, U], like them) does not rule out at 95 %; `value` is among them.
+
+    Whatever the truth is, it is missed with probability 0.05 (less where the interval reaches all of [0, U]). A truth
+    so near to an end that a symmetric miss on that side would lie beyond it can be missed on the other side alone,
+    where it may then be missed with all of the 0.05: so the interval reaches less far on the side of a near end.
+
+    >>> [round(end, 1) for end in interval95(50.0, 1.0, 0.0, 100)]
+    [47.0, 53.0]
+    >>> [round(end, 1) for end in interval95(4.0, 1.0, 0.0, 100)]
+    [1.7, 7.0]
+    """
+    two_sided = hypot(noise * log(20), spread * 1.96)
+    one_sided = hypot(noise * log(10), spread * 1.645)
+    near = min(two_sided, max_speed / 2)
+
+    def low_end(value: float) -> float:
+        return max(0.0, value - one_sided) if value - one_sided <= near else max(near, value - two_sided)
+
+    return low_end(value), max_speed - low_end(max_speed - value)

@@ -1,0 +1,90 @@
+"""`mean = "auto"`: the mechanism and cap of least expected error for what its plates pay. Counts only.
+
+**At equal epsilon**, where it is configured. Errors are compared as they are then: hypot(noise, spread), the spread
+as in `accuracy`. An error of 3 % more than the least is as good to a reader, so of these the one whose plates pay least
+is taken: what they do not pay here serves other HATs. Candidates are Baseline, Optimal, and Array-Averaging with a cap
+that is chosen in the same way among all counts, by formulas that need no packing.
+
+**At equal charge**, where epsilon is automatic: a planner then gives more epsilon where plates pay less of it, so that
+they spend the same. A plate with a share w_l of the mean's weights moves it by U w_l and pays epsilon w_l / max w. The
+shares add up to 1, so the mean charge of L plates is epsilon / (L max w), and with a mean charge of c the noise
+U max w / epsilon is U / (L c): *the same for every grouping and cap*. So the one without bias wins, which is Baseline.
+Optimal's shares add up to less than 1: less noise, for a bias by its fill that counts cannot tell. It is not weighed.
+
+Levy and the quantile mechanisms are not weighed: they charge every plate in full, spend half of epsilon on an interval,
+and counts cannot say what that interval will save. On the recorded feeds they err more than Array-Averaging on each.
+"""
+
+from __future__ import annotations
+
+from math import hypot
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from udp_stream.grouping import HatCounts
+from udp_stream.means.accuracy import spread
+from udp_stream.means.array_averaging import ArrayAveraging
+from udp_stream.means.base import Grouping, MeanPlan
+from udp_stream.means.baseline import Baseline
+from udp_stream.means.optimal import Optimal
+from udp_stream.units import NANO
+
+Integers = NDArray[np.int64]
+
+CompareAt = Literal["epsilon", "charge"]
+
+AS_GOOD = 1.03
+"""Errors within this factor are as good: far below what a feed of hundreds of HATs could tell apart."""
+
+
+def plan_automatic(
+    counts: HatCounts, epsilon_nano: int, max_speed: int, grouping: Grouping, compare_at: CompareAt
+) -> MeanPlan:
+    """The plan of least expected error; a function of its arguments, deterministic."""
+    asked = epsilon_nano, max_speed, grouping
+    baseline = Baseline().plan(counts, *asked)
+    if compare_at == "charge":
+        return baseline
+    cap = averaging_cap(counts, epsilon_nano, grouping)
+    plans = baseline, Optimal().plan(counts, *asked), ArrayAveraging().plan_with_cap(counts, *asked, cap)
+    errors = [hypot(plan.noise_bound, spread(plan)) for plan in plans]
+    good = AS_GOOD * min(errors)
+    return min((plan for plan, error in zip(plans, errors, strict=True) if error <= good), key=_mean_share)
+
+
+def _mean_share(plan: MeanPlan) -> float:
+    """Which part of epsilon a plate is charged, on average over the HAT's plates; 1 where each pays all."""
+    return 1.0 if plan.moves is None else float(plan.moves.mean()) / plan.sensitivity
+
+
+def averaging_cap(counts: HatCounts, epsilon_nano: int, grouping: Grouping) -> int:
+    """The count that is the best cap for Array-Averaging, by the rule above; O(L) on sorted counts.
+
+    Formulas for arrays that are all equally full: K = floor(G/m) under WrapAround; under BestFit at least ceil(G/m) and
+    the number of plates too large to share. A plate weighs min(m_l, m)/G, the mean charge is K/L of epsilon.
+
+    >>> averaging_cap(HatCounts(np.array([30, 6, 6, 5, 5, 4])), 10**9, "best-fit")
+    6
+    """
+    caps, total = counts.descending[::-1], counts.total
+    kept, squares, products = _sums_at_every_count(caps)
+    arrays = kept // caps
+    if grouping == "best-fit":
+        arrays = np.maximum(-(-kept // caps), counts.users - (2 * caps).searchsorted(caps, side="right"))
+    between = squares / kept**2 - (2 / total) * (products / kept)
+    squared = (NANO / epsilon_nano / arrays) ** 2 + (
+        between + 1 / kept + (int(squares[-1]) / total**2 - 1 / total)
+    ) / 24
+    good = (squared <= AS_GOOD**2 * squared.min()).nonzero()[0]
+    return int(caps[good[-1 - int(arrays[good[::-1]].argmin())]])
+
+
+def _sums_at_every_count(ascending: Integers) -> tuple[Integers, Integers, Integers]:
+    """For the cap m at each of the counts, the sums over all plates of G_l, G_l^2 and G_l m_l, G_l = min(m_l, m)."""
+    users = ascending.size
+    sums, squares = ascending.cumsum(), ascending * ascending
+    above = np.arange(users - 1, -1, -1)
+    upto = squares.cumsum()
+    return sums + above * ascending, upto + above * squares, upto + ascending * (sums[-1] - sums)
