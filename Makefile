@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+CONTAINER_TESTS := containers or shared_services
 
 .PHONY: demo test test-containers images lint bench services clean
 
@@ -15,7 +16,7 @@ test: $(STAMP)  ## every test; Kafka and Redis as containers where there are ima
 
 test-containers: images  ## what talks to Kafka and Redis, on containers alone, and the compose file; needs a Docker engine
 	set -a && . out/images.env && UDP_STREAM_SERVICES=containers \
-		$(BIN)/python -m pytest tests/integration -m "containers or shared_services" -k "not killed_again_and_again"
+		$(BIN)/python -m pytest tests/integration -m "$(CONTAINER_TESTS)" -k "not killed_again_and_again"
 
 images: $(STAMP)  ## local equivalents of the images, where none can be pulled; out/images.env names them to compose
 	mkdir -p out
