@@ -9,12 +9,17 @@ ARG BASE_IMAGE=python:3.13-slim
 FROM ${BASE_IMAGE} AS build
 WORKDIR /src
 COPY deploy/wheels wheels
+RUN python3 -m venv /opt/udp-stream \
+    && if ls wheels/*.whl > /dev/null 2>&1; then \
+        printf '[global]\nno-index = true\nfind-links = /src/wheels\n' > /etc/pip.conf; \
+    fi
+# First what it needs, by the version alone, which changes seldom; then the program.
 COPY pyproject.toml README.md LICENSE ./
+COPY udp_stream/__init__.py udp_stream/
+RUN mkdir streams && /opt/udp-stream/bin/python -m pip install --quiet --no-cache-dir '.[kafka,redis]'
 COPY streams streams
 COPY udp_stream udp_stream
-RUN python3 -m venv /opt/udp-stream \
-    && if ls wheels/*.whl > /dev/null 2>&1; then set -- --no-index --find-links wheels; fi \
-    && /opt/udp-stream/bin/python -m pip install --quiet --no-cache-dir "$@" '.[kafka,redis]'
+RUN /opt/udp-stream/bin/python -m pip install --quiet --no-cache-dir --no-deps --force-reinstall .
 
 FROM ${BASE_IMAGE}
 COPY --from=build /opt/udp-stream /opt/udp-stream

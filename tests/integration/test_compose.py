@@ -85,6 +85,7 @@ def test_up_waits_until_all_serve_and_workers_share_one_ledger_and_one_key(tmp_p
         assert len({one["release_id"] for one in found}) == len({json.dumps(one) for one in found})
         assert all(one["mean"]["epsilon"] == 0.5 for one in found if one["status"] == "released")
         deployed.program("udp-stream", "ledger", "verify", "--config", "/etc/udp-stream.toml")
+        deployed.program("udp-stream", "doctor", "--config", "/etc/udp-stream.toml")
         # Who comes back finds the ledger, the key and the log as they were.
         deployed.compose("down", "--timeout", "5", seconds=120)
         deployed.compose("up", "--wait", "--scale", "feed=0", seconds=UP_SECONDS)
