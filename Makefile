@@ -4,14 +4,24 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+CONTAINER_TESTS := containers or shared_services
 
-.PHONY: demo test lint bench services clean
+.PHONY: demo test test-containers images lint bench services clean
 
 demo: $(STAMP)  ## a synthetic fleet through the embedded runtime: no services, no files
 	$(BIN)/udp-stream demo --headless --slots 3
 
-test: $(STAMP)  ## everything that CI runs
+test: $(STAMP)  ## every test; Kafka and Redis as containers where there are images, else as child processes
 	$(BIN)/python -m pytest
+
+test-containers: images  ## what talks to Kafka and Redis, on containers alone, and the compose file; needs a Docker engine
+	set -a && . out/images.env && UDP_STREAM_SERVICES=containers \
+		$(BIN)/python -m pytest tests/integration -m "$(CONTAINER_TESTS)" -k "not killed_again_and_again"
+
+images: $(STAMP)  ## local equivalents of the images, where none can be pulled; out/images.env names them to compose
+	mkdir -p out
+	deploy/local-images > out/images.env.new
+	mv out/images.env.new out/images.env
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -18,6 +18,7 @@ from streams.offsets import Offsets
 from streams.parts_desk import PartsDesk
 from streams.pings_desk import PingsDesk
 from streams.topics import Topics
+from udp_stream.adapters.alive import Alive
 
 COMMIT_S = 5.0
 
@@ -84,8 +85,11 @@ def connect(app: faust.App, topics: Topics, offsets: Offsets, pings: PingsDesk, 
     app.on_rebalance_complete.connect(assigned, weak=False)
 
 
-async def keep_time(app: faust.App, pings: PingsDesk, parts: PartsDesk, stop: Stop, idle_s: float) -> None:
-    """Until we stop: ticks for silent partitions, a commit now and then, and a look at whether Faust has failed."""
+async def keep_time(
+    app: faust.App, pings: PingsDesk, parts: PartsDesk, stop: Stop, idle_s: float, alive: Alive
+) -> None:
+    """Until we stop: ticks for silent partitions, a commit now and then, a look at whether Faust has failed, and a sign
+    of life once the group has taken us in."""
     pause_s = min(idle_s / 4, 1.0)
     committed_s = time.monotonic()
 
@@ -93,12 +97,17 @@ async def keep_time(app: faust.App, pings: PingsDesk, parts: PartsDesk, stop: St
         await pings.commit()
         await parts.commit()
 
+    async def show_life() -> None:
+        alive.beat()
+
     while not stop.asked:
         await asyncio.sleep(pause_s)
         if app.crashed:
             stop.fail(app.crash_reason or RuntimeError("Faust has ended"))
         if app.rebalancing:
             continue
+        if app.consumer_generation_id:
+            await stop.guard(show_life)
         await stop.guard(lambda: pings.tick(round(time.time() * 1000)))
         if time.monotonic() - committed_s >= COMMIT_S:
             await stop.guard(due_commit)

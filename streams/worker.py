@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import faust
@@ -28,6 +29,7 @@ from streams.outlet import Outlet
 from streams.parts_desk import PartsDesk
 from streams.pings_desk import PingsDesk
 from streams.topics import differences, topics_of
+from udp_stream.adapters.alive import Alive
 from udp_stream.adapters.open_ledger import ledger_and_keys
 from udp_stream.adapters.plate_keys import PlateKeys
 from udp_stream.adapters.settings import Settings
@@ -53,6 +55,7 @@ class Deployment:
     allow_volatile: bool = False
     instance: str | None = None
     accept_loss: bool = False
+    alive: Path | None = None
 
 
 def run_worker(deployment: Deployment) -> None:
@@ -107,7 +110,7 @@ async def _work(
         print(f"udp-stream: worker of group {settings.kafka.group} at {settings.kafka.bootstrap}", file=sys.stderr)
         serving = [
             asyncio.ensure_future(_start(app, stop)),
-            asyncio.ensure_future(keep_time(app, pings, parts, stop, idle_s)),
+            asyncio.ensure_future(keep_time(app, pings, parts, stop, idle_s, Alive(deployment.alive))),
         ]
         await stop.wait()
         _end_after(DRAIN_S, stop)

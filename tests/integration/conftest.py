@@ -34,10 +34,30 @@ with warnings.catch_warnings():
     warnings.filterwarnings("ignore", "(read|open)_text is deprecated", DeprecationWarning)
     import_module("kafka")
 
+KAFKA_IMAGE = "apache/kafka:4.3.0"
+REDIS_IMAGE = "redis:7"
+SHARED = {"kafka_bootstrap", "redis_url"}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what talks to the shared services: the rest is the same whether they run as containers or processes.
+
+    What can only run on an engine is left out, and counted as such, unless containers are demanded.
+    """
+    for item in items:
+        if SHARED & set(getattr(item, "fixturenames", ())):
+            item.add_marker("shared_services")
+    if os.environ.get("UDP_STREAM_SERVICES") != "containers":
+        left_out = [item for item in items if item.get_closest_marker("containers")]
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
+
+
 PULL_SECONDS = 120
 CONTAINER_SECONDS = 60
 DURABLE = "redis-server --protected-mode no --appendonly yes --appendfsync always --maxmemory-policy noeviction"
 KAFKA_ENVIRONMENT = {
+    "KAFKA_HEAP_OPTS": "-Xms128m -Xmx256m -XX:TieredStopAtLevel=1",
     "KAFKA_NODE_ID": "1",
     "KAFKA_PROCESS_ROLES": "broker,controller",
     "KAFKA_LISTENERS": "PLAINTEXT://0.0.0.0:9092,CONTROLLER://0.0.0.0:9093",
@@ -86,7 +106,7 @@ def redis_server() -> Iterator[RunningRedis]:
 def some_kafka() -> Iterator[str]:
     if given := os.environ.get("KAFKA_BOOTSTRAP"):
         yield given
-    elif in_containers(image := os.environ.get("UDP_STREAM_KAFKA_IMAGE", "apache/kafka:4.3.0")):
+    elif in_containers(image := os.environ.get("UDP_STREAM_KAFKA_IMAGE", KAFKA_IMAGE)):
         with kafka_container(image) as bootstrap:
             yield bootstrap
     else:
@@ -98,7 +118,7 @@ def some_kafka() -> Iterator[str]:
 def some_redis() -> Iterator[str]:
     if given := os.environ.get("REDIS_URL"):
         yield given
-    elif in_containers(image := os.environ.get("UDP_STREAM_REDIS_IMAGE", "redis:7")):
+    elif in_containers(image := os.environ.get("UDP_STREAM_REDIS_IMAGE", REDIS_IMAGE)):
         with redis_container(image) as url:
             yield url
     else:

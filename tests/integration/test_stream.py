@@ -308,3 +308,22 @@ def test_topics_are_made_once_and_told_about(city):
         differences(load(here.config, ("kafka.shards=2",), {}).kafka)
     with pytest.raises(ConfigError, match="topics create"):
         differences(load(here.config, ("kafka.prefix=elsewhere.",), {}).kafka)
+
+
+def test_releases_are_printed_and_followed(city):
+    here = city([])
+    with Feed(here.settings.kafka.bootstrap, here.topics.release.name, 1, Pace()) as sender:
+        sender.send([b"one", b"two", b"three"])
+    command = [sys.executable, "-m", "udp_stream.adapters.cli", "releases", "--config", here.config]
+    done = subprocess.run(command, capture_output=True, timeout=60, check=True)
+    assert sorted(done.stdout.split()) == [b"one", b"three", b"two"]
+    with subprocess.Popen([*command, "--follow"], stdout=subprocess.PIPE) as following:
+        assert sorted(following.stdout.readline() for _ in range(3)) == [b"one\n", b"three\n", b"two\n"]
+        here.feed([b"a ping, elsewhere"])
+        with Feed(here.settings.kafka.bootstrap, here.topics.release.name, 1, Pace()) as sender:
+            sender.send([b"four"])
+        assert following.stdout.readline() == b"four\n"
+        following.send_signal(signal.SIGTERM)
+        assert following.wait(20) == 0
+    missing = subprocess.run([*command, "--set", "kafka.prefix=elsewhere."], capture_output=True, timeout=60)
+    assert missing.returncode == 4 and b"topics create" in missing.stderr and b"Traceback" not in missing.stderr

@@ -21,6 +21,7 @@ examples:
   udp-stream plan --plates 30 --pings-per-plate 40 what a configuration buys
   udp-stream topics create && udp-stream worker    the deployment on Kafka
   udp-stream feed pings.ndjson.gz --bootstrap localhost:9092 --speedup 60
+  udp-stream releases --follow                     what comes out of it
   udp-stream ledger show GJ05ZZ0001                what a plate has spent and has left
   udp-stream doctor                                is the deployment reachable and safe
 
@@ -80,7 +81,8 @@ def _parser() -> argparse.ArgumentParser:
     _ledger(verbs.add_parser("ledger", help="what plates have spent", description="Look into a ledger."))
     _topics(verbs.add_parser("topics", help="the topics of the deployment", description="The topics on Kafka."))
     _worker(_verb(verbs, "worker", "a worker of the deployment on Kafka", "worker"))
-    _feed(_verb(verbs, "feed", "recorded pings into Kafka", "feed"))
+    _feed(_verb(verbs, "feed", "pings into Kafka, recorded ones or of a synthetic fleet", "feed"))
+    _releases(_verb(verbs, "releases", "what the deployment on Kafka has released", "releases"))
     _doctor(_verb(verbs, "doctor", "is everything reachable and safely configured", "doctor"))
     _services(_verb(verbs, "services", "a real Kafka and Redis on this machine, for trials and tests", "services"))
     return parser
@@ -175,6 +177,7 @@ def _worker(parser: _Parser) -> None:
     _bootstrap(parser)
     parser.add_argument("--instance", metavar="NAME", help="of this worker for ever: restarted, it goes on at once")
     parser.add_argument("--accept-loss", action="store_true", help="go on where topics begin, if after what was needed")
+    _alive(parser)
     _ledger_options(parser, "ledger file or URL (default: ledger.url)")
     parser.epilog = """\
 examples:
@@ -186,8 +189,13 @@ Start as many as wanted, on any machines, on one ledger and one key file; kill a
 
 
 def _feed(parser: _Parser) -> None:
-    parser.add_argument("files", nargs="+", metavar="FILE", help="as for replay; - for stdin")
+    parser.add_argument("files", nargs="*", metavar="FILE", help="as for replay; - for stdin")
     _bootstrap(parser)
+    parser.add_argument(
+        "--fleet", type=_at_least_one, metavar="BUSES", help="no files: a synthetic fleet, as of now, until stopped"
+    )
+    parser.add_argument("--ago", metavar="DURATION", default="0s", help="the fleet set out so long ago (default: now)")
+    _alive(parser)
     pace = parser.add_mutually_exclusive_group()
     pace.add_argument("--rate", type=_positive, metavar="N", help="messages a second (default: as fast as it can)")
     pace.add_argument("--speedup", type=_positive, metavar="N", help="times the pings' own pace")
@@ -203,6 +211,15 @@ Checks the configuration; the ledger, its key, and whether a Redis would forget;
 latest pings move as fast as they report, which tells kmh, mps and mph apart. Changes nothing. One line for each check;
 the exit status is that of the first failure.
 """
+
+
+def _releases(parser: _Parser) -> None:
+    _bootstrap(parser)
+    parser.add_argument("--follow", action="store_true", help="go on with what comes, until stopped")
+
+
+def _alive(parser: _Parser) -> None:
+    parser.add_argument("--alive", type=Path, metavar="FILE", help="touch it while all goes on, for health checks")
 
 
 def _bootstrap(parser: _Parser) -> None:

@@ -16,7 +16,7 @@ without it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import BinaryIO, Literal
@@ -96,18 +96,28 @@ class Fleet:
 
         Holds at most ten minutes of pings and those that are still on their way, never the run.
         """
+        for _, messages in self.deliveries(batch):
+            yield messages
+
+    def deliveries(self, batch: int = 4096, shift_s: int = 0) -> Iterator[tuple[Floats, list[bytes]]]:
+        """The same, each list with the times at which its messages arrive: Unix time in seconds, ascending.
+
+        Everything is `shift_s` seconds later than it was: the same day of the fleet at another time of the world's.
+        """
         if batch < 1:
             raise UsageError(f"expected batch >= 1, got {batch}")
         encode = Encoder(self._city().names, self.plates, exchange=self.fields == "exchange").encode
         kept = np.empty(0, DELIVERY)
         for arrived in self._deliveries():
+            arrived["ping"]["second"] += shift_s
+            arrived["arrives"] += shift_s
             kept = np.concatenate([kept, arrived])
             whole = len(kept) - len(kept) % batch
             for at in range(0, whole, batch):
-                yield spoil(encode(kept["ping"][at : at + batch]), kept[at : at + batch])
+                yield _sent(encode, kept[at : at + batch])
             kept = kept[whole:]
         if len(kept):
-            yield spoil(encode(kept["ping"]), kept)
+            yield _sent(encode, kept)
 
     def chunks(self) -> Iterator[FleetColumns]:
         """What the buses did, at most ten minutes at a time, before anything went wrong on the way."""
@@ -150,6 +160,10 @@ class Fleet:
             yield waiting[:here]
             waiting = waiting[here:]
         yield waiting
+
+
+def _sent(encode: Callable[[Records], list[bytes]], sent: Records) -> tuple[Floats, list[bytes]]:
+    return sent["arrives"] - IST_OFFSET_S, spoil(encode(sent["ping"]), sent)
 
 
 def _columns(pings: Records) -> FleetColumns:

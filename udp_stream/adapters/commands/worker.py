@@ -25,5 +25,6 @@ def worker(arguments: argparse.Namespace, settings: Settings) -> None:
             arguments.allow_volatile_ledger,
             arguments.instance,
             arguments.accept_loss,
+            arguments.alive,
         )
     )

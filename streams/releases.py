@@ -1,0 +1,46 @@
+"""The output topic read from its beginning, as any reader of releases would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+from streams.topics import BOOTSTRAP_MS, topics_of
+from udp_stream.adapters.kafka_section import KafkaSection
+from udp_stream.errors import DependencyUnavailable
+
+POLL_MS = 500
+
+
+def read_releases(kafka: KafkaSection, follow: bool = False) -> Iterator[bytes]:
+    """Every release record, in order within a cell; all that are there now, or with `follow` also all that come.
+
+    A record that was published twice comes twice, with the same bytes and release id. Raises DependencyUnavailable if
+    no broker answers or the topic is missing.
+    """
+    try:
+        from kafka import KafkaConsumer, TopicPartition
+        from kafka.errors import KafkaError
+    except ImportError as error:
+        raise DependencyUnavailable("no Kafka client: pip install 'udp-stream[kafka]'") from error
+    topic = topics_of(kafka).release.name
+    try:
+        with closing(
+            KafkaConsumer(
+                bootstrap_servers=kafka.bootstrap,
+                bootstrap_timeout_ms=BOOTSTRAP_MS,
+                enable_auto_commit=False,
+                isolation_level="read_committed",
+            )
+        ) as consumer:
+            places = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
+            if not places:
+                raise DependencyUnavailable(f"topic {topic} is missing: run `udp-stream topics create`")
+            consumer.assign(places)
+            consumer.seek_to_beginning(*places)
+            ends = consumer.end_offsets(places)
+            while follow or any(consumer.position(place) < ends[place] for place in places):
+                for records in consumer.poll(timeout_ms=POLL_MS).values():
+                    yield from (record.value for record in records)
+    except KafkaError as error:
+        raise DependencyUnavailable(f"Kafka at {kafka.bootstrap}: {error}") from error

@@ -1,0 +1,135 @@
+"""The compose file, the Dockerfile and the images' recipes say what the program says; no engine is needed to see it."""
+
+import re
+import shlex
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from streams.topics import topics_of
+from tests.integration import conftest
+from udp_stream.adapters import cli, services_jars
+from udp_stream.adapters.redis_durability import DURABLE
+from udp_stream.adapters.settings import known_keys, load
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docker-compose.yml").read_text()
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+PROGRAM = ("topics", "worker", "feed")
+VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+
+
+def as_by_default(text):
+    return VARIABLE.sub(lambda found: found[2], text)
+
+
+SERVICES = yaml.safe_load(as_by_default(TEXT))["services"]
+
+
+def test_every_variable_has_a_default():
+    assert len(VARIABLE.findall(TEXT)) > 5
+    assert not [name for name, default in VARIABLE.findall(TEXT) if not default]
+    assert "${" not in VARIABLE.sub("", TEXT)
+
+
+def test_redis_is_as_durable_as_the_ledger_demands():
+    words = SERVICES["redis"]["command"].split()
+    flags = dict(zip(words[1::2], words[2::2], strict=True))
+    assert {name: flags[f"--{name}"] for name, _, _ in DURABLE} == {name: value for name, value, _ in DURABLE}
+    assert SERVICES["redis"]["volumes"] == ["ledger:/data"]
+
+
+@pytest.mark.parametrize("name", PROGRAM)
+def test_the_program_understands_its_command_and_its_environment(name, monkeypatch):
+    service = SERVICES[name]
+    parsed = cli._parser().parse_args(shlex.split(service["command"]))
+    assert parsed.config == Path("/etc/udp-stream.toml")
+    for variable, value in service["environment"].items():
+        assert variable.removeprefix("UDP_STREAM_").lower().replace("__", ".") in known_keys()
+        monkeypatch.setenv(variable, value)
+    settings = load(ROOT / "deploy" / "trial.toml", ())
+    assert settings.ledger.url == "redis://redis:6379/0"
+    assert settings.ledger.key_file.startswith("/var/lib/udp-stream/")
+    assert "keys:/var/lib/udp-stream" in service["volumes"]
+    host, _, port = settings.kafka.bootstrap.partition(":")
+    assert host in SERVICES
+    assert f"://{host}:{port}," in SERVICES["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
+    assert f"://0.0.0.0:{port}," in SERVICES["kafka"]["environment"]["KAFKA_LISTENERS"]
+    assert port in SERVICES["kafka"]["healthcheck"]["test"][-1]
+
+
+def test_what_goes_on_is_watched_and_what_is_to_last_has_a_volume():
+    (watched,) = re.findall(r"find (\S+) -newermt", DOCKERFILE)
+    for name in ("worker", "feed"):
+        assert f"--alive {watched} " in f"{SERVICES[name]['command']} ".replace("\n", " ")
+        assert SERVICES[name]["depends_on"]["topics"]["condition"] == "service_completed_successfully"
+    for name in ("kafka", "redis"):
+        assert SERVICES[name]["healthcheck"]["test"]
+    assert "redis" in SERVICES["worker"]["depends_on"]
+    named = {volume.partition(":")[0] for each in SERVICES.values() for volume in each["volumes"]}
+    assert {"kafka", "ledger", "keys"} <= named
+    assert set(yaml.safe_load(as_by_default(TEXT))["volumes"]) == {"kafka", "ledger", "keys"}
+
+
+def test_a_host_reaches_kafka_where_the_program_looks_for_it():
+    assert load(None, (), {}).kafka.bootstrap == "localhost:9092"
+    assert SERVICES["kafka"]["ports"] == ["127.0.0.1:9092:9092"]
+    assert "OUTSIDE://localhost:9092" in SERVICES["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
+
+
+def test_workers_can_be_scaled_and_topics_are_those_of_the_program():
+    assert not {"container_name", "ports"} & set(SERVICES["worker"])
+    settings = load(ROOT / "deploy" / "trial.toml", (), {})
+    assert settings.kafka.prefix == "" and topics_of(settings.kafka).pings.name == "bus.pings.v1"
+    assert settings.kafka.partitions >= 3
+
+
+def test_tests_and_compose_take_the_same_images():
+    default = dict(VARIABLE.findall(TEXT))
+    assert default["UDP_STREAM_KAFKA_IMAGE"] == f"apache/kafka:{services_jars.KAFKA}" == conftest.KAFKA_IMAGE
+    assert default["UDP_STREAM_REDIS_IMAGE"] == conftest.REDIS_IMAGE
+    assert default["UDP_STREAM_BASE_IMAGE"] == re.search("^ARG BASE_IMAGE=(.*)$", DOCKERFILE, re.MULTILINE)[1]
+    told = (ROOT / "deploy" / "local-images").read_text()
+    for name in ("UDP_STREAM_IMAGE", "UDP_STREAM_BASE_IMAGE", "UDP_STREAM_KAFKA_IMAGE", "UDP_STREAM_REDIS_IMAGE"):
+        assert re.search(f"^{name}=udp-stream/[a-z]+:local$", told, re.MULTILINE) and name in default
+
+
+def test_the_image_installs_what_the_project_names_and_runs_as_nobody_special():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (extras,) = re.findall(r"'\.\[([a-z,]+)\]'", DOCKERFILE)
+    assert set(extras.split(",")) <= set(project["optional-dependencies"])
+    assert f"/src[{extras}]" in (ROOT / "deploy" / "local-images").read_text()
+    assert re.findall("^USER (.*)$", DOCKERFILE, re.MULTILINE) == ["10001:10001"]
+    copied = re.findall("^COPY (?!--)(.*) .*$", DOCKERFILE, re.MULTILINE)
+    kept = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines() if line[0] == "!"}
+    assert {name for names in copied for name in names.split()} - {"udp_stream/__init__.py"} == kept
+    assert all((ROOT / name).exists() for name in kept)
+
+
+def properties(environment):
+    command = ["/bin/bash", ROOT / "deploy" / "images" / "run", "--properties"]
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=20, check=True).stdout
+    return dict(line.split("=", 1) for line in told.splitlines())
+
+
+def test_the_local_kafka_reads_the_variables_of_the_public_one():
+    odd = {"KAFKA_A_B__C___D": "x=y z", "KAFKA_HEAP_OPTS": "-Xmx1g", "KAFKA_OPTS": "", "PATH": "/usr/bin:/bin"}
+    assert properties(odd) == {"a.b_c-d": "x=y z", "log.dirs": "/var/lib/kafka/data"}
+
+
+@pytest.mark.parametrize("environment", [SERVICES["kafka"]["environment"], conftest.KAFKA_ENVIRONMENT])
+def test_a_broker_of_one_node_replicates_nothing(environment):
+    found = properties({name: str(value) for name, value in environment.items()})
+    assert found["process.roles"] == "broker,controller" and found["log.dirs"] == "/var/lib/kafka/data"
+    assert found["controller.listener.names"] == "CONTROLLER"
+    for name in ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic"):
+        assert found[f"{name}.replication.factor"] == "1"
+
+
+def test_scripts_are_sound():
+    for script in ("deploy/local-images", "deploy/images/run", ".ci/run", ".ci/containers"):
+        assert (ROOT / script).stat().st_mode & 0o111, script
+        subprocess.run(["bash", "-n", ROOT / script], check=True, timeout=20)

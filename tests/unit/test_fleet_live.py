@@ -1,0 +1,114 @@
+"""The synthetic fleet as of now: on time, without end, at any hour; and a sign of life, seldom and in time."""
+
+import json
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from udp_stream.adapters.alive import BEAT_S, Alive
+from udp_stream.adapters.commands.feed import _source
+from udp_stream.adapters.fleet import Fleet
+from udp_stream.adapters.fleet_live import BUSY_HOURS, FIRST_MORNING, live_messages
+from udp_stream.errors import UsageError
+
+MIDNIGHT = datetime.fromisoformat("2030-05-01T00:30:00+05:30").timestamp()
+
+
+class Clock:
+    def __init__(self, now=MIDNIGHT):
+        self.time = now
+
+    def now(self):
+        return self.time
+
+    def sleep(self, seconds):
+        self.time += seconds
+
+
+def times(messages):
+    """Unix times of those messages that tell one in our century's first half."""
+    for message in messages:
+        try:
+            told = datetime.fromisoformat(json.loads(message)["observationDateTime"])
+        except (ValueError, KeyError):
+            continue
+        if told.tzinfo and told.year < 2060:
+            yield told.timestamp()
+
+
+def test_buses_drive_at_midnight_and_their_pings_come_within_seconds_or_a_known_delay():
+    clock, lags = Clock(), []
+    for messages in islice(live_messages(30, now=clock.now, sleep=clock.sleep), 2000):
+        lags += [clock.time - told for told in times(messages)]
+    assert len(lags) > 30 * (clock.time - MIDNIGHT) / 10 / 3  # a ping every ten seconds, if less at stops
+    assert min(lags) >= 0
+    assert np.median(lags) < 30 and sorted(lags)[int(0.98 * len(lags))] < 65
+
+
+def test_the_past_comes_at_once_and_then_the_present_at_its_pace():
+    clock = Clock()
+    source = live_messages(30, ago_s=600, now=clock.now, sleep=clock.sleep)
+    past = next(source)
+    assert clock.time == MIDNIGHT
+    assert MIDNIGHT - 601 < min(times(past)) < MIDNIGHT - 580 and len(past) > 600
+    later = [message for messages in islice(source, 40) for message in messages]
+    assert 0 < len(later) < len(past) / 10 and clock.time > MIDNIGHT + 5
+
+
+def test_one_made_up_day_follows_the_other():
+    """From a minute before the end of the first."""
+    day = BUSY_HOURS * 3600
+    clock = Clock()
+    seen = []
+    for messages in live_messages(3, ago_s=day - 60, now=clock.now, sleep=clock.sleep):
+        seen += messages
+        if clock.time > MIDNIGHT + 300:
+            break
+    assert all(any(MIDNIGHT + s < told <= MIDNIGHT + s + 60 for told in times(seen)) for s in (0, 120, 240))
+
+
+def test_a_fleet_that_is_moved_says_the_same_but_for_its_times():
+    fleet = Fleet(buses=20, start=FIRST_MORNING, hours=0.2)
+    moved = [one for _, messages in fleet.deliveries(shift_s=86_400 * 365) for one in messages]
+    plain = [one for messages in fleet.messages() for one in messages]
+    assert len(moved) == len(plain)
+    for before, after in zip(plain, moved, strict=True):
+        assert before.replace(b"2024-01-08", b"2025-01-07") == after
+    arrives = np.concatenate([some for some, _ in fleet.deliveries(batch=50)])
+    assert (np.diff(arrives) >= 0).all() and arrives[0] >= FIRST_MORNING.timestamp()
+
+
+def parse(*words):
+    from udp_stream.adapters import cli
+
+    return cli._parser().parse_args(["feed", *words])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[], ["--fleet", "3", "pings.ndjson"], ["--fleet", "3", "--rate", "9"], ["--fleet", "3", "--batch", "2"]],
+)
+def test_files_or_a_fleet(words):
+    with pytest.raises(UsageError):
+        _source(parse(*words))
+    assert next(iter(_source(parse("--fleet", "3", "--ago", "10m"))))
+
+
+def test_a_sign_of_life_is_given_seldom_and_only_when_asked_for(tmp_path: Path):
+    clock, file = Clock(0.0), tmp_path / "alive"
+    Alive(None).beat()
+    alive = Alive(file, clock.now)
+    assert not file.exists()
+    alive.beat()
+    file.unlink()
+    clock.time = BEAT_S - 0.1
+    alive.beat()
+    assert not file.exists()
+    clock.time = BEAT_S
+    alive.beat()
+    assert file.exists()
+    with pytest.raises(OSError, match="nowhere"):
+        Alive(tmp_path / "nowhere" / "alive").beat()

@@ -1,0 +1,18 @@
+"""`releases`: what the deployment has released, and what it releases."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from streams.releases import read_releases
+from udp_stream.adapters.settings import Settings
+
+
+def releases(arguments: argparse.Namespace, settings: Settings) -> None:
+    """Print the records of the output topic, one a line; with `--follow`, go on until stopped."""
+    for record in read_releases(settings.kafka, follow=arguments.follow):
+        sys.stdout.buffer.write(record + b"\n")
+        if arguments.follow:
+            sys.stdout.buffer.flush()
+    sys.stdout.buffer.flush()
