@@ -3,7 +3,7 @@
 **Reference speeds.** What grouping, capping and filling do to a mean depends on the speeds, which no plan may look at.
 So they are taken to be what one expects who knows nothing but U: as widely scattered as speeds spread evenly over
 [0, U], which have the variance U^2/12; half of it between plates, half within; and a HAT's mean anywhere in [0, U]
-alike. Nothing here was fitted to a feed; `docs/measurements.md` has what comes of it on the recorded ones.
+alike. Nothing here is estimated from a feed; `docs/measurements.md` has what comes of it on the recorded ones.
 
 **Spread.** An estimate weighs sample j by w_j, the sample mean by 1/M. Let the weights of plate l, of m_l samples, add
 up to A_l. The variance of the difference of the two is
