@@ -157,7 +157,7 @@ def found(outcome, text):
 
 def test_what_the_papers_state_of_their_own_data_holds_in_our_numbers():
     """Few plates do not, though: the very same sentences differ on a feed of small HATs."""
-    outcome = outcome_of("mean-itms", setup_of([small_feed()], 600))
+    outcome = outcome_of("mean-itms", setup_of([small_feed()], 3000))
     by_start = {(one.statement.split(":")[0], one.statement.split(": ", 1)[-1]): one for one in outcome.verdicts}
     better = "clipping results in much better performance than Baseline"
     assert by_start["ITMS-like", better].agrees and not by_start["feed", better].agrees
@@ -173,7 +173,7 @@ def test_sample_scaling_favours_levy():
 
 
 def test_user_scaling_favours_fixed_quantile():
-    outcome = outcome_of("user-scaling", setup_of((), 1000))
+    outcome = outcome_of("user-scaling", setup_of((), 4000))
     for text in ("fixed-quantile performs better", "second-best", "the same cap", "logarithm"):
         assert found(outcome, text).agrees, found(outcome, text)
     # their proposition on exact quantiles is for lambda large enough; ten is not
@@ -183,11 +183,12 @@ def test_user_scaling_favours_fixed_quantile():
 def fabricated(errors, constant=5.0):
     """Rows with these errors, by series, at every epsilon."""
     blank = {field.name: 0 for field in dataclasses.fields(MeanRow)}
+    same = {"data": "d", "hats": "h", "constant_kmh": constant, "constant": "U/2", "noise_kmh": 1.0}
     rows = [
-        MeanRow(**{**blank, "data": "d", "hats": "h", "series": one.name, "epsilon": epsilon, "error_kmh": error / epsilon,
-                   "constant_kmh": constant, "constant": "U/2", "noise_kmh": 1.0, "share_of_pings": 0.5})
-        for one, error in errors.items() for epsilon in EPSILONS
-    ]  # fmt: skip
+        MeanRow(**{**blank, **same, "series": one.name, "epsilon": at, "error_kmh": error / at, "share_of_pings": 0.5})
+        for one, error in errors.items()
+        for at in EPSILONS
+    ]
     return Errors(rows, "d", "h")
 
 

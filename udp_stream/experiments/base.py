@@ -38,8 +38,8 @@ class Hat:
 class DataSet:
     """HATs with their speeds, U in quanta, and who was where in the busiest slot.
 
-    `recorded`: of real pings; then the constant is their city-wide mean. Drawn data have no city, so there the constant
-    is what anyone can guess who knows nothing: U/2.
+    `recorded`: of real pings; then the constant is their city-wide mean. Data drawn in a feed's likeness are given the
+    feed's, in quanta. What has no city has the constant that anyone can guess who knows nothing: U/2.
     """
 
     name: str
@@ -47,6 +47,7 @@ class DataSet:
     max_speed: int
     hats: tuple[Hat, ...]
     busiest_slot: Occupancy | None = None
+    city_mean: float | None = None
 
     @cached_property
     def total(self) -> int:
@@ -56,14 +57,16 @@ class DataSet:
     @cached_property
     def constant(self) -> float:
         """The best guess of every HAT's mean that one number can be, in quanta."""
-        if not self.recorded:
-            return self.max_speed / 2
-        return sum(float(hat.samples.sum()) for hat in self.hats) / self.total
+        if self.recorded:
+            return sum(float(hat.samples.sum()) for hat in self.hats) / self.total
+        return self.max_speed / 2 if self.city_mean is None else self.city_mean
 
     @property
     def constant_is(self) -> str:
         """In words."""
-        return "city-wide mean" if self.recorded else "U/2"
+        if self.recorded:
+            return "city-wide mean"
+        return "U/2" if self.city_mean is None else "the feed's city-wide mean"
 
     @cached_property
     def busiest(self) -> Hat:

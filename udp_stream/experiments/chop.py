@@ -256,7 +256,7 @@ def _fixed(slot: Slot, fixed: Sequence[ChopRow], plain: Sequence[ChopRow]) -> Ve
         "2405.06261, abstract",
         never_worse and bool(better),
         f"at epsilon {FIXED_EPSILON:g}, against keeping each plate where it has most samples: lower for "
-        f"{len(better)} of {len(pairs) - 1} numbers{at}",
+        f"{len(better)} of {len(pairs)} numbers{at}",
         "the worst HAT is one that no choice improves" if never_worse else "ours is a local search",
     )
 
@@ -269,7 +269,7 @@ def _number_to_beat(slot: Slot, chopped: Sequence[ChopRow]) -> Verdict:
         len(useful) == len(chopped),
         f"{chopped[0].constant_worst_kmh:.4g} km/h for the guess; the worst HAT is "
         + (f"better from epsilon {min(useful):g} on" if useful else f"worse up to epsilon {chopped[-1].epsilon:g}"),
-        "below that epsilon the threshold itself is worse than a guess that needs no data",
+        "where it is worse, the threshold itself is: it preserves an error beyond that of a guess without data",
     )
 
 
