@@ -1,4 +1,4 @@
-"""`python -m benchmarks.chop_user_speed`: time and memory of CHOP-USER on a city of 10^4 HATs, 10^5 plates and 10^6 pairs.
+"""`python -m benchmarks.chop_user_speed`: time and memory of CHOP-USER on 10^4 HATs, 10^5 plates and 10^6 pairs.
 
 Shapes differ in how many HATs a plate visits: all about ten, geometric, and two Pareto tails (of index 1.5 and 1.1,
 where some plates are in thousands of HATs, as no bus is in one slot). Process time; memory is by how much the peak of
