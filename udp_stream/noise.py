@@ -18,9 +18,11 @@ factor, and samples from them exactly.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import numpy as np
@@ -251,15 +253,17 @@ def exponential_choice(bits: Bits, costs: Sequence[int], sizes: Sequence[int], e
     Group i holds `sizes[i]` candidates (a length, in lattice points; may be 0) of cost `costs[i] >= 0`; costs have
     sensitivity one. All groups empty raises ValueError.
     """
+    return exponential_choices(bits, costs, sizes, epsilon_nano, draws=1)[0]
+
+
+def exponential_choices(
+    bits: Bits, costs: Sequence[int], sizes: Sequence[int], epsilon_nano: int, draws: int
+) -> list[int]:
+    """That many independent choices, each of which costs epsilon: for experiments, a release makes one."""
     table = exponential_weights(epsilon_nano)
     last = len(table) - 1
-    weights = [size * table[min(cost, last)] for cost, size in zip(costs, sizes, strict=True)]
-    remaining = randbelow(bits, sum(weights))
-    for index, weight in enumerate(weights):
-        remaining -= weight
-        if remaining < 0:
-            return index
-    raise ValueError("expected at least one candidate")
+    upto = list(accumulate(size * table[min(cost, last)] for cost, size in zip(costs, sizes, strict=True)))
+    return [bisect_right(upto, randbelow(bits, upto[-1])) for _ in range(draws)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,8 @@ def chop_user(occupancy: Occupancy, epsilon_nano: int, plates_min: int = 1) -> S
     >>> chopped.keep.astype(int).tolist(), chopped.hats_before, chopped.hats_after, chopped.threshold
     ([1, 0, 1, 1, 1, 1, 1], 3, 2, 1.0)
 
-    Raises ValueError for epsilon_nano < 1 or plates_min < 1. 10^5 plates in 10^4 HATs, 10^6 rows: some seconds.
+    Raises ValueError for epsilon_nano < 1 or plates_min < 1. 10^5 plates in 10^4 HATs, 10^6 rows: seconds
+    (`benchmarks/chop_user_speed.py`).
     """
     city = _City(occupancy, epsilon_nano, plates_min)
     _descend(city, 0, city.threshold)
@@ -242,46 +243,61 @@ class _Heaps:
     def __init__(self, city: _City) -> None:
         self.city = city
         self.heaps: dict[int, list[tuple[float, int]]] = {}
-        self.bound: dict[int, float] = {}
+        self.bound = [-inf] * len(city.plate)  # of rows that are in no heap
         self.plates = np.empty(0, dtype=np.int64)
 
     def begin(self, level: int, plates: Integers) -> Floats:  # noqa: ARG002
         for plate in plates.tolist():
             if plate not in self.heaps:
-                entries = [(self.city.errors.error_without(row), row) for row in self.city.kept_rows(plate)]
-                self.bound.update((row, error) for error, row in entries)
-                heapify(entries)
-                self.heaps[plate] = entries
+                self.heaps[plate] = self._heap(self.city.kept_rows(plate))
         self.plates = plates
-        return np.array([self._best(plate)[0] for plate in plates.tolist()])
+        return np.array([error for error, _ in self._best(plates.tolist())])
+
+    def _heap(self, rows: list[int]) -> list[tuple[float, int]]:
+        entries = list(zip(self.city.errors.errors_without(np.array(rows)).tolist(), rows, strict=True))
+        for error, row in entries:
+            self.bound[row] = error
+        heapify(entries)
+        return entries
 
     def turns(self, order: Integers) -> Iterator[tuple[float, int]]:
-        return map(self._best, self.plates[order].tolist())
+        return self._best(self.plates[order].tolist())
 
-    def _best(self, plate: int) -> tuple[float, int]:
-        heap, kept_rows, error_without = self.heaps[plate], self.city.errors.kept_rows, self.city.errors.error_without
-        while True:
-            error, row = heap[0]
-            if not kept_rows[row]:
-                heappop(heap)
-                continue
-            now = error_without(row)
-            if now == error:
-                return heap[0]
-            self.bound[row] = now
-            heapreplace(heap, (now, row))
+    def _best(self, plates: list[int]) -> Iterator[tuple[float, int]]:
+        """One plate after another, as things stand when it is asked for.
+
+        This is where the time goes: `HatErrors.error_without` is written out, and everything looked up once.
+        """
+        errors, heaps, bound = self.city.errors, self.heaps, self.bound
+        hat_of, count_of, kept_rows, epsilon = errors.hat, errors.count, errors.kept_rows, errors.epsilon
+        total, kept, first, second = errors.total, errors.kept, errors.first, errors.second
+        kept_plates, plates_min = errors.kept_plates, errors.plates_min
+        for plate in plates:
+            heap = heaps[plate]
+            while True:
+                error, row = heap[0]
+                if not kept_rows[row]:
+                    heappop(heap)
+                    continue
+                hat, count = hat_of[row], count_of[row]
+                left, largest = kept[hat] - count, first[hat]
+                if count == largest:
+                    largest = second[hat]
+                too_few = kept_plates[hat] <= plates_min
+                now = inf if too_few else (1 - left / total[hat]) + largest / (left * epsilon)
+                if now == error:
+                    break
+                bound[row] = now
+                heapreplace(heap, (now, row))
+            yield heap[0]
 
     def suppressed(self, row: int, largest_changed: bool) -> None:
         if not largest_changed:
             return
-        errors, hat = self.city.errors, self.city.errors.hat[row]
+        errors, bound, hat = self.city.errors, self.bound, self.city.errors.hat[row]
         for other in range(errors.rows_from[hat], errors.rows_from[hat + 1]):
-            if (
-                errors.kept_rows[other]
-                and other in self.bound
-                and (now := errors.error_without(other)) < self.bound[other]
-            ):
-                self.bound[other] = now
+            if errors.kept_rows[other] and bound[other] > -inf and (now := errors.error_without(other)) < bound[other]:
+                bound[other] = now
                 heappush(self.heaps[self.city.plate[other]], (now, other))
 
 

@@ -1,4 +1,4 @@
-"""For tests only: bits from a seed, and crashes on purpose. Nothing here may run in a deployment."""
+"""For tests and `reproduce` only: bits from a seed. Nothing here may run in a deployment."""
 
 from __future__ import annotations
 

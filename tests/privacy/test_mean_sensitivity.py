@@ -12,7 +12,7 @@ import pytest
 
 from udp_stream.grouping import HatCounts
 from udp_stream.means import MECHANISMS, ArrayAveraging, Baseline, Optimal
-from udp_stream.means._projected import means_of_arrays, plan_projected, projected_query, touched
+from udp_stream.means._projected import means_of_arrays, plan_projected, projected_queries, touched
 from udp_stream.means.array_averaging import worst_case_cap
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
@@ -97,9 +97,10 @@ def test_projected_sums_and_the_scores_of_private_intervals_move_as_charged(coun
     means = np.array([means_of_arrays(plan, row) for row in data])
     arrays = touched(grouping)
     for low, high in itertools.combinations_with_replacement(range(U + 1), 2):
-        queries = [projected_query(plan, row, low, high) for row in means]
-        statistic = np.array([query.statistic for query in queries])
-        assert range_over_one_plate(counts, statistic)[0] <= (high - low) * arrays <= queries[0].sensitivity
+        ends = np.array([low]), np.array([high])
+        statistic, sensitivity = np.array([projected_queries(plan, row, *ends) for row in means])[:, :, 0].T
+        assert statistic.tolist() == np.clip(means, low, high).sum(axis=1).tolist()
+        assert range_over_one_plate(counts, statistic)[0] <= (high - low) * arrays <= sensitivity[0]
     at_or_below = np.array([[(row <= v).sum() for v in range(U + 1)] for row in means])
     below = np.array([[(row < v).sum() for v in range(U + 1)] for row in means])
     assert range_over_one_plate(counts, at_or_below).max() <= arrays

@@ -4,7 +4,6 @@ The naive version works on dictionaries, computes every error from scratch and l
 """
 
 import itertools
-import time
 from fractions import Fraction
 
 import numpy as np
@@ -285,19 +284,3 @@ def test_suppress_to_is_mostly_optimal_in_tiny_cities_and_seldom_far_off():
     assert reached.min() >= 1 - 1e-9
     assert (reached < 1 + 1e-9).mean() > 0.92
     assert finite.size >= 590 and finite.mean() < 1.01 and finite.max() < 1.5
-
-
-def benchmark_big_city(epsilon_nano, mean_hats=10, hats=10**4, plates=10**5):
-    """Run by hand: 10^6 rows, geometric numbers of HATs per plate and of samples per row.
-
-    Measured (one busy core, 2.5 GHz): 3 s at epsilon 1 (K from 112 to 17), 6 to 9 s at 0.1 (to 4); 140 MB on top.
-    """
-    rng = np.random.default_rng(0)
-    visits = rng.geometric(1 / mean_hats, plates)
-    pairs = np.unique(rng.integers(0, hats, visits.sum()) * plates + np.repeat(np.arange(plates), visits))
-    hat, plate = np.divmod(pairs, plates)
-    first = np.append(np.flatnonzero(np.diff(hat, prepend=-1)), hat.size)
-    occupancy = Occupancy(first, plate, rng.geometric(0.1, hat.size), plates)
-    started = time.process_time()
-    chopped = chop_user(occupancy, epsilon_nano)
-    print(f"{time.process_time() - started:.1f} s, K {chopped.hats_before} to {chopped.hats_after}")

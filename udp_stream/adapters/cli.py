@@ -19,6 +19,7 @@ examples:
   udp-stream demo --headless --slots 3             a synthetic fleet, no services, no files
   udp-stream replay pings.ndjson.gz --out releases.ndjson
   udp-stream plan --plates 30 --pings-per-plate 40 what a configuration buys
+  udp-stream reproduce mean-itms --data pings.ndjson.gz
   udp-stream topics create && udp-stream worker    the deployment on Kafka
   udp-stream feed pings.ndjson.gz --bootstrap localhost:9092 --speedup 60
   udp-stream releases --follow                     what comes out of it
@@ -78,6 +79,9 @@ def _parser() -> argparse.ArgumentParser:
     _replay(_verb(verbs, "replay", "recorded pings from files through the embedded runtime", "replay"))
     _demo(_verb(verbs, "demo", "a synthetic Surat-like fleet through the embedded runtime", "demo"))
     _plan(_verb(verbs, "plan", "what a configuration buys, from no data", "plan"))
+    _reproduce(
+        _verb(verbs, "reproduce", "the papers' figures and tables, with what agrees and what does not", "reproduce")
+    )
     _ledger(verbs.add_parser("ledger", help="what plates have spent", description="Look into a ledger."))
     _topics(verbs.add_parser("topics", help="the topics of the deployment", description="The topics on Kafka."))
     _worker(_verb(verbs, "worker", "a worker of the deployment on Kafka", "worker"))
@@ -147,6 +151,36 @@ def _plan(parser: _Parser) -> None:
     parser.add_argument(
         "--hats-per-period", type=_at_least_one, default=12, metavar="N", help="HATs a plate visits (default: 12)"
     )
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the worst case over the cap: .png or .svg")
+
+
+def _reproduce(parser: _Parser) -> None:
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="mean-itms, sample-scaling, user-scaling, variance, chop-user, worst-case (default: all)",
+    )
+    parser.add_argument(
+        "--data",
+        action="append",
+        default=[],
+        metavar="FILE[,SECTION.KEY=VALUE...]",
+        help="a recorded feed, with the keys in which it differs; as often as wanted",
+    )
+    parser.add_argument("--out", type=Path, default=Path("reproduced"), metavar="DIR", help="(default: reproduced)")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of drawn data and noise (default: 1)")
+    parser.add_argument(
+        "--repetitions", type=_at_least_one, default=10_000, metavar="N", help="of each point (default: 10000)"
+    )
+    parser.epilog = """\
+examples:
+  udp-stream reproduce user-scaling --out figures
+  udp-stream reproduce mean-itms --data surat.ndjson.gz --data austin.csv,speed.max_kmh=115,hat.timezone=US/Central
+
+HATs are the papers' (H3 7, 1 h) unless --set or a feed's keys say otherwise. Needs pip install '.[plots]'.
+What comes out of recorded feeds is not private: true means, and errors against them.
+"""
 
 
 def _ledger(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""A progress bar on stderr, on a terminal only: bytes read of all, pings a second, time left."""
+"""Progress bars on stderr, on a terminal only: bytes read of all, pings a second; steps done of all; time left."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from udp_stream.adapters.embedded import Embedded
 from udp_stream.adapters.report import console
+
+Step = TypeVar("Step")
 
 
 class ReadingProgress:
@@ -58,6 +60,33 @@ class ReadingProgress:
             elapsed = self._bar.tasks[0].elapsed or 0
             if elapsed > 0:
                 self._bar.update(self._task, rate=f"{runtime.summary.pings / elapsed:,.0f} pings/s")
+
+
+class StepProgress:
+    """Follows a list of steps."""
+
+    def __init__(self, name: str, steps: int) -> None:
+        """Nothing is shown before entering."""
+        columns = TextColumn("{task.description}"), BarColumn(bar_width=24), TaskProgressColumn(), TimeRemainingColumn()
+        self._bar = Progress(*columns, console=console(), transient=True, disable=not sys.stderr.isatty())
+        self._task = self._bar.add_task(name, total=steps)
+
+    def __enter__(self) -> Self:
+        """Show the bar."""
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take it away."""
+        self._bar.stop()
+
+    def each(self, steps: Iterable[Step]) -> Iterator[Step]:
+        """The same steps; each is done when the next is asked for."""
+        for step in steps:
+            yield step
+            self._bar.advance(self._task)
 
 
 def _size(file: str) -> int:

@@ -12,11 +12,14 @@ be as narrow as U n / w, or narrower.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.grouping import HatCounts, best_fit, wrap_around_count, wrap_around_given, wrap_around_positions
 from udp_stream.means.base import Grouping, Integers, MeanPlan, MeanQuery, array_means
+from udp_stream.ports import Bits
 
 
 def plan_projected(name: str, counts: HatCounts, epsilon_nano: int, max_speed: int, grouping: Grouping) -> MeanPlan:
@@ -41,10 +44,17 @@ def plan_projected(name: str, counts: HatCounts, epsilon_nano: int, max_speed: i
     )
 
 
-class Projected:
-    """The plan side of the mechanisms that project: the same cap and grouping for all, every plate charged in full."""
+class Projected(ABC):
+    """The mechanisms that project: the same cap and grouping for all, every plate charged in full.
+
+    Each has its own private interval, for half of epsilon.
+    """
 
     name: str
+
+    @abstractmethod
+    def intervals(self, plan: MeanPlan, means: Integers, bits: Bits, draws: int) -> tuple[Integers, Integers]:
+        """The lower and upper ends, in 0..U, of that many independent intervals; each costs half of epsilon."""
 
     def plan(self, counts: HatCounts, epsilon_nano: int, max_speed: int, grouping: Grouping) -> MeanPlan:
         """Cap by the paper's equation 1."""
@@ -54,6 +64,13 @@ class Projected:
         """A new plan for the admitted plates alone: each has been charged in full, so any will do."""
         counts = HatCounts(plan.counts.by_user[admitted])
         return self.plan(counts, plan.epsilon_nano, plan.max_speed, plan.grouping or "best-fit")
+
+    def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:
+        """The sum of the array means projected to one private interval."""
+        means = means_of_arrays(plan, samples)
+        low, high = self.intervals(plan, means, bits, draws=1)
+        sums, sensitivities = projected_queries(plan, means, low, high)
+        return MeanQuery(int(sums[0]), int(sensitivities[0]))
 
 
 def levy_cap(counts: HatCounts) -> int:
@@ -79,6 +96,10 @@ def means_of_arrays(plan: MeanPlan, samples: Integers) -> Integers:
     return means
 
 
-def projected_query(plan: MeanPlan, means: Integers, low: int, high: int) -> MeanQuery:
-    """The sum of the means projected to [low, high]; at least one quantum of sensitivity, so that noise is drawn."""
-    return MeanQuery(int(np.clip(means, low, high).sum()), max(1, (high - low) * touched(plan.grouping)))
+def projected_queries(plan: MeanPlan, means: Integers, low: Integers, high: Integers) -> tuple[Integers, Integers]:
+    """The sum of the means projected to each [low, high], and its sensitivity: at least one quantum, to draw noise."""
+    ascending = np.sort(means)
+    upto = np.append(0, np.cumsum(ascending))
+    below, through = np.searchsorted(ascending, low), np.searchsorted(ascending, high, side="right")
+    sums = low * below + (upto[through] - upto[below]) + high * (means.size - through)
+    return sums, np.maximum(1, (high - low) * touched(plan.grouping))

@@ -7,9 +7,9 @@ import math
 import numpy as np
 
 from udp_stream.grouping import wrap_around_count
-from udp_stream.means._projected import Projected, means_of_arrays, projected_query, touched
-from udp_stream.means.base import Integers, MeanPlan, MeanQuery
-from udp_stream.noise import exponential_choice
+from udp_stream.means._projected import Projected, touched
+from udp_stream.means.base import Integers, MeanPlan
+from udp_stream.noise import exponential_choices
 from udp_stream.ports import Bits
 
 GAMMA = 0.2
@@ -31,16 +31,15 @@ class Levy(Projected):
 
     name = "levy"
 
-    def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:
-        """Private median bin, interval of width 3 tau around its centre, clipped to [0, U]."""
-        means = means_of_arrays(plan, samples)
+    def intervals(self, plan: MeanPlan, means: Integers, bits: Bits, draws: int) -> tuple[Integers, Integers]:
+        """Private median bins, intervals of width 3 tau around their centres, clipped to [0, U]."""
         tau = concentration_radius(plan)
         bins = -(-(plan.max_speed + 1) // tau)
         occupancy = np.bincount(np.minimum(means // tau, bins - 1), minlength=bins)
         left = np.cumsum(occupancy) - occupancy
         costs = np.maximum(left, means.size - left - occupancy)
         epsilon_nano = plan.epsilon_nano // 2 // touched(plan.grouping)
-        chosen = exponential_choice(bits, costs.tolist(), [1] * bins, epsilon_nano)
+        chosen = np.array(exponential_choices(bits, costs.tolist(), [1] * bins, epsilon_nano, draws))
         centre = chosen * tau + tau // 2
-        low, high = max(0, centre - 3 * tau // 2), min(plan.max_speed, centre + 3 * tau // 2)
-        return projected_query(plan, means, min(low, plan.max_speed), high)
+        low, high = np.maximum(0, centre - 3 * tau // 2), np.minimum(plan.max_speed, centre + 3 * tau // 2)
+        return np.minimum(low, plan.max_speed), high

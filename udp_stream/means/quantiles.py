@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from udp_stream.means._projected import Projected, means_of_arrays, projected_query, touched
-from udp_stream.means.base import Integers, MeanPlan, MeanQuery
-from udp_stream.noise import exponential_choice, randbelow
+from udp_stream.means._projected import Projected, touched
+from udp_stream.means.base import Integers, MeanPlan
+from udp_stream.noise import exponential_choices, randbelow
 from udp_stream.ports import Bits
 from udp_stream.units import NANO
 
 
-def private_quantile(bits: Bits, values: Integers, rank: int, max_speed: int, epsilon_nano: int) -> int:
-    """A lattice point of 0..U with about `rank` of the values at or below it, eps-DP if one value may change.
+def private_quantiles(
+    bits: Bits, values: Integers, rank: int, max_speed: int, epsilon_nano: int, draws: int
+) -> Integers:
+    """Lattice points of 0..U with about `rank` of the values at or below them, each eps-DP if one value may change.
 
     Every point v has the cost |#{values <= v} - rank|, which one value moves by at most one; points are chosen by the
     exponential mechanism. Points between neighbouring values share their cost, so an interval is drawn by its length
@@ -24,16 +26,17 @@ def private_quantile(bits: Bits, values: Integers, rank: int, max_speed: int, ep
     cuts = np.concatenate(([0], np.sort(values), [max_speed + 1]))
     sizes = np.diff(cuts)
     costs = np.abs(np.arange(sizes.size) - rank)
-    interval = exponential_choice(bits, costs.tolist(), sizes.tolist(), epsilon_nano)
-    return int(cuts[interval]) + randbelow(bits, int(sizes[interval]))
+    chosen = exponential_choices(bits, costs.tolist(), sizes.tolist(), epsilon_nano, draws)
+    return np.array([int(cuts[interval]) + randbelow(bits, int(sizes[interval])) for interval in chosen])
 
 
-def quantile_query(plan: MeanPlan, samples: Integers, bits: Bits, low_rank: int, high_rank: int) -> MeanQuery:
+def quantile_intervals(
+    plan: MeanPlan, means: Integers, bits: Bits, draws: int, ranks: tuple[int, int]
+) -> tuple[Integers, Integers]:
     """A quarter of epsilon for each end (halved again if a plate touches two arrays); crossed ends are ordered."""
-    means = means_of_arrays(plan, samples)
     epsilon_nano = plan.epsilon_nano // 4 // touched(plan.grouping)
-    ends = [private_quantile(bits, means, rank, plan.max_speed, epsilon_nano) for rank in (low_rank, high_rank)]
-    return projected_query(plan, means, min(ends), max(ends))
+    one, other = (private_quantiles(bits, means, rank, plan.max_speed, epsilon_nano, draws) for rank in ranks)
+    return np.minimum(one, other), np.maximum(one, other)
 
 
 class FixedQuantile(Projected):
@@ -41,11 +44,10 @@ class FixedQuantile(Projected):
 
     name = "fixed-quantile"
 
-    def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:
+    def intervals(self, plan: MeanPlan, means: Integers, bits: Bits, draws: int) -> tuple[Integers, Integers]:
         """Ranks q K rounded to whole ones."""
-        arrays = int(plan.divisor)
-        low = (arrays + 5) // 10
-        return quantile_query(plan, samples, bits, low, arrays - low)
+        low = (means.size + 5) // 10
+        return quantile_intervals(plan, means, bits, draws, (low, means.size - low))
 
 
 class EpsQuantile(Projected):
@@ -53,8 +55,7 @@ class EpsQuantile(Projected):
 
     name = "eps-quantile"
 
-    def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:
+    def intervals(self, plan: MeanPlan, means: Integers, bits: Bits, draws: int) -> tuple[Integers, Integers]:
         """With fewer than 2 ceil(2/eps) arrays both ends aim at the median."""
-        arrays = int(plan.divisor)
-        low = min(-(-2 * NANO // plan.epsilon_nano), arrays // 2)
-        return quantile_query(plan, samples, bits, low, arrays - low)
+        low = min(-(-2 * NANO // plan.epsilon_nano), means.size // 2)
+        return quantile_intervals(plan, means, bits, draws, (low, means.size - low))

@@ -5,18 +5,25 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from udp_stream.adapters.plots import draw, require_plots
 from udp_stream.adapters.report import constant_errs_kmh, served_shares, verdict
 from udp_stream.adapters.settings import Settings
 from udp_stream.errors import ConfigError
+from udp_stream.experiments.base import Figure
+from udp_stream.experiments.worst import best_m, curve_rows, e_of_m, least_errors, printed_limits, worst_of, worst_row
+from udp_stream.grouping import HatCounts
 from udp_stream.means import expected_abs_error, spread
 from udp_stream.plan import HatPlan, Terms, plan_hat, terms_of
 from udp_stream.policy import Policy
 from udp_stream.units import NANO, QUANTA_PER_KMH
+from udp_stream.worst_case import epsilon_limits
 
 TYPICAL_PLATES = (5, 10, 20, 40, 80, 160)
 SPREAD = 0.6
@@ -42,15 +49,21 @@ class Bought:
 
 def plan(arguments: argparse.Namespace, settings: Settings) -> None:
     """Print a row for each size of HAT, and whether a guess is better."""
+    if arguments.plot is not None:
+        require_plots(arguments.plot)
     policy = settings.policy
     sizes = (arguments.plates,) if arguments.plates else TYPICAL_PLATES
     bought = [buy(policy, arguments.hats_per_period, plates, arguments.pings_per_plate) for plates in sizes]
     out = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 140)
     out.print(_head(policy, arguments.hats_per_period))
     out.print(_table(bought, constant_errs_kmh(policy.resolution)))
+    out.print("(releases: how many such HATs the budget of the median plate buys in a period)")
     for why, plates in _reasons(bought).items():
         out.print(f"{', '.join(plates)} plates: {why}.")
     _beside_the_guess(out, [one for one in bought if one.plan.mean is not None], policy)
+    typical = bought[len(bought) // 2]
+    if typical.plan.mean is not None:
+        _worst_case(out, arguments, policy, typical)
     out.print(
         f"min_plates is {policy.min_plates}: smaller HATs are withheld and cost nothing. "
         "A plate's presence and its number of pings are public under swap-values."
@@ -100,14 +113,20 @@ def terms_for(policy: Policy, hats_per_period: int, part: float = 1.0) -> Terms:
     return terms
 
 
+def typical_counts(plates: int, pings_per_plate: int) -> NDArray[np.int64]:
+    """Counts spread like a busy cell's, the same every time."""
+    normal = NormalDist()
+    spread = np.exp([SPREAD * normal.inv_cdf((i + 0.5) / plates) for i in range(plates)])
+    counts: NDArray[np.int64] = np.maximum(1, np.round(pings_per_plate * spread / spread.mean())).astype(np.int64)
+    return counts
+
+
 def buy(policy: Policy, hats_per_period: int, plates: int, pings_per_plate: int) -> Bought:
-    """Plan a typical HAT: counts spread like a busy cell's, the same every time.
+    """Plan a typical HAT.
 
     An automatic epsilon follows what plates are charged, as in a slot's plan: twice, from all of epsilon on.
     """
-    quantiles = (np.arange(plates) + 0.5) / plates
-    spread = np.exp(SPREAD * _normal_quantile(quantiles))
-    counts = np.maximum(1, np.round(pings_per_plate * spread / spread.mean())).astype(np.int64)
+    counts = typical_counts(plates, pings_per_plate)
     bought = plan_hat(counts, terms_for(policy, hats_per_period), policy)
     if None in (policy.mean_nano, policy.cdf_nano):
         part = float(bought.charges.mean()) / bought.terms.charge_nano
@@ -115,10 +134,55 @@ def buy(policy: Policy, hats_per_period: int, plates: int, pings_per_plate: int)
     return Bought(plates, bought, policy.budget_nano // int(np.median(bought.charges)))
 
 
-def _normal_quantile(p: np.ndarray) -> np.ndarray:
-    from statistics import NormalDist
+def _worst_case(out: Console, arguments: argparse.Namespace, policy: Policy, typical: Bought) -> None:
+    """E(m) of one typical HAT at the epsilon of its mean, as a table, in words, and, if asked for, drawn."""
+    epsilon, counts = typical.plan.terms.mean_nano / NANO, HatCounts(typical.plan.by_user)
+    about = f"a typical HAT of {typical.plates} plates and {counts.total:,} pings"
+    out.print(f"\nWorst case over all speeds, {about}, at epsilon {epsilon:.4g}; every plate gives at most m pings:")
+    out.print(_table_of_e(counts, policy.max_speed, epsilon))
+    out.print(_worst_case_in_words(counts, policy.max_speed, epsilon))
+    if arguments.plot is not None:
+        draw(_worst_case_figure(about, counts, policy.max_speed, epsilon), arguments.plot)
 
-    return np.array([NormalDist().inv_cdf(float(x)) for x in p])
+
+def _table_of_e(counts: HatCounts, max_speed: int, epsilon: float) -> Table:
+    rows = curve_rows("", counts, max_speed, epsilon)
+    best = min(rows, key=lambda row: row.worst_error_kmh)
+    shown = {round(i * (len(rows) - 1) / 6) for i in range(7)} | {rows.index(best)}
+    table = Table(box=None, pad_edge=False)
+    for name in ("m", "pings kept", "worst bias km/h", "noise km/h", "E(m) km/h", ""):
+        table.add_column(name, justify="right" if name else "left")
+    for at in sorted(shown):
+        row, kept = rows[at], counts.kept(rows[at].m)
+        noise = max_speed / QUANTA_PER_KMH * row.m / (kept * epsilon)
+        figures = f"{max(0.0, row.worst_error_kmh - noise):.2f}", f"{noise:.2f}", f"{row.worst_error_kmh:.2f}"
+        table.add_row(str(row.m), f"{kept / counts.total:.0%}", *figures, "least" if row is best else "")
+    return table
+
+
+def _worst_case_in_words(counts: HatCounts, max_speed: int, epsilon: float) -> str:
+    sweep = [epsilon * factor for factor in (0.01, 0.1, 0.3, 1, 3, 10)]
+    caps = ", ".join(f"{worst_of(counts, one, max_speed).best_m} at {one:.3g}" for one in sweep)
+    (low, high), printed = epsilon_limits(counts), "{:.3g} and {:.3g}".format(*printed_limits(counts))
+    here = worst_row("", "", [counts], max_speed, epsilon, share=1.0)
+    limits = (
+        "All counts are equal: any m but theirs is worse."
+        if high == 0
+        else f"m = {int(counts.descending[-1])} is best up to epsilon {low:.3g}, m = {counts.largest} from "
+        f"{high:.3g} on (the slides' sufficient limits: {printed})."
+    )
+    return (
+        f"The best m never falls as epsilon grows: {caps}. {limits} With dropped pings filled by U/2 instead, m = "
+        f"{here.optimal_m} has {here.optimal_worst_kmh:.2f} km/h; guessing U/2 has {here.constant_worst_kmh:g}."
+    )
+
+
+def _worst_case_figure(about: str, counts: HatCounts, max_speed: int, epsilon: float) -> Figure:
+    drawn = [row for factor in (0.1, 0.3, 1, 3) for row in curve_rows("", counts, max_speed, epsilon * factor)]
+    grid = np.geomspace(epsilon / 100, epsilon * 10, 31).tolist()
+    rows = [worst_row("", "", [counts], max_speed, one, share=1.0) for one in grid]
+    panels = e_of_m(drawn), best_m(counts, rows), least_errors("least worst-case error", rows)
+    return Figure("plan", f"{about}; epsilon {epsilon:.4g} per mean", panels)
 
 
 def _head(policy: Policy, hats_per_period: int) -> str:

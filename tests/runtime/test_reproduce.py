@@ -1,0 +1,104 @@
+"""`reproduce` and `plan --plot` as a user meets them: feeds from files, files written, sentences on trouble."""
+
+import argparse
+import signal
+
+import pytest
+
+from tests.runtime.harness import fleet_log
+from udp_stream.adapters import cli, plots
+from udp_stream.adapters.feed_hats import read_feed
+from udp_stream.adapters.settings import load
+from udp_stream.errors import DependencyUnavailable, UsageError
+from udp_stream.hats import cells_of
+from udp_stream.pings import PingDecoder
+
+HATS = ("hat.resolution=7", "hat.slot=1h")
+
+
+@pytest.fixture
+def log(tmp_path):
+    path = tmp_path / "fleet.ndjson"
+    path.write_bytes(b"\n".join(fleet_log(hours=0.6)) + b"\n")
+    return path
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """The command line in this process: its status, and what it wrote to stdout and stderr, on single lines."""
+    monkeypatch.chdir(tmp_path)
+    before = signal.getsignal(signal.SIGTERM)
+
+    def once(*arguments):
+        status = cli.main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return status, " ".join(out.split()), " ".join(err.split())
+
+    yield once
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_a_feeds_hats_hold_every_accepted_ping_once(log):
+    settings = load(None, HATS, {})
+    feed = read_feed(str(log), settings)
+    pings, _ = PingDecoder(settings.ping_rules).decode(fleet_log(hours=0.6))
+    distinct = {(int(p), int(t)) for p, t in zip(pings.plate, pings.time_ms, strict=True)}
+    assert (feed.name, feed.recorded, feed.total) == ("fleet", True, len(distinct))
+    assert sum(hat.samples.size for hat in feed.hats) == sum(hat.counts.total for hat in feed.hats) == feed.total
+    assert all(0 <= hat.samples.min() <= hat.samples.max() <= 65 * 4096 for hat in feed.hats)
+    starts, _ = settings.calendar.slots.place(pings.time_ms)
+    cells = cells_of(pings.lat, pings.lon, 7)
+    assert len(feed.hats) == len(set(zip(starts.tolist(), cells.tolist(), strict=True)))
+    assert feed.busiest_slot is not None and feed.busiest_slot.count.sum() <= feed.total
+    # the same truth as by hand, but for repeats, of which there are few
+    assert feed.constant == pytest.approx(pings.speed.mean(), rel=0.02)
+
+
+def test_reproduce_writes_figures_tables_and_verdicts_for_a_feed(run, log, tmp_path):
+    feed = f"{log},speed.max_kmh=80"
+    status, said, err = run("reproduce", "worst-case", "--data", feed, "--repetitions", 5, "--out", "figures")
+    assert status == 0, err
+    written = {path.name for path in (tmp_path / "figures").iterdir()}
+    names = {f"worst-case-{data}.{kind}" for data in ("ITMS-like", "fleet") for kind in ("png", "svg")}
+    assert written == names | {"worst-case.csv", "worst-case-of-m.csv", "worst-case.txt"}
+    assert "statements agree" in said and "the guess U/2 has 40 km/h" in said and "the guess U/2 has 32.5 km/h" in said
+    assert "not private" in err
+
+
+def test_plan_prints_the_worst_case_always_and_draws_it_when_asked(run, tmp_path):
+    status, said, err = run("plan", "--plates", 30, "--plot", "e.svg")
+    assert status == 0, err
+    assert "E(m) km/h" in said and "least" in said and "The best m never falls as epsilon grows" in said
+    assert "best up to epsilon" in said and "guessing U/2 has 32.5" in said
+    drawn = (tmp_path / "e.svg").read_text()
+    assert all(text in drawn for text in ("cap m, samples", "worst-case error, km/h", "constant (U/2)"))
+    assert run("plan", "--plates", 30)[1] == said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "sentence"),
+    [
+        (["reproduce", "mean-itsm"], 2, "expected one of mean-itms"),
+        (["reproduce", "worst-case", "--data", "none.ndjson"], 2, "none.ndjson cannot be read"),
+        (["reproduce", "worst-case", "--data", "fleet.ndjson,speed.max=80"], 3, "did you mean speed.max_kmh?"),
+        (["reproduce", "worst-case", "--out", "fleet.ndjson"], 2, "expected a folder"),
+        (["plan", "--plot", "e.pdf"], 2, "ends in .png or .svg"),
+    ],
+)
+def test_trouble_has_its_exit_status_and_a_sentence(arguments, status, sentence, run, log):
+    found, out, err = run(*arguments)
+    assert (found, out) == (status, "") and sentence in err
+
+
+def test_without_matplotlib_there_is_a_sentence_and_nothing_is_begun(tmp_path, monkeypatch):
+    from udp_stream.adapters.commands.plan import plan
+    from udp_stream.adapters.commands.reproduce import reproduce
+
+    monkeypatch.setattr(plots, "find_spec", lambda name: None)
+    asked = argparse.Namespace(names=["worst-case"], out=tmp_path / "out", plot=tmp_path / "e.png")
+    for verb in (reproduce, plan):
+        with pytest.raises(DependencyUnavailable, match=r"pip install 'udp-stream\[plots\]'"):
+            verb(asked, load(None, (), {}))
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(UsageError, match="ends in"):
+        plots.require_plots(tmp_path / "e.pdf")

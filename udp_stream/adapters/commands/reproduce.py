@@ -1,0 +1,90 @@
+"""`reproduce`: the papers' figures, on recorded feeds and on data drawn as they say, with verdicts in words.
+
+What it prints and writes is not private: true means, and errors against them. It is for feeds that one may look at.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table as Printed
+
+from udp_stream.adapters.feed_hats import read_feed
+from udp_stream.adapters.outcome_files import make_folder, write_outcome
+from udp_stream.adapters.plots import require_plots
+from udp_stream.adapters.progress import ReadingProgress, StepProgress
+from udp_stream.adapters.report import console
+from udp_stream.adapters.settings import Settings, load
+from udp_stream.errors import UsageError
+from udp_stream.experiments.base import DataSet, Experiment, Outcome, Setup
+from udp_stream.experiments.catalogue import EXPERIMENTS
+from udp_stream.ports import Bits
+from udp_stream.testing import seeded_bits
+
+HATS = ("hat.resolution=7", "hat.slot=1h")
+"""The papers' HATs, unless `--set` or a feed's own keys say otherwise."""
+
+
+def reproduce(arguments: argparse.Namespace, settings: Settings) -> None:
+    """Run what is asked for; figures, tables and verdicts to the folder, the verdicts to stdout."""
+    require_plots()
+    names = arguments.names or list(EXPERIMENTS)
+    if unknown := [name for name in names if name not in EXPERIMENTS]:
+        raise UsageError(f"expected one of {', '.join(EXPERIMENTS)}, got {unknown[0]!r}")
+    make_folder(arguments.out)
+    setup = Setup(
+        data=_feeds(arguments),
+        repetitions=arguments.repetitions,
+        min_plates=settings.release.min_plates,
+        seed=arguments.seed,
+        bits=lambda name: _bits(arguments.seed, name),
+    )
+    for name in names:
+        outcome = run(EXPERIMENTS[name], setup)
+        files = write_outcome(outcome, name, arguments.out)
+        _tell(EXPERIMENTS[name], outcome)
+        console().print(f"{len(files)} files: {', '.join(str(file) for file in files)}", highlight=False)
+    if setup.data:
+        console().print("These are true means of the feeds and errors against them: not private, for your eyes.")
+
+
+def run(experiment: Experiment, setup: Setup) -> Outcome:
+    """All of its work, with a progress bar on a terminal."""
+    jobs = experiment.jobs(setup)
+    with StepProgress(experiment.name, len(jobs)) as progress:
+        rows = [row for job in progress.each(jobs) for row in job()]
+    return experiment.conclude(setup, rows)
+
+
+def _bits(seed: int, name: str) -> Bits:
+    """Reproducible, and therefore not private: nothing here is a release."""
+    return seeded_bits(f"reproduce/{seed}/{name}")
+
+
+def _feeds(arguments: argparse.Namespace) -> tuple[DataSet, ...]:
+    asked = [_path_and_keys(text) for text in arguments.data]
+    with ReadingProgress([path for path, _ in asked]) as progress:
+        return tuple(
+            read_feed(path, load(arguments.config, [*HATS, *arguments.set, *keys]), progress.of(path))
+            for path, keys in asked
+        )
+
+
+def _path_and_keys(text: str) -> tuple[str, Sequence[str]]:
+    """FILE[,section.key=value...]: what is different of one feed."""
+    path, *keys = re.split(r",(?=[a-z_]+\.[a-z_]+=)", text)
+    return path, keys
+
+
+def _tell(experiment: Experiment, outcome: Outcome) -> None:
+    agreeing = sum(verdict.agrees for verdict in outcome.verdicts)
+    out = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 120)
+    out.print(f"{experiment.name}: {experiment.about}. {agreeing} of {len(outcome.verdicts)} statements agree.")
+    table = Printed(box=None, show_header=False, pad_edge=False)
+    for verdict in outcome.verdicts:
+        table.add_row("agrees" if verdict.agrees else "differs", str(verdict)[8:])
+    out.print(table, markup=False)
