@@ -51,11 +51,12 @@ partitions = {partitions}
 shards = {shards}
 idle_timeout = "1s"
 session_timeout = "6s"
+disorder = "{disorder}"
 transactions = {transactions}
 """
 
 DEFAULTS = {"grace": "2m", "shards": 1, "epsilon": "0.4", "cdf": "0.3", "budget": "6.0", "period": "1d",
-            "suppression": "off", "partitions": 4, "transactions": "true"}  # fmt: skip
+            "suppression": "off", "partitions": 4, "transactions": "true", "disorder": "1m"}  # fmt: skip
 
 
 @dataclass

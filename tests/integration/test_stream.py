@@ -24,10 +24,10 @@ AUTO = {"shards": 3, "epsilon": '"auto"', "cdf": "0.05", "budget": "0.5", "perio
 """Plates run out of it within the hour."""
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, 2, 4])
 def test_one_log_through_both_runtimes_gives_the_same_bytes_and_charges(city, workers):
     """With an automatic epsilon over three shards, and plates that run out: one plan for all of them, in one order."""
-    here = city(fleet_log(clean=True), **AUTO)
+    here = city(fleet_log(clean=True), **AUTO, partitions=8)
     here.feed()
     with agree(here) as (stack, expected):
         assert all(statuses(expected)[kind] > 20 for kind in ("released", "withheld_budget"))
