@@ -104,6 +104,8 @@ class StrictlyOnce:
         """Take over a producer that has its epoch."""
         self._producer = producer
         self._group = group
+        self._under_way: asyncio.Future[None] | None = None
+        self._closed = False
 
     @classmethod
     async def begin(cls, bootstrap: str, group: str, shard: TP) -> StrictlyOnce:
@@ -127,17 +129,26 @@ class StrictlyOnce:
         return cls(producer, group)
 
     async def publish(self, messages: Iterable[Message], frontier: Mapping[TP, Committed]) -> None:
-        """One transaction. It is committed only after every record was taken; after any error, never by us."""
-        offsets = {TopicPartition(*tp): OffsetAndMetadata(offset, note) for tp, (offset, note) in frontier.items()}
+        """One transaction. It is committed only after every record was taken; after any error, never by us. `Fenced`
+        also if it is closed meanwhile, and then the next holder finds out whether it was committed."""
+        self._under_way = asyncio.ensure_future(self._transact(messages, frontier))
         try:
-            await self._producer.begin_transaction()
-            await self._write(messages)
-            await self._producer.send_offsets_to_transaction(offsets, self._group)
-            await self._producer.commit_transaction()
+            await self._under_way
+        except asyncio.CancelledError:
+            if self._closed:
+                raise Fenced("the shard was let go of while it published") from None
+            raise
         except KafkaError as error:
             if isinstance(error, _LOST) or isinstance(error.__cause__, _LOST):
                 raise Fenced("a later transaction of this shard has begun, or ours was ended for us") from error
             raise DependencyUnavailable(f"Kafka did not take a slot's releases: {error}") from error
+
+    async def _transact(self, messages: Iterable[Message], frontier: Mapping[TP, Committed]) -> None:
+        offsets = {TopicPartition(*tp): OffsetAndMetadata(offset, note) for tp, (offset, note) in frontier.items()}
+        await self._producer.begin_transaction()
+        await self._write(messages)
+        await self._producer.send_offsets_to_transaction(offsets, self._group)
+        await self._producer.commit_transaction()
 
     async def _write(self, messages: Iterable[Message]) -> None:
         under_way: list[Awaitable[object]] = []
@@ -156,6 +167,9 @@ class StrictlyOnce:
 
     async def close(self) -> None:
         """Disconnect. A transaction that is under way is aborted by the next holder, or by the broker in its time."""
+        self._closed = True
+        if self._under_way is not None:
+            self._under_way.cancel()  # a producer that is stopped would never end it
         await _stop(self._producer)
 
 

@@ -1,15 +1,21 @@
 """Releases reach readers of what is committed strictly once, whole slots at a time, wherever a worker dies or stops."""
 
+import asyncio
 import signal
 import subprocess
 import time
 from collections import Counter
 
 import pytest
+from faust.types import TP
 
+from streams.offsets import Committed
+from streams.outlet import Message
+from streams.publishing import StrictlyOnce
 from tests.integration.deployment import SECONDS_MAX, agree, worker
 from tests.runtime.harness import fleet_log
 from udp_stream import release
+from udp_stream.errors import Fenced
 
 
 def seen(city):
@@ -74,3 +80,32 @@ def test_a_worker_that_was_replaced_while_it_published_publishes_nothing(city, p
         time.sleep(2)  # alone again
         assert paused.poll() is None, (here.folder / "paused.err").read_text()
     assert [max(counts.values()) for counts in seen(here)] == [1, 1]
+
+
+@pytest.mark.parametrize("call", ["send", "send_offsets_to_transaction", "commit_transaction"])
+def test_a_publication_ends_when_its_shard_is_let_go_of(city, call):
+    """Else the worker's only reader of parts would wait for a producer that is no more."""
+    here = city([])
+    shard, (bootstrap, group) = TP(here.topics.parts.name, 0), (here.settings.kafka.bootstrap, "letting go")
+    message = Message(here.topics.release.name, b"{}", key=b"8742d98a2ffffff")
+
+    async def let_go_at(call):
+        once = await StrictlyOnce.begin(bootstrap, group, shard)
+        reached, original = asyncio.Event(), getattr(once._producer, call)
+
+        async def hooked(*given, **named):
+            reached.set()
+            return await original(*given, **named)
+
+        setattr(once._producer, call, hooked)
+        publishing = asyncio.ensure_future(once.publish([message] * 100, {shard: Committed(7, "")}))
+        await reached.wait()
+        await once.close()
+        with pytest.raises(Fenced, match="let go of"):
+            await asyncio.wait_for(publishing, 5)
+        again = await StrictlyOnce.begin(bootstrap, group, shard)
+        await again.publish([message], {shard: Committed(8, "")})
+        await again.close()
+
+    asyncio.run(let_go_at(call))
+    assert len(here.read(here.topics.release)) in ((1,) if call == "send" else (1, 101))
