@@ -12,7 +12,7 @@ from faust.types import TP
 from streams.offsets import Committed
 from streams.outlet import Message
 from streams.publishing import StrictlyOnce
-from tests.integration.deployment import SECONDS_MAX, agree, worker
+from tests.integration.deployment import SECONDS_MAX, agree, found_city, worker
 from tests.runtime.harness import fleet_log
 from udp_stream import release
 from udp_stream.errors import Fenced
@@ -109,3 +109,17 @@ def test_a_publication_ends_when_its_shard_is_let_go_of(city, call):
 
     asyncio.run(let_go_at(call))
     assert len(here.read(here.topics.release)) in ((1,) if call == "send" else (1, 101))
+
+
+def test_a_broker_that_dies_within_a_transaction(tmp_path, kafka_server):
+    """Records and offsets are with it, the commit is not: it restarts, and the worker goes on where it was."""
+    here = found_city(tmp_path, kafka_server.bootstrap, fleet_log(clean=True))
+    here.feed()
+    with agree(here) as (stack, expected):
+        paused = stack.enter_context(worker(here, stop="SIGSTOP@with offsets@2"))
+        until(lambda: is_stopped(paused))
+        kafka_server.kill()
+        paused.send_signal(signal.SIGCONT)
+        kafka_server.restart()
+        here.wait_for(expected, paused)
+    assert [max(counts.values()) for counts in seen(here)] == [1, 1]
