@@ -1,6 +1,7 @@
 """The deployment on a real broker says exactly what the embedded runtime says, whoever is killed meanwhile."""
 
 import random
+import signal
 import subprocess
 import sys
 import time
