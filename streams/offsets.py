@@ -72,6 +72,14 @@ class Offsets:
         ends = await self._thread.call_thread(self._thread._consumer.end_offsets, [asked])
         return bool(position >= ends[asked])
 
+    async def rejoin(self) -> None:
+        """Ask for the group to be formed anew: we have found that a partition is no longer ours."""
+
+        async def ask() -> None:
+            self._thread._consumer._coordinator.request_rejoin()
+
+        await self._thread.call_thread(ask)
+
     def assigned(self, topic: str) -> set[TP]:
         """The topic's partitions that are ours now."""
         return {tp for tp in self._app.consumer.assignment() if tp.topic == topic}

@@ -11,7 +11,8 @@ What follows from a log of parts, slot by slot in order of time:
 Each step is taken by all replicas before the frontier lets go of what it followed from, and repeats of it change
 nothing, so dying anywhere does it again with the same outcome. A shard's frontier holds on to the parts of a slot until
 it is released, and the plan lies behind them; the planner's holds on to the counts until every plan is sent. Partition
-0 has both. A release is published, and taken by all replicas, before it is marked as published.
+0 has both. A slot's releases are published, and with them or after them the frontier lets go of its parts
+(`publishing.py`); then the ledger is told. Whoever dies before that leaves it to the next holder.
 
 The planner charges under the fence of partition 0, shards record under their own.
 """
@@ -19,9 +20,10 @@ The planner charges under the fence of partition 0, shards record under their ow
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from faust.types import TP
@@ -31,9 +33,10 @@ from streams.headers import release_headers
 from streams.notes import PartsNote, decode_note, encode_note
 from streams.offsets import Committed, Offsets
 from streams.outlet import Message, Outlet
+from streams.publishing import AtLeastOnce, Publisher, PublisherOf, settle
 from streams.topics import Topics
 from udp_stream.adapters.embedded import Summary
-from udp_stream.errors import DependencyUnavailable, PrivacyRefused
+from udp_stream.errors import DependencyUnavailable, Fenced
 from udp_stream.flow import Office, Payloads, plan_slot, release_planned
 from udp_stream.gathering import Gathering
 from udp_stream.messages import Message as PartsMessage
@@ -75,6 +78,7 @@ class _Place:
     shard: Shard
     planner: Gathering[Tally] | None
     ledger: Ledger
+    publisher: Publisher
     told_ms: int
     tables: dict[int, tuple[SlotCounts, SlotValues]] = field(default_factory=dict)
     safe: bool = True
@@ -101,8 +105,9 @@ class PartsDesk:
         ledger: Ledger,
         thread: ThreadPoolExecutor,
         accept_loss: bool = False,
+        publisher_of: PublisherOf | None = None,
     ) -> None:
-        """An empty desk. The ledger is called in `thread` alone."""
+        """An empty desk. The ledger is called in `thread` alone. Without `publisher_of`, at least once."""
         self._office = office
         self._topics = topics
         self._offsets = offsets
@@ -110,20 +115,60 @@ class PartsDesk:
         self._ledger = ledger
         self._thread = thread
         self._accept_loss = accept_loss
+        self._publisher_of = self._at_least_once if publisher_of is None else publisher_of
         self._places: dict[int, _Place] = {}
         self._made: SlotPlan | None = None
+        self._clears = 0
+        self._closing: set[asyncio.Future[None]] = set()
         self.summary = Summary()
 
     def clear(self) -> None:
         """The partitions are no longer ours: forget everything at once."""
+        self._clears += 1
+        for place in self._places.values():
+            self._let_go(place.publisher)
         self._places = {}
 
-    async def assign(self, tps: set[TP]) -> None:
-        """These partitions are ours: go on from their frontiers, and fence off whoever had them."""
-        committed, first = await self._offsets.committed(tps), await self._offsets.first(tps)
-        self._places = {tp.partition: self._place(tp, committed[tp], first[tp], await self._fenced(tp)) for tp in tps}
+    async def close(self) -> None:
+        """Let go of all partitions, and of what publishes for them."""
+        self.clear()
+        await asyncio.gather(*self._closing)
 
-    def _place(self, tp: TP, committed: Committed, first: int, ledger: Ledger) -> _Place:
+    async def assign(self, tps: set[TP]) -> None:
+        """These partitions are ours: fence off whoever had them, and only then read from where to go on."""
+        self.clear()
+        clears = self._clears
+        publishers = dict(zip(tps, await asyncio.gather(*map(self._publisher_of, tps)), strict=True))
+        places: dict[int, _Place] = {}
+        try:
+            places = await self._taken_over(publishers)
+        finally:
+            if places and clears == self._clears:
+                self._places = places
+            else:  # it failed, or they were revoked again meanwhile
+                for publisher in publishers.values():
+                    self._let_go(publisher)
+
+    async def _taken_over(self, publishers: Mapping[TP, Publisher]) -> dict[int, _Place]:
+        tps, shards = set(publishers), self._topics.parts.partitions
+        committed, first = await self._offsets.committed(tps), await self._offsets.first(tps)
+        places = {}
+        for tp, publisher in publishers.items():
+            place = self._place(tp, committed[tp], first[tp], await self._fenced(tp), publisher)
+            done_ms = place.note().shard.done_ms
+            await self._aside(lambda tp=tp, done_ms=done_ms: settle(self._ledger, tp.partition, shards, done_ms))  # type: ignore[misc]
+            places[tp.partition] = place
+        return places
+
+    def _let_go(self, publisher: Publisher) -> None:
+        closing = asyncio.ensure_future(publisher.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    async def _at_least_once(self, _tp: TP) -> Publisher:
+        return AtLeastOnce(self._outlet, self._offsets)
+
+    def _place(self, tp: TP, committed: Committed, first: int, ledger: Ledger, publisher: Publisher) -> _Place:
         note = PartsNote.at(first)
         if committed.offset >= 0:
             note = decode_note(committed.metadata, committed.offset)
@@ -135,16 +180,16 @@ class PartsDesk:
                 )
         shard = Shard(self._offsets.partitions(self._topics.pings.name), note.shard)
         planner = counts_of_shards(self._topics.parts.partitions, note.planner) if tp.partition == PLANNER else None
-        return _Place(tp.partition, shard, planner, ledger, shard.through_ms)
+        return _Place(tp.partition, shard, planner, ledger, publisher, shard.through_ms)
 
     async def _fenced(self, tp: TP) -> Ledger:
         if not isinstance(self._ledger, Fencing):
             return self._ledger
         from udp_stream.adapters.redis_ledger import Fence
 
-        name = f"{tp.topic}/{tp.partition}"
-        epoch = await asyncio.get_running_loop().run_in_executor(self._thread, self._ledger.take_epoch, name)
-        return self._ledger.fenced(Fence(name, epoch))
+        ledger, name = self._ledger, f"{tp.topic}/{tp.partition}"
+        epoch = await self._aside(lambda: ledger.take_epoch(name))
+        return ledger.fenced(Fence(name, epoch))
 
     async def take(self, records: Sequence[Any]) -> None:
         """A batch of one partition: take it in, do what is due, move the frontier."""
@@ -156,12 +201,17 @@ class PartsDesk:
             place.take(one.offset, decode_message(one.value))
         try:
             done = [await self._tell(place), await self._plan(place), await self._release(place)]
-        except PrivacyRefused:
-            if self._ours(place):
-                raise
-            return  # a rebalance has taken it: whoever has it now does the same
+        except Fenced:
+            await self._lost(place)
+            return  # whoever has it now does the same
         if any(done):
             await self.commit()
+
+    async def _lost(self, place: _Place) -> None:
+        """Another worker holds this shard, though the group may not have told us yet: leave it, and ask to be told."""
+        if self._ours(place):
+            self._let_go(self._places.pop(place.partition).publisher)
+            await self._offsets.rejoin()
 
     def _ours(self, place: _Place) -> bool:
         return self._places.get(place.partition) is place
@@ -191,7 +241,7 @@ class PartsDesk:
                 break
             tallies = planner.gather(start)
             counts = await self._aside(lambda tallies=tallies: merge_counts(tallies))  # type: ignore[misc]
-            plan = await drive(plan_slot(counts, self._office), place.ledger, self._publish, self._thread)
+            plan = await drive(plan_slot(counts, self._office), place.ledger, _publish_no_plan, self._thread)
             await self._hand_out(counts, plan)
             planner.done(start)
             self._made = plan
@@ -214,12 +264,20 @@ class PartsDesk:
             if self._made is not None:  # our own planner has worked out most of it
                 plan = plan.reusing(self._made)
             flow = release_planned(counts, values, plan, self._office)
-            payloads = await drive(flow, place.ledger, self._publish, self._thread)
-            place.shard.released(start)
-            del place.tables[start]
+            payloads = await drive(flow, place.ledger, partial(self._publish, place, start), self._thread)
             self.summary.take(payloads)
             released = True
         return released
+
+    async def _publish(self, place: _Place, start: int, payloads: Payloads) -> None:
+        """Publish a slot, with the frontier that lets go of it."""
+        if not self._ours(place):
+            raise Fenced("a rebalance has taken the shard")
+        place.shard.released(start)
+        del place.tables[start]
+        to = place.note()
+        await place.publisher.publish(self._messages(payloads), self._commits({place.partition: to}))
+        place.noted = to
 
     async def _send(self, partition: int, messages: Sequence[PartsMessage]) -> None:
         name = self._topics.parts.name
@@ -229,23 +287,27 @@ class PartsDesk:
         """Something that takes a while, in the ledger's thread, where it holds up nothing but the ledger."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
-    async def _publish(self, payloads: Payloads) -> None:
+    def _messages(self, payloads: Payloads) -> list[Message]:
         """Each record to those who want all, and to those who want the latest of each cell."""
         source = f"udp-stream/{self._topics.release.name}"
-        for topic in (self._topics.release.name, self._topics.latest.name):
-            await self._outlet.write(
-                Message(topic, payload, key=cell.encode(), headers=release_headers(decode(payload), source))
-                for _, cell, payload in payloads
-            )
+        return [
+            Message(topic, payload, key=cell.encode(), headers=release_headers(decode(payload), source))
+            for topic in (self._topics.release.name, self._topics.latest.name)
+            for _, cell, payload in payloads
+        ]
 
     async def commit(self) -> None:
         """Note the frontiers that have moved, where the planner knows all that they take for told."""
         moved = {partition: (place, place.note()) for partition, place in self._places.items() if place.safe}
         moved = {partition: (place, to) for partition, (place, to) in moved.items() if to != place.noted}
-        notes = {
-            TP(self._topics.parts.name, partition): Committed(to.offset, encode_note(to))
-            for partition, (_, to) in moved.items()
-        }
-        if notes and await self._offsets.commit(notes):
+        if moved and await self._offsets.commit(self._commits({p: to for p, (_, to) in moved.items()})):
             for place, to in moved.values():
                 place.noted = to
+
+    def _commits(self, notes: Mapping[int, PartsNote]) -> dict[TP, Committed]:
+        name = self._topics.parts.name
+        return {TP(name, partition): Committed(to.offset, encode_note(to)) for partition, to in notes.items()}
+
+
+async def _publish_no_plan(_payloads: Payloads) -> None:
+    raise AssertionError("planning publishes nothing")

@@ -15,8 +15,8 @@ POLL_MS = 500
 def read_releases(kafka: KafkaSection, follow: bool = False) -> Iterator[bytes]:
     """Every release record, in order within a cell; all that are there now, or with `follow` also all that come.
 
-    A record that was published twice comes twice, with the same bytes and release id. Raises DependencyUnavailable if
-    no broker answers or the topic is missing.
+    Each record once with `kafka.transactions`. Without, one that was published twice comes twice, with the same bytes
+    and release id. Raises DependencyUnavailable if no broker answers or the topic is missing.
     """
     try:
         from kafka import KafkaConsumer, TopicPartition

@@ -2,6 +2,11 @@
 
 Settings that anything relies on are set on the topic itself, never left to a broker's defaults: the pings carry the
 broker's append times, because they are half of the clock; releases are kept for ever, because there is one of each.
+
+Readers of `release` and `latest` need `isolation.level=read_committed` to have each release once and no slot in part.
+It is librdkafka's default; that of Java, aiokafka and kafka-python is `read_uncommitted`, which also sees what a worker
+wrote before it died, and then its repeat, of the same bytes. Nothing else is written in transactions: parts and refused
+pings come at least once, under ids.
 """
 
 from __future__ import annotations

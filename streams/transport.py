@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 import faust
+from aiokafka.errors import IllegalStateError
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from faust.types.tuples import ConsumerMessage
@@ -64,7 +66,8 @@ class BatchConsumer(driver.Consumer):
         if fetched is None or self.should_stop:
             return
         if not self.flow_active:
-            await self.perform_seek()
+            with suppress(IllegalStateError):  # a rebalance has taken a partition meanwhile; its end seeks again
+                await self.perform_seek()
             return
         for tp, records in fetched.items():
             if not self.flow_active or self.app.consumer_generation_id != generation:

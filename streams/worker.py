@@ -17,10 +17,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import faust
+from aiokafka.errors import KafkaError
 
 from streams.agents import Stop, connect, keep_time
 from streams.app import build_app
@@ -28,6 +31,7 @@ from streams.offsets import Offsets
 from streams.outlet import Outlet
 from streams.parts_desk import PartsDesk
 from streams.pings_desk import PingsDesk
+from streams.publishing import StrictlyOnce
 from streams.topics import differences, topics_of
 from udp_stream.adapters.alive import Alive
 from udp_stream.adapters.open_ledger import ledger_and_keys
@@ -91,6 +95,7 @@ async def _work(
 ) -> tuple[int, BaseException | None]:
     """Start, serve, drain; what stopped us: a signal's number or 0, and an error or None."""
     settings, stop = deployment.settings, Stop()
+    asyncio.get_running_loop().set_exception_handler(_loop_error)
     signals = _heed_signals(stop)
     topics, idle_s = topics_of(settings.kafka), parse_duration(settings.kafka.idle_timeout)
     app = build_app(settings, deployment.instance, folder)
@@ -105,7 +110,9 @@ async def _work(
     )
     async with Outlet(settings.kafka.bootstrap) as outlet:
         pings = PingsDesk(rules, topics, offsets, outlet, idle_s, deployment.accept_loss)
-        parts = PartsDesk(office, topics, offsets, outlet, ledger, thread, deployment.accept_loss)
+        once = partial(StrictlyOnce.begin, settings.kafka.bootstrap, settings.kafka.group)
+        publisher_of = once if settings.kafka.transactions else None
+        parts = PartsDesk(office, topics, offsets, outlet, ledger, thread, deployment.accept_loss, publisher_of)
         connect(app, topics, offsets, pings, parts, stop)
         print(f"udp-stream: worker of group {settings.kafka.group} at {settings.kafka.bootstrap}", file=sys.stderr)
         serving = [
@@ -120,6 +127,7 @@ async def _work(
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
         await app.stop()
+        await parts.close()
     print(
         f"udp-stream: {pings.pings:,} pings read, {sum(parts.summary.hats.values()):,} HATs released", file=sys.stderr
     )
@@ -133,6 +141,12 @@ async def stop_politely(pings: PingsDesk, parts: PartsDesk) -> None:
         await parts.commit()
     except Exception as error:  # noqa: BLE001 (whoever comes next reads from the commit before)
         print(f"udp-stream: the last commit failed: {type(error).__name__}", file=sys.stderr)
+
+
+def _loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A producer that fails fails all of its futures; what was awaited of them has told us already."""
+    if not isinstance(context.get("exception"), KafkaError):
+        loop.default_exception_handler(context)
 
 
 async def _start(app: faust.App, stop: Stop) -> None:

@@ -32,3 +32,7 @@ class PrivacyRefused(UdpStreamError):
     """Going on would break the guarantee, so we stop: no ledger, a foreign key, a draw that was never charged."""
 
     exit_status = 5
+
+
+class Fenced(PrivacyRefused):
+    """Another worker has our place since: we are refused, and must stop working on it."""

@@ -18,10 +18,12 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.integration.deployment import City, found_city
 from udp_stream.adapters.services import RunningKafka, RunningRedis, kafka, redis
 from udp_stream.adapters.services_kafka import cluster_id_at
 from udp_stream.adapters.services_process import free_ports
@@ -100,6 +102,12 @@ def redis_server() -> Iterator[RunningRedis]:
     """A Redis of this test's own, always a child process: to pause, kill and restart."""
     with redis() as running:
         yield running
+
+
+@pytest.fixture
+def city(tmp_path: Path, kafka_bootstrap: str) -> Callable[..., City]:
+    """Makes a deployment of messages, with its own topics, group and ledger."""
+    return partial(found_city, tmp_path, kafka_bootstrap)
 
 
 @contextmanager

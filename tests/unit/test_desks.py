@@ -13,13 +13,15 @@ from streams.headers import TICK
 from streams.offsets import Committed
 from streams.parts_desk import PartsDesk
 from streams.pings_desk import PingsDesk
+from streams.publishing import settle
 from streams.topics import topics_of
 from udp_stream.adapters.settings import load
-from udp_stream.errors import ConfigError, DependencyUnavailable
+from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced
 from udp_stream.flow import Office
 from udp_stream.memory_ledger import MemoryLedger
 from udp_stream.pings import PingDecoder
 from udp_stream.reading import ReadingRules
+from udp_stream.shards import Shard
 from udp_stream.testing import SeededEntropy
 
 FLAGS = ("hat.slot=1h", "hat.timezone=UTC", "release.min_plates=2", "release.mean_epsilon=1.0", "kafka.partitions=2")
@@ -42,6 +44,8 @@ class Broker:
         self.now_ms = START
         self.dice = dice
         self.is_read_to_end = True
+        self.epochs = defaultdict(int)
+        self.rejoins = 0
 
     def maybe_die(self):
         if self.dice is not None and self.dice.random() < 0.12:
@@ -84,9 +88,32 @@ class Broker:
     def partitions(self, _topic):
         return 2
 
+    async def rejoin(self):
+        self.rejoins += 1
+
+
+class Once:
+    """A transaction as the broker keeps it: all or nothing, and only for the latest of a shard."""
+
+    def __init__(self, broker, shard):
+        self.broker, self.shard = broker, shard
+        self.epoch = broker.epochs[shard] = broker.epochs[shard] + 1
+
+    async def publish(self, messages, frontier):
+        self.broker.maybe_die()
+        if self.broker.epochs[self.shard] != self.epoch:
+            raise Fenced("a later epoch")
+        for one in messages:
+            self.broker.append(one.topic, one.partition or 0, one.value, one.headers)
+        self.broker.offsets |= frontier
+        self.broker.maybe_die()
+
+    async def close(self):
+        pass
+
 
 class Worker:
-    def __init__(self, broker, ledger, thread, settings=SETTINGS):
+    def __init__(self, broker, ledger, thread, settings=SETTINGS, once=False):
         office = Office(settings.policy, settings.calendar, SeededEntropy(1), "test")
         rules = ReadingRules(
             PingDecoder(settings.ping_rules), settings.window_rules, office.calendar.slots, 7, lambda p: p.encode()
@@ -95,7 +122,12 @@ class Worker:
         self.time_s = 0.0
         self.topics = topics_of(settings.kafka)
         self.pings = PingsDesk(rules, self.topics, broker, broker, 60, clock=lambda: self.time_s)
-        self.parts = PartsDesk(office, self.topics, broker, broker, ledger, thread)
+        self.parts = PartsDesk(
+            office, self.topics, broker, broker, ledger, thread, publisher_of=self.once if once else None
+        )
+
+    async def once(self, shard):
+        return Once(self.broker, shard)
 
     async def assign(self):
         await self.pings.assign({TP(TOPICS.pings.name, 0), TP(TOPICS.pings.name, 1)})
@@ -155,13 +187,13 @@ def outcome(broker):
     return releases, refused
 
 
-async def lives(broker, dice, ledger=None, settings=SETTINGS):
+async def lives(broker, dice, ledger=None, settings=SETTINGS, once=False):
     """Workers one after another on one ledger until one comes through; how many died."""
     ledger, deaths = ledger or MemoryLedger(), 0
     with ThreadPoolExecutor(1) as thread:
         while True:
             try:
-                await Worker(broker, ledger, thread, settings).run(dice)
+                await Worker(broker, ledger, thread, settings, once).run(dice)
             except Died:
                 deaths += 1
                 if deaths > 200:
@@ -171,15 +203,73 @@ async def lives(broker, dice, ledger=None, settings=SETTINGS):
                 return deaths
 
 
+@pytest.mark.parametrize("once", [False, True])
 @pytest.mark.parametrize("seed", range(6))
-def test_killed_between_any_two_effects_it_says_the_same_in_the_end(seed):
+def test_killed_between_any_two_effects_it_says_the_same_in_the_end(seed, once):
     whole = filled()
     assert asyncio.run(lives(whole, random.Random(0))) == 0
     releases, refused = outcome(whole)
     assert len(releases) == 4 and refused
     broker = filled(random.Random(f"die {seed}"))
-    assert asyncio.run(lives(broker, random.Random(seed))) > 3
+    assert asyncio.run(lives(broker, random.Random(seed), once=once)) > 3
     assert outcome(broker) == (releases, refused)
+    for topic in (TOPICS.release, TOPICS.latest):
+        assert len(broker.logs[TP(topic.name, 0)]) == len(releases) or not once
+
+
+def test_a_worker_that_was_replaced_publishes_nothing_and_asks_to_be_told():
+    broker, ledger = filled(), MemoryLedger()
+
+    async def run(thread):
+        paused = Worker(broker, ledger, thread, once=True)
+        await paused.assign()
+        await Worker(broker, ledger, thread, once=True).run(random.Random(0))
+        published, offsets = list(broker.logs[TP(TOPICS.release.name, 0)]), dict(broker.offsets)
+        paused.parts._places[0].shard = Shard(2)  # it goes on where it was
+        await paused.parts.take(broker.logs[TP(TOPICS.parts.name, 0)])
+        assert broker.rejoins == 1 and broker.logs[TP(TOPICS.release.name, 0)] == published != []
+        await paused.parts.commit()
+        assert broker.offsets == offsets
+
+    with ThreadPoolExecutor(1) as thread:
+        asyncio.run(run(thread))
+
+
+def test_partitions_that_are_revoked_while_they_are_taken_over_are_not_taken():
+    broker = filled()
+
+    async def work(worker):
+        taking = asyncio.ensure_future(worker.parts.assign({TP(TOPICS.parts.name, 0)}))
+        await asyncio.sleep(0)
+        worker.parts.clear()
+        await taking
+        assert not worker.parts._places
+
+    at_a_desk(broker, work)
+
+
+def test_what_was_published_before_the_ledger_was_told_is_told_on_assignment():
+    broker = filled()
+
+    class Forgetful(MemoryLedger):
+        def published(self, _ids):
+            raise Died
+
+    async def run(thread):
+        forgetful = Forgetful()
+        with pytest.raises(Died):
+            await Worker(broker, forgetful, thread, once=True).run(random.Random(0))
+        waiting = [id_ for id_, _ in forgetful.unpublished()]
+        told = {dict(one.headers)["ce_id"].decode() for one in broker.logs[TP(TOPICS.release.name, 0)]}
+        assert set(waiting) == told != set()
+        forgetful.__class__ = MemoryLedger
+        settle(forgetful, 0, 1, START)
+        assert [id_ for id_, _ in forgetful.unpublished()] == waiting  # their slots are not through by then
+        await Worker(broker, forgetful, thread, once=True).assign()
+        assert list(forgetful.unpublished()) == []
+
+    with ThreadPoolExecutor(1) as thread:
+        asyncio.run(run(thread))
 
 
 def test_at_the_end_nothing_holds_the_frontiers():

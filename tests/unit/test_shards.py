@@ -124,6 +124,31 @@ def test_killed_anywhere_it_releases_the_same_slots_in_order(seed):
     assert found == dict(expected)
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_gone_on_from_a_frontier_noted_at_each_release_none_comes_twice(seed):
+    """The frontier and the release are one: whatever dies between two of them, each slot is released once, whole."""
+    log = a_log(seed)
+    dice, shard, frontier, at, found = random.Random(f"once {seed}"), Shard(3), None, 0, []
+    while at < len(log):
+        batch = log[at : at + dice.choice([1, 1, 40])]
+        for offset, message in enumerate(batch, start=at):
+            shard.take(offset, message)
+        at += len(batch)
+        dead = dice.random() < 0.1
+        for start in () if dead else shard.due():
+            content = table(shard.gather(start))
+            if dead := dice.random() < 0.2:
+                break
+            shard.released(start)
+            found.append((start, content))
+            frontier = shard.frontier()
+            if dead := dice.random() < 0.4:
+                break
+        if dead:
+            shard, at = Shard(3, frontier), 0 if frontier is None else frontier.offset
+    assert found == list(run(log))
+
+
 def run(log, dice=None):
     """Read the log; now and then a slot is gathered and not released, or all is lost: go on from the frontier."""
     shard, at = Shard(3), 0

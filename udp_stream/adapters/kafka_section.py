@@ -16,6 +16,7 @@ class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     it to the broker. A silent partition is told the time after `idle_timeout`; pings are waited for until `disorder`
     after the newest, and refused if further ahead of the broker than `skew`. A dead worker is missed after
     `session_timeout`.
+    With `transactions` a slot's releases are published strictly once, for readers of what is committed.
     """
 
     bootstrap: str = "localhost:9092"
@@ -29,3 +30,4 @@ class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     disorder: Duration = "1m"
     skew: Duration = "30s"
     session_timeout: Duration = "10s"
+    transactions: bool = True

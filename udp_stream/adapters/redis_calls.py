@@ -25,7 +25,7 @@ import numpy as np
 from udp_stream.adapters import redis_packing as packing
 from udp_stream.adapters.redis_packing import decoded, encoded
 from udp_stream.adapters.redis_steps import Command, Route, Script, Steps, exchange
-from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused
+from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused
 from udp_stream.ledger_rules import require_valid
 from udp_stream.ports import Admission, Balance, Entry, Verdict
 
@@ -36,10 +36,6 @@ PAGE = 500  # what an iterator reads at a time
 CHUNK = 5000  # HATs or plates in one round trip
 
 _PREFIX = re.compile(r"[^{}\s]*\{[^{}\s]+\}[^{}\s]*")
-
-
-class Fenced(PrivacyRefused):
-    """A later epoch of our shard was taken: another worker has our place, and we must stop."""
 
 
 class Fence(NamedTuple):

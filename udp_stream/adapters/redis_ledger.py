@@ -45,11 +45,11 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from udp_stream.adapters.redis_calls import Calls, Fence, Fenced, Page, require_prefix
+from udp_stream.adapters.redis_calls import Calls, Fence, Page, require_prefix
 from udp_stream.adapters.redis_durability import known_ledger, opening, remember_ledger, require_durable
 from udp_stream.adapters.redis_steps import load_scripts, route_to
 from udp_stream.adapters.redis_wire import Wire
-from udp_stream.errors import PrivacyRefused
+from udp_stream.errors import Fenced, PrivacyRefused
 from udp_stream.ledger_rules import misfits
 from udp_stream.ports import Admission, Balance, Entry, Verdict
 

@@ -1,0 +1,190 @@
+"""How the releases of a slot reach their readers, and how the shard lets go of the slot: in this order, or at once.
+
+**At least once**: the records are written, then the shard's frontier is committed. Dying in between writes the same
+bytes again, under the same ids.
+
+**Strictly once**: records and frontier are one Kafka transaction. Readers that read what is committed
+(`isolation.level=read_committed`) see all of a slot or nothing, and never anything twice, because the frontier that
+would let a slot be done again moves with its records or not at all.
+
+What makes it hold is who may commit. Each shard has one transactional id. Whoever is given the shard first asks for a
+new epoch of that id: the broker then aborts or completes what the holder before had begun, and refuses all that it
+tries later (`Fenced`). Only *then* is the frontier read. So at any time one producer can commit, and it has seen the
+last commit before its own. The group's generation would say less: it is known to be stale only once the group has been
+formed anew, and the frontier could be read before that.
+
+A commit may be done without the ledger being told that its releases were published: `settle` tells it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Protocol
+
+import numpy as np
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.errors import (
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
+    InvalidTxnState,
+    KafkaError,
+    OutOfOrderSequenceNumber,
+    ProducerFenced,
+    UnknownProducerId,
+)
+from aiokafka.structs import OffsetAndMetadata
+from faust.types import TP
+
+from streams.offsets import Committed, Offsets
+from streams.outlet import REQUEST_BYTES_MAX, Message, Outlet
+from udp_stream.errors import DependencyUnavailable, Fenced
+from udp_stream.parts import shard_of
+from udp_stream.ports import Ledger
+from udp_stream.release import decode
+from udp_stream.timestamps import parse_timestamps
+
+BEGIN_S = 60.0
+"""For a new epoch: the broker first ends the transaction of the holder before."""
+
+CLOSE_S = 5.0
+
+TRANSACTION_MS = 60_000
+"""After so long the broker aborts a transaction by itself. A slot takes well below a second; until a transaction ends,
+readers of what is committed wait behind it."""
+
+# The broker says one of these to a producer that is not the latest of its id, or whose transaction it has given up.
+_LOST = (
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
+    InvalidTxnState,
+    OutOfOrderSequenceNumber,
+    ProducerFenced,
+    UnknownProducerId,
+)
+
+
+class Publisher(Protocol):
+    """Publishes the slots of one shard, for as long as the shard is ours."""
+
+    async def publish(self, messages: Iterable[Message], frontier: Mapping[TP, Committed]) -> None:
+        """Return when readers can have the records and the frontier stands. `Fenced`: the shard is somebody else's."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections; what was not published stays unpublished."""
+        ...
+
+
+PublisherOf = Callable[[TP], Awaitable[Publisher]]
+
+
+class AtLeastOnce:
+    """Records first, then the frontier."""
+
+    def __init__(self, outlet: Outlet, offsets: Offsets) -> None:
+        """Nothing of its own to close."""
+        self._outlet = outlet
+        self._offsets = offsets
+
+    async def publish(self, messages: Iterable[Message], frontier: Mapping[TP, Committed]) -> None:
+        """A frontier of a shard that is no longer ours is not noted: whoever has it writes the same records again."""
+        await self._outlet.write(messages)
+        await self._offsets.commit(frontier)
+
+    async def close(self) -> None:
+        """Nothing."""
+
+
+class StrictlyOnce:
+    """Records and frontier in one transaction; `begin` makes one."""
+
+    def __init__(self, producer: AIOKafkaProducer, group: str) -> None:
+        """Take over a producer that has its epoch."""
+        self._producer = producer
+        self._group = group
+        self._under_way: asyncio.Future[None] | None = None
+        self._closed = False
+
+    @classmethod
+    async def begin(cls, bootstrap: str, group: str, shard: TP) -> StrictlyOnce:
+        """Fence off whoever held the shard. DependencyUnavailable if the broker begins no transactions."""
+        producer = AIOKafkaProducer(
+            bootstrap_servers=bootstrap,
+            acks="all",
+            transactional_id=f"{group}/{shard.topic}/{shard.partition}",
+            transaction_timeout_ms=TRANSACTION_MS,
+            max_batch_size=2**17,
+            max_request_size=REQUEST_BYTES_MAX,
+        )
+        try:
+            await asyncio.wait_for(producer.start(), BEGIN_S)
+        except (KafkaError, TimeoutError) as error:
+            await _stop(producer)
+            raise DependencyUnavailable(
+                f"Kafka at {bootstrap} begins no transaction ({type(error).__name__}): are there fewer brokers than "
+                "transaction.state.log.replication.factor? kafka.transactions = false publishes at least once"
+            ) from error
+        return cls(producer, group)
+
+    async def publish(self, messages: Iterable[Message], frontier: Mapping[TP, Committed]) -> None:
+        """One transaction. It is committed only after every record was taken; after any error, never by us. `Fenced`
+        also if it is closed meanwhile, and then the next holder finds out whether it was committed."""
+        self._under_way = asyncio.ensure_future(self._transact(messages, frontier))
+        try:
+            await self._under_way
+        except asyncio.CancelledError:
+            if self._closed:
+                raise Fenced("the shard was let go of while it published") from None
+            raise
+        except KafkaError as error:
+            if isinstance(error, _LOST) or isinstance(error.__cause__, _LOST):
+                raise Fenced("a later transaction of this shard has begun, or ours was ended for us") from error
+            raise DependencyUnavailable(f"Kafka did not take a slot's releases: {error}") from error
+
+    async def _transact(self, messages: Iterable[Message], frontier: Mapping[TP, Committed]) -> None:
+        offsets = {TopicPartition(*tp): OffsetAndMetadata(offset, note) for tp, (offset, note) in frontier.items()}
+        await self._producer.begin_transaction()
+        await self._write(messages)
+        await self._producer.send_offsets_to_transaction(offsets, self._group)
+        await self._producer.commit_transaction()
+
+    async def _write(self, messages: Iterable[Message]) -> None:
+        under_way: list[Awaitable[object]] = []
+        try:
+            for one in messages:
+                under_way.append(
+                    await self._producer.send(
+                        one.topic, one.value, key=one.key, partition=one.partition, headers=one.headers
+                    )
+                )
+        finally:
+            taken = await asyncio.gather(*under_way, return_exceptions=True)
+        for error in taken:
+            if isinstance(error, BaseException):
+                raise error
+
+    async def close(self) -> None:
+        """Disconnect. A transaction that is under way is aborted by the next holder, or by the broker in its time."""
+        self._closed = True
+        if self._under_way is not None:
+            self._under_way.cancel()  # a producer that is stopped would never end it
+        await _stop(self._producer)
+
+
+async def _stop(producer: AIOKafkaProducer) -> None:
+    with suppress(KafkaError, TimeoutError):
+        await asyncio.wait_for(producer.stop(), CLOSE_S)
+
+
+def settle(ledger: Ledger, shard: int, shards: int, released_ms: int) -> None:
+    """Tell the ledger of releases that are published: those of the shard's slots that end by its frontier."""
+    waiting = [(id_, decode(payload).hat) for id_, payload in ledger.unpublished()]
+    if not waiting:
+        return
+    ends, _ = parse_timestamps([hat.slot_end for _, hat in waiting])
+    of = shard_of(np.array([int(hat.cell, 16) for _, hat in waiting], dtype=np.uint64), shards)
+    through = (ends <= released_ms) & (of == shard)
+    if through.any():
+        ledger.published([id_ for (id_, _), gone in zip(waiting, through.tolist(), strict=True) if gone])

@@ -1,0 +1,198 @@
+"""A deployment of a test's own on the shared broker: workers as processes, and the embedded runtime beside them."""
+
+import asyncio
+import io
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from streams.feed import Feed, Pace
+from streams.topics import create_topics, topics_of
+from tests.runtime.harness import frames_of
+from udp_stream import release
+from udp_stream.adapters.embedded import Embedded, record_writer
+from udp_stream.adapters.open_ledger import ledger_and_keys
+from udp_stream.adapters.settings import load
+from udp_stream.testing import SeededEntropy
+
+SEED = "7"
+SECONDS_MAX = 40
+
+CONFIG = """\
+[hat]
+slot = "15m"
+resolution = 7
+grace = "{grace}"
+[release]
+mean = "auto"
+mean_epsilon = {epsilon}
+cdf_epsilon = {cdf}
+min_plates = 4
+suppression = "{suppression}"
+[budget]
+epsilon = {budget}
+period = "{period}"
+[ledger]
+url = "{ledger}"
+key_file = "{folder}/plates.key"
+[kafka]
+bootstrap = "{bootstrap}"
+prefix = "{name}."
+group = "{name}"
+partitions = {partitions}
+shards = {shards}
+idle_timeout = "1s"
+session_timeout = "6s"
+disorder = "{disorder}"
+transactions = {transactions}
+"""
+
+DEFAULTS = {"grace": "2m", "shards": 1, "epsilon": "0.4", "cdf": "0.3", "budget": "6.0", "period": "1d",
+            "suppression": "off", "partitions": 4, "transactions": "true", "disorder": "1m"}  # fmt: skip
+
+
+@dataclass
+class City:
+    """A deployment of its own on the shared broker, and the embedded runtime beside it."""
+
+    folder: Path
+    messages: list
+    config: Path
+
+    @property
+    def settings(self):
+        return load(self.config, (), {})
+
+    @property
+    def topics(self):
+        return topics_of(self.settings.kafka)
+
+    def embedded(self):
+        """Release id -> payload, and release id -> charges, of the embedded runtime over the same log."""
+        out, url = io.BytesIO(), str(self.folder / "embedded.ledger")
+        with ledger_and_keys(self.settings, url) as (ledger, keys):
+            runtime = Embedded(
+                self.settings, ledger, SeededEntropy(SEED), keys.key_of, "udp-stream test", record_writer(out)
+            )
+            runtime.run(frames_of(self.messages))
+            return {release.decode(line).release_id: line for line in out.getvalue().splitlines()}, charges(ledger)
+
+    def feed(self, messages=None, batch=1, rate=None):
+        with Feed(self.settings.kafka.bootstrap, self.topics.pings.name, batch, Pace(rate)) as sender:
+            sender.send(self.messages if messages is None else messages)
+
+    def set_idle(self, timeout):
+        """For workers started from now on. Ticks tell the time of today: behind one, a log of 2024 is late."""
+        text = re.sub('idle_timeout = ".*"', f'idle_timeout = "{timeout}"', self.config.read_text())
+        self.config.write_text(text)
+
+    def ledger(self):
+        return ledger_and_keys(self.settings)
+
+    def read(self, topic):
+        """Every record that the topic has now."""
+        return asyncio.run(records_of(topic, self.settings.kafka.bootstrap))
+
+    def releases(self):
+        """Release id -> payload from the output topic: one payload for each id, however often it was written."""
+        found = {}
+        for record in self.read(self.topics.release):
+            headers = dict(record.headers)
+            assert headers["ce_id"].decode() == release.decode(record.value).release_id
+            assert record.key.decode() == release.decode(record.value).hat.cell
+            assert found.setdefault(headers["ce_id"].decode(), record.value) == record.value
+        return found
+
+    def wait_for(self, ids, *workers):
+        deadline = time.monotonic() + SECONDS_MAX
+        while not set(ids) <= set(self.releases()):
+            assert time.monotonic() < deadline, f"{len(set(ids) - set(self.releases()))} of {len(ids)} are missing"
+            assert all(worker.poll() is None for worker in workers)
+            time.sleep(0.2)
+
+
+async def records_of(topic, bootstrap):
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False, isolation_level="read_committed")
+    await consumer.start()
+    try:
+        places = [TopicPartition(topic.name, p) for p in range(topic.partitions)]
+        consumer.assign(places)
+        await consumer.seek_to_beginning(*places)
+        ends, records = await consumer.end_offsets(places), []
+        while any([await consumer.position(place) < ends[place] for place in places]):
+            for some in (await consumer.getmany(timeout_ms=200)).values():
+                records += some
+        return records
+    finally:
+        await consumer.stop()
+
+
+def charges(ledger):
+    assert ledger.verify() == []
+    return {
+        entry.release_id: sorted(zip(entry.plates, entry.charged.tolist(), strict=True)) for entry in ledger.entries()
+    }
+
+
+def found_city(folder, bootstrap, messages, **settings):
+    """A city with its topics made. `settings` are of CONFIG."""
+    config = folder / "city.toml"
+    given = {"name": f"t{uuid4().hex[:8]}", "ledger": f"sqlite:{folder}/stream.ledger"} | DEFAULTS | settings
+    config.write_text(CONFIG.format(folder=folder, bootstrap=bootstrap, **given))
+    made = City(folder, messages, config)
+    assert len(create_topics(made.settings.kafka)) == 5
+    return made
+
+
+SERVING = "udp-stream: worker of group"
+
+
+def _until_it_serves(process, said, before):
+    """A process that has only just been started cannot heed a signal yet."""
+    deadline = time.monotonic() + 20
+    while said.read_text().count(SERVING) == before and process.poll() is None:
+        assert time.monotonic() < deadline, said.read_text()
+        time.sleep(0.05)
+
+
+@contextmanager
+def worker(city, instance="one", stop=""):
+    """A worker process; ended by SIGTERM within seconds, and with status 0, unless it was killed. `stop`: where it is
+    to stop itself (`seeded_worker.py`)."""
+    script = Path(__file__).with_name("seeded_worker.py")
+    said = city.folder / f"{instance}.err"
+    served = said.read_text().count(SERVING) if said.exists() else 0
+    with said.open("ab") as err:
+        command = [sys.executable, script, city.config, SEED, instance, stop]
+        process = subprocess.Popen(command, stderr=err, cwd=city.folder)
+    try:
+        yield process
+        if process.poll() is None:
+            _until_it_serves(process, said, served)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(12) == 0
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+@contextmanager
+def agree(city):
+    """Run the block, given what the embedded runtime says; then the stream must have said the same."""
+    expected, expected_charges = city.embedded()
+    assert len(expected) > 50
+    with ExitStack() as stack:
+        yield stack, expected
+    assert city.releases() == expected
+    with city.ledger() as (ledger, _):
+        assert charges(ledger) == expected_charges
+        assert list(ledger.unpublished()) == []

@@ -1,0 +1,124 @@
+"""Releases reach readers of what is committed strictly once, whole slots at a time, wherever a worker dies or stops."""
+
+import asyncio
+import signal
+import subprocess
+import time
+from collections import Counter
+
+import pytest
+from faust.types import TP
+
+from streams.offsets import Committed
+from streams.outlet import Message
+from streams.publishing import StrictlyOnce
+from tests.integration.deployment import SECONDS_MAX, agree, found_city, worker
+from tests.runtime.harness import fleet_log
+from udp_stream import release
+from udp_stream.errors import Fenced
+
+
+def seen(city):
+    """How often each release id stands on the topic of releases, and on that of the latest."""
+    topics = (city.topics.release, city.topics.latest)
+    return [Counter(release.decode(one.value).release_id for one in city.read(topic)) for topic in topics]
+
+
+def slots_of(payloads):
+    """Release ids by slot."""
+    slots = {}
+    for id_, payload in payloads.items():
+        slots.setdefault(release.decode(payload).hat.slot_end, set()).add(id_)
+    return slots
+
+
+@pytest.mark.parametrize("transactions", ["true", "false"])
+def test_killed_at_each_point_of_a_publication(city, transactions):
+    """Without transactions some bytes are there twice, which shows that the points are where they should be."""
+    here = city(fleet_log(clean=True), transactions=transactions)
+    here.feed()
+    points = {"true": ["written", "with offsets", "committed"], "false": ["written plainly"]}
+    with agree(here) as (_, expected):
+        slots = slots_of(expected)
+        for point in points[transactions]:
+            with worker(here, stop=f"SIGKILL@{point}@1") as process:
+                assert process.wait(SECONDS_MAX) == -signal.SIGKILL, point
+            some = slots_of(here.releases())
+            assert all(ids == slots[end] for end, ids in some.items()), point
+        assert len(some) < len(slots)
+        with worker(here) as last:
+            here.wait_for(expected, last)
+    repeated = [sum(count > 1 for count in counts.values()) for counts in seen(here)]
+    assert repeated == [0, 0] if transactions == "true" else min(repeated) > 0
+
+
+def is_stopped(process):
+    return subprocess.run(["ps", "-o", "stat=", str(process.pid)], capture_output=True, text=True).stdout[:1] == "T"
+
+
+def until(holds):
+    deadline = time.monotonic() + SECONDS_MAX
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("point", ["recorded", "with offsets"])
+def test_a_worker_that_was_replaced_while_it_published_publishes_nothing(city, point):
+    """Paused in the middle, past its session; another one does its slot, and the rest; then it goes on."""
+    here = city(fleet_log(clean=True))
+    here.feed()
+    with agree(here) as (stack, expected):
+        paused = stack.enter_context(worker(here, "paused", stop=f"SIGSTOP@{point}@2"))
+        until(lambda: is_stopped(paused))
+        with worker(here, "other") as other:
+            here.wait_for(expected, other)
+            paused.send_signal(signal.SIGCONT)
+            time.sleep(1)
+            assert paused.poll() is None and other.poll() is None, (here.folder / "paused.err").read_text()
+        time.sleep(1)  # alone again
+        assert paused.poll() is None, (here.folder / "paused.err").read_text()
+    assert [max(counts.values()) for counts in seen(here)] == [1, 1]
+
+
+@pytest.mark.parametrize("call", ["send", "send_offsets_to_transaction", "commit_transaction"])
+def test_a_publication_ends_when_its_shard_is_let_go_of(city, call):
+    """Else the worker's only reader of parts would wait for a producer that is no more."""
+    here = city([])
+    shard, (bootstrap, group) = TP(here.topics.parts.name, 0), (here.settings.kafka.bootstrap, "letting go")
+    message = Message(here.topics.release.name, b"{}", key=b"8742d98a2ffffff")
+
+    async def let_go_at(call):
+        once = await StrictlyOnce.begin(bootstrap, group, shard)
+        reached, original = asyncio.Event(), getattr(once._producer, call)
+
+        async def hooked(*given, **named):
+            reached.set()
+            return await original(*given, **named)
+
+        setattr(once._producer, call, hooked)
+        publishing = asyncio.ensure_future(once.publish([message] * 100, {shard: Committed(7, "")}))
+        await reached.wait()
+        await once.close()
+        with pytest.raises(Fenced, match="let go of"):
+            await asyncio.wait_for(publishing, 5)
+        again = await StrictlyOnce.begin(bootstrap, group, shard)
+        await again.publish([message], {shard: Committed(8, "")})
+        await again.close()
+
+    asyncio.run(let_go_at(call))
+    assert len(here.read(here.topics.release)) in ((1,) if call == "send" else (1, 101))
+
+
+def test_a_broker_that_dies_within_a_transaction(tmp_path, kafka_server):
+    """Records and offsets are with it, the commit is not: it restarts, and the worker goes on where it was."""
+    here = found_city(tmp_path, kafka_server.bootstrap, fleet_log(clean=True))
+    here.feed()
+    with agree(here) as (stack, expected):
+        paused = stack.enter_context(worker(here, stop="SIGSTOP@with offsets@2"))
+        until(lambda: is_stopped(paused))
+        kafka_server.kill()
+        paused.send_signal(signal.SIGCONT)
+        kafka_server.restart()
+        here.wait_for(expected, paused)
+    assert [max(counts.values()) for counts in seen(here)] == [1, 1]

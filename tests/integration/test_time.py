@@ -1,0 +1,63 @@
+"""The log is the clock: nothing is late after an outage, one wrong time moves nothing, and the night ends its slots."""
+
+import time
+from datetime import datetime, timedelta
+
+import msgspec
+
+from streams.headers import ERROR
+from tests.integration.deployment import agree, worker
+from udp_stream import release
+from udp_stream.adapters.fleet import IST, Fleet, Imperfections
+
+SLOT_S = 900
+IDLE_S = 1
+DISORDER_S = 2
+AHEAD_S = 30
+"""Until the last slot may close: enough to have read everything else by then."""
+
+SLACK_S = 10
+"""For a busy machine: from the tick to the release."""
+
+
+def two_hours_until(end_s):
+    """What a fleet sent in the two hours before, and one ping of 2068 among it."""
+    start = datetime.fromtimestamp(end_s, IST) - timedelta(hours=2)
+    fleet = Fleet(seed=1, buses=40, start=start, hours=2, imperfections=Imperfections.none())
+    messages = [message for batch in fleet.messages() for message in batch]
+    astray = msgspec.json.decode(messages[0]) | {"observationDateTime": "2068-01-01T00:00:00+05:30"}
+    messages.insert(len(messages) // 3, msgspec.json.encode(astray))
+    return messages
+
+
+def test_two_hours_of_backlog_then_silence(city):
+    """The last pings end with a slot in the recent past; its grace, chosen for it, ends soon. Workers die, and come
+    back when all has long been sent. Nothing further is sent: ticks must close what is open, in time and not before."""
+    end_s = int(time.time()) // SLOT_S * SLOT_S
+    grace_s = int(time.time()) + AHEAD_S - end_s
+    here = city(two_hours_until(end_s), grace=f"{grace_s}s", disorder=f"{DISORDER_S}s", partitions=8)
+    closes_s, quarter = end_s + grace_s + DISORDER_S, len(here.messages) // 4
+    with agree(here) as (stack, expected):
+        here.set_idle("1h")  # a tick would tell today's time: the first quarter is of two hours ago
+        here.feed(here.messages[:quarter])
+        with worker(here, "before") as before:
+            time.sleep(4)
+            before.kill()
+            before.wait()
+        here.feed(here.messages[quarter:])
+        here.set_idle(f"{IDLE_S}s")
+        workers = [stack.enter_context(worker(here, name)) for name in ("one", "two")]
+        last = {id_ for id_, payload in expected.items() if end_of(payload) + grace_s > end_s - DISORDER_S}
+        here.wait_for(expected.keys() - last, *workers)
+        caught_up_s = time.time()
+        here.wait_for(expected, *workers)
+    written = {dict(one.headers)["ce_id"].decode(): one.timestamp / 1000 for one in here.read(here.topics.release)}
+    of_the_night = [written[id_] for id_, payload in expected.items() if end_of(payload) == end_s]
+    assert min(of_the_night) >= closes_s
+    assert max(of_the_night) <= max(closes_s, caught_up_s) + IDLE_S + SLACK_S
+    (refused,) = here.read(here.topics.rejected)
+    assert dict(refused.headers)[f"{ERROR}.reason"] == b"time_in_future" and b"2068" in refused.value
+
+
+def end_of(payload):
+    return datetime.fromisoformat(release.decode(payload).hat.slot_end).timestamp()
