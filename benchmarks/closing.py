@@ -149,7 +149,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="udp-stream-bench-") as folder, services() as running:
         bench_ledger(running.redis.url)
         config = Path(folder) / "udp-stream.toml"
-        for name, epsilon in (("fixed", "0.1"), ("auto", '"auto"')):
+        for name, epsilon in (("auto", '"auto"'), ("fixed", "0.1")):
             config.write_text(
                 CONFIG.format(
                     redis=running.redis.url,
