@@ -1,9 +1,10 @@
 """What CHOP-USER buys on a feed: HATs per plate, composed losses and noise with and without it, from counts alone.
 
 `python -m benchmarks.chop_user FEED:U:ZONE ...`, feeds as for `replay`; `fleet` is a synthetic one. H3 7, 1 h, HATs of
-10 plates and more, Array-Averaging and Baseline. Epsilon 1 for each mean with an ample budget, and "auto" with 10 a
-day. K: the most HATs that one plate is in, over slots of an hour; loss: what plates were charged over the whole feed;
-noise: the expected absolute noise of a mean, weighed by pings; kept: of the pings in HATs that are large enough.
+10 plates and more. Epsilon 1 for each mean with an ample budget, and "auto" with 10 a day, under which the default
+mechanism takes Baseline. K: the most HATs that one plate is in, over slots of an hour; loss: what plates were charged
+over the whole feed; noise: the expected absolute noise of a mean, weighed by pings; kept: of the pings in HATs that are
+large enough.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.budget_shares import slots
+from benchmarks.feeds import feed_of
 from udp_stream.adapters.embedded import drive
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.fleet import IST, Fleet, write_ndjson
@@ -29,9 +30,9 @@ from udp_stream.slots import SlotCounts
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
 KINDS = {
-    "array-averaging, 1 each": ("release.mean_epsilon=1", "budget.epsilon=1e6"),
+    "array-averaging, 1 each": ("release.mean_epsilon=1", "budget.epsilon=1e6", "release.mean=array-averaging"),
     "baseline, 1 each": ("release.mean_epsilon=1", "budget.epsilon=1e6", "release.mean=baseline"),
-    "array-averaging, auto": ("release.mean_epsilon=auto",),
+    "array-averaging, auto": ("release.mean_epsilon=auto", "release.mean=array-averaging"),
     "baseline, auto": ("release.mean_epsilon=auto", "release.mean=baseline"),
 }
 
@@ -89,13 +90,13 @@ def main() -> None:
     print(f"{'':<54}{'K':>7}{'mean K':>8}{'loss max':>9}{'median':>9}{'noise':>9}{'worst':>9}{'kept':>8}")
     with tempfile.TemporaryDirectory() as folder:
         for argument in sys.argv[1:]:
-            name, speed, zone = argument.rsplit(":", 2)
-            flags = ("hat.slot=1h", "hat.resolution=7", f"speed.max_kmh={speed}", f"hat.timezone={zone}")
-            found = list(slots(feed_file(name, folder), flags))
+            name, rest = argument.split(":", 1)
+            feed = feed_of(f"{feed_file(name, folder)}:{rest}")
+            found = [counts for counts, _ in feed.slots()]
             for kind, more in KINDS.items():
                 for way in ("off", "chop-user"):
-                    line = outcome(found, (*flags, *more, f"release.suppression={way}")).line()
-                    print(f"{Path(name).name[:18]:<19}{kind:<25}{way:<10}{line}", flush=True)
+                    line = outcome(found, (*feed.flags, *more, f"release.suppression={way}")).line()
+                    print(f"{feed.name[-18:]:<19}{kind:<25}{way:<10}{line}", flush=True)
 
 
 if __name__ == "__main__":

@@ -72,7 +72,8 @@ class Fencing(Protocol):
 class _Place:
     """A partition at the desk. `tables` are the slots that are counted and wait for their plans.
 
-    `safe` is False while the planner has not been told what the frontier takes for told."""
+    `safe` is False while the planner has not been told what the frontier takes for told, or readers what it takes for
+    published."""
 
     partition: int
     shard: Shard
@@ -273,11 +274,12 @@ class PartsDesk:
         """Publish a slot, with the frontier that lets go of it."""
         if not self._ours(place):
             raise Fenced("a rebalance has taken the shard")
+        place.safe = False  # or a commit at this moment would let go of what is not published yet
         place.shard.released(start)
         del place.tables[start]
         to = place.note()
         await place.publisher.publish(self._messages(payloads), self._commits({place.partition: to}))
-        place.noted = to
+        place.noted, place.safe = to, True
 
     async def _send(self, partition: int, messages: Sequence[PartsMessage]) -> None:
         name = self._topics.parts.name

@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any, cast
 
 import faust
+from aiokafka import TopicPartition
 from aiokafka.errors import IllegalStateError
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
@@ -74,6 +75,17 @@ class BatchConsumer(driver.Consumer):
                 return
             if active is None or tp in active or tp in self._buffered_partitions:
                 await self._hand_over(tp, records)
+
+    async def perform_seek(self) -> None:
+        """Back to the commits, and to the beginning where the commit is 0 or there is none.
+
+        The client's own `seek_to_committed` leaves those partitions where they are, so that records fetched and dropped
+        while a rebalance went on would never be read: all of a log whose first slot was still open.
+        """
+        await super().perform_seek()
+        unread = [TopicPartition(*tp) for tp in self.assignment() if not self._read_offset.get(tp)]
+        if unread:
+            await self._thread.seek_to_beginning(*unread)
 
     async def _hand_over(self, tp: TP, records: Sequence[Any]) -> None:
         read = self._read_offset.get(tp)

@@ -10,7 +10,7 @@ from faust.types import TP
 
 from streams.notes import PartsNote, decode_note, encode_note
 from streams.offsets import Committed
-from tests.unit.test_desks import FLAGS, START, TOPICS, Broker, Worker, lives, outcome
+from tests.unit.test_desks import FLAGS, START, TOPICS, Broker, Died, Worker, lives, outcome
 from udp_stream.adapters.embedded import drive
 from udp_stream.adapters.settings import load
 from udp_stream.flow import Office, release_slot
@@ -224,3 +224,37 @@ def test_a_note_fits_whatever_256_sources_and_256_shards_have_closed():
 def test_messages_read_as_what_they_were():
     for message in (Marker(1, 2, 3), Tallied(1, 2, 3, 4), PlanPiece(0, 1, 2, b"digest", 0, 1, b"content")):
         assert decode_message(encode_message(message)) == message
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_a_commit_while_releases_are_on_their_way_does_not_let_go_of_their_slot(once):
+    """The clock of the worker commits at any moment, here just before a slot's releases arrive: then it dies."""
+    settings, broker, ledger = settings_of("auto"), city(), MemoryLedger()
+    parts = {TP(TOPICS.parts.name, shard) for shard in range(3)}
+
+    async def work(thread):
+        worker = Worker(broker, ledger, thread, settings, once)
+        await sources_alone(worker)
+
+        class Interrupted:
+            async def publish(self, _messages, _frontier):
+                await worker.parts.commit()
+                raise Died
+
+        for place in worker.parts._places.values():
+            place.publisher = Interrupted()
+        with pytest.raises(Died):
+            for _ in range(4):
+                for tp in sorted(parts):
+                    at = worker.parts._places[tp.partition].note().offset
+                    await worker.parts.take(list(broker.logs[tp])[at:])
+        held = [broker.offsets.get(tp, Committed(0, "")).offset for tp in sorted(parts)]
+        firsts = [
+            next(m.offset for m in broker.logs[tp] if isinstance(decode_message(m.value), Part)) for tp in sorted(parts)
+        ]
+        assert held == firsts
+
+    with ThreadPoolExecutor(1) as thread:
+        asyncio.run(work(thread))
+    asyncio.run(lives(broker, random.Random(1), ledger, settings, once))
+    assert outcome(broker)[0] == embedded(broker, settings)[0]

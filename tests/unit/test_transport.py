@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import faust
 import pytest
-from faust.transport.consumer import Consumer, Fetcher
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from faust.transport.consumer import Consumer, ConsumerThread, Fetcher
 from faust.transport.drivers.aiokafka import Consumer as Driver
 from faust.types import TP
 
@@ -105,6 +106,33 @@ def test_a_fetch_during_a_rebalance_is_dropped_and_read_again_from_the_commit():
 
     consumer = Fake(suspended, {})
     assert drained(consumer) == [] and consumer.seeks >= 1 and consumer._read_offset == {}
+
+
+def test_after_a_rebalance_a_log_without_a_commit_or_with_one_at_0_is_read_from_its_beginning():
+    """The client seeks to commits above 0 alone, and what was fetched meanwhile has been dropped."""
+
+    class Seeking(Fake):
+        perform_seek = BatchConsumer.perform_seek
+        sought = ()
+
+        async def seek_to_committed(self):
+            return {TP("pings", 0): 7, TP("pings", 1): 0, TP("pings", 2): None}
+
+        def assignment(self):
+            return {TP("pings", partition) for partition in range(3)}
+
+    class Thread:
+        async def seek_to_beginning(self, *partitions):
+            consumer.sought = partitions
+
+    consumer = Seeking()
+    consumer._thread = Thread()
+    consumer._committed_offset, consumer._read_offset = {}, dict.fromkeys(consumer.assignment(), 9)
+    asyncio.run(consumer.perform_seek())
+    assert sorted(consumer.sought) == [TopicPartition("pings", 1), TopicPartition("pings", 2)]
+    assert consumer._read_offset[TP("pings", 0)] == 7
+    assert "if offset and offset > 0" in inspect.getsource(AIOKafkaConsumer.seek_to_committed)
+    assert inspect.iscoroutinefunction(ConsumerThread.seek_to_beginning)
 
 
 def test_a_fetch_of_an_earlier_generation_is_dropped():
