@@ -15,7 +15,7 @@ from zlib import crc32
 
 import msgspec
 
-from streams.topics import BOOTSTRAP_MS
+from streams.topics import BOOTSTRAP_MS, partitions_of
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.timestamps import parse_timestamps
 
@@ -84,7 +84,7 @@ class Feed:
     """An idempotent producer of pings; use it as a context manager, which returns when the broker has them all."""
 
     def __init__(self, bootstrap: str, topic: str, batch: int, pace: Pace) -> None:
-        """DependencyUnavailable if no broker answers."""
+        """DependencyUnavailable if no broker answers or it has no such topic."""
         try:
             from kafka import KafkaProducer
             from kafka.errors import KafkaError
@@ -98,6 +98,7 @@ class Feed:
         self._held_bytes: dict[int, int] = {}
         self._failed: list[BaseException] = []
         self.sent = 0
+        self._partitions = partitions_of(bootstrap, topic)
         try:
             self._producer: Any = KafkaProducer(
                 bootstrap_servers=bootstrap,
@@ -107,12 +108,8 @@ class Feed:
                 batch_size=2**18,
                 bootstrap_timeout_ms=BOOTSTRAP_MS,
             )
-            self._partitions = len(self._producer.partitions_for(topic) or ())
         except KafkaError as error:
             raise DependencyUnavailable(f"Kafka at {bootstrap}: {error}") from error
-        if not self._partitions:
-            self._producer.close()
-            raise DependencyUnavailable(f"topic {topic} is missing: run `udp-stream topics create`")
 
     def __enter__(self) -> Self:
         """Connected already."""

@@ -8,7 +8,7 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from streams.topics import Topic
+from streams.topics import Topic, partitions_of
 from udp_stream.errors import DependencyUnavailable
 
 SECONDS_MAX = 30.0
@@ -18,19 +18,21 @@ SECONDS_MAX = 30.0
 def read_topic(bootstrap: str, topic: Topic, latest: int | None = None) -> list[Any]:
     """What the topic has now, in order within each partition; of each partition only the `latest` records if given.
 
-    Only what is committed. Raises DependencyUnavailable if the broker does not answer, or stops answering.
+    Only what is committed. Raises DependencyUnavailable if the broker does not answer, or stops answering, or has no
+    such topic.
     """
+    partitions = partitions_of(bootstrap, topic.name)
     try:
-        return asyncio.run(asyncio.wait_for(_read(bootstrap, topic, latest), SECONDS_MAX))
+        return asyncio.run(asyncio.wait_for(_read(bootstrap, topic, partitions, latest), SECONDS_MAX))
     except (KafkaError, TimeoutError) as error:
         raise DependencyUnavailable(f"Kafka at {bootstrap}: {error or 'no answer'}") from error
 
 
-async def _read(bootstrap: str, topic: Topic, latest: int | None) -> list[Any]:
+async def _read(bootstrap: str, topic: Topic, partitions: int, latest: int | None) -> list[Any]:
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False, isolation_level="read_committed")
     try:
         await consumer.start()
-        places = [TopicPartition(topic.name, partition) for partition in range(topic.partitions)]
+        places = [TopicPartition(topic.name, partition) for partition in range(partitions)]
         consumer.assign(places)
         first, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
         for place in places:

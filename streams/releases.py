@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 
-from streams.topics import BOOTSTRAP_MS, topics_of
+from streams.topics import BOOTSTRAP_MS, partitions_of, topics_of
 from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.errors import DependencyUnavailable
 
@@ -24,6 +24,7 @@ def read_releases(kafka: KafkaSection, follow: bool = False) -> Iterator[bytes]:
     except ImportError as error:
         raise DependencyUnavailable("no Kafka client: pip install 'udp-stream[kafka]'") from error
     topic = topics_of(kafka).release.name
+    places = [TopicPartition(topic, number) for number in range(partitions_of(kafka.bootstrap, topic))]
     try:
         with closing(
             KafkaConsumer(
@@ -33,9 +34,6 @@ def read_releases(kafka: KafkaSection, follow: bool = False) -> Iterator[bytes]:
                 isolation_level="read_committed",
             )
         ) as consumer:
-            places = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
-            if not places:
-                raise DependencyUnavailable(f"topic {topic} is missing: run `udp-stream topics create`")
             consumer.assign(places)
             consumer.seek_to_beginning(*places)
             ends = consumer.end_offsets(places)

@@ -101,6 +101,18 @@ def differences(kafka: KafkaSection) -> list[str]:
     return [f"{name}: {'; '.join(texts)}" for name, texts in wrong.items() if texts]
 
 
+def partitions_of(bootstrap: str, topic: str) -> int:
+    """How many partitions a topic has. DependencyUnavailable if no broker answers or has such a topic.
+
+    Readers and writers ask here first: where brokers make topics for whoever asks, a client's own question would.
+    """
+    with admin(bootstrap) as client:
+        if topic not in client.list_topics():
+            raise DependencyUnavailable(f"topic {topic} is missing: run `udp-stream topics create`")
+        (description,) = client.describe_topics([topic])
+        return len(description["partitions"])
+
+
 def _told(wrong: list[str]) -> str:
     return f"exists, differs: {'; '.join(wrong)}" if wrong else "exists as wanted"
 

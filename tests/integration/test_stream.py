@@ -13,13 +13,15 @@ import pytest
 
 from streams.feed import Feed, Pace
 from streams.headers import ERROR
-from streams.topics import create_topics, differences
+from streams.lookout import read_topic
+from streams.releases import read_releases
+from streams.topics import admin, create_topics, differences, topics_of
 from tests.integration.deployment import agree, worker
 from tests.runtime.harness import fleet_log
 from udp_stream import release
 from udp_stream.adapters.fleet import IST, Fleet, Imperfections
 from udp_stream.adapters.settings import load
-from udp_stream.errors import ConfigError
+from udp_stream.errors import ConfigError, DependencyUnavailable
 
 AUTO = {"shards": 3, "epsilon": '"auto"', "cdf": "0.05", "budget": "0.5", "period": "1h"}
 """Plates run out of it within the hour."""
@@ -140,5 +142,18 @@ def test_releases_are_printed_and_followed(city):
         assert following.stdout.readline() == b"four\n"
         following.send_signal(signal.SIGTERM)
         assert following.wait(20) == 0
-    missing = subprocess.run([*command, "--set", "kafka.prefix=elsewhere."], capture_output=True, timeout=60)
-    assert missing.returncode == 4 and b"topics create" in missing.stderr and b"Traceback" not in missing.stderr
+
+
+def test_whoever_only_asks_for_a_topic_does_not_make_it(city):
+    """On a broker that makes topics for those who ask, with settings on which no worker runs."""
+    here = city([])
+    nowhere = load(here.config, (f"kafka.prefix=no-{here.settings.kafka.prefix}",), {}).kafka
+    for ask in (
+        lambda: Feed(nowhere.bootstrap, topics_of(nowhere).pings.name, 1, Pace()),
+        lambda: list(read_releases(nowhere)),
+        lambda: read_topic(nowhere.bootstrap, topics_of(nowhere).pings),
+    ):
+        with pytest.raises(DependencyUnavailable, match="topics create"):
+            ask()
+    with admin(nowhere.bootstrap) as client:
+        assert not [name for name in client.list_topics() if name.startswith(nowhere.prefix)]
