@@ -62,11 +62,15 @@ KAFKA_ENVIRONMENT = {
     "KAFKA_HEAP_OPTS": "-Xms128m -Xmx256m -XX:TieredStopAtLevel=1",
     "KAFKA_NODE_ID": "1",
     "KAFKA_PROCESS_ROLES": "broker,controller",
-    "KAFKA_LISTENERS": "PLAINTEXT://0.0.0.0:9092,CONTROLLER://0.0.0.0:9093",
+    # The broker asks itself about transactions, and cannot by the address that it has outside of its container.
+    "KAFKA_LISTENERS": "INSIDE://0.0.0.0:19092,PLAINTEXT://0.0.0.0:9092,CONTROLLER://0.0.0.0:9093",
+    "KAFKA_INTER_BROKER_LISTENER_NAME": "INSIDE",
     "KAFKA_CONTROLLER_LISTENER_NAMES": "CONTROLLER",
-    "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+    "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": "INSIDE:PLAINTEXT,CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
     "KAFKA_CONTROLLER_QUORUM_VOTERS": "1@localhost:9093",
+    "KAFKA_OFFSETS_TOPIC_NUM_PARTITIONS": "1",
     "KAFKA_OFFSETS_TOPIC_REPLICATION_FACTOR": "1",
+    "KAFKA_TRANSACTION_STATE_LOG_NUM_PARTITIONS": "1",
     "KAFKA_TRANSACTION_STATE_LOG_REPLICATION_FACTOR": "1",
     "KAFKA_TRANSACTION_STATE_LOG_MIN_ISR": "1",
     "KAFKA_SHARE_COORDINATOR_STATE_TOPIC_REPLICATION_FACTOR": "1",
@@ -197,7 +201,7 @@ def kafka_container(image: str) -> Iterator[str]:
     (port,) = free_ports(1)
     container = DockerContainer(image).with_bind_ports(9092, port).with_envs(**KAFKA_ENVIRONMENT)
     host = container.get_docker_client().host()
-    with container.with_env("KAFKA_ADVERTISED_LISTENERS", f"PLAINTEXT://{host}:{port}"):
+    with container.with_env("KAFKA_ADVERTISED_LISTENERS", f"INSIDE://localhost:19092,PLAINTEXT://{host}:{port}"):
         wait_for_container(container, partial(cluster_id_at, host, port))
         yield f"{host}:{port}"
 
