@@ -13,7 +13,7 @@ from streams.transport import BATCHES_MAX, BatchSchema, BatchTransport
 from udp_stream.adapters.settings import Settings
 from udp_stream.units import parse_duration
 
-POLL_RECORDS_MAX = 2000
+POLL_RECORDS_MAX = 5000
 
 
 def build_app(settings: Settings, instance: str | None, folder: str) -> faust.App:

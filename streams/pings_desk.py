@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -35,6 +36,10 @@ REJECTED_BYTES_MAX = 2**20 - 2**14
 """Of a refused message, what is kept: all of it but for one that nearly fills a record by itself."""
 
 
+UNDER_WAY_MAX = 16
+"""Batches of refusals, of one partition, that may be on their way."""
+
+
 class _Note(msgspec.Struct, frozen=True, omit_defaults=True):
     clock: int | None = None
     told: int = 0
@@ -44,13 +49,13 @@ class _Note(msgspec.Struct, frozen=True, omit_defaults=True):
 class _Place:
     """A reader at the desk; `safe` is False while something that it closed is not yet taken by the broker.
 
-    `telling` are the latest refusals, on their way to the broker while the next pings are read.
+    `telling` are refusals on their way to the broker while the next pings are read, batch by batch.
     """
 
     reader: SourceReader
     heard_s: float
     safe: bool = True
-    telling: asyncio.Future[None] | None = None
+    telling: deque[asyncio.Future[None]] = field(default_factory=deque)
     told_through_ms: int | None = None
     noted: Frontier | None = None
     ticked: bool = False
@@ -122,13 +127,13 @@ class PingsDesk:
             await self.commit()
 
     async def _tell(self, partition: int, place: _Place, refused: Sequence[Refused]) -> None:
-        """Send the refusals, once those before have arrived; `commit` waits for the last ones."""
+        """Send the refusals; `commit` waits until they have arrived."""
         if not refused:
             return
         source, target = self._topics.pings.name, self._topics.rejected.name
-        if place.telling is not None:
-            await place.telling
-        place.telling = await self._outlet.send(
+        while len(place.telling) >= UNDER_WAY_MAX or (place.telling and place.telling[0].done()):
+            await place.telling.popleft()
+        sent = await self._outlet.send(
             Message(
                 target,
                 one.original[:REJECTED_BYTES_MAX],
@@ -136,6 +141,7 @@ class PingsDesk:
             )
             for one in refused
         )
+        place.telling.append(sent)
 
     async def _close(self, partition: int, place: _Place, closed: Sequence[SlotPings]) -> bool:
         """Write the parts of closed slots, and up to when all is closed; True if that has moved."""
@@ -156,7 +162,7 @@ class PingsDesk:
         """Note the frontiers that have moved, of readers whose work is handed on."""
         moved = {partition: (place, place.reader.frontier()) for partition, place in self._places.items() if place.safe}
         moved = {partition: (place, to) for partition, (place, to) in moved.items() if to != place.noted}
-        for telling in [place.telling for place, _ in moved.values() if place.telling is not None]:
+        for telling in [telling for place, _ in moved.values() for telling in place.telling]:
             await telling
         if moved and await self._offsets.commit(self._notes({p: to for p, (_, to) in moved.items()})):
             for place, to in moved.values():
