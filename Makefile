@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CONTAINER_TESTS := containers or shared_services
 
-.PHONY: demo test test-containers images lint bench services clean
+.PHONY: demo test chaos test-containers images lint bench services clean
 
 demo: $(STAMP)  ## a synthetic fleet through the embedded runtime: no services, no files
 	$(BIN)/udp-stream demo --headless --slots 3
@@ -22,6 +22,10 @@ images: $(STAMP)  ## local equivalents of the images, where none can be pulled; 
 	mkdir -p out
 	deploy/local-images > out/images.env.new
 	mv out/images.env.new out/images.env
+
+chaos: $(STAMP)  ## the long run: make chaos KILLS=300 SECONDS=240 SEED=7 FEED=day.ndjson.gz
+	$(BIN)/python -m tests.chaos $(if $(KILLS),--kills $(KILLS)) $(if $(SECONDS),--seconds $(SECONDS)) \
+		$(if $(SEED),--seed $(SEED)) $(if $(FEED),--feed $(FEED))
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -80,6 +80,17 @@ class Offsets:
 
         await self._thread.call_thread(ask)
 
+    async def all_read(self, next_offsets: Mapping[TP, int]) -> bool:
+        """Whether these are all that is ours, `is_read` holds of each, and no rebalance is under way.
+
+        It may wait for the broker for ever.
+        """
+        if self._app.rebalancing or self._app.consumer.assignment() - next_offsets.keys():
+            return False
+        if not next_offsets:  # of nothing: then at least that the broker answers
+            await self._thread.call_thread(self._thread._consumer._client.fetch_all_metadata)
+        return all([await self.is_read(tp, offset) for tp, offset in next_offsets.items()])
+
     def assigned(self, topic: str) -> set[TP]:
         """The topic's partitions that are ours now."""
         return {tp for tp in self._app.consumer.assignment() if tp.topic == topic}

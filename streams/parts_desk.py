@@ -135,6 +135,11 @@ class PartsDesk:
         self.clear()
         await asyncio.gather(*self._closing)
 
+    def next_offsets(self) -> dict[TP, int]:
+        """Up to where each of our partitions is read."""
+        name = self._topics.parts.name
+        return {TP(name, partition): place.shard.next_offset for partition, place in self._places.items()}
+
     async def assign(self, tps: set[TP]) -> None:
         """These partitions are ours: fence off whoever had them, and only then read from where to go on."""
         self.clear()

@@ -89,6 +89,11 @@ class PingsDesk:
         """The partitions are no longer ours: forget everything at once."""
         self._places = {}
 
+    def next_offsets(self) -> dict[TP, int]:
+        """Up to where each of our partitions is read."""
+        name = self._topics.pings.name
+        return {TP(name, partition): place.reader.next_offset for partition, place in self._places.items()}
+
     async def assign(self, tps: set[TP]) -> None:
         """These partitions are ours: go on from their frontiers."""
         committed, first = await self._offsets.committed(tps), await self._offsets.first(tps)

@@ -6,13 +6,15 @@ records from the consumer (`_drain_messages`), with the order of its steps kept.
 pinned version and the tests on it.
 
 `_read_offset` of a partition is the offset after the last record handed over.
+
+A fetch that a rebalance overtakes is not handed over. It may be of the partition as newly assigned, whose position then
+stands behind it: so whatever is dropped is followed by a seek, or it would never be read.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, cast
 
 import faust
@@ -59,22 +61,15 @@ class BatchConsumer(driver.Consumer):
             if not self.transport.app.should_stop:
                 raise
 
-    async def _drain_once(self) -> None:
-        """One fetch: hand over each partition's records, unless a rebalance has begun meanwhile."""
-        generation = self.app.consumer_generation_id
-        fetched, active = await self._wait_next_records(1.0)
-        await self.sleep(0)
-        if fetched is None or self.should_stop:
-            return
-        if not self.flow_active:
-            with suppress(IllegalStateError):  # a rebalance has taken a partition meanwhile; its end seeks again
-                await self.perform_seek()
-            return
-        for tp, records in fetched.items():
-            if not self.flow_active or self.app.consumer_generation_id != generation:
-                return
-            if active is None or tp in active or tp in self._buffered_partitions:
-                await self._hand_over(tp, records)
+    _stops = 0
+
+    def verify_event_path(self, now: float, tp: TP) -> None:
+        """Nothing: it tells of slow acks, of which there are none, and fails while a seek is under way."""
+
+    def stop_flow(self) -> None:
+        """A rebalance begins: what was fetched by now is not to be handed over, not even in the same generation."""
+        self._stops += 1
+        super().stop_flow()
 
     async def perform_seek(self) -> None:
         """Back to the commits, and to the beginning where the commit is 0 or there is none.
@@ -82,19 +77,42 @@ class BatchConsumer(driver.Consumer):
         The client's own `seek_to_committed` leaves those partitions where they are, so that records fetched and dropped
         while a rebalance went on would never be read: all of a log whose first slot was still open.
         """
-        await super().perform_seek()
-        unread = [TopicPartition(*tp) for tp in self.assignment() if not self._read_offset.get(tp)]
-        if unread:
-            await self._thread.seek_to_beginning(*unread)
+        try:
+            await super().perform_seek()
+            fresh = [TopicPartition(*tp) for tp in self.assignment() if not self._read_offset.get(tp)]
+            if fresh:
+                await self._thread.seek_to_beginning(*fresh)
+        except (AssertionError, IllegalStateError):
+            return  # another rebalance has taken them: it seeks when it ends
 
-    async def _hand_over(self, tp: TP, records: Sequence[Any]) -> None:
-        read = self._read_offset.get(tp)
+    async def _drain_once(self) -> None:
+        """One fetch: hand over each partition's records, unless a rebalance has begun meanwhile."""
+        now = self._era()
+        fetched, active = await self._wait_next_records(1.0)
+        await self.sleep(0)
+        if fetched is None or self.should_stop:
+            return
+        for tp, records in fetched.items():
+            here = active is None or tp in active or tp in self._buffered_partitions
+            if not (here and self.flow_active and self._era() == now and await self._hand_over(tp, records)):
+                await self.perform_seek()
+                return
+
+    def _era(self) -> tuple[int, int]:
+        return self.app.consumer_generation_id, self._stops
+
+    async def _hand_over(self, tp: TP, records: Sequence[Any]) -> bool:
+        """False if a rebalance came first."""
+        read, now = self._read_offset.get(tp), self._era()
         new = records if read is None else [record for record in records if record.offset >= read]
         if not new:
-            return
+            return True
         message = self._to_batch(tp, new)
         await self.wait_first(self.callback(message), self.suspend_flow.wait())
+        if self._era() != now:
+            return False
         self._read_offset[tp] = new[-1].offset + 1
+        return True
 
     def _to_batch(self, tp: TP, records: Sequence[Any]) -> BatchMessage:
         last = records[-1]

@@ -33,11 +33,12 @@ from streams.parts_desk import PartsDesk
 from streams.pings_desk import PingsDesk
 from streams.publishing import StrictlyOnce
 from streams.topics import differences, topics_of
+from streams.watch import Watch
 from udp_stream.adapters.alive import Alive
 from udp_stream.adapters.open_ledger import ledger_and_keys
 from udp_stream.adapters.plate_keys import PlateKeys
 from udp_stream.adapters.settings import Settings
-from udp_stream.errors import UdpStreamError
+from udp_stream.errors import DependencyUnavailable, UdpStreamError
 from udp_stream.flow import Office
 from udp_stream.pings import PingDecoder
 from udp_stream.ports import Entropy, Ledger
@@ -115,9 +116,15 @@ async def _work(
         parts = PartsDesk(office, topics, offsets, outlet, ledger, thread, deployment.accept_loss, publisher_of)
         connect(app, topics, offsets, pings, parts, stop)
         print(f"udp-stream: worker of group {settings.kafka.group} at {settings.kafka.bootstrap}", file=sys.stderr)
+        watch = Watch(
+            lambda: pings.next_offsets() | parts.next_offsets(),
+            offsets.all_read,
+            parse_duration(settings.kafka.stuck_timeout),
+        )
         serving = [
             asyncio.ensure_future(_start(app, stop)),
             asyncio.ensure_future(keep_time(app, pings, parts, stop, idle_s, Alive(deployment.alive))),
+            asyncio.ensure_future(stop.guard(watch.keep)),
         ]
         await stop.wait()
         _end_after(DRAIN_S, stop)
@@ -173,7 +180,10 @@ def _end_after(seconds: float, stop: Stop) -> None:
     """End the process for certain, soon."""
 
     def end() -> None:
-        os._exit(0 if stop.error is None else _ours(stop.error).exit_status)
+        if stop.error is None:
+            os._exit(0)
+        print(f"udp-stream: {_ours(stop.error)}", file=sys.stderr, flush=True)
+        os._exit(_ours(stop.error).exit_status)
 
     watchdog = threading.Timer(seconds, end)
     watchdog.daemon = True
@@ -186,4 +196,5 @@ def _ours(error: BaseException) -> UdpStreamError:
         return error
     frames = traceback.extract_tb(error.__traceback__)[-4:]
     where = " < ".join(f"{frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in reversed(frames))
-    return UdpStreamError(f"the worker stopped: {type(error).__name__} at {where}")
+    kind = DependencyUnavailable if isinstance(error, KafkaError) else UdpStreamError
+    return kind(f"the worker stopped: {type(error).__name__} at {where}")

@@ -113,6 +113,11 @@ class Gathering(Generic[P]):
         """Up to when every sender has closed its slots."""
         return min(self._through)
 
+    @property
+    def next_offset(self) -> int:
+        """Up to where the log is read."""
+        return self._next
+
     def holds(self, start: int) -> bool:
         """Whether something has come of this slot, and it is not done."""
         return start in self._held

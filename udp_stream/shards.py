@@ -29,6 +29,11 @@ class Shard:
         """Up to when every source has closed its slots."""
         return self._parts.through_ms
 
+    @property
+    def next_offset(self) -> int:
+        """Up to where the log of parts is read."""
+        return self._parts.next_offset
+
     def take(self, offset: int, message: object) -> None:
         """Take in the message at an offset; those before the frontier, and repeats, change nothing."""
         self._parts.take(offset, message)

@@ -96,7 +96,7 @@ def test_what_was_read_before_is_not_handed_over_again():
 def test_partitions_that_are_paused_are_left_alone():
     consumer = Fake({HERE: records(1)}, {})
     consumer.active = set()
-    assert drained(consumer) == []
+    assert drained(consumer) == [] and consumer.seeks == 1
 
 
 def test_a_fetch_during_a_rebalance_is_dropped_and_read_again_from_the_commit():
@@ -135,13 +135,37 @@ def test_after_a_rebalance_a_log_without_a_commit_or_with_one_at_0_is_read_from_
     assert inspect.iscoroutinefunction(ConsumerThread.seek_to_beginning)
 
 
-def test_a_fetch_of_an_earlier_generation_is_dropped():
+@pytest.mark.parametrize("what", ["generation", "flow"])
+def test_a_fetch_that_a_rebalance_overtook_is_dropped_and_read_again(what):
+    """It may be a fetch of the new assignment: without a seek, its records would never be read."""
+
     def rebalanced():
-        consumer.app.consumer_generation_id = 2
+        if what == "generation":
+            consumer.app.consumer_generation_id = 2
+        else:  # a static member that joins again is in the same generation
+            consumer._stops += 1
         return {HERE: records(1)}
 
-    consumer = Fake(rebalanced, {})
-    assert drained(consumer) == [] and consumer._read_offset == {}
+    consumer = Fake(rebalanced, {HERE: records(1, 2)}, {})
+    assert drained(consumer) == [(HERE, 2, [1, 2])] and consumer.seeks == 1
+
+
+def test_a_batch_that_a_rebalance_overtook_on_its_way_counts_as_unread():
+    async def overtaken(callback, suspended, **_):
+        suspended.close()
+        callback.close()
+        consumer._stops += 1
+
+    consumer = Fake({HERE: records(1)}, {})
+    consumer.wait_first = overtaken
+    assert drained(consumer) == [] and consumer.seeks == 1 and consumer._read_offset == {}
+
+
+def test_a_seek_under_way_is_no_error():
+    """Faust would look at the position of each partition, which there is none of before a seek is over."""
+    consumer = Fake()
+    consumer._thread = None
+    consumer.verify_event_path(0.0, HERE)
 
 
 def test_an_error_is_let_out():
@@ -161,7 +185,14 @@ def test_faust_still_has_what_is_overridden_and_relied_on():
     assert list(inspect.signature(Driver._drain_messages).parameters) == ["self", "fetcher"]
     assert "consumer._drain_messages(self)" in inspect.getsource(Fetcher)
     assert list(inspect.signature(Consumer._wait_next_records).parameters) == ["self", "timeout"]
-    for name in ("perform_seek", "_wait_next_records", "wait_first", "consumer_stopped_errors"):
+    for name in (
+        "perform_seek",
+        "stop_flow",
+        "verify_event_path",
+        "_wait_next_records",
+        "wait_first",
+        "consumer_stopped_errors",
+    ):
         assert hasattr(BatchConsumer, name)
     assert faust.__version__.startswith("0.15.")
 

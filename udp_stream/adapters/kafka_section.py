@@ -15,8 +15,8 @@ class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     `partitions` are of the pings; `shards` are of the parts; one plan is made for all of them. `replication` 0 leaves
     it to the broker. A silent partition is told the time after `idle_timeout`; pings are waited for until `disorder`
     after the newest, and refused if further ahead of the broker than `skew`. A dead worker is missed after
-    `session_timeout`.
-    With `transactions` a slot's releases are published strictly once, for readers of what is committed.
+    `session_timeout`; one that gets nothing done for `stuck_timeout`, with something to do or no word from the broker,
+    ends. With `transactions` a slot's releases are published strictly once, for readers of what is committed.
     """
 
     bootstrap: str = "localhost:9092"
@@ -31,3 +31,4 @@ class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     skew: Duration = "30s"
     session_timeout: Duration = "10s"
     transactions: bool = True
+    stuck_timeout: Duration = "2m"

@@ -105,13 +105,17 @@ def kafka(folder: Path | None = None) -> Iterator[RunningKafka]:
             running.stop()
 
 
-def start_kafka(folder: Path, disposable: bool = False) -> RunningKafka:
-    """Start a broker; whoever calls stops it. A folder with the data of an earlier one is gone on with."""
+def start_kafka(folder: Path, disposable: bool = False, more: str = "") -> RunningKafka:
+    """Start a broker with `more` lines of configuration; whoever calls stops it. Data in the folder is gone on with.
+
+    A line of `more` stands before one of the same name; {host}, {broker} and {controller} in it become the broker's.
+    """
     base = (java(), *OPTIONS, "-cp", class_path())
 
     def start(ports: list[int]) -> RunningKafka:
         broker, controller = ports
-        (folder / "server.properties").write_text(PROPERTIES.format(host=HOST, broker=broker, controller=controller))
+        properties = (PROPERTIES + more).format(host=HOST, broker=broker, controller=controller)
+        (folder / "server.properties").write_text(properties)
         (folder / "log4j2.properties").write_text(LOG4J)
         cluster = _formatted(base, folder)
         program = Program(

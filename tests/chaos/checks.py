@@ -1,0 +1,214 @@
+"""What must hold after chaos, as pure functions over what was collected: each gives a sentence per violation.
+
+They look at the whole output, not at samples of it, and at nothing that a worker says of itself.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from udp_stream.ports import Entry
+from udp_stream.release import Release, decode
+from udp_stream.units import nano_allowance
+
+TOLD_MAX = 5
+"""Sentences of one kind that are told one by one; the rest is a number."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the embedded runtime says of one HAT: its record, and each plate's charge (0: could not pay)."""
+
+    record: Release
+    charged: Mapping[bytes, int]
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Everything there is to see once all is quiet. Output in the order of its topic: (release id, payload)."""
+
+    fed: Counter[bytes]
+    logged: Counter[bytes]
+    expected: Mapping[str, Expected]
+    released: tuple[tuple[str, bytes], ...]
+    latest: tuple[tuple[str, bytes], ...]
+    entries: tuple[Entry, ...]
+    balances: Mapping[tuple[str, bytes], tuple[int, int]]
+    misfits: tuple[str, ...] = ()
+    unpublished: tuple[str, ...] = ()
+    told: str = ""
+    plates: frozenset[str] = field(default_factory=frozenset)
+
+
+def violations(seen: Collected, *, exact: bool = True, strictly_once: bool = False) -> list[str]:
+    """All of them. `exact`: charges equal the embedded runtime's. (They do not where the epsilon is "auto": a planner
+    that died over a slot leaves balances behind, from which the next one plans what the first had not yet charged.)
+
+    `strictly_once`: one record per id on the topics, not only one payload; and the latest of a cell is its last. (Where
+    only payloads are, a worker that was paused while it published may write what was latest then, behind later ones.)
+    """
+    if unread := list(every_record_can_be_read(seen)):
+        return list(_shortened("records", unread))
+    found = {
+        "the log": log_holds_what_was_fed(seen),
+        "HATs": every_hat_is_answered(seen),
+        "payloads": one_payload_per_id(seen),
+        "counts": counts_agree(seen, exact),
+        "charges": charges_agree(seen) if exact else iter(()),
+        "ledger": every_plate_is_charged_once(seen),
+        "budgets": nobody_is_over_budget(seen),
+        "unpublished": nothing_is_unpublished(seen),
+        "told": no_plate_is_told(seen),
+        "latest": latest_are_the_last(seen) if strictly_once else iter(()),
+        "repeats": no_record_comes_twice(seen) if strictly_once else iter(()),
+    }
+    return [sentence for kind, sentences in found.items() for sentence in _shortened(kind, list(sentences))]
+
+
+def _shortened(kind: str, sentences: list[str]) -> Iterator[str]:
+    yield from (f"{kind}: {sentence}" for sentence in sentences[:TOLD_MAX])
+    if len(sentences) > TOLD_MAX:
+        yield f"{kind}: and {len(sentences) - TOLD_MAX} more"
+
+
+def log_holds_what_was_fed(seen: Collected) -> Iterator[str]:
+    """Else the rest would prove nothing."""
+    if missing := seen.fed - seen.logged:
+        yield f"{missing.total()} messages that were fed are not in the log"
+    if more := seen.logged - seen.fed:
+        yield f"{more.total()} messages are in the log that were not fed once more"
+
+
+def every_record_can_be_read(seen: Collected) -> Iterator[str]:
+    """Every payload is a release of the published type, whose status is one of the stated reasons."""
+    recorded = [(entry.release_id, entry.payload) for entry in seen.entries if entry.payload is not None]
+    for id_, payload in (*seen.released, *seen.latest, *recorded):
+        try:
+            decode(payload)
+        except msgspec.DecodeError as error:
+            yield f"{id_}: {error}"
+
+
+def every_hat_is_answered(seen: Collected) -> Iterator[str]:
+    """Every HAT of the log is released or withheld for a stated reason, and no other is."""
+    answered = {id_ for id_, _ in seen.released}
+    yield from (f"{id_} is not answered" for id_ in sorted(seen.expected.keys() - answered))
+    yield from (f"{id_} is answered, and is not in the log" for id_ in sorted(answered - seen.expected.keys()))
+    for id_, payload in seen.released:
+        if (other := decode(payload).release_id) != id_:
+            yield f"{id_} holds a record of {other}"
+
+
+def one_payload_per_id(seen: Collected) -> Iterator[str]:
+    """The same bytes wherever an id stands: on either topic, and in the ledger."""
+    stands = {entry.release_id: entry.payload for entry in seen.entries}
+    for name, topic in (("output", seen.released), ("latest", seen.latest)):
+        for id_, payload in topic:
+            if stands.setdefault(id_, payload) != payload:
+                yield f"{id_} has another payload on the {name} topic than first in the ledger or the output"
+
+
+def no_record_comes_twice(seen: Collected) -> Iterator[str]:
+    """Each id once on each topic."""
+    for name, topic in (("output", seen.released), ("latest", seen.latest)):
+        for id_, times in Counter(id_ for id_, _ in topic).items():
+            if times > 1:
+                yield f"{id_} is {times} times on the {name} topic"
+
+
+def counts_agree(seen: Collected, exact: bool) -> Iterator[str]:
+    """Plates and samples of each HAT as the embedded runtime counted them; status and admitted plates too if exact."""
+    for id_, payload in dict(seen.released).items():
+        if id_ not in seen.expected:
+            continue
+        ours, theirs = decode(payload), seen.expected[id_].record
+        told, wanted = (ours.counts.plates, ours.counts.samples), (theirs.counts.plates, theirs.counts.samples)
+        if told != wanted:
+            yield f"{id_}: expected (plates, samples) {wanted}, got {told}"
+        if ours.status == "withheld_unplanned":
+            yield f"{id_} is not in the plan of its slot"
+        if exact and (ours.status, ours.counts) != (theirs.status, theirs.counts):
+            yield f"{id_}: expected {theirs.status}, {theirs.counts}, got {ours.status}, {ours.counts}"
+
+
+def charges_agree(seen: Collected) -> Iterator[str]:
+    """Each plate pays for each HAT what the embedded runtime charged it."""
+    for entry in seen.entries:
+        wanted = seen.expected.get(entry.release_id)
+        if wanted is None:
+            continue
+        charged = dict(zip(entry.plates, entry.charged.tolist(), strict=True))
+        if charged != wanted.charged:
+            sums = sum(wanted.charged.values()), sum(charged.values())
+            yield f"{entry.release_id}: expected {sums[0]} nano-epsilon charged in all, got {sums[1]}, or to others"
+
+
+def every_plate_is_charged_once(seen: Collected) -> Iterator[str]:
+    """One admission for each HAT, each plate once in it, and balances that are the sums: no charge without a HAT."""
+    yield from seen.misfits
+    for id_, times in Counter(entry.release_id for entry in seen.entries).items():
+        if times > 1:
+            yield f"{id_} was admitted {times} times"
+    admitted = {entry.release_id: entry for entry in seen.entries}
+    for id_ in sorted({id_ for id_, _ in seen.released} - admitted.keys()):
+        yield f"{id_} was released and never admitted"
+    for id_, entry in admitted.items():
+        if len(set(entry.plates)) != len(entry.plates):
+            yield f"{id_}: a plate is twice in its admission"
+        if entry.payload is not None:
+            record, paid = decode(entry.payload), int((entry.charged > 0).sum())
+            if record.counts.admitted_plates != paid:
+                yield f"{id_}: {paid} plates were charged, its record admits {record.counts.admitted_plates}"
+    yield from _sums(seen)
+
+
+def _sums(seen: Collected) -> Iterator[str]:
+    sums: dict[tuple[str, bytes], tuple[int, int]] = dict.fromkeys(seen.balances, (0, 0))
+    for entry in seen.entries:
+        for plate, amount in zip(entry.plates, entry.charged.tolist(), strict=True):
+            spent, charges = sums.get((entry.period, plate), (0, 0))
+            sums[entry.period, plate] = (spent + amount, charges + (amount > 0))
+    for (period, plate), wanted in sums.items():
+        got = seen.balances.get((period, plate), (0, 0))
+        if got != wanted:
+            yield f"plate {plate.hex()} in {period}: expected (spent, charges) {wanted} from its HATs, got {got}"
+
+
+def nobody_is_over_budget(seen: Collected) -> Iterator[str]:
+    """No balance above the budget of its period, as the records state it and as the ledger was told."""
+    budgets = {entry.period: entry.budget for entry in seen.entries}
+    told = {entry.budget for entry in seen.entries}
+    stated = {nano_allowance(one.record.privacy.period_epsilon) for one in seen.expected.values()}
+    if told != stated:
+        yield f"the ledger was told budgets {sorted(told)}, expected {sorted(stated)}"
+    for (period, plate), (spent, _) in seen.balances.items():
+        if period not in budgets or spent > budgets[period]:
+            yield f"plate {plate.hex()} in {period}: spent {spent} of {budgets.get(period)}"
+
+
+def nothing_is_unpublished(seen: Collected) -> Iterator[str]:
+    """Whatever was charged was drawn, recorded, published, and marked so."""
+    yield from (f"{id_} is recorded and waits to be published" for id_ in seen.unpublished)
+    for entry in seen.entries:
+        if entry.payload is None or not entry.published:
+            state = "charged and not recorded" if entry.payload is None else "not marked as published"
+            yield f"{entry.release_id} is {state}"
+
+
+def latest_are_the_last(seen: Collected) -> Iterator[str]:
+    """The latest record of each cell, on the topic of the latest, is that of the cell's last slot."""
+    last: dict[str, str] = {}
+    for one in seen.expected.values():
+        hat = one.record.hat
+        last[hat.cell] = max(last.get(hat.cell, ""), hat.slot_start)
+    got = {decode(payload).hat.cell: decode(payload).hat.slot_start for _, payload in seen.latest}
+    for cell, slot in sorted(last.items()):
+        if got.get(cell) != slot:
+            yield f"the latest of cell {cell} is of {got.get(cell)}, expected {slot}"
+
+
+def no_plate_is_told(seen: Collected) -> Iterator[str]:
+    """What the workers print names no plate."""
+    yield from (f"plate {plate} is named in what a worker printed" for plate in seen.plates if plate in seen.told)

@@ -1,0 +1,290 @@
+"""Real services behind a proxy, and a deployment on them: what chaos happens to."""
+
+import asyncio
+import io
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from uuid import uuid4
+
+import msgspec
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from redis import Redis, RedisError
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from streams.feed import Feed, Pace
+from streams.headers import is_tick
+from streams.topics import create_topics, topics_of
+from tests.chaos.checks import Collected, Expected
+from tests.chaos.proxy import Link, Proxy
+from tests.chaos.workers import Worker, Workers
+from udp_stream.adapters.embedded import Embedded, record_writer
+from udp_stream.adapters.entropy import OsEntropy
+from udp_stream.adapters.open_ledger import ledger_and_keys
+from udp_stream.adapters.services import RunningKafka, RunningRedis, redis, start_kafka
+from udp_stream.adapters.services_process import folder_or_temporary, free_ports
+from udp_stream.adapters.settings import load
+from udp_stream.release import decode
+
+FRAME = 4096
+BROKEN = Path(__file__).with_name("broken_worker.py")
+
+# Workers come to the broker by a listener of their own, whose advertised address is the proxy's; who feeds and who
+# collects does not. Of lines of one name the last one holds.
+BEHIND_PROXY = """\
+listeners=PLAINTEXT://{{host}}:{{broker}},CONTROLLER://{{host}}:{{controller}},WORKERS://{{host}}:{hidden}
+advertised.listeners=PLAINTEXT://{{host}}:{{broker}},WORKERS://{{host}}:{proxied}
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,WORKERS:PLAINTEXT
+"""
+
+CONFIG = """\
+[hat]
+slot = "15m"
+resolution = 7
+grace = "2m"
+timezone = "{timezone}"
+[speed]
+max_kmh = {max_kmh}
+[release]
+mean = "auto"
+mean_epsilon = {epsilon}
+cdf_epsilon = 0.3
+min_plates = 4
+[budget]
+epsilon = {budget}
+[ledger]
+url = "{redis}/{database}"
+key_file = "{folder}/plates.key"
+[kafka]
+bootstrap = "{bootstrap}"
+prefix = "{name}."
+group = "{name}"
+partitions = 4
+shards = {shards}
+idle_timeout = "1h"
+session_timeout = "{session}s"
+"""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What kind of deployment. `exact`: its terms do not follow from balances, which a plan that is cut off changes."""
+
+    name: str
+    shards: int
+    budget: float
+    epsilon: str = "0.4"
+    exact: bool = True
+    timezone: str = "Asia/Kolkata"
+    max_kmh: float = 65.0
+
+
+AMPLE = Profile("two shards, ample budget", 2, 1000.0)
+SCARCE = Profile("one shard, scarce budget", 1, 9.0)
+SHARED = Profile("three shards, scarce budget", 3, 9.0)
+AUTOMATIC = Profile("two shards, automatic epsilon", 2, 9.0, epsilon='"auto"', exact=False)
+
+
+@dataclass(frozen=True)
+class Ground:
+    """A broker and a Redis of our own, and the proxy that workers reach them through."""
+
+    kafka: RunningKafka
+    redis: RunningRedis
+    proxy: Proxy
+    broker_link: Link
+
+    @property
+    def proxied(self) -> str:
+        """Where workers find the broker."""
+        return f"127.0.0.1:{self.broker_link.port}"
+
+
+@contextmanager
+def ground() -> Iterator[Ground]:
+    """Real services, while the block runs."""
+    hidden, proxied = free_ports(2)
+    more = BEHIND_PROXY.format(hidden=hidden, proxied=proxied)
+    with redis() as running_redis, folder_or_temporary("kafka", None) as (folder, own), Proxy() as proxy:
+        running_kafka = start_kafka(folder, own, more)
+        try:
+            yield Ground(running_kafka, running_redis, proxy, proxy.link(hidden, proxied))
+        finally:
+            running_kafka.stop()
+
+
+@dataclass
+class City:
+    """One deployment: its log, its configuration, its workers' places."""
+
+    ground: Ground
+    folder: Path
+    messages: Sequence[bytes]
+    profile: Profile
+    config: Path
+    places: list[Worker]
+    session_s: float
+    fault: str | None = None
+    flags: dict[str, str] = field(default_factory=lambda: {"kafka.idle_timeout": "1h"})
+
+    @property
+    def settings(self):
+        """As whoever looks from outside the proxy has them."""
+        return load(self.config, (), {})
+
+    def workers(self) -> Workers:
+        """Nobody works yet."""
+        return Workers(self._command, self.places, self.folder)
+
+    def _command(self, place: Worker) -> list[object]:
+        """The real command line, or one with a part broken; every other place is a static member of the group."""
+        program = ["-m", "udp_stream.adapters.cli"] if self.fault is None else [BROKEN, self.fault]
+        database = self.settings.ledger.url.rpartition("/")[2]
+        flags = {
+            "kafka.bootstrap": self.ground.proxied,
+            **self.flags,
+            "ledger.url": f"redis://127.0.0.1:{place.link.port}/{database}",
+        }
+        static = ["--instance", place.name] if self.places.index(place) % 2 == 0 else []
+        sets = [word for key, value in flags.items() for word in ("--set", f"{key}={value}")]
+        return [sys.executable, *program, "worker", "--config", self.config, *sets, *static]
+
+    def tell_time(self) -> None:
+        """Workers started from now on take silence for the end of a slot. While the day is being fed it would not do:
+        a tick says what time it is today, and the rest of the day would be late."""
+        self.flags["kafka.idle_timeout"] = "1s"
+
+    def feed(self, seconds: float, messages: Sequence[bytes] | None = None, batch: int = 20) -> None:
+        """The log, or some of it, in about so many seconds; 0: as fast as it goes."""
+        messages = self.messages if messages is None else messages
+        topic = topics_of(self.settings.kafka).pings.name
+        rate = len(messages) / seconds if seconds else None
+        with Feed(self.settings.kafka.bootstrap, topic, batch, Pace(rate)) as sender:
+            for first in range(0, len(messages), 256):
+                sender.send(list(messages[first : first + 256]))
+
+    def feed_apart(self, seconds: float) -> None:
+        """The same for the whole log, as a process: while a broker is away, a producer forgets sockets."""
+        log = self.folder / "log.ndjson"
+        log.write_bytes(b"".join(message + b"\n" for message in self.messages))
+        flags = ["--rate", str(len(self.messages) / seconds), "--batch", "20"]
+        feed = [sys.executable, "-m", "udp_stream.adapters.cli", "feed", log, "--config", self.config, *flags]
+        with (self.folder / "feed.err").open("wb") as said:
+            subprocess.run([str(word) for word in feed], stderr=said, cwd=self.folder, check=True)
+
+    def expected(self) -> dict[str, Expected]:
+        """What the embedded runtime says of the same log, under the same key."""
+        out, settings = io.BytesIO(), self.settings
+        with ledger_and_keys(settings, str(self.folder / "embedded.ledger")) as (ledger, keys):
+            runtime = Embedded(settings, ledger, OsEntropy(), keys.key_of, "chaos", record_writer(out))
+            runtime.run(self.messages[first : first + FRAME] for first in range(0, len(self.messages), FRAME))
+            charged = {
+                entry.release_id: dict(zip(entry.plates, entry.charged.tolist(), strict=True))
+                for entry in ledger.entries()
+            }
+        records = [decode(line) for line in out.getvalue().splitlines()]
+        return {record.release_id: Expected(record, charged[record.release_id]) for record in records}
+
+    def done(self) -> set[str]:
+        """The HATs that are answered, and marked so."""
+        with ledger_and_keys(self.settings) as (ledger, _):
+            return {entry.release_id for entry in ledger.entries() if entry.published}
+
+    def recorded(self) -> bytes | None:
+        """How many records the ledger keeps; None while nobody knows."""
+        try:
+            return self._redis.get("{udp}:recorded")
+        except (OSError, RedisError):
+            return None
+
+    @cached_property
+    def _redis(self) -> Redis:
+        return Redis.from_url(self.settings.ledger.url, socket_timeout=0.5, retry=Retry(NoBackoff(), 0))
+
+    def collect(self, expected: dict[str, Expected]) -> Collected:
+        """Everything there is to see."""
+        topics, bootstrap = topics_of(self.settings.kafka), self.settings.kafka.bootstrap
+        logged = Counter[bytes]()
+        for record in asyncio.run(records_of(topics.pings, bootstrap)):
+            if not is_tick(record.headers):
+                logged.update(_pings_in(record.value))
+        with ledger_and_keys(self.settings) as (ledger, _):
+            entries = tuple(ledger.entries())
+            plates = sorted({plate for one in [*expected.values()] for plate in one.charged})
+            balances = {}
+            for period in {entry.period for entry in entries}:
+                balance = ledger.balances(period, plates)
+                pairs = zip(balance.spent.tolist(), balance.charges.tolist(), strict=True)
+                balances |= {(period, plate): pair for plate, pair in zip(plates, pairs, strict=True)}
+            misfits, waiting = tuple(ledger.verify()), tuple(id_ for id_, _ in ledger.unpublished())
+        return Collected(
+            fed=Counter(self.messages),
+            logged=logged,
+            expected=expected,
+            released=tuple(map(_with_id, asyncio.run(records_of(topics.release, bootstrap)))),
+            latest=tuple(map(_with_id, asyncio.run(records_of(topics.latest, bootstrap)))),
+            entries=entries,
+            balances=balances,
+            misfits=misfits,
+            unpublished=waiting,
+            told="".join(place.said.read_text(errors="replace") for place in self.places),
+            plates=frozenset({f"GJ05ZZ{number:04}" for number in range(1, 1000)}),
+        )
+
+
+def _pings_in(value: bytes) -> list[bytes]:
+    """The messages that the feed joined into one."""
+    try:
+        return [bytes(one) for one in msgspec.json.decode(value, type=list[msgspec.Raw])]
+    except msgspec.DecodeError:
+        return [value]
+
+
+def _with_id(record) -> tuple[str, bytes]:
+    return dict(record.headers)["ce_id"].decode(), record.value
+
+
+async def records_of(topic, bootstrap: str) -> list:
+    """Every record that readers of committed records see of a topic, partition by partition."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False, isolation_level="read_committed")
+    await consumer.start()
+    try:
+        places = [TopicPartition(topic.name, p) for p in range(topic.partitions)]
+        consumer.assign(places)
+        await consumer.seek_to_beginning(*places)
+        ends, records = await consumer.end_offsets(places), []
+        while any([await consumer.position(place) < ends[place] for place in places]):
+            for some in (await consumer.getmany(timeout_ms=200)).values():
+                records += some
+        return records
+    finally:
+        await consumer.stop()
+
+
+def build(
+    on: Ground, folder: Path, messages: Sequence[bytes], profile: Profile, *, places: int, session_s: float = 5,
+    fault: str | None = None, database: int = 0,
+) -> City:  # fmt: skip
+    """A city of its own on the ground: topics, keys and links of names that nobody else has."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = folder / "city.toml"
+    text = CONFIG.format(
+        timezone=profile.timezone, max_kmh=profile.max_kmh, epsilon=profile.epsilon, budget=profile.budget,
+        redis=on.redis.url.rpartition("/")[0], database=database, folder=folder, bootstrap=on.kafka.bootstrap,
+        name=f"c{uuid4().hex[:8]}", shards=profile.shards, session=session_s,
+    )  # fmt: skip
+    config.write_text(text)
+    links = [on.proxy.link(on.redis.port) for _ in range(places)]
+    names = [f"worker-{number}" for number in range(places)]
+    workers = [Worker(name, link, folder / f"{name}.err") for name, link in zip(names, links, strict=True)]
+    for worker in workers:
+        worker.said.touch()
+    city = City(on, folder, messages, profile, config, workers, session_s, fault)
+    create_topics(city.settings.kafka)
+    return city

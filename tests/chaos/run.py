@@ -1,0 +1,130 @@
+"""One round of chaos: a day is fed, and closed, while the adversary strikes; then quiet; then the checks."""
+
+import random
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from tests.chaos.adversary import Adversary
+from tests.chaos.checks import violations
+from tests.chaos.city import Ground, Profile, build
+from udp_stream.adapters.fleet import IST, Fleet, Imperfections
+
+QUIET_S = 120.0
+"""After the last fault, for all to be done by those who are there."""
+TAIL = 0.2
+"""The share of the time in which nothing is fed any more and the last slots close by ticks."""
+MOST = 0.8
+LONGER = 3
+"""On a machine that has little time for us, faults go on until most HATs are recorded, for at most so much longer."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """What happened."""
+
+    seed: int
+    profile: Profile
+    hats: int
+    messages: int
+    kills: int
+    done: Counter[str]
+    starts: int
+    endings: Counter[str]
+    before_quiet: int
+    quiet_s: float
+    violations: list[str]
+
+    def told(self) -> str:
+        """For people."""
+        done = ", ".join(f"{name} {times}" for name, times in sorted(self.done.items()))
+        lines = [
+            f"seed {self.seed}: {self.profile.name}; {self.messages:,} messages, {self.hats:,} HATs",
+            f"  {self.kills} kills of serving workers ({done}); {self.starts} starts",
+            *(f"    {times} x {how}" for how, times in self.endings.most_common()),
+            f"  {self.before_quiet:,} HATs recorded before the last fault, all after {self.quiet_s:.0f} s more",
+            *(f"  VIOLATION {one}" for one in self.violations),
+            f"  {len(self.violations)} violations",
+        ]
+        return "\n".join(lines)
+
+
+def synthetic_day(seed: int, buses: int = 60, ping_seconds: float = 30) -> list[bytes]:
+    """A day of a fleet with its faults, but for pings hours late or decades ahead: a file and a topic, whose clocks
+    differ, do not agree on those."""
+    faults = Imperfections(late=0.0, far_future=0.0)
+    start = datetime(2024, 1, 8, 5, 0, tzinfo=IST)
+    fleet = Fleet(seed=seed, buses=buses, start=start, hours=18, ping_seconds=ping_seconds, imperfections=faults)
+    return [message for batch in fleet.messages() for message in batch]
+
+
+def play(
+    on: Ground,
+    folder: Path,
+    messages: Sequence[bytes],
+    profile: Profile,
+    *,
+    seed: int,
+    seconds: float,
+    regulars: int = 3,
+    guests: int = 1,
+    database: int = 0,
+) -> Round:
+    """One round; the seed chooses what is done and when, as far as the machine lets it."""
+    city = build(on, folder, messages, profile, places=regulars + guests, database=database)
+    expected = city.expected()
+    with city.workers() as workers:
+        adversary = Adversary(city, workers, random.Random(seed), regulars)
+        for place in city.places[:regulars]:
+            workers.want(place, True)
+        began = time.monotonic()
+        feeding = _in_thread(lambda: city.feed_apart(seconds * (1 - TAIL)))
+        while feeding.is_alive() or time.monotonic() < began + seconds * (1 - TAIL):
+            adversary.rest()
+            adversary.strike()
+        feeding.join()
+        city.tell_time()
+        for place in city.places:
+            workers.kill(place)
+        while time.monotonic() < began + seconds or (
+            time.monotonic() < began + LONGER * seconds and int(city.recorded() or 0) < MOST * len(expected)
+        ):
+            adversary.rest()
+            adversary.strike()
+        adversary.relent()
+        before_quiet = int(city.recorded() or 0)
+        began = time.monotonic()
+        missed = _wait(city, expected)
+        quiet_s = time.monotonic() - began
+        troubles = workers.end()
+    found = violations(city.collect(expected), exact=profile.exact, strictly_once=city.settings.kafka.transactions)
+    return Round(
+        seed, profile, len(expected), len(messages), adversary.kills, adversary.done, workers.starts, workers.endings,
+        before_quiet, quiet_s, missed + troubles + found,
+    )  # fmt: skip
+
+
+def _wait(city, expected) -> list[str]:
+    deadline = time.monotonic() + QUIET_S
+    while not expected.keys() <= city.done():
+        if time.monotonic() > deadline:
+            return [f"not all was done {QUIET_S:g} s after the last fault"]
+        time.sleep(1)
+    return []
+
+
+def _in_thread(work) -> threading.Thread:
+    def whole() -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 (the log is then not whole, which the checks will tell)
+            print(f"the feed ended: {error}", file=sys.stderr)
+
+    thread = threading.Thread(target=whole, name="feed", daemon=True)
+    thread.start()
+    return thread

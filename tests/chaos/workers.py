@@ -1,0 +1,169 @@
+"""Worker processes, and the supervisor that an operator would have: whatever ends is started again."""
+
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.chaos.proxy import Link
+
+SERVING = "udp-stream: worker of group"
+RESTART_S = 0.3
+END_S = 14.0
+"""A worker that is asked to end has ten seconds for it, and a loaded machine some more."""
+
+Command = Callable[["Worker"], Sequence[object]]
+
+
+@dataclass(eq=False)
+class Worker:
+    """A place for a worker: its processes come one after the other, over the same link to Redis."""
+
+    name: str
+    link: Link
+    said: Path
+    wanted: bool = False
+    paused: bool = False
+    process: subprocess.Popen[bytes] | None = None
+    told_at: int = 0
+    ended_s: float = 0.0
+
+    @property
+    def alive(self) -> bool:
+        """A paused one is."""
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def told(self) -> str:
+        """What the present process has printed."""
+        return self.said.read_bytes()[self.told_at :].decode(errors="replace")
+
+    @property
+    def serving(self) -> bool:
+        """Up, and not only on the way."""
+        return self.alive and not self.paused and SERVING in self.told
+
+    def send(self, number: int) -> None:
+        """A signal, if there is anybody to hear it."""
+        if self.process is not None:
+            with suppress(ProcessLookupError):
+                self.process.send_signal(number)
+
+
+@dataclass
+class Workers:
+    """All of them, and the thread that looks after them; use it as a context manager."""
+
+    command: Command
+    places: list[Worker]
+    folder: Path
+    endings: Counter[str] = field(default_factory=Counter)
+    starts: int = 0
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _over: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> "Workers":
+        self._thread = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(10)
+        for place in self.places:
+            place.send(signal.SIGKILL)
+            if place.process is not None:
+                place.process.wait()
+
+    def want(self, place: Worker, wanted: bool) -> None:
+        """Have it run from now on, or leave in good order."""
+        with self._lock:
+            place.wanted = wanted
+            if not wanted:
+                self.resume(place)
+                place.send(signal.SIGTERM)
+
+    def kill(self, place: Worker) -> bool:
+        """SIGKILL; whether it hit one that was serving."""
+        with self._lock:
+            hit = place.serving
+            place.send(signal.SIGKILL)
+            place.paused = False
+            return hit
+
+    def pause(self, place: Worker) -> None:
+        """SIGSTOP."""
+        with self._lock:
+            place.paused = True
+            place.send(signal.SIGSTOP)
+
+    def resume(self, place: Worker) -> None:
+        """SIGCONT."""
+        with self._lock:
+            place.paused = False
+            place.send(signal.SIGCONT)
+
+    def serving(self) -> list[Worker]:
+        """Those that are up."""
+        return [place for place in self.places if place.serving]
+
+    def end(self) -> list[str]:
+        """Ask all to end; a sentence for each that did not, in time and with status 0."""
+        with self._lock:
+            for place in self.places:
+                place.wanted = False
+                self.resume(place)
+        troubles = [trouble for place in self.places if (trouble := self._end(place))]
+        self._note_endings()
+        return troubles
+
+    def _end(self, place: Worker) -> str | None:
+        if not place.alive:
+            return None
+        deadline = time.monotonic() + END_S
+        while place.alive and not place.serving and time.monotonic() < deadline:
+            time.sleep(0.05)  # it cannot heed a signal yet
+        place.send(signal.SIGTERM)
+        try:
+            status = place.process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            return f"{place.name} did not end within {END_S:g} s of SIGTERM"
+        return None if status == 0 else f"{place.name} ended with status {status} after SIGTERM:\n{place.told[-1500:]}"
+
+    def _supervise(self) -> None:
+        while not self._over.wait(0.1):
+            with self._lock:
+                self._note_endings()
+                for place in self.places:
+                    if place.wanted and place.process is None and time.monotonic() - place.ended_s > RESTART_S:
+                        self._start(place)
+
+    def _note_endings(self) -> None:
+        for place in self.places:
+            if place.process is not None and place.process.poll() is not None:
+                self.endings[_ending(place)] += 1
+                place.process, place.ended_s, place.paused = None, time.monotonic(), False
+
+    def _start(self, place: Worker) -> None:
+        with place.said.open("ab") as said:
+            place.told_at = said.tell()
+            place.process = subprocess.Popen(
+                [str(word) for word in self.command(place)], stdout=said, stderr=said, cwd=self.folder
+            )
+        self.starts += 1
+
+
+def _ending(place: Worker) -> str:
+    """Its status, and the last sentence of ours without its numbers."""
+    status = place.process.returncode
+    if status == -signal.SIGKILL:
+        return "killed"
+    sentences = [line for line in place.told.splitlines() if line.startswith("udp-stream: ")]
+    last = sentences[-1].removeprefix("udp-stream: ") if sentences and status else ""
+    return f"status {status}: {re.sub('[0-9]+', 'N', last)[:160]}" if last else f"status {status}"

@@ -1,0 +1,168 @@
+"""The checks after chaos: what is sound violates nothing, and each fault is named by the check that is there for it."""
+
+import io
+from collections import Counter
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+
+from tests.chaos.checks import Collected, Expected, violations
+from tests.runtime.harness import embedded, fleet_log, frames_of
+from udp_stream.release import decode, encode
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    """What there is to see after a run of the embedded runtime: both the deployment's say and the expectation."""
+    out, log = io.BytesIO(), fleet_log(clean=True)
+    ledger_file = tmp_path_factory.mktemp("ledger") / "ledger"
+    with embedded(ledger_file, out) as runtime:
+        runtime.run(frames_of(log))
+        ledger = runtime._ledger
+        entries = tuple(ledger.entries())
+        balances = {}
+        for period in {entry.period for entry in entries}:
+            plates = sorted({plate for entry in entries for plate in entry.plates})
+            balance = ledger.balances(period, plates)
+            balances |= {
+                (period, plate): (int(spent), int(charges))
+                for plate, spent, charges in zip(plates, balance.spent, balance.charges, strict=True)
+            }
+    released = tuple((decode(line).release_id, line) for line in out.getvalue().splitlines())
+    charged = {one.release_id: dict(zip(one.plates, one.charged.tolist(), strict=True)) for one in entries}
+    expected = {id_: Expected(decode(payload), charged[id_]) for id_, payload in released}
+    return Collected(
+        fed=Counter(log), logged=Counter(log), expected=expected, released=released, latest=released, entries=entries,
+        balances=balances, told="udp-stream: worker", plates=frozenset({"GJ05ZZ0001"}),
+    )  # fmt: skip
+
+
+def first_paid(seen):
+    return next(at for at, entry in enumerate(seen.entries) if entry.charged.sum() > 0)
+
+
+def with_entry(seen, at, **changes):
+    return replace(seen, entries=(*seen.entries[:at], replace(seen.entries[at], **changes), *seen.entries[at + 1 :]))
+
+
+def with_record(seen, at, change):
+    """Another record, everywhere, so that only what it says is wrong."""
+    id_, payload = seen.released[at]
+    other = encode(change(decode(payload)))
+    swapped = tuple((i, other if i == id_ else p) for i, p in seen.released)
+    entries = tuple(replace(e, payload=other) if e.release_id == id_ else e for e in seen.entries)
+    return replace(seen, released=swapped, latest=swapped, entries=entries)
+
+
+def fewer_samples(record):
+    return msgspec.structs.replace(record, counts=msgspec.structs.replace(record.counts, samples=1))
+
+
+def another_mean(record):
+    return msgspec.structs.replace(record, mean=msgspec.structs.replace(record.mean, value_kmh=1.0))
+
+
+def recharged(seen):
+    """The balances after a HAT was charged a second time."""
+    entry = seen.entries[first_paid(seen)]
+    balances = dict(seen.balances)
+    for plate, amount in zip(entry.plates, entry.charged.tolist(), strict=True):
+        spent, charges = balances[entry.period, plate]
+        balances[entry.period, plate] = (spent + amount, charges + 1)
+    return replace(seen, balances=balances)
+
+
+def drawn_twice(seen):
+    at = next(at for at, (_, payload) in enumerate(seen.released) if decode(payload).mean is not None)
+    id_, payload = seen.released[at]
+    return replace(seen, released=(*seen.released, (id_, encode(another_mean(decode(payload))))))
+
+
+def overwritten(seen):
+    at = next(at for at, entry in enumerate(seen.entries) if decode(entry.payload).mean is not None)
+    return with_entry(seen, at, payload=encode(another_mean(decode(seen.entries[at].payload))))
+
+
+def over_budget(seen):
+    key = next(iter(seen.balances))
+    return replace(seen, balances={**seen.balances, key: (10**12, seen.balances[key][1])})
+
+
+def charged_otherwise(seen):
+    at = first_paid(seen)
+    return with_entry(seen, at, charged=np.roll(seen.entries[at].charged, 1) + 1)
+
+
+def older_latest(seen):
+    """A zombie has written what it had long had."""
+    return replace(seen, latest=(*seen.latest, seen.latest[0]))
+
+
+FAULTS = {
+    "lost message": ("the log", lambda seen: replace(seen, logged=seen.logged - Counter([next(iter(seen.fed))]))),
+    "foreign message": ("the log", lambda seen: replace(seen, logged=seen.logged + Counter([b"{}"]))),
+    "lost HAT": ("HATs", lambda seen: replace(seen, released=seen.released[1:])),
+    "unknown HAT": ("HATs", lambda seen: replace(seen, expected=dict(list(seen.expected.items())[1:]))),
+    "no reason": (
+        "records", lambda seen: with_record(seen, 0, lambda one: msgspec.structs.replace(one, status="withheld"))
+    ),
+    "record of another": ("HATs", lambda seen: replace(seen, released=((seen.released[0][0], seen.released[1][1]),))),
+    "second draw": ("payloads", drawn_twice),
+    "second draw, latest": ("payloads", lambda seen: replace(seen, latest=drawn_twice(seen).released)),
+    "overwritten record": ("payloads", overwritten),
+    "lost pings": ("counts", lambda seen: with_record(seen, 0, fewer_samples)),
+    "unplanned": (
+        "counts", lambda seen: with_record(
+            seen, 0, lambda one: msgspec.structs.replace(one, status="withheld_unplanned")
+        )
+    ),
+    "charged again": ("ledger", recharged),
+    "admitted twice": ("ledger", lambda seen: replace(seen, entries=(*seen.entries, seen.entries[0]))),
+    "never admitted": ("ledger", lambda seen: replace(seen, entries=seen.entries[1:])),
+    "lost balance": ("ledger", lambda seen: replace(seen, balances=dict(list(seen.balances.items())[1:]))),
+    "stray balance": ("ledger", lambda seen: replace(seen, balances={**seen.balances, ("a day", b"x"): (5, 1)})),
+    "what verify says": ("ledger", lambda seen: replace(seen, misfits=("a balance that fits nothing",))),
+    "over budget": ("budgets", over_budget),
+    "another budget": ("budgets", lambda seen: with_entry(seen, 0, budget=10**15)),
+    "charged otherwise": ("charges", charged_otherwise),
+    "charged, not recorded": ("unpublished", lambda seen: with_entry(seen, 0, payload=None)),
+    "not published": ("unpublished", lambda seen: with_entry(seen, 0, published=False)),
+    "waiting": ("unpublished", lambda seen: replace(seen, unpublished=("a HAT",))),
+    "told": ("told", lambda seen: replace(seen, told="GJ05ZZ0001 was late")),
+}  # fmt: skip
+
+
+def test_what_is_sound_violates_nothing(sound):
+    assert violations(sound, strictly_once=True) == []
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_each_fault_is_named(sound, name):
+    kind, fault = FAULTS[name]
+    assert kind in {sentence.partition(":")[0] for sentence in violations(fault(sound))}
+
+
+def test_a_record_that_comes_twice_is_a_violation_only_where_it_is_to_come_once(sound):
+    twice = replace(sound, released=(*sound.released, sound.released[-1]))
+    assert violations(twice) == []
+    assert [sentence.partition(":")[0] for sentence in violations(twice, strictly_once=True)] == ["repeats"]
+
+
+def test_a_latest_record_that_is_not_the_last_is_a_violation_only_where_each_comes_once(sound):
+    stale = older_latest(sound)
+    assert violations(stale) == []
+    assert "latest" in {sentence.partition(":")[0] for sentence in violations(stale, strictly_once=True)}
+
+
+def test_where_terms_follow_from_balances_only_counts_and_sums_are_compared(sound):
+    other = charged_otherwise(sound)
+    assert any(sentence.startswith("charges") for sentence in violations(other))
+    assert not any(sentence.startswith("charges") for sentence in violations(other, exact=False))
+    _, unplanned = FAULTS["unplanned"]
+    assert any(sentence.startswith("counts") for sentence in violations(unplanned(sound), exact=False))
+
+
+def test_many_violations_of_one_kind_are_told_in_short(sound):
+    assert len([one for one in violations(replace(sound, released=())) if one.startswith("HATs")]) == 6

@@ -1,0 +1,108 @@
+"""The watch ends a worker that is stuck, and no other."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+from faust.types import TP
+
+from streams.offsets import Offsets
+from streams.watch import Watch
+from udp_stream.errors import DependencyUnavailable
+
+HERE = TP("pings", 0)
+
+
+class World:
+    """A clock that looking moves on, what is read, and what the broker says."""
+
+    def __init__(self):
+        self.now, self.read, self.answer = 0.0, {HERE: 0}, False
+
+    async def idle(self, places):
+        assert places == self.read
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        if self.answer is None:
+            await asyncio.Event().wait()
+        return self.answer
+
+    def looks(self, times, each=lambda world: None):
+        async def look():
+            watch = Watch(lambda: self.read, self.idle, 10.0, lambda: self.now)
+            for _ in range(times):
+                await watch.look(0.0)
+                await asyncio.sleep(0)
+                self.now += 1.0
+                each(self)
+
+        asyncio.run(look())
+
+
+@pytest.mark.parametrize("answer", [False, None, OSError("gone")], ids=["behind", "no answer", "an error"])
+def test_nothing_done_for_too_long_is_stuck(answer):
+    world = World()
+    world.answer = answer
+    world.looks(10)
+    with pytest.raises(DependencyUnavailable, match="nothing was done for 10 s"):
+        world.looks(14)
+
+
+def test_who_has_nothing_to_do_is_not_stuck():
+    world = World()
+    world.answer = True
+    world.looks(50)
+
+
+def test_who_gets_on_is_not_stuck_however_slowly():
+    def move_now_and_then(world):
+        if world.now % 8 == 0:
+            world.read = {HERE: world.read[HERE] + 1}
+
+    World().looks(50, move_now_and_then)
+
+
+def test_a_question_that_is_never_answered_is_asked_once():
+    world, asked = World(), []
+
+    async def idle(places):
+        asked.append(places)
+        await asyncio.Event().wait()
+
+    world.idle = idle
+    world.looks(5)
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("rebalancing", "assigned", "places", "ends", "read"),
+    [
+        (False, {HERE}, {HERE: 5}, 5, True),
+        (False, {HERE}, {HERE: 5}, 6, False),
+        (True, {HERE}, {HERE: 5}, 5, False),
+        (False, set(), {}, 5, True),
+        (False, {HERE}, {}, 5, False),
+    ],
+    ids=["read to the end", "behind", "rebalancing", "nothing is ours, and the broker answers", "ours, and left"],
+)
+def test_who_is_idle(rebalancing, assigned, places, ends, read):
+    asked = []
+
+    class Thread:
+        _consumer = SimpleNamespace(
+            position=lambda tp: at(5), end_offsets=lambda tps: at(dict.fromkeys(tps, ends)), _client=SimpleNamespace()
+        )
+
+        async def call_thread(self, what, *arguments):
+            asked.append(what)
+            return await what(*arguments)
+
+    async def at(value):
+        return value
+
+    thread = Thread()
+    thread._consumer._client.fetch_all_metadata = lambda: at(None)
+    consumer = SimpleNamespace(_thread=thread, _read_offset={}, assignment=lambda: assigned)
+    app = SimpleNamespace(rebalancing=rebalancing, consumer=consumer)
+    assert asyncio.run(Offsets(app).all_read(places)) is read
+    assert bool(asked) is not (rebalancing or assigned != places.keys())
