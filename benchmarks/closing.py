@@ -47,7 +47,7 @@ epsilon = 100.0
 mean_epsilon = {epsilon}
 [ledger]
 url = "{redis}"
-key_file = "{folder}/plates.key"
+key_file = "{folder}/{name}.key"
 [kafka]
 bootstrap = "{bootstrap}"
 prefix = "{name}."
@@ -149,10 +149,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="udp-stream-bench-") as folder, services() as running:
         bench_ledger(running.redis.url)
         config = Path(folder) / "udp-stream.toml"
-        for name, epsilon in (("auto", '"auto"'), ("fixed", "0.1")):
+        for database, (name, epsilon) in enumerate((("auto", '"auto"'), ("fixed", "0.1")), start=1):
             config.write_text(
                 CONFIG.format(
-                    redis=running.redis.url,
+                    redis=running.redis.url.replace("/0", f"/{database}"),  # a ledger of its own: nothing stands yet
                     folder=folder,
                     bootstrap=running.kafka.bootstrap,
                     name=name,
