@@ -297,10 +297,11 @@ class PartsDesk:
     def _messages(self, payloads: Payloads) -> list[Message]:
         """Each record to those who want all, and to those who want the latest of each cell."""
         source = f"udp-stream/{self._topics.release.name}"
+        headed = [(cell.encode(), payload, release_headers(decode(payload), source)) for _, cell, payload in payloads]
         return [
-            Message(topic, payload, key=cell.encode(), headers=release_headers(decode(payload), source))
+            Message(topic, payload, key=cell, headers=headers)
             for topic in (self._topics.release.name, self._topics.latest.name)
-            for _, cell, payload in payloads
+            for cell, payload, headers in headed
         ]
 
     async def commit(self) -> None:
