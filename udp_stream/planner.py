@@ -6,6 +6,9 @@ each of them that many. It reads counts and one epsilon: the mean's where that i
 there is no mean), else the median over the HATs of what "auto" would take without suppression. Then terms are made anew
 for the plates that are left: each is in fewer HATs, so "auto" can spend more on each.
 
+With `release.hats_max` plates stay in at most so many HATs of the slot, whatever that costs the worst of them
+(`suppress_to`). A HAT that is left with fewer than `min_plates` is withheld, and nobody pays there.
+
 Privacy unit: license plate; neighbours: swap-values. Counts are public, so all of this is free. A plate that is taken
 out of a HAT gives nothing there and pays nothing. Which ones those are is part of the terms (`Terms.kept`), hence
 remembered with the verdict: a retry cannot suppress anew.
@@ -24,7 +27,7 @@ from udp_stream.plan import Moment, Terms, slot_terms
 from udp_stream.policy import Policy
 from udp_stream.ports import Balance
 from udp_stream.slots import SlotCounts
-from udp_stream.suppression import Occupancy, chop_user
+from udp_stream.suppression import Occupancy, chop_user, suppress_to
 
 
 def terms_from_counts(counts: SlotCounts, balance: Balance, moment: Moment, policy: Policy) -> list[Terms]:
@@ -50,7 +53,11 @@ def kept_rows(counts: SlotCounts, terms: Sequence[Terms], policy: Policy) -> NDA
         occupancy = Occupancy(
             np.append(0, np.cumsum(sizes)), counts.plate[offered], counts.count[offered], len(counts.plates)
         )
-        kept[offered] = chop_user(occupancy, epsilons[len(epsilons) // 2], policy.min_plates).keep
+        epsilon_nano = epsilons[len(epsilons) // 2]
+        if policy.hats_max:
+            kept[offered] = suppress_to(occupancy, epsilon_nano, policy.hats_max).keep
+        else:
+            kept[offered] = chop_user(occupancy, epsilon_nano, policy.min_plates).keep
     return kept
 
 

@@ -19,7 +19,8 @@ class Policy(msgspec.Struct, frozen=True):
     `slot_seconds` and `period_seconds` are wall-clock lengths in `timezone` (`period_seconds` None: one budget for a
     lifetime). `bins` is "auto", a number of equal bins, or edges in km/h. `accounting_detail`: a
     plate pays for a release by its own share of the noise's sensitivity ("individual"), or as much as any ("uniform").
-    `suppression`: whether plates leave some of their HATs altogether, so that each is in fewer.
+    `suppression`: whether plates leave some of their HATs altogether, so that each is in fewer; `hats_max`: in how many
+    of a slot a plate stays then (0: in as many as CHOP-USER leaves).
     """
 
     resolution: int
@@ -44,6 +45,7 @@ class Policy(msgspec.Struct, frozen=True):
     accounting: Literal["pure"] = "pure"
     accounting_detail: AccountingDetail = "individual"
     suppression: Suppression = "off"
+    hats_max: int = 0
 
     def fingerprint(self) -> str:
         """The same for equal policies, 16 hexadecimal digits; releases carry it as `policy`."""

@@ -11,7 +11,7 @@ from udp_stream import flow as road
 from udp_stream.adapters.embedded import answer_to, drive
 from udp_stream.adapters.settings import load
 from udp_stream.adapters.sqlite_ledger import open_sqlite_ledger
-from udp_stream.errors import PrivacyRefused
+from udp_stream.errors import ConfigError, PrivacyRefused
 from udp_stream.hats import cell_name
 from udp_stream.memory_ledger import MemoryLedger
 from udp_stream.plan import Moment, Terms
@@ -20,7 +20,7 @@ from udp_stream.ports import Admission, Balance
 from udp_stream.release import decode, release_id
 from udp_stream.slot_plan import plan_of_nothing, row_digests
 from udp_stream.slots import SlotPings, tabulate
-from udp_stream.suppression import Occupancy, chop_user
+from udp_stream.suppression import Occupancy, chop_user, suppress_to
 
 HOUR = 3_600_000
 CHOP = ("release.suppression=chop-user", "release.min_plates=3")
@@ -99,6 +99,26 @@ def test_under_auto_plates_in_fewer_hats_spend_more_on_each():
     with_it, _ = planned(counts, *flags, *CHOP)
     assert any(terms.kept for terms in with_it)
     assert sum(t.mean_nano for t in with_it) > sum(t.mean_nano for t in without)
+
+
+@pytest.mark.parametrize("hats_max", [1, 2])
+def test_a_fixed_number_of_hats_holds_for_every_plate_and_small_hats_are_withheld(hats_max):
+    counts, _ = city(2)
+    assert np.bincount(counts.plate).max() == 3
+    terms, policy = planned(counts, *CHOP, f"release.hats_max={hats_max}")
+    occupancy = Occupancy(counts.hat_rows, counts.plate, counts.count, len(counts.plates))
+    expected = suppress_to(occupancy, 500_000_000, hats_max).keep
+    assert kept_rows(counts, planned(counts)[0], policy).tolist() == expected.tolist()
+    assert np.bincount(counts.plate[expected]).max() == hats_max
+    for hat, of_hat in enumerate(terms):
+        kept = expected[counts.rows(hat)]
+        assert (of_hat.withheld == "few_plates") == (kept.sum() < policy.min_plates)
+        assert of_hat.withheld or of_hat.rows_kept(kept.size).tolist() == kept.tolist()
+
+
+def test_a_fixed_number_of_hats_is_part_of_suppression():
+    with pytest.raises(ConfigError, match=r"release.hats_max: expected 0 where release.suppression is"):
+        load(None, ("release.hats_max=2",), {})
 
 
 def test_where_nothing_can_be_released_nothing_is_suppressed():

@@ -85,6 +85,7 @@ class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     bins: Literal["auto"] | int | tuple[float, ...] = "auto"
     min_plates: Annotated[int, msgspec.Meta(ge=1)] = 10
     suppression: Suppression = "off"
+    hats_max: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class LedgerSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -131,6 +132,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             min_plates=self.release.min_plates,
             accounting_detail=self.budget.accounting_detail,
             suppression=self.release.suppression,
+            hats_max=self.release.hats_max,
         )
 
     @property
@@ -294,6 +296,8 @@ def _check(settings: Settings) -> None:
     lasting = policy.period_seconds is None
     _require(not (lasting and automatic), "budget.period", 'a duration for "auto"', "lifetime")
     _require(settings.budget.accounting == "pure", "budget.accounting", '"pure" in this version', "another")
+    limited = settings.release.hats_max > 0 and settings.release.suppression == "off"
+    _require(not limited, "release.hats_max", '0 where release.suppression is "off"', settings.release.hats_max)
     _check_bins(settings)
     _ = settings.zone
 
