@@ -8,6 +8,7 @@ in tools and logs.
 from __future__ import annotations
 
 import time
+from collections import deque
 from hashlib import blake2b
 from types import TracebackType
 from typing import Any, Self
@@ -43,6 +44,10 @@ def key_of(message: bytes) -> bytes | None:
     return blake2b(plate.encode("utf-8", "surrogatepass"), digest_size=8).digest() if plate else None
 
 
+AGREEING = 4
+"""Pings in a row that must have reached a time before it has come: a clock decades ahead is not waited for."""
+
+
 class Pace:
     """When the next message may go: so many a second, or so many times faster than the pings' own times."""
 
@@ -53,6 +58,7 @@ class Pace:
         self._speedup = speedup
         self._first_ms: int | None = None
         self._latest_ms = 0
+        self._heard_ms: deque[int] = deque(maxlen=AGREEING)
 
     def due_s(self, sent: int, message: bytes) -> float:
         """Seconds after the beginning at which this message is due; `sent` went before it."""
@@ -70,8 +76,11 @@ class Pace:
         except (msgspec.DecodeError, RecursionError):
             return
         if status[0] == 0:
-            self._first_ms = int(times[0]) if self._first_ms is None else self._first_ms
-            self._latest_ms = max(self._latest_ms, int(times[0]))
+            self._heard_ms.append(int(times[0]))
+            if len(self._heard_ms) == AGREEING:
+                reached_ms = min(self._heard_ms)
+                self._first_ms = reached_ms if self._first_ms is None else self._first_ms
+                self._latest_ms = max(self._latest_ms, reached_ms)
 
     def wait(self, sent: int, message: bytes) -> None:
         """Sleep until it is due."""

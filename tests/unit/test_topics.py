@@ -1,6 +1,7 @@
 """Topics, headers and keys: data that other programs rely on."""
 
 import msgspec
+import pytest
 
 from streams.feed import Pace, key_of
 from streams.headers import is_tick, rejected_headers, release_headers
@@ -67,6 +68,16 @@ def test_the_pace_follows_the_rate_or_the_pings_own_times():
     assert Pace(rate=20).due_s(30, b"") == 1.5
     pace = Pace(speedup=60)
     assert pace.due_s(0, b"not json") == 0
-    assert pace.due_s(1, a_ping("a", "2024-01-01T00:10:00Z")) == 0
-    assert pace.due_s(2, a_ping("a", "2024-01-01T00:12:00Z")) == 2
-    assert pace.due_s(3, a_ping("b", "2024-01-01T00:11:00Z")) == pace.due_s(4, a_ping("b", "no time")) == 2
+    at = [f"2024-01-01T00:{minute:02}:00Z" for minute in (10, 10, 11, 12, 13, 12, 14, 14, 14)]
+    due = [pace.due_s(sent, a_ping("a", time)) for sent, time in enumerate(at)]
+    assert due == [0, 0, 0, 0, 0, 1, 2, 2, 2]  # seconds: what four pings in a row have reached
+    assert pace.due_s(9, a_ping("b", "no time")) == 2
+
+
+@pytest.mark.parametrize("wrong", range(6))
+def test_the_pace_does_not_wait_for_a_clock_that_is_decades_ahead(wrong):
+    pace = Pace(speedup=1)
+    times = [f"2024-01-01T00:00:{second:02}Z" for second in range(12)]
+    times[wrong] = "2068-01-01T00:00:00Z"
+    due = [pace.due_s(sent, a_ping("a", time)) for sent, time in enumerate(times)]
+    assert max(due) <= 12 and due[-1] >= 7
