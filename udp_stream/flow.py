@@ -249,8 +249,9 @@ def release_planned(
         hats = [_planned(counts, hat, digests[hat], plan, office.policy) for hat in todo]
         yield from _admit_nobody(counts, [ids[hat.number] for hat in hats if hat.terms == _UNPLANNED], office)
         estimates = _estimate([hat for hat in hats if hat.plan is not None], counts, values, office.entropy, ids)
+        common = _common(counts, office)
         drawn = [
-            encode(_record(counts, hat, cells[hat.number], ids[hat.number], estimates.get(hat.number), office))
+            encode(_record(counts, hat, cells[hat.number], ids[hat.number], estimates.get(hat.number), common))
             for hat in hats
         ]
         stand = yield Record([(ids[hat], payload) for hat, payload in zip(todo, drawn, strict=True)])
@@ -331,12 +332,28 @@ def _estimate(
     return estimates
 
 
+@dataclass(frozen=True, slots=True)
+class _Common:
+    """What all records of a slot say alike."""
+
+    policy: Policy
+    fingerprint: str
+    software: str
+    slot_start: str
+    slot_end: str
+
+
+def _common(counts: SlotCounts, office: Office) -> _Common:
+    iso = office.calendar.slots.iso
+    times = iso(counts.start_ms), iso(counts.end_ms)
+    return _Common(office.policy, office.policy.fingerprint(), office.software, *times)
+
+
 def _record(
-    counts: SlotCounts, hat: _Admitted, cell: str, id_: str, estimate: HatEstimate | None, office: Office
+    counts: SlotCounts, hat: _Admitted, cell: str, id_: str, estimate: HatEstimate | None, common: _Common
 ) -> Release:
     mean, variance, cdf = statistics(hat.plan, estimate)
-    rows, slots = counts.rows(hat.number), office.calendar.slots
-    by_plate = counts.count[rows]
+    by_plate = counts.count[counts.rows(hat.number)]
     used = 0 if hat.plan is None or hat.plan.mean is None else hat.plan.mean.used_samples
     return Release(
         schema=SCHEMA,
@@ -344,16 +361,16 @@ def _record(
         status=hat.status,
         hat=Hat(
             cell=cell,
-            resolution=office.policy.resolution,
+            resolution=common.policy.resolution,
             center=cell_center(int(counts.cells[hat.number])),
-            slot_start=slots.iso(counts.start_ms),
-            slot_end=slots.iso(counts.end_ms),
+            slot_start=common.slot_start,
+            slot_end=common.slot_end,
         ),
         mean=mean,
         variance=variance,
         cdf=cdf,
         counts=Counts(int(by_plate.size), int(by_plate.sum()), int(hat.admitted.sum()), used),
-        privacy=privacy_record(office.policy, hat.charge_nano),
-        policy=office.policy.fingerprint(),
-        software=office.software,
+        privacy=privacy_record(common.policy, hat.charge_nano),
+        policy=common.fingerprint,
+        software=common.software,
     )
