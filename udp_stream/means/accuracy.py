@@ -28,6 +28,12 @@ from numpy.typing import NDArray
 
 from udp_stream.means.base import MeanPlan
 
+VARIANCE = 1 / 12
+"""Of the reference speeds, as a share of U^2."""
+
+BETWEEN = 1 / 2
+"""The share of it that lies between plates; the rest is within them."""
+
 
 def spread(plan: MeanPlan) -> float:
     """Standard deviation of (estimate without noise - sample mean) at the reference speeds, in quanta.
@@ -46,7 +52,7 @@ def spread(plan: MeanPlan) -> float:
     weights = float(of_plate.sum())
     within = float((weight * of_plate).sum()) - 2 * even * weights + even
     missing, largest = 1 - weights, plan.max_speed
-    scattered = largest**2 / 24 * (float((between * between).sum()) + within)
+    scattered = largest**2 * VARIANCE * (BETWEEN * float((between * between).sum()) + (1 - BETWEEN) * within)
     return sqrt(scattered + missing**2 * ((plan.fill - largest / 2) ** 2 + largest**2 / 12))
 
 

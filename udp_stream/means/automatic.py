@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.grouping import HatCounts
-from udp_stream.means.accuracy import spread
+from udp_stream.means import accuracy
 from udp_stream.means.array_averaging import ArrayAveraging
 from udp_stream.means.base import Grouping, MeanPlan
 from udp_stream.means.baseline import Baseline
@@ -49,7 +49,7 @@ def plan_automatic(
         return baseline
     cap = averaging_cap(counts, epsilon_nano, grouping)
     plans = baseline, Optimal().plan(counts, *asked), ArrayAveraging().plan_with_cap(counts, *asked, cap)
-    errors = [hypot(plan.noise_bound, spread(plan)) for plan in plans]
+    errors = [hypot(plan.noise_bound, accuracy.spread(plan)) for plan in plans]
     good = AS_GOOD * min(errors)
     return min((plan for plan, error in zip(plans, errors, strict=True) if error <= good), key=_mean_share)
 
@@ -73,10 +73,10 @@ def averaging_cap(counts: HatCounts, epsilon_nano: int, grouping: Grouping) -> i
     arrays = kept // caps
     if grouping == "best-fit":
         arrays = np.maximum(-(-kept // caps), counts.users - (2 * caps).searchsorted(caps, side="right"))
-    between = squares / kept**2 - (2 / total) * (products / kept)
-    squared = (NANO / epsilon_nano / arrays) ** 2 + (
-        between + 1 / kept + (int(squares[-1]) / total**2 - 1 / total)
-    ) / 24
+    between = squares / kept**2 - (2 / total) * (products / kept) + int(squares[-1]) / total**2
+    within = 1 / kept - 1 / total
+    scattered = accuracy.VARIANCE * (accuracy.BETWEEN * between + (1 - accuracy.BETWEEN) * within)
+    squared = (NANO / epsilon_nano / arrays) ** 2 + scattered
     good = (squared <= AS_GOOD**2 * squared.min()).nonzero()[0]
     return int(caps[good[-1 - int(arrays[good[::-1]].argmin())]])
 
