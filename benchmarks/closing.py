@@ -147,7 +147,6 @@ def main() -> None:
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, set(cores[:-1]) or set(cores))  # inherited by broker and Redis
     with tempfile.TemporaryDirectory(prefix="udp-stream-bench-") as folder, services() as running:
-        bench_ledger(running.redis.url)
         config = Path(folder) / "udp-stream.toml"
         for database, (name, epsilon) in enumerate((("auto", '"auto"'), ("fixed", "0.1")), start=1):
             config.write_text(
@@ -170,10 +169,11 @@ def main() -> None:
                 worker.wait(15)
             p50, p99 = np.percentile(seconds, [50, 99])
             say(
-                f"close to last release, {epsilon}",
+                f"close to last release, {name}",
                 f"p50 {p50:.2f} s, p99 {p99:.2f} s",
-                f"{SLOTS} slots of {HATS} HATs",
+                f"{SLOTS} slots of {HATS} HATs, {PLATES} plates each",
             )
+        bench_ledger(running.redis.url)
 
 
 if __name__ == "__main__":
