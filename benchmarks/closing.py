@@ -1,7 +1,7 @@
 """`python -m benchmarks.closing`: from a slot's close to its last release, and what the ledger does by itself.
 
-Slots of 3,000 HATs with 50 plates each (6,000 plates, 25 HATs a plate) through a real broker, one worker on one core,
-and a Redis with fsync always. The time begins when the broker has taken the pings that close the slot, and ends when a
+Slots of 3,000 HATs with 50 plates each (6,000 plates, 25 HATs a plate) through a real broker, one worker that is held
+to one core, and a Redis with fsync always. The time begins when the broker has taken the pings that close the slot, and ends when a
 subscriber has its last release.
 """
 
@@ -145,7 +145,6 @@ def bench_ledger(url: str) -> None:
 
 def main() -> None:
     cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, set(cores[:-1]) or set(cores))  # inherited by broker and Redis
     with tempfile.TemporaryDirectory(prefix="udp-stream-bench-") as folder, services() as running:
         config = Path(folder) / "udp-stream.toml"
         for database, (name, epsilon) in enumerate((("auto", '"auto"'), ("fixed", "0.1")), start=1):
