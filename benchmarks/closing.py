@@ -1,8 +1,8 @@
 """`python -m benchmarks.closing`: from a slot's close to its last release, and what the ledger does by itself.
 
 Slots of 3,000 HATs with 50 plates each (6,000 plates, 25 HATs a plate) through a real broker, one worker that is held
-to one core, and a Redis with fsync always. The time begins when the broker has taken the pings that close the slot, and ends when a
-subscriber has its last release.
+to one core, and a Redis with fsync always. The time begins when the broker has taken the pings that close the slot, and
+ends when a subscriber has its last release.
 """
 
 from __future__ import annotations
