@@ -13,7 +13,6 @@ from pathlib import Path
 from uuid import uuid4
 
 import msgspec
-from aiokafka import AIOKafkaConsumer, TopicPartition
 from redis import Redis, RedisError
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -24,6 +23,7 @@ from streams.topics import create_topics, topics_of
 from tests.chaos.checks import Collected, Expected
 from tests.chaos.proxy import Link, Proxy
 from tests.chaos.workers import Worker, Workers
+from tests.integration.deployment import records_of
 from udp_stream.adapters.embedded import Embedded, record_writer
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.open_ledger import ledger_and_keys
@@ -248,23 +248,6 @@ def _pings_in(value: bytes) -> list[bytes]:
 
 def _with_id(record) -> tuple[str, bytes]:
     return dict(record.headers)["ce_id"].decode(), record.value
-
-
-async def records_of(topic, bootstrap: str) -> list:
-    """Every record that readers of committed records see of a topic, partition by partition."""
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False, isolation_level="read_committed")
-    await consumer.start()
-    try:
-        places = [TopicPartition(topic.name, p) for p in range(topic.partitions)]
-        consumer.assign(places)
-        await consumer.seek_to_beginning(*places)
-        ends, records = await consumer.end_offsets(places), []
-        while any([await consumer.position(place) < ends[place] for place in places]):
-            for some in (await consumer.getmany(timeout_ms=200)).values():
-                records += some
-        return records
-    finally:
-        await consumer.stop()
 
 
 def build(
