@@ -96,6 +96,7 @@ def test_a_faulty_log_in_batches_over_two_shards_too(city):
 
 
 def test_killed_again_and_again_nothing_is_lost_and_nothing_is_said_twice(city):
+    """`agree` asserts it at its end: the embedded runtime's bytes and charges, and nothing unpublished."""
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
     dice, here = random.Random(seed), city(fleet_log(clean=True), **AUTO)

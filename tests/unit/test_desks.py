@@ -12,7 +12,7 @@ from faust.types import TP
 from streams.headers import TICK
 from streams.offsets import Committed
 from streams.parts_desk import PartsDesk
-from streams.pings_desk import PingsDesk
+from streams.pings_desk import UNDER_WAY_MAX, PingsDesk
 from streams.publishing import settle
 from streams.topics import topics_of
 from udp_stream.adapters.settings import load
@@ -335,3 +335,62 @@ def test_after_a_rebalance_batches_of_before_are_left_alone():
 
     at_a_desk(broker, work)
     assert broker.offsets == {} and not broker.logs[TP(TOPICS.parts.name, 0)]
+
+
+class SlowBroker(Broker):
+    """Takes what it is sent when it is told to, batch by batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.under_way = []
+
+    async def send(self, _messages):
+        self.under_way.append(asyncio.get_running_loop().create_future())
+        return self.under_way[-1]
+
+
+def broken_pings(broker, batches):
+    for _ in range(batches):
+        broker.append(TOPICS.pings.name, 0, b"?")
+    return [[one] for one in broker.logs[TP(TOPICS.pings.name, 0)]]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_frontier_waits_for_the_refusals_that_it_lets_go_of(fails):
+    broker = SlowBroker()
+
+    async def work(worker):
+        for batch in broken_pings(broker, 3):
+            await worker.pings.take(batch)
+        assert len(broker.under_way) == 3  # none waited for the one before
+        committing = asyncio.ensure_future(worker.pings.commit())
+        for sent in broker.under_way[:2]:
+            sent.set_result(None)
+        await asyncio.sleep(0.01)
+        assert not committing.done() and broker.offsets == {}
+        if not fails:
+            broker.under_way[2].set_result(None)
+            await committing
+            return
+        broker.under_way[2].set_exception(DependencyUnavailable("not taken"))
+        with pytest.raises(DependencyUnavailable):
+            await committing
+
+    at_a_desk(broker, work)
+    assert [noted.offset for noted in broker.offsets.values()] == ([] if fails else [3, 0])
+
+
+def test_only_so_many_batches_of_refusals_are_under_way():
+    broker = SlowBroker()
+
+    async def work(worker):
+        for batch in broken_pings(broker, UNDER_WAY_MAX + 1)[:-1]:
+            await worker.pings.take(batch)
+        one_more = asyncio.ensure_future(worker.pings.take(broker.logs[TP(TOPICS.pings.name, 0)][-1:]))
+        await asyncio.sleep(0.01)
+        assert len(broker.under_way) == UNDER_WAY_MAX and not one_more.done()
+        broker.under_way[0].set_result(None)
+        await one_more
+        assert len(broker.under_way) == UNDER_WAY_MAX + 1
+
+    at_a_desk(broker, work)

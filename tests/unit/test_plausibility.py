@@ -41,7 +41,7 @@ def test_only_moving_pairs_of_one_plate_a_little_apart_count():
     assert unit_evidence(decoded(steady[1:], "mps"), "mps").unit is None  # one pair too few
     standing = [ping(b"A", 10 * i, 0, 21 + 100 * metre * i) for i in range(PAIRS_MIN + 1)]
     minute = [ping(b"A", 60 * i, 10, 21) for i in range(50)]
-    strangers = [ping(b"P%d" % i, i, 10, 21 + 0.001 * i) for i in range(PAIRS_MIN + 1)]
+    strangers = [ping(b"P%d" % i, 10 * i, 10, 21 + 0.001 * i) for i in range(PAIRS_MIN + 1)]
     for nothing in (standing, minute, strangers, []):
         assert unit_evidence(decoded(nothing, "mps"), "mps").pairs == 0
 

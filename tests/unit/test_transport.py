@@ -165,7 +165,7 @@ def test_a_seek_under_way_is_no_error():
     """Faust would look at the position of each partition, which there is none of before a seek is over."""
     consumer = Fake()
     consumer._thread = None
-    consumer.verify_event_path(0.0, HERE)
+    assert consumer.verify_event_path(0.0, HERE) is None
 
 
 def test_an_error_is_let_out():

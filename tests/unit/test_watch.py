@@ -52,6 +52,7 @@ def test_who_has_nothing_to_do_is_not_stuck():
     world = World()
     world.answer = True
     world.looks(50)
+    assert world.now == 50
 
 
 def test_who_gets_on_is_not_stuck_however_slowly():
@@ -59,7 +60,9 @@ def test_who_gets_on_is_not_stuck_however_slowly():
         if world.now % 8 == 0:
             world.read = {HERE: world.read[HERE] + 1}
 
-    World().looks(50, move_now_and_then)
+    world = World()
+    world.looks(50, move_now_and_then)
+    assert world.now == 50 and world.read == {HERE: 6}
 
 
 def test_a_question_that_is_never_answered_is_asked_once():
