@@ -1,7 +1,7 @@
 """The log is the clock: nothing is late after an outage, one wrong time moves nothing, and the night ends its slots."""
 
 import time
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import msgspec
 
@@ -21,10 +21,12 @@ SLACK_S = 10
 
 
 def two_hours_until(end_s):
-    """What a fleet sent in the two hours before, and one ping of 2068 among it."""
-    start = datetime.fromtimestamp(end_s, IST) - timedelta(hours=2)
-    fleet = Fleet(seed=1, buses=40, start=start, hours=2, imperfections=Imperfections.none())
-    messages = [message for batch in fleet.messages() for message in batch]
+    """What buses send between nine and eleven in the morning, as if sent in the two hours before: at whatever time of day
+    this runs, there are buses. One ping of 2068 is among it."""
+    morning = datetime(2024, 1, 8, 9, tzinfo=IST)
+    fleet = Fleet(seed=1, buses=40, start=morning, hours=2, imperfections=Imperfections.none())
+    shift_s = end_s - int(morning.timestamp()) - 2 * 3600
+    messages = [message for _, batch in fleet.deliveries(shift_s=shift_s) for message in batch]
     astray = msgspec.json.decode(messages[0]) | {"observationDateTime": "2068-01-01T00:00:00+05:30"}
     messages.insert(len(messages) // 3, msgspec.json.encode(astray))
     return messages
