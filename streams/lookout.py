@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -21,18 +22,19 @@ def read_topic(bootstrap: str, topic: Topic, latest: int | None = None) -> list[
     Only what is committed. Raises DependencyUnavailable if the broker does not answer, or stops answering, or has no
     such topic.
     """
-    partitions = partitions_of(bootstrap, topic.name)
+    there = replace(topic, partitions=partitions_of(bootstrap, topic.name))
     try:
-        return asyncio.run(asyncio.wait_for(_read(bootstrap, topic, partitions, latest), SECONDS_MAX))
+        return asyncio.run(asyncio.wait_for(records_of(bootstrap, there, latest), SECONDS_MAX))
     except (KafkaError, TimeoutError) as error:
         raise DependencyUnavailable(f"Kafka at {bootstrap}: {error or 'no answer'}") from error
 
 
-async def _read(bootstrap: str, topic: Topic, partitions: int, latest: int | None) -> list[Any]:
+async def records_of(bootstrap: str, topic: Topic, latest: int | None = None) -> list[Any]:
+    """The same, of a topic that has these partitions, for as long as it takes; raises what the client raises."""
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False, isolation_level="read_committed")
     try:
         await consumer.start()
-        places = [TopicPartition(topic.name, partition) for partition in range(partitions)]
+        places = [TopicPartition(topic.name, partition) for partition in range(topic.partitions)]
         consumer.assign(places)
         first, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
         for place in places:

@@ -152,7 +152,7 @@ async def stop_politely(pings: PingsDesk, parts: PartsDesk) -> None:
 
 def _loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """A producer that fails fails all of its futures; what was awaited of them has told us already."""
-    if not isinstance(context.get("exception"), KafkaError):
+    if not isinstance(context.get("exception"), KafkaError | DependencyUnavailable):
         loop.default_exception_handler(context)
 
 

@@ -19,11 +19,11 @@ from redis.retry import Retry
 
 from streams.feed import Feed, Pace
 from streams.headers import is_tick
+from streams.lookout import records_of
 from streams.topics import create_topics, topics_of
 from tests.chaos.checks import Collected, Expected
 from tests.chaos.proxy import Link, Proxy
 from tests.chaos.workers import Worker, Workers
-from tests.integration.deployment import records_of
 from udp_stream.adapters.embedded import Embedded, record_writer
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.open_ledger import ledger_and_keys
@@ -211,7 +211,7 @@ class City:
         """Everything there is to see."""
         topics, bootstrap = topics_of(self.settings.kafka), self.settings.kafka.bootstrap
         logged = Counter[bytes]()
-        for record in asyncio.run(records_of(topics.pings, bootstrap)):
+        for record in asyncio.run(records_of(bootstrap, topics.pings)):
             if not is_tick(record.headers):
                 logged.update(_pings_in(record.value))
         with ledger_and_keys(self.settings) as (ledger, _):
@@ -227,8 +227,8 @@ class City:
             fed=Counter(self.messages),
             logged=logged,
             expected=expected,
-            released=tuple(map(_with_id, asyncio.run(records_of(topics.release, bootstrap)))),
-            latest=tuple(map(_with_id, asyncio.run(records_of(topics.latest, bootstrap)))),
+            released=tuple(map(_with_id, asyncio.run(records_of(bootstrap, topics.release)))),
+            latest=tuple(map(_with_id, asyncio.run(records_of(bootstrap, topics.latest)))),
             entries=entries,
             balances=balances,
             misfits=misfits,

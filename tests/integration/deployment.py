@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
-
 from streams.feed import Feed, Pace
+from streams.lookout import records_of
 from streams.topics import create_topics, topics_of
 from tests.runtime.harness import frames_of
 from udp_stream import release
@@ -99,7 +98,7 @@ class City:
 
     def read(self, topic):
         """Every record that the topic has now."""
-        return asyncio.run(records_of(topic, self.settings.kafka.bootstrap))
+        return asyncio.run(records_of(self.settings.kafka.bootstrap, topic))
 
     def releases(self):
         """Release id -> payload from the output topic: one payload for each id, however often it was written."""
@@ -117,22 +116,6 @@ class City:
             assert time.monotonic() < deadline, f"{len(set(ids) - set(self.releases()))} of {len(ids)} are missing"
             assert all(worker.poll() is None for worker in workers)
             time.sleep(0.2)
-
-
-async def records_of(topic, bootstrap):
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False, isolation_level="read_committed")
-    await consumer.start()
-    try:
-        places = [TopicPartition(topic.name, p) for p in range(topic.partitions)]
-        consumer.assign(places)
-        await consumer.seek_to_beginning(*places)
-        ends, records = await consumer.end_offsets(places), []
-        while any([await consumer.position(place) < ends[place] for place in places]):
-            for some in (await consumer.getmany(timeout_ms=200)).values():
-                records += some
-        return records
-    finally:
-        await consumer.stop()
 
 
 def charges(ledger):

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from udp_stream.adapters.embedded import Embedded
 from udp_stream.adapters.report import console
@@ -16,22 +16,15 @@ from udp_stream.adapters.report import console
 Step = TypeVar("Step")
 
 
-class ReadingProgress:
-    """Follows several files, read one after another; their sizes on disk are the measure."""
+class _Bar:
+    """A bar that is there while the block runs, and on a terminal only."""
 
-    def __init__(self, files: Sequence[str]) -> None:
-        """Nothing is shown before entering."""
-        self._sizes = {file: _size(file) for file in files}
-        self._done = 0
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
-        )
-        self._bar = Progress(*columns, console=console(), transient=True, disable=not sys.stderr.isatty())
-        self._task = self._bar.add_task("reading", total=sum(self._sizes.values()) or None, rate="")
+    def __init__(self, name: str, total: int | None, *columns: ProgressColumn) -> None:
+        """Nothing is shown before entering; `columns` stand before the time that is left."""
+        text, bar = TextColumn("{task.description}"), BarColumn(bar_width=24)
+        shown = text, bar, TaskProgressColumn(), *columns, TimeRemainingColumn()
+        self._bar = Progress(*shown, console=console(), transient=True, disable=not sys.stderr.isatty())
+        self._task = self._bar.add_task(name, total=total, rate="")
 
     def __enter__(self) -> Self:
         """Show the bar."""
@@ -43,6 +36,17 @@ class ReadingProgress:
     ) -> None:
         """Take it away."""
         self._bar.stop()
+
+
+class ReadingProgress(_Bar):
+    """Follows several files, read one after another; their sizes on disk are the measure."""
+
+    def __init__(self, files: Sequence[str]) -> None:
+        """Nothing is shown before entering."""
+        self._sizes = {file: _size(file) for file in files}
+        self._done = 0
+        total = sum(self._sizes.values()) or None
+        super().__init__("reading", total, TextColumn("{task.fields[rate]}"))
 
     def of(self, file: str) -> Callable[[int, int | None], None]:
         """The hook for one file: told how many of its bytes have been read."""
@@ -62,25 +66,12 @@ class ReadingProgress:
                 self._bar.update(self._task, rate=f"{runtime.summary.pings / elapsed:,.0f} pings/s")
 
 
-class StepProgress:
+class StepProgress(_Bar):
     """Follows a list of steps."""
 
     def __init__(self, name: str, steps: int) -> None:
         """Nothing is shown before entering."""
-        columns = TextColumn("{task.description}"), BarColumn(bar_width=24), TaskProgressColumn(), TimeRemainingColumn()
-        self._bar = Progress(*columns, console=console(), transient=True, disable=not sys.stderr.isatty())
-        self._task = self._bar.add_task(name, total=steps)
-
-    def __enter__(self) -> Self:
-        """Show the bar."""
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Take it away."""
-        self._bar.stop()
+        super().__init__(name, steps)
 
     def each(self, steps: Iterable[Step]) -> Iterator[Step]:
         """The same steps; each is done when the next is asked for."""
