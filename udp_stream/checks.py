@@ -279,13 +279,19 @@ def check_balances_equal_entries(open_ledger: LedgerFactory) -> None:
     """The entries rebuild every balance, whatever was admitted, halted, withheld or repeated."""
     plates = _plates("sums", 7)
     rng = np.random.default_rng(7)  # decides what is asked, no noise
+    names: set[str] = set()
     with open_ledger() as ledger:
         for step in range(40):
-            members = rng.permutation(7)[: rng.integers(0, 8)].tolist()
-            charges = rng.integers(1, 30, len(members)).tolist()
-            asked = ask(f"sums/{rng.integers(0, 25)}", charges, members, int(rng.integers(0, 4)))
-            ledger.admit(f"sums/{step % 2}", 100, plates, [asked])
+            asked = []
+            for _ in range(rng.integers(1, 4)):
+                members = rng.permutation(7)[: rng.integers(0, 8)].tolist()
+                charges = rng.integers(1, 30, len(members)).tolist()
+                asked.append(ask(f"sums/{rng.integers(0, 50)}", charges, members, int(rng.integers(0, 4))))
+            ledger.admit(f"sums/{step % 2}", 100, plates, asked)
+            names.update(one.release_id for one in asked)
         expect_sums(ledger)
+        found = sorted(entry.release_id for entry in ledger.entries() if entry.release_id.startswith("sums/"))
+        expect(found, sorted(names), "every admission has its entry")
 
 
 def expect_sums(ledger: Ledger) -> None:

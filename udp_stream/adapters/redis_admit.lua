@@ -1,75 +1,122 @@
--- One HAT asks to charge its plates. Remembered before; else fenced; else decided, charged and remembered, at once.
--- KEYS: marks, order, periods, balances of the period, the admission.
--- ARGV: as the guard; release id; period; budget; least number admitted; what to remember before the amounts (head);
---       plates, one after the other; charges, 8 bytes each, little endian.
--- A remembered admission is head, amounts charged (0: HALT), plates. A balance is two such integers: spent, charges.
+-- Some HATs ask to charge their plates, one after the other. Each: remembered before; else fenced; else decided. What
+-- they charge, and what is to be remembered of them, is kept at the end, all of it at once.
+-- KEYS: marks, order, periods, balances of the period, then the admission of each HAT.
+-- ARGV: as the guard; period; budget; then of each HAT: release id; least number admitted; what to remember before the
+--       amounts (head); plates, one after the other; charges, 8 bytes each, little endian.
+-- Answers for each HAT 'new' and its amounts charged (0: HALT), or 'known' and what is remembered of it: head, amounts,
+-- plates. A balance is two integers of 8 bytes: spent, charges.
 
 local refused = gone()
 if refused then return refused end
-local known = redis.call('GET', KEYS[5])
-if known then return {'known', known} end
-refused = stale()
-if refused then return refused end
 
-local release_id, period, budget, least = ARGV[4], ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
-local head, plates, charges = ARGV[8], ARGV[9], ARGV[10]
-local count = #charges / 8
-local width = #plates / math.max(count, 1)
-local CHUNK = 1000 -- arguments that `unpack` may put on Lua's stack
+local period, budget = ARGV[4], tonumber(ARGV[5])
+local CHUNK = 1000 -- values that Lua's stack takes at a time
 local HALT = string.rep('\0', 8)
 local sub, pack, unpacked = string.sub, struct.pack, struct.unpack
 
-local first_of_period = redis.call('HLEN', KEYS[4]) == 0
-if first_of_period and redis.call('SISMEMBER', KEYS[3], period) == 1 then
-  return {'lost', period}
-end
-
-local names = {}
-for i = 1, count do
-  names[i] = sub(plates, (i - 1) * width + 1, i * width)
-end
-
-local charged = {}
-local writes = {} -- plate, balance, plate, balance...
-local written = 0
-local amount, charge
-for start = 1, count, CHUNK do
-  local stop = math.min(start + CHUNK - 1, count)
-  local balances = redis.call('HMGET', KEYS[4], unpack(names, start, stop))
-  for i = start, stop do
-    local spent, times = 0, 0
-    local balance = balances[i - start + 1]
-    if balance then
-      spent, times = unpacked('<i8i8', balance)
-    end
-    local asked = sub(charges, 8 * i - 7, 8 * i)
-    if asked ~= amount then -- mostly, all plates pay the same
-      amount, charge = asked, unpacked('<i8', asked)
-    end
-    if charge <= budget - spent then -- exact: all are below 2^53
-      charged[i] = amount
-      writes[written + 1] = names[i]
-      written = written + 2
-      writes[written] = pack('<i8i8', spent + charge, times + 1)
-    else
-      charged[i] = HALT
-    end
+-- Does something with each chunk of a list, given as arguments to it.
+local function by_chunk(list, work)
+  for start = 1, #list, CHUNK do
+    work(start, unpack(list, start, math.min(start + CHUNK - 1, #list)))
   end
 end
 
-if written / 2 < least then
-  written = 0
+local first_of_period
+-- Why nobody may be charged; looked at before the first HAT that is new.
+local function unfit()
+  if first_of_period ~= nil then return end
+  first_of_period = redis.call('HLEN', KEYS[4]) == 0
+  if first_of_period and redis.call('SISMEMBER', KEYS[3], period) == 1 then
+    return {'lost', period}
+  end
+end
+
+local spent, times = {}, {} -- of the plates seen here, with what they are charged here
+local function look_up(names)
+  local unseen = {}
+  for _, name in ipairs(names) do
+    if not spent[name] then unseen[#unseen + 1] = name end
+  end
+  by_chunk(unseen, function(start, ...)
+    for i, balance in ipairs(redis.call('HMGET', KEYS[4], ...)) do
+      local name = unseen[start + i - 1]
+      spent[name], times[name] = 0, 0
+      if balance then spent[name], times[name] = unpacked('<i8i8', balance) end
+    end
+  end)
+end
+
+local function names_in(plates, count)
+  local names, width = {}, #plates / math.max(count, 1)
   for i = 1, count do
-    charged[i] = HALT
+    names[i] = sub(plates, (i - 1) * width + 1, i * width)
+  end
+  return names
+end
+
+local function numbers_in(bytes, count)
+  local numbers = {}
+  for start = 1, count, CHUNK do
+    local size = math.min(CHUNK, count - start + 1)
+    local some = {unpacked('<' .. string.rep('i8', size), bytes, 8 * start - 7)}
+    for i = 1, size do
+      numbers[start + i - 1] = some[i]
+    end
+  end
+  return numbers
+end
+
+local charged = {} -- the plates that were, as keys
+-- Who can pay does, unless too few can.
+local function decide(plates, charges, least)
+  local count = #charges / 8
+  local names, asked = names_in(plates, count), numbers_in(charges, count)
+  look_up(names)
+  local pays, payers = {}, 0
+  for i = 1, count do
+    pays[i] = asked[i] <= budget - spent[names[i]] -- exact: all are below 2^53
+    if pays[i] then payers = payers + 1 end
+  end
+  if payers < least then return string.rep(HALT, count) end
+  local amounts = {}
+  for i = 1, count do
+    if pays[i] then
+      local name = names[i]
+      spent[name], times[name], charged[name] = spent[name] + asked[i], times[name] + 1, true
+    end
+    if payers < count then amounts[i] = pays[i] and sub(charges, 8 * i - 7, 8 * i) or HALT end
+  end
+  return payers == count and charges or table.concat(amounts)
+end
+
+local answers, ids = {}, {}
+local memory, memories = {}, {} -- by id; key, memory, key, memory...
+for hat = 1, #KEYS - 4 do
+  local release_id, least, head, plates, charges = unpack(ARGV, 5 * hat + 1, 5 * hat + 5)
+  local known = memory[release_id] or redis.call('GET', KEYS[4 + hat])
+  if known then
+    answers[hat] = {'known', known}
+  else
+    refused = stale() or unfit()
+    if refused then return refused end
+    local amounts = decide(plates, charges, tonumber(least))
+    answers[hat] = {'new', amounts}
+    ids[#ids + 1] = release_id
+    memory[release_id] = head .. amounts .. plates
+    memories[#memories + 1] = KEYS[4 + hat]
+    memories[#memories + 1] = memory[release_id]
   end
 end
-for start = 1, written, CHUNK do
-  redis.call('HSET', KEYS[4], unpack(writes, start, math.min(start + CHUNK - 1, written)))
+
+local balances = {}
+for name in pairs(charged) do
+  balances[#balances + 1] = name
+  balances[#balances + 1] = pack('<i8i8', spent[name], times[name])
 end
-if first_of_period and written > 0 then
+by_chunk(balances, function(_, ...) redis.call('HSET', KEYS[4], ...) end)
+if first_of_period and #balances > 0 then
   redis.call('SADD', KEYS[3], period)
 end
-local amounts = table.concat(charged)
-redis.call('SET', KEYS[5], head .. amounts .. plates)
-redis.call('RPUSH', KEYS[2], release_id)
-return {'new', amounts}
+by_chunk(memories, function(_, ...) redis.call('MSET', ...) end)
+by_chunk(ids, function(_, ...) redis.call('RPUSH', KEYS[2], ...) end)
+return {'ok', answers}

@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -30,7 +31,8 @@ from udp_stream.ledger_rules import require_valid
 from udp_stream.ports import Admission, Balance, Entry, Verdict
 
 SCHEMA_VERSION = "1"
-MEMBERS_MAX = 10_000  # of a HAT: 40 ms, during which Redis does nothing else
+MEMBERS_MAX = 10_000  # of a HAT
+BATCH_MEMBERS, BATCH_HATS = 25_000, 1000  # that one script admits: 25 ms, during which Redis does nothing else
 RELEASES_MAX = 20_000  # of a call to `record`: 0.3 s, likewise
 PAGE = 500  # what an iterator reads at a time
 CHUNK = 5000  # HATs or plates in one round trip
@@ -92,7 +94,7 @@ class Calls:
         """The replies of scripts, none of which is a refusal."""
         replies = yield from self._exchange(commands)
         for reply in replies:
-            if reply[0] not in (b"ok", b"new", b"known"):
+            if reply[0] != b"ok":
                 self._refuse(reply)
         return replies
 
@@ -171,22 +173,24 @@ class Calls:
                 )
         packed = np.frombuffer(b"".join(plates), dtype=f"V{len(plates[0]) if plates else 1}")
         asked = [(one, packed[one.members].tobytes()) for one in admissions]
-        replies = yield from self._run(*(self._admit(period, budget, one, names) for one, names in asked))
+        batches = _batches(asked)
+        replies = yield from self._run(*(self._admit(period, budget, batch) for batch in batches))
+        answers = [answer for _, of_batch in replies for answer in of_batch]
         return [
             Verdict(packing.amounts(answer), one.terms)
             if status == b"new"
             else packing.recalled(packing.remembered(answer), names, one.members.size)
-            for (one, names), (status, answer) in zip(asked, replies, strict=True)
+            for (one, names), (status, answer) in zip(asked, answers, strict=True)
         ]
 
-    def _admit(self, period: str, budget: int, one: Admission, plates: bytes) -> Command:
-        keys = [
-            self._key(*names)
-            for names in (("order",), ("periods",), ("balance", period), ("admission", one.release_id))
-        ]
-        head, charges = packing.head_of(period, budget, one), packing.amounts_of(one.charges)
-        fields = (encoded(one.release_id), encoded(period), int(budget), int(one.min_admitted))
-        return self._script("admit", keys, *fields, head, plates, charges)
+    def _admit(self, period: str, budget: int, batch: Sequence[tuple[Admission, bytes]]) -> Command:
+        keys = [self._key("order"), self._key("periods"), self._key("balance", period)]
+        arguments: list[bytes | int] = [encoded(period), int(budget)]
+        for one, plates in batch:
+            keys.append(self._key("admission", one.release_id))
+            head, charges = packing.head_of(period, budget, one), packing.amounts_of(one.charges)
+            arguments += encoded(one.release_id), int(one.min_admitted), head, plates, charges
+        return self._script("admit", keys, *arguments)
 
     def record(self, releases: Sequence[tuple[str, bytes]]) -> Steps[list[bytes]]:
         """As `ports.Ledger.record`: one script, all or nothing."""
@@ -261,6 +265,17 @@ class Calls:
         names = [decoded(key[len(start) :]) for key in keys]
         present = yield from self._exchange([("EXISTS", self._key("admission", name)) for name in names])
         return [name for name, there in zip(names, present, strict=True) if not there], int(next_cursor)
+
+
+def _batches(asked: Sequence[tuple[Admission, bytes]]) -> list[Sequence[tuple[Admission, bytes]]]:
+    """The same in order, cut into what a script takes."""
+    starts, members = [0], 0
+    for at, (one, _) in enumerate(asked):
+        members += one.members.size
+        if members > BATCH_MEMBERS or at - starts[-1] == BATCH_HATS:
+            starts.append(at)
+            members = one.members.size
+    return [asked[start:end] for start, end in pairwise([*starts, len(asked)]) if start < end]
 
 
 def wiped(name: str, ledger_id: str) -> PrivacyRefused:
