@@ -21,7 +21,7 @@ SLACK_S = 10
 
 
 def two_hours_until(end_s):
-    """What buses send between nine and eleven in the morning, as if sent in the two hours before: at whatever time of day
+    """What buses send between nine and eleven in the morning, as if sent in the two hours before: at any time of day
     this runs, there are buses. One ping of 2068 is among it."""
     morning = datetime(2024, 1, 8, 9, tzinfo=IST)
     fleet = Fleet(seed=1, buses=40, start=morning, hours=2, imperfections=Imperfections.none())

@@ -78,6 +78,24 @@ def test_at_equal_charge_every_grouping_and_cap_has_the_noise_of_the_plain_mean(
     assert plan_automatic(hat, NANO, U, grouping, "charge").mechanism == "baseline"
 
 
+@settings(max_examples=60)
+@given(hat_counts, st.integers(0, 39), epsilons, groupings, st.floats(2.0, 100.0))
+def test_at_equal_charge_no_grouping_cap_or_fill_has_a_smaller_worst_case(counts, which, epsilon, grouping, times):
+    """Wherever the noise is at most U/2, the worst error of a constant: what `auto` takes is the worst-case optimum."""
+    hat, nano = HatCounts(np.array(counts)), round(epsilon * NANO)
+    charge = times / len(counts)
+    others = (
+        ArrayAveraging().plan_with_cap(hat, nano, U, grouping, counts[which % len(counts)]),
+        Optimal().plan(hat, nano, U, grouping),
+        Optimal().plan_with_fill(hat, nano, U, fill=U // 5),
+    )
+    worst = [plan.noise_bound * epsilon * mean_share(plan) / charge + plan.bias_bound for plan in others]
+    taken = plan_automatic(hat, nano, U, grouping, "charge")
+    ours = taken.noise_bound * epsilon * mean_share(taken) / charge
+    assert taken.bias_bound == 0 and ours == pytest.approx(U / len(counts) / charge, rel=1e-3)
+    assert ours <= min(worst) * (1 + 1e-3)
+
+
 def test_an_automatic_epsilon_is_compared_at_equal_charge_and_a_fixed_one_at_equal_epsilon():
     counts = HatCounts(np.array([40, 9, 8, 8, 7, 7, 6, 5, 5, 4]))
     fixed, automatic, uniform = (

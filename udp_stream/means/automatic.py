@@ -8,7 +8,8 @@ that is chosen in the same way among all counts, by formulas that need no packin
 **At equal charge**, where epsilon is automatic: a planner then gives more epsilon where plates pay less of it, so that
 they spend the same. A plate with a share w_l of the mean's weights moves it by U w_l and pays epsilon w_l / max w. The
 shares add up to 1, so the mean charge of L plates is epsilon / (L max w), and with a mean charge of c the noise
-U max w / epsilon is U / (L c): *the same for every grouping and cap*. So the one without bias wins, which is Baseline.
+U max w / epsilon is U / (L c): *the same for every grouping and cap*. So the one without bias wins, which is Baseline:
+also in the worst case, wherever that noise is at most U/2 (docs/mechanisms/auto.md has the proofs).
 Optimal's shares add up to less than 1: less noise, for a bias by its fill that counts cannot tell. It is not weighed.
 
 Levy and the quantile mechanisms are not weighed: they charge every plate in full, spend half of epsilon on an interval,
