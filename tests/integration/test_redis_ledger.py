@@ -104,9 +104,7 @@ def test_tasks_that_await_at_once_see_one_ledger(redis_url: str) -> None:
 
 
 @pytest.mark.parametrize("hats", [redis_calls.BATCH_HATS, 1, 2])
-def test_answers_are_those_of_the_ledger_in_memory(
-    redis_url: str, hats: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answers_are_those_of_the_ledger_in_memory(redis_url: str, hats: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any sequence of calls, with few ids, plates and periods so that repeats and empty budgets are many."""
     monkeypatch.setattr(redis_calls, "BATCH_HATS", hats)  # the last: several scripts to a call
     choose = random.Random(11)
