@@ -13,6 +13,11 @@ tries later (`Fenced`). Only *then* is the frontier read. So at any time one pro
 last commit before its own. The group's generation would say less: it is known to be stale only once the group has been
 formed anew, and the frontier could be read before that.
 
+The producer is aiokafka's. kafka-python's (3.0.12) fences as well, and takes the group's generation. But a request of
+its transaction that meets a refused connection is dropped by its sender and never answered, so that
+`commit_transaction` waits for ever once a broker has restarted within a transaction (four of eight runs). It also takes
+two and a half times as long (0.25 s for 6,000 records, against 0.10).
+
 A commit may be done without the ledger being told that its releases were published: `settle` tells it.
 """
 
