@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CONTAINER_TESTS := containers or shared_services
 
-.PHONY: demo test chaos test-containers images lint bench services clean
+.PHONY: demo test chaos test-containers images lint bench bench-stream services clean
 
 demo: $(STAMP)  ## a synthetic fleet through the embedded runtime: no services, no files
 	$(BIN)/udp-stream demo --headless --slots 3
@@ -34,6 +34,10 @@ lint: $(STAMP)
 
 bench: $(STAMP)  ## prints ratios beside a decode-only run over the same bytes
 	$(BIN)/python -m benchmarks
+
+bench-stream: $(STAMP)  ## a worker beside plain clients of a real broker, and how long a slot takes to close
+	$(BIN)/python -m benchmarks.stream
+	$(BIN)/python -m benchmarks.closing
 
 services: $(STAMP)  ## a real Kafka and a real Redis for trying things by hand
 	$(BIN)/udp-stream services
