@@ -14,6 +14,7 @@ remembered by the ledger, so that whoever plans the slot again gets the first pl
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.errors import PrivacyRefused
+from udp_stream.errors import OutOfReach, PrivacyRefused
 from udp_stream.estimate import HatEstimate, estimate_hats
 from udp_stream.hats import SlotGrid, cell_center, cell_name
 from udp_stream.plan import HatPlan, Moment, Terms, plan_admitted, plan_hat
@@ -214,8 +215,11 @@ class _Priced:
 def _priced(counts: SlotCounts, hat: int, id_: str, terms: Terms, policy: Policy) -> _Priced:
     rows = counts.rows(hat)
     kept = terms.rows_kept(rows.stop - rows.start)
-    offered = not terms.withheld and bool(kept.any())
-    return _Priced(hat, id_, terms, kept, plan_hat(counts.count[rows][kept], terms, policy) if offered else None)
+    plan = None
+    if not terms.withheld and kept.any():
+        with suppress(OutOfReach):  # then nobody pays, and it is withheld
+            plan = plan_hat(counts.count[rows][kept], terms, policy)
+    return _Priced(hat, id_, terms, kept, plan)
 
 
 def _admit(
@@ -248,7 +252,9 @@ def release_planned(
         digests = row_digests(counts)
         hats = [_planned(counts, hat, digests[hat], plan, office.policy) for hat in todo]
         yield from _admit_nobody(counts, [ids[hat.number] for hat in hats if hat.terms == _UNPLANNED], office)
-        estimates = _estimate([hat for hat in hats if hat.plan is not None], counts, values, office.entropy, ids)
+        # They were clamped when they were read; if U has been lowered since, sensitivities hold for the lower one only.
+        clamped = values.clamped(office.policy.max_speed)
+        estimates = _estimate([hat for hat in hats if hat.plan is not None], counts, clamped, office.entropy, ids)
         common = _common(counts, office)
         drawn = [
             encode(_record(counts, hat, cells[hat.number], ids[hat.number], estimates.get(hat.number), common))
@@ -311,14 +317,17 @@ def _planned(counts: SlotCounts, hat: int, digest: bytes, plan: SlotPlan, policy
     if terms.withheld or not kept.any():
         return _Admitted(hat, nobody, terms, None, 0)
     priced = plan.priced[at] if plan.priced is not None else None
-    priced = priced or plan_hat(counts.count[rows][kept], terms, policy)
-    # Charges are remembered, counts are read again: whoever paid less than its part costs by now stays out.
-    paid = (charged[kept] > 0) & (charged[kept] >= priced.charges)
     admitted = nobody
-    admitted[kept] = paid
-    if paid.sum() < max(1, policy.min_plates):
-        return _Admitted(hat, admitted, terms, None, 0)
-    return _Admitted(hat, admitted, terms, plan_admitted(priced, paid, policy), int(charged[admitted].max()))
+    try:
+        priced = priced or plan_hat(counts.count[rows][kept], terms, policy)
+        # Charges are remembered, counts are read again: whoever paid less than its part costs by now stays out.
+        paid = (charged[kept] > 0) & (charged[kept] >= priced.charges)
+        admitted[kept] = paid
+        if paid.sum() >= max(1, policy.min_plates):
+            return _Admitted(hat, admitted, terms, plan_admitted(priced, paid, policy), int(charged[admitted].max()))
+    except OutOfReach:
+        pass  # what those who paid can lose is too little for noise that can be drawn
+    return _Admitted(hat, admitted, terms, None, 0)
 
 
 def _estimate(
@@ -352,8 +361,8 @@ def _common(counts: SlotCounts, office: Office) -> _Common:
 def _record(
     counts: SlotCounts, hat: _Admitted, cell: str, id_: str, estimate: HatEstimate | None, common: _Common
 ) -> Release:
-    mean, variance, cdf = statistics(hat.plan, estimate)
     by_plate = counts.count[counts.rows(hat.number)]
+    mean, variance, cdf = statistics(hat.plan, estimate, by_plate[~hat.admitted])
     used = 0 if hat.plan is None or hat.plan.mean is None else hat.plan.mean.used_samples
     return Release(
         schema=SCHEMA,

@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.errors import OutOfReach
 from udp_stream.ports import Bits
 from udp_stream.units import NANO
 
@@ -299,8 +300,9 @@ def laplace_lattice(sensitivity: int, epsilon_nano: int) -> Lattice:
     >>> laplace_lattice(266240, 500_000_000)
     Lattice(t=532480, shift=0)
 
-    Raises ValueError for a sensitivity or an epsilon below one unit. Two statistics that differ by at most
-    `sensitivity` differ, once rounded to multiples of 2**shift, by at most `Lattice.steps(sensitivity)` of them.
+    Raises ValueError for a sensitivity or an epsilon below one unit, and OutOfReach if no lattice will do. Two
+    statistics that differ by at most `sensitivity` differ, once rounded to multiples of 2**shift, by at most
+    `Lattice.steps(sensitivity)` of them.
     """
     if sensitivity < 1 or epsilon_nano < 1:
         raise ValueError(f"expected sensitivity and epsilon_nano >= 1, got {sensitivity} and {epsilon_nano}")
@@ -312,4 +314,4 @@ def laplace_lattice(sensitivity: int, epsilon_nano: int) -> Lattice:
             return Lattice(t, shift)
         shift += 1
         if steps == 1 or sensitivity >> shift == 0:
-            raise ValueError(f"expected an epsilon that noise can be drawn for, got {epsilon_nano} nano")
+            raise OutOfReach(f"expected an epsilon that noise can be drawn for, got {epsilon_nano} nano")

@@ -10,14 +10,16 @@ import inspect
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from udp_stream.cdfs.mechanism import CdfPlan
 from udp_stream.estimate import HatEstimate
-from udp_stream.means import MeanPlan, expected_abs_error, interval95, spread
+from udp_stream.means import NOBODY, MeanPlan, expected_abs_error, interval95, spread
 from udp_stream.plan import HatPlan
 from udp_stream.policy import AccountingDetail, Policy
 from udp_stream.units import NANO, QUANTA_PER_KMH
-from udp_stream.variance import VariancePlan
+from udp_stream.variance import VariancePlan, bias_among
 
 SCHEMA: Final = "udp-stream/release/1"
 
@@ -43,9 +45,9 @@ class Mean(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The mean speed of the HAT's samples.
 
     `scale_kmh` is the noise's expected size. `expected_abs_error_kmh` and `interval95_kmh` count the noise, what
-    grouping, capping and filling are likely to bias the mean by (at speeds spread evenly over [0, max_kmh]), and that
-    means lie in [0, max_kmh]; not what projection does (levy and the quantile mechanisms). `bias_bound_kmh` is the
-    most that all this can bias the mean if speeds were chosen against it.
+    grouping, capping, filling and leaving out plates that were not admitted are likely to bias the mean by (at speeds
+    spread evenly over [0, max_kmh]), and that means lie in [0, max_kmh]; not what projection does (levy and the
+    quantile mechanisms). `bias_bound_kmh` is the most that all this can bias the mean if speeds were chosen against it.
     """
 
     value_kmh: NonNegative
@@ -61,8 +63,8 @@ class Mean(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Variance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The variance of the HAT's samples, divided by their number.
 
-    `expected_abs_error_kmh2` is the noise's expected size, `bias_bound_kmh2` the most that capping can bias the
-    variance if speeds were chosen against it.
+    `expected_abs_error_kmh2` is the noise's expected size, `bias_bound_kmh2` the most that capping, and leaving out
+    plates that were not admitted, can bias the variance if speeds were chosen against it.
     """
 
     value_kmh2: NonNegative
@@ -74,7 +76,7 @@ class Variance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Cdf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The share of samples at or below each edge.
+    """The share of the admitted plates' samples at or below each edge.
 
     A first edge that stands twice gives exact zeros a bin of their own. `budgets` are the tree levels' parts of
     `epsilon`; `expected_rms_error` is the noise of a value before it is made monotone, in shares.
@@ -160,9 +162,10 @@ def release_id(cell: str, start_ms: int, end_ms: int) -> str:
     return f"{cell}-{start_ms // 1000}-{(end_ms - start_ms) // 1000}"
 
 
-def mean_record(plan: MeanPlan, value: float, scale: float) -> Mean:
-    """A mean and its noise scale (quanta) as a record."""
-    off = spread(plan)
+def mean_record(plan: MeanPlan, value: float, scale: float, left_out: NDArray[np.int64] = NOBODY) -> Mean:
+    """A mean and its noise scale (quanta) as a record; `left_out` are the counts of the HAT's other plates."""
+    off, others = spread(plan, left_out), int(left_out.sum())
+    bias = plan.bias_bound + plan.max_speed * others / (plan.counts.total + others)
     low, high = interval95(value, scale, off, plan.max_speed)
     return Mean(
         value_kmh=round(value / QUANTA_PER_KMH, 3),
@@ -172,13 +175,14 @@ def mean_record(plan: MeanPlan, value: float, scale: float) -> Mean:
         scale_kmh=round(scale / QUANTA_PER_KMH, 4),
         expected_abs_error_kmh=round(expected_abs_error(scale, off, plan.max_speed) / QUANTA_PER_KMH, 4),
         interval95_kmh=(round(low / QUANTA_PER_KMH, 3), round(high / QUANTA_PER_KMH, 3)),
-        bias_bound_kmh=round(plan.bias_bound / QUANTA_PER_KMH, 4),
+        bias_bound_kmh=round(min(bias, plan.max_speed) / QUANTA_PER_KMH, 4),
     )
 
 
-def variance_record(plan: VariancePlan, value: float, scale: float) -> Variance:
-    """A variance and its noise scale (quanta^2) as a record."""
-    value_kmh2, scale_kmh2, bias = (q / QUANTA_PER_KMH**2 for q in (value, scale, plan.bias_bound))
+def variance_record(plan: VariancePlan, value: float, scale: float, left_out: NDArray[np.int64] = NOBODY) -> Variance:
+    """A variance and its noise scale (quanta^2) as a record; `left_out` are the counts of the HAT's other plates."""
+    among_all = bias_among(plan.counts.total + int(left_out.sum()), plan.kept, plan.max_speed)
+    value_kmh2, scale_kmh2, bias = (q / QUANTA_PER_KMH**2 for q in (value, scale, among_all))
     return Variance(
         value_kmh2=round(value_kmh2, 3),
         mechanism="clipped-variance",
@@ -201,15 +205,17 @@ def cdf_record(plan: CdfPlan, values: list[float]) -> Cdf:
     )
 
 
-def statistics(plan: HatPlan | None, estimate: HatEstimate | None) -> tuple[Mean | None, Variance | None, Cdf | None]:
-    """The records of what was estimated; nothing for a withheld HAT."""
+def statistics(
+    plan: HatPlan | None, estimate: HatEstimate | None, left_out: NDArray[np.int64] = NOBODY
+) -> tuple[Mean | None, Variance | None, Cdf | None]:
+    """The records of what was estimated; nothing for a withheld HAT. `left_out` are the counts of plates not in it."""
     if plan is None or estimate is None:
         return None, None, None
     mean = variance = cdf = None
     if plan.mean is not None and estimate.mean is not None:
-        mean = mean_record(plan.mean, estimate.mean, estimate.mean_scale)
+        mean = mean_record(plan.mean, estimate.mean, estimate.mean_scale, left_out)
     if plan.variance is not None and estimate.variance is not None:
-        variance = variance_record(plan.variance, estimate.variance, estimate.variance_scale)
+        variance = variance_record(plan.variance, estimate.variance, estimate.variance_scale, left_out)
     if plan.cdf is not None and estimate.cdf is not None:
         cdf = cdf_record(plan.cdf, estimate.cdf)
     return mean, variance, cdf

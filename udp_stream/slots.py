@@ -61,6 +61,10 @@ class SlotValues:
     speed: NDArray[np.int64]
     starts: NDArray[np.int64]
 
+    def clamped(self, largest: int) -> SlotValues:
+        """The same speeds, none of them above `largest`."""
+        return replace(self, speed=np.minimum(self.speed, largest))
+
     def of_rows(self, rows: slice) -> NDArray[np.int64]:
         """The samples of a range of rows."""
         return self.speed[self.starts[rows.start] : self.starts[rows.stop]]

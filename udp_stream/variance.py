@@ -36,6 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.accounting import laplace_charges, laplace_epsilon_within
+from udp_stream.errors import OutOfReach
 from udp_stream.grouping import HatCounts, Integers, within_cap
 from udp_stream.means.base import MeanQuery
 from udp_stream.units import NANO
@@ -97,8 +98,8 @@ def plan_variance(counts: HatCounts, epsilon_nano: int, max_speed: int) -> Varia
 def plan_variance_with_cap(counts: HatCounts, epsilon_nano: int, max_speed: int, cap: int) -> VariancePlan:
     """The plan for a given cap, 1 <= cap <= the largest count.
 
-    Raises ValueError for other caps, for epsilon_nano < 1 or max_speed < 1, and for so many samples that the sum of
-    their squares may not fit in 63 bits (at U = 65 km/h: more than 10^8 in one HAT).
+    Raises ValueError for other caps, for epsilon_nano < 1 or max_speed < 1, and OutOfReach for so many samples that the
+    sum of their squares may not fit in 63 bits (at U = 65 km/h: more than 10^8 in one HAT).
     """
     if not 1 <= cap <= counts.largest:
         raise ValueError(f"expected 1 <= cap <= {counts.largest}, got {cap}")
@@ -106,8 +107,7 @@ def plan_variance_with_cap(counts: HatCounts, epsilon_nano: int, max_speed: int,
         raise ValueError(f"expected epsilon_nano >= 1 and max_speed >= 1, got {epsilon_nano} and {max_speed}")
     kept = counts.kept(cap)
     if max_speed**2 * kept >= 2**63:
-        raise ValueError(f"expected max_speed^2 * samples < 2^63, got {max_speed}^2 * {kept}")
-    bias_pairs = _most_pairs(counts.total - kept, counts.total)
+        raise OutOfReach(f"expected max_speed^2 * samples < 2^63, got {max_speed}^2 * {kept}")
     return VariancePlan(
         counts=counts,
         max_speed=max_speed,
@@ -116,8 +116,13 @@ def plan_variance_with_cap(counts: HatCounts, epsilon_nano: int, max_speed: int,
         kept=kept,
         divisor=kept**2,
         sensitivity=max(1, max_speed**2 * _most_pairs(cap, kept)),
-        bias_bound=max_speed**2 * bias_pairs / counts.total**2,
+        bias_bound=bias_among(counts.total, kept, max_speed),
     )
+
+
+def bias_among(total: int, kept: int, max_speed: int) -> float:
+    """The worst over all speeds of |variance of `kept` samples - variance of all `total` that they are among|."""
+    return max_speed**2 * _most_pairs(total - kept, total) / total**2
 
 
 def _most_pairs(movable: int, total: int) -> int:

@@ -330,6 +330,79 @@ def test_everything_but_the_noisy_values_is_a_function_of_counts():
     assert public((counts, values)) == public((counts, other))
 
 
+@pytest.mark.parametrize("mean", ["baseline", "array-averaging", "optimal", "levy", "fixed-quantile", "eps-quantile"])
+def test_speeds_above_a_lowered_maximum_are_clamped_before_they_count(mean):
+    """Parts of a slot may have been read under a higher `speed.max_kmh`: sensitivities hold up to today's."""
+    counts, values = slot()
+    desk = office("speed.max_kmh=40", "release.variance_epsilon=0.5", f"release.mean={mean}")
+    clamped = dataclasses.replace(values, speed=np.minimum(values.speed, 40 * 4096))
+    assert (clamped.speed < values.speed).any()
+    assert run(MemoryLedger(), desk, (counts, values)) == run(MemoryLedger(), desk, (counts, clamped))
+
+
+@pytest.mark.parametrize("mean", ["baseline", "array-averaging", "optimal", "levy"])
+def test_what_a_mean_and_a_variance_are_off_by_counts_the_plates_that_were_left_out(mean):
+    """As if nobody had been left out, and the share of U that those who were could make of it."""
+    desk, ledger, contents = office(f"release.mean={mean}", "release.variance_epsilon=0.5"), MemoryLedger(), slot()
+    spoiled(ledger, desk, contents[0].plates, share=0)
+    (record, *_) = (decode(payload) for _, payload in run(ledger, desk, contents))
+    rows = contents[0].rows(0)
+    away = contents[0].plate[rows] % 2 == 0
+    assert record.counts.admitted_plates == (~away).sum()
+    share = contents[0].count[rows][away].sum() / record.counts.samples
+    # Speeds against it: those who are left out at one end, all others at the other.
+    assert record.mean.bias_bound_kmh >= 65 * share - 1e-3
+    assert record.variance.bias_bound_kmh2 >= 65**2 * min(share, 0.5) * (1 - min(share, 0.5)) - 1
+    full = decode(run(MemoryLedger(), desk, contents)[0][1])
+    assert full.mean.bias_bound_kmh < record.mean.bias_bound_kmh or mean == "levy"  # all of U already
+    assert full.mean.expected_abs_error_kmh < record.mean.expected_abs_error_kmh
+
+
+def busy_and_others(pings, others, start=START):
+    """One HAT: a plate with so many pings, and `others` plates with one each."""
+    plate = np.append(np.zeros(pings), np.arange(1, others + 1)).astype(np.uint32)
+    names = tuple(f"hash{i:04}".encode() for i in range(others + 1))
+    cell = np.full(plate.size, CELLS[0], dtype=np.uint64)
+    time, speed = np.arange(plate.size, dtype=np.uint32), np.full(plate.size, 4096, np.int32)
+    return tabulate(SlotPings(start, start + 3_600_000, names, plate, time, cell, speed))
+
+
+@pytest.mark.parametrize("budget", [10, 5000, 1_000_000])
+@pytest.mark.parametrize("pings", [2000, 1_000_000])
+def test_one_plate_with_nearly_all_pings_stops_no_slot(budget, pings):
+    """An automatic epsilon that goes by the others' parts is far more than it can pay, and never more than amounts."""
+    desk = office("release.mean_epsilon=auto", "release.cdf_epsilon=0", "release.mean=auto", f"budget.epsilon={budget}")
+    ledger, contents = MemoryLedger(), busy_and_others(pings, 20)
+    (record,) = (decode(payload) for _, payload in run(ledger, desk, contents))
+    assert record.status == "released" and record.counts.admitted_plates == 20
+    assert record.mean.bias_bound_kmh > 64
+    assert ledger.verify() == []
+
+
+def test_what_can_be_drawn_for_a_hat_but_not_for_those_who_paid_is_withheld_and_stops_no_slot():
+    """The busy plate cannot pay, and the others have paid too little of its epsilon for noise of their own."""
+    desk = office("release.mean=baseline", "release.mean_epsilon=0.001", "release.cdf_epsilon=0")
+    ledger, contents = MemoryLedger(), busy_and_others(100_000, 20)
+    period, budget = desk.calendar.moment(START).period, desk.policy.budget_nano
+    ledger.admit(period, budget, contents[0].plates, [Admission("x", np.array([0]), np.array([budget]), 1, b"{}")])
+    first = run(ledger, desk, contents)
+    record = decode(first[0][1])
+    assert (record.status, record.mean, record.privacy.epsilon) == ("withheld_budget", None, 0)
+    assert record.counts.admitted_plates == 20 and run(ledger, desk, contents) == first
+
+
+def test_a_hat_whose_noise_cannot_be_drawn_is_withheld_and_nobody_pays():
+    """Thousands of pings of each plate, at an epsilon that the tree's scales cannot hold."""
+    desk = office("release.mean_epsilon=0", "release.cdf_epsilon=0.001", "hat.slot=12h")
+    plate, time = np.repeat(np.arange(5, dtype=np.uint32), 40_000), np.arange(200_000, dtype=np.uint32)
+    names, cell = tuple(b"hash%d" % i for i in range(5)), np.full(200_000, CELLS[0], dtype=np.uint64)
+    slot_ = SlotPings(START, START + 12 * 3_600_000, names, plate, time, cell, np.full(200_000, 4096, np.int32))
+    ledger = MemoryLedger()
+    (record,) = (decode(payload) for _, payload in run(ledger, desk, tabulate(slot_)))
+    assert (record.status, record.cdf, record.counts.admitted_plates) == ("withheld_budget", None, 0)
+    assert all(entry.charged.sum() == 0 for entry in ledger.entries())
+
+
 def test_plates_that_were_charged_less_than_their_part_costs_stay_out():
     """A ledger that lies, or a log that grew between a charge and its retry: nobody is drawn for who has not paid."""
 

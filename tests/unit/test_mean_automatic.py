@@ -134,6 +134,25 @@ def test_the_spread_is_that_of_reference_speeds(name, grouping):
     assert np.std(bias) == pytest.approx(spread(plan), rel=0.06)
 
 
+@pytest.mark.parametrize("name", ["baseline", "array-averaging", "optimal", "levy"])
+def test_the_spread_counts_those_who_are_left_out(name):
+    """The last three plates of five are not in the plan, and the mean is to be that of all."""
+    counts, out = np.array([12, 7]), np.array([30, 4, 1])
+    plan = MECHANISMS[name].plan(HatCounts(counts), NANO // 2, U, "best-fit")
+    rng, part, runs = np.random.default_rng(1), U / 24**0.5, 4000
+    everybody = np.append(counts, out)
+    speeds = rng.uniform(0, U, (runs, 1)) + part * np.repeat(rng.standard_normal((runs, 5)), everybody, axis=1)
+    speeds += part * rng.standard_normal(speeds.shape)
+    kept = speeds[:, : counts.sum()]
+    if name == "levy":  # what projection does is not counted
+        estimates = kept.mean(axis=1)
+    else:
+        asked = [MECHANISMS[name].query(plan, row, None).statistic for row in kept.astype(int)]
+        estimates = np.array(asked) / plan.divisor
+    assert np.std(estimates - speeds.mean(axis=1)) == pytest.approx(spread(plan, out), rel=0.06)
+    assert spread(plan, out) > spread(plan)
+
+
 def test_no_bias_no_spread_and_what_projection_does_is_not_counted():
     counts = HatCounts(np.array([9, 3, 1]))
     assert spread(Baseline().plan(counts, NANO, U, "best-fit")) == 0

@@ -4,7 +4,7 @@ Every mechanism is an integer statistic (in speed quanta), plus discrete Laplace
 plan side sees counts only; the estimate side sees a plan, the samples and bits.
 """
 
-from udp_stream.means.accuracy import expected_abs_error, interval95, spread
+from udp_stream.means.accuracy import NOBODY, expected_abs_error, interval95, spread
 from udp_stream.means.array_averaging import ArrayAveraging
 from udp_stream.means.automatic import CompareAt, plan_automatic
 from udp_stream.means.base import MeanMechanism, MeanPlan, MeanQuery
@@ -15,6 +15,7 @@ from udp_stream.means.quantiles import EpsQuantile, FixedQuantile
 
 __all__ = [
     "MECHANISMS",
+    "NOBODY",
     "ArrayAveraging",
     "Baseline",
     "CompareAt",

@@ -12,6 +12,8 @@ up to A_l. The variance of the difference of the two is
 
 and if all weights add up to 1 - d, the rest being a public fill c, d^2 ((c - U/2)^2 + U^2/12) more.
 
+Samples that a mean leaves out, because their plates cannot pay or are suppressed, are among these with w_j = 0.
+
 **Error.** Noise of expected size b and a spread s together have an expected size of about hypot(b, s): exact for s = 0,
 to second order for small s, 7 % too much for s = b. Released means lie in [0, U], which spares what lies beyond; over
 true means anywhere in [0, U] alike, a size x turns into x (1 - x/U (1 - exp(-U/x))).
@@ -26,7 +28,7 @@ from math import exp, hypot, log, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.means.base import MeanPlan
+from udp_stream.means.base import Integers, MeanPlan
 
 VARIANCE = 1 / 12
 """Of the reference speeds, as a share of U^2."""
@@ -35,24 +37,31 @@ BETWEEN = 1 / 2
 """The share of it that lies between plates; the rest is within them."""
 
 
-def spread(plan: MeanPlan) -> float:
+NOBODY = np.empty(0, dtype=np.int64)
+
+
+def spread(plan: MeanPlan, left_out: Integers = NOBODY) -> float:
     """Standard deviation of (estimate without noise - sample mean) at the reference speeds, in quanta.
 
-    0 for the mechanisms that project: counts say nothing about an interval that speeds choose.
+    The sample mean is that of the plan's plates and of those left out, which have these counts. What the mechanisms
+    that project do to their own samples is not in it: counts say nothing about an interval that speeds choose.
     """
-    if plan.moves is None or not plan.bias_bound:
+    counts, given, divisor = plan.counts, plan.given, plan.divisor
+    if plan.moves is None:
+        given, divisor = counts.by_user, counts.total
+    if not left_out.size and (plan.moves is None or not plan.bias_bound):
         return 0.0
-    counts, given = plan.counts, plan.given
-    weight: NDArray[np.float64] | float = 1 / plan.divisor
-    if plan.arrays is not None:
+    weight: NDArray[np.float64] | float = 1 / divisor
+    if plan.arrays is not None and plan.moves is not None:
         weight = weight / plan.arrays.filled.take(plan.arrays.of_user)
     of_plate = weight * given
-    even = 1 / counts.total
+    even = 1 / (counts.total + int(left_out.sum()))
     between = of_plate - even * counts.by_user
+    squares = float((between * between).sum()) + even**2 * float((left_out * left_out).sum())
     weights = float(of_plate.sum())
     within = float((weight * of_plate).sum()) - 2 * even * weights + even
     missing, largest = 1 - weights, plan.max_speed
-    scattered = largest**2 * VARIANCE * (BETWEEN * float((between * between).sum()) + (1 - BETWEEN) * within)
+    scattered = largest**2 * VARIANCE * (BETWEEN * squares + (1 - BETWEEN) * within)
     return sqrt(scattered + missing**2 * ((plan.fill - largest / 2) ** 2 + largest**2 / 12))
 
 
