@@ -1,12 +1,13 @@
 """The release record: the types from which its JSON, its JSON Schema and its documentation come.
 
-Everything in a record is public: counts (under swap-values), settings, and noisy values. Rounding to whole 1/1000 km/h
-happens after the noise.
+Everything in a record is public: counts (under swap-values), settings, and noisy values. Rounding (means to 0.001
+km/h, variances to 0.001 km2/h2, shares to 0.000001) happens after the noise.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -130,6 +131,7 @@ class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     software: str
 
 
+_ID = re.compile(r"[0-9a-f]{15}-(-?[0-9]+)-([0-9]+)")
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(Release)
 
@@ -160,6 +162,18 @@ def release_id(cell: str, start_ms: int, end_ms: int) -> str:
     '87608c4d2ffffff-1641011400-3600'
     """
     return f"{cell}-{start_ms // 1000}-{(end_ms - start_ms) // 1000}"
+
+
+def slot_of(release_id: str) -> tuple[int, int]:
+    """When the slot of an id starts and ends, in Unix seconds; raises ValueError if it is no id of ours.
+
+    >>> slot_of("87608c4d2ffffff-1641011400-3600")
+    (1641011400, 1641015000)
+    """
+    match = _ID.fullmatch(release_id)
+    if match is None:
+        raise ValueError(f"expected CELL-START-SECONDS, got {release_id!r}")
+    return int(match[1]), int(match[1]) + int(match[2])
 
 
 def mean_record(plan: MeanPlan, value: float, scale: float, left_out: NDArray[np.int64] = NOBODY) -> Mean:

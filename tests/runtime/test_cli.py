@@ -73,6 +73,21 @@ def test_ledger_verbs_look_into_what_replay_spent(log, tmp_path):
     assert periods[0]["epsilon_max_over_plates"] <= periods[0]["epsilon_bound_by_composition"] == pytest.approx(bound)
 
 
+def test_what_was_charged_is_told_whatever_is_configured_now(log, tmp_path):
+    run("replay", log, *FLAGS, "--ledger", "l", "--out", "out", cwd=tmp_path)
+    poor = [*FLAGS, "--set", "budget.epsilon=0.1"]
+    again = run("replay", log, *poor, "--ledger", "l", cwd=tmp_path)
+    records = len(again.stdout.splitlines())
+    said = " ".join(again.stderr.decode().split())
+    assert again.stdout == (tmp_path / "out").read_bytes()
+    assert f"at epsilon 0.1 per 1d in 0 of {records} records" in said and f"{records} at epsilon 10 per 1d." in said
+    same, other = (run("ledger", "export", *flags, "--ledger", "l", cwd=tmp_path) for flags in (FLAGS, poor))
+    assert same.stdout == other.stdout and same.stderr == b""
+    assert json.loads(other.stdout)["privacy"]["privacy_loss"]["privacy_parameters"] == {"epsilon": 10.0}
+    assert b"warning: the configuration has epsilon 0.1 per 1d" in other.stderr
+    assert b"charged under epsilon 10 per 1d" in other.stderr
+
+
 def test_a_ledger_that_was_tampered_with_fails_verification(log, tmp_path):
     run("replay", log, *FLAGS, "--ledger", "l", "--out", "out", cwd=tmp_path)
     with closing(sqlite3.connect(tmp_path / "l")) as connection, connection:

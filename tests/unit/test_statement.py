@@ -1,11 +1,33 @@
-"""The statement of a deployment: what was spent, and the bound that composition gives without shares."""
+"""The statement of a deployment: what was promised and spent, as the ledger's entries say, whatever is configured."""
+
+from io import BytesIO
 
 import numpy as np
+import pytest
 
+from tests.runtime.harness import embedded, fleet_log, frames_of
+from udp_stream.adapters.embedded import Summary
+from udp_stream.adapters.open_ledger import ledger_and_keys
+from udp_stream.adapters.report import protected
 from udp_stream.adapters.settings import load
-from udp_stream.adapters.statement import statement
+from udp_stream.adapters.statement import disagreement, statement
+from udp_stream.errors import PrivacyRefused
 from udp_stream.memory_ledger import MemoryLedger
 from udp_stream.ports import Admission
+
+CELL, NINE_UTC, HOUR, DAY = "87608c4d2ffffff", 1_704_704_400, 3600, 86_400
+MONDAY, TUESDAY = "1d from 2024-01-08T00:00:00+00:00", "1d from 2024-01-09T00:00:00+00:00"
+
+
+def loss(ledger, *flags):
+    return statement(load(None, flags, {}), ledger)["privacy"]["privacy_loss"]
+
+
+def charge(ledger, period, epsilon, start=NINE_UTC, cost=0.05, cell=CELL, seconds=HOUR):
+    """One plate pays for one HAT under a budget."""
+    nano, one = np.array([round(cost * 1e9)]), np.array([0])
+    admission = Admission(f"{cell}-{start}-{seconds}", one, nano, 1, b"{}")
+    ledger.admit(period, round(epsilon * 1e9), [b"a"], [admission])
 
 
 def test_the_largest_loss_stands_beside_the_bound_of_composition():
@@ -17,10 +39,14 @@ def test_the_largest_loss_stands_beside_the_bound_of_composition():
         ("three", [0], [400]),
     ):
         ledger.admit("day", 5000, plates, [Admission(name, np.array(members), np.array(charges), 1, b"{}")])
-    text = statement(load(None, (), {}), ledger)
-    assert text["privacy"]["privacy_loss"]["periods"] == [
+    assert loss(ledger)["periods"] == [
         {
             "period": "day",
+            "from": None,
+            "until": None,
+            "epsilon_guaranteed": 5000 / 1e9,
+            "epsilon_guaranteed_with_overlapping": 5000 / 1e9,
+            "epsilon_of_budgets": [5000 / 1e9],
             "plates_charged": 2,
             "epsilon_max_over_plates": 2000 / 1e9,
             "epsilon_max_of_a_release": 1000 / 1e9,
@@ -33,5 +59,121 @@ def test_the_largest_loss_stands_beside_the_bound_of_composition():
 def test_a_period_in_which_nobody_was_charged_has_zeros():
     ledger, nobody = MemoryLedger(), np.array([], dtype=np.int64)
     ledger.admit("day", 10, [], [Admission("one", nobody, nobody, 1, b"{}")])
-    (period,) = statement(load(None, (), {}), ledger)["privacy"]["privacy_loss"]["periods"]
-    assert set(period.values()) == {"day", 0}
+    (period,) = loss(ledger)["periods"]
+    spent = {key: value for key, value in period.items() if "max" in key or "charged" in key or "bound" in key}
+    assert len(spent) == 5 and set(spent.values()) == {0}
+
+
+def test_the_configuration_speaks_for_a_ledger_without_entries():
+    text = loss(MemoryLedger(), "budget.epsilon=3")
+    assert text["privacy_parameters"] == {"epsilon": 3.0} and text["periods"] == text["charged_under"] == []
+    assert text["privacy_unit"].startswith("one license plate, for each period of 1d")
+
+
+@pytest.mark.parametrize("flags", [("budget.epsilon=0.1", "release.mean_epsilon=0.1"),
+                                   ("budget.period=lifetime", "release.mean_epsilon=0.1")])  # fmt: skip
+def test_another_configuration_changes_nothing_that_was_charged(flags):
+    ledger = MemoryLedger()
+    charge(ledger, MONDAY, 10, cost=4.1)
+    assert loss(ledger, *flags) == loss(ledger)
+    assert loss(ledger, *flags)["privacy_parameters"] == {"epsilon": 10.0}
+    said = disagreement(load(None, flags, {}), statement(load(None, flags, {}), ledger))
+    assert said is not None and "epsilon 10 per 1d" in said
+    assert "epsilon 0.1 per 1d" in said or "epsilon 10 per lifetime" in said
+    assert disagreement(load(None, (), {}), statement(load(None, (), {}), ledger)) is None
+
+
+@pytest.mark.parametrize("order", [(10, 0.1, 2), (0.1, 2, 10)])
+def test_of_several_budgets_in_a_period_the_largest_is_guaranteed_and_all_are_listed(order):
+    ledger = MemoryLedger()
+    for number, epsilon in enumerate(order):
+        charge(ledger, MONDAY, epsilon, NINE_UTC + number * HOUR)
+    charge(ledger, TUESDAY, 1, NINE_UTC + DAY)
+    text = loss(ledger)
+    monday, tuesday = text["periods"]
+    assert monday["epsilon_of_budgets"] == [0.1, 2.0, 10.0] and monday["epsilon_guaranteed"] == 10.0
+    assert (monday["from"], monday["until"]) == ("2024-01-08T14:30:00+05:30", "2024-01-08T17:30:00+05:30")
+    assert tuesday["epsilon_guaranteed_with_overlapping"] == 1.0, "days do not overlap"
+    assert text["privacy_parameters"] == {"epsilon": 10.0}
+    assert text["charged_under"] == [
+        {"epsilon": epsilon, "period": "1d", "admissions": 1} for epsilon in (0.1, 1.0, 2.0, 10.0)
+    ]
+
+
+def test_budgets_of_periods_that_overlap_in_time_add_up():
+    """A lifetime's HATs on Tuesday and Wednesday: Monday stands alone, and the lifetime meets Tuesday's budget only."""
+    ledger = MemoryLedger()
+    charge(ledger, MONDAY, 10)
+    charge(ledger, TUESDAY, 3, NINE_UTC + DAY)
+    for days in (1, 2):
+        charge(ledger, "lifetime", 5, NINE_UTC + days * DAY, cell="87608c4d3ffffff")
+    text = loss(ledger)
+    together = {one["period"]: one["epsilon_guaranteed_with_overlapping"] for one in text["periods"]}
+    assert together == {MONDAY: 10.0, TUESDAY: 8.0, "lifetime": 8.0}
+    assert text["privacy_parameters"] == {"epsilon": 10.0}
+    assert text["privacy_unit"].startswith("one license plate, for each period of 1d, lifetime,")
+    charge(ledger, "lifetime", 5, NINE_UTC, cell="87608c4d3ffffff")
+    assert loss(ledger)["privacy_parameters"] == {"epsilon": 18.0}, "now it spans Monday too: 10 + 3 + 5"
+
+
+def test_periods_that_only_touch_do_not_overlap():
+    ledger = MemoryLedger()
+    charge(ledger, MONDAY, 2, NINE_UTC)
+    charge(ledger, "1d from 2024-01-08T10:00:00+00:00", 3, NINE_UTC + HOUR)
+    assert loss(ledger)["privacy_parameters"] == {"epsilon": 3.0}
+
+
+def test_a_period_of_unknown_times_may_overlap_any():
+    ledger = MemoryLedger()
+    charge(ledger, MONDAY, 2)
+    charge(ledger, "day", 3, cell="somewhere")
+    assert loss(ledger)["privacy_parameters"] == {"epsilon": 5.0}
+
+
+@pytest.mark.parametrize("payload", [b'{"policy": 1}', b"", b'{"schema": "\xff"}'])
+def test_a_record_that_cannot_be_read_is_refused_by_its_id(payload):
+    ledger = MemoryLedger()
+    charge(ledger, MONDAY, 2)
+    ledger.record([(f"{CELL}-{NINE_UTC}-{HOUR}", payload)])
+    with pytest.raises(PrivacyRefused, match=f"{CELL}-{NINE_UTC}-{HOUR}: expected a release record"):
+        loss(ledger)
+
+
+RICH = ("hat.slot=15m", "hat.resolution=7", "release.min_plates=4", "budget.epsilon=10")
+POOR = (*RICH[:-1], "budget.epsilon=0.1", "budget.accounting_detail=uniform")
+
+
+def replayed(path, messages, flags):
+    with embedded(path, BytesIO(), flags) as runtime:
+        return runtime.run(frames_of(messages))
+
+
+def test_records_that_stand_from_another_policy_are_told_with_its_epsilon(tmp_path):
+    """Half of the log at epsilon 10, all of it at 0.1: the first half's records are what they were."""
+    log, rich, poor = fleet_log(hours=1.0, clean=True), load(None, RICH, {}), load(None, POOR, {})
+    before = replayed(tmp_path / "l", log[: len(log) // 2], RICH).hats.total()
+    summary = replayed(tmp_path / "l", log, POOR)
+    after = summary.hats.total() - before
+    assert before > 0 < after
+    said = protected(summary, poor)
+    assert f"at epsilon 0.1 per 1d in {after} of {before + after} records" in said
+    assert f"stand from before, under other settings: {before} at epsilon 10 per 1d." in said
+    with ledger_and_keys(poor, str(tmp_path / "l")) as (ledger, _):
+        text = statement(poor, ledger)
+    assert text["privacy"]["privacy_loss"]["privacy_parameters"] == {"epsilon": 10.0}
+    made = {one["policy"]: one for one in text["details"]["implementation"]["policies"]}
+    assert set(made) == {rich.policy.fingerprint(), poor.policy.fingerprint()}
+    assert [made[one.policy.fingerprint()]["releases_recorded"] for one in (rich, poor)] == [before, after]
+    assert [made[one.policy.fingerprint()]["epsilon"] for one in (rich, poor)] == [10.0, 0.1]
+    charges = text["details"]["accounting"]["charges"]
+    assert "its own share" in charges and "the release's whole epsilon" in charges
+    assert "slot of 15m, ever" in text["privacy"]["deployment_model"]["release_type_details"]
+    said = disagreement(poor, text)
+    assert said is not None and rich.policy.fingerprint() in said
+
+
+def test_a_run_of_one_policy_promises_its_epsilon():
+    settings = load(None, RICH, {})
+    summary = Summary()
+    summary.promises[settings.policy.fingerprint(), "1d", 10.0] = 3
+    assert protected(summary, settings) == "Protected: each plate's speeds, at epsilon 10 per 1d."

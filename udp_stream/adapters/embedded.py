@@ -70,7 +70,10 @@ def answer_to(effect: Effect, ledger: Ledger, publish: Callable[[Payloads], None
 
 @dataclass(slots=True)
 class Summary:
-    """What a run did, in numbers that are public: no plate, no speed."""
+    """What a run did, in numbers that are public: no plate, no speed.
+
+    `promises` counts the records by the policy they were made under, its period and that period's epsilon.
+    """
 
     messages: int = 0
     pings: int = 0
@@ -78,6 +81,7 @@ class Summary:
     slots: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     hats: Counter[str] = field(default_factory=Counter)
+    promises: Counter[tuple[str, str, float]] = field(default_factory=Counter)
     pings_released: int = 0
     means: int = 0
     pings_of_means: int = 0
@@ -89,6 +93,7 @@ class Summary:
         for _, _, payload in payloads:
             record: Release = decode(payload)
             self.hats[record.status] += 1
+            self.promises[record.policy, record.privacy.period, record.privacy.period_epsilon] += 1
             if record.status == "released":
                 self.pings_released += record.counts.samples
             if record.mean is not None:

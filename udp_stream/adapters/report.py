@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from rich.console import Console
 from rich.table import Table
 
@@ -64,9 +66,25 @@ def print_summary(summary: Summary, settings: Settings) -> None:
             f"expected error of a released mean: {error:.1f} km/h, weighed by pings. "
             f"{verdict(error, settings.hat.resolution)}"
         )
-    out.print(
-        f"Protected: each plate's speeds, at epsilon {settings.budget.epsilon:g} per {settings.budget.period}. "
-        "Not protected: that a plate was in a HAT, and how often it pinged."
+    out.print(f"{protected(summary, settings)} Not protected: that a plate was in a HAT, and how often it pinged.")
+
+
+def protected(summary: Summary, settings: Settings) -> str:
+    """At which epsilon; records that stand from before under other settings keep the one that they were made at."""
+    promise = f"Protected: each plate's speeds, at epsilon {settings.budget.epsilon:g} per {settings.policy.period}"
+    ours, standing = 0, Counter[str]()
+    fingerprint = settings.policy.fingerprint()
+    for (policy, period, epsilon), records in summary.promises.items():
+        if policy == fingerprint:
+            ours += records
+        else:
+            standing[f"at epsilon {epsilon:g} per {period}"] += records
+    if not standing:
+        return f"{promise}."
+    before = ", ".join(f"{records:,} {at}" for at, records in standing.most_common())
+    return (
+        f"{promise} in {ours:,} of {ours + standing.total():,} records. The others stand from before, under other "
+        f"settings: {before}. What a plate can lose in all of them together, `udp-stream ledger export` states."
     )
 
 

@@ -1,15 +1,32 @@
-"""The privacy statement of a deployment, in the fields of OpenDP's Deployments Registry (tiers 1 to 3)."""
+"""The privacy statement of a deployment, in the fields of OpenDP's Deployments Registry (tiers 1 to 3).
+
+What it says was promised and spent comes from the ledger's entries: the budget and the period that each was admitted
+under, and the record that stands. The configuration speaks only where nothing was charged or recorded yet.
+
+A plate's total in a period is at most the largest budget of the period's entries, since each was admitted only while
+the total stayed within its own. Periods of other lengths or zones are other balances, so the losses of those that
+overlap in time add up.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from math import inf
 from typing import Any
+
+import msgspec
 
 from udp_stream import __version__
 from udp_stream.adapters.settings import Settings
+from udp_stream.errors import PrivacyRefused
+from udp_stream.hats import SlotGrid
 from udp_stream.ports import Entry, Ledger
-from udp_stream.units import NANO
+from udp_stream.release import decode, slot_of
+from udp_stream.units import NANO, duration_name
 
 CHARGES = {
     "individual": "each plate its own share of the noise's sensitivity, which its number of pings tells",
@@ -19,22 +36,36 @@ CHARGES = {
 
 @dataclass(slots=True)
 class _Spent:
-    """What one period's plates were charged, and for how many releases."""
+    """What one period's plates were charged, under which budgets, for how many releases, from which slot to which.
+
+    A release whose id tells no slot may lie anywhere in time.
+    """
 
     nano: Counter[bytes] = field(default_factory=Counter)
     releases: Counter[bytes] = field(default_factory=Counter)
     largest_charge: int = 0
+    budgets: set[int] = field(default_factory=set)
+    start: float = inf
+    end: float = -inf
 
-    def take(self, entry: Entry) -> None:
+    def take(self, entry: Entry, start: float, end: float) -> None:
         charged = {plate: nano for plate, nano in zip(entry.plates, entry.charged.tolist(), strict=True) if nano}
         self.nano.update(charged)
         self.releases.update(charged.keys())
         self.largest_charge = max(self.largest_charge, *charged.values(), 0)
+        self.budgets.add(entry.budget)
+        self.start, self.end = min(self.start, start), max(self.end, end)
 
-    def facts(self) -> dict[str, float | int]:
+    @property
+    def guaranteed(self) -> int:
+        """No plate's total exceeds it."""
+        return max(self.budgets)
+
+    def facts(self) -> dict[str, Any]:
         """The loss of the plate that lost most, and beside it eps max_l G_l, which knows no shares."""
         most = max(self.releases.values(), default=0)
         return {
+            "epsilon_of_budgets": [budget / NANO for budget in sorted(self.budgets)],
             "plates_charged": len(self.nano),
             "epsilon_max_over_plates": max(self.nano.values(), default=0) / NANO,
             "epsilon_max_of_a_release": self.largest_charge / NANO,
@@ -43,35 +74,65 @@ class _Spent:
         }
 
 
+class _Made(msgspec.Struct, frozen=True):
+    """Under what a record says that it was made."""
+
+    policy: str
+    epsilon: float
+    period: str
+    accounting_detail: str
+    software: str
+
+
+@dataclass(slots=True)
+class _Account:
+    """All that the entries of a ledger say."""
+
+    periods: dict[str, _Spent] = field(default_factory=dict)
+    under: Counter[tuple[str, int]] = field(default_factory=Counter)
+    made: Counter[_Made] = field(default_factory=Counter)
+    slots_s: set[int] = field(default_factory=set)
+
+    def take(self, entry: Entry) -> None:
+        start, end = _span(entry.release_id)
+        if end < inf:
+            self.slots_s.add(int(end - start))
+        self.periods.setdefault(entry.period, _Spent()).take(entry, start, end)
+        self.under[_length(entry.period), entry.budget] += 1
+        if entry.payload is not None:
+            self.made[_made(entry.release_id, entry.payload)] += 1
+
+
 def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
-    """What is promised, what was spent, and what is not protected; no plate, keyed or not, is in it."""
+    """What is promised, what was spent, and what is not protected; no plate, keyed or not, is in it.
+
+    Raises PrivacyRefused if the ledger holds a record that cannot be read.
+    """
     policy = settings.policy
-    periods: dict[str, _Spent] = {}
-    recorded = 0
+    account = _Account()
     for entry in ledger.entries():
-        recorded += entry.payload is not None
-        periods.setdefault(entry.period, _Spent()).take(entry)
+        account.take(entry)
+    periods = _joined(length for length, _ in account.under) or policy.period
+    slots = ", ".join(duration_name(seconds) for seconds in sorted(account.slots_s)) or settings.hat.slot
+    details = {made.accounting_detail for made in account.made} or {policy.accounting_detail}
     return {
         "basic": {
             "name": "Speeds of buses by H3 cell and timeslot",
-            "description": "Means and cumulative distributions of bus speeds, released once per cell and timeslot.",
+            "description": "Means, variances and cumulative distributions of bus speeds, each where it was asked for, "
+            "released once per cell and timeslot.",
             "data_product_type": "Summary statistics",
             "data_product_sector": "Government",
             "intended_use": "Publishing what a live bus feed says of a city's traffic, without a driver's conduct.",
         },
         "privacy": {
             "dp_variant": {"variant_name": "Pure DP"},
-            "privacy_loss": {
-                "privacy_unit": f"one license plate, for each period of {policy.period}",
-                "privacy_parameters": {"epsilon": policy.budget_nano / NANO},
-                "periods": [{"period": period, **spent.facts()} for period, spent in sorted(periods.items())],
-            },
+            "privacy_loss": _privacy_loss(settings, account, periods),
             "deployment_model": {
                 "model_name": "Central",
                 "release_type": "Many releases",
                 "release_type_details": (
-                    f"One release per cell and slot of {settings.hat.slot}, ever. A ledger charges each plate before "
-                    f"anything is drawn; at its budget a plate is left out until the next period of {policy.period}."
+                    f"One release per cell and slot of {slots}, ever. A ledger charges each plate before anything is "
+                    f"drawn; at its budget a plate is left out until the next period of {periods}."
                 ),
                 "data_source_type": "Dynamic",
                 "access_type": "Non-interactive",
@@ -87,18 +148,112 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
                 "numbers of plates and samples, refusals by reason, which cells exist",
             ],
             "accounting": {
-                "charges": CHARGES[policy.accounting_detail],
+                "charges": "; or ".join(CHARGES[detail] for detail in sorted(details)),
                 "composition": "basic, per plate: the sum of what it was charged; never more than the bound of arXiv "
                 "2405.06261, the most that a release cost anybody times the most releases that one plate is in",
-                "post_processing": "clamping to [0, U], monotone CDFs, rounding to 0.001 km/h",
+                "post_processing": "clamping to [0, U] (variances to [0, U^2/4]), monotone CDFs, rounding: means to "
+                "0.001 km/h, variances to 0.001 km2/h2, CDF values to 0.000001",
             },
             "implementation": {
                 "mechanisms": "discrete Laplace and exponential mechanism, exact integer arithmetic (arXiv 2004.00010)",
                 "randomness": "operating system",
                 "floating_point": "noise is added to integers; the set of outputs does not depend on the data",
-                "software": f"udp-stream {__version__}",
-                "policy": policy.fingerprint(),
+                "software": _joined(made.software for made in account.made) or f"udp-stream {__version__}",
+                "policy": _joined(made.policy for made in account.made) or policy.fingerprint(),
+                "policies": [
+                    {**msgspec.structs.asdict(made), "releases_recorded": records}
+                    for made, records in sorted(account.made.items(), key=lambda one: msgspec.structs.astuple(one[0]))
+                ],
             },
         },
-        "releases_recorded": recorded,
+        "releases_recorded": account.made.total(),
     }
+
+
+def disagreement(settings: Settings, stated: dict[str, Any]) -> str | None:
+    """A sentence naming both if the ledger was charged, or its records made, under other settings than these."""
+    policy = settings.policy
+    under = [(one["epsilon"], one["period"]) for one in stated["privacy"]["privacy_loss"]["charged_under"]]
+    policies = {made["policy"] for made in stated["details"]["implementation"]["policies"]}
+    ours = policy.budget_nano / NANO, policy.period
+    if {ours}.issuperset(under) and {policy.fingerprint()}.issuperset(policies):
+        return None
+    return (
+        f"the configuration has {_budgets([ours])} (policy {policy.fingerprint()}), the ledger was charged under "
+        f"{_budgets(under)} (policy {_joined(policies) or 'of no record yet'}): the statement says what the ledger says"
+    )
+
+
+def _privacy_loss(settings: Settings, account: _Account, lengths: str) -> dict[str, Any]:
+    """The guarantee is what a plate can lose by its pings in one period, to all the releases that they are in."""
+    policy, slots = settings.policy, settings.calendar.slots
+    periods = sorted(account.periods.items())
+    together = _with_overlapping([spent for _, spent in periods])
+    return {
+        "privacy_unit": f"one license plate, for each period of {lengths}, from its first slot to its last",
+        "privacy_parameters": {"epsilon": max(together, default=policy.budget_nano) / NANO},
+        "charged_under": [
+            {"epsilon": budget / NANO, "period": length, "admissions": admissions}
+            for (length, budget), admissions in sorted(account.under.items())
+        ],
+        "composition_over_periods": "a plate's loss in a period is at most the largest budget that any of its releases "
+        "was admitted under (epsilon_guaranteed); losses in different periods add up, and epsilon is the most of any "
+        "period together with those that overlap it in time (epsilon_guaranteed_with_overlapping)",
+        "periods": [
+            {
+                "period": period,
+                "from": _iso(spent.start, slots),
+                "until": _iso(spent.end, slots),
+                "epsilon_guaranteed": spent.guaranteed / NANO,
+                "epsilon_guaranteed_with_overlapping": nano / NANO,
+                **spent.facts(),
+            }
+            for (period, spent), nano in zip(periods, together, strict=True)
+        ],
+    }
+
+
+def _with_overlapping(periods: Sequence[_Spent]) -> list[int]:
+    """Each period's largest budget and those of the periods that overlap it: all that have begun, less the ended."""
+    starts, begun = _running((spent.start, spent.guaranteed) for spent in periods)
+    ends, ended = _running((spent.end, spent.guaranteed) for spent in periods)
+    return [begun[bisect_left(starts, spent.end)] - ended[bisect_right(ends, spent.start)] for spent in periods]
+
+
+def _running(budgets: Iterable[tuple[float, int]]) -> tuple[list[float], list[int]]:
+    """The times in order, and the sum of the budgets of the first 0, 1, 2, ... of them."""
+    ordered = sorted(budgets)
+    return [time for time, _ in ordered], list(accumulate((nano for _, nano in ordered), initial=0))
+
+
+def _span(release_id: str) -> tuple[float, float]:
+    try:
+        return slot_of(release_id)
+    except ValueError:
+        return -inf, inf
+
+
+def _made(release_id: str, payload: bytes) -> _Made:
+    try:
+        record = decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise PrivacyRefused(f"{release_id}: expected a release record in the ledger, got other bytes") from error
+    privacy = record.privacy
+    return _Made(record.policy, privacy.period_epsilon, privacy.period, privacy.accounting_detail, record.software)
+
+
+def _length(period: str) -> str:
+    """`1d` of `1d from 2024-05-01T00:00:00+05:30`."""
+    return period.partition(" from ")[0]
+
+
+def _iso(seconds: float, slots: SlotGrid) -> str | None:
+    return None if abs(seconds) == inf else slots.iso(int(seconds) * 1000)
+
+
+def _joined(names: Iterable[str]) -> str:
+    return ", ".join(sorted(set(names)))
+
+
+def _budgets(under: Iterable[tuple[float, str]]) -> str:
+    return ", ".join(f"epsilon {epsilon:g} per {period}" for epsilon, period in under)

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from udp_stream.adapters.open_ledger import ledger_and_keys
 from udp_stream.adapters.plate_keys import PlateKeys
 from udp_stream.adapters.settings import Settings
-from udp_stream.adapters.statement import statement
+from udp_stream.adapters.statement import disagreement, statement
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ports import Ledger
 from udp_stream.units import NANO
@@ -41,9 +41,12 @@ def verify(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def export(arguments: argparse.Namespace, settings: Settings) -> None:
-    """The statement as JSON on stdout."""
+    """The statement as JSON on stdout; on stderr, where the configuration is not what the ledger was charged under."""
     with _open(arguments, settings) as (ledger, _):
-        print(json.dumps(statement(settings, ledger), indent=2, ensure_ascii=False))
+        stated = statement(settings, ledger)
+    if difference := disagreement(settings, stated):
+        print(f"udp-stream: warning: {difference}", file=sys.stderr)
+    print(json.dumps(stated, indent=2, ensure_ascii=False))
 
 
 def _open(arguments: argparse.Namespace, settings: Settings) -> AbstractContextManager[tuple[Ledger, PlateKeys]]:
