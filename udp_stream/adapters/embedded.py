@@ -70,7 +70,7 @@ def answer_to(effect: Effect, ledger: Ledger, publish: Callable[[Payloads], None
 
 @dataclass(slots=True)
 class Summary:
-    """What a run did, in numbers that are public: no plate, no speed."""
+    """What a run did, in numbers that are public: no plate, no speed. `held` pings lie in slots not yet released."""
 
     messages: int = 0
     pings: int = 0
@@ -78,6 +78,7 @@ class Summary:
     slots: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     hats: Counter[str] = field(default_factory=Counter)
+    held: int = 0
     pings_released: int = 0
     means: int = 0
     pings_of_means: int = 0
@@ -136,6 +137,7 @@ class Embedded:
         refusals += [refusal_of(pings, refused) for refused in unplaced]
         self.summary.messages += len(messages)
         self.summary.pings += int(pings.time_ms.size) - len(unplaced)
+        self.summary.held += int(pings.time_ms.size) - len(unplaced)
         self._refuse(messages, refusals)
         for slot in closed:
             self._release(slot)
@@ -149,6 +151,7 @@ class Embedded:
         counts, values = tabulate(slot)
         self.summary.repeats += counts.repeats
         self.summary.take(drive(release_slot(counts, values, self._office), self._ledger, self._publish))
+        self.summary.held -= int(slot.time.size)
 
     def _refuse(self, messages: list[bytes], refusals: list[Refusal]) -> None:
         self.summary.refused.update(str(refusal.reason) for refusal in refusals)
