@@ -24,7 +24,7 @@ from udp_stream.ping_refusals import Reason, Refusal
 from udp_stream.timestamps import NO_OFFSET, UNREADABLE, parse_timestamps
 from udp_stream.units import KMH_PER_UNIT, KMH_QUANTUM, QUANTA_PER_KMH
 
-__all__ = ["PingDecoder", "PingRules", "Pings", "Reason", "Refusal", "original", "originals"]
+__all__ = ["PingDecoder", "PingRules", "Pings", "Reason", "Refusal", "original", "originals", "plate_name"]
 
 MAX_PLATE_CHARS = 64
 """No plate is longer. It bounds what one ping can make the ledger and the open slots remember."""
@@ -231,11 +231,16 @@ class _Columns:
         return Pings(tuple(plates), *columns)
 
 
+def plate_name(text: str) -> str:
+    """The plate that is meant: white space around it is dropped."""
+    return text.strip()
+
+
 def _index_plates(texts: list[str]) -> tuple[list[str], NDArray[np.uint32]]:
     """The distinct plates, stripped of white space, and for each text the index of its plate."""
     index: defaultdict[str, int] = defaultdict(count().__next__)
     plate = np.fromiter(map(index.__getitem__, texts), np.uint32, len(texts))
-    stripped = [text.strip() for text in index]
+    stripped = [plate_name(text) for text in index]
     if stripped == list(index):
         return stripped, plate
     plates, renamed = _index_plates(stripped)

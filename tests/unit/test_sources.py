@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from udp_stream.adapters import sources
-from udp_stream.adapters.sources import read_messages
+from udp_stream.adapters.sources import read_messages, require_readable
 from udp_stream.errors import UsageError
 from udp_stream.pings import PingDecoder, PingRules
 
@@ -179,7 +179,6 @@ def test_a_broken_csv_row_is_refused_alone(tmp_path: Path, row: bytes, reason: s
         ("feed.pb", b"\x0a\x0d", "GTFS-Realtime"),
         ("feed.PB.gz", b"\x0a\x0d", "GTFS-Realtime"),
         ("f.csv", b"license_plate;speed\n", "observationDateTime, speed, location.coordinates"),
-        ("f.csv", b"", "license_plate"),
         ("f.csv", b"license_plate,observationDateTime,speed,location.coordinates.0\n", "with location.coordinates"),
     ],
 )
@@ -190,6 +189,18 @@ def test_a_file_that_cannot_serve_is_a_usage_error(
     with pytest.raises(UsageError, match=words) as raised:
         next(read_messages(path))
     assert str(tmp_path / name) in str(raised.value)
+
+
+def test_a_csv_without_any_line_has_no_pings(tmp_path: Path) -> None:
+    assert flat(write(tmp_path / "f.csv", b"")) == flat(write(tmp_path / "g.csv", b"\n\r\n")) == []
+
+
+def test_what_cannot_be_read_is_told_before_anything_is(tmp_path: Path) -> None:
+    good = write(tmp_path / "x", NDJSON)
+    require_readable([good, good])
+    for bad, words in (("nowhere", "No such file"), (".", "Is a directory"), ("vehicles.pb", "GTFS")):
+        with pytest.raises(UsageError, match=words):
+            require_readable([good, str(tmp_path / bad)])
 
 
 def test_a_folder_is_a_usage_error(tmp_path: Path) -> None:

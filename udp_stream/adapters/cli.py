@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from types import FrameType
 
 from udp_stream import __version__
 from udp_stream.adapters.settings import Settings, load
+from udp_stream.adapters.standard_streams import let_go_of_stdout, use_standard_streams
 from udp_stream.errors import DependencyUnavailable, UdpStreamError
 
 EXAMPLES = """\
@@ -37,9 +37,10 @@ class Drained(BaseException):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    arguments = _parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, _drain)
+    use_standard_streams()
     try:
+        arguments = _parser().parse_args(argv)
+        signal.signal(signal.SIGTERM, _drain)
         command: Callable[[argparse.Namespace, Settings], None] = arguments.command
         command(arguments, load(arguments.config, [*arguments.set, *_flags(arguments)]))
         sys.stdout.flush()
@@ -48,12 +49,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _fail(DependencyUnavailable("the reader of our output has gone away"))
     except UdpStreamError as error:
         return _fail(error)
     except OSError as error:  # a full disk, a file taken away: of the machine, not of ours
         return _fail(DependencyUnavailable(f"{error.filename or 'a file'}: {error.strerror or error}"))
+    finally:
+        let_go_of_stdout()
     return 0
 
 

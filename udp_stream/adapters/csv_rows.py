@@ -34,11 +34,16 @@ _Value = str | msgspec.Raw | list[str | msgspec.Raw]
 def csv_messages(path: str, lines: Iterator[bytes]) -> Iterator[bytes]:
     """A JSON ping for every line but the first, which names the columns; UsageError if one that is needed is absent.
 
+    No line at all is no ping, as in any other file.
+
     >>> header = b"license_plate,observationDateTime,speed,location.coordinates"
     >>> list(csv_messages("f.csv", iter([header, b'A1,,nan,"[72.8, 21.1]"'])))
     [b'{"license_plate":"A1","location":{"coordinates":[72.8, 21.1]},"speed":"nan"}']
     """
-    header = [name.strip() for name in _cells(next(lines, b"")) or []]
+    first = next(lines, None)
+    if first is None:
+        return
+    header = [name.strip() for name in _cells(first) or []]
     column = {name: place for place, name in reversed(list(enumerate(header)))}  # of equal names, the first
     missing = [name for name in ("license_plate", "observationDateTime", "speed") if name not in column]
     read_coordinates = _coordinates_reader(column)

@@ -72,7 +72,8 @@ def answer_to(effect: Effect, ledger: Ledger, publish: Callable[[Payloads], None
 class Summary:
     """What a run did, in numbers that are public: no plate, no speed.
 
-    `promises` counts the records by the policy they were made under, its period and that period's epsilon.
+    `held` pings lie in slots not yet released. `promises` counts the records by the policy they were made under, its
+    period and that period's epsilon.
     """
 
     messages: int = 0
@@ -82,6 +83,7 @@ class Summary:
     refused: Counter[str] = field(default_factory=Counter)
     hats: Counter[str] = field(default_factory=Counter)
     promises: Counter[tuple[str, str, float]] = field(default_factory=Counter)
+    held: int = 0
     pings_released: int = 0
     means: int = 0
     pings_of_means: int = 0
@@ -141,6 +143,7 @@ class Embedded:
         refusals += [refusal_of(pings, refused) for refused in unplaced]
         self.summary.messages += len(messages)
         self.summary.pings += int(pings.time_ms.size) - len(unplaced)
+        self.summary.held += int(pings.time_ms.size) - len(unplaced)
         self._refuse(messages, refusals)
         for slot in closed:
             self._release(slot)
@@ -154,6 +157,7 @@ class Embedded:
         counts, values = tabulate(slot)
         self.summary.repeats += counts.repeats
         self.summary.take(drive(release_slot(counts, values, self._office), self._ledger, self._publish))
+        self.summary.held -= int(slot.time.size)
 
     def _refuse(self, messages: list[bytes], refusals: list[Refusal]) -> None:
         self.summary.refused.update(str(refusal.reason) for refusal in refusals)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -35,6 +36,18 @@ def ledger_and_keys(
         keys = PlateKeys(load_or_create_key(key_file))
         ledger.bind(keys.fingerprint())
         yield ledger, keys
+
+
+def ledger_files(settings: Settings, url: str | None = None) -> list[tuple[str, Path]]:
+    """What a ledger has on this machine, made already or not: what each file is, and its path."""
+    url = url or settings.ledger.url
+    key_file, id_file = _key_files(settings, url)
+    files = [("the plates' key", Path(key_file)), ("the id of the ledger", Path(id_file))]
+    if _is_file(url):
+        real = os.path.realpath(_path(url))  # SQLite keeps its log beside what a link leads to
+        logs = [("the log of the ledger", Path(f"{real}{suffix}")) for suffix in ("-wal", "-shm", "-journal")]
+        files += [("the ledger", _path(url)), *logs]
+    return files
 
 
 def inspect_ledger(settings: Settings, url: str | None = None) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, fields
+from functools import partial
 from pathlib import Path
 
+from udp_stream.adapters.outputs import Use, named, require_apart
 from udp_stream.adapters.plots import SUFFIXES, draw
 from udp_stream.errors import UsageError
 from udp_stream.experiments.base import Outcome, Table
@@ -19,19 +22,23 @@ def make_folder(folder: Path) -> None:
         raise UsageError(f"{folder}: expected a folder that can be made ({error.strerror})") from error
 
 
-def write_outcome(outcome: Outcome, name: str, folder: Path) -> list[Path]:
-    """Everything under the experiment's names; returns the files in the order written."""
-    written = []
+def write_outcome(outcome: Outcome, name: str, folder: Path, used: Sequence[Use] = ()) -> list[Path]:
+    """Everything under the experiment's names; returns the files in the order written.
+
+    Raises UsageError, before any is written, if one of them is a file that the run uses otherwise.
+    """
+    writers: dict[Path, Callable[[Path], object]] = {}
     for table in outcome.tables:
-        written.append(folder / f"{table.name}.csv")
-        write_table(table, written[-1])
+        writers[folder / f"{table.name}.csv"] = partial(write_table, table)
     for figure in outcome.figures:
-        for suffix in SUFFIXES:
-            written.append(folder / f"{figure.name}{suffix}")
-            draw(figure, written[-1])
-    written.append(folder / f"{name}.txt")
-    written[-1].write_text("".join(f"{verdict}\n" for verdict in outcome.verdicts), encoding="utf-8")
-    return written
+        writers |= {folder / f"{figure.name}{suffix}": partial(draw, figure) for suffix in SUFFIXES}
+    verdicts = "".join(f"{verdict}\n" for verdict in outcome.verdicts)
+    writers[folder / f"{name}.txt"] = lambda path: path.write_text(verdicts, encoding="utf-8")
+    require_apart([("--out", path) for path in writers], used)
+    for path, write in writers.items():
+        with named(path):
+            write(path)
+    return list(writers)
 
 
 def write_table(table: Table, path: Path) -> None:

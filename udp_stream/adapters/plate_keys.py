@@ -62,6 +62,11 @@ class PlateKeys:
         return self._fingerprint
 
 
+def is_key(text: bytes) -> bool:
+    """Whether this is the whole of a key file."""
+    return _KEY_FILE.fullmatch(text) is not None
+
+
 def load_or_create_key(path: str | os.PathLike[str]) -> bytes:
     """The 32-byte key in the file at `path`; a new one, mode 0600 and synced to disk, if nothing is there.
 
@@ -89,7 +94,7 @@ def _load(path: Path) -> bytes:
         text = file.read(4 * KEY_BYTES)
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise PrivacyRefused(f"expected a key file that only its owner can read, got mode {mode:04o}: chmod 600 {path}")
-    if _KEY_FILE.fullmatch(text) is None:
+    if not is_key(text):
         raise PrivacyRefused(
             f"expected {2 * KEY_BYTES} hex digits in the key file {path}, got something else: restore it"
         )

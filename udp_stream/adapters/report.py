@@ -10,6 +10,7 @@ from rich.table import Table
 from udp_stream import __version__
 from udp_stream.adapters.embedded import Summary
 from udp_stream.adapters.settings import Settings
+from udp_stream.pings import Reason
 
 SOFTWARE = f"udp-stream {__version__}"
 
@@ -57,6 +58,13 @@ def print_summary(summary: Summary, settings: Settings) -> None:
     table.add_row("released", f"{share:.0%} of pings lie in released HATs")
     out = console()
     out.print(table)
+    if not summary.pings:
+        out.print(why_nothing(summary))
+    if summary.held:
+        out.print(
+            f"{summary.held:,} accepted pings wait in slots that were not released. Run again with the whole log on "
+            "the same ledger: it goes on from here, and nothing is charged twice."
+        )
     late = summary.refused["late"]
     if late > LATE_SHARE_SUSPICIOUS * summary.pings:
         out.print(f"{late:,} pings came after their slot had closed: are the files given in the order of their times?")
@@ -86,6 +94,17 @@ def protected(summary: Summary, settings: Settings) -> str:
         f"{promise} in {ours:,} of {ours + standing.total():,} records. The others stand from before, under other "
         f"settings: {before}. What a plate can lose in all of them together, `udp-stream ledger export` states."
     )
+
+
+def why_nothing(summary: Summary) -> str:
+    """Why no ping was accepted, and what would help where that can be told."""
+    if not summary.refused:
+        return "No ping was accepted: there was none to read."
+    ((reason, count),) = summary.refused.most_common(1)
+    said = f"No ping was accepted: {count:,} of {summary.refused.total():,} were refused as {reason}."
+    if reason != Reason.NOT_JSON:
+        return said
+    return f"{said} One JSON document over many lines is read as such if its name does not end in .ndjson or .jsonl."
 
 
 def verdict(error_kmh: float, resolution: int) -> str:

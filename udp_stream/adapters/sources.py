@@ -24,7 +24,7 @@ import os
 import stat
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import BinaryIO
@@ -74,15 +74,39 @@ def read_messages(path: str, batch: int = 4096, progress: Progress | None = None
     """
     if batch < 1:
         raise UsageError(f"expected batch >= 1, got {batch}")
+    _refuse_gtfs(path)
     name = path.lower().removesuffix(".gz")
-    if name.endswith(".pb"):
-        raise UsageError(f"{path}: GTFS-Realtime files (.pb) are not read by this version")
     try:
         with _open(path) as file:
             blocks = _inflate(path, _read_blocks(file, progress))
             yield from _batches(_messages(path, name, blocks), batch)
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise _unreadable(path, error) from error
+
+
+def require_readable(paths: Iterable[str]) -> None:
+    """UsageError for the first that is not there, is a directory, is of a kind that is not read, or may not be read.
+
+    Nothing is read, and no pipe is opened: that would take it from who writes to it.
+    """
+    for path in paths:
+        _refuse_gtfs(path)
+        try:
+            if not Path(path).is_fifo():
+                with _open(path) as file:
+                    os.read(file.fileno(), 0)  # fails on what is closed
+        except OSError as error:
+            raise _unreadable(path, error) from error
+
+
+def _refuse_gtfs(path: str) -> None:
+    if path.lower().removesuffix(".gz").endswith(".pb"):
+        raise UsageError(f"{path}: GTFS-Realtime files (.pb) are not read by this version")
+
+
+def _unreadable(path: str, error: OSError) -> UsageError:
+    title = "standard input" if path == "-" else path
+    return UsageError(f"{title} cannot be read: {error.strerror or error}")
 
 
 def _open(path: str) -> AbstractContextManager[BinaryIO | io.FileIO]:

@@ -124,6 +124,8 @@ def open_sqlite_ledger(path: str | os.PathLike[str]) -> SqliteLedger:
         raise DependencyUnavailable(f"expected SQLite 3.37 or newer, got {sqlite3.sqlite_version}: upgrade it")
     if not where.parent.is_dir():
         raise DependencyUnavailable(f"expected the ledger's directory {where.parent} to exist: create it first")
+    if where.is_dir():
+        raise DependencyUnavailable(f"expected a ledger file at {where}, got a directory: name a file in it")
     if not where.exists():
         _refuse_orphaned_log(where)
         _create(where)

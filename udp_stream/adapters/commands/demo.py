@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import datetime
-from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from udp_stream.adapters.embedded import Embedded, Summary
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.fleet import IST, Fleet
 from udp_stream.adapters.open_ledger import ledger_and_keys
+from udp_stream.adapters.outputs import open_output, require_apart, used_files
 from udp_stream.adapters.report import SOFTWARE, console, print_summary
 from udp_stream.adapters.settings import Settings
 from udp_stream.errors import DependencyUnavailable, UsageError
@@ -26,16 +27,20 @@ def demo(arguments: argparse.Namespace, settings: Settings) -> None:
     """Run the fleet's day, in this process or through Kafka, and show what its busiest cells came out like."""
     if not arguments.headless and not arguments.kafka:
         raise UsageError("the live map is not in this version; run: udp-stream demo --headless")
+    if arguments.kafka and arguments.ledger:
+        raise UsageError("demo --kafka keeps its ledger in a Redis of its own: leave --ledger out")
+    require_apart([("--out", arguments.out)], used_files(arguments, settings))
     fleet = Fleet(
         seed=arguments.seed,
         buses=arguments.buses,
         start=MORNING,
         hours=arguments.slots * settings.policy.slot_seconds / 3600,
     )
-    payloads, summary = _on_kafka(arguments, fleet) if arguments.kafka else _embedded(arguments, settings, fleet)
-    if arguments.out:
-        Path(arguments.out).write_bytes(b"".join(payload + b"\n" for payload in payloads))
-    print(picture(payloads))
+    with open_output(arguments.out or os.devnull) as out:
+        payloads, summary = _on_kafka(arguments, fleet) if arguments.kafka else _embedded(arguments, settings, fleet)
+        out.write(b"".join(payload + b"\n" for payload in payloads))
+    if arguments.out != "-":
+        print(picture(payloads, settings.speed.max_kmh))
     print_summary(summary, settings)
 
 
@@ -44,8 +49,6 @@ def _on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[bytes],
         from udp_stream.adapters.commands.demo_kafka import run_on_kafka
     except ImportError as error:
         raise DependencyUnavailable("no Kafka client: pip install 'udp-stream[services]'") from error
-    if arguments.ledger:
-        raise UsageError("demo --kafka keeps its ledger in a Redis of its own: leave --ledger out")
     return run_on_kafka(arguments, fleet)
 
 
@@ -75,9 +78,10 @@ def _told(frames: Iterator[list[bytes]], runtime: Embedded, arguments: argparse.
 
 
 CELLS_SHOWN = 12
+BAR_STEPS = 65
 
 
-def picture(payloads: list[bytes]) -> str:
+def picture(payloads: list[bytes], max_kmh: float) -> str:
     """The busiest cells of the busiest slot as text: the private mean and its 95 % interval, slowest cell first."""
     records = [decode(payload) for payload in payloads]
     slots: dict[str, list[Release]] = {}
@@ -88,13 +92,13 @@ def picture(payloads: list[bytes]) -> str:
     slot = max(slots, key=lambda start: sum(record.counts.plates for record in slots[start]))
     busiest = sorted(slots[slot], key=lambda record: -record.counts.plates)[:CELLS_SHOWN]
     busiest.sort(key=lambda record: record.mean.value_kmh if record.mean else -1)
-    head = f"{slot} to {busiest[0].hat.slot_end[11:]}: private mean speed by cell, 95 % interval, 0 to 65 km/h"
-    return "\n".join([head, *(_row(record) for record in busiest)])
+    head = f"{slot} to {busiest[0].hat.slot_end[11:]}: private mean speed by cell, 95 % interval, 0 to {max_kmh:g} km/h"
+    return "\n".join([head, *(_row(record, max_kmh) for record in busiest)])
 
 
-def _row(record: Release) -> str:
+def _row(record: Release, max_kmh: float) -> str:
     if record.mean is None:
         return f"{record.hat.cell}  {record.status.replace('_', ' ')} ({record.counts.plates} plates)"
-    low, high = record.mean.interval95_kmh
-    bar = "".join("●" if at == round(record.mean.value_kmh) else "─" if low <= at <= high else " " for at in range(66))
+    mean, low, high = (kmh / max_kmh * BAR_STEPS for kmh in (record.mean.value_kmh, *record.mean.interval95_kmh))
+    bar = "".join("●" if at == round(mean) else "─" if low <= at <= high else " " for at in range(BAR_STEPS + 1))
     return f"{record.hat.cell} |{bar}| {record.mean.value_kmh:5.1f} km/h  {record.counts.plates:3d} plates"

@@ -12,7 +12,7 @@ from streams.topics import topics_of
 from udp_stream.adapters.alive import Alive
 from udp_stream.adapters.fleet_live import live_messages
 from udp_stream.adapters.settings import Settings
-from udp_stream.adapters.sources import read_messages
+from udp_stream.adapters.sources import read_messages, require_readable
 from udp_stream.errors import UsageError
 from udp_stream.units import parse_duration
 
@@ -32,6 +32,7 @@ def _source(arguments: argparse.Namespace) -> Iterator[list[bytes]]:
     if arguments.fleet is None:
         if not arguments.files:
             raise UsageError("expected files, or --fleet BUSES")
+        require_readable(arguments.files)
         return (messages for file in arguments.files for messages in read_messages(file))
     if arguments.files or arguments.rate or arguments.speedup or arguments.batch > 1:
         raise UsageError("a fleet keeps its own pace: expected --fleet without files, --rate, --speedup or --batch")

@@ -12,6 +12,7 @@ from udp_stream.adapters.plate_keys import PlateKeys
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.statement import disagreement, statement
 from udp_stream.errors import PrivacyRefused
+from udp_stream.pings import plate_name
 from udp_stream.ports import Ledger
 from udp_stream.units import NANO
 
@@ -20,7 +21,7 @@ def show(arguments: argparse.Namespace, settings: Settings) -> None:
     """What a plate has spent and has left, one period a line, oldest first."""
     budget = settings.policy.budget_nano
     with _open(arguments, settings) as (ledger, keys):
-        spent = ledger.spent(keys.key_of(arguments.plate))
+        spent = ledger.spent(keys.key_of(plate_name(arguments.plate)))
     if not spent:
         print(f"this plate has spent nothing of its {budget / NANO:g}", file=sys.stderr)
     for period, nano in sorted(spent.items()):

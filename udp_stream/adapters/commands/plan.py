@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from udp_stream.adapters.outputs import named, require_apart, used_files
 from udp_stream.adapters.plots import draw, require_plots
 from udp_stream.adapters.report import constant_errs_kmh, served_shares, verdict
 from udp_stream.adapters.settings import Settings
@@ -51,6 +52,7 @@ def plan(arguments: argparse.Namespace, settings: Settings) -> None:
     """Print a row for each size of HAT, and whether a guess is better."""
     if arguments.plot is not None:
         require_plots(arguments.plot)
+        require_apart([("--plot", arguments.plot)], used_files(arguments, settings))
     policy = settings.policy
     sizes = (arguments.plates,) if arguments.plates else TYPICAL_PLATES
     bought = [buy(policy, arguments.hats_per_period, plates, arguments.pings_per_plate) for plates in sizes]
@@ -142,7 +144,8 @@ def _worst_case(out: Console, arguments: argparse.Namespace, policy: Policy, typ
     out.print(_table_of_e(counts, policy.max_speed, epsilon))
     out.print(_worst_case_in_words(counts, policy.max_speed, epsilon))
     if arguments.plot is not None:
-        draw(_worst_case_figure(about, counts, policy.max_speed, epsilon), arguments.plot)
+        with named(arguments.plot):
+            draw(_worst_case_figure(about, counts, policy.max_speed, epsilon), arguments.plot)
 
 
 def _table_of_e(counts: HatCounts, max_speed: int, epsilon: float) -> Table:

@@ -15,10 +15,12 @@ from rich.table import Table as Printed
 
 from udp_stream.adapters.feed_hats import read_feed
 from udp_stream.adapters.outcome_files import make_folder, write_outcome
+from udp_stream.adapters.outputs import used_files
 from udp_stream.adapters.plots import require_plots
 from udp_stream.adapters.progress import ReadingProgress, StepProgress
 from udp_stream.adapters.report import console
 from udp_stream.adapters.settings import Settings, load
+from udp_stream.adapters.sources import require_readable
 from udp_stream.errors import UsageError
 from udp_stream.experiments.base import DataSet, Experiment, Outcome, Setup
 from udp_stream.experiments.catalogue import EXPERIMENTS
@@ -35,17 +37,20 @@ def reproduce(arguments: argparse.Namespace, settings: Settings) -> None:
     names = arguments.names or list(EXPERIMENTS)
     if unknown := [name for name in names if name not in EXPERIMENTS]:
         raise UsageError(f"expected one of {', '.join(EXPERIMENTS)}, got {unknown[0]!r}")
+    feeds = [_path_and_keys(text) for text in arguments.data]
+    require_readable(path for path, _ in feeds)
     make_folder(arguments.out)
     setup = Setup(
-        data=_feeds(arguments),
+        data=_feeds(arguments, feeds),
         repetitions=arguments.repetitions,
         min_plates=settings.release.min_plates,
         seed=arguments.seed,
         bits=lambda name: _bits(arguments.seed, name),
     )
+    used = used_files(arguments, settings, [path for path, _ in feeds])
     for name in names:
         outcome = run(EXPERIMENTS[name], setup)
-        files = write_outcome(outcome, name, arguments.out)
+        files = write_outcome(outcome, name, arguments.out, used)
         _tell(EXPERIMENTS[name], outcome)
         console().print(f"{len(files)} files: {', '.join(str(file) for file in files)}", highlight=False)
     if setup.data:
@@ -65,8 +70,7 @@ def _bits(seed: int, name: str) -> Bits:
     return seeded_bits(f"reproduce/{seed}/{name}")
 
 
-def _feeds(arguments: argparse.Namespace) -> tuple[DataSet, ...]:
-    asked = [_path_and_keys(text) for text in arguments.data]
+def _feeds(arguments: argparse.Namespace, asked: Sequence[tuple[str, Sequence[str]]]) -> tuple[DataSet, ...]:
     with ReadingProgress([path for path, _ in asked]) as progress:
         return tuple(
             read_feed(path, load(arguments.config, [*HATS, *arguments.set, *keys]), progress.of(path))

@@ -1,0 +1,273 @@
+"""What the command line reads and writes: nothing that is needed is overwritten, nothing is lost without a word."""
+
+import gzip
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from tests.runtime.harness import fleet_log
+from tests.runtime.test_cli import FLAGS, UDP_STREAM, run
+from udp_stream import release
+
+
+@pytest.fixture(scope="module")
+def made_once(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made-once")
+    (folder / "pings.ndjson").write_bytes(b"\n".join(fleet_log(hours=0.6)) + b"\n")
+    (folder / "city.toml").write_text("[hat]\nslot = '15m'\nresolution = 7\n[release]\nmin_plates = 4\n")
+    assert replay(folder, "--out", "whole").returncode == 0
+    return folder
+
+
+@pytest.fixture
+def city(made_once, tmp_path):
+    """A folder with a log, a configuration, and the ledger and releases of a run over them."""
+    return shutil.copytree(made_once, tmp_path, dirs_exist_ok=True)
+
+
+def replay(folder, *arguments, files=("pings.ndjson",), **options):
+    return run("replay", *files, "--config", "city.toml", "--ledger", "l", *arguments, cwd=folder, **options)
+
+
+def in_shell(folder, redirections, *arguments):
+    """The command line as a shell starts it, with redirections."""
+    return subprocess.run(
+        ["/bin/sh", "-c", f'"$@" {redirections}', "sh", *UDP_STREAM, *arguments], cwd=folder, capture_output=True,
+        timeout=40, env={**os.environ, "NO_COLOR": "1"},
+    )  # fmt: skip
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def words(text):
+    return " ".join(text.decode().split())
+
+
+@pytest.mark.parametrize(
+    ("flag", "name", "what"),
+    [
+        ("--out", "./l", "the ledger l"),
+        ("--out", "link", "the ledger l"),
+        ("--rejected", "hard", "the ledger l"),
+        ("--rejected", "l-wal", "the log of the ledger"),
+        ("--out", "l.key", "the plates' key l.key"),
+        ("--rejected", "l.key.ledger-id", "the id of the ledger"),
+        ("--rejected", "city.toml", "the configuration city.toml"),
+        ("--out", "pings.ndjson", "the input pings.ndjson"),
+    ],
+)
+def test_an_output_is_no_file_that_the_run_needs(flag, name, what, city):
+    (city / "link").symlink_to("l")
+    (city / "hard").hardlink_to(city / "l")
+    before = contents(city)
+    done = replay(city, flag, name)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert f"{flag} {name}: expected a file of its own, got {what}" in words(done.stderr)
+    assert contents(city) == before
+
+
+@pytest.mark.parametrize("name", ["l", "l-wal", "l.key"])
+def test_no_ledger_and_no_key_is_overwritten_even_of_another_run(name, city):
+    """Nor one that is in use: its log may hold all that is not in its file yet."""
+    (city / "l-wal").write_bytes(b"\x37\x7f\x06\x82" + bytes(40))
+    before = contents(city)
+    done = replay(city, "--ledger", "other", "--out", name)
+    assert done.returncode == 2 and f"--out {name}: expected a file that may be written anew" in words(done.stderr)
+    assert contents(city) == before
+    demo = run("demo", "--headless", "--slots", "1", "--out", name, cwd=city)
+    assert demo.returncode == 2 and contents(city) == before
+
+
+def test_files_that_are_not_there_yet_are_kept_apart_too(city):
+    before = contents(city)
+    assert b"got the ledger new" in replay(city, "--ledger", "new", "--out", "new").stderr
+    assert b"got the plates' key new.key" in replay(city, "--ledger", "new", "--out", "new.key").stderr
+    assert b"got that of --out both" in replay(city, "--out", "both", "--rejected", "./both").stderr
+    assert contents(city) == before
+
+
+def test_what_the_shell_opened_is_compared_as_well(city):
+    before = contents(city)
+    done = in_shell(city, "< pings.ndjson", "replay", "-", "--out", "pings.ndjson")
+    assert done.returncode == 2 and b"got the input" in done.stderr
+    done = in_shell(city, ">> pings.ndjson", "replay", "pings.ndjson")
+    assert done.returncode == 2 and b"--out -: expected a file of its own, got the input" in done.stderr
+    assert contents(city) == before
+
+
+@pytest.mark.parametrize("name", ["-", "/dev/stdout", "/dev/fd/1"])
+def test_raw_pings_do_not_go_where_releases_go(name, city):
+    done = replay(city, "--rejected", name)
+    assert (done.returncode, done.stdout) == (2, b"")
+    apart = replay(city, "--rejected", name, "--out", "again")
+    assert apart.returncode == 0 and b'"reason"' in apart.stdout and b"release" not in apart.stdout
+    assert (city / "again").read_bytes() == (city / "whole").read_bytes()
+
+
+def test_the_null_device_may_take_both(city):
+    assert replay(city, "--out", os.devnull, "--rejected", os.devnull).returncode == 0
+
+
+def test_plots_and_statements_keep_away_from_what_is_needed(city):
+    (city / "city.svg").write_bytes((city / "city.toml").read_bytes())
+    done = run("plan", "--config", "city.svg", "--plot", "city.svg", cwd=city)
+    assert done.returncode == 2 and b"--plot city.svg: expected a file of its own, got the config" in done.stderr
+    (city / "worst-case.txt").write_bytes((city / "pings.ndjson").read_bytes())
+    before = contents(city)
+    flags = ("--data", "worst-case.txt", "--repetitions", "5", "--out", ".")
+    done = run("reproduce", "worst-case", *flags, cwd=city)
+    assert done.returncode == 2 and b"got the input worst-case.txt" in done.stderr
+    assert contents(city) == before
+
+
+@pytest.mark.parametrize("missing", ["nowhere.ndjson", "nowhere.gz", "."])
+def test_inputs_are_checked_before_outputs_are_opened(missing, city):
+    before = contents(city)
+    done = replay(city, "--out", "whole", files=("pings.ndjson", missing))
+    assert done.returncode == 2 and f"{missing} cannot be read" in words(done.stderr)
+    assert contents(city) == before
+
+
+@pytest.mark.parametrize(("name", "why"), [("nowhere/x", "No such file"), (".", "Is a directory")])
+@pytest.mark.parametrize("command", [("demo", "--headless", "--out"), ("plan", "--plot"), ("replay", "p", "--out")])
+def test_where_nothing_can_be_written_is_told_at_once(command, name, why, tmp_path):
+    (tmp_path / "p").write_bytes(b"")
+    name = name if "--plot" not in command else f"{name}.svg"
+    if name == "..svg":
+        (tmp_path / name).mkdir()
+    done = run(*command, name, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert f"{name}: cannot be written ({why}" in words(done.stderr)
+    assert not (tmp_path / "udp-stream.ledger").exists()
+
+
+def test_a_named_pipe_as_input_is_left_for_reading(city):
+    os.mkfifo(city / "pipe")
+    done = in_shell(city, "& cat pings.ndjson > pipe; wait", "replay", "pipe", "--config", "city.toml", "--ledger", "l")
+    assert done.stdout == (city / "whole").read_bytes(), done.stderr
+
+
+def test_a_log_cut_short_is_summed_up_and_the_whole_one_goes_on_from_there(city):
+    """What is charged in two runs is what is charged in one."""
+    lines = fleet_log()
+    (city / "cut.gz").write_bytes(gzip.compress(b"\n".join(lines))[:-60_000])
+    (city / "long.ndjson").write_bytes(b"\n".join(lines))
+    cut = replay(city, "--ledger", "l2", files=("cut.gz",))
+    said = words(cut.stderr)
+    assert cut.returncode == 2 and "cut.gz: its gzip data end too early; what came before was read" in said
+    assert "accepted" in said and "refused: " in said and "released" in said
+    assert "accepted pings wait in slots that were not released" in said and "on the same ledger" in said
+    records = [release.decode(line) for line in cut.stdout.splitlines()]
+    held = int(said.partition(" accepted pings wait")[0].rpartition(" ")[2].replace(",", ""))
+    taken = int(said.partition("pings ")[2].partition(" accepted")[0].replace(",", ""))
+    repeats = int(said.partition(" accepted, ")[2].partition(" of")[0].replace(",", ""))
+    assert 0 < held < taken and sum(record.counts.samples for record in records) + repeats == taken - held
+    whole = replay(city, "--ledger", "l2", files=("long.ndjson",))
+    assert whole.returncode == 0 and b"wait in slots" not in whole.stderr
+    assert cut.stdout and set(cut.stdout.splitlines()) < set(whole.stdout.splitlines())
+    assert run("ledger", "verify", "--ledger", "l2", cwd=city).returncode == 0
+    ids = [release.decode(line).release_id for line in whole.stdout.splitlines()]
+    once = replay(city, "--ledger", "l3", files=("long.ndjson",)).stdout.splitlines()
+    assert sorted(ids) == sorted(release.decode(line).release_id for line in once)
+
+
+def test_a_closed_stream_of_data_is_an_error_and_a_closed_stderr_is_none(city):
+    flags = ("--config", "city.toml", "--ledger", "l")
+    done = in_shell(city, "<&-", "replay", "-", *flags)
+    assert (done.returncode, done.stderr) == (2, b"udp-stream: standard input cannot be read: Bad file descriptor\n")
+    done = in_shell(city, ">&-", "replay", "pings.ndjson", "--config", "city.toml", "--ledger", "never")
+    assert done.returncode == 2 and b"standard output: cannot be written (Bad file descriptor)" in done.stderr
+    for command in (("ledger", "verify", "--ledger", "l"), ("plan",), ("ledger", "export", "--ledger", "l")):
+        done = in_shell(city, ">&-", *command)
+        assert done.returncode == 4 and done.stderr.endswith(b"udp-stream: standard output: Bad file descriptor\n")
+    done = in_shell(city, "2>&-", "replay", "pings.ndjson", *flags)
+    assert (done.returncode, done.stdout) == (0, (city / "whole").read_bytes())
+    done = in_shell(city, "2>&-", "replay", "nowhere", *flags)
+    assert (done.returncode, done.stdout) == (2, b"")
+
+
+def test_with_every_stream_closed_files_are_written_all_the_same(city):
+    """The numbers of closed streams are free: no file may get them, and with them what is printed."""
+    before = contents(city)
+    flags = ("--config", "city.toml", "--ledger", "l", "--out", "again")
+    assert in_shell(city, "<&- >&- 2>&-", "replay", "pings.ndjson", *flags).returncode == 0
+    after = contents(city)
+    assert after.pop("again") == before["whole"]
+    assert {name: after[name] for name in before} == before
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no full device here")  # noqa: PTH110
+def test_a_full_disk_is_told_with_the_file_that_it_was(city):
+    for flags in (("--out", "/dev/full"), ("--out", "o", "--rejected", "/dev/full")):
+        done = replay(city, *flags)
+        assert done.returncode == 4 and b"udp-stream: /dev/full: No space left on device" in done.stderr
+        assert b"Traceback" not in done.stderr and b"accepted" in done.stderr
+    for redirection, status in ((">/dev/full", 2), ("2>/dev/full", 0)):
+        done = in_shell(city, redirection, "replay", "pings.ndjson", "--config", "city.toml", "--ledger", "l")
+        assert done.returncode == status
+    done = in_shell(city, ">/dev/full", "ledger", "export", "--ledger", "l")
+    assert done.returncode == 4 and done.stderr.endswith(b"udp-stream: standard output: No space left on device\n")
+
+
+def test_a_directory_is_no_ledger(city):
+    done = replay(city, "--ledger", ".")
+    assert done.returncode == 4 and b"got a directory" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["empty.csv", "empty.ndjson", "empty.json", "blank.csv"])
+def test_an_empty_file_is_a_run_of_nothing_and_says_so(name, city):
+    (city / name).write_bytes(b"\n \n" if name == "blank.csv" else b"")
+    done = replay(city, files=(name,))
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert "No ping was accepted: there was none to read." in words(done.stderr)
+
+
+def test_when_nothing_is_accepted_the_commonest_reason_is_told(city):
+    done = replay(city, "--set", "pings.box=[0, 0, 1, 1]")
+    assert (done.returncode, done.stdout) == (0, b"") and "were refused as outside_box." in words(done.stderr)
+    pings = [json.loads(line) for line in fleet_log(hours=0.6, clean=True)[:20]]
+    (city / "pretty.ndjson").write_text(json.dumps(pings, indent=1))
+    done = replay(city, files=("pretty.ndjson",))
+    said = words(done.stderr)
+    assert done.returncode == 0 and "were refused as not_json." in said and "does not end in .ndjson" in said
+    (city / "pretty.ndjson").rename(city / "pretty.json")
+    assert "pings 20 accepted" in words(replay(city, files=("pretty.json",)).stderr)
+
+
+def test_the_plate_to_show_is_the_plate_that_pings_name(city):
+    plate = json.loads(fleet_log(clean=True)[0])["license_plate"]
+    plain, padded = (run("ledger", "show", text, "--ledger", "l", cwd=city) for text in (plate, f"  {plate}\t"))
+    assert plain.stdout == padded.stdout and b"spent" in plain.stdout
+
+
+def test_the_demos_picture_reaches_to_the_highest_speed(tmp_path):
+    flags = ("--slots", "1", "--buses", "60", "--set", "hat.slot=1h", "--set", "speed.max_kmh=20")
+    done = run("demo", "--headless", *flags, "--out", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    head, *rows = done.stdout.decode().splitlines()
+    assert head.endswith("0 to 20 km/h")
+    means = {one.hat.cell: one.mean for one in map(release.decode, (tmp_path / "out").read_bytes().splitlines())}
+    drawn = [row for row in rows if "|" in row]
+    assert drawn
+    for row in drawn:
+        assert row.split("|")[1].index("●") == round(means[row.split()[0]].value_kmh / 20 * 65)
+    records = run("demo", "--headless", *flags, "--out", "-", cwd=tmp_path).stdout.splitlines()
+    assert records and all(release.decode(line) for line in records)
+
+
+def test_refused_rows_and_messages_in_strings_are_kept_as_the_docs_say(tmp_path):
+    """A row as the ping that was read from it, a line that is no row as it is, a string whole."""
+    head, bad = b"license_plate,observationDateTime,speed,location.coordinates\n", b'A1,,5,"[72.5, 21.2]"\n'
+    (tmp_path / "f.csv").write_bytes(head + bad + b"no row\n")
+    text = json.dumps('[{"speed": 1}, {"speed": 2}]')
+    (tmp_path / "f.ndjson").write_text(f"{text}\n" + '[{"speed": 3}, {"speed": 4}]\n')
+    done = run("replay", "f.csv", "f.ndjson", *FLAGS, "--out", "o", "--rejected", "no", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    kept = [json.loads(line)["message"] for line in (tmp_path / "no").read_text().splitlines()]
+    ping = '{"license_plate":"A1","location":{"coordinates":[72.5, 21.2]},"speed":5}'
+    assert kept == [ping, "no row", text, text, '{"speed": 3}', '{"speed": 4}']

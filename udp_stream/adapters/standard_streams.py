@@ -1,0 +1,64 @@
+"""Standard streams that fail as they should: loudly for what is data, never for what is told beside it.
+
+A program may be started with some of them closed. Their numbers would then go to the next files that are opened, a
+ledger for one, and what is printed would be written there or lost without a word. Here they are filled first: reading
+a closed standard input and writing to a closed standard output are errors, and a closed standard error takes all.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from contextlib import suppress
+from typing import Any, TextIO
+
+from udp_stream.adapters.outputs import NamedFile
+
+_WHEN_CLOSED = {"stdin": os.O_WRONLY, "stdout": os.O_RDONLY, "stderr": os.O_WRONLY}
+"""How the null device is opened in its place: the wrong way round where use must fail."""
+
+
+def use_standard_streams() -> None:
+    """Put such streams in the place of the interpreter's own; those that somebody has replaced are left alone."""
+    for name, flags in _WHEN_CLOSED.items():
+        if getattr(sys, name) is None:
+            os.open(os.devnull, flags)  # the lowest free number: the stream's
+    if sys.stdin is None:
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115 (for as long as the process lives)
+    if sys.stdout is sys.__stdout__:
+        file = NamedFile(1, "w", closefd=False)
+        file.name = "standard output"
+        sys.stdout = _text(file, sys.stdout)
+    if sys.stderr is sys.__stderr__:
+        sys.stderr = _text(_Unfailing(2, "w", closefd=False), sys.stderr)
+
+
+def let_go_of_stdout() -> None:
+    """What it did not take must not be tried again when the interpreter ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class _Unfailing(io.FileIO):
+    """What it cannot write is lost: a run does not stop because nobody listens."""
+
+    def write(self, data: Any, /) -> Any:
+        with suppress(OSError):
+            return super().write(data)
+        return len(data)
+
+
+def _text(file: io.FileIO, like: TextIO | None) -> io.TextIOWrapper:
+    """Text over it, in the way of the stream that was there."""
+    if not isinstance(like, io.TextIOWrapper):
+        return io.TextIOWrapper(io.BufferedWriter(file), "utf-8", line_buffering=True)
+    return io.TextIOWrapper(
+        io.BufferedWriter(file),
+        like.encoding,
+        like.errors,
+        line_buffering=like.line_buffering,
+        write_through=like.write_through,
+    )
