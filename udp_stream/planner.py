@@ -1,13 +1,20 @@
 """The terms of a whole slot: what every HAT is asked on, from counts, balances and settings, with suppression or not.
 
 **CHOP-USER** (`release.suppression = "chop-user"`; `suppression.py`, arXiv 2405.06261) takes plates out of some of
-their HATs, at no greater worst-case error of any HAT. It goes over the HATs of at least `min_plates` plates and leaves
-each of them that many. It reads counts and one epsilon: the mean's where that is fixed (all that a HAT is charged if
-there is no mean), else the median over the HATs of what "auto" would take without suppression. Then terms are made anew
-for the plates that are left: each is in fewer HATs, so "auto" can spend more on each.
+their HATs. It goes over the HATs of at least `min_plates` plates and leaves each of them that many. It reads counts and
+one epsilon: the mean's where that is fixed (all that a HAT is charged if there is no mean), else the median over the
+HATs of what "auto" would take without suppression. Then terms are made anew for the plates that are left: each is in
+fewer HATs, so "auto" can spend more on each.
+
+**Promise.** A HAT's worst case is its plan's bias and noise, and what leaving plates out may miss: `error_bound` +
+U (1 - G / M). In no HAT that is released is it larger than the largest of the slot would be without suppression, and
+no HAT is withheld that would be released without. CHOP-USER by itself promises this of Baseline at one epsilon only. So
+HATs in which it does not hold get all of their plates back and terms are made anew, until it holds in all; after too
+many rounds nothing is suppressed in the slot. Rows only come back, so K is at most what it was without. Proof:
+docs/mechanisms/suppression.md.
 
 With `release.hats_max` plates stay in at most so many HATs of the slot, whatever that costs the worst of them
-(`suppress_to`). A HAT that is left with fewer than `min_plates` is withheld, and nobody pays there.
+(`suppress_to`). A HAT that cannot keep `min_plates` is withheld, and nobody pays there.
 
 Privacy unit: license plate; neighbours: swap-values. Counts are public, so all of this is free. A plate that is taken
 out of a HAT gives nothing there and pays nothing. Which ones those are is part of the terms (`Terms.kept`), hence
@@ -23,11 +30,15 @@ import numpy as np
 from msgspec.structs import replace as struct_replace
 from numpy.typing import NDArray
 
-from udp_stream.plan import Moment, Terms, slot_terms
+from udp_stream.grouping import HatCounts
+from udp_stream.plan import Moment, Terms, plan_mean, slot_terms
 from udp_stream.policy import Policy
 from udp_stream.ports import Balance
 from udp_stream.slots import SlotCounts
 from udp_stream.suppression import Occupancy, chop_user, suppress_to
+
+_ROUNDS_MAX = 10
+"""At a fixed epsilon two are enough, as HATs do not depend on each other; under "auto" up to 5 were seen."""
 
 
 def terms_from_counts(counts: SlotCounts, balance: Balance, moment: Moment, policy: Policy) -> list[Terms]:
@@ -36,10 +47,42 @@ def terms_from_counts(counts: SlotCounts, balance: Balance, moment: Moment, poli
     if policy.suppression == "off":
         return terms
     kept = kept_rows(counts, terms, policy)
-    if kept.all():
-        return terms
-    again = slot_terms(only(counts, kept), balance, moment, policy)
-    return [_with_kept(of_hat, kept[counts.rows(hat)]) for hat, of_hat in enumerate(again)]
+    if policy.hats_max:
+        return _terms_of_kept(counts, kept, balance, moment, policy)
+    limit = worst_cases(counts, terms, policy).max(initial=0.0)
+    for _ in range(_ROUNDS_MAX):
+        if kept.all():
+            break
+        suppressed = _terms_of_kept(counts, kept, balance, moment, policy)
+        lost = [bool(now.withheld and not before.withheld) for now, before in zip(suppressed, terms, strict=True)]
+        breaks = np.array(lost, dtype=bool) | (worst_cases(counts, suppressed, policy) > limit)
+        if not breaks.any():
+            return suppressed
+        kept |= np.repeat(breaks, np.diff(counts.hat_rows))
+    return terms
+
+
+def _terms_of_kept(
+    counts: SlotCounts, kept: NDArray[np.bool_], balance: Balance, moment: Moment, policy: Policy
+) -> list[Terms]:
+    terms = slot_terms(only(counts, kept), balance, moment, policy)
+    return [_with_kept(of_hat, kept[counts.rows(hat)]) for hat, of_hat in enumerate(terms)]
+
+
+def worst_cases(counts: SlotCounts, terms: Sequence[Terms], policy: Policy) -> NDArray[np.float64]:
+    """HAT by HAT, the worst-case bias plus expected noise of its mean, for all its samples; 0 where none is released.
+
+    In quanta, from counts alone: `error_bound` of the plan for the kept plates, plus U (1 - G / M).
+    """
+    return np.array([_worst_case(counts.count[counts.rows(h)], of_hat, policy) for h, of_hat in enumerate(terms)])
+
+
+def _worst_case(by_user: NDArray[np.int64], terms: Terms, policy: Policy) -> float:
+    if terms.withheld or not terms.mean_nano:
+        return 0.0
+    kept = by_user[terms.rows_kept(by_user.size)]
+    plan = plan_mean(HatCounts(kept), terms, policy.max_speed)
+    return plan.error_bound + policy.max_speed * (1 - int(kept.sum()) / int(by_user.sum()))
 
 
 def kept_rows(counts: SlotCounts, terms: Sequence[Terms], policy: Policy) -> NDArray[np.bool_]:
@@ -55,7 +98,7 @@ def kept_rows(counts: SlotCounts, terms: Sequence[Terms], policy: Policy) -> NDA
         )
         epsilon_nano = epsilons[len(epsilons) // 2]
         if policy.hats_max:
-            kept[offered] = suppress_to(occupancy, epsilon_nano, policy.hats_max).keep
+            kept[offered] = suppress_to(occupancy, epsilon_nano, policy.hats_max, policy.min_plates).keep
         else:
             kept[offered] = chop_user(occupancy, epsilon_nano, policy.min_plates).keep
     return kept

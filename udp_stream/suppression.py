@@ -9,8 +9,8 @@ worst-case bias of the kept samples' mean plus its expected noise, as a share of
 
     E = 1 - G / M + G* / (G eps)
 
-and infinite where fewer than a given number of plates would be left (1 unless told otherwise): no HAT goes below it
-as long as another choice is left, under CHOP-USER never.
+and infinite where fewer than a given number of plates would be left (1 unless told otherwise; all that a HAT has, if
+those are fewer): that HAT is lost. No HAT is lost as long as another choice is left, under CHOP-USER none ever.
 
 **CHOP-USER.** E_thresh is the largest E at the start. Level by level, from the largest number n of HATs that any plate
 is in: every plate that is in n HATs gives up the one in which its suppression leaves the least E. The first that cannot
@@ -25,7 +25,8 @@ outcome is a function of the counts:
 
 **Promises.** (1) No HAT's E exceeds E_thresh afterwards: none did at the start, and each step changes the E of one HAT,
 to a value that has just been compared. (2) K = max_l K_l is at most what it was: HATs are only ever given up. (3) So
-neither the slot's loss K eps nor the error of its worst HAT is larger than before.
+neither the slot's loss K eps nor the largest E is larger than before. E is Baseline's worst case; of other mechanisms
+nothing follows yet (`planner.py` sees to that).
 
 **Speed.** E is not monotone along the way (to suppress the plate with most samples can lower the noise), but it only
 falls when one of a HAT's two largest shares changes. At high levels, which few plates reach, each keeps a heap of lower
@@ -40,6 +41,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
+from itertools import chain
 from math import inf
 from typing import Protocol
 
@@ -100,29 +102,34 @@ def chop_user(occupancy: Occupancy, epsilon_nano: int, plates_min: int = 1) -> S
     return city.outcome()
 
 
-def suppress_to(occupancy: Occupancy, epsilon_nano: int, hats_max: int) -> Suppression:
+def suppress_to(occupancy: Occupancy, epsilon_nano: int, hats_max: int, plates_min: int = 1) -> Suppression:
     """No plate in more than `hats_max` >= 1 HATs, and the worst E as small as a local search finds it.
 
     The abstract of arXiv 2405.06261 has the aim, for a fixed privacy loss; the rule is ours. First CHOP-USER without a
-    threshold, down to `hats_max`. Then, as long as it helps, the HAT of largest E (the lowest on ties) loses a plate,
-    or gets one back that may be in one more HAT, or gets one back that in turn leaves another of its HATs: whichever
-    leaves the least E in the worse of the HATs concerned, if that is less than the largest E was. Each move lowers the
-    descending list of all E's, in lexicographic order, so this ends; at the latest after as many moves as rows.
+    threshold, down to `hats_max`: a plate that can only leave HATs that are lost by it leaves the one with the fewest
+    samples left (the lowest on ties), and lost HATs are left for nothing. These give all their places away, and one by
+    one come back if enough of their plates still have a place. Then, as long as it helps, the HAT of largest E (the
+    lowest on ties; lost ones that no move brings back are passed over) loses a plate, or gets one back that may be in
+    one more HAT, or gets one back that in turn leaves another of its HATs: whichever leaves the least E in the worse of
+    the HATs concerned, if that is less than the largest E was. Each move lowers the descending list of all E's, in
+    lexicographic order, so this ends; at the latest after as many moves as rows.
 
-    Promises: max K_l <= hats_max. If hats_max >= K of `chop_user`, no E exceeds E_thresh: down to there both take the
-    same steps, and no move raises the largest E. The optimum it need not find; on cities small enough to try
-    everything it mostly does (see the tests). A HAT that all its plates have to leave ends empty, with infinite E.
+    Promises: max K_l <= hats_max. Every HAT keeps `plates_min` plates (all, if it had fewer), or none and has infinite
+    E. If hats_max >= K of `chop_user`, none is lost and no E exceeds E_thresh: down to there both take the same steps,
+    and no move raises the largest E. The optimum it need not find; on cities small enough to try everything it mostly
+    does (see the tests).
 
     >>> pairs = Occupancy(np.array([0, 2, 4]), np.array([0, 1, 0, 1]), np.array([3, 1, 3, 3]), plates=2)
     >>> suppress_to(pairs, 10**9, hats_max=1).keep.astype(int).tolist()
     [1, 0, 0, 1]
 
-    Raises ValueError for hats_max < 1 or epsilon_nano < 1.
+    Raises ValueError for hats_max < 1, epsilon_nano < 1 or plates_min < 1.
     """
     if hats_max < 1:
         raise ValueError(f"expected hats_max >= 1, got {hats_max}")
-    city = _City(occupancy, epsilon_nano)
+    city = _City(occupancy, epsilon_nano, plates_min)
     _descend(city, hats_max, inf)
+    _share_out(city, hats_max)
     _even_out(city, hats_max)
     return city.outcome()
 
@@ -140,19 +147,29 @@ class _City:
         self.before = max(self.in_hats, default=0)
         self.plate_of = occupancy.plate
         self.plate: list[int] = occupancy.plate.tolist()
+        self._rows: dict[int, list[int]] = {}  # of a plate: the kept ones, and perhaps some suppressed since
 
     def suppress(self, row: int) -> bool:
         self.in_hats[self.plate[row]] -= 1
         return self.errors.suppress(row)
 
     def restore(self, row: int) -> None:
-        self.in_hats[self.plate[row]] += 1
+        plate = self.plate[row]
+        self._rows[plate] = sorted([*self.kept_rows(plate), row])
+        self.in_hats[plate] += 1
         self.errors.restore(row)
 
     def kept_rows(self, plate: int) -> list[int]:
         """The kept rows of one plate, in ascending order."""
-        rows: list[int] = self.by_plate[self.rows_from[plate] : self.rows_from[plate + 1]].tolist()
-        return [row for row in rows if self.errors.kept_rows[row]]
+        rows = self._rows.get(plate)
+        if rows is None:
+            rows = self.by_plate[self.rows_from[plate] : self.rows_from[plate + 1]].tolist()
+        self._rows[plate] = [row for row in rows if self.errors.kept_rows[row]]
+        return self._rows[plate]
+
+    def least_loss(self, plate: int) -> int:
+        """The kept row of a plate in the HAT with the fewest samples left, the lowest on ties."""
+        return min(self.kept_rows(plate), key=lambda row: self.errors.kept[self.errors.hat[row]])
 
     def kept_by_plate(self, plates: Integers) -> Integers:
         """The kept rows of these plates, plate by plate in ascending order, each plate's in ascending order."""
@@ -178,8 +195,8 @@ class _Choices(Protocol):
         """Plate by plate, in an order given by places in `plates`: its least E by now, and the row (lowest on ties)."""
         ...
 
-    def suppressed(self, row: int, largest_changed: bool) -> None:
-        """Between two turns: this row has gone, and perhaps with it one of its HAT's two largest counts."""
+    def suppressed(self, row: int, others_may_fall: bool) -> None:
+        """Between two turns: this row has gone, and perhaps with it the E of other rows of its HAT falls."""
         ...
 
 
@@ -197,7 +214,23 @@ def _descend(city: _City, floor: int, limit: float) -> None:
         for error, row in choices.turns(hardest_first):
             if error > limit:
                 return
+            if error == inf:
+                row = city.least_loss(city.plate[row])
             choices.suppressed(row, city.suppress(row))
+
+
+def _share_out(city: _City, hats_max: int) -> None:
+    """Lost HATs give all of their places away; each comes back if enough of its plates have a place left by then."""
+    errors = city.errors
+    lost = [range(errors.rows_from[hat], errors.rows_from[hat + 1]) for hat in range(city.hats) if errors.lost(hat)]
+    for row in chain.from_iterable(lost):
+        if errors.kept_rows[row]:
+            city.suppress(row)
+    for rows in lost:
+        free = [row for row in rows if city.in_hats[city.plate[row]] < hats_max]
+        if free and errors.spare[errors.hat[free[0]]] + len(free) >= 0:
+            for row in free:
+                city.restore(row)
 
 
 class _Batches:
@@ -229,7 +262,7 @@ class _Batches:
             least = min(errors)
             yield least, own[errors.index(least)]
 
-    def suppressed(self, row: int, largest_changed: bool) -> None:  # noqa: ARG002
+    def suppressed(self, row: int, others_may_fall: bool) -> None:  # noqa: ARG002
         self.changed.add(self.city.errors.hat[row])
 
 
@@ -237,7 +270,8 @@ class _Heaps:
     """A heap of (E at most, row) for each plate that has come into play.
 
     For every kept row of such a plate `bound[row]` is at most its E, and is in the plate's heap. While a HAT's two
-    largest counts stay as they are its E's only rise (in doubles too: each operation is monotone), so bounds stay true.
+    largest counts stay as they are its E's only rise (in doubles too: each operation is monotone) until it is lost, so
+    bounds stay true.
     """
 
     def __init__(self, city: _City) -> None:
@@ -271,7 +305,7 @@ class _Heaps:
         errors, heaps, bound = self.city.errors, self.heaps, self.bound
         hat_of, count_of, kept_rows, epsilon = errors.hat, errors.count, errors.kept_rows, errors.epsilon
         total, kept, first, second = errors.total, errors.kept, errors.first, errors.second
-        kept_plates, plates_min = errors.kept_plates, errors.plates_min
+        spare = errors.spare
         for plate in plates:
             heap = heaps[plate]
             while True:
@@ -283,16 +317,18 @@ class _Heaps:
                 left, largest = kept[hat] - count, first[hat]
                 if count == largest:
                     largest = second[hat]
-                too_few = kept_plates[hat] <= plates_min
-                now = inf if too_few else (1 - left / total[hat]) + largest / (left * epsilon)
+                if spare[hat] > 0:
+                    now = (1 - left / total[hat]) + largest / (left * epsilon)
+                else:
+                    now = -inf if spare[hat] else inf
                 if now == error:
                     break
                 bound[row] = now
                 heapreplace(heap, (now, row))
             yield heap[0]
 
-    def suppressed(self, row: int, largest_changed: bool) -> None:
-        if not largest_changed:
+    def suppressed(self, row: int, others_may_fall: bool) -> None:
+        if not others_may_fall:
             return
         errors, bound, hat = self.city.errors, self.bound, self.city.errors.hat[row]
         for other in range(errors.rows_from[hat], errors.rows_from[hat + 1]):
@@ -311,7 +347,10 @@ def _even_out(city: _City, hats_max: int) -> None:
             heappop(worst)  # since replaced by a newer entry
         if not worst:
             return
-        error, back, out = min(_moves(city, worst[0][1], hats_max))
+        error, back, out = min(_moves(city, worst[0][1], hats_max), default=(inf, -1, -1))
+        if error == -worst[0][0] == inf:
+            heappop(worst)  # lost, and no move brings it back
+            continue
         if error >= -worst[0][0]:
             return
         if back >= 0:

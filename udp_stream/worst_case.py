@@ -103,8 +103,10 @@ class HatErrors:
     """E of every HAT while rows (one plate's samples in one HAT) are suppressed and restored.
 
     Plain Python, as it goes one row at a time. Constant time per suppression, taken over all of them; `restore` looks
-    at the HAT's rows. Rows must be suppressed only while kept, restored only while suppressed. To suppress a row of a
-    HAT that would then keep fewer than `plates_min` plates is infinitely bad.
+    at the HAT's rows. Rows must be suppressed only while kept, restored only while suppressed.
+
+    A HAT that keeps fewer than `plates_min` plates (or than it ever had, if that is less) is lost: its E is infinite,
+    and to suppress more of it costs nothing.
     """
 
     def __init__(self, occupancy: Occupancy, epsilon_nano: int, plates_min: int = 1) -> None:
@@ -123,8 +125,8 @@ class HatErrors:
         # arrays of 64-bit integers, to be read one by one by Python and all at once by numpy
         self.total: array[int] = array("q", np.diff(np.append(0, np.cumsum(count))[hat_rows]).tolist())
         self.kept: array[int] = self.total[:]
-        self.plates_min = plates_min
-        self.kept_plates: array[int] = array("q", np.diff(hat_rows).tolist())
+        # how many plates may still leave, negative if lost
+        self.spare: array[int] = array("q", np.maximum(np.diff(hat_rows) - plates_min, 0).tolist())
         self.first: array[int] = self.total[:]
         self.second: array[int] = self.total[:]
         self._by_count: list[int] = np.lexsort((-count, hat)).tolist()
@@ -132,23 +134,31 @@ class HatErrors:
         for h in range(len(self.total)):
             self._settle(h)
 
+    def lost(self, hat: int) -> bool:
+        """Whether a HAT keeps too few plates."""
+        return self.spare[hat] < 0
+
     def error(self, hat: int) -> float:
         """E of a HAT as it is."""
+        if self.lost(hat):
+            return inf
         return hat_error(self.total[hat], self.kept[hat], self.first[hat], self.epsilon)
 
     def error_without(self, row: int) -> float:
-        """E of the row's HAT if this kept row were suppressed."""
+        """E of the row's HAT if this kept row were suppressed; -inf if the HAT is lost already."""
         hat, count = self.hat[row], self.count[row]
         kept, largest = self.kept[hat] - count, self.first[hat]
         if count == largest:
             largest = self.second[hat]
-        if self.kept_plates[hat] <= self.plates_min:
-            return inf
+        if self.spare[hat] <= 0:
+            return -inf if self.spare[hat] else inf
         return (1 - kept / self.total[hat]) + largest / (kept * self.epsilon)
 
     def error_with(self, row: int) -> float:
         """E of the row's HAT if this suppressed row were restored."""
         hat, count = self.hat[row], self.count[row]
+        if self.spare[hat] < -1:
+            return inf
         return hat_error(self.total[hat], self.kept[hat] + count, max(self.first[hat], count), self.epsilon)
 
     def errors_without(self, rows: Integers) -> Floats:
@@ -157,25 +167,29 @@ class HatErrors:
         kept, first = np.frombuffer(self.kept, np.int64)[hat] - count, np.frombuffer(self.first, np.int64)[hat]
         largest = np.where(count == first, np.frombuffer(self.second, np.int64)[hat], first)
         shares = (1 - kept / np.frombuffer(self.total, np.int64)[hat]) + largest / (np.maximum(kept, 1) * self.epsilon)
-        return np.where(np.frombuffer(self.kept_plates, np.int64)[hat] > self.plates_min, shares, inf)
+        spare = np.frombuffer(self.spare, np.int64)[hat]
+        return np.where(spare > 0, shares, np.where(spare < 0, -inf, inf))
 
     def suppress(self, row: int) -> bool:
-        """Suppress a kept row; says whether one of the HAT's two largest counts has changed."""
+        """Suppress a kept row; says whether that may make `error_without` of others in the HAT fall.
+
+        So it may where one of the two largest counts changes, or the HAT is lost by it.
+        """
         hat = self.hat[row]
         self.kept_rows[row] = 0
-        self.kept_plates[hat] -= 1
+        self.spare[hat] -= 1
         self.kept[hat] -= self.count[row]
         if self.count[row] < self.second[hat]:
-            return False
+            return self.spare[hat] == -1
         first, second = self.first[hat], self.second[hat]
         self._settle(hat)
-        return first != self.first[hat] or second != self.second[hat]
+        return first != self.first[hat] or second != self.second[hat] or self.spare[hat] == -1
 
     def restore(self, row: int) -> None:
         """Take a suppressed row back."""
         hat = self.hat[row]
         self.kept_rows[row] = 1
-        self.kept_plates[hat] += 1
+        self.spare[hat] += 1
         self.kept[hat] += self.count[row]
         self._first_at[hat] = self._second_at[hat] = self.rows_from[hat]
         self._settle(hat)

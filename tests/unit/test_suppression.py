@@ -38,20 +38,25 @@ def error_of(total, counts, epsilon):
 
 
 def naive_chop(occupancy, epsilon_nano, floor=0, limit=None, plates_min=1):
-    """The papers' text, with the order of turns that the docstring fixes; returns the mask, K and E_thresh."""
+    """The papers' text, with the order of turns that the docstring fixes; returns the mask, K and E_thresh.
+
+    Below `floor` HATs and with no limit it is the descent of `suppress_to`: lost HATs are left for nothing.
+    """
     epsilon, hats = epsilon_nano / NANO, hat_slices(occupancy)
     kept = [dict(zip(occupancy.plate[h].tolist(), occupancy.count[h].tolist(), strict=True)) for h in hats]
-    totals = [sum(counts.values()) for counts in kept]
+    totals, least = [sum(counts.values()) for counts in kept], [min(plates_min, len(counts)) for counts in kept]
     threshold = max(error_of(t, list(c.values()), epsilon) for t, c in zip(totals, kept, strict=True))
     limit = threshold if limit is None else limit
 
     def best(plate):
         open_to_it = [h for h in range(len(hats)) if plate in kept[h]]
-        left = ([c for p, c in kept[h].items() if p != plate] for h in open_to_it)
-        return min(
-            (error_of(totals[h], counts if len(counts) >= plates_min else [], epsilon), h)
-            for h, counts in zip(open_to_it, left, strict=True)
-        )
+        return min((error_without(plate, h), h) for h in open_to_it)
+
+    def error_without(plate, hat):
+        counts = [c for p, c in kept[hat].items() if p != plate]
+        if len(counts) >= least[hat]:
+            return error_of(totals[hat], counts, epsilon)
+        return np.inf if len(counts) == least[hat] - 1 else -np.inf
 
     def occupied():
         return [sum(p in counts for counts in kept) for p in range(occupancy.plates)]
@@ -64,6 +69,8 @@ def naive_chop(occupancy, epsilon_nano, floor=0, limit=None, plates_min=1):
             if error > limit:
                 stopped = True
                 break
+            if error == np.inf:
+                hat = min((h for h in range(len(hats)) if plate in kept[h]), key=lambda h: sum(kept[h].values()))
             del kept[hat][plate]
     mask = [plate in kept[h] for h, rows in enumerate(hats) for plate in occupancy.plate[rows].tolist()]
     return mask, max(occupied()), threshold
@@ -203,6 +210,8 @@ def test_parameters_out_of_range_are_refused_with_the_rule():
         chop_user(occupancy, 0)
     with pytest.raises(ValueError, match="expected plates_min >= 1, got 0"):
         chop_user(occupancy, NANO, plates_min=0)
+    with pytest.raises(ValueError, match="expected plates_min >= 1, got 0"):
+        suppress_to(occupancy, NANO, 1, plates_min=0)
     with pytest.raises(ValueError, match="expected hats_max >= 1, got 0"):
         suppress_to(occupancy, NANO, 0)
 
@@ -247,6 +256,73 @@ def test_suppress_to_keeps_the_limit_and_is_no_worse_than_chop_user_where_both_a
                 assert outcome.worst_error <= outcome.threshold == chopped.threshold
 
 
+@pytest.mark.parametrize("batched", [0, 2, 32])
+@pytest.mark.parametrize("floor", [1, 2])
+def test_the_descent_to_a_number_of_hats_equals_its_naive_text(batched, floor, monkeypatch):
+    """By heaps, by batches, and changing over: HATs are lost, and left for nothing from then on."""
+    monkeypatch.setattr(suppression, "_BATCHED_HATS_MAX", batched)
+    rng, lost = np.random.default_rng(batched), 0
+    for case in range(250):
+        occupancy, epsilon_nano = random_city(rng, 9, 18), EPSILONS[case % len(EPSILONS)]
+        plates_min = int(rng.integers(1, 7))
+        state = suppression._City(occupancy, epsilon_nano, plates_min)
+        suppression._descend(state, floor, np.inf)
+        mask, hats_after, _ = naive_chop(occupancy, epsilon_nano, floor, np.inf, plates_min)
+        assert (state.outcome().keep.tolist(), state.outcome().hats_after) == (mask, hats_after)
+        lost += int(np.isinf(state.outcome().errors).sum())
+    assert lost > 200
+
+
+def test_suppress_to_leaves_each_hat_enough_plates_or_none_and_loses_none_where_chop_user_reaches_the_limit():
+    rng = np.random.default_rng(6)
+    emptied = shared = 0
+    for case in range(400):
+        occupancy, epsilon_nano = random_city(rng, 9, 20), EPSILONS[case % len(EPSILONS)]
+        plates_min = int(rng.integers(2, 6))
+        chopped = chop_user(occupancy, epsilon_nano, plates_min)
+        for hats_max in range(1, chopped.hats_before + 1):
+            outcome = suppress_to(occupancy, epsilon_nano, hats_max, plates_min)
+            per_plate = hats_per_plate(occupancy, outcome.keep)
+            assert outcome.hats_after == per_plate.max() <= hats_max
+            for hat, rows in enumerate(hat_slices(occupancy)):
+                kept, enough = int(outcome.keep[rows].sum()), min(plates_min, rows.stop - rows.start)
+                assert kept >= enough or kept == 0
+                assert np.isinf(outcome.errors[hat]) == (kept == 0)
+                emptied += kept == 0
+            if hats_max >= chopped.hats_after:
+                shared += 1
+                assert outcome.worst_error <= outcome.threshold == chopped.threshold
+    assert emptied > 300 and shared > 300
+
+
+def most_hats(occupancy, hats_max, plates_min):
+    """The most HATs that can be left with enough plates, over all ways to suppress."""
+    masks = (np.arange(1 << occupancy.plate.size)[:, None] >> np.arange(occupancy.plate.size)) & 1
+    per_plate = np.stack([masks[:, occupancy.plate == p].sum(axis=1) for p in range(occupancy.plates)])
+    masks = masks[(per_plate <= hats_max).all(axis=0)]
+    live = [masks[:, rows].sum(axis=1) >= min(plates_min, rows.stop - rows.start) for rows in hat_slices(occupancy)]
+    return int(np.sum(live, axis=0).max())
+
+
+def test_suppress_to_mostly_keeps_as_many_hats_as_can_be_kept_in_tiny_cities():
+    """Measured here: in 89 %, else one fewer. (Where it does not know of `plates_min`: 60 %; 0.5 fewer on average.)"""
+    fewer, blind = [], []
+    rng = np.random.default_rng(8)
+    while len(fewer) < 300:
+        occupancy, epsilon_nano = random_city(rng, 6, 8), EPSILONS[len(fewer) % len(EPSILONS)]
+        before, plates_min = np.bincount(occupancy.plate).max(), int(rng.integers(2, 4))
+        if not 8 <= occupancy.plate.size <= 13 or before < 2:
+            continue
+        hats_max = int(rng.integers(1, before))
+        best, sizes = most_hats(occupancy, hats_max, plates_min), np.diff(occupancy.hat_rows)
+        for found, minimum in ((fewer, plates_min), (blind, 1)):
+            keep = suppress_to(occupancy, epsilon_nano, hats_max, minimum).keep
+            left = np.array([keep[rows].sum() for rows in hat_slices(occupancy)])
+            found.append(best - int((left >= np.minimum(plates_min, sizes)).sum()))
+    assert min(fewer) >= 0 and max(fewer) <= 1
+    assert np.mean(np.array(fewer) == 0) > 0.8 and np.mean(fewer) < np.mean(blind) / 2
+
+
 def least_worst_error(occupancy, epsilon_nano, hats_max):
     """Over all ways to suppress, also more than needed."""
     masks = (np.arange(1 << occupancy.plate.size)[:, None] >> np.arange(occupancy.plate.size)) & 1
@@ -262,7 +338,7 @@ def least_worst_error(occupancy, epsilon_nano, hats_max):
 
 
 def test_suppress_to_is_mostly_optimal_in_tiny_cities_and_seldom_far_off():
-    """Measured here: the optimum in 93 %; 0.7 % above it on average, 30 % at most; 2 of 600 have a HAT emptied that
+    """Measured here: the optimum in 94 %; 0.7 % above it on average, 30 % at most; 1 of 600 have a HAT emptied that
     need not be. (Without the moves after the descent: 89 %, 1.4 %, 56 %, 5.)
     """
     ratios = []
