@@ -3,8 +3,9 @@
 `python -m benchmarks.chop_user FEED:U:ZONE ...`, feeds as for `replay`; `fleet` is a synthetic one. H3 7, 1 h, HATs of
 10 plates and more. Epsilon 1 for each mean with an ample budget, and "auto" with 10 a day, under which the default
 mechanism takes Baseline. K: the most HATs that one plate is in, over slots of an hour; loss: what plates were charged
-over the whole feed; noise: the expected absolute noise of a mean, weighed by pings; kept: of the pings in HATs that are
-large enough.
+over the whole feed; noise: the expected absolute noise of a mean in km/h, weighed by pings; constant: what the mean of
+all of the feed's pings, guessed for the same HATs, errs by; kept: of the pings in HATs that are large enough; served:
+the share of all pings in HATs that are released.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from udp_stream.adapters.fleet import IST, Fleet, write_ndjson
 from udp_stream.adapters.settings import load
 from udp_stream.flow import Office, plan_slot
 from udp_stream.memory_ledger import MemoryLedger
-from udp_stream.slots import SlotCounts
+from udp_stream.slots import SlotCounts, SlotValues
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
 KINDS = {
@@ -39,28 +40,31 @@ KINDS = {
 
 @dataclass
 class Outcome:
-    """Of one feed and one way: K of each slot, charges by plate, noise and pings by HAT."""
+    """Of one feed and one way: K of each slot, charges by plate, noise and pings by HAT; the guess's errors by HAT."""
 
     hats_max: list[int] = field(default_factory=list)
     loss: dict[bytes, float] = field(default_factory=dict)
     noise: list[tuple[float, int]] = field(default_factory=list)
+    guess: list[float] = field(default_factory=list)
     kept: int = 0
-    offered: int = 0
+    offered: list[int] = field(default_factory=list)
 
-    def line(self) -> str:
-        """As a table shows it."""
-        losses, (noise, pings) = np.array(list(self.loss.values())), np.array(self.noise).T
+    def line(self, pings: int) -> str:
+        """As a table shows it, for a feed of so many pings."""
+        offered = sum(self.offered)
+        losses, (noise, kept) = np.array(list(self.loss.values())), np.array(self.noise).T
         return (
             f"{max(self.hats_max):>7}{np.mean(self.hats_max):>8.1f}{losses.max():>9.2f}{np.median(losses):>9.2f}"
-            f"{np.average(noise, weights=pings):>9.2f}{noise.max():>9.2f}{self.kept / self.offered:>8.1%}"
+            f"{np.average(noise, weights=kept):>9.2f}{noise.max():>9.2f}"
+            f"{np.average(self.guess, weights=self.offered):>9.2f}{self.kept / offered:>8.1%}{offered / pings:>8.2f}"
         )
 
 
-def outcome(counts_of_slots: Sequence[SlotCounts], flags: tuple[str, ...]) -> Outcome:
-    """Plan and charge every slot on a ledger of its own."""
+def outcome(slots: Sequence[tuple[SlotCounts, SlotValues]], city_mean: float, flags: tuple[str, ...]) -> Outcome:
+    """Plan and charge every slot on a ledger of its own; speeds are for the guess alone."""
     settings, ledger, found = load(None, flags, {}), MemoryLedger(), Outcome()
     office = Office(settings.policy, settings.calendar, OsEntropy(), "benchmark")
-    for counts in counts_of_slots:
+    for counts, values in slots:
         plan = drive(plan_slot(counts, office), ledger, lambda _: None)
         charged = plan.charged > 0
         if charged.any():
@@ -72,7 +76,9 @@ def outcome(counts_of_slots: Sequence[SlotCounts], flags: tuple[str, ...]) -> Ou
             if priced is not None and priced.mean is not None:
                 found.noise.append((priced.mean.noise_bound / QUANTA_PER_KMH, priced.mean.counts.total))
                 found.kept += priced.mean.counts.total
-                found.offered += int(counts.count[counts.rows(hat)].sum())
+                speeds = values.of_rows(counts.rows(hat))
+                found.offered.append(speeds.size)
+                found.guess.append(abs(float(speeds.mean()) - city_mean) / QUANTA_PER_KMH)
     return found
 
 
@@ -87,15 +93,18 @@ def feed_file(name: str, folder: str) -> str:
 
 
 def main() -> None:
-    print(f"{'':<54}{'K':>7}{'mean K':>8}{'loss max':>9}{'median':>9}{'noise':>9}{'worst':>9}{'kept':>8}")
+    names = "K", "mean K", "loss max", "median", "noise", "worst", "constant", "kept", "served"
+    print(" " * 54 + "".join(f"{name:>{w}}" for name, w in zip(names, (7, 8, 9, 9, 9, 9, 9, 8, 8), strict=True)))
     with tempfile.TemporaryDirectory() as folder:
         for argument in sys.argv[1:]:
             name, rest = argument.split(":", 1)
             feed = feed_of(f"{feed_file(name, folder)}:{rest}")
-            found = [counts for counts, _ in feed.slots()]
+            found = list(feed.slots())
+            speeds = np.concatenate([values.speed for _, values in found])
             for kind, more in KINDS.items():
                 for way in ("off", "chop-user"):
-                    line = outcome(found, (*feed.flags, *more, f"release.suppression={way}")).line()
+                    flags = *feed.flags, *more, f"release.suppression={way}"
+                    line = outcome(found, float(speeds.mean()), flags).line(speeds.size)
                     print(f"{feed.name[-18:]:<19}{kind:<25}{way:<10}{line}", flush=True)
 
 

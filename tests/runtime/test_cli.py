@@ -166,6 +166,41 @@ def test_plan_says_what_a_configuration_buys_and_whether_a_guess_is_better(tmp_p
     assert b"62% to 95% of all pings" in b" ".join(fixed.split())
 
 
+@pytest.mark.parametrize(
+    ("statistic", "epsilon", "plates", "constant", "verdict"),
+    [
+        ("variance", 1, 20, "42-99", "less than that guess"),
+        ("variance", 40, 150, "42-99", "tell more than that guess"),
+        ("variance", 1, 200, "42-99", "about as good as that guess"),
+        ("cdf", 1, 20, "0.075-0.093", "less than that guess"),
+        ("cdf", 4, 150, "0.075-0.093", "tell more than that guess"),
+        ("cdf", 1, 160, "0.075-0.093", "about as good as that guess"),
+    ],
+)
+def test_plan_has_a_guess_and_the_share_served_beside_what_is_released_without_a_mean(
+    tmp_path, statistic, epsilon, plates, constant, verdict
+):
+    asked = (
+        "release.mean_epsilon=0",
+        f"release.{statistic}_epsilon={epsilon}",
+        "budget.epsilon=1e3",
+        "hat.resolution=7",
+    )
+    sets = [word for one in asked for word in ("--set", one)]
+    said = " ".join(run("plan", "--plates", plates, *sets, cwd=tmp_path).stdout.decode().split())
+    assert f"One city-wide {'CDF' if statistic == 'cdf' else 'variance'} for every HAT errs by" in said
+    assert f" {constant} " in said and verdict in said and "noise km/h" not in said
+    assert "62% to 95% of all pings" in said
+
+
+def test_plan_has_the_constant_beside_each_statistic_in_full(tmp_path):
+    sets = ("--set", "release.variance_epsilon=0.1", "--set", "release.cdf_epsilon=0.1")
+    done = run("plan", *sets, cwd=tmp_path).stdout
+    (row,) = [line.split() for line in done.splitlines() if line.startswith(b"    80 ")]
+    assert {b"1.4-3.4", b"16-83", b"0.042-0.062"} <= set(row)
+    assert done.count(b"less than that guess") == 3 + 2  # 5 to 40 plates in each, and the last row's two verdicts
+
+
 def test_help_has_examples(tmp_path):
     done = run("replay", "--help", cwd=tmp_path)
     assert done.returncode == 0 and b"examples:" in done.stdout

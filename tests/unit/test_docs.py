@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from udp_stream.adapters.report import ONE_CDF, ONE_VARIANCE, served_shares
 from udp_stream.adapters.settings import known_keys
 from udp_stream.means import MECHANISMS
 from udp_stream.ping_refusals import Reason
@@ -43,6 +44,21 @@ def test_every_mechanism_has_its_page_linked(name):
     linked = re.search(rf"\[`{re.escape(name)}`\]\(([a-z-]+\.md)\)", index)
     assert linked and f"`{name}`" in index
     assert (DOCS / "mechanisms" / linked[1]).exists()
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "mechanisms").glob("[!R]*.md")), ids=lambda page: page.stem)
+def test_every_mechanisms_page_states_it_its_sensitivity_its_charge_and_when_to_use_it(page):
+    headings = " ".join(re.findall(r"\*\*([^*]+)\*\*", page.read_text(encoding="utf-8"))).lower()
+    assert re.search(r"statistic|statement", headings)
+    assert all(re.search(rf"\b{part}\b", headings) for part in ("sensitivity", "charge", "when"))
+
+
+def test_the_guesses_that_plan_compares_with_are_the_measured_ones():
+    rows = (DOCS / "measurements.md").read_text(encoding="utf-8").splitlines()
+    for resolution, (least, most) in ONE_VARIANCE.errs.items():
+        low, high = ONE_CDF.errs[resolution]
+        served = "{:.2f}-{:.2f}".format(*served_shares(resolution))
+        assert f"| {resolution} | {least}-{most} | {low:.3f}-{high:.3f} | {served} |" in rows
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -20,6 +20,7 @@ from udp_stream.grouping import HatCounts, best_fit, wrap_around_count
 from udp_stream.means import MECHANISMS
 from udp_stream.means._projected import levy_cap
 from udp_stream.plan import HatPlan, Terms
+from udp_stream.suppression import Suppression
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 from udp_stream.variance import plan_variance
@@ -120,9 +121,9 @@ def test_an_experiment_is_reproducible_and_has_the_constant_beside_every_error(n
         constants = [column for column in rows[0] if column.startswith("constant_")]
         assert constants and any("_km" in column for column in rows[0] if "error" in column)
         assert all(float(row[constants[0]]) > 0 for row in rows)
-        if "of-m" not in table.name:
-            shares = {float(row[column]) for row in rows for column in row if column.startswith("share_of")}
-            assert shares and 0 < min(shares) <= max(shares) <= 1
+        (served,) = {"share_of_pings", "share_of_slots_pings_served"} & rows[0].keys()
+        shares = {float(row[served]) for row in rows}
+        assert 0 < min(shares) <= max(shares) <= 1
     assert {f"{name}.txt"} < set(names) and len(names) >= 4
     for figure in outcome.figures:
         assert_drawn(figure, one[f"{figure.name}.png"], one[f"{figure.name}.svg"].decode())
@@ -228,7 +229,7 @@ def test_theorems_are_tried_against_brute_force_and_a_wrong_one_is_found():
 
 def test_gains_of_suppression_are_found_where_they_are_and_not_where_nobody_can_leave():
     alone = Occupancy(np.arange(4), np.zeros(3, dtype=np.int64), np.ones(3, dtype=np.int64), 1)
-    stuck = chop.Slot("stuck", alone, 65.0)
+    stuck = chop.Slot("stuck", alone, 65.0, int(alone.count.sum()))
     rows = [row for epsilon in chop.SWEEP for row in chop._chop(stuck, epsilon)]
     assert not chop._gains(stuck, rows).agrees and chop._no_worse(stuck, rows).agrees
     assert "100% of the HATs have a single plate" in chop._gains(stuck, rows).why
@@ -241,12 +242,20 @@ def test_gains_of_suppression_are_found_where_they_are_and_not_where_nobody_can_
 def test_keeping_each_plates_largest_is_what_it_says():
     feed = small_feed()
     for hats in (1, 2, 3, 4):
-        (row,) = chop._keep_largest(chop.Slot("s", feed.busiest_slot, 65.0), hats)
+        (row,) = chop._keep_largest(chop.Slot("s", feed.busiest_slot, 65.0, feed.total), hats)
         who = feed.busiest_slot
         kept = 0
         for plate in range(who.plates):
             kept += sum(sorted(who.count[who.plate == plate].tolist(), reverse=True)[:hats])
         assert row.hats_after == hats and row.share_of_slots_pings_kept == pytest.approx(kept / who.count.sum())
+
+
+def test_served_is_the_share_of_all_of_a_slots_pings_in_hats_that_keep_anybody():
+    who = Occupancy(np.array([0, 1, 3]), np.array([0, 0, 1]), np.array([5, 2, 1]), 2)
+    slot = chop.Slot("s", who, 65.0, pings=10)  # two of its pings lie in HATs that are left out
+    outcome = Suppression(np.array([False, False, True]), 2, 1, 1.0, np.ones(2))
+    row = chop._row(slot, chop.CHOP, 1.0, outcome)
+    assert (row.share_of_slots_pings_kept, row.share_of_slots_pings_served) == (1 / 8, 3 / 10)
 
 
 def test_the_slides_properties_of_the_best_cap_hold_for_many_counts_and_their_limits_are_far_off():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
@@ -14,10 +16,57 @@ from udp_stream.pings import Reason
 
 SOFTWARE = f"udp-stream {__version__}"
 
-CONSTANT_ERRS_KMH = {4: (0.3, 1.8), 5: (0.7, 2.6), 6: (1.4, 3.4), 7: (3.2, 5.4), 8: (5.4, 7.6), 9: (6.9, 10.4)}
-"""By H3 resolution: mean absolute error, weighed by pings, of one city-wide mean guessed for every HAT of at least 10
-plates; least and most over Surat's half hour and five days of Austin, slots of 1 and 6 hours (`docs/measurements.md`).
-Anyone can guess that well, so a release that errs more is worth nothing."""
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """The constant of a statistic: one for the whole city, guessed for every HAT. Anyone can guess that well.
+
+    `errs`, by H3 resolution: its error, weighed by pings, over the HATs of at least 10 plates; least and most over
+    Surat's half hour and five days of Austin, slots of 1 and 6 hours (`docs/measurements.md`). A release that errs more
+    is worth nothing.
+    """
+
+    name: str
+    unit: str
+    errs: Mapping[int, tuple[float, float]]
+
+    def range_at(self, resolution: int) -> tuple[float, float]:
+        """Least and most at the nearest resolution that was measured."""
+        return self.errs[_measured(resolution)]
+
+    def verdict(self, resolution: int, least: float, most: float) -> str:
+        """An error that is likely to be at least and at most so much, beside the guess's."""
+        low, high = self.range_at(resolution)
+        beside = (
+            f"{self.name} for every HAT errs by {low} to {high}{self.unit} at this resolution on the feeds we measured"
+        )
+        if most < low:
+            return f"{beside}: these releases tell more than that guess."
+        if least <= high:
+            return f"{beside}: these releases are about as good as that guess."
+        return f"{beside}: this configuration buys less than that guess. `udp-stream plan` shows what would help."
+
+
+ONE_MEAN = Guess(
+    "One city-wide mean",
+    " km/h",
+    {4: (0.3, 1.8), 5: (0.7, 2.6), 6: (1.4, 3.4), 7: (3.2, 5.4), 8: (5.4, 7.6), 9: (6.9, 10.4)},
+)
+"""Mean absolute errors."""
+
+ONE_VARIANCE = Guess(
+    "One city-wide variance",
+    " (km/h)^2",
+    {4: (4, 30), 5: (7, 92), 6: (16, 83), 7: (42, 99), 8: (50, 112), 9: (30, 104)},
+)
+"""Mean absolute errors."""
+
+ONE_CDF = Guess(
+    "One city-wide CDF",
+    "",
+    {4: (0.016, 0.041), 5: (0.024, 0.046), 6: (0.042, 0.062), 7: (0.075, 0.093), 8: (0.108, 0.173), 9: (0.134, 0.196)},
+)
+"""Root mean square errors of a share, over the edges of 20 equal bins of [0, U] and exact zeros."""
 
 SERVED_SHARES = {4: (0.97, 1.0), 5: (0.94, 1.0), 6: (0.86, 0.99), 7: (0.62, 0.95), 8: (0.17, 0.88), 9: (0.03, 0.73)}
 """Which share of all pings lay in those HATs: what a release of all of them serves."""
@@ -26,18 +75,13 @@ LATE_SHARE_SUSPICIOUS = 0.05
 """A live feed has well under a percent of late pings; more points to files in the wrong order."""
 
 
-def constant_errs_kmh(resolution: int) -> tuple[float, float]:
-    """The range above, at the nearest resolution that was measured."""
-    return CONSTANT_ERRS_KMH[_measured(resolution)]
-
-
 def served_shares(resolution: int) -> tuple[float, float]:
     """The range above, at the nearest resolution that was measured."""
     return SERVED_SHARES[_measured(resolution)]
 
 
 def _measured(resolution: int) -> int:
-    return min(max(resolution, min(CONSTANT_ERRS_KMH)), max(CONSTANT_ERRS_KMH))
+    return min(max(resolution, min(SERVED_SHARES)), max(SERVED_SHARES))
 
 
 def console() -> Console:
@@ -72,7 +116,7 @@ def print_summary(summary: Summary, settings: Settings) -> None:
         error = summary.expected_error / summary.pings_of_means
         out.print(
             f"expected error of a released mean: {error:.1f} km/h, weighed by pings. "
-            f"{verdict(error, settings.hat.resolution)}"
+            f"{ONE_MEAN.verdict(settings.hat.resolution, error, error)}"
         )
     out.print(f"{protected(summary, settings)} Not protected: that a plate was in a HAT, and how often it pinged.")
 
@@ -105,16 +149,3 @@ def why_nothing(summary: Summary) -> str:
     if reason != Reason.NOT_JSON:
         return said
     return f"{said} One JSON document over many lines is read as such if its name does not end in .ndjson or .jsonl."
-
-
-def verdict(error_kmh: float, resolution: int) -> str:
-    """An expected error beside the constant's."""
-    low, high = constant_errs_kmh(resolution)
-    beside = (
-        f"One city-wide mean for every HAT errs by {low} to {high} km/h at this resolution on the feeds we measured"
-    )
-    if error_kmh < low:
-        return f"{beside}: these releases tell more than that guess."
-    if error_kmh <= high:
-        return f"{beside}: these releases are about as good as that guess."
-    return f"{beside}: this configuration buys less than that guess. `udp-stream plan` shows what would help."

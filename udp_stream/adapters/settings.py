@@ -73,8 +73,8 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Epsilons are per HAT; "auto" spreads what a plate has left over the HATs that it is likely still to visit.
 
-    With them mean "auto" errs by 2 to 22 % less than Array-Averaging on seven of eight days. CDFs are off: at a day's
-    budget of 10 their sup-error (0.18) exceeds that of one city-wide CDF (0.12).
+    With them mean "auto" errs by 2 to 22 % less than Array-Averaging on seven of eight days. CDFs are off: at
+    epsilon 1 they err more on every feed than one city-wide CDF does (`docs/measurements.md`).
     """
 
     mean: Mean = "auto"

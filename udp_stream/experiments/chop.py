@@ -42,7 +42,10 @@ SOURCE = "slides, CHOP-USER; 2405.06261"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChopRow:
-    """One outcome over a slot's HATs; errors are worst cases, and the constant's is that of guessing U/2."""
+    """One outcome over a slot's HATs; errors are worst cases, and the constant's is that of guessing U/2.
+
+    Kept: of the pings in these HATs. Served: the share of all of the slot's pings in those that keep anybody.
+    """
 
     data: str
     rule: str
@@ -55,29 +58,32 @@ class ChopRow:
     worst_error_kmh: float
     constant_worst_kmh: float
     share_of_slots_pings_kept: float
+    share_of_slots_pings_served: float
     hat_count: int
     plates: int
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Who is where, and U in km/h."""
+    """Who is where, U in km/h, and all pings of the slot, those in HATs that are left out included."""
 
     name: str
     occupancy: Occupancy
     max_kmh: float
+    pings: int
 
 
 def slots(setup: Setup) -> list[Slot]:
     """The heavy-hitter city; of each feed its busiest slot, with all HATs and with those of enough plates."""
-    found = [Slot(HEAVY, heavy_hitter_city(setup.rng("heavy-hitter")), ITMS_MAX_KMH)]
+    city = heavy_hitter_city(setup.rng("heavy-hitter"))
+    found = [Slot(HEAVY, city, ITMS_MAX_KMH, int(city.count.sum()))]
     for data in setup.data:
         if data.busiest_slot is not None:
-            most = data.max_speed / QUANTA_PER_KMH
-            found.append(Slot(f"{data.name}, all HATs", data.busiest_slot, most))
+            most, pings = data.max_speed / QUANTA_PER_KMH, int(data.busiest_slot.count.sum())
+            found.append(Slot(f"{data.name}, all HATs", data.busiest_slot, most, pings))
             enough = of_at_least(data.busiest_slot, setup.min_plates)
             if enough.hats:
-                found.append(Slot(f"{data.name}, HATs of >= {setup.min_plates} plates", enough, most))
+                found.append(Slot(f"{data.name}, HATs of >= {setup.min_plates} plates", enough, most, pings))
     return found
 
 
@@ -134,6 +140,7 @@ def _keep_largest(slot: Slot, hats: int) -> list[ChopRow]:
 
 def _row(slot: Slot, rule: str, epsilon: float, outcome: Suppression) -> ChopRow:
     count = slot.occupancy.count
+    served = np.isin(slot.occupancy.hat_of_row(), slot.occupancy.hat_of_row()[outcome.keep])
     return ChopRow(
         data=slot.name,
         rule=rule,
@@ -146,6 +153,7 @@ def _row(slot: Slot, rule: str, epsilon: float, outcome: Suppression) -> ChopRow
         worst_error_kmh=outcome.worst_error * slot.max_kmh,
         constant_worst_kmh=slot.max_kmh / 2,
         share_of_slots_pings_kept=float(count[outcome.keep].sum() / count.sum()),
+        share_of_slots_pings_served=float(count[served].sum() / slot.pings),
         hat_count=slot.occupancy.hats,
         plates=int(np.unique(slot.occupancy.plate).size),
     )
@@ -268,7 +276,8 @@ def _number_to_beat(slot: Slot, chopped: Sequence[ChopRow]) -> Verdict:
         "not stated by them; the number to beat",
         len(useful) == len(chopped),
         f"{chopped[0].constant_worst_kmh:.4g} km/h for the guess; the worst HAT is "
-        + (f"better from epsilon {min(useful):g} on" if useful else f"worse up to epsilon {chopped[-1].epsilon:g}"),
+        + (f"better from epsilon {min(useful):g} on" if useful else f"worse up to epsilon {chopped[-1].epsilon:g}")
+        + f"; share of the slot's pings served {chopped[-1].share_of_slots_pings_served:.0%}",
         "where it is worse, the threshold itself is: it preserves an error beyond that of a guess without data",
     )
 

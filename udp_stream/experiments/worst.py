@@ -64,6 +64,7 @@ class CurveRow:
     m: int
     worst_error_kmh: float
     constant_worst_kmh: float
+    share_of_pings: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +140,15 @@ def worst_row(
 
 
 def _curve_rows(data: DataSet, epsilon: float) -> list[CurveRow]:
-    return curve_rows(data.name, data.busiest.counts, data.max_speed, epsilon)
+    return curve_rows(data.name, data.busiest.counts, data.max_speed, epsilon, data.share([data.busiest]))
 
 
-def curve_rows(data: str, counts: HatCounts, max_speed: int, epsilon: float) -> list[CurveRow]:
+def curve_rows(data: str, counts: HatCounts, max_speed: int, epsilon: float, share: float) -> list[CurveRow]:
     """E(m) at each count, ascending."""
     most = max_speed / QUANTA_PER_KMH
     errors = errors_at_every_count(counts, round(epsilon * NANO)) * most
     by_count = dict(zip(counts.descending.tolist(), errors.tolist(), strict=True))
-    return [CurveRow(data, epsilon, m, error, most / 2) for m, error in sorted(by_count.items())]
+    return [CurveRow(data, epsilon, m, error, most / 2, share) for m, error in sorted(by_count.items())]
 
 
 def conclude(setup: Setup, rows: Sequence[WorstRow | CurveRow]) -> Outcome:

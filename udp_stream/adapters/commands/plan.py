@@ -14,7 +14,7 @@ from rich.table import Table
 
 from udp_stream.adapters.outputs import named, require_apart, used_files
 from udp_stream.adapters.plots import draw, require_plots
-from udp_stream.adapters.report import constant_errs_kmh, served_shares, verdict
+from udp_stream.adapters.report import ONE_CDF, ONE_MEAN, ONE_VARIANCE, Guess, served_shares
 from udp_stream.adapters.settings import Settings
 from udp_stream.errors import ConfigError
 from udp_stream.experiments.base import Figure
@@ -29,6 +29,26 @@ from udp_stream.worst_case import epsilon_limits
 TYPICAL_PLATES = (5, 10, 20, 40, 80, 160)
 SPREAD = 0.6
 """Log-standard deviation of the pings per plate in a typical HAT (lognormal; measured on a busy Surat cell)."""
+
+MONOTONE_LEAVES = 0.64
+"""Of a CDF's noise, at least, once its values are made monotone: 0.64 to 0.80 at epsilon 1 and 4 on the recorded feeds
+(`docs/measurements.md`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """What a statistic is likely to err by, `least` to `most`, and the guess beside it.
+
+    `most` is what is printed. Of variances and CDFs it is the noise; less is left of it once a variance is clamped, a
+    CDF made monotone. What capping does to them is not counted: on the recorded feeds both together stayed below the
+    noise (`docs/measurements.md`).
+    """
+
+    words: str
+    guess: Guess
+    least: float
+    most: float
+    digits: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +67,22 @@ class Bought:
             return float("nan")
         return expected_abs_error(mean.noise_bound, spread(mean), mean.max_speed) / QUANTA_PER_KMH
 
+    @property
+    def errors(self) -> list[Error]:
+        """Of each statistic that is released."""
+        variance, cdf, found = self.plan.variance, self.plan.cdf, []
+        if self.plan.mean is not None:
+            found.append(Error("a mean errs by", ONE_MEAN, self.mean_error_kmh, self.mean_error_kmh, ".1f"))
+        if variance is not None:
+            noise = variance.noise_bound
+            clamped = expected_abs_error(noise, 0, variance.max_speed**2 // 4)
+            sizes = clamped / QUANTA_PER_KMH**2, noise / QUANTA_PER_KMH**2
+            found.append(Error("the noise of a variance is", ONE_VARIANCE, *sizes, ".0f"))
+        if cdf is not None:
+            sizes = MONOTONE_LEAVES * cdf.rms_error, cdf.rms_error
+            found.append(Error("the root mean square noise of a CDF is", ONE_CDF, *sizes, ".3f"))
+        return found
+
 
 def plan(arguments: argparse.Namespace, settings: Settings) -> None:
     """Print a row for each size of HAT, and whether a guess is better."""
@@ -56,13 +92,13 @@ def plan(arguments: argparse.Namespace, settings: Settings) -> None:
     policy = settings.policy
     sizes = (arguments.plates,) if arguments.plates else TYPICAL_PLATES
     bought = [buy(policy, arguments.hats_per_period, plates, arguments.pings_per_plate) for plates in sizes]
-    out = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 140)
+    out = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 160)
     out.print(_head(policy, arguments.hats_per_period))
-    out.print(_table(bought, constant_errs_kmh(policy.resolution)))
+    out.print(_table(bought, policy.resolution))
     out.print("(releases: how many such HATs the budget of the median plate buys in a period)")
     for why, plates in _reasons(bought).items():
         out.print(f"{', '.join(plates)} plates: {why}.")
-    _beside_the_guess(out, [one for one in bought if one.plan.mean is not None], policy)
+    _beside_the_guesses(out, bought, policy.resolution)
     typical = bought[len(bought) // 2]
     if typical.plan.mean is not None:
         _worst_case(out, arguments, policy, typical)
@@ -81,20 +117,19 @@ def _reasons(bought: list[Bought]) -> dict[str, list[str]]:
     return reasons
 
 
-def _beside_the_guess(out: Console, bought: list[Bought], policy: Policy) -> None:
+def _beside_the_guesses(out: Console, bought: list[Bought], resolution: int) -> None:
     """Which HATs get less than a guess, and which share of pings lay in HATs that are served, where we measured."""
-    if not bought:
-        return
-    last = bought[-1]
-    out.print(
-        f"At {last.plates} plates a mean errs by {last.mean_error_kmh:.1f} km/h. "
-        f"{verdict(last.mean_error_kmh, policy.resolution)}"
-    )
-    most = constant_errs_kmh(policy.resolution)[1]
-    worse = ", ".join(str(one.plates) for one in bought[:-1] if one.mean_error_kmh > most)
-    if worse:
-        out.print(f"HATs of {worse} plates get less than that guess.")
-    least, largest = served_shares(policy.resolution)
+    for of_sizes in zip(*(one.errors for one in bought), strict=True):
+        last = of_sizes[-1]
+        out.print(
+            f"At {bought[-1].plates} plates {last.words} {last.most:{last.digits}}{last.guess.unit}. "
+            f"{last.guess.verdict(resolution, last.least, last.most)}"
+        )
+        most = last.guess.range_at(resolution)[1]
+        worse = [str(one.plates) for one, error in zip(bought[:-1], of_sizes, strict=False) if error.least > most]
+        if worse:
+            out.print(f"HATs of {', '.join(worse)} plates get less than that guess.")
+    least, largest = served_shares(resolution)
     out.print(f"HATs of at least 10 plates held {least:.0%} to {largest:.0%} of all pings there.")
 
 
@@ -149,7 +184,7 @@ def _worst_case(out: Console, arguments: argparse.Namespace, policy: Policy, typ
 
 
 def _table_of_e(counts: HatCounts, max_speed: int, epsilon: float) -> Table:
-    rows = curve_rows("", counts, max_speed, epsilon)
+    rows = curve_rows("", counts, max_speed, epsilon, share=1.0)
     best = min(rows, key=lambda row: row.worst_error_kmh)
     shown = {round(i * (len(rows) - 1) / 6) for i in range(7)} | {rows.index(best)}
     table = Table(box=None, pad_edge=False)
@@ -181,7 +216,9 @@ def _worst_case_in_words(counts: HatCounts, max_speed: int, epsilon: float) -> s
 
 
 def _worst_case_figure(about: str, counts: HatCounts, max_speed: int, epsilon: float) -> Figure:
-    drawn = [row for factor in (0.1, 0.3, 1, 3) for row in curve_rows("", counts, max_speed, epsilon * factor)]
+    drawn = [
+        row for factor in (0.1, 0.3, 1, 3) for row in curve_rows("", counts, max_speed, epsilon * factor, share=1.0)
+    ]
     grid = np.geomspace(epsilon / 100, epsilon * 10, 31).tolist()
     rows = [worst_row("", "", [counts], max_speed, one, share=1.0) for one in grid]
     panels = e_of_m(drawn), best_m(counts, rows), least_errors("least worst-case error", rows)
@@ -196,35 +233,42 @@ def _head(policy: Policy, hats_per_period: int) -> str:
     )
 
 
-def _table(bought: list[Bought], constant: tuple[float, float]) -> Table:
+def _table(bought: list[Bought], resolution: int) -> Table:
     table = Table(box=None, pad_edge=False)
-    for name in (
-        "plates",
-        "mechanism",
-        "epsilon",
-        "noise km/h",
-        "expected error",
-        "the constant",
-        "error bound",
-        "variance noise",
-        "CDF bins",
-        "CDF rms error",
-    ):
-        table.add_column(name, justify="right", min_width=15 if name == "mechanism" else None)
-    table.add_column("releases", justify="right")
-    for one in bought:
-        mean, variance, cdf = one.plan.mean, one.plan.variance, one.plan.cdf
-        table.add_row(
-            str(one.plates),
-            "-" if mean is None else mean.mechanism,
-            f"{one.plan.terms.charge_nano / NANO:.3g}",
-            "-" if mean is None else f"{mean.noise_bound / QUANTA_PER_KMH:.2f}",
-            "-" if mean is None else f"{one.mean_error_kmh:.2f}",
-            "-" if mean is None else f"{constant[0]}-{constant[1]}",
-            "-" if mean is None else f"{mean.error_bound / QUANTA_PER_KMH:.2f}",
-            "-" if variance is None else f"{variance.noise_bound / QUANTA_PER_KMH**2:.1f}",
-            "-" if cdf is None else str(cdf.bins.count),
-            "-" if cdf is None else f"{cdf.rms_error:.3f}",
-            str(one.releases_per_plate),
-        )
+    rows = [_cells(one, resolution) for one in bought]
+    for name, _ in rows[0]:
+        table.add_column(name, justify="right", min_width=15 if name == "mechanism" else None, overflow="fold")
+    for row in rows:
+        table.add_row(*(cell for _, cell in row))
     return table
+
+
+def _cells(one: Bought, resolution: int) -> list[tuple[str, str]]:
+    """Columns and what stands in them: those of the statistics that are released, each beside its constant."""
+    mean, variance, cdf = one.plan.mean, one.plan.variance, one.plan.cdf
+    cells = [("plates", str(one.plates)), ("epsilon", f"{one.plan.terms.charge_nano / NANO:.3g}")]
+    if mean is not None:
+        cells += [
+            ("mechanism", mean.mechanism),
+            ("noise km/h", f"{mean.noise_bound / QUANTA_PER_KMH:.2f}"),
+            ("expected error", f"{one.mean_error_kmh:.2f}"),
+            _constant(ONE_MEAN, resolution),
+            ("error bound", f"{mean.error_bound / QUANTA_PER_KMH:.2f}"),
+        ]
+    if variance is not None:
+        cells += [
+            ("variance noise", f"{variance.noise_bound / QUANTA_PER_KMH**2:.1f}"),
+            _constant(ONE_VARIANCE, resolution),
+        ]
+    if cdf is not None:
+        cells += [
+            ("CDF bins", str(cdf.bins.count)),
+            ("CDF rms error", f"{cdf.rms_error:.3f}"),
+            _constant(ONE_CDF, resolution),
+        ]
+    return [*cells, ("releases", str(one.releases_per_plate))]
+
+
+def _constant(guess: Guess, resolution: int) -> tuple[str, str]:
+    low, high = guess.range_at(resolution)
+    return "the constant", f"{low}-{high}"
