@@ -39,6 +39,9 @@ Moves = TypeVar("Moves", int, NDArray[Any])
 SCALE_MAX = 2**26
 """Largest numerator t of a scale: leaves room in 63 bits for 32 random ones and the trials' k."""
 
+DRAWABLE_NANO_MIN = 32
+"""From this epsilon on every sensitivity has a lattice: two steps on it are t = 2e9 / 32 < 2**26."""
+
 _GEOMETRIC_TERMS = 64
 """P(V >= 64) = exp(-64); the draws beyond the table go on exactly, by memorylessness."""
 
@@ -299,7 +302,8 @@ def laplace_lattice(sensitivity: int, epsilon_nano: int) -> Lattice:
     >>> laplace_lattice(266240, 500_000_000)
     Lattice(t=532480, shift=0)
 
-    Raises ValueError for a sensitivity or an epsilon below one unit. Two statistics that differ by at most
+    Raises ValueError for a sensitivity below one unit, and for an epsilon that is too small for its sensitivity, which
+    none from `DRAWABLE_NANO_MIN` on is. Two statistics that differ by at most
     `sensitivity` differ, once rounded to multiples of 2**shift, by at most `Lattice.steps(sensitivity)` of them.
     """
     if sensitivity < 1 or epsilon_nano < 1:

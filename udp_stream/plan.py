@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.budgeting import EPSILON_NANO_MIN, expected_visits, fair_shares, hat_epsilon
+from udp_stream.budgeting import EPSILON_NANO_MAX, EPSILON_NANO_MIN, expected_visits, fair_shares, hat_epsilon
 from udp_stream.cdfs.mechanism import CdfPlan, cdf_for_admitted, plan_cdf
 from udp_stream.errors import PrivacyRefused
 from udp_stream.grouping import HatCounts
@@ -134,7 +134,7 @@ def slot_terms(counts: SlotCounts, balance: Balance, moment: Moment, policy: Pol
     if policy.accounting_detail == "uniform" or None not in (policy.mean_nano, policy.cdf_nano):
         return terms
     parts = _usual_parts(counts, terms, policy)
-    return _hats_terms(counts, enough, np.floor(allowances / parts).astype(np.int64), policy)
+    return _hats_terms(counts, enough, np.minimum(allowances / parts, 2.0**62).astype(np.int64), policy)
 
 
 def _hats_terms(
@@ -178,7 +178,7 @@ def _terms(shares: NDArray[np.int64], policy: Policy) -> Terms:
     automatic = (policy.mean_nano, policy.cdf_nano).count(None)
     if not automatic:
         return terms_of(policy, policy.mean_nano or 0, policy.variance_nano, policy.cdf_nano or 0)
-    each = (hat_epsilon(shares) - fixed) // automatic
+    each = min((hat_epsilon(shares) - fixed) // automatic, EPSILON_NANO_MAX)
     if each < EPSILON_NANO_MIN:
         return Terms(withheld="budget")
     mean_nano, cdf_nano = (each if nano is None else nano for nano in (policy.mean_nano, policy.cdf_nano))
