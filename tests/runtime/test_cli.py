@@ -181,11 +181,11 @@ def test_help_has_examples_of_the_verb_that_it_understands(verb, capsys):
     assert ended.value.code == 0 and 1 <= len(examples) <= 3 and "examples:" in said
     for example in examples:
         assert example.startswith(verb)
-        assert cli.parser().parse_args(shlex.split(example)).command
+        assert cli._parser().parse_args(shlex.split(example)).command
 
 
 def test_every_verb_is_known_to_that_test():
-    assert {verb.split()[0] for verb in VERBS} == set(re.findall(r"^    ([a-z]+)\b", cli.parser().format_help(), re.M))
+    assert {verb.split()[0] for verb in VERBS} == set(re.findall(r"^    ([a-z]+)\b", cli._parser().format_help(), re.M))
 
 
 def test_the_largest_plan_takes_seconds(tmp_path):

@@ -49,7 +49,7 @@ class Drained(BaseException):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    arguments = parser().parse_args(argv)
+    arguments = _parser().parse_args(argv)
     signal.signal(signal.SIGTERM, _drain)
     try:
         command: Callable[[argparse.Namespace, Settings], None] = arguments.command
@@ -84,11 +84,10 @@ def _drain(_signal: int, _frame: FrameType | None) -> None:
     raise Drained
 
 
-def parser() -> argparse.ArgumentParser:
-    """What reads the command line: every verb with its options and examples."""
-    whole = _Parser(prog="udp-stream", description=__doc__.partition(":")[0] + ".", epilog=EXAMPLES)
-    whole.add_argument("--version", action="version", version=f"udp-stream {__version__}")
-    verbs = whole.add_subparsers(title="verbs", required=True, metavar="VERB")
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="udp-stream", description=__doc__.partition(":")[0] + ".", epilog=EXAMPLES)
+    parser.add_argument("--version", action="version", version=f"udp-stream {__version__}")
+    verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
     _replay(_verb(verbs, "replay", "recorded pings from files through the embedded runtime", "replay"))
     _demo(_verb(verbs, "demo", "a synthetic Surat-like fleet through the embedded runtime", "demo"))
     _plan(_verb(verbs, "plan", "what a configuration buys, from no data", "plan"))
@@ -102,7 +101,7 @@ def parser() -> argparse.ArgumentParser:
     _releases(_verb(verbs, "releases", "what the deployment on Kafka has released", "releases"))
     _doctor(_verb(verbs, "doctor", "is everything reachable and safely configured", "doctor"))
     _services(_verb(verbs, "services", "a real Kafka and Redis on this machine, for trials and tests", "services"))
-    return whole
+    return parser
 
 
 class _Parser(argparse.ArgumentParser):
