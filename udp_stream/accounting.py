@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.noise import laplace_lattice
+from udp_stream.noise import DRAWABLE_NANO_MIN, laplace_lattice
 
 Integers = NDArray[np.int64]
 
@@ -48,15 +48,23 @@ def epsilon_within(steps: NDArray[Any], most: int, charges: Integers, epsilon_na
 
 
 def laplace_charges(moves: NDArray[Any], sensitivity: int, epsilon_nano: int) -> Integers:
-    """What each plate loses to a statistic with `laplace_lattice(sensitivity, epsilon_nano)` noise, with rounding."""
+    """What each plate loses to a statistic with `laplace_lattice(sensitivity, epsilon_nano)` noise, with rounding.
+
+    A plate that moves it at all is charged at least what noise can be drawn for, lest it be the largest that is left.
+
+    >>> laplace_charges(np.array([0, 1, 10**8]), sensitivity=10**8, epsilon_nano=10**9).tolist()
+    [0, 32, 1000000000]
+    """
     lattice = laplace_lattice(sensitivity, epsilon_nano)
-    return share_charges(lattice.steps(moves), lattice.steps(sensitivity), epsilon_nano)
+    charges = share_charges(lattice.steps(moves), lattice.steps(sensitivity), epsilon_nano)
+    least = min(DRAWABLE_NANO_MIN, epsilon_nano)
+    return np.where(charges > 0, np.maximum(charges, least), 0)
 
 
 def laplace_epsilon_within(moves: NDArray[Any], sensitivity: int, charges: Integers, epsilon_nano: int) -> int:
     """`epsilon_within` for such noise: it ends because a lower epsilon only ever makes the lattice coarser.
 
-    Raises ValueError if the charges leave less than noise can be drawn for.
+    With `laplace_charges` it never falls below what noise can be drawn for; ValueError if other charges make it.
     """
     while True:
         lattice = laplace_lattice(sensitivity, epsilon_nano)

@@ -36,10 +36,3 @@ class PrivacyRefused(UdpStreamError):
 
 class Fenced(PrivacyRefused):
     """Another worker has our place since: we are refused, and must stop working on it."""
-
-
-class OutOfReach(ValueError):
-    """Noise of this scale, or a sum of this size, does not fit the integers that are drawn and added here.
-
-    Counts, epsilon and settings alone decide on it; the HAT is withheld.
-    """

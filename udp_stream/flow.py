@@ -14,7 +14,6 @@ remembered by the ledger, so that whoever plans the slot again gets the first pl
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.errors import OutOfReach, PrivacyRefused
+from udp_stream.errors import PrivacyRefused
 from udp_stream.estimate import HatEstimate, estimate_hats
 from udp_stream.hats import SlotGrid, cell_center, cell_name
 from udp_stream.plan import HatPlan, Moment, Terms, plan_admitted, plan_hat
@@ -215,11 +214,8 @@ class _Priced:
 def _priced(counts: SlotCounts, hat: int, id_: str, terms: Terms, policy: Policy) -> _Priced:
     rows = counts.rows(hat)
     kept = terms.rows_kept(rows.stop - rows.start)
-    plan = None
-    if not terms.withheld and kept.any():
-        with suppress(OutOfReach):  # then nobody pays, and it is withheld
-            plan = plan_hat(counts.count[rows][kept], terms, policy)
-    return _Priced(hat, id_, terms, kept, plan)
+    offered = not terms.withheld and bool(kept.any())
+    return _Priced(hat, id_, terms, kept, plan_hat(counts.count[rows][kept], terms, policy) if offered else None)
 
 
 def _admit(
@@ -317,17 +313,14 @@ def _planned(counts: SlotCounts, hat: int, digest: bytes, plan: SlotPlan, policy
     if terms.withheld or not kept.any():
         return _Admitted(hat, nobody, terms, None, 0)
     priced = plan.priced[at] if plan.priced is not None else None
+    priced = priced or plan_hat(counts.count[rows][kept], terms, policy)
+    # Charges are remembered, counts are read again: whoever paid less than its part costs by now stays out.
+    paid = (charged[kept] > 0) & (charged[kept] >= priced.charges)
     admitted = nobody
-    try:
-        priced = priced or plan_hat(counts.count[rows][kept], terms, policy)
-        # Charges are remembered, counts are read again: whoever paid less than its part costs by now stays out.
-        paid = (charged[kept] > 0) & (charged[kept] >= priced.charges)
-        admitted[kept] = paid
-        if paid.sum() >= max(1, policy.min_plates):
-            return _Admitted(hat, admitted, terms, plan_admitted(priced, paid, policy), int(charged[admitted].max()))
-    except OutOfReach:
-        pass  # what those who paid can lose is too little for noise that can be drawn
-    return _Admitted(hat, admitted, terms, None, 0)
+    admitted[kept] = paid
+    if paid.sum() < max(1, policy.min_plates):
+        return _Admitted(hat, admitted, terms, None, 0)
+    return _Admitted(hat, admitted, terms, plan_admitted(priced, paid, policy), int(charged[admitted].max()))
 
 
 def _estimate(

@@ -28,7 +28,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.errors import OutOfReach
 from udp_stream.ports import Bits
 from udp_stream.units import NANO
 
@@ -39,6 +38,9 @@ Moves = TypeVar("Moves", int, NDArray[Any])
 
 SCALE_MAX = 2**26
 """Largest numerator t of a scale: leaves room in 63 bits for 32 random ones and the trials' k."""
+
+DRAWABLE_NANO_MIN = 32
+"""From this epsilon on every sensitivity has a lattice: two steps on it are t = 2e9 / 32 < 2**26."""
 
 _GEOMETRIC_TERMS = 64
 """P(V >= 64) = exp(-64); the draws beyond the table go on exactly, by memorylessness."""
@@ -300,9 +302,9 @@ def laplace_lattice(sensitivity: int, epsilon_nano: int) -> Lattice:
     >>> laplace_lattice(266240, 500_000_000)
     Lattice(t=532480, shift=0)
 
-    Raises ValueError for a sensitivity or an epsilon below one unit, and OutOfReach if no lattice will do. Two
-    statistics that differ by at most `sensitivity` differ, once rounded to multiples of 2**shift, by at most
-    `Lattice.steps(sensitivity)` of them.
+    Raises ValueError for a sensitivity below one unit, and for an epsilon that is too small for its sensitivity, which
+    none from `DRAWABLE_NANO_MIN` on is. Two statistics that differ by at most
+    `sensitivity` differ, once rounded to multiples of 2**shift, by at most `Lattice.steps(sensitivity)` of them.
     """
     if sensitivity < 1 or epsilon_nano < 1:
         raise ValueError(f"expected sensitivity and epsilon_nano >= 1, got {sensitivity} and {epsilon_nano}")
@@ -314,4 +316,4 @@ def laplace_lattice(sensitivity: int, epsilon_nano: int) -> Lattice:
             return Lattice(t, shift)
         shift += 1
         if steps == 1 or sensitivity >> shift == 0:
-            raise OutOfReach(f"expected an epsilon that noise can be drawn for, got {epsilon_nano} nano")
+            raise ValueError(f"expected an epsilon that noise can be drawn for, got {epsilon_nano} nano")

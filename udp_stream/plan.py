@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from udp_stream.budgeting import EPSILON_NANO_MAX, EPSILON_NANO_MIN, expected_visits, fair_shares, hat_epsilon
 from udp_stream.cdfs.mechanism import CdfPlan, cdf_for_admitted, plan_cdf
-from udp_stream.errors import OutOfReach, PrivacyRefused
+from udp_stream.errors import PrivacyRefused
 from udp_stream.grouping import HatCounts
 from udp_stream.means import MECHANISMS, CompareAt, MeanPlan, expected_abs_error, plan_automatic, spread
 from udp_stream.policy import AccountingDetail, Grouping, Mean, Policy
@@ -133,8 +133,8 @@ def slot_terms(counts: SlotCounts, balance: Balance, moment: Moment, policy: Pol
     terms = _hats_terms(counts, enough, allowances, policy)
     if policy.accounting_detail == "uniform" or None not in (policy.mean_nano, policy.cdf_nano):
         return terms
-    affordable = np.minimum(allowances / _usual_parts(counts, terms, policy), EPSILON_NANO_MAX)
-    return _hats_terms(counts, enough, affordable.astype(np.int64), policy)
+    parts = _usual_parts(counts, terms, policy)
+    return _hats_terms(counts, enough, np.minimum(allowances / parts, 2.0**62).astype(np.int64), policy)
 
 
 def _hats_terms(
@@ -157,10 +157,7 @@ def _usual_parts(counts: SlotCounts, terms: list[Terms], policy: Policy) -> NDAr
     for hat, of_hat in enumerate(terms):
         if not of_hat.withheld:
             rows = counts.rows(hat)
-            try:
-                charges = plan_hat(counts.count[rows], of_hat, policy).charges
-            except OutOfReach:
-                continue
+            charges = plan_hat(counts.count[rows], of_hat, policy).charges
             parts[counts.plate[rows]] += charges / of_hat.charge_nano
             hats[counts.plate[rows]] += 1
     return np.divide(parts, hats, out=np.ones_like(parts), where=hats > 0)
@@ -181,7 +178,7 @@ def _terms(shares: NDArray[np.int64], policy: Policy) -> Terms:
     automatic = (policy.mean_nano, policy.cdf_nano).count(None)
     if not automatic:
         return terms_of(policy, policy.mean_nano or 0, policy.variance_nano, policy.cdf_nano or 0)
-    each = (hat_epsilon(shares) - fixed) // automatic
+    each = min((hat_epsilon(shares) - fixed) // automatic, EPSILON_NANO_MAX)
     if each < EPSILON_NANO_MIN:
         return Terms(withheld="budget")
     mean_nano, cdf_nano = (each if nano is None else nano for nano in (policy.mean_nano, policy.cdf_nano))

@@ -13,6 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+PINGS_MAX = 2**28
+"""Most pings of a slot, 5 GB: squares of their number, and sums of their speeds, fit in 63 bits."""
+
 
 @dataclass(frozen=True, slots=True)
 class SlotPings:

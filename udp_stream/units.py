@@ -42,14 +42,14 @@ def nano_allowance(amount: float | Decimal) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of a duration such as `90s`, `2m`, `1h`, `1d` or `2w`; raises ValueError with the rule.
+    """Seconds of a duration such as `90s`, `2m`, `1h`, `1d` or `2w`, inf if too long for any; ValueError with the rule.
 
     >>> parse_duration("1h"), parse_duration("1.5m")
     (3600.0, 90.0)
     """
     match = _DURATION.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"expected a duration such as 90s, 2m, 1h, 1d or 1w, got {text!r}")
+        raise ValueError(f"expected a number and s, m, h, d or w, such as 90s, 2m, 1.5h, 1d or 1w, got {text!r}")
     return float(match[1]) * _SECONDS[match[2]]
 
 

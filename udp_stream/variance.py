@@ -36,7 +36,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.accounting import laplace_charges, laplace_epsilon_within
-from udp_stream.errors import OutOfReach
 from udp_stream.grouping import HatCounts, Integers, within_cap
 from udp_stream.means.base import MeanQuery
 from udp_stream.units import NANO
@@ -98,16 +97,13 @@ def plan_variance(counts: HatCounts, epsilon_nano: int, max_speed: int) -> Varia
 def plan_variance_with_cap(counts: HatCounts, epsilon_nano: int, max_speed: int, cap: int) -> VariancePlan:
     """The plan for a given cap, 1 <= cap <= the largest count.
 
-    Raises ValueError for other caps, for epsilon_nano < 1 or max_speed < 1, and OutOfReach for so many samples that the
-    sum of their squares may not fit in 63 bits (at U = 65 km/h: more than 10^8 in one HAT).
+    Raises ValueError for other caps, and for epsilon_nano < 1 or max_speed < 1.
     """
     if not 1 <= cap <= counts.largest:
         raise ValueError(f"expected 1 <= cap <= {counts.largest}, got {cap}")
     if epsilon_nano < 1 or max_speed < 1:
         raise ValueError(f"expected epsilon_nano >= 1 and max_speed >= 1, got {epsilon_nano} and {max_speed}")
     kept = counts.kept(cap)
-    if max_speed**2 * kept >= 2**63:
-        raise OutOfReach(f"expected max_speed^2 * samples < 2^63, got {max_speed}^2 * {kept}")
     return VariancePlan(
         counts=counts,
         max_speed=max_speed,
@@ -145,6 +141,10 @@ def _share_of_pairs(movable: Integers, total: Integers) -> Floats:
     return share * (1 - share)
 
 
+_SQUARES = 2**18
+"""So many squares of speeds up to 1400 km/h add up to less than 2**63."""
+
+
 def variance_query(plan: VariancePlan, samples: Integers) -> MeanQuery:
     """T of the kept samples, and how far one plate can move it; `samples` user by user, in the order of the counts.
 
@@ -153,8 +153,10 @@ def variance_query(plan: VariancePlan, samples: Integers) -> MeanQuery:
     MeanQuery(statistic=42, sensitivity=50)
     """
     kept = samples[within_cap(plan.counts, plan.cap)].astype(np.int64)
-    # both sums are exact in 63 bits (the plan has seen to it); their products need not be, so Python's integers
-    return MeanQuery(plan.kept * int(np.dot(kept, kept)) - int(kept.sum()) ** 2, plan.sensitivity)
+    # sums are exact in 63 bits, squares 2**18 at a time; what comes of them need not be, so Python's integers
+    parts = [kept[i : i + _SQUARES] for i in range(0, kept.size, _SQUARES)]
+    squares = sum(int(np.dot(part, part)) for part in parts)
+    return MeanQuery(plan.kept * squares - int(kept.sum()) ** 2, plan.sensitivity)
 
 
 def variance_value(plan: VariancePlan, noisy: int) -> float:

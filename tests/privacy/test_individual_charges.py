@@ -116,11 +116,11 @@ def test_a_plate_with_one_sample_of_a_full_array_pays_for_one_sample():
 
 
 def test_rounding_to_a_coarse_lattice_is_charged():
-    """Shift 2: a plate that moves the statistic by 1 of 2^28 may still move it by one step of 2^26."""
+    """Shift 3: a plate that moves the statistic by 9 of 2^28 may still move it by two steps of 2^25."""
     lattice = laplace_lattice(2**28, NANO)
-    (charge, most) = laplace_charges(np.array([1, 2**28]), 2**28, NANO).tolist()
+    (charge, most) = laplace_charges(np.array([9, 2**28]), 2**28, NANO).tolist()
     assert lattice.shift == 3 and most == NANO
-    assert charge == -(-NANO // ((2**28 >> 3) + 1)) > NANO // 2**28
+    assert charge == -(-2 * NANO // ((2**28 >> 3) + 1)) > 9 * NANO // 2**28
 
 
 @pytest.mark.parametrize("counts", COUNTS, ids=str)

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import signal
 import sqlite3
 import subprocess
@@ -13,6 +15,7 @@ import pytest
 
 from tests.runtime.harness import fleet_log
 from udp_stream import release
+from udp_stream.adapters import cli
 
 UDP_STREAM = [sys.executable, "-m", "udp_stream.adapters.cli"]
 FLAGS = ["--set", "hat.slot=15m", "--set", "hat.resolution=7", "--set", "release.min_plates=4"]
@@ -107,7 +110,19 @@ def test_a_ledger_that_was_tampered_with_fails_verification(log, tmp_path):
         (["replay", "pings.ndjson", "--ledger", "no/such/dir/l"], 4, b"directory"),
         (["replay", "pings.ndjson", "--ledger", "pings.ndjson"], 5, b"another kind of file"),
         (["ledger", "show", "X", "--ledger", "none"], 2, b"no ledger there"),
-        (["demo", "--headless", "--slots", "0"], 2, b">= 1"),
+        (["demo", "--headless", "--slots", "0"], 2, b"expected a whole number, 1 to 10000, got '0'"),
+        (["demo", "--headless", "--seed", "-1"], 2, b"expected a whole number, 0 to "),
+        (["plan", "--plates", "x"], 2, b"--plates: expected a whole number, 1 to 100000, got 'x'"),
+        (["plan", "--plates", "100000000"], 2, b"1 to 100000, got '100000000'"),
+        (["plan", "--plates", "3", "--pings-per-plate", "9" * 20], 2, b"expected a whole number, 1 to 1000000"),
+        (["plan", "--plates", "100000", "--pings-per-plate", "1000000"], 2, b"<= 268435456, the most pings of a slot"),
+        (["plan", "--set", "release.mean_epsilon=1e-12"], 3, b"release.mean_epsilon: expected 0, or 1e-06 to 1000"),
+        (["plan", "--set", "budget.epsilon=0.001"], 3, b"budget.epsilon: expected at least 0.012 for 12 HATs"),
+        (["plan", "--set", "epsilon=3"], 3, b"did you mean budget.epsilon?"),
+        (["feed", "pings.ndjson", "--rate", "x"], 2, b"--rate: expected a number above 0 and below 1e9, got 'x'"),
+        (["feed", "--fleet", "3", "--ago", "x"], 2, b"--ago: expected a number and s, m, h, d or w, such as 90s"),
+        (["feed", "--fleet", "3", "--ago", "9999d"], 2, b"--ago: expected 0s to 31d, got '9999d'"),
+        (["replay", "pings.ndjson", "--set", "pings.box=[-999,0,5,5]"], 3, b"pings.box: expected"),
         (["frobnicate"], 2, b"invalid choice"),
     ],
 )
@@ -201,6 +216,31 @@ def test_plan_has_the_constant_beside_each_statistic_in_full(tmp_path):
     assert done.count(b"less than that guess") == 3 + 2  # 5 to 40 plates in each, and the last row's two verdicts
 
 
-def test_help_has_examples(tmp_path):
-    done = run("replay", "--help", cwd=tmp_path)
-    assert done.returncode == 0 and b"examples:" in done.stdout
+VERBS = [
+    "replay", "demo", "plan", "reproduce", "ledger", "ledger show", "ledger verify", "ledger export", "topics",
+    "topics create", "worker", "feed", "releases", "doctor", "services",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_has_examples_of_the_verb_that_it_understands(verb, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*verb.split(), "--help"])
+    said = capsys.readouterr().out
+    examples = re.findall(r"^  (?:zcat \S+ \| )?udp-stream (.*?)(?: > \S+|   .*)?$", said, re.MULTILINE)
+    assert ended.value.code == 0 and 1 <= len(examples) <= 3 and "examples:" in said
+    for example in examples:
+        assert example.startswith(verb)
+        assert cli._parser().parse_args(shlex.split(example)).command
+
+
+def test_every_verb_is_known_to_that_test():
+    assert {verb.split()[0] for verb in VERBS} == set(re.findall(r"^    ([a-z]+)\b", cli._parser().format_help(), re.M))
+
+
+def test_the_largest_plan_takes_seconds(tmp_path):
+    """The limits of `--plates` and `--pings-per-plate`: as many plates as can be, and as many pings of each."""
+    statistics = [part for name in ("mean", "variance", "cdf") for part in ("--set", f"release.{name}_epsilon=1")]
+    for plates, pings in ((100_000, 2_684), (268, 1_000_000)):
+        done = run("plan", "--plates", plates, "--pings-per-plate", pings, *statistics, cwd=tmp_path)
+        assert done.returncode == 0 and b"Worst case" in done.stdout, done.stderr

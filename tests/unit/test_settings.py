@@ -90,7 +90,7 @@ def test_automatic_epsilons_and_suppression_go_with_any_number_of_shards():
         ("[hat]\nslot = 'soon'", "hat.slot: "),
         ("[hat]\ntimezone = 'Mars/Olympus'", "hat.timezone: expected an IANA time zone, got 'Mars/Olympus'"),
         ("[budget]\nperiod = '4h'", r"budget.period: expected a multiple of hat.slot \(6h\)"),
-        ("[budget]\nepsilon = -1", "budget.epsilon: .*> 0"),
+        ("[budget]\nepsilon = -1", "budget.epsilon: .*>= 1e-06, got -1"),
         ("[budget]\nepsilon = 0.5\n[release]\nmean_epsilon = 0.6", "budget.epsilon: expected at least what one HAT"),
         ("[budget]\nperiod = 'lifetime'", 'budget.period: expected a duration for "auto"'),
         ("[speed]\nmax_kmh = 90\nreject_above_kmh = 80", "speed.reject_above_kmh: expected at least speed.max_kmh"),
@@ -102,6 +102,19 @@ def test_automatic_epsilons_and_suppression_go_with_any_number_of_shards():
         ("[pings]\nbox = [1, 2]", "pings.box: Expected `array` of length 4"),
         ("[pings]\nbox = [3, 1, 2, 4]", "pings.box: expected .*west < east"),
         ("hat = 3", "hat: "),
+        ("epsilon = 3", r"unknown section \[epsilon\]; did you mean budget.epsilon\?"),
+        ("resolution = 7", r"did you mean hat.resolution\?"),
+        ("resolutoin = 7", r"did you mean hat.resolution\?"),
+        ("zzz = 7", r"known are \[budget\], \[hat\]"),
+        ("[hat]\ngrace = 'x'", "hat.grace: expected a number and s, m, h, d or w, such as 90s, 2m, .* got 'x'"),
+        ("[hat]\ngrace = '99999999999999d'", "hat.grace: expected 0s to 31d, got 99999999999999d"),
+        ("[hat]\nslot = '1ms'", "hat.slot: expected a number and s, m, h, d or w"),
+        ("[hat]\ntimezone = 'America'", "hat.timezone: expected an IANA time zone, got 'America'"),
+        ("[budget]\nepsilon = 1e-12", "budget.epsilon: .* >= 1e-06, got 1e-12"),
+        ("[budget]\nperiod = '1000000d'", "budget.period: expected 1m to 36500d, got 1000000d"),
+        ("[budget]\naccounting = 'zcdp'", "budget.accounting: expected \"pure\", .* got 'zcdp'"),
+        ("[speed]\nmax_kmh = 1e12", "speed.max_kmh: .* <= 1000.*, got 1000000000000"),
+        ("[release]\nmin_plates = 1000000000000", "release.min_plates: .* <= 268435456, got 1000000000000"),
         ("[hat", "not TOML"),
     ],
 )
@@ -116,7 +129,7 @@ def test_an_unknown_environment_key_or_flag_is_an_error_too():
         load(None, (), {"UDP_STREAM_BUDGET__EPSILOM": "1"})
     with pytest.raises(ConfigError, match=r"section\.key=value"):
         load(None, ["budget.epsilon"], {})
-    with pytest.raises(ConfigError, match=r"section\.key"):
+    with pytest.raises(ConfigError, match=r"section\.key, got 'epsilon'; did you mean budget\.epsilon\?"):
         load(None, ["epsilon=1"], {})
 
 

@@ -13,6 +13,7 @@ from udp_stream import __version__
 from udp_stream.adapters.settings import Settings, load
 from udp_stream.adapters.standard_streams import let_go_of_stdout, use_standard_streams
 from udp_stream.errors import DependencyUnavailable, UdpStreamError
+from udp_stream.units import parse_duration
 
 EXAMPLES = """\
 examples:
@@ -29,6 +30,17 @@ examples:
 exit status: 0 done; 1 our fault; 2 usage; 3 configuration invalid; 4 a dependency is unavailable;
 5 refused to protect privacy; 130 interrupted
 """
+
+
+LEDGER_EXAMPLES = (
+    "udp-stream ledger show GJ05ZZ0001 --ledger city.ledger",
+    "udp-stream ledger verify --ledger redis://ledger:6379/0",
+    "udp-stream ledger export --ledger city.ledger > statement.json",
+)
+
+BUSES_MAX = 100_000
+SEED_MAX = 2**63 - 1
+AGO_MAX = "31d"
 
 
 class Drained(BaseException):
@@ -138,22 +150,44 @@ def _demo(parser: _Parser) -> None:
     parser.add_argument(
         "--kafka", action="store_true", help="through a real Kafka and Redis and two workers, started for this run"
     )
-    parser.add_argument("--slots", type=_at_least_one, default=3, metavar="N", help="how many slots (default: 3)")
+    parser.add_argument("--slots", type=_whole(1, 10_000), default=3, metavar="N", help="how many slots (default: 3)")
     parser.add_argument(
-        "--buses", type=_at_least_one, default=400, metavar="N", help="size of the fleet (default: 400)"
+        "--buses", type=_whole(1, BUSES_MAX), default=400, metavar="N", help="size of the fleet (default: 400)"
     )
-    parser.add_argument("--seed", type=int, default=1, help="of the fleet's movements, never of the noise (default: 1)")
+    parser.add_argument(
+        "--seed",
+        type=_whole(0, SEED_MAX),
+        default=1,
+        metavar="N",
+        help="of the fleet's movements, never of the noise (default: 1)",
+    )
     parser.add_argument("--out", metavar="FILE", help="one release record a line")
     _ledger_options(parser, "keep the ledger there (default: for this run only)")
+    parser.epilog = """\
+examples:
+  udp-stream demo --headless
+  udp-stream demo --headless --slots 2 --set hat.slot=1h --set hat.resolution=7 --out releases.ndjson
+  udp-stream demo --kafka --slots 1                needs pip install '.[services]'
+"""
 
 
 def _plan(parser: _Parser) -> None:
-    parser.add_argument("--plates", type=_at_least_one, metavar="N", help="plates in a typical HAT")
-    parser.add_argument("--pings-per-plate", type=_at_least_one, default=40, metavar="N", help="(default: 40)")
+    parser.add_argument("--plates", type=_whole(1, 100_000), metavar="N", help="plates in a typical HAT")
+    parser.add_argument("--pings-per-plate", type=_whole(1, 1_000_000), default=40, metavar="N", help="(default: 40)")
     parser.add_argument(
-        "--hats-per-period", type=_at_least_one, default=12, metavar="N", help="HATs a plate visits (default: 12)"
+        "--hats-per-period",
+        type=_whole(1, 1_000_000),
+        default=12,
+        metavar="N",
+        help="HATs a plate visits (default: 12)",
     )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the worst case over the cap: .png or .svg")
+    parser.epilog = """\
+examples:
+  udp-stream plan --set budget.epsilon=5
+  udp-stream plan --plates 30 --pings-per-plate 40 --set release.mean_epsilon=1
+  udp-stream plan --plates 30 --plot worst.svg     needs pip install '.[plots]'
+"""
 
 
 def _reproduce(parser: _Parser) -> None:
@@ -171,9 +205,11 @@ def _reproduce(parser: _Parser) -> None:
         help="a recorded feed, with the keys in which it differs; as often as wanted",
     )
     parser.add_argument("--out", type=Path, default=Path("reproduced"), metavar="DIR", help="(default: reproduced)")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of drawn data and noise (default: 1)")
     parser.add_argument(
-        "--repetitions", type=_at_least_one, default=10_000, metavar="N", help="of each point (default: 10000)"
+        "--seed", type=_whole(0, SEED_MAX), default=1, metavar="N", help="of drawn data and noise (default: 1)"
+    )
+    parser.add_argument(
+        "--repetitions", type=_whole(1, 1_000_000), default=10_000, metavar="N", help="of each point (default: 10000)"
     )
     parser.epilog = """\
 examples:
@@ -191,8 +227,10 @@ def _ledger(parser: argparse.ArgumentParser) -> None:
     show.add_argument("plate", metavar="PLATE")
     verify = _verb(verbs, "verify", "recompute every balance from the entries", "ledger")
     export = _verb(verbs, "export", "a privacy statement of the deployment, as JSON", "ledger")
-    for verb in (show, verify, export):
-        _ledger_options(verb, "ledger file or URL (default: ledger.url)")
+    for parsed, example in zip((show, verify, export), LEDGER_EXAMPLES, strict=True):
+        _ledger_options(parsed, "ledger file or URL (default: ledger.url)")
+        parsed.epilog = f"examples:\n  {example}\n"
+    parser.epilog = "examples:\n" + "".join(f"  {example}\n" for example in LEDGER_EXAMPLES)
 
 
 def _ledger_options(parser: argparse.ArgumentParser, default: str) -> None:
@@ -206,7 +244,13 @@ def _ledger_options(parser: argparse.ArgumentParser, default: str) -> None:
 
 def _topics(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB", parser_class=_Parser)
-    _bootstrap(_verb(verbs, "create", "make the topics that are missing", "topics"))
+    create = _verb(verbs, "create", "make the topics that are missing", "topics")
+    _bootstrap(create)
+    create.epilog = parser.epilog = """\
+examples:
+  udp-stream topics create
+  udp-stream topics create --bootstrap kafka:9092 --set kafka.partitions=16
+"""
 
 
 def _worker(parser: _Parser) -> None:
@@ -228,14 +272,26 @@ def _feed(parser: _Parser) -> None:
     parser.add_argument("files", nargs="*", metavar="FILE", help="as for replay; - for stdin")
     _bootstrap(parser)
     parser.add_argument(
-        "--fleet", type=_at_least_one, metavar="BUSES", help="no files: a synthetic fleet, as of now, until stopped"
+        "--fleet",
+        type=_whole(1, BUSES_MAX),
+        metavar="BUSES",
+        help="no files: a synthetic fleet, as of now, until stopped",
     )
-    parser.add_argument("--ago", metavar="DURATION", default="0s", help="the fleet set out so long ago (default: now)")
+    parser.add_argument(
+        "--ago", type=_past, metavar="DURATION", default="0s", help="the fleet set out so long ago (default: now)"
+    )
     _alive(parser)
     pace = parser.add_mutually_exclusive_group()
     pace.add_argument("--rate", type=_positive, metavar="N", help="messages a second (default: as fast as it can)")
     pace.add_argument("--speedup", type=_positive, metavar="N", help="times the pings' own pace")
-    parser.add_argument("--batch", type=_at_least_one, default=1, metavar="N", help="pings in an array (default: 1)")
+    parser.add_argument(
+        "--batch", type=_whole(1, 10_000), default=1, metavar="N", help="pings in an array (default: 1)"
+    )
+    parser.epilog = """\
+examples:
+  udp-stream feed pings.ndjson.gz --bootstrap localhost:9092 --speedup 60
+  udp-stream feed --fleet 300 --ago 30m
+"""
 
 
 def _doctor(parser: _Parser) -> None:
@@ -243,6 +299,10 @@ def _doctor(parser: _Parser) -> None:
     parser.add_argument("--ledger", metavar="FILE", help="ledger file or URL (default: ledger.url)")
     _bootstrap(parser)
     parser.epilog = """\
+examples:
+  udp-stream doctor --config city.toml
+  udp-stream doctor pings.ndjson.gz --ledger city.ledger
+
 Checks the configuration; the ledger, its key, and whether a Redis would forget; the topics' settings; and whether the
 latest pings move as fast as they report, which tells kmh, mps and mph apart. Changes nothing. One line for each check;
 the exit status is that of the first failure.
@@ -252,6 +312,11 @@ the exit status is that of the first failure.
 def _releases(parser: _Parser) -> None:
     _bootstrap(parser)
     parser.add_argument("--follow", action="store_true", help="go on with what comes, until stopped")
+    parser.epilog = """\
+examples:
+  udp-stream releases > releases.ndjson
+  udp-stream releases --bootstrap kafka:9092 --follow
+"""
 
 
 def _alive(parser: _Parser) -> None:
@@ -264,20 +329,47 @@ def _bootstrap(parser: _Parser) -> None:
 
 def _services(parser: _Parser) -> None:
     parser.add_argument("--folder", type=Path, metavar="DIR", help="keep the data there (default: temporary)")
+    parser.epilog = """\
+examples:
+  udp-stream services
+  udp-stream services --folder trial-data
+"""
 
 
 def _positive(text: str) -> float:
-    number = float(text)
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
     if not 0 < number < 1e9:
-        raise argparse.ArgumentTypeError(f"expected a number > 0, got {number}")
+        raise argparse.ArgumentTypeError(f"expected a number above 0 and below 1e9, got {text!r}")
     return number
 
 
-def _at_least_one(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number >= 1, got {number}")
-    return number
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    """What reads a whole number of that range."""
+
+    def read(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if not least <= number <= most:
+            raise argparse.ArgumentTypeError(f"expected a whole number, {least} to {most}, got {text!r}")
+        return number
+
+    return read
+
+
+def _past(text: str) -> float:
+    """Seconds ago."""
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if seconds > parse_duration(AGO_MAX):
+        raise argparse.ArgumentTypeError(f"expected 0s to {AGO_MAX}, got {text!r}")
+    return seconds
 
 
 if __name__ == "__main__":

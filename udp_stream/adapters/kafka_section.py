@@ -6,8 +6,6 @@ from typing import Annotated
 
 import msgspec
 
-Duration = Annotated[str, msgspec.Meta(pattern=r"^\s*[0-9]+(\.[0-9]+)?\s*[smhdw]\s*$")]
-
 
 class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """For the deployment on Kafka; the embedded runtime does not read it.
@@ -25,10 +23,10 @@ class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     partitions: Annotated[int, msgspec.Meta(ge=1, le=256)] = 8
     shards: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
     replication: Annotated[int, msgspec.Meta(ge=0, le=9)] = 0
-    retention: Duration = "7d"
-    idle_timeout: Duration = "1m"
-    disorder: Duration = "1m"
-    skew: Duration = "30s"
-    session_timeout: Duration = "10s"
+    retention: str = "7d"
+    idle_timeout: str = "1m"
+    disorder: str = "1m"
+    skew: str = "30s"
+    session_timeout: str = "10s"
     transactions: bool = True
-    stuck_timeout: Duration = "2m"
+    stuck_timeout: str = "2m"

@@ -16,29 +16,50 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
-from udp_stream.adapters.kafka_section import Duration, KafkaSection
-from udp_stream.cdfs.bins import bins_from_edges
+from udp_stream.adapters.kafka_section import KafkaSection
+from udp_stream.budgeting import EPSILON_NANO_MAX, FIXED_NANO_MIN
+from udp_stream.cdfs.bins import bins_from_edges, equal_bins
 from udp_stream.errors import ConfigError
 from udp_stream.flow import Calendar
 from udp_stream.hats import SlotGrid
 from udp_stream.pings import PingRules
 from udp_stream.policy import AccountingDetail, Grouping, Mean, Policy, Suppression
-from udp_stream.units import QUANTA_PER_KMH, duration_name, nano_allowance, nano_charge, parse_duration
+from udp_stream.slots import PINGS_MAX
+from udp_stream.units import NANO, QUANTA_PER_KMH, duration_name, nano_allowance, nano_charge, parse_duration
 from udp_stream.windows import WindowRules
 
 PREFIX = "UDP_STREAM_"
 
-Positive = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
-Epsilon = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
+EPSILON_MIN = FIXED_NANO_MIN / NANO
+EPSILON_MAX = EPSILON_NANO_MAX / NANO
+
+Budget = Annotated[float, msgspec.Meta(ge=EPSILON_MIN, le=1e6)]
+"""Up to 1e15 nano-epsilon: a ledger's amounts lie below 2**53."""
+Epsilon = Annotated[float, msgspec.Meta(ge=0, le=EPSILON_MAX)]
+
+DURATIONS = {
+    "hat.slot": ("1m", "31d"),
+    "hat.grace": ("0s", "31d"),
+    "pings.ahead": ("0s", "36500d"),
+    "budget.period": ("1m", "36500d"),
+    "kafka.retention": ("1m", "36500d"),
+    "kafka.idle_timeout": ("0.1s", "31d"),
+    "kafka.disorder": ("0s", "31d"),
+    "kafka.skew": ("0s", "31d"),
+    "kafka.session_timeout": ("1s", "1d"),
+    "kafka.stuck_timeout": ("1s", "31d"),
+}
+"""The shortest and the longest of each. Milliseconds of a slot have 32 bits (49 days), those of a session Kafka's 31
+(24 days), calendars four digits for the year; no timeout is zero, which would pass at once."""
 
 
 class HatSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where and when: resolution 6 (36 km2) and six hours are the finest at which epsilon 10 a day rivals a guess."""
 
     resolution: Annotated[int, msgspec.Meta(ge=0, le=15)] = 6
-    slot: Duration = "6h"
+    slot: str = "6h"
     timezone: str = "Asia/Kolkata"
-    grace: Duration = "2m"
+    grace: str = "2m"
 
 
 class SpeedSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -53,8 +74,8 @@ class PingsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """What a source may send: `box` is [west, south, east, north] in degrees, absent for the whole world."""
 
     box: tuple[float, float, float, float] | None = None
-    ahead: Duration = "1d"
-    per_slot_max: Annotated[int, msgspec.Meta(ge=1)] = 50_000_000
+    ahead: str = "1d"
+    per_slot_max: Annotated[int, msgspec.Meta(ge=1, le=PINGS_MAX)] = 50_000_000
 
 
 class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -63,7 +84,7 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     Individual accounting promises the same for 1.0 to 2.5 times the releases (`benchmarks/budget_shares.py`).
     """
 
-    epsilon: Positive = 10.0
+    epsilon: Budget = 10.0
     period: str = "1d"
     accounting: Literal["pure", "zcdp", "approximate"] = "pure"
     delta: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 1e-6
@@ -83,9 +104,9 @@ class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     variance_epsilon: Epsilon = 0.0
     cdf_epsilon: Epsilon | Literal["auto"] = 0.0
     bins: Literal["auto"] | int | tuple[float, ...] = "auto"
-    min_plates: Annotated[int, msgspec.Meta(ge=1)] = 10
+    min_plates: Annotated[int, msgspec.Meta(ge=1, le=PINGS_MAX)] = 10
     suppression: Suppression = "off"
-    hats_max: Annotated[int, msgspec.Meta(ge=0)] = 0
+    hats_max: Annotated[int, msgspec.Meta(ge=0, le=PINGS_MAX)] = 0
 
 
 class LedgerSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -161,7 +182,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         """The zone of the slots; raises ConfigError if there is none of that name."""
         try:
             return ZoneInfo(self.hat.timezone)
-        except (ZoneInfoNotFoundError, ValueError) as error:
+        except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # OSError: the name of a folder of zones
             raise ConfigError(f"hat.timezone: expected an IANA time zone, got {self.hat.timezone!r}") from error
 
     @property
@@ -190,7 +211,7 @@ def load(path: Path | None, flags: Sequence[str] = (), environment: Mapping[str,
     try:
         settings = msgspec.convert(tables, Settings)
     except msgspec.ValidationError as error:
-        raise ConfigError(_where(str(error))) from error
+        raise ConfigError(_where(str(error), tables)) from error
     _check(settings)
     return settings
 
@@ -239,18 +260,23 @@ def _nearest(name: str) -> str:
     """'; did you mean ...?' for the nearest section or key, by its whole name or its last part."""
     known = known_keys()
     if "." not in name:
-        sections = sorted({key.partition(".")[0] for key in known})
-        found = difflib.get_close_matches(name, sections, n=1, cutoff=0.4)
-        return f"; did you mean [{found[0]}]?" if found else f"; known are {', '.join(sections)}"
+        sections = {key.partition(".")[0]: f"[{key.partition('.')[0]}]" for key in known}
+        meant = {key.rpartition(".")[2]: key for key in known} | sections
+        found = difflib.get_close_matches(name, meant, n=1)
+        return f"; did you mean {meant[found[0]]}?" if found else f"; known are {', '.join(sorted(sections.values()))}"
     last = name.rpartition(".")[2]
     same = [key for key in known if key.rpartition(".")[2] == last]
     return f"; did you mean {(same or difflib.get_close_matches(name, known, n=1, cutoff=0.0))[0]}?"
 
 
-def _where(message: str) -> str:
-    """msgspec's `... - at `$.section.key`` as `section.key: ...`."""
+def _where(message: str, tables: dict[str, Any]) -> str:
+    """msgspec's `... - at `$.section.key`` as `section.key: ..., got value`."""
     text, _, at = message.rpartition(" - at `$.")
-    return f"{at.rstrip('`')}: {text}" if at and text else message
+    if not text:
+        return message
+    name = at.rstrip("`")
+    section, _, key = name.partition("[")[0].partition(".")
+    return f"{name}: {text}" if ", got " in text else f"{name}: {text}, got {tables[section][key]!r}"
 
 
 def _nano(epsilon: float | Literal["auto"]) -> int | None:
@@ -262,21 +288,32 @@ def _milliseconds(duration: str) -> int:
 
 
 def _whole_seconds(name: str, duration: str) -> int:
-    """Seconds of a slot or period: at least a minute, and a length that divides a day or is whole days."""
-    try:
-        seconds = parse_duration(duration)
-    except ValueError as error:
-        raise ConfigError(f"{name}: {error}") from error
+    """Seconds of a slot or period, within `DURATIONS`: a length that divides a day or is whole days."""
+    seconds = _seconds(name, duration)
     whole = int(seconds)
-    if seconds != whole or whole < 60 or (86_400 % whole and whole % 86_400):
+    if seconds != whole or (86_400 % whole and whole % 86_400):
         raise ConfigError(f"{name}: expected at least 1m that divides a day, or whole days, got {duration!r}")
     return whole
 
 
+def _seconds(name: str, duration: str) -> float:
+    """Seconds of a duration. ConfigError if it is none, or not within `DURATIONS`."""
+    try:
+        seconds = parse_duration(duration)
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from error
+    least, most = DURATIONS[name]
+    _require(parse_duration(least) <= seconds <= parse_duration(most), name, f"{least} to {most}", duration)
+    return seconds
+
+
 def _check(settings: Settings) -> None:
     """What types cannot say. Raises ConfigError."""
+    for name in DURATIONS:
+        duration = _value(settings, name)
+        if (name, duration) != ("budget.period", "lifetime"):
+            _seconds(name, duration)
     policy = settings.policy
-    _require(policy.slot_seconds <= 31 * 86_400, "hat.slot", "at most 31d", settings.hat.slot)
     _require(
         policy.period_seconds is None or policy.period_seconds % policy.slot_seconds == 0,
         "budget.period",
@@ -284,33 +321,47 @@ def _check(settings: Settings) -> None:
         settings.budget.period,
     )
     if (box := settings.pings.box) is not None:
-        in_order = box[0] < box[2] and box[1] < box[3]
-        _require(in_order, "pings.box", "[west, south, east, north] with west < east and south < north", box)
+        on_earth = -180 <= box[0] < box[2] <= 180 and -90 <= box[1] < box[3] <= 90
+        rule = "[west, south, east, north] with -180 <= west < east <= 180 and -90 <= south < north <= 90"
+        _require(on_earth, "pings.box", rule, list(box))
     most, reject = settings.speed.max_kmh, settings.speed.reject_above_kmh
     _require(reject >= most, "speed.reject_above_kmh", f"at least speed.max_kmh ({most})", reject)
-    nanos = policy.mean_nano, policy.variance_nano, policy.cdf_nano
-    asked = sum(nano or 0 for nano in nanos)
-    _require(None in nanos or asked > 0, "release", "some epsilon above 0", "none")
-    _require(asked <= policy.budget_nano, "budget.epsilon", f"at least what one HAT costs ({asked / 1e9})", "less")
-    automatic = None in nanos
-    lasting = policy.period_seconds is None
-    _require(not (lasting and automatic), "budget.period", 'a duration for "auto"', "lifetime")
-    _require(settings.budget.accounting == "pure", "budget.accounting", '"pure" in this version', "another")
+    _check_epsilons(settings, policy)
     limited = settings.release.hats_max > 0 and settings.release.suppression == "off"
     _require(not limited, "release.hats_max", '0 where release.suppression is "off"', settings.release.hats_max)
     _check_bins(settings)
     _ = settings.zone
 
 
+def _check_epsilons(settings: Settings, policy: Policy) -> None:
+    accounting, budget = settings.budget.accounting, settings.budget.epsilon
+    _require(accounting == "pure", "budget.accounting", '"pure", the only one in this version', repr(accounting))
+    for name in ("release.mean_epsilon", "release.variance_epsilon", "release.cdf_epsilon"):
+        epsilon = _value(settings, name)
+        rule = f"0, or {EPSILON_MIN:g} to {EPSILON_MAX:g}"
+        _require(epsilon in ("auto", 0) or epsilon >= EPSILON_MIN, name, rule, epsilon)
+    nanos = policy.mean_nano, policy.variance_nano, policy.cdf_nano
+    asked = sum(nano or 0 for nano in nanos)
+    _require(None in nanos or asked > 0, "release", "some epsilon above 0", "none")
+    _require(asked <= policy.budget_nano, "budget.epsilon", f"at least what one HAT costs ({asked / NANO:g})", budget)
+    lasting = policy.period_seconds is None
+    _require(not (lasting and None in nanos), "budget.period", 'a duration for "auto"', "lifetime")
+
+
 def _check_bins(settings: Settings) -> None:
-    bins = settings.release.bins
+    bins, max_kmh = settings.release.bins, settings.policy.max_speed / QUANTA_PER_KMH
     if isinstance(bins, int):
         _require(2 <= bins <= 4096, "release.bins", "2 to 4096 bins", bins)
-    elif bins != "auto":
+    if bins != "auto":
         try:
-            bins_from_edges(bins, settings.speed.max_kmh)
+            _ = equal_bins(bins, max_kmh) if isinstance(bins, int) else bins_from_edges(bins, max_kmh)
         except ValueError as error:
             raise ConfigError(f"release.bins: {error}") from error
+
+
+def _value(settings: Settings, name: str) -> Any:
+    section, _, key = name.partition(".")
+    return getattr(getattr(settings, section), key)
 
 
 def _require(holds: bool, key: str, rule: str, value: object) -> None:

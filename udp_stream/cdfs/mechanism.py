@@ -32,6 +32,7 @@ from udp_stream.cdfs.tree import (
     squared_error,
 )
 from udp_stream.grouping import HatCounts, within_cap
+from udp_stream.noise import DRAWABLE_NANO_MIN
 from udp_stream.units import NANO
 
 Integers = NDArray[np.int64]
@@ -81,6 +82,9 @@ def plan_cdf(
 ) -> CdfPlan:
     """Bins, tree, cap and scales. The cap is the count of least dropped share plus noise at eight bins.
 
+    It is lower where the noise of that could not be drawn: a level's scale of 2 cap / e_i is to be below 2**26, also
+    once rounding has taken a nano or two from e_i, for the plates that are admitted.
+
     Raises ValueError if the bins are not valid for `max_kmh` or the epsilon is too small to draw noise for.
     """
     kept = counts.kept_at_every_count
@@ -90,6 +94,9 @@ def plan_cdf(
     cap, used = int(counts.descending[best]), int(kept[best])
     chosen = auto_bins(used, cap, epsilon, max_kmh) if bins == "auto" else _fixed_bins(bins, max_kmh)
     tree = best_tree(chosen.count)
+    drawable = max(1, min(level_budgets(tree, epsilon_nano)) // DRAWABLE_NANO_MIN)
+    if cap > drawable:
+        cap, used = drawable, counts.kept(drawable)
     budgets, t, s = _noise_of_nodes(chosen.count, cap, epsilon_nano)
     return CdfPlan(chosen, tree, counts, cap, used, epsilon_nano, budgets, t, s)
 

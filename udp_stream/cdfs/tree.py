@@ -27,7 +27,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.cdfs.bins import BINS_MAX
-from udp_stream.errors import OutOfReach
 from udp_stream.units import NANO
 
 Integers = NDArray[np.int64]
@@ -201,7 +200,7 @@ def prefixes(tree: Tree, noisy_nodes: NDArray[Any], total: int | NDArray[Any]) -
 def level_budgets(tree: Tree, epsilon_nano: int) -> tuple[int, ...]:
     """Each level's part of the budget in nano-epsilon: integers >= 1 that sum to exactly `epsilon_nano`.
 
-    Shares are rounded down, the last level takes the remainder. Raises OutOfReach if a level would get nothing.
+    Shares are rounded down, the last level takes the remainder. Raises ValueError if a level would get nothing.
 
     >>> level_budgets(Tree((9, 2), optimal_shares((9, 2)), 18), 100)
     (66, 34)
@@ -209,7 +208,7 @@ def level_budgets(tree: Tree, epsilon_nano: int) -> tuple[int, ...]:
     budgets = [math.floor(share * epsilon_nano) for share in tree.shares[:-1]]
     budgets.append(epsilon_nano - sum(budgets))
     if min(budgets) < 1:
-        raise OutOfReach(
+        raise ValueError(
             f"expected at least 1 nano-epsilon for each of {len(budgets)} levels, got {epsilon_nano} in all"
         )
     return tuple(budgets)
@@ -219,8 +218,8 @@ def node_scales(tree: Tree, cap: int, epsilon_nano: int) -> list[tuple[int, int]
     """Per level the scale t/s of the discrete Laplace noise that makes the tree `epsilon_nano`-DP for every plate.
 
     A plate moves at most `cap` samples, which changes a level by at most 2 cap in l1: the scale is 2 cap / e_i, rounded
-    *up* to t / 2**k with t <= 2**26 and the largest k in 0..16. Raises ValueError if cap < 1, and OutOfReach if a level
-    has no budget or a scale exceeds 2**26.
+    *up* to t / 2**k with t <= 2**26 and the largest k in 0..16. Raises ValueError if cap < 1, a level has no
+    budget, or a scale exceeds 2**26.
 
     >>> node_scales(Tree((2, 2), (0.5, 0.5), 4), cap=3, epsilon_nano=1_000_000_000)
     [(786432, 65536), (786432, 65536)]
@@ -236,7 +235,7 @@ def _scale_up(numerator: int, denominator: int) -> tuple[int, int]:
         t = -((-numerator << shift) // denominator)
         if t <= SCALE_NUMERATOR_MAX:
             return t, 1 << shift
-    raise OutOfReach(
+    raise ValueError(
         f"expected a noise scale of at most {SCALE_NUMERATOR_MAX} counts, got {numerator}/{denominator}: "
         "lower the cap or raise epsilon"
     )

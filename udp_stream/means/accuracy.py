@@ -23,7 +23,7 @@ true means anywhere in [0, U] alike, a size x turns into x (1 - x/U (1 - exp(-U/
 
 from __future__ import annotations
 
-from math import exp, hypot, log, sqrt
+from math import expm1, hypot, log, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,7 +72,7 @@ def expected_abs_error(noise: float, spread: float, max_speed: int) -> float:
     (4.97, 500)
     """
     size = hypot(noise, spread)
-    return size * (1 - size / max_speed * (1 - exp(-max_speed / size)))
+    return size * (1 + size / max_speed * expm1(-max_speed / size))
 
 
 def interval95(value: float, noise: float, spread: float, max_speed: int) -> tuple[float, float]:

@@ -14,7 +14,6 @@ from udp_stream.adapters.fleet_live import live_messages
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.sources import read_messages, require_readable
 from udp_stream.errors import UsageError
-from udp_stream.units import parse_duration
 
 
 def feed(arguments: argparse.Namespace, settings: Settings) -> None:
@@ -36,4 +35,4 @@ def _source(arguments: argparse.Namespace) -> Iterator[list[bytes]]:
         return (messages for file in arguments.files for messages in read_messages(file))
     if arguments.files or arguments.rate or arguments.speedup or arguments.batch > 1:
         raise UsageError("a fleet keeps its own pace: expected --fleet without files, --rate, --speedup or --batch")
-    return live_messages(arguments.fleet, ago_s=parse_duration(arguments.ago))
+    return live_messages(arguments.fleet, ago_s=arguments.ago)

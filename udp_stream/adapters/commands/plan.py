@@ -16,13 +16,15 @@ from udp_stream.adapters.outputs import named, require_apart, used_files
 from udp_stream.adapters.plots import draw, require_plots
 from udp_stream.adapters.report import ONE_CDF, ONE_MEAN, ONE_VARIANCE, Guess, served_shares
 from udp_stream.adapters.settings import Settings
-from udp_stream.errors import ConfigError
+from udp_stream.budgeting import EPSILON_NANO_MAX, EPSILON_NANO_MIN
+from udp_stream.errors import ConfigError, UsageError
 from udp_stream.experiments.base import Figure
 from udp_stream.experiments.worst import best_m, curve_rows, e_of_m, least_errors, printed_limits, worst_of, worst_row
 from udp_stream.grouping import HatCounts
 from udp_stream.means import expected_abs_error, spread
 from udp_stream.plan import HatPlan, Terms, plan_hat, terms_of
 from udp_stream.policy import Policy
+from udp_stream.slots import PINGS_MAX
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.worst_case import epsilon_limits
 
@@ -89,6 +91,8 @@ def plan(arguments: argparse.Namespace, settings: Settings) -> None:
     if arguments.plot is not None:
         require_plots(arguments.plot)
         require_apart([("--plot", arguments.plot)], used_files(arguments, settings))
+    if (arguments.plates or max(TYPICAL_PLATES)) * arguments.pings_per_plate > PINGS_MAX:
+        raise UsageError(f"expected --plates times --pings-per-plate <= {PINGS_MAX}, the most pings of a slot")
     policy = settings.policy
     sizes = (arguments.plates,) if arguments.plates else TYPICAL_PLATES
     bought = [buy(policy, arguments.hats_per_period, plates, arguments.pings_per_plate) for plates in sizes]
@@ -141,13 +145,14 @@ def terms_for(policy: Policy, hats_per_period: int, part: float = 1.0) -> Terms:
     fixed = (policy.mean_nano or 0) + policy.variance_nano + (policy.cdf_nano or 0)
     automatic = (policy.mean_nano, policy.cdf_nano).count(None)
     each = (int(policy.budget_nano / hats_per_period / part) - fixed) // automatic if automatic else 0
-    mean_nano, cdf_nano = (each if nano is None else nano for nano in (policy.mean_nano, policy.cdf_nano))
-    terms = terms_of(policy, mean_nano, policy.variance_nano, cdf_nano)
-    if terms.mean_nano < 0 or terms.cdf_nano < 0 or not terms.charge_nano:
+    each = min(each, EPSILON_NANO_MAX)
+    if automatic and each < EPSILON_NANO_MIN:
+        least = (fixed + automatic * EPSILON_NANO_MIN) * hats_per_period / NANO
         raise ConfigError(
-            f"budget.epsilon: expected enough for {hats_per_period} HATs, got {policy.budget_nano / NANO:g}"
+            f"budget.epsilon: expected at least {least:g} for {hats_per_period} HATs, got {policy.budget_nano / NANO:g}"
         )
-    return terms
+    mean_nano, cdf_nano = (each if nano is None else nano for nano in (policy.mean_nano, policy.cdf_nano))
+    return terms_of(policy, mean_nano, policy.variance_nano, cdf_nano)
 
 
 def typical_counts(plates: int, pings_per_plate: int) -> NDArray[np.int64]:

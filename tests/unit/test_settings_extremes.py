@@ -1,0 +1,161 @@
+"""Every numeric key at extreme values: refused by name before anything is charged, or the whole road works."""
+
+import io
+import os
+
+import numpy as np
+import pytest
+
+from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of
+from udp_stream import release
+from udp_stream.adapters.settings import DURATIONS, Settings, known_keys, load
+from udp_stream.budgeting import EPSILON_NANO_MAX, FIXED_NANO_MIN
+from udp_stream.cdfs.mechanism import plan_cdf
+from udp_stream.cdfs.search import best_tree
+from udp_stream.cdfs.tree import level_budgets
+from udp_stream.errors import ConfigError
+from udp_stream.estimate import estimate_hats
+from udp_stream.grouping import HatCounts
+from udp_stream.means import MECHANISMS, expected_abs_error
+from udp_stream.noise import DRAWABLE_NANO_MIN, laplace_lattice
+from udp_stream.plan import plan_admitted, plan_hat, terms_of
+from udp_stream.slots import PINGS_MAX
+from udp_stream.units import NANO, QUANTA_PER_KMH
+from udp_stream.variance import plan_variance_with_cap, variance_query
+
+NUMBERS = (
+    "0", "-0.0", "1", "2", "15", "-1", "1e-300", "1e-12", "1e-9", "1e-7", "1e-6", "0.001", "0.5", "1000", "1e6", "1e9",
+    "1e12", "1e300", "nan", "inf", "-inf", "256", "4096", "268435456", "2147483648", "9223372036854775807",
+    "1000000000000000000000000000000",
+)  # fmt: skip
+SPANS = (
+    "0s", "1ms", "0.0001s", "1s", "1m", "7m", "1h", "1d", "31d", "36500d", "36501d", "1000000d", "99999999999999d",
+    "9" * 400 + "w", "-1s", "x", "",
+)  # fmt: skip
+EPSILONS = ("mean_epsilon", "variance_epsilon", "cdf_epsilon")
+
+
+def default(key):
+    section, _, name = key.partition(".")
+    return getattr(getattr(Settings(), section), name)
+
+
+NUMERIC = [key for key in known_keys() if isinstance(default(key), int | float) and not isinstance(default(key), bool)]
+NUMERIC += ["release.mean_epsilon", "release.bins"]
+
+
+def works(tmp_path, *flags):
+    """Run a small feed, and decode what comes out; ConfigError is the only error that may leave, before a ledger is."""
+    try:
+        load(None, (*CONFIG, *flags), {})
+    except ConfigError as error:
+        return str(error)
+    out = io.BytesIO()
+    with embedded(tmp_path / "ledger", out, flags=(*CONFIG, *flags)) as runtime:
+        summary = runtime.run(frames_of(fleet_log(hours=0.4)))
+    records = [release.decode(line) for line in out.getvalue().splitlines()]
+    assert len(records) == summary.hats.total()
+    return ""
+
+
+def test_durations_are_known():
+    """Each key whose default is a duration has its limits."""
+    texts = [key for key in known_keys() if isinstance(default(key), str) and default(key)[:1].isdigit()]
+    assert sorted(texts) == sorted(DURATIONS)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("key", NUMERIC)
+def test_a_number_is_refused_by_name_or_works(key, number, tmp_path):
+    said = works(tmp_path, f"{key}={number}")
+    assert not said or (said.startswith((key.partition(".")[0], "budget.epsilon")) and "got " in said)
+
+
+@pytest.mark.parametrize("span", SPANS)
+@pytest.mark.parametrize("key", DURATIONS)
+def test_a_duration_is_refused_by_name_or_works(key, span, tmp_path):
+    said = works(tmp_path, f"{key}={span}")
+    assert not said or (said.startswith((f"{key}: expected ", "budget.period: expected a multiple")) and "got " in said)
+
+
+@pytest.mark.parametrize("box", ["[-999,0,5,5]", "[0,0,5,91]", "[nan,0,5,5]", "[0,0,inf,5]", "[5,0,5,5]"])
+def test_a_box_lies_on_earth(box):
+    with pytest.raises(ConfigError, match=r"pings\.box: expected .* got"):
+        load(None, [f"pings.box={box}"], {})
+
+
+@pytest.mark.parametrize("epsilon", ["1e-6", "1000"])
+@pytest.mark.parametrize("grouping", ["best-fit", "wrap-around"])
+@pytest.mark.parametrize("mean", ["auto", *MECHANISMS])
+def test_the_least_and_the_largest_epsilon_work_with_every_mechanism(mean, grouping, epsilon, tmp_path):
+    flags = [f"release.{name}={epsilon}" for name in EPSILONS]
+    for speed in ("1", "1000"):
+        folder = tmp_path / speed
+        folder.mkdir()
+        speeds = f"speed.max_kmh={speed}", "speed.reject_above_kmh=2000"
+        mechanism = f"release.mean={mean}", f"release.grouping={grouping}"
+        assert not works(folder, *flags, *mechanism, *speeds, "budget.epsilon=1e6")
+
+
+@pytest.mark.parametrize("name", EPSILONS)
+def test_below_the_least_epsilon_is_refused(name):
+    with pytest.raises(ConfigError, match=f"release.{name}: expected 0, or 1e-06 to 1000, got 9.99e-07"):
+        load(None, [*CONFIG, f"release.{name}=0.999e-6"], {})
+
+
+@pytest.mark.parametrize("bins", [2, 3, 17, 200, 1082, 4095, 4096])
+def test_the_least_epsilon_leaves_every_level_of_a_tree_noise_that_can_be_drawn(bins):
+    """The worst of all numbers of bins is 1082, where a level gets 0.297 of epsilon."""
+    assert min(level_budgets(best_tree(bins), FIXED_NANO_MIN)) >= 0.29 * FIXED_NANO_MIN > DRAWABLE_NANO_MIN
+
+
+def test_an_automatic_epsilon_has_the_same_upper_limit(tmp_path):
+    assert not works(tmp_path, "release.mean_epsilon=auto", "release.cdf_epsilon=auto", "budget.epsilon=1e6")
+    assert load(None, ["budget.epsilon=1e6"], {}).policy.budget_nano == 10**6 * NANO
+
+
+def test_edges_end_where_speeds_are_clamped():
+    """Speeds are multiples of 1/4096 km/h, and so is the largest: an edge beyond it would be found out too late."""
+    with pytest.raises(ConfigError, match=r"release.bins: expected edges that end at max_kmh = 65.0, got 65.0001"):
+        load(None, ["speed.max_kmh=65.0001", "release.cdf_epsilon=0.5", "release.bins=[0, 30, 65.0001]"], {})
+
+
+@pytest.mark.parametrize("epsilon_nano", [FIXED_NANO_MIN, EPSILON_NANO_MAX])
+@pytest.mark.parametrize("grouping", ["best-fit", "wrap-around"])
+@pytest.mark.parametrize("mean", ["auto", *MECHANISMS])
+def test_whoever_is_halted_the_rest_can_have_its_noise(mean, grouping, epsilon_nano):
+    """Counts as unequal as they come: what the small ones paid still is enough for noise once the largest is gone."""
+    policy = load(None, [f"release.mean={mean}", f"release.grouping={grouping}"], {}).policy
+    counts = np.array([1, 1, 2, 3, 70, 5_000, 1_000_000])
+    plan = plan_hat(counts, terms_of(policy, *[epsilon_nano] * 3), policy)
+    for largest in range(1, counts.size + 1):
+        final = plan_admitted(plan, np.arange(counts.size) < largest, policy)
+        (estimate,) = estimate_hats([final], [np.zeros(int(counts[:largest].sum()), np.int64)], os.urandom)
+        assert estimate.mean is not None and estimate.variance is not None and estimate.cdf is not None
+
+
+def test_so_many_samples_of_one_plate_enter_a_cdf_that_its_noise_can_be_drawn():
+    plan = plan_cdf(HatCounts(np.full(10, 10**6)), FIXED_NANO_MIN, 65.0, "auto")
+    assert plan.cap == min(plan.budgets_nano) // DRAWABLE_NANO_MIN and plan.kept == 10 * plan.cap
+
+
+@pytest.mark.parametrize("pairs", [PINGS_MAX - 1, 2**40, PINGS_MAX**2 // 4])
+@pytest.mark.parametrize("kmh", [1, 65, 1000])
+def test_a_variance_of_the_largest_slot_fits_on_its_lattice(kmh, pairs):
+    """Half of the samples at either end of the scale, at the largest epsilon: 63 bits hold that and its noise."""
+    square = (kmh * QUANTA_PER_KMH) ** 2
+    lattice = laplace_lattice(square * pairs, EPSILON_NANO_MAX)
+    assert lattice.project(square * PINGS_MAX**2 // 4) + 64 * lattice.t < 2**63
+
+
+def test_a_variance_of_many_fast_samples_is_exact():
+    speed, count = 1000 * QUANTA_PER_KMH, 2**20
+    plan = plan_variance_with_cap(HatCounts(np.array([count, count])), NANO, speed, cap=count)
+    asked = variance_query(plan, np.repeat([0, speed], count))
+    assert asked.statistic == speed**2 * count**2
+
+
+@pytest.mark.parametrize("noise", [1e3, 1e9, 1e12, 1e14])
+def test_an_expected_error_is_never_below_zero_or_above_half_of_the_scale(noise):
+    assert 0 < expected_abs_error(noise, 0.0, 1000) <= 500.1
+    assert expected_abs_error(1e12, 0.0, 1000) == pytest.approx(500, rel=1e-5)
