@@ -342,6 +342,25 @@ def test_scripts_come_with_the_package() -> None:
     assert set(redis_steps.load_scripts()) == set(redis_steps.SCRIPTS)
 
 
+def test_a_script_takes_so_many_hats_and_members_and_no_more(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that Redis is never busy for long; a HAT that is larger by itself has a script of its own."""
+    monkeypatch.setattr(redis_calls, "BATCH_HATS", 3)
+    monkeypatch.setattr(redis_calls, "BATCH_MEMBERS", 6)
+    scripts, admit = [], redis_calls.Calls._admit
+
+    def counted(self: Any, period: str, budget: int, batch: Any) -> Any:
+        scripts.append([one.members.size for one, _ in batch])
+        return admit(self, period, budget, batch)
+
+    monkeypatch.setattr(redis_calls.Calls, "_admit", counted)
+    plates = [bytes([letter]) * 16 for letter in b"abcdefgh"]
+    sizes = [2, 4, 1, 8, 1, 0, 1, 0, 0, 0, 0]
+    with opener(redis_url)() as ledger:
+        ledger.admit("p", 10, plates, [ask(f"hat-{i}", [1] * size) for i, size in enumerate(sizes)])
+        assert ledger.verify() == []
+    assert scripts == [[2, 4], [1], [8], [1, 0, 1], [0, 0, 0], [0]]
+
+
 def test_large_hats_and_slots_fit_into_one_script(redis_url: str) -> None:
     """More members than Lua's stack holds; all payloads of a city's slot, all or nothing."""
     members = redis_calls.MEMBERS_MAX
