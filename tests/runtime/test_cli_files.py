@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -189,6 +190,23 @@ def test_a_closed_stream_of_data_is_an_error_and_a_closed_stderr_is_none(city):
     assert (done.returncode, done.stdout) == (0, (city / "whole").read_bytes())
     done = in_shell(city, "2>&-", "replay", "nowhere", *flags)
     assert (done.returncode, done.stdout) == (2, b"")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_what_is_told_is_there_at_once_also_where_python_does_not_buffer(tmp_path, unbuffered):
+    """Whoever starts a worker reads in its log that it serves; containers set PYTHONUNBUFFERED."""
+    program = (
+        "import sys; from pathlib import Path; from udp_stream.adapters.standard_streams import use_standard_streams;"
+        "use_standard_streams(); print('serving', file=sys.stderr); sys.exit(Path('log').read_text() != 'serving\\n')"
+    )
+    with (tmp_path / "log").open("ab") as log:
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            stderr=log,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
+    assert done.returncode == 0
 
 
 def test_with_every_stream_closed_files_are_written_all_the_same(city):

@@ -59,6 +59,6 @@ def _text(file: io.FileIO, like: TextIO | None) -> io.TextIOWrapper:
         io.BufferedWriter(file),
         like.encoding,
         like.errors,
-        line_buffering=like.line_buffering,
+        line_buffering=like.line_buffering or like.write_through,  # the latter if Python was told not to buffer
         write_through=like.write_through,
     )
