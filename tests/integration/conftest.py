@@ -60,6 +60,7 @@ CONTAINER_SECONDS = 60
 DURABLE = "redis-server --protected-mode no --appendonly yes --appendfsync always --maxmemory-policy noeviction"
 KAFKA_ENVIRONMENT = {
     "KAFKA_HEAP_OPTS": "-Xms128m -Xmx256m -XX:TieredStopAtLevel=1",
+    "KAFKA_LOG_CLEANER_DEDUPE_BUFFER_SIZE": "2097152",  # 128 MB otherwise, for which that heap has no room at times
     "KAFKA_NODE_ID": "1",
     "KAFKA_PROCESS_ROLES": "broker,controller",
     # The broker asks itself about transactions, and cannot by the address that it has outside of its container.
@@ -227,5 +228,5 @@ def wait_for_container(container: Any, answers: Callable[[], object]) -> None:
             return
         time.sleep(0.05)
         inside.reload()
-    log = inside.logs(tail=12).decode(errors="replace")
+    log = inside.logs(tail=40).decode(errors="replace")
     raise DependencyUnavailable(f"{container.image} did not answer in {CONTAINER_SECONDS} s, or ended; its log:\n{log}")
