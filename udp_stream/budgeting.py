@@ -13,9 +13,6 @@ from udp_stream.units import NANO
 
 Integers = NDArray[np.int64]
 
-EPSILON_NANO_MAX = 2**50
-"""A million: more says no more, and every sum of epsilons stays an amount that ledgers take."""
-
 EPSILON_NANO_MIN = 1_000_000
 """Below 0.001 a statistic says nothing at any HAT size seen so far; then the HAT is withheld and nobody pays."""
 

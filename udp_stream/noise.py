@@ -303,8 +303,8 @@ def laplace_lattice(sensitivity: int, epsilon_nano: int) -> Lattice:
     Lattice(t=532480, shift=0)
 
     Raises ValueError for a sensitivity below one unit, and for an epsilon that is too small for its sensitivity, which
-    none from `DRAWABLE_NANO_MIN` on is. Two statistics that differ by at most
-    `sensitivity` differ, once rounded to multiples of 2**shift, by at most `Lattice.steps(sensitivity)` of them.
+    none from `DRAWABLE_NANO_MIN` on is. Two statistics that differ by at most `sensitivity` differ, once rounded to
+    multiples of 2**shift, by at most `Lattice.steps(sensitivity)` of them.
     """
     if sensitivity < 1 or epsilon_nano < 1:
         raise ValueError(f"expected sensitivity and epsilon_nano >= 1, got {sensitivity} and {epsilon_nano}")
