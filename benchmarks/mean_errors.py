@@ -35,6 +35,7 @@ WAYS = {
     "array-averaging": ("release.mean=array-averaging",),
     "  wrap-around": ("release.mean=array-averaging", "release.grouping=wrap-around"),
     "levy": ("release.mean=levy",),
+    "  levy, wrap-around": ("release.mean=levy", "release.grouping=wrap-around"),
     "fixed-quantile": ("release.mean=fixed-quantile",),
     "eps-quantile": ("release.mean=eps-quantile",),
     "optimal": ("release.mean=optimal",),
@@ -126,7 +127,7 @@ def _with_worst_case_cap(plan: HatPlan) -> HatPlan:
 def _draw(plans: Sequence[HatPlan], hats: Hats, seed: int) -> list[tuple[float, float, float, float]]:
     estimates = estimate_hats(plans, hats.speeds, seeded_bits(seed))
     records = [
-        mean_record(plan.mean, estimate.mean, estimate.mean_scale)
+        mean_record(plan.mean, estimate.mean, estimate.mean_scale, projected_to=estimate.projected_to)
         for plan, estimate in zip(plans, estimates, strict=True)
         if plan.mean is not None and estimate.mean is not None
     ]

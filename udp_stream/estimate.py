@@ -26,11 +26,12 @@ Integers = NDArray[np.int64]
 class HatEstimate:
     """What came out for one HAT: mean and variance with their noise scales, in quanta, and the CDF at its edges.
 
-    The scale of what was not asked for is 0.
+    The scale of what was not asked for is 0. Some means are projected to a private interval.
     """
 
     mean: float | None
     mean_scale: float
+    projected_to: tuple[int, int] | None
     variance: float | None
     variance_scale: float
     cdf: list[float] | None
@@ -44,6 +45,7 @@ class _Query:
     t: Integers
     s: Integers
     mean: Lattice | None
+    projected_to: tuple[int, int] | None
     variance: Lattice | None
 
 
@@ -64,10 +66,11 @@ def estimate_hats(plans: Sequence[HatPlan], samples: Sequence[Integers], bits: B
 
 
 def _query(plan: HatPlan, samples: Integers, bits: Bits) -> _Query:
-    first, lattices, mean, variance = [], [], None, None
+    first, lattices, mean, projected_to, variance = [], [], None, None, None
     if plan.mean is not None:
         asked = MECHANISMS[plan.mean.mechanism].query(plan.mean, samples, bits)
         mean = laplace_lattice(asked.sensitivity, plan.mean.noise_epsilon_nano)
+        projected_to = asked.projected_to
         first.append(mean.project(asked.statistic))
         lattices.append(mean.t)
     if plan.variance is not None:
@@ -79,7 +82,7 @@ def _query(plan: HatPlan, samples: Integers, bits: Bits) -> _Query:
     if plan.cdf is not None:
         integers = np.concatenate((integers, node_counts(plan.cdf, samples)))
         t, s = np.concatenate((t, plan.cdf.t)), np.concatenate((s, plan.cdf.s))
-    return _Query(integers, t, s, mean, variance)
+    return _Query(integers, t, s, mean, projected_to, variance)
 
 
 def _cdfs(plans: Sequence[HatPlan], parts: Sequence[Integers]) -> list[list[float] | None]:
@@ -111,7 +114,7 @@ def _estimate(plan: HatPlan, query: _Query, noisy: Integers, cdf: list[float] | 
         at = 0 if mean is None else 1
         variance = variance_value(plan.variance, int(noisy[at]) << query.variance.shift)
         variance_scale = query.variance.scale / plan.variance.divisor
-    return HatEstimate(mean, mean_scale, variance, variance_scale, cdf)
+    return HatEstimate(mean, mean_scale, query.projected_to, variance, variance_scale, cdf)
 
 
 def _within(mean: float, plan: MeanPlan) -> float:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from udp_stream.cdfs.mechanism import CdfPlan
 from udp_stream.estimate import HatEstimate
-from udp_stream.means import NOBODY, MeanPlan, expected_abs_error, interval95, spread
+from udp_stream.means import NOBODY, MeanPlan, accuracy_of
 from udp_stream.plan import HatPlan
 from udp_stream.policy import AccountingDetail, Policy
 from udp_stream.units import NANO, QUANTA_PER_KMH
@@ -46,9 +46,9 @@ class Mean(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The mean speed of the HAT's samples.
 
     `scale_kmh` is the noise's expected size. `expected_abs_error_kmh` and `interval95_kmh` count the noise, what
-    grouping, capping, filling and leaving out plates that were not admitted are likely to bias the mean by (at speeds
-    spread evenly over [0, max_kmh]), and that means lie in [0, max_kmh]; not what projection does (levy and the
-    quantile mechanisms). `bias_bound_kmh` is the most that all this can bias the mean if speeds were chosen against it.
+    grouping, capping, filling, projecting and leaving out plates that were not admitted are likely to bias the mean by
+    (at speeds spread evenly over [0, max_kmh]), and that means lie in [0, max_kmh]. `bias_bound_kmh` is the most that
+    all this can bias the mean if speeds were chosen against it.
     """
 
     value_kmh: NonNegative
@@ -176,18 +176,24 @@ def slot_of(release_id: str) -> tuple[int, int]:
     return int(match[1]), int(match[1]) + int(match[2])
 
 
-def mean_record(plan: MeanPlan, value: float, scale: float, left_out: NDArray[np.int64] = NOBODY) -> Mean:
-    """A mean and its noise scale (quanta) as a record; `left_out` are the counts of the HAT's other plates."""
-    off, others = spread(plan, left_out), int(left_out.sum())
+def mean_record(
+    plan: MeanPlan,
+    value: float,
+    scale: float,
+    left_out: NDArray[np.int64] = NOBODY,
+    projected_to: tuple[int, int] | None = None,
+) -> Mean:
+    """A mean, its noise scale and its private interval (quanta) as a record; `left_out` counts the other plates."""
+    others = int(left_out.sum())
     bias = plan.bias_bound + plan.max_speed * others / (plan.counts.total + others)
-    low, high = interval95(value, scale, off, plan.max_speed)
+    error, low, high = accuracy_of(plan, value, scale, left_out, projected_to)
     return Mean(
         value_kmh=round(value / QUANTA_PER_KMH, 3),
         mechanism=plan.mechanism,
         grouping=plan.grouping,
         epsilon=plan.epsilon_nano / NANO,
         scale_kmh=round(scale / QUANTA_PER_KMH, 4),
-        expected_abs_error_kmh=round(expected_abs_error(scale, off, plan.max_speed) / QUANTA_PER_KMH, 4),
+        expected_abs_error_kmh=round(error / QUANTA_PER_KMH, 4),
         interval95_kmh=(round(low / QUANTA_PER_KMH, 3), round(high / QUANTA_PER_KMH, 3)),
         bias_bound_kmh=round(min(bias, plan.max_speed) / QUANTA_PER_KMH, 4),
     )
@@ -227,7 +233,7 @@ def statistics(
         return None, None, None
     mean = variance = cdf = None
     if plan.mean is not None and estimate.mean is not None:
-        mean = mean_record(plan.mean, estimate.mean, estimate.mean_scale, left_out)
+        mean = mean_record(plan.mean, estimate.mean, estimate.mean_scale, left_out, estimate.projected_to)
     if plan.variance is not None and estimate.variance is not None:
         variance = variance_record(plan.variance, estimate.variance, estimate.variance_scale, left_out)
     if plan.cdf is not None and estimate.cdf is not None:

@@ -13,9 +13,21 @@ from benchmarks.mean_errors import WAYS, hats_of, row_of
 from tests.runtime.harness import FEEDS
 from udp_stream.adapters.settings import load
 from udp_stream.grouping import HatCounts
-from udp_stream.means import MECHANISMS, ArrayAveraging, Baseline, Optimal, expected_abs_error, interval95, spread
+from udp_stream.means import (
+    MECHANISMS,
+    ArrayAveraging,
+    Baseline,
+    Optimal,
+    accuracy_of,
+    expected_abs_error,
+    interval95,
+    spread,
+)
+from udp_stream.means._projected import means_of_arrays
+from udp_stream.means.accuracy import array_variance
 from udp_stream.means.automatic import AS_GOOD, averaging_cap, plan_automatic
 from udp_stream.plan import Terms, plan_hat, plan_mean, terms_of
+from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 
 U = 65 * 4096
@@ -33,12 +45,12 @@ def mean_share(plan):
 @given(hat_counts, epsilons, groupings)
 def test_auto_takes_the_least_charge_within_three_percent_of_the_least_expected_error(counts, epsilon, grouping):
     hat, nano = HatCounts(np.array(counts)), round(epsilon * NANO)
-    cap = averaging_cap(hat, nano, grouping)
-    candidates = [
-        Baseline().plan(hat, nano, U, grouping),
-        Optimal().plan(hat, nano, U, grouping),
-        ArrayAveraging().plan_with_cap(hat, nano, U, grouping, cap),
-    ]
+    candidates = [mechanism.plan(hat, nano, U, grouping) for mechanism in (Baseline(), Optimal())]
+    promise = max(U / 2, candidates[1].error_bound)
+    cap = averaging_cap(hat, nano, grouping, promise / U)
+    if cap is not None:
+        candidates.append(ArrayAveraging().plan_with_cap(hat, nano, U, grouping, cap))
+    candidates = [plan for plan in candidates if plan.error_bound <= promise]
     errors = [hypot(plan.noise_bound, spread(plan)) for plan in candidates]
     chosen = plan_automatic(hat, nano, U, grouping, "epsilon")
     assert hypot(chosen.noise_bound, spread(chosen)) <= AS_GOOD * min(errors)
@@ -46,9 +58,26 @@ def test_auto_takes_the_least_charge_within_three_percent_of_the_least_expected_
     assert mean_share(chosen) == pytest.approx(min(map(mean_share, as_good)))
 
 
-@settings(max_examples=60)
+@settings(max_examples=200)
 @given(hat_counts, epsilons, groupings)
-def test_the_cap_is_the_best_of_all_counts_by_formulas_written_plainly(counts, epsilon, grouping):
+def test_the_worst_case_of_auto_is_within_that_of_guessing_wherever_the_optimum_is(counts, epsilon, grouping):
+    """U/2 is the worst error of the guess U/2; Optimal's is the least of capped sums with a fill."""
+    hat, nano = HatCounts(np.array(counts)), round(epsilon * NANO)
+    taken = plan_automatic(hat, nano, U, grouping, "epsilon")
+    assert taken.error_bound <= max(U / 2, Optimal().plan(hat, nano, U, grouping).error_bound)
+
+
+def test_without_that_promise_auto_would_go_beyond_it():
+    """A HAT of the recorded kind, in which the least expected error alone would promise less than a guess."""
+    hat = HatCounts(np.array([60, 50, 40, 30, 20, 12, 8, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1]))
+    free = averaging_cap(hat, NANO, "best-fit", promise=float("inf"))
+    assert ArrayAveraging().plan_with_cap(hat, NANO, U, "best-fit", free).error_bound > U / 2
+    assert plan_automatic(hat, NANO, U, "best-fit", "epsilon").error_bound <= U / 2
+
+
+@settings(max_examples=60)
+@given(hat_counts, epsilons, groupings, st.sampled_from([0.3, 0.5, 1.0, 30.0]))
+def test_the_cap_is_the_best_of_all_counts_by_formulas_written_plainly(counts, epsilon, grouping, promise):
     total, users = sum(counts), len(counts)
 
     def judged(cap):
@@ -57,11 +86,17 @@ def test_the_cap_is_the_best_of_all_counts_by_formulas_written_plainly(counts, e
         arrays = G // cap
         if grouping == "best-fit":
             arrays = max(-(-G // cap), sum(2 * g > cap for g in kept))
+        used = G if grouping == "best-fit" else arrays * cap
+        if 1 - used / total + 1 / epsilon / arrays > promise:
+            return float("inf"), 1.0
         between = sum((g / G - m / total) ** 2 for g, m in zip(kept, counts, strict=True))
         return hypot(1 / epsilon / arrays, ((between + 1 / G - 1 / total) / 24) ** 0.5), arrays / users
 
-    cap = averaging_cap(HatCounts(np.array(counts)), round(epsilon * NANO), grouping)
+    cap = averaging_cap(HatCounts(np.array(counts)), round(epsilon * NANO), grouping, promise)
     least = min(judged(c)[0] for c in counts)
+    if cap is None:
+        assert least == float("inf")
+        return
     assert cap in counts and judged(cap)[0] <= AS_GOOD * least * (1 + 1e-9)
     cheaper = [c for c in counts if judged(c)[1] < judged(cap)[1] and judged(c)[0] <= AS_GOOD * least * (1 - 1e-9)]
     assert not cheaper
@@ -144,7 +179,7 @@ def test_the_spread_counts_those_who_are_left_out(name):
     speeds = rng.uniform(0, U, (runs, 1)) + part * np.repeat(rng.standard_normal((runs, 5)), everybody, axis=1)
     speeds += part * rng.standard_normal(speeds.shape)
     kept = speeds[:, : counts.sum()]
-    if name == "levy":  # what projection does is not counted
+    if name == "levy":  # what the spread says is before projection
         estimates = kept.mean(axis=1)
     else:
         asked = [MECHANISMS[name].query(plan, row, None).statistic for row in kept.astype(int)]
@@ -153,10 +188,60 @@ def test_the_spread_counts_those_who_are_left_out(name):
     assert spread(plan, out) > spread(plan)
 
 
-def test_no_bias_no_spread_and_what_projection_does_is_not_counted():
+def test_no_bias_no_spread():
     counts = HatCounts(np.array([9, 3, 1]))
     assert spread(Baseline().plan(counts, NANO, U, "best-fit")) == 0
-    assert spread(MECHANISMS["levy"].plan(counts, NANO, U, "best-fit")) == 0
+    assert spread(MECHANISMS["levy"].plan(HatCounts(np.array([4, 4, 4])), NANO, U, "best-fit")) == 0
+
+
+PLATES = [30, 12, 12, 9, 9, 8, 7, 7, 6, 6, 6, 5, 5, 5, 4, 4, 4, 3, 3, 3, 2, 2, 1, 1]
+
+
+def reference_speeds(rng, means):
+    """One row per mean of a HAT: U^2/12 of variance, half of it between plates."""
+    between = np.repeat(rng.standard_normal((means.size, len(PLATES))), PLATES, axis=1)
+    return (means[:, None] + U / 24**0.5 * (between + rng.standard_normal((means.size, sum(PLATES))))).astype(int)
+
+
+@pytest.mark.parametrize("grouping", ["best-fit", "wrap-around"])
+def test_array_means_scatter_as_the_reference_says(grouping):
+    plan = MECHANISMS["levy"].plan(HatCounts(np.array(PLATES)), NANO, U, grouping)
+    speeds = reference_speeds(np.random.default_rng(3), np.zeros(3000))
+    means = np.array([means_of_arrays(plan, row) for row in speeds])
+    assert means.var(axis=0).mean() == pytest.approx(array_variance(plan), rel=0.03)
+
+
+@pytest.mark.parametrize("name", ["levy", "fixed-quantile", "eps-quantile"])
+@pytest.mark.parametrize("grouping", ["best-fit", "wrap-around"])
+@pytest.mark.parametrize("epsilon", [1.0, 4.0])
+def test_intervals_of_projected_means_hold_the_truth_at_reference_speeds(name, grouping, epsilon):
+    """Speeds are clamped, so near the ends they scatter less. The stated error is no less than the one that is made.
+
+    It is more, as it takes truths anywhere for alike, though the interval that was found tells more of them.
+    """
+    plan = MECHANISMS[name].plan(HatCounts(np.array(PLATES)), round(epsilon * NANO), U, grouping)
+    rng, bits, rows = np.random.default_rng(4), seeded_bits(4), []
+    for speeds in reference_speeds(rng, rng.uniform(0, U, 1500)).clip(0, U):
+        query, truth = MECHANISMS[name].query(plan, speeds, bits), speeds.mean()
+        noise = query.sensitivity * NANO / plan.noise_epsilon_nano / plan.divisor
+        value = float(np.clip(query.statistic / plan.divisor + rng.laplace(0, noise), 0, U))
+        stated, low, high = accuracy_of(plan, value, noise, projected_to=query.projected_to)
+        assert 0 <= low <= value <= high <= U
+        rows.append((low <= truth <= high, high - low, abs(value - truth), stated))
+    held, width, error, stated = np.mean(rows, axis=0)
+    assert held >= 0.935
+    assert held <= 0.975 or width > 0.8 * U  # intervals that are all of [0, U] hold any truth
+    assert 0.95 * error <= stated <= 1.8 * error
+
+
+def test_a_mean_at_the_end_of_a_narrow_interval_says_nothing_about_what_lies_beyond():
+    """Array means far below [a, b] come out as a, however far: the interval reaches down to 0, and not above b."""
+    plan = MECHANISMS["fixed-quantile"].plan(HatCounts(np.array(PLATES)), NANO, U, "best-fit")
+    low_end, high_end = 9 * U // 10, 9 * U // 10 + U // 100
+    error, low, high = accuracy_of(plan, float(low_end), U / 1000, projected_to=(low_end, high_end))
+    assert low == 0 and low_end <= high < U and error > U / 4
+    inside = accuracy_of(plan, U / 2, U / 1000, projected_to=(0, U))
+    assert inside.high - inside.low < U / 4
 
 
 @pytest.mark.parametrize("noise", [0.5, 2.0, 6.0, 15.0])

@@ -70,7 +70,7 @@ class Projected(ABC):
         means = means_of_arrays(plan, samples)
         low, high = self.intervals(plan, means, bits, draws=1)
         sums, sensitivities = projected_queries(plan, means, low, high)
-        return MeanQuery(int(sums[0]), int(sensitivities[0]))
+        return MeanQuery(int(sums[0]), int(sensitivities[0]), (int(low[0]), int(high[0])))
 
 
 def levy_cap(counts: HatCounts) -> int:

@@ -1,4 +1,4 @@
-"""How far a mean is likely to be off: its noise, and what its grouping is likely to bias it by. Counts only.
+"""How far a mean is likely to be off: its noise, and what grouping and projection are likely to bias it by.
 
 **Reference speeds.** What grouping, capping and filling do to a mean depends on the speeds, which no plan may look at.
 So they are taken to be what one expects who knows nothing but U: as widely scattered as speeds spread evenly over
@@ -19,16 +19,30 @@ to second order for small s, 7 % too much for s = b. Released means lie in [0, U
 true means anywhere in [0, U] alike, a size x turns into x (1 - x/U (1 - exp(-U/x))).
 
 **Interval.** P(|Lap(b)| > b ln 20) = 0.05; the reaches of noise and spread are put together in the same way.
+
+**Projection** to a private interval [a, b], which is as public as the mean: let the K array means scatter around the
+true mean t like normal variables X of the variance v that reference speeds give to an array. A projected mean then is
+g(t) = E clip(X, a, b) and a spread, whose variance is
+
+    (Var clip(X) - p^2 v) / K + p^2 s^2,    p = P(a < X < b) = Cov(X, clip(X)) / v  (Stein's lemma):
+
+what clipping adds once the mean of the K is known, and what the mean of the K is off by, as far as clipping lets it
+through. The interval of the mean holds the truths t for which g(t) lies in the interval of g, a test of each turned
+round: far beyond a or b, where g hardly moves, all or none. The expected error is the mean of |released - t| over t
+in [0, U], weighed by how likely each makes what was released.
 """
 
 from __future__ import annotations
 
-from math import expm1, hypot, log, sqrt
+from math import erf, expm1, hypot, log, pi, sqrt
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.means.base import Integers, MeanPlan
+
+Floats = NDArray[np.float64]
 
 VARIANCE = 1 / 12
 """Of the reference speeds, as a share of U^2."""
@@ -36,24 +50,78 @@ VARIANCE = 1 / 12
 BETWEEN = 1 / 2
 """The share of it that lies between plates; the rest is within them."""
 
+TRUTHS = 256
+"""Steps of [0, U] in which the ends of a projected mean's interval are found, rounded outwards."""
 
 NOBODY = np.empty(0, dtype=np.int64)
+
+
+class Accuracy(NamedTuple):
+    """What a released mean can be off by, in quanta: expected absolute error, and ends of the 95 % interval."""
+
+    expected_abs_error: float
+    low: float
+    high: float
+
+
+def accuracy_of(
+    plan: MeanPlan,
+    value: float,
+    noise: float,
+    left_out: Integers = NOBODY,
+    projected_to: tuple[int, int] | None = None,
+) -> Accuracy:
+    """Of a released mean with noise of this expected size (above 0), and the private interval if there was one.
+
+    Everything in quanta. The true mean is that of the plan's plates and of those left out, which have these counts.
+    """
+    off = spread(plan, left_out)
+    if projected_to is None:
+        error = expected_abs_error(noise, off, plan.max_speed)
+        return Accuracy(error, *interval95(value, noise, off, plan.max_speed))
+    truths = np.linspace(0, plan.max_speed, TRUTHS + 1)
+    centre, around = _clipped(truths, projected_to, sqrt(array_variance(plan)), int(plan.divisor), off)
+    low = _low_end(value, noise, around, plan.max_speed)
+    high = plan.max_speed - _low_end(plan.max_speed - value, noise, around, plan.max_speed)
+    ruled_out_by = np.maximum(low - centre, centre - high)
+    left = np.flatnonzero(ruled_out_by <= max(0.0, ruled_out_by.min()))
+    ends = truths[max(0, left[0] - 1)], truths[min(TRUTHS, left[-1] + 1)]
+    size = np.hypot(noise, around)
+    likely = np.exp(-np.abs(value - centre) / size) / size
+    error = float(np.abs(value - truths) @ likely / likely.sum())
+    return Accuracy(error, min(value, float(ends[0])), max(value, float(ends[1])))
+
+
+def _clipped(
+    truths: Floats, interval: tuple[int, int], scatter: float, arrays: int, off: float
+) -> tuple[Floats, Floats]:
+    """Where a projected mean lies for each truth, and its spread; by the moments of a clipped normal variable."""
+    ends = (np.array(interval)[:, None] - truths) / scatter
+    (a, b), (below_a, below_b) = ends, (1 + _erf(ends / sqrt(2))) / 2
+    density_a, density_b = np.exp(-(ends**2) / 2) / sqrt(2 * pi)
+    inside = below_b - below_a
+    mean = a * below_a + (density_a - density_b) + b * (1 - below_b)
+    square = a * a * below_a + inside + a * density_a - b * density_b + b * b * (1 - below_b)
+    clipping = np.maximum(0.0, square - mean * mean - inside * inside) * scatter**2
+    return truths + scatter * mean, np.sqrt(clipping / arrays + (inside * off) ** 2)
+
+
+_erf = np.vectorize(erf, otypes=[float])
 
 
 def spread(plan: MeanPlan, left_out: Integers = NOBODY) -> float:
     """Standard deviation of (estimate without noise - sample mean) at the reference speeds, in quanta.
 
-    The sample mean is that of the plan's plates and of those left out, which have these counts. What the mechanisms
-    that project do to their own samples is not in it: counts say nothing about an interval that speeds choose.
+    The sample mean is that of the plan's plates and of those left out, which have these counts. Before any projection.
     """
-    counts, given, divisor = plan.counts, plan.given, plan.divisor
-    if plan.moves is None:
-        given, divisor = counts.by_user, counts.total
-    if not left_out.size and (plan.moves is None or not plan.bias_bound):
+    counts, given = plan.counts, plan.given
+    if not (left_out.size or plan.bias_bound):
         return 0.0
-    weight: NDArray[np.float64] | float = 1 / divisor
-    if plan.arrays is not None and plan.moves is not None:
+    weight: Floats | float = 1 / plan.divisor
+    if plan.arrays is not None:
         weight = weight / plan.arrays.filled.take(plan.arrays.of_user)
+    elif plan.moves is None:
+        weight = weight / plan.cap
     of_plate = weight * given
     even = 1 / (counts.total + int(left_out.sum()))
     between = of_plate - even * counts.by_user
@@ -62,7 +130,7 @@ def spread(plan: MeanPlan, left_out: Integers = NOBODY) -> float:
     within = float((weight * of_plate).sum()) - 2 * even * weights + even
     missing, largest = 1 - weights, plan.max_speed
     scattered = largest**2 * VARIANCE * (BETWEEN * squares + (1 - BETWEEN) * within)
-    return sqrt(scattered + missing**2 * ((plan.fill - largest / 2) ** 2 + largest**2 / 12))
+    return sqrt(max(0.0, scattered) + missing**2 * ((plan.fill - largest / 2) ** 2 + largest**2 / 12))
 
 
 def expected_abs_error(noise: float, spread: float, max_speed: int) -> float:
@@ -73,6 +141,23 @@ def expected_abs_error(noise: float, spread: float, max_speed: int) -> float:
     """
     size = hypot(noise, spread)
     return size * (1 + size / max_speed * expm1(-max_speed / size))
+
+
+def array_variance(plan: MeanPlan) -> float:
+    """Of an array's mean at the reference speeds, mean over the plan's arrays, in quanta^2.
+
+    Plates with the shares q_l of an array of w samples give it the variance U^2/24 (sum_l q_l^2 + 1/w).
+    """
+    if plan.arrays is not None:
+        filled = plan.arrays.filled
+        shares = plan.given / filled.take(plan.arrays.of_user)
+        squares, alone = float((shares * shares).sum()) / filled.size, float((1 / filled).mean())
+    else:
+        arrays, poured = int(plan.divisor), np.cumsum(plan.given[plan.counts.order])
+        cuts = np.union1d(poured, plan.cap * np.arange(arrays + 1))
+        shares = np.diff(cuts) / plan.cap
+        squares, alone = float((shares * shares).sum()) / arrays, 1 / plan.cap
+    return plan.max_speed**2 * VARIANCE * (BETWEEN * squares + (1 - BETWEEN) * alone)
 
 
 def interval95(value: float, noise: float, spread: float, max_speed: int) -> tuple[float, float]:
@@ -87,11 +172,16 @@ def interval95(value: float, noise: float, spread: float, max_speed: int) -> tup
     >>> [round(end, 1) for end in interval95(4.0, 1.0, 0.0, 100)]
     [1.7, 7.0]
     """
-    two_sided = hypot(noise * log(20), spread * 1.96)
-    one_sided = hypot(noise * log(10), spread * 1.645)
-    near = min(two_sided, max_speed / 2)
+    low, beyond = _low_end(np.array([value, max_speed - value]), noise, spread, max_speed)
+    return float(low), max_speed - float(beyond)
 
-    def low_end(value: float) -> float:
-        return max(0.0, value - one_sided) if value - one_sided <= near else max(near, value - two_sided)
 
-    return low_end(value), max_speed - low_end(max_speed - value)
+def _low_end(value: Floats | float, noise: float, spread: Floats | float, max_speed: int) -> Floats:
+    """The lower end of `interval95`; the upper end is that of a mirrored value, mirrored."""
+    two_sided = np.hypot(noise * log(20), 1.96 * np.asarray(spread))
+    one_sided = np.hypot(noise * log(10), 1.645 * np.asarray(spread))
+    near = np.minimum(two_sided, max_speed / 2)
+    low: Floats = np.where(
+        value - one_sided <= near, np.maximum(0.0, value - one_sided), np.maximum(near, value - two_sided)
+    )
+    return low

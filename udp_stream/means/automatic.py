@@ -1,9 +1,11 @@
 """`mean = "auto"`: the mechanism and cap of least expected error for what its plates pay. Counts only.
 
-**At equal epsilon**, where it is configured. Errors are compared as they are then: hypot(noise, spread), the spread
-as in `accuracy`. An error of 3 % more than the least is as good to a reader, so of these the one whose plates pay least
-is taken: what they do not pay here serves other HATs. Candidates are Baseline, Optimal, and Array-Averaging with a cap
-that is chosen in the same way among all counts, by formulas that need no packing.
+**At equal epsilon**, where it is configured. Candidates are Baseline, Optimal, and Array-Averaging with a cap that is
+chosen in the same way among all counts, by formulas that need no packing. Their worst cases come first: whoever guesses
+U/2 is off by at most U/2, so no plan is taken that promises less (where Optimal promises less, none that promises less
+than Optimal). Then errors are compared as they are at that epsilon: hypot(noise, spread), the spread as in `accuracy`.
+An error of 3 % more than the least is as good to a reader, so of these the one whose plates pay least is taken: what
+they do not pay here serves other HATs.
 
 **At equal charge**, where epsilon is automatic: a planner then gives more epsilon where plates pay less of it, so that
 they spend the same. A plate with a share w_l of the mean's weights moves it by U w_l and pays epsilon w_l / max w. The
@@ -43,13 +45,18 @@ AS_GOOD = 1.03
 def plan_automatic(
     counts: HatCounts, epsilon_nano: int, max_speed: int, grouping: Grouping, compare_at: CompareAt
 ) -> MeanPlan:
-    """The plan of least expected error; a function of its arguments, deterministic."""
+    """The plan of least expected error among those whose worst case is allowed; a function of its arguments."""
     asked = epsilon_nano, max_speed, grouping
     baseline = Baseline().plan(counts, *asked)
     if compare_at == "charge":
         return baseline
-    cap = averaging_cap(counts, epsilon_nano, grouping)
-    plans = baseline, Optimal().plan(counts, *asked), ArrayAveraging().plan_with_cap(counts, *asked, cap)
+    optimal = Optimal().plan(counts, *asked)
+    promise = max(max_speed / 2, optimal.error_bound)
+    plans = [baseline, optimal]
+    cap = averaging_cap(counts, epsilon_nano, grouping, promise / max_speed)
+    if cap is not None:
+        plans.append(ArrayAveraging().plan_with_cap(counts, *asked, cap))
+    plans = [plan for plan in plans if plan.error_bound <= promise]
     errors = [hypot(plan.noise_bound, accuracy.spread(plan)) for plan in plans]
     good = AS_GOOD * min(errors)
     return min((plan for plan, error in zip(plans, errors, strict=True) if error <= good), key=_mean_share)
@@ -60,13 +67,15 @@ def _mean_share(plan: MeanPlan) -> float:
     return 1.0 if plan.moves is None else float(plan.moves.mean()) / plan.sensitivity
 
 
-def averaging_cap(counts: HatCounts, epsilon_nano: int, grouping: Grouping) -> int:
+def averaging_cap(counts: HatCounts, epsilon_nano: int, grouping: Grouping, promise: float) -> int | None:
     """The count that is the best cap for Array-Averaging, by the rule above; O(L) on sorted counts.
+
+    None if each has a worst case above `promise`, a share of U.
 
     Formulas for arrays that are all equally full: K = floor(G/m) under WrapAround; under BestFit at least ceil(G/m) and
     the number of plates too large to share. A plate weighs min(m_l, m)/G, the mean charge is K/L of epsilon.
 
-    >>> averaging_cap(HatCounts(np.array([30, 6, 6, 5, 5, 4])), 10**9, "best-fit")
+    >>> averaging_cap(HatCounts(np.array([30, 6, 6, 5, 5, 4])), 10**9, "best-fit", promise=1.0)
     6
     """
     caps, total = counts.descending[::-1], counts.total
@@ -77,7 +86,11 @@ def averaging_cap(counts: HatCounts, epsilon_nano: int, grouping: Grouping) -> i
     between = squares / kept**2 - (2 / total) * (products / kept) + int(squares[-1]) / total**2
     within = 1 / kept - 1 / total
     scattered = accuracy.VARIANCE * (accuracy.BETWEEN * between + (1 - accuracy.BETWEEN) * within)
-    squared = (NANO / epsilon_nano / arrays) ** 2 + scattered
+    noise = NANO / epsilon_nano / arrays
+    used = kept if grouping == "best-fit" else arrays * caps
+    squared = np.where(1 - used / total + noise <= promise, noise**2 + scattered, np.inf)
+    if not np.isfinite(squared).any():
+        return None
     good = (squared <= AS_GOOD**2 * squared.min()).nonzero()[0]
     return int(caps[good[-1 - int(arrays[good[::-1]].argmin())]])
 

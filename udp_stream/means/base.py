@@ -77,10 +77,14 @@ class MeanPlan:
 
 @dataclass(frozen=True, slots=True)
 class MeanQuery:
-    """The integer to which noise is added, and how far one plate can move it."""
+    """The integer to which noise is added, and how far one plate can move it; [a, b] if it was projected to one.
+
+    The interval is private by itself, paid for with what `noise_epsilon_nano` leaves: as public as the noisy value.
+    """
 
     statistic: int
     sensitivity: int
+    projected_to: tuple[int, int] | None = None
 
 
 class MeanMechanism(Protocol):
