@@ -27,7 +27,8 @@ WAYS = {
     "variance": ("release.variance_epsilon=1",),
     "cdf": ("release.cdf_epsilon=1",),
 }
-MIN_PLATES = 10
+MIN_PLATES = 2, 10
+"""Of HATs that are counted: all of which there is something to release, and those that are released by default."""
 
 
 def times_more(feed: Feed, hats: list[tuple[np.ndarray, np.ndarray]], way: str) -> np.ndarray:
@@ -44,17 +45,20 @@ def times_more(feed: Feed, hats: list[tuple[np.ndarray, np.ndarray]], way: str) 
 
 
 def main() -> None:
-    print(f"{'feed':<40}{'':<30}{'HATs':>6}{'median':>9}{'p10':>7}{'p90':>7}")
+    print(f"{'feed':<30}{'HATs of':>12}{'':<32}{'HATs':>6}{'median':>9}{'p10':>7}{'p90':>7}")
     for argument in sys.argv[1:]:
         feed = feed_of(argument)
-        hats = [
-            (slot.plate[slot.rows(hat)], slot.count[slot.rows(hat)])
-            for slot, _ in feed.slots()
-            for hat in np.flatnonzero(np.diff(slot.hat_rows) >= MIN_PLATES).tolist()
-        ]
-        for way in WAYS:
-            low, middle, high = np.quantile(times_more(feed, hats, way), (0.1, 0.5, 0.9))
-            print(f"{feed.name:<40}{way:<30}{len(hats):>6}{middle:>8.2f}x{low:>6.2f}x{high:>6.2f}x")
+        slots = [slot for slot, _ in feed.slots()]
+        for least in MIN_PLATES:
+            hats = [
+                (slot.plate[slot.rows(hat)], slot.count[slot.rows(hat)])
+                for slot in slots
+                for hat in np.flatnonzero(np.diff(slot.hat_rows) >= least).tolist()
+            ]
+            for way in WAYS:
+                low, middle, high = np.quantile(times_more(feed, hats, way), (0.1, 0.5, 0.9))
+                row = f"{feed.name:<30}{least:>4} plates   {way:<30}{len(hats):>6}"
+                print(f"{row}{middle:>8.2f}x{low:>6.2f}x{high:>6.2f}x", flush=True)
 
 
 if __name__ == "__main__":

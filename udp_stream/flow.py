@@ -149,7 +149,8 @@ def plan_slot(counts: SlotCounts, office: Office) -> Generator[Effect, Any, Slot
         return plan_of_nothing(counts)
     policy, moment = office.policy, office.calendar.moment(counts.start_ms)
     balance = yield Balances(moment.period, counts.plates)
-    terms = yield from _asked(office.planner(counts, balance, moment, policy), len(ids))
+    planned = yield from _asked(office.planner(counts, balance, moment, policy), len(ids))
+    terms = [of_hat.within(policy) for of_hat in planned]
     # Larger HATs first: where budgets run out, they go to the statistics that say most. Ties by cell.
     queue = np.argsort(-np.diff(counts.hat_rows), kind="stable").tolist()
     priced = [_priced(counts, hat, ids[hat], terms[hat], policy) for hat in queue]
@@ -247,7 +248,7 @@ def release_planned(
     if todo:
         digests = row_digests(counts)
         hats = [_planned(counts, hat, digests[hat], plan, office.policy) for hat in todo]
-        yield from _admit_nobody(counts, [ids[hat.number] for hat in hats if hat.terms == _UNPLANNED], office)
+        yield from _admit_nobody(counts, [ids[hat.number] for hat in hats if hat.terms.withheld == "unplanned"], office)
         # They were clamped when they were read; if U has been lowered since, sensitivities hold for the lower one only.
         clamped = values.clamped(office.policy.max_speed)
         estimates = _estimate([hat for hat in hats if hat.plan is not None], counts, clamped, office.entropy, ids)
@@ -267,14 +268,15 @@ def release_planned(
     return published
 
 
-_UNPLANNED = Terms(withheld="unplanned")
+def _unplanned(policy: Policy) -> Terms:
+    return Terms(withheld="unplanned").within(policy)
 
 
 def _admit_nobody(counts: SlotCounts, ids: Sequence[str], office: Office) -> Generator[Effect, Any, None]:
     """What is recorded must have been admitted, also where nobody is."""
     if ids:
         moment, nobody = office.calendar.moment(counts.start_ms), np.array([], dtype=np.int64)
-        terms = msgspec.json.encode(_UNPLANNED)
+        terms = msgspec.json.encode(_unplanned(office.policy))
         admissions = [Admission(id_, nobody, nobody, office.policy.min_plates, terms) for id_ in ids]
         yield Admit(moment.period, office.policy.budget_nano, counts.plates, admissions)
 
@@ -307,7 +309,7 @@ def _planned(counts: SlotCounts, hat: int, digest: bytes, plan: SlotPlan, policy
     nobody = np.zeros(rows.stop - rows.start, dtype=bool)
     at = plan.find(int(counts.cells[hat]), digest)
     if at is None:
-        return _Admitted(hat, nobody, _UNPLANNED, None, 0)
+        return _Admitted(hat, nobody, _unplanned(policy), None, 0)
     terms, charged = plan.terms[at], plan.charged_rows(at)
     kept = terms.rows_kept(nobody.size)
     if terms.withheld or not kept.any():
@@ -372,7 +374,7 @@ def _record(
         variance=variance,
         cdf=cdf,
         counts=Counts(int(by_plate.size), int(by_plate.sum()), int(hat.admitted.sum()), used),
-        privacy=privacy_record(common.policy, hat.charge_nano),
+        privacy=privacy_record(common.policy, hat.terms, hat.charge_nano),
         policy=common.fingerprint,
         software=common.software,
     )

@@ -40,9 +40,9 @@ class Terms(msgspec.Struct, frozen=True):
     """What a HAT's admission was asked on: nano-epsilons of each statistic, or why nothing is asked.
 
     With the counts they fix every plate's charge, so what else decides on shares is here too and not in the policy,
-    which may have changed when a retry comes. `compare_at` is what mean "auto" holds equal between mechanisms. `kept`
-    has a bit for each of the HAT's rows that contributes, the first row's the highest of the first byte; empty: all do.
-    "unplanned" are HATs that no plan knows.
+    which may have changed when a retry comes; and the budget that each plate was asked within, for the record.
+    `compare_at` is what mean "auto" holds equal between mechanisms. `kept` has a bit for each of the HAT's rows that
+    contributes, the first row's the highest of the first byte; empty: all do. "unplanned" are HATs that no plan knows.
     """
 
     mean_nano: int = 0
@@ -54,6 +54,17 @@ class Terms(msgspec.Struct, frozen=True):
     grouping: Grouping = "best-fit"
     compare_at: CompareAt = "epsilon"
     kept: bytes = b""
+    period: str = ""
+    budget_nano: int = 0
+
+    def within(self, policy: Policy) -> Terms:
+        """The same under the policy's promise to a plate."""
+        return msgspec.structs.replace(
+            self,
+            accounting_detail=policy.accounting_detail,
+            period=policy.period,
+            budget_nano=policy.budget_nano,
+        )
 
     @property
     def charge_nano(self) -> int:

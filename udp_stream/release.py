@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from udp_stream.cdfs.mechanism import CdfPlan
 from udp_stream.estimate import HatEstimate
 from udp_stream.means import NOBODY, MeanPlan, accuracy_of
-from udp_stream.plan import HatPlan
+from udp_stream.plan import HatPlan, Terms
 from udp_stream.policy import AccountingDetail, Policy
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.variance import VariancePlan, bias_among
@@ -241,14 +241,14 @@ def statistics(
     return mean, variance, cdf
 
 
-def privacy_record(policy: Policy, charge_nano: int) -> Privacy:
-    """The most that the release cost an admitted plate (0 if withheld), under which promise."""
+def privacy_record(policy: Policy, terms: Terms, charge_nano: int) -> Privacy:
+    """The most that the release cost an admitted plate (0 if withheld), under the promise that it was charged under."""
     return Privacy(
         unit="license_plate",
         neighbours=policy.neighbours,
         epsilon=charge_nano / NANO,
         accounting=policy.accounting,
-        accounting_detail=policy.accounting_detail,
-        period=policy.period,
-        period_epsilon=policy.budget_nano / NANO,
+        accounting_detail=terms.accounting_detail,
+        period=terms.period,
+        period_epsilon=terms.budget_nano / NANO,
     )

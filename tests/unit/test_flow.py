@@ -266,9 +266,12 @@ def test_a_retry_under_other_settings_keeps_to_the_charges_that_were_made():
     ledger, contents = MemoryLedger(), slot()
     with pytest.raises(Died):
         run(ledger, office("release.mean=baseline"), contents, die_before=3)
-    after = office("release.mean=array-averaging", "budget.accounting_detail=uniform")
-    records = [decode(payload) for _, payload in run(ledger, after, contents)]
+    flags = "release.mean=array-averaging", "budget.accounting_detail=uniform", "budget.epsilon=3", "budget.period=2d"
+    records = [decode(payload) for _, payload in run(ledger, office(*flags), contents)]
     assert {record.mean.mechanism for record in records if record.mean is not None} == {"baseline"}
+    promised = {(one.privacy.accounting_detail, one.privacy.period, one.privacy.period_epsilon) for one in records}
+    assert promised == {("individual", "1d", 10.0)}
+    assert {entry.budget for entry in ledger.entries()} == {10 * NANO}
 
 
 def test_a_variance_is_released_with_its_noise_and_stays_null_when_not_asked_for():
