@@ -197,10 +197,11 @@ def test_no_bias_no_spread():
 PLATES = [30, 12, 12, 9, 9, 8, 7, 7, 6, 6, 6, 5, 5, 5, 4, 4, 4, 3, 3, 3, 2, 2, 1, 1]
 
 
-def reference_speeds(rng, means):
-    """One row per mean of a HAT: U^2/12 of variance, half of it between plates."""
+def reference_speeds(rng, means, part=1.0):
+    """One row per mean of a HAT: U^2/12 of variance, half of it between plates; a part of that standard deviation."""
     between = np.repeat(rng.standard_normal((means.size, len(PLATES))), PLATES, axis=1)
-    return (means[:, None] + U / 24**0.5 * (between + rng.standard_normal((means.size, sum(PLATES))))).astype(int)
+    scatter = between + rng.standard_normal((means.size, sum(PLATES)))
+    return (means[:, None] + part * U / 24**0.5 * scatter).astype(int)
 
 
 @pytest.mark.parametrize("grouping", ["best-fit", "wrap-around"])
@@ -214,24 +215,24 @@ def test_array_means_scatter_as_the_reference_says(grouping):
 @pytest.mark.parametrize("name", ["levy", "fixed-quantile", "eps-quantile"])
 @pytest.mark.parametrize("grouping", ["best-fit", "wrap-around"])
 @pytest.mark.parametrize("epsilon", [1.0, 4.0])
-def test_intervals_of_projected_means_hold_the_truth_at_reference_speeds(name, grouping, epsilon):
-    """Speeds are clamped, so near the ends they scatter less. The stated error is no less than the one that is made.
+@pytest.mark.parametrize("part", [1.0, 0.5, 0.25])
+def test_intervals_of_projected_means_hold_the_truth_however_speeds_scatter(name, grouping, epsilon, part):
+    """By all of the reference or part of it. The stated error is no less than the one that is made.
 
     It is more, as it takes truths anywhere for alike, though the interval that was found tells more of them.
     """
     plan = MECHANISMS[name].plan(HatCounts(np.array(PLATES)), round(epsilon * NANO), U, grouping)
     rng, bits, rows = np.random.default_rng(4), seeded_bits(4), []
-    for speeds in reference_speeds(rng, rng.uniform(0, U, 1500)).clip(0, U):
+    for speeds in reference_speeds(rng, rng.uniform(0, U, 1000), part).clip(0, U):
         query, truth = MECHANISMS[name].query(plan, speeds, bits), speeds.mean()
         noise = query.sensitivity * NANO / plan.noise_epsilon_nano / plan.divisor
         value = float(np.clip(query.statistic / plan.divisor + rng.laplace(0, noise), 0, U))
         stated, low, high = accuracy_of(plan, value, noise, projected_to=query.projected_to)
         assert 0 <= low <= value <= high <= U
-        rows.append((low <= truth <= high, high - low, abs(value - truth), stated))
-    held, width, error, stated = np.mean(rows, axis=0)
-    assert held >= 0.935
-    assert held <= 0.975 or width > 0.8 * U  # intervals that are all of [0, U] hold any truth
-    assert 0.95 * error <= stated <= 1.8 * error
+        rows.append((low <= truth <= high, abs(value - truth), stated))
+    held, error, stated = np.mean(rows, axis=0)
+    assert 0.935 <= held <= 0.985
+    assert 0.9 * error <= stated <= 3.2 * error
 
 
 def test_a_mean_at_the_end_of_a_narrow_interval_says_nothing_about_what_lies_beyond():

@@ -21,8 +21,8 @@ true means anywhere in [0, U] alike, a size x turns into x (1 - x/U (1 - exp(-U/
 **Interval.** P(|Lap(b)| > b ln 20) = 0.05; the reaches of noise and spread are put together in the same way.
 
 **Projection** to a private interval [a, b], which is as public as the mean: let the K array means scatter around the
-true mean t like normal variables X of the variance v that reference speeds give to an array. A projected mean then is
-g(t) = E clip(X, a, b) and a spread, whose variance is
+true mean t like normal variables X. Between no variance and the one that reference speeds give to an array nobody can
+tell, so half of it is taken: v. A projected mean then is g(t) = E clip(X, a, b) and a spread, whose variance is
 
     (Var clip(X) - p^2 v) / K + p^2 s^2,    p = P(a < X < b) = Cov(X, clip(X)) / v  (Stein's lemma):
 
@@ -49,6 +49,9 @@ VARIANCE = 1 / 12
 
 BETWEEN = 1 / 2
 """The share of it that lies between plates; the rest is within them."""
+
+SCATTER = 1 / 2
+"""Of an array mean's variance at reference speeds, the share that projected array means are taken to have."""
 
 TRUTHS = 256
 """Steps of [0, U] in which the ends of a projected mean's interval are found, rounded outwards."""
@@ -80,7 +83,7 @@ def accuracy_of(
         error = expected_abs_error(noise, off, plan.max_speed)
         return Accuracy(error, *interval95(value, noise, off, plan.max_speed))
     truths = np.linspace(0, plan.max_speed, TRUTHS + 1)
-    centre, around = _clipped(truths, projected_to, sqrt(array_variance(plan)), int(plan.divisor), off)
+    centre, around = _clipped(truths, projected_to, sqrt(SCATTER * array_variance(plan)), int(plan.divisor), off)
     low = _low_end(value, noise, around, plan.max_speed)
     high = plan.max_speed - _low_end(plan.max_speed - value, noise, around, plan.max_speed)
     ruled_out_by = np.maximum(low - centre, centre - high)
