@@ -1,11 +1,11 @@
 """The ledger in Redis keeps every promise on a real server, through kills, wipes, zombies and forgotten scripts."""
 
-import asyncio
 import logging
 import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,13 +18,12 @@ from redis import Redis
 
 from udp_stream import checks
 from udp_stream.adapters import redis_calls, redis_ledger, redis_steps, redis_wire
-from udp_stream.adapters.redis_async_ledger import open_async_redis_ledger
 from udp_stream.adapters.redis_ledger import Fence, Fenced, RedisLedger, open_redis_ledger
 from udp_stream.adapters.services import RunningRedis, start_redis
 from udp_stream.checks import ALL_LEDGER_CHECKS, CheckFailed, ask
 from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused
 from udp_stream.memory_ledger import MemoryLedger
-from udp_stream.ports import Ledger, LedgerFactory
+from udp_stream.ports import LedgerFactory
 
 Check = Callable[[LedgerFactory], None]
 WAIT_SECONDS = 60
@@ -57,50 +56,22 @@ def test_all_checks_run_on_one_ledger(redis_url: str) -> None:
         assert ledger.verify() == []
 
 
-class Awaited:
-    """The asynchronous ledger behind the synchronous promises; what it leaves out comes from the other one."""
+def test_threads_that_ask_at_once_share_one_ledger(redis_url: str) -> None:
+    """One object, as many threads: `check_concurrent_writers` gives each writer a ledger of its own."""
+    with opener(redis_url)() as ledger, ThreadPoolExecutor(50) as threads:
+        ledger.bind("key")
+        fenced = ledger.fenced(Fence("shard", ledger.take_epoch("shard")))
+        together = threading.Barrier(50)
 
-    def __init__(self, runner: asyncio.Runner, ledger: Any, other: RedisLedger) -> None:
-        self._runner, self._ledger, self._other = runner, ledger, other
+        def admit(number: int) -> list[int]:
+            together.wait(WAIT_SECONDS)
+            (verdict,) = fenced.admit("p", 10, [b"x"], [ask(f"hat-{number % 5}", [3])])
+            return verdict.charged.tolist()
 
-    def __getattr__(self, name: str) -> Any:
-        if not hasattr(self._ledger, name):
-            return getattr(self._other, name)
-        return lambda *arguments: self._runner.run(getattr(self._ledger, name)(*arguments))
-
-    def unpublished(self) -> Iterator[tuple[str, bytes]]:
-        pages = self._ledger.unpublished()
-        while (one := self._runner.run(anext(pages, None))) is not None:
-            yield one
-
-
-@contextmanager
-def open_awaited(url: str, prefix: str) -> Iterator[Ledger]:
-    with asyncio.Runner() as runner, open_redis_ledger(url, prefix=prefix) as other:
-        ledger = runner.run(open_async_redis_ledger(url, prefix=prefix))
-        try:
-            yield Awaited(runner, ledger, other)  # type: ignore[misc]
-        finally:
-            runner.run(ledger.close())
-
-
-@pytest.mark.parametrize("check", ALL_LEDGER_CHECKS, ids=lambda check: check.__name__)
-def test_asynchronous_twin_keeps_promise(check: Check, redis_url: str) -> None:
-    check(partial(open_awaited, redis_url, f"{{udp-{uuid4()}}}"))
-
-
-def test_tasks_that_await_at_once_see_one_ledger(redis_url: str) -> None:
-    async def main() -> None:
-        async with await open_async_redis_ledger(redis_url, prefix=f"{{udp-{uuid4()}}}", id_file=None) as ledger:
-            await ledger.bind("key")
-            assert ledger.ledger_id
-            fenced = ledger.fenced(Fence("shard", await ledger.take_epoch("shard")))
-            asked = [fenced.admit("p", 10, [b"x"], [ask(f"hat-{i % 5}", [3])]) for i in range(50)]
-            verdicts = [verdict.charged.tolist() for (verdict,) in await asyncio.gather(*asked)]
-            assert verdicts[:5] * 10 == verdicts
-            assert sorted(map(sum, verdicts[:5])) == [0, 0, 3, 3, 3]
-
-    asyncio.run(main())
+        charged = list(threads.map(admit, range(50)))
+        assert charged[:5] * 10 == charged
+        assert sorted(map(sum, charged[:5])) == [0, 0, 3, 3, 3]
+        assert ledger.verify() == []
 
 
 @pytest.mark.parametrize("hats", [redis_calls.BATCH_HATS, 1, 2])
