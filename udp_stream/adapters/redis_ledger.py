@@ -48,9 +48,8 @@ from itertools import pairwise
 from types import TracebackType
 from typing import Self, TypeVar
 
-import numpy as np
-
 from udp_stream.adapters import redis_packing as packing
+from udp_stream.adapters.ledger_packing import amounts, amounts_of, column
 from udp_stream.adapters.redis_caller import CHUNK, Caller, Fence, require_prefix
 from udp_stream.adapters.redis_durability import find_or_make, known_ledger, remember_ledger, require_durable
 from udp_stream.adapters.redis_packing import decoded, encoded
@@ -191,14 +190,14 @@ class RedisLedger:
                 raise ValueError(
                     f"expected at most {MEMBERS_MAX} members, got {one.members.size} in {one.release_id!r}"
                 )
-        packed = np.frombuffer(b"".join(plates), dtype=f"V{len(plates[0]) if plates else 1}")
+        packed = column(plates)
         asked = [(one, packed[one.members].tobytes()) for one in admissions]
         replies = self._caller.run(*(self._admit(period, budget, batch) for batch in _batches(asked)))
         answers = [answer for _, of_batch in replies for answer in of_batch]
         return [
-            Verdict(packing.amounts(answer), one.terms)
+            Verdict(amounts(answer), one.terms)
             if status == b"new"
-            else packing.recalled(packing.remembered(answer), names, one.members.size)
+            else packing.remembered(answer).decision.recalled(names, one.members.size)
             for (one, names), (status, answer) in zip(asked, answers, strict=True)
         ]
 
@@ -208,7 +207,7 @@ class RedisLedger:
         arguments: list[bytes | int] = [encoded(period), int(budget)]
         for one, plates in batch:
             keys.append(key("admission", one.release_id))
-            head, charges = packing.head_of(period, budget, one), packing.amounts_of(one.charges)
+            head, charges = packing.head_of(period, budget, one), amounts_of(one.charges)
             arguments += encoded(one.release_id), int(one.min_admitted), head, plates, charges
         return self._caller.script("admit", keys, *arguments)
 
@@ -302,7 +301,7 @@ class RedisLedger:
         keys = (self._caller.key("order"), self._caller.key("balance", period))
         ((_, length, flat),) = self._caller.run(self._caller.script("snapshot", keys, fenced=False))
         pairs = zip(flat[::2], flat[1::2], strict=True)
-        return length, [(period, plate, *packing.spent_and_charges(balance)) for plate, balance in pairs]
+        return length, [(period, plate, *packing.spent_and_charges(value)) for plate, value in pairs]
 
     def _entries_until(self, until: dict[str, int], otherwise: int, gone: list[str]) -> Iterator[Entry]:
         """Entries up to the place at which the balances of their period were read; ids that are lost go to `gone`."""
