@@ -9,7 +9,7 @@ from pathlib import Path
 
 from redis import exceptions
 
-from udp_stream.adapters.plate_keys import sync_directory
+from udp_stream.adapters.drafts import draft_of, sync_directory
 from udp_stream.adapters.redis_caller import SCHEMA_VERSION, wiped
 from udp_stream.adapters.redis_route import OPENING_PAUSES_S, Command, Route
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
@@ -129,16 +129,15 @@ def remember_ledger(id_file: str | os.PathLike[str], ledger_id: str) -> None:
     '5eed'
     """
     path = Path(id_file)
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.draft")
     try:
-        with draft.open("x", encoding="ascii") as file:
-            file.write(f"{ledger_id}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-        sync_directory(path.parent)
+        with draft_of(path) as draft:
+            with draft.open("x", encoding="ascii") as file:
+                file.write(f"{ledger_id}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+            sync_directory(path.parent)
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise DependencyUnavailable(
             f"the file {path} for the ledger's id cannot be written: {error.strerror}"
         ) from error

@@ -8,13 +8,12 @@ the same reason a write-ahead log without its ledger is refused.
 from __future__ import annotations
 
 import os
-import secrets
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 
-from udp_stream.adapters.plate_keys import sync_directory
+from udp_stream.adapters.drafts import draft_of, link_first
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger_rules import AMOUNT_LIMIT
 
@@ -94,20 +93,15 @@ def _refuse_orphaned_log(path: Path) -> None:
 
 def _create(path: Path) -> None:
     """Link a finished ledger to `path`, unless another process was first: then that one stands."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.draft")
     try:
-        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        with usable(path), closing(sqlite3.connect(draft, isolation_level=None)) as connection:
-            _make_durable(draft, connection)
-            connection.executescript(_SCHEMA)
-        with suppress(FileExistsError):
-            os.link(draft, path)
-        sync_directory(path.parent)
+        with draft_of(path, "-wal", "-shm") as draft:
+            os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            with usable(path), closing(sqlite3.connect(draft, isolation_level=None)) as connection:
+                _make_durable(draft, connection)
+                connection.executescript(_SCHEMA)
+            link_first(draft, path)
     except OSError as error:
         raise DependencyUnavailable(f"the ledger {path} cannot be made: {error.strerror}") from error
-    finally:
-        for suffix in ("", "-wal", "-shm"):
-            draft.with_name(draft.name + suffix).unlink(missing_ok=True)
 
 
 def _require_ours(path: Path, connection: sqlite3.Connection) -> None:
