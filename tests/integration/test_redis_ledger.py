@@ -513,6 +513,25 @@ def test_verify_names_what_does_not_add_up(tamper: Callable[[Any, str], object],
         assert any(sentence in found for found in ledger.verify())
 
 
+def test_verify_heeds_what_came_later_also_behind_a_lost_admission(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, listed = opener(redis_url), RedisLedger._listed
+    with opened() as ledger, client_of(redis_url) as client:
+
+        def admit_and_list(self: RedisLedger) -> Any:
+            ledger.admit("p", 10, [b"z"], [ask("later", [3])])  # when the balances have been read
+            return listed(self)
+
+        ledger.admit("p", 10, [b"x", b"y"], [ask("lost", [3], [0]), ask("kept", [3], [1])])
+        client.delete(f"{opened.keywords['prefix']}:admission:lost")  # type: ignore[attr-defined]
+        monkeypatch.setattr(RedisLedger, "_listed", admit_and_list)
+        assert ledger.verify() == [
+            "lost: admitted, but its admission is gone",
+            "plate 78 in p: expected 0 spent in 0 charges, got 3 in 1",
+        ]
+
+
 def test_verify_holds_while_others_write(redis_url: str) -> None:
     opened = opener(redis_url)
     stop = threading.Event()
