@@ -10,6 +10,7 @@ Parts hold raw speeds beside the hashes of plates: their topic is to be guarded 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -93,12 +94,8 @@ def cut(slot: SlotPings, source: int, shards: int, rows_max: int = ROWS_MAX) -> 
 
 
 def _columns(slot: SlotPings, rows: NDArray[np.int64]) -> tuple[WhoWhere, bytes]:
-    here, plate = np.unique(slot.plate[rows], return_inverse=True)
-    plates = b"".join(slot.plates[i] for i in here.tolist())
     counts = WhoWhere(
-        hash_bytes=len(plates) // here.size,
-        plates=plates,
-        plate=plate.astype("<u4").tobytes(),
+        *plates_of(slot.plates, slot.plate[rows]),
         time=slot.time[rows].astype("<u4").tobytes(),
         cell=slot.cell[rows].astype("<u8").tobytes(),
     )
@@ -130,6 +127,18 @@ def _renumbered(counts: WhoWhere, number: dict[bytes, int]) -> NDArray[np.uint32
     codes = np.fromiter(map(number.__getitem__, hashes), np.uint32, len(hashes))
     renumbered: NDArray[np.uint32] = codes[np.frombuffer(counts.plate, "<u4")]
     return renumbered
+
+
+def plates_of(plates: Sequence[bytes], rows: NDArray[np.integer[Any]]) -> tuple[int, bytes, bytes]:
+    """The first columns of a message: the bytes of a hash, the hashes that some rows point to, and for each row its
+    plate's number among them.
+
+    >>> plates_of([b"aa", b"bb", b"cc"], np.array([2, 0, 2], np.uint32))
+    (2, b'aacc', b'\\x01\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x01\\x00\\x00\\x00')
+    """
+    here, plate = np.unique(rows, return_inverse=True)
+    hashes = b"".join(plates[i] for i in here.tolist())
+    return len(hashes) // here.size, hashes, plate.astype("<u4").tobytes()
 
 
 def hashes_of(plates: bytes, size: int) -> list[bytes]:

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.parts import hashes_of
+from udp_stream.parts import hashes_of, plates_of
 from udp_stream.slots import SlotCounts
 
 ROWS_MAX = 24_000
@@ -71,12 +71,8 @@ def cut_counts(counts: SlotCounts, shard: int, rows_max: int = ROWS_MAX) -> Iter
 
 
 def _columns(counts: SlotCounts, cell: NDArray[np.uint64], rows: slice) -> HowOften:
-    here, plate = np.unique(counts.plate[rows], return_inverse=True)
-    plates = b"".join(counts.plates[i] for i in here.tolist())
     return HowOften(
-        hash_bytes=len(plates) // here.size,
-        plates=plates,
-        plate=plate.astype("<u4").tobytes(),
+        *plates_of(counts.plates, counts.plate[rows]),
         cell=cell[rows].astype("<u8").tobytes(),
         count=counts.count[rows].astype("<u4").tobytes(),
     )

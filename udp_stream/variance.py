@@ -150,7 +150,7 @@ def variance_query(plan: VariancePlan, samples: Integers) -> MeanQuery:
 
     >>> plan = plan_variance_with_cap(HatCounts(np.array([2, 1])), epsilon_nano=10**9, max_speed=5, cap=2)
     >>> variance_query(plan, np.array([0, 5, 1]))
-    MeanQuery(statistic=42, sensitivity=50)
+    MeanQuery(statistic=42, sensitivity=50, projected_to=None)
     """
     kept = samples[within_cap(plan.counts, plan.cap)].astype(np.int64)
     # sums are exact in 63 bits, squares 2**18 at a time; what comes of them need not be, so Python's integers

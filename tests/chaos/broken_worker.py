@@ -14,8 +14,9 @@ from streams import agents
 from streams.pings_desk import PingsDesk
 from streams.topics import Topic
 from streams.transport import BatchConsumer, BatchSchema
-from udp_stream.adapters import redis_ledger, redis_steps
+from udp_stream.adapters import redis_ledger
 from udp_stream.adapters.cli import main
+from udp_stream.adapters.redis_scripts import load_scripts, scripts_of
 from udp_stream.reading import Frontier, SourceReader
 
 
@@ -67,12 +68,12 @@ FAULTS = (last_writer_wins, charges_again, commits_what_is_read, acks_of_faust)
 
 
 def _rewrite(name: str, *changes: tuple[str, str]) -> None:
-    scripts = redis_steps.load_scripts()
+    scripts = load_scripts()
     texts = {each: script.text for each, script in scripts.items()}
     for sound, broken in changes:
         assert texts[name].count(sound) == 1, sound
         texts[name] = texts[name].replace(sound, broken)
-    rewritten = redis_steps.scripts_of(texts)
+    rewritten = scripts_of(texts)
     redis_ledger.load_scripts = lambda: rewritten  # type: ignore[assignment]
 
 

@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.contract import ledger_writer as writer
 from udp_stream import checks
-from udp_stream.adapters import sqlite_ledger
+from udp_stream.adapters import sqlite_file
 from udp_stream.adapters.sqlite_ledger import open_sqlite_ledger
 from udp_stream.checks import ALL_LEDGER_CHECKS, CheckFailed, ask
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
@@ -377,7 +377,7 @@ def test_missing_directory_and_unusable_file_are_unavailable(tmp_path: Path) -> 
 
 
 def test_locked_ledger_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_ledger, "BUSY_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(sqlite_file, "BUSY_TIMEOUT_S", 0.01)
     with open_sqlite_ledger(tmp_path / "ledger") as ledger, closing(sqlite3.connect(tmp_path / "ledger")) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(DependencyUnavailable, match="locked"):

@@ -1,6 +1,5 @@
 """The ledger in a real Redis Cluster of three nodes: all of it in one hash slot, which may die, come back and move."""
 
-import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,7 +12,6 @@ import pytest
 from redis import Redis
 from redis.crc import key_slot
 
-from udp_stream.adapters.redis_async_ledger import open_async_redis_ledger
 from udp_stream.adapters.redis_ledger import Fence, Fenced, RedisLedger, open_redis_ledger
 from udp_stream.adapters.services import RunningCluster, RunningRedis, start_redis_cluster
 from udp_stream.checks import ALL_LEDGER_CHECKS, ask
@@ -68,17 +66,6 @@ def test_fencing_and_binding_hold_in_a_cluster(cluster: RunningCluster) -> None:
         ledger.take_epoch("shard")
         with pytest.raises(Fenced):
             paused.record([("hat", b"late")])
-
-
-def test_the_asynchronous_twin_finds_its_node(cluster: RunningCluster) -> None:
-    async def main(prefix: str) -> None:
-        async with await open_async_redis_ledger(cluster.url, prefix=prefix) as ledger:
-            (verdict,) = await ledger.admit("p", 10, [b"x"], [ask("hat", [3])])
-            assert verdict.admitted.all()
-            assert await ledger.record([("hat", b"payload")]) == [b"payload"]
-
-    for number in range(NODES):
-        asyncio.run(main(prefix_at(number)))
 
 
 def test_one_volatile_master_is_refused(cluster: RunningCluster, clients: list[Any]) -> None:

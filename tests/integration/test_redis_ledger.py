@@ -1,11 +1,11 @@
 """The ledger in Redis keeps every promise on a real server, through kills, wipes, zombies and forgotten scripts."""
 
-import asyncio
 import logging
 import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,14 +17,15 @@ import pytest
 from redis import Redis
 
 from udp_stream import checks
-from udp_stream.adapters import redis_calls, redis_ledger, redis_steps, redis_wire
-from udp_stream.adapters.redis_async_ledger import open_async_redis_ledger
+from udp_stream.adapters import redis_ledger, redis_route
 from udp_stream.adapters.redis_ledger import Fence, Fenced, RedisLedger, open_redis_ledger
+from udp_stream.adapters.redis_route import Route
+from udp_stream.adapters.redis_scripts import SCRIPTS, load_scripts, scripts_of
 from udp_stream.adapters.services import RunningRedis, start_redis
 from udp_stream.checks import ALL_LEDGER_CHECKS, CheckFailed, ask
 from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused
 from udp_stream.memory_ledger import MemoryLedger
-from udp_stream.ports import Ledger, LedgerFactory
+from udp_stream.ports import LedgerFactory
 
 Check = Callable[[LedgerFactory], None]
 WAIT_SECONDS = 60
@@ -57,56 +58,28 @@ def test_all_checks_run_on_one_ledger(redis_url: str) -> None:
         assert ledger.verify() == []
 
 
-class Awaited:
-    """The asynchronous ledger behind the synchronous promises; what it leaves out comes from the other one."""
+def test_threads_that_ask_at_once_share_one_ledger(redis_url: str) -> None:
+    """One object, as many threads: `check_concurrent_writers` gives each writer a ledger of its own."""
+    with opener(redis_url)() as ledger, ThreadPoolExecutor(50) as threads:
+        ledger.bind("key")
+        fenced = ledger.fenced(Fence("shard", ledger.take_epoch("shard")))
+        together = threading.Barrier(50)
 
-    def __init__(self, runner: asyncio.Runner, ledger: Any, other: RedisLedger) -> None:
-        self._runner, self._ledger, self._other = runner, ledger, other
+        def admit(number: int) -> list[int]:
+            together.wait(WAIT_SECONDS)
+            (verdict,) = fenced.admit("p", 10, [b"x"], [ask(f"hat-{number % 5}", [3])])
+            return verdict.charged.tolist()
 
-    def __getattr__(self, name: str) -> Any:
-        if not hasattr(self._ledger, name):
-            return getattr(self._other, name)
-        return lambda *arguments: self._runner.run(getattr(self._ledger, name)(*arguments))
-
-    def unpublished(self) -> Iterator[tuple[str, bytes]]:
-        pages = self._ledger.unpublished()
-        while (one := self._runner.run(anext(pages, None))) is not None:
-            yield one
-
-
-@contextmanager
-def open_awaited(url: str, prefix: str) -> Iterator[Ledger]:
-    with asyncio.Runner() as runner, open_redis_ledger(url, prefix=prefix) as other:
-        ledger = runner.run(open_async_redis_ledger(url, prefix=prefix))
-        try:
-            yield Awaited(runner, ledger, other)  # type: ignore[misc]
-        finally:
-            runner.run(ledger.close())
+        charged = list(threads.map(admit, range(50)))
+        assert charged[:5] * 10 == charged
+        assert sorted(map(sum, charged[:5])) == [0, 0, 3, 3, 3]
+        assert ledger.verify() == []
 
 
-@pytest.mark.parametrize("check", ALL_LEDGER_CHECKS, ids=lambda check: check.__name__)
-def test_asynchronous_twin_keeps_promise(check: Check, redis_url: str) -> None:
-    check(partial(open_awaited, redis_url, f"{{udp-{uuid4()}}}"))
-
-
-def test_tasks_that_await_at_once_see_one_ledger(redis_url: str) -> None:
-    async def main() -> None:
-        async with await open_async_redis_ledger(redis_url, prefix=f"{{udp-{uuid4()}}}", id_file=None) as ledger:
-            await ledger.bind("key")
-            assert ledger.ledger_id
-            fenced = ledger.fenced(Fence("shard", await ledger.take_epoch("shard")))
-            asked = [fenced.admit("p", 10, [b"x"], [ask(f"hat-{i % 5}", [3])]) for i in range(50)]
-            verdicts = [verdict.charged.tolist() for (verdict,) in await asyncio.gather(*asked)]
-            assert verdicts[:5] * 10 == verdicts
-            assert sorted(map(sum, verdicts[:5])) == [0, 0, 3, 3, 3]
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize("hats", [redis_calls.BATCH_HATS, 1, 2])
+@pytest.mark.parametrize("hats", [redis_ledger.BATCH_HATS, 1, 2])
 def test_answers_are_those_of_the_ledger_in_memory(redis_url: str, hats: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any sequence of calls, with few ids, plates and periods so that repeats and empty budgets are many."""
-    monkeypatch.setattr(redis_calls, "BATCH_HATS", hats)  # the last: several scripts to a call
+    monkeypatch.setattr(redis_ledger, "BATCH_HATS", hats)  # the last: several scripts to a call
     choose = random.Random(11)
     plates = [bytes([letter]) * 16 for letter in b"abcdef"]
     model = MemoryLedger()
@@ -203,9 +176,9 @@ def test_a_harmless_change_is_not_caught(redis_url: str, monkeypatch: pytest.Mon
 
 
 def _change_script(monkeypatch: pytest.MonkeyPatch, script: str, part: str, change: str) -> None:
-    sound = redis_steps.load_scripts()
+    sound = load_scripts()
     assert sound[script].text.count(part) == 1
-    changed = redis_steps.scripts_of({script: sound[script].text.replace(part, change)})
+    changed = scripts_of({script: sound[script].text.replace(part, change)})
     monkeypatch.setattr(redis_ledger, "load_scripts", lambda: {**sound, **changed})
 
 
@@ -290,7 +263,7 @@ def test_what_went_unanswered_is_asked_again_and_charged_once(
     redis_server: RunningRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that stands still gets the same HATs several times, and carries all of them out when it goes on."""
-    monkeypatch.setitem(redis_wire._OPTIONS, "socket_timeout", 0.2)
+    monkeypatch.setitem(redis_route._OPTIONS, "socket_timeout", 0.2)
     with open_redis_ledger(redis_server.url) as ledger:
         redis_server.pause()
         threading.Timer(1.0, redis_server.resume).start()
@@ -301,7 +274,7 @@ def test_what_went_unanswered_is_asked_again_and_charged_once(
 
 
 def test_a_server_that_stays_away_is_named(redis_server: RunningRedis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redis_steps.exchange, "__defaults__", ((0.01, 0.01),))
+    monkeypatch.setattr(Route.exchange, "__defaults__", ((0.01, 0.01),))
     with open_redis_ledger(redis_server.url) as ledger:
         redis_server.kill()
         with pytest.raises(DependencyUnavailable, match=f"127.0.0.1:{redis_server.port} cannot be used"):
@@ -339,20 +312,20 @@ def test_forgotten_scripts_are_loaded_again(redis_server: RunningRedis) -> None:
 
 
 def test_scripts_come_with_the_package() -> None:
-    assert set(redis_steps.load_scripts()) == set(redis_steps.SCRIPTS)
+    assert set(load_scripts()) == set(SCRIPTS)
 
 
 def test_a_script_takes_so_many_hats_and_members_and_no_more(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that Redis is never busy for long; a HAT that is larger by itself has a script of its own."""
-    monkeypatch.setattr(redis_calls, "BATCH_HATS", 3)
-    monkeypatch.setattr(redis_calls, "BATCH_MEMBERS", 6)
-    scripts, admit = [], redis_calls.Calls._admit
+    monkeypatch.setattr(redis_ledger, "BATCH_HATS", 3)
+    monkeypatch.setattr(redis_ledger, "BATCH_MEMBERS", 6)
+    scripts, admit = [], RedisLedger._admit
 
     def counted(self: Any, period: str, budget: int, batch: Any) -> Any:
         scripts.append([one.members.size for one, _ in batch])
         return admit(self, period, budget, batch)
 
-    monkeypatch.setattr(redis_calls.Calls, "_admit", counted)
+    monkeypatch.setattr(RedisLedger, "_admit", counted)
     plates = [bytes([letter]) * 16 for letter in b"abcdefgh"]
     sizes = [2, 4, 1, 8, 1, 0, 1, 0, 0, 0, 0]
     with opener(redis_url)() as ledger:
@@ -363,7 +336,7 @@ def test_a_script_takes_so_many_hats_and_members_and_no_more(redis_url: str, mon
 
 def test_large_hats_and_slots_fit_into_one_script(redis_url: str) -> None:
     """More members than Lua's stack holds; all payloads of a city's slot, all or nothing."""
-    members = redis_calls.MEMBERS_MAX
+    members = redis_ledger.MEMBERS_MAX
     plates = [f"{i:016d}".encode() for i in range(members + 1)]
     charges = np.arange(1, members + 1).tolist()
     with opener(redis_url)() as ledger:
@@ -381,7 +354,7 @@ def test_large_hats_and_slots_fit_into_one_script(redis_url: str) -> None:
         assert ledger.standing(names) == [None] * 3_000
         assert ledger.record(slot) == [payload for _, payload in slot]
         with pytest.raises(ValueError, match="releases in a call"):
-            ledger.record([("hat", b"")] * (redis_calls.RELEASES_MAX + 1))
+            ledger.record([("hat", b"")] * (redis_ledger.RELEASES_MAX + 1))
         assert ledger.verify() == []
 
 
@@ -466,19 +439,9 @@ def test_a_wiped_ledger_stops_everything(redis_server: RunningRedis, tmp_path: P
 
 def test_a_flush_between_the_scripts_of_a_slot_stops_the_rest(redis_server: RunningRedis) -> None:
     with open_redis_ledger(redis_server.url) as ledger, client_of(redis_server.url) as client:
-        original = redis_calls.Calls._admit
-
-        def flushing(self: Any, *arguments: Any) -> Any:
-            flushes = arguments[2][0][0].release_id == "hat-1"
-            return ("FLUSHALL",) if flushes else original(self, *arguments)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(redis_calls.Calls, "_admit", flushing)
-            patch.setattr(redis_calls.Calls, "_run", lambda self, *commands: self._exchange(commands))
-            batches = [[(ask(f"hat-{i}", [3]), b"x")] for i in range(4)]
-            replies = ledger._wire.drive(
-                ledger._calls._run(*(ledger._calls._admit("p", 10, batch) for batch in batches))
-            )
+        scripts = [ledger._admit("p", 10, [(ask(f"hat-{i}", [3]), b"x")]) for i in range(4)]
+        scripts[1] = ("FLUSHALL",)
+        replies = ledger._caller.exchange(*scripts)
         assert [reply[0] for reply in replies if isinstance(reply, list)] == [b"ok", b"gone", b"gone"]
         assert client.keys() == []
 
@@ -548,6 +511,25 @@ def test_verify_names_what_does_not_add_up(tamper: Callable[[Any, str], object],
         assert ledger.verify() == []
         tamper(client, opened.keywords["prefix"])  # type: ignore[attr-defined]
         assert any(sentence in found for found in ledger.verify())
+
+
+def test_verify_heeds_what_came_later_also_behind_a_lost_admission(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, listed = opener(redis_url), RedisLedger._listed
+    with opened() as ledger, client_of(redis_url) as client:
+
+        def admit_and_list(self: RedisLedger) -> Any:
+            ledger.admit("p", 10, [b"z"], [ask("later", [3])])  # when the balances have been read
+            return listed(self)
+
+        ledger.admit("p", 10, [b"x", b"y"], [ask("lost", [3], [0]), ask("kept", [3], [1])])
+        client.delete(f"{opened.keywords['prefix']}:admission:lost")  # type: ignore[attr-defined]
+        monkeypatch.setattr(RedisLedger, "_listed", admit_and_list)
+        assert ledger.verify() == [
+            "lost: admitted, but its admission is gone",
+            "plate 78 in p: expected 0 spent in 0 charges, got 3 in 1",
+        ]
 
 
 def test_verify_holds_while_others_write(redis_url: str) -> None:
@@ -632,7 +614,7 @@ def test_a_prefix_without_one_hash_tag_is_refused(prefix: str) -> None:
 def test_nothing_is_answered_before_a_replica_has_it(
     redis_server: RunningRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_steps.Route, "__init__", _impatient(redis_steps.Route.__init__))
+    monkeypatch.setattr(Route, "__init__", _impatient(Route.__init__))
     with client_of(redis_server.url) as client:
         client.config_set("repl-diskless-sync-delay", 0)
     replica = start_redis(tmp_path, more=f"replicaof 127.0.0.1 {redis_server.port}\n")
@@ -642,13 +624,13 @@ def test_nothing_is_answered_before_a_replica_has_it(
             assert ledger.admit("p", 10, [b"x"], [ask("before", [3])])[0].admitted.all()
             with client_of(replica.url) as client:
                 assert client.lrange("{udp}:order", 0, -1) == [b"before"]
-            monkeypatch.setattr(redis_steps.exchange, "__defaults__", ((0.01,),))
+            monkeypatch.setattr(Route.exchange, "__defaults__", ((0.01,),))
             replica.pause()
             for _ in range(2):  # a repeat too waits until its answer is safe
                 with pytest.raises(DependencyUnavailable, match="expected 1 replicas"):
                     ledger.admit("p", 10, [b"x"], [ask("after", [3])])
             replica.resume()
-            monkeypatch.setattr(redis_steps.exchange, "__defaults__", (redis_steps.PAUSES_S,))
+            monkeypatch.setattr(Route.exchange, "__defaults__", (redis_route.PAUSES_S,))
             assert ledger.admit("p", 10, [b"x"], [ask("after", [9])])[0].charged.tolist() == [3]
         with pytest.raises(DependencyUnavailable, match="read only replica"):
             open_redis_ledger(replica.url, prefix="{other}")

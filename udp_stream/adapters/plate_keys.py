@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import stat
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
+from udp_stream.adapters.drafts import draft_of, link_first
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 
 KEY_BYTES = 32
@@ -102,24 +102,10 @@ def _load(path: Path) -> bytes:
 
 
 def _create(path: Path) -> None:
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.draft")
-    try:
+    with draft_of(path) as draft:
         descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         with open(descriptor, "wb") as file:  # noqa: PTH123 - the descriptor carries O_EXCL and the mode
             file.write(os.urandom(KEY_BYTES).hex().encode("ascii") + b"\n")
             file.flush()
             os.fsync(descriptor)
-        with suppress(FileExistsError):  # another process was first: its key stands
-            os.link(draft, path)
-        sync_directory(path.parent)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def sync_directory(directory: Path) -> None:
-    """Sync the names in a directory to disk, so that a new file in it survives the machine; OSError may leave."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        link_first(draft, path)

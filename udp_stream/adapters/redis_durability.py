@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections.abc import Mapping
 from pathlib import Path
 
 from redis import exceptions
 
-from udp_stream.adapters.plate_keys import sync_directory
-from udp_stream.adapters.redis_calls import SCHEMA_VERSION, wiped
-from udp_stream.adapters.redis_steps import OPENING_PAUSES_S, Command, Route, Script, Steps, exchange, primaries
+from udp_stream.adapters.drafts import draft_of, sync_directory
+from udp_stream.adapters.redis_caller import SCHEMA_VERSION, wiped
+from udp_stream.adapters.redis_route import OPENING_PAUSES_S, Command, Route
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 
 OVERRIDE = "--allow-volatile-ledger"
@@ -32,12 +31,12 @@ DURABLE = (
 )
 
 
-def volatile_settings(route: Route) -> Steps[list[str]]:
+def volatile_settings(route: Route) -> list[str]:
     """A sentence for each setting under which a server would lose what it has answered; none if all is well."""
     where = f"the Redis at {route.name()}"
     try:
         commands = [("CONFIG", "GET", name) for name, _, _ in DURABLE]
-        replies = yield from exchange(route, {}, commands, OPENING_PAUSES_S)
+        replies = route.exchange(commands, OPENING_PAUSES_S)
     except DependencyUnavailable as error:
         # Not a word about connections or memory: the server answered that it will not tell.
         if not isinstance(error.__cause__, exceptions.ResponseError):
@@ -61,27 +60,19 @@ def refusal(findings: list[str]) -> PrivacyRefused:
     return PrivacyRefused("\n    ".join(["the ledger would not be durable:", *findings, advice]))
 
 
-def require_durable(route: Route, allow_volatile: bool = False) -> Steps[None]:
+def require_durable(route: Route, allow_volatile: bool = False) -> None:
     """Check every server that writes. Raises PrivacyRefused if a setting would lose what was answered; with
     `allow_volatile`, that is a warning."""
     findings: list[str] = []
-    for url in (yield from primaries(route)):
-        findings += yield from volatile_settings(Route(url, None, holder=url))
+    for primary in route.to_primaries():
+        findings += volatile_settings(primary)
     if findings and not allow_volatile:
         raise refusal(findings)
     for finding in findings:
         _log.warning("%s; %s", finding, WHAT_IS_LOST)
 
 
-def opening(
-    route: Route, scripts: Mapping[str, Script], prefix: str, expected: str | None, allow_volatile: bool
-) -> Steps[str]:
-    """Check the servers, then find the ledger or make it; returns its id. Raises as both."""
-    yield from require_durable(route, allow_volatile)
-    return (yield from find_or_make(route, scripts, prefix, expected))
-
-
-def find_or_make(route: Route, scripts: Mapping[str, Script], prefix: str, expected: str | None) -> Steps[str]:
+def find_or_make(route: Route, prefix: str, expected: str | None) -> str:
     """The id of the ledger behind the prefix, made if there is none and none is expected.
 
     Raises PrivacyRefused if another one is there than expected, or none, or one that has lost its marks, or one of
@@ -90,14 +81,14 @@ def find_or_make(route: Route, scripts: Mapping[str, Script], prefix: str, expec
     keys = [f"{prefix}:{name}" for name in ("meta", "order", "periods", "recorded")]
     command: Command = (
         "EVALSHA",
-        scripts["open"].sha,
+        route.scripts["open"].sha,
         len(keys),
         *keys,
         secrets.token_hex(16),
         expected or "",
         SCHEMA_VERSION,
     )
-    ((status, *answer),) = yield from exchange(route, scripts, [command], OPENING_PAUSES_S)
+    ((status, *answer),) = route.exchange([command], OPENING_PAUSES_S)
     if status == b"unmarked":
         raise PrivacyRefused(f"expected the marks of the ledger at {route.name()}, got only its data: restore it")
     if status != b"ok" or expected not in (None, answer[0].decode()):
@@ -138,16 +129,15 @@ def remember_ledger(id_file: str | os.PathLike[str], ledger_id: str) -> None:
     '5eed'
     """
     path = Path(id_file)
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.draft")
     try:
-        with draft.open("x", encoding="ascii") as file:
-            file.write(f"{ledger_id}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-        sync_directory(path.parent)
+        with draft_of(path) as draft:
+            with draft.open("x", encoding="ascii") as file:
+                file.write(f"{ledger_id}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+            sync_directory(path.parent)
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise DependencyUnavailable(
             f"the file {path} for the ledger's id cannot be written: {error.strerror}"
         ) from error

@@ -4,7 +4,7 @@ Theory of operation. Redis runs one script at a time and nothing in between, so 
 `redis_admit.lua` takes some hundred HATs, in the order given: one that is remembered is answered with that; if the
 caller's epoch is stale, it refuses; else it decides for every plate. At its end it charges and remembers, all at once.
 A slot's scripts are one pipeline. `redis_record.lua` takes all payloads of a call and keeps the first of each id, or
-none of them. Sending any of it twice is harmless, so whatever went unanswered is sent again (`redis_steps.py`).
+none of them. Sending any of it twice is harmless, so whatever went unanswered is sent again (`redis_route.py`).
 
 **One hash slot.** The plates of a HAT are paid or not paid together (`min_admitted`), so one script must reach all of
 them, and with them the order of admissions, the payloads and the fencing epochs; in a cluster a script reaches one
@@ -34,28 +34,40 @@ neither admit nor record anything new (`Fenced`), only read what stands.
 away by hand, while nothing runs and after an export of the entries: of HATs whose slots the input log cannot bring
 again (older than its topic keeps), all of a period at once, `admission:ID`, `release:ID`, their places in `order`, and
 at last `balance:PERIOD` and its place in `periods`. Never earlier: without its admission a HAT would be drawn anew.
-`redis_calls.py` lists the keys.
+`redis_caller.py` lists the keys.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
+from itertools import pairwise
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
-from udp_stream.adapters.redis_calls import Calls, Fence, Page, require_prefix
-from udp_stream.adapters.redis_durability import known_ledger, opening, remember_ledger, require_durable
-from udp_stream.adapters.redis_steps import load_scripts, route_to
-from udp_stream.adapters.redis_wire import Wire
+from udp_stream.adapters import redis_packing as packing
+from udp_stream.adapters.ledger_packing import amounts, amounts_of, column
+from udp_stream.adapters.redis_caller import CHUNK, Caller, Fence, require_prefix
+from udp_stream.adapters.redis_durability import find_or_make, known_ledger, remember_ledger, require_durable
+from udp_stream.adapters.redis_packing import decoded, encoded
+from udp_stream.adapters.redis_route import Command, route_to
+from udp_stream.adapters.redis_scripts import load_scripts
 from udp_stream.errors import Fenced, PrivacyRefused
-from udp_stream.ledger_rules import misfits
+from udp_stream.ledger_rules import misfits, require_valid
 from udp_stream.ports import Admission, Balance, Entry, Verdict
 
 __all__ = ["DEFAULT_PREFIX", "Fence", "Fenced", "RedisLedger", "inspect_redis", "open_redis_ledger"]
 
 DEFAULT_PREFIX = "{udp}"
+MEMBERS_MAX = 10_000  # of a HAT
+BATCH_MEMBERS, BATCH_HATS = 25_000, 1000  # that one script admits: 25 ms, during which Redis does nothing else
+RELEASES_MAX = 20_000  # of a call to `record`: 0.3 s, likewise
+PAGE = 500  # what an iterator reads at a time
+
+T = TypeVar("T")
 
 
 def open_redis_ledger(
@@ -74,26 +86,23 @@ def open_redis_ledger(
     Raises ConfigError for another URL or a prefix without a hash tag, DependencyUnavailable if Redis cannot be reached,
     and PrivacyRefused if it would forget (unless `allow_volatile`, which logs a warning), or has forgotten.
     """
-    route, scripts = route_to(url, require_prefix(prefix), replicas), load_scripts()
+    route = route_to(url, require_prefix(prefix), load_scripts(), replicas)
     known = known_ledger(id_file)
-    wire = Wire()
     try:
-        ledger_id = wire.drive(opening(route, scripts, prefix, known, allow_volatile))
+        require_durable(route, allow_volatile)
+        ledger_id = find_or_make(route, prefix, known)
         if id_file is not None and known is None:
             remember_ledger(id_file, ledger_id)
     except BaseException:
-        wire.close()
+        route.close()
         raise
-    return RedisLedger(wire, Calls(route, scripts, prefix, ledger_id))
+    return RedisLedger(Caller(route, prefix, ledger_id))
 
 
 def inspect_redis(url: str) -> None:
     """Ask every server that writes whether it would forget; nothing is made. Raises as `open_redis_ledger`."""
-    wire = Wire()
-    try:
-        wire.drive(require_durable(route_to(url, DEFAULT_PREFIX)))
-    finally:
-        wire.close()
+    with closing(route_to(url, DEFAULT_PREFIX, {})) as route:
+        require_durable(route)
 
 
 class RedisLedger:
@@ -104,10 +113,9 @@ class RedisLedger:
     wiped, and Fenced where the caller holds a `Fence` that is stale.
     """
 
-    def __init__(self, wire: Wire, calls: Calls) -> None:
-        """Take over connections to what is known to be a ledger, and durable."""
-        self._wire = wire
-        self._calls = calls
+    def __init__(self, caller: Caller) -> None:
+        """Take over the way to what is known to be a ledger, and durable."""
+        self._caller = caller
 
     def __enter__(self) -> Self:
         """Open already; closes on leaving."""
@@ -121,39 +129,52 @@ class RedisLedger:
 
     def close(self) -> None:
         """Close the connections, also those of ledgers made with `fenced`."""
-        self._wire.close()
+        self._caller.route.close()
 
     @property
     def ledger_id(self) -> str:
         """Names this ledger among all others: 32 hex digits."""
-        return self._calls.ledger_id
+        return self._caller.ledger_id
 
     def take_epoch(self, shard: str) -> int:
         """The next epoch of a shard; from now on holders of earlier ones are refused."""
-        return self._wire.drive(self._calls.take_epoch(shard))
+        ((_, epoch),) = self._caller.run(self._caller.script("epoch", (), shard, fenced=False))
+        return int(epoch)
 
     def fenced(self, fence: Fence) -> RedisLedger:
         """The same ledger over the same connections, whose `admit` and `record` are refused once the fence is stale."""
-        return RedisLedger(self._wire, replace(self._calls, fence=fence))
+        return RedisLedger(replace(self._caller, fence=fence))
 
     def meta(self) -> dict[str, str]:
         """What the ledger knows of itself: `schema`, `ledger_id`, and `key_fingerprint` once it is bound."""
-        return self._wire.drive(self._calls.meta())
+        names = ("key_fingerprint", "ledger_id", "schema")
+        (values,) = self._caller.exchange(("HMGET", self._caller.key("meta"), *names))
+        return {name: value.decode() for name, value in zip(names, values, strict=True) if value is not None}
 
     def bind(self, fingerprint: str) -> None:
         """Tie the ledger to the key of its plates' hashes, for ever.
 
         Raises PrivacyRefused if it is tied to another key: every plate would look new and get its budget again.
         """
-        self._wire.drive(self._calls.bind(fingerprint))
+        ((_, reply),) = self._caller.run(self._caller.script("bind", (), fingerprint, fenced=False))
+        if (bound := reply.decode()) != fingerprint:
+            raise PrivacyRefused(
+                f"expected the plate key {bound} that the ledger at {self._caller.route.name()} was bound to, got "
+                f"{fingerprint}: restore the key file"
+            )
 
     def standing(self, release_ids: Sequence[str]) -> list[bytes | None]:
         """The recorded payload of each id, or None."""
-        return self._wire.drive(self._calls.standing(release_ids))
+        payloads: list[bytes | None] = []
+        for some in _chunks(release_ids):
+            payloads += self._caller.exchange(("MGET", *(self._caller.key("release", name) for name in some)))[0]
+        return payloads
 
     def balances(self, period: str, plates: Sequence[bytes]) -> Balance:
         """What each plate has spent in the period."""
-        return self._wire.drive(self._calls.balances(period, plates))
+        key = self._caller.key("balance", period)
+        commands: list[Command] = [("HMGET", key, *some) for some in _chunks(plates)]
+        return packing.balance(value for reply in self._caller.exchange(*commands) for value in reply)
 
     def admit(
         self, period: str, budget: int, plates: Sequence[bytes], admissions: Sequence[Admission]
@@ -161,44 +182,97 @@ class RedisLedger:
         """Charge the plates of each HAT, in the order given, or return what was decided before.
 
         ValueError, charging nobody, if a rule of `require_valid` is broken or a HAT has more than MEMBERS_MAX members.
+        Fenced and PrivacyRefused leave whatever was charged before remembered.
         """
-        return self._wire.drive(self._calls.admit(period, budget, plates, admissions))
+        require_valid(budget, plates, admissions)
+        for one in admissions:
+            if one.members.size > MEMBERS_MAX:
+                raise ValueError(
+                    f"expected at most {MEMBERS_MAX} members, got {one.members.size} in {one.release_id!r}"
+                )
+        packed = column(plates)
+        asked = [(one, packed[one.members].tobytes()) for one in admissions]
+        replies = self._caller.run(*(self._admit(period, budget, batch) for batch in _batches(asked)))
+        answers = [answer for _, of_batch in replies for answer in of_batch]
+        return [
+            Verdict(amounts(answer), one.terms)
+            if status == b"new"
+            else packing.remembered(answer).decision.recalled(names, one.members.size)
+            for (one, names), (status, answer) in zip(asked, answers, strict=True)
+        ]
+
+    def _admit(self, period: str, budget: int, batch: Sequence[tuple[Admission, bytes]]) -> Command:
+        key = self._caller.key
+        keys = [key("order"), key("periods"), key("balance", period)]
+        arguments: list[bytes | int] = [encoded(period), int(budget)]
+        for one, plates in batch:
+            keys.append(key("admission", one.release_id))
+            head, charges = packing.head_of(period, budget, one), amounts_of(one.charges)
+            arguments += encoded(one.release_id), int(one.min_admitted), head, plates, charges
+        return self._caller.script("admit", keys, *arguments)
 
     def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
-        """Keep the first payload of each id and return the ones that stand.
+        """Keep the first payload of each id and return the ones that stand: one script, all or nothing.
 
         Raises PrivacyRefused, keeping none of them, if any id was never admitted; ValueError for more than
         RELEASES_MAX releases.
         """
-        return self._wire.drive(self._calls.record(releases))
+        if not releases:
+            return []
+        if len(releases) > RELEASES_MAX:
+            raise ValueError(f"expected at most {RELEASES_MAX} releases in a call, got {len(releases)}")
+        key = self._caller.key
+        keys = [key("recorded"), key("unpublished")]
+        arguments: list[bytes] = []
+        for name, payload in releases:
+            keys += key("admission", name), key("release", name)
+            arguments += encoded(name), payload
+        (reply,) = self._caller.exchange(self._caller.script("record", keys, *arguments))
+        if reply[0] == b"unadmitted":
+            name = releases[reply[1] - 1][0]
+            raise PrivacyRefused(f"expected an admission before the record of {name!r}, got none")
+        if reply[0] != b"ok":
+            self._caller.refuse(reply)
+        return [ours if stands == 1 else stands for (_, ours), stands in zip(releases, reply[1], strict=True)]
 
     def published(self, release_ids: Sequence[str]) -> None:
         """Remember that these payloads have reached their readers; ids without a payload are left alone."""
-        self._wire.drive(self._calls.published(release_ids))
+        key = self._caller.key("unpublished")
+        commands: list[Command] = [("ZREM", key, *map(encoded, some)) for some in _chunks(release_ids)]
+        self._caller.exchange(*commands)
 
     def unpublished(self) -> Iterator[tuple[str, bytes]]:
         """Recorded payloads that were never marked as published, oldest first; publish them while iterating, freely."""
-        last, before = 0, -1
-        while last != before:
-            before = last
-            page, last = self._wire.drive(self._calls.unpublished_page(last))
-            yield from page
+        last = 0
+        while True:
+            window = (f"({last}", "+inf", "WITHSCORES", "LIMIT", 0, PAGE)
+            (found,) = self._caller.exchange(("ZRANGEBYSCORE", self._caller.key("unpublished"), *window))
+            if not found:
+                return
+            names = [decoded(name) for name in found[::2]]
+            for name, payload in zip(names, self.standing(names), strict=True):
+                if payload is not None:
+                    yield name, payload
+            last = int(float(found[-1]))
 
     def spent(self, plate: bytes) -> dict[str, int]:
         """Nano-units that the plate has spent, by period."""
-        return self._wire.drive(self._calls.spent(plate))
+        periods = self._periods()
+        commands: list[Command] = [("HGET", self._caller.key("balance", period), plate) for period in periods]
+        found = zip(periods, self._caller.exchange(*commands), strict=True)
+        return {period: packing.spent_and_charges(one)[0] for period, one in found if one is not None}
 
     def entries(self) -> Iterator[Entry]:
         """Every admission ever made, oldest first; those made while iterating are among them.
 
         Raises PrivacyRefused at one that is listed and not there any more.
         """
-        for page in self._pages():
-            for name in page.gone:
+        for name, entry in self._listed():
+            if entry is None:
                 raise PrivacyRefused(
                     f"expected the admission of {name!r}, got none: the ledger has lost it; restore it"
                 )
-            yield from page.entries
+            yield entry
 
     def verify(self) -> list[str]:
         """Recompute every balance from the entries: a sentence for each discrepancy.
@@ -207,35 +281,75 @@ class RedisLedger:
         of what was charged until the moment they were read, and that every payload was admitted. Others may write
         meanwhile.
         """
-        first, balances = self._wire.drive(self._calls.snapshot(""))
+        first, balances = self._snapshot("")
         until: dict[str, int] = {}
-        for period in self._wire.drive(self._calls.periods()):
-            until[period], of_period = self._wire.drive(self._calls.snapshot(period))
+        for period in self._periods():
+            until[period], of_period = self._snapshot(period)
             balances += of_period
         gone: list[str] = []
         sums = list(misfits(self._entries_until(until, first, gone), balances))
         missing = [f"{name}: admitted, but its admission is gone" for name in gone]
         return missing + sums + [f"{name}: released, but never admitted" for name in self._unadmitted()]
 
+    def _periods(self) -> list[str]:
+        """Every period with a balance, sorted."""
+        (found,) = self._caller.exchange(("SMEMBERS", self._caller.key("periods")))
+        return sorted(decoded(period) for period in found)
+
+    def _snapshot(self, period: str) -> tuple[int, list[tuple[str, bytes, int, int]]]:
+        """How many admissions there were, and (period, plate, spent, charges) of the period's plates at that moment."""
+        keys = (self._caller.key("order"), self._caller.key("balance", period))
+        ((_, length, flat),) = self._caller.run(self._caller.script("snapshot", keys, fenced=False))
+        pairs = zip(flat[::2], flat[1::2], strict=True)
+        return length, [(period, plate, *packing.spent_and_charges(value)) for plate, value in pairs]
+
     def _entries_until(self, until: dict[str, int], otherwise: int, gone: list[str]) -> Iterator[Entry]:
         """Entries up to the place at which the balances of their period were read; ids that are lost go to `gone`."""
-        for page in self._pages():
-            gone += page.gone
-            start = page.after - len(page.entries) - len(page.gone)
-            for place, entry in enumerate(page.entries, start):
-                if place < until.get(entry.period, otherwise):
-                    yield entry
+        for place, (name, entry) in enumerate(self._listed()):
+            if entry is None:
+                gone.append(name)
+            elif place < until.get(entry.period, otherwise):
+                yield entry
 
-    def _pages(self) -> Iterator[Page]:
-        after, before = 0, -1
-        while after != before:
-            before = after
-            page = self._wire.drive(self._calls.entries_page(after))
-            after = page.after
-            yield page
+    def _listed(self) -> Iterator[tuple[str, Entry | None]]:
+        """Every admission ever made, oldest first: its id, and None where it is not there any more."""
+        key, start = self._caller.key, 0
+        while names := self._caller.exchange(("LRANGE", key("order"), start, start + PAGE - 1))[0]:
+            ids = [decoded(name) for name in names]
+            # A payload is looked up before its place in the queue: what is seen and waits no more was published.
+            admissions, payloads, waiting = self._caller.exchange(
+                ("MGET", *(key("admission", name) for name in ids)),
+                ("MGET", *(key("release", name) for name in ids)),
+                ("ZMSCORE", key("unpublished"), *names),
+            )
+            for name, blob, payload, number in zip(ids, admissions, payloads, waiting, strict=True):
+                yield name, None if blob is None else packing.entry_of(name, blob, payload, waiting=number is not None)
+            start += len(names)
 
     def _unadmitted(self) -> Iterator[str]:
-        cursor = -1
-        while cursor:
-            found, cursor = self._wire.drive(self._calls.unadmitted_page(max(cursor, 0)))
-            yield from found
+        """Ids that have a payload and no admission."""
+        start = self._caller.key("release", "")
+        pattern = re.sub(rb"([\[\]*?\\])", rb"\\\1", start) + b"*"
+        cursor: int | None = None
+        while cursor != 0:
+            ((after, keys),) = self._caller.exchange(("SCAN", cursor or 0, "MATCH", pattern, "COUNT", PAGE))
+            names = [decoded(key[len(start) :]) for key in keys]
+            present = self._caller.exchange(*(("EXISTS", self._caller.key("admission", name)) for name in names))
+            yield from (name for name, there in zip(names, present, strict=True) if not there)
+            cursor = int(after)
+
+
+def _chunks(values: Sequence[T]) -> list[Sequence[T]]:
+    """The same in order, cut into what a round trip takes."""
+    return [values[start : start + CHUNK] for start in range(0, len(values), CHUNK)]
+
+
+def _batches(asked: Sequence[tuple[Admission, bytes]]) -> list[Sequence[tuple[Admission, bytes]]]:
+    """The same in order, cut into what a script takes."""
+    starts, members = [0], 0
+    for at, (one, _) in enumerate(asked):
+        members += one.members.size
+        if members > BATCH_MEMBERS or at - starts[-1] == BATCH_HATS:
+            starts.append(at)
+            members = one.members.size
+    return [asked[start:end] for start, end in pairwise([*starts, len(asked)]) if start < end]

@@ -1,4 +1,4 @@
-"""How the ledger lies in Redis, in bytes: integers little endian in 8 bytes each, plates one after the other."""
+"""How the ledger lies in Redis, in bytes: as `ledger_packing.py` tells, each admission behind a head."""
 
 from __future__ import annotations
 
@@ -6,23 +6,19 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from udp_stream.ports import Admission, Balance, Entry, Verdict
+from udp_stream.adapters.ledger_packing import Decision, amounts
+from udp_stream.ports import Admission, Balance, Entry
 
 _HEAD = struct.Struct("<qIII")  # budget, bytes of the period, bytes of the terms, members
 _BALANCE = struct.Struct("<qq")  # spent, charges
 
 
 class Remembered(NamedTuple):
-    """An admission as Redis keeps it: head, period, terms, amounts charged (0: HALT), plates."""
+    """An admission as Redis keeps it: head, period, terms, amounts charged, plates."""
 
     period: str
     budget: int
-    terms: bytes
-    charged: NDArray[np.int64]
-    plates: bytes
+    decision: Decision
 
 
 def encoded(text: str) -> bytes:
@@ -44,37 +40,26 @@ def head_of(period: str, budget: int, one: Admission) -> bytes:
 def remembered(blob: bytes) -> Remembered:
     """Read an admission.
 
+    >>> import numpy as np
+    >>> from udp_stream.adapters.ledger_packing import amounts_of
     >>> hat = Admission("hat", np.array([0]), np.array([7]), min_admitted=0, terms=b"terms")
     >>> remembered(head_of("May", 10, hat) + amounts_of(hat.charges) + b"plate")
-    Remembered(period='May', budget=10, terms=b'terms', charged=array([7]), plates=b'plate')
+    Remembered(period='May', budget=10, decision=Decision(plates=b'plate', charged=array([7]), terms=b'terms'))
     """
     budget, period_size, terms_size, members = _HEAD.unpack_from(blob)
     terms_start = _HEAD.size + period_size
     charged_start = terms_start + terms_size
     plates_start = charged_start + 8 * members
-    return Remembered(
-        period=decoded(blob[_HEAD.size : terms_start]),
-        budget=budget,
-        terms=blob[terms_start:charged_start],
-        charged=amounts(blob[charged_start:plates_start]),
-        plates=blob[plates_start:],
-    )
-
-
-def recalled(known: Remembered, plates: bytes, members: int) -> Verdict:
-    """What was remembered for the plates asked about; 0 for one that the first call did not name."""
-    if plates == known.plates and members == known.charged.size:
-        return Verdict(known.charged, known.terms)
-    charged = dict(zip(cut(known.plates, known.charged.size), known.charged.tolist(), strict=True))
-    return Verdict(np.array([charged.get(plate, 0) for plate in cut(plates, members)], np.int64), known.terms)
+    charged = amounts(blob[charged_start:plates_start])
+    decision = Decision(blob[plates_start:], charged, blob[terms_start:charged_start])
+    return Remembered(decoded(blob[_HEAD.size : terms_start]), budget, decision)
 
 
 def entry_of(release_id: str, blob: bytes, payload: bytes | None, waiting: bool) -> Entry:
     """A remembered admission and what became of it."""
-    one = remembered(blob)
-    plates = tuple(cut(one.plates, one.charged.size))
+    period, budget, decision = remembered(blob)
     published = payload is not None and not waiting
-    return Entry(release_id, one.period, one.budget, plates, one.charged, payload, published)
+    return Entry(release_id, period, budget, tuple(decision.names()), decision.charged, payload, published)
 
 
 def balance(values: Iterable[bytes | None]) -> Balance:
@@ -87,19 +72,3 @@ def spent_and_charges(value: bytes) -> tuple[int, int]:
     """One plate's balance."""
     spent, charges = _BALANCE.unpack(value)
     return spent, charges
-
-
-def amounts(blob: bytes) -> NDArray[np.int64]:
-    """Integers out of their bytes; the caller's own."""
-    return np.frombuffer(blob, "<i8").astype(np.int64)
-
-
-def amounts_of(values: NDArray[np.int64]) -> bytes:
-    """Undo `amounts`."""
-    return values.astype("<i8").tobytes()
-
-
-def cut(plates: bytes, count: int) -> list[bytes]:
-    """So many plates of one length."""
-    width = len(plates) // max(count, 1)
-    return [plates[i * width : (i + 1) * width] for i in range(count)]

@@ -29,14 +29,19 @@ def all_hats(setup: Setup) -> str:
     return f"HATs of >= {setup.min_plates} plates"
 
 
+def choices(setup: Setup, data: DataSet) -> list[tuple[str, Sequence[Hat]]]:
+    """The busiest HAT and, of feeds, all HATs with enough plates: their label and the HATs."""
+    enough = data.of_at_least(setup.min_plates) if data.recorded else ()
+    return [(BUSIEST, [data.busiest]), *([(all_hats(setup), enough)] if enough else [])]
+
+
 def jobs(setup: Setup) -> list[Job]:
     """The busiest HAT under both groupings, and, of feeds, all HATs with enough plates."""
     work: list[Job] = []
     for data in data_sets(setup):
-        work += points(setup, data, BUSIEST, [data.busiest], (*PUBLISHED, *OURS, *WRAPPED))
-        hats = data.of_at_least(setup.min_plates)
-        if data.recorded and hats:
-            work += points(setup, data, all_hats(setup), hats, (*PUBLISHED, *OURS))
+        for label, hats in choices(setup, data):
+            wrapped = WRAPPED if label == BUSIEST else ()
+            work += points(setup, data, label, hats, (*PUBLISHED, *OURS, *wrapped))
     return work
 
 

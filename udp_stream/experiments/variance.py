@@ -25,7 +25,7 @@ from udp_stream.experiments.base import (
     Verdict,
     slug,
 )
-from udp_stream.experiments.mean_itms import BUSIEST, all_hats, data_sets
+from udp_stream.experiments.mean_itms import choices, data_sets
 from udp_stream.experiments.repeated import buffered, error_of, repeated_variances
 from udp_stream.grouping import HatCounts
 from udp_stream.units import NANO, QUANTA_PER_KMH
@@ -63,15 +63,10 @@ def jobs(setup: Setup) -> list[Job]:
     """Each rule and epsilon, on the busiest HAT and, of feeds, on all HATs with enough plates."""
     work: list[Job] = []
     for data in data_sets(setup):
-        for label, hats in _choices(setup, data):
+        for label, hats in choices(setup, data):
             for rule in RULES:
                 work += [partial(_point, setup, data, label, hats, rule, epsilon) for epsilon in EPSILONS]
     return work
-
-
-def _choices(setup: Setup, data: DataSet) -> list[tuple[str, Sequence[Hat]]]:
-    enough = data.of_at_least(setup.min_plates)
-    return [(BUSIEST, [data.busiest]), *([(all_hats(setup), enough)] if data.recorded and enough else [])]
 
 
 def _plan(rule: str, counts: HatCounts, epsilon: float, max_speed: int) -> VariancePlan:
@@ -125,7 +120,7 @@ def conclude(setup: Setup, rows: Sequence[VarianceRow]) -> Outcome:
     verdicts = [*theorem_verdicts()]
     for data in data_sets(setup):
         panels = []
-        for label, _ in _choices(setup, data):
+        for label, _ in choices(setup, data):
             here = [row for row in rows if (row.data, row.hats) == (data.name, label)]
             panels.append(_panel(label, here))
             verdicts += [_cap_helps(data.name, label, here), _number_to_beat(data.name, label, here)]

@@ -23,7 +23,7 @@ from udp_stream.experiments.base import (
     slug,
 )
 from udp_stream.experiments.mean_errors import falls
-from udp_stream.experiments.mean_itms import BUSIEST, all_hats, data_sets
+from udp_stream.experiments.mean_itms import BUSIEST, choices, data_sets
 from udp_stream.grouping import HatCounts
 from udp_stream.means import Baseline, Optimal
 from udp_stream.units import NANO, QUANTA_PER_KMH
@@ -104,12 +104,9 @@ def jobs(setup: Setup) -> list[Job]:
 
 
 def _rows(setup: Setup, data: DataSet, epsilon: float) -> list[WorstRow]:
-    enough = data.of_at_least(setup.min_plates) if data.recorded else ()
-    choices = (BUSIEST, (data.busiest,)), (all_hats(setup), enough)
     return [
         worst_row(data.name, label, [hat.counts for hat in hats], data.max_speed, epsilon, data.share(hats))
-        for label, hats in choices
-        if hats
+        for label, hats in choices(setup, data)
     ]
 
 

@@ -1,0 +1,37 @@
+"""Files that are there whole or not at all: made under another name, and given their own when they are complete."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+@contextmanager
+def draft_of(path: Path, *suffixes: str) -> Iterator[Path]:
+    """A free name beside the path, to make the file under. What is left there in the end is removed, and so is what
+    has these suffixes as well."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.draft")
+    try:
+        yield draft
+    finally:
+        for suffix in ("", *suffixes):
+            draft.with_name(draft.name + suffix).unlink(missing_ok=True)
+
+
+def link_first(draft: Path, path: Path) -> None:
+    """Give a finished draft its name, unless another process was first: then that one's file stands."""
+    with suppress(FileExistsError):
+        os.link(draft, path)
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Sync the names in a directory to disk, so that a new file in it survives the machine; OSError may leave."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,109 @@
+"""Commands and scripts on one ledger by one caller: the keys, the fence, and what a refusal means.
+
+Keys, all behind one prefix with a hash tag:
+
+    PREFIX:meta              hash    ledger_id, schema, key_fingerprint, epoch:SHARD
+    PREFIX:balance:PERIOD    hash    plate -> spent, charges: two little endian integers of 8 bytes
+    PREFIX:periods           set     every period with a balance
+    PREFIX:admission:ID      string  a remembered admission, as `redis_packing.py` tells
+    PREFIX:order             list    the ids admitted, oldest first
+    PREFIX:release:ID        string  the payload that stands
+    PREFIX:unpublished       zset    ids recorded and not published, by their number
+    PREFIX:recorded          string  how many were recorded: the last one's number
+    PREFIX:beat              string  counts what was sent to be waited for, with `replicas`
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, NoReturn
+
+from udp_stream.adapters.redis_packing import decoded, encoded
+from udp_stream.adapters.redis_route import Command, Route
+from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused
+
+SCHEMA_VERSION = "1"
+CHUNK = 5000  # commands in one round trip
+
+_PREFIX = re.compile(r"[^{}\s]*\{[^{}\s]+\}[^{}\s]*")
+
+
+class Fence(NamedTuple):
+    """Who asks: the holder of a shard since it took this epoch (`take_epoch`)."""
+
+    shard: str
+    epoch: int
+
+
+def require_prefix(prefix: str) -> str:
+    """The prefix, if all keys behind it lie in one hash slot; ConfigError if not.
+
+    >>> require_prefix("city:{udp}")
+    'city:{udp}'
+    """
+    if _PREFIX.fullmatch(prefix) is None:
+        raise ConfigError(f"ledger prefix: expected one hash tag in braces, as in {{udp}}, got {prefix!r}")
+    return prefix
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Whoever asks one ledger. What is asked may raise DependencyUnavailable."""
+
+    route: Route
+    prefix: str
+    ledger_id: str
+    fence: Fence | None = None
+
+    def key(self, *names: str) -> bytes:
+        """The key of that name, behind the prefix."""
+        return encoded(":".join((self.prefix, *names)))
+
+    def script(self, name: str, keys: Sequence[bytes], *arguments: bytes | str | int, fenced: bool = True) -> Command:
+        """Runs the script on this ledger, and while the fence is not stale."""
+        shard, epoch = (self.fence.shard, self.fence.epoch) if self.fence and fenced else ("", "")
+        keys = (self.key("meta"), *keys)
+        return ("EVALSHA", self.route.scripts[name].sha, len(keys), *keys, self.ledger_id, shard, epoch, *arguments)
+
+    def exchange(self, *commands: Command) -> list[Any]:
+        """A reply to each command."""
+        replies: list[Any] = []
+        for start in range(0, len(commands), CHUNK):
+            replies += self.route.exchange(commands[start : start + CHUNK])
+        return replies
+
+    def run(self, *scripts: Command) -> list[list[Any]]:
+        """The replies of scripts, none of which is a refusal; those are raised."""
+        replies = self.exchange(*scripts)
+        for reply in replies:
+            if reply[0] != b"ok":
+                self.refuse(reply)
+        return replies
+
+    def refuse(self, reply: Sequence[Any]) -> NoReturn:
+        """Raise what a script's refusal means."""
+        name = self.route.name()
+        match reply[0].decode(), self.fence:
+            case "gone", _:
+                raise wiped(name, self.ledger_id)
+            case "stale", Fence(shard, epoch) if int(reply[1]) > epoch:
+                raise Fenced(f"expected to hold {shard} since epoch {epoch}, got a later one, {int(reply[1])}: stop")
+            case "stale", Fence(shard, epoch):
+                sentence = f"expected epoch {epoch} of {shard}, got {int(reply[1])}: the ledger has lost writes"
+                raise PrivacyRefused(f"{sentence} (a failover?); restore it")
+            case "lost", _:
+                raise PrivacyRefused(
+                    f"the balances of {decoded(reply[1])} are gone from the ledger at {name}: restore it"
+                )
+            case answer, _:
+                raise DependencyUnavailable(f"expected an answer of our script, got {answer!r}")
+
+
+def wiped(name: str, ledger_id: str) -> PrivacyRefused:
+    """The refusal where a ledger was and is not any more: every plate would get its budget again."""
+    return PrivacyRefused(
+        f"expected the ledger {ledger_id} at {name}, got none or another one: it has been wiped; restore it from its "
+        "append-only file or a backup, or release nothing more from this feed"
+    )

@@ -1,0 +1,227 @@
+"""The way to the ledger's Redis: which server has it, what is asked again, and what is given up.
+
+Every command of ours can be sent twice (the ledger's promises are per release id), so whatever went unanswered is asked
+again, all of it, after a short pause, and the last failure leaves as DependencyUnavailable. A connection that died may
+still carry out what it was sent: that too is only a repeat.
+
+In a cluster all keys of a ledger lie in one hash slot. The server that holds the slot is found with CLUSTER SLOTS,
+talked to alone, and looked for anew after any trouble; a client for whole clusters would not pipeline scripts.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit, urlunsplit
+
+from redis import Redis, exceptions
+from redis.backoff import NoBackoff
+from redis.crc import key_slot
+from redis.retry import Retry
+
+from udp_stream.adapters.redis_scripts import Script
+from udp_stream.errors import ConfigError, DependencyUnavailable
+
+PAUSES_S = (0.05, 0.1, 0.2, 0.4, *[0.8] * 12)  # some ten seconds: a server restarts, a replica is promoted
+OPENING_PAUSES_S = PAUSES_S[:4]  # nobody is there yet who would lose anything
+CONNECT_TIMEOUT_S = 5.0
+ANSWER_TIMEOUT_S = 30.0  # a slot of a large city takes a second
+SCHEMES = ("redis", "rediss", "unix")
+CLUSTER = "+cluster"
+
+Command: TypeAlias = tuple[bytes | str | int, ...]
+
+# What a server says while it is starting, failing over or moving a slot; it will be able to answer later.
+_PASSING = (
+    exceptions.AskError,  # MOVED too
+    exceptions.TryAgainError,
+    exceptions.ClusterDownError,
+    exceptions.ReadOnlyError,
+)
+_PASSING_WORDS = ("NOREPLICAS", "BUSY ", "LOADING", "MASTERDOWN")
+_NO_ANSWER = (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.InvalidResponse, OSError)
+
+# Trying again is decided in `Route.exchange`. RESP2: the replies that scripts and clusters give have one form.
+_OPTIONS: dict[str, Any] = {
+    "protocol": 2,
+    "socket_connect_timeout": CONNECT_TIMEOUT_S,
+    "socket_timeout": ANSWER_TIMEOUT_S,
+}
+
+
+class TooFewReplicas(Exception):
+    """Fewer replicas than demanded have what was written."""
+
+
+class Connections:
+    """Connections to servers by their URL, for any number of threads."""
+
+    def __init__(self) -> None:
+        """Nothing is connected yet."""
+        self._clients: dict[str, Redis] = {}
+        self._lock = threading.Lock()
+
+    def send(self, url: str, commands: Sequence[Command]) -> tuple[list[Any], Exception | None]:
+        """The replies of one round trip, and the first trouble: what came instead of them, or one among them.
+
+        That a script was forgotten is the trouble only if there is no other.
+        """
+        pipeline: Any = self._client(url).pipeline(transaction=False)
+        for command in commands:
+            pipeline.execute_command(*command)
+        try:
+            replies: list[Any] = pipeline.execute(raise_on_error=False)
+        except _NO_ANSWER as error:
+            return [], error
+        errors: Iterator[Exception] = (reply for reply in replies if isinstance(reply, Exception))
+        return replies, min(errors, key=lambda error: isinstance(error, exceptions.NoScriptError), default=None)
+
+    def _client(self, url: str) -> Redis:
+        with self._lock:
+            if url not in self._clients:
+                self._clients[url] = Redis.from_url(url, retry=Retry(NoBackoff(), 0), **_OPTIONS)
+            return self._clients[url]
+
+    def close(self) -> None:
+        """Close every connection."""
+        with self._lock:
+            for client in self._clients.values():
+                client.close()
+            self._clients.clear()
+
+
+@dataclass
+class Route:
+    """Leads to a server, or to whichever server of a cluster holds the slot at the moment, from any number of threads.
+
+    `replicas` is how many of them must have got a write before it is answered. A server that has forgotten the
+    `scripts` is given them anew.
+    """
+
+    url: str
+    slot: int | None
+    scripts: Mapping[str, Script]
+    replicas: int = 0
+    replicas_timeout_ms: int = 2000
+    beat: str = ""
+    holder: str | None = None
+    known: list[str] = field(default_factory=list)
+    connections: Connections = field(default_factory=Connections)
+
+    def name(self) -> str:
+        """For people: without user and password."""
+        parts = urlsplit(self.url)
+        return parts.path if parts.scheme == "unix" else f"{parts.hostname or 'localhost'}:{parts.port or 6379}"
+
+    def close(self) -> None:
+        """Close every connection."""
+        self.connections.close()
+
+    def exchange(self, commands: Sequence[Command], pauses: Sequence[float] = PAUSES_S) -> list[Any]:
+        """A reply to each command, asked again until there is one; DependencyUnavailable if there is none."""
+        trouble: Exception | None = None
+        for pause in (*pauses, None):
+            holder = self.holder  # other threads may find or lose it meanwhile
+            if holder is None:
+                holder, trouble = self._find()
+            if holder is not None:
+                replies, trouble = self._ask(holder, commands)
+                if trouble is None:
+                    return replies
+                if _is_final(trouble, clustered=self.slot is not None):
+                    break
+                if self.slot is not None:
+                    self.holder = None
+            if pause is not None:
+                time.sleep(pause)
+        raise DependencyUnavailable(
+            f"the ledger's Redis at {self.name()} cannot be used: {_sentence(trouble)}"
+        ) from trouble
+
+    def _ask(self, holder: str, commands: Sequence[Command]) -> tuple[list[Any], Exception | None]:
+        """The replies and the first trouble among them; scripts that the server has forgotten are loaded at once."""
+        # What is waited for is the connection's own last write, and a repeat would not write: hence the beat.
+        waited: list[Command] = []
+        if self.replicas:
+            waited = [("INCR", self.beat), ("WAIT", self.replicas, self.replicas_timeout_ms)]
+        replies, trouble = self.connections.send(holder, [*commands, *waited])
+        if isinstance(trouble, exceptions.NoScriptError):
+            self.connections.send(holder, [("SCRIPT", "LOAD", script.text) for script in self.scripts.values()])
+            replies, trouble = self.connections.send(holder, [*commands, *waited])
+        if trouble is None and waited and replies[-1] < self.replicas:
+            trouble = TooFewReplicas(f"expected {self.replicas} replicas to have got a write, got {replies[-1]}")
+        return replies[: len(commands)], trouble
+
+    def _find(self) -> tuple[str | None, Exception | None]:
+        """Set and return the holder by asking the servers known; or the last trouble, if none could tell."""
+        trouble: Exception | None = None
+        for url in tuple(self.known):
+            replies, trouble = self.connections.send(url, [("CLUSTER", "SLOTS")])
+            if trouble is not None:
+                continue
+            ranges = [(first, last, _urls(url, nodes)) for first, last, *nodes in replies[0]]
+            holders = [urls[0] for first, last, urls in ranges if first <= (self.slot or 0) <= last]
+            if holders:
+                self.known = list(dict.fromkeys([*(url for _, _, urls in ranges for url in urls), self.url]))
+                self.holder = holders[0]
+                return holders[0], None
+            trouble = exceptions.ClusterDownError("no server holds the ledger's slot")
+        return None, trouble
+
+    def to_primaries(self) -> list[Route]:
+        """A route to every server that writes: the one, or all masters of the cluster."""
+        urls = [self.url]
+        if self.slot is not None:
+            (ranges,) = self.exchange([("CLUSTER", "SLOTS")], OPENING_PAUSES_S)
+            urls = list(dict.fromkeys(_urls(self.url, nodes[:1])[0] for _, _, *nodes in ranges))
+        return [Route(url, None, {}, holder=url, connections=self.connections) for url in urls]
+
+
+def route_to(url: str, prefix: str, scripts: Mapping[str, Script], replicas: int = 0) -> Route:
+    """Read a URL: redis, rediss (TLS) or unix, and redis+cluster or rediss+cluster; ConfigError for any other.
+
+    >>> route_to("redis+cluster://:secret@10.0.0.1:7000", "{udp}", {}).name()
+    '10.0.0.1:7000'
+    """
+    scheme, mark, rest = url.partition("://")
+    clustered = scheme.endswith(CLUSTER)
+    scheme = scheme.removesuffix(CLUSTER)
+    if not mark or scheme not in SCHEMES or (clustered and scheme == "unix"):
+        raise ConfigError(f"ledger.url: expected redis://, rediss://, unix:// or redis+cluster://, got {scheme}://...")
+    plain = f"{scheme}://{rest}"
+    try:
+        _ = urlsplit(plain).port
+    except ValueError as error:
+        raise ConfigError("ledger.url: expected a number after the host's colon, got something else") from error
+    if clustered:
+        return Route(plain, key_slot(prefix.encode()), scripts, replicas, beat=f"{prefix}:beat", known=[plain])
+    return Route(plain, None, scripts, replicas, beat=f"{prefix}:beat", holder=plain)
+
+
+def _urls(asked: str, nodes: Sequence[Any]) -> list[str]:
+    """The URLs of what CLUSTER SLOTS names: as the one asked, with their host (empty: the same) and port."""
+    parts = urlsplit(asked)
+    user, at, _ = parts.netloc.rpartition("@")
+    hosts = [((node[0] or b"").decode() or parts.hostname or "localhost", node[1]) for node in nodes]
+    named = [(f"[{host}]" if ":" in host else host, port) for host, port in hosts]
+    return [urlunsplit(parts._replace(netloc=f"{user}{at}{host}:{port}")) for host, port in named]
+
+
+def _is_final(trouble: Exception, clustered: bool) -> bool:
+    """Whether asking again would not help: a wrong password, a full memory or disk, a cluster asked as one server."""
+    if isinstance(trouble, (exceptions.AuthenticationError, exceptions.AuthorizationError)):
+        return True
+    if isinstance(trouble, exceptions.AskError) and not clustered:
+        return True
+    if isinstance(trouble, (*_NO_ANSWER, *_PASSING, exceptions.NoScriptError, TooFewReplicas)):
+        return False
+    return not str(trouble).startswith(_PASSING_WORDS)
+
+
+def _sentence(trouble: Exception | None) -> str:
+    if isinstance(trouble, exceptions.AskError):
+        return "it is one server of a cluster: write redis+cluster:// in ledger.url"
+    return f"{trouble}" or type(trouble).__name__
