@@ -219,18 +219,20 @@ def randbelow(bits: Bits, bound: int) -> int:
             return value
 
 
-@cache
-def exponential_weights(epsilon_nano: int) -> tuple[int, ...]:
-    """Integer weights of the exponential mechanism for costs 0, 1, 2, ... of sensitivity one.
+def exponential_weights(epsilon_nano: int, largest_cost: int) -> tuple[int, ...]:
+    """Integer weights of the exponential mechanism for costs 0, 1, 2, ... above the least, up to a public largest.
 
     The weight of a cost is at most exp(eps/2) times that of the next (exactly: the factor is rounded down), never
-    less than it, and constant from the last entry on: costs are clipped there, which does not raise their
-    sensitivity. So choosing candidate c with probability proportional to weight[cost(c)] is eps-DP (McSherry and
-    Talwar 2007), with no rounding left out of the account. The last entry is about exp(-35) of the first.
+    less than it, and constant from the last entry on, where it is about exp(-35) of the first or the costs end.
+    Choosing candidate c with probability proportional to weight[cost(c) - least cost] is eps-DP for costs of
+    sensitivity one (McSherry and Talwar 2007), with no rounding left out of the account. *Proof.* If the least cost
+    stays, each index moves by at most one either way; if it rises by one, each falls by 0, 1 or 2; if it falls, each
+    rises so. With F <= exp(eps/2) the largest ratio of neighbours, every weight, hence their sum, changes by factors
+    in [1/F, F], or in [1, F^2], or in [1/F^2, 1]: in each case their quotient by at most F^2 <= exp(eps).
     """
     if epsilon_nano < 1:
         raise ValueError(f"expected epsilon_nano >= 1, got {epsilon_nano}")
-    steps = min(-(-70 * NANO // epsilon_nano), 100_000)
+    steps = min(-(-70 * NANO // epsilon_nano), largest_cost, 100_000)
     factor = _exp_lower(epsilon_nano, 2 * NANO)
     weights = [1 << 64]
     for _ in range(steps):
@@ -250,22 +252,26 @@ def _exp_lower(p: int, q: int) -> int:
     return total >> (guard - 64)
 
 
-def exponential_choice(bits: Bits, costs: Sequence[int], sizes: Sequence[int], epsilon_nano: int) -> int:
-    """Index of a group of equal candidates, chosen by the exponential mechanism, eps-DP.
+def choice_weights(costs: Sequence[int], sizes: Sequence[int], table: Sequence[int]) -> list[int]:
+    """The weight of each group: its size times the table's entry for how far its cost is above the least one's.
 
-    Group i holds `sizes[i]` candidates (a length, in lattice points; may be 0) of cost `costs[i] >= 0`; costs have
-    sensitivity one. All groups empty raises ValueError.
+    >>> choice_weights([7, 6, 0], [1, 2, 0], table=[100, 10, 1])
+    [10, 200, 0]
     """
-    return exponential_choices(bits, costs, sizes, epsilon_nano, draws=1)[0]
+    least, last = min((cost for cost, size in zip(costs, sizes, strict=True) if size), default=0), len(table) - 1
+    return [size and size * table[min(cost - least, last)] for cost, size in zip(costs, sizes, strict=True)]
 
 
 def exponential_choices(
-    bits: Bits, costs: Sequence[int], sizes: Sequence[int], epsilon_nano: int, draws: int
+    bits: Bits, costs: Sequence[int], sizes: Sequence[int], largest_cost: int, epsilon_nano: int, draws: int
 ) -> list[int]:
-    """That many independent choices, each of which costs epsilon: for experiments, a release makes one."""
-    table = exponential_weights(epsilon_nano)
-    last = len(table) - 1
-    upto = list(accumulate(size * table[min(cost, last)] for cost, size in zip(costs, sizes, strict=True)))
+    """Indices of groups of equal candidates, chosen independently by the exponential mechanism, each eps-DP.
+
+    Group i holds `sizes[i]` candidates (a length, in lattice points; may be 0) of cost `costs[i] >= 0`; costs have
+    sensitivity one, and none that values could have is above `largest_cost`, which is public. All groups empty raises
+    ValueError. Experiments make many choices at once; a release makes one.
+    """
+    upto = list(accumulate(choice_weights(costs, sizes, exponential_weights(epsilon_nano, largest_cost))))
     return [bisect_right(upto, randbelow(bits, upto[-1])) for _ in range(draws)]
 
 

@@ -134,7 +134,9 @@ class HatPlan:
         if self.terms.compare_at == "charge":
             return "at equal charge every grouping has the same noise, and this has no bias"
         error = expected_abs_error(self.mean.noise_bound, spread(self.mean), self.mean.max_speed)
-        allowed = "that of guessing U/2" if self.mean.error_bound <= self.mean.max_speed / 2 else "that of optimal"
+        allowed = (
+            "that of guessing U/2" if self.mean.error_bound <= self.mean.max_speed * 0.500001 else "that of optimal"
+        )
         return (
             f"least charge within 3 % of the least expected error, {error / QUANTA_PER_KMH:.2f} km/h, "
             f"among worst cases up to {allowed}"

@@ -208,6 +208,25 @@ def test_plan_has_a_guess_and_the_share_served_beside_what_is_released_without_a
     assert "62% to 95% of all pings" in said
 
 
+def test_plan_has_every_column_in_full_where_there_is_no_terminal(tmp_path):
+    sets = ("release.mean_epsilon=1", "release.variance_epsilon=0.5", "release.cdf_epsilon=0.5")
+    done = run("plan", *[word for one in sets for word in ("--set", one)], cwd=tmp_path).stdout.decode()
+    (row,) = [line.split() for line in done.splitlines() if line.startswith("    80 ")]
+    assert "releases" in done and len(row) == 13 and int(row[-1]) > 1
+
+
+def test_plan_knows_projected_means_apart_by_trials(tmp_path):
+    """Their noise is the same before intervals are known; those of the quantiles are the worse ones for few plates."""
+    errors = []
+    for mean in ("levy", "fixed-quantile", "fixed-quantile"):
+        sets = ("--set", f"release.mean={mean}", "--set", "release.mean_epsilon=1", "--plates", "20")
+        said = run("plan", *sets, cwd=tmp_path).stdout.decode()
+        (row,) = [line.split() for line in said.splitlines() if line.startswith("    20 ")]
+        assert row[2] == mean and row[3] == "8.12"
+        errors.append(float(row[4]))
+    assert errors[0] < errors[1] == errors[2]
+
+
 def test_plan_has_the_constant_beside_each_statistic_in_full(tmp_path):
     sets = ("--set", "release.variance_epsilon=0.1", "--set", "release.cdf_epsilon=0.1")
     done = run("plan", *sets, cwd=tmp_path).stdout

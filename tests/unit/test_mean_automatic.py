@@ -24,9 +24,10 @@ from udp_stream.means import (
     spread,
 )
 from udp_stream.means._projected import means_of_arrays
-from udp_stream.means.accuracy import array_variance
-from udp_stream.means.automatic import AS_GOOD, averaging_cap, plan_automatic
+from udp_stream.means.accuracy import TRUTHS, array_variance
+from udp_stream.means.automatic import AS_GOOD, CAPS_TRIED, averaging_caps, plan_automatic
 from udp_stream.plan import Terms, plan_hat, plan_mean, terms_of
+from udp_stream.release import mean_record
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 
@@ -46,11 +47,10 @@ def mean_share(plan):
 def test_auto_takes_the_least_charge_within_three_percent_of_the_least_expected_error(counts, epsilon, grouping):
     hat, nano = HatCounts(np.array(counts)), round(epsilon * NANO)
     candidates = [mechanism.plan(hat, nano, U, grouping) for mechanism in (Baseline(), Optimal())]
-    promise = max(U / 2, candidates[1].error_bound)
-    cap = averaging_cap(hat, nano, grouping, promise / U)
-    if cap is not None:
-        candidates.append(ArrayAveraging().plan_with_cap(hat, nano, U, grouping, cap))
-    candidates = [plan for plan in candidates if plan.error_bound <= promise]
+    allowed = max(U / 2, candidates[1].error_bound) * (1 + 1e-9)
+    caps = averaging_caps(hat, nano, grouping, allowed / U)
+    candidates += [ArrayAveraging().plan_with_cap(hat, nano, U, grouping, cap) for cap in caps]
+    candidates = [plan for plan in candidates if plan.error_bound <= allowed]
     errors = [hypot(plan.noise_bound, spread(plan)) for plan in candidates]
     chosen = plan_automatic(hat, nano, U, grouping, "epsilon")
     assert hypot(chosen.noise_bound, spread(chosen)) <= AS_GOOD * min(errors)
@@ -64,21 +64,41 @@ def test_the_worst_case_of_auto_is_within_that_of_guessing_wherever_the_optimum_
     """U/2 is the worst error of the guess U/2; Optimal's is the least of capped sums with a fill."""
     hat, nano = HatCounts(np.array(counts)), round(epsilon * NANO)
     taken = plan_automatic(hat, nano, U, grouping, "epsilon")
-    assert taken.error_bound <= max(U / 2, Optimal().plan(hat, nano, U, grouping).error_bound)
+    assert taken.error_bound <= max(U / 2, Optimal().plan(hat, nano, U, grouping).error_bound) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        [1, 2, 2, 2, 3, 3, 4, 4, 4, 5, 5, 7, 8, 10, 10],  # cap 3 promises U/2, which comes out as 0.5000000000000001 U
+        [3, 3, 3, 4, 4, 5, 5, 5, 6, 15, 17, 24],  # cap 6 promises U/2 by its packing, not by formulas
+    ],
+)
+def test_a_cap_is_not_lost_to_rounding_or_rough_formulas(counts):
+    hat = HatCounts(np.array(counts))
+    averaging = [ArrayAveraging().plan_with_cap(hat, NANO, U, "best-fit", cap) for cap in set(counts)]
+    best = min(hypot(plan.noise_bound, spread(plan)) for plan in averaging if plan.error_bound <= U / 2 * (1 + 1e-9))
+    chosen = plan_automatic(hat, NANO, U, "best-fit", "epsilon")
+    assert hypot(chosen.noise_bound, spread(chosen)) <= AS_GOOD * best
 
 
 def test_without_that_promise_auto_would_go_beyond_it():
     """A HAT of the recorded kind, in which the least expected error alone would promise less than a guess."""
     hat = HatCounts(np.array([60, 50, 40, 30, 20, 12, 8, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1]))
-    free = averaging_cap(hat, NANO, "best-fit", promise=float("inf"))
-    assert ArrayAveraging().plan_with_cap(hat, NANO, U, "best-fit", free).error_bound > U / 2
-    assert plan_automatic(hat, NANO, U, "best-fit", "epsilon").error_bound <= U / 2
+    averaging = [ArrayAveraging().plan_with_cap(hat, NANO, U, "best-fit", cap) for cap in set(hat.by_user.tolist())]
+    free = min(averaging, key=lambda plan: hypot(plan.noise_bound, spread(plan)))
+    taken = plan_automatic(hat, NANO, U, "best-fit", "epsilon")
+    assert free.error_bound > U / 2 >= taken.error_bound
+    policy = load(None, (), {}).policy
+    at_one, at_a_hundredth = (plan_hat(hat.by_user, Terms(mean_nano=nano), policy) for nano in (NANO, NANO // 100))
+    assert at_one.why.endswith("worst cases up to that of guessing U/2")
+    assert at_a_hundredth.why.endswith("worst cases up to that of optimal")
 
 
 @settings(max_examples=60)
 @given(hat_counts, epsilons, groupings, st.sampled_from([0.3, 0.5, 1.0, 30.0]))
-def test_the_cap_is_the_best_of_all_counts_by_formulas_written_plainly(counts, epsilon, grouping, promise):
-    total, users = sum(counts), len(counts)
+def test_the_caps_are_the_best_of_all_counts_by_formulas_written_plainly(counts, epsilon, grouping, allowed):
+    total = sum(counts)
 
     def judged(cap):
         kept = [min(count, cap) for count in counts]
@@ -87,19 +107,15 @@ def test_the_cap_is_the_best_of_all_counts_by_formulas_written_plainly(counts, e
         if grouping == "best-fit":
             arrays = max(-(-G // cap), sum(2 * g > cap for g in kept))
         used = G if grouping == "best-fit" else arrays * cap
-        if 1 - used / total + 1 / epsilon / arrays > promise:
-            return float("inf"), 1.0
+        if 1 - used / total + 1 / epsilon / arrays > 1.1 * allowed:
+            return None
         between = sum((g / G - m / total) ** 2 for g, m in zip(kept, counts, strict=True))
-        return hypot(1 / epsilon / arrays, ((between + 1 / G - 1 / total) / 24) ** 0.5), arrays / users
+        return hypot(1 / epsilon / arrays, ((between + 1 / G - 1 / total) / 24) ** 0.5)
 
-    cap = averaging_cap(HatCounts(np.array(counts)), round(epsilon * NANO), grouping, promise)
-    least = min(judged(c)[0] for c in counts)
-    if cap is None:
-        assert least == float("inf")
-        return
-    assert cap in counts and judged(cap)[0] <= AS_GOOD * least * (1 + 1e-9)
-    cheaper = [c for c in counts if judged(c)[1] < judged(cap)[1] and judged(c)[0] <= AS_GOOD * least * (1 - 1e-9)]
-    assert not cheaper
+    caps = averaging_caps(HatCounts(np.array(counts)), round(epsilon * NANO), grouping, allowed)
+    errors = sorted(error for cap in set(counts) if (error := judged(cap)) is not None)
+    assert [judged(cap) for cap in caps] == pytest.approx(errors[:CAPS_TRIED])
+    assert len(set(caps)) == len(caps)
 
 
 @settings(max_examples=60)
@@ -241,8 +257,30 @@ def test_a_mean_at_the_end_of_a_narrow_interval_says_nothing_about_what_lies_bey
     low_end, high_end = 9 * U // 10, 9 * U // 10 + U // 100
     error, low, high = accuracy_of(plan, float(low_end), U / 1000, projected_to=(low_end, high_end))
     assert low == 0 and low_end <= high < U and error > U / 4
-    inside = accuracy_of(plan, U / 2, U / 1000, projected_to=(0, U))
-    assert inside.high - inside.low < U / 4
+
+
+def test_where_projection_does_nothing_the_interval_is_that_of_noise_and_spread_in_steps_rounded_outwards():
+    """[0, U] around a mean in its middle, many arrays: clipping moves nothing."""
+    plan = MECHANISMS["levy"].plan(HatCounts(np.full(400, 100)), NANO, U, "best-fit")
+    noise, step = U / 40, U / TRUTHS
+    exact = interval95(0.47 * U, noise, 0.0, U)
+    error, low, high = accuracy_of(plan, 0.47 * U, noise, projected_to=(0, U))
+    assert exact[0] - 2 * step <= low <= exact[0] and exact[1] <= high <= exact[1] + 2 * step
+    assert step < U / 200 and error == pytest.approx(noise, rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["baseline", "array-averaging", "optimal", "levy"])
+def test_a_record_is_less_sure_of_a_mean_whose_plates_are_not_all_there(name):
+    plan = MECHANISMS[name].plan(HatCounts(np.array(PLATES)), NANO, U, "best-fit")
+    projected = (U // 4, 3 * U // 4) if name == "levy" else None
+    whole, part = (
+        mean_record(plan, U / 2, U / 100, np.array(out, dtype=np.int64), projected) for out in ([], [50, 40, 30])
+    )
+    assert part.expected_abs_error_kmh > 1.1 * whole.expected_abs_error_kmh
+    assert part.interval95_kmh[0] < whole.interval95_kmh[0] and part.interval95_kmh[1] > whole.interval95_kmh[1]
+    if projected is not None:
+        bare = mean_record(plan, U / 2, U / 100)
+        assert whole.interval95_kmh != bare.interval95_kmh
 
 
 @pytest.mark.parametrize("noise", [0.5, 2.0, 6.0, 15.0])
@@ -272,7 +310,7 @@ def test_the_expected_error_counts_spread_and_that_means_are_clamped():
 @pytest.mark.parametrize(
     ("feed", "repeats"),
     [
-        ("surat-itms-2022-01-01.ndjson.gz:65:Asia/Kolkata", 40),
+        ("surat-itms-2022-01-01.ndjson.gz:65:Asia/Kolkata", 250),
         ("austin-capmetro-2016-03-22.ndjson.gz:115:America/Chicago", 8),
     ],
 )
@@ -281,8 +319,11 @@ def test_on_recorded_feeds_auto_is_no_worse_than_the_best_mechanism_and_interval
     recorded = feed_of(f"{FEEDS}/{feed}")
     hats = hats_of(recorded)
     rows = {way: row_of(recorded, hats, way, 1.0, repeats) for way in WAYS}
+    for way, row in rows.items():
+        # Where noise is so large that intervals are often all of [0, U], they hold the truth more often than asked.
+        assert 0.93 <= row.cover95 <= (0.99 if "levy, wrap" in way else 0.97), way
     auto = rows.pop("auto")
     assert auto.error <= 1.03 * min(row.error for row in rows.values())
-    assert 0.93 <= auto.cover95 <= 0.97 and auto.charge < 1
+    assert auto.charge < 1
     assert auto.stated == pytest.approx(auto.error, rel=0.1)
     assert rows["optimal"].error < 0.9 * rows["papers' E(m)"].error

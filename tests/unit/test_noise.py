@@ -7,10 +7,13 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
 from udp_stream import noise
 from udp_stream.testing import seeded_bits
+from udp_stream.units import NANO
 
 
 def exact_pmf(t: int, s: int, reach: int) -> np.ndarray:
@@ -128,7 +131,7 @@ def test_randbelow_is_uniform(bound):
 
 @pytest.mark.parametrize("epsilon_nano", [10**6, 125_000_000, 10**9, 7 * 10**9])
 def test_exponential_weights_never_differ_by_more_than_epsilon_allows(epsilon_nano):
-    table = noise.exponential_weights(epsilon_nano)
+    table = noise.exponential_weights(epsilon_nano, largest_cost=10**6)
     with localcontext() as context:
         context.prec = 60
         limit = (Decimal(epsilon_nano) / (2 * 10**9)).exp()
@@ -139,11 +142,17 @@ def test_exponential_weights_never_differ_by_more_than_epsilon_allows(epsilon_na
         assert first == pytest.approx(limit, rel=Decimal("1e-12"))  # and no smaller than it need be
 
 
+def test_there_are_no_more_weights_than_costs_can_be():
+    """At the smallest epsilons a table for any cost has 100,000 entries, and every HAT has its own epsilon."""
+    assert len(noise.exponential_weights(10**5, largest_cost=40)) == 41
+    assert len(noise.exponential_weights(10**9, largest_cost=10**6)) == 71
+
+
 def test_exponential_choice_follows_its_weights_and_the_test_has_power():
     costs, sizes, epsilon = [4, 1, 0, 2, 6], [3, 1, 2, 0, 5], 1.5
     bits = seeded_bits("choice")
     chosen = np.bincount(
-        [noise.exponential_choice(bits, costs, sizes, int(epsilon * 1e9)) for _ in range(20_000)], minlength=5
+        noise.exponential_choices(bits, costs, sizes, 6, int(epsilon * 1e9), draws=20_000), minlength=5
     )
 
     def p_value(eps):
@@ -157,9 +166,34 @@ def test_exponential_choice_follows_its_weights_and_the_test_has_power():
     assert p_value(1.3 * epsilon) < 1e-6
 
 
+def test_large_costs_are_told_apart_however_far_the_least_is_from_nothing():
+    """300 arrays in five bins: at epsilon 1 all costs above 140 would weigh the same, counted from nothing."""
+    chosen = noise.exponential_choices(seeded_bits(3), [299, 161, 139, 300, 300], [1] * 5, 300, NANO, draws=2000)
+    assert np.bincount(chosen, minlength=5)[2] > 0.99 * 2000
+    far = noise.exponential_choices(seeded_bits(3), [500_000, 500_001], [1, 0], 10**6, 1000 * NANO, draws=5)
+    assert far == [0] * 5
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data(), st.sampled_from([0.05, 0.5, 3.0, 40.0]))
+def test_choices_between_neighbours_cost_no_more_than_epsilon(data, epsilon):
+    """Exact probabilities, with costs on both sides of the table's end; each cost moves by at most one."""
+    costs = data.draw(st.lists(st.sampled_from([0, 1, 2, 3, 17, 18, 34, 35, 36, 70, 400]), min_size=1, max_size=6))
+    moved = [max(0, cost + data.draw(st.integers(-1, 1))) for cost in costs]
+    table = noise.exponential_weights(round(epsilon * NANO), largest_cost=10**6)
+
+    def probabilities(costs):
+        weights = noise.choice_weights(costs, [1] * len(costs), table)
+        return [Fraction(weight, sum(weights)) for weight in weights]
+
+    limit = Fraction(math.exp(epsilon)) * (1 + Fraction(1, 10**12))
+    for one, other in zip(probabilities(costs), probabilities(moved), strict=True):
+        assert one <= limit * other and other <= limit * one
+
+
 def test_no_candidate_is_an_error():
     with pytest.raises(ValueError, match="expected bound >= 1"):
-        noise.exponential_choice(seeded_bits(0), [0], [0], 10**9)
+        noise.exponential_choices(seeded_bits(0), [0], [0], 0, 10**9, draws=1)
 
 
 @pytest.mark.parametrize("sensitivity", [1, 7, 4096, 266_240, 266_240 * 5_000, 2**55])

@@ -21,7 +21,9 @@ true means anywhere in [0, U] alike, a size x turns into x (1 - x/U (1 - exp(-U/
 **Interval.** P(|Lap(b)| > b ln 20) = 0.05; the reaches of noise and spread are put together in the same way.
 
 **Projection** to a private interval [a, b], which is as public as the mean: let the K array means scatter around the
-true mean t like normal variables X. Between no variance and the one that reference speeds give to an array nobody can
+true mean t like normal variables X. A HAT with the mean t can scatter the less the nearer t is to an end: reference
+speeds then have the variance t (U - t) / 3, as spread evenly they have U^2/12 (both are beta distributions of the same
+concentration), and s and v below shrink with it. Between no variance and the one that this gives to an array nobody can
 tell, so half of it is taken: v. A projected mean then is g(t) = E clip(X, a, b) and a spread, whose variance is
 
     (Var clip(X) - p^2 v) / K + p^2 s^2,    p = P(a < X < b) = Cov(X, clip(X)) / v  (Stein's lemma):
@@ -56,6 +58,9 @@ SCATTER = 1 / 2
 TRUTHS = 256
 """Steps of [0, U] in which the ends of a projected mean's interval are found, rounded outwards."""
 
+_LEAST_SHAPE = 1e-4
+"""At the ends of [0, U] nothing scatters; to divide by its standard deviation it scatters by a hundredth."""
+
 NOBODY = np.empty(0, dtype=np.int64)
 
 
@@ -83,7 +88,9 @@ def accuracy_of(
         error = expected_abs_error(noise, off, plan.max_speed)
         return Accuracy(error, *interval95(value, noise, off, plan.max_speed))
     truths = np.linspace(0, plan.max_speed, TRUTHS + 1)
-    centre, around = _clipped(truths, projected_to, sqrt(SCATTER * array_variance(plan)), int(plan.divisor), off)
+    less = np.sqrt(np.maximum(_LEAST_SHAPE, 4 * truths * (plan.max_speed - truths) / plan.max_speed**2))
+    scatter = less * sqrt(SCATTER * array_variance(plan))
+    centre, around = _clipped(truths, projected_to, scatter, int(plan.divisor), less * off)
     low = _low_end(value, noise, around, plan.max_speed)
     high = plan.max_speed - _low_end(plan.max_speed - value, noise, around, plan.max_speed)
     ruled_out_by = np.maximum(low - centre, centre - high)
@@ -96,7 +103,7 @@ def accuracy_of(
 
 
 def _clipped(
-    truths: Floats, interval: tuple[int, int], scatter: float, arrays: int, off: float
+    truths: Floats, interval: tuple[int, int], scatter: Floats, arrays: int, off: Floats
 ) -> tuple[Floats, Floats]:
     """Where a projected mean lies for each truth, and its spread; by the moments of a clipped normal variable."""
     ends = (np.array(interval)[:, None] - truths) / scatter

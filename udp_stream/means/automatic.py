@@ -1,11 +1,11 @@
 """`mean = "auto"`: the mechanism and cap of least expected error for what its plates pay. Counts only.
 
-**At equal epsilon**, where it is configured. Candidates are Baseline, Optimal, and Array-Averaging with a cap that is
-chosen in the same way among all counts, by formulas that need no packing. Their worst cases come first: whoever guesses
-U/2 is off by at most U/2, so no plan is taken that promises less (where Optimal promises less, none that promises less
-than Optimal). Then errors are compared as they are at that epsilon: hypot(noise, spread), the spread as in `accuracy`.
-An error of 3 % more than the least is as good to a reader, so of these the one whose plates pay least is taken: what
-they do not pay here serves other HATs.
+**At equal epsilon**, where it is configured. Candidates are Baseline, Optimal, and Array-Averaging with a few caps
+among the counts, those of least expected error by formulas that need no packing. Their worst cases come first: whoever
+guesses U/2 is off by at most U/2, so no plan is taken that promises less (where Optimal promises less, none that
+promises less than Optimal). Then errors are compared as they are at that epsilon: hypot(noise, spread), the spread as
+in `accuracy`. An error of 3 % more than the least is as good to a reader, so of these the one whose plates pay least is
+taken: what they do not pay here serves other HATs.
 
 **At equal charge**, where epsilon is automatic: a planner then gives more epsilon where plates pay less of it, so that
 they spend the same. A plate with a share w_l of the mean's weights moves it by U w_l and pays epsilon w_l / max w. The
@@ -41,22 +41,30 @@ CompareAt = Literal["epsilon", "charge"]
 AS_GOOD = 1.03
 """Errors within this factor are as good: far below what a feed of hundreds of HATs could tell apart."""
 
+CAPS_TRIED = 4
+"""On the recorded feeds the best of four is within 3 % of the best of all counts in 99 of 100 HATs."""
+
+_ROUGH = 1.1
+"""By how much the formulas' worst case may exceed what packing then shows."""
+
+_EXACT = 1 + 1e-9
+"""Worst cases that are equal but for rounding are equal."""
+
 
 def plan_automatic(
     counts: HatCounts, epsilon_nano: int, max_speed: int, grouping: Grouping, compare_at: CompareAt
 ) -> MeanPlan:
-    """The plan of least expected error among those whose worst case is allowed; a function of its arguments."""
+    """The candidate of least charge among those of least expected error whose worst case is allowed; deterministic."""
     asked = epsilon_nano, max_speed, grouping
     baseline = Baseline().plan(counts, *asked)
     if compare_at == "charge":
         return baseline
     optimal = Optimal().plan(counts, *asked)
-    promise = max(max_speed / 2, optimal.error_bound)
+    allowed = _EXACT * max(max_speed / 2, optimal.error_bound)
     plans = [baseline, optimal]
-    cap = averaging_cap(counts, epsilon_nano, grouping, promise / max_speed)
-    if cap is not None:
+    for cap in averaging_caps(counts, epsilon_nano, grouping, allowed / max_speed):
         plans.append(ArrayAveraging().plan_with_cap(counts, *asked, cap))
-    plans = [plan for plan in plans if plan.error_bound <= promise]
+    plans = [plan for plan in plans if plan.error_bound <= allowed]
     errors = [hypot(plan.noise_bound, accuracy.spread(plan)) for plan in plans]
     good = AS_GOOD * min(errors)
     return min((plan for plan, error in zip(plans, errors, strict=True) if error <= good), key=_mean_share)
@@ -67,16 +75,14 @@ def _mean_share(plan: MeanPlan) -> float:
     return 1.0 if plan.moves is None else float(plan.moves.mean()) / plan.sensitivity
 
 
-def averaging_cap(counts: HatCounts, epsilon_nano: int, grouping: Grouping, promise: float) -> int | None:
-    """The count that is the best cap for Array-Averaging, by the rule above; O(L) on sorted counts.
+def averaging_caps(counts: HatCounts, epsilon_nano: int, grouping: Grouping, allowed: float) -> list[int]:
+    """The few counts that are likely the best caps for Array-Averaging, best first; O(L log L).
 
-    None if each has a worst case above `promise`, a share of U.
+    None whose worst case is far above `allowed`, a share of U. By formulas for arrays that are all equally full: K =
+    floor(G/m) under WrapAround; under BestFit at least ceil(G/m) and the number of plates too large to share.
 
-    Formulas for arrays that are all equally full: K = floor(G/m) under WrapAround; under BestFit at least ceil(G/m) and
-    the number of plates too large to share. A plate weighs min(m_l, m)/G, the mean charge is K/L of epsilon.
-
-    >>> averaging_cap(HatCounts(np.array([30, 6, 6, 5, 5, 4])), 10**9, "best-fit", promise=1.0)
-    6
+    >>> averaging_caps(HatCounts(np.array([30, 6, 6, 5, 5, 4])), 10**9, "best-fit", allowed=1.0)
+    [6, 5, 4, 30]
     """
     caps, total = counts.descending[::-1], counts.total
     kept, squares, products = _sums_at_every_count(caps)
@@ -88,11 +94,10 @@ def averaging_cap(counts: HatCounts, epsilon_nano: int, grouping: Grouping, prom
     scattered = accuracy.VARIANCE * (accuracy.BETWEEN * between + (1 - accuracy.BETWEEN) * within)
     noise = NANO / epsilon_nano / arrays
     used = kept if grouping == "best-fit" else arrays * caps
-    squared = np.where(1 - used / total + noise <= promise, noise**2 + scattered, np.inf)
-    if not np.isfinite(squared).any():
-        return None
-    good = (squared <= AS_GOOD**2 * squared.min()).nonzero()[0]
-    return int(caps[good[-1 - int(arrays[good[::-1]].argmin())]])
+    once = np.append(True, caps[1:] != caps[:-1])
+    squared = np.where(once & (1 - used / total + noise <= _ROUGH * allowed), noise**2 + scattered, np.inf)
+    best = np.argsort(squared, kind="stable")[:CAPS_TRIED]
+    return [int(cap) for cap in caps[best[np.isfinite(squared[best])]]]
 
 
 def _sums_at_every_count(ascending: Integers) -> tuple[Integers, Integers, Integers]:

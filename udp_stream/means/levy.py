@@ -39,7 +39,7 @@ class Levy(Projected):
         left = np.cumsum(occupancy) - occupancy
         costs = np.maximum(left, means.size - left - occupancy)
         epsilon_nano = plan.epsilon_nano // 2 // touched(plan.grouping)
-        chosen = np.array(exponential_choices(bits, costs.tolist(), [1] * bins, epsilon_nano, draws))
+        chosen = np.array(exponential_choices(bits, costs.tolist(), [1] * bins, means.size, epsilon_nano, draws))
         centre = chosen * tau + tau // 2
         low, high = np.maximum(0, centre - 3 * tau // 2), np.minimum(plan.max_speed, centre + 3 * tau // 2)
         return np.minimum(low, plan.max_speed), high

@@ -26,7 +26,7 @@ def private_quantiles(
     cuts = np.concatenate(([0], np.sort(values), [max_speed + 1]))
     sizes = np.diff(cuts)
     costs = np.abs(np.arange(sizes.size) - rank)
-    chosen = exponential_choices(bits, costs.tolist(), sizes.tolist(), epsilon_nano, draws)
+    chosen = exponential_choices(bits, costs.tolist(), sizes.tolist(), values.size, epsilon_nano, draws)
     return np.array([int(cuts[interval]) + randbelow(bits, int(sizes[interval])) for interval in chosen])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -18,19 +18,25 @@ from udp_stream.adapters.report import ONE_CDF, ONE_MEAN, ONE_VARIANCE, Guess, s
 from udp_stream.adapters.settings import Settings
 from udp_stream.budgeting import EPSILON_NANO_MAX, EPSILON_NANO_MIN
 from udp_stream.errors import ConfigError, UsageError
+from udp_stream.estimate import estimate_hats
 from udp_stream.experiments.base import Figure
 from udp_stream.experiments.worst import best_m, curve_rows, e_of_m, least_errors, printed_limits, worst_of, worst_row
 from udp_stream.grouping import HatCounts
 from udp_stream.means import expected_abs_error, spread
+from udp_stream.means.accuracy import SCATTER
 from udp_stream.plan import HatPlan, Terms, plan_hat, terms_of
 from udp_stream.policy import Policy
 from udp_stream.slots import PINGS_MAX
+from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.worst_case import epsilon_limits
 
 TYPICAL_PLATES = (5, 10, 20, 40, 80, 160)
 SPREAD = 0.6
 """Log-standard deviation of the pings per plate in a typical HAT (lognormal; measured on a busy Surat cell)."""
+
+TRIALS = 300
+"""Of a projected mean: its expected error is then known to about 7 %."""
 
 MONOTONE_LEAVES = 0.64
 """Of a CDF's noise, at least, once its values are made monotone: 0.64 to 0.80 at epsilon 1 and 4 on the recorded feeds
@@ -60,14 +66,7 @@ class Bought:
     plates: int
     plan: HatPlan
     releases_per_plate: int
-
-    @property
-    def mean_error_kmh(self) -> float:
-        """Noise, and the bias that is likely."""
-        mean = self.plan.mean
-        if mean is None:
-            return float("nan")
-        return expected_abs_error(mean.noise_bound, spread(mean), mean.max_speed) / QUANTA_PER_KMH
+    mean_error_kmh: float
 
     @property
     def errors(self) -> list[Error]:
@@ -98,10 +97,10 @@ def plan(arguments: argparse.Namespace, settings: Settings) -> None:
     bought = [buy(policy, arguments.hats_per_period, plates, arguments.pings_per_plate) for plates in sizes]
     out = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 160)
     out.print(_head(policy, arguments.hats_per_period))
-    out.print(_table(bought, policy.resolution))
+    _print_whole(out, _table(bought, policy.resolution))
     out.print("(releases: how many such HATs the budget of the median plate buys in a period)")
     for why, plates in _reasons(bought).items():
-        out.print(f"{', '.join(plates)} plates: {why}.")
+        out.print(f"{', '.join(plates)} {'plate' if plates == ['1'] else 'plates'}: {why}.")
     _beside_the_guesses(out, bought, policy.resolution)
     typical = bought[len(bought) // 2]
     if typical.plan.mean is not None:
@@ -110,6 +109,12 @@ def plan(arguments: argparse.Namespace, settings: Settings) -> None:
         f"min_plates is {policy.min_plates}: smaller HATs are withheld and cost nothing. "
         "A plate's presence and its number of pings are public under swap-values."
     )
+
+
+def _print_whole(out: Console, table: Table) -> None:
+    """Every column, also where that is wider than the terminal, or than lines are where there is none."""
+    wide = out.options.update(width=1000)
+    out.print(table, width=max(out.width, out.measure(table, options=wide).maximum), crop=False)
 
 
 def _reasons(bought: list[Bought]) -> dict[str, list[str]]:
@@ -173,7 +178,36 @@ def buy(policy: Policy, hats_per_period: int, plates: int, pings_per_plate: int)
     if None in (policy.mean_nano, policy.cdf_nano):
         part = float(bought.charges.mean()) / bought.terms.charge_nano
         bought = plan_hat(counts, terms_for(policy, hats_per_period, part), policy)
-    return Bought(plates, bought, policy.budget_nano // int(np.median(bought.charges)))
+    return Bought(plates, bought, policy.budget_nano // int(np.median(bought.charges)), _mean_error_kmh(bought))
+
+
+def _mean_error_kmh(plan: HatPlan) -> float:
+    """Noise, and the bias that is likely.
+
+    What projection does depends on the interval that speeds will choose: there it is the mean error of trials, always
+    the same ones, at speeds that scatter as `means.accuracy` takes it, around means anywhere in [0, U] alike.
+    """
+    mean = plan.mean
+    if mean is None:
+        return float("nan")
+    if mean.moves is not None:
+        return expected_abs_error(mean.noise_bound, spread(mean), mean.max_speed) / QUANTA_PER_KMH
+    rng, counts = np.random.default_rng(0), mean.counts.by_user
+    samples = []
+    for truth in rng.uniform(0, mean.max_speed, TRIALS):
+        part = np.sqrt(SCATTER * truth * (mean.max_speed - truth) / 3 / 2)
+        speeds = truth + part * (
+            np.repeat(rng.standard_normal(counts.size), counts) + rng.standard_normal(counts.sum())
+        )
+        samples.append(np.clip(np.round(speeds), 0, mean.max_speed).astype(np.int64))
+    alone = replace(plan, variance=None, cdf=None)
+    estimates = estimate_hats([alone] * TRIALS, samples, seeded_bits("plan"))
+    errors = [
+        abs(estimate.mean - speeds.mean())
+        for estimate, speeds in zip(estimates, samples, strict=True)
+        if estimate.mean is not None
+    ]
+    return float(np.mean(errors)) / QUANTA_PER_KMH
 
 
 def _worst_case(out: Console, arguments: argparse.Namespace, policy: Policy, typical: Bought) -> None:
