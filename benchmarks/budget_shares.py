@@ -1,8 +1,8 @@
 """How many more releases a plate's budget buys when it is charged its own share: from a feed's counts alone.
 
 `python -m benchmarks.budget_shares FEED:U:ZONE ...`, feeds as for `replay`. For each plate, its HATs divided by the sum
-of its charges in units of epsilon; printed are the median plate, the 10th and the 90th percentile (a plate all of whose samples are left out pays next to
-nothing: "free").
+of its charges in units of epsilon; printed are the median plate, the 10th and the 90th percentile. A plate all of whose
+samples are left out pays next to nothing: "free".
 """
 
 from __future__ import annotations
