@@ -83,7 +83,7 @@ def test_without_that_promise_auto_would_go_beyond_it():
 
 
 @settings(max_examples=60)
-@given(hat_counts, epsilons, groupings, st.sampled_from([0.3, 0.5, 1.0, 30.0]))
+@given(hat_counts, epsilons, groupings, st.sampled_from([0.31415, 0.51234, 1.01234, 30.0]))
 def test_the_caps_are_the_best_of_all_counts_by_formulas_written_plainly(counts, epsilon, grouping, allowed):
     total = sum(counts)
 
@@ -94,15 +94,31 @@ def test_the_caps_are_the_best_of_all_counts_by_formulas_written_plainly(counts,
         if grouping == "best-fit":
             arrays = max(-(-G // cap), sum(2 * g > cap for g in kept))
         used = G if grouping == "best-fit" else arrays * cap
-        if 1 - used / total + 1 / epsilon / arrays > 1.1 * allowed:
-            return None
         between = sum((g / G - m / total) ** 2 for g, m in zip(kept, counts, strict=True))
-        return hypot(1 / epsilon / arrays, ((between + 1 / G - 1 / total) / 24) ** 0.5)
+        error = hypot(1 / epsilon / arrays, ((between + 1 / G - 1 / total) / 24) ** 0.5)
+        return error, 1 - used / total + 1 / epsilon / arrays
 
     caps = averaging_caps(HatCounts(np.array(counts)), round(epsilon * NANO), grouping, allowed)
-    errors = sorted(error for cap in set(counts) if (error := judged(cap)) is not None)
-    assert [judged(cap) for cap in caps] == pytest.approx(errors[:CAPS_TRIED])
-    assert len(set(caps)) == len(caps)
+    judgements = sorted(judged(cap) for cap in set(counts))
+    surely = [error for error, worst in judgements if worst <= allowed][: CAPS_TRIED - 1]
+    assert len(set(caps)) == len(caps) <= CAPS_TRIED
+    assert [judged(cap)[0] for cap in caps[: len(surely)]] == pytest.approx(surely)
+    for cap in caps[len(surely) :]:
+        assert judged(cap)[1] <= 1.03 * allowed * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 1.0, 4.0])
+@pytest.mark.parametrize("plates", [40, 140])
+def test_where_all_counts_differ_auto_is_near_the_best_of_them(plates, epsilon):
+    """A busy cell of a large slot: among 140 counts the best few by formulas may all be just beyond what is allowed."""
+    rng, nano = np.random.default_rng(plates), round(epsilon * NANO)
+    for _ in range(4):
+        hat = HatCounts(rng.lognormal(6, 0.6, plates).astype(int))
+        allowed = max(U / 2, Optimal().plan(hat, nano, U, "best-fit").error_bound)
+        plans = [ArrayAveraging().plan_with_cap(hat, nano, U, "best-fit", cap) for cap in set(hat.by_user.tolist())]
+        best = min(hypot(plan.noise_bound, spread(plan)) for plan in plans if plan.error_bound <= allowed)
+        chosen = plan_automatic(hat, nano, U, "best-fit", "epsilon")
+        assert hypot(chosen.noise_bound, spread(chosen)) <= 1.06 * best
 
 
 @settings(max_examples=60)
