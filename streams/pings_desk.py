@@ -122,7 +122,7 @@ class PingsDesk:
         if records[0].timestamp_type != LOG_APPEND_TIME:
             raise ConfigError(f"{records[0].topic}: expected message.timestamp.type=LogAppendTime, got CreateTime")
         place.safe = False
-        taken = place.reader.take(*_columns(records))
+        taken = place.reader.take(*columns_of(records))
         place.heard_s, place.ticked = self._clock(), False
         self.pings += taken.pings
         await self._tell(partition, place, taken.refused)
@@ -196,7 +196,7 @@ class PingsDesk:
                 await self._outlet.write([Message(tp.topic, b"{}", headers=[(TICK, b"1")], partition=partition)])
 
 
-def _columns(records: Sequence[Any]) -> tuple[list[bytes], LogPlaces]:
+def columns_of(records: Sequence[Any]) -> tuple[list[bytes], LogPlaces]:
     """The messages of the consumer's records, and where they stand; what a tick says by its value is not looked at."""
     tick = [bool(one.headers) and is_tick(one.headers) for one in records]
     places = LogPlaces(

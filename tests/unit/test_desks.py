@@ -43,12 +43,13 @@ class Broker:
         self.begins = defaultdict(int)
         self.now_ms = START
         self.dice = dice
+        self.dies = 0.12
         self.is_read_to_end = True
         self.epochs = defaultdict(int)
         self.rejoins = 0
 
     def maybe_die(self):
-        if self.dice is not None and self.dice.random() < 0.12:
+        if self.dice is not None and self.dice.random() < self.dies:
             raise Died
 
     def append(self, topic, partition, value, headers=()):
@@ -112,16 +113,19 @@ class Once:
         pass
 
 
+def rules_of(settings, office):
+    return ReadingRules(
+        PingDecoder(settings.ping_rules), settings.window_rules, office.calendar.slots, 7, lambda p: p.encode()
+    )
+
+
 class Worker:
     def __init__(self, broker, ledger, thread, settings=SETTINGS, once=False):
         office = Office(settings.policy, settings.calendar, SeededEntropy(1), "test")
-        rules = ReadingRules(
-            PingDecoder(settings.ping_rules), settings.window_rules, office.calendar.slots, 7, lambda p: p.encode()
-        )
         self.broker = broker
         self.time_s = 0.0
         self.topics = topics_of(settings.kafka)
-        self.pings = PingsDesk(rules, self.topics, broker, broker, 60, clock=lambda: self.time_s)
+        self.pings = PingsDesk(rules_of(settings, office), self.topics, broker, broker, 60, clock=lambda: self.time_s)
         self.parts = PartsDesk(
             office, self.topics, broker, broker, ledger, thread, publisher_of=self.once if once else None
         )
