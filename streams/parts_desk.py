@@ -184,8 +184,10 @@ class PartsDesk:
                     "on: parts were deleted before they were released. `udp-stream worker --accept-loss` goes on "
                     "without them"
                 )
-        shard = Shard(self._offsets.partitions(self._topics.pings.name), note.shard)
-        planner = counts_of_shards(self._topics.parts.partitions, note.planner) if tp.partition == PLANNER else None
+        shard = Shard(self._offsets.partitions(self._topics.pings.name), note.shard, self._accept_loss)
+        planner = None
+        if tp.partition == PLANNER:
+            planner = counts_of_shards(self._topics.parts.partitions, note.planner, self._accept_loss)
         return _Place(tp.partition, shard, planner, ledger, publisher, shard.through_ms)
 
     async def _fenced(self, tp: TP) -> Ledger:

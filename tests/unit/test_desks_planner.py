@@ -235,7 +235,7 @@ def test_a_note_fits_whatever_256_sources_and_256_shards_have_closed():
 
 
 def test_messages_read_as_what_they_were():
-    for message in (Marker(1, 2, 3), Tallied(1, 2, 3, 4), PlanPiece(0, 1, 2, b"digest", 0, 1, b"content")):
+    for message in (Marker(1, 2, 3), Tallied(1, 2, 3, b"digest", 4), PlanPiece(0, 1, 2, b"digest", 0, 1, b"content")):
         assert decode_message(encode_message(message)) == message
 
 
