@@ -246,12 +246,13 @@ def test_a_commit_while_releases_are_on_their_way_does_not_let_go_of_their_slot(
     parts = {TP(TOPICS.parts.name, shard) for shard in range(3)}
 
     async def work(thread):
-        worker = Worker(broker, ledger, thread, settings, once)
+        worker, committing = Worker(broker, ledger, thread, settings, once), []
         await sources_alone(worker)
 
         class Interrupted:
             async def publish(self, _messages, _frontier):
-                await worker.parts.commit()
+                committing.append(asyncio.ensure_future(worker.parts.commit()))
+                await asyncio.sleep(0)
                 raise Died
 
         for place in worker.parts._places.values():
@@ -261,6 +262,7 @@ def test_a_commit_while_releases_are_on_their_way_does_not_let_go_of_their_slot(
                 for tp in sorted(parts):
                     at = worker.parts._places[tp.partition].note().offset
                     await worker.parts.take(list(broker.logs[tp])[at:])
+        await asyncio.gather(*committing)
         held = [broker.offsets.get(tp, Committed(0, "")).offset for tp in sorted(parts)]
         firsts = [
             next(m.offset for m in broker.logs[tp] if isinstance(decode_message(m.value), Part)) for tp in sorted(parts)
@@ -270,4 +272,51 @@ def test_a_commit_while_releases_are_on_their_way_does_not_let_go_of_their_slot(
     with ThreadPoolExecutor(1) as thread:
         asyncio.run(work(thread))
     asyncio.run(lives(broker, random.Random(1), ledger, settings, once))
+    assert outcome(broker)[0] == embedded(broker, settings)[0]
+
+
+class Slow(Broker):
+    """Its commits arrive late, and no frontier of a shard may go back."""
+
+    async def commit(self, offsets):
+        await asyncio.sleep(self.dice.choice([0, 0.001, 0.003]))
+        return await super().commit(offsets)
+
+
+class Frontiers(dict):
+    def __ior__(self, offsets):
+        for tp, to in offsets.items():
+            if tp in self and tp.topic == TOPICS.parts.name:
+                before, after = (decode_note(noted.metadata, 0).shard.done_ms for noted in (self[tp], to))
+                assert before <= after, (tp, before, after)
+        self.update(offsets)
+        return self
+
+
+@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_commit_that_arrives_late_takes_no_frontier_back(seed, once):
+    """The clock of the worker commits again and again while slots are published."""
+    settings, broker, ledger, dice = settings_of("auto"), city(), MemoryLedger(), random.Random(seed)
+    broker.__class__, broker.dice, broker.dies, broker.offsets = Slow, dice, 0, Frontiers()
+
+    async def commits(worker):
+        while True:
+            await worker.parts.commit()
+            await asyncio.sleep(0)
+
+    async def work(thread):
+        worker = Worker(broker, ledger, thread, settings, once)
+        await sources_alone(worker)
+        committing, at = asyncio.ensure_future(commits(worker)), Counter()
+        while todo := [tp for tp, log in parts_logs(broker).items() if at[tp] < len(log)]:
+            tp = dice.choice(todo)
+            batch = broker.logs[tp][at[tp] :][: dice.randint(1, 4)]
+            at[tp] += len(batch)
+            await worker.parts.take(batch)
+        assert not committing.done()
+        committing.cancel()
+
+    with ThreadPoolExecutor(1) as thread:
+        asyncio.run(work(thread))
     assert outcome(broker)[0] == embedded(broker, settings)[0]
