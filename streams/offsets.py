@@ -50,20 +50,22 @@ class Offsets:
     async def commit(self, offsets: Mapping[TP, Committed]) -> bool:
         """Note where to go on; False, and nothing noted, if a partition is no longer ours."""
         noted = {TopicPartition(*tp): OffsetAndMetadata(offset, metadata) for tp, (offset, metadata) in offsets.items()}
+        generation = self._thread._consumer._coordinator.generation  # in which they are ours, if they still are
         try:
-            await self._thread.call_thread(self._commit, noted)
+            await self._thread.call_thread(self._commit, noted, generation)
         except _NOT_OURS:
             return False
         return True
 
-    async def _commit(self, noted: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """As the consumer's own commit, but that asks again in whatever generation of the group it finds itself. In the
-        next one the partition may be somebody else's, who has moved the frontier on; the broker takes it from anybody.
+    async def _commit(self, noted: Mapping[TopicPartition, OffsetAndMetadata], generation: int) -> None:
+        """As the consumer's own commit, but that is sent, and sent again, in whatever generation of the group it finds
+        itself. In a later one, or in none, the partition may be somebody else's, who has moved the frontier on, and the
+        broker would take it from any member, or from anybody if there are no members.
         """
         consumer = self._thread._consumer
         subscription, coordinator = consumer._subscription.subscription, consumer._coordinator
-        assignment, generation = subscription and subscription.assignment, coordinator.generation
-        if not assignment or not noted.keys() <= assignment.tps:
+        assignment = subscription and subscription.assignment
+        if generation < 0 or not assignment or not noted.keys() <= assignment.tps:
             raise IllegalStateError("these partitions are not all assigned")
         while True:
             await coordinator.ensure_coordinator_known()

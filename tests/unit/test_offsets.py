@@ -17,8 +17,8 @@ HERE = TP("parts", 1)
 class Coordinator:
     """It answers as it is told to; the group may be formed anew before it does."""
 
-    def __init__(self, answers, formed_anew):
-        self.generation = 7
+    def __init__(self, answers, formed_anew, generation):
+        self.generation = generation
         self._commit_lock = asyncio.Lock()
         self.answers, self.formed_anew, self.taken, self.asked = list(answers), formed_anew, {}, 0
 
@@ -35,14 +35,14 @@ class Coordinator:
         self.taken |= noted
 
 
-def commit(answers, *, formed_anew=False, assigned=(HERE,)):
+def commit(answers, *, formed_anew=False, assigned=(HERE,), generation=7):
     """What becomes of a commit, and what the coordinator has seen."""
 
     async def call_thread(what, *arguments):
         return await what(*arguments)
 
     async def run():
-        coordinator = Coordinator(answers, formed_anew)
+        coordinator = Coordinator(answers, formed_anew, generation)
         assignment = SimpleNamespace(tps=frozenset(TopicPartition(*tp) for tp in assigned))
         subscription = SimpleNamespace(subscription=SimpleNamespace(assignment=assignment))
         consumer = SimpleNamespace(_coordinator=coordinator, _subscription=subscription)
@@ -71,6 +71,12 @@ def test_a_commit_of_the_generation_before_is_not_sent_again():
 def test_a_commit_of_somebody_else_s_partition_is_dropped():
     assert commit([UnknownMemberIdError()])[0] is False
     committed, coordinator = commit([None], assigned=())
+    assert not committed and coordinator.asked == 0
+
+
+def test_who_was_put_out_of_the_group_commits_nothing():
+    """Paused past its session: while it has not joined again, a group without members would take it."""
+    committed, coordinator = commit([None], generation=-1)
     assert not committed and coordinator.asked == 0
 
 
