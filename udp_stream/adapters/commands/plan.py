@@ -142,20 +142,21 @@ def _beside_the_guesses(out: Console, bought: list[Bought], resolution: int) -> 
     out.print(f"HATs of at least 10 plates held {least:.0%} to {largest:.0%} of all pings there.")
 
 
-def terms_for(policy: Policy, hats_per_period: int, part: float = 1.0) -> Terms:
+def terms_for(policy: Policy, hats_per_period: int, part: float | None = None) -> Terms:
     """The epsilons of a HAT when a plate's budget is spread over so many of them; fixed ones as they are.
 
-    `part` is what a plate usually pays of a HAT's epsilon.
+    `part` is what a plate usually pays of a HAT's epsilon; None while that is not known. Raises ConfigError if an
+    automatic epsilon is too small for any HAT once it is.
     """
     fixed = (policy.mean_nano or 0) + policy.variance_nano + (policy.cdf_nano or 0)
     automatic = (policy.mean_nano, policy.cdf_nano).count(None)
-    each = (int(policy.budget_nano / hats_per_period / part) - fixed) // automatic if automatic else 0
-    each = min(each, EPSILON_NANO_MAX)
-    if automatic and each < EPSILON_NANO_MIN:
-        least = (fixed + automatic * EPSILON_NANO_MIN) * hats_per_period / NANO
+    each = (int(policy.budget_nano / hats_per_period / (part or 1)) - fixed) // automatic if automatic else 0
+    if automatic and part is not None and each < EPSILON_NANO_MIN:
         raise ConfigError(
-            f"budget.epsilon: expected at least {least:g} for {hats_per_period} HATs, got {policy.budget_nano / NANO:g}"
+            f"budget.epsilon: an automatic epsilon would be below {EPSILON_NANO_MIN / NANO:g} if the budget of "
+            f"{policy.budget_nano / NANO:g} is spread over {hats_per_period} HATs"
         )
+    each = min(max(each, EPSILON_NANO_MIN), EPSILON_NANO_MAX)
     mean_nano, cdf_nano = (each if nano is None else nano for nano in (policy.mean_nano, policy.cdf_nano))
     return terms_of(policy, mean_nano, policy.variance_nano, cdf_nano)
 
