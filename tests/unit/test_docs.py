@@ -1,11 +1,13 @@
 """The pages in `docs/` name everything that they must, and their links lead somewhere. Their commands are not run."""
 
 import re
+from collections import defaultdict
+from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
 import pytest
 
-from udp_stream.adapters.report import ONE_CDF, ONE_VARIANCE, served_shares
+from udp_stream.adapters.report import ONE_CDF, ONE_MEAN, ONE_VARIANCE, SERVED_SHARES, served_shares
 from udp_stream.adapters.settings import known_keys
 from udp_stream.means import MECHANISMS
 from udp_stream.ping_refusals import Reason
@@ -59,6 +61,19 @@ def test_the_guesses_that_plan_compares_with_are_the_measured_ones():
         low, high = ONE_CDF.errs[resolution]
         served = "{:.2f}-{:.2f}".format(*served_shares(resolution))
         assert f"| {resolution} | {least}-{most} | {low:.3f}-{high:.3f} | {served} |" in rows
+
+
+def test_the_constants_and_shares_are_least_and_most_of_the_measured_table():
+    text = (DOCS / "measurements.md").read_text(encoding="utf-8")
+    table = text.partition("HATs of at least 10 plates, which are")[2].partition("No noise is in these")[0]
+    errs, shares = defaultdict(list), defaultdict(list)
+    for resolution, cells in re.findall(r"^\| (\d), [16] h \|(.*)$", table, re.MULTILINE):
+        for err, share in re.findall(r"([\d.]+) \(([\d.]+)\)", cells):
+            errs[int(resolution)].append(Decimal(err).quantize(Decimal("0.1"), ROUND_HALF_UP))
+            shares[int(resolution)].append(float(share))
+    assert {len(found) for found in errs.values()} == {12}
+    assert ONE_MEAN.errs == {at: (float(min(found)), float(max(found))) for at, found in errs.items()}
+    assert {at: (min(found), max(found)) for at, found in shares.items()} == SERVED_SHARES
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -32,25 +32,29 @@ class Guess:
 
     def range_at(self, resolution: int) -> tuple[float, float]:
         """Least and most at the nearest resolution that was measured."""
-        return self.errs[_measured(resolution)]
+        return self.errs[nearest_measured(resolution)]
 
-    def verdict(self, resolution: int, least: float, most: float) -> str:
-        """An error that is likely to be at least and at most so much, beside the guess's."""
+    def verdict(self, resolution: int, least: float, most: float, advice: str) -> str:
+        """An error that is likely to be at least and at most so much, beside the guess's; `advice` where it is worse.
+
+        Where the guess was not measured there is no verdict.
+        """
         low, high = self.range_at(resolution)
-        beside = (
-            f"{self.name} for every HAT errs by {low} to {high}{self.unit} at this resolution on the feeds we measured"
-        )
+        errs, measured = f"{self.name} for every HAT errs by {low} to {high}{self.unit}", nearest_measured(resolution)
+        if resolution != measured:
+            return f"{errs} at resolution {measured}, the nearest that we measured."
+        beside = f"{errs} at this resolution on the feeds we measured"
         if most < low:
             return f"{beside}: these releases tell more than that guess."
         if least <= high:
             return f"{beside}: these releases are about as good as that guess."
-        return f"{beside}: this configuration buys less than that guess. `udp-stream plan` shows what would help."
+        return f"{beside}: this configuration buys less than that guess. {advice}"
 
 
 ONE_MEAN = Guess(
     "One city-wide mean",
     " km/h",
-    {4: (0.3, 1.8), 5: (0.7, 2.6), 6: (1.4, 3.4), 7: (3.2, 5.4), 8: (5.4, 7.6), 9: (6.9, 10.4)},
+    {4: (0.3, 1.8), 5: (0.7, 2.5), 6: (1.4, 3.4), 7: (3.2, 5.3), 8: (5.4, 7.6), 9: (6.9, 10.4)},
 )
 """Mean absolute errors."""
 
@@ -77,10 +81,11 @@ LATE_SHARE_SUSPICIOUS = 0.05
 
 def served_shares(resolution: int) -> tuple[float, float]:
     """The range above, at the nearest resolution that was measured."""
-    return SERVED_SHARES[_measured(resolution)]
+    return SERVED_SHARES[nearest_measured(resolution)]
 
 
-def _measured(resolution: int) -> int:
+def nearest_measured(resolution: int) -> int:
+    """The resolution whose figures are taken."""
     return min(max(resolution, min(SERVED_SHARES)), max(SERVED_SHARES))
 
 
@@ -116,7 +121,7 @@ def print_summary(summary: Summary, settings: Settings) -> None:
         error = summary.expected_error / summary.pings_of_means
         out.print(
             f"expected error of a released mean: {error:.1f} km/h, weighed by pings. "
-            f"{ONE_MEAN.verdict(settings.hat.resolution, error, error)}"
+            f"{ONE_MEAN.verdict(settings.hat.resolution, error, error, '`udp-stream plan` shows what would help.')}"
         )
     out.print(f"{protected(summary, settings)} Not protected: that a plate was in a HAT, and how often it pinged.")
 

@@ -14,8 +14,9 @@ from rich.table import Table
 
 from udp_stream.adapters.outputs import named, require_apart, used_files
 from udp_stream.adapters.plots import draw, require_plots
-from udp_stream.adapters.report import ONE_CDF, ONE_MEAN, ONE_VARIANCE, Guess, served_shares
+from udp_stream.adapters.report import ONE_CDF, ONE_MEAN, ONE_VARIANCE, Guess, nearest_measured, served_shares
 from udp_stream.adapters.settings import Settings
+from udp_stream.adapters.words import counted
 from udp_stream.budgeting import EPSILON_NANO_MAX, EPSILON_NANO_MIN
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.estimate import estimate_hats
@@ -34,6 +35,8 @@ from udp_stream.worst_case import epsilon_limits
 TYPICAL_PLATES = (5, 10, 20, 40, 80, 160)
 SPREAD = 0.6
 """Log-standard deviation of the pings per plate in a typical HAT (lognormal; measured on a busy Surat cell)."""
+
+ADVICE = "More plates per HAT, longer slots, larger cells or a larger epsilon would help."
 
 TRIALS = 300
 """Of a projected mean: its expected error is then known to about 7 %."""
@@ -61,9 +64,10 @@ class Error:
 
 @dataclass(frozen=True, slots=True)
 class Bought:
-    """What one HAT of a kind gets."""
+    """What one HAT of a kind gets, if it is `served`: smaller ones than `min_plates` are withheld."""
 
     plates: int
+    served: bool
     plan: HatPlan
     releases_per_plate: int
     mean_error_kmh: float
@@ -95,14 +99,16 @@ def plan(arguments: argparse.Namespace, settings: Settings) -> None:
     policy = settings.policy
     sizes = (arguments.plates,) if arguments.plates else TYPICAL_PLATES
     bought = [buy(policy, arguments.hats_per_period, plates, arguments.pings_per_plate) for plates in sizes]
+    served = [one for one in bought if one.served]
+    typical = (served or bought)[len(served or bought) // 2]
     out = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 160)
     out.print(_head(policy, arguments.hats_per_period))
     _print_whole(out, _table(bought, policy.resolution))
     out.print("(releases: how many such HATs the budget of the median plate buys in a period)")
-    for why, plates in _reasons(bought).items():
-        out.print(f"{', '.join(plates)} {'plate' if plates == ['1'] else 'plates'}: {why}.")
-    _beside_the_guesses(out, bought, policy.resolution)
-    typical = bought[len(bought) // 2]
+    for note in _notes(policy, served, arguments.hats_per_period):
+        out.print(note)
+    if served:
+        _beside_the_guesses(out, served, typical, policy.resolution)
     if typical.plan.mean is not None:
         _worst_case(out, arguments, policy, typical)
     out.print(
@@ -117,6 +123,26 @@ def _print_whole(out: Console, table: Table) -> None:
     out.print(table, width=max(out.width, out.measure(table, options=wide).maximum), crop=False)
 
 
+def _notes(policy: Policy, served: list[Bought], hats_per_period: int) -> list[str]:
+    """What must be known to read the table."""
+    notes = []
+    if any(one.plan.mean is not None and one.plan.mean.moves is None for one in served):
+        notes.append(
+            "(noise and error bound: if the private interval is all of [0, U]; expected error: by trials, with the "
+            "interval found)"
+        )
+    for why, plates in _reasons(served).items():
+        notes.append(f"{', '.join(plates)} {'plate' if plates == ['1'] else 'plates'}: {why}.")
+    lasting = sorted(min(one.releases_per_plate, hats_per_period) for one in served)
+    if served and lasting[0] < hats_per_period and None not in (policy.mean_nano, policy.cdf_nano):
+        how_many = f"{lasting[0]}" if lasting[0] == lasting[-1] else f"{lasting[0]} to {lasting[-1]}"
+        notes.append(
+            f"A median plate's budget lasts for {how_many} of its {counted(hats_per_period, 'HAT')}; then it pays for "
+            "no more."
+        )
+    return notes
+
+
 def _reasons(bought: list[Bought]) -> dict[str, list[str]]:
     """Mechanism and why, and the sizes of HATs for which it was taken for that reason."""
     reasons: dict[str, list[str]] = {}
@@ -126,17 +152,20 @@ def _reasons(bought: list[Bought]) -> dict[str, list[str]]:
     return reasons
 
 
-def _beside_the_guesses(out: Console, bought: list[Bought], resolution: int) -> None:
-    """Which HATs get less than a guess, and which share of pings lay in HATs that are served, where we measured."""
-    for of_sizes in zip(*(one.errors for one in bought), strict=True):
-        last = of_sizes[-1]
+def _beside_the_guesses(out: Console, served: list[Bought], typical: Bought, resolution: int) -> None:
+    """Whether a typical HAT gets less than a guess, which others do, and which share of pings lay in HATs that are
+    served, where we measured."""
+    measured, at = nearest_measured(resolution) == resolution, served.index(typical)
+    for of_sizes in zip(*(one.errors for one in served), strict=True):
+        error = of_sizes[at]
         out.print(
-            f"At {bought[-1].plates} plates {last.words} {last.most:{last.digits}}{last.guess.unit}. "
-            f"{last.guess.verdict(resolution, last.least, last.most)}"
+            f"At {counted(typical.plates, 'plate')} {error.words} {error.most:{error.digits}}{error.guess.unit}. "
+            f"{error.guess.verdict(resolution, error.least, error.most, ADVICE)}"
         )
-        most = last.guess.range_at(resolution)[1]
-        worse = [str(one.plates) for one, error in zip(bought[:-1], of_sizes, strict=False) if error.least > most]
-        if worse:
+        most = error.guess.range_at(resolution)[1]
+        others = [(one, of_one) for one, of_one in zip(served, of_sizes, strict=True) if one is not typical]
+        worse = [str(one.plates) for one, of_one in others if of_one.least > most]
+        if worse and measured:
             out.print(f"HATs of {', '.join(worse)} plates get less than that guess.")
     least, largest = served_shares(resolution)
     out.print(f"HATs of at least 10 plates held {least:.0%} to {largest:.0%} of all pings there.")
@@ -179,7 +208,8 @@ def buy(policy: Policy, hats_per_period: int, plates: int, pings_per_plate: int)
     if None in (policy.mean_nano, policy.cdf_nano):
         part = float(bought.charges.mean()) / bought.terms.charge_nano
         bought = plan_hat(counts, terms_for(policy, hats_per_period, part), policy)
-    return Bought(plates, bought, policy.budget_nano // int(np.median(bought.charges)), _mean_error_kmh(bought))
+    releases = policy.budget_nano // int(np.median(bought.charges))
+    return Bought(plates, plates >= policy.min_plates, bought, releases, _mean_error_kmh(bought))
 
 
 def _mean_error_kmh(plan: HatPlan) -> float:
@@ -214,7 +244,7 @@ def _mean_error_kmh(plan: HatPlan) -> float:
 def _worst_case(out: Console, arguments: argparse.Namespace, policy: Policy, typical: Bought) -> None:
     """E(m) of one typical HAT at the epsilon of its mean, as a table, in words, and, if asked for, drawn."""
     epsilon, counts = typical.plan.terms.mean_nano / NANO, HatCounts(typical.plan.by_user)
-    about = f"a typical HAT of {typical.plates} plates and {counts.total:,} pings"
+    about = f"a typical HAT of {counted(typical.plates, 'plate')} and {counted(counts.total, 'ping')}"
     out.print(f"\nWorst case over all speeds, {about}, at epsilon {epsilon:.4g}; every plate gives at most m pings:")
     out.print(_table_of_e(counts, policy.max_speed, epsilon))
     out.print(_worst_case_in_words(counts, policy.max_speed, epsilon))
@@ -266,9 +296,10 @@ def _worst_case_figure(about: str, counts: HatCounts, max_speed: int, epsilon: f
 
 
 def _head(policy: Policy, hats_per_period: int) -> str:
-    how = "spread over" if None in (policy.mean_nano, policy.cdf_nano) else "fixed, whatever"
+    automatic = None in (policy.mean_nano, policy.cdf_nano)
+    how = f"spread over {counted(hats_per_period, 'HAT')} a period" if automatic else "fixed, for any number of HATs"
     return (
-        f"epsilon {policy.budget_nano / NANO:g} per plate and {policy.period}, {how} {hats_per_period} HATs a period; "
+        f"epsilon {policy.budget_nano / NANO:g} per plate and {policy.period}, {how}; "
         f"U = {policy.max_speed / QUANTA_PER_KMH:g} km/h. An epsilon is the most that a plate of the HAT pays."
     )
 
@@ -284,7 +315,10 @@ def _table(bought: list[Bought], resolution: int) -> Table:
 
 
 def _cells(one: Bought, resolution: int) -> list[tuple[str, str]]:
-    """Columns and what stands in them: those of the statistics that are released, each beside its constant."""
+    """Columns and what stands in them: those of the statistics that are released, each beside its constant.
+
+    Of a HAT that is withheld only that.
+    """
     mean, variance, cdf = one.plan.mean, one.plan.variance, one.plan.cdf
     cells = [("plates", str(one.plates)), ("epsilon", f"{one.plan.terms.charge_nano / NANO:.3g}")]
     if mean is not None:
@@ -293,7 +327,7 @@ def _cells(one: Bought, resolution: int) -> list[tuple[str, str]]:
             ("noise km/h", f"{mean.noise_bound / QUANTA_PER_KMH:.2f}"),
             ("expected error", f"{one.mean_error_kmh:.2f}"),
             _constant(ONE_MEAN, resolution),
-            ("error bound", f"{mean.error_bound / QUANTA_PER_KMH:.2f}"),
+            ("error bound", f"{min(mean.error_bound, mean.max_speed) / QUANTA_PER_KMH:.2f}"),
         ]
     if variance is not None:
         cells += [
@@ -306,9 +340,12 @@ def _cells(one: Bought, resolution: int) -> list[tuple[str, str]]:
             ("CDF rms error", f"{cdf.rms_error:.3f}"),
             _constant(ONE_CDF, resolution),
         ]
-    return [*cells, ("releases", str(one.releases_per_plate))]
+    cells.append(("releases", str(one.releases_per_plate)))
+    if one.served:
+        return cells
+    return [("plates", str(one.plates)), ("epsilon", "withheld"), *((name, "") for name, _ in cells[2:])]
 
 
 def _constant(guess: Guess, resolution: int) -> tuple[str, str]:
-    low, high = guess.range_at(resolution)
-    return "the constant", f"{low}-{high}"
+    (low, high), measured = guess.range_at(resolution), nearest_measured(resolution)
+    return "the constant" if resolution == measured else f"constant at {measured}", f"{low}-{high}"
