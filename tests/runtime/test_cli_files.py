@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -247,6 +248,23 @@ def test_a_full_disk_is_told_with_the_file_that_it_was(city):
     assert done.returncode == 4 and done.stderr.endswith(b"udp-stream: standard output: No space left on device\n")
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no full device here")  # noqa: PTH110
+def test_what_was_recorded_and_not_written_is_told_and_comes_out_of_a_second_run(city):
+    """Also where the reader of a pipe has gone away."""
+    for redirection, flags in (("", ("--out", "/dev/full")), ("| true", ())):
+        command = "replay", "pings.ndjson", "--config", "city.toml", "--ledger", "l2", *flags
+        said = words(in_shell(city, redirection, *command).stderr)
+        assert "Some records are in the ledger but not in the output. Run again with the whole log" in said
+        found = re.search(r"pings ([\d,]+) accepted.* HATs (\d+) in 1 slot .* ([\d,]+) accepted pings wait", said)
+        taken, recorded, held = (int(number.replace(",", "")) for number in found.groups())
+        assert recorded > 0 and 0 < held < taken
+        assert f"{recorded} entries" in words(run("ledger", "verify", "--ledger", "l2", cwd=city).stdout)
+    whole = replay(city, "--ledger", "l2")
+    records = len(whole.stdout.splitlines())
+    assert whole.returncode == 0 and b"not in the output" not in whole.stderr and records > recorded
+    assert f"{records} entries" in words(run("ledger", "verify", "--ledger", "l2", cwd=city).stdout)
+
+
 def test_a_directory_is_no_ledger(city):
     done = replay(city, "--ledger", ".")
     assert done.returncode == 4 and b"got a directory" in done.stderr
@@ -276,6 +294,9 @@ def test_the_plate_to_show_is_the_plate_that_pings_name(city):
     plate = json.loads(fleet_log(clean=True)[0])["license_plate"]
     plain, padded = (run("ledger", "show", text, "--ledger", "l", cwd=city) for text in (plate, f"  {plate}\t"))
     assert plain.stdout == padded.stdout and b"spent" in plain.stdout
+    nobody = run("ledger", "show", "NOSUCH", "--ledger", "l", cwd=city)
+    assert (nobody.returncode, nobody.stdout) == (0, b"")
+    assert b"no charge is recorded for this plate (spelling and case count); it has all of its 10\n" in nobody.stderr
 
 
 def test_the_demos_picture_reaches_to_the_highest_speed(tmp_path):

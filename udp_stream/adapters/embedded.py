@@ -73,7 +73,8 @@ class Summary:
     """What a run did, in numbers that are public: no plate, no speed.
 
     `held` pings lie in slots not yet released. `promises` counts the records by the policy they were made under, its
-    period and that period's epsilon.
+    period and that period's epsilon. `unwritten` is true from when records stand in the ledger until all of them are
+    in the output.
     """
 
     messages: int = 0
@@ -84,6 +85,7 @@ class Summary:
     hats: Counter[str] = field(default_factory=Counter)
     promises: Counter[tuple[str, str, float]] = field(default_factory=Counter)
     held: int = 0
+    unwritten: bool = False
     pings_released: int = 0
     means: int = 0
     pings_of_means: int = 0
@@ -156,8 +158,15 @@ class Embedded:
     def _release(self, slot: SlotPings) -> None:
         counts, values = tabulate(slot)
         self.summary.repeats += counts.repeats
-        self.summary.take(drive(release_slot(counts, values, self._office), self._ledger, self._publish))
-        self.summary.held -= int(slot.time.size)
+
+        def publish(payloads: Payloads) -> None:
+            self.summary.held -= int(slot.time.size)
+            self.summary.take(payloads)
+            self.summary.unwritten = True
+            self._publish(payloads)
+            self.summary.unwritten = False
+
+        drive(release_slot(counts, values, self._office), self._ledger, publish)
 
     def _refuse(self, messages: list[bytes], refusals: list[Refusal]) -> None:
         self.summary.refused.update(str(refusal.reason) for refusal in refusals)

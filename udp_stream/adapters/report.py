@@ -12,7 +12,9 @@ from rich.table import Table
 from udp_stream import __version__
 from udp_stream.adapters.embedded import Summary
 from udp_stream.adapters.settings import Settings
+from udp_stream.adapters.words import counted
 from udp_stream.pings import Reason
+from udp_stream.policy import Policy
 
 SOFTWARE = f"udp-stream {__version__}"
 
@@ -100,30 +102,52 @@ def print_summary(summary: Summary, settings: Settings) -> None:
     table.add_row("pings", f"{summary.pings:,} accepted, {summary.repeats:,} of them repeats")
     for reason, count in summary.refused.most_common():
         table.add_row("", f"{count:,} refused: {reason}")
-    table.add_row("HATs", f"{sum(summary.hats.values()):,} in {summary.slots:,} slots")
+    table.add_row("HATs", f"{sum(summary.hats.values()):,} in {counted(summary.slots, 'slot')}")
     for status, count in summary.hats.most_common():
         table.add_row("", f"{count:,} {status}")
-    share = summary.pings_released / max(1, summary.pings - summary.repeats)
-    table.add_row("released", f"{share:.0%} of pings lie in released HATs")
+    pings = max(1, summary.pings - summary.repeats)
+    table.add_row("released", f"{summary.pings_released / pings:.0%} of pings lie in released HATs")
     out = console()
     out.print(table)
     if not summary.pings:
         out.print(why_nothing(summary))
-    if summary.held:
+    if summary.unwritten:
         out.print(
-            f"{summary.held:,} accepted pings wait in slots that were not released. Run again with the whole log on "
-            "the same ledger: it goes on from here, and nothing is charged twice."
+            "Some records are in the ledger but not in the output. Run again with the whole log on the same ledger: "
+            "they come out as they are, and nothing is charged twice."
+        )
+    if summary.held:
+        wait = "1 accepted ping waits" if summary.held == 1 else f"{summary.held:,} accepted pings wait"
+        out.print(
+            f"{wait} in slots that were not released. Run again with the whole log on the same ledger: it goes on "
+            "from here, and nothing is charged twice."
         )
     late = summary.refused["late"]
     if late > LATE_SHARE_SUSPICIOUS * summary.pings:
-        out.print(f"{late:,} pings came after their slot had closed: are the files given in the order of their times?")
+        came = f"{counted(late, 'ping')} came after {'its' if late == 1 else 'their'} slot had closed"
+        out.print(f"{came}: are the files given in the order of their times?")
+    if out_of_budget := _out_of_budget(summary, settings.policy):
+        out.print(out_of_budget)
     if summary.means:
         error = summary.expected_error / summary.pings_of_means
         out.print(
-            f"expected error of a released mean: {error:.1f} km/h, weighed by pings. "
+            f"expected error of a released mean: {error:.1f} km/h, weighed by pings; "
+            f"{summary.pings_of_means / pings:.0%} of pings lie in HATs that got one. "
             f"{ONE_MEAN.verdict(settings.hat.resolution, error, error, '`udp-stream plan` shows what would help.')}"
         )
     out.print(f"{protected(summary, settings)} Not protected: that a plate was in a HAT, and how often it pinged.")
+
+
+def _out_of_budget(summary: Summary, policy: Policy) -> str | None:
+    """What to do about HATs whose plates could not pay; "auto" spreads the budget, so that little more can be done."""
+    withheld = summary.hats["withheld_budget"]
+    if not withheld or None in (policy.mean_nano, policy.cdf_nano):
+        return None
+    were, their = ("was", "its") if withheld == 1 else ("were", "their")
+    return (
+        f"{counted(withheld, 'HAT')} {were} withheld because too few of {their} plates had budget left: lower the "
+        'fixed epsilons, or use "auto".'
+    )
 
 
 def protected(summary: Summary, settings: Settings) -> str:

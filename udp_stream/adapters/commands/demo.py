@@ -16,6 +16,7 @@ from udp_stream.adapters.open_ledger import ledger_and_keys
 from udp_stream.adapters.outputs import open_output, require_apart, used_files
 from udp_stream.adapters.report import SOFTWARE, console, print_summary
 from udp_stream.adapters.settings import Settings
+from udp_stream.adapters.words import counted
 from udp_stream.errors import DependencyUnavailable, UsageError
 from udp_stream.flow import Payloads
 from udp_stream.release import Release, decode
@@ -98,7 +99,7 @@ def picture(payloads: list[bytes], max_kmh: float) -> str:
 
 def _row(record: Release, max_kmh: float) -> str:
     if record.mean is None:
-        return f"{record.hat.cell}  {record.status.replace('_', ' ')} ({record.counts.plates} plates)"
+        return f"{record.hat.cell}  {record.status.replace('_', ' ')} ({counted(record.counts.plates, 'plate')})"
     mean, low, high = (kmh / max_kmh * BAR_STEPS for kmh in (record.mean.value_kmh, *record.mean.interval95_kmh))
     bar = "".join("●" if at == round(mean) else "─" if low <= at <= high else " " for at in range(BAR_STEPS + 1))
-    return f"{record.hat.cell} |{bar}| {record.mean.value_kmh:5.1f} km/h  {record.counts.plates:3d} plates"
+    return f"{record.hat.cell} |{bar}| {record.mean.value_kmh:5.1f} km/h  {counted(record.counts.plates, 'plate'):>10}"

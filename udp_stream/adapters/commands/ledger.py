@@ -11,6 +11,7 @@ from udp_stream.adapters.open_ledger import ledger_and_keys
 from udp_stream.adapters.plate_keys import PlateKeys
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.statement import disagreement, statement
+from udp_stream.adapters.words import counted
 from udp_stream.errors import PrivacyRefused
 from udp_stream.pings import plate_name
 from udp_stream.ports import Ledger
@@ -23,7 +24,10 @@ def show(arguments: argparse.Namespace, settings: Settings) -> None:
     with _open(arguments, settings) as (ledger, keys):
         spent = ledger.spent(keys.key_of(plate_name(arguments.plate)))
     if not spent:
-        print(f"this plate has spent nothing of its {budget / NANO:g}", file=sys.stderr)
+        print(
+            f"no charge is recorded for this plate (spelling and case count); it has all of its {budget / NANO:g}",
+            file=sys.stderr,
+        )
     for period, nano in sorted(spent.items()):
         left = max(0, budget - nano)
         print(f"{period}\tspent {nano / NANO:.9f}\tleft {left / NANO:.9f}\tof {budget / NANO:g}")
@@ -37,8 +41,8 @@ def verify(arguments: argparse.Namespace, settings: Settings) -> None:
     for discrepancy in found:
         print(discrepancy)
     if found:
-        raise PrivacyRefused(f"the ledger contradicts itself in {len(found)} places")
-    print(f"{entries} entries: every balance is the sum of its charges, none is over its budget")
+        raise PrivacyRefused(f"the ledger contradicts itself in {counted(len(found), 'place')}")
+    print(f"{counted(entries, 'entry', 'entries')}: every balance is the sum of its charges, none is over its budget")
 
 
 def export(arguments: argparse.Namespace, settings: Settings) -> None:
