@@ -116,13 +116,17 @@ def test_a_ledger_that_was_tampered_with_fails_verification(log, tmp_path):
         (["plan", "--plates", "100000000"], 2, b"1 to 100000, got '100000000'"),
         (["plan", "--plates", "3", "--pings-per-plate", "9" * 20], 2, b"expected a whole number, 1 to 1000000"),
         (["plan", "--plates", "100000", "--pings-per-plate", "1000000"], 2, b"<= 268435456, the most pings of a slot"),
-        (["plan", "--set", "release.mean_epsilon=1e-12"], 3, b"release.mean_epsilon: expected 0, or 1e-06 to 1000"),
+        (["plan", "--set", "release.mean_epsilon=1e-12"], 3, b"release.mean_epsilon: expected 0, 1e-06 to 1000, or"),
         (["plan", "--set", "budget.epsilon=0.001"], 3, b"below 0.001 if the budget of 0.001 is spread over 12"),
         (["plan", "--set", "epsilon=3"], 3, b"did you mean budget.epsilon?"),
         (["feed", "pings.ndjson", "--rate", "x"], 2, b"--rate: expected a number above 0 and below 1e9, got 'x'"),
         (["feed", "--fleet", "3", "--ago", "x"], 2, b"--ago: expected a number and s, m, h, d or w, such as 90s"),
         (["feed", "--fleet", "3", "--ago", "9999d"], 2, b"--ago: expected 0s to 31d, got '9999d'"),
         (["replay", "pings.ndjson", "--set", "pings.box=[-999,0,5,5]"], 3, b"pings.box: expected"),
+        (["replay", "pings.ndjson", "--ledger", ""], 2, b"--ledger: expected a file or URL, got nothing"),
+        (["replay", "pings.ndjson", "--ledger", "-"], 2, b"--ledger: expected a file or URL, got '-'"),
+        (["doctor", "pings.ndjson", "--ledger", "-"], 2, b"--ledger: expected a file or URL, got '-'"),
+        (["demo", "--headless", "--set", "ledger.url=-"], 3, b"ledger.url: expected a file or URL, got '-'"),
         (["frobnicate"], 2, b"invalid choice"),
     ],
 )
@@ -130,6 +134,7 @@ def test_every_kind_of_trouble_has_its_exit_status_and_a_sentence(arguments, sta
     done = run(*arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (status, b""), done.stderr
     assert said in done.stderr and b"Traceback" not in done.stderr
+    assert not (tmp_path / "-").exists() and not (tmp_path / "udp-stream.ledger").exists()
 
 
 def test_another_key_for_the_same_ledger_is_refused(log, tmp_path):

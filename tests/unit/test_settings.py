@@ -1,6 +1,7 @@
 """Configuration: file, environment, flags; errors that name the key, the value and the rule."""
 
 import datetime as dt
+import re
 import tomllib
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -10,6 +11,8 @@ import pytest
 
 from udp_stream.adapters.settings import Settings, known_keys, load
 from udp_stream.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
 
 CONTRACT = """
 [hat]
@@ -118,6 +121,16 @@ def test_automatic_epsilons_and_suppression_go_with_any_number_of_shards():
         ("[budget]\naccounting = 'zcdp'", "budget.accounting: expected \"pure\", .* got 'zcdp'"),
         ("[speed]\nmax_kmh = 1e12", "speed.max_kmh: .* <= 1000.*, got 1000000000000"),
         ("[release]\nmin_plates = 1000000000000", "release.min_plates: .* <= 268435456, got 1000000000000"),
+        ("[release]\nmean = 'baselin'", "release.mean: expected one of auto, baseline, .*, optimal, got 'baselin'"),
+        ("[release]\nsuppression = 'on'", "release.suppression: expected one of off, chop-user, got 'on'"),
+        ("[speed]\nunit = 'kph'", "speed.unit: expected one of kmh, mps, mph, got 'kph'"),
+        ("[release]\nmean_epsilon = 'aut'", "release.mean_epsilon: expected 0, 1e-06 to 1000, or auto, got 'aut'"),
+        ("[release]\ncdf_epsilon = 2e3", "release.cdf_epsilon: expected 0, 1e-06 to 1000, or auto, got 2000"),
+        ("[release]\nvariance_epsilon = 'auto'", "release.variance_epsilon: expected 0, or 1e-06 to 1000, got 'auto'"),
+        ("[release]\nbins = 'x'", "release.bins: expected auto, a number of bins, or edges in km/h, got 'x'"),
+        ("[kafka]\ntransactions = 'on'", "kafka.transactions: expected true or false, got 'on'"),
+        ("[hat]\nslot = 6", "hat.slot: expected a duration such as 6h, got 6"),
+        ("[ledger]\nurl = ''", "ledger.url: expected a file or URL, got ''"),
         ("[hat", "not TOML"),
     ],
 )
@@ -134,6 +147,29 @@ def test_an_unknown_environment_key_or_flag_is_an_error_too():
         load(None, ["budget.epsilon"], {})
     with pytest.raises(ConfigError, match=r"section\.key, got 'epsilon'; did you mean budget\.epsilon\?"):
         load(None, ["epsilon=1"], {})
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("UDP_STREAM_BUDGET_EPSILON", "UDP_STREAM_BUDGET__EPSILON"),
+        ("UDP_STREAM_RELEASE_MEAN_EPSILON", "UDP_STREAM_RELEASE__MEAN_EPSILON"),
+    ],
+)
+def test_a_variable_with_one_underscore_for_two_is_an_error(name, meant):
+    with pytest.raises(ConfigError, match=rf"unknown variable {name}; did you mean {meant}\?"):
+        load(None, (), {name: "5"})
+
+
+def test_other_variables_of_the_project_are_left_alone():
+    """Those of images, trial services and tests, and what Kubernetes sets for a service of that name."""
+    names = set()
+    for path in [*ROOT.glob("*.yaml"), *ROOT.glob("deploy/**/*"), *ROOT.rglob("*.py"), ROOT / "Makefile"]:
+        if path.is_file():
+            names |= set(re.findall(r"UDP_STREAM_[A-Z]+(?:_[A-Z]+)*\b(?!_)", path.read_text("utf-8", "replace")))
+    names -= {"UDP_STREAM_BUDGET_EPSILON", "UDP_STREAM_RELEASE_MEAN_EPSILON"}  # the ones above
+    assert {"UDP_STREAM_KAFKA_PORT", "UDP_STREAM_SERVICES", "UDP_STREAM_CONFIG"} <= names
+    assert load(None, (), dict.fromkeys({*names, "UDP_STREAM_KAFKA_PORT_9092_TCP"}, "x")) == Settings()
 
 
 def test_a_file_that_is_not_there_is_an_error(tmp_path):

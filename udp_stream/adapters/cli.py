@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 from udp_stream import __version__
-from udp_stream.adapters.settings import Settings, load
+from udp_stream.adapters.settings import NO_LEDGERS, Settings, load
 from udp_stream.adapters.standard_streams import let_go_of_stdout, use_standard_streams
 from udp_stream.errors import DependencyUnavailable, UdpStreamError
 from udp_stream.units import parse_duration
@@ -234,7 +234,7 @@ def _ledger(parser: argparse.ArgumentParser) -> None:
 
 
 def _ledger_options(parser: argparse.ArgumentParser, default: str) -> None:
-    parser.add_argument("--ledger", metavar="FILE", help=default)
+    parser.add_argument("--ledger", type=_ledger_place, metavar="FILE", help=default)
     parser.add_argument(
         "--allow-volatile-ledger",
         action="store_true",
@@ -296,7 +296,7 @@ examples:
 
 def _doctor(parser: _Parser) -> None:
     parser.add_argument("files", nargs="*", metavar="FILE", help="recorded pings to judge speed.unit by, and not Kafka")
-    parser.add_argument("--ledger", metavar="FILE", help="ledger file or URL (default: ledger.url)")
+    parser.add_argument("--ledger", type=_ledger_place, metavar="FILE", help="ledger file or URL (default: ledger.url)")
     _bootstrap(parser)
     parser.epilog = """\
 examples:
@@ -359,6 +359,13 @@ def _whole(least: int, most: int) -> Callable[[str], int]:
         return number
 
     return read
+
+
+def _ledger_place(text: str) -> str:
+    """A ledger has a name: it is neither nothing nor a standard stream."""
+    if text in NO_LEDGERS:
+        raise argparse.ArgumentTypeError(f"expected a file or URL, got {repr(text) if text else 'nothing'}")
+    return text
 
 
 def _past(text: str) -> float:

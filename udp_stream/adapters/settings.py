@@ -11,10 +11,11 @@ import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
+from msgspec.structs import fields
 
 from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.budgeting import EPSILON_NANO_MAX, FIXED_NANO_MIN
@@ -37,6 +38,13 @@ Budget = Annotated[float, msgspec.Meta(ge=EPSILON_MIN, le=1e6)]
 """Up to 1e15 nano-epsilon: a ledger's amounts lie below 2**53."""
 Epsilon = Annotated[float, msgspec.Meta(ge=0, le=EPSILON_MAX)]
 
+EPSILONS = {
+    "release.mean_epsilon": f"0, {EPSILON_MIN:g} to {EPSILON_MAX:g}, or auto",
+    "release.variance_epsilon": f"0, or {EPSILON_MIN:g} to {EPSILON_MAX:g}",
+    "release.cdf_epsilon": f"0, {EPSILON_MIN:g} to {EPSILON_MAX:g}, or auto",
+}
+"""What each may be."""
+
 DURATIONS = {
     "hat.slot": ("1m", "31d"),
     "hat.grace": ("0s", "31d"),
@@ -51,6 +59,10 @@ DURATIONS = {
 }
 """The shortest and the longest of each. Milliseconds of a slot have 32 bits (49 days), those of a session Kafka's 31
 (24 days), calendars four digits for the year; no timeout is zero, which would pass at once."""
+
+
+NO_LEDGERS = ("", "-")
+"""Neither names a file: nothing would be the current folder, and `-` is a standard stream everywhere else."""
 
 
 class HatSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -196,10 +208,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 def load(path: Path | None, flags: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> Settings:
     """Read the file, then `UDP_STREAM_SECTION__KEY` variables, then `section.key=value` flags; the later one wins.
 
-    Raises ConfigError naming the key, the value and the rule; an unknown key is answered with the nearest known one.
+    Raises ConfigError naming the key, the value and the rule; an unknown key is answered with the nearest known one,
+    a variable with one underscore for two with the right one. Other variables are left alone.
     """
     tables = {} if path is None else _read(path)
+    once_underscored = {_variable(key).replace("__", "_"): _variable(key) for key in known_keys()}
     for name, text in sorted((os.environ if environment is None else environment).items()):
+        if name in once_underscored:
+            raise ConfigError(f"unknown variable {name}; did you mean {once_underscored[name]}?")
         if name.startswith(PREFIX) and "__" in name:
             _put(tables, name.removeprefix(PREFIX).lower().replace("__", "."), text)
     for flag in flags:
@@ -218,11 +234,11 @@ def load(path: Path | None, flags: Sequence[str] = (), environment: Mapping[str,
 
 def known_keys() -> list[str]:
     """Every `section.key` there is."""
-    return [
-        f"{section.name}.{field.name}"
-        for section in msgspec.structs.fields(Settings)
-        for field in msgspec.structs.fields(section.type)
-    ]
+    return [f"{section.name}.{field.name}" for section in fields(Settings) for field in fields(section.type)]
+
+
+def _variable(key: str) -> str:
+    return PREFIX + key.replace(".", "__").upper()
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -270,13 +286,30 @@ def _nearest(name: str) -> str:
 
 
 def _where(message: str, tables: dict[str, Any]) -> str:
-    """msgspec's `... - at `$.section.key`` as `section.key: ..., got value`."""
+    """msgspec's `... - at `$.section.key`` as `section.key: ..., got value`, with our own rule if there is one."""
     text, _, at = message.rpartition(" - at `$.")
     if not text:
         return message
     name = at.rstrip("`")
     section, _, key = name.partition("[")[0].partition(".")
+    if rule := _rule(name):
+        return f"{name}: expected {rule}, got {tables[section][key]!r}"
     return f"{name}: {text}" if ", got " in text else f"{name}: {text}, got {tables[section][key]!r}"
+
+
+def _rule(name: str) -> str | None:
+    """What a duration, an epsilon, a switch, or one of a few words may be."""
+    if name in DURATIONS:
+        return "a duration such as 6h"
+    if name in EPSILONS:
+        return EPSILONS[name]
+    if name == "release.bins":
+        return "auto, a number of bins, or edges in km/h"
+    types = {f"{of.name}.{field.name}": field.type for of in fields(Settings) for field in fields(of.type)}
+    if types.get(name) is bool:
+        return "true or false"
+    words = get_args(types.get(name)) if get_origin(types.get(name)) is Literal else ()
+    return f"one of {', '.join(map(str, words))}" if words else None
 
 
 def _nano(epsilon: float | Literal["auto"]) -> int | None:
@@ -330,15 +363,15 @@ def _check(settings: Settings) -> None:
     limited = settings.release.hats_max > 0 and settings.release.suppression == "off"
     _require(not limited, "release.hats_max", '0 where release.suppression is "off"', settings.release.hats_max)
     _check_bins(settings)
+    _require(settings.ledger.url not in NO_LEDGERS, "ledger.url", "a file or URL", repr(settings.ledger.url))
     _ = settings.zone
 
 
 def _check_epsilons(settings: Settings, policy: Policy) -> None:
     accounting, budget = settings.budget.accounting, settings.budget.epsilon
     _require(accounting == "pure", "budget.accounting", '"pure", the only one in this version', repr(accounting))
-    for name in ("release.mean_epsilon", "release.variance_epsilon", "release.cdf_epsilon"):
+    for name, rule in EPSILONS.items():
         epsilon = _value(settings, name)
-        rule = f"0, or {EPSILON_MIN:g} to {EPSILON_MAX:g}"
         _require(epsilon in ("auto", 0) or epsilon >= EPSILON_MIN, name, rule, epsilon)
     nanos = policy.mean_nano, policy.variance_nano, policy.cdf_nano
     asked = sum(nano or 0 for nano in nanos)
