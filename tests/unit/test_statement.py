@@ -52,15 +52,32 @@ def test_the_largest_loss_stands_beside_the_bound_of_composition():
             "epsilon_max_of_a_release": 1000 / 1e9,
             "releases_max_over_plates": 3,
             "epsilon_bound_by_composition": 3000 / 1e9,
+            "smaller_bound": "epsilon_bound_by_composition",
         }
     ]
+
+
+def test_where_charges_times_releases_exceed_the_budget_the_budget_is_the_smaller_bound():
+    ledger = MemoryLedger()
+    for number, cost in enumerate((0.9, 0.05, 0.05)):
+        charge(ledger, MONDAY, 1, NINE_UTC + number * HOUR, cost)
+    (period,) = loss(ledger)["periods"]
+    assert period["epsilon_bound_by_composition"] == pytest.approx(2.7) and period["epsilon_guaranteed"] == 1
+    assert period["smaller_bound"] == "epsilon_guaranteed"
+
+
+def test_a_hat_that_nobody_was_charged_for_is_not_counted_as_charged():
+    ledger, nobody = MemoryLedger(), np.array([], dtype=np.int64)
+    charge(ledger, MONDAY, 2)
+    ledger.admit(MONDAY, 2 * 10**9, [], [Admission("withheld", nobody, nobody, 1, b"{}")])
+    assert loss(ledger)["charged_under"] == [{"epsilon": 2.0, "period": "1d", "hats_charged": 1}]
 
 
 def test_a_period_in_which_nobody_was_charged_has_zeros():
     ledger, nobody = MemoryLedger(), np.array([], dtype=np.int64)
     ledger.admit("day", 10, [], [Admission("one", nobody, nobody, 1, b"{}")])
     (period,) = loss(ledger)["periods"]
-    spent = {key: value for key, value in period.items() if "max" in key or "charged" in key or "bound" in key}
+    spent = {key: value for key, value in period.items() if "max" in key or "charged" in key or "bound_" in key}
     assert len(spent) == 5 and set(spent.values()) == {0}
 
 
@@ -92,11 +109,11 @@ def test_of_several_budgets_in_a_period_the_largest_is_guaranteed_and_all_are_li
     text = loss(ledger)
     monday, tuesday = text["periods"]
     assert monday["epsilon_of_budgets"] == [0.1, 2.0, 10.0] and monday["epsilon_guaranteed"] == 10.0
-    assert (monday["from"], monday["until"]) == ("2024-01-08T14:30:00+05:30", "2024-01-08T17:30:00+05:30")
+    assert (monday["from"], monday["until"]) == ("2024-01-08T09:00:00+00:00", "2024-01-08T12:00:00+00:00")
     assert tuesday["epsilon_guaranteed_with_overlapping"] == 1.0, "days do not overlap"
     assert text["privacy_parameters"] == {"epsilon": 10.0}
     assert text["charged_under"] == [
-        {"epsilon": epsilon, "period": "1d", "admissions": 1} for epsilon in (0.1, 1.0, 2.0, 10.0)
+        {"epsilon": epsilon, "period": "1d", "hats_charged": 1} for epsilon in (0.1, 1.0, 2.0, 10.0)
     ]
 
 
@@ -163,13 +180,27 @@ def test_records_that_stand_from_another_policy_are_told_with_its_epsilon(tmp_pa
     assert text["privacy"]["privacy_loss"]["privacy_parameters"] == {"epsilon": 10.0}
     made = {one["policy"]: one for one in text["details"]["implementation"]["policies"]}
     assert set(made) == {rich.policy.fingerprint(), poor.policy.fingerprint()}
-    assert [made[one.policy.fingerprint()]["releases_recorded"] for one in (rich, poor)] == [before, after]
+    assert [made[one.policy.fingerprint()]["hats_recorded"] for one in (rich, poor)] == [before, after]
+    released = [made[one.policy.fingerprint()]["hats_released"] for one in (rich, poor)]
+    assert 0 < released[0] < before and (text["hats_recorded"], text["hats_released"]) == (
+        before + after,
+        sum(released),
+    )
     assert [made[one.policy.fingerprint()]["epsilon"] for one in (rich, poor)] == [10.0, 0.1]
     charges = text["details"]["accounting"]["charges"]
     assert "its own share" in charges and "the release's whole epsilon" in charges
     assert "slot of 15m, ever" in text["privacy"]["deployment_model"]["release_type_details"]
     said = disagreement(poor, text)
-    assert said is not None and rich.policy.fingerprint() in said
+    assert said is not None and rich.policy.fingerprint() in said and "same budget" not in said
+
+
+def test_another_policy_with_the_same_budget_is_told_as_that(tmp_path):
+    replayed(tmp_path / "l", fleet_log(hours=0.4, clean=True), RICH)
+    other = load(None, (*RICH, "release.min_plates=5"), {})
+    with ledger_and_keys(other, str(tmp_path / "l")) as (ledger, _):
+        said = disagreement(other, statement(other, ledger))
+    assert said is not None and "same budget, other settings" in said and "epsilon" not in said
+    assert other.policy.fingerprint() in said and load(None, RICH, {}).policy.fingerprint() in said
 
 
 def test_a_run_of_one_policy_promises_its_epsilon():

@@ -14,6 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import accumulate
 from math import inf
 from typing import Any
@@ -25,7 +26,7 @@ from udp_stream.adapters.settings import Settings
 from udp_stream.errors import PrivacyRefused
 from udp_stream.hats import SlotGrid
 from udp_stream.ports import Entry, Ledger
-from udp_stream.release import decode, slot_of
+from udp_stream.release import Release, decode, slot_of
 from udp_stream.units import NANO, duration_name
 
 CHARGES = {
@@ -62,15 +63,18 @@ class _Spent:
         return max(self.budgets)
 
     def facts(self) -> dict[str, Any]:
-        """The loss of the plate that lost most, and beside it eps max_l G_l, which knows no shares."""
+        """The loss of the plate that lost most, and beside it eps max_l G_l, which knows no shares and no budget."""
         most = max(self.releases.values(), default=0)
+        composed = self.largest_charge * most
+        smaller = "epsilon_bound_by_composition" if composed < self.guaranteed else "epsilon_guaranteed"
         return {
             "epsilon_of_budgets": [budget / NANO for budget in sorted(self.budgets)],
             "plates_charged": len(self.nano),
             "epsilon_max_over_plates": max(self.nano.values(), default=0) / NANO,
             "epsilon_max_of_a_release": self.largest_charge / NANO,
             "releases_max_over_plates": most,
-            "epsilon_bound_by_composition": self.largest_charge * most / NANO,
+            "epsilon_bound_by_composition": composed / NANO,
+            "smaller_bound": smaller,
         }
 
 
@@ -86,11 +90,16 @@ class _Made(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Account:
-    """All that the entries of a ledger say."""
+    """All that the entries of a ledger say.
+
+    `under` counts the HATs that anybody was charged for, `made` and `released` the records, all and those that are not
+    withheld.
+    """
 
     periods: dict[str, _Spent] = field(default_factory=dict)
     under: Counter[tuple[str, int]] = field(default_factory=Counter)
     made: Counter[_Made] = field(default_factory=Counter)
+    released: Counter[_Made] = field(default_factory=Counter)
     slots_s: set[int] = field(default_factory=set)
 
     def take(self, entry: Entry) -> None:
@@ -98,9 +107,12 @@ class _Account:
         if end < inf:
             self.slots_s.add(int(end - start))
         self.periods.setdefault(entry.period, _Spent()).take(entry, start, end)
-        self.under[_length(entry.period), entry.budget] += 1
+        self.under[_length(entry.period), entry.budget] += bool(entry.charged.any())
         if entry.payload is not None:
-            self.made[_made(entry.release_id, entry.payload)] += 1
+            record = _record(entry.release_id, entry.payload)
+            made = _made(record)
+            self.made[made] += 1
+            self.released[made] += record.status == "released"
 
 
 def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
@@ -161,12 +173,17 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
                 "software": _joined(made.software for made in account.made) or f"udp-stream {__version__}",
                 "policy": _joined(made.policy for made in account.made) or policy.fingerprint(),
                 "policies": [
-                    {**msgspec.structs.asdict(made), "releases_recorded": records}
+                    {
+                        **msgspec.structs.asdict(made),
+                        "hats_recorded": records,
+                        "hats_released": account.released[made],
+                    }
                     for made, records in sorted(account.made.items(), key=lambda one: msgspec.structs.astuple(one[0]))
                 ],
             },
         },
-        "releases_recorded": account.made.total(),
+        "hats_recorded": account.made.total(),
+        "hats_released": account.released.total(),
     }
 
 
@@ -176,8 +193,13 @@ def disagreement(settings: Settings, stated: dict[str, Any]) -> str | None:
     under = [(one["epsilon"], one["period"]) for one in stated["privacy"]["privacy_loss"]["charged_under"]]
     policies = {made["policy"] for made in stated["details"]["implementation"]["policies"]}
     ours = policy.budget_nano / NANO, policy.period
-    if {ours}.issuperset(under) and {policy.fingerprint()}.issuperset(policies):
-        return None
+    if {ours}.issuperset(under):
+        if {policy.fingerprint()}.issuperset(policies):
+            return None
+        return (
+            f"the configuration has policy {policy.fingerprint()}, the ledger's records were made under "
+            f"{_joined(policies)}: same budget, other settings; the statement says what the ledger says"
+        )
     return (
         f"the configuration has {_budgets([ours])} (policy {policy.fingerprint()}), the ledger was charged under "
         f"{_budgets(under)} (policy {_joined(policies) or 'of no record yet'}): the statement says what the ledger says"
@@ -193,8 +215,8 @@ def _privacy_loss(settings: Settings, account: _Account, lengths: str) -> dict[s
         "privacy_unit": f"one license plate, for each period of {lengths}, from its first slot to its last",
         "privacy_parameters": {"epsilon": max(together, default=policy.budget_nano) / NANO},
         "charged_under": [
-            {"epsilon": budget / NANO, "period": length, "admissions": admissions}
-            for (length, budget), admissions in sorted(account.under.items())
+            {"epsilon": budget / NANO, "period": length, "hats_charged": hats}
+            for (length, budget), hats in sorted(account.under.items())
         ],
         "composition_over_periods": "a plate's loss in a period is at most the largest budget that any of its releases "
         "was admitted under (epsilon_guaranteed); losses in different periods add up, and epsilon is the most of any "
@@ -202,8 +224,8 @@ def _privacy_loss(settings: Settings, account: _Account, lengths: str) -> dict[s
         "periods": [
             {
                 "period": period,
-                "from": _iso(spent.start, slots),
-                "until": _iso(spent.end, slots),
+                "from": _iso(spent.start, period, slots),
+                "until": _iso(spent.end, period, slots),
                 "epsilon_guaranteed": spent.guaranteed / NANO,
                 "epsilon_guaranteed_with_overlapping": nano / NANO,
                 **spent.facts(),
@@ -233,11 +255,14 @@ def _span(release_id: str) -> tuple[float, float]:
         return -inf, inf
 
 
-def _made(release_id: str, payload: bytes) -> _Made:
+def _record(release_id: str, payload: bytes) -> Release:
     try:
-        record = decode(payload)
+        return decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise PrivacyRefused(f"{release_id}: expected a release record in the ledger, got other bytes") from error
+
+
+def _made(record: Release) -> _Made:
     privacy = record.privacy
     return _Made(record.policy, privacy.period_epsilon, privacy.period, privacy.accounting_detail, record.software)
 
@@ -247,8 +272,15 @@ def _length(period: str) -> str:
     return period.partition(" from ")[0]
 
 
-def _iso(seconds: float, slots: SlotGrid) -> str | None:
-    return None if abs(seconds) == inf else slots.iso(int(seconds) * 1000)
+def _iso(seconds: float, period: str, slots: SlotGrid) -> str | None:
+    """The time at the period's own offset from UTC, which its name tells, else in the zone of the slots."""
+    if abs(seconds) == inf:
+        return None
+    try:
+        offset = datetime.fromisoformat(period.partition(" from ")[2]).tzinfo
+    except ValueError:
+        return slots.iso(int(seconds) * 1000)
+    return datetime.fromtimestamp(seconds, offset).isoformat(timespec="seconds")
 
 
 def _joined(names: Iterable[str]) -> str:
