@@ -65,6 +65,13 @@ def test_hats_below_min_plates_are_marked_as_withheld(capsys):
     assert "releases 1 withheld (" in text and "1 plate and 40 pings" in text and "that guess" not in text
 
 
+def test_a_row_that_is_withheld_refuses_no_configuration(capsys):
+    """Plates of a HAT of 5 pay more of its epsilon than those of larger ones: too much for the budget here."""
+    status, text = said(capsys, *sets("release.cdf_epsilon=1.05"))
+    assert status == 0 and " 5 withheld 10 1.11 " in text
+    assert said(capsys, *sets("release.cdf_epsilon=1.05", "release.min_plates=5"))[0] == 3
+
+
 def test_what_projects_has_its_noise_explained_and_no_bound_beyond_u(capsys):
     for mean in ("levy", "eps-quantile"):
         _, text = said(capsys, "--plates", "20", *sets(f"release.mean={mean}", "release.mean_epsilon=0.01"))

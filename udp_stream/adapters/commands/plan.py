@@ -201,15 +201,16 @@ def typical_counts(plates: int, pings_per_plate: int) -> NDArray[np.int64]:
 def buy(policy: Policy, hats_per_period: int, plates: int, pings_per_plate: int) -> Bought:
     """Plan a typical HAT.
 
-    An automatic epsilon follows what plates are charged, as in a slot's plan: twice, from all of epsilon on.
+    An automatic epsilon follows what plates are charged, as in a slot's plan: twice, from all of epsilon on. Of a HAT
+    that is withheld nothing is charged.
     """
-    counts = typical_counts(plates, pings_per_plate)
+    counts, served = typical_counts(plates, pings_per_plate), plates >= policy.min_plates
     bought = plan_hat(counts, terms_for(policy, hats_per_period), policy)
-    if None in (policy.mean_nano, policy.cdf_nano):
+    if served and None in (policy.mean_nano, policy.cdf_nano):
         part = float(bought.charges.mean()) / bought.terms.charge_nano
         bought = plan_hat(counts, terms_for(policy, hats_per_period, part), policy)
     releases = policy.budget_nano // int(np.median(bought.charges))
-    return Bought(plates, plates >= policy.min_plates, bought, releases, _mean_error_kmh(bought))
+    return Bought(plates, served, bought, releases, _mean_error_kmh(bought))
 
 
 def _mean_error_kmh(plan: HatPlan) -> float:
