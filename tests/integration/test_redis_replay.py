@@ -3,6 +3,7 @@
 import io
 import os
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -30,11 +31,12 @@ def replay(ledger, flags):
 
 
 def test_the_same_log_gives_the_same_releases_on_sqlite_and_on_redis(redis_server, tmp_path):
-    key = f"ledger.key_file={tmp_path / 'plates.key'}"
-    on_sqlite = replay(tmp_path / "ledger", (*CONFIG, key))
-    on_redis = replay(redis_server.url, (*CONFIG, key))
+    on_sqlite = replay(tmp_path / "ledger", CONFIG)
+    key = shutil.copy(tmp_path / "ledger.key", tmp_path / "plates.key")
+    flags = (*CONFIG, f"ledger.key_file={key}")
+    on_redis = replay(redis_server.url, flags)
     assert on_redis == on_sqlite and on_redis.count(b'"released"') > 5
-    assert replay(redis_server.url, (*CONFIG, key)) == on_redis
+    assert replay(redis_server.url, flags) == on_redis
 
 
 class Killed(BaseException):

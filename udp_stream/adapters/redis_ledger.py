@@ -54,9 +54,10 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from udp_stream.adapters import redis_packing as packing
+from udp_stream.adapters.ledger_id import known_ledger, remember_ledger
 from udp_stream.adapters.ledger_packing import amounts, amounts_of, column
 from udp_stream.adapters.redis_caller import CHUNK, Caller, Fence, require_prefix
-from udp_stream.adapters.redis_durability import find_or_make, known_ledger, remember_ledger, require_durable
+from udp_stream.adapters.redis_durability import find_or_make, require_durable
 from udp_stream.adapters.redis_packing import decoded, encoded
 from udp_stream.adapters.redis_route import Command, route_to
 from udp_stream.adapters.redis_scripts import load_scripts
