@@ -1,7 +1,8 @@
 """How many more releases a plate's budget buys when it is charged its own share: from a feed's counts alone.
 
 `python -m benchmarks.budget_shares FEED:U:ZONE ...`, feeds as for `replay`. For each plate, its HATs divided by the sum
-of its charges in units of epsilon; printed are the median plate, the 10th and the 90th percentile.
+of its charges in units of epsilon; printed are the median plate, the 10th and the 90th percentile. A plate all of whose
+samples are left out pays next to nothing: "free".
 """
 
 from __future__ import annotations
@@ -58,7 +59,11 @@ def main() -> None:
             for way in WAYS:
                 low, middle, high = np.quantile(times_more(feed, hats, way), (0.1, 0.5, 0.9))
                 row = f"{feed.name:<30}{least:>4} plates   {way:<30}{len(hats):>6}"
-                print(f"{row}{middle:>8.2f}x{low:>6.2f}x{high:>6.2f}x", flush=True)
+                print(f"{row}{_times(middle, 9)}{_times(low, 7)}{_times(high, 7)}", flush=True)
+
+
+def _times(ratio: float, width: int) -> str:
+    return f"{'free':>{width}}" if ratio > 1e6 else f"{ratio:>{width - 1}.2f}x"
 
 
 if __name__ == "__main__":

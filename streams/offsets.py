@@ -6,14 +6,27 @@ the partition is ours; a commit that comes too late is dropped, because whoever 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import faust
 from aiokafka import TopicPartition
-from aiokafka.errors import CommitFailedError, IllegalStateError
+from aiokafka.errors import (
+    IllegalGenerationError,
+    IllegalStateError,
+    KafkaError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+)
 from aiokafka.structs import OffsetAndMetadata
 from faust.types import TP
+
+AGAIN_S = 0.1
+"""Between two attempts at a commit."""
+
+_NOT_OURS = (IllegalGenerationError, IllegalStateError, RebalanceInProgressError, UnknownMemberIdError)
+"""What says that the group was, or is being, formed anew."""
 
 
 class Committed(NamedTuple):
@@ -37,11 +50,35 @@ class Offsets:
     async def commit(self, offsets: Mapping[TP, Committed]) -> bool:
         """Note where to go on; False, and nothing noted, if a partition is no longer ours."""
         noted = {TopicPartition(*tp): OffsetAndMetadata(offset, metadata) for tp, (offset, metadata) in offsets.items()}
+        generation = self._thread._consumer._coordinator.generation  # in which they are ours, if they still are
         try:
-            await self._thread.call_thread(self._thread._consumer.commit, noted)
-        except (CommitFailedError, IllegalStateError):
+            await self._thread.call_thread(self._commit, noted, generation)
+        except _NOT_OURS:
             return False
         return True
+
+    async def _commit(self, noted: Mapping[TopicPartition, OffsetAndMetadata], generation: int) -> None:
+        """As the consumer's own commit, but that is sent, and sent again, in whatever generation of the group it finds
+        itself. In a later one, or in none, the partition may be somebody else's, who has moved the frontier on, and the
+        broker would take it from any member, or from anybody if there are no members.
+        """
+        consumer = self._thread._consumer
+        subscription, coordinator = consumer._subscription.subscription, consumer._coordinator
+        assignment = subscription and subscription.assignment
+        if generation < 0 or not assignment or not noted.keys() <= assignment.tps:
+            raise IllegalStateError("these partitions are not all assigned")
+        while True:
+            await coordinator.ensure_coordinator_known()
+            async with coordinator._commit_lock:
+                if coordinator.generation != generation:
+                    raise IllegalGenerationError("the group was formed anew")
+                try:
+                    await coordinator._do_commit_offsets(assignment, noted)
+                    return
+                except KafkaError as error:
+                    if not error.retriable or isinstance(error, _NOT_OURS):
+                        raise
+            await asyncio.sleep(AGAIN_S)
 
     async def committed(self, tps: Collection[TP]) -> dict[TP, Committed]:
         """What was noted of each partition."""

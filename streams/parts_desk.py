@@ -12,7 +12,8 @@ Each step is taken by all replicas before the frontier lets go of what it follow
 nothing, so dying anywhere does it again with the same outcome. A shard's frontier holds on to the parts of a slot until
 it is released, and the plan lies behind them; the planner's holds on to the counts until every plan is sent. Partition
 0 has both. A slot's releases are published, and with them or after them the frontier lets go of its parts
-(`publishing.py`); then the ledger is told. Whoever dies before that leaves it to the next holder.
+(`publishing.py`); then the ledger is told. Whoever dies before that leaves it to the next holder. Frontiers are moved
+one commit after the other: one that arrived late would take back what was published meanwhile.
 
 The planner charges under the fence of partition 0, shards record under their own.
 """
@@ -121,6 +122,7 @@ class PartsDesk:
         self._made: SlotPlan | None = None
         self._clears = 0
         self._closing: set[asyncio.Future[None]] = set()
+        self._committing = asyncio.Lock()
         self.summary = Summary()
 
     def clear(self) -> None:
@@ -184,8 +186,10 @@ class PartsDesk:
                     "on: parts were deleted before they were released. `udp-stream worker --accept-loss` goes on "
                     "without them"
                 )
-        shard = Shard(self._offsets.partitions(self._topics.pings.name), note.shard)
-        planner = counts_of_shards(self._topics.parts.partitions, note.planner) if tp.partition == PLANNER else None
+        shard = Shard(self._offsets.partitions(self._topics.pings.name), note.shard, self._accept_loss)
+        planner = None
+        if tp.partition == PLANNER:
+            planner = counts_of_shards(self._topics.parts.partitions, note.planner, self._accept_loss)
         return _Place(tp.partition, shard, planner, ledger, publisher, shard.through_ms)
 
     async def _fenced(self, tp: TP) -> Ledger:
@@ -276,15 +280,16 @@ class PartsDesk:
         return released
 
     async def _publish(self, place: _Place, start: int, payloads: Payloads) -> None:
-        """Publish a slot, with the frontier that lets go of it."""
-        if not self._ours(place):
-            raise Fenced("a rebalance has taken the shard")
-        place.safe = False  # or a commit at this moment would let go of what is not published yet
-        place.shard.released(start)
-        del place.tables[start]
-        to = place.note()
-        await place.publisher.publish(self._messages(payloads), self._commits({place.partition: to}))
-        place.noted, place.safe = to, True
+        """Publish a slot, with the frontier that lets go of it, once no other commit is under way."""
+        async with self._committing:
+            if not self._ours(place):
+                raise Fenced("a rebalance has taken the shard")
+            place.safe = False  # until it is published, this frontier is nobody else's to commit
+            place.shard.released(start)
+            del place.tables[start]
+            to = place.note()
+            await place.publisher.publish(self._messages(payloads), self._commits({place.partition: to}))
+            place.noted, place.safe = to, True
 
     async def _send(self, partition: int, messages: Sequence[PartsMessage]) -> None:
         name = self._topics.parts.name
@@ -305,12 +310,19 @@ class PartsDesk:
         ]
 
     async def commit(self) -> None:
-        """Note the frontiers that have moved, where the planner knows all that they take for told."""
-        moved = {partition: (place, place.note()) for partition, place in self._places.items() if place.safe}
-        moved = {partition: (place, to) for partition, (place, to) in moved.items() if to != place.noted}
-        if moved and await self._offsets.commit(self._commits({p: to for p, (_, to) in moved.items()})):
-            for place, to in moved.values():
-                place.noted = to
+        """Note the frontiers that have moved, where the planner knows all that they take for told.
+
+        To the end, though nobody may wait for it any more: until it has arrived nothing else may move a frontier.
+        """
+        await asyncio.shield(self._commit())
+
+    async def _commit(self) -> None:
+        async with self._committing:
+            moved = {partition: (place, place.note()) for partition, place in self._places.items() if place.safe}
+            moved = {partition: (place, to) for partition, (place, to) in moved.items() if to != place.noted}
+            if moved and await self._offsets.commit(self._commits({p: to for p, (_, to) in moved.items()})):
+                for place, to in moved.values():
+                    place.noted = to
 
     def _commits(self, notes: Mapping[int, PartsNote]) -> dict[TP, Committed]:
         name = self._topics.parts.name

@@ -83,6 +83,7 @@ class PingsDesk:
         self._accept_loss = accept_loss
         self._clock = clock
         self._places: dict[int, _Place] = {}
+        self._committing = asyncio.Lock()
         self.pings = 0
 
     def clear(self) -> None:
@@ -122,7 +123,7 @@ class PingsDesk:
         if records[0].timestamp_type != LOG_APPEND_TIME:
             raise ConfigError(f"{records[0].topic}: expected message.timestamp.type=LogAppendTime, got CreateTime")
         place.safe = False
-        taken = place.reader.take(*_columns(records))
+        taken = place.reader.take(*columns_of(records))
         place.heard_s, place.ticked = self._clock(), False
         self.pings += taken.pings
         await self._tell(partition, place, taken.refused)
@@ -164,14 +165,17 @@ class PingsDesk:
         return True
 
     async def commit(self) -> None:
-        """Note the frontiers that have moved, of readers whose work is handed on."""
-        moved = {partition: (place, place.reader.frontier()) for partition, place in self._places.items() if place.safe}
-        moved = {partition: (place, to) for partition, (place, to) in moved.items() if to != place.noted}
-        for telling in [telling for place, _ in moved.values() for telling in place.telling]:
-            await telling
-        if moved and await self._offsets.commit(self._notes({p: to for p, (_, to) in moved.items()})):
-            for place, to in moved.values():
-                place.noted = to
+        """Note the frontiers that have moved, of readers whose work is handed on; one commit after the other, so that
+        none goes back."""
+        async with self._committing:
+            places = [(partition, place) for partition, place in self._places.items() if place.safe]
+            moved = {partition: (place, place.reader.frontier()) for partition, place in places}
+            moved = {partition: (place, to) for partition, (place, to) in moved.items() if to != place.noted}
+            for telling in [telling for place, _ in moved.values() for telling in place.telling]:
+                await telling
+            if moved and await self._offsets.commit(self._notes({p: to for p, (_, to) in moved.items()})):
+                for place, to in moved.values():
+                    place.noted = to
 
     def _notes(self, frontiers: Mapping[int, Frontier]) -> dict[TP, Committed]:
         return {
@@ -196,7 +200,7 @@ class PingsDesk:
                 await self._outlet.write([Message(tp.topic, b"{}", headers=[(TICK, b"1")], partition=partition)])
 
 
-def _columns(records: Sequence[Any]) -> tuple[list[bytes], LogPlaces]:
+def columns_of(records: Sequence[Any]) -> tuple[list[bytes], LogPlaces]:
     """The messages of the consumer's records, and where they stand; what a tick says by its value is not looked at."""
     tick = [bool(one.headers) and is_tick(one.headers) for one in records]
     places = LogPlaces(

@@ -13,6 +13,10 @@ tries later (`Fenced`). Only *then* is the frontier read. So at any time one pro
 last commit before its own. The group's generation would say less: it is known to be stale only once the group has been
 formed anew, and the frontier could be read before that.
 
+Between slots the frontier moves with plain commits of the group (`offsets.py`). None of them can undo a transaction: a
+desk has one of either under way at a time, and commits are sent in the generation in which the shard was ours or not at
+all; the broker refuses them once the group was formed anew, which is before anybody else is given the shard.
+
 The producer is aiokafka's. kafka-python's (3.0.12) fences as well, and takes the group's generation. But a request of
 its transaction that meets a refused connection is dropped by its sender and never answered, so that
 `commit_transaction` waits for ever once a broker has restarted within a transaction (four of eight runs). It also takes

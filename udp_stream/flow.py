@@ -92,13 +92,17 @@ class Calendar:
         self._periods = periods
 
     def moment(self, start_ms: int) -> Moment:
-        """The budget period of the slot that starts then, and the slot's place in it."""
+        """The budget period of the slot that starts then, and the slot's place in it.
+
+        Slots and periods are cut on the wall clock, so that on the days when it changes some are an hour shorter or
+        longer: their number is rounded.
+        """
         if self._periods is None:
             return Moment("lifetime", 0, 0)
         first, last = (int(ends[0]) for ends in self._periods.place(np.array([start_ms])))
         slot_ms = self._policy.slot_seconds * 1000
-        gone = (start_ms - first) // slot_ms
-        return Moment(f"{self._policy.period} from {self._periods.iso(first)}", gone, (last - start_ms) // slot_ms - 1)
+        gone, left = round((start_ms - first) / slot_ms), max(0, round((last - start_ms) / slot_ms) - 1)
+        return Moment(f"{self._policy.period} from {self._periods.iso(first)}", gone, left)
 
 
 Planner = Callable[[SlotCounts, Balance, Moment, Policy], Generator[Standing, Sequence[bytes | None], Sequence[Terms]]]

@@ -1,15 +1,18 @@
 """Parts: a closed slot of one source partition, cut by cell into bounded messages for the shards that release it.
 
-A part is known by (slot, source, shard, number), and merging looks at nothing else, so that parts may come twice and in
-any order. What counts say and what speeds say are apart in the message as they are in the tables behind it. A marker
-follows the parts of its slot, tells how many they are, and says up to when its source has closed.
+A part is known by (slot, source, shard, digest, number), and merging looks at nothing else, so that parts may come
+twice and in any order. The digest is that of all parts of the slot for the shard: whoever cuts the same pings again
+says the same, and parts that were cut under other settings are told apart. What counts say and what speeds say are
+apart in the message as they are in the tables behind it. A marker follows the parts of its slot, names their digest,
+tells how many they are, and says up to when its source has closed.
 
 Parts hold raw speeds beside the hashes of plates: their topic is to be guarded and forgotten like the raw pings'.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -40,6 +43,7 @@ class Part(msgspec.Struct, frozen=True, tag="part"):
     slot_end: int
     source: int
     shard: int
+    digest: bytes
     number: int
     counts: WhoWhere
     speeds: bytes
@@ -52,12 +56,13 @@ class Part(msgspec.Struct, frozen=True, tag="part"):
 
 class Marker(msgspec.Struct, frozen=True, tag="closed"):
     """The source has closed every slot that ends by `through_ms`; the slot that starts at `slot_start`, if any is
-    named, has so many parts for this shard."""
+    named, has so many parts of this digest for this shard."""
 
     source: int
     shard: int
     through_ms: int
     slot_start: int | None = None
+    digest: bytes = b""
     parts: int = 0
 
     @property
@@ -86,11 +91,23 @@ def cut(slot: SlotPings, source: int, shards: int, rows_max: int = ROWS_MAX) -> 
     of = shard_of(slot.cell, shards)
     for shard in range(shards):
         rows = np.flatnonzero(of == shard)
-        pieces = [rows[first : first + rows_max] for first in range(0, rows.size, rows_max)]
-        for number, piece in enumerate(pieces):
-            counts, speeds = _columns(slot, piece)
-            yield Part(slot.start_ms, slot.end_ms, source, shard, number, counts, speeds)
-        yield Marker(source, shard, slot.end_ms, slot.start_ms, len(pieces))
+        pieces = [_columns(slot, rows[first : first + rows_max]) for first in range(0, rows.size, rows_max)]
+        digest = digest_of(pieces)
+        for number, (counts, speeds) in enumerate(pieces):
+            yield Part(slot.start_ms, slot.end_ms, source, shard, digest, number, counts, speeds)
+        yield Marker(source, shard, slot.end_ms, slot.start_ms, digest, len(pieces))
+
+
+def digest_of(pieces: Iterable[object]) -> bytes:
+    """8 bytes that tell all that a sender says of a slot, piece by piece, from anything else that it might say.
+
+    >>> digest_of([(b"ab", b"")]) == digest_of([(b"a", b"b")])
+    False
+    """
+    digest = blake2b(digest_size=8)
+    for piece in pieces:
+        digest.update(msgspec.msgpack.encode(piece))
+    return digest.digest()
 
 
 def _columns(slot: SlotPings, rows: NDArray[np.int64]) -> tuple[WhoWhere, bytes]:

@@ -19,9 +19,10 @@ from udp_stream.tallies import Tallied, Tally
 class Shard:
     """The slots of one shard that are not released yet."""
 
-    def __init__(self, sources: int, start: GatheringFrontier | None = None) -> None:
-        """From the beginning, or from a frontier; sources that it does not know have closed nothing."""
-        self._parts = Gathering(Part, Marker, sources, start)
+    def __init__(self, sources: int, start: GatheringFrontier | None = None, accept_loss: bool = False) -> None:
+        """From the beginning, or from a frontier; sources that it does not know have closed nothing. `accept_loss`: a
+        slot of which parts are missing is what is there."""
+        self._parts = Gathering(Part, Marker, sources, start, accept_loss)
         self._plans: dict[int, dict[int, PlanPiece]] = {}
 
     @property
@@ -48,7 +49,7 @@ class Shard:
         return self._parts.due()
 
     def gather(self, start: int) -> SlotPings:
-        """The pings of a due slot, all sources together, once. UdpStreamError if some of its parts never came."""
+        """The pings of a due slot, all sources together, once. UdpStreamError if parts are missing."""
         return merge(self._parts.gather(start))
 
     def plan(self, start: int) -> SlotPlan | None:
@@ -68,6 +69,8 @@ class Shard:
         return self._parts.frontier()
 
 
-def counts_of_shards(shards: int, start: GatheringFrontier | None = None) -> Gathering[Tally]:
+def counts_of_shards(
+    shards: int, start: GatheringFrontier | None = None, accept_loss: bool = False
+) -> Gathering[Tally]:
     """What the planner reads: the tallies of all shards."""
-    return Gathering(Tally, Tallied, shards, start)
+    return Gathering(Tally, Tallied, shards, start, accept_loss)

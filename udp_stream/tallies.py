@@ -1,8 +1,9 @@
 """Tallies: the counts of a closed slot of one shard, in bounded messages for the planner, who sees no speed.
 
-A tally is known by (slot, shard, number), and what comes twice or in another order changes nothing. A marker follows
-the tallies of its slot, tells how many they are, and says up to when its shard has counted everything. Together they
-are the counts of the slot as `slots.tabulate` would have made them: shards share out cells, so no HAT is in two.
+A tally is known by (slot, shard, digest, number), and what comes twice or in another order changes nothing. The digest
+is that of all tallies of the slot from the shard. A marker follows the tallies of its slot, names their digest, tells
+how many they are, and says up to when its shard has counted everything. Together they are the counts of the slot as
+`slots.tabulate` would have made them: shards share out cells, so no HAT is in two.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.parts import hashes_of, plates_of
+from udp_stream.parts import digest_of, hashes_of, plates_of
 from udp_stream.slots import SlotCounts
 
 ROWS_MAX = 24_000
@@ -36,6 +37,7 @@ class Tally(msgspec.Struct, frozen=True, tag="tally"):
     slot_start: int
     slot_end: int
     shard: int
+    digest: bytes
     number: int
     counts: HowOften
 
@@ -47,11 +49,12 @@ class Tally(msgspec.Struct, frozen=True, tag="tally"):
 
 class Tallied(msgspec.Struct, frozen=True, tag="tallied"):
     """The shard has counted every slot that ends by `through_ms`; the slot that starts at `slot_start`, if any is
-    named, has so many tallies."""
+    named, has so many tallies of this digest."""
 
     shard: int
     through_ms: int
     slot_start: int | None = None
+    digest: bytes = b""
     parts: int = 0
 
     @property
@@ -63,11 +66,11 @@ class Tallied(msgspec.Struct, frozen=True, tag="tallied"):
 def cut_counts(counts: SlotCounts, shard: int, rows_max: int = ROWS_MAX) -> Iterator[Tally | Tallied]:
     """The tallies of a slot of one shard and their marker."""
     cell = np.repeat(counts.cells, np.diff(counts.hat_rows))
-    starts = range(0, cell.size, rows_max)
-    for number, first in enumerate(starts):
-        rows = slice(first, first + rows_max)
-        yield Tally(counts.start_ms, counts.end_ms, shard, number, _columns(counts, cell, rows))
-    yield Tallied(shard, counts.end_ms, counts.start_ms, len(starts))
+    pieces = [_columns(counts, cell, slice(first, first + rows_max)) for first in range(0, cell.size, rows_max)]
+    digest = digest_of(pieces)
+    for number, piece in enumerate(pieces):
+        yield Tally(counts.start_ms, counts.end_ms, shard, digest, number, piece)
+    yield Tallied(shard, counts.end_ms, counts.start_ms, digest, len(pieces))
 
 
 def _columns(counts: SlotCounts, cell: NDArray[np.uint64], rows: slice) -> HowOften:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import compress, count
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,12 +66,15 @@ class _OpenSlot:
             taken["speed"] = frame.pings.speed[part]
 
     def _codes(self, pings: Pings, index: NDArray[np.int64]) -> NDArray[np.int64]:
+        """New plates get the next codes in order of their rows here, not in that of the frame: what else a frame holds
+        depends on who has cut it."""
         in_frame = pings.plate[index]
-        used = np.zeros(len(pings.plates), dtype=bool)
-        used[in_frame] = True
-        code: NDArray[np.int64] = np.zeros(used.size, dtype=np.int64)
-        plates = map(self.plates.__getitem__, compress(pings.plates, used))
-        code[used] = np.fromiter(plates, np.int64, int(used.sum()))
+        first = np.full(len(pings.plates), in_frame.size)
+        first[in_frame[::-1]] = np.arange(in_frame.size)[::-1]  # of several, the last one assigned stays
+        used = np.argsort(first)[: np.count_nonzero(first < in_frame.size)]
+        code: NDArray[np.int64] = np.zeros(first.size, dtype=np.int64)
+        plates = map(self.plates.__getitem__, map(pings.plates.__getitem__, used.tolist()))
+        code[used] = np.fromiter(plates, np.int64, used.size)
         codes: NDArray[np.int64] = code[in_frame]
         return codes
 

@@ -1,23 +1,38 @@
-"""A worker with one part broken on purpose, for tests alone: python broken_worker.py FAULT worker ...
+"""A worker with one part changed on purpose, for tests alone: python broken_worker.py FAULT worker ...
 
-It shows that the checks after chaos see what they are there to see.
+One change is no fault and makes a sound worker easier to hit. The others show that the checks after chaos see what they
+are there to see.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import faust
 from faust.types import TP
 
-from streams import agents
+from streams import agents, pings_desk
+from streams.outlet import Message, Outlet
 from streams.pings_desk import PingsDesk
 from streams.topics import Topic
 from streams.transport import BatchConsumer, BatchSchema
 from udp_stream.adapters import redis_ledger
 from udp_stream.adapters.cli import main
 from udp_stream.adapters.redis_scripts import load_scripts, scripts_of
+from udp_stream.parts import cut
 from udp_stream.reading import Frontier, SourceReader
+
+
+def small_parts() -> None:
+    """No fault: parts have few rows and are written one by one, so that many a kill falls between them."""
+
+    async def write(self: Outlet, messages: Iterable[Message]) -> None:
+        for one in messages:
+            await (await self.send([one]))
+
+    pings_desk.cut = partial(cut, rows_max=20)  # type: ignore[assignment]
+    Outlet.write = write  # type: ignore[method-assign]
 
 
 def last_writer_wins() -> None:
@@ -64,7 +79,7 @@ def acks_of_faust() -> None:
     PingsDesk.commit = commit_nothing  # type: ignore[method-assign]
 
 
-FAULTS = (last_writer_wins, charges_again, commits_what_is_read, acks_of_faust)
+FAULTS = (small_parts, last_writer_wins, charges_again, commits_what_is_read, acks_of_faust)
 
 
 def _rewrite(name: str, *changes: tuple[str, str]) -> None:

@@ -144,8 +144,7 @@ class City:
         return Workers(self._command, self.places, self.folder)
 
     def _command(self, place: Worker) -> list[object]:
-        """The real command line, or one with a part broken; every other place is a static member of the group."""
-        program = ["-m", "udp_stream.adapters.cli"] if self.fault is None else [BROKEN, self.fault]
+        """The real command line, small parts or a part broken; every other place is a static member of the group."""
         database = self.settings.ledger.url.rpartition("/")[2]
         flags = {
             "kafka.bootstrap": self.ground.proxied,
@@ -154,7 +153,7 @@ class City:
         }
         static = ["--instance", place.name] if self.places.index(place) % 2 == 0 else []
         sets = [word for key, value in flags.items() for word in ("--set", f"{key}={value}")]
-        return [sys.executable, *program, "worker", "--config", self.config, *sets, *static]
+        return [sys.executable, BROKEN, self.fault or "small_parts", "worker", "--config", self.config, *sets, *static]
 
     def tell_time(self) -> None:
         """Workers started from now on take silence for the end of a slot. While the day is being fed it would not do:

@@ -126,6 +126,21 @@ def test_plots_and_statements_keep_away_from_what_is_needed(city):
     assert contents(city) == before
 
 
+def test_raw_pings_are_written_where_only_their_owner_can_read_them(city):
+    (city / "whole").chmod(0o644)
+    before = os.umask(0o022)
+    try:
+        assert replay(city, "--out", "new", "--rejected", "no").returncode == 0
+        assert replay(city, "--out", "new", "--rejected", "whole").returncode == 0
+    finally:
+        os.umask(before)
+    assert {name: (city / name).stat().st_mode & 0o777 for name in ("new", "no", "whole")} == {
+        "new": 0o644,
+        "no": 0o600,
+        "whole": 0o644,  # it was there, as its owner wants it
+    }
+
+
 @pytest.mark.parametrize("missing", ["nowhere.ndjson", "nowhere.gz", "."])
 def test_inputs_are_checked_before_outputs_are_opened(missing, city):
     before = contents(city)

@@ -4,11 +4,13 @@ import asyncio
 import random
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 from faust.types import TP
 
+from streams import pings_desk
 from streams.headers import TICK
 from streams.offsets import Committed
 from streams.parts_desk import PartsDesk
@@ -19,8 +21,11 @@ from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced
 from udp_stream.flow import Office
 from udp_stream.memory_ledger import MemoryLedger
+from udp_stream.messages import decode_message
+from udp_stream.parts import Part, cut
 from udp_stream.pings import PingDecoder
 from udp_stream.reading import ReadingRules
+from udp_stream.release import decode
 from udp_stream.shards import Shard
 from udp_stream.testing import SeededEntropy
 
@@ -43,12 +48,14 @@ class Broker:
         self.begins = defaultdict(int)
         self.now_ms = START
         self.dice = dice
+        self.dies = 0.12
+        self.dies_behind_a_part = False
         self.is_read_to_end = True
         self.epochs = defaultdict(int)
         self.rejoins = 0
 
     def maybe_die(self):
-        if self.dice is not None and self.dice.random() < 0.12:
+        if self.dice is not None and self.dice.random() < self.dies:
             raise Died
 
     def append(self, topic, partition, value, headers=()):
@@ -62,6 +69,8 @@ class Broker:
         for one in list(messages):
             self.maybe_die()
             self.append(one.topic, one.partition or 0, one.value, one.headers)
+            if self.dies_behind_a_part and one.topic == TOPICS.parts.name:
+                raise Died
         self.maybe_die()
 
     async def send(self, messages):
@@ -112,18 +121,23 @@ class Once:
         pass
 
 
+def rules_of(settings, office):
+    return ReadingRules(
+        PingDecoder(settings.ping_rules), settings.window_rules, office.calendar.slots, 7, lambda p: p.encode()
+    )
+
+
 class Worker:
-    def __init__(self, broker, ledger, thread, settings=SETTINGS, once=False):
+    def __init__(self, broker, ledger, thread, settings=SETTINGS, once=False, accept_loss=False):
         office = Office(settings.policy, settings.calendar, SeededEntropy(1), "test")
-        rules = ReadingRules(
-            PingDecoder(settings.ping_rules), settings.window_rules, office.calendar.slots, 7, lambda p: p.encode()
-        )
         self.broker = broker
         self.time_s = 0.0
         self.topics = topics_of(settings.kafka)
-        self.pings = PingsDesk(rules, self.topics, broker, broker, 60, clock=lambda: self.time_s)
+        self.pings = PingsDesk(
+            rules_of(settings, office), self.topics, broker, broker, 60, accept_loss, lambda: self.time_s
+        )
         self.parts = PartsDesk(
-            office, self.topics, broker, broker, ledger, thread, publisher_of=self.once if once else None
+            office, self.topics, broker, broker, ledger, thread, accept_loss, self.once if once else None
         )
 
     async def once(self, shard):
@@ -136,7 +150,8 @@ class Worker:
     async def run(self, dice):
         """Take over, read everything in batches, tell silent partitions the time, until nothing more comes."""
         await self.assign()
-        at = {tp: max(0, self.broker.offsets.get(tp, Committed(0, "")).offset) for tp in list(self.broker.logs)}
+        at = {tp: max(self.broker.begins[tp], self.broker.offsets.get(tp, Committed(0, "")).offset)
+              for tp in list(self.broker.logs)}  # fmt: skip
         while True:
             todo = [tp for tp, log in list(self.broker.logs.items()) if at.get(tp, 0) < len(log)
                     and tp.topic in (TOPICS.pings.name, TOPICS.parts.name)]  # fmt: skip
@@ -163,13 +178,15 @@ def ping(plate, minute):
     )
 
 
-def filled(dice=None):
-    """Three hours of two partitions in one log each, some of it broken or late; the last hour on one of them only."""
+def filled(dice=None, source_1=b"72.8"):
+    """Three hours of two partitions in one log each, some of it broken or late; the last hour on one of them only.
+    `source_1`: the longitude of the second's pings."""
     broker, content = Broker(), random.Random(5)
     for minute in range(0, 190, 2):
         broker.now_ms = START + minute * 60_000
         for plate in "abcd" if minute < 120 else "ab":
             value = ping(plate, max(0, minute - content.choice([0, 0, 1, 2, 70]))) if content.random() < 0.95 else b"?"
+            value = value.replace(b"72.8", source_1) if plate in "cd" else value
             broker.append(TOPICS.pings.name, "abcd".index(plate) // 2, value)
     broker.now_ms = START + 300 * 60_000
     broker.dice = dice
@@ -215,6 +232,74 @@ def test_killed_between_any_two_effects_it_says_the_same_in_the_end(seed, once):
     assert outcome(broker) == (releases, refused)
     for topic in (TOPICS.release, TOPICS.latest):
         assert len(broker.logs[TP(topic.name, 0)]) == len(releases) or not once
+
+
+async def dies_behind_its_first_part(broker, worker):
+    """It has read all pings of source 0, and one part of the first slot has reached the broker."""
+    await worker.assign()
+    await worker.pings.commit()
+    broker.dies_behind_a_part = True
+    with pytest.raises(Died):
+        await worker.pings.take(broker.logs[TP(TOPICS.pings.name, 0)])
+    broker.dies_behind_a_part = False
+    (part,) = (decode_message(one.value) for one in broker.logs[TP(TOPICS.parts.name, 0)])
+    assert isinstance(part, Part)
+
+
+def comes_through(broker, settings=SETTINGS, accept_loss=False, before=None):
+    """The counts of what is released, by a worker that has taken over from one that died within a slot."""
+    ledger = MemoryLedger()
+
+    async def run(thread):
+        if before is not None:
+            await before(broker, Worker(broker, ledger, thread))
+        await Worker(broker, ledger, thread, settings, accept_loss=accept_loss).run(random.Random(0))
+        assert broker.offsets[TP(TOPICS.parts.name, 0)].offset == len(broker.logs[TP(TOPICS.parts.name, 0)])
+        return {id_: decode(payload).counts for id_, payload in outcome(broker)[0].items()}
+
+    with ThreadPoolExecutor(1) as thread:
+        return asyncio.run(run(thread))
+
+
+def test_what_is_left_of_a_slot_whose_pings_are_refused_by_now_holds_up_nothing():
+    boxed = load(None, (*FLAGS, "pings.box=[73, 20, 75, 22]"), {})
+    sent_elsewhere = filled(source_1=b"74.0")
+    expected = comes_through(filled(source_1=b"74.0"), boxed)
+    assert len(expected) == 2
+    assert comes_through(sent_elsewhere, boxed, before=dies_behind_its_first_part) == expected
+
+
+def test_what_is_left_of_a_slot_whose_pings_are_deleted_by_now_holds_up_nothing():
+    def cut_off(broker):
+        broker.begins[TP(TOPICS.pings.name, 0)] = 140
+        return broker
+
+    async def dies_before_they_are_deleted(broker, worker):
+        await dies_behind_its_first_part(broker, worker)
+        cut_off(broker)
+
+    expected = comes_through(cut_off(filled()), accept_loss=True)
+    found = comes_through(filled(), accept_loss=True, before=dies_before_they_are_deleted)
+    assert found == expected and len(expected) == 4
+
+
+def test_a_loss_of_parts_that_is_accepted_holds_up_nothing(monkeypatch):
+    monkeypatch.setattr(pings_desk, "cut", partial(cut, rows_max=20))
+    parts = TP(TOPICS.parts.name, 0)
+
+    async def reads_and_commits(broker, worker):
+        await worker.assign()
+        for source in range(2):
+            await worker.pings.take(broker.logs[TP(TOPICS.pings.name, source)])
+        await worker.pings.commit()
+        await worker.parts.commit()
+        broker.begins[parts] = 1  # the first of the parts is gone
+
+    found = comes_through(filled(), accept_loss=True, before=reads_and_commits)
+    expected = comes_through(filled())
+    hats = sorted(expected)
+    assert sorted(found) == hats and found[hats[0]].samples < expected[hats[0]].samples
+    assert [found[hat] for hat in hats[1:]] == [expected[hat] for hat in hats[1:]]
 
 
 def test_a_worker_that_was_replaced_publishes_nothing_and_asks_to_be_told():

@@ -4,20 +4,24 @@ import asyncio
 import random
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from faust.types import TP
 
+from streams import pings_desk
 from streams.notes import PartsNote, decode_note, encode_note
 from streams.offsets import Committed
-from tests.unit.test_desks import FLAGS, START, TOPICS, Broker, Died, Worker, lives, outcome
+from streams.pings_desk import columns_of
+from tests.unit.test_desks import FLAGS, START, TOPICS, Broker, Died, Worker, lives, outcome, rules_of
 from udp_stream.adapters.embedded import drive
 from udp_stream.adapters.settings import load
 from udp_stream.flow import Office, release_slot
 from udp_stream.gathering import GatheringFrontier
 from udp_stream.memory_ledger import MemoryLedger
 from udp_stream.messages import decode_message, encode_message
-from udp_stream.parts import Marker, Part, merge
+from udp_stream.parts import Marker, Part, cut, merge
+from udp_stream.reading import Frontier, SourceReader
 from udp_stream.release import decode
 from udp_stream.slot_plan import PlanPiece
 from udp_stream.slots import tabulate
@@ -42,18 +46,27 @@ def ping(plate, minute, place):
 
 
 def city(dice=None):
-    """Four hours of ten plates in seven cells, two source partitions; some plates stay, some roam, one pings twice."""
-    broker, content = Broker(), random.Random(5)
+    """Four hours of ten plates in seven cells, two source partitions: in ever another order, some pings late, some sent
+    twice. Some plates stay, some roam, one is in two places at once."""
+    broker, content = Broker(), random.Random(6)
     for minute in range(0, 245, 4):
         broker.now_ms = START + minute * MINUTE
-        for number, plate in enumerate("abcdefghij"):
+        for number, plate in content.sample(list(enumerate("abcdefghij")), 10):
             place = content.randrange(7) if number < 5 else number % 3
-            broker.append(TOPICS.pings.name, number % 2, ping(plate, minute, place))
+            message = ping(plate, max(0, minute - content.choice([0, 0, 5])), place)
+            for _ in range(content.choice([1, 1, 1, 1, 2])):
+                broker.append(TOPICS.pings.name, number % 2, message)
             if plate == "a":
                 broker.append(TOPICS.pings.name, 0, ping(plate, minute, (place + 1) % 7))
     broker.now_ms = START + 400 * MINUTE
-    broker.dice = dice
+    broker.dice, broker.dies = dice, 0.03  # there are many messages
     return broker
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch):
+    """So that workers die between the parts of a slot."""
+    monkeypatch.setattr(pings_desk, "cut", partial(cut, rows_max=5))
 
 
 def settings_of(kind):
@@ -61,16 +74,16 @@ def settings_of(kind):
 
 
 def embedded(broker, settings):
-    """Payload by release id, and the ledger, of the embedded road over the slots that the sources have closed."""
-    slots = defaultdict(dict)
-    for tp, log in broker.logs.items():
-        for message in map(decode_message, (one.value for one in log) if tp.topic == TOPICS.parts.name else ()):
-            if isinstance(message, Part):
-                slots[message.slot_start][message.source, message.shard, message.number] = message
-    ledger, found = MemoryLedger(), {}
+    """Payload by release id, and the ledger, of the embedded road over the logs of pings, each read in one go."""
     office = Office(settings.policy, settings.calendar, SeededEntropy(1), "test")
+    slots = defaultdict(list)
+    for source in range(2):
+        reader = SourceReader(rules_of(settings, office), Frontier(0))
+        for slot in reader.take(*columns_of(broker.logs[TP(TOPICS.pings.name, source)])).closed:
+            slots[slot.start_ms] += [one for one in cut(slot, source, 1) if isinstance(one, Part)]
+    ledger, found = MemoryLedger(), {}
     for _, parts in sorted(slots.items()):
-        payloads = drive(release_slot(*tabulate(merge(list(parts.values()))), office), ledger, lambda _: None)
+        payloads = drive(release_slot(*tabulate(merge(parts)), office), ledger, lambda _: None)
         found |= {id_.encode(): payload for id_, _, payload in payloads}
     return found, ledger
 
@@ -222,7 +235,7 @@ def test_a_note_fits_whatever_256_sources_and_256_shards_have_closed():
 
 
 def test_messages_read_as_what_they_were():
-    for message in (Marker(1, 2, 3), Tallied(1, 2, 3, 4), PlanPiece(0, 1, 2, b"digest", 0, 1, b"content")):
+    for message in (Marker(1, 2, 3), Tallied(1, 2, 3, b"digest", 4), PlanPiece(0, 1, 2, b"digest", 0, 1, b"content")):
         assert decode_message(encode_message(message)) == message
 
 
@@ -233,12 +246,13 @@ def test_a_commit_while_releases_are_on_their_way_does_not_let_go_of_their_slot(
     parts = {TP(TOPICS.parts.name, shard) for shard in range(3)}
 
     async def work(thread):
-        worker = Worker(broker, ledger, thread, settings, once)
+        worker, committing = Worker(broker, ledger, thread, settings, once), []
         await sources_alone(worker)
 
         class Interrupted:
             async def publish(self, _messages, _frontier):
-                await worker.parts.commit()
+                committing.append(asyncio.ensure_future(worker.parts.commit()))
+                await asyncio.sleep(0)
                 raise Died
 
         for place in worker.parts._places.values():
@@ -248,6 +262,7 @@ def test_a_commit_while_releases_are_on_their_way_does_not_let_go_of_their_slot(
                 for tp in sorted(parts):
                     at = worker.parts._places[tp.partition].note().offset
                     await worker.parts.take(list(broker.logs[tp])[at:])
+        await asyncio.gather(*committing)
         held = [broker.offsets.get(tp, Committed(0, "")).offset for tp in sorted(parts)]
         firsts = [
             next(m.offset for m in broker.logs[tp] if isinstance(decode_message(m.value), Part)) for tp in sorted(parts)
@@ -257,4 +272,51 @@ def test_a_commit_while_releases_are_on_their_way_does_not_let_go_of_their_slot(
     with ThreadPoolExecutor(1) as thread:
         asyncio.run(work(thread))
     asyncio.run(lives(broker, random.Random(1), ledger, settings, once))
+    assert outcome(broker)[0] == embedded(broker, settings)[0]
+
+
+class Slow(Broker):
+    """Its commits arrive late, and no frontier of a shard may go back."""
+
+    async def commit(self, offsets):
+        await asyncio.sleep(self.dice.choice([0, 0.001, 0.003]))
+        return await super().commit(offsets)
+
+
+class Frontiers(dict):
+    def __ior__(self, offsets):
+        for tp, to in offsets.items():
+            if tp in self and tp.topic == TOPICS.parts.name:
+                before, after = (decode_note(noted.metadata, 0).shard.done_ms for noted in (self[tp], to))
+                assert before <= after, (tp, before, after)
+        self.update(offsets)
+        return self
+
+
+@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_commit_that_arrives_late_takes_no_frontier_back(seed, once):
+    """The clock of the worker commits again and again while slots are published."""
+    settings, broker, ledger, dice = settings_of("auto"), city(), MemoryLedger(), random.Random(seed)
+    broker.__class__, broker.dice, broker.dies, broker.offsets = Slow, dice, 0, Frontiers()
+
+    async def commits(worker):
+        while True:
+            await worker.parts.commit()
+            await asyncio.sleep(0)
+
+    async def work(thread):
+        worker = Worker(broker, ledger, thread, settings, once)
+        await sources_alone(worker)
+        committing, at = asyncio.ensure_future(commits(worker)), Counter()
+        while todo := [tp for tp, log in parts_logs(broker).items() if at[tp] < len(log)]:
+            tp = dice.choice(todo)
+            batch = broker.logs[tp][at[tp] :][: dice.randint(1, 4)]
+            at[tp] += len(batch)
+            await worker.parts.take(batch)
+        assert not committing.done()
+        committing.cancel()
+
+    with ThreadPoolExecutor(1) as thread:
+        asyncio.run(work(thread))
     assert outcome(broker)[0] == embedded(broker, settings)[0]

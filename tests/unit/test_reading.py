@@ -1,6 +1,7 @@
 """A reader of a source partition: killed anywhere and started from its frontier, it closes the same slots."""
 
 import random
+from dataclasses import replace
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -9,6 +10,8 @@ import pytest
 
 from udp_stream.clocks import LogPlaces, WindowRules
 from udp_stream.hats import SlotGrid
+from udp_stream.messages import encode_message
+from udp_stream.parts import cut
 from udp_stream.pings import PingDecoder, PingRules, Reason
 from udp_stream.reading import Frontier, ReadingRules, SourceReader
 
@@ -66,8 +69,11 @@ def a_log(seed, size=300):
 
 
 def outcome(taken):
-    slots = [(s.start_ms, s.end_ms, sorted((s.plates[p], t) for p, t in zip(s.plate, s.time.tolist(), strict=True)))
-             for s in taken.closed]  # fmt: skip
+    """All that a slot says, row by row: what is cut out of it later depends on the order."""
+    slots = [
+        (s.start_ms, s.end_ms, s.plates, *(column.tolist() for column in (s.plate, s.time, s.cell, s.speed)))
+        for s in taken.closed
+    ]
     return slots, [(r.offset, r.refusal.reason, r.original) for r in taken.refused]
 
 
@@ -91,6 +97,37 @@ def test_killed_anywhere_it_goes_on_from_its_frontier_as_if_nothing_had_been(see
             at = next((i for i, r in enumerate(log) if r.offset >= frontier.offset), len(log))
             at = max(0, at - dice.randint(0, 2))
     assert (slots, refused) == whole
+
+
+def crowded_log(seed, size=400):
+    """Buses that ping in ever another order, some twice (elsewhere, or with another speed), some late."""
+    dice, log = random.Random(seed), []
+    while len(log) < size:
+        now = len(log) // 5
+        for plate in dice.sample("abcdefgh", 5):
+            behind = dice.choice([0, 0, 0, 1, 70])
+            for _ in range(dice.choice([1, 1, 2])):
+                message = ping(plate, max(0, now - behind)).replace(b"20,", b"%d," % dice.choice([20, 30]))
+                message = message.replace(b"72.8", dice.choice([b"72.7", b"72.8"]))
+                log.append(record(len(log), now, message))
+    return [*log, record(len(log), size, ping("a", size))]
+
+
+@pytest.mark.parametrize("pings_max", [1000, 70])
+@pytest.mark.parametrize("seed", range(8))
+def test_parts_are_the_same_however_fetches_cut_the_log(seed, pings_max):
+    log = crowded_log(seed)
+    rules = replace(RULES, windows=replace(RULES.windows, pings_per_slot_max=pings_max))
+
+    def parts_of(fetch):
+        reader = SourceReader(rules, Frontier(0))
+        taken = [take(reader, log[at : at + fetch]) for at in range(0, len(log), fetch)]
+        messages = [one for some in taken for slot in some.closed for one in cut(slot, 0, 2, rows_max=40)]
+        return [encode_message(one) for one in messages]
+
+    whole = parts_of(len(log))
+    assert len(whole) > 6
+    assert all(parts_of(fetch) == whole for fetch in (1, 7, 30, 150))
 
 
 def test_the_frontier_is_the_oldest_ping_in_an_open_slot():

@@ -1,8 +1,11 @@
 """Configuration: file, environment, flags; errors that name the key, the value and the rule."""
 
+import datetime as dt
 import tomllib
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
+import numpy as np
 import pytest
 
 from udp_stream.adapters.settings import Settings, known_keys, load
@@ -162,3 +165,23 @@ def test_periods_are_cut_on_the_local_calendar():
     moment = calendar.moment(noon)
     assert moment.period == "1d from 2016-11-06T00:00:00-05:00"
     assert (moment.slots_gone, moment.slots_left) == (13, 11)
+
+
+@pytest.mark.parametrize("zone", ["America/Chicago", "Europe/Paris", "Africa/Cairo", "Asia/Kolkata"])
+@pytest.mark.parametrize("slot", ["30m", "1h", "6h", "12h", "1d"])
+def test_a_slot_knows_its_place_also_on_days_when_the_clock_changes(zone, slot):
+    """An hour less made of the last slot of such a day one that has -1 to come, and of the others one too few."""
+    calendar = load(None, [f"hat.timezone={zone}", f"hat.slot={slot}"], {}).calendar
+    for month, number in ((3, 10), (3, 31), (4, 26), (10, 27), (10, 31), (11, 3)):
+        day = dt.date(2024, month, number)
+        first, last = (
+            int(dt.datetime.combine(one, dt.time(), ZoneInfo(zone)).timestamp() * 1000)
+            for one in (day, day + dt.timedelta(days=1))
+        )
+        starts = [first]
+        while (end := int(calendar.slots.place(np.array([starts[-1]]))[1][0])) < last:
+            starts.append(end)
+        moments = [calendar.moment(start) for start in starts]
+        assert [moment.slots_gone for moment in moments] == list(range(len(starts)))
+        assert [moment.slots_left for moment in moments] == list(range(len(starts)))[::-1]
+        assert len({moment.period for moment in moments}) == 1

@@ -1,7 +1,10 @@
 """Parts and shards: cut and merged in any order, twice, lost and resumed, a slot comes out once and whole."""
 
 import random
+from collections import defaultdict
+from dataclasses import replace
 from itertools import count
+from operator import itemgetter
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ from udp_stream.shards import Shard
 from udp_stream.slots import SlotPings, tabulate
 
 HOUR = 3_600_000
+first = itemgetter(0)
 
 
 def some_slot(seed, start=0, size=200):
@@ -87,29 +91,80 @@ def test_a_part_that_never_came_stops_the_shard():
         shard.gather(0)
 
 
+def in_one_log(shard, *runs):
+    for offset, message in enumerate(message for run in runs for message in run):
+        shard.take(offset, message)
+    return shard
+
+
+def fewer(slot, size):
+    return replace(slot, **{name: getattr(slot, name)[:size] for name in ("plate", "time", "cell", "speed")})
+
+
+def test_parts_of_a_cut_that_was_never_closed_count_for_nothing():
+    """A worker died within a slot, and the next one reads fewer pings: a box was set, or the log was cut off."""
+    left, whole = parts_of(some_slot(1))[:3], parts_of(fewer(some_slot(1), 40))
+    assert [len([one for one in some if isinstance(one, Part)]) for some in (left, whole)] == [3, 2]
+    shard = in_one_log(Shard(1), left, whole)
+    assert shard.due() == [0] and table(shard.gather(0)) == table(fewer(some_slot(1), 40))
+
+
+def test_of_two_cuts_that_were_closed_the_first_counts():
+    one, other = some_slot(1), fewer(some_slot(1), 40)
+    shard = in_one_log(Shard(2), parts_of(one), parts_of(other), [Marker(1, 0, HOUR)])
+    assert table(shard.gather(0)) == table(one)
+    shard = in_one_log(Shard(2), parts_of(other), parts_of(one), [Marker(1, 0, HOUR)], parts_of(one))
+    assert table(shard.gather(0)) == table(other)
+
+
+def test_a_slot_of_which_only_parts_are_left_that_count_for_nothing_is_no_slot():
+    shard = in_one_log(Shard(2), parts_of(some_slot(1))[:2], [Marker(0, 0, HOUR), Marker(1, 0, HOUR)])
+    assert shard.due() == [] and shard.frontier().offset == shard.next_offset
+    assert shard.frontier() == GatheringFrontier(4, (HOUR, HOUR))
+    in_one_log(shard, [], [None] * 4, parts_of(some_slot(1)))  # its source has closed it without them
+    assert shard.due() == [] and shard.frontier().offset == shard.next_offset
+
+
 def test_a_source_more_than_it_knows_stops_the_shard():
     with pytest.raises(UdpStreamError, match="Part: expected senders 0 to 1, got 2: start anew"):
         Shard(2).take(0, Marker(2, 0, HOUR))
 
 
-def a_log(seed, sources=3, slots=4):
-    """What sources send: slot after slot, each source at its own pace, some of it twice (a worker that died)."""
+def slots_sent(seed, sources=3, slots=4):
+    """What sources send, and the tables that it says: slot after slot, each source at its own pace. Now and then a
+    worker dies within a slot, or behind it, or is slow to leave; the next reads the same, or under other settings
+    something else, or nothing."""
     dice = random.Random(seed)
-    sending = []
+    sending, said = [], defaultdict(list)
     for source in range(sources):
         sent = []
         for slot in range(slots):
+            one, other = (some_slot(s + seed * 100 + source * 10 + slot, slot * HOUR, dice.choice([20, 200]))
+                          for s in (0, 10**6))  # fmt: skip
+            messages, others = parts_of(one, source), parts_of(other, source)
+            for begun in (messages, others):
+                sent += begun[: dice.randint(0, len(begun) - 1)] if dice.random() < 0.4 else []
             if dice.random() < 0.2:
-                sent.append(Marker(source, 0, (slot + 1) * HOUR))
+                sent += [Marker(source, 0, (slot + 1) * HOUR), *(others if dice.random() < 0.3 else [])]
                 continue
-            messages = parts_of(some_slot(seed * 100 + source * 10 + slot, slot * HOUR), source)
-            sent += messages[: dice.randint(0, len(messages))] if dice.random() < 0.4 else []
-            sent += messages * dice.choice([1, 1, 2])
+            said[slot * HOUR] += [one for one in messages if isinstance(one, Part)]
+            interrupted = sorted([*enumerate(messages), *enumerate(others[:-1], start=dice.randint(0, 5))], key=first)
+            sent += dice.choice([messages, messages * 2, messages + others, [one for _, one in interrupted]])
         sending.append(sent)
     log = []
     while any(sending):
         log.append(dice.choice([sent for sent in sending if sent]).pop(0))
-    return log
+    return log, [(start, table(merge(parts))) for start, parts in sorted(said.items())]
+
+
+def a_log(seed):
+    return slots_sent(seed)[0]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_of_each_source_a_slot_holds_what_was_closed_first_and_nothing_else(seed):
+    log, tables = slots_sent(seed)
+    assert list(run(log)) == tables
 
 
 @pytest.mark.parametrize("seed", range(12))

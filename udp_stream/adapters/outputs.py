@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,6 +24,9 @@ from udp_stream.errors import UsageError
 
 Use = tuple[str, str | Path | None]
 """What a file is for, and its name: `-` for a standard stream, None for no file."""
+
+PUBLIC, PRIVATE = 0o666, 0o600
+"""Modes of new files."""
 
 _DATABASE = b"SQLite format 3\0"
 _WRITE_AHEAD_LOGS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
@@ -59,11 +63,12 @@ def _named_ones(uses: Iterable[Use]) -> list[tuple[str, str]]:
     return [(what, str(name)) for what, name in uses if name is not None]
 
 
-def open_output(name: str) -> AbstractContextManager[BinaryIO]:
-    """The file, empty, or standard output for `-`; UsageError if it cannot be written."""
+def open_output(name: str, mode: int = PUBLIC) -> AbstractContextManager[BinaryIO]:
+    """The file, empty, or standard output for `-`; UsageError if it cannot be written. `mode`: of a new file, less the
+    umask; one that is there keeps its own."""
     try:
         if name != "-":
-            return io.BufferedWriter(NamedFile(name, "w"))
+            return io.BufferedWriter(NamedFile(name, "w", opener=partial(os.open, mode=mode)))
         os.write(sys.stdout.fileno(), b"")  # fails if it is closed
     except OSError as error:
         raise UsageError(f"{_title(name)}: cannot be written ({error.strerror})") from error

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from udp_stream.adapters.embedded import Embedded, record_writer, rejected_writer
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.open_ledger import ledger_and_keys
-from udp_stream.adapters.outputs import open_output, require_apart, used_files
+from udp_stream.adapters.outputs import PRIVATE, open_output, require_apart, used_files
 from udp_stream.adapters.progress import ReadingProgress
 from udp_stream.adapters.report import SOFTWARE, print_summary
 from udp_stream.adapters.settings import Settings
@@ -26,7 +26,7 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
             ledger_and_keys(settings, arguments.ledger, allow_volatile=arguments.allow_volatile_ledger)
         )
         out = stack.enter_context(open_output(arguments.out))
-        rejected = stack.enter_context(open_output(arguments.rejected)) if arguments.rejected else None
+        rejected = stack.enter_context(open_output(arguments.rejected, PRIVATE)) if arguments.rejected else None
         runtime = Embedded(
             settings,
             ledger,

@@ -1,0 +1,85 @@
+"""Commits: asked again after a lost connection, and only by whom the partitions still belong to."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.errors import GroupLoadInProgressError, InvalidCommitOffsetSizeError, KafkaError, UnknownMemberIdError
+from faust.types import TP
+
+from streams import offsets
+from streams.offsets import Committed, Offsets
+
+HERE = TP("parts", 1)
+
+
+class Coordinator:
+    """It answers as it is told to; the group may be formed anew before it does."""
+
+    def __init__(self, answers, formed_anew, generation):
+        self.generation = generation
+        self._commit_lock = asyncio.Lock()
+        self.answers, self.formed_anew, self.taken, self.asked = list(answers), formed_anew, {}, 0
+
+    async def ensure_coordinator_known(self):
+        pass
+
+    async def _do_commit_offsets(self, _assignment, noted):
+        self.asked += 1
+        answer = self.answers.pop(0)
+        if self.formed_anew:
+            self.generation += 1
+        if answer is not None:
+            raise answer
+        self.taken |= noted
+
+
+def commit(answers, *, formed_anew=False, assigned=(HERE,), generation=7):
+    """What becomes of a commit, and what the coordinator has seen."""
+
+    async def call_thread(what, *arguments):
+        return await what(*arguments)
+
+    async def run():
+        coordinator = Coordinator(answers, formed_anew, generation)
+        assignment = SimpleNamespace(tps=frozenset(TopicPartition(*tp) for tp in assigned))
+        subscription = SimpleNamespace(subscription=SimpleNamespace(assignment=assignment))
+        consumer = SimpleNamespace(_coordinator=coordinator, _subscription=subscription)
+        thread = SimpleNamespace(_consumer=consumer, call_thread=call_thread)
+        app = SimpleNamespace(consumer=SimpleNamespace(_thread=thread))
+        return await Offsets(app).commit({HERE: Committed(5, "note")}), coordinator
+
+    return asyncio.run(run())
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    monkeypatch.setattr(offsets, "AGAIN_S", 0)
+
+
+def test_a_commit_that_got_lost_is_sent_again():
+    committed, coordinator = commit([GroupLoadInProgressError(), GroupLoadInProgressError(), None])
+    assert committed and coordinator.taken == {TopicPartition(*HERE): (5, "note")}
+
+
+def test_a_commit_of_the_generation_before_is_not_sent_again():
+    committed, coordinator = commit([GroupLoadInProgressError(), None], formed_anew=True)
+    assert not committed and coordinator.taken == {} and coordinator.asked == 1
+
+
+def test_a_commit_of_somebody_else_s_partition_is_dropped():
+    assert commit([UnknownMemberIdError()])[0] is False
+    committed, coordinator = commit([None], assigned=())
+    assert not committed and coordinator.asked == 0
+
+
+def test_who_was_put_out_of_the_group_commits_nothing():
+    """Paused past its session: while it has not joined again, a group without members would take it."""
+    committed, coordinator = commit([None], generation=-1)
+    assert not committed and coordinator.asked == 0
+
+
+def test_a_commit_that_can_never_be_taken_is_an_error():
+    with pytest.raises(KafkaError):
+        commit([InvalidCommitOffsetSizeError()])
