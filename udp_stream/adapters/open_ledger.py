@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from udp_stream.adapters.ledger_id import known_ledger
 from udp_stream.adapters.plate_keys import PlateKeys, load_or_create_key
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.sqlite_ledger import open_sqlite_ledger
@@ -30,7 +31,7 @@ def ledger_and_keys(
     """
     url = url or settings.ledger.url
     key_file, id_file = _key_files(settings, url)
-    if must_exist and _is_file(url) and not _path(url).exists():
+    if must_exist and _is_missing(url) and known_ledger(id_file) is None:
         raise UsageError(f"{_path(url)}: no ledger there")
     with _opened(url, id_file, allow_volatile) as ledger:
         keys = PlateKeys(load_or_create_key(key_file))
@@ -54,9 +55,10 @@ def inspect_ledger(settings: Settings, url: str | None = None) -> str:
     """What a worker would find, in a sentence; nothing is made. Raises as `ledger_and_keys`, and if the key is gone."""
     url = url or settings.ledger.url
     key_file, id_file = _key_files(settings, url)
-    if _is_file(url) and not _path(url).exists():
+    known = known_ledger(id_file)
+    if known is None and _is_missing(url):
         return f"{_path(url)} will be made at first use"
-    if not _is_file(url) and not Path(id_file).exists():
+    if known is None and not _is_file(url):
         _redis(url).inspect_redis(url)
         return f"a durable Redis at {_place(url)}; a ledger will be made at first use"
     if not Path(key_file).exists():
@@ -66,7 +68,7 @@ def inspect_ledger(settings: Settings, url: str | None = None) -> str:
 
 
 def _key_files(settings: Settings, url: str) -> tuple[str, str]:
-    """Where the key of the plates is, and beside it the id by which a wiped ledger is noticed."""
+    """Where the key of the plates is, and beside it the id by which a lost ledger is noticed."""
     key_file = settings.ledger.key_file or (f"{_path(url)}.key" if _is_file(url) else "udp-stream.ledger.key")
     return key_file, f"{key_file}.ledger-id"
 
@@ -78,7 +80,7 @@ def _place(url: str) -> str:
 
 def _opened(url: str, id_file: str, allow_volatile: bool) -> AbstractContextManager[Ledger]:
     if _is_file(url):
-        return open_sqlite_ledger(_path(url))
+        return open_sqlite_ledger(_path(url), id_file=id_file)
     opened: AbstractContextManager[Ledger] = _redis(url).open_redis_ledger(
         url, id_file=id_file, allow_volatile=allow_volatile
     )
@@ -100,6 +102,10 @@ def _redis(url: str) -> Any:
 
 def _is_file(url: str) -> bool:
     return url.startswith(SQLITE) or "://" not in url
+
+
+def _is_missing(url: str) -> bool:
+    return _is_file(url) and not _path(url).exists()
 
 
 def _path(url: str) -> Path:
