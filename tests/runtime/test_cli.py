@@ -134,9 +134,25 @@ def test_every_kind_of_trouble_has_its_exit_status_and_a_sentence(arguments, sta
 
 def test_another_key_for_the_same_ledger_is_refused(log, tmp_path):
     run("replay", log, *FLAGS, "--ledger", "l", "--out", "out", cwd=tmp_path)
-    (tmp_path / "l.key").unlink()
+    (tmp_path / "l.key").write_text("ab" * 32)
+    (tmp_path / "l.key").chmod(0o600)
     done = run("replay", log, *FLAGS, "--ledger", "l", "--out", "out", cwd=tmp_path)
-    assert done.returncode == 5 and b"key" in done.stderr
+    assert done.returncode == 5 and b"restore the key file" in done.stderr
+
+
+@pytest.mark.parametrize("with_id", [True, False])
+def test_a_key_that_is_lost_beside_its_ledger_is_not_replaced(with_id, log, tmp_path):
+    """A new one would fit no plate, and a backup might keep it for the one that is lost."""
+    run("replay", log, *FLAGS, "--ledger", "l", "--out", "out", cwd=tmp_path)
+    (tmp_path / "l.key").unlink()
+    if not with_id:
+        (tmp_path / "l.key.ledger-id").unlink()
+    there = sorted(path.name for path in tmp_path.iterdir())
+    for arguments in (("replay", log, *FLAGS), ("ledger", "verify"), ("ledger", "show", "X"), ("doctor",)):
+        done = run(*arguments, "--ledger", "l", cwd=tmp_path)
+        assert done.returncode == 5, done.stderr
+        assert b"l.key: the key of the ledger's plates is not there: restore it" in done.stdout + done.stderr
+        assert sorted(path.name for path in tmp_path.iterdir()) == there
 
 
 def test_a_ledger_that_is_lost_beside_its_key_is_not_replaced(log, tmp_path):

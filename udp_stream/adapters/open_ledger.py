@@ -31,10 +31,14 @@ def ledger_and_keys(
     """
     url = url or settings.ledger.url
     key_file, id_file = _key_files(settings, url)
-    if must_exist and _is_missing(url) and known_ledger(id_file) is None:
+    known = known_ledger(id_file)
+    if must_exist and _is_missing(url) and known is None:
         raise UsageError(f"{_path(url)}: no ledger there")
+    if must_exist or known is not None or _is_there(url):
+        _require_key(key_file)
+    # The key comes first: whoever dies now leaves a key without a ledger, not a ledger without its key.
+    keys = PlateKeys(load_or_create_key(key_file))
     with _opened(url, id_file, allow_volatile) as ledger:
-        keys = PlateKeys(load_or_create_key(key_file))
         ledger.bind(keys.fingerprint())
         yield ledger, keys
 
@@ -61,8 +65,7 @@ def inspect_ledger(settings: Settings, url: str | None = None) -> str:
     if known is None and not _is_file(url):
         _redis(url).inspect_redis(url)
         return f"a durable Redis at {_place(url)}; a ledger will be made at first use"
-    if not Path(key_file).exists():
-        raise PrivacyRefused(f"{key_file}: the key of the ledger's plates is not there: restore it")
+    _require_key(key_file)
     with ledger_and_keys(settings, url):
         return f"opens at {_place(url)}, bound to the key in {key_file}"
 
@@ -71,6 +74,12 @@ def _key_files(settings: Settings, url: str) -> tuple[str, str]:
     """Where the key of the plates is, and beside it the id by which a lost ledger is noticed."""
     key_file = settings.ledger.key_file or (f"{_path(url)}.key" if _is_file(url) else "udp-stream.ledger.key")
     return key_file, f"{key_file}.ledger-id"
+
+
+def _require_key(key_file: str) -> None:
+    """Of a ledger that exists: a new key would fit no plate in it, and might be taken for the one that is lost."""
+    if not Path(key_file).exists():
+        raise PrivacyRefused(f"{key_file}: the key of the ledger's plates is not there: restore it")
 
 
 def _place(url: str) -> str:
@@ -106,6 +115,17 @@ def _is_file(url: str) -> bool:
 
 def _is_missing(url: str) -> bool:
     return _is_file(url) and not _path(url).exists()
+
+
+def _is_there(url: str) -> bool:
+    """A file of SQLite's; of any other kind the ledger itself says that it is none."""
+    if not (_is_file(url) and _path(url).is_file()):
+        return False
+    try:
+        with _path(url).open("rb") as file:
+            return file.read(16) == b"SQLite format 3\0"
+    except OSError:
+        return False
 
 
 def _path(url: str) -> Path:
