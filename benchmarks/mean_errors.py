@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from benchmarks.feeds import Feed, feed_of
 from udp_stream.estimate import estimate_hats
-from udp_stream.means import ArrayAveraging
 from udp_stream.means.array_averaging import worst_case_cap
 from udp_stream.plan import HatPlan, plan_hat, terms_of
 from udp_stream.release import mean_record
@@ -42,7 +41,7 @@ WAYS = {
     "papers' E(m)": ("release.mean=array-averaging", "release.grouping=wrap-around"),
     "auto": ("release.mean=auto",),
 }
-"""The papers' worst-case rule has no setting, as Optimal improves on it; its cap is put in place of the median."""
+"""The papers' worst-case rule has no setting, as Optimal improves on it."""
 
 MIN_PLATES = 10
 
@@ -117,11 +116,24 @@ def row_of(feed: Feed, hats: Hats, way: str, epsilon: float, repeats: int) -> Ro
 
 
 def _with_worst_case_cap(plan: HatPlan) -> HatPlan:
-    median = plan.mean
-    assert median is not None
-    asked = median.epsilon_nano, median.max_speed, "wrap-around"
-    cap = worst_case_cap(median.counts, median.epsilon_nano)
-    return replace(plan, mean=ArrayAveraging().plan_with_cap(median.counts, *asked, cap))
+    """The papers' rule: the mean of the first min(m_l, m) samples of each plate, m of least E(m); no array is full."""
+    mean = plan.mean
+    assert mean is not None
+    cap = worst_case_cap(mean.counts, mean.epsilon_nano)
+    given = np.minimum(mean.counts.by_user, cap)
+    kept = int(given.sum())
+    return replace(
+        plan,
+        mean=replace(
+            mean,
+            cap=cap,
+            given=given,
+            moves=mean.max_speed * given,
+            divisor=kept,
+            sensitivity=mean.max_speed * cap,
+            bias_bound=mean.max_speed * (1 - kept / mean.counts.total),
+        ),
+    )
 
 
 def _draw(plans: Sequence[HatPlan], hats: Hats, seed: int) -> list[tuple[float, float, float, float]]:

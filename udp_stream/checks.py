@@ -22,6 +22,7 @@ from udp_stream.ports import Admission, Ledger, LedgerFactory, Verdict
 
 WRITERS = 100
 START_TIMEOUT_S = 60.0
+LARGE_HAT, LARGE_SLOT = 100_000, 25_000
 
 
 class CheckFailed(Exception):
@@ -52,7 +53,7 @@ def ask(
 
 
 def _plates(prefix: str, count: int) -> list[bytes]:
-    return [f"{prefix}/{i:04d}".encode() for i in range(count)]
+    return [f"{prefix}/{i:06d}".encode() for i in range(count)]
 
 
 def _charged(verdicts: Iterable[Verdict]) -> list[list[int]]:
@@ -308,7 +309,7 @@ def expect_sums(ledger: Ledger) -> None:
     for sentence in misfits(entries, claimed):
         raise CheckFailed(f"balances are the sums of the entries: {sentence}")
     expect(len({entry.release_id for entry in entries}), len(entries), "one entry per release id")
-    for period, plate, spent, _ in claimed:
+    for period, plate, spent, _ in claimed[:: 1 + len(claimed) // 1000]:  # each is a call
         expect(ledger.spent(plate).get(period, 0), spent, "spent and balances agree")
 
 
@@ -326,6 +327,34 @@ def check_many_at_once(open_ledger: LedgerFactory) -> None:
         expect([p for name, p in ledger.unpublished() if name in set(ids)], payloads, "as many unpublished")
         ledger.published(ids)
         expect_sums(ledger)
+
+
+def check_large_slots(open_ledger: LedgerFactory) -> None:
+    """A call takes a crowd in one HAT, and as many HATs as a broken receiver sees cells; its payloads all or none."""
+    crowd, names = _plates("large", LARGE_HAT), [f"large/{i}" for i in range(LARGE_SLOT)]
+    charges = [4] * (LARGE_HAT - 1) + [11]
+    hats = [ask(names[0], charges, min_admitted=LARGE_HAT - 1), *(ask(name, []) for name in names[1:])]
+    releases = [(name, name.encode() * 20) for name in names]
+    with open_ledger() as ledger:
+        for _ in range(2):
+            verdicts = ledger.admit("large", 10, crowd, hats)
+            expect(verdicts[0].charged.tolist() == [*charges[:-1], 0], True, "each of a crowd pays, once, or cannot")
+            expect(sum(verdict.charged.size for verdict in verdicts[1:]), 0, "HATs of nobody")
+        balance = ledger.balances("large", crowd)
+        expect(balance.charges.tolist() == [1] * (LARGE_HAT - 1) + [0], True, "everybody's balance")
+        try:
+            ledger.record([*releases, ("large/never", b"")])
+        except PrivacyRefused:
+            expect(ledger.standing(names) == [None] * LARGE_SLOT, True, "a refused call records nothing, however large")
+        else:
+            raise CheckFailed("a large record without one admission: expected PrivacyRefused, got an answer")
+        payloads = [payload for _, payload in releases]
+        expect(ledger.record(releases) == payloads, True, "as many payloads as ids")
+        expect(ledger.record([(name, b"later") for name in names]) == payloads, True, "the first payloads stand")
+        waiting = [one for one in ledger.unpublished() if one[0].startswith("large/")]
+        expect(waiting == releases, True, "oldest first")
+        ledger.published(names)
+        expect([name for name, _ in ledger.unpublished() if name.startswith("large/")], [], "published, all of them")
 
 
 def check_survives_reopen(open_ledger: LedgerFactory) -> None:
@@ -409,6 +438,7 @@ ALL_LEDGER_CHECKS: tuple[Callable[[LedgerFactory], None], ...] = (
     check_table,
     check_balances_equal_entries,
     check_many_at_once,
+    check_large_slots,
     check_survives_reopen,
     check_concurrent_writers,
 )

@@ -13,8 +13,10 @@
 5. The balance of a plate is the sum of its remembered charges: `entries`, in the order in which they were charged, can
    rebuild it, and `verify` does.
 6. A repeat gets the first verdict, also if it asks in another period or under another budget. Twice the same id in one
-   call counts as a repeat. `record` is all or nothing per call. `published` ignores ids that have no payload.
+   call counts as a repeat. A call to `record` that is refused for an id that was never admitted keeps none of its
+   payloads. `published` ignores ids that have no payload.
 7. A ledger is bound to the key of its plates' hashes: under another key every plate would look new.
+8. A call takes what a slot may hold: any number of HATs and payloads, and in one HAT 20 million plates.
 
 Plates appear here only as keyed hashes (`bytes`), distinct and of one length within a call; amounts and budgets stay
 below 2**53 nano-units. A call that breaks these rules raises ValueError and charges nobody.
@@ -96,7 +98,7 @@ class Entry:
 
 
 class Ledger(Protocol):
-    """The promises of this file, as calls. Every call is one round trip, however many HATs it carries."""
+    """The promises of this file, as calls. A call is one round trip, or few, however many HATs it carries."""
 
     def standing(self, release_ids: Sequence[str]) -> list[bytes | None]:
         """The recorded payload of each id, or None."""

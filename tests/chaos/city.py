@@ -24,6 +24,7 @@ from streams.topics import create_topics, topics_of
 from tests.chaos.checks import Collected, Expected
 from tests.chaos.proxy import Link, Proxy
 from tests.chaos.workers import Worker, Workers
+from tests.runtime.harness import with_a_copy_of_the_key
 from udp_stream.adapters.embedded import Embedded, record_writer
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.open_ledger import ledger_and_keys
@@ -179,8 +180,9 @@ class City:
 
     def expected(self) -> dict[str, Expected]:
         """What the embedded runtime says of the same log, under the same key."""
-        out, settings = io.BytesIO(), self.settings
-        with ledger_and_keys(settings, str(self.folder / "embedded.ledger")) as (ledger, keys):
+        out, url = io.BytesIO(), str(self.folder / "embedded.ledger")
+        settings = with_a_copy_of_the_key(self.settings, url)
+        with ledger_and_keys(settings, url) as (ledger, keys):
             runtime = Embedded(settings, ledger, OsEntropy(), keys.key_of, "chaos", record_writer(out))
             runtime.run(self.messages[first : first + FRAME] for first in range(0, len(self.messages), FRAME))
             charged = {

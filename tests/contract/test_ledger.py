@@ -323,13 +323,34 @@ def test_ledgers_opened_at_once_are_one(tmp_path: Path) -> None:
 
     def ledger_id(_: int) -> str:
         start.wait(30)
-        with open_sqlite_ledger(tmp_path / "ledger") as ledger:
+        with open_sqlite_ledger(tmp_path / "ledger", id_file=tmp_path / "id") as ledger:
             return ledger.meta()["ledger_id"]
 
     with ThreadPoolExecutor(16) as pool:
         assert len(set(pool.map(ledger_id, range(16)))) == 1
     with open_sqlite_ledger(tmp_path / "other") as other, open_sqlite_ledger(tmp_path / "ledger") as ledger:
         assert other.meta()["ledger_id"] != ledger.meta()["ledger_id"]
+
+
+def test_the_ledger_known_beside_the_key_is_the_only_one_that_opens(tmp_path: Path) -> None:
+    path, other, id_file = tmp_path / "ledger", tmp_path / "other", tmp_path / "key.ledger-id"
+    with open_sqlite_ledger(path) as ledger:
+        first = ledger.meta()["ledger_id"]
+    for _ in range(2):
+        open_sqlite_ledger(path, id_file=id_file).close()
+        assert id_file.read_text() == f"{first}\n"
+    open_sqlite_ledger(other).close()
+    with pytest.raises(PrivacyRefused, match=f"expected the ledger {first} at {other}, got none or another one"):
+        open_sqlite_ledger(other, id_file=id_file)
+    path.unlink()
+    with pytest.raises(PrivacyRefused, match=f"expected the ledger {first} at {path}, got none"):
+        open_sqlite_ledger(path, id_file=id_file)
+    assert not path.exists()
+    id_file.write_text("")
+    with pytest.raises(PrivacyRefused, match="empty file"):
+        open_sqlite_ledger(path, id_file=id_file)
+    with pytest.raises(DependencyUnavailable, match="cannot be written"):
+        open_sqlite_ledger(other, id_file=tmp_path / "nowhere" / "id")
 
 
 def test_ledger_is_bound_to_one_plate_key(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from uuid import uuid4
 from streams.feed import Feed, Pace
 from streams.lookout import records_of
 from streams.topics import create_topics, topics_of
-from tests.runtime.harness import frames_of
+from tests.runtime.harness import frames_of, with_a_copy_of_the_key
 from udp_stream import release
 from udp_stream.adapters.embedded import Embedded, record_writer
 from udp_stream.adapters.open_ledger import ledger_and_keys
@@ -77,7 +77,7 @@ class City:
     def embedded(self):
         """Release id -> payload, and release id -> charges, of the embedded runtime over the same log."""
         out, url = io.BytesIO(), str(self.folder / "embedded.ledger")
-        with ledger_and_keys(self.settings, url) as (ledger, keys):
+        with ledger_and_keys(with_a_copy_of_the_key(self.settings, url), url) as (ledger, keys):
             runtime = Embedded(
                 self.settings, ledger, SeededEntropy(SEED), keys.key_of, "udp-stream test", record_writer(out)
             )

@@ -168,6 +168,14 @@ def test_checks_catch_a_broken_script(
         check(opener(redis_url))
 
 
+def test_the_check_of_large_slots_catches_a_record_that_keeps_a_part(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RedisLedger, "_require_admitted", lambda *_: None)
+    with pytest.raises(CheckFailed, match="a refused call records nothing"):
+        checks.check_large_slots(opener(redis_url))
+
+
 def test_a_harmless_change_is_not_caught(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """So the others are caught for what they break. This one reads and writes plate by plate."""
     _change_script(monkeypatch, "admit", "local CHUNK = 1000", "local CHUNK = 2")
@@ -185,8 +193,14 @@ def _change_script(monkeypatch: pytest.MonkeyPatch, script: str, part: str, chan
 # Kills.
 
 
-def test_what_was_answered_survives_kills_of_the_server(redis_server: RunningRedis) -> None:
-    """Six kills while four writers go on; they wait for the server, and nothing they were told is ever taken back."""
+def test_what_was_answered_survives_kills_of_the_server(
+    redis_server: RunningRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six kills while four writers go on; they wait for the server, and nothing they were told is ever taken back.
+
+    Each call takes two scripts, so that some kills lie between them."""
+    monkeypatch.setattr(redis_ledger, "BATCH_HATS", 2)
+    monkeypatch.setattr(redis_ledger, "BATCH_RELEASES", 2)
     told: dict[tuple[str, str], Any] = {}
     counted, stop = threading.Condition(), threading.Event()
     failures: list[BaseException] = []
@@ -334,27 +348,75 @@ def test_a_script_takes_so_many_hats_and_members_and_no_more(redis_url: str, mon
     assert scripts == [[2, 4], [1], [8], [1, 0, 1], [0, 0, 0], [0]]
 
 
-def test_large_hats_and_slots_fit_into_one_script(redis_url: str) -> None:
-    """More members than Lua's stack holds; all payloads of a city's slot, all or nothing."""
-    members = redis_ledger.MEMBERS_MAX
-    plates = [f"{i:016d}".encode() for i in range(members + 1)]
+def test_a_hat_and_what_is_charged_beyond_luas_stack_are_one_script(redis_url: str) -> None:
+    members = 10_001
+    plates = [f"{i:016d}".encode() for i in range(members)]
     charges = np.arange(1, members + 1).tolist()
     with opener(redis_url)() as ledger:
-        (verdict,) = ledger.admit("p", 9_000, plates, [ask("large", charges, min_admitted=9_000)])
-        assert verdict.charged.tolist() == charges[:9_000] + [0] * (members - 9_000)
-        (verdict,) = ledger.admit("p", 9_000, plates, [ask("large", [1] * members)])
-        assert verdict.charged.tolist() == charges[:9_000] + [0] * (members - 9_000)
-        with pytest.raises(ValueError, match=f"at most {members} members"):
-            ledger.admit("p", 9_000, plates, [ask("too large", [1] * (members + 1))])
-        names = [f"hat-{i}" for i in range(3_000)]
-        ledger.admit("p", 9_000, plates, [ask(name, []) for name in names])
-        slot = [(name, name.encode() * 200) for name in names]
-        with pytest.raises(PrivacyRefused, match="'never'"):
-            ledger.record([*slot, ("never", b"")])
-        assert ledger.standing(names) == [None] * 3_000
-        assert ledger.record(slot) == [payload for _, payload in slot]
-        with pytest.raises(ValueError, match="releases in a call"):
-            ledger.record([("hat", b"")] * (redis_ledger.RELEASES_MAX + 1))
+        for asked in (charges, [1] * members):
+            (verdict,) = ledger.admit("p", 9_000, plates, [ask("large", asked, min_admitted=9_000)])
+            assert verdict.charged.tolist() == charges[:9_000] + [0] * (members - 9_000)
+        assert ledger.verify() == []
+
+
+def test_a_hat_that_no_value_of_redis_holds_is_refused(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis_ledger, "MEMBERS_MAX", 2)
+    with opener(redis_url)() as ledger:
+        with pytest.raises(ValueError, match="at most 2 members, got 3 in 'too large'"):
+            ledger.admit("p", 10, [b"x", b"y", b"z"], [ask("fits", [1, 1]), ask("too large", [1] * 3)])
+        assert list(ledger.entries()) == []
+
+
+def test_a_script_records_so_many_payloads_and_bytes_and_no_more(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_ledger, "BATCH_RELEASES", 3)
+    monkeypatch.setattr(redis_ledger, "BATCH_BYTES", 6)
+    scripts, record = [], RedisLedger._record
+
+    def counted(self: Any, batch: Any) -> Any:
+        scripts.append([len(payload) for _, payload in batch])
+        return record(self, batch)
+
+    monkeypatch.setattr(RedisLedger, "_record", counted)
+    sizes = [2, 4, 1, 8, 1, 0, 1, 0, 0, 0, 0]
+    slot = [(f"hat-{i}", b"a" * size) for i, size in enumerate(sizes)]
+    with opener(redis_url)() as ledger:
+        ledger.admit("p", 10, [], [ask(name, []) for name, _ in slot])
+        assert ledger.record([]) == []
+        assert ledger.record([*slot, ("hat-3", b"again")]) == [payload for _, payload in [*slot, slot[3]]]
+        assert list(ledger.unpublished()) == slot
+    assert scripts == [[2, 4], [1], [8], [1, 0, 1], [0, 0, 0], [0, 5]]
+
+
+@pytest.mark.parametrize("kept", range(1, 4))
+def test_whoever_dies_between_two_scripts_of_a_record_leaves_first_payloads_that_stand(
+    kept: int, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker is gone after so many scripts; who comes next draws anew, and gets what stands where anything does."""
+    monkeypatch.setattr(redis_ledger, "BATCH_RELEASES", 2)
+    names, opened, record = [f"hat-{i}" for i in range(7)], opener(redis_url), RedisLedger._record
+    left = iter([True] * kept)
+
+    def dying(self: Any, batch: Any) -> Any:
+        if not next(left, False):
+            raise KeyboardInterrupt
+        return record(self, batch)
+
+    with opened() as ledger:
+        paused = ledger.fenced(Fence("shard", ledger.take_epoch("shard")))
+        paused.admit("p", 10, [b"x"], [ask(name, [1]) for name in names])
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(RedisLedger, "_record", dying)
+            paused.record([(name, b"first") for name in names])
+        first = [b"first"] * 2 * kept + [b"second"] * (7 - 2 * kept)
+        assert ledger.standing(names) == [payload if payload == b"first" else None for payload in first]
+        successor = ledger.fenced(Fence("shard", ledger.take_epoch("shard")))
+        with pytest.raises(Fenced):  # a paused one that returns
+            paused.record([(name, b"late") for name in names])
+        assert successor.record([(name, b"second") for name in names]) == first
+        assert list(ledger.unpublished()) == list(zip(names, first, strict=True))
+        assert ledger.balances("p", [b"x"]).charges.tolist() == [7]
         assert ledger.verify() == []
 
 
@@ -443,6 +505,8 @@ def test_a_flush_between_the_scripts_of_a_slot_stops_the_rest(redis_server: Runn
         scripts[1] = ("FLUSHALL",)
         replies = ledger._caller.exchange(*scripts)
         assert [reply[0] for reply in replies if isinstance(reply, list)] == [b"ok", b"gone", b"gone"]
+        with pytest.raises(PrivacyRefused, match="it has been wiped"):
+            ledger.record([("hat-0", b"")] * (redis_ledger.BATCH_RELEASES + 1))
         assert client.keys() == []
 
 

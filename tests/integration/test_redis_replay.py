@@ -2,10 +2,18 @@
 
 import io
 import os
+import random
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 
 from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of
+from udp_stream.adapters import redis_ledger
+from udp_stream.adapters.redis_caller import Caller
 from udp_stream.release import decode
 from udp_stream.testing import SeededEntropy
 
@@ -23,11 +31,64 @@ def replay(ledger, flags):
 
 
 def test_the_same_log_gives_the_same_releases_on_sqlite_and_on_redis(redis_server, tmp_path):
-    key = f"ledger.key_file={tmp_path / 'plates.key'}"
-    on_sqlite = replay(tmp_path / "ledger", (*CONFIG, key))
-    on_redis = replay(redis_server.url, (*CONFIG, key))
+    on_sqlite = replay(tmp_path / "ledger", CONFIG)
+    key = shutil.copy(tmp_path / "ledger.key", tmp_path / "plates.key")
+    flags = (*CONFIG, f"ledger.key_file={key}")
+    on_redis = replay(redis_server.url, flags)
     assert on_redis == on_sqlite and on_redis.count(b'"released"') > 5
-    assert replay(redis_server.url, (*CONFIG, key)) == on_redis
+    assert replay(redis_server.url, flags) == on_redis
+
+
+class Killed(BaseException):
+    """What nothing catches, as a SIGKILL is."""
+
+
+def dying_at(script: int, answered: bool) -> Callable[..., Any]:
+    """An `exchange` that dies at so many scripts: before Redis has the last, or before its answer is heard."""
+    exchange, left = Caller.exchange, [script]
+
+    def dying(self: Caller, *commands: Any) -> Any:
+        last = any(command[0] == "EVALSHA" for command in commands)
+        left[0] -= last
+        if last and left[0] == 0 and not answered:
+            raise Killed
+        replies = exchange(self, *commands)
+        if last and left[0] == 0:
+            raise Killed
+        return replies
+
+    return dying
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_killed_between_the_scripts_of_its_slots_a_replay_draws_each_hat_once(
+    redis_server, tmp_path, monkeypatch, answered
+):
+    """Each slot takes several scripts to admit, and several to record. The bits are the system's: a second draw that
+    got out would show."""
+    monkeypatch.setattr(redis_ledger, "BATCH_HATS", 5)
+    monkeypatch.setattr(redis_ledger, "BATCH_RELEASES", 3)
+    flags, payloads, kills = (*CONFIG, f"ledger.key_file={tmp_path / 'plates.key'}"), {}, 0
+    frames, dice = frames_of(fleet_log(hours=0.8)), random.Random(5)
+    while True:
+        out = io.BytesIO()
+        with monkeypatch.context() as patch, embedded(redis_server.url, out, flags) as runtime:
+            patch.setattr(Caller, "exchange", dying_at(dice.randint(1, 20), answered))
+            try:
+                runtime.run(frames)
+            except Killed:
+                kills += 1
+            else:
+                break
+            finally:
+                for line in out.getvalue().splitlines():
+                    assert payloads.setdefault(decode(line).release_id, line) == line
+    with embedded(redis_server.url, io.BytesIO(), flags) as runtime:
+        assert runtime._ledger.verify() == []
+        entries = list(runtime._ledger.entries())
+    assert kills > 10
+    assert {entry.release_id: entry.payload for entry in entries} == payloads
+    assert all(entry.published for entry in entries)
 
 
 def test_a_redis_that_forgets_is_refused_with_exit_status_5_unless_told_otherwise(redis_server, tmp_path):

@@ -1,15 +1,19 @@
 """Small logs of a synthetic fleet, and the embedded runtime over them."""
 
 import gzip
+import shutil
 from contextlib import contextmanager
 from datetime import datetime
 from functools import cache
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from udp_stream.adapters.embedded import Embedded, record_writer
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.fleet import IST, Fleet, Imperfections
 from udp_stream.adapters.open_ledger import ledger_and_keys
+from udp_stream.adapters.plate_keys import load_or_create_key
 from udp_stream.adapters.settings import load
 
 CONFIG = ("hat.slot=15m", "hat.resolution=7", "release.mean_epsilon=0.4", "release.cdf_epsilon=0.3",
@@ -39,6 +43,13 @@ def embedded(ledger_path, out, flags=CONFIG, entropy=None, reject=None):
         yield Embedded(
             settings, ledger, entropy or OsEntropy(), keys.key_of, "udp-stream test", record_writer(out), reject
         )
+
+
+def with_a_copy_of_the_key(settings, ledger_path):
+    """Settings for a ledger beside the configured one, with the same hashes of plates: a key file has one ledger."""
+    load_or_create_key(settings.ledger.key_file)
+    copy = shutil.copy(settings.ledger.key_file, f"{ledger_path}.key")
+    return replace(settings, ledger=replace(settings.ledger, key_file=str(copy)))
 
 
 def feed_messages(name):

@@ -139,9 +139,73 @@ def test_every_kind_of_trouble_has_its_exit_status_and_a_sentence(arguments, sta
 
 def test_another_key_for_the_same_ledger_is_refused(log, tmp_path):
     run("replay", log, *FLAGS, "--ledger", "l", "--out", "out", cwd=tmp_path)
-    (tmp_path / "l.key").unlink()
+    (tmp_path / "l.key").write_text("ab" * 32)
+    (tmp_path / "l.key").chmod(0o600)
     done = run("replay", log, *FLAGS, "--ledger", "l", "--out", "out", cwd=tmp_path)
-    assert done.returncode == 5 and b"key" in done.stderr
+    assert done.returncode == 5 and b"restore the key file" in done.stderr
+
+
+@pytest.mark.parametrize("with_id", [True, False])
+def test_a_key_that_is_lost_beside_its_ledger_is_not_replaced(with_id, log, tmp_path):
+    """A new one would fit no plate, and a backup might keep it for the one that is lost."""
+    run("replay", log, *FLAGS, "--ledger", "l", "--out", "out", cwd=tmp_path)
+    (tmp_path / "l.key").unlink()
+    if not with_id:
+        (tmp_path / "l.key.ledger-id").unlink()
+    there = sorted(path.name for path in tmp_path.iterdir())
+    for arguments in (("replay", log, *FLAGS), ("ledger", "verify"), ("ledger", "show", "X"), ("doctor",)):
+        done = run(*arguments, "--ledger", "l", cwd=tmp_path)
+        assert done.returncode == 5, done.stderr
+        assert b"l.key: the key of the ledger's plates is not there: restore it" in done.stdout + done.stderr
+        assert sorted(path.name for path in tmp_path.iterdir()) == there
+
+
+def test_a_ledger_that_is_lost_beside_its_key_is_not_replaced(log, tmp_path):
+    """Removed, or on a volume that is not mounted: a new one would draw released HATs again."""
+    replay = ("replay", log, *FLAGS, "--ledger", "l", "--out", "again")
+    first = run("replay", log, *FLAGS, "--ledger", "l", "--out", "out", cwd=tmp_path)
+    assert first.returncode == 0 and (tmp_path / "l.key.ledger-id").stat().st_size == 33
+    (tmp_path / "l").rename(tmp_path / "kept")
+    for arguments in (replay, ("ledger", "verify", "--ledger", "l"), ("demo", "--headless", "--ledger", "l")):
+        done = run(*arguments, cwd=tmp_path)
+        assert done.returncode == 5 and b"wiped or is not mounted; restore it" in done.stderr, done.stderr
+        assert b"remove the plates' key and the .ledger-id" in done.stderr and b"Traceback" not in done.stderr
+        assert not (tmp_path / "l").exists() and not (tmp_path / "again").exists()
+    (tmp_path / "kept").rename(tmp_path / "l")
+    assert run(*replay, cwd=tmp_path).returncode == 0
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "out").read_bytes()
+    for name in ("l", "l.key", "l.key.ledger-id"):
+        (tmp_path / name).unlink()
+    assert run(*replay, cwd=tmp_path).returncode == 0
+    assert (tmp_path / "again").read_bytes() != (tmp_path / "out").read_bytes()
+
+
+def test_a_ledger_from_before_there_were_ids_gets_one_at_its_next_opening(log, tmp_path):
+    for _ in range(2):
+        assert run("replay", log, *FLAGS, "--ledger", "l", "--out", "out", cwd=tmp_path).returncode == 0
+        known = (tmp_path / "l.key.ledger-id").read_bytes()
+        (tmp_path / "l.key.ledger-id").unlink()
+    assert run("ledger", "verify", "--ledger", "l", cwd=tmp_path).returncode == 0
+    assert (tmp_path / "l.key.ledger-id").read_bytes() == known
+
+
+def test_a_demo_leaves_the_configured_key_and_its_ledger_alone(log, tmp_path):
+    """Its own ledger is gone with it: it must not be taken for the one that belongs to the key."""
+    key = ("--set", f"ledger.key_file={tmp_path}/plates.key")
+    demo = ("demo", "--headless", "--slots", "1", "--buses", "20", *key)
+    assert run(*demo, cwd=tmp_path).returncode == 0
+    assert [file.name for file in tmp_path.iterdir()] == [log.name]
+    assert run("replay", log, *FLAGS, *key, "--out", "out", cwd=tmp_path).returncode == 0
+    assert run(*demo, cwd=tmp_path).returncode == 0
+    assert run("replay", log, *FLAGS, *key, "--out", "out", cwd=tmp_path).returncode == 0
+
+
+def test_a_key_that_has_a_ledger_is_not_used_for_another(log, tmp_path):
+    key = ("--set", f"ledger.key_file={tmp_path}/plates.key")
+    assert run("replay", log, *FLAGS, *key, "--ledger", "one", "--out", "out", cwd=tmp_path).returncode == 0
+    done = run("replay", log, *FLAGS, *key, "--ledger", "two", "--out", "out", cwd=tmp_path)
+    assert done.returncode == 5 and b"two, got none or another one" in done.stderr
+    assert not (tmp_path / "two").exists()
 
 
 def test_sigterm_drains_and_a_later_run_finishes_the_work(tmp_path):

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from udp_stream.adapters.ledger_id import known_ledger
 from udp_stream.adapters.plate_keys import PlateKeys, load_or_create_key
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.sqlite_ledger import open_sqlite_ledger
@@ -30,10 +31,14 @@ def ledger_and_keys(
     """
     url = url or settings.ledger.url
     key_file, id_file = _key_files(settings, url)
-    if must_exist and _is_file(url) and not _path(url).exists():
+    known = known_ledger(id_file)
+    if must_exist and _is_missing(url) and known is None:
         raise UsageError(f"{_path(url)}: no ledger there")
+    if must_exist or known is not None or _is_there(url):
+        _require_key(key_file)
+    # The key comes first: whoever dies now leaves a key without a ledger, not a ledger without its key.
+    keys = PlateKeys(load_or_create_key(key_file))
     with _opened(url, id_file, allow_volatile) as ledger:
-        keys = PlateKeys(load_or_create_key(key_file))
         ledger.bind(keys.fingerprint())
         yield ledger, keys
 
@@ -54,21 +59,27 @@ def inspect_ledger(settings: Settings, url: str | None = None) -> str:
     """What a worker would find, in a sentence; nothing is made. Raises as `ledger_and_keys`, and if the key is gone."""
     url = url or settings.ledger.url
     key_file, id_file = _key_files(settings, url)
-    if _is_file(url) and not _path(url).exists():
+    known = known_ledger(id_file)
+    if known is None and _is_missing(url):
         return f"{_path(url)} will be made at first use"
-    if not _is_file(url) and not Path(id_file).exists():
+    if known is None and not _is_file(url):
         _redis(url).inspect_redis(url)
         return f"a durable Redis at {_place(url)}; a ledger will be made at first use"
-    if not Path(key_file).exists():
-        raise PrivacyRefused(f"{key_file}: the key of the ledger's plates is not there: restore it")
+    _require_key(key_file)
     with ledger_and_keys(settings, url):
         return f"opens at {_place(url)}, bound to the key in {key_file}"
 
 
 def _key_files(settings: Settings, url: str) -> tuple[str, str]:
-    """Where the key of the plates is, and beside it the id by which a wiped ledger is noticed."""
+    """Where the key of the plates is, and beside it the id by which a lost ledger is noticed."""
     key_file = settings.ledger.key_file or (f"{_path(url)}.key" if _is_file(url) else "udp-stream.ledger.key")
     return key_file, f"{key_file}.ledger-id"
+
+
+def _require_key(key_file: str) -> None:
+    """Of a ledger that exists: a new key would fit no plate in it, and might be taken for the one that is lost."""
+    if not Path(key_file).exists():
+        raise PrivacyRefused(f"{key_file}: the key of the ledger's plates is not there: restore it")
 
 
 def _place(url: str) -> str:
@@ -78,7 +89,7 @@ def _place(url: str) -> str:
 
 def _opened(url: str, id_file: str, allow_volatile: bool) -> AbstractContextManager[Ledger]:
     if _is_file(url):
-        return open_sqlite_ledger(_path(url))
+        return open_sqlite_ledger(_path(url), id_file=id_file)
     opened: AbstractContextManager[Ledger] = _redis(url).open_redis_ledger(
         url, id_file=id_file, allow_volatile=allow_volatile
     )
@@ -100,6 +111,21 @@ def _redis(url: str) -> Any:
 
 def _is_file(url: str) -> bool:
     return url.startswith(SQLITE) or "://" not in url
+
+
+def _is_missing(url: str) -> bool:
+    return _is_file(url) and not _path(url).exists()
+
+
+def _is_there(url: str) -> bool:
+    """A file of SQLite's; of any other kind the ledger itself says that it is none."""
+    if not (_is_file(url) and _path(url).is_file()):
+        return False
+    try:
+        with _path(url).open("rb") as file:
+            return file.read(16) == b"SQLite format 3\0"
+    except OSError:
+        return False
 
 
 def _path(url: str) -> Path:

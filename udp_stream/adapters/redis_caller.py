@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
+from udp_stream.adapters.ledger_id import gone
 from udp_stream.adapters.redis_packing import decoded, encoded
 from udp_stream.adapters.redis_route import Command, Route
 from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused
@@ -87,7 +88,7 @@ class Caller:
         name = self.route.name()
         match reply[0].decode(), self.fence:
             case "gone", _:
-                raise wiped(name, self.ledger_id)
+                raise gone(name, self.ledger_id)
             case "stale", Fence(shard, epoch) if int(reply[1]) > epoch:
                 raise Fenced(f"expected to hold {shard} since epoch {epoch}, got a later one, {int(reply[1])}: stop")
             case "stale", Fence(shard, epoch):
@@ -99,11 +100,3 @@ class Caller:
                 )
             case answer, _:
                 raise DependencyUnavailable(f"expected an answer of our script, got {answer!r}")
-
-
-def wiped(name: str, ledger_id: str) -> PrivacyRefused:
-    """The refusal where a ledger was and is not any more: every plate would get its budget again."""
-    return PrivacyRefused(
-        f"expected the ledger {ledger_id} at {name}, got none or another one: it has been wiped; restore it from its "
-        "append-only file or a backup, or release nothing more from this feed"
-    )

@@ -1,16 +1,14 @@
-"""Whether a Redis may keep budgets: its settings, and whether it is still the ledger that we knew."""
+"""Whether a Redis may keep budgets: its settings, and which ledger is there."""
 
 from __future__ import annotations
 
 import logging
-import os
 import secrets
-from pathlib import Path
 
 from redis import exceptions
 
-from udp_stream.adapters.drafts import draft_of, sync_directory
-from udp_stream.adapters.redis_caller import SCHEMA_VERSION, wiped
+from udp_stream.adapters.ledger_id import gone
+from udp_stream.adapters.redis_caller import SCHEMA_VERSION
 from udp_stream.adapters.redis_route import OPENING_PAUSES_S, Command, Route
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 
@@ -92,52 +90,10 @@ def find_or_make(route: Route, prefix: str, expected: str | None) -> str:
     if status == b"unmarked":
         raise PrivacyRefused(f"expected the marks of the ledger at {route.name()}, got only its data: restore it")
     if status != b"ok" or expected not in (None, answer[0].decode()):
-        raise wiped(route.name(), expected or "")
+        raise gone(route.name(), expected or "")
     ledger_id, schema = (one.decode() for one in answer)
     if schema != SCHEMA_VERSION:
         raise PrivacyRefused(
             f"expected schema {SCHEMA_VERSION} of the ledger at {route.name()}, got {schema}: upgrade udp-stream"
         )
     return str(ledger_id)
-
-
-def known_ledger(id_file: str | os.PathLike[str] | None) -> str | None:
-    """The id of the ledger that was used with this file before; None if none was.
-
-    Raises DependencyUnavailable if the file cannot be read, PrivacyRefused if it is empty.
-    """
-    if id_file is None:
-        return None
-    try:
-        known = Path(id_file).read_text("ascii").strip()
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise DependencyUnavailable(f"the file {id_file} of the ledger's id cannot be read") from error
-    if not known:
-        raise PrivacyRefused(f"expected the ledger's id in {id_file}, got an empty file: restore it")
-    return known
-
-
-def remember_ledger(id_file: str | os.PathLike[str], ledger_id: str) -> None:
-    """Keep the id outside of Redis, on disk when this returns; DependencyUnavailable if that cannot be done.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     remember_ledger(f"{folder}/id", "5eed")
-    ...     known_ledger(f"{folder}/id")
-    '5eed'
-    """
-    path = Path(id_file)
-    try:
-        with draft_of(path) as draft:
-            with draft.open("x", encoding="ascii") as file:
-                file.write(f"{ledger_id}\n")
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(path)
-            sync_directory(path.parent)
-    except OSError as error:
-        raise DependencyUnavailable(
-            f"the file {path} for the ledger's id cannot be written: {error.strerror}"
-        ) from error

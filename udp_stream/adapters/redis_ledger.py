@@ -3,8 +3,12 @@
 Theory of operation. Redis runs one script at a time and nothing in between, so a script is a transaction.
 `redis_admit.lua` takes some hundred HATs, in the order given: one that is remembered is answered with that; if the
 caller's epoch is stale, it refuses; else it decides for every plate. At its end it charges and remembers, all at once.
-A slot's scripts are one pipeline. `redis_record.lua` takes all payloads of a call and keeps the first of each id, or
-none of them. Sending any of it twice is harmless, so whatever went unanswered is sent again (`redis_route.py`).
+`redis_record.lua` takes some thousand payloads and keeps the first of each id. A call is as many scripts as it takes,
+one after the other. Sending any of them twice is harmless, so whatever went unanswered is sent again
+(`redis_route.py`); whoever dies between two leaves HATs that are done and HATs that are not, as between two calls.
+
+A call to `record` of several scripts keeps nothing if an id was never admitted: it asks before the first of them, and
+since an admission stays for ever, what was admitted then still is.
 
 **One hash slot.** The plates of a HAT are paid or not paid together (`min_admitted`), so one script must reach all of
 them, and with them the order of admissions, the payloads and the fencing epochs; in a cluster a script reaches one
@@ -12,7 +16,8 @@ hash slot. Hence all keys of a deployment share one hash tag, `{udp}` unless tol
 lives on one shard and its replicas, and a second city takes another prefix. One core is far more than one city needs.
 Measured on two shared cores with every write synced: 3,000 HATs of 50 plates are admitted in 0.2 s (650,000 plates a
 second) and recorded in 0.07 s, one HAT alone in 0.6 ms. Redis does nothing else during a script: 25 ms for 25,000
-plates (`BATCH_MEMBERS`), 20 ms for the largest HAT taken (`MEMBERS_MAX`), 30 ms for the payloads of the slot.
+plates (`BATCH_MEMBERS`), 40 ms for 5,000 payloads (`BATCH_RELEASES`). The plates of one HAT are one script, however
+many they are: 0.3 s for 100,000, 5 s for a million, which a cluster's `cluster-node-timeout` (15 s) has to exceed.
 
 **Durability.** Opening refuses a server that would forget what it has answered: it needs `appendonly yes`,
 `appendfsync always`, `no-appendfsync-on-rewrite no` and `maxmemory-policy noeviction`, in a cluster on every master.
@@ -49,9 +54,10 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from udp_stream.adapters import redis_packing as packing
+from udp_stream.adapters.ledger_id import known_ledger, remember_ledger
 from udp_stream.adapters.ledger_packing import amounts, amounts_of, column
 from udp_stream.adapters.redis_caller import CHUNK, Caller, Fence, require_prefix
-from udp_stream.adapters.redis_durability import find_or_make, known_ledger, remember_ledger, require_durable
+from udp_stream.adapters.redis_durability import find_or_make, require_durable
 from udp_stream.adapters.redis_packing import decoded, encoded
 from udp_stream.adapters.redis_route import Command, route_to
 from udp_stream.adapters.redis_scripts import load_scripts
@@ -62,9 +68,9 @@ from udp_stream.ports import Admission, Balance, Entry, Verdict
 __all__ = ["DEFAULT_PREFIX", "Fence", "Fenced", "RedisLedger", "inspect_redis", "open_redis_ledger"]
 
 DEFAULT_PREFIX = "{udp}"
-MEMBERS_MAX = 10_000  # of a HAT
+MEMBERS_MAX = 20_000_000  # of a HAT: 24 bytes each, and Redis takes values of 512 MB
 BATCH_MEMBERS, BATCH_HATS = 25_000, 1000  # that one script admits: 25 ms, during which Redis does nothing else
-RELEASES_MAX = 20_000  # of a call to `record`: 0.3 s, likewise
+BATCH_RELEASES, BATCH_BYTES = 5000, 8_000_000  # that one script records: 40 ms, likewise
 PAGE = 500  # what an iterator reads at a time
 
 T = TypeVar("T")
@@ -192,7 +198,8 @@ class RedisLedger:
                 )
         packed = column(plates)
         asked = [(one, packed[one.members].tobytes()) for one in admissions]
-        replies = self._caller.run(*(self._admit(period, budget, batch) for batch in _batches(asked)))
+        batches = _batches(asked, [one.members.size for one in admissions], BATCH_HATS, BATCH_MEMBERS)
+        replies = [reply for batch in batches for reply in self._caller.run(self._admit(period, budget, batch))]
         answers = [answer for _, of_batch in replies for answer in of_batch]
         return [
             Verdict(amounts(answer), one.terms)
@@ -212,28 +219,37 @@ class RedisLedger:
         return self._caller.script("admit", keys, *arguments)
 
     def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
-        """Keep the first payload of each id and return the ones that stand: one script, all or nothing.
+        """Keep the first payload of each id and return the ones that stand.
 
-        Raises PrivacyRefused, keeping none of them, if any id was never admitted; ValueError for more than
-        RELEASES_MAX releases.
+        Raises PrivacyRefused, keeping none of them, if any id was never admitted. Where a call ends in the middle, by
+        Fenced or otherwise, what was recorded stands, and asking again does the rest.
         """
-        if not releases:
-            return []
-        if len(releases) > RELEASES_MAX:
-            raise ValueError(f"expected at most {RELEASES_MAX} releases in a call, got {len(releases)}")
+        batches = _batches(releases, [len(payload) for _, payload in releases], BATCH_RELEASES, BATCH_BYTES)
+        if len(batches) > 1:
+            self._require_admitted([name for name, _ in releases])
+        return [payload for batch in batches for payload in self._record(batch)]
+
+    def _require_admitted(self, release_ids: Sequence[str]) -> None:
+        keys = (self._caller.key("admission", name) for name in release_ids)
+        for name, there in zip(release_ids, self._caller.exchange(*(("EXISTS", key) for key in keys)), strict=True):
+            if not there:
+                self._record([])  # a ledger that is gone says so
+                raise _never_admitted(name)
+
+    def _record(self, batch: Sequence[tuple[str, bytes]]) -> list[bytes]:
+        """One script: all or nothing."""
         key = self._caller.key
         keys = [key("recorded"), key("unpublished")]
         arguments: list[bytes] = []
-        for name, payload in releases:
+        for name, payload in batch:
             keys += key("admission", name), key("release", name)
             arguments += encoded(name), payload
         (reply,) = self._caller.exchange(self._caller.script("record", keys, *arguments))
         if reply[0] == b"unadmitted":
-            name = releases[reply[1] - 1][0]
-            raise PrivacyRefused(f"expected an admission before the record of {name!r}, got none")
+            raise _never_admitted(batch[reply[1] - 1][0])
         if reply[0] != b"ok":
             self._caller.refuse(reply)
-        return [ours if stands == 1 else stands for (_, ours), stands in zip(releases, reply[1], strict=True)]
+        return [ours if stands == 1 else stands for (_, ours), stands in zip(batch, reply[1], strict=True)]
 
     def published(self, release_ids: Sequence[str]) -> None:
         """Remember that these payloads have reached their readers; ids without a payload are left alone."""
@@ -339,17 +355,21 @@ class RedisLedger:
             cursor = int(after)
 
 
+def _never_admitted(name: str) -> PrivacyRefused:
+    return PrivacyRefused(f"expected an admission before the record of {name!r}, got none")
+
+
 def _chunks(values: Sequence[T]) -> list[Sequence[T]]:
     """The same in order, cut into what a round trip takes."""
     return [values[start : start + CHUNK] for start in range(0, len(values), CHUNK)]
 
 
-def _batches(asked: Sequence[tuple[Admission, bytes]]) -> list[Sequence[tuple[Admission, bytes]]]:
-    """The same in order, cut into what a script takes."""
-    starts, members = [0], 0
-    for at, (one, _) in enumerate(asked):
-        members += one.members.size
-        if members > BATCH_MEMBERS or at - starts[-1] == BATCH_HATS:
+def _batches(items: Sequence[T], sizes: Sequence[int], number: int, size: int) -> list[Sequence[T]]:
+    """The same in order, cut into what a script takes: so many items, of that size together or one larger by itself."""
+    starts, together = [0], 0
+    for at, one in enumerate(sizes):
+        together += one
+        if together > size or at - starts[-1] == number:
             starts.append(at)
-            members = one.members.size
-    return [asked[start:end] for start, end in pairwise([*starts, len(asked)]) if start < end]
+            together = one
+    return [items[start:end] for start, end in pairwise([*starts, len(items)]) if start < end]

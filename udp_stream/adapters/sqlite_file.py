@@ -2,7 +2,8 @@
 
 The file is made complete under another name and linked into place, so nobody ever sees half a ledger, and an empty file
 at the ledger's path is one that was truncated: refused, because starting anew would hand out every budget again. For
-the same reason a write-ahead log without its ledger is refused.
+the same reason a write-ahead log without its ledger is refused, and so is a ledger that is missing, or another one,
+where one is known.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from udp_stream.adapters.drafts import draft_of, link_first
+from udp_stream.adapters.ledger_id import gone
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger_rules import AMOUNT_LIMIT
 
@@ -58,8 +60,10 @@ COMMIT;
 """
 
 
-def open_ledger_file(path: Path) -> sqlite3.Connection:
+def open_ledger_file(path: Path, known: str | None = None) -> sqlite3.Connection:
     """Connect to the ledger at a resolved path, made (mode 0600) if nothing is there; every commit is synced.
+
+    `known` is the id of the ledger that has to be there; None: whichever.
 
     Raises as `open_sqlite_ledger`.
     """
@@ -71,13 +75,15 @@ def open_ledger_file(path: Path) -> sqlite3.Connection:
         raise DependencyUnavailable(f"expected a ledger file at {path}, got a directory: name a file in it")
     if not path.exists():
         _refuse_orphaned_log(path)
+        if known is not None:
+            raise gone(path, known)
         _create(path)
     if path.stat().st_size == 0:
         raise PrivacyRefused(f"expected a ledger at {path}, got an empty file: restore it, or remove it if it is new")
     with usable(path):
         connection = sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None)
         try:
-            _require_ours(path, connection)
+            _require_ours(path, connection, known)
             _make_durable(path, connection)
         except BaseException:
             connection.close()
@@ -104,7 +110,7 @@ def _create(path: Path) -> None:
         raise DependencyUnavailable(f"the ledger {path} cannot be made: {error.strerror}") from error
 
 
-def _require_ours(path: Path, connection: sqlite3.Connection) -> None:
+def _require_ours(path: Path, connection: sqlite3.Connection, known: str | None) -> None:
     foreign = PrivacyRefused(f"expected a ledger at {path}, got another kind of file: name another path")
     try:
         (application,) = connection.execute("PRAGMA application_id").fetchone()
@@ -114,9 +120,12 @@ def _require_ours(path: Path, connection: sqlite3.Connection) -> None:
         raise
     if application != APPLICATION_ID:
         raise foreign
-    (schema,) = connection.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
+    meta = dict(connection.execute("SELECT name, value FROM meta"))
+    schema = meta["schema"]
     if int(schema) != SCHEMA_VERSION:
         raise PrivacyRefused(f"expected schema {SCHEMA_VERSION} of the ledger {path}, got {schema}: upgrade udp-stream")
+    if known not in (None, meta["ledger_id"]):
+        raise gone(path, known or "")
 
 
 def _make_durable(path: Path, connection: sqlite3.Connection) -> None:

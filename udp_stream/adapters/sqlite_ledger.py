@@ -8,7 +8,8 @@ Every write is one `BEGIN IMMEDIATE` transaction: it reads balances only once it
 two writers cannot both spend the same nano-unit. `synchronous=FULL` syncs the log before a call returns.
 
 `sqlite_file.py` makes the file and opens it, and refuses one that lost what it knew. A ledger that is bound to another
-plate key is refused too: starting anew would hand out every budget again.
+plate key is refused too, and, with `id_file`, one that is not where it was: starting anew would hand out every budget
+again.
 
 One connection serves one thread. Writers in other threads and processes open the same path again.
 """
@@ -26,6 +27,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.adapters.ledger_id import known_ledger, remember_ledger
 from udp_stream.adapters.ledger_packing import Decision, amounts, amounts_of, column, cut
 from udp_stream.adapters.sqlite_file import open_ledger_file, usable
 from udp_stream.errors import PrivacyRefused
@@ -57,11 +59,13 @@ WHERE admissions.sequence > ? ORDER BY admissions.sequence LIMIT ?
 """
 
 
-def open_sqlite_ledger(path: str | os.PathLike[str]) -> SqliteLedger:
+def open_sqlite_ledger(path: str | os.PathLike[str], *, id_file: str | os.PathLike[str] | None = None) -> SqliteLedger:
     """Open the ledger at `path`, or make it (mode 0600) if nothing is there; use it as a context manager.
 
-    Raises DependencyUnavailable if the directory is missing or the file cannot be used, and PrivacyRefused for a file
-    that is no ledger of ours, is empty, lost its main file, or was written by a newer version.
+    `id_file` remembers which ledger it was, so that a lost one is noticed.
+
+    Raises DependencyUnavailable if the directory is missing or a file cannot be used, and PrivacyRefused for a file
+    that is no ledger of ours, is empty, lost its main file, was written by a newer version, or is not the ledger known.
 
     >>> import tempfile
     >>> hat = Admission("hat", np.array([0, 1]), np.array([4, 7]), min_admitted=1, terms=b"")
@@ -72,7 +76,15 @@ def open_sqlite_ledger(path: str | os.PathLike[str]) -> SqliteLedger:
     ([b'first'], [b'first'])
     """
     where = Path(path).resolve()
-    return SqliteLedger(where, open_ledger_file(where))
+    known = known_ledger(id_file)
+    ledger = SqliteLedger(where, open_ledger_file(where, known))
+    try:
+        if id_file is not None and known is None:
+            remember_ledger(id_file, ledger.meta()["ledger_id"])
+    except BaseException:
+        ledger.close()
+        raise
+    return ledger
 
 
 class SqliteLedger:

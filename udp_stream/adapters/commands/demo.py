@@ -9,13 +9,15 @@ from contextlib import ExitStack
 from datetime import datetime
 from tempfile import TemporaryDirectory
 
+from msgspec.structs import replace
+
 from udp_stream.adapters.embedded import Embedded, Summary
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.fleet import IST, Fleet
 from udp_stream.adapters.open_ledger import ledger_and_keys
 from udp_stream.adapters.outputs import open_output, require_apart, used_files
 from udp_stream.adapters.report import SOFTWARE, console, print_summary
-from udp_stream.adapters.settings import Settings
+from udp_stream.adapters.settings import LedgerSection, Settings
 from udp_stream.adapters.words import counted
 from udp_stream.errors import DependencyUnavailable, UsageError
 from udp_stream.flow import Payloads
@@ -56,11 +58,12 @@ def _on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[bytes],
 def _embedded(arguments: argparse.Namespace, settings: Settings, fleet: Fleet) -> tuple[list[bytes], Summary]:
     payloads: list[bytes] = []
     with ExitStack() as stack:
-        folder = stack.enter_context(TemporaryDirectory(prefix="udp-stream-demo-"))
+        url = arguments.ledger
+        if not url:  # a ledger of its own, and a key beside it: the configured key belongs to another one
+            folder = stack.enter_context(TemporaryDirectory(prefix="udp-stream-demo-"))
+            url, settings = f"{folder}/demo.ledger", replace(settings, ledger=LedgerSection())
         ledger, keys = stack.enter_context(
-            ledger_and_keys(
-                settings, arguments.ledger or f"{folder}/demo.ledger", allow_volatile=arguments.allow_volatile_ledger
-            )
+            ledger_and_keys(settings, url, allow_volatile=arguments.allow_volatile_ledger)
         )
 
         def publish(released: Payloads) -> None:
