@@ -14,7 +14,7 @@ from redis.crc import key_slot
 
 from udp_stream.adapters.redis_ledger import Fence, Fenced, RedisLedger, open_redis_ledger
 from udp_stream.adapters.services import RunningCluster, RunningRedis, start_redis_cluster
-from udp_stream.checks import ALL_LEDGER_CHECKS, ask
+from udp_stream.checks import ALL_LEDGER_CHECKS, ask, check_large_slots
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ports import LedgerFactory
 
@@ -49,7 +49,8 @@ def test_store_keeps_promise(check: Callable[[LedgerFactory], None], cluster: Ru
 def test_all_checks_run_on_one_ledger_and_one_node(number: int, cluster: RunningCluster, clients: list[Any]) -> None:
     prefix = prefix_at(number)
     for check in ALL_LEDGER_CHECKS:
-        check(partial(open_redis_ledger, cluster.url, prefix=prefix))
+        if number == 0 or check is not check_large_slots:  # which takes seconds
+            check(partial(open_redis_ledger, cluster.url, prefix=prefix))
     with open_redis_ledger(cluster.url, prefix=prefix) as ledger:
         assert ledger.verify() == []
     keys = [len(list(client.scan_iter(f"{prefix}:*", 1000))) for client in clients]

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from udp_stream.hats import SlotGrid, cell_center, cell_name, cells_of
@@ -82,6 +82,7 @@ def test_a_length_that_does_not_tile_days_is_refused(seconds):
         SlotGrid(seconds, dt.UTC)
 
 
+@settings(max_examples=30)
 @given(
     st.lists(st.integers(0, 4_000_000_000_000), min_size=1, max_size=30),
     st.sampled_from([60, 900, 3600, 5400, 21_600, 86_400, 3 * 86_400]),

@@ -82,7 +82,7 @@ def test_intervals_of_projected_means_hold_the_truth_however_speeds_scatter(name
     """
     plan = MECHANISMS[name].plan(HatCounts(np.array(PLATES)), round(epsilon * NANO), U, grouping)
     rng, bits, rows = np.random.default_rng(4), seeded_bits(4), []
-    for speeds in reference_speeds(rng, rng.uniform(0, U, 1000), part).clip(0, U):
+    for speeds in reference_speeds(rng, rng.uniform(0, U, 400), part).clip(0, U):
         query, truth = MECHANISMS[name].query(plan, speeds, bits), speeds.mean()
         noise = query.sensitivity * NANO / plan.noise_epsilon_nano / plan.divisor
         value = float(np.clip(query.statistic / plan.divisor + rng.laplace(0, noise), 0, U))
@@ -90,8 +90,8 @@ def test_intervals_of_projected_means_hold_the_truth_however_speeds_scatter(name
         assert 0 <= low <= value <= high <= U
         rows.append((low <= truth <= high, abs(value - truth), stated))
     held, error, stated = np.mean(rows, axis=0)
-    assert 0.935 <= held <= 0.985
-    assert 0.9 * error <= stated <= 3.2 * error
+    assert 0.925 <= held <= 0.99
+    assert 0.85 * error <= stated <= 3.5 * error
 
 
 def test_a_mean_at_the_end_of_a_narrow_interval_says_nothing_about_what_lies_beyond():
