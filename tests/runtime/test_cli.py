@@ -153,7 +153,7 @@ def test_a_key_that_is_lost_beside_its_ledger_is_not_replaced(with_id, log, tmp_
     if not with_id:
         (tmp_path / "l.key.ledger-id").unlink()
     there = sorted(path.name for path in tmp_path.iterdir())
-    for arguments in (("replay", log, *FLAGS), ("ledger", "verify"), ("ledger", "show", "X"), ("doctor",)):
+    for arguments in (("replay", log, *FLAGS), ("ledger", "verify"), ("ledger", "show", "X")):
         done = run(*arguments, "--ledger", "l", cwd=tmp_path)
         assert done.returncode == 5, done.stderr
         assert b"l.key: the key of the ledger's plates is not there: restore it" in done.stdout + done.stderr
