@@ -29,6 +29,7 @@ from udp_stream.cdfs.mechanism import CdfPlan, cdf_for_admitted, plan_cdf
 from udp_stream.errors import PrivacyRefused
 from udp_stream.grouping import HatCounts
 from udp_stream.means import MECHANISMS, CompareAt, MeanPlan, expected_abs_error, plan_automatic, spread
+from udp_stream.means.automatic import EXACT
 from udp_stream.policy import AccountingDetail, Grouping, Mean, Policy
 from udp_stream.ports import Balance
 from udp_stream.slots import SlotCounts
@@ -134,9 +135,8 @@ class HatPlan:
         if self.terms.compare_at == "charge":
             return "at equal charge every grouping has the same noise, and this has no bias"
         error = expected_abs_error(self.mean.noise_bound, spread(self.mean), self.mean.max_speed)
-        allowed = (
-            "that of guessing U/2" if self.mean.error_bound <= self.mean.max_speed * 0.500001 else "that of optimal"
-        )
+        guessing = EXACT * self.mean.max_speed / 2
+        allowed = "that of guessing U/2" if self.mean.error_bound <= guessing else "that of optimal"
         return (
             f"least charge within 3 % of the least expected error, {error / QUANTA_PER_KMH:.2f} km/h, "
             f"among worst cases up to {allowed}"

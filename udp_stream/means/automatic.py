@@ -47,7 +47,7 @@ CAPS_TRIED = 4
 _ROUGH = 1.03
 """One of the caps may be beyond what is allowed by so much: packing may show that it is not."""
 
-_EXACT = 1 + 1e-9
+EXACT = 1 + 1e-9
 """Worst cases that are equal but for rounding are equal."""
 
 
@@ -60,7 +60,7 @@ def plan_automatic(
     if compare_at == "charge":
         return baseline
     optimal = Optimal().plan(counts, *asked)
-    allowed = _EXACT * max(max_speed / 2, optimal.error_bound)
+    allowed = EXACT * max(max_speed / 2, optimal.error_bound)
     plans = [baseline, optimal]
     for cap in averaging_caps(counts, epsilon_nano, grouping, allowed / max_speed):
         plans.append(ArrayAveraging().plan_with_cap(counts, *asked, cap))
