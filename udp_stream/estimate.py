@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.cdfs.mechanism import CdfPlan, cdf_values_of_many, node_counts
-from udp_stream.means import MECHANISMS, MeanPlan
+from udp_stream.means import MECHANISMS
 from udp_stream.noise import Lattice, discrete_laplace, laplace_lattice
 from udp_stream.plan import HatPlan
 from udp_stream.ports import Bits
@@ -26,7 +26,8 @@ Integers = NDArray[np.int64]
 class HatEstimate:
     """What came out for one HAT: mean and variance with their noise scales, in quanta, and the CDF at its edges.
 
-    The scale of what was not asked for is 0. Some means are projected to a private interval.
+    The mean is the noisy one, which may lie beyond [0, U]: how far tells what it does not rule out. The scale of what
+    was not asked for is 0. Some means are projected to a private interval.
     """
 
     mean: float | None
@@ -108,14 +109,10 @@ def _estimate(plan: HatPlan, query: _Query, noisy: Integers, cdf: list[float] | 
     mean = variance = None
     mean_scale = variance_scale = 0.0
     if plan.mean is not None and query.mean is not None:
-        mean = _within((int(noisy[0]) << query.mean.shift) / plan.mean.divisor, plan.mean)
+        mean = (int(noisy[0]) << query.mean.shift) / plan.mean.divisor
         mean_scale = query.mean.scale / plan.mean.divisor
     if plan.variance is not None and query.variance is not None:
         at = 0 if mean is None else 1
         variance = variance_value(plan.variance, int(noisy[at]) << query.variance.shift)
         variance_scale = query.variance.scale / plan.variance.divisor
     return HatEstimate(mean, mean_scale, query.projected_to, variance, variance_scale, cdf)
-
-
-def _within(mean: float, plan: MeanPlan) -> float:
-    return min(max(mean, 0.0), float(plan.max_speed))

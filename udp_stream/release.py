@@ -178,15 +178,16 @@ def slot_of(release_id: str) -> tuple[int, int]:
 
 def mean_record(
     plan: MeanPlan,
-    value: float,
+    noisy: float,
     scale: float,
     left_out: NDArray[np.int64] = NOBODY,
     projected_to: tuple[int, int] | None = None,
 ) -> Mean:
-    """A mean, its noise scale and its private interval (quanta) as a record; `left_out` counts the other plates."""
+    """A noisy mean, its scale and its private interval (quanta) as a record; `left_out` counts the other plates."""
     others = int(left_out.sum())
     bias = plan.bias_bound + plan.max_speed * others / (plan.counts.total + others)
-    error, low, high = accuracy_of(plan, value, scale, left_out, projected_to)
+    value = min(max(noisy, 0.0), float(plan.max_speed))
+    error, low, high = accuracy_of(plan, noisy, scale, left_out, projected_to)
     return Mean(
         value_kmh=round(value / QUANTA_PER_KMH, 3),
         mechanism=plan.mechanism,

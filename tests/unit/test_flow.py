@@ -281,9 +281,9 @@ def test_records_say_how_far_a_mean_may_be_off_from_its_interval_and_from_who_is
     asked = []
     real = records.accuracy_of
 
-    def spy(plan, value, noise, left_out, projected_to):
+    def spy(plan, noisy, noise, left_out, projected_to):
         asked.append((left_out.tolist(), projected_to))
-        return real(plan, value, noise, left_out, projected_to)
+        return real(plan, noisy, noise, left_out, projected_to)
 
     monkeypatch.setattr(records, "accuracy_of", spy)
     ledger, desk, contents = MemoryLedger(), office(f"release.mean={mean}"), slot()

@@ -18,7 +18,20 @@ Samples that a mean leaves out, because their plates cannot pay or are suppresse
 to second order for small s, 7 % too much for s = b. Released means lie in [0, U], which spares what lies beyond; over
 true means anywhere in [0, U] alike, a size x turns into x (1 - x/U (1 - exp(-U/x))).
 
-**Interval.** P(|Lap(b)| > b ln 20) = 0.05; the reaches of noise and spread are put together in the same way.
+**Interval.** It is made from the noisy mean x, before x is put into [0, U]: how far beyond it x lies is as public. A
+truth t is held if x is among the likeliest 95 % of what noise makes of t, by the ratio of its likelihood to that under
+the truth that is likeliest given x (Feldman and Cousins, arXiv physics/9711021): the nearer to t the better, all that
+lies beyond an end being as near as the end; among these, again the nearer to t. With noise alone, r1 = b ln 10, r2 = b
+ln 20 and t at most U/2 that is
+
+    x <= t + r1                        where t <= r1: all that lies below 0, and 0.05 above,
+    t - y <= x <= 2 t                  where r1 <= t <= r2, y being what leaves 0.05 in both tails together,
+    t - r2 <= x <= t + r2              where r2 <= t.
+
+So each truth is missed with probability 0.05 and no interval is empty, whatever x is. With a spread s, r1 and r2 are
+hypot(b ln 10, 1.645 s) and hypot(b ln 20, 1.96 s). A public fill is taken off before: (1 - d) t + d c is the mean t
+with its fill, so that the interval is that of (x - d c) / (1 - d), noise and the spread of all but the fill divided
+likewise; what is released is inside, or made an end.
 
 **Projection** to a private interval [a, b], which is as public as the mean: let the K array means scatter around the
 true mean t like normal variables X. A HAT with the mean t can scatter the less the nearer t is to an end: reference
@@ -29,9 +42,9 @@ tell, so half of it is taken: v. A projected mean then is g(t) = E clip(X, a, b)
     (Var clip(X) - p^2 v) / K + p^2 s^2,    p = P(a < X < b) = Cov(X, clip(X)) / v  (Stein's lemma):
 
 what clipping adds once the mean of the K is known, and what the mean of the K is off by, as far as clipping lets it
-through. The interval of the mean holds the truths t for which g(t) lies in the interval of g, a test of each turned
-round: far beyond a or b, where g hardly moves, all or none. The expected error is the mean of |released - t| over t
-in [0, U], weighed by how likely each makes what was released.
+through. The interval of the mean holds the truths t for which g(t) lies in the interval of g, as above with [a, b] for
+[0, U], a test of each turned round: far beyond a or b, where g hardly moves, all or none. The expected error is the
+mean of |released - t| over t in [0, U], weighed by how likely each makes the noisy mean.
 """
 
 from __future__ import annotations
@@ -74,30 +87,36 @@ class Accuracy(NamedTuple):
 
 def accuracy_of(
     plan: MeanPlan,
-    value: float,
+    noisy: float,
     noise: float,
     left_out: Integers = NOBODY,
     projected_to: tuple[int, int] | None = None,
 ) -> Accuracy:
-    """Of a released mean with noise of this expected size (above 0), and the private interval if there was one.
+    """Of a noisy mean with noise of this expected size (above 0), and the private interval if there was one.
 
-    Everything in quanta. The true mean is that of the plan's plates and of those left out, which have these counts.
+    Everything in quanta. What is released is the noisy mean put into [0, U]. The true mean is that of the plan's plates
+    and of those left out, which have these counts.
     """
-    off = spread(plan, left_out)
+    value = min(max(noisy, 0.0), float(plan.max_speed))
+    off, filled = _scattered(plan, left_out)
+    own = 1 - filled
     if projected_to is None:
-        error = expected_abs_error(noise, off, plan.max_speed)
-        return Accuracy(error, *interval95(value, noise, off, plan.max_speed))
+        error = expected_abs_error(noise, spread(plan, left_out), plan.max_speed)
+        if own == 0:
+            return Accuracy(error, 0.0, float(plan.max_speed))
+        low_end, high_end = interval95((noisy - filled * plan.fill) / own, noise / own, off / own, plan.max_speed)
+        return Accuracy(error, min(value, low_end), max(value, high_end))
     truths = np.linspace(0, plan.max_speed, TRUTHS + 1)
     less = np.sqrt(np.maximum(_LEAST_SHAPE, 4 * truths * (plan.max_speed - truths) / plan.max_speed**2))
     scatter = less * sqrt(SCATTER * array_variance(plan))
     centre, around = _clipped(truths, projected_to, scatter, int(plan.divisor), less * off)
-    low = _low_end(value, noise, around, plan.max_speed)
-    high = plan.max_speed - _low_end(plan.max_speed - value, noise, around, plan.max_speed)
+    low = projected_to[0] + _low_end(noisy - projected_to[0], noise, around, projected_to[1] - projected_to[0])
+    high = projected_to[1] - _low_end(projected_to[1] - noisy, noise, around, projected_to[1] - projected_to[0])
     ruled_out_by = np.maximum(low - centre, centre - high)
     left = np.flatnonzero(ruled_out_by <= max(0.0, ruled_out_by.min()))
     ends = truths[max(0, left[0] - 1)], truths[min(TRUTHS, left[-1] + 1)]
     size = np.hypot(noise, around)
-    likely = np.exp(-np.abs(value - centre) / size) / size
+    likely = np.exp(-np.abs(noisy - centre) / size) / size
     error = float(np.abs(value - truths) @ likely / likely.sum())
     return Accuracy(error, min(value, float(ends[0])), max(value, float(ends[1])))
 
@@ -124,9 +143,15 @@ def spread(plan: MeanPlan, left_out: Integers = NOBODY) -> float:
 
     The sample mean is that of the plan's plates and of those left out, which have these counts. Before any projection.
     """
+    scattered, filled = _scattered(plan, left_out)
+    return hypot(scattered, filled * hypot(plan.fill - plan.max_speed / 2, plan.max_speed / sqrt(12)))
+
+
+def _scattered(plan: MeanPlan, left_out: Integers) -> tuple[float, float]:
+    """The spread of a given true mean, where only samples scatter; and which share of the estimate is a public fill."""
     counts, given = plan.counts, plan.given
     if not (left_out.size or plan.bias_bound):
-        return 0.0
+        return 0.0, 0.0
     weight: Floats | float = 1 / plan.divisor
     if plan.arrays is not None:
         weight = weight / plan.arrays.filled.take(plan.arrays.of_user)
@@ -138,9 +163,8 @@ def spread(plan: MeanPlan, left_out: Integers = NOBODY) -> float:
     squares = float((between * between).sum()) + even**2 * float((left_out * left_out).sum())
     weights = float(of_plate.sum())
     within = float((weight * of_plate).sum()) - 2 * even * weights + even
-    missing, largest = 1 - weights, plan.max_speed
-    scattered = largest**2 * VARIANCE * (BETWEEN * squares + (1 - BETWEEN) * within)
-    return sqrt(max(0.0, scattered) + missing**2 * ((plan.fill - largest / 2) ** 2 + largest**2 / 12))
+    scattered = VARIANCE * (BETWEEN * squares + (1 - BETWEEN) * within)
+    return plan.max_speed * sqrt(max(0.0, scattered)), max(0.0, 1 - weights)
 
 
 def expected_abs_error(noise: float, spread: float, max_speed: int) -> float:
@@ -170,28 +194,31 @@ def array_variance(plan: MeanPlan) -> float:
     return plan.max_speed**2 * VARIANCE * (BETWEEN * squares + (1 - BETWEEN) * alone)
 
 
-def interval95(value: float, noise: float, spread: float, max_speed: int) -> tuple[float, float]:
-    """The means that a released one (in [0, U], like them) does not rule out at 95 %; `value` is among them.
+def interval95(noisy: float, noise: float, spread: float, max_speed: int) -> tuple[float, float]:
+    """The means in [0, U] that a noisy one does not rule out at 95 %; what is released of it is among them.
 
-    Whatever the truth is, it is missed with probability 0.05 (less where the interval reaches all of [0, U]). A truth
-    so near to an end that a symmetric miss on that side would lie beyond it can be missed on the other side alone,
-    where it may then be missed with all of the 0.05: so the interval reaches less far on the side of a near end.
+    Whatever the truth is, it is missed with probability 0.05.
 
     >>> [round(end, 1) for end in interval95(50.0, 1.0, 0.0, 100)]
     [47.0, 53.0]
     >>> [round(end, 1) for end in interval95(4.0, 1.0, 0.0, 100)]
     [1.7, 7.0]
+    >>> [round(end, 1) for end in interval95(-1.0, 1.0, 0.0, 100)]
+    [0.0, 2.6]
     """
-    low, beyond = _low_end(np.array([value, max_speed - value]), noise, spread, max_speed)
+    low, beyond = (_low_end(value, noise, spread, max_speed) for value in (noisy, max_speed - noisy))
     return float(low), max_speed - float(beyond)
 
 
-def _low_end(value: Floats | float, noise: float, spread: Floats | float, max_speed: int) -> Floats:
-    """The lower end of `interval95`; the upper end is that of a mirrored value, mirrored."""
+def _low_end(noisy: float, noise: float, spread: Floats | float, max_speed: int) -> Floats:
+    """The lower end of `interval95`; the upper end is that of a mirrored value, mirrored.
+
+    `below` is the least truth in the lower half that is held, if one is, `above` in the upper half.
+    """
     two_sided = np.hypot(noise * log(20), 1.96 * np.asarray(spread))
     one_sided = np.hypot(noise * log(10), 1.645 * np.asarray(spread))
-    near = np.minimum(two_sided, max_speed / 2)
-    low: Floats = np.where(
-        value - one_sided <= near, np.maximum(0.0, value - one_sided), np.maximum(near, value - two_sided)
-    )
+    below = np.maximum(0.0, np.maximum(noisy - two_sided, np.minimum(noisy - one_sided, noisy / 2)))
+    tail = np.log2(1 + np.exp(min(0.0, max_speed - noisy) / np.hypot(noise, spread)))
+    above = min(noisy, max_speed) - (one_sided + (two_sided - one_sided) * tail)
+    low: Floats = np.where(below <= max_speed / 2, below, np.maximum(max_speed / 2, above))
     return low
