@@ -135,9 +135,11 @@ async def _work(
         await asyncio.gather(*serving, return_exceptions=True)
         await app.stop()
         await parts.close()
-    print(
-        f"udp-stream: {pings.pings:,} pings read, {sum(parts.summary.hats.values()):,} HATs released", file=sys.stderr
+    hats = parts.summary.hats
+    closing = (
+        f"{pings.pings:,} pings read, {hats['released']:,} HATs released, {hats.total() - hats['released']:,} withheld"
     )
+    print(f"udp-stream: {closing}", file=sys.stderr)
     return (signals[0] if signals else 0), stop.error
 
 

@@ -18,10 +18,12 @@ from redis import Redis
 
 from udp_stream import checks
 from udp_stream.adapters import redis_ledger, redis_route
+from udp_stream.adapters.open_ledger import ledger_and_keys
 from udp_stream.adapters.redis_ledger import Fence, Fenced, RedisLedger, open_redis_ledger
 from udp_stream.adapters.redis_route import Route
 from udp_stream.adapters.redis_scripts import SCRIPTS, load_scripts, scripts_of
 from udp_stream.adapters.services import RunningRedis, start_redis
+from udp_stream.adapters.settings import load
 from udp_stream.checks import ALL_LEDGER_CHECKS, CheckFailed, ask
 from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused
 from udp_stream.memory_ledger import MemoryLedger
@@ -700,6 +702,26 @@ def test_nothing_is_answered_before_a_replica_has_it(
             open_redis_ledger(replica.url, prefix="{other}")
     finally:
         replica.stop()
+
+
+def test_a_configured_number_of_replicas_is_waited_for(
+    redis_server: RunningRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Route, "__init__", _impatient(Route.__init__))
+    monkeypatch.setattr(Route.exchange, "__defaults__", ((0.01,),))
+    flags = [f"ledger.key_file={tmp_path}/key", f"ledger.url={redis_server.url}", "ledger.replicas=1"]
+    with (
+        pytest.raises(DependencyUnavailable, match="expected 1 replicas to have got a write, got 0"),
+        ledger_and_keys(load(None, flags, {})),
+    ):
+        pass
+    flags[1] = f"ledger.url={tmp_path}/file.ledger"
+    with (
+        pytest.raises(ConfigError, match=r"ledger\.replicas: expected 0 for a file, which has none, got 1"),
+        ledger_and_keys(load(None, flags, {})),
+    ):
+        pass
+    assert not list(tmp_path.glob("file.ledger*"))
 
 
 def _impatient(init: Callable[..., None]) -> Callable[..., None]:

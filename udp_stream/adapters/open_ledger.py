@@ -25,11 +25,13 @@ def ledger_and_keys(
 ) -> Iterator[tuple[Ledger, PlateKeys]]:
     """Open the ledger and its key (made at first use), bound to each other.
 
-    `url` (default: `ledger.url`) is a file, `sqlite:FILE`, or a Redis URL. Raises ConfigError for any other, UsageError
-    if `must_exist` and there is no such file, DependencyUnavailable if the store cannot be reached, and PrivacyRefused
-    if it would forget, has forgotten, or belongs to another key.
+    `url` (default: `ledger.url`) is a file, `sqlite:FILE`, or a Redis URL. Raises ConfigError for any other and for
+    `ledger.replicas` of a file, UsageError if `must_exist` and there is no such file, DependencyUnavailable if the
+    store cannot be reached, and PrivacyRefused if it would forget, has forgotten, or belongs to another key.
     """
     url = url or settings.ledger.url
+    if settings.ledger.replicas and _is_file(url):
+        raise ConfigError(f"ledger.replicas: expected 0 for a file, which has none, got {settings.ledger.replicas}")
     key_file, id_file = _key_files(settings, url)
     known = known_ledger(id_file)
     if must_exist and _is_missing(url) and known is None:
@@ -38,7 +40,7 @@ def ledger_and_keys(
         _require_key(key_file)
     # The key comes first: whoever dies now leaves a key without a ledger, not a ledger without its key.
     keys = PlateKeys(load_or_create_key(key_file))
-    with _opened(url, id_file, allow_volatile) as ledger:
+    with _opened(url, id_file, allow_volatile, settings.ledger.replicas) as ledger:
         ledger.bind(keys.fingerprint())
         yield ledger, keys
 
@@ -87,11 +89,11 @@ def _place(url: str) -> str:
     return str(_path(url)) if _is_file(url) else url.rpartition("@")[2].rpartition("//")[2]
 
 
-def _opened(url: str, id_file: str, allow_volatile: bool) -> AbstractContextManager[Ledger]:
+def _opened(url: str, id_file: str, allow_volatile: bool, replicas: int) -> AbstractContextManager[Ledger]:
     if _is_file(url):
         return open_sqlite_ledger(_path(url), id_file=id_file)
     opened: AbstractContextManager[Ledger] = _redis(url).open_redis_ledger(
-        url, id_file=id_file, allow_volatile=allow_volatile
+        url, id_file=id_file, allow_volatile=allow_volatile, replicas=replicas
     )
     return opened
 

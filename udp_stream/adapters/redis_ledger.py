@@ -19,13 +19,13 @@ second) and recorded in 0.07 s, one HAT alone in 0.6 ms. Redis does nothing else
 plates (`BATCH_MEMBERS`), 40 ms for 5,000 payloads (`BATCH_RELEASES`). The plates of one HAT are one script, however
 many they are: 0.3 s for 100,000, 5 s for a million, which a cluster's `cluster-node-timeout` (15 s) has to exceed.
 
-**Durability.** Opening refuses a server that would forget what it has answered: it needs `appendonly yes`,
-`appendfsync always`, `no-appendfsync-on-rewrite no` and `maxmemory-policy noeviction`, in a cluster on every master.
-With these a killed server comes back with every answer it gave. A *failover* is another matter: replication does not
-wait, and a promoted replica may lack the last charges. Open with `replicas=1`: then nothing is answered before so many
-replicas have it (WAIT). Also set `min-replicas-to-write 1`, so that a master that is cut off stops by itself, and give
-replicas the same settings as masters: they are not looked at. A holder of an epoch that the promoted replica never
-heard of is stopped.
+**Durability.** Opening refuses a server that would forget what it has answered: it needs `appendonly yes`, `appendfsync
+always`, `no-appendfsync-on-rewrite no` and `maxmemory-policy noeviction`, in a cluster on every master. With these a
+killed server comes back with every answer it gave. A *failover* is another matter: replication does not wait, and a
+promoted replica may lack the last charges. Open with `replicas=1` (`ledger.replicas`): then nothing is answered before
+so many replicas have it (WAIT). Also set `min-replicas-to-write 1`, so that a master that is cut off stops by itself,
+and give replicas the same settings as masters: they are not looked at. A holder of an epoch that the promoted replica
+never heard of is stopped.
 
 **A wiped ledger** would give every plate its budget again. Each ledger has an id, kept in Redis and, with `id_file`,
 beside the plate key. Opening refuses a Redis that has no ledger or another one where the file knows one; every script

@@ -126,6 +126,7 @@ class LedgerSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     url: str = "sqlite:udp-stream.ledger"
     key_file: str = ""
+    replicas: Annotated[int, msgspec.Meta(ge=0, le=9)] = 0
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
