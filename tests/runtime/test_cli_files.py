@@ -265,6 +265,21 @@ def test_what_was_recorded_and_not_written_is_told_and_comes_out_of_a_second_run
     assert f"{records} entries" in words(run("ledger", "verify", "--ledger", "l2", cwd=city).stdout)
 
 
+def test_a_reader_that_has_gone_away_is_told_by_every_verb_alike(city):
+    replay(city, "--ledger", "l3")
+    for verb in (
+        ("plan",),
+        ("ledger", "export", "--ledger", "l3"),
+        ("replay", "pings.ndjson", "--config", "city.toml"),
+    ):
+        read, write = os.pipe()
+        os.close(read)
+        done = subprocess.run([*UDP_STREAM, *verb], cwd=city, stdout=write, stderr=subprocess.PIPE, timeout=40)
+        os.close(write)
+        last = done.stderr.splitlines()[-1]
+        assert (done.returncode, last) == (4, b"udp-stream: the reader of our output has gone away")
+
+
 def test_a_directory_is_no_ledger(city):
     done = replay(city, "--ledger", ".")
     assert done.returncode == 4 and b"got a directory" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -91,9 +92,21 @@ def nearest_measured(resolution: int) -> int:
     return min(max(resolution, min(SERVED_SHARES)), max(SERVED_SHARES))
 
 
+class _Printer(Console):
+    """A reader that has gone away is an error like any other; Rich would end the process on the spot."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def console() -> Console:
-    """Colours only on a terminal, and not with NO_COLOR."""
-    return Console(stderr=True, highlight=False)
+    """What people are told, on standard error. Colours only on a terminal, and not with NO_COLOR."""
+    return _Printer(stderr=True, highlight=False)
+
+
+def printer(width: int) -> Console:
+    """What was asked for, on standard output: as wide as the terminal, or so wide."""
+    return _Printer(highlight=False, width=None if sys.stdout.isatty() else width)
 
 
 def print_summary(summary: Summary, settings: Settings) -> None:

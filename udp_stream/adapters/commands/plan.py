@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
@@ -14,7 +13,15 @@ from rich.table import Table
 
 from udp_stream.adapters.outputs import named, require_apart, used_files
 from udp_stream.adapters.plots import draw, require_plots
-from udp_stream.adapters.report import ONE_CDF, ONE_MEAN, ONE_VARIANCE, Guess, nearest_measured, served_shares
+from udp_stream.adapters.report import (
+    ONE_CDF,
+    ONE_MEAN,
+    ONE_VARIANCE,
+    Guess,
+    nearest_measured,
+    printer,
+    served_shares,
+)
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.words import counted
 from udp_stream.budgeting import EPSILON_NANO_MAX, EPSILON_NANO_MIN
@@ -101,7 +108,7 @@ def plan(arguments: argparse.Namespace, settings: Settings) -> None:
     bought = [buy(policy, arguments.hats_per_period, plates, arguments.pings_per_plate) for plates in sizes]
     served = [one for one in bought if one.served]
     typical = (served or bought)[len(served or bought) // 2]
-    out = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 160)
+    out = printer(width=160)
     out.print(_head(policy, arguments.hats_per_period))
     _print_whole(out, _table(bought, policy.resolution))
     out.print("(releases: how many such HATs the budget of the median plate buys in a period)")

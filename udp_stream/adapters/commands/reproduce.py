@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table as Printed
 
 from udp_stream.adapters.feed_hats import read_feed
@@ -18,7 +16,7 @@ from udp_stream.adapters.outcome_files import make_folder, write_outcome
 from udp_stream.adapters.outputs import used_files
 from udp_stream.adapters.plots import require_plots
 from udp_stream.adapters.progress import ReadingProgress, StepProgress
-from udp_stream.adapters.report import console
+from udp_stream.adapters.report import console, printer
 from udp_stream.adapters.settings import Settings, load
 from udp_stream.adapters.sources import require_readable
 from udp_stream.errors import UsageError
@@ -86,7 +84,7 @@ def _path_and_keys(text: str) -> tuple[str, Sequence[str]]:
 
 def _tell(experiment: Experiment, outcome: Outcome) -> None:
     agreeing = sum(verdict.agrees for verdict in outcome.verdicts)
-    out = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 120)
+    out = printer(width=120)
     out.print(f"{experiment.name}: {experiment.about}. {agreeing} of {len(outcome.verdicts)} statements agree.")
     table = Printed(box=None, show_header=False, pad_edge=False)
     for verdict in outcome.verdicts:
