@@ -95,6 +95,14 @@ def test_intervals_of_projected_means_hold_the_truth_however_speeds_scatter(name
     assert 0.85 * error <= stated <= 3.5 * error
 
 
+@pytest.mark.parametrize("projected", [(U // 3, U // 3), (0, U), (3 * U // 10, 4 * U // 10)])
+@pytest.mark.parametrize("noisy", [-U, 0.2 * U, 0.35 * U, 2 * U])
+def test_however_unlikely_a_noisy_mean_is_its_accuracy_is_a_number(noisy, projected):
+    plan = MECHANISMS["fixed-quantile"].plan(HatCounts(np.full(400, 5)), 1000 * NANO, U, "best-fit")
+    error, low, high = accuracy_of(plan, noisy, U / 1e9, projected_to=projected)
+    assert 0 <= low <= np.clip(noisy, 0, U) <= high <= U and 0 <= error <= U
+
+
 @pytest.mark.parametrize(("noisy", "noise"), [(0.02, 1 / 400), (0.02, 1 / 40), (0.1, 1 / 400)])
 def test_the_stated_error_of_a_projected_mean_is_that_over_the_truths_that_may_have_made_it(noisy, noise):
     """Speeds scatter less near the ends of [0, U]: so truths that are there are likelier to have made a mean there."""

@@ -116,7 +116,8 @@ def accuracy_of(
     left = np.flatnonzero(ruled_out_by <= max(0.0, ruled_out_by.min()))
     ends = truths[max(0, left[0] - 1)], truths[min(TRUTHS, left[-1] + 1)]
     size = np.hypot(noise, around)
-    likely = np.exp(-np.abs(noisy - centre) / size) / size
+    log_likelihood = -np.abs(noisy - centre) / size - np.log(size)
+    likely = np.exp(log_likelihood - log_likelihood.max())  # with next to no noise, all would else be 0
     error = float(np.abs(value - truths) @ likely / likely.sum())
     return Accuracy(error, min(value, float(ends[0])), max(value, float(ends[1])))
 
