@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from udp_stream.grouping import HatCounts
-from udp_stream.means import MECHANISMS, Baseline, accuracy_of, expected_abs_error, interval95, spread
+from udp_stream.means import MECHANISMS, Baseline, accuracy_of, expected_abs_error, spread
 from udp_stream.means._projected import means_of_arrays
 from udp_stream.means.accuracy import TRUTHS, array_variance
+from udp_stream.means.interval import interval95
 from udp_stream.release import mean_record
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO

@@ -4,7 +4,7 @@ Every mechanism is an integer statistic (in speed quanta), plus discrete Laplace
 plan side sees counts only; the estimate side sees a plan, the samples and bits.
 """
 
-from udp_stream.means.accuracy import NOBODY, accuracy_of, expected_abs_error, interval95, spread
+from udp_stream.means.accuracy import NOBODY, accuracy_of, expected_abs_error, spread
 from udp_stream.means.array_averaging import ArrayAveraging
 from udp_stream.means.automatic import CompareAt, plan_automatic
 from udp_stream.means.base import MeanMechanism, MeanPlan, MeanQuery
@@ -28,7 +28,6 @@ __all__ = [
     "Optimal",
     "accuracy_of",
     "expected_abs_error",
-    "interval95",
     "plan_automatic",
     "spread",
 ]

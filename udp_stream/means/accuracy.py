@@ -18,20 +18,9 @@ Samples that a mean leaves out, because their plates cannot pay or are suppresse
 to second order for small s, 7 % too much for s = b. Released means lie in [0, U], which spares what lies beyond; over
 true means anywhere in [0, U] alike, a size x turns into x (1 - x/U (1 - exp(-U/x))).
 
-**Interval.** It is made from the noisy mean x, before x is put into [0, U]: how far beyond it x lies is as public. A
-truth t is held if x is among the likeliest 95 % of what noise makes of t, by the ratio of its likelihood to that under
-the truth that is likeliest given x (Feldman and Cousins, arXiv physics/9711021): the nearer to t the better, all that
-lies beyond an end being as near as the end; among these, again the nearer to t. With noise alone, r1 = b ln 10, r2 = b
-ln 20 and t at most U/2 that is
-
-    x <= t + r1                        where t <= r1: all that lies below 0, and 0.05 above,
-    t - y <= x <= 2 t                  where r1 <= t <= r2, y being what leaves 0.05 in both tails together,
-    t - r2 <= x <= t + r2              where r2 <= t.
-
-So each truth is missed with probability 0.05 and no interval is empty, whatever x is. With a spread s, r1 and r2 are
-hypot(b ln 10, 1.645 s) and hypot(b ln 20, 1.96 s). A public fill is taken off before: (1 - d) t + d c is the mean t
-with its fill, so that the interval is that of (x - d c) / (1 - d), noise and the spread of all but the fill divided
-likewise; what is released is inside, or made an end.
+**Interval.** That of noise and spread in [0, U] (`interval95`). A public fill is taken off before: (1 - d) t + d c is
+the mean t with its fill, so that the interval is that of (x - d c) / (1 - d) for the noisy mean x, noise and the spread
+of all but the fill divided likewise; what is released is inside, or made an end.
 
 **Projection** to a private interval [a, b], which is as public as the mean: let the K array means scatter around the
 true mean t like normal variables X. A HAT with the mean t can scatter the less the nearer t is to an end: reference
@@ -49,15 +38,13 @@ mean of |released - t| over t in [0, U], weighed by how likely each makes the no
 
 from __future__ import annotations
 
-from math import erf, expm1, hypot, log, pi, sqrt
+from math import erf, expm1, hypot, pi, sqrt
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from udp_stream.means.base import Integers, MeanPlan
-
-Floats = NDArray[np.float64]
+from udp_stream.means.interval import Floats, interval95, low_end
 
 VARIANCE = 1 / 12
 """Of the reference speeds, as a share of U^2."""
@@ -97,21 +84,29 @@ def accuracy_of(
     Everything in quanta. What is released is the noisy mean put into [0, U]. The true mean is that of the plan's plates
     and of those left out, which have these counts.
     """
-    value = min(max(noisy, 0.0), float(plan.max_speed))
     off, filled = _scattered(plan, left_out)
-    own = 1 - filled
-    if projected_to is None:
-        error = expected_abs_error(noise, spread(plan, left_out), plan.max_speed)
-        if own == 0:
-            return Accuracy(error, 0.0, float(plan.max_speed))
-        low_end, high_end = interval95((noisy - filled * plan.fill) / own, noise / own, off / own, plan.max_speed)
-        return Accuracy(error, min(value, low_end), max(value, high_end))
+    if projected_to is not None:
+        return _projected(plan, noisy, noise, off, projected_to)
+    error, own = expected_abs_error(noise, spread(plan, left_out), plan.max_speed), 1 - filled
+    if own == 0:
+        return Accuracy(error, 0.0, float(plan.max_speed))
+    low, high = interval95((noisy - filled * plan.fill) / own, noise / own, off / own, plan.max_speed)
+    value = _released(plan, noisy)
+    return Accuracy(error, min(value, low), max(value, high))
+
+
+def _released(plan: MeanPlan, noisy: float) -> float:
+    return min(max(noisy, 0.0), float(plan.max_speed))
+
+
+def _projected(plan: MeanPlan, noisy: float, noise: float, off: float, interval: tuple[int, int]) -> Accuracy:
+    """By what each truth would have given; `off` is the spread before projection."""
+    (a, b), value = interval, _released(plan, noisy)
     truths = np.linspace(0, plan.max_speed, TRUTHS + 1)
     less = np.sqrt(np.maximum(_LEAST_SHAPE, 4 * truths * (plan.max_speed - truths) / plan.max_speed**2))
     scatter = less * sqrt(SCATTER * array_variance(plan))
-    centre, around = _clipped(truths, projected_to, scatter, int(plan.divisor), less * off)
-    low = projected_to[0] + _low_end(noisy - projected_to[0], noise, around, projected_to[1] - projected_to[0])
-    high = projected_to[1] - _low_end(projected_to[1] - noisy, noise, around, projected_to[1] - projected_to[0])
+    centre, around = _clipped(truths, interval, scatter, int(plan.divisor), less * off)
+    low, high = a + low_end(noisy - a, noise, around, b - a), b - low_end(b - noisy, noise, around, b - a)
     ruled_out_by = np.maximum(low - centre, centre - high)
     left = np.flatnonzero(ruled_out_by <= max(0.0, ruled_out_by.min()))
     ends = truths[max(0, left[0] - 1)], truths[min(TRUTHS, left[-1] + 1)]
@@ -193,33 +188,3 @@ def array_variance(plan: MeanPlan) -> float:
         shares = np.diff(cuts) / plan.cap
         squares, alone = float((shares * shares).sum()) / arrays, 1 / plan.cap
     return plan.max_speed**2 * VARIANCE * (BETWEEN * squares + (1 - BETWEEN) * alone)
-
-
-def interval95(noisy: float, noise: float, spread: float, max_speed: int) -> tuple[float, float]:
-    """The means in [0, U] that a noisy one does not rule out at 95 %; what is released of it is among them.
-
-    Whatever the truth is, it is missed with probability 0.05.
-
-    >>> [round(end, 1) for end in interval95(50.0, 1.0, 0.0, 100)]
-    [47.0, 53.0]
-    >>> [round(end, 1) for end in interval95(4.0, 1.0, 0.0, 100)]
-    [1.7, 7.0]
-    >>> [round(end, 1) for end in interval95(-1.0, 1.0, 0.0, 100)]
-    [0.0, 2.6]
-    """
-    low, beyond = (_low_end(value, noise, spread, max_speed) for value in (noisy, max_speed - noisy))
-    return float(low), max_speed - float(beyond)
-
-
-def _low_end(noisy: float, noise: float, spread: Floats | float, max_speed: int) -> Floats:
-    """The lower end of `interval95`; the upper end is that of a mirrored value, mirrored.
-
-    `below` is the least truth in the lower half that is held, if one is, `above` in the upper half.
-    """
-    two_sided = np.hypot(noise * log(20), 1.96 * np.asarray(spread))
-    one_sided = np.hypot(noise * log(10), 1.645 * np.asarray(spread))
-    below = np.maximum(0.0, np.maximum(noisy - two_sided, np.minimum(noisy - one_sided, noisy / 2)))
-    tail = np.log2(1 + np.exp(min(0.0, max_speed - noisy) / np.hypot(noise, spread)))
-    above = min(noisy, max_speed) - (one_sided + (two_sided - one_sided) * tail)
-    low: Floats = np.where(below <= max_speed / 2, below, np.maximum(max_speed / 2, above))
-    return low

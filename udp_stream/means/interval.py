@@ -1,0 +1,53 @@
+"""The interval of a mean that noise, and a normal spread, moved: every truth in [0, U] is missed with probability 0.05.
+
+It is made from the noisy mean x, before x is put into [0, U]: how far beyond it x lies is as public. A truth t is held
+if x is among the likeliest 95 % of what noise makes of t, by the ratio of its likelihood to that under the truth that
+is likeliest given x (Feldman and Cousins, arXiv physics/9711021): the nearer to t the better, all that lies beyond an
+end being as near as the end; among these, again the nearer to t. With Laplace noise of expected size b alone, r1 = b ln
+10, r2 = b ln 20 and t at most U/2 that is
+
+    x <= t + r1                        where t <= r1: all that lies below 0, and 0.05 above,
+    t - y <= x <= 2 t                  where r1 <= t <= r2, y being what leaves 0.05 in both tails together,
+    t - r2 <= x <= t + r2              where r2 <= t.
+
+No interval is empty, whatever x is. With a spread s, r1 and r2 are hypot(b ln 10, 1.645 s) and hypot(b ln 20, 1.96 s).
+"""
+
+from __future__ import annotations
+
+from math import log
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+def interval95(noisy: float, noise: float, spread: float, max_speed: int) -> tuple[float, float]:
+    """The means in [0, U] that a noisy one does not rule out at 95 %; what is released of it is among them.
+
+    Whatever the truth is, it is missed with probability 0.05.
+
+    >>> [round(end, 1) for end in interval95(50.0, 1.0, 0.0, 100)]
+    [47.0, 53.0]
+    >>> [round(end, 1) for end in interval95(4.0, 1.0, 0.0, 100)]
+    [1.7, 7.0]
+    >>> [round(end, 1) for end in interval95(-1.0, 1.0, 0.0, 100)]
+    [0.0, 2.6]
+    """
+    low, beyond = (low_end(value, noise, spread, max_speed) for value in (noisy, max_speed - noisy))
+    return float(low), max_speed - float(beyond)
+
+
+def low_end(noisy: float, noise: float, spread: Floats | float, max_speed: int) -> Floats:
+    """The lower end of `interval95`; the upper end is that of a mirrored value, mirrored.
+
+    `below` is the least truth in the lower half that is held, if one is, `above` in the upper half.
+    """
+    two_sided = np.hypot(noise * log(20), 1.96 * np.asarray(spread))
+    one_sided = np.hypot(noise * log(10), 1.645 * np.asarray(spread))
+    below = np.maximum(0.0, np.maximum(noisy - two_sided, np.minimum(noisy - one_sided, noisy / 2)))
+    tail = np.log2(1 + np.exp(min(0.0, max_speed - noisy) / np.hypot(noise, spread)))
+    above = min(noisy, max_speed) - (one_sided + (two_sided - one_sided) * tail)
+    low: Floats = np.where(below <= max_speed / 2, below, np.maximum(max_speed / 2, above))
+    return low
