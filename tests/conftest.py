@@ -1,7 +1,22 @@
 """What all tests share."""
 
+from typing import Any
+
+import pytest
 from hypothesis import settings
 
 # Machines that run tests are shared: how long an example takes says nothing about the code.
 settings.register_profile("shared-machine", deadline=None)
 settings.load_profile("shared-machine")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Tests in several processes: what needs services in one of them, one fault at a time; the others one by one."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "services" if nodeid.startswith("tests/integration/") else nodeid
+
+    return Scheduling(config, log)

@@ -135,6 +135,11 @@ class City:
     flags: dict[str, str] = field(default_factory=lambda: {"kafka.idle_timeout": "1h"})
 
     @property
+    def feed_alive(self) -> Path:
+        """There once the log is being fed."""
+        return self.folder / "feed.alive"
+
+    @property
     def settings(self):
         """As whoever looks from outside the proxy has them."""
         return load(self.config, (), {})
@@ -173,7 +178,7 @@ class City:
         """The same for the whole log, as a process: while a broker is away, a producer forgets sockets."""
         log = self.folder / "log.ndjson"
         log.write_bytes(b"".join(message + b"\n" for message in self.messages))
-        flags = ["--rate", str(len(self.messages) / seconds), "--batch", "20"]
+        flags = ["--rate", str(len(self.messages) / seconds), "--batch", "20", "--alive", self.feed_alive]
         feed = [sys.executable, "-m", "udp_stream.adapters.cli", "feed", log, "--config", self.config, *flags]
         with (self.folder / "feed.err").open("wb") as said:
             subprocess.run([str(word) for word in feed], stderr=said, cwd=self.folder, check=True)

@@ -82,8 +82,10 @@ def play(
         adversary = Adversary(city, workers, random.Random(seed), regulars)
         for place in city.places[:regulars]:
             workers.want(place, True)
-        began = time.monotonic()
         feeding = _in_thread(lambda: city.feed_apart(seconds * (1 - TAIL)))
+        while feeding.is_alive() and not city.feed_alive.exists():  # a feed that finds no broker ends at once
+            time.sleep(0.1)
+        began = time.monotonic()
         while feeding.is_alive() or time.monotonic() < began + seconds * (1 - TAIL):
             adversary.rest()
             adversary.strike()

@@ -39,19 +39,14 @@ with warnings.catch_warnings():
 KAFKA_IMAGE = "apache/kafka:4.3.0"
 REDIS_IMAGE = "redis:7"
 SHARED = {"kafka_bootstrap", "redis_url"}
-HERE = Path(__file__).parent
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what talks to the shared services: the rest is the same whether they run as containers or processes.
 
-    What can only run on an engine is left out, and counted as such, unless containers are demanded. Where tests run in
-    several processes, all of this folder do in one: one broker, and one fault at a time.
+    What can only run on an engine is left out, and counted as such, unless containers are demanded.
     """
     for item in items:
-        if item.path.is_relative_to(HERE):
-            item.add_marker(pytest.mark.xdist_group("services"))
         if SHARED & set(getattr(item, "fixturenames", ())):
             item.add_marker("shared_services")
     if os.environ.get("UDP_STREAM_SERVICES") != "containers":

@@ -715,13 +715,6 @@ def test_a_configured_number_of_replicas_is_waited_for(
         ledger_and_keys(load(None, flags, {})),
     ):
         pass
-    flags[1] = f"ledger.url={tmp_path}/file.ledger"
-    with (
-        pytest.raises(ConfigError, match=r"ledger\.replicas: expected 0 for a file, which has none, got 1"),
-        ledger_and_keys(load(None, flags, {})),
-    ):
-        pass
-    assert not list(tmp_path.glob("file.ledger*"))
 
 
 def _impatient(init: Callable[..., None]) -> Callable[..., None]:

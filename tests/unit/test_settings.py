@@ -131,6 +131,7 @@ def test_automatic_epsilons_and_suppression_go_with_any_number_of_shards():
         ("[kafka]\ntransactions = 'on'", "kafka.transactions: expected true or false, got 'on'"),
         ("[hat]\nslot = 6", "hat.slot: expected a duration such as 6h, got 6"),
         ("[ledger]\nurl = ''", "ledger.url: expected a file or URL, got ''"),
+        ("[ledger]\nreplicas = 1", "ledger.replicas: expected 0 where ledger.url is a file, got 1"),
         ("[hat", "not TOML"),
     ],
 )

@@ -10,12 +10,11 @@ from typing import Any
 
 from udp_stream.adapters.ledger_id import known_ledger
 from udp_stream.adapters.plate_keys import PlateKeys, load_or_create_key
-from udp_stream.adapters.settings import Settings
+from udp_stream.adapters.settings import SQLITE, Settings, is_file
 from udp_stream.adapters.sqlite_ledger import open_sqlite_ledger
 from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UsageError
 from udp_stream.ports import Ledger
 
-SQLITE = "sqlite:"
 REDIS = ("redis://", "rediss://", "unix://", "redis+cluster://", "rediss+cluster://")
 
 
@@ -25,13 +24,11 @@ def ledger_and_keys(
 ) -> Iterator[tuple[Ledger, PlateKeys]]:
     """Open the ledger and its key (made at first use), bound to each other.
 
-    `url` (default: `ledger.url`) is a file, `sqlite:FILE`, or a Redis URL. Raises ConfigError for any other and for
-    `ledger.replicas` of a file, UsageError if `must_exist` and there is no such file, DependencyUnavailable if the
-    store cannot be reached, and PrivacyRefused if it would forget, has forgotten, or belongs to another key.
+    `url` (default: `ledger.url`) is a file, `sqlite:FILE`, or a Redis URL. Raises ConfigError for any other, UsageError
+    if `must_exist` and there is no such file, DependencyUnavailable if the store cannot be reached, and PrivacyRefused
+    if it would forget, has forgotten, or belongs to another key.
     """
     url = url or settings.ledger.url
-    if settings.ledger.replicas and _is_file(url):
-        raise ConfigError(f"ledger.replicas: expected 0 for a file, which has none, got {settings.ledger.replicas}")
     key_file, id_file = _key_files(settings, url)
     known = known_ledger(id_file)
     if must_exist and _is_missing(url) and known is None:
@@ -50,7 +47,7 @@ def ledger_files(settings: Settings, url: str | None = None) -> list[tuple[str, 
     url = url or settings.ledger.url
     key_file, id_file = _key_files(settings, url)
     files = [("the plates' key", Path(key_file)), ("the id of the ledger", Path(id_file))]
-    if _is_file(url):
+    if is_file(url):
         real = os.path.realpath(_path(url))  # SQLite keeps its log beside what a link leads to
         logs = [("the log of the ledger", Path(f"{real}{suffix}")) for suffix in ("-wal", "-shm", "-journal")]
         files += [("the ledger", _path(url)), *logs]
@@ -64,7 +61,7 @@ def inspect_ledger(settings: Settings, url: str | None = None) -> str:
     known = known_ledger(id_file)
     if known is None and _is_missing(url):
         return f"{_path(url)} will be made at first use"
-    if known is None and not _is_file(url):
+    if known is None and not is_file(url):
         _redis(url).inspect_redis(url)
         return f"a durable Redis at {_place(url)}; a ledger will be made at first use"
     _require_key(key_file)
@@ -74,7 +71,7 @@ def inspect_ledger(settings: Settings, url: str | None = None) -> str:
 
 def _key_files(settings: Settings, url: str) -> tuple[str, str]:
     """Where the key of the plates is, and beside it the id by which a lost ledger is noticed."""
-    key_file = settings.ledger.key_file or (f"{_path(url)}.key" if _is_file(url) else "udp-stream.ledger.key")
+    key_file = settings.ledger.key_file or (f"{_path(url)}.key" if is_file(url) else "udp-stream.ledger.key")
     return key_file, f"{key_file}.ledger-id"
 
 
@@ -86,11 +83,11 @@ def _require_key(key_file: str) -> None:
 
 def _place(url: str) -> str:
     """The URL without what may be secret in it."""
-    return str(_path(url)) if _is_file(url) else url.rpartition("@")[2].rpartition("//")[2]
+    return str(_path(url)) if is_file(url) else url.rpartition("@")[2].rpartition("//")[2]
 
 
 def _opened(url: str, id_file: str, allow_volatile: bool, replicas: int) -> AbstractContextManager[Ledger]:
-    if _is_file(url):
+    if is_file(url):
         return open_sqlite_ledger(_path(url), id_file=id_file)
     opened: AbstractContextManager[Ledger] = _redis(url).open_redis_ledger(
         url, id_file=id_file, allow_volatile=allow_volatile, replicas=replicas
@@ -111,17 +108,13 @@ def _redis(url: str) -> Any:
     return redis_ledger
 
 
-def _is_file(url: str) -> bool:
-    return url.startswith(SQLITE) or "://" not in url
-
-
 def _is_missing(url: str) -> bool:
-    return _is_file(url) and not _path(url).exists()
+    return is_file(url) and not _path(url).exists()
 
 
 def _is_there(url: str) -> bool:
     """A file of SQLite's; of any other kind the ledger itself says that it is none."""
-    if not (_is_file(url) and _path(url).is_file()):
+    if not (is_file(url) and _path(url).is_file()):
         return False
     try:
         with _path(url).open("rb") as file:

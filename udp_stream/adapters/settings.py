@@ -62,6 +62,7 @@ DURATIONS = {
 
 
 NO_LEDGERS = ("", "-")
+SQLITE = "sqlite:"
 """Neither names a file: nothing would be the current folder, and `-` is a standard stream everywhere else."""
 
 
@@ -341,6 +342,11 @@ def _seconds(name: str, duration: str) -> float:
     return seconds
 
 
+def is_file(url: str) -> bool:
+    """Whether a ledger's URL names a file: `sqlite:FILE`, or just the file."""
+    return url.startswith(SQLITE) or "://" not in url
+
+
 def _check(settings: Settings) -> None:
     """What types cannot say. Raises ConfigError."""
     for name in DURATIONS:
@@ -364,6 +370,12 @@ def _check(settings: Settings) -> None:
     limited = settings.release.hats_max > 0 and settings.release.suppression == "off"
     _require(not limited, "release.hats_max", '0 where release.suppression is "off"', settings.release.hats_max)
     _check_bins(settings)
+    _require(
+        settings.ledger.replicas == 0 or not is_file(settings.ledger.url),
+        "ledger.replicas",
+        "0 where ledger.url is a file",
+        settings.ledger.replicas,
+    )
     _require(settings.ledger.url not in NO_LEDGERS, "ledger.url", "a file or URL", repr(settings.ledger.url))
     _ = settings.zone
 
