@@ -19,7 +19,7 @@ from udp_stream.adapters.embedded import Embedded, record_writer
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.fleet import IST, Fleet, write_ndjson
 from udp_stream.adapters.open_ledger import ledger_and_keys
-from udp_stream.adapters.settings import load
+from udp_stream.adapters.settings import LedgerSection, load
 from udp_stream.adapters.sources import read_messages
 from udp_stream.estimate import estimate_hats
 from udp_stream.grouping import HatCounts, best_fit
@@ -72,8 +72,8 @@ def bench_replay(path: Path, pings: int) -> None:
 
     def replay(flags: tuple[str, ...] = ()) -> None:
         settings = load(None, ("hat.slot=1h", "hat.resolution=7", *flags), {})
-        ledger_file = path.parent / f"ledger{time.monotonic_ns()}"
-        with ledger_and_keys(settings, str(ledger_file)) as (ledger, keys), (path.parent / "out").open("wb") as out:
+        place = LedgerSection(url=str(path.parent / f"ledger{time.monotonic_ns()}"))
+        with ledger_and_keys(place) as (ledger, keys), (path.parent / "out").open("wb") as out:
             runtime = Embedded(settings, ledger, OsEntropy(), keys.key_of, "bench", record_writer(out))
             runtime.run(read_messages(str(path)))
 

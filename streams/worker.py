@@ -56,7 +56,6 @@ class Deployment:
     settings: Settings
     entropy: Entropy
     software: str
-    ledger: str | None = None
     allow_volatile: bool = False
     instance: str | None = None
     accept_loss: bool = False
@@ -86,7 +85,7 @@ def run_worker(deployment: Deployment) -> None:
 @contextmanager
 def _ledger_in(thread: ThreadPoolExecutor, deployment: Deployment) -> Iterator[tuple[Ledger, PlateKeys]]:
     """The ledger, opened, used and closed in one thread: SQLite asks for it, and it keeps the loop free."""
-    opening = ledger_and_keys(deployment.settings, deployment.ledger, allow_volatile=deployment.allow_volatile)
+    opening = ledger_and_keys(deployment.settings.ledger, allow_volatile=deployment.allow_volatile)
     yield thread.submit(opening.__enter__).result()
     thread.submit(opening.__exit__, None, None, None).result()
 

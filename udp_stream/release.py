@@ -186,10 +186,9 @@ def mean_record(
     """A noisy mean, its scale and its private interval (quanta) as a record; `left_out` counts the other plates."""
     others = int(left_out.sum())
     bias = plan.bias_bound + plan.max_speed * others / (plan.counts.total + others)
-    value = min(max(noisy, 0.0), float(plan.max_speed))
     error, low, high = accuracy_of(plan, noisy, scale, left_out, projected_to)
     return Mean(
-        value_kmh=round(value / QUANTA_PER_KMH, 3),
+        value_kmh=round(plan.released(noisy) / QUANTA_PER_KMH, 3),
         mechanism=plan.mechanism,
         grouping=plan.grouping,
         epsilon=plan.epsilon_nano / NANO,

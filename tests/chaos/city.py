@@ -24,7 +24,7 @@ from streams.topics import create_topics, topics_of
 from tests.chaos.checks import Collected, Expected
 from tests.chaos.proxy import Link, Proxy
 from tests.chaos.workers import Worker, Workers
-from tests.runtime.harness import with_a_copy_of_the_key
+from tests.runtime.harness import beside
 from udp_stream.adapters.embedded import Embedded, record_writer
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.open_ledger import ledger_and_keys
@@ -185,9 +185,8 @@ class City:
 
     def expected(self) -> dict[str, Expected]:
         """What the embedded runtime says of the same log, under the same key."""
-        out, url = io.BytesIO(), str(self.folder / "embedded.ledger")
-        settings = with_a_copy_of_the_key(self.settings, url)
-        with ledger_and_keys(settings, url) as (ledger, keys):
+        out, settings = io.BytesIO(), self.settings
+        with ledger_and_keys(beside(settings.ledger, self.folder / "embedded.ledger")) as (ledger, keys):
             runtime = Embedded(settings, ledger, OsEntropy(), keys.key_of, "chaos", record_writer(out))
             runtime.run(self.messages[first : first + FRAME] for first in range(0, len(self.messages), FRAME))
             charged = {
@@ -199,7 +198,7 @@ class City:
 
     def done(self) -> set[str]:
         """The HATs that are answered, and marked so."""
-        with ledger_and_keys(self.settings) as (ledger, _):
+        with ledger_and_keys(self.settings.ledger) as (ledger, _):
             return {entry.release_id for entry in ledger.entries() if entry.published}
 
     def recorded(self) -> bytes | None:
@@ -220,7 +219,7 @@ class City:
         for record in asyncio.run(records_of(bootstrap, topics.pings)):
             if not is_tick(record.headers):
                 logged.update(_pings_in(record.value))
-        with ledger_and_keys(self.settings) as (ledger, _):
+        with ledger_and_keys(self.settings.ledger) as (ledger, _):
             entries = tuple(ledger.entries())
             plates = sorted({plate for one in [*expected.values()] for plate in one.charged})
             balances = {}

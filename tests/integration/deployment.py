@@ -15,7 +15,7 @@ from uuid import uuid4
 from streams.feed import Feed, Pace
 from streams.lookout import records_of
 from streams.topics import create_topics, topics_of
-from tests.runtime.harness import frames_of, with_a_copy_of_the_key
+from tests.runtime.harness import beside, frames_of
 from udp_stream import release
 from udp_stream.adapters.embedded import Embedded, record_writer
 from udp_stream.adapters.open_ledger import ledger_and_keys
@@ -76,8 +76,8 @@ class City:
 
     def embedded(self):
         """Release id -> payload, and release id -> charges, of the embedded runtime over the same log."""
-        out, url = io.BytesIO(), str(self.folder / "embedded.ledger")
-        with ledger_and_keys(with_a_copy_of_the_key(self.settings, url), url) as (ledger, keys):
+        out = io.BytesIO()
+        with ledger_and_keys(beside(self.settings.ledger, self.folder / "embedded.ledger")) as (ledger, keys):
             runtime = Embedded(
                 self.settings, ledger, SeededEntropy(SEED), keys.key_of, "udp-stream test", record_writer(out)
             )
@@ -94,7 +94,7 @@ class City:
         self.config.write_text(text)
 
     def ledger(self):
-        return ledger_and_keys(self.settings)
+        return ledger_and_keys(self.settings.ledger)
 
     def read(self, topic):
         """Every record that the topic has now."""

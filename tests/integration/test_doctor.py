@@ -41,7 +41,7 @@ def test_all_is_well_before_the_ledger_is_made_and_after(deployment):
     assert "will be made at first use" in said and "kmh: pings move at" in said
     assert sorted(path.name for path in deployment.parent.iterdir()) == ["udp-stream.toml"]
     url = f"sqlite:{deployment.parent}/city.ledger"
-    with ledger_and_keys(load(deployment, (), {}), url):
+    with ledger_and_keys(load(deployment, (f"ledger.url={url}",), {}).ledger):
         pass
     status, said = doctor(deployment, "--ledger", url)
     assert status == 0 and "bound to the key" in said, said

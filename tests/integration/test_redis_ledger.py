@@ -18,7 +18,7 @@ from redis import Redis
 
 from udp_stream import checks
 from udp_stream.adapters import redis_ledger, redis_route
-from udp_stream.adapters.open_ledger import ledger_and_keys
+from udp_stream.adapters.open_ledger import inspect_ledger, ledger_and_keys
 from udp_stream.adapters.redis_ledger import Fence, Fenced, RedisLedger, open_redis_ledger
 from udp_stream.adapters.redis_route import Route
 from udp_stream.adapters.redis_scripts import SCRIPTS, load_scripts, scripts_of
@@ -693,7 +693,7 @@ def test_nothing_is_answered_before_a_replica_has_it(
             monkeypatch.setattr(Route.exchange, "__defaults__", ((0.01,),))
             replica.pause()
             for _ in range(2):  # a repeat too waits until its answer is safe
-                with pytest.raises(DependencyUnavailable, match="expected 1 replicas"):
+                with pytest.raises(DependencyUnavailable, match=r"expected ledger\.replicas = 1 to"):
                     ledger.admit("p", 10, [b"x"], [ask("after", [3])])
             replica.resume()
             monkeypatch.setattr(Route.exchange, "__defaults__", (redis_route.PAUSES_S,))
@@ -711,10 +711,13 @@ def test_a_configured_number_of_replicas_is_waited_for(
     monkeypatch.setattr(Route.exchange, "__defaults__", ((0.01,),))
     flags = [f"ledger.key_file={tmp_path}/key", f"ledger.url={redis_server.url}", "ledger.replicas=1"]
     with (
-        pytest.raises(DependencyUnavailable, match="expected 1 replicas to have got a write, got 0"),
-        ledger_and_keys(load(None, flags, {})),
+        pytest.raises(DependencyUnavailable, match=r"expected ledger\.replicas = 1 to have got a write, got 0"),
+        ledger_and_keys(load(None, flags, {}).ledger),
     ):
         pass
+    with pytest.raises(DependencyUnavailable, match=r"expected ledger\.replicas = 1, found 0 connected"):
+        inspect_ledger(load(None, flags, {}).ledger)
+    assert inspect_ledger(load(None, flags[:2], {}).ledger).startswith("a durable Redis at ")
 
 
 def _impatient(init: Callable[..., None]) -> Callable[..., None]:

@@ -14,7 +14,7 @@ from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.fleet import IST, Fleet, Imperfections
 from udp_stream.adapters.open_ledger import ledger_and_keys
 from udp_stream.adapters.plate_keys import load_or_create_key
-from udp_stream.adapters.settings import load
+from udp_stream.adapters.settings import LedgerSection, load
 
 CONFIG = ("hat.slot=15m", "hat.resolution=7", "release.mean_epsilon=0.4", "release.cdf_epsilon=0.3",
           "release.variance_epsilon=0.2",
@@ -39,17 +39,16 @@ def frames_of(messages, size=4096):
 def embedded(ledger_path, out, flags=CONFIG, entropy=None, reject=None):
     """A runtime on a ledger file, writing records to a binary file object."""
     settings = load(None, flags, {})
-    with ledger_and_keys(settings, str(ledger_path)) as (ledger, keys):
+    with ledger_and_keys(replace(settings.ledger, url=str(ledger_path))) as (ledger, keys):
         yield Embedded(
             settings, ledger, entropy or OsEntropy(), keys.key_of, "udp-stream test", record_writer(out), reject
         )
 
 
-def with_a_copy_of_the_key(settings, ledger_path):
-    """Settings for a ledger beside the configured one, with the same hashes of plates: a key file has one ledger."""
-    load_or_create_key(settings.ledger.key_file)
-    copy = shutil.copy(settings.ledger.key_file, f"{ledger_path}.key")
-    return replace(settings, ledger=replace(settings.ledger, key_file=str(copy)))
+def beside(ledger, path):
+    """A file ledger beside a configured one, with the same hashes of plates: a key file has one ledger."""
+    load_or_create_key(ledger.key_file)
+    return LedgerSection(url=str(path), key_file=str(shutil.copy(ledger.key_file, f"{path}.key")))
 
 
 def feed_messages(name):

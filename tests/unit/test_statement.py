@@ -9,7 +9,7 @@ from tests.runtime.harness import embedded, fleet_log, frames_of
 from udp_stream.adapters.embedded import Summary
 from udp_stream.adapters.open_ledger import ledger_and_keys
 from udp_stream.adapters.report import protected
-from udp_stream.adapters.settings import load
+from udp_stream.adapters.settings import LedgerSection, load
 from udp_stream.adapters.statement import disagreement, statement
 from udp_stream.errors import PrivacyRefused
 from udp_stream.memory_ledger import MemoryLedger
@@ -175,7 +175,7 @@ def test_records_that_stand_from_another_policy_are_told_with_its_epsilon(tmp_pa
     said = protected(summary, poor)
     assert f"at epsilon 0.1 per 1d in {after} of {before + after} records" in said
     assert f"stand from before, under other settings: {before} at epsilon 10 per 1d." in said
-    with ledger_and_keys(poor, str(tmp_path / "l")) as (ledger, _):
+    with ledger_and_keys(LedgerSection(url=str(tmp_path / "l"))) as (ledger, _):
         text = statement(poor, ledger)
     assert text["privacy"]["privacy_loss"]["privacy_parameters"] == {"epsilon": 10.0}
     made = {one["policy"]: one for one in text["details"]["implementation"]["policies"]}
@@ -197,7 +197,7 @@ def test_records_that_stand_from_another_policy_are_told_with_its_epsilon(tmp_pa
 def test_another_policy_with_the_same_budget_is_told_as_that(tmp_path):
     replayed(tmp_path / "l", fleet_log(hours=0.4, clean=True), RICH)
     other = load(None, (*RICH, "release.min_plates=5"), {})
-    with ledger_and_keys(other, str(tmp_path / "l")) as (ledger, _):
+    with ledger_and_keys(LedgerSection(url=str(tmp_path / "l"))) as (ledger, _):
         said = disagreement(other, statement(other, ledger))
     assert said is not None and "same budget, other settings" in said and "epsilon" not in said
     assert other.policy.fingerprint() in said and load(None, RICH, {}).policy.fingerprint() in said

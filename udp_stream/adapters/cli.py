@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -38,6 +39,9 @@ LEDGER_EXAMPLES = (
     "udp-stream ledger export --ledger city.ledger > statement.json",
 )
 
+OPTIONS = {"bootstrap": "kafka.bootstrap", "ledger": "ledger.url"}
+"""Options of verbs that are configuration keys by another name."""
+
 BUSES_MAX = 100_000
 SEED_MAX = 2**63 - 1
 AGO_MAX = "31d"
@@ -72,9 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _flags(arguments: argparse.Namespace) -> list[str]:
-    """Options that are configuration keys by another name."""
-    bootstrap = getattr(arguments, "bootstrap", None)
-    return [] if bootstrap is None else [f'kafka.bootstrap="{bootstrap}"']
+    asked = {key: getattr(arguments, option, None) for option, key in OPTIONS.items()}
+    return [f"{key}={json.dumps(value)}" for key, value in asked.items() if value is not None]
 
 
 def _fail(error: UdpStreamError) -> int:

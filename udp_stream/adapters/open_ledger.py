@@ -10,7 +10,7 @@ from typing import Any
 
 from udp_stream.adapters.ledger_id import known_ledger
 from udp_stream.adapters.plate_keys import PlateKeys, load_or_create_key
-from udp_stream.adapters.settings import SQLITE, Settings, is_file
+from udp_stream.adapters.settings import SQLITE, LedgerSection, is_file
 from udp_stream.adapters.sqlite_ledger import open_sqlite_ledger
 from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UsageError
 from udp_stream.ports import Ledger
@@ -20,16 +20,16 @@ REDIS = ("redis://", "rediss://", "unix://", "redis+cluster://", "rediss+cluster
 
 @contextmanager
 def ledger_and_keys(
-    settings: Settings, url: str | None = None, *, must_exist: bool = False, allow_volatile: bool = False
+    asked: LedgerSection, *, must_exist: bool = False, allow_volatile: bool = False
 ) -> Iterator[tuple[Ledger, PlateKeys]]:
     """Open the ledger and its key (made at first use), bound to each other.
 
-    `url` (default: `ledger.url`) is a file, `sqlite:FILE`, or a Redis URL. Raises ConfigError for any other, UsageError
-    if `must_exist` and there is no such file, DependencyUnavailable if the store cannot be reached, and PrivacyRefused
-    if it would forget, has forgotten, or belongs to another key.
+    Its URL is a file, `sqlite:FILE`, or one of Redis. Raises ConfigError for any other, UsageError if `must_exist` and
+    there is no such file, DependencyUnavailable if the store cannot be reached, and PrivacyRefused if it would forget,
+    has forgotten, or belongs to another key.
     """
-    url = url or settings.ledger.url
-    key_file, id_file = _key_files(settings, url)
+    url = asked.url
+    key_file, id_file = _key_files(asked)
     known = known_ledger(id_file)
     if must_exist and _is_missing(url) and known is None:
         raise UsageError(f"{_path(url)}: no ledger there")
@@ -37,15 +37,15 @@ def ledger_and_keys(
         _require_key(key_file)
     # The key comes first: whoever dies now leaves a key without a ledger, not a ledger without its key.
     keys = PlateKeys(load_or_create_key(key_file))
-    with _opened(url, id_file, allow_volatile, settings.ledger.replicas) as ledger:
+    with _opened(asked, id_file, allow_volatile) as ledger:
         ledger.bind(keys.fingerprint())
         yield ledger, keys
 
 
-def ledger_files(settings: Settings, url: str | None = None) -> list[tuple[str, Path]]:
+def ledger_files(asked: LedgerSection) -> list[tuple[str, Path]]:
     """What a ledger has on this machine, made already or not: what each file is, and its path."""
-    url = url or settings.ledger.url
-    key_file, id_file = _key_files(settings, url)
+    url = asked.url
+    key_file, id_file = _key_files(asked)
     files = [("the plates' key", Path(key_file)), ("the id of the ledger", Path(id_file))]
     if is_file(url):
         real = os.path.realpath(_path(url))  # SQLite keeps its log beside what a link leads to
@@ -54,24 +54,24 @@ def ledger_files(settings: Settings, url: str | None = None) -> list[tuple[str, 
     return files
 
 
-def inspect_ledger(settings: Settings, url: str | None = None) -> str:
+def inspect_ledger(asked: LedgerSection) -> str:
     """What a worker would find, in a sentence; nothing is made. Raises as `ledger_and_keys`, and if the key is gone."""
-    url = url or settings.ledger.url
-    key_file, id_file = _key_files(settings, url)
+    url = asked.url
+    key_file, id_file = _key_files(asked)
     known = known_ledger(id_file)
     if known is None and _is_missing(url):
         return f"{_path(url)} will be made at first use"
     if known is None and not is_file(url):
-        _redis(url).inspect_redis(url)
+        _redis(url).inspect_redis(url, asked.replicas)
         return f"a durable Redis at {_place(url)}; a ledger will be made at first use"
     _require_key(key_file)
-    with ledger_and_keys(settings, url):
+    with ledger_and_keys(asked):
         return f"opens at {_place(url)}, bound to the key in {key_file}"
 
 
-def _key_files(settings: Settings, url: str) -> tuple[str, str]:
+def _key_files(asked: LedgerSection) -> tuple[str, str]:
     """Where the key of the plates is, and beside it the id by which a lost ledger is noticed."""
-    key_file = settings.ledger.key_file or (f"{_path(url)}.key" if is_file(url) else "udp-stream.ledger.key")
+    key_file = asked.key_file or (f"{_path(asked.url)}.key" if is_file(asked.url) else "udp-stream.ledger.key")
     return key_file, f"{key_file}.ledger-id"
 
 
@@ -86,11 +86,11 @@ def _place(url: str) -> str:
     return str(_path(url)) if is_file(url) else url.rpartition("@")[2].rpartition("//")[2]
 
 
-def _opened(url: str, id_file: str, allow_volatile: bool, replicas: int) -> AbstractContextManager[Ledger]:
-    if is_file(url):
-        return open_sqlite_ledger(_path(url), id_file=id_file)
-    opened: AbstractContextManager[Ledger] = _redis(url).open_redis_ledger(
-        url, id_file=id_file, allow_volatile=allow_volatile, replicas=replicas
+def _opened(asked: LedgerSection, id_file: str, allow_volatile: bool) -> AbstractContextManager[Ledger]:
+    if is_file(asked.url):
+        return open_sqlite_ledger(_path(asked.url), id_file=id_file)
+    opened: AbstractContextManager[Ledger] = _redis(asked.url).open_redis_ledger(
+        asked.url, id_file=id_file, allow_volatile=allow_volatile, replicas=asked.replicas
     )
     return opened
 

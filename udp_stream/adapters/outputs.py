@@ -35,7 +35,7 @@ _WRITE_AHEAD_LOGS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
 def used_files(arguments: argparse.Namespace, settings: Settings, inputs: Iterable[str] = ()) -> list[Use]:
     """What a run needs besides its outputs: the configuration, the ledger and its key, and the inputs."""
     needed: list[Use] = [("the configuration", arguments.config)]
-    needed += ledger_files(settings, getattr(arguments, "ledger", None))
+    needed += ledger_files(settings.ledger)
     return needed + [("the input", "/dev/stdin" if name == "-" else name) for name in inputs]
 
 

@@ -70,6 +70,13 @@ def require_durable(route: Route, allow_volatile: bool = False) -> None:
         _log.warning("%s; %s", finding, WHAT_IS_LOST)
 
 
+def require_replicas(route: Route, replicas: int) -> None:
+    """DependencyUnavailable if fewer are connected; nothing is written, so there is nothing to wait for but them."""
+    (found,) = route.exchange([("WAIT", replicas, route.replicas_timeout_ms)], OPENING_PAUSES_S)
+    if found < replicas:
+        raise DependencyUnavailable(f"{route.name()}: expected ledger.replicas = {replicas}, found {found} connected")
+
+
 def find_or_make(route: Route, prefix: str, expected: str | None) -> str:
     """The id of the ledger behind the prefix, made if there is none and none is expected.
 

@@ -57,7 +57,7 @@ from udp_stream.adapters import redis_packing as packing
 from udp_stream.adapters.ledger_id import known_ledger, remember_ledger
 from udp_stream.adapters.ledger_packing import amounts, amounts_of, column
 from udp_stream.adapters.redis_caller import CHUNK, Caller, Fence, require_prefix
-from udp_stream.adapters.redis_durability import find_or_make, require_durable
+from udp_stream.adapters.redis_durability import find_or_make, require_durable, require_replicas
 from udp_stream.adapters.redis_packing import decoded, encoded
 from udp_stream.adapters.redis_route import Command, route_to
 from udp_stream.adapters.redis_scripts import load_scripts
@@ -105,18 +105,20 @@ def open_redis_ledger(
     return RedisLedger(Caller(route, prefix, ledger_id))
 
 
-def inspect_redis(url: str) -> None:
+def inspect_redis(url: str, replicas: int = 0) -> None:
     """Ask every server that writes whether it would forget; nothing is made. Raises as `open_redis_ledger`."""
     with closing(route_to(url, DEFAULT_PREFIX, {})) as route:
         require_durable(route)
+        if replicas:
+            require_replicas(route, replicas)
 
 
 class RedisLedger:
     """A `ports.Ledger` in Redis, for any number of threads; make it with `open_redis_ledger`.
 
-    Any call may raise DependencyUnavailable once it has asked again for some ten seconds; what it asked for may then be
-    remembered or not, and asking again tells. A call that charges or records raises PrivacyRefused if the ledger was
-    wiped, and Fenced where the caller holds a `Fence` that is stale.
+    Any call may raise DependencyUnavailable once it has asked again for some ten seconds (45 where replicas stay away);
+    what it asked for may then be remembered or not, and asking again tells. A call that charges or records raises
+    PrivacyRefused if the ledger was wiped, and Fenced where the caller holds a `Fence` that is stale.
     """
 
     def __init__(self, caller: Caller) -> None:

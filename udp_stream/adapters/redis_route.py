@@ -152,7 +152,9 @@ class Route:
             self.connections.send(holder, [("SCRIPT", "LOAD", script.text) for script in self.scripts.values()])
             replies, trouble = self.connections.send(holder, [*commands, *waited])
         if trouble is None and waited and replies[-1] < self.replicas:
-            trouble = TooFewReplicas(f"expected {self.replicas} replicas to have got a write, got {replies[-1]}")
+            trouble = TooFewReplicas(
+                f"expected ledger.replicas = {self.replicas} to have got a write, got {replies[-1]}"
+            )
         return replies[: len(commands)], trouble
 
     def _find(self) -> tuple[str | None, Exception | None]:

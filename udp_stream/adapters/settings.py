@@ -62,8 +62,9 @@ DURATIONS = {
 
 
 NO_LEDGERS = ("", "-")
-SQLITE = "sqlite:"
 """Neither names a file: nothing would be the current folder, and `-` is a standard stream everywhere else."""
+
+SQLITE = "sqlite:"
 
 
 class HatSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -163,8 +163,9 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
                 "charges": "; or ".join(CHARGES[detail] for detail in sorted(details)),
                 "composition": "basic, per plate: the sum of what it was charged; never more than the bound of arXiv "
                 "2405.06261, the most that a release cost anybody times the most releases that one plate is in",
-                "post_processing": "clamping to [0, U] (variances to [0, U^2/4]), monotone CDFs, rounding: means to "
-                "0.001 km/h, variances to 0.001 km2/h2, CDF values to 0.000001",
+                "post_processing": "intervals and expected errors of noisy means, clamping to [0, U] (variances to "
+                "[0, U^2/4]), monotone CDFs, rounding: means to 0.001 km/h, variances to 0.001 km2/h2, CDF values to "
+                "0.000001",
             },
             "implementation": {
                 "mechanisms": "discrete Laplace and exponential mechanism, exact integer arithmetic (arXiv 2004.00010)",

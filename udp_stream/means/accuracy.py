@@ -8,9 +8,11 @@ alike. Nothing here is estimated from a feed; `docs/measurements.md` has what co
 **Spread.** An estimate weighs sample j by w_j, the sample mean by 1/M. Let the weights of plate l, of m_l samples, add
 up to A_l. The variance of the difference of the two is
 
-    U^2/24 (sum_l (A_l - m_l/M)^2 + sum_j (w_j - 1/M)^2),
+    U^2/24 (sum_l (A_l - m_l/M)^2 + sum_j (w_j - 1/M)^2).
 
-and if all weights add up to 1 - d, the rest being a public fill c, d^2 ((c - U/2)^2 + U^2/12) more.
+If all weights add up to 1 - d only, the rest being a public fill c, the estimate without noise is (1 - d) t + d c for
+the sample mean t, and a spread of the variance above with 1 - d for both 1s; its difference to t, for t anywhere in
+[0, U] alike, has d^2 ((c - U/2)^2 + U^2/12) more.
 
 Samples that a mean leaves out, because their plates cannot pay or are suppressed, are among these with w_j = 0.
 
@@ -18,9 +20,9 @@ Samples that a mean leaves out, because their plates cannot pay or are suppresse
 to second order for small s, 7 % too much for s = b. Released means lie in [0, U], which spares what lies beyond; over
 true means anywhere in [0, U] alike, a size x turns into x (1 - x/U (1 - exp(-U/x))).
 
-**Interval.** That of noise and spread in [0, U] (`interval95`). A public fill is taken off before: (1 - d) t + d c is
-the mean t with its fill, so that the interval is that of (x - d c) / (1 - d) for the noisy mean x, noise and the spread
-of all but the fill divided likewise; what is released is inside, or made an end.
+**Interval.** That of noise and spread in [0, U] (`interval95`). A public fill is taken off before: the
+interval is that of (x - d c) / (1 - d) for the noisy mean x, noise and the spread around (1 - d) t + d c divided
+likewise; what is released is inside, or made an end.
 
 **Projection** to a private interval [a, b], which is as public as the mean: let the K array means scatter around the
 true mean t like normal variables X. A HAT with the mean t can scatter the less the nearer t is to an end: reference
@@ -87,21 +89,17 @@ def accuracy_of(
     off, filled = _scattered(plan, left_out)
     if projected_to is not None:
         return _projected(plan, noisy, noise, off, projected_to)
-    error, own = expected_abs_error(noise, spread(plan, left_out), plan.max_speed), 1 - filled
+    error, own = expected_abs_error(noise, _with_fill(plan, off, filled), plan.max_speed), 1 - filled
     if own == 0:
         return Accuracy(error, 0.0, float(plan.max_speed))
     low, high = interval95((noisy - filled * plan.fill) / own, noise / own, off / own, plan.max_speed)
-    value = _released(plan, noisy)
+    value = plan.released(noisy)
     return Accuracy(error, min(value, low), max(value, high))
-
-
-def _released(plan: MeanPlan, noisy: float) -> float:
-    return min(max(noisy, 0.0), float(plan.max_speed))
 
 
 def _projected(plan: MeanPlan, noisy: float, noise: float, off: float, interval: tuple[int, int]) -> Accuracy:
     """By what each truth would have given; `off` is the spread before projection."""
-    (a, b), value = interval, _released(plan, noisy)
+    (a, b), value = interval, plan.released(noisy)
     truths = np.linspace(0, plan.max_speed, TRUTHS + 1)
     less = np.sqrt(np.maximum(_LEAST_SHAPE, 4 * truths * (plan.max_speed - truths) / plan.max_speed**2))
     scatter = less * sqrt(SCATTER * array_variance(plan))
@@ -139,12 +137,15 @@ def spread(plan: MeanPlan, left_out: Integers = NOBODY) -> float:
 
     The sample mean is that of the plan's plates and of those left out, which have these counts. Before any projection.
     """
-    scattered, filled = _scattered(plan, left_out)
+    return _with_fill(plan, *_scattered(plan, left_out))
+
+
+def _with_fill(plan: MeanPlan, scattered: float, filled: float) -> float:
     return hypot(scattered, filled * hypot(plan.fill - plan.max_speed / 2, plan.max_speed / sqrt(12)))
 
 
 def _scattered(plan: MeanPlan, left_out: Integers) -> tuple[float, float]:
-    """The spread of a given true mean, where only samples scatter; and which share of the estimate is a public fill."""
+    """The spread around (1 - d) t + d c, where t is the true mean; and d, the share of the public fill c."""
     counts, given = plan.counts, plan.given
     if not (left_out.size or plan.bias_bound):
         return 0.0, 0.0
@@ -154,13 +155,13 @@ def _scattered(plan: MeanPlan, left_out: Integers) -> tuple[float, float]:
     elif plan.moves is None:
         weight = weight / plan.cap
     of_plate = weight * given
-    even = 1 / (counts.total + int(left_out.sum()))
+    own = float(of_plate.sum())
+    even = own / (counts.total + int(left_out.sum()))
     between = of_plate - even * counts.by_user
     squares = float((between * between).sum()) + even**2 * float((left_out * left_out).sum())
-    weights = float(of_plate.sum())
-    within = float((weight * of_plate).sum()) - 2 * even * weights + even
+    within = float((weight * of_plate).sum()) - even * own
     scattered = VARIANCE * (BETWEEN * squares + (1 - BETWEEN) * within)
-    return plan.max_speed * sqrt(max(0.0, scattered)), max(0.0, 1 - weights)
+    return plan.max_speed * sqrt(max(0.0, scattered)), max(0.0, 1 - own)
 
 
 def expected_abs_error(noise: float, spread: float, max_speed: int) -> float:

@@ -62,6 +62,10 @@ class MeanPlan:
         """Worst-case bias plus expected noise, in quanta: what counts alone can promise."""
         return self.bias_bound + self.noise_bound
 
+    def released(self, noisy: float) -> float:
+        """What is released of a noisy mean: it, put into [0, U]."""
+        return min(max(noisy, 0.0), float(self.max_speed))
+
     @property
     def used_samples(self) -> int:
         """How many samples enter the statistic."""

@@ -9,8 +9,6 @@ from contextlib import ExitStack
 from datetime import datetime
 from tempfile import TemporaryDirectory
 
-from msgspec.structs import replace
-
 from udp_stream.adapters.embedded import Embedded, Summary
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.fleet import IST, Fleet
@@ -58,13 +56,11 @@ def _on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[bytes],
 def _embedded(arguments: argparse.Namespace, settings: Settings, fleet: Fleet) -> tuple[list[bytes], Summary]:
     payloads: list[bytes] = []
     with ExitStack() as stack:
-        url = arguments.ledger
-        if not url:  # a ledger of its own, and a key beside it: the configured key belongs to another one
+        place = settings.ledger
+        if not arguments.ledger:  # a ledger of its own, and a key beside it: the configured key belongs to another one
             folder = stack.enter_context(TemporaryDirectory(prefix="udp-stream-demo-"))
-            url, settings = f"{folder}/demo.ledger", replace(settings, ledger=LedgerSection())
-        ledger, keys = stack.enter_context(
-            ledger_and_keys(settings, url, allow_volatile=arguments.allow_volatile_ledger)
-        )
+            place = LedgerSection(url=f"{folder}/demo.ledger")
+        ledger, keys = stack.enter_context(ledger_and_keys(place, allow_volatile=arguments.allow_volatile_ledger))
 
         def publish(released: Payloads) -> None:
             payloads.extend(payload for _, _, payload in released)

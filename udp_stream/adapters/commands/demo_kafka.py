@@ -65,6 +65,7 @@ def _flags(running: Services, folder: Path) -> list[str]:
         'kafka.idle_timeout="2s"',
         f'ledger.url="{running.redis.url}"',
         f'ledger.key_file="{folder}/plates.key"',
+        "ledger.replicas=0",
     ]
 
 

@@ -21,7 +21,7 @@ def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
     """Run every check, one line each; in the end raise the first failure, so that the exit status tells its kind."""
     checks: list[tuple[str, Callable[[], str]]] = [
         ("configuration", lambda: f"valid, policy {settings.policy.fingerprint()}"),
-        ("ledger", lambda: inspect_ledger(settings, arguments.ledger)),
+        ("ledger", lambda: inspect_ledger(settings.ledger)),
     ]
     if arguments.files:
         checks += [(f"speeds of {file}", lambda file=file: _unit_of_file(file, settings)) for file in arguments.files]  # type: ignore[misc]

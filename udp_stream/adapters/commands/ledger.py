@@ -55,4 +55,4 @@ def export(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def _open(arguments: argparse.Namespace, settings: Settings) -> AbstractContextManager[tuple[Ledger, PlateKeys]]:
-    return ledger_and_keys(settings, arguments.ledger, must_exist=True, allow_volatile=arguments.allow_volatile_ledger)
+    return ledger_and_keys(settings.ledger, must_exist=True, allow_volatile=arguments.allow_volatile_ledger)

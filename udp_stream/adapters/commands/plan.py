@@ -242,7 +242,7 @@ def _mean_error_kmh(plan: HatPlan) -> float:
     alone = replace(plan, variance=None, cdf=None)
     estimates = estimate_hats([alone] * TRIALS, samples, seeded_bits("plan"))
     errors = [
-        abs(np.clip(estimate.mean, 0, mean.max_speed) - speeds.mean())
+        abs(mean.released(estimate.mean) - speeds.mean())
         for estimate, speeds in zip(estimates, samples, strict=True)
         if estimate.mean is not None
     ]

@@ -23,7 +23,7 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
     require_readable(arguments.files)
     with ExitStack() as stack:
         ledger, keys = stack.enter_context(
-            ledger_and_keys(settings, arguments.ledger, allow_volatile=arguments.allow_volatile_ledger)
+            ledger_and_keys(settings.ledger, allow_volatile=arguments.allow_volatile_ledger)
         )
         out = stack.enter_context(open_output(arguments.out))
         rejected = stack.enter_context(open_output(arguments.rejected, PRIVATE)) if arguments.rejected else None

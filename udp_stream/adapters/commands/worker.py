@@ -21,7 +21,6 @@ def worker(arguments: argparse.Namespace, settings: Settings) -> None:
             settings,
             OsEntropy(),
             SOFTWARE,
-            arguments.ledger,
             arguments.allow_volatile_ledger,
             arguments.instance,
             arguments.accept_loss,
