@@ -1,16 +1,17 @@
-"""The interval of a mean that noise, and a normal spread, moved: every truth in [0, U] is missed with probability 0.05.
+"""The interval of a mean that noise, and a normal spread, moved: a truth in [0, U] is missed with probability 0.05.
 
 It is made from the noisy mean x, before x is put into [0, U]: how far beyond it x lies is as public. A truth t is held
 if x is among the likeliest 95 % of what noise makes of t, by the ratio of its likelihood to that under the truth that
 is likeliest given x (Feldman and Cousins, arXiv physics/9711021): the nearer to t the better, all that lies beyond an
 end being as near as the end; among these, again the nearer to t. With Laplace noise of expected size b alone, r1 = b ln
-10, r2 = b ln 20 and t at most U/2 that is
+10, r2 = b ln 20 and t below U/2 that is
 
     x <= t + r1                        where t <= r1: all that lies below 0, and 0.05 above,
-    t - y <= x <= 2 t                  where r1 <= t <= r2, y being what leaves 0.05 in both tails together,
+    -y <= x <= 2 t                     where r1 <= t <= r2, y being what leaves 0.05 in both tails together,
     t - r2 <= x <= t + r2              where r2 <= t.
 
-No interval is empty, whatever x is. With a spread s, r1 and r2 are hypot(b ln 10, 1.645 s) and hypot(b ln 20, 1.96 s).
+Above U/2 all is mirrored. (U/2 itself is held by either half's rule, so missed less often if r2 exceeds it.) No
+interval is empty, whatever x is. With a spread s, r1 and r2 are hypot(b ln 10, 1.645 s) and hypot(b ln 20, 1.96 s).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Floats = NDArray[np.float64]
 def interval95(noisy: float, noise: float, spread: float, max_speed: int) -> tuple[float, float]:
     """The means in [0, U] that a noisy one does not rule out at 95 %; what is released of it is among them.
 
-    Whatever the truth is, it is missed with probability 0.05.
+    Whatever the truth is, it is missed with probability 0.05 (U/2 itself with less, where noise is large).
 
     >>> [round(end, 1) for end in interval95(50.0, 1.0, 0.0, 100)]
     [47.0, 53.0]
