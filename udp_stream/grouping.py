@@ -111,18 +111,15 @@ def best_fit(counts: HatCounts, cap: int) -> Arrays:
                 del rooms[at], waiting[room]
         of_sorted.append(array)
         filled[array] += size
-        if room - size >= smallest:
-            _wait(rooms, waiting, room - size, array)
+        room -= size
+        if room >= smallest:
+            if room not in waiting:
+                waiting[room] = []
+                insort(rooms, room)
+            heappush(waiting[room], array)
     of_user = np.empty(counts.users, dtype=np.int64)
     of_user[counts.order] = of_sorted
     return Arrays(cap, of_user, np.array(filled, dtype=np.int64))
-
-
-def _wait(rooms: list[int], waiting: dict[int, list[int]], room: int, array: int) -> None:
-    if room not in waiting:
-        waiting[room] = []
-        insort(rooms, room)
-    heappush(waiting[room], array)
 
 
 def wrap_around_count(counts: HatCounts, cap: int) -> int:

@@ -72,7 +72,7 @@ def plan_automatic(
 
 def _mean_share(plan: MeanPlan) -> float:
     """Which part of epsilon a plate is charged, on average over the HAT's plates; 1 where each pays all."""
-    return 1.0 if plan.moves is None else float(plan.moves.mean()) / plan.sensitivity
+    return 1.0 if plan.moves is None else int(plan.moves.sum()) / plan.moves.size / plan.sensitivity
 
 
 def averaging_caps(counts: HatCounts, epsilon_nano: int, grouping: Grouping, allowed: float) -> list[int]:
@@ -95,13 +95,14 @@ def averaging_caps(counts: HatCounts, epsilon_nano: int, grouping: Grouping, all
     scattered = accuracy.VARIANCE * (accuracy.BETWEEN * between + (1 - accuracy.BETWEEN) * within)
     noise = NANO / epsilon_nano / arrays
     used = kept if grouping == "best-fit" else arrays * caps
-    once = np.append(True, caps[1:] != caps[:-1])
+    once = np.ones(caps.size, dtype=bool)
+    np.not_equal(caps[1:], caps[:-1], out=once[1:])
     worst = 1 - used / total + noise
     candidates = np.flatnonzero(once & (worst <= _ROUGH * allowed))
     best = candidates[np.argsort((noise**2 + scattered)[candidates], kind="stable")]
-    surely = best[worst[best] <= allowed][: CAPS_TRIED - 1]
-    perhaps = best[~np.isin(best, surely)][:1]
-    return [int(cap) for cap in caps[np.append(surely, perhaps)]]
+    surely = best[worst[best] <= allowed][: CAPS_TRIED - 1].tolist()
+    perhaps = [at for at in best[:CAPS_TRIED].tolist() if at not in surely][:1]
+    return [int(caps[at]) for at in surely + perhaps]
 
 
 def _sums_at_every_count(ascending: Integers) -> tuple[Integers, Integers, Integers]:

@@ -36,19 +36,19 @@ def interval95(noisy: float, noise: float, spread: float, max_speed: int) -> tup
     >>> [round(end, 1) for end in interval95(-1.0, 1.0, 0.0, 100)]
     [0.0, 2.6]
     """
-    low, beyond = (low_end(value, noise, spread, max_speed) for value in (noisy, max_speed - noisy))
-    return float(low), max_speed - float(beyond)
+    low, beyond = low_end(np.array([noisy, max_speed - noisy]), noise, spread, max_speed).tolist()
+    return low, max_speed - beyond
 
 
-def low_end(noisy: float, noise: float, spread: Floats | float, max_speed: int) -> Floats:
-    """The lower end of `interval95`; the upper end is that of a mirrored value, mirrored.
+def low_end(noisy: Floats | float, noise: float, spread: Floats | float, max_speed: int) -> Floats:
+    """The lower end of `interval95`, of each value or for each spread; the upper end is that of the value mirrored.
 
     `below` is the least truth in the lower half that is held, if one is, `above` in the upper half.
     """
-    two_sided = np.hypot(noise * log(20), 1.96 * np.asarray(spread))
-    one_sided = np.hypot(noise * log(10), 1.645 * np.asarray(spread))
+    two_sided = np.hypot(noise * log(20), 1.96 * spread)
+    one_sided = np.hypot(noise * log(10), 1.645 * spread)
     below = np.maximum(0.0, np.maximum(noisy - two_sided, np.minimum(noisy - one_sided, noisy / 2)))
-    tail = np.log2(1 + np.exp(min(0.0, max_speed - noisy) / np.hypot(noise, spread)))
-    above = min(noisy, max_speed) - (one_sided + (two_sided - one_sided) * tail)
+    tail = np.log2(1 + np.exp(np.minimum(0.0, max_speed - noisy) / np.hypot(noise, spread)))
+    above = np.minimum(noisy, max_speed) - (one_sided + (two_sided - one_sided) * tail)
     low: Floats = np.where(below <= max_speed / 2, below, np.maximum(max_speed / 2, above))
     return low
