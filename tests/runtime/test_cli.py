@@ -216,8 +216,9 @@ def test_the_ledger_of_the_command_line_is_the_one_that_is_checked(tmp_path):
     (tmp_path / "city.toml").write_text("[ledger]\nreplicas = 1\nurl = 'redis://127.0.0.1:1/0'\n")
     done = run("ledger", "verify", "--config", "city.toml", "--ledger", 'a "ledger"', cwd=tmp_path)
     assert done.returncode == 3 and b"ledger.replicas: expected 0 where ledger.url is a file, got 1" in done.stderr
-    done = run("ledger", "verify", "--ledger", 'a "ledger"', cwd=tmp_path)
-    assert done.returncode == 2 and b'a "ledger": no ledger there' in done.stderr
+    for name in ('a "ledger"', "true", "\U0001f600.ledger"):
+        done = run("ledger", "verify", "--ledger", name, cwd=tmp_path)
+        assert done.returncode == 2 and f"udp-stream: {name}: no ledger there".encode() in done.stderr
 
 
 def test_sigterm_drains_and_a_later_run_finishes_the_work(tmp_path):

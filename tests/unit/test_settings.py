@@ -141,6 +141,12 @@ def test_an_invalid_key_is_named_with_its_value_and_the_rule(text, said, tmp_pat
     assert caught.value.exit_status == 3
 
 
+@pytest.mark.parametrize("name", ["true", "7", '"a"', "\U0001f600.ledger", "n\udcff.ledger", "a\x7fb", "a\\b", "a\nb"])
+def test_options_are_strings_as_they_stand(name):
+    """A ledger by another name than was asked for would be a second budget for everybody."""
+    assert load(None, ("ledger.url=other",), {}, {"ledger.url": name}).ledger.url == name
+
+
 def test_an_unknown_environment_key_or_flag_is_an_error_too():
     with pytest.raises(ConfigError, match=r"did you mean budget\.epsilon"):
         load(None, (), {"UDP_STREAM_BUDGET__EPSILOM": "1"})

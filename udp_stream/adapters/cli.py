@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -58,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = _parser().parse_args(argv)
         signal.signal(signal.SIGTERM, _drain)
         command: Callable[[argparse.Namespace, Settings], None] = arguments.command
-        command(arguments, load(arguments.config, [*arguments.set, *_flags(arguments)]))
+        command(arguments, load(arguments.config, arguments.set, options=_options(arguments)))
         sys.stdout.flush()
     except Drained:
         return 0
@@ -75,9 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _flags(arguments: argparse.Namespace) -> list[str]:
+def _options(arguments: argparse.Namespace) -> dict[str, str]:
     asked = {key: getattr(arguments, option, None) for option, key in OPTIONS.items()}
-    return [f"{key}={json.dumps(value)}" for key, value in asked.items() if value is not None]
+    return {key: value for key, value in asked.items() if value is not None}
 
 
 def _fail(error: UdpStreamError) -> int:

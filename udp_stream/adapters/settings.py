@@ -208,8 +208,15 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return Calendar(policy, SlotGrid(policy.slot_seconds, self.zone), periods)
 
 
-def load(path: Path | None, flags: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> Settings:
+def load(
+    path: Path | None,
+    flags: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    options: Mapping[str, str] | None = None,
+) -> Settings:
     """Read the file, then `UDP_STREAM_SECTION__KEY` variables, then `section.key=value` flags; the later one wins.
+
+    Last, `options` are strings as they stand, by key: a file may be called `true`.
 
     Raises ConfigError naming the key, the value and the rule; an unknown key is answered with the nearest known one,
     a variable with one underscore for two with the right one. Other variables are left alone.
@@ -226,6 +233,9 @@ def load(path: Path | None, flags: Sequence[str] = (), environment: Mapping[str,
         if not equals:
             raise ConfigError(f"expected section.key=value, got {flag!r}")
         _put(tables, name.strip(), text)
+    for name, text in (options or {}).items():
+        section, _, key = name.partition(".")
+        _section(tables, section, name)[key] = text
     _refuse_unknown(tables)
     try:
         settings = msgspec.convert(tables, Settings)
@@ -256,12 +266,18 @@ def _read(path: Path) -> dict[str, Any]:
 def _put(tables: dict[str, Any], name: str, text: str) -> None:
     """Set section.key; the text is a TOML value if it reads as one, else a string."""
     section, dot, key = name.partition(".")
-    if not dot or not isinstance(tables.setdefault(section, {}), dict):
-        raise ConfigError(f"expected section.key, got {name!r}{_nearest(name)}")
+    table = _section(tables, section if dot else "", name)
     try:
-        tables[section][key] = tomllib.loads(f"value = {text}")["value"]
+        table[key] = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        tables[section][key] = text
+        table[key] = text
+
+
+def _section(tables: dict[str, Any], section: str, name: str) -> dict[str, Any]:
+    table = tables.setdefault(section, {}) if section else None
+    if not isinstance(table, dict):
+        raise ConfigError(f"expected section.key, got {name!r}{_nearest(name)}")
+    return table
 
 
 def _refuse_unknown(tables: dict[str, Any]) -> None:
