@@ -379,6 +379,29 @@ def check_survives_reopen(open_ledger: LedgerFactory) -> None:
         expect(kept, ("reopen", 10, tuple(plates), [3, 0], b"payload", True), "an entry survives")
 
 
+def check_notes_and_progress(open_ledger: LedgerFactory) -> None:
+    """The first text of a note stands; progress counts HATs and payloads, and knows the newest HAT; periods are those
+    in which some plate was charged."""
+    plates = _plates("noted", 1)
+    with open_ledger() as ledger:
+        name = ledger.meta()["ledger_id"]
+        expect(ledger.note("noted", "first"), "first", "a note stands")
+        expect(ledger.note("noted", "second"), "first", "the first note stands")
+        before = ledger.progress()
+        ledger.admit("noted", 10, plates, [ask("noted/1", [3]), ask("noted/2", [9])])
+        ledger.admit("noted/nobody", 1, plates, [ask("noted/3", [2])])
+        ledger.record([("noted/1", b"payload"), ("noted/1", b"again")])
+    with open_ledger() as ledger:
+        after, meta = ledger.progress(), ledger.meta()
+        expect((meta["noted"], meta["ledger_id"]), ("first", name), "a note and the ledger's id survive")
+        expect(after.admitted - before.admitted, 3, "HATs admitted are counted once each, also where nobody could pay")
+        expect(after.recorded - before.recorded, 1, "payloads that stand are counted")
+        expect(after.newest, "noted/3", "the newest admission is known")
+        expect(before.oldest in (None, after.oldest), True, "the oldest admission stays")
+        found = [period for period in ledger.periods() if period.startswith("noted")]
+        expect(found, ["noted"], "periods are those in which some plate was charged")
+
+
 SHARED_IDS = tuple(f"race/{i}" for i in range(4))
 RACE_BUDGET = 100
 
@@ -440,6 +463,7 @@ ALL_LEDGER_CHECKS: tuple[Callable[[LedgerFactory], None], ...] = (
     check_many_at_once,
     check_large_slots,
     check_survives_reopen,
+    check_notes_and_progress,
     check_concurrent_writers,
 )
 """Every promise; run each on every store."""

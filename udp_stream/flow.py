@@ -122,13 +122,18 @@ def from_counts(
 @dataclass(frozen=True, slots=True)
 class Office:
     """What every slot of a deployment needs: its settings, calendar, bits, the software's name for records, and who
-    plans."""
+    plans.
+
+    `caveats` and `trial` are what records say of the ledger that they are made on.
+    """
 
     policy: Policy
     calendar: Calendar
     entropy: Entropy
     software: str
     planner: Planner = from_counts
+    caveats: tuple[str, ...] = ()
+    trial: bool = False
 
 
 Payloads = Sequence[tuple[str, str, bytes]]
@@ -344,9 +349,8 @@ def _estimate(
 class _Common:
     """What all records of a slot say alike."""
 
-    policy: Policy
+    office: Office
     fingerprint: str
-    software: str
     slot_start: str
     slot_end: str
 
@@ -354,13 +358,13 @@ class _Common:
 def _common(counts: SlotCounts, office: Office) -> _Common:
     iso = office.calendar.slots.iso
     times = iso(counts.start_ms), iso(counts.end_ms)
-    return _Common(office.policy, office.policy.fingerprint(), office.software, *times)
+    return _Common(office, office.policy.fingerprint(), *times)
 
 
 def _record(
     counts: SlotCounts, hat: _Admitted, cell: str, id_: str, estimate: HatEstimate | None, common: _Common
 ) -> Release:
-    by_plate = counts.count[counts.rows(hat.number)]
+    office, by_plate = common.office, counts.count[counts.rows(hat.number)]
     mean, variance, cdf = statistics(hat.plan, estimate, by_plate[~hat.admitted])
     used = 0 if hat.plan is None or hat.plan.mean is None else hat.plan.mean.used_samples
     return Release(
@@ -369,7 +373,7 @@ def _record(
         status=hat.status,
         hat=Hat(
             cell=cell,
-            resolution=common.policy.resolution,
+            resolution=office.policy.resolution,
             center=cell_center(int(counts.cells[hat.number])),
             slot_start=common.slot_start,
             slot_end=common.slot_end,
@@ -378,7 +382,8 @@ def _record(
         variance=variance,
         cdf=cdf,
         counts=Counts(int(by_plate.size), int(by_plate.sum()), int(hat.admitted.sum()), used),
-        privacy=privacy_record(common.policy, hat.terms, hat.charge_nano),
+        privacy=privacy_record(office.policy, hat.terms, hat.charge_nano, office.caveats),
         policy=common.fingerprint,
-        software=common.software,
+        software=office.software,
+        trial=office.trial,
     )

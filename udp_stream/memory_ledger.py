@@ -13,7 +13,7 @@ import numpy as np
 
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger_rules import decide, misfits, require_valid
-from udp_stream.ports import Admission, Balance, Entry, Verdict
+from udp_stream.ports import Admission, Balance, Entry, Progress, Verdict
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class MemoryLedger:
         self._charges: dict[tuple[str, bytes], int] = {}
         self._admissions: dict[str, _Remembered] = {}
         self._recorded: list[str] = []
-        self._fingerprint: str | None = None
+        self._meta = {"ledger_id": f"memory-{id(self):x}"}
 
     def standing(self, release_ids: Sequence[str]) -> list[bytes | None]:
         """The recorded payload of each id, or None."""
@@ -142,7 +142,26 @@ class MemoryLedger:
 
     def bind(self, fingerprint: str) -> None:
         """Remember the fingerprint of the plates' key; raises PrivacyRefused if it is another one than before."""
+        if self.note("key_fingerprint", fingerprint) != fingerprint:
+            raise PrivacyRefused("expected the key that this ledger was made with, got another one")
+
+    def note(self, name: str, text: str) -> str:
+        """Remember a fact about the ledger; the first text under a name stands."""
         with self._lock:
-            if self._fingerprint not in (None, fingerprint):
-                raise PrivacyRefused("expected the key that this ledger was made with, got another one")
-            self._fingerprint = fingerprint
+            return self._meta.setdefault(name, text)
+
+    def meta(self) -> dict[str, str]:
+        """What was noted, and the id of this ledger."""
+        with self._lock:
+            return dict(self._meta)
+
+    def progress(self) -> Progress:
+        """How far it has come."""
+        with self._lock:
+            ids = list(self._admissions)
+            return Progress(len(ids), len(self._recorded), ids[0] if ids else None, ids[-1] if ids else None)
+
+    def periods(self) -> list[str]:
+        """Every period in which some plate was charged, sorted."""
+        with self._lock:
+            return sorted({period for period, _ in self._spent})

@@ -15,7 +15,8 @@
 6. A repeat gets the first verdict, also if it asks in another period or under another budget. Twice the same id in one
    call counts as a repeat. A call to `record` that is refused for an id that was never admitted keeps none of its
    payloads. `published` ignores ids that have no payload.
-7. A ledger is bound to the key of its plates' hashes: under another key every plate would look new.
+7. A ledger is bound to the key of its plates' hashes: under another key every plate would look new. Like every fact
+   that is noted about a ledger, the first one stands for ever.
 8. A call takes what a slot may hold: any number of HATs and payloads, and in one HAT 20 million plates.
 
 Plates appear here only as keyed hashes (`bytes`), distinct and of one length within a call; amounts and budgets stay
@@ -97,6 +98,16 @@ class Entry:
     published: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a ledger has come: HATs ever admitted, payloads recorded; ids of the oldest and newest admission."""
+
+    admitted: int
+    recorded: int
+    oldest: str | None
+    newest: str | None
+
+
 class Ledger(Protocol):
     """The promises of this file, as calls. A call is one round trip, or few, however many HATs it carries."""
 
@@ -140,6 +151,22 @@ class Ledger(Protocol):
 
     def bind(self, fingerprint: str) -> None:
         """Remember the fingerprint of the plates' key at first use; raises PrivacyRefused if it is another one."""
+        ...
+
+    def note(self, name: str, text: str) -> str:
+        """Remember a fact about the ledger, by its name, for ever; returns the text that stands, the first one."""
+        ...
+
+    def meta(self) -> dict[str, str]:
+        """What the ledger knows of itself: `ledger_id`, `key_fingerprint` once it is bound, and what was noted."""
+        ...
+
+    def progress(self) -> Progress:
+        """How far it has come, at one moment."""
+        ...
+
+    def periods(self) -> list[str]:
+        """Every period in which some plate was charged, sorted."""
         ...
 
 

@@ -100,10 +100,11 @@ class Counts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     used_samples: Count
 
 
-class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The most that this record cost an admitted plate, and the budget of a plate and period.
 
     `accounting_detail`: "individual" charges a plate its own share, "uniform" each the same. Counts are not protected.
+    `caveats`, where there are any: what happened to the ledger by which a plate may have lost more than it says.
     """
 
     unit: Literal["license_plate"]
@@ -113,10 +114,14 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     accounting_detail: AccountingDetail
     period: str
     period_epsilon: Positive
+    caveats: tuple[str, ...] = ()
 
 
-class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One HAT's record: the only one there will ever be under its `release_id`."""
+class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One HAT's record: the only one there will ever be under its `release_id`.
+
+    `trial` is there, and true, if the record was made on a ledger of one run only: other runs draw the HAT again.
+    """
 
     schema: Literal["udp-stream/release/1"]
     release_id: str
@@ -129,6 +134,7 @@ class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     privacy: Privacy
     policy: str
     software: str
+    trial: bool = False
 
 
 _ID = re.compile(r"[0-9a-f]{15}-(-?[0-9]+)-([0-9]+)")
@@ -152,7 +158,9 @@ def json_schema() -> dict[str, Any]:
     for definition in schema["$defs"].values():
         if "description" in definition:  # docstrings keep their indentation before Python 3.13
             definition["description"] = inspect.cleandoc(definition["description"])
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA, **schema}
+    whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA, **schema}
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(whole))  # defaults as JSON has them
+    return plain
 
 
 def release_id(cell: str, start_ms: int, end_ms: int) -> str:
@@ -241,7 +249,7 @@ def statistics(
     return mean, variance, cdf
 
 
-def privacy_record(policy: Policy, terms: Terms, charge_nano: int) -> Privacy:
+def privacy_record(policy: Policy, terms: Terms, charge_nano: int, caveats: tuple[str, ...] = ()) -> Privacy:
     """The most that the release cost an admitted plate (0 if withheld), under the promise that it was charged under."""
     return Privacy(
         unit="license_plate",
@@ -251,4 +259,5 @@ def privacy_record(policy: Policy, terms: Terms, charge_nano: int) -> Privacy:
         accounting_detail=terms.accounting_detail,
         period=terms.period,
         period_epsilon=terms.budget_nano / NANO,
+        caveats=caveats,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from datetime import UTC, datetime
 
 from redis import exceptions
 
@@ -92,6 +93,7 @@ def find_or_make(route: Route, prefix: str, expected: str | None) -> str:
         secrets.token_hex(16),
         expected or "",
         SCHEMA_VERSION,
+        datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
     ((status, *answer),) = route.exchange([command], OPENING_PAUSES_S)
     if status == b"unmarked":

@@ -63,7 +63,7 @@ from udp_stream.adapters.redis_route import Command, route_to
 from udp_stream.adapters.redis_scripts import load_scripts
 from udp_stream.errors import Fenced, PrivacyRefused
 from udp_stream.ledger_rules import misfits, require_valid
-from udp_stream.ports import Admission, Balance, Entry, Verdict
+from udp_stream.ports import Admission, Balance, Entry, Progress, Verdict
 
 __all__ = ["DEFAULT_PREFIX", "Fence", "Fenced", "RedisLedger", "inspect_redis", "open_redis_ledger"]
 
@@ -72,6 +72,7 @@ MEMBERS_MAX = 20_000_000  # of a HAT: 24 bytes each, and Redis takes values of 5
 BATCH_MEMBERS, BATCH_HATS = 25_000, 1000  # that one script admits: 25 ms, during which Redis does nothing else
 BATCH_RELEASES, BATCH_BYTES = 5000, 8_000_000  # that one script records: 40 ms, likewise
 PAGE = 500  # what an iterator reads at a time
+EPOCH = "epoch:"  # a shard's epoch, among the marks
 
 T = TypeVar("T")
 
@@ -153,23 +154,40 @@ class RedisLedger:
         """The same ledger over the same connections, whose `admit` and `record` are refused once the fence is stale."""
         return RedisLedger(replace(self._caller, fence=fence))
 
-    def meta(self) -> dict[str, str]:
-        """What the ledger knows of itself: `schema`, `ledger_id`, and `key_fingerprint` once it is bound."""
-        names = ("key_fingerprint", "ledger_id", "schema")
-        (values,) = self._caller.exchange(("HMGET", self._caller.key("meta"), *names))
-        return {name: value.decode() for name, value in zip(names, values, strict=True) if value is not None}
-
     def bind(self, fingerprint: str) -> None:
         """Tie the ledger to the key of its plates' hashes, for ever.
 
         Raises PrivacyRefused if it is tied to another key: every plate would look new and get its budget again.
         """
-        ((_, reply),) = self._caller.run(self._caller.script("bind", (), fingerprint, fenced=False))
-        if (bound := reply.decode()) != fingerprint:
+        if (bound := self.note("key_fingerprint", fingerprint)) != fingerprint:
             raise PrivacyRefused(
                 f"expected the plate key {bound} that the ledger at {self._caller.route.name()} was bound to, got "
                 f"{fingerprint}: restore the key file"
             )
+
+    def note(self, name: str, text: str) -> str:
+        """Remember a fact about the ledger for ever; returns the text that stands under this name, the first one."""
+        ((_, stands),) = self._caller.run(self._caller.script("note", (), encoded(name), encoded(text), fenced=False))
+        return decoded(stands)
+
+    def meta(self) -> dict[str, str]:
+        """What the ledger knows of itself: `schema`, `ledger_id`, `made` (when), `key_fingerprint` once it is bound,
+        and what was noted."""
+        (marks,) = self._caller.exchange(("HGETALL", self._caller.key("meta")))
+        found = sorted((decoded(name), decoded(text)) for name, text in marks.items())
+        return {name: text for name, text in found if not name.startswith(EPOCH)}
+
+    def progress(self) -> Progress:
+        """How far it has come, at one moment."""
+        keys = (self._caller.key("order"), self._caller.key("recorded"))
+        ((_, admitted, recorded, *ends),) = self._caller.run(self._caller.script("progress", keys, fenced=False))
+        oldest, newest = (decoded(end) for end in ends) if admitted else (None, None)
+        return Progress(admitted, int(recorded), oldest, newest)
+
+    def periods(self) -> list[str]:
+        """Every period in which some plate was charged, sorted."""
+        (found,) = self._caller.exchange(("SMEMBERS", self._caller.key("periods")))
+        return sorted(decoded(period) for period in found)
 
     def standing(self, release_ids: Sequence[str]) -> list[bytes | None]:
         """The recorded payload of each id, or None."""
@@ -275,7 +293,7 @@ class RedisLedger:
 
     def spent(self, plate: bytes) -> dict[str, int]:
         """Nano-units that the plate has spent, by period."""
-        periods = self._periods()
+        periods = self.periods()
         commands: list[Command] = [("HGET", self._caller.key("balance", period), plate) for period in periods]
         found = zip(periods, self._caller.exchange(*commands), strict=True)
         return {period: packing.spent_and_charges(one)[0] for period, one in found if one is not None}
@@ -301,18 +319,13 @@ class RedisLedger:
         """
         first, balances = self._snapshot("")
         until: dict[str, int] = {}
-        for period in self._periods():
+        for period in self.periods():
             until[period], of_period = self._snapshot(period)
             balances += of_period
         gone: list[str] = []
         sums = list(misfits(self._entries_until(until, first, gone), balances))
         missing = [f"{name}: admitted, but its admission is gone" for name in gone]
         return missing + sums + [f"{name}: released, but never admitted" for name in self._unadmitted()]
-
-    def _periods(self) -> list[str]:
-        """Every period with a balance, sorted."""
-        (found,) = self._caller.exchange(("SMEMBERS", self._caller.key("periods")))
-        return sorted(decoded(period) for period in found)
 
     def _snapshot(self, period: str) -> tuple[int, list[tuple[str, bytes, int, int]]]:
         """How many admissions there were, and (period, plate, spent, charges) of the period's plates at that moment."""

@@ -1,5 +1,5 @@
 -- Find the ledger, or make it where nothing is.
--- KEYS: marks, order, periods, recorded. ARGV: an id for a new ledger, the id expected ('': any), schema.
+-- KEYS: marks, order, periods, recorded. ARGV: an id for a new ledger, the id expected ('': any), schema, the time.
 
 local known = redis.call('HMGET', KEYS[1], 'ledger_id', 'schema')
 if known[1] then
@@ -7,5 +7,5 @@ if known[1] then
 end
 if ARGV[2] ~= '' then return {'gone'} end
 if redis.call('EXISTS', unpack(KEYS)) > 0 then return {'unmarked'} end
-redis.call('HSET', KEYS[1], 'ledger_id', ARGV[1], 'schema', ARGV[3])
+redis.call('HSET', KEYS[1], 'ledger_id', ARGV[1], 'schema', ARGV[3], 'made', ARGV[4])
 return {'ok', ARGV[1], ARGV[3]}

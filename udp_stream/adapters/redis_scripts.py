@@ -8,7 +8,7 @@ from functools import cache
 from importlib import resources
 from typing import NamedTuple
 
-SCRIPTS = ("open", "bind", "epoch", "admit", "record", "snapshot")
+SCRIPTS = ("open", "note", "epoch", "admit", "record", "snapshot", "progress")
 UNGUARDED = ("open",)
 
 

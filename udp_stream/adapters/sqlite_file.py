@@ -55,7 +55,8 @@ CREATE TRIGGER admissions_stand BEFORE UPDATE ON admissions BEGIN SELECT RAISE(A
 CREATE TRIGGER releases_stay BEFORE DELETE ON releases BEGIN SELECT RAISE(ABORT, 'releases stay'); END;
 CREATE TRIGGER releases_stand BEFORE UPDATE OF release_id, payload ON releases
     BEGIN SELECT RAISE(ABORT, 'releases stand'); END;
-INSERT INTO meta VALUES ('schema', '{SCHEMA_VERSION}'), ('ledger_id', lower(hex(randomblob(16))));
+INSERT INTO meta VALUES ('schema', '{SCHEMA_VERSION}'), ('ledger_id', lower(hex(randomblob(16)))),
+    ('made', strftime('%Y-%m-%dT%H:%M:%SZ', 'now'));
 COMMIT;
 """
 

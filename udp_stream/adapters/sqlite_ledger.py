@@ -32,7 +32,7 @@ from udp_stream.adapters.ledger_packing import Decision, amounts, amounts_of, co
 from udp_stream.adapters.sqlite_file import open_ledger_file, usable
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger_rules import decide, misfits, require_valid
-from udp_stream.ports import Admission, Balance, Entry, Verdict
+from udp_stream.ports import Admission, Balance, Entry, Progress, Verdict
 
 CHUNK = 500  # host parameters in one statement; older builds of SQLite allow 999
 PAGE = 500  # rows that an iterator reads at a time
@@ -44,14 +44,16 @@ ON CONFLICT DO UPDATE SET spent = excluded.spent, charges = excluded.charges
 _REMEMBER = """
 INSERT INTO admissions (release_id, period, budget, terms, plates, charged) VALUES (?, ?, ?, ?, ?, ?)
 """
-_PERIODS_OF_PLATE = """
+_ALL_PERIODS = """
 WITH RECURSIVE periods (period) AS (
     SELECT min(period) FROM balances
     UNION ALL
     SELECT (SELECT min(period) FROM balances WHERE period > periods.period) FROM periods WHERE period IS NOT NULL
 )
-SELECT period, spent FROM periods JOIN balances USING (period) WHERE plate = ?
 """
+_PERIODS = f"{_ALL_PERIODS} SELECT period FROM periods WHERE period IS NOT NULL"
+_PERIODS_OF_PLATE = f"{_ALL_PERIODS} SELECT period, spent FROM periods JOIN balances USING (period) WHERE plate = ?"
+_ONLY_ADDED = ("admissions", "releases")
 _ENTRIES = """
 SELECT admissions.sequence, release_id, period, budget, plates, charged, payload, published
 FROM admissions LEFT JOIN releases USING (release_id)
@@ -113,25 +115,48 @@ class SqliteLedger:
         """Close the file; the ledger cannot be used any more."""
         self._connection.close()
 
-    def meta(self) -> dict[str, str]:
-        """What the ledger knows of itself: `schema`, `ledger_id`, and `key_fingerprint` once it is bound."""
-        with usable(self.path):
-            return dict(self._connection.execute("SELECT name, value FROM meta ORDER BY name"))
-
     def bind(self, fingerprint: str) -> None:
         """Tie the ledger to the key of its plates' hashes, for ever.
 
         Raises PrivacyRefused if it is tied to another key: every plate would look new and get its budget again.
         """
-        with self._transaction("IMMEDIATE"):
-            query = "INSERT INTO meta VALUES ('key_fingerprint', ?) ON CONFLICT DO NOTHING"
-            self._connection.execute(query, (fingerprint,))
-            bound = self.meta()["key_fingerprint"]
-        if bound != fingerprint:
+        if (bound := self.note("key_fingerprint", fingerprint)) != fingerprint:
             raise PrivacyRefused(
                 f"expected the plate key {bound} that the ledger {self.path} was bound to, got {fingerprint}: "
                 "restore the key file"
             )
+
+    def note(self, name: str, text: str) -> str:
+        """Remember a fact about the ledger for ever; returns the text that stands under this name, the first one."""
+        with self._transaction("IMMEDIATE"):
+            self._connection.execute("INSERT INTO meta VALUES (?, ?) ON CONFLICT DO NOTHING", (name, text))
+            return self._meta()[name]
+
+    def meta(self) -> dict[str, str]:
+        """What the ledger knows of itself: `schema`, `ledger_id`, `made` (when), `key_fingerprint` once it is bound,
+        and what was noted."""
+        with usable(self.path):
+            return self._meta()
+
+    def _meta(self) -> dict[str, str]:
+        return dict(self._connection.execute("SELECT name, value FROM meta ORDER BY name"))
+
+    def progress(self) -> Progress:
+        """How far it has come: rows are only ever added, so their numbers count them."""
+        ends = "SELECT release_id FROM admissions ORDER BY sequence {} LIMIT 1"
+        with self._transaction("DEFERRED"):
+            admitted, recorded = (self._first(f"SELECT max(sequence) FROM {table}") for table in _ONLY_ADDED)
+            oldest, newest = (self._first(ends.format(order)) for order in ("ASC", "DESC"))
+        return Progress(admitted or 0, recorded or 0, oldest, newest)
+
+    def periods(self) -> list[str]:
+        """Every period in which some plate was charged, sorted."""
+        with usable(self.path):
+            return [period for (period,) in self._connection.execute(_PERIODS)]
+
+    def _first(self, query: str) -> Any:
+        row = self._connection.execute(query).fetchone()
+        return None if row is None else row[0]
 
     def standing(self, release_ids: Sequence[str]) -> list[bytes | None]:
         """The recorded payload of each id, or None."""
