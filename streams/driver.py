@@ -23,7 +23,7 @@ class _Ended(Generic[T]):
 async def drive(
     flow: Generator[Effect, Any, T],
     ledger: Ledger,
-    publish: Callable[[Payloads], Awaitable[None]],
+    publish: Callable[[Publish], Awaitable[None]],
     thread: ThreadPoolExecutor,
 ) -> T:
     """Run the road to its end. Planning, drawing and the ledger go on in `thread`; publishing is awaited here, and is
@@ -33,7 +33,7 @@ async def drive(
         reached = await loop.run_in_executor(thread, lambda: _to_publish(flow, ledger))
         if isinstance(reached, _Ended):
             return reached.result
-        await publish(reached.releases)
+        await publish(reached)
 
 
 def _to_publish(flow: Generator[Effect, Any, T], ledger: Ledger) -> Publish | _Ended[T]:

@@ -1,17 +1,20 @@
-"""What is noted with a commit of parts: the frontiers of the shard and, on partition 0, of the planner.
+"""What is noted with a commit of parts: the frontiers of the shard and, on partition 0, of the planner; on which ledger
+the worker works, and how far that had come.
 
 Brokers take 4096 bytes of metadata, and 256 sources and 256 shards may each have closed slots of their own: so it is
-packed and compressed (at worst some 2.5 kB).
+packed and compressed (at worst some 2.6 kB).
 """
 
 from __future__ import annotations
 
 import base64
 import zlib
+from typing import NamedTuple
 
 import msgspec
 
 from udp_stream.gathering import GatheringFrontier
+from udp_stream.ports import Mark
 
 
 class PartsNote(msgspec.Struct, frozen=True, array_like=True):
@@ -31,13 +34,30 @@ class PartsNote(msgspec.Struct, frozen=True, array_like=True):
         return self.shard.offset if self.planner is None else min(self.shard.offset, self.planner.offset)
 
 
-def encode_note(note: PartsNote) -> str:
+class _Noted(msgspec.Struct, frozen=True, array_like=True):
+    shard: GatheringFrontier
+    planner: GatheringFrontier | None = None
+    binding: str = ""
+    mark: Mark | None = None
+
+
+class Noted(NamedTuple):
+    """What a commit says: the frontiers, `binding.py`'s text (None if somebody has set offsets by hand), the mark."""
+
+    frontiers: PartsNote
+    binding: str | None
+    mark: Mark | None
+
+
+def encode_note(note: PartsNote, binding: str, mark: Mark | None) -> str:
     """The metadata of a commit."""
-    return base64.b64encode(zlib.compress(msgspec.msgpack.encode(note), 9)).decode()
+    noted = _Noted(note.shard, note.planner, binding, mark)
+    return base64.b64encode(zlib.compress(msgspec.msgpack.encode(noted), 9)).decode()
 
 
-def decode_note(metadata: str, offset: int) -> PartsNote:
+def decode_note(metadata: str, offset: int) -> Noted:
     """Undo `encode_note`; whoever sets offsets by hand notes nothing with them."""
     if not metadata:
-        return PartsNote.at(offset)
-    return msgspec.msgpack.decode(zlib.decompress(base64.b64decode(metadata)), type=PartsNote)
+        return Noted(PartsNote.at(offset), None, None)
+    noted = msgspec.msgpack.decode(zlib.decompress(base64.b64decode(metadata)), type=_Noted)
+    return Noted(PartsNote(noted.shard, noted.planner), noted.binding, noted.mark)

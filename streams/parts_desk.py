@@ -29,6 +29,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from faust.types import TP
 
+from streams.binding import Binding, require_same
 from streams.driver import drive
 from streams.headers import release_headers
 from streams.notes import PartsNote, decode_note, encode_note
@@ -38,12 +39,12 @@ from streams.publishing import AtLeastOnce, Publisher, PublisherOf, settle
 from streams.topics import Topics
 from udp_stream.adapters.embedded import Summary
 from udp_stream.errors import DependencyUnavailable, Fenced
-from udp_stream.flow import Office, Payloads, plan_slot, release_planned
+from udp_stream.flow import Office, Payloads, Publish, plan_slot, release_planned
 from udp_stream.gathering import Gathering
 from udp_stream.messages import Message as PartsMessage
 from udp_stream.messages import decode_message, encode_message
 from udp_stream.parts import shard_of
-from udp_stream.ports import Ledger
+from udp_stream.ports import Ledger, Mark
 from udp_stream.release import decode
 from udp_stream.shards import Shard, counts_of_shards
 from udp_stream.slot_plan import SlotPlan, cut_plan
@@ -105,11 +106,14 @@ class PartsDesk:
         offsets: Offsets,
         outlet: Outlet,
         ledger: Ledger,
+        binding: Binding,
         thread: ThreadPoolExecutor,
         accept_loss: bool = False,
         publisher_of: PublisherOf | None = None,
     ) -> None:
         """An empty desk. The ledger is called in `thread` alone. Without `publisher_of`, at least once."""
+        self._binding = binding
+        self._mark: Mark | None = None
         self._office = office
         self._topics = topics
         self._offsets = offsets
@@ -162,7 +166,8 @@ class PartsDesk:
         committed, first = await self._offsets.committed(tps), await self._offsets.first(tps)
         places = {}
         for tp, publisher in publishers.items():
-            place = self._place(tp, committed[tp], first[tp], await self._fenced(tp), publisher)
+            note = await self._noted(tp, committed[tp], first[tp])
+            place = self._place(tp, note, await self._fenced(tp), publisher)
             done_ms = place.note().shard.done_ms
             await self._aside(lambda tp=tp, done_ms=done_ms: settle(self._ledger, tp.partition, shards, done_ms))  # type: ignore[misc]
             places[tp.partition] = place
@@ -176,16 +181,26 @@ class PartsDesk:
     async def _at_least_once(self, _tp: TP) -> Publisher:
         return AtLeastOnce(self._outlet, self._offsets)
 
-    def _place(self, tp: TP, committed: Committed, first: int, ledger: Ledger, publisher: Publisher) -> _Place:
-        note = PartsNote.at(first)
-        if committed.offset >= 0:
-            note = decode_note(committed.metadata, committed.offset)
-            if first > committed.offset and not self._accept_loss:
-                raise DependencyUnavailable(
-                    f"{tp.topic}[{tp.partition}] begins at offset {first}, but is still needed from {committed.offset} "
-                    "on: parts were deleted before they were released. `udp-stream worker --accept-loss` goes on "
-                    "without them"
-                )
+    async def _noted(self, tp: TP, committed: Committed, first: int) -> PartsNote:
+        """The frontiers to go on from. PrivacyRefused if whoever noted them works on another ledger, or if ours has not
+        come as far as theirs had."""
+        if committed.offset < 0:
+            return PartsNote.at(first)
+        noted = decode_note(committed.metadata, committed.offset)
+        if noted.binding is not None:
+            self._binding.require(noted.binding, f"the worker that last committed {tp.topic}[{tp.partition}]")
+        if noted.mark is not None:
+            await self._aside(lambda: self._ledger.compare(noted.mark))
+            self._mark = noted.mark if self._mark is None or noted.mark.at_least(self._mark) else self._mark
+        if first > committed.offset and not self._accept_loss:
+            raise DependencyUnavailable(
+                f"{tp.topic}[{tp.partition}] begins at offset {first}, but is still needed from {committed.offset} "
+                "on: parts were deleted before they were released. `udp-stream worker --accept-loss` goes on "
+                "without them"
+            )
+        return noted.frontiers
+
+    def _place(self, tp: TP, note: PartsNote, ledger: Ledger, publisher: Publisher) -> _Place:
         shard = Shard(self._offsets.partitions(self._topics.pings.name), note.shard, self._accept_loss)
         planner = None
         if tp.partition == PLANNER:
@@ -208,6 +223,7 @@ class PartsDesk:
             return
         place.safe = False
         for one in records:
+            require_same(self._binding, one.headers, f"the writer of {one.topic}[{one.partition}] at {one.offset}")
             place.take(one.offset, decode_message(one.value))
         try:
             done = [await self._tell(place), await self._plan(place), await self._release(place)]
@@ -279,7 +295,7 @@ class PartsDesk:
             released = True
         return released
 
-    async def _publish(self, place: _Place, start: int, payloads: Payloads) -> None:
+    async def _publish(self, place: _Place, start: int, publish: Publish) -> None:
         """Publish a slot, with the frontier that lets go of it, once no other commit is under way."""
         async with self._committing:
             if not self._ours(place):
@@ -287,13 +303,16 @@ class PartsDesk:
             place.safe = False  # until it is published, this frontier is nobody else's to commit
             place.shard.released(start)
             del place.tables[start]
-            to = place.note()
-            await place.publisher.publish(self._messages(payloads), self._commits({place.partition: to}))
+            to, self._mark = place.note(), publish.mark or self._mark
+            await place.publisher.publish(self._messages(publish.releases), self._commits({place.partition: to}))
             place.noted, place.safe = to, True
 
     async def _send(self, partition: int, messages: Sequence[PartsMessage]) -> None:
         name = self._topics.parts.name
-        await self._outlet.write(Message(name, encode_message(one), partition=partition) for one in messages)
+        headers = [self._binding.header]
+        await self._outlet.write(
+            Message(name, encode_message(one), headers=headers, partition=partition) for one in messages
+        )
 
     async def _aside(self, work: Callable[[], T]) -> T:
         """Something that takes a while, in the ledger's thread, where it holds up nothing but the ledger."""
@@ -326,8 +345,11 @@ class PartsDesk:
 
     def _commits(self, notes: Mapping[int, PartsNote]) -> dict[TP, Committed]:
         name = self._topics.parts.name
-        return {TP(name, partition): Committed(to.offset, encode_note(to)) for partition, to in notes.items()}
+        return {
+            TP(name, partition): Committed(to.offset, encode_note(to, self._binding.text, self._mark))
+            for partition, to in notes.items()
+        }
 
 
-async def _publish_no_plan(_payloads: Payloads) -> None:
+async def _publish_no_plan(_publish: Publish) -> None:
     raise AssertionError("planning publishes nothing")

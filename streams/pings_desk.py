@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 from faust.types import TP
 
+from streams.binding import Binding
 from streams.headers import TICK, is_tick, rejected_headers
 from streams.offsets import Committed, Offsets
 from streams.outlet import Message, Outlet
@@ -43,6 +44,7 @@ UNDER_WAY_MAX = 16
 class _Note(msgspec.Struct, frozen=True, omit_defaults=True):
     clock: int | None = None
     told: int = 0
+    binding: str = ""
 
 
 @dataclass(slots=True)
@@ -70,6 +72,7 @@ class PingsDesk:
         topics: Topics,
         offsets: Offsets,
         outlet: Outlet,
+        binding: Binding,
         idle_s: float,
         accept_loss: bool = False,
         clock: Callable[[], float] = time.monotonic,
@@ -79,6 +82,7 @@ class PingsDesk:
         self._topics = topics
         self._offsets = offsets
         self._outlet = outlet
+        self._binding = binding
         self._idle_s = idle_s
         self._accept_loss = accept_loss
         self._clock = clock
@@ -107,6 +111,8 @@ class PingsDesk:
         if committed.offset < 0:
             return Frontier(first)
         note = msgspec.json.decode(committed.metadata or b"{}", type=_Note)
+        if committed.metadata:
+            self._binding.require(note.binding, f"the worker that last committed {tp.topic}[{tp.partition}]")
         if first > committed.offset and not self._accept_loss:
             raise DependencyUnavailable(
                 f"{tp.topic}[{tp.partition}] begins at offset {first}, but is still needed from {committed.offset} on: "
@@ -159,7 +165,8 @@ class PingsDesk:
         if through is not None:
             messages += [Marker(partition, shard, through) for shard in range(shards)]
         await self._outlet.write(
-            Message(self._topics.parts.name, encode_message(one), partition=one.shard) for one in messages
+            Message(self._topics.parts.name, encode_message(one), headers=[self._binding.header], partition=one.shard)
+            for one in messages
         )
         place.told_through_ms = through
         return True
@@ -180,7 +187,7 @@ class PingsDesk:
     def _notes(self, frontiers: Mapping[int, Frontier]) -> dict[TP, Committed]:
         return {
             TP(self._topics.pings.name, partition): Committed(
-                to.offset, msgspec.json.encode(_Note(to.clock_ms, to.told)).decode()
+                to.offset, msgspec.json.encode(_Note(to.clock_ms, to.told, self._binding.text)).decode()
             )
             for partition, to in frontiers.items()
         }

@@ -40,6 +40,7 @@ class Topics(NamedTuple):
     release: Topic
     latest: Topic
     rejected: Topic
+    deployment: Topic
 
 
 def topics_of(kafka: KafkaSection) -> Topics:
@@ -62,6 +63,7 @@ def topics_of(kafka: KafkaSection) -> Topics:
         release=topic("speed.release", kafka.partitions, for_ever),
         latest=topic("speed.latest", kafka.partitions, {"cleanup.policy": "compact"}),
         rejected=topic("pings.rejected", kafka.partitions, raw),
+        deployment=topic("deployment", 1, for_ever),
     )
 
 

@@ -27,6 +27,7 @@ from aiokafka.errors import KafkaError
 
 from streams.agents import Stop, connect, keep_time
 from streams.app import build_app
+from streams.binding import Binding, claim
 from streams.offsets import Offsets
 from streams.outlet import Outlet
 from streams.parts_desk import PartsDesk
@@ -40,6 +41,7 @@ from udp_stream.adapters.plate_keys import PlateKeys
 from udp_stream.adapters.settings import Settings
 from udp_stream.errors import DependencyUnavailable, UdpStreamError
 from udp_stream.flow import Office
+from udp_stream.ledger_past import caveats
 from udp_stream.pings import PingDecoder
 from udp_stream.ports import Entropy, Ledger
 from udp_stream.reading import ReadingRules
@@ -86,8 +88,11 @@ def run_worker(deployment: Deployment) -> None:
 def _ledger_in(thread: ThreadPoolExecutor, deployment: Deployment) -> Iterator[tuple[Ledger, PlateKeys]]:
     """The ledger, opened, used and closed in one thread: SQLite asks for it, and it keeps the loop free."""
     opening = ledger_and_keys(deployment.settings.ledger, allow_volatile=deployment.allow_volatile)
-    yield thread.submit(opening.__enter__).result()
-    thread.submit(opening.__exit__, None, None, None).result()
+    opened = thread.submit(opening.__enter__).result()
+    try:
+        yield opened
+    finally:
+        thread.submit(opening.__exit__, None, None, None).result()
 
 
 async def _work(
@@ -100,7 +105,9 @@ async def _work(
     topics, idle_s = topics_of(settings.kafka), parse_duration(settings.kafka.idle_timeout)
     app = build_app(settings, deployment.instance, folder)
     offsets = Offsets(app)
-    office = Office(settings.policy, settings.calendar, deployment.entropy, deployment.software)
+    meta = await asyncio.get_running_loop().run_in_executor(thread, ledger.meta)
+    binding = Binding.of(meta)
+    office = Office(settings.policy, settings.calendar, deployment.entropy, deployment.software, caveats=caveats(meta))
     rules = ReadingRules(
         PingDecoder(settings.ping_rules),
         settings.window_rules,
@@ -109,10 +116,13 @@ async def _work(
         keys.key_of,
     )
     async with Outlet(settings.kafka.bootstrap) as outlet:
-        pings = PingsDesk(rules, topics, offsets, outlet, idle_s, deployment.accept_loss)
+        await claim(settings.kafka.bootstrap, topics.deployment, binding, outlet)
+        pings = PingsDesk(rules, topics, offsets, outlet, binding, idle_s, deployment.accept_loss)
         once = partial(StrictlyOnce.begin, settings.kafka.bootstrap, settings.kafka.group)
         publisher_of = once if settings.kafka.transactions else None
-        parts = PartsDesk(office, topics, offsets, outlet, ledger, thread, deployment.accept_loss, publisher_of)
+        parts = PartsDesk(
+            office, topics, offsets, outlet, ledger, binding, thread, deployment.accept_loss, publisher_of
+        )
         connect(app, topics, offsets, pings, parts, stop)
         print(f"udp-stream: worker of group {settings.kafka.group} at {settings.kafka.bootstrap}", file=sys.stderr)
         watch = Watch(

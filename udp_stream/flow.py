@@ -3,8 +3,8 @@
 It has two halves. `plan_slot` sees the counts of the whole slot and no speed: it plans and prices HATs, *then* charges,
 and says what the ledger decided. `release_planned` goes on with some or all of the HATs and their speeds: it plans for
 the plates that paid, *then* draws, *then* records (first one wins: a draw that comes second is forgotten unseen), and
-only what the ledger says stands is published. The embedded runtime runs one after the other; on Kafka one planner
-serves many shards, each of which releases its own cells.
+only what the ledger says stands is published, once the ledger's high-water mark is raised. The embedded runtime runs
+one after the other; on Kafka one planner serves many shards, each of which releases its own cells.
 
 Order is the guarantee. What stands is looked up first: a HAT that was ever recorded is published as it stands, draws
 nothing and charges nothing. Dying between any two steps loses nothing and repeats nothing: terms and verdict are
@@ -27,7 +27,7 @@ from udp_stream.hats import SlotGrid, cell_center, cell_name
 from udp_stream.plan import HatPlan, Moment, Terms, plan_admitted, plan_hat
 from udp_stream.planner import terms_from_counts
 from udp_stream.policy import Policy
-from udp_stream.ports import Admission, Balance, Entropy
+from udp_stream.ports import Admission, Balance, Entropy, Mark
 from udp_stream.release import SCHEMA, Counts, Hat, Release, Status, encode, privacy_record, release_id, statistics
 from udp_stream.slot_plan import SlotPlan, plan_of_nothing, row_digests
 from udp_stream.slots import SlotCounts, SlotValues
@@ -66,10 +66,20 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
+class RaiseMark:
+    """Note apart from the ledger how far it has come, before this record is published; the answer is the mark."""
+
+    release_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Publish:
-    """Hand payloads to their readers: (release id, cell, payload). No answer."""
+    """Hand payloads to their readers: (release id, cell, payload). No answer.
+
+    The ledger's mark knows them; there is none where there are no payloads."""
 
     releases: Sequence[tuple[str, str, bytes]]
+    mark: Mark | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +89,7 @@ class Published:
     release_ids: Sequence[str]
 
 
-Effect = Standing | Balances | Admit | Record | Publish | Published
+Effect = Standing | Balances | Admit | Record | RaiseMark | Publish | Published
 
 
 class Calendar:
@@ -272,9 +282,15 @@ def release_planned(
     published = [
         (i, cell, payload) for i, cell, payload in zip(ids, cells, payloads, strict=True) if payload is not None
     ]
-    yield Publish(published)
+    mark = (yield RaiseMark(_witness(published))) if published else None
+    yield Publish(published, mark)
     yield Published(ids)
     return published
+
+
+def _witness(published: Payloads) -> str:
+    """The record that tells this ledger from any other: the longest one has noise in it, if any of them has."""
+    return max(published, key=lambda one: len(one[2]))[0]
 
 
 def _unplanned(policy: Policy) -> Terms:

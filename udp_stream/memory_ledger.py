@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from udp_stream.errors import PrivacyRefused
+from udp_stream.ledger_past import mark_of, require_not_behind
 from udp_stream.ledger_rules import decide, misfits, require_valid
-from udp_stream.ports import Admission, Balance, Entry, Progress, Verdict
+from udp_stream.ports import Admission, Balance, Entry, Mark, Progress, Verdict
 
 
 @dataclass(slots=True)
@@ -165,3 +166,12 @@ class MemoryLedger:
         """Every period in which some plate was charged, sorted."""
         with self._lock:
             return sorted({period for period, _ in self._spent})
+
+    def mark(self, release_id: str) -> Mark:
+        """How far it has come; there is no place apart from it."""
+        return mark_of(self, release_id)
+
+    def compare(self, mark: Mark | None = None) -> None:
+        """PrivacyRefused if it is behind this mark."""
+        if mark is not None:
+            require_not_behind(self, mark, "in memory")

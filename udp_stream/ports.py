@@ -18,6 +18,8 @@
 7. A ledger is bound to the key of its plates' hashes: under another key every plate would look new. Like every fact
    that is noted about a ledger, the first one stands for ever.
 8. A call takes what a slot may hold: any number of HATs and payloads, and in one HAT 20 million plates.
+9. A ledger that went back in time is noticed: `mark` is called before anything is published, and what the mark says is
+   kept apart from the ledger, where there is a place for it.
 
 Plates appear here only as keyed hashes (`bytes`), distinct and of one length within a call; amounts and budgets stay
 below 2**53 nano-units. A call that breaks these rules raises ValueError and charges nobody.
@@ -30,6 +32,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -108,6 +111,26 @@ class Progress:
     newest: str | None
 
 
+class Mark(msgspec.Struct, frozen=True, array_like=True):
+    """How far a ledger had come when something was last published from it: what `ledger_past.py` is about.
+
+    `digest` is that of the record of `release_id`, if one is named. `era` counts what was accepted as forgotten.
+    """
+
+    ledger_id: str
+    era: int
+    admitted: int
+    recorded: int
+    release_id: str = ""
+    digest: bytes = b""
+
+    def at_least(self, other: Mark) -> bool:
+        """Whether a ledger that is this far is as far as the other mark, by its counts."""
+        if self.era != other.era:
+            return self.era > other.era
+        return self.admitted >= other.admitted and self.recorded >= other.recorded
+
+
 class Ledger(Protocol):
     """The promises of this file, as calls. A call is one round trip, or few, however many HATs it carries."""
 
@@ -163,6 +186,17 @@ class Ledger(Protocol):
 
     def progress(self) -> Progress:
         """How far it has come, at one moment."""
+        ...
+
+    def mark(self, release_id: str) -> Mark:
+        """Raise the mark that is kept apart from the ledger, on disk when this returns, and give it back.
+
+        `release_id` is recorded and about to be published. Raises PrivacyRefused if the ledger is behind the mark.
+        """
+        ...
+
+    def compare(self, mark: Mark | None = None) -> None:
+        """Raise PrivacyRefused if the ledger is behind the mark that is kept, or behind this one (promise 9)."""
         ...
 
     def periods(self) -> list[str]:

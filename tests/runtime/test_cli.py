@@ -156,7 +156,7 @@ def test_a_key_that_is_lost_beside_its_ledger_is_not_replaced(with_id, log, tmp_
     for arguments in (("replay", log, *FLAGS), ("ledger", "verify"), ("ledger", "show", "X")):
         done = run(*arguments, "--ledger", "l", cwd=tmp_path)
         assert done.returncode == 5, done.stderr
-        assert b"l.key: the key of the ledger's plates is not there: restore it" in done.stdout + done.stderr
+        assert b"l.key: the key of the ledger's plates is not there, and the ledger at" in done.stdout + done.stderr
         assert sorted(path.name for path in tmp_path.iterdir()) == there
 
 
@@ -164,7 +164,7 @@ def test_a_ledger_that_is_lost_beside_its_key_is_not_replaced(log, tmp_path):
     """Removed, or on a volume that is not mounted: a new one would draw released HATs again."""
     replay = ("replay", log, *FLAGS, "--ledger", "l", "--out", "again")
     first = run("replay", log, *FLAGS, "--ledger", "l", "--out", "out", cwd=tmp_path)
-    assert first.returncode == 0 and (tmp_path / "l.key.ledger-id").stat().st_size == 33
+    assert first.returncode == 0 and len((tmp_path / "l.key.ledger-id").read_text().splitlines()[0]) == 32
     (tmp_path / "l").rename(tmp_path / "kept")
     for arguments in (replay, ("ledger", "verify", "--ledger", "l"), ("demo", "--headless", "--ledger", "l")):
         done = run(*arguments, cwd=tmp_path)
@@ -186,7 +186,7 @@ def test_a_ledger_from_before_there_were_ids_gets_one_at_its_next_opening(log, t
         known = (tmp_path / "l.key.ledger-id").read_bytes()
         (tmp_path / "l.key.ledger-id").unlink()
     assert run("ledger", "verify", "--ledger", "l", cwd=tmp_path).returncode == 0
-    assert (tmp_path / "l.key.ledger-id").read_bytes() == known
+    assert (tmp_path / "l.key.ledger-id").read_bytes().splitlines() == known.splitlines()[:1]
 
 
 def test_a_demo_leaves_the_configured_key_and_its_ledger_alone(log, tmp_path):
@@ -218,7 +218,7 @@ def test_the_ledger_of_the_command_line_is_the_one_that_is_checked(tmp_path):
     assert done.returncode == 3 and b"ledger.replicas: expected 0 where ledger.url is a file, got 1" in done.stderr
     for name in ('a "ledger"', "true", "\U0001f600.ledger"):
         done = run("ledger", "verify", "--ledger", name, cwd=tmp_path)
-        assert done.returncode == 2 and f"udp-stream: {name}: no ledger there".encode() in done.stderr
+        assert done.returncode == 2 and f"{name}: no ledger there".encode() in done.stderr
 
 
 def test_sigterm_drains_and_a_later_run_finishes_the_work(tmp_path):
@@ -318,8 +318,8 @@ def test_plan_has_the_constant_beside_each_statistic_in_full(tmp_path):
 
 
 VERBS = [
-    "replay", "demo", "plan", "reproduce", "ledger", "ledger show", "ledger verify", "ledger export", "topics",
-    "topics create", "worker", "feed", "releases", "doctor", "services",
+    "replay", "demo", "plan", "reproduce", "ledger", "ledger show", "ledger verify", "ledger export",
+    "ledger accept-older", "topics", "topics create", "worker", "feed", "releases", "doctor", "services",
 ]  # fmt: skip
 
 

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 LADDER = (
     {"errors", "units"},
     {"ports", "ping_refusals", "timestamps", "grouping"},
-    {"ping_json", "ledger_rules", "noise", "policy", "slots", "hats", "budgeting"},
+    {"ping_json", "ledger_rules", "ledger_past", "noise", "policy", "slots", "hats", "budgeting"},
     {"pings", "memory_ledger", "testing", "accounting"},
     {"means", "cdfs"},
     {"variance", "worst_case"},

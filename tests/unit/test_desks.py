@@ -11,6 +11,7 @@ import pytest
 from faust.types import TP
 
 from streams import pings_desk
+from streams.binding import Binding
 from streams.headers import TICK
 from streams.offsets import Committed
 from streams.parts_desk import PartsDesk
@@ -33,6 +34,7 @@ FLAGS = ("hat.slot=1h", "hat.timezone=UTC", "release.min_plates=2", "release.mea
 SETTINGS = load(None, FLAGS, {})
 TOPICS = topics_of(SETTINGS.kafka)
 START = 1_704_067_200_000
+OURS = Binding("5eed", "cafe")
 
 
 class Died(Exception):
@@ -128,16 +130,16 @@ def rules_of(settings, office):
 
 
 class Worker:
-    def __init__(self, broker, ledger, thread, settings=SETTINGS, once=False, accept_loss=False):
+    def __init__(self, broker, ledger, thread, settings=SETTINGS, once=False, accept_loss=False, binding=OURS):
         office = Office(settings.policy, settings.calendar, SeededEntropy(1), "test")
         self.broker = broker
         self.time_s = 0.0
         self.topics = topics_of(settings.kafka)
         self.pings = PingsDesk(
-            rules_of(settings, office), self.topics, broker, broker, 60, accept_loss, lambda: self.time_s
+            rules_of(settings, office), self.topics, broker, broker, binding, 60, accept_loss, lambda: self.time_s
         )
         self.parts = PartsDesk(
-            office, self.topics, broker, broker, ledger, thread, accept_loss, self.once if once else None
+            office, self.topics, broker, broker, ledger, binding, thread, accept_loss, self.once if once else None
         )
 
     async def once(self, shard):
@@ -403,7 +405,7 @@ def test_pings_without_the_broker_s_time_stop_the_worker():
 
 def test_a_log_that_was_cut_off_before_it_was_read_stops_the_worker():
     broker = Broker()
-    broker.offsets[TP(TOPICS.pings.name, 1)] = Committed(7, "{}")
+    broker.offsets[TP(TOPICS.pings.name, 1)] = Committed(7, '{"binding": "5eed.cafe"}')
     broker.begins[TP(TOPICS.pings.name, 1)] = 9
     with pytest.raises(DependencyUnavailable, match=r"begins at offset 9, but is still needed from 7"):
         at_a_desk(broker, None)

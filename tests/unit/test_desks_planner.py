@@ -21,6 +21,7 @@ from udp_stream.gathering import GatheringFrontier
 from udp_stream.memory_ledger import MemoryLedger
 from udp_stream.messages import decode_message, encode_message
 from udp_stream.parts import Marker, Part, cut, merge
+from udp_stream.ports import Mark
 from udp_stream.reading import Frontier, SourceReader
 from udp_stream.release import decode
 from udp_stream.slot_plan import PlanPiece
@@ -229,8 +230,10 @@ def test_a_note_fits_whatever_256_sources_and_256_shards_have_closed():
     dice = random.Random(1)
     through = [tuple(START + dice.randrange(10**6) * MINUTE for _ in range(256)) for _ in range(2)]
     note = PartsNote(*(GatheringFrontier(2**50 + i, some, START) for i, some in enumerate(through)))
-    assert decode_note(encode_note(note), 5) == note and len(encode_note(note)) < 4000
-    assert decode_note("", 5) == PartsNote.at(5) and PartsNote.at(5).offset == 5
+    binding, mark = f"{'5e' * 16}.{'ca' * 16}", Mark("5e" * 16, 3, 10**12, 10**12, "8" * 31, bytes(range(16)))
+    said = encode_note(note, binding, mark)
+    assert decode_note(said, 5) == (note, binding, mark) and len(said) < 4000
+    assert decode_note("", 5) == (PartsNote.at(5), None, None) and PartsNote.at(5).offset == 5
     assert note.offset == 2**50 and PartsNote(note.planner).offset == 2**50 + 1
 
 
@@ -287,7 +290,7 @@ class Frontiers(dict):
     def __ior__(self, offsets):
         for tp, to in offsets.items():
             if tp in self and tp.topic == TOPICS.parts.name:
-                before, after = (decode_note(noted.metadata, 0).shard.done_ms for noted in (self[tp], to))
+                before, after = (decode_note(noted.metadata, 0).frontiers.shard.done_ms for noted in (self[tp], to))
                 assert before <= after, (tp, before, after)
         self.update(offsets)
         return self

@@ -77,7 +77,7 @@ def run(ledger, desk, contents, die_before=None, log=None):
 def test_charges_come_before_draws_and_only_what_stands_is_published():
     log = []
     published = run(MemoryLedger(), office(), slot(), log=log)
-    assert log == ["Standing", "Balances", "Admit", "Standing", "Record", "Publish", "Published"]
+    assert log == ["Standing", "Balances", "Admit", "Standing", "Record", "RaiseMark", "Publish", "Published"]
     assert len(published) == len({id_ for id_, _ in published}) == 3
 
 
@@ -105,12 +105,12 @@ def test_a_second_run_publishes_the_same_bytes_and_charges_nothing():
     first = run(ledger, office(seed=1), contents)
     spent = [entry.charged.tolist() for entry in ledger.entries()]
     assert run(ledger, office(seed=2), contents, log=log) == first
-    assert log == ["Standing", "Standing", "Publish", "Published"]
+    assert log == ["Standing", "Standing", "RaiseMark", "Publish", "Published"]
     assert [entry.charged.tolist() for entry in ledger.entries()] == spent
 
 
 @pytest.mark.parametrize("epsilon", [(), ("release.mean_epsilon=auto", "release.cdf_epsilon=auto")])
-@pytest.mark.parametrize("die_before", range(1, 7))
+@pytest.mark.parametrize("die_before", range(1, 8))
 def test_dying_between_any_two_effects_loses_nothing_and_repeats_nothing(die_before, epsilon):
     """After each death another process, with other bits, does the slot again: one payload per id, each plate once."""
     ledger, contents, seen = MemoryLedger(), slot(), {}
@@ -154,7 +154,8 @@ def test_a_race_between_two_workers_gives_both_the_same_bytes():
     standing = late.send(ledger.admit(admit.period, admit.budget, admit.plates, admit.admissions))
     record = late.send(ledger.standing(standing.release_ids))
     winner = run(ledger, office(seed=8), contents)
-    publish = late.send(ledger.record(record.releases))
+    marking = late.send(ledger.record(record.releases))
+    publish = late.send(ledger.mark(marking.release_id))
     assert [(id_, payload) for id_, _, payload in publish.releases] == winner
     assert [payload for _, payload in record.releases] != [payload for _, payload in winner]
     assert ledger.verify() == []

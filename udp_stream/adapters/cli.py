@@ -36,6 +36,7 @@ LEDGER_EXAMPLES = (
     "udp-stream ledger show GJ05ZZ0001 --ledger city.ledger",
     "udp-stream ledger verify --ledger redis://ledger:6379/0",
     "udp-stream ledger export --ledger city.ledger > statement.json",
+    "udp-stream ledger accept-older --ledger city.ledger        says what is forgotten; accepts nothing by itself",
 )
 
 OPTIONS = {"bootstrap": "kafka.bootstrap", "ledger": "ledger.url"}
@@ -229,10 +230,12 @@ def _ledger(parser: argparse.ArgumentParser) -> None:
     show.add_argument("plate", metavar="PLATE")
     verify = _verb(verbs, "verify", "recompute every balance from the entries", "ledger")
     export = _verb(verbs, "export", "a privacy statement of the deployment, as JSON", "ledger")
-    for parsed, example in zip((show, verify, export), LEDGER_EXAMPLES, strict=True):
+    older = _verb(verbs, "accept-older", "go on with a ledger that was restored from an older copy", "ledger")
+    older.add_argument("--saying", metavar="WORDS", help="what is forgotten, in the words that this verb prints")
+    for parsed, example in zip((show, verify, export, older), LEDGER_EXAMPLES, strict=True):
         _ledger_options(parsed, "ledger file or URL (default: ledger.url)")
         parsed.epilog = f"examples:\n  {example}\n"
-    parser.epilog = "examples:\n" + "".join(f"  {example}\n" for example in LEDGER_EXAMPLES)
+    parser.epilog = "examples:\n" + "".join(f"  {example}\n" for example in LEDGER_EXAMPLES[:3])
 
 
 def _ledger_options(parser: argparse.ArgumentParser, default: str) -> None:

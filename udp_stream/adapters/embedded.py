@@ -24,11 +24,13 @@ from udp_stream.flow import (
     Payloads,
     Publish,
     Published,
+    RaiseMark,
     Record,
     Standing,
     release_slot,
 )
 from udp_stream.hats import cells_of
+from udp_stream.ledger_past import caveats
 from udp_stream.pings import PingDecoder, Refusal, originals
 from udp_stream.ports import Entropy, Ledger
 from udp_stream.reading import refusal_of
@@ -62,6 +64,8 @@ def answer_to(effect: Effect, ledger: Ledger, publish: Callable[[Payloads], None
             return ledger.admit(period, budget, plates, admissions)
         case Record(releases):
             return ledger.record(releases)
+        case RaiseMark(release_id):
+            return ledger.mark(release_id)
         case Publish(releases):
             return publish(releases)
         case Published(release_ids):
@@ -123,7 +127,7 @@ class Embedded:
         self._policy = settings.policy
         self._decoder = PingDecoder(settings.ping_rules)
         self._windows = Windows(settings.window_rules, hashed)
-        self._office = Office(self._policy, settings.calendar, entropy, software)
+        self._office = Office(self._policy, settings.calendar, entropy, software, caveats=caveats(ledger.meta()))
         self._ledger = ledger
         self._publish = publish
         self._reject = reject

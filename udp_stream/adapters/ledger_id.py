@@ -1,19 +1,32 @@
-"""Which ledger belongs to a plate key: its id, in a file beside the key, by which one that is gone is noticed.
+"""Beside the plates' key: which ledger belongs to it, and how far that ledger had come.
 
 A ledger that is wiped, removed or on a volume that is not mounted looks like one that was never made. Made anew, it
-would give every plate its budget again and draw every HAT a second time; so where a ledger is known, none is made.
+would give every plate its budget again and draw every HAT a second time; so where a ledger is known, none is made. An
+older copy of the ledger would do so for what came after it; so its high-water mark (`ledger_past.py`) is kept here.
+
+The file has one line for the ledger's id and, once something was published, one for the mark. It is replaced as a
+whole, by one process at a time.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import msgspec
 
 from udp_stream.adapters.drafts import draft_of, sync_directory
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
+from udp_stream.ledger_past import mark_of, require_not_behind
+from udp_stream.ports import Ledger, Mark
+
+Where = str | os.PathLike[str]
 
 
-def gone(place: str | os.PathLike[str], ledger_id: str) -> PrivacyRefused:
+def gone(place: Where, ledger_id: str) -> PrivacyRefused:
     """The refusal where a ledger was and is not any more."""
     return PrivacyRefused(
         f"expected the ledger {ledger_id} at {place}, got none or another one: it has been wiped or is not mounted; "
@@ -22,25 +35,20 @@ def gone(place: str | os.PathLike[str], ledger_id: str) -> PrivacyRefused:
     )
 
 
-def known_ledger(id_file: str | os.PathLike[str] | None) -> str | None:
+def known_ledger(id_file: Where | None) -> str | None:
     """The id of the ledger that was used with this file before; None if none was, or no file is kept.
 
     Raises DependencyUnavailable if the file cannot be read, PrivacyRefused if it is empty.
     """
-    if id_file is None:
-        return None
-    try:
-        known = Path(id_file).read_text("ascii").strip()
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise DependencyUnavailable(f"the file {id_file} of the ledger's id cannot be read") from error
-    if not known:
-        raise PrivacyRefused(f"expected the ledger's id in {id_file}, got an empty file: restore it")
-    return known
+    return None if id_file is None else _read(Path(id_file))[0]
 
 
-def remember_ledger(id_file: str | os.PathLike[str], ledger_id: str) -> None:
+def kept_mark(id_file: Where | None) -> Mark | None:
+    """The mark of the ledger; None if nothing was published from it yet, or no file is kept. Raises as above."""
+    return None if id_file is None else _read(Path(id_file))[1]
+
+
+def remember_ledger(id_file: Where, ledger_id: str) -> None:
     """Keep the id outside of the ledger, on disk when this returns; DependencyUnavailable if that cannot be done.
 
     >>> import tempfile
@@ -49,11 +57,76 @@ def remember_ledger(id_file: str | os.PathLike[str], ledger_id: str) -> None:
     ...     known_ledger(f"{folder}/id")
     '5eed'
     """
-    path = Path(id_file)
+    _write(Path(id_file), ledger_id, None)
+
+
+def compare(ledger: Ledger, id_file: Where | None, place: object, mark: Mark | None = None) -> None:
+    """Raise PrivacyRefused if the ledger is behind the mark that is kept, or behind the one that is given.
+
+    A mark that was given, from another machine, and that the ledger is behind is kept: what is to be accepted as
+    forgotten is counted by it.
+    """
+    if (kept := kept_mark(id_file)) is not None:
+        require_not_behind(ledger, kept, place)
+    if mark is not None:
+        try:
+            require_not_behind(ledger, mark, place)
+        except PrivacyRefused:
+            if id_file is not None and mark.ledger_id == known_ledger(id_file):
+                with _locked(Path(id_file)):
+                    _write(Path(id_file), mark.ledger_id, mark)
+            raise
+
+
+def raise_mark(ledger: Ledger, id_file: Where | None, place: object, release_id: str) -> Mark:
+    """The ledger's mark as it is now, kept from now on; PrivacyRefused if the ledger is behind what was kept.
+
+    `release_id` names a record that the ledger holds.
+    """
+    if id_file is None:
+        return mark_of(ledger, release_id)
+    with _locked(Path(id_file)):
+        kept = kept_mark(id_file)
+        if kept is not None:
+            require_not_behind(ledger, kept, place)
+        now = mark_of(ledger, release_id)
+        if kept is None or not kept.at_least(now):
+            _write(Path(id_file), now.ledger_id, now)
+            return now
+        return kept
+
+
+def replace_mark(ledger: Ledger, id_file: Where) -> None:
+    """Keep the ledger's mark as it is now, also if that is lower: what is missing was accepted as forgotten."""
+    with _locked(Path(id_file)):
+        now = mark_of(ledger)
+        _write(Path(id_file), now.ledger_id, now)
+
+
+def _read(path: Path) -> tuple[str | None, Mark | None]:
+    try:
+        text = path.read_text("ascii")
+    except FileNotFoundError:
+        return None, None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DependencyUnavailable(f"the file {path} of the ledger's id cannot be read") from error
+    known, _, mark = text.partition("\n")
+    if not known.strip():
+        raise PrivacyRefused(f"expected the ledger's id in {path}, got an empty file: restore it")
+    try:
+        return known.strip(), msgspec.json.decode(mark, type=Mark) if mark.strip() else None
+    except msgspec.DecodeError as error:
+        raise PrivacyRefused(
+            f"expected the ledger's high-water mark in the second line of {path}, got something else: restore it"
+        ) from error
+
+
+def _write(path: Path, ledger_id: str, mark: Mark | None) -> None:
+    line = "" if mark is None else f"{msgspec.json.encode(mark).decode()}\n"
     try:
         with draft_of(path) as draft:
             with draft.open("x", encoding="ascii") as file:
-                file.write(f"{ledger_id}\n")
+                file.write(f"{ledger_id}\n{line}")
                 file.flush()
                 os.fsync(file.fileno())
             draft.replace(path)
@@ -62,3 +135,18 @@ def remember_ledger(id_file: str | os.PathLike[str], ledger_id: str) -> None:
         raise DependencyUnavailable(
             f"the file {path} for the ledger's id cannot be written: {error.strerror}"
         ) from error
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """One process at a time; the lock is on the file as it is named now, since writing replaces it."""
+    while True:
+        try:
+            file = path.open("rb+")
+        except FileNotFoundError as error:
+            raise PrivacyRefused(f"the file {path} of the ledger's id is gone: restore it") from error
+        with file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if path.exists() and os.fstat(file.fileno()).st_ino == path.stat().st_ino:
+                yield
+                return

@@ -8,45 +8,64 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from udp_stream.adapters.ledger_id import known_ledger
+from udp_stream.adapters.ledger_id import kept_mark, known_ledger, replace_mark
 from udp_stream.adapters.plate_keys import PlateKeys, load_or_create_key
 from udp_stream.adapters.settings import SQLITE, LedgerSection, is_file
 from udp_stream.adapters.sqlite_ledger import open_sqlite_ledger
 from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UsageError
-from udp_stream.ports import Ledger
+from udp_stream.ports import Ledger, Mark
 
 REDIS = ("redis://", "rediss://", "unix://", "redis+cluster://", "rediss+cluster://")
 
 
 @contextmanager
 def ledger_and_keys(
-    asked: LedgerSection, *, must_exist: bool = False, allow_volatile: bool = False
+    asked: LedgerSection, *, must_exist: bool = False, allow_volatile: bool = False, accept_older: bool = False
 ) -> Iterator[tuple[Ledger, PlateKeys]]:
-    """Open the ledger and its key (made at first use), bound to each other.
+    """Open the ledger and its key (both made at first use), bound to each other, and no older than its mark.
 
-    Its URL is a file, `sqlite:FILE`, or one of Redis. Raises ConfigError for any other, UsageError if `must_exist` and
-    there is no such file, DependencyUnavailable if the store cannot be reached, and PrivacyRefused if it would forget,
-    has forgotten, or belongs to another key.
+    Its URL is a file, `sqlite:FILE`, or one of Redis. `accept_older`: do not look at the mark. Raises ConfigError for
+    any other URL, UsageError if `must_exist` and there is no such file, DependencyUnavailable if the store cannot be
+    reached, and PrivacyRefused if it would forget, has forgotten, or belongs to another key.
     """
-    url = asked.url
     key_file, id_file = _key_files(asked)
     known = known_ledger(id_file)
-    if must_exist and _is_missing(url) and known is None:
-        raise UsageError(f"{_path(url)}: no ledger there")
-    if must_exist or known is not None or _is_there(url):
-        _require_key(key_file)
+    if must_exist and known is None and _is_missing(asked.place):
+        raise UsageError(f"{_absolute(asked.place)}: no ledger there")
+    made = not key_file.exists()
+    if made and (must_exist or known is not None or _is_there(asked.place)):
+        raise _no_key(key_file, asked.place)
     # The key comes first: whoever dies now leaves a key without a ledger, not a ledger without its key.
     keys = PlateKeys(load_or_create_key(key_file))
     with _opened(asked, id_file, allow_volatile) as ledger:
-        ledger.bind(keys.fingerprint())
+        try:
+            ledger.bind(keys.fingerprint())
+        except PrivacyRefused as error:
+            if not made:
+                raise
+            for file in (id_file, key_file):  # another machine has made the ledger meanwhile: ours fits nothing
+                file.unlink(missing_ok=True)
+            raise _no_key(key_file, asked.place) from error
+        if not accept_older:
+            ledger.compare()
         yield ledger, keys
+
+
+def replace_mark_of(asked: LedgerSection, ledger: Ledger) -> None:
+    """Keep the mark of the ledger as it is: what it is behind was accepted as forgotten."""
+    replace_mark(ledger, _key_files(asked)[1])
+
+
+def mark_beside(asked: LedgerSection) -> Mark | None:
+    """The high-water mark that is kept beside the plates' key, if there is one."""
+    return kept_mark(_key_files(asked)[1])
 
 
 def ledger_files(asked: LedgerSection) -> list[tuple[str, Path]]:
     """What a ledger has on this machine, made already or not: what each file is, and its path."""
-    url = asked.url
+    url = asked.place
     key_file, id_file = _key_files(asked)
-    files = [("the plates' key", Path(key_file)), ("the id of the ledger", Path(id_file))]
+    files = [("the plates' key", key_file), ("the id of the ledger", id_file)]
     if is_file(url):
         real = os.path.realpath(_path(url))  # SQLite keeps its log beside what a link leads to
         logs = [("the log of the ledger", Path(f"{real}{suffix}")) for suffix in ("-wal", "-shm", "-journal")]
@@ -56,41 +75,48 @@ def ledger_files(asked: LedgerSection) -> list[tuple[str, Path]]:
 
 def inspect_ledger(asked: LedgerSection) -> str:
     """What a worker would find, in a sentence; nothing is made. Raises as `ledger_and_keys`, and if the key is gone."""
-    url = asked.url
+    url = asked.place
     key_file, id_file = _key_files(asked)
     known = known_ledger(id_file)
     if known is None and _is_missing(url):
-        return f"{_path(url)} will be made at first use"
-    if known is None and not is_file(url):
+        return f"{_absolute(url)} will be made at first use"
+    if known is None and not _is_there(url):
         _redis(url).inspect_redis(url, asked.replicas)
         return f"a durable Redis at {_place(url)}; a ledger will be made at first use"
-    _require_key(key_file)
+    if not key_file.exists():
+        raise _no_key(key_file, url)
     with ledger_and_keys(asked):
-        return f"opens at {_place(url)}, bound to the key in {key_file}"
+        return f"opens at {_place(url)}, bound to the key in {key_file.absolute()}"
 
 
-def _key_files(asked: LedgerSection) -> tuple[str, str]:
-    """Where the key of the plates is, and beside it the id by which a lost ledger is noticed."""
-    key_file = asked.key_file or (f"{_path(asked.url)}.key" if is_file(asked.url) else "udp-stream.ledger.key")
-    return key_file, f"{key_file}.ledger-id"
+def _key_files(asked: LedgerSection) -> tuple[Path, Path]:
+    """Where the key of the plates is, and beside it the id and the mark by which a ledger that is lost or older is
+    noticed."""
+    url = asked.place
+    key_file = asked.key_file or (f"{_path(url)}.key" if is_file(url) else "udp-stream.ledger.key")
+    return Path(key_file), Path(f"{key_file}.ledger-id")
 
 
-def _require_key(key_file: str) -> None:
+def _no_key(key_file: Path, url: str) -> PrivacyRefused:
     """Of a ledger that exists: a new key would fit no plate in it, and might be taken for the one that is lost."""
-    if not Path(key_file).exists():
-        raise PrivacyRefused(f"{key_file}: the key of the ledger's plates is not there: restore it")
+    return PrivacyRefused(
+        f"{key_file.absolute()}: the key of the ledger's plates is not there, and the ledger at {_place(url)} needs "
+        f"it: restore it from the backup, or copy it there, and {key_file.name}.ledger-id beside it, from a machine "
+        "that works on this ledger. No other key is made: under another one every plate would get a new budget"
+    )
 
 
 def _place(url: str) -> str:
     """The URL without what may be secret in it."""
-    return str(_path(url)) if is_file(url) else url.rpartition("@")[2].rpartition("//")[2]
+    return str(_absolute(url)) if is_file(url) else url.rpartition("@")[2].rpartition("//")[2]
 
 
-def _opened(asked: LedgerSection, id_file: str, allow_volatile: bool) -> AbstractContextManager[Ledger]:
-    if is_file(asked.url):
-        return open_sqlite_ledger(_path(asked.url), id_file=id_file)
-    opened: AbstractContextManager[Ledger] = _redis(asked.url).open_redis_ledger(
-        asked.url, id_file=id_file, allow_volatile=allow_volatile, replicas=asked.replicas
+def _opened(asked: LedgerSection, id_file: Path, allow_volatile: bool) -> AbstractContextManager[Ledger]:
+    url = asked.place
+    if is_file(url):
+        return open_sqlite_ledger(_path(url), id_file=id_file)
+    opened: AbstractContextManager[Ledger] = _redis(url).open_redis_ledger(
+        url, id_file=id_file, allow_volatile=allow_volatile, replicas=asked.replicas
     )
     return opened
 
@@ -113,14 +139,21 @@ def _is_missing(url: str) -> bool:
 
 
 def _is_there(url: str) -> bool:
-    """A file of SQLite's; of any other kind the ledger itself says that it is none."""
-    if not (is_file(url) and _path(url).is_file()):
+    """Whether a ledger is there: a file of SQLite's (of any other kind the ledger itself says that it is none), or what
+    belongs to a ledger in a Redis. DependencyUnavailable if that Redis does not answer."""
+    if not is_file(url):
+        return bool(_redis(url).holds_ledger(url))
+    if not _path(url).is_file():
         return False
     try:
         with _path(url).open("rb") as file:
             return file.read(16) == b"SQLite format 3\0"
     except OSError:
         return False
+
+
+def _absolute(url: str) -> Path:
+    return _path(url).absolute()
 
 
 def _path(url: str) -> Path:

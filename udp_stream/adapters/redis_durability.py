@@ -59,9 +59,9 @@ def refusal(findings: list[str]) -> PrivacyRefused:
     return PrivacyRefused("\n    ".join(["the ledger would not be durable:", *findings, advice]))
 
 
-def require_durable(route: Route, allow_volatile: bool = False) -> None:
+def require_durable(route: Route, allow_volatile: bool = False) -> bool:
     """Check every server that writes. Raises PrivacyRefused if a setting would lose what was answered; with
-    `allow_volatile`, that is a warning."""
+    `allow_volatile`, that is a warning, and the answer is False."""
     findings: list[str] = []
     for primary in route.to_primaries():
         findings += volatile_settings(primary)
@@ -69,6 +69,7 @@ def require_durable(route: Route, allow_volatile: bool = False) -> None:
         raise refusal(findings)
     for finding in findings:
         _log.warning("%s; %s", finding, WHAT_IS_LOST)
+    return not findings
 
 
 def require_replicas(route: Route, replicas: int) -> None:

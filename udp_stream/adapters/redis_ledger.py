@@ -49,21 +49,23 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import pairwise
 from types import TracebackType
 from typing import Self, TypeVar
 
 from udp_stream.adapters import redis_packing as packing
-from udp_stream.adapters.ledger_id import known_ledger, remember_ledger
+from udp_stream.adapters.ledger_id import compare, known_ledger, raise_mark, remember_ledger
 from udp_stream.adapters.ledger_packing import amounts, amounts_of, column
 from udp_stream.adapters.redis_caller import CHUNK, Caller, Fence, require_prefix
 from udp_stream.adapters.redis_durability import find_or_make, require_durable, require_replicas
 from udp_stream.adapters.redis_packing import decoded, encoded
-from udp_stream.adapters.redis_route import Command, route_to
+from udp_stream.adapters.redis_route import OPENING_PAUSES_S, Command, route_to
 from udp_stream.adapters.redis_scripts import load_scripts
 from udp_stream.errors import Fenced, PrivacyRefused
+from udp_stream.ledger_past import VOLATILE
 from udp_stream.ledger_rules import misfits, require_valid
-from udp_stream.ports import Admission, Balance, Entry, Progress, Verdict
+from udp_stream.ports import Admission, Balance, Entry, Mark, Progress, Verdict
 
 __all__ = ["DEFAULT_PREFIX", "Fence", "Fenced", "RedisLedger", "inspect_redis", "open_redis_ledger"]
 
@@ -88,22 +90,35 @@ def open_redis_ledger(
     """Open the ledger at `url`, or make it if there is none; use it as a context manager.
 
     `url` is redis://, rediss:// or unix://, or redis+cluster:// of any node. `id_file` remembers which ledger it was,
-    so that a wiped one is noticed. `replicas` is how many of them must have a write before it is answered.
+    and its high-water mark, so that one that is wiped or older is noticed. `replicas` is how many of them must have a
+    write before it is answered.
 
     Raises ConfigError for another URL or a prefix without a hash tag, DependencyUnavailable if Redis cannot be reached,
-    and PrivacyRefused if it would forget (unless `allow_volatile`, which logs a warning), or has forgotten.
+    and PrivacyRefused if it would forget, or has forgotten. With `allow_volatile` a server that would forget is used
+    all the same, with a warning, and the ledger notes it for ever.
     """
     route = route_to(url, require_prefix(prefix), load_scripts(), replicas)
     known = known_ledger(id_file)
     try:
-        require_durable(route, allow_volatile)
+        durable = require_durable(route, allow_volatile)
         ledger_id = find_or_make(route, prefix, known)
         if id_file is not None and known is None:
             remember_ledger(id_file, ledger_id)
+        ledger = RedisLedger(Caller(route, prefix, ledger_id), id_file)
+        if not durable:
+            ledger.note(VOLATILE, datetime.now(UTC).strftime("%Y-%m-%d"))
     except BaseException:
         route.close()
         raise
-    return RedisLedger(Caller(route, prefix, ledger_id))
+    return ledger
+
+
+def holds_ledger(url: str, prefix: str = DEFAULT_PREFIX) -> bool:
+    """Whether anything of a ledger is there; nothing is made. DependencyUnavailable if Redis cannot be reached."""
+    with closing(route_to(url, require_prefix(prefix), {})) as route:
+        keys = (f"{prefix}:{name}" for name in ("meta", "order", "periods", "recorded"))
+        (found,) = route.exchange([("EXISTS", *keys)], OPENING_PAUSES_S)
+        return bool(found)
 
 
 def inspect_redis(url: str, replicas: int = 0) -> None:
@@ -122,9 +137,10 @@ class RedisLedger:
     PrivacyRefused if the ledger was wiped, and Fenced where the caller holds a `Fence` that is stale.
     """
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: Caller, id_file: str | os.PathLike[str] | None = None) -> None:
         """Take over the way to what is known to be a ledger, and durable."""
         self._caller = caller
+        self._id_file = id_file
 
     def __enter__(self) -> Self:
         """Open already; closes on leaving."""
@@ -152,7 +168,7 @@ class RedisLedger:
 
     def fenced(self, fence: Fence) -> RedisLedger:
         """The same ledger over the same connections, whose `admit` and `record` are refused once the fence is stale."""
-        return RedisLedger(replace(self._caller, fence=fence))
+        return RedisLedger(replace(self._caller, fence=fence), self._id_file)
 
     def bind(self, fingerprint: str) -> None:
         """Tie the ledger to the key of its plates' hashes, for ever.
@@ -183,6 +199,14 @@ class RedisLedger:
         ((_, admitted, recorded, *ends),) = self._caller.run(self._caller.script("progress", keys, fenced=False))
         oldest, newest = (decoded(end) for end in ends) if admitted else (None, None)
         return Progress(admitted, int(recorded), oldest, newest)
+
+    def mark(self, release_id: str) -> Mark:
+        """Raise the high-water mark beside the plates' key; PrivacyRefused if the ledger is behind it."""
+        return raise_mark(self, self._id_file, self._caller.route.name(), release_id)
+
+    def compare(self, mark: Mark | None = None) -> None:
+        """PrivacyRefused if the ledger is behind the mark beside the plates' key, or behind this one."""
+        compare(self, self._id_file, self._caller.route.name(), mark)
 
     def periods(self) -> list[str]:
         """Every period in which some plate was charged, sorted."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -65,6 +66,11 @@ NO_LEDGERS = ("", "-")
 """Neither names a file: nothing would be the current folder, and `-` is a standard stream everywhere else."""
 
 SQLITE = "sqlite:"
+
+DEFAULT_LEDGER = "sqlite:udp-stream.ledger"
+"""In the current folder: a first run needs no service and no setting."""
+
+_HOST_PORT = re.compile(r"[^/:@]+:[0-9]+(/[0-9]*)?")
 
 
 class HatSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -124,11 +130,28 @@ class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 
 class LedgerSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where balances are kept; the key of the plates' hashes is beside it unless told otherwise."""
+    """Where balances are kept; the key of the plates' hashes is beside it unless told otherwise.
 
-    url: str = "sqlite:udp-stream.ledger"
+    `url` is empty where nobody named a ledger. One run on one machine then takes `DEFAULT_LEDGER`; workers share a
+    ledger, so they take none that was not named.
+    """
+
+    url: str = ""
     key_file: str = ""
     replicas: Annotated[int, msgspec.Meta(ge=0, le=9)] = 0
+
+    @property
+    def place(self) -> str:
+        """The ledger that was named, or the default one."""
+        return self.url or DEFAULT_LEDGER
+
+    def require_named(self) -> None:
+        """ConfigError if nobody named a ledger: for what shares one with others."""
+        if not self.url:
+            raise ConfigError(
+                "ledger.url: expected the one ledger that all workers of the deployment share, got none: name it with "
+                "--ledger redis://HOST:PORT/DB, or with --ledger sqlite:FILE where all workers run on this machine"
+            )
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -237,6 +260,7 @@ def load(
         section, _, key = name.partition(".")
         _section(tables, section, name)[key] = text
     _refuse_unknown(tables)
+    _refuse_nameless_ledger(tables)
     try:
         settings = msgspec.convert(tables, Settings)
     except msgspec.ValidationError as error:
@@ -289,6 +313,13 @@ def _refuse_unknown(tables: dict[str, Any]) -> None:
         for key in table if isinstance(table, dict) else ():
             if f"{section}.{key}" not in known:
                 raise ConfigError(f"unknown key {section}.{key}{_nearest(f'{section}.{key}')}")
+
+
+def _refuse_nameless_ledger(tables: dict[str, Any]) -> None:
+    """Whoever sets ledger.url to nothing, as an unset variable does, has not chosen the default one."""
+    section = tables.get("ledger")
+    if isinstance(section, dict) and "url" in section:
+        _require(section["url"] not in NO_LEDGERS, "ledger.url", "a file or URL", repr(section["url"]))
 
 
 def _nearest(name: str) -> str:
@@ -388,13 +419,28 @@ def _check(settings: Settings) -> None:
     _require(not limited, "release.hats_max", '0 where release.suppression is "off"', settings.release.hats_max)
     _check_bins(settings)
     _require(
-        settings.ledger.replicas == 0 or not is_file(settings.ledger.url),
+        settings.ledger.replicas == 0 or not is_file(settings.ledger.place),
         "ledger.replicas",
         "0 where ledger.url is a file",
         settings.ledger.replicas,
     )
-    _require(settings.ledger.url not in NO_LEDGERS, "ledger.url", "a file or URL", repr(settings.ledger.url))
+    _check_ledger(settings.ledger.url)
     _ = settings.zone
+
+
+def _check_ledger(url: str) -> None:
+    """A place that reads as a service, or as another library's URL of a file, is not taken for a file's name."""
+    if "://" in url or not url:
+        if url.startswith(f"{SQLITE}//"):
+            file = url.removeprefix(f"{SQLITE}//")
+            raise ConfigError(f"ledger.url: expected sqlite:FILE, got {url!r}: did you mean sqlite:{file}?")
+        return
+    if not url.startswith(SQLITE) and ":" in url:
+        meant = f"redis://{url}" if _HOST_PORT.fullmatch(url) else "redis://HOST:PORT/DB"
+        raise ConfigError(
+            f"ledger.url: expected a file or a URL, got {url!r}: did you mean {meant}? A file whose name has a "
+            f"colon is written {SQLITE}FILE"
+        )
 
 
 def _check_epsilons(settings: Settings, policy: Policy) -> None:

@@ -27,12 +27,12 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.adapters.ledger_id import known_ledger, remember_ledger
+from udp_stream.adapters.ledger_id import compare, known_ledger, raise_mark, remember_ledger
 from udp_stream.adapters.ledger_packing import Decision, amounts, amounts_of, column, cut
 from udp_stream.adapters.sqlite_file import open_ledger_file, usable
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger_rules import decide, misfits, require_valid
-from udp_stream.ports import Admission, Balance, Entry, Progress, Verdict
+from udp_stream.ports import Admission, Balance, Entry, Mark, Progress, Verdict
 
 CHUNK = 500  # host parameters in one statement; older builds of SQLite allow 999
 PAGE = 500  # rows that an iterator reads at a time
@@ -64,7 +64,7 @@ WHERE admissions.sequence > ? ORDER BY admissions.sequence LIMIT ?
 def open_sqlite_ledger(path: str | os.PathLike[str], *, id_file: str | os.PathLike[str] | None = None) -> SqliteLedger:
     """Open the ledger at `path`, or make it (mode 0600) if nothing is there; use it as a context manager.
 
-    `id_file` remembers which ledger it was, so that a lost one is noticed.
+    `id_file` remembers which ledger it was, and its high-water mark, so that one that is lost or older is noticed.
 
     Raises DependencyUnavailable if the directory is missing or a file cannot be used, and PrivacyRefused for a file
     that is no ledger of ours, is empty, lost its main file, was written by a newer version, or is not the ledger known.
@@ -79,7 +79,7 @@ def open_sqlite_ledger(path: str | os.PathLike[str], *, id_file: str | os.PathLi
     """
     where = Path(path).resolve()
     known = known_ledger(id_file)
-    ledger = SqliteLedger(where, open_ledger_file(where, known))
+    ledger = SqliteLedger(where, open_ledger_file(where, known), id_file)
     try:
         if id_file is not None and known is None:
             remember_ledger(id_file, ledger.meta()["ledger_id"])
@@ -96,9 +96,12 @@ class SqliteLedger:
     remembered or not, and asking again tells.
     """
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+    def __init__(
+        self, path: Path, connection: sqlite3.Connection, id_file: str | os.PathLike[str] | None = None
+    ) -> None:
         """Take over a connection that is known to be a ledger's and durable."""
         self.path = path
+        self._id_file = id_file
         self._connection = connection
 
     def __enter__(self) -> Self:
@@ -153,6 +156,14 @@ class SqliteLedger:
         """Every period in which some plate was charged, sorted."""
         with usable(self.path):
             return [period for (period,) in self._connection.execute(_PERIODS)]
+
+    def mark(self, release_id: str) -> Mark:
+        """Raise the high-water mark beside the plates' key; PrivacyRefused if the ledger is behind it."""
+        return raise_mark(self, self._id_file, self.path, release_id)
+
+    def compare(self, mark: Mark | None = None) -> None:
+        """PrivacyRefused if the ledger is behind the mark beside the plates' key, or behind this one."""
+        compare(self, self._id_file, self.path, mark)
 
     def _first(self, query: str) -> Any:
         row = self._connection.execute(query).fetchone()

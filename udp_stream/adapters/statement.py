@@ -25,6 +25,7 @@ from udp_stream import __version__
 from udp_stream.adapters.settings import Settings
 from udp_stream.errors import PrivacyRefused
 from udp_stream.hats import SlotGrid
+from udp_stream.ledger_past import caveats
 from udp_stream.ports import Entry, Ledger
 from udp_stream.release import Release, decode, slot_of
 from udp_stream.units import NANO, duration_name
@@ -138,7 +139,7 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
         },
         "privacy": {
             "dp_variant": {"variant_name": "Pure DP"},
-            "privacy_loss": _privacy_loss(settings, account, periods),
+            "privacy_loss": {**_privacy_loss(settings, account, periods), "caveats": list(caveats(ledger.meta()))},
             "deployment_model": {
                 "model_name": "Central",
                 "release_type": "Many releases",

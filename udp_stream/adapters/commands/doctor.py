@@ -21,7 +21,7 @@ def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
     """Run every check, one line each; in the end raise the first failure, so that the exit status tells its kind."""
     checks: list[tuple[str, Callable[[], str]]] = [
         ("configuration", lambda: f"valid, policy {settings.policy.fingerprint()}"),
-        ("ledger", lambda: inspect_ledger(settings.ledger)),
+        ("ledger", lambda: _ledger(settings, for_workers=not arguments.files)),
     ]
     if arguments.files:
         checks += [(f"speeds of {file}", lambda file=file: _unit_of_file(file, settings)) for file in arguments.files]  # type: ignore[misc]
@@ -30,6 +30,12 @@ def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
     failures = [failure for name, check in checks if (failure := _told(name, check)) is not None]
     if failures:
         raise type(failures[0])(f"{len(failures)} of {len(checks)} checks failed")
+
+
+def _ledger(settings: Settings, for_workers: bool) -> str:
+    if for_workers:
+        settings.ledger.require_named()
+    return inspect_ledger(settings.ledger)
 
 
 def _told(name: str, check: Callable[[], str]) -> UdpStreamError | None:

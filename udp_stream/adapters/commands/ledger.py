@@ -1,20 +1,25 @@
-"""`ledger show`, `ledger verify`, `ledger export`: look into a ledger without changing it."""
+"""`ledger show`, `ledger verify`, `ledger export`: look into a ledger without changing it. `ledger accept-older`: go on
+with one that went back in time."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from contextlib import AbstractContextManager
+from datetime import UTC, datetime
 
-from udp_stream.adapters.open_ledger import ledger_and_keys
+from udp_stream.adapters.open_ledger import ledger_and_keys, mark_beside, replace_mark_of
 from udp_stream.adapters.plate_keys import PlateKeys
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.statement import disagreement, statement
 from udp_stream.adapters.words import counted
 from udp_stream.errors import PrivacyRefused
+from udp_stream.ledger_past import Forgotten, behind, forget, mark_of
 from udp_stream.pings import plate_name
-from udp_stream.ports import Ledger
+from udp_stream.ports import Ledger, Mark
+from udp_stream.release import slot_of
 from udp_stream.units import NANO
 
 
@@ -52,6 +57,52 @@ def export(arguments: argparse.Namespace, settings: Settings) -> None:
     if difference := disagreement(settings, stated):
         print(f"udp-stream: warning: {difference}", file=sys.stderr)
     print(json.dumps(stated, indent=2, ensure_ascii=False))
+
+
+def accept_older(arguments: argparse.Namespace, settings: Settings) -> None:
+    """Say what an older ledger has forgotten; with the very words, remember that for ever and let it be used.
+
+    Raises PrivacyRefused while the words were not given, and nothing is changed then.
+    """
+    with ledger_and_keys(
+        settings.ledger, must_exist=True, allow_volatile=arguments.allow_volatile_ledger, accept_older=True
+    ) as (ledger, _):
+        kept = mark_beside(settings.ledger) or mark_of(ledger)
+        words = _forgotten_words(ledger, kept, settings)
+        if arguments.saying != words:
+            raise PrivacyRefused(
+                f"{_why_older(ledger, kept)}. Plates in what is forgotten get that budget again, and HATs in it are "
+                "drawn a second time: a plate may lose up to its budget once more in these periods. Restore a newer "
+                "copy if there is one. To go on with this one, stop every worker and say so: "
+                f"udp-stream ledger accept-older --saying {shlex.quote(words)}"
+            )
+        if not forget(ledger, Forgotten(words, datetime.now(UTC).isoformat(timespec="seconds"), kept)):
+            raise PrivacyRefused("somebody else has accepted something on this ledger just now: look again")
+        replace_mark_of(settings.ledger, ledger)
+    print(f"accepted, and remembered by the ledger for ever: {words}")
+
+
+def _forgotten_words(ledger: Ledger, kept: Mark, settings: Settings) -> str:
+    """What is forgotten: what the mark counts beyond the ledger; unknown where the mark has been set back as well."""
+    progress = ledger.progress()
+    missing = kept.admitted - progress.admitted
+    number = counted(missing, "HAT") if missing > 0 else "an unknown number of HATs"
+    return f"charges of {number} since {_slot_start(progress.newest, settings)} are forgotten"
+
+
+def _slot_start(release_id: str | None, settings: Settings) -> str:
+    """Of the newest HAT that the ledger knows."""
+    if release_id is None:
+        return "its beginning"
+    try:
+        return settings.calendar.slots.iso(slot_of(release_id)[0] * 1000)
+    except ValueError:
+        return release_id
+
+
+def _why_older(ledger: Ledger, kept: Mark) -> str:
+    how = behind(ledger, kept)
+    return f"the ledger went back in time: {how}" if how else "the ledger is not behind its high-water mark"
 
 
 def _open(arguments: argparse.Namespace, settings: Settings) -> AbstractContextManager[tuple[Ledger, PlateKeys]]:

@@ -11,7 +11,8 @@ from udp_stream.errors import DependencyUnavailable
 
 
 def worker(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Work until stopped. Raises DependencyUnavailable if Faust is not installed."""
+    """Work until stopped. Raises ConfigError if no ledger is named, DependencyUnavailable if Faust is not installed."""
+    settings.ledger.require_named()
     try:
         from streams.worker import Deployment, run_worker
     except ImportError as error:

@@ -1,0 +1,123 @@
+"""Which ledger and which key a deployment works on: one of each, for all of its workers and for ever.
+
+Two ledgers are two budgets for every plate, and two keys make every plate two. A worker cannot see by itself that the
+others have another ledger, so it is told three times:
+
+* **The claim.** Before a worker joins the group, it looks at the deployment's topic. Where that is empty it writes what
+  it works on, and looks again. The first claim in the log is the deployment's; a worker with another one is refused.
+  Of two that start at the same moment one is first in the log, and both see which. Nothing is ever removed from there.
+* **Messages.** Whatever workers tell each other carries what its writer works on.
+* **Commits.** So does the metadata of every commit, for whoever takes a partition over.
+
+Messages and commits hold where the claim is lost: a topic made anew, or a worker of a version that did not claim.
+A charge under one ledger follows from counts that were sent under it, and those stay in the log until a commit under it
+lets go of them. So whoever could charge a slot a second time, under another ledger, first reads one or the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from streams.lookout import SECONDS_MAX, records_of
+from streams.outlet import Message, Outlet
+from streams.topics import Topic
+from udp_stream.errors import PrivacyRefused
+
+HEADER = "udp-stream-ledger"
+
+
+class Binding(NamedTuple):
+    """The id of the ledger, and the fingerprint of the plates' key: 32 hexadecimal digits each."""
+
+    ledger_id: str
+    key: str
+
+    @classmethod
+    def of(cls, meta: Mapping[str, str]) -> Binding:
+        """Of an opened ledger, from what it knows of itself."""
+        return cls(meta["ledger_id"], meta["key_fingerprint"])
+
+    @classmethod
+    def read(cls, text: str) -> Binding:
+        """Undo `text`; raises ValueError for anything else."""
+        ledger_id, dot, key = text.partition(".")
+        if not (dot and ledger_id and key):
+            raise ValueError(f"expected LEDGER.KEY, got {text!r}")
+        return cls(ledger_id, key)
+
+    @property
+    def text(self) -> str:
+        """As it travels.
+
+        >>> Binding.read(Binding("5eed", "cafe").text)
+        Binding(ledger_id='5eed', key='cafe')
+        """
+        return f"{self.ledger_id}.{self.key}"
+
+    @property
+    def header(self) -> tuple[str, bytes]:
+        """Of a message."""
+        return HEADER, self.text.encode()
+
+    def require(self, theirs: str | None, where: str) -> None:
+        """Raise PrivacyRefused unless what was found there is the same; None: it says nothing."""
+        if theirs == self.text:
+            return
+        raise PrivacyRefused(f"{where} {self._difference(theirs)}. {ADVICE}")
+
+    def _difference(self, theirs: str | None) -> str:
+        try:
+            other = Binding.read(theirs or "")
+        except ValueError:
+            return "does not say on which ledger it works: another version of udp-stream wrote it"
+        if other.ledger_id != self.ledger_id:
+            return f"works on the ledger {other.ledger_id}, and this worker on {self.ledger_id}"
+        return f"works with the plates' key {other.key}, and this worker with {self.key}"
+
+
+ADVICE = (
+    "All workers of a deployment need one ledger and one key file: two ledgers are two budgets for every plate. Give "
+    "this worker the others' ledger.url and a copy of their key file"
+)
+
+
+def require_same(ours: Binding, headers: Sequence[tuple[str, bytes]], where: str) -> None:
+    """Raise PrivacyRefused unless a message's writer works on the same.
+
+    >>> require_same(Binding("5eed", "cafe"), [Binding("5eed", "cafe").header], "a message")
+    """
+    ours_text = ours.header
+    for header in headers:
+        if header[0] == HEADER:
+            if header[1] != ours_text[1]:
+                ours.require(bytes(header[1]).decode(errors="replace"), where)
+            return
+    ours.require(None, where)
+
+
+class _Claim(msgspec.Struct, frozen=True):
+    ledger: str
+
+
+async def claim(bootstrap: str, topic: Topic, ours: Binding, outlet: Outlet) -> None:
+    """Work on this ledger from now on, or raise PrivacyRefused if the deployment works on another one."""
+    first = await _first(bootstrap, topic)
+    if first is None:
+        await outlet.write([Message(topic.name, msgspec.json.encode(_Claim(ours.text)), partition=0)])
+        first = await _first(bootstrap, topic)
+    ours.require(first, f"the deployment ({topic.name} at {bootstrap})")
+
+
+async def _first(bootstrap: str, topic: Topic) -> str | None:
+    """What the first claim says, None if there is none."""
+    records = await asyncio.wait_for(records_of(bootstrap, topic), SECONDS_MAX)
+    if not records:
+        return None
+    try:
+        return msgspec.json.decode(records[0].value, type=_Claim).ledger
+    except msgspec.DecodeError:
+        return ""

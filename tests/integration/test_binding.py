@@ -1,0 +1,189 @@
+"""A deployment has one ledger and one key, on the real broker: who comes with another one is refused with status 5."""
+
+import re
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import pytest
+from redis import Redis
+
+from streams.binding import HEADER, Binding
+from streams.topics import admin
+from tests.integration.deployment import SERVING, worker
+from tests.runtime.harness import fleet_log
+from udp_stream.adapters.open_ledger import ledger_and_keys
+from udp_stream.adapters.settings import load
+
+PATIENCE_S = 30
+
+
+@contextmanager
+def starting(city, name, *flags):
+    """A worker by the real command line, in a folder of its own."""
+    folder = city.folder / name
+    folder.mkdir()
+    said = folder / "said"
+    command = [sys.executable, "-m", "udp_stream.adapters.cli", "worker", "--config", city.config, *map(str, flags)]
+    with said.open("wb") as err:
+        process = subprocess.Popen(list(map(str, command)), stderr=err, cwd=folder)
+    process.said = said
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def ends(process):
+    """Its status and what it said."""
+    status = process.wait(PATIENCE_S)
+    said = process.said.read_text()
+    assert "Traceback" not in said
+    return status, said
+
+
+def serves(process):
+    deadline = time.monotonic() + PATIENCE_S
+    while SERVING not in process.said.read_text():
+        assert process.poll() is None and time.monotonic() < deadline, process.said.read_text()
+        time.sleep(0.05)
+
+
+def ledger_flags(folder, name, key="plates.key"):
+    return "--ledger", f"sqlite:{folder}/{name}", "--set", f"ledger.key_file={folder}/{key}"
+
+
+def without_ledger(city):
+    """As an operator has it who names the ledger on the command line, and forgets to."""
+    text = re.sub(r"\[ledger\]\n(.+\n)*?(?=\[)", "", city.config.read_text())
+    assert "sqlite" not in text
+    city.config.write_text(text)
+
+
+def test_a_worker_takes_no_ledger_that_nobody_has_named(city):
+    """And makes nothing: no ledger, no key, no claim."""
+    made = city(fleet_log(clean=True)[:2000])
+    without_ledger(made)
+    with starting(made, "one") as process:
+        status, said = ends(process)
+    assert status == 3 and "ledger.url: expected the one ledger that all workers of the deployment share" in said
+    assert [path.name for path in (made.folder / "one").iterdir()] == ["said"]
+    assert made.read(made.topics.deployment) == []
+    doctor = [sys.executable, "-m", "udp_stream.adapters.cli", "doctor", "--config", str(made.config)]
+    done = subprocess.run(doctor, capture_output=True, text=True, cwd=made.folder / "one", timeout=60)
+    assert done.returncode == 3 and "FAIL  ledger: ledger.url: expected the one ledger" in done.stdout
+
+
+def test_of_two_ledgers_that_start_at_the_same_moment_one_is_taken_for_ever(city):
+    made = city(fleet_log(clean=True)[:2000])
+    flags = {name: ledger_flags(made.folder, f"{name}.ledger", f"{name}.key") for name in ("one", "two")}
+    with starting(made, "one", *flags["one"]) as one, starting(made, "two", *flags["two"]) as two:
+        deadline = time.monotonic() + PATIENCE_S
+        while one.poll() is None and two.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        refused, other, name = (one, two, "two") if one.poll() is not None else (two, one, "one")
+        status, said = ends(refused)
+        assert status == 5 and "works on the ledger" in said and "two ledgers are two budgets" in said
+        serves(other)
+    with starting(made, "later", *flags["one" if name == "two" else "two"]) as later:
+        assert ends(later)[0] == 5
+    with starting(made, "again", *flags[name]) as again:
+        serves(again)
+
+
+def test_another_ledger_or_key_takes_nothing_over_even_where_the_claim_is_gone(city):
+    """The whole log is released under one ledger. Then the workers, and the deployment's topic, are gone."""
+    made = city(fleet_log(clean=True))
+    made.feed()
+    with worker(made) as process:
+        made.wait_for(made.embedded()[0], process)
+    with made.ledger() as (ledger, _):
+        binding = Binding.of(ledger.meta())
+        entries = len(list(ledger.entries()))
+    assert all(dict(one.headers)[HEADER] == binding.header[1] for one in made.read(made.topics.parts))
+    for _ in range(2):  # once with the claim, and once without
+        with starting(made, "other-ledger", *ledger_flags(made.folder, "other", "other.key")) as process:
+            status, said = ends(process)
+            assert status == 5 and "works on the ledger" in said, said
+        shutil.rmtree(made.folder / "other-ledger")
+        with admin(made.settings.kafka.bootstrap) as client:
+            client.delete_topics([made.topics.deployment.name])
+        create = [sys.executable, "-m", "udp_stream.adapters.cli", "topics", "create", "--config", str(made.config)]
+        deadline = time.monotonic() + PATIENCE_S
+        while b"deployment.v1: created" not in subprocess.run(create, capture_output=True, check=False).stdout:
+            assert time.monotonic() < deadline
+            time.sleep(0.3)
+    with ledger_and_keys(load(made.config, (f"ledger.url={made.folder}/other",
+                                            f"ledger.key_file={made.folder}/other.key"), {}).ledger) as (other, _):  # fmt: skip
+        assert list(other.entries()) == []
+    with made.ledger() as (ledger, _):
+        assert len(list(ledger.entries())) == entries and ledger.verify() == []
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_no_key_is_made_where_redis_has_a_ledger(city, redis_server, known):
+    """A second machine without the key: it names the file that was looked for, and leaves nothing."""
+    made = city(fleet_log(clean=True)[:2000], ledger=redis_server.url)
+    with made.ledger():
+        pass
+    key = made.folder / "plates.key"
+    if not known:
+        (made.folder / "plates.key.ledger-id").unlink()
+    key.rename(made.folder / "kept")
+    with starting(made, "one") as process:
+        status, said = ends(process)
+    assert status == 5 and f"{key}: the key of the ledger's plates is not there" in said
+    assert "copy it there, and plates.key.ledger-id beside it" in said and not key.exists()
+    with starting(made, "two", "--set", "ledger.key_file=elsewhere.key") as process:
+        status, said = ends(process)
+    assert status == 5 and f"{made.folder}/two/elsewhere.key: the key of the ledger's plates is not there" in said
+    assert [path.name for path in (made.folder / "two").iterdir()] == ["said"]
+
+
+def test_a_key_that_was_made_at_the_same_moment_as_another_machines_is_taken_back(city, redis_server, monkeypatch):
+    """Both find no ledger; the other is the first to bind it."""
+    made = city(fleet_log(clean=True)[:2000], ledger=redis_server.url)
+    from udp_stream.adapters import open_ledger
+    from udp_stream.errors import PrivacyRefused
+
+    with made.ledger():
+        pass
+    there = load(made.config, (f"ledger.key_file={made.folder}/late.key",), {}).ledger
+    monkeypatch.setattr(open_ledger, "_is_there", lambda _url: False)  # it looked before the other one made it
+    with (
+        pytest.raises(PrivacyRefused, match=r"late\.key: the key of the ledger's plates is not there"),
+        ledger_and_keys(there),
+    ):
+        pass
+    assert not (made.folder / "late.key").exists() and not (made.folder / "late.key.ledger-id").exists()
+
+
+def test_a_redis_that_is_set_back_while_workers_run_stops_them(city, redis_server):
+    """A dump from before is restored: by hand, under a running worker, whose connections come back."""
+    messages = fleet_log(clean=True)
+    made = city(messages, ledger=redis_server.url)
+    made.set_idle("1h")
+    half = len(messages) // 2
+    with Redis.from_url(redis_server.url, protocol=2) as client, starting(made, "one") as process:
+        serves(process)
+        made.feed(messages[:half])
+        deadline = time.monotonic() + PATIENCE_S
+        while len(made.releases()) < 10:
+            assert process.poll() is None and time.monotonic() < deadline, process.said.read_text()
+            time.sleep(0.1)
+        keys = [key for key in client.scan_iter("{udp}:*") if not key.startswith((b"{udp}:meta", b"{udp}:beat"))]
+        client.delete(*keys)
+        before = dict(made.releases())
+        made.feed(messages[half:])
+        status, said = ends(process)
+    assert status == 5 and ("went back in time" in said or "are gone" in said or "expected an admission" in said), said
+    assert made.releases() == before

@@ -1,0 +1,141 @@
+"""Workers of a deployment work on one ledger and one key: what says otherwise is refused before anything is charged."""
+
+import asyncio
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from faust.types import TP
+
+from streams.binding import Binding, require_same
+from tests.unit.test_desks import OURS, TOPICS, Died, Worker, filled, outcome
+from udp_stream.adapters.sqlite_ledger import open_sqlite_ledger
+from udp_stream.errors import PrivacyRefused
+from udp_stream.memory_ledger import MemoryLedger
+
+OTHER_LEDGER = Binding("0ther", OURS.key)
+OTHER_KEY = Binding(OURS.ledger_id, "0ther")
+PINGS = {TP(TOPICS.pings.name, 0), TP(TOPICS.pings.name, 1)}
+PARTS = {TP(TOPICS.parts.name, 0)}
+
+
+@pytest.mark.parametrize(
+    ("headers", "sentence"),
+    [
+        ([OTHER_LEDGER.header], "it works on the ledger 0ther, and this worker on 5eed. All workers"),
+        ([("more", b""), OTHER_KEY.header], "it works with the plates' key 0ther, and this worker with cafe. All"),
+        ([], "it does not say on which ledger it works"),
+        ([("udp-stream-ledger", b"\xff")], "it does not say on which ledger it works"),
+    ],
+)
+def test_what_is_different_is_said(headers, sentence):
+    with pytest.raises(PrivacyRefused, match=sentence):
+        require_same(OURS, headers, "it")
+
+
+def in_a_thread(work):
+    with ThreadPoolExecutor(1) as thread:
+        return asyncio.run(work(thread))
+
+
+async def sources(worker):
+    """The worker reads all pings, and hands them on."""
+    await worker.assign()
+    for tp in sorted(PINGS):
+        await worker.pings.take(list(worker.broker.logs[tp]))
+    worker.time_s += 100
+    await worker.pings.tick(worker.broker.now_ms)
+    for tp in sorted(PINGS):
+        await worker.pings.take(list(worker.broker.logs[tp])[-1:])
+
+
+@pytest.mark.parametrize("other", [OTHER_LEDGER, OTHER_KEY])
+def test_pings_that_another_worker_has_handed_on_under_another_ledger_are_not_released(other):
+    """One has the pings and the other the shards: each would do its half."""
+    broker, ledger = filled(), MemoryLedger()
+
+    async def work(thread):
+        await sources(Worker(broker, MemoryLedger(), thread, binding=other))
+        ours = Worker(broker, ledger, thread)
+        await ours.parts.assign(PARTS)
+        with pytest.raises(PrivacyRefused, match=r"the writer of bus\.parts\.v1\[0\] at 0 works"):
+            await ours.parts.take(list(broker.logs[TP(TOPICS.parts.name, 0)]))
+
+    in_a_thread(work)
+    assert outcome(broker)[0] == {} and list(ledger.entries()) == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_worker_on_another_ledger_takes_nothing_over_whenever_the_other_died(seed):
+    """Killed between any two effects: before its first commit, after it, over a slot that is charged."""
+    broker, first, second = filled(random.Random(f"die {seed}")), MemoryLedger(), MemoryLedger()
+    broker.dies = 0.05
+
+    async def work(thread):
+        with pytest.raises(Died):
+            while True:
+                await Worker(broker, first, thread).run(random.Random(seed))
+                broker.dies = 0.5
+        broker.dice = None
+        with pytest.raises(PrivacyRefused, match="works on the ledger"):
+            await Worker(broker, second, thread, binding=OTHER_LEDGER).run(random.Random(seed))
+
+    in_a_thread(work)
+    assert {entry.release_id for entry in first.entries()}.isdisjoint(entry.release_id for entry in second.entries())
+
+
+def test_commits_say_on_which_ledger_whoever_takes_over_has_to_work():
+    """Also where the messages are gone by then."""
+    broker, ledger = filled(), MemoryLedger()
+
+    async def work(thread):
+        await Worker(broker, ledger, thread).run(random.Random(0))
+        for tps, take in ((PINGS, "pings"), (PARTS, "parts")):
+            worker = Worker(broker, MemoryLedger(), thread, binding=OTHER_LEDGER)
+            with pytest.raises(PrivacyRefused, match=rf"the worker that last committed bus\.{take}\.v1\["):
+                await getattr(worker, take).assign(tps)
+
+    in_a_thread(work)
+
+
+def test_a_ledger_that_is_behind_what_a_commit_knows_is_refused_at_a_takeover():
+    """The same ledger by its id, restored from before: the machine that takes over has published nothing yet."""
+    broker, ledger = filled(), MemoryLedger()
+
+    async def work(thread):
+        await Worker(broker, ledger, thread).run(random.Random(0))
+        older = MemoryLedger()
+        older._meta["ledger_id"] = ledger.meta()["ledger_id"]
+        with pytest.raises(PrivacyRefused, match="went back in time: it holds 0 charged and 0 recorded HATs"):
+            await Worker(broker, older, thread).parts.assign(PARTS)
+        await Worker(broker, ledger, thread).parts.assign(PARTS)
+
+    in_a_thread(work)
+
+
+def test_a_ledger_that_is_set_back_while_a_worker_runs_publishes_nothing_more(tmp_path):
+    """The mark is raised before each publication, and cannot be raised."""
+    broker, parts = filled(), TP(TOPICS.parts.name, 0)
+
+    def set_back(ledger):
+        """The records are gone; the next slot is charged already."""
+        ledger._connection.execute("DROP TRIGGER releases_stay")
+        ledger._connection.execute("DELETE FROM releases")
+
+    async def work(thread):
+        def aside(call, *arguments):
+            return asyncio.get_running_loop().run_in_executor(thread, call, *arguments)
+
+        ledger = await aside(lambda: open_sqlite_ledger(tmp_path / "ledger", id_file=tmp_path / "id"))
+        worker = Worker(broker, ledger, thread)
+        await sources(worker)
+        published = {}
+        with pytest.raises(PrivacyRefused, match="went back in time: its record of"):
+            while (at := worker.parts.next_offsets()[parts]) < len(broker.logs[parts]):
+                await worker.parts.take(broker.logs[parts][at : at + 1])
+                if not published and (published := dict(outcome(broker)[0])):
+                    await aside(set_back, ledger)
+        await aside(ledger.close)
+        assert published and outcome(broker)[0] == published
+
+    in_a_thread(work)

@@ -1,0 +1,146 @@
+"""A ledger is behind a mark if it holds less, or another record; what was accepted as forgotten is forgiven."""
+
+import numpy as np
+import pytest
+
+from udp_stream.adapters.ledger_id import compare, kept_mark, raise_mark, remember_ledger, replace_mark
+from udp_stream.errors import DependencyUnavailable, PrivacyRefused
+from udp_stream.ledger_past import Forgotten, behind, caveats, forget, forgotten, mark_of
+from udp_stream.memory_ledger import MemoryLedger
+from udp_stream.ports import Admission
+
+
+def ledger_of(*payloads, name="5eed"):
+    """A ledger that has recorded these payloads, one a HAT."""
+    ledger = MemoryLedger()
+    ledger._meta["ledger_id"] = name
+    for number, payload in enumerate(payloads):
+        hat = Admission(f"hat-{number}", np.array([0]), np.array([1]), 1, b"")
+        ledger.admit("p", 100, [b"plate"], [hat])
+        ledger.record([(f"hat-{number}", payload)])
+    return ledger
+
+
+def test_a_ledger_is_not_behind_its_own_mark_nor_behind_an_earlier_one():
+    early, late = ledger_of(b"a"), ledger_of(b"a", b"b", b"c")
+    assert behind(early, mark_of(early, "hat-0")) is None
+    assert behind(late, mark_of(early, "hat-0")) is None
+    assert behind(ledger_of(), mark_of(ledger_of())) is None
+
+
+def test_a_ledger_that_holds_less_is_behind():
+    how = behind(ledger_of(b"a"), mark_of(ledger_of(b"a", b"b"), "hat-1"))
+    assert how == "it holds 1 charged and 1 recorded HATs, and has held 2 charged and 2 recorded HATs"
+    charged = ledger_of(b"a", b"b")
+    charged._recorded.pop()
+    assert behind(charged, mark_of(ledger_of(b"a", b"b"))) is not None  # as many charged, fewer recorded
+
+
+def test_a_ledger_that_went_back_and_has_come_as_far_again_is_told_by_a_record():
+    again = ledger_of(b"a", b"another draw", b"c")
+    assert behind(again, mark_of(ledger_of(b"a", b"b"), "hat-1")) == "its record of hat-1 is gone or another one"
+
+
+def test_what_was_accepted_is_forgiven_and_not_one_hat_more():
+    highest, restored = mark_of(ledger_of(b"a", b"b", b"c"), "hat-2"), ledger_of(b"a")
+    lower = mark_of(ledger_of(b"a", b"b"), "hat-1")
+    assert forget(restored, Forgotten("charges of 1 HAT are forgotten", "2026-11-22", lower))
+    assert behind(restored, lower) is None
+    assert behind(restored, highest) == (
+        "it has held 3 charged and 3 recorded HATs, more than was accepted as forgotten"
+    )
+    assert forget(restored, Forgotten("charges of 2 HATs are forgotten", "2026-11-22", highest))
+    assert behind(restored, highest) is None and len(forgotten(restored.meta())) == 2
+    assert caveats(restored.meta()) == ("charges of 1 HAT are forgotten", "charges of 2 HATs are forgotten")
+
+
+def test_a_ledger_that_has_forgotten_its_acceptance_is_behind():
+    accepted = ledger_of(b"a")
+    forget(accepted, Forgotten("words", "2026-11-22", mark_of(ledger_of(b"a", b"b"))))
+    assert "does not remember" in behind(ledger_of(b"a", b"b", b"c"), mark_of(accepted))
+
+
+def test_a_later_fall_behind_is_no_part_of_an_earlier_acceptance():
+    ledger = ledger_of(b"a")
+    forget(ledger, Forgotten("words", "2026-11-22", mark_of(ledger_of(*[b"x"] * 9))))
+    newest = mark_of(ledger_of(b"a", b"b"))
+    assert behind(ledger, type(newest)("5eed", 1, newest.admitted, newest.recorded)) is not None
+
+
+def test_of_two_acceptances_at_once_one_is_told_that_it_came_second():
+    ledger, other = ledger_of(b"a"), ledger_of(b"a")
+    other.meta, other.note = ledger.meta, ledger.note
+    first = Forgotten("first", "2026-11-22", mark_of(ledger))
+    original = ledger.meta()
+    assert forget(ledger, first)
+    other.meta = lambda: original
+    assert not forget(other, Forgotten("second", "2026-11-22", mark_of(ledger)))
+
+
+# The file beside the key.
+
+
+@pytest.fixture
+def file(tmp_path):
+    remember_ledger(tmp_path / "key.ledger-id", "5eed")
+    return tmp_path / "key.ledger-id"
+
+
+def test_a_mark_is_kept_and_only_ever_raised(file):
+    early, late = ledger_of(b"a"), ledger_of(b"a", b"b")
+    assert kept_mark(file) is None
+    raise_mark(early, file, "here", "hat-0")
+    high = raise_mark(late, file, "here", "hat-1")
+    assert kept_mark(file) == high == mark_of(late, "hat-1") and file.read_text().startswith("5eed\n")
+    with pytest.raises(PrivacyRefused, match="the ledger at here went back in time: it holds 1 charged"):
+        raise_mark(early, file, "here", "hat-0")
+    with pytest.raises(PrivacyRefused, match="accept-older"):
+        compare(early, file, "here")
+    assert kept_mark(file) == high
+    before = file.stat().st_ino
+    raise_mark(late, file, "here", "hat-0")
+    assert file.stat().st_ino == before  # nothing was added: nothing is written
+    compare(late, file, "here")
+
+
+def test_a_mark_from_another_machine_is_kept_where_the_ledger_is_behind_it(file):
+    """So that what is to be accepted is counted by the highest mark that anybody knows."""
+    high, restored = mark_of(ledger_of(b"a", b"b"), "hat-1"), ledger_of(b"a")
+    compare(ledger_of(b"a", b"b"), file, "here", high)
+    assert kept_mark(file) is None
+    with pytest.raises(PrivacyRefused, match="went back in time"):
+        compare(restored, file, "here", high)
+    assert kept_mark(file) == high
+    forget(restored, Forgotten("words", "2026-11-22", high))
+    replace_mark(restored, file)
+    compare(restored, file, "here", high)
+    assert kept_mark(file).era == 1
+
+
+def test_the_mark_of_another_ledger_is_refused(file):
+    raise_mark(ledger_of(b"a"), file, "here", "hat-0")
+    with pytest.raises(PrivacyRefused, match="expected the ledger 5eed at here, got other"):
+        compare(ledger_of(b"a", name="other"), file, "here")
+
+
+@pytest.mark.parametrize("text", ["5eed\n?\n", "5eed\n[1]\n", "5eed\n{}\n"])
+def test_a_mark_that_cannot_be_read_is_refused(file, text):
+    file.write_text(text)
+    with pytest.raises(PrivacyRefused, match="expected the ledger's high-water mark in the second line"):
+        compare(ledger_of(), file, "here")
+
+
+def test_a_mark_that_is_lost_while_the_ledger_is_in_use_is_refused(file):
+    file.unlink()
+    with pytest.raises(PrivacyRefused, match="is gone: restore it"):
+        raise_mark(ledger_of(b"a"), file, "here", "hat-0")
+
+
+def test_a_mark_that_cannot_be_written_stops_before_anything_is_published(file, monkeypatch):
+    monkeypatch.setattr("udp_stream.adapters.ledger_id.sync_directory", _full)
+    with pytest.raises(DependencyUnavailable, match="cannot be written: No space left"):
+        raise_mark(ledger_of(b"a"), file, "here", "hat-0")
+
+
+def _full(_folder):
+    raise OSError(28, "No space left on device")
