@@ -20,11 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import blake2b
+from typing import NamedTuple
 
 import msgspec
 
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ports import Ledger, Mark
+from udp_stream.ports import Ledger, Mark, Progress
 
 VOLATILE = "volatile"
 """The note of when a ledger was first used in a store that may lose charges."""
@@ -71,19 +72,37 @@ def caveats(meta: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def mark_of(ledger: Ledger, release_id: str = "") -> Mark:
-    """How far the ledger is now; `release_id` names a record that it holds."""
-    meta, progress = ledger.meta(), ledger.progress()
-    (payload,) = ledger.standing([release_id]) if release_id else (None,)
-    name, digest = ("", b"") if payload is None else (release_id, digest_of(payload))
-    return Mark(meta["ledger_id"], len(forgotten(meta)), progress.admitted, progress.recorded, name, digest)
+class Seen(NamedTuple):
+    """What there is to see of a ledger: what it knows of itself, how far it is, and the digests of some records."""
+
+    meta: Mapping[str, str]
+    progress: Progress
+    digests: Mapping[str, bytes]
+
+    def mark(self, release_id: str = "") -> Mark:
+        """How far the ledger was; `release_id` is among those that were looked at."""
+        digest = self.digests.get(release_id, b"")
+        progress, era = self.progress, len(forgotten(self.meta))
+        name = release_id if digest else ""
+        return Mark(self.meta["ledger_id"], era, progress.admitted, progress.recorded, name, digest)
 
 
-def behind(ledger: Ledger, mark: Mark) -> str | None:
-    """In which way the ledger is behind the mark: a part of a sentence, or None if it is not."""
-    now = mark_of(ledger, mark.release_id)
+def see(ledger: Ledger, *release_ids: str) -> Seen:
+    """Look at the ledger, and at these records; an empty id names none."""
+    named = [one for one in dict.fromkeys(release_ids) if one]
+    payloads = zip(named, ledger.standing(named), strict=True)
+    digests = {name: digest_of(payload) for name, payload in payloads if payload is not None}
+    return Seen(ledger.meta(), ledger.progress(), digests)
+
+
+def behind(seen: Seen, mark: Mark) -> str | None:
+    """In which way the ledger is behind the mark: a part of a sentence, or None if it is not.
+
+    The mark's record was looked at.
+    """
+    now = seen.mark(mark.release_id)
     if now.era > mark.era:
-        if any(one.mark.era == mark.era and one.mark.at_least(mark) for one in forgotten(ledger.meta())):
+        if any(one.mark.era == mark.era and one.mark.at_least(mark) for one in forgotten(seen.meta)):
             return None
         return f"it has held {_told(mark)}, more than was accepted as forgotten"
     if now.era < mark.era:
@@ -95,11 +114,11 @@ def behind(ledger: Ledger, mark: Mark) -> str | None:
     return None
 
 
-def require_not_behind(ledger: Ledger, mark: Mark, place: object) -> None:
+def require_not_behind(seen: Seen, mark: Mark, place: object) -> None:
     """Raise PrivacyRefused if the ledger at this place is behind the mark, or another one."""
-    if (now := ledger.meta()["ledger_id"]) != mark.ledger_id:
+    if (now := seen.meta["ledger_id"]) != mark.ledger_id:
         raise PrivacyRefused(f"expected the ledger {mark.ledger_id} at {place}, got {now}")
-    if (how := behind(ledger, mark)) is not None:
+    if (how := behind(seen, mark)) is not None:
         raise PrivacyRefused(
             f"the ledger at {place} went back in time: {how}. It is an older copy, or has lost its last writes. Going "
             "on would charge plates too little and draw published HATs again. Restore the newest copy. If there is "

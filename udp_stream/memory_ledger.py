@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger_past import mark_of, require_not_behind
+from udp_stream.ledger_past import require_not_behind, see
 from udp_stream.ledger_rules import decide, misfits, require_valid
 from udp_stream.ports import Admission, Balance, Entry, Mark, Progress, Verdict
 
@@ -169,9 +169,9 @@ class MemoryLedger:
 
     def mark(self, release_id: str) -> Mark:
         """How far it has come; there is no place apart from it."""
-        return mark_of(self, release_id)
+        return see(self, release_id).mark(release_id)
 
     def compare(self, mark: Mark | None = None) -> None:
         """PrivacyRefused if it is behind this mark."""
         if mark is not None:
-            require_not_behind(self, mark, "in memory")
+            require_not_behind(see(self, mark.release_id), mark, "in memory")

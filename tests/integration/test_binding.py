@@ -122,8 +122,8 @@ def test_another_ledger_or_key_takes_nothing_over_even_where_the_claim_is_gone(c
         while b"deployment.v1: created" not in subprocess.run(create, capture_output=True, check=False).stdout:
             assert time.monotonic() < deadline
             time.sleep(0.3)
-    with ledger_and_keys(load(made.config, (f"ledger.url={made.folder}/other",
-                                            f"ledger.key_file={made.folder}/other.key"), {}).ledger) as (other, _):  # fmt: skip
+    flags = (f"ledger.url={made.folder}/other", f"ledger.key_file={made.folder}/other.key")
+    with ledger_and_keys(load(made.config, flags, {}).ledger) as (other, _):
         assert list(other.entries()) == []
     with made.ledger() as (ledger, _):
         assert len(list(ledger.entries())) == entries and ledger.verify() == []

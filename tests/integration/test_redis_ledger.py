@@ -2,6 +2,7 @@
 
 import logging
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ import pytest
 from redis import Redis
 
 from udp_stream import checks
-from udp_stream.adapters import redis_ledger, redis_route
+from udp_stream.adapters import redis_durability, redis_ledger, redis_route
 from udp_stream.adapters.open_ledger import inspect_ledger, ledger_and_keys
 from udp_stream.adapters.redis_ledger import Fence, Fenced, RedisLedger, open_redis_ledger
 from udp_stream.adapters.redis_route import Route
@@ -26,11 +27,13 @@ from udp_stream.adapters.services import RunningRedis, start_redis
 from udp_stream.adapters.settings import load
 from udp_stream.checks import ALL_LEDGER_CHECKS, CheckFailed, ask
 from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused
+from udp_stream.ledger_past import caveats
 from udp_stream.memory_ledger import MemoryLedger
 from udp_stream.ports import LedgerFactory
 
 Check = Callable[[LedgerFactory], None]
 WAIT_SECONDS = 60
+DURABLE_SETTINGS = [(name, value) for name, value, _ in redis_durability.DURABLE]
 
 
 def opener(url: str) -> Callable[[], RedisLedger]:
@@ -647,6 +650,10 @@ def test_a_server_that_forgets_is_refused(
         with caplog.at_level(logging.WARNING), open_redis_ledger(redis_server.url, allow_volatile=True):
             assert f"{setting} {value}" in caplog.text
             assert "budget that plates get again" in caplog.text
+        client.config_set(setting, dict(DURABLE_SETTINGS)[setting])
+        with open_redis_ledger(redis_server.url) as ledger:  # durable by now, and marked for ever
+            (caveat,) = caveats(ledger.meta())
+    assert re.fullmatch(r"charges may have been lost since \d{4}-\d\d-\d\d \(--allow-volatile-ledger\)", caveat)
 
 
 def test_a_server_that_hides_its_settings_is_refused(redis_server: RunningRedis) -> None:

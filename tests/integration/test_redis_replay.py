@@ -1,6 +1,7 @@
 """The embedded runtime on a Redis ledger: the same releases as on SQLite, and refusals as promised."""
 
 import io
+import json
 import os
 import random
 import shutil
@@ -103,3 +104,11 @@ def test_a_redis_that_forgets_is_refused_with_exit_status_5_unless_told_otherwis
     assert (refused.returncode, refused.stdout) == (5, b"") and b"appendfsync" in refused.stderr
     allowed = subprocess.run([*command, "--allow-volatile-ledger"], cwd=tmp_path, capture_output=True, timeout=60)
     assert allowed.returncode == 0 and records(allowed.stdout) and b"does not hold" in allowed.stderr
+    for line in allowed.stdout.splitlines():
+        (caveat,) = decode(line).privacy.caveats
+        assert caveat.startswith("charges may have been lost since ")
+    with Redis.from_url(redis_server.url) as client:
+        client.config_set("appendfsync", "always")
+    export = [*command[:3], "ledger", "export", "--ledger", redis_server.url]
+    stated = json.loads(subprocess.run(export, cwd=tmp_path, capture_output=True, timeout=60, check=True).stdout)
+    assert stated["privacy"]["privacy_loss"]["caveats"] == [caveat]

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from udp_stream import ledger_past
 from udp_stream.adapters.ledger_id import compare, kept_mark, raise_mark, remember_ledger, replace_mark
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
-from udp_stream.ledger_past import Forgotten, behind, caveats, forget, forgotten, mark_of
+from udp_stream.ledger_past import Forgotten, caveats, forget, forgotten, see
 from udp_stream.memory_ledger import MemoryLedger
 from udp_stream.ports import Admission
 
@@ -19,6 +20,14 @@ def ledger_of(*payloads, name="5eed"):
         ledger.admit("p", 100, [b"plate"], [hat])
         ledger.record([(f"hat-{number}", payload)])
     return ledger
+
+
+def mark_of(ledger, release_id=""):
+    return see(ledger, release_id).mark(release_id)
+
+
+def behind(ledger, mark):
+    return ledger_past.behind(see(ledger, mark.release_id), mark)
 
 
 def test_a_ledger_is_not_behind_its_own_mark_nor_behind_an_earlier_one():

@@ -131,6 +131,10 @@ def test_automatic_epsilons_and_suppression_go_with_any_number_of_shards():
         ("[kafka]\ntransactions = 'on'", "kafka.transactions: expected true or false, got 'on'"),
         ("[hat]\nslot = 6", "hat.slot: expected a duration such as 6h, got 6"),
         ("[ledger]\nurl = ''", "ledger.url: expected a file or URL, got ''"),
+        ("[ledger]\nurl = 'ledger:6379'", "got 'ledger:6379': did you mean redis://ledger:6379\\?"),
+        ("[ledger]\nurl = '127.0.0.1:6379/0'", "did you mean redis://127.0.0.1:6379/0\\?"),
+        ("[ledger]\nurl = 'redis:/here'", "did you mean redis://HOST:PORT/DB\\? .* is written sqlite:FILE"),
+        ("[ledger]\nurl = 'sqlite:///srv/city.ledger'", "did you mean sqlite:/srv/city.ledger\\?"),
         ("[ledger]\nreplicas = 1", "ledger.replicas: expected 0 where ledger.url is a file, got 1"),
         ("[hat", "not TOML"),
     ],
@@ -145,6 +149,17 @@ def test_an_invalid_key_is_named_with_its_value_and_the_rule(text, said, tmp_pat
 def test_options_are_strings_as_they_stand(name):
     """A ledger by another name than was asked for would be a second budget for everybody."""
     assert load(None, ("ledger.url=other",), {}, {"ledger.url": name}).ledger.url == name
+
+
+def test_a_file_whose_name_has_a_colon_is_asked_for_by_its_kind():
+    assert load(None, (), {}, {"ledger.url": "sqlite:monday 10:30"}).ledger.place == "sqlite:monday 10:30"
+
+
+def test_a_variable_that_is_set_to_nothing_does_not_choose_the_default_ledger():
+    """As in a compose file whose own variable is unset."""
+    with pytest.raises(ConfigError, match=r"ledger\.url: expected a file or URL, got ''"):
+        load(None, (), {"UDP_STREAM_LEDGER__URL": ""})
+    assert load(None, (), {}).ledger.place == "sqlite:udp-stream.ledger"
 
 
 def test_an_unknown_environment_key_or_flag_is_an_error_too():

@@ -20,7 +20,7 @@ import msgspec
 
 from udp_stream.adapters.drafts import draft_of, sync_directory
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
-from udp_stream.ledger_past import mark_of, require_not_behind
+from udp_stream.ledger_past import require_not_behind, see
 from udp_stream.ports import Ledger, Mark
 
 Where = str | os.PathLike[str]
@@ -67,10 +67,10 @@ def compare(ledger: Ledger, id_file: Where | None, place: object, mark: Mark | N
     forgotten is counted by it.
     """
     if (kept := kept_mark(id_file)) is not None:
-        require_not_behind(ledger, kept, place)
+        require_not_behind(see(ledger, kept.release_id), kept, place)
     if mark is not None:
         try:
-            require_not_behind(ledger, mark, place)
+            require_not_behind(see(ledger, mark.release_id), mark, place)
         except PrivacyRefused:
             if id_file is not None and mark.ledger_id == known_ledger(id_file):
                 with _locked(Path(id_file)):
@@ -84,12 +84,13 @@ def raise_mark(ledger: Ledger, id_file: Where | None, place: object, release_id:
     `release_id` names a record that the ledger holds.
     """
     if id_file is None:
-        return mark_of(ledger, release_id)
+        return see(ledger, release_id).mark(release_id)
     with _locked(Path(id_file)):
         kept = kept_mark(id_file)
+        seen = see(ledger, release_id, "" if kept is None else kept.release_id)
         if kept is not None:
-            require_not_behind(ledger, kept, place)
-        now = mark_of(ledger, release_id)
+            require_not_behind(seen, kept, place)
+        now = seen.mark(release_id)
         if kept is None or not kept.at_least(now):
             _write(Path(id_file), now.ledger_id, now)
             return now
@@ -99,7 +100,7 @@ def raise_mark(ledger: Ledger, id_file: Where | None, place: object, release_id:
 def replace_mark(ledger: Ledger, id_file: Where) -> None:
     """Keep the ledger's mark as it is now, also if that is lower: what is missing was accepted as forgotten."""
     with _locked(Path(id_file)):
-        now = mark_of(ledger)
+        now = see(ledger).mark()
         _write(Path(id_file), now.ledger_id, now)
 
 

@@ -80,11 +80,13 @@ def inspect_ledger(asked: LedgerSection) -> str:
     known = known_ledger(id_file)
     if known is None and _is_missing(url):
         return f"{_absolute(url)} will be made at first use"
-    if known is None and not _is_there(url):
-        _redis(url).inspect_redis(url, asked.replicas)
-        return f"a durable Redis at {_place(url)}; a ledger will be made at first use"
-    if not key_file.exists():
+    there = known is not None or _is_there(url)
+    if there and not key_file.exists():
         raise _no_key(key_file, url)
+    if known is None and not is_file(url):
+        _redis(url).inspect_redis(url, asked.replicas)
+        what = "it has a ledger, new to this machine" if there else "a ledger will be made at first use"
+        return f"a durable Redis at {_place(url)}; {what}"
     with ledger_and_keys(asked):
         return f"opens at {_place(url)}, bound to the key in {key_file.absolute()}"
 

@@ -16,7 +16,7 @@ from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.statement import disagreement, statement
 from udp_stream.adapters.words import counted
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger_past import Forgotten, behind, forget, mark_of
+from udp_stream.ledger_past import Forgotten, behind, forget, see
 from udp_stream.pings import plate_name
 from udp_stream.ports import Ledger, Mark
 from udp_stream.release import slot_of
@@ -67,7 +67,7 @@ def accept_older(arguments: argparse.Namespace, settings: Settings) -> None:
     with ledger_and_keys(
         settings.ledger, must_exist=True, allow_volatile=arguments.allow_volatile_ledger, accept_older=True
     ) as (ledger, _):
-        kept = mark_beside(settings.ledger) or mark_of(ledger)
+        kept = mark_beside(settings.ledger) or see(ledger).mark()
         words = _forgotten_words(ledger, kept, settings)
         if arguments.saying != words:
             raise PrivacyRefused(
@@ -101,7 +101,7 @@ def _slot_start(release_id: str | None, settings: Settings) -> str:
 
 
 def _why_older(ledger: Ledger, kept: Mark) -> str:
-    how = behind(ledger, kept)
+    how = behind(see(ledger, kept.release_id), kept)
     return f"the ledger went back in time: {how}" if how else "the ledger is not behind its high-water mark"
 
 
