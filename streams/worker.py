@@ -38,6 +38,7 @@ from udp_stream.adapters.alive import Alive
 from udp_stream.adapters.open_ledger import ledger_and_keys
 from udp_stream.adapters.plate_keys import PlateKeys
 from udp_stream.adapters.settings import Settings
+from udp_stream.adapters.which_ledger import begin_work
 from udp_stream.errors import DependencyUnavailable, UdpStreamError
 from udp_stream.flow import Office
 from udp_stream.pings import PingDecoder
@@ -75,6 +76,7 @@ def run_worker(deployment: Deployment) -> None:
         ThreadPoolExecutor(1, thread_name_prefix="ledger") as thread,
         _ledger_in(thread, deployment) as (ledger, keys),
     ):
+        thread.submit(begin_work, deployment.settings, ledger).result()
         stopped_by, error = asyncio.run(_work(deployment, ledger, keys, thread, folder))
     if error is not None:
         raise _ours(error)

@@ -25,6 +25,7 @@ from udp_stream.adapters.report import console
 from udp_stream.adapters.services import Services, services
 from udp_stream.adapters.services_process import Program, Running, launch
 from udp_stream.adapters.settings import Settings, load
+from udp_stream.adapters.which_ledger import ledger_place, say
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.release import Release, decode
 
@@ -43,6 +44,7 @@ def run_on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[byte
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="udp-stream-demo-")))
         flags = [*arguments.set, *_flags(stack.enter_context(services()), folder)]
         settings = load(arguments.config, flags)
+        say(f"ledger {ledger_place(settings.ledger.url)}, new, for this run only")
         bootstrap, topics = settings.kafka.bootstrap, topics_of(settings.kafka)
         create_topics(settings.kafka)
         with Feed(bootstrap, topics.pings.name, 100, Pace()) as feed:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from udp_stream.adapters.open_ledger import ledger_and_keys
 from udp_stream.adapters.plate_keys import PlateKeys
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.statement import disagreement, statement
+from udp_stream.adapters.which_ledger import say_ledger
 from udp_stream.adapters.words import counted
 from udp_stream.errors import PrivacyRefused
 from udp_stream.pings import plate_name
@@ -54,5 +56,10 @@ def export(arguments: argparse.Namespace, settings: Settings) -> None:
     print(json.dumps(stated, indent=2, ensure_ascii=False))
 
 
-def _open(arguments: argparse.Namespace, settings: Settings) -> AbstractContextManager[tuple[Ledger, PlateKeys]]:
-    return ledger_and_keys(settings.ledger, must_exist=True, allow_volatile=arguments.allow_volatile_ledger)
+@contextmanager
+def _open(arguments: argparse.Namespace, settings: Settings) -> Iterator[tuple[Ledger, PlateKeys]]:
+    """The ledger that is there, named on stderr."""
+    allow_volatile = arguments.allow_volatile_ledger
+    with ledger_and_keys(settings.ledger, must_exist=True, allow_volatile=allow_volatile) as (ledger, keys):
+        say_ledger(settings.ledger, ledger, settings)
+        yield ledger, keys
