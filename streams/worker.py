@@ -39,6 +39,7 @@ from udp_stream.adapters.alive import Alive
 from udp_stream.adapters.open_ledger import ledger_and_keys
 from udp_stream.adapters.plate_keys import PlateKeys
 from udp_stream.adapters.settings import Settings
+from udp_stream.adapters.which_ledger import begin_work
 from udp_stream.errors import DependencyUnavailable, UdpStreamError
 from udp_stream.flow import Office
 from udp_stream.ledger_past import caveats
@@ -77,6 +78,7 @@ def run_worker(deployment: Deployment) -> None:
         ThreadPoolExecutor(1, thread_name_prefix="ledger") as thread,
         _ledger_in(thread, deployment) as (ledger, keys),
     ):
+        thread.submit(begin_work, deployment.settings, ledger).result()
         stopped_by, error = asyncio.run(_work(deployment, ledger, keys, thread, folder))
     if error is not None:
         raise _ours(error)

@@ -41,6 +41,53 @@ def test_a_second_run_on_the_same_ledger_writes_the_same_bytes_and_charges_nothi
     assert first.count(b'"status":"released"') > 10
 
 
+class Killed(BaseException):
+    """What nothing catches."""
+
+
+def test_settings_are_noted_before_anything_is_charged_under_them(tmp_path, monkeypatch):
+    """A HAT that was charged for may be recorded by any later run: the note must not come second."""
+    with embedded(tmp_path / "ledger", io.BytesIO()) as runtime:
+        name = f"policy:{runtime._policy.fingerprint()}"
+
+        def die(*_):
+            assert name in runtime._ledger.meta()
+            raise Killed
+
+        monkeypatch.setattr(runtime._ledger, "admit", die)
+        with pytest.raises(Killed):
+            runtime.run(frames_of(fleet_log()))
+    with embedded(tmp_path / "ledger", io.BytesIO()) as runtime:
+        assert json.loads(runtime._ledger.meta()[name])["hat.slot"] == "15m"
+
+
+def test_a_run_counts_the_records_that_it_made_and_no_other(tmp_path):
+    messages = fleet_log()
+    part, first = replay(messages[: len(messages) // 2], tmp_path / "ledger")
+    whole, second = replay(messages, tmp_path / "ledger")
+    assert first.made == part.count(b"\n") > 0
+    assert second.made == whole.count(b"\n") - first.made > 0
+    assert replay(messages, tmp_path / "ledger")[1].made == 0
+
+
+def test_a_record_that_another_run_made_first_is_not_counted(tmp_path, monkeypatch):
+    """It comes between this run's look at what stands and its own record. Only withheld ones may be the same bytes."""
+    messages = fleet_log(hours=0.6)
+    with embedded(tmp_path / "ledger", io.BytesIO()) as slow:
+        record, others, ours = slow._ledger.record, [], []
+
+        def late(releases):
+            if not others:
+                others.append(replay(messages, tmp_path / "ledger")[1])
+                ours.extend(release.decode(payload).status for _, payload in releases)
+            return record(releases)
+
+        monkeypatch.setattr(slow._ledger, "record", late)
+        summary = slow.run(frames_of(messages))
+    assert others[0].hats == summary.hats and others[0].made == summary.hats.total()
+    assert summary.made == ours.count("withheld_few_plates") < len(ours)
+
+
 def test_another_ledger_gives_other_noise_and_the_same_public_parts(tmp_path):
     messages = fleet_log()
     one, two = (replay(messages, tmp_path / name)[0] for name in ("one", "two"))

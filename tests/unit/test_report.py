@@ -51,3 +51,45 @@ def test_one_is_no_plural(said):
     text = said(summary)
     assert "HATs 1 in 1 slot " in text and "1 accepted ping waits in slots" in text
     assert "1 ping came after its slot had closed" in text and not re.search(r"\b1 \w+s\b(?! in)", text)
+
+
+OURS = load(None, (), {}).policy.fingerprint()
+
+
+def test_records_from_before_under_other_settings_are_the_first_line(said):
+    summary = Summary(policy=OURS, others={"old": "speed.unit kmh -> mps", "older": "hat.grace 1m -> 2m"}, made=27)
+    summary.promises.update({(OURS, "1d", 10.0): 30, ("old", "1d", 10.0): 81, ("old", "1d", 5.0): 9})
+    assert said(summary).startswith(
+        "warning: 90 of 120 records stand from before under other settings (speed.unit kmh -> mps) and came out as "
+        "they were; 3 stand from before under these, 27 were made anew pings "
+    )
+    summary.promises.update({("older", "1d", 10.0): 100, ("unknown", "1d", 10.0): 1})
+    assert (
+        "warning: 191 of 221 records stand from before under other settings "
+        f"(hat.grace 1m -> 2m; speed.unit kmh -> mps; policy unknown -> {OURS}) and" in said(summary)
+    )
+
+
+def test_one_record_from_before_is_no_plural_and_values_are_no_markup(said):
+    summary = Summary(policy=OURS, others={"old": "release.bins auto -> [b]"}, made=1)
+    summary.promises.update({("old", "1d", 10.0): 1})
+    text = said(summary)
+    assert "1 of 1 record stands from before" in text and "(release.bins auto -> [b]) and came out as it was" in text
+    summary.promises[OURS, "1d", 10.0] = 2
+    assert "1 stands from before under these, 1 was made anew" in said(summary)
+
+
+def test_where_nothing_stands_from_other_settings_there_is_no_warning(said):
+    summary = Summary(policy=OURS, others={"old": "speed.unit kmh -> mps"})
+    summary.promises[OURS, "1d", 10.0] = 5
+    assert "warning" not in said(summary)
+
+
+def test_only_means_under_these_settings_are_weighed_against_the_guess(said):
+    """An error that was expected of metres per second taken for km/h tells nothing."""
+    summary = Summary(policy=OURS, pings=100, means=1, pings_of_means=13, expected_error=13 * 0.5)
+    assert "expected error of a released mean: 0.5 km/h" in said(summary)
+    summary.promises["old", "1d", 10.0] = 5
+    assert "expected error of a released mean under these settings: 0.5 km/h" in said(summary)
+    summary.means = 0
+    assert "expected error" not in said(summary) and "guess" not in said(summary)

@@ -137,14 +137,17 @@ def _replay(parser: _Parser) -> None:
     parser.add_argument("files", nargs="+", metavar="FILE", help="ndjson, JSON array or CSV; .gz of each; - for stdin")
     parser.add_argument("--out", metavar="FILE", default="-", help="one release record a line (default: stdout)")
     _ledger_options(parser, "ledger file or URL (default: ledger.url)")
+    parser.add_argument("--trial", action="store_true", help="a ledger for this run only; its records say so")
     parser.add_argument("--rejected", metavar="FILE", help="what was refused, one message a line, with its reason")
     parser.epilog = """\
 examples:
+  udp-stream replay monday.ndjson.gz --trial --out first-try.ndjson
   udp-stream replay monday.ndjson.gz tuesday.ndjson.gz --ledger city.ledger --out releases.ndjson
   zcat pings.ndjson.gz | udp-stream replay - --set hat.timezone=America/Chicago --set speed.max_kmh=115
 
 The end of the last file closes every slot: give a slot's pings in one run. A second run on the same ledger writes the
-same bytes and charges nothing. The rejected file holds raw pings: guard it as you guard the feed.
+same bytes and charges nothing. --trial is for first attempts: the next run draws every HAT again, so do not publish its
+records beside others. The rejected file holds raw pings: guard it as you guard the feed.
 """
 
 
@@ -165,7 +168,7 @@ def _demo(parser: _Parser) -> None:
         help="of the fleet's movements, never of the noise (default: 1)",
     )
     parser.add_argument("--out", metavar="FILE", help="one release record a line")
-    _ledger_options(parser, "keep the ledger there (default: for this run only)")
+    _ledger_options(parser, "keep the ledger there (default: for this run only, and records say trial)")
     parser.epilog = """\
 examples:
   udp-stream demo --headless

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
+from udp_stream.adapters.policy_keys import note_policy
 from udp_stream.adapters.settings import Settings
 from udp_stream.flow import (
     Admit,
@@ -77,9 +78,16 @@ class Summary:
     """What a run did, in numbers that are public: no plate, no speed.
 
     `held` pings lie in slots not yet released. `promises` counts the records by the policy they were made under, its
-    period and that period's epsilon. `unwritten` is true from when records stand in the ledger until all of them are
-    in the output.
+    period and that period's epsilon; `made` of them were recorded by this run. `unwritten` is true from when records
+    stand in the ledger until all of them are in the output.
+
+    `policy` is the run's own, by its fingerprint: means count only if they were made under it (all if it is ""), as an
+    error that is expected under other settings says nothing of these. `others` tells how these differ from those of
+    other policies, by fingerprint.
     """
+
+    policy: str = ""
+    others: Mapping[str, str] = field(default_factory=dict)
 
     messages: int = 0
     pings: int = 0
@@ -88,6 +96,7 @@ class Summary:
     refused: Counter[str] = field(default_factory=Counter)
     hats: Counter[str] = field(default_factory=Counter)
     promises: Counter[tuple[str, str, float]] = field(default_factory=Counter)
+    made: int = 0
     held: int = 0
     unwritten: bool = False
     pings_released: int = 0
@@ -95,16 +104,20 @@ class Summary:
     pings_of_means: int = 0
     expected_error: float = 0.0
 
-    def take(self, payloads: Payloads) -> None:
-        """Count a slot's records; errors are weighed by pings, as the constant's are."""
+    def take(self, payloads: Payloads, made: Collection[str] = ()) -> None:
+        """Count a slot's records, of which this run `made` those of these ids.
+
+        Errors are weighed by pings, as the constant's are.
+        """
         self.slots += 1
-        for _, _, payload in payloads:
+        for release_id, _, payload in payloads:
             record: Release = decode(payload)
             self.hats[record.status] += 1
+            self.made += release_id in made
             self.promises[record.policy, record.privacy.period, record.privacy.period_epsilon] += 1
             if record.status == "released":
                 self.pings_released += record.counts.samples
-            if record.mean is not None:
+            if record.mean is not None and self.policy in ("", record.policy):
                 self.means += 1
                 self.pings_of_means += record.counts.samples
                 self.expected_error += record.mean.expected_abs_error_kmh * record.counts.samples
@@ -122,16 +135,24 @@ class Embedded:
         software: str,
         publish: Callable[[Payloads], None],
         reject: Callable[[bytes, Refusal], None] | None = None,
+        others: Mapping[str, str] | None = None,
+        trial: bool = False,
     ) -> None:
-        """Nothing is read or written before `run`."""
+        """Nothing is read or written before `run`.
+
+        `others` is what `other_policies` tells of the ledger; `trial` is true of a ledger of this run only.
+        """
         self._policy = settings.policy
         self._decoder = PingDecoder(settings.ping_rules)
         self._windows = Windows(settings.window_rules, hashed)
-        self._office = Office(self._policy, settings.calendar, entropy, software, caveats=caveats(ledger.meta()))
+        self._office = Office(
+            self._policy, settings.calendar, entropy, software, caveats=caveats(ledger.meta()), trial=trial
+        )
         self._ledger = ledger
         self._publish = publish
         self._reject = reject
-        self.summary = Summary()
+        self._noted = False
+        self.summary = Summary(policy=self._policy.fingerprint(), others=others or {})
 
     def run(self, frames: Iterable[list[bytes]]) -> Summary:
         """Read the log to its end and release every HAT in it."""
@@ -162,15 +183,33 @@ class Embedded:
     def _release(self, slot: SlotPings) -> None:
         counts, values = tabulate(slot)
         self.summary.repeats += counts.repeats
+        made = set[str]()
 
         def publish(payloads: Payloads) -> None:
             self.summary.held -= int(slot.time.size)
-            self.summary.take(payloads)
+            self.summary.take(payloads, made)
             self.summary.unwritten = True
             self._publish(payloads)
             self.summary.unwritten = False
 
-        drive(release_slot(counts, values, self._office), self._ledger, publish)
+        drive(self._watched(release_slot(counts, values, self._office), made), self._ledger, publish)
+
+    def _watched(self, flow: Generator[Effect, Any, T], made: set[str]) -> Generator[Effect, Any, T]:
+        """The same road. Our settings are noted before anything is charged under them; the ids of records that this run
+        made, and not one before, go to `made`."""
+        answer: Any = None
+        while True:
+            try:
+                effect = flow.send(answer)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            if isinstance(effect, Admit) and not self._noted:
+                note_policy(self._ledger, self._policy)
+                self._noted = True
+            answer = yield effect
+            if isinstance(effect, Record):
+                made |= {id_ for (id_, ours), stands in zip(effect.releases, answer, strict=True) if ours == stands}
 
     def _refuse(self, messages: list[bytes], refusals: list[Refusal]) -> None:
         self.summary.refused.update(str(refusal.reason) for refusal in refusals)

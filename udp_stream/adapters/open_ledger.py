@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 from udp_stream.adapters.ledger_id import kept_mark, known_ledger, replace_mark
 from udp_stream.adapters.plate_keys import PlateKeys, load_or_create_key
@@ -31,7 +32,7 @@ def ledger_and_keys(
     key_file, id_file = _key_files(asked)
     known = known_ledger(id_file)
     if must_exist and known is None and _is_missing(asked.place):
-        raise UsageError(f"{_absolute(asked.place)}: no ledger there")
+        raise UsageError(f"{ledger_place(asked.place)}: no ledger there")
     made = not key_file.exists()
     if made and (must_exist or known is not None or _is_there(asked.place)):
         raise _no_key(key_file, asked.place)
@@ -61,6 +62,28 @@ def mark_beside(asked: LedgerSection) -> Mark | None:
     return kept_mark(_key_files(asked)[1])
 
 
+def ledger_place(url: str) -> str:
+    """Where a ledger is, without user and password: a file's absolute path, or a Redis's host, port and database.
+
+    >>> ledger_place("sqlite:/data/city.ledger"), ledger_place("redis://user:secret@ledger:6379/2")
+    ('/data/city.ledger', 'ledger:6379/2')
+    >>> ledger_place("redis://ledger?db=2&password=secret"), ledger_place("unix:///run/redis.sock?db=1")
+    ('ledger:6379/2', '/run/redis.sock/1')
+    """
+    if is_file(url):
+        return str(_path(url).resolve())
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # brackets that are no address; who opens it says what is expected
+        return f"{url.partition('://')[0]}://..."
+    host = parts.netloc.rpartition("@")[2]
+    (asked,) = parse_qs(parts.query).get("db", [""])[-1:]
+    if parts.scheme == "unix":
+        return f"{parts.path}/{asked or '0'}"
+    port = ":6379" if "redis" in parts.scheme and ":" not in host.rpartition("]")[2] else ""
+    return f"{host}{port}/{asked or parts.path.strip('/') or '0'}"
+
+
 def ledger_files(asked: LedgerSection) -> list[tuple[str, Path]]:
     """What a ledger has on this machine, made already or not: what each file is, and its path."""
     url = asked.place
@@ -79,16 +102,16 @@ def inspect_ledger(asked: LedgerSection) -> str:
     key_file, id_file = _key_files(asked)
     known = known_ledger(id_file)
     if known is None and _is_missing(url):
-        return f"{_absolute(url)} will be made at first use"
+        return f"{ledger_place(url)} will be made at first use"
     there = known is not None or _is_there(url)
     if there and not key_file.exists():
         raise _no_key(key_file, url)
     if known is None and not is_file(url):
         _redis(url).inspect_redis(url, asked.replicas)
         what = "it has a ledger, new to this machine" if there else "a ledger will be made at first use"
-        return f"a durable Redis at {_place(url)}; {what}"
+        return f"a durable Redis at {ledger_place(url)}; {what}"
     with ledger_and_keys(asked):
-        return f"opens at {_place(url)}, bound to the key in {key_file.absolute()}"
+        return f"opens at {ledger_place(url)}, bound to the key in {key_file.absolute()}"
 
 
 def _key_files(asked: LedgerSection) -> tuple[Path, Path]:
@@ -102,15 +125,10 @@ def _key_files(asked: LedgerSection) -> tuple[Path, Path]:
 def _no_key(key_file: Path, url: str) -> PrivacyRefused:
     """Of a ledger that exists: a new key would fit no plate in it, and might be taken for the one that is lost."""
     return PrivacyRefused(
-        f"{key_file.absolute()}: the key of the ledger's plates is not there, and the ledger at {_place(url)} needs "
-        f"it: restore it from the backup, or copy it there, and {key_file.name}.ledger-id beside it, from a machine "
-        "that works on this ledger. No other key is made: under another one every plate would get a new budget"
+        f"{key_file.absolute()}: the key of the ledger's plates is not there, and the ledger at {ledger_place(url)} "
+        f"needs it: restore it from the backup, or copy it there, and {key_file.name}.ledger-id beside it, from a "
+        "machine that works on this ledger. No other key is made: under another one every plate would get a new budget"
     )
-
-
-def _place(url: str) -> str:
-    """The URL without what may be secret in it."""
-    return str(_absolute(url)) if is_file(url) else url.rpartition("@")[2].rpartition("//")[2]
 
 
 def _opened(asked: LedgerSection, id_file: Path, allow_volatile: bool) -> AbstractContextManager[Ledger]:
@@ -152,10 +170,6 @@ def _is_there(url: str) -> bool:
             return file.read(16) == b"SQLite format 3\0"
     except OSError:
         return False
-
-
-def _absolute(url: str) -> Path:
-    return _path(url).absolute()
 
 
 def _path(url: str) -> Path:

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from udp_stream import __version__
 from udp_stream.adapters.embedded import Summary
+from udp_stream.adapters.policy_keys import difference, named
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.words import counted
 from udp_stream.pings import Reason
@@ -110,7 +111,8 @@ def printer(width: int) -> Console:
 
 
 def print_summary(summary: Summary, settings: Settings) -> None:
-    """Counts by status and reason, the expected error, and whether it beats a guess."""
+    """Records that stand from before under other settings, if any; then counts by status and reason, the expected error
+    of what was made under these, and whether it beats a guess."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_row("pings", f"{summary.pings:,} accepted, {summary.repeats:,} of them repeats")
     for reason, count in summary.refused.most_common():
@@ -121,6 +123,9 @@ def print_summary(summary: Summary, settings: Settings) -> None:
     pings = max(1, summary.pings - summary.repeats)
     table.add_row("released", f"{summary.pings_released / pings:.0%} of pings lie in released HATs")
     out = console()
+    before = from_before(summary, settings.policy)
+    if before:
+        out.print(before, markup=False, soft_wrap=True)
     out.print(table)
     if not summary.pings:
         out.print(why_nothing(summary))
@@ -143,8 +148,9 @@ def print_summary(summary: Summary, settings: Settings) -> None:
         out.print(out_of_budget)
     if summary.means:
         error = summary.expected_error / summary.pings_of_means
+        under = " under these settings" if before else ""
         out.print(
-            f"expected error of a released mean: {error:.1f} km/h, weighed by pings; "
+            f"expected error of a released mean{under}: {error:.1f} km/h, weighed by pings; "
             f"{summary.pings_of_means / pings:.0%} of pings lie in HATs that got one. "
             f"{ONE_MEAN.verdict(settings.hat.resolution, error, error, '`udp-stream plan` shows what would help.')}"
         )
@@ -160,6 +166,26 @@ def _out_of_budget(summary: Summary, policy: Policy) -> str | None:
     return (
         f"{counted(withheld, 'HAT')} {were} withheld because too few of {their} plates had budget left: lower the "
         'fixed epsilons, or use "auto".'
+    )
+
+
+def from_before(summary: Summary, policy: Policy) -> str | None:
+    """A warning where records stand from before under other settings: how many, which keys differ, how many are new."""
+    before, fingerprint = Counter[str](), policy.fingerprint()
+    for (made_under, _, _), records in summary.promises.items():
+        if made_under != fingerprint:
+            before[made_under] += records
+    if not before:
+        return None
+    differences = [difference(summary.others, made_under, policy) for made_under, _ in before.most_common()]
+    records, others = summary.promises.total(), before.total()
+    kept = records - others - summary.made
+    stand, as_they_were = ("stands", "it was") if others == 1 else ("stand", "they were")
+    same = f"{kept:,} {'stands' if kept == 1 else 'stand'} from before under these, " if kept else ""
+    return (
+        f"warning: {others:,} of {counted(records, 'record')} {stand} from before under other settings "
+        f"({named(differences)}) and came out as {as_they_were}; "
+        f"{same}{summary.made:,} {'was' if summary.made == 1 else 'were'} made anew"
     )
 
 

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import datetime
-from tempfile import TemporaryDirectory
 
 from udp_stream.adapters.embedded import Embedded, Summary
 from udp_stream.adapters.entropy import OsEntropy
@@ -15,7 +14,8 @@ from udp_stream.adapters.fleet import IST, Fleet
 from udp_stream.adapters.open_ledger import ledger_and_keys
 from udp_stream.adapters.outputs import open_output, require_apart, used_files
 from udp_stream.adapters.report import SOFTWARE, console, print_summary
-from udp_stream.adapters.settings import LedgerSection, Settings
+from udp_stream.adapters.settings import Settings
+from udp_stream.adapters.which_ledger import begin_run, trial_ledger
 from udp_stream.adapters.words import counted
 from udp_stream.errors import DependencyUnavailable, UsageError
 from udp_stream.flow import Payloads
@@ -56,16 +56,15 @@ def _on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[bytes],
 def _embedded(arguments: argparse.Namespace, settings: Settings, fleet: Fleet) -> tuple[list[bytes], Summary]:
     payloads: list[bytes] = []
     with ExitStack() as stack:
-        place = settings.ledger
-        if not arguments.ledger:  # a ledger of its own, and a key beside it: the configured key belongs to another one
-            folder = stack.enter_context(TemporaryDirectory(prefix="udp-stream-demo-"))
-            place = LedgerSection(url=f"{folder}/demo.ledger")
+        trial = not arguments.ledger
+        place = stack.enter_context(trial_ledger(settings)) if trial else settings.ledger
         ledger, keys = stack.enter_context(ledger_and_keys(place, allow_volatile=arguments.allow_volatile_ledger))
+        others = begin_run(place, ledger, settings)
 
         def publish(released: Payloads) -> None:
             payloads.extend(payload for _, _, payload in released)
 
-        runtime = Embedded(settings, ledger, OsEntropy(), keys.key_of, SOFTWARE, publish)
+        runtime = Embedded(settings, ledger, OsEntropy(), keys.key_of, SOFTWARE, publish, others=others, trial=trial)
         return payloads, runtime.run(_told(fleet.messages(), runtime, arguments))
 
 

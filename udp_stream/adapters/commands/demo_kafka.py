@@ -21,10 +21,12 @@ from streams.lookout import read_topic
 from streams.topics import Topics, create_topics, topics_of
 from udp_stream.adapters.embedded import Summary
 from udp_stream.adapters.fleet import Fleet
+from udp_stream.adapters.open_ledger import ledger_place
 from udp_stream.adapters.report import console
 from udp_stream.adapters.services import Services, services
 from udp_stream.adapters.services_process import Program, Running, launch
 from udp_stream.adapters.settings import Settings, load
+from udp_stream.adapters.which_ledger import say
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.release import Release, decode
 
@@ -43,6 +45,7 @@ def run_on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[byte
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="udp-stream-demo-")))
         flags = [*arguments.set, *_flags(stack.enter_context(services()), folder)]
         settings = load(arguments.config, flags)
+        say(f"ledger {ledger_place(settings.ledger.url)}, new, for this run only")
         bootstrap, topics = settings.kafka.bootstrap, topics_of(settings.kafka)
         create_topics(settings.kafka)
         with Feed(bootstrap, topics.pings.name, 100, Pace()) as feed:

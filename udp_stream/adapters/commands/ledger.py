@@ -7,19 +7,20 @@ import argparse
 import json
 import shlex
 import sys
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from udp_stream.adapters.open_ledger import ledger_and_keys, mark_beside, replace_mark_of
 from udp_stream.adapters.plate_keys import PlateKeys
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.statement import disagreement, statement
+from udp_stream.adapters.which_ledger import say_ledger, slot_start
 from udp_stream.adapters.words import counted
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger_past import Forgotten, behind, forget, see
 from udp_stream.pings import plate_name
 from udp_stream.ports import Ledger, Mark
-from udp_stream.release import slot_of
 from udp_stream.units import NANO
 
 
@@ -67,6 +68,7 @@ def accept_older(arguments: argparse.Namespace, settings: Settings) -> None:
     with ledger_and_keys(
         settings.ledger, must_exist=True, allow_volatile=arguments.allow_volatile_ledger, accept_older=True
     ) as (ledger, _):
+        say_ledger(settings.ledger, ledger, settings)
         kept = mark_beside(settings.ledger) or see(ledger).mark()
         words = _forgotten_words(ledger, kept, settings)
         if arguments.saying != words:
@@ -87,17 +89,8 @@ def _forgotten_words(ledger: Ledger, kept: Mark, settings: Settings) -> str:
     progress = ledger.progress()
     missing = kept.admitted - progress.admitted
     number = counted(missing, "HAT") if missing > 0 else "an unknown number of HATs"
-    return f"charges of {number} since {_slot_start(progress.newest, settings)} are forgotten"
-
-
-def _slot_start(release_id: str | None, settings: Settings) -> str:
-    """Of the newest HAT that the ledger knows."""
-    if release_id is None:
-        return "its beginning"
-    try:
-        return settings.calendar.slots.iso(slot_of(release_id)[0] * 1000)
-    except ValueError:
-        return release_id
+    since = slot_start(progress.newest, settings.calendar.slots) or progress.newest or "its beginning"
+    return f"charges of {number} since {since} are forgotten"
 
 
 def _why_older(ledger: Ledger, kept: Mark) -> str:
@@ -105,5 +98,10 @@ def _why_older(ledger: Ledger, kept: Mark) -> str:
     return f"the ledger went back in time: {how}" if how else "the ledger is not behind its high-water mark"
 
 
-def _open(arguments: argparse.Namespace, settings: Settings) -> AbstractContextManager[tuple[Ledger, PlateKeys]]:
-    return ledger_and_keys(settings.ledger, must_exist=True, allow_volatile=arguments.allow_volatile_ledger)
+@contextmanager
+def _open(arguments: argparse.Namespace, settings: Settings) -> Iterator[tuple[Ledger, PlateKeys]]:
+    """The ledger that is there, named on stderr."""
+    allow_volatile = arguments.allow_volatile_ledger
+    with ledger_and_keys(settings.ledger, must_exist=True, allow_volatile=allow_volatile) as (ledger, keys):
+        say_ledger(settings.ledger, ledger, settings)
+        yield ledger, keys

@@ -14,17 +14,21 @@ from udp_stream.adapters.progress import ReadingProgress
 from udp_stream.adapters.report import SOFTWARE, print_summary
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.sources import read_messages, require_readable
+from udp_stream.adapters.which_ledger import begin_run, trial_ledger
+from udp_stream.errors import UsageError
 
 
 def replay(arguments: argparse.Namespace, settings: Settings) -> None:
     """Read the files as one log, release its HATs, tell on stderr what was done, also if it ends early."""
+    if arguments.trial and arguments.ledger:
+        raise UsageError("--trial keeps a ledger for this run only: leave --ledger or --trial out")
     outputs = ("--out", arguments.out), ("--rejected", arguments.rejected)
     require_apart(outputs, used_files(arguments, settings, arguments.files))
     require_readable(arguments.files)
     with ExitStack() as stack:
-        ledger, keys = stack.enter_context(
-            ledger_and_keys(settings.ledger, allow_volatile=arguments.allow_volatile_ledger)
-        )
+        place = stack.enter_context(trial_ledger(settings)) if arguments.trial else settings.ledger
+        ledger, keys = stack.enter_context(ledger_and_keys(place, allow_volatile=arguments.allow_volatile_ledger))
+        others = begin_run(place, ledger, settings)
         out = stack.enter_context(open_output(arguments.out))
         rejected = stack.enter_context(open_output(arguments.rejected, PRIVATE)) if arguments.rejected else None
         runtime = Embedded(
@@ -35,6 +39,8 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
             SOFTWARE,
             record_writer(out),
             None if rejected is None else rejected_writer(rejected),
+            others,
+            arguments.trial,
         )
         try:
             with ReadingProgress(arguments.files) as progress:

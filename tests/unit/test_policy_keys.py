@@ -1,0 +1,173 @@
+"""Every field of a policy is known by its configuration key, with the value as a user writes it."""
+
+import json
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from msgspec.structs import fields, replace
+
+from udp_stream.adapters.policy_keys import difference, note_policy, other_policies, written
+from udp_stream.adapters.settings import known_keys, load
+from udp_stream.memory_ledger import MemoryLedger
+from udp_stream.policy import Policy
+from udp_stream.ports import Admission
+
+KEYS = {
+    "hat.resolution": "7",
+    "hat.slot": "90m",
+    "hat.timezone": "America/Chicago",
+    "hat.grace": "2.5s",
+    "speed.max_kmh": "65.5",
+    "speed.unit": "mps",
+    "speed.reject_above_kmh": "150.5",
+    "pings.box": "[72.6, -21, 73, 21.35]",
+    "budget.epsilon": "0.000001",
+    "budget.period": "lifetime",
+    "budget.accounting": "pure",
+    "budget.accounting_detail": "uniform",
+    "release.mean": "levy",
+    "release.grouping": "wrap-around",
+    "release.mean_epsilon": "0.000001",
+    "release.variance_epsilon": "0",
+    "release.cdf_epsilon": "0",
+    "release.bins": "[0, 0.5, 65.5]",
+    "release.min_plates": "4",
+    "release.suppression": "chop-user",
+    "release.hats_max": "3",
+}
+"""A value of each key, as `written` spells it."""
+
+OTHER_VALUES = {
+    "resolution": 9,
+    "slot_seconds": 60,
+    "timezone": "UTC",
+    "grace_ms": 1,
+    "max_speed": 4097,
+    "unit": "mph",
+    "reject_above_kmh": 299.0,
+    "box": (1.0, 2.0, 3.0, 4.0),
+    "budget_nano": 10**15,
+    "period": "lifetime",
+    "period_seconds": 7 * 86_400,
+    "mean": "baseline",
+    "grouping": "wrap-around",
+    "mean_nano": 400_000_000,
+    "variance_nano": 1_000,
+    "cdf_nano": None,
+    "bins": 12,
+    "min_plates": 11,
+    "neighbours": "others",
+    "accounting": "others",
+    "accounting_detail": "uniform",
+    "suppression": "chop-user",
+    "hats_max": 5,
+}
+"""Of each field, one that the defaults do not have."""
+
+
+def policy(*flags):
+    return load(None, flags, {}).policy
+
+
+def test_written_values_read_as_the_same_policy():
+    flags = [f"{key}={value}" for key, value in KEYS.items()]
+    assert written(policy(*flags)) == KEYS | {"neighbours": "swap-values"}
+    for ours in (policy(), policy("release.cdf_epsilon=auto", "hat.grace=0s", "budget.period=2w", "speed.max_kmh=115")):
+        keys = written(ours)
+        assert keys.keys() - {"neighbours"} <= set(known_keys())
+        assert policy(*(f"{key}={keys[key]}" for key in KEYS if keys[key] != "none")) == ours
+
+
+@pytest.mark.parametrize("name", [one.name for one in fields(Policy)])
+def test_every_field_shows_in_its_key(name):
+    ours = policy()
+    if name == "period":  # the name of a length, or of none
+        ours = replace(ours, period_seconds=None, period="1d")
+    other = replace(ours, **{name: OTHER_VALUES[name]})
+    assert other != ours
+    changed = [key for key, value in written(other).items() if written(ours)[key] != value]
+    assert len(changed) == 1, f"{name} shows in {changed}"
+    assert f"{changed[0]} {written(ours)[changed[0]]} -> {written(other)[changed[0]]}" in said(ours, other)
+
+
+def said(theirs, ours):
+    ledger = MemoryLedger()
+    note_policy(ledger, theirs)
+    return other_policies(ledger, ours)[theirs.fingerprint()]
+
+
+def test_quanta_are_told_in_the_shortest_km_per_hour_that_gives_them():
+    for quanta in range(4096, 40_960, 7):
+        kmh = written(replace(policy(), max_speed=quanta))["speed.max_kmh"]
+        assert int(float(kmh) * 4096) == quanta and len(kmh.partition(".")[2]) <= 4
+    for kmh in ("1", "65.3", "115.75"):
+        assert written(policy(f"speed.max_kmh={kmh}"))["speed.max_kmh"] == kmh
+
+
+def test_a_note_stands_under_the_fingerprint_and_may_be_repeated():
+    ledger, ours = MemoryLedger(), policy()
+    assert other_policies(ledger, ours) == {}
+    note_policy(ledger, ours)
+    note_policy(ledger, ours)
+    assert json.loads(ledger.meta()[f"policy:{ours.fingerprint()}"]) == written(ours)
+    assert other_policies(ledger, ours) == {}
+    now = policy("speed.unit=mps", "hat.grace=5m")
+    assert other_policies(ledger, now) == {ours.fingerprint(): "hat.grace 2m -> 5m, speed.unit kmh -> mps"}
+
+
+@dataclass
+class Recorded(MemoryLedger):
+    """A ledger whose records are these."""
+
+    payloads: list = field(default_factory=list)
+
+    def __post_init__(self):
+        super().__init__()
+        nobody = np.array([], np.int64)
+        for number, payload in enumerate(self.payloads):
+            self.admit("1d", 1, [], [Admission(str(number), nobody, nobody, 0, b"")])
+            self.record([(str(number), payload)])
+
+
+def test_settings_that_were_never_noted_are_named_by_their_fingerprints(record):
+    ours = policy()
+    ledger = Recorded([record("a" * 16), record(ours.fingerprint()), record("b" * 16)])
+    assert other_policies(ledger, ours) == {
+        "b" * 16: f"policy {'b' * 16} -> {ours.fingerprint()}",
+        "a" * 16: f"policy {'a' * 16} -> {ours.fingerprint()}",
+    }
+    assert difference({}, "c" * 16, ours) == f"policy {'c' * 16} -> {ours.fingerprint()}"
+    ledger.note(f"policy:{'a' * 16}", "no JSON")
+    ledger.note(f"policy:{'c' * 16}", json.dumps(written(ours)))  # a later version may hash the same settings anew
+    assert set(other_policies(ledger, ours).values()) == {
+        f"policy {letter * 16} -> {ours.fingerprint()}" for letter in "abc"
+    }
+
+
+def test_records_that_cannot_be_read_stop_nothing():
+    assert other_policies(Recorded([b"first", b"\xff"]), policy()) == {}
+
+
+def test_keys_that_another_version_did_not_know_are_named():
+    ledger, ours = MemoryLedger(), policy()
+    older = {key: value for key, value in written(ours).items() if key != "release.hats_max"}
+    ledger.note("policy:older", json.dumps(older | {"forecast.counts": "off"}))
+    assert other_policies(ledger, ours)["older"] == "release.hats_max unknown -> 0, forecast.counts off -> unknown"
+
+
+@pytest.fixture
+def record():
+    """A record made under a policy."""
+    from udp_stream.release import SCHEMA, Counts, Hat, Privacy, Release, encode
+
+    def made(fingerprint):
+        return encode(
+            Release(
+                SCHEMA, "id", "withheld_few_plates", Hat("8" * 15, 6, (0.0, 0.0), "", ""), None, None, None,
+                Counts(1, 1, 0, 0),
+                Privacy("license_plate", "swap-values", 0.0, "pure", "individual", "1d", 10.0), fingerprint, "test",
+            )
+        )  # fmt: skip
+
+    return made

@@ -1,0 +1,143 @@
+"""The settings behind a policy's fingerprint, as configuration keys: what a ledger notes, and what a warning names.
+
+A record says by a fingerprint under which settings it was made, and a fingerprint cannot be read back. So a ledger
+notes the keys and values of every policy before anything is charged under it. Older ledgers note none: there the
+fingerprints are named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from decimal import ROUND_CEILING, Decimal
+from typing import Any
+
+import msgspec
+
+from udp_stream.policy import Policy
+from udp_stream.ports import Ledger
+from udp_stream.release import decode
+from udp_stream.units import NANO, QUANTA_PER_KMH, duration_name
+
+NOTE = "policy:"
+"""Before a fingerprint: the name of the note."""
+
+NAMED_MAX = 3
+"""Other policies that one warning names."""
+
+
+def written(policy: Policy) -> dict[str, str]:
+    """Every configuration key that the policy comes from, with its value as a user writes it.
+
+    `neighbours` has no key: there is one relation. `budget.period` stands for two fields.
+    """
+    return {
+        "hat.resolution": _plain(policy.resolution),
+        "hat.slot": duration_name(policy.slot_seconds),
+        "hat.timezone": policy.timezone,
+        "hat.grace": _duration(policy.grace_ms),
+        "speed.max_kmh": _kmh(policy.max_speed),
+        "speed.unit": policy.unit,
+        "speed.reject_above_kmh": _plain(policy.reject_above_kmh),
+        "pings.box": "none" if policy.box is None else _list(policy.box),
+        "budget.epsilon": _epsilon(policy.budget_nano),
+        "budget.period": policy.period if policy.period_seconds is None else duration_name(policy.period_seconds),
+        "budget.accounting": policy.accounting,
+        "budget.accounting_detail": policy.accounting_detail,
+        "release.mean": policy.mean,
+        "release.grouping": policy.grouping,
+        "release.mean_epsilon": _epsilon(policy.mean_nano),
+        "release.variance_epsilon": _epsilon(policy.variance_nano),
+        "release.cdf_epsilon": _epsilon(policy.cdf_nano),
+        "release.bins": _list(policy.bins) if isinstance(policy.bins, tuple) else str(policy.bins),
+        "release.min_plates": _plain(policy.min_plates),
+        "release.suppression": policy.suppression,
+        "release.hats_max": _plain(policy.hats_max),
+        "neighbours": policy.neighbours,
+    }
+
+
+def note_policy(ledger: Ledger, policy: Policy) -> None:
+    """Remember in the ledger what the policy's fingerprint stands for; the first note of it stands."""
+    ledger.note(f"{NOTE}{policy.fingerprint()}", msgspec.json.encode(written(policy)).decode())
+
+
+def other_policies(ledger: Ledger, policy: Policy) -> dict[str, str]:
+    """How our settings differ from each other policy that the ledger was charged under, by its fingerprint.
+
+    Noted policies are known, and of older ledgers those of the first and the latest HAT. The latest HAT's comes first.
+    """
+    noted = {name.removeprefix(NOTE): text for name, text in sorted(ledger.meta().items()) if name.startswith(NOTE)}
+    found = dict.fromkeys([*_of_ends(ledger), *noted])
+    found.pop(policy.fingerprint(), None)
+    return {fingerprint: _difference(fingerprint, noted.get(fingerprint), policy) for fingerprint in found}
+
+
+def difference(others: Mapping[str, str], fingerprint: str, policy: Policy) -> str:
+    """How our settings differ from that policy: what `other_policies` told of it, else both fingerprints."""
+    return others.get(fingerprint) or _difference(fingerprint, None, policy)
+
+
+def named(differences: Sequence[str]) -> str:
+    """The first few, in one clause.
+
+    >>> named(["speed.unit kmh -> mps", "hat.slot 6h -> 1h", "hat.slot 6h -> 2h", "hat.slot 6h -> 3h"])
+    'speed.unit kmh -> mps; hat.slot 6h -> 1h; hat.slot 6h -> 2h; and 1 more'
+    """
+    more = len(differences) - NAMED_MAX
+    return "; ".join([*differences[:NAMED_MAX], *([f"and {more} more"] if more > 0 else [])])
+
+
+def _of_ends(ledger: Ledger) -> list[str]:
+    """The policies of the latest and of the first HAT, where they are recorded."""
+    progress = ledger.progress()
+    ids = [release_id for release_id in (progress.newest, progress.oldest) if release_id is not None]
+    found = []
+    for payload in ledger.standing(ids):
+        try:
+            found += [] if payload is None else [decode(payload).policy]
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue  # no record of ours: `ledger export` and `ledger verify` say so
+    return found
+
+
+def _difference(fingerprint: str, note: str | None, policy: Policy) -> str:
+    theirs, ours = _noted(note), written(policy)
+    keys = [key for key in [*ours, *(theirs.keys() - ours.keys())] if theirs.get(key) != ours.get(key)]
+    if not theirs or not keys:
+        return f"policy {fingerprint} -> {policy.fingerprint()}"
+    return ", ".join(f"{key} {theirs.get(key, 'unknown')} -> {ours.get(key, 'unknown')}" for key in keys)
+
+
+def _noted(note: str | None) -> dict[str, str]:
+    """What a note says; nothing where there is none that we can read."""
+    try:
+        return {} if note is None else msgspec.json.decode(note, type=dict[str, str])
+    except msgspec.DecodeError:
+        return {}
+
+
+def _plain(number: float | Decimal) -> str:
+    """In digits, without an exponent and without zeros at the end."""
+    text = format(Decimal(str(number)), "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _epsilon(nano: int | None) -> str:
+    return "auto" if nano is None else _plain(Decimal(nano) / NANO)
+
+
+def _kmh(quanta: int) -> str:
+    """The shortest number of km/h that is rounded down to these quanta."""
+    exact = Decimal(quanta) / QUANTA_PER_KMH
+    rounded = (exact.quantize(Decimal(1).scaleb(-digits), ROUND_CEILING) for digits in range(12))
+    return _plain(next(kmh for kmh in rounded if int(float(kmh) * QUANTA_PER_KMH) == quanta))
+
+
+def _duration(milliseconds: int) -> str:
+    if milliseconds % 1000:
+        return f"{_plain(Decimal(milliseconds) / 1000)}s"
+    return duration_name(milliseconds // 1000) if milliseconds else "0s"
+
+
+def _list(numbers: Sequence[Any]) -> str:
+    return f"[{', '.join(_plain(number) for number in numbers)}]"
