@@ -307,7 +307,7 @@ examples:
 
 Checks the configuration; the ledger, its key, and whether a Redis would forget; the topics' settings; and whether the
 latest pings move as fast as they report, which tells kmh, mps and mph apart. Changes nothing. One line for each check;
-the exit status is that of the first failure.
+the exit status is that of the first failure. What it says of speeds is a verdict on raw speeds, not a release.
 """
 
 
