@@ -2,7 +2,7 @@
 
 A message is sent as it is. With `batch` over 1, pings of one partition are joined into JSON arrays of that many, as the
 exchange sends them; what is not a single ping is sent alone. Records have no key: keys show up in tools and logs, and
-an unkeyed hash of a plate is as good as the plate.
+anyone with a list of plates can undo an unkeyed hash of one.
 
 **No speed decides where a ping goes, or with which others.** The clock of a topic hears an array at once, so how arrays
 are cut decides which pings are late. So arrays are cut by number alone, and what is not a single ping is dealt out to

@@ -3,8 +3,8 @@
 Between two consecutive pings of a moving bus, the distance over the time is about its speed (a little less: roads are
 no straight lines). With the wrong unit the two differ by the ratio of the units: 3.6, 1.6, 2.2, or one over it.
 
-This looks at speeds without noise. Only the unit may be shown, which is a verdict: the ratio, or the number of pairs,
-which report to be moving, would tell one plate's speeds to whoever knows all others.
+This looks at speeds without noise. Only the unit may be shown, which is a verdict: the ratio, or the number of pairs
+(which report to be moving), would tell one plate's speeds to a reader who knows all others.
 """
 
 from __future__ import annotations

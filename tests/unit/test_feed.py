@@ -146,7 +146,7 @@ EXPECTED = [3, 1, 3, 1, 1]
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_records_have_no_key(batch):
-    """Keys show up in tools and logs; an unkeyed hash of a plate is the plate to whoever has a list of plates."""
+    """Keys show up in tools and logs; anyone with a list of plates can undo an unkeyed hash of one."""
     records = sent([a_ping("GJ05", second=second) for second in range(7)] + [b"[]", b"", b"?"], batch)
     assert len(records) == (10 if batch == 1 else 6)
     assert {key for _, key, _ in records} == {None}

@@ -287,7 +287,11 @@ def _feed(parser: _Parser) -> None:
     pace.add_argument("--rate", type=_positive, metavar="N", help="messages a second (default: as fast as it can)")
     pace.add_argument("--speedup", type=_positive, metavar="N", help="times the pings' own pace")
     parser.add_argument(
-        "--batch", type=_whole(1, 10_000), default=1, metavar="N", help="pings in an array (default: 1)"
+        "--batch",
+        type=_whole(1, 10_000),
+        default=1,
+        metavar="N",
+        help="pings in an array: cut by this number alone (default: 1)",
     )
     parser.epilog = """\
 examples:
