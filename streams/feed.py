@@ -1,8 +1,14 @@
-"""Recorded pings into Kafka: keyed by plate, so that a plate stays on one partition, in order and without repeats.
+"""Recorded pings into Kafka: a plate stays on one partition for ever, in order and without repeats.
 
-A message is sent as it is. With `batch` over 1, messages of one plate's partition are joined into JSON arrays of that
-many, as the exchange sends them; what is not a single ping is sent alone. The key is a hash of the plate: keys show up
-in tools and logs.
+A message is sent as it is. With `batch` over 1, pings of one partition are joined into JSON arrays of that many, as the
+exchange sends them; what is not a single ping is sent alone. Records have no key: keys show up in tools and logs, and
+anyone with a list of plates can undo an unkeyed hash of one.
+
+**No speed decides where a ping goes, or with which others.** The clock of a topic hears an array at once, so how arrays
+are cut decides which pings are late. So arrays are cut by number alone, and what is not a single ping is dealt out to
+the partitions in turn. Whether an array is too large is decided with `SPEED_BYTES` for each speed, however it is
+written. Kafka's own limits count every byte: of a message that is sent alone, and of arrays in which speeds are longer
+than that (docs/privacy-model.md).
 """
 
 from __future__ import annotations
@@ -17,31 +23,42 @@ from zlib import crc32
 import msgspec
 
 from streams.topics import BOOTSTRAP_MS, partitions_of
-from udp_stream.errors import DependencyUnavailable
+from udp_stream.errors import DependencyUnavailable, UsageError
 from udp_stream.timestamps import parse_timestamps
 
-BATCH_BYTES_MAX = 900_000
+SPEED_BYTES = 32
+"""Counted for each speed in an array. A double needs at most 24 characters."""
+
+ARRAY_BYTES_MAX = 1_000_000
+"""Of an array's pings, with `SPEED_BYTES` for each speed: below Kafka's usual limit of 1 MiB for a record."""
 
 
-class _Who(msgspec.Struct):
+class _Ping(msgspec.Struct):
     license_plate: str = ""
     observationDateTime: str = ""  # noqa: N815 (the exchange's name)
+    speed: msgspec.Raw = msgspec.Raw(b"")
 
 
-_who = msgspec.json.Decoder(_Who).decode
+_ping = msgspec.json.Decoder(_Ping).decode
 
 
-def key_of(message: bytes) -> bytes | None:
-    """The partition key of a message that is one ping: the same for the same plate. None for anything else.
+def partition_of(plate: str, partitions: int) -> int:
+    """The partition of a plate: for ever the same for a number of partitions, hence a hash that has no key.
 
-    >>> key_of(b'{"license_plate": "A"}') == key_of(b'{"license_plate": " A ", "speed": 1}'), key_of(b"[]")
-    (True, None)
+    >>> partition_of("GJ05ZZ0001", 8), partition_of(" GJ05ZZ0001", 8), partition_of("GJ05ZZ0002", 8)
+    (3, 3, 5)
     """
+    digest = blake2b(plate.strip().encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return crc32(digest) % partitions
+
+
+def _single_ping(message: bytes) -> _Ping | None:
+    """The message as one ping of a plate; None for anything else."""
     try:
-        plate = _who(message).license_plate.strip()
+        ping = _ping(message)
     except (msgspec.DecodeError, RecursionError):
         return None
-    return blake2b(plate.encode("utf-8", "surrogatepass"), digest_size=8).digest() if plate else None
+    return ping if ping.license_plate.strip() else None
 
 
 AGREEING = 4
@@ -72,7 +89,7 @@ class Pace:
 
     def _hear(self, message: bytes) -> None:
         try:
-            times, status = parse_timestamps([_who(message).observationDateTime])
+            times, status = parse_timestamps([_ping(message).observationDateTime])
         except (msgspec.DecodeError, RecursionError):
             return
         if status[0] == 0:
@@ -105,6 +122,7 @@ class Feed:
         self._pace = pace
         self._held: dict[int, list[bytes]] = {}
         self._held_bytes: dict[int, int] = {}
+        self._dealt = 0
         self._failed: list[BaseException] = []
         self.sent = 0
         self._partitions = partitions_of(bootstrap, topic)
@@ -138,40 +156,53 @@ class Feed:
             self._producer.close()
 
     def send(self, messages: list[bytes]) -> None:
-        """Send messages at their pace. DependencyUnavailable if the broker did not take an earlier one."""
+        """Send messages at their pace. DependencyUnavailable if the broker did not take an earlier one; UsageError if
+        as many pings as an array is to have are too large for a record."""
         for message in messages:
             self._pace.wait(self.sent, message)
             self.sent += 1
-            key = key_of(message)
-            partition = crc32(message if key is None else key) % self._partitions
-            if self._batch == 1 or key is None:
-                self._produce(message, key, partition)
+            ping = _single_ping(message)
+            if ping is None:
+                self._produce(message, self._dealt % self._partitions)
+                self._dealt += 1
+                continue
+            partition = partition_of(ping.license_plate, self._partitions)
+            if self._batch == 1:
+                self._produce(message, partition)
             else:
-                self._hold(message, partition)
+                self._hold(message, len(message) - len(bytes(ping.speed)) + SPEED_BYTES, partition)
         self._raise_failed()
 
-    def _hold(self, message: bytes, partition: int) -> None:
-        if self._held_bytes.get(partition, 0) + len(message) > BATCH_BYTES_MAX and self._held.get(partition):
-            self._send_held(partition)
+    def _hold(self, message: bytes, size: int, partition: int) -> None:
+        """Put a ping of this size, its comma aside, into the partition's array."""
         held = self._held.setdefault(partition, [])
+        size += self._held_bytes.get(partition, 0) + 1
+        if held and size > ARRAY_BYTES_MAX:
+            raise UsageError(
+                f"expected --batch of at most {len(held)} for these pings, got {self._batch}: an array has at most "
+                f"{ARRAY_BYTES_MAX:,} bytes, with {SPEED_BYTES} for each speed; what was sent before stays"
+            )
         held.append(message)
-        self._held_bytes[partition] = self._held_bytes.get(partition, 0) + len(message)
+        self._held_bytes[partition] = size
         if len(held) >= self._batch:
             self._send_held(partition)
 
     def _send_held(self, partition: int) -> None:
         held = self._held.pop(partition)
         del self._held_bytes[partition]
-        self._produce(b"[" + b",".join(held) + b"]", None, partition)
+        self._produce(b"[" + b",".join(held) + b"]", partition)
 
-    def _produce(self, value: bytes, key: bytes | None, partition: int) -> None:
+    def _produce(self, value: bytes, partition: int) -> None:
         try:
-            sending = self._producer.send(self._topic, value=value, key=key, partition=partition)
+            sending = self._producer.send(self._topic, value=value, partition=partition)
         except self._errors as error:
             self._failed.append(error)
             return
         sending.add_errback(self._failed.append)
 
     def _raise_failed(self) -> None:
-        if self._failed:
-            raise DependencyUnavailable(f"Kafka did not take a record: {type(self._failed[0]).__name__}")
+        if not self._failed:
+            return
+        name = type(self._failed[0]).__name__
+        advice = ": expected messages, or arrays of --batch, within the broker's limit" if "TooLarge" in name else ""
+        raise DependencyUnavailable(f"Kafka did not take a record: {name}{advice}")

@@ -2,6 +2,9 @@
 
 Between two consecutive pings of a moving bus, the distance over the time is about its speed (a little less: roads are
 no straight lines). With the wrong unit the two differ by the ratio of the units: 3.6, 1.6, 2.2, or one over it.
+
+This looks at speeds without noise. Only the unit may be shown, which is a verdict: the ratio, or the number of pairs
+(which report to be moving), would tell one plate's speeds to a reader who knows all others.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ _METRES_PER_DEGREE = 111_195
 class UnitEvidence:
     """What `pairs` pairs of pings say: distance over time is `ratio` times the reported speed (median).
 
-    `unit` is the unit that fits best; None, and ratio nan, if there are too few pairs to say.
+    `unit` is the unit that fits best; None, and ratio nan, if there are too few pairs to say. `pairs` and `ratio`
+    follow from raw speeds: not to be shown.
     """
 
     pairs: int

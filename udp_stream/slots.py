@@ -8,13 +8,17 @@ between pings of one plate, time and cell, on the smaller speed, so counts never
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.errors import PrivacyRefused
+
 PINGS_MAX = 2**28
-"""Most pings of a slot, 5 GB: squares of their number, and sums of their speeds, fit in 63 bits."""
+"""Most samples of a HAT, and most pings of a slot of one source, 5 GB: squares of their number, and sums of their
+speeds, fit in 63 bits. Sources add up, so it is counted again where their pings have been put together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +97,8 @@ def without_repeats(pings: SlotPings) -> SlotPings:
     )
 
 
-def tabulate(pings: SlotPings) -> tuple[SlotCounts, SlotValues]:
-    """Sort, drop repeats of (plate, time), and count.
+def tabulate(pings: SlotPings, samples_max: int = PINGS_MAX) -> tuple[SlotCounts, SlotValues]:
+    """Sort, drop repeats of (plate, time), and count. PrivacyRefused if a HAT has more than `samples_max` samples.
 
     >>> pings = SlotPings(0, 3_600_000, (b"b", b"a"), np.array([0, 1, 0, 0], np.uint32),
     ...     np.array([5, 5, 9, 9], np.uint32), np.array([7, 7, 7, 7], np.uint64), np.array([40, 50, 60, 61], np.int32))
@@ -125,7 +129,27 @@ def tabulate(pings: SlotPings) -> tuple[SlotCounts, SlotValues]:
         count=np.diff(starts),
         repeats=int(pings.plate.size - chosen.size),
     )
+    require_countable(counts, samples_max)
     return counts, SlotValues(pings.speed[chosen].astype(np.int64), starts)
+
+
+def require_countable(counts: SlotCounts, samples_max: int = PINGS_MAX) -> None:
+    """PrivacyRefused if a HAT has more samples than sensitivities and noise are computed for without overflow.
+
+    No HAT may be without rows.
+
+    >>> table = [np.array(column) for column in ([0x8760], [0, 2], [0, 1], [2, 3])]
+    >>> require_countable(SlotCounts(0, 3_600_000, (b"a", b"b"), *table, repeats=0), 4)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    udp_stream.errors.PrivacyRefused: HAT 8760 of the slot from 1970-01-01T00:00:00+00:00: expected at most 4 ...
+    """
+    samples = np.add.reduceat(counts.count, counts.hat_rows[:-1]) if counts.cells.size else counts.count
+    for hat in np.flatnonzero(samples > samples_max)[:1].tolist():
+        start = datetime.fromtimestamp(counts.start_ms / 1000, UTC).isoformat(timespec="seconds")
+        raise PrivacyRefused(
+            f"HAT {int(counts.cells[hat]):x} of the slot from {start}: expected at most {samples_max} samples, got "
+            f"{int(samples[hat])}"
+        )
 
 
 def _numbered(cell: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.unsignedinteger[Any]]]:

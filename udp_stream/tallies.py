@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.parts import digest_of, hashes_of, plates_of
-from udp_stream.slots import SlotCounts
+from udp_stream.slots import PINGS_MAX, SlotCounts, require_countable
 
 ROWS_MAX = 24_000
 """Of one tally: 16 bytes each and at most 16 of a plate's hash make 768 kB, below Kafka's usual limit of 1 MiB."""
@@ -81,8 +81,9 @@ def _columns(counts: SlotCounts, cell: NDArray[np.uint64], rows: slice) -> HowOf
     )
 
 
-def merge_counts(tallies: Sequence[Tally]) -> SlotCounts:
-    """The counts of all shards together; ValueError for no tallies, or tallies of different slots."""
+def merge_counts(tallies: Sequence[Tally], samples_max: int = PINGS_MAX) -> SlotCounts:
+    """The counts of all shards together; ValueError for no tallies, or tallies of different slots; PrivacyRefused if a
+    HAT has more than `samples_max` samples."""
     if len({(tally.slot_start, tally.slot_end) for tally in tallies}) != 1:
         raise ValueError(f"expected tallies of one slot, got {len(tallies)} tallies of none or several")
     tables = [tally.counts for tally in tallies]
@@ -97,7 +98,7 @@ def merge_counts(tallies: Sequence[Tally]) -> SlotCounts:
     count = np.concatenate([np.frombuffer(table.count, "<u4") for table in tables]).astype(np.int64)
     order = np.lexsort((plate, cell))
     cells, first = np.unique(cell[order], return_index=True)
-    return SlotCounts(
+    counts = SlotCounts(
         start_ms=tallies[0].slot_start,
         end_ms=tallies[0].slot_end,
         plates=tuple(plates),
@@ -107,3 +108,5 @@ def merge_counts(tallies: Sequence[Tally]) -> SlotCounts:
         count=count[order],
         repeats=0,
     )
+    require_countable(counts, samples_max)
+    return counts

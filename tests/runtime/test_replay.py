@@ -3,6 +3,7 @@
 import io
 import json
 import random
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from tests.runtime.harness import CONFIG, embedded, feed_messages, fleet_log, frames_of
 from udp_stream import release
+from udp_stream.adapters.report import print_summary
 from udp_stream.adapters.settings import load
 from udp_stream.hats import cell_name, cells_of
 from udp_stream.pings import PingDecoder
@@ -94,6 +96,47 @@ def test_another_ledger_gives_other_noise_and_the_same_public_parts(tmp_path):
     assert one != two
     public = [[(r.release_id, r.status, r.counts) for r in map(release.decode, run.splitlines())] for run in (one, two)]
     assert public[0] == public[1]
+
+
+NOISY = {"mean": ("value_kmh", "interval95_kmh"), "variance": ("value_kmh2",), "cdf": ("values",)}
+"""What noise was added to. Intervals are centred on the noisy mean."""
+
+
+@pytest.mark.parametrize("mean", ["baseline", "array-averaging", "optimal"])
+def test_other_speeds_of_other_lengths_change_nothing_but_the_noisy_numbers(tmp_path, mean, capsys):
+    """All that is exact: statuses, counts, terms, charges, refusals, and every letter of the summary. One ping in three
+    keeps its speed; a faulty log, in lines and in arrays. (Levy's and the quantiles' scales and errors follow from an
+    interval that is itself drawn, so there they are no exact output.)"""
+    flags = (*CONFIG, f"release.mean={mean}")
+
+    def exact(name, speeds):
+        log = fleet_log()[:25_000]
+        log = [speeds(at, message) for at, message in enumerate(log)]
+        log = [*log[:9000], *(b"[%s]" % b", ".join(log[at : at + 50]) for at in range(9000, len(log), 50))]
+        out, summary = replay(log, tmp_path / name, flags)
+        print_summary(summary, load(None, flags, {}))
+        with embedded(tmp_path / name, io.BytesIO(), flags) as runtime:
+            charges = {entry.release_id: sorted(entry.charged.tolist()) for entry in runtime._ledger.entries()}
+        records = [json.loads(line) for line in out.splitlines()]
+        for part, fields in NOISY.items():
+            for record in records:
+                for field in fields:
+                    assert record[part] is None or record[part].pop(field) is not None
+        return records, charges, summary, capsys.readouterr().err
+
+    def redrawn(at, message):
+        value = msgspec.json.decode(message).get("speed") if SPEED.search(message) else None
+        accepted = isinstance(value, int | float) and 0 <= value <= 200
+        return (
+            SPEED.sub(b'"speed":%d.%s' % (at % 97, b"4" * (at % 40 + 1)), message) if accepted and at % 3 else message
+        )
+
+    one, other = exact("one", lambda _, message: message), exact("other", redrawn)
+    assert one == other
+    assert sum(record["status"] == "released" for record in one[0]) > 10 and one[2].refused.total() > 50
+
+
+SPEED = re.compile(rb'"speed":[0-9.]+(?=[,}])')
 
 
 def test_messages_shuffled_within_the_grace_give_the_same_releases(tmp_path):

@@ -1,6 +1,8 @@
 """The ladder of imports, read from the sources: files import from below, stages do not know each other."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -96,11 +98,35 @@ def test_only_hats_imports_h3():
     assert users == {"hats.py"}
 
 
-def test_seeded_bits_are_imported_by_no_deployment_code():
-    """But by `reproduce`, which releases nothing and tells true means anyway, and by `plan`, which sees no data."""
-    for path, name in sources():
-        if name != "testing" and path.parts[-2:] not in {("commands", "reproduce.py"), ("commands", "plan.py")}:
-            assert "udp_stream.testing" not in set(imported(path)), path
+SEEDED = ("plan.py", "reproduce.py")
+"""The verbs that draw from a seed: one sees no pings, the other releases nothing."""
+
+
+def users_of(*modules):
+    """The files of the program that import one of these modules, wherever in the file."""
+    return {path.relative_to(ROOT) for path, _ in sources() if set(modules) & set(imported(path))}
+
+
+def test_seeded_bits_are_imported_by_two_verbs_that_release_nothing_and_by_no_other_file():
+    """docs/privacy-model.md says this sentence for sentence."""
+    verbs = Path("udp_stream", "adapters", "commands")
+    assert users_of("udp_stream.testing") == {verbs / name for name in SEEDED}
+    names = [name.removesuffix(".py") for name in SEEDED]
+    assert not users_of(*(f"udp_stream.adapters.commands.{name}" for name in names))
+    text = " ".join((ROOT / "docs" / "privacy-model.md").read_text(encoding="utf-8").split())
+    assert (
+        "two files import it: the verb `plan`, which reads no pings, and the verb `reproduce`, which releases" in text
+    )
+    assert "No other file imports these two, so a verb that releases never loads seeded bits." in text
+
+
+@pytest.mark.parametrize("verb", ["replay", "demo", "worker"])
+def test_a_verb_that_releases_takes_its_bits_from_the_operating_system_and_never_loads_seeded_ones(verb):
+    """In a process of its own, with all that the verb imports at once."""
+    program = f"import sys, udp_stream.adapters.cli, udp_stream.adapters.commands.{verb} as verb; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+    modules = loaded.stdout.split()
+    assert "udp_stream.adapters.entropy" in modules and "udp_stream.testing" not in modules
 
 
 def test_importing_a_module_does_nothing():

@@ -11,6 +11,7 @@ from udp_stream.adapters.report import ONE_CDF, ONE_MEAN, ONE_VARIANCE, SERVED_S
 from udp_stream.adapters.settings import known_keys
 from udp_stream.means import MECHANISMS
 from udp_stream.ping_refusals import Reason
+from udp_stream.pings import PingDecoder, PingRules
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -32,6 +33,30 @@ def test_every_refusal_reason_is_described_in_its_own_words(reason):
     rows = (DOCS / "pings.md").read_text(encoding="utf-8").splitlines()
     (row,) = [row for row in rows if row.startswith(f"| `{reason.value}` |")]
     assert reason.describe.rstrip(".") in row
+
+
+def reasons_that_follow_from_a_speed():
+    """All reasons that some text in the place of one speed, or none at all, gives a message."""
+    ping = (
+        '{"license_plate": "A", "observationDateTime": "2024-01-01T00:00:00Z", %s"location": {"coordinates": [1, 2]}}'
+    )
+    numbers = ["9" * 500, "0." + "1" * 4000, *re.findall(r"\S+", "0 -0.0 65 1e-400 200 201 1e308 1e999 -1 -1e999")]
+    others = ["", "\0", "\ud800", "[" * 3000, *re.findall(r"\S+", 'null true "20" [20] {} NaN Infinity - 01 1. "')]
+    decoder = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200, max_message_bytes=4000, max_pings_per_message=3))
+    for speed in ("", *(f'"speed": {text}, ' for text in numbers + others)):
+        one = (ping % speed).encode(errors="surrogatepass")
+        for message in (one, b"[%s, %s]" % (one, one), b'{"results": [%s]}' % one):
+            yield from (refusal.reason.value for refusal in decoder.decode([message])[1])
+
+
+@pytest.mark.parametrize(
+    ("page", "start"), [("pings", "Only three reasons look"), ("privacy-model", "4. **Refusals look")]
+)
+def test_both_documents_name_exactly_the_reasons_that_can_follow_from_a_speed_or_its_length(page, start):
+    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    (listed,) = [part for part in re.split(r"\n\n|\n(?=\d\. )", text) if part.startswith(start)]
+    assert set(re.findall(r"`(\w+)`", listed)) & set(Reason) == set(reasons_that_follow_from_a_speed())
+    assert "digits" in text and "Limits in bytes" in text
 
 
 @pytest.mark.parametrize("key", known_keys())

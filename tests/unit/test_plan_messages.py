@@ -10,16 +10,17 @@ import pytest
 
 from tests.unit.test_flow import office
 from tests.unit.test_planner import city
-from tests.unit.test_shards import HOUR, parts_of, some_slot
+from tests.unit.test_shards import HOUR, parts_of, some_slot, two_sources
 from udp_stream import flow as road
 from udp_stream.adapters.embedded import drive
+from udp_stream.errors import PrivacyRefused
 from udp_stream.gathering import Gathering
 from udp_stream.memory_ledger import MemoryLedger
 from udp_stream.messages import decode_message, encode_message
 from udp_stream.parts import Marker, Part, cut, merge, shard_of
 from udp_stream.shards import Shard, counts_of_shards
 from udp_stream.slot_plan import cut_plan, merge_plan
-from udp_stream.slots import SlotPings, tabulate, without_repeats
+from udp_stream.slots import PINGS_MAX, SlotPings, tabulate, without_repeats
 from udp_stream.tallies import HowOften, Tallied, Tally, cut_counts, merge_counts
 
 
@@ -60,6 +61,22 @@ def test_the_counts_of_all_shards_together_are_the_counts_of_the_whole_slot(shar
         tallies = [one for one in tallies_of(pings, shards) if isinstance(one, Tally)]
         dice.shuffle(tallies)
         assert fields(merge_counts(tallies)) == fields(tabulate(pings)[0])
+
+
+def test_the_planner_refuses_a_hat_of_too_many_samples_too():
+    """A shard's word is not taken for it: by cell, slot, number and rule, with status 5."""
+    counts, _ = tabulate(next(two_sources()))
+    (tally, _) = cut_counts(counts, 0)
+    assert fields(merge_counts([tally], samples_max=60)) == fields(merge_counts([tally])) == fields(counts)
+    with pytest.raises(PrivacyRefused) as refused:
+        merge_counts([tally], samples_max=59)
+    assert str(refused.value) == (
+        "HAT 87608c4d2ffffff of the slot from 1970-01-01T01:00:00+00:00: expected at most 59 samples, got 60"
+    )
+    assert refused.value.exit_status == 5
+    (tally, _) = cut_counts(dataclasses.replace(counts, count=np.array([1, PINGS_MAX])), 0)
+    with pytest.raises(PrivacyRefused, match=f"expected at most {PINGS_MAX} samples, got {PINGS_MAX + 1}"):
+        merge_counts([tally])
 
 
 def test_without_repeats_the_same_pings_are_left_as_in_the_table():

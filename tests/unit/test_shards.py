@@ -9,12 +9,12 @@ from operator import itemgetter
 import numpy as np
 import pytest
 
-from udp_stream.errors import UdpStreamError
+from udp_stream.errors import PrivacyRefused, UdpStreamError
 from udp_stream.gathering import NOT_YET, GatheringFrontier
 from udp_stream.messages import decode_message, encode_message
 from udp_stream.parts import Marker, Part, cut, merge, shard_of
 from udp_stream.shards import Shard
-from udp_stream.slots import SlotPings, tabulate
+from udp_stream.slots import PINGS_MAX, SlotPings, require_countable, tabulate
 
 HOUR = 3_600_000
 first = itemgetter(0)
@@ -46,6 +46,52 @@ def test_cut_and_merged_it_is_the_same_slot():
     assert len(parts) == 7
     random.Random(1).shuffle(parts)
     assert table(merge(parts)) == table(some_slot(1))
+
+
+def two_sources(plates=2, seconds=30):
+    """Pings of one HAT that come by two source partitions, each within a limit of `plates * seconds` a slot."""
+    for source in range(2):
+        names = tuple(b"%d%07d" % (source, plate) for plate in range(plates))
+        plate, time = np.divmod(np.arange(plates * seconds), seconds)
+        cell = np.full(plate.size, 0x87608C4D2FFFFFF, np.uint64)
+        yield SlotPings(HOUR, 2 * HOUR, names, plate.astype(np.uint32), time.astype(np.uint32), cell,
+                        np.zeros(plate.size, np.int32))  # fmt: skip
+
+
+def test_sources_that_are_each_within_the_limit_are_counted_together():
+    """`pings.per_slot_max` holds in each source partition: a HAT that has more is refused by cell, slot, number and
+    rule, and with status 5."""
+    merged = merge([part for source, slot in enumerate(two_sources()) for part in parts_of(slot, source)
+                    if isinstance(part, Part)])  # fmt: skip
+    assert tabulate(merged, samples_max=120)[0].count.sum() == 120
+    with pytest.raises(PrivacyRefused) as refused:
+        tabulate(merged, samples_max=119)
+    assert str(refused.value) == (
+        "HAT 87608c4d2ffffff of the slot from 1970-01-01T01:00:00+00:00: expected at most 119 samples, got 120"
+    )
+    assert refused.value.exit_status == 5
+
+
+def test_the_limit_is_of_a_hat_and_repeats_are_no_samples():
+    slot = some_slot(1)
+    counts, _ = tabulate(merge([p for p in parts_of(slot) + parts_of(slot, 1) if isinstance(p, Part)]))
+    most = max(counts.count[counts.rows(hat)].sum() for hat in range(counts.cells.size))
+    assert counts.repeats >= 200 and most < counts.count.sum()
+    assert tabulate(slot, samples_max=most)[0].count.tolist() == counts.count.tolist()
+    with pytest.raises(PrivacyRefused, match=f"expected at most {most - 1} samples, got {most}"):
+        tabulate(slot, samples_max=int(most) - 1)
+
+
+@pytest.mark.parametrize("plates", [1, 3])
+def test_more_than_two_to_the_28_samples_of_a_hat_are_refused_unless_told_otherwise(plates):
+    """From the counts alone: that many pings need not be made."""
+    counts, _ = tabulate(next(two_sources(plates)))
+    few = np.zeros(plates, np.int64)
+    few[0] = PINGS_MAX
+    require_countable(replace(counts, count=few))
+    few[-1] += 1
+    with pytest.raises(PrivacyRefused, match=f"expected at most {2**28} samples, got {2**28 + 1}"):
+        require_countable(replace(counts, count=few))
 
 
 def test_shards_share_a_slot_by_cell():

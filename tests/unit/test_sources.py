@@ -275,6 +275,27 @@ def test_standard_input_is_read_as_it_comes(monkeypatch: pytest.MonkeyPatch, con
     assert told[-1] == (len(content), None)
 
 
+@pytest.mark.parametrize("form", ["x.ndjson", "x.ndjson.gz", "x.json", "x.csv"])
+def test_frames_are_cut_by_number_whatever_the_digits_of_speeds(tmp_path: Path, form: str) -> None:
+    """A frame is what the clock of a file hears at once, so it decides which pings are late."""
+    head = "license_plate,observationDateTime,location.coordinates.0,location.coordinates.1,speed\n"
+
+    def frames(speed: str) -> list[list[str]]:
+        plates = [f"P{number:05}" for number in range(9000)]
+        pings = [
+            f'{{"license_plate": "{plate}", "speed": {speed if at % 3 else 20}}}' for at, plate in enumerate(plates)
+        ]
+        rows = [f"{plate},2022-01-01T10:10:35Z,72.5,21.25,{speed if at % 3 else 20}" for at, plate in enumerate(plates)]
+        content = {"csv": head + "\n".join(rows), "json": f"[{','.join(pings)}]"}.get(form[2:], "\n".join(pings))
+        packed = gzip.compress(content.encode()) if form.endswith("gz") else content.encode()
+        return [
+            [json.loads(one)["license_plate"] for one in some] for some in read_messages(write(tmp_path / form, packed))
+        ]
+
+    assert frames("7") == frames("42." + "123456789" * 20)
+    assert [len(frame) for frame in frames("7")] == [4096, 4096, 808]
+
+
 def test_standard_input_may_be_no_file_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(NDJSON)))
     assert flat("-") == LINES

@@ -1,9 +1,9 @@
-"""Topics, headers and keys: data that other programs rely on."""
+"""Topics and headers: data that other programs rely on; and the pace of a feed."""
 
 import msgspec
 import pytest
 
-from streams.feed import Pace, key_of
+from streams.feed import Pace
 from streams.headers import is_tick, rejected_headers, release_headers
 from streams.topics import topics_of
 from tests.runtime.harness import embedded, fleet_log, frames_of
@@ -55,13 +55,6 @@ def test_a_refused_message_says_why_and_where_it_stood():
 
 def a_ping(plate, time="2024-01-01T00:00:00Z"):
     return msgspec.json.encode({"license_plate": plate, "observationDateTime": time})
-
-
-def test_a_plate_has_one_key_which_is_not_the_plate():
-    assert key_of(a_ping("GJ05")) == key_of(a_ping(" GJ05 ")) != key_of(a_ping("GJ06"))
-    assert b"GJ05" not in key_of(a_ping("GJ05"))
-    for other in (b"", b"[]", b"{}", b'{"license_plate": 3}', a_ping(""), b"[" * 100_000):
-        assert key_of(other) is None
 
 
 def test_the_pace_follows_the_rate_or_the_pings_own_times():

@@ -293,7 +293,11 @@ def _feed(parser: _Parser) -> None:
     pace.add_argument("--rate", type=_positive, metavar="N", help="messages a second (default: as fast as it can)")
     pace.add_argument("--speedup", type=_positive, metavar="N", help="times the pings' own pace")
     parser.add_argument(
-        "--batch", type=_whole(1, 10_000), default=1, metavar="N", help="pings in an array (default: 1)"
+        "--batch",
+        type=_whole(1, 10_000),
+        default=1,
+        metavar="N",
+        help="pings in an array: cut by this number alone (default: 1)",
     )
     parser.epilog = """\
 examples:
@@ -313,7 +317,7 @@ examples:
 
 Checks the configuration; the ledger, its key, and whether a Redis would forget; the topics' settings; and whether the
 latest pings move as fast as they report, which tells kmh, mps and mph apart. Changes nothing. One line for each check;
-the exit status is that of the first failure.
+the exit status is that of the first failure. What it says of speeds is a verdict on raw speeds, not a release.
 """
 
 

@@ -83,7 +83,11 @@ class HatSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class SpeedSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """U = 65 km/h is above every one of Surat's 5,000 recorded speeds (their maximum is 62)."""
+    """U = 65 km/h: India's limit for buses within municipal limits, 60 km/h and 5 % (S.O. 1522(E), 2018), rounded up.
+
+    The value came first from arXiv 2401.15906, which gives no reason. Take yours from a speed limit or a limiter, never
+    from recorded speeds: their maximum is a function of what is protected.
+    """
 
     max_kmh: Annotated[float, msgspec.Meta(ge=1, le=1000)] = 65.0
     unit: Literal["kmh", "mps", "mph"] = "kmh"

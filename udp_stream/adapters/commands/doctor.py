@@ -1,4 +1,8 @@
-"""`doctor`: is everything reachable and safely configured? Changes nothing, makes nothing."""
+"""`doctor`: is everything reachable and safely configured? Changes nothing, makes nothing.
+
+What it says of speeds is a verdict on raw speeds, in words: their unit, and no number that was measured on them. It is
+no release, has no noise and costs no budget: it is for the operator, who may see the pings.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,12 @@ from udp_stream.adapters.sources import read_messages
 from udp_stream.errors import ConfigError, DependencyUnavailable, UdpStreamError
 from udp_stream.pings import PingDecoder
 from udp_stream.plausibility import PAIRS_MIN, unit_evidence
+from udp_stream.units import KMH_PER_UNIT
 
 LATEST = 5_000
 """Pings looked at of each partition."""
+
+NO_RELEASE = "a verdict on raw speeds, not a release"
 
 
 def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
@@ -78,10 +85,13 @@ def _unit(messages: Iterable[bytes], settings: Settings) -> str:
     """ConfigError if the pings move as if their speeds were in another unit than the configured one."""
     rules = replace(settings.ping_rules, max_kmh=settings.ping_rules.reject_above_kmh)
     pings, _ = PingDecoder(rules).decode(list(messages))
-    evidence = unit_evidence(pings, rules.unit)
-    if evidence.unit is None:
-        return f"no telling, {evidence.pairs} of at least {PAIRS_MIN} pairs of pings"
-    measured = f"pings move at {evidence.ratio:.2f} times the speed that they report ({evidence.pairs:,} pairs)"
-    if evidence.unit != rules.unit:
-        raise ConfigError(f"expected speed.unit = {evidence.unit!r}, got {rules.unit!r}: {measured}")
-    return f"{rules.unit}: {measured}"
+    unit = unit_evidence(pings, rules.unit).unit
+    if unit is None:
+        return f"no telling: fewer than {PAIRS_MIN} pairs of pings report to be moving ({NO_RELEASE})"
+    if unit != rules.unit:
+        times = KMH_PER_UNIT[unit] / KMH_PER_UNIT[rules.unit]
+        raise ConfigError(
+            f"expected speed.unit = {unit!r}, got {rules.unit!r}: pings move about as fast as they report in {unit}, "
+            f"which is {times:.2f} times as fast as in {rules.unit} ({NO_RELEASE})"
+        )
+    return f"{unit}: pings move about as fast as they report ({NO_RELEASE})"

@@ -1,0 +1,47 @@
+"""What `doctor` says of speeds is a verdict: nothing in it was measured on them."""
+
+import msgspec
+import pytest
+
+from tests.runtime.harness import fleet_log
+from udp_stream.adapters.commands.doctor import NO_RELEASE, _unit
+from udp_stream.adapters.settings import load
+from udp_stream.errors import ConfigError
+from udp_stream.pings import PingDecoder
+from udp_stream.plausibility import unit_evidence
+
+
+def swapped(messages, speed):
+    """The log with all speeds of one plate replaced."""
+    pings = [msgspec.json.decode(message) for message in messages]
+    plate = pings[0]["license_plate"]
+    return [msgspec.json.encode(ping | {"speed": speed} if ping["license_plate"] == plate else ping) for ping in pings]
+
+
+def said(messages, unit):
+    """The line, or the error's text."""
+    try:
+        return _unit(messages, load(None, (f"speed.unit={unit}",), {}))
+    except ConfigError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize(("unit", "pings"), [("kmh", 3000), ("mps", 3000), ("mph", 3000), ("kmh", 60)])
+def test_one_plates_speeds_change_no_letter_of_the_verdict(unit, pings):
+    """Right unit, wrong unit, too few to say: though the pairs that count, and their ratio, are others."""
+    log = fleet_log(clean=True)[:pings]
+    logs = [log, swapped(log, 0), swapped(log, 6), swapped(log, 64.25)]
+    assert len({said(each, unit) for each in logs}) == 1
+    decoder = PingDecoder(load(None, (f"speed.unit={unit}",), {}).ping_rules)
+    assert pings < 100 or len({unit_evidence(decoder.decode(each)[0], unit).pairs for each in logs}) > 1
+
+
+@pytest.mark.parametrize("unit", ["kmh", "mps"])
+def test_the_verdict_is_in_words_and_says_that_it_is_no_release(unit):
+    text = said(fleet_log(clean=True)[:3000], unit)
+    assert text.endswith(f"({NO_RELEASE})") and "kmh" in text
+    assert [word for word in text.split() if any(map(str.isdigit, word))] == ([] if unit == "kmh" else ["0.28"])
+
+
+def test_of_too_few_pings_only_the_rule_is_said():
+    assert said(fleet_log(clean=True)[:60], "kmh").startswith("no telling: fewer than 100 pairs of pings")

@@ -1,0 +1,152 @@
+"""Where `feed` puts a ping, and with which others: decided by plates, numbers and what is not a speed."""
+
+import sys
+from concurrent.futures import Future
+from types import ModuleType
+
+import msgspec
+import pytest
+
+import streams.feed as feeding
+from streams.feed import ARRAY_BYTES_MAX, SPEED_BYTES, Feed, Pace
+from udp_stream.errors import DependencyUnavailable, UsageError
+
+PARTITIONS = 4
+SPEEDS = ("7", "42.123456789012345", "-0.0", "1.7976931348623157e+308")
+
+
+class MessageSizeTooLargeError(Exception):
+    """As the client names it."""
+
+
+class Producer:
+    """Remembers what it is given; refuses what is larger than its limit, as the client does."""
+
+    def __init__(self, **_options):
+        self.records = []
+        self.limit = 2**20
+
+    def send(self, topic, value, key=None, partition=None):  # noqa: ARG002 (the client's signature)
+        sending = Future()
+        sending.add_errback = lambda call: sending.exception() and call(sending.exception())
+        if len(value) > self.limit:
+            sending.set_exception(MessageSizeTooLargeError())
+        else:
+            sending.set_result(None)
+            self.records.append((partition, key, value))
+        return sending
+
+    def flush(self):
+        pass
+
+    def close(self):
+        pass
+
+
+@pytest.fixture(autouse=True)
+def kafka(monkeypatch):
+    """A client without a broker."""
+    client, errors = ModuleType("kafka"), ModuleType("kafka.errors")
+    client.KafkaProducer, client.errors, errors.KafkaError = Producer, errors, MessageSizeTooLargeError
+    monkeypatch.setitem(sys.modules, "kafka", client)
+    monkeypatch.setitem(sys.modules, "kafka.errors", errors)
+    monkeypatch.setattr(feeding, "partitions_of", lambda bootstrap, topic: PARTITIONS)
+
+
+def sent(messages, batch=1, limit=2**20):
+    """The records that go out, in order."""
+    with Feed("nowhere", "pings", batch, Pace()) as feed:
+        feed._producer.limit = limit
+        feed.send(messages)
+    return feed._producer.records
+
+
+def a_ping(plate, speed="20", second=0, note=""):
+    return (
+        f'{{"license_plate": "{plate}", "observationDateTime": "2024-01-08T10:00:{second:02}+05:30", '
+        f'"speed": {speed}, "note": "{note}"}}'
+    ).encode()
+
+
+def shape(records):
+    """Where each record went, and which pings are in it, without their speeds."""
+
+    def pings(value):
+        found = msgspec.json.decode(value)
+        return [(ping["license_plate"], ping["observationDateTime"]) for ping in found if isinstance(ping, dict)]
+
+    return [
+        (partition, pings(value if value.startswith(b"[") else b"[" + value + b"]")) for partition, _, value in records
+    ]
+
+
+@pytest.mark.parametrize("speed", SPEEDS)
+def test_arrays_are_cut_by_number_whatever_the_digits_of_speeds(speed):
+    """Three pings of 300 kB are 8 bytes below 900,000 with speeds of one digit."""
+    note = "x" * (300_000 - len(a_ping("A")) - 2)
+    swapped = sent([a_ping("A", speed, second, note) for second in range(6)], batch=3)
+    first = sent([a_ping("A", "7", second, note) for second in range(6)], batch=3)
+    assert shape(swapped) == shape(first)
+    assert [len(pings) for _, pings in shape(swapped)] == [3, 3]
+
+
+def test_arrays_of_real_size_are_full_but_the_last_of_each_partition():
+    messages = [a_ping(f"GJ05ZZ{bus:04}", second=second) for second in range(50) for bus in range(20)]
+    records = sent(messages, batch=7)
+    for partition in {partition for partition, _, _ in records}:
+        sizes = [len(pings) for where, pings in shape(records) if where == partition]
+        assert set(sizes[:-1]) == {7} and 1 <= sizes[-1] <= 7
+    assert sorted(ping for _, pings in shape(records) for ping in pings) == sorted(
+        ping for _, pings in shape(sent(messages)) for ping in pings
+    )
+
+
+@pytest.mark.parametrize("speed", SPEEDS)
+@pytest.mark.parametrize("over", [0, 1])
+def test_an_array_that_is_too_large_names_the_batch_that_fits_whatever_the_digits_of_speeds(speed, over):
+    """Half of the limit each, the comma and the speed's allowance counted; one byte more of each is too large."""
+    rest = len(a_ping("A", "")) + SPEED_BYTES + 1
+    pings = [a_ping("A", speed, second, "x" * (ARRAY_BYTES_MAX // 2 - rest + over)) for second in range(2)]
+    if not over:
+        assert len(sent(pings, batch=2)) == 1
+        return
+    with pytest.raises(UsageError, match="expected --batch of at most 1 for these pings, got 2") as refused:
+        sent(pings, batch=2)
+    assert speed not in str(refused.value) or speed == "7"
+
+
+def test_what_only_the_broker_finds_too_large_names_the_batch_too():
+    with pytest.raises(DependencyUnavailable, match=r"TooLarge.* --batch, within the broker's limit"):
+        sent([a_ping("A", second=second) for second in range(9)], batch=9, limit=500)
+
+
+@pytest.mark.parametrize("wrap", [b"[%s]", b'{"results": [%s]}', b'"%s"'])
+def test_the_partition_of_what_is_no_single_ping_follows_from_its_number_alone(wrap):
+    """Arrays, envelopes, strings: dealt out in turn, beside single pings, which do not count."""
+
+    def log(speed):
+        ping = a_ping("A", speed)
+        return [wrap % (ping.replace(b'"', b'\\"') if wrap.startswith(b'"') else ping), a_ping("B", speed)] * 9
+
+    where = [[partition for partition, _, _ in sent(log(speed))] for speed in ("1", "2", "3.5", "44", "5", "6.25")]
+    assert where.count(where[0]) == len(where)
+    assert where[0][::2] == [number % PARTITIONS for number in range(9)]
+
+
+def test_a_plate_stays_on_one_partition_for_ever():
+    """The numbers are those of the first version that sent pings: a log that is continued needs them."""
+    plates = ["GJ05ZZ0001", "GJ05ZZ0002", " GJ05ZZ0001 ", "é", "A"]
+    assert [partition for partition, _, _ in sent([a_ping(plate) for plate in plates])] == EXPECTED
+    for speed in SPEEDS:
+        assert [partition for partition, _, _ in sent([a_ping(plate, speed) for plate in plates])] == EXPECTED
+
+
+EXPECTED = [3, 1, 3, 1, 1]
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_records_have_no_key(batch):
+    """Keys show up in tools and logs; anyone with a list of plates can undo an unkeyed hash of one."""
+    records = sent([a_ping("GJ05", second=second) for second in range(7)] + [b"[]", b"", b"?"], batch)
+    assert len(records) == (10 if batch == 1 else 6)
+    assert {key for _, key, _ in records} == {None}
