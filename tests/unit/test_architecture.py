@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 
 LADDER = (
     {"errors", "units"},
-    {"ports", "ping_refusals", "timestamps", "grouping"},
+    {"ports", "ping_refusals", "timestamps", "grouping", "periods"},
     {"ping_json", "ledger_rules", "noise", "policy", "slots", "hats", "budgeting"},
     {"pings", "memory_ledger", "testing", "accounting"},
     {"means", "cdfs"},

@@ -15,13 +15,16 @@ from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
+from udp_stream.adapters.overlaps import Overlap, largest_budgets, overlap_of
 from udp_stream.adapters.settings import Settings
 from udp_stream.flow import (
     Admit,
     Balances,
+    Budgets,
     Effect,
     Office,
     Payloads,
+    Periods,
     Publish,
     Published,
     Record,
@@ -66,6 +69,10 @@ def answer_to(effect: Effect, ledger: Ledger, publish: Callable[[Payloads], None
             return publish(releases)
         case Published(release_ids):
             return ledger.published(release_ids)
+        case Periods():
+            return ledger.periods()
+        case Budgets(periods):
+            return largest_budgets(ledger, periods)
 
 
 @dataclass(slots=True)
@@ -74,7 +81,7 @@ class Summary:
 
     `held` pings lie in slots not yet released. `promises` counts the records by the policy they were made under, its
     period and that period's epsilon. `unwritten` is true from when records stand in the ledger until all of them are
-    in the output.
+    in the output. `overlaps` has, of each period of this run that overlaps others on the ledger, what they sum to.
     """
 
     messages: int = 0
@@ -90,6 +97,7 @@ class Summary:
     means: int = 0
     pings_of_means: int = 0
     expected_error: float = 0.0
+    overlaps: dict[str, Overlap] = field(default_factory=dict)
 
     def take(self, payloads: Payloads) -> None:
         """Count a slot's records; errors are weighed by pings, as the constant's are."""
@@ -127,6 +135,7 @@ class Embedded:
         self._ledger = ledger
         self._publish = publish
         self._reject = reject
+        self._looked: set[str] = set()
         self.summary = Summary()
 
     def run(self, frames: Iterable[list[bytes]]) -> Summary:
@@ -167,6 +176,14 @@ class Embedded:
             self.summary.unwritten = False
 
         drive(release_slot(counts, values, self._office), self._ledger, publish)
+        self._look_around(self._office.calendar.moment(slot.start_ms).period)
+
+    def _look_around(self, period: str) -> None:
+        """What the run's periods sum to with those that overlap them, asked once for each."""
+        if period not in self._looked:
+            self._looked.add(period)
+            if (overlap := overlap_of(self._ledger, period)) is not None:
+                self.summary.overlaps[period] = overlap
 
     def _refuse(self, messages: list[bytes], refusals: list[Refusal]) -> None:
         self.summary.refused.update(str(refusal.reason) for refusal in refusals)

@@ -6,7 +6,9 @@ import argparse
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from udp_stream.adapters.open_ledger import inspect_ledger
+from udp_stream.adapters.ledger_id import known_ledger
+from udp_stream.adapters.open_ledger import inspect_ledger, ledger_and_keys, ledger_files
+from udp_stream.adapters.overlaps import overlaps_on, said
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.sources import read_messages
 from udp_stream.errors import ConfigError, DependencyUnavailable, UdpStreamError
@@ -21,7 +23,7 @@ def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
     """Run every check, one line each; in the end raise the first failure, so that the exit status tells its kind."""
     checks: list[tuple[str, Callable[[], str]]] = [
         ("configuration", lambda: f"valid, policy {settings.policy.fingerprint()}"),
-        ("ledger", lambda: inspect_ledger(settings.ledger)),
+        ("ledger", lambda: f"{inspect_ledger(settings.ledger)}; {_promise(settings)}"),
     ]
     if arguments.files:
         checks += [(f"speeds of {file}", lambda file=file: _unit_of_file(file, settings)) for file in arguments.files]  # type: ignore[misc]
@@ -40,6 +42,17 @@ def _told(name: str, check: Callable[[], str]) -> UdpStreamError | None:
         return error
     print(f"ok    {name}: {said}", flush=True)
     return None
+
+
+def _promise(settings: Settings) -> str:
+    """What a plate can lose: by its budget, or more where periods overlap on the ledger, if there is one."""
+    promise = f"epsilon {settings.budget.epsilon:g} per {settings.policy.period}"
+    id_file = dict(ledger_files(settings.ledger))["the id of the ledger"]
+    if known_ledger(id_file) is None:
+        return promise
+    with ledger_and_keys(settings.ledger, must_exist=True) as (ledger, _):
+        overlaps = overlaps_on(ledger)
+    return f"{promise}, but {said(overlaps)}" if overlaps else promise
 
 
 def _topics(settings: Settings) -> str:
