@@ -6,6 +6,9 @@ the plates that paid, *then* draws, *then* records (first one wins: a draw that 
 only what the ledger says stands is published, once the ledger's high-water mark is raised. The embedded runtime runs
 one after the other; on Kafka one planner serves many shards, each of which releases its own cells.
 
+A slot whose budget period overlaps one of another zone or length is refused, as the two balances would add up, until
+the sum is accepted in words: before it charges, and again before anything is drawn.
+
 Order is the guarantee. What stands is looked up first: a HAT that was ever recorded is published as it stands, draws
 nothing and charges nothing. Dying between any two steps loses nothing and repeats nothing: terms and verdict are
 remembered by the ledger, so that whoever plans the slot again gets the first plan.
@@ -15,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -24,6 +28,7 @@ from numpy.typing import NDArray
 from udp_stream.errors import PrivacyRefused
 from udp_stream.estimate import HatEstimate, estimate_hats
 from udp_stream.hats import SlotGrid, cell_center, cell_name
+from udp_stream.periods import epsilon_text, overlap_words, overlapping, period_of
 from udp_stream.plan import HatPlan, Moment, Terms, plan_admitted, plan_hat
 from udp_stream.planner import terms_from_counts
 from udp_stream.policy import Policy
@@ -89,15 +94,33 @@ class Published:
     release_ids: Sequence[str]
 
 
-Effect = Standing | Balances | Admit | Record | RaiseMark | Publish | Published
+@dataclass(frozen=True, slots=True)
+class Periods:
+    """Ask in which periods some plate was charged; the answer is their names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """Ask for the largest budget that anything was admitted under in each of these periods; the answer is a dict of
+    those in which something was."""
+
+    periods: Sequence[str]
+
+
+Effect = Standing | Balances | Admit | Record | RaiseMark | Publish | Published | Periods | Budgets
 
 
 class Calendar:
-    """Slots and budget periods of a policy in its zone."""
+    """Slots and budget periods of a policy in its zone, and what was accepted of periods that overlap.
 
-    def __init__(self, policy: Policy, slots: SlotGrid, periods: SlotGrid | None) -> None:
+    `accepted_nano` is the most that the budgets of periods that overlap may sum to; 0 where no overlap was accepted.
+    """
+
+    def __init__(self, policy: Policy, slots: SlotGrid, periods: SlotGrid | None, accepted_nano: int = 0) -> None:
         """`periods` is None where one budget is for a lifetime."""
         self.slots = slots
+        self.accepted_nano = accepted_nano
+        self.accepted: set[tuple[str, ...]] = set()
         self._policy = policy
         self._periods = periods
 
@@ -113,6 +136,18 @@ class Calendar:
         slot_ms = self._policy.slot_seconds * 1000
         gone, left = round((start_ms - first) / slot_ms), max(0, round((last - start_ms) / slot_ms) - 1)
         return Moment(f"{self._policy.period} from {self._periods.iso(first)}", gone, left)
+
+    def overlapping(self, period: str, known: Sequence[str]) -> tuple[str, ...]:
+        """The known periods that overlap this one of ours, and are not ours themselves."""
+        return tuple(name for name in overlapping(period, known) if not self._is_ours(name))
+
+    def _is_ours(self, name: str) -> bool:
+        start = period_of(name).start
+        return isfinite(start) and self.moment(round(start * 1000)).period == name
+
+
+NAMED_MAX = 3
+"""Periods named in a refusal; one that overlaps a lifetime may overlap thousands."""
 
 
 Planner = Callable[[SlotCounts, Balance, Moment, Policy], Generator[Standing, Sequence[bytes | None], Sequence[Terms]]]
@@ -173,7 +208,12 @@ def plan_slot(counts: SlotCounts, office: Office) -> Generator[Effect, Any, Slot
     # Larger HATs first: where budgets run out, they go to the statistics that say most. Ties by cell.
     queue = np.argsort(-np.diff(counts.hat_rows), kind="stable").tolist()
     priced = [_priced(counts, hat, ids[hat], terms[hat], policy) for hat in queue]
+    charging = any(hat.plan is not None for hat in priced)
+    if charging:
+        yield from _require_no_overlap(moment.period, office)
     granted = yield from _admit(counts, moment, policy, priced)
+    if charging:  # of two runs that begin at once, at least one sees the other here, before anything is drawn
+        yield from _require_no_overlap(moment.period, office)
     hats = sorted(granted, key=lambda hat: hat[0].number)
     return SlotPlan(
         counts.start_ms,
@@ -184,6 +224,37 @@ def plan_slot(counts: SlotCounts, office: Office) -> Generator[Effect, Any, Slot
         tuple(hat.terms for hat, _ in hats),
         np.concatenate([charged for _, charged in hats]),
         tuple(hat.plan for hat, _ in hats),
+    )
+
+
+def _require_no_overlap(period: str, office: Office) -> Generator[Effect, Any, None]:
+    """PrivacyRefused if plates were charged in periods that overlap this one, unless the sum was accepted.
+
+    Periods of another zone or length are other balances: each plate could lose its budget in all of them. What was
+    accepted once is not summed again for the same periods.
+    """
+    calendar = office.calendar
+    others = calendar.overlapping(period, (yield Periods()))
+    if not others or (period, *others) in calendar.accepted:
+        return
+    budgets = yield Budgets((period, *others))
+    ours = office.policy.budget_nano
+    sum_nano = max(ours, budgets.get(period, 0)) + sum(budgets.get(other, 0) for other in others)
+    if sum_nano > calendar.accepted_nano:
+        raise PrivacyRefused(_overlap(period, others, sum_nano, ours, calendar.accepted_nano))
+    calendar.accepted.add((period, *others))
+
+
+def _overlap(period: str, others: Sequence[str], sum_nano: int, ours_nano: int, accepted_nano: int) -> str:
+    """What would hold, and the words that accept it."""
+    named = ", ".join(others[:NAMED_MAX]) + (f" and {len(others) - NAMED_MAX} more" if len(others) > NAMED_MAX else "")
+    accepted = f" (accepted so far: {overlap_words(accepted_nano)})" if accepted_nano else ""
+    return (
+        f"the budget period {period} overlaps {named}, in which plates were charged on this ledger. Each period has a "
+        f"budget of its own: where they overlap, a plate could lose epsilon {epsilon_text(sum_nano)}, not "
+        f"{epsilon_text(ours_nano)}{accepted}. Set hat.timezone and budget.period as they were, or release only from "
+        f'the end of the other period on; or accept the sum: --accept-overlap "{overlap_words(sum_nano)}" '
+        "(budget.accept_overlap)"
     )
 
 

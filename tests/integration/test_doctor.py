@@ -8,6 +8,7 @@ import pytest
 
 from streams.feed import Feed, Pace
 from streams.topics import admin, create_topics, topics_of
+from tests.integration.test_redis_ledger import replicas_of
 from tests.runtime.harness import fleet_log
 from udp_stream.adapters.open_ledger import ledger_and_keys
 from udp_stream.adapters.settings import load
@@ -29,7 +30,11 @@ def deployment(tmp_path, kafka_bootstrap, redis_url):
 
 
 def doctor(config, *flags):
-    command = [sys.executable, "-m", "udp_stream.adapters.cli", "doctor", "--config", config, *flags]
+    return run("doctor", config, *flags)
+
+
+def run(verb, config, *flags):
+    command = [sys.executable, "-m", "udp_stream.adapters.cli", verb, "--config", config, *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=config.parent)
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, done.stdout + done.stderr
@@ -79,6 +84,28 @@ def test_a_redis_that_would_forget_is_refused(deployment, redis_server):
     command(redis_server.port, "CONFIG", "SET", "appendfsync", "everysec")
     got, said = doctor(deployment, "--ledger", settings)
     assert got == 5 and "appendfsync everysec where always is needed" in said, said
+
+
+def test_a_redis_with_a_replica_that_is_not_waited_for_is_refused_by_every_verb_that_charges(
+    deployment, redis_server, tmp_path
+):
+    log = tmp_path / "pings.ndjson"
+    log.write_bytes(b"\n".join(fleet_log(hours=0.3, clean=True)))
+    with replicas_of(redis_server, tmp_path):
+        on_it = ("--ledger", redis_server.url)
+        for verb, *more in (("replay", log), ("worker",), ("doctor",)):
+            got, said = run(verb, deployment, *more, *on_it)
+            assert got == 5 and "has 1 replica, and ledger.replicas is 0" in said, said
+            assert "set ledger.replicas = 1" in said
+        waited_for = (*on_it, "--set", "ledger.replicas=1")
+        got, said = run("replay", deployment, log, *waited_for)
+        assert got == 0, said
+        got, said = doctor(deployment, *waited_for)
+        assert got == 0 and "bound to the key" in said, said
+        got, said = doctor(deployment, *on_it)
+        assert got == 5 and "FAIL  ledger: " in said and "has 1 replica" in said, said
+        got, said = run("replay", deployment, log, *on_it, "--allow-volatile-ledger")
+        assert got == 0 and "has 1 replica" in said and "the privacy statement does not hold" in said, said
 
 
 def test_a_topic_with_the_producers_times_is_refused(deployment):

@@ -2,9 +2,10 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -12,8 +13,9 @@ import pytest
 from redis import Redis
 from redis.crc import key_slot
 
-from udp_stream.adapters.redis_ledger import Fence, Fenced, RedisLedger, open_redis_ledger
-from udp_stream.adapters.services import RunningCluster, RunningRedis, start_redis_cluster
+from udp_stream.adapters.redis_ledger import Fence, Fenced, RedisLedger, inspect_redis, open_redis_ledger
+from udp_stream.adapters.services import RunningCluster, RunningRedis, start_redis, start_redis_cluster
+from udp_stream.adapters.services_redis import CLUSTER_CONFIGURATION, command
 from udp_stream.checks import ALL_LEDGER_CHECKS, ask, check_large_slots
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ports import LedgerFactory
@@ -76,6 +78,54 @@ def test_one_volatile_master_is_refused(cluster: RunningCluster, clients: list[A
             open_redis_ledger(cluster.url, prefix=prefix_at(0))
     finally:
         clients[1].config_set("appendfsync", "always")
+
+
+@contextmanager
+def replica_of(number: int, cluster: RunningCluster, folder: Path) -> Iterator[RunningRedis]:
+    """A replica of that node, in the slots of the whole cluster; it leaves the cluster at the end."""
+    master = cluster.nodes[number]
+    replica = start_redis(folder, more=CLUSTER_CONFIGURATION)
+    ports = [node.port for node in cluster.nodes]
+    try:
+        command(ports[0], "CLUSTER", "MEET", "127.0.0.1", str(replica.port))
+        name, of = command(replica.port, "CLUSTER", "MYID"), command(master.port, "CLUSTER", "MYID")
+        _wait(lambda: of in command(replica.port, "CLUSTER", "NODES"))
+        command(master.port, "CONFIG", "SET", "repl-diskless-sync-delay", "0")
+        command(replica.port, "CLUSTER", "REPLICATE", of.decode())
+        _wait(lambda: b"state=online" in command(master.port, "INFO", "replication"))
+        _wait(lambda: all(b"slave %s" % of in command(port, "CLUSTER", "NODES") for port in ports))
+        yield replica
+    finally:
+        replica.stop()
+        for port in ports:
+            with suppress(OSError):
+                command(port, "CLUSTER", "FORGET", name.decode())
+
+
+def test_a_cluster_whose_replica_could_take_over_without_the_last_charges_is_refused(
+    cluster: RunningCluster, clients: list[Any], tmp_path: Path
+) -> None:
+    """Also of another node than the ledger's: replicas and hash slots move. A paused one still is in the slots."""
+    sentence = rf":{cluster.nodes[1].port} has 1 replica, and ledger\.replicas is 0"
+    with replica_of(1, cluster, tmp_path) as replica:
+        for number in range(NODES):
+            with pytest.raises(PrivacyRefused, match=sentence) as raised:
+                open_redis_ledger(cluster.url, prefix=prefix_at(number))
+            assert str(raised.value).count(" has ") == 1
+        with pytest.raises(PrivacyRefused, match=sentence):
+            inspect_redis(cluster.url)
+        _wait(lambda: {len(nodes) for _, _, *nodes in clients[1].execute_command("CLUSTER", "SLOTS")} == {1, 2})
+        replica.pause()
+        clients[1].execute_command("CLIENT KILL", "TYPE", "replica")
+        try:
+            assert b"connected_slaves:0" in command(cluster.nodes[1].port, "INFO", "replication")
+            with pytest.raises(PrivacyRefused, match=sentence):
+                open_redis_ledger(cluster.url, prefix=prefix_at(1))
+        finally:
+            replica.resume()
+        _wait(lambda: b"state=online" in command(cluster.nodes[1].port, "INFO", "replication"))
+        with open_redis_ledger(cluster.url, prefix=prefix_at(1), replicas=1) as ledger:
+            assert ledger.admit("p", 10, [b"x"], [ask("hat", [3])])[0].admitted.all()
 
 
 def test_a_node_asked_as_a_single_server_tells_what_to_write(cluster: RunningCluster) -> None:
@@ -186,6 +236,15 @@ def _move(slot: int, nodes: tuple[RunningRedis, ...], clients: list[Any]) -> Non
         clients[0].execute_command("MIGRATE", "127.0.0.1", nodes[1].port, "", 0, 5000, "KEYS", *keys)
     for client in (clients[1], clients[0], clients[2]):
         client.execute_command("CLUSTER SETSLOT", slot, "NODE", target)
+
+
+def _wait(holds: Callable[[], bool]) -> None:
+    waiting = threading.Event()
+    for _ in range(WAIT_SECONDS * 50):
+        if holds():
+            return
+        waiting.wait(0.02)
+    pytest.fail("the cluster did not come so far")
 
 
 def _wait_until_whole(nodes: tuple[RunningRedis, ...]) -> None:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -685,15 +685,103 @@ def test_a_prefix_without_one_hash_tag_is_refused(prefix: str) -> None:
 # Replicas.
 
 
+@contextmanager
+def replicas_of(master: RunningRedis, folder: Path, number: int = 1) -> Iterator[list[RunningRedis]]:
+    """Replicas of a server, connected and in step."""
+    with client_of(master.url) as client:
+        client.config_set("repl-diskless-sync-delay", 0)
+    with ExitStack() as stack:
+        started = []
+        for place in (folder / f"replica-{at}" for at in range(number)):
+            place.mkdir()
+            started.append(start_redis(place, more=f"replicaof 127.0.0.1 {master.port}\n"))
+            stack.callback(started[-1].stop)
+        _wait_for_replicas(master.url, number)
+        yield started
+
+
+@pytest.mark.parametrize(
+    ("number", "sentence"),
+    [
+        (1, r"has 1 replica, and ledger\.replicas is 0\. It may take over without the last charges"),
+        (2, r"has 2 replicas, and ledger\.replicas is 0\. One of them may take over without the last charges"),
+    ],
+)
+def test_a_server_whose_replica_could_take_over_without_the_last_charges_is_refused(
+    number: int, sentence: str, redis_server: RunningRedis, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    flags = [f"ledger.key_file={tmp_path}/key", f"ledger.url={redis_server.url}"]
+    with replicas_of(redis_server, tmp_path, number):
+        with pytest.raises(PrivacyRefused, match=sentence) as raised:
+            open_redis_ledger(redis_server.url)
+        said = str(raised.value)
+        assert "set ledger.replicas = 1, and min-replicas-to-write 1 in Redis" in said
+        assert "--allow-volatile-ledger" in said and f":{redis_server.port} has" in said and " where " not in said
+        with client_of(redis_server.url) as client:
+            assert client.keys() == []
+        with pytest.raises(PrivacyRefused, match=sentence):
+            inspect_ledger(load(None, flags, {}).ledger)
+        assert inspect_ledger(load(None, [*flags, "ledger.replicas=1"], {}).ledger).startswith("a durable Redis at ")
+        with open_redis_ledger(redis_server.url, replicas=1) as ledger:
+            ledger.admit("p", 10, [b"x"], [ask("hat", [3])])
+        with caplog.at_level(logging.WARNING), open_redis_ledger(redis_server.url, allow_volatile=True) as ledger:
+            assert ledger.spent(b"x") == {"p": 3}
+        assert "ledger.replicas is 0" in caplog.text and "budget that plates get again" in caplog.text
+
+
+def test_a_server_that_hides_its_replicas_is_refused(redis_server: RunningRedis) -> None:
+    with client_of(redis_server.url) as client:
+        client.execute_command("ACL", "SETUSER", "worker", "on", ">hush", "~*", "&*", "+@all", "-info")
+    url = redis_server.url.replace("redis://", "redis://worker:hush@")
+    with pytest.raises(PrivacyRefused, match="does not tell whether it has replicas"):
+        open_redis_ledger(url)
+    with pytest.raises(DependencyUnavailable, match=r"expected ledger\.replicas = 1 to have got"):
+        open_redis_ledger(url, replicas=1)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_failover_loses_nothing_that_was_answered_if_replicas_are_waited_for(
+    waits: bool, redis_server: RunningRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The replica is cut off, its master dies, it is promoted. Without waiting, this test sees answers lost."""
+    monkeypatch.setattr(Route, "__init__", _impatient(Route.__init__))
+    monkeypatch.setattr(Route.exchange, "__defaults__", ((0.01,),))
+    told: dict[str, tuple[list[int], bytes]] = {}
+    with replicas_of(redis_server, tmp_path) as (replica,):
+        with open_redis_ledger(redis_server.url, replicas=int(waits), allow_volatile=not waits) as ledger:
+            ledger_id = ledger.ledger_id
+            for step in range(40):
+                if step == 20:
+                    replica.pause()
+                    with client_of(redis_server.url) as client:  # what is sent to it would still reach it
+                        client.execute_command("CLIENT KILL", "TYPE", "replica")
+                name, admission = f"hat-{step}", ask(f"hat-{step}", [1 + step])
+                try:
+                    (verdict,) = ledger.admit("p", 10**6, [b"x"], [admission])
+                    (payload,) = ledger.record([(name, name.encode())])
+                except DependencyUnavailable:
+                    break
+                told[name] = (verdict.charged.tolist(), payload)
+            assert len(told) == (20 if waits else 40)
+        redis_server.kill()
+        replica.resume()
+        with client_of(replica.url) as client:
+            client.replicaof("NO", "ONE")
+        with open_redis_ledger(replica.url) as ledger:
+            assert ledger.ledger_id == ledger_id or not waits
+            verdicts = ledger.admit("p", 10**6, [b"x"], [ask(name, [999_000]) for name in told])
+            payloads = ledger.standing(list(told))
+            kept = [(one.charged.tolist(), payload) for one, payload in zip(verdicts, payloads, strict=True)]
+            assert ledger.verify() == []
+    lost = sum(one != answered for one, answered in zip(kept, told.values(), strict=True))
+    assert lost == 0 if waits else lost > 0
+
+
 def test_nothing_is_answered_before_a_replica_has_it(
     redis_server: RunningRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Route, "__init__", _impatient(Route.__init__))
-    with client_of(redis_server.url) as client:
-        client.config_set("repl-diskless-sync-delay", 0)
-    replica = start_redis(tmp_path, more=f"replicaof 127.0.0.1 {redis_server.port}\n")
-    try:
-        _wait_for_replica(redis_server.url)
+    with replicas_of(redis_server, tmp_path) as (replica,):
         with open_redis_ledger(redis_server.url, replicas=1) as ledger:
             assert ledger.admit("p", 10, [b"x"], [ask("before", [3])])[0].admitted.all()
             with client_of(replica.url) as client:
@@ -708,8 +796,6 @@ def test_nothing_is_answered_before_a_replica_has_it(
             assert ledger.admit("p", 10, [b"x"], [ask("after", [9])])[0].charged.tolist() == [3]
         with pytest.raises(DependencyUnavailable, match="read only replica"):
             open_redis_ledger(replica.url, prefix="{other}")
-    finally:
-        replica.stop()
 
 
 def test_a_configured_number_of_replicas_is_waited_for(
@@ -732,9 +818,12 @@ def _impatient(init: Callable[..., None]) -> Callable[..., None]:
     return lambda *arguments, **named: init(*arguments, **{"replicas_timeout_ms": 100, **named})
 
 
-def _wait_for_replica(url: str) -> None:
+def _wait_for_replicas(url: str, number: int) -> None:
     deadline = time.monotonic() + WAIT_SECONDS
     with client_of(url) as client:
-        while (client.info("replication").get("slave0") or {}).get("state") != "online":
+        while True:
+            client.set("here", "")
+            client.delete("here")  # WAIT is for what this connection wrote
+            if client.wait(number, 100) >= number:
+                return
             assert time.monotonic() < deadline
-            time.sleep(0.02)

@@ -9,13 +9,18 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partialmethod
 from typing import Any
 
 import pytest
+from redis import Redis
 
+from tests.integration.test_redis_ledger import replicas_of
 from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of
 from udp_stream.adapters import redis_ledger
 from udp_stream.adapters.redis_caller import Caller
+from udp_stream.adapters.redis_route import Route
+from udp_stream.errors import DependencyUnavailable
 from udp_stream.release import decode
 from udp_stream.testing import SeededEntropy
 
@@ -94,8 +99,6 @@ def test_killed_between_the_scripts_of_its_slots_a_replay_draws_each_hat_once(
 
 
 def test_a_redis_that_forgets_is_refused_with_exit_status_5_unless_told_otherwise(redis_server, tmp_path):
-    from redis import Redis
-
     with Redis.from_url(redis_server.url) as client:
         client.config_set("appendfsync", "everysec")
     log = tmp_path / "pings.ndjson"
@@ -143,3 +146,34 @@ def test_a_redis_ledger_is_named_without_its_password_and_says_what_it_holds(red
     assert again == out and re.match(line, said)
     assert said.count("under other settings (speed.unit kmh -> mps)") == 2
     assert f"warning: {len(slots)} of {len(slots)} records stand" in said
+
+
+def test_a_failover_in_the_middle_of_a_replay_draws_no_hat_twice(redis_server, tmp_path, monkeypatch):
+    """The replica is cut off, the run ends, the master dies, the replica is promoted, the log is run again on it."""
+    monkeypatch.setattr(Route, "__init__", partialmethod(Route.__init__, replicas_timeout_ms=100))
+    monkeypatch.setattr(Route.exchange, "__defaults__", ((0.01,),))
+    flags, messages = (*CONFIG, f"ledger.key_file={tmp_path / 'plates.key'}"), fleet_log(hours=0.8)
+    before, after = io.BytesIO(), io.BytesIO()
+    with replicas_of(redis_server, tmp_path) as (replica,):
+        waiting = (*flags, f"ledger.url={redis_server.url}", "ledger.replicas=1")
+        with embedded(redis_server.url, before, waiting) as runtime:
+            for frame in frames_of(messages, 500):
+                if runtime.summary.slots == 2:
+                    replica.pause()
+                    with Redis.from_url(redis_server.url) as client:  # what is sent to it would still reach it
+                        client.execute_command("CLIENT KILL", "TYPE", "replica")
+                    break
+                runtime.push(frame)
+            with pytest.raises(DependencyUnavailable, match=r"expected ledger\.replicas = 1"):
+                runtime.finish()
+        redis_server.kill()
+        replica.resume()
+        with Redis.from_url(replica.url) as client:
+            client.replicaof("NO", "ONE")
+        with embedded(replica.url, after, flags) as runtime:
+            runtime.run(frames_of(messages))
+            assert runtime._ledger.verify() == []
+    again = {decode(line).release_id: line for line in after.getvalue().splitlines()}
+    published = before.getvalue().splitlines()
+    assert 5 < len(published) < len(again)
+    assert all(again[decode(line).release_id] == line for line in published)

@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import replace
 from datetime import datetime
 
+import numpy as np
 import pytest
 
 from streams.feed import Feed, Pace
@@ -22,6 +23,7 @@ from udp_stream import release
 from udp_stream.adapters.fleet import IST, Fleet, Imperfections
 from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError, DependencyUnavailable
+from udp_stream.ports import Admission
 
 AUTO = {"shards": 3, "epsilon": '"auto"', "cdf": "0.05", "budget": "0.5", "period": "1h"}
 """Plates run out of it within the hour."""
@@ -73,6 +75,31 @@ def test_an_error_in_the_middle_ends_the_worker(city):
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=here.folder)
     assert done.returncode == 1, done.stderr
     assert "the worker stopped: " in done.stderr and "no part" not in done.stderr
+
+
+def test_a_worker_in_another_zone_than_the_ledgers_is_refused_until_the_sum_is_accepted(city):
+    here = city(fleet_log(hours=0.6, clean=True))
+    here.feed()
+    hat = Admission("hat", np.array([0]), np.array([1]), 1, b"{}")
+    with here.ledger() as (ledger, _):
+        ledger.admit("1d from 2024-01-08T00:00:00+00:00", 10**10, [b"plate"], [hat])
+    command = [sys.executable, "-m", "udp_stream.adapters.cli", "worker", "--config", here.config]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=here.folder)
+    assert done.returncode == 5, done.stderr
+    assert "1d from 2024-01-08T00:00:00+05:30 overlaps 1d from 2024-01-08T00:00:00+00:00" in done.stderr
+    assert "could lose epsilon 16, not 6" in done.stderr and '--accept-overlap "epsilon 16 in all"' in done.stderr
+    assert not here.releases()
+    with here.ledger() as (ledger, _):
+        assert [entry.release_id for entry in ledger.entries()] == ["hat"]
+    accepting = subprocess.Popen([*command, "--accept-overlap", "epsilon 16 in all"], cwd=here.folder)
+    try:
+        deadline = time.monotonic() + 40
+        while not here.releases():
+            assert accepting.poll() is None and time.monotonic() < deadline
+            time.sleep(0.2)
+    finally:
+        accepting.kill()
+        accepting.wait()
 
 
 def faulty_log():

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 LADDER = (
     {"errors", "units"},
-    {"ports", "ping_refusals", "timestamps", "grouping"},
+    {"ports", "ping_refusals", "timestamps", "grouping", "periods"},
     {"ping_json", "ledger_rules", "ledger_past", "noise", "policy", "slots", "hats", "budgeting"},
     {"pings", "memory_ledger", "testing", "accounting"},
     {"means", "cdfs"},

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+import numpy as np
 import pytest
 from faust.types import TP
 
@@ -16,12 +17,13 @@ from streams.pings_desk import columns_of
 from tests.unit.test_desks import FLAGS, START, TOPICS, Broker, Died, Worker, lives, outcome, rules_of
 from udp_stream.adapters.embedded import drive
 from udp_stream.adapters.settings import load
+from udp_stream.errors import PrivacyRefused
 from udp_stream.flow import Office, release_slot
 from udp_stream.gathering import GatheringFrontier
 from udp_stream.memory_ledger import MemoryLedger
 from udp_stream.messages import decode_message, encode_message
 from udp_stream.parts import Marker, Part, cut, merge
-from udp_stream.ports import Mark
+from udp_stream.ports import Admission, Mark
 from udp_stream.reading import Frontier, SourceReader
 from udp_stream.release import decode
 from udp_stream.slot_plan import PlanPiece
@@ -323,3 +325,18 @@ def test_a_commit_that_arrives_late_takes_no_frontier_back(seed, once):
     with ThreadPoolExecutor(1) as thread:
         asyncio.run(work(thread))
     assert outcome(broker)[0] == embedded(broker, settings)[0]
+
+
+def test_a_planner_under_another_zone_is_refused_before_it_charges_and_hands_out_no_plan():
+    """The other period was charged by a run on the same ledger; with the words it goes on."""
+    settings, broker, ledger = settings_of("auto"), city(), MemoryLedger()
+    other = "1d from 2024-01-01T00:00:00+05:30"
+    ledger.admit(other, 10**9, [b"a"], [Admission("x", np.array([0]), np.array([1]), 1, b"{}")])
+    with pytest.raises(PrivacyRefused, match=r"1d from 2024-01-01T00:00:00\+00:00 overlaps 1d from .*\+05:30"):
+        asyncio.run(lives(broker, random.Random(0), ledger, settings))
+    messages = [decode_message(one.value) for log in parts_logs(broker).values() for one in log]
+    assert not any(isinstance(one, PlanPiece) for one in messages) and not outcome(broker)[0]
+    assert ledger.periods() == [other]
+    accepting = load(None, (*CITY, *KINDS["auto"], "budget.accept_overlap=epsilon 1.5 in all"), {})
+    asyncio.run(lives(broker, random.Random(0), ledger, accepting))
+    assert outcome(broker)[0].keys() == embedded(broker, settings)[0].keys() and len(ledger.periods()) == 2

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import re
 from fractions import Fraction
 
 import msgspec
@@ -13,6 +14,7 @@ from udp_stream import release as records
 from udp_stream.adapters.embedded import answer_to
 from udp_stream.adapters.settings import load
 from udp_stream.cdfs.mechanism import node_counts
+from udp_stream.errors import PrivacyRefused
 from udp_stream.means import MECHANISMS
 from udp_stream.memory_ledger import MemoryLedger
 from udp_stream.noise import laplace_lattice
@@ -77,7 +79,9 @@ def run(ledger, desk, contents, die_before=None, log=None):
 def test_charges_come_before_draws_and_only_what_stands_is_published():
     log = []
     published = run(MemoryLedger(), office(), slot(), log=log)
-    assert log == ["Standing", "Balances", "Admit", "Standing", "Record", "RaiseMark", "Publish", "Published"]
+    charging = ["Periods", "Admit", "Periods"]
+    releasing = ["Standing", "Record", "RaiseMark", "Publish", "Published"]
+    assert log == ["Standing", "Balances", *charging, *releasing]
     assert len(published) == len({id_ for id_, _ in published}) == 3
 
 
@@ -110,7 +114,7 @@ def test_a_second_run_publishes_the_same_bytes_and_charges_nothing():
 
 
 @pytest.mark.parametrize("epsilon", [(), ("release.mean_epsilon=auto", "release.cdf_epsilon=auto")])
-@pytest.mark.parametrize("die_before", range(1, 8))
+@pytest.mark.parametrize("die_before", range(1, 10))
 def test_dying_between_any_two_effects_loses_nothing_and_repeats_nothing(die_before, epsilon):
     """After each death another process, with other bits, does the slot again: one payload per id, each plate once."""
     ledger, contents, seen = MemoryLedger(), slot(), {}
@@ -134,7 +138,7 @@ def test_a_retry_plans_on_the_remembered_terms_not_on_what_is_left_by_then():
     auto = ("release.mean_epsilon=auto", "release.cdf_epsilon=0")
     ledger, contents = MemoryLedger(), slot()
     with pytest.raises(Died):
-        run(ledger, office(*auto), contents, die_before=3)
+        run(ledger, office(*auto), contents, die_before=5)
     charged = {entry.release_id: max(entry.charged.tolist(), default=0) for entry in ledger.entries()}
     drained = contents[0].plates
     other = Admission("other", np.arange(len(drained)), np.full(len(drained), 10**9), 1, b"{}")
@@ -150,8 +154,10 @@ def test_a_race_between_two_workers_gives_both_the_same_bytes():
     late = road.release_slot(*contents, office(seed=7))
     late.send(None)
     balances = late.send(ledger.standing([]) or [None] * 3)
-    admit = late.send(ledger.balances(balances.period, balances.plates))
-    standing = late.send(ledger.admit(admit.period, admit.budget, admit.plates, admit.admissions))
+    late.send(ledger.balances(balances.period, balances.plates))
+    admit = late.send(ledger.periods())
+    late.send(ledger.admit(admit.period, admit.budget, admit.plates, admit.admissions))
+    standing = late.send(ledger.periods())
     record = late.send(ledger.standing(standing.release_ids))
     winner = run(ledger, office(seed=8), contents)
     marking = late.send(ledger.record(record.releases))
@@ -267,8 +273,9 @@ def test_a_retry_under_other_settings_keeps_to_the_charges_that_were_made():
     """Mechanism, grouping and detail decide on shares; a retry takes them from the terms and not from the policy."""
     ledger, contents = MemoryLedger(), slot()
     with pytest.raises(Died):
-        run(ledger, office("release.mean=baseline"), contents, die_before=3)
+        run(ledger, office("release.mean=baseline"), contents, die_before=4)
     flags = "release.mean=array-averaging", "budget.accounting_detail=uniform", "budget.epsilon=3", "budget.period=2d"
+    flags = *flags, "budget.accept_overlap=epsilon 13 in all"
     records = [decode(payload) for _, payload in run(ledger, office(*flags), contents)]
     assert {record.mean.mechanism for record in records if record.mean is not None} == {"baseline"}
     promised = {(one.privacy.accounting_detail, one.privacy.period, one.privacy.period_epsilon) for one in records}
@@ -447,3 +454,112 @@ def test_noise_in_tests_depends_on_the_seed_and_the_id_alone():
     whole = dict(run(MemoryLedger(), office(seed=3), slot()))
     assert whole == dict(run(MemoryLedger(), office(seed=3), slot()))
     assert whole != dict(run(MemoryLedger(), office(seed=4), slot()))
+
+
+# Periods that overlap.
+
+AFTERNOON = START + 3_600_000
+UTC = ("hat.timezone=UTC",)
+OVERLAPPING = {
+    "another zone": (UTC, "1d from 2022-01-01T00:00:00+00:00", 20),
+    "a longer period": (("budget.period=7d",), "7d from 2021-12-26T00:00:00+05:30", 20),
+    "a lifetime, a larger budget": (("budget.period=lifetime", "budget.epsilon=12.5"), "lifetime", 22.5),
+}
+MORNING = "1d from 2022-01-01T00:00:00+05:30"
+
+
+@pytest.mark.parametrize("kind", OVERLAPPING)
+@pytest.mark.parametrize("start", [START, AFTERNOON])
+def test_a_period_that_overlaps_another_is_refused_before_anybody_is_charged(kind, start):
+    """Also where its slots are others: a plate could lose both budgets by its pings of the day."""
+    flags, period, epsilon = OVERLAPPING[kind]
+    ledger, log = MemoryLedger(), []
+    run(ledger, office(), slot())
+    before = [entry.release_id for entry in ledger.entries()]
+    other_cells = "release.mean=baseline", *flags
+    contents = slot(seed=3, start=AFTERNOON)
+    words = f"epsilon {epsilon:g} in all"
+    with pytest.raises(PrivacyRefused) as refused:
+        run(ledger, office(*other_cells), contents, log=log)
+    assert log == ["Standing", "Balances", "Periods", "Budgets"]
+    said = str(refused.value)
+    assert f"{period} overlaps {MORNING}, in which" in said and f"could lose epsilon {epsilon:g}, not" in said
+    assert f'--accept-overlap "{words}"' in said
+    assert [entry.release_id for entry in ledger.entries()] == before
+    with pytest.raises(PrivacyRefused, match=r"accepted so far: epsilon 19\.9 in all"):
+        run(ledger, office(*other_cells, "budget.accept_overlap=epsilon 19.9 in all"), contents)
+    log.clear()
+    desk = office(*other_cells, f"budget.accept_overlap={words}")
+    assert len(run(ledger, desk, contents, log=log)) == 3
+    assert log[2:7] == ["Periods", "Budgets", "Admit", "Periods", "Standing"], "summed once for the same periods"
+    assert ledger.periods() == sorted([MORNING, period])
+    with pytest.raises(PrivacyRefused, match=rf"the budget period {re.escape(MORNING)} overlaps {re.escape(period)}"):
+        run(ledger, office(), slot(seed=4, start=AFTERNOON + 3_600_000))  # it goes on in both from now on
+
+
+def test_what_was_accepted_of_two_periods_is_not_accepted_of_three():
+    ledger = MemoryLedger()
+    run(ledger, office(), slot())
+    accepted = "budget.accept_overlap=epsilon 20 in all"
+    run(ledger, office(*UTC, accepted), slot(start=AFTERNOON))
+    with pytest.raises(PrivacyRefused, match="could lose epsilon 30, not 10") as refused:
+        run(ledger, office("budget.period=7d", accepted), slot(start=AFTERNOON + 3_600_000))
+    assert '--accept-overlap "epsilon 30 in all"' in str(refused.value)
+
+
+def test_a_change_at_the_end_of_a_period_overlaps_nothing():
+    ledger, night = MemoryLedger(), START + 14 * 3_600_000  # midnight
+    run(ledger, office(), slot())
+    run(ledger, office("budget.period=12h"), slot(start=night))
+    run(ledger, office("hat.timezone=UTC"), slot(start=night + 48 * 3_600_000))
+    assert len(ledger.periods()) == 3 and ledger.verify() == []
+
+
+def test_of_two_runs_that_begin_at_the_same_moment_in_two_zones_none_draws_unseen():
+    """Both have looked before either has charged; then each charges, and looks again. In any order, one is refused."""
+    for order in itertools.permutations("aabb"):
+        ledger, runs, refused = MemoryLedger(), {}, []
+        for name, flags, start in (("a", (), START), ("b", UTC, AFTERNOON)):
+            flow = road.plan_slot(slot(start=start)[0], office(*flags))
+            effect = flow.send(None)
+            while not isinstance(effect, road.Admit):
+                effect = flow.send(answer_to(effect, ledger, None))
+            runs[name] = flow, effect
+        for name in order:
+            flow, effect = runs[name]
+            try:
+                runs[name] = flow, step(flow, effect, ledger)
+            except PrivacyRefused:
+                refused.append(name)
+        assert set(refused) in ({"a"}, {"b"}, {"a", "b"}), order
+
+
+def step(flow, effect, ledger):
+    """Answer one effect, and those that look closer at what was seen; None at the end of planning."""
+    try:
+        effect = flow.send(answer_to(effect, ledger, None))
+        while isinstance(effect, road.Budgets):
+            effect = flow.send(answer_to(effect, ledger, None))
+    except StopIteration:
+        return None
+    return effect
+
+
+def test_a_slot_that_charges_nobody_or_stands_already_asks_for_no_words():
+    ledger, contents = MemoryLedger(), slot()
+    first = run(ledger, office(), contents)
+    assert run(ledger, office(*UTC), contents) == first
+    records = run(ledger, office(*UTC, "release.min_plates=1000"), slot(start=AFTERNOON))
+    assert {decode(payload).status for _, payload in records} == {"withheld_few_plates"}
+    assert ledger.periods() == [MORNING]
+
+
+@pytest.mark.parametrize(
+    ("zone", "start"), [("America/Chicago", 1_647_086_400_000), ("Antarctica/Troll", 1_648_256_400_000)]
+)
+def test_slots_of_one_calendar_overlap_nothing_also_where_the_clock_changes(zone, start):
+    """From the day before, three days; Troll's clock changes by two hours."""
+    ledger = MemoryLedger()
+    for hour in range(0, 72, 4):
+        run(ledger, office(f"hat.timezone={zone}"), slot(start=start + hour * 3_600_000))
+    assert len({period[-6:] for period in ledger.periods()}) == 2

@@ -118,26 +118,37 @@ def test_of_several_budgets_in_a_period_the_largest_is_guaranteed_and_all_are_li
 
 
 def test_budgets_of_periods_that_overlap_in_time_add_up():
-    """A lifetime's HATs on Tuesday and Wednesday: Monday stands alone, and the lifetime meets Tuesday's budget only."""
+    """A lifetime is all of time, whichever slots were charged to it: Monday's pings may be among them."""
     ledger = MemoryLedger()
     charge(ledger, MONDAY, 10)
     charge(ledger, TUESDAY, 3, NINE_UTC + DAY)
-    for days in (1, 2):
-        charge(ledger, "lifetime", 5, NINE_UTC + days * DAY, cell="87608c4d3ffffff")
+    charge(ledger, "lifetime", 5, NINE_UTC + DAY, cell="87608c4d3ffffff")
     text = loss(ledger)
     together = {one["period"]: one["epsilon_guaranteed_with_overlapping"] for one in text["periods"]}
-    assert together == {MONDAY: 10.0, TUESDAY: 8.0, "lifetime": 8.0}
-    assert text["privacy_parameters"] == {"epsilon": 10.0}
+    assert together == {MONDAY: 15.0, TUESDAY: 8.0, "lifetime": 18.0}
+    assert text["privacy_parameters"] == {"epsilon": 18.0}
     assert text["privacy_unit"].startswith("one license plate, for each period of 1d, lifetime,")
-    charge(ledger, "lifetime", 5, NINE_UTC, cell="87608c4d3ffffff")
-    assert loss(ledger)["privacy_parameters"] == {"epsilon": 18.0}, "now it spans Monday too: 10 + 3 + 5"
+
+
+def test_the_morning_and_the_afternoon_of_a_day_in_two_zones_add_up():
+    ledger = MemoryLedger()
+    charge(ledger, "1d from 2024-01-08T00:00:00+05:30", 10, NINE_UTC - 5 * HOUR)
+    charge(ledger, MONDAY, 10, NINE_UTC)
+    assert loss(ledger)["privacy_parameters"] == {"epsilon": 20.0}
 
 
 def test_periods_that_only_touch_do_not_overlap():
     ledger = MemoryLedger()
     charge(ledger, MONDAY, 2, NINE_UTC)
-    charge(ledger, "1d from 2024-01-08T10:00:00+00:00", 3, NINE_UTC + HOUR)
+    charge(ledger, "7d from 2024-01-09T00:00:00+00:00", 3, NINE_UTC + DAY)
     assert loss(ledger)["privacy_parameters"] == {"epsilon": 3.0}
+
+
+def test_a_period_in_which_nobody_was_charged_adds_nothing_to_others():
+    ledger, nobody = MemoryLedger(), np.array([], dtype=np.int64)
+    charge(ledger, MONDAY, 2)
+    ledger.admit("lifetime", 3 * 10**9, [], [Admission("withheld", nobody, nobody, 1, b"{}")])
+    assert [one["epsilon_guaranteed_with_overlapping"] for one in loss(ledger)["periods"]] == [2.0, 3.0]
 
 
 def test_a_period_of_unknown_times_may_overlap_any():

@@ -39,7 +39,7 @@ LEDGER_EXAMPLES = (
     "udp-stream ledger accept-older --ledger city.ledger        says what is forgotten; accepts nothing by itself",
 )
 
-OPTIONS = {"bootstrap": "kafka.bootstrap", "ledger": "ledger.url"}
+OPTIONS = {"accept_overlap": "budget.accept_overlap", "bootstrap": "kafka.bootstrap", "ledger": "ledger.url"}
 """Options of verbs that are configuration keys by another name."""
 
 BUSES_MAX = 100_000
@@ -139,6 +139,7 @@ def _replay(parser: _Parser) -> None:
     _ledger_options(parser, "ledger file or URL (default: ledger.url)")
     parser.add_argument("--trial", action="store_true", help="a ledger for this run only; its records say so")
     parser.add_argument("--rejected", metavar="FILE", help="what was refused, one message a line, with its reason")
+    _accept_overlap(parser)
     parser.epilog = """\
 examples:
   udp-stream replay monday.ndjson.gz --trial --out first-try.ndjson
@@ -169,6 +170,7 @@ def _demo(parser: _Parser) -> None:
     )
     parser.add_argument("--out", metavar="FILE", help="one release record a line")
     _ledger_options(parser, "keep the ledger there (default: for this run only, and records say trial)")
+    _accept_overlap(parser)
     parser.epilog = """\
 examples:
   udp-stream demo --headless
@@ -250,6 +252,15 @@ def _ledger_options(parser: argparse.ArgumentParser, default: str) -> None:
     )
 
 
+def _accept_overlap(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--accept-overlap",
+        metavar="WORDS",
+        help="charge in a budget period that overlaps one of another zone or length; WORDS are those of the refusal, "
+        'such as "epsilon 20 in all", what a plate can lose then',
+    )
+
+
 def _topics(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB", parser_class=_Parser)
     create = _verb(verbs, "create", "make the topics that are missing", "topics")
@@ -267,6 +278,7 @@ def _worker(parser: _Parser) -> None:
     parser.add_argument("--accept-loss", action="store_true", help="go on where topics begin, if after what was needed")
     _alive(parser)
     _ledger_options(parser, "ledger file or URL (default: ledger.url)")
+    _accept_overlap(parser)
     parser.epilog = """\
 examples:
   udp-stream worker --config city.toml --instance worker-1

@@ -15,14 +15,17 @@ from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
+from udp_stream.adapters.overlaps import Overlap, largest_budgets, overlap_of
 from udp_stream.adapters.policy_keys import note_policy
 from udp_stream.adapters.settings import Settings
 from udp_stream.flow import (
     Admit,
     Balances,
+    Budgets,
     Effect,
     Office,
     Payloads,
+    Periods,
     Publish,
     Published,
     RaiseMark,
@@ -71,6 +74,10 @@ def answer_to(effect: Effect, ledger: Ledger, publish: Callable[[Payloads], None
             return publish(releases)
         case Published(release_ids):
             return ledger.published(release_ids)
+        case Periods():
+            return ledger.periods()
+        case Budgets(periods):
+            return largest_budgets(ledger, periods)
 
 
 @dataclass(slots=True)
@@ -79,7 +86,8 @@ class Summary:
 
     `held` pings lie in slots not yet released. `promises` counts the records by the policy they were made under, its
     period and that period's epsilon; `made` of them were recorded by this run. `unwritten` is true from when records
-    stand in the ledger until all of them are in the output.
+    stand in the ledger until all of them are in the output. `overlaps` has, of each period of this run that overlaps
+    others on the ledger, what they sum to.
 
     `policy` is the run's own, by its fingerprint: means count only if they were made under it (all if it is ""), as an
     error that is expected under other settings says nothing of these. `others` tells how these differ from those of
@@ -103,6 +111,7 @@ class Summary:
     means: int = 0
     pings_of_means: int = 0
     expected_error: float = 0.0
+    overlaps: dict[str, Overlap] = field(default_factory=dict)
 
     def take(self, payloads: Payloads, made: Collection[str] = ()) -> None:
         """Count a slot's records, of which this run `made` those of these ids.
@@ -151,6 +160,7 @@ class Embedded:
         self._ledger = ledger
         self._publish = publish
         self._reject = reject
+        self._looked: set[str] = set()
         self._noted = False
         self.summary = Summary(policy=self._policy.fingerprint(), others=others or {})
 
@@ -193,6 +203,7 @@ class Embedded:
             self.summary.unwritten = False
 
         drive(self._watched(release_slot(counts, values, self._office), made), self._ledger, publish)
+        self._look_around(self._office.calendar.moment(slot.start_ms).period)
 
     def _watched(self, flow: Generator[Effect, Any, T], made: set[str]) -> Generator[Effect, Any, T]:
         """The same road. Our settings are noted before anything is charged under them; the ids of records that this run
@@ -210,6 +221,13 @@ class Embedded:
             answer = yield effect
             if isinstance(effect, Record):
                 made |= {id_ for (id_, ours), stands in zip(effect.releases, answer, strict=True) if ours == stands}
+
+    def _look_around(self, period: str) -> None:
+        """What the run's periods sum to with those that overlap them, asked once for each."""
+        if period not in self._looked:
+            self._looked.add(period)
+            if (overlap := overlap_of(self._ledger, period)) is not None:
+                self.summary.overlaps[period] = overlap
 
     def _refuse(self, messages: list[bytes], refusals: list[Refusal]) -> None:
         self.summary.refused.update(str(refusal.reason) for refusal in refusals)

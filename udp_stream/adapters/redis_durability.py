@@ -1,10 +1,11 @@
-"""Whether a Redis may keep budgets: its settings, and which ledger is there."""
+"""Whether a Redis may keep budgets: its settings, its replicas, and which ledger is there."""
 
 from __future__ import annotations
 
 import logging
 import secrets
 from datetime import UTC, datetime
+from typing import Any
 
 from redis import exceptions
 
@@ -33,14 +34,9 @@ DURABLE = (
 def volatile_settings(route: Route) -> list[str]:
     """A sentence for each setting under which a server would lose what it has answered; none if all is well."""
     where = f"the Redis at {route.name()}"
-    try:
-        commands = [("CONFIG", "GET", name) for name, _, _ in DURABLE]
-        replies = route.exchange(commands, OPENING_PAUSES_S)
-    except DependencyUnavailable as error:
-        # Not a word about connections or memory: the server answered that it will not tell.
-        if not isinstance(error.__cause__, exceptions.ResponseError):
-            raise
-        return [f"{where} does not tell its settings ({error.__cause__})"]
+    replies = _told(route, [("CONFIG", "GET", name) for name, _, _ in DURABLE])
+    if isinstance(replies, str):
+        return [f"{where} does not tell its settings ({replies})"]
     return [
         f"{where} has {name} {value or 'unset'} where {wanted} is needed: {why}"
         for (name, wanted, why), value in zip(DURABLE, map(_value, replies), strict=True)
@@ -48,25 +44,59 @@ def volatile_settings(route: Route) -> list[str]:
     ]
 
 
+def replicas_not_waited_for(route: Route, in_slots: int) -> list[str]:
+    """A sentence if a replica could take over from this server, for a ledger that waits for none.
+
+    Counts the replicas connected or, if that is more, `in_slots`: those that the cluster lists for this master, which
+    include replicas that are away at the moment.
+    """
+    where = f"the Redis at {route.name()}"
+    replies = _told(route, [("INFO", "replication")])
+    if isinstance(replies, str):
+        return [f"{where} does not tell whether it has replicas ({replies})"]
+    found = max(int(replies[0].get("connected_slaves", 0)), in_slots)
+    if not found:
+        return []
+    has, takes = ("1 replica", "It") if found == 1 else (f"{found} replicas", "One of them")
+    return [
+        f"{where} has {has}, and ledger.replicas is 0. {takes} may take over without the last charges, and those HATs "
+        "are drawn a second time: set ledger.replicas = 1, and min-replicas-to-write 1 in Redis"
+    ]
+
+
+def _told(route: Route, commands: list[Command]) -> list[Any] | str:
+    """The replies, or in which words the server refuses to tell."""
+    try:
+        return route.exchange(commands, OPENING_PAUSES_S)
+    except DependencyUnavailable as error:
+        # Not a word about connections or memory: the server answered that it will not tell.
+        if not isinstance(error.__cause__, exceptions.ResponseError):
+            raise
+        return str(error.__cause__)
+
+
 def _value(reply: list[bytes]) -> str:
     return reply[1].decode() if len(reply) == 2 else ""
 
 
-def refusal(findings: list[str]) -> PrivacyRefused:
-    """Of a Redis that would forget; it names the way around."""
-    settings = " ".join(f"--{name} {value}" for name, value, _ in DURABLE)
-    advice = f"Start it with {settings}; or, for a trial only, {OVERRIDE}, and then {WHAT_IS_LOST}."
-    return PrivacyRefused("\n    ".join(["the ledger would not be durable:", *findings, advice]))
+def require_durable(route: Route, replicas: int, allow_volatile: bool = False) -> bool:
+    """Check every server that writes. Raises PrivacyRefused if one would lose what it has answered, by a setting or, if
+    `replicas` is 0, by a failover; with `allow_volatile`, that is a warning, and the answer False.
 
-
-def require_durable(route: Route, allow_volatile: bool = False) -> bool:
-    """Check every server that writes. Raises PrivacyRefused if a setting would lose what was answered; with
-    `allow_volatile`, that is a warning, and the answer is False."""
-    findings: list[str] = []
-    for primary in route.to_primaries():
-        findings += volatile_settings(primary)
+    In a cluster this asks every master, since hash slots and replicas move from one to another.
+    """
+    settings: list[str] = []
+    not_waited_for: list[str] = []
+    for primary, in_slots in route.to_primaries():
+        settings += volatile_settings(primary)
+        if not replicas:
+            not_waited_for += replicas_not_waited_for(primary, in_slots)
+    findings = settings + not_waited_for
     if findings and not allow_volatile:
-        raise refusal(findings)
+        wanted = " ".join(f"--{name} {value}" for name, value, _ in DURABLE)
+        start = f"Start Redis with {wanted}. " if settings else ""
+        advice = f"{start}For a trial only, {OVERRIDE} accepts it, and then {WHAT_IS_LOST}."
+        raise PrivacyRefused("\n    ".join(["the ledger would not be durable:", *findings, advice]))
     for finding in findings:
         _log.warning("%s; %s", finding, WHAT_IS_LOST)
     return not findings

@@ -22,10 +22,11 @@ many they are: 0.3 s for 100,000, 5 s for a million, which a cluster's `cluster-
 **Durability.** Opening refuses a server that would forget what it has answered: it needs `appendonly yes`, `appendfsync
 always`, `no-appendfsync-on-rewrite no` and `maxmemory-policy noeviction`, in a cluster on every master. With these a
 killed server comes back with every answer it gave. A *failover* is another matter: replication does not wait, and a
-promoted replica may lack the last charges. Open with `replicas=1` (`ledger.replicas`): then nothing is answered before
-so many replicas have it (WAIT). Also set `min-replicas-to-write 1`, so that a master that is cut off stops by itself,
-and give replicas the same settings as masters: they are not looked at. A holder of an epoch that the promoted replica
-never heard of is stopped.
+promoted replica may lack the last charges. So opening refuses a server that has replicas, connected or in the cluster's
+slots, unless it is opened with `replicas=1` or more (`ledger.replicas`): then nothing is answered before so many
+replicas have it (WAIT). What no opening can see is a replica that joins later. Also set `min-replicas-to-write 1`, so
+that a master that is cut off stops by itself, and give replicas the same settings as masters: they are not looked at. A
+holder of an epoch that the promoted replica never heard of is stopped.
 
 **A wiped ledger** would give every plate its budget again. Each ledger has an id, kept in Redis and, with `id_file`,
 beside the plate key. Opening refuses a Redis that has no ledger or another one where the file knows one; every script
@@ -100,7 +101,7 @@ def open_redis_ledger(
     route = route_to(url, require_prefix(prefix), load_scripts(), replicas)
     known = known_ledger(id_file)
     try:
-        durable = require_durable(route, allow_volatile)
+        durable = require_durable(route, replicas, allow_volatile)
         ledger_id = find_or_make(route, prefix, known)
         if id_file is not None and known is None:
             remember_ledger(id_file, ledger_id)
@@ -124,7 +125,7 @@ def holds_ledger(url: str, prefix: str = DEFAULT_PREFIX) -> bool:
 def inspect_redis(url: str, replicas: int = 0) -> None:
     """Ask every server that writes whether it would forget; nothing is made. Raises as `open_redis_ledger`."""
     with closing(route_to(url, DEFAULT_PREFIX, {})) as route:
-        require_durable(route)
+        require_durable(route, replicas)
         if replicas:
             require_replicas(route, replicas)
 

@@ -173,13 +173,16 @@ class Route:
             trouble = exceptions.ClusterDownError("no server holds the ledger's slot")
         return None, trouble
 
-    def to_primaries(self) -> list[Route]:
-        """A route to every server that writes: the one, or all masters of the cluster."""
-        urls = [self.url]
+    def to_primaries(self) -> list[tuple[Route, int]]:
+        """A route to every server that writes: the one, or all masters of the cluster; with each, how many replicas
+        the cluster lists for it."""
+        replicas = {self.url: 0}
         if self.slot is not None:
             (ranges,) = self.exchange([("CLUSTER", "SLOTS")], OPENING_PAUSES_S)
-            urls = list(dict.fromkeys(_urls(self.url, nodes[:1])[0] for _, _, *nodes in ranges))
-        return [Route(url, None, {}, holder=url, connections=self.connections) for url in urls]
+            replicas = {_urls(self.url, nodes[:1])[0]: len(nodes) - 1 for _, _, *nodes in ranges}
+        return [
+            (Route(url, None, {}, holder=url, connections=self.connections), number) for url, number in replicas.items()
+        ]
 
 
 def route_to(url: str, prefix: str, scripts: Mapping[str, Script], replicas: int = 0) -> Route:

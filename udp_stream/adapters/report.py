@@ -12,9 +12,11 @@ from rich.table import Table
 
 from udp_stream import __version__
 from udp_stream.adapters.embedded import Summary
+from udp_stream.adapters.overlaps import said
 from udp_stream.adapters.policy_keys import difference, named
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.words import counted
+from udp_stream.periods import epsilon_text
 from udp_stream.pings import Reason
 from udp_stream.policy import Policy
 
@@ -154,6 +156,8 @@ def print_summary(summary: Summary, settings: Settings) -> None:
             f"{summary.pings_of_means / pings:.0%} of pings lie in HATs that got one. "
             f"{ONE_MEAN.verdict(settings.hat.resolution, error, error, '`udp-stream plan` shows what would help.')}"
         )
+    if summary.overlaps:
+        out.print(f"Warning: {said(summary.overlaps.values())}.")
     out.print(f"{protected(summary, settings)} Not protected: that a plate was in a HAT, and how often it pinged.")
 
 
@@ -192,6 +196,9 @@ def from_before(summary: Summary, policy: Policy) -> str | None:
 def protected(summary: Summary, settings: Settings) -> str:
     """At which epsilon; records that stand from before under other settings keep the one that they were made at."""
     promise = f"Protected: each plate's speeds, at epsilon {settings.budget.epsilon:g} per {settings.policy.period}"
+    if summary.overlaps:
+        most = max(overlap.sum_nano for overlap in summary.overlaps.values())
+        promise += f", but epsilon {epsilon_text(most)} where budget periods overlap"
     ours, standing = 0, Counter[str]()
     fingerprint = settings.policy.fingerprint()
     for (policy, period, epsilon), records in summary.promises.items():

@@ -24,6 +24,7 @@ from udp_stream.cdfs.bins import bins_from_edges, equal_bins
 from udp_stream.errors import ConfigError
 from udp_stream.flow import Calendar
 from udp_stream.hats import SlotGrid
+from udp_stream.periods import accepted_nano
 from udp_stream.pings import PingRules
 from udp_stream.policy import AccountingDetail, Grouping, Mean, Policy, Suppression
 from udp_stream.slots import PINGS_MAX
@@ -113,6 +114,7 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     accounting: Literal["pure", "zcdp", "approximate"] = "pure"
     delta: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 1e-6
     accounting_detail: AccountingDetail = "individual"
+    accept_overlap: str = ""
 
 
 class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -232,7 +234,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         """Slots and periods in the zone."""
         policy = self.policy
         periods = None if policy.period_seconds is None else SlotGrid(policy.period_seconds, self.zone)
-        return Calendar(policy, SlotGrid(policy.slot_seconds, self.zone), periods)
+        accepted = accepted_nano(self.budget.accept_overlap)
+        return Calendar(policy, SlotGrid(policy.slot_seconds, self.zone), periods, accepted)
 
 
 def load(
@@ -430,6 +433,10 @@ def _check(settings: Settings) -> None:
     )
     _check_ledger(settings.ledger.url)
     _ = settings.zone
+    try:
+        accepted_nano(settings.budget.accept_overlap)
+    except ValueError as error:
+        raise ConfigError(f"budget.accept_overlap: {error}") from error
 
 
 def _check_ledger(url: str) -> None:

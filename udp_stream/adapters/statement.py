@@ -4,18 +4,16 @@ What it says was promised and spent comes from the ledger's entries: the budget 
 under, and the record that stands. The configuration speaks only where nothing was charged or recorded yet.
 
 A plate's total in a period is at most the largest budget of the period's entries, since each was admitted only while
-the total stayed within its own. Periods of other lengths or zones are other balances, so the losses of those that
-overlap in time add up.
+the total stayed within its own. Periods of other lengths or zones are other balances, so the budgets of those that
+overlap in time, as their names tell (`periods.py`), add up.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import accumulate
 from math import inf
 from typing import Any
 
@@ -26,6 +24,7 @@ from udp_stream.adapters.settings import Settings
 from udp_stream.errors import PrivacyRefused
 from udp_stream.hats import SlotGrid
 from udp_stream.ledger_past import caveats
+from udp_stream.periods import together
 from udp_stream.ports import Entry, Ledger
 from udp_stream.release import Release, decode, slot_of
 from udp_stream.units import NANO, duration_name
@@ -209,13 +208,17 @@ def disagreement(settings: Settings, stated: dict[str, Any]) -> str | None:
 
 
 def _privacy_loss(settings: Settings, account: _Account, lengths: str) -> dict[str, Any]:
-    """The guarantee is what a plate can lose by its pings in one period, to all the releases that they are in."""
+    """The guarantee is what a plate can lose by its pings in one period, to all the releases that they are in.
+
+    A period is the whole of it, as its name says, whichever slots of it were charged.
+    """
     policy, slots = settings.policy, settings.calendar.slots
     periods = sorted(account.periods.items())
-    together = _with_overlapping([spent for _, spent in periods])
+    sums = {period: spent.guaranteed for period, spent in periods}
+    sums |= together({period: spent.guaranteed for period, spent in periods if spent.nano})
     return {
-        "privacy_unit": f"one license plate, for each period of {lengths}, from its first slot to its last",
-        "privacy_parameters": {"epsilon": max(together, default=policy.budget_nano) / NANO},
+        "privacy_unit": f"one license plate, for each period of {lengths}, with all its pings in it",
+        "privacy_parameters": {"epsilon": max(sums.values(), default=policy.budget_nano) / NANO},
         "charged_under": [
             {"epsilon": budget / NANO, "period": length, "hats_charged": hats}
             for (length, budget), hats in sorted(account.under.items())
@@ -229,25 +232,12 @@ def _privacy_loss(settings: Settings, account: _Account, lengths: str) -> dict[s
                 "from": _iso(spent.start, period, slots),
                 "until": _iso(spent.end, period, slots),
                 "epsilon_guaranteed": spent.guaranteed / NANO,
-                "epsilon_guaranteed_with_overlapping": nano / NANO,
+                "epsilon_guaranteed_with_overlapping": sums[period] / NANO,
                 **spent.facts(),
             }
-            for (period, spent), nano in zip(periods, together, strict=True)
+            for period, spent in periods
         ],
     }
-
-
-def _with_overlapping(periods: Sequence[_Spent]) -> list[int]:
-    """Each period's largest budget and those of the periods that overlap it: all that have begun, less the ended."""
-    starts, begun = _running((spent.start, spent.guaranteed) for spent in periods)
-    ends, ended = _running((spent.end, spent.guaranteed) for spent in periods)
-    return [begun[bisect_left(starts, spent.end)] - ended[bisect_right(ends, spent.start)] for spent in periods]
-
-
-def _running(budgets: Iterable[tuple[float, int]]) -> tuple[list[float], list[int]]:
-    """The times in order, and the sum of the budgets of the first 0, 1, 2, ... of them."""
-    ordered = sorted(budgets)
-    return [time for time, _ in ordered], list(accumulate((nano for _, nano in ordered), initial=0))
 
 
 def _span(release_id: str) -> tuple[float, float]:

@@ -10,7 +10,9 @@ import argparse
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from udp_stream.adapters.open_ledger import inspect_ledger
+from udp_stream.adapters.ledger_id import known_ledger
+from udp_stream.adapters.open_ledger import inspect_ledger, ledger_and_keys, ledger_files
+from udp_stream.adapters.overlaps import overlaps_on, said
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.sources import read_messages
 from udp_stream.errors import ConfigError, DependencyUnavailable, UdpStreamError
@@ -42,7 +44,7 @@ def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
 def _ledger(settings: Settings, for_workers: bool) -> str:
     if for_workers:
         settings.ledger.require_named()
-    return inspect_ledger(settings.ledger)
+    return f"{inspect_ledger(settings.ledger)}; {_promise(settings)}"
 
 
 def _told(name: str, check: Callable[[], str]) -> UdpStreamError | None:
@@ -53,6 +55,17 @@ def _told(name: str, check: Callable[[], str]) -> UdpStreamError | None:
         return error
     print(f"ok    {name}: {said}", flush=True)
     return None
+
+
+def _promise(settings: Settings) -> str:
+    """What a plate can lose: by its budget, or more where periods overlap on the ledger, if there is one."""
+    promise = f"epsilon {settings.budget.epsilon:g} per {settings.policy.period}"
+    id_file = dict(ledger_files(settings.ledger))["the id of the ledger"]
+    if known_ledger(id_file) is None:
+        return promise
+    with ledger_and_keys(settings.ledger, must_exist=True) as (ledger, _):
+        overlaps = overlaps_on(ledger)
+    return f"{promise}, but {said(overlaps)}" if overlaps else promise
 
 
 def _topics(settings: Settings) -> str:

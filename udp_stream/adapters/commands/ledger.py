@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from udp_stream.adapters.open_ledger import ledger_and_keys, mark_beside, replace_mark_of
+from udp_stream.adapters.overlaps import days_of, largest_budgets, overlaps_on, said
 from udp_stream.adapters.plate_keys import PlateKeys
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.statement import disagreement, statement
@@ -19,16 +20,20 @@ from udp_stream.adapters.which_ledger import say_ledger, slot_start
 from udp_stream.adapters.words import counted
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger_past import Forgotten, behind, forget, see
+from udp_stream.periods import epsilon_text
 from udp_stream.pings import plate_name
 from udp_stream.ports import Ledger, Mark
 from udp_stream.units import NANO
 
 
 def show(arguments: argparse.Namespace, settings: Settings) -> None:
-    """What a plate has spent and has left, one period a line, oldest first."""
+    """What a plate has spent and has left, one period a line, oldest first; then a sum for each day on which its
+    periods overlap."""
     budget = settings.policy.budget_nano
     with _open(arguments, settings) as (ledger, keys):
         spent = ledger.spent(keys.key_of(plate_name(arguments.plate)))
+        days = days_of(spent, settings.zone)
+        budgets = largest_budgets(ledger, {period for one in days for period in one.periods}) if days else {}
     if not spent:
         print(
             f"no charge is recorded for this plate (spelling and case count); it has all of its {budget / NANO:g}",
@@ -37,6 +42,10 @@ def show(arguments: argparse.Namespace, settings: Settings) -> None:
     for period, nano in sorted(spent.items()):
         left = max(0, budget - nano)
         print(f"{period}\tspent {nano / NANO:.9f}\tleft {left / NANO:.9f}\tof {budget / NANO:g}")
+    for one in days:
+        in_all, most = (sum(amounts[period] for period in one.periods) for amounts in (spent, budgets))
+        together = ", ".join(one.periods)
+        print(f"{one}\tspent {in_all / NANO:.9f} in all\tof at most {epsilon_text(most)} in all\tin {together}")
 
 
 def verify(arguments: argparse.Namespace, settings: Settings) -> None:
@@ -44,11 +53,14 @@ def verify(arguments: argparse.Namespace, settings: Settings) -> None:
     with _open(arguments, settings) as (ledger, _):
         found = ledger.verify()
         entries = sum(1 for _ in ledger.entries())
+        overlaps = overlaps_on(ledger)
     for discrepancy in found:
         print(discrepancy)
     if found:
         raise PrivacyRefused(f"the ledger contradicts itself in {counted(len(found), 'place')}")
     print(f"{counted(entries, 'entry', 'entries')}: every balance is the sum of its charges, none is over its budget")
+    if overlaps:
+        print(said(overlaps))
 
 
 def export(arguments: argparse.Namespace, settings: Settings) -> None:

@@ -1,0 +1,133 @@
+"""Budget periods by their names: which of them overlap, what they sum to, and on which days."""
+
+import datetime as dt
+import random
+from itertools import combinations
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pytest
+
+from udp_stream.adapters.overlaps import Overlap, days_of, largest_budgets, overlap_of, overlaps_on, said
+from udp_stream.adapters.settings import load
+from udp_stream.adapters.statement import statement
+from udp_stream.errors import ConfigError
+from udp_stream.memory_ledger import MemoryLedger
+from udp_stream.periods import accepted_nano, overlap_words, overlapping, overlaps_of, period_of, together
+from udp_stream.ports import Admission
+
+KOLKATA = [f"1d from 2024-01-{day:02}T00:00:00+05:30" for day in range(7, 12)]
+UTC = [f"1d from 2024-01-{day:02}T00:00:00+00:00" for day in range(7, 12)]
+MONDAY, MONDAY_UTC = KOLKATA[1], UTC[1]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "overlap"),
+    [
+        (MONDAY, MONDAY, False),
+        (MONDAY, KOLKATA[2], False),
+        (MONDAY, MONDAY_UTC, True),
+        (MONDAY, UTC[0], True),  # its evening is Kolkata's Monday
+        (MONDAY, UTC[2], False),
+        (MONDAY, "lifetime", True),
+        (MONDAY, "a name of another kind", True),
+        (MONDAY, "1d from 2024-01-08T00:00:00", True),  # nobody can tell when
+        (MONDAY, "7d from 2024-01-07T00:00:00+05:30", True),
+        (MONDAY, "7d from 2024-01-09T00:00:00+05:30", False),  # another length, from a period's end on
+        (MONDAY, "1d from 2024-01-08T18:30:00+00:00", False),  # another zone, from a period's end on
+        (MONDAY, "6h from 2024-01-08T18:00:00+05:30", True),
+        (MONDAY, "6h from 2024-01-09T00:00:00+05:30", False),
+        ("1h from 2024-01-08T10:00:00+05:30", "1h from 2024-01-08T11:00:00+06:30", True),  # the same hour
+        ("1h from 2024-01-08T10:00:00+05:30", "1h from 2024-01-08T11:00:00+05:30", False),
+        (
+            "1d from 2024-01-08T00:00:00-06:00",
+            "1d from 2024-01-08T00:00:00-05:00",
+            True,
+        ),  # one hour apart, the same day
+        ("1d from 2024-01-08T00:00:00-06:00", "1d from 2024-01-09T00:00:00-04:00", True),  # no clock changes by two
+    ],
+)
+def test_periods_overlap_where_some_time_lies_in_both(one, other, overlap):
+    assert overlapping(one, [other]) == overlapping(one, [other, one]) == ((other,) if overlap else ())
+    assert overlapping(other, [one]) == ((one,) if overlap else ())
+
+
+@pytest.mark.parametrize("zone", ["America/Chicago", "Australia/Lord_Howe", "Asia/Beirut", "America/Sao_Paulo"])
+@pytest.mark.parametrize("length", ["1h", "2h", "6h", "1d", "7d"])
+def test_periods_of_one_calendar_never_overlap_also_where_clocks_change(zone, length):
+    flags = f"hat.timezone={zone}", f"budget.period={length}", "hat.slot=1h"
+    calendar = load(None, flags, {}).calendar
+    begin = int(dt.datetime(2018, 1, 1, tzinfo=ZoneInfo(zone)).timestamp()) * 1000
+    names = list(dict.fromkeys(calendar.moment(begin + hour * 3_600_000).period for hour in range(8784)))
+    assert len(names) > 50 and not any(overlaps_of(names).values())
+
+
+def test_a_calendar_knows_its_own_periods_whatever_their_names_say():
+    """Troll Station sets its clock forward by two hours, which names alone cannot tell from two zones."""
+    calendar = load(None, ("hat.timezone=Antarctica/Troll", "hat.slot=1h"), {}).calendar
+    before, after = "1d from 2024-03-31T00:00:00+00:00", "1d from 2024-04-01T00:00:00+02:00"
+    assert overlapping(before, [after]) == (after,)
+    assert calendar.overlapping(before, [after]) == calendar.overlapping(after, [before]) == ()
+    assert calendar.overlapping(after, [before, MONDAY, "lifetime"]) == ("lifetime",)
+
+
+def test_all_overlaps_are_those_of_each_pair():
+    choose = random.Random(4)
+    for _ in range(200):
+        names = {"lifetime"} if choose.random() < 0.3 else set()
+        for _ in range(choose.randrange(12)):
+            length, offset = choose.choice(["1d", "2d", "6h"]), choose.choice(["+05:30", "+00:00", "-06:00"])
+            hour = choose.choice([0, 6, 12, 18]) if length == "6h" else 0
+            names.add(f"{length} from 2024-01-{choose.randint(7, 12):02}T{hour:02}:00:00{offset}")
+        found = overlaps_of(names)
+        pairs = [(one, other) for one, other in combinations(sorted(names), 2) if overlapping(one, [other])]
+        assert sorted((a, b) for a, others in found.items() for b in others if a < b) == pairs
+        budgets = {name: 10 ** choose.randrange(5) for name in names}
+        sums = together(budgets)
+        for name in names:
+            assert sums[name] == budgets[name] + sum(budgets[other] for other in overlapping(name, names))
+
+
+def charge(ledger, period, epsilon, number=0):
+    hat = Admission(f"{period} {number}", np.array([0]), np.array([10**9]), 1, b"{}")
+    ledger.admit(period, epsilon * 10**9, [b"a"], [hat])
+
+
+def test_what_a_ledger_sums_to_is_what_its_statement_says():
+    ledger = MemoryLedger()
+    for number, (period, epsilon) in enumerate([(MONDAY, 10), (MONDAY, 12), (MONDAY_UTC, 10), (KOLKATA[4], 30)]):
+        charge(ledger, period, epsilon, number)
+    assert largest_budgets(ledger, [MONDAY]) == {MONDAY: 12 * 10**9}
+    assert overlap_of(ledger, MONDAY_UTC) == Overlap(MONDAY_UTC, (MONDAY,), 22 * 10**9)
+    assert overlap_of(ledger, KOLKATA[4]) is overlap_of(ledger, UTC[0]) is None
+    stated = statement(load(None, (), {}), ledger)["privacy"]["privacy_loss"]["periods"]
+    sums = {one["period"]: one["epsilon_guaranteed_with_overlapping"] for one in stated}
+    assert {one.period: one.sum_nano / 1e9 for one in overlaps_on(ledger)} == {MONDAY: 22.0, MONDAY_UTC: 22.0}
+    assert sums == {MONDAY: 22.0, MONDAY_UTC: 22.0, KOLKATA[4]: 30.0}
+    assert "a plate can lose epsilon 22, with" in said(overlaps_on(ledger))
+
+
+def test_days_on_which_periods_overlap_are_those_of_the_zone():
+    kolkata = ZoneInfo("Asia/Kolkata")
+    assert days_of([MONDAY, KOLKATA[2]], kolkata) == []
+    assert [str(day) for day in days_of([MONDAY, MONDAY_UTC], kolkata)] == ["2024-01-08"]
+    found = days_of([*KOLKATA[1:3], *UTC[1:3]], kolkata)
+    expected = {
+        "2024-01-08": (MONDAY_UTC, MONDAY),
+        "2024-01-09": (MONDAY_UTC, KOLKATA[2], UTC[2]),
+    }
+    assert {str(day): set(day.periods) for day in found} == {day: set(names) for day, names in expected.items()}
+    week = "7d from 2024-01-07T00:00:00+05:30"
+    (days,) = days_of([week, "lifetime"], kolkata)
+    assert str(days) == "2024-01-07 to 2024-01-13" and set(days.periods) == {week, "lifetime"}
+    assert [str(days) for days in days_of(["lifetime", "another"], kolkata)] == ["every day"]
+
+
+def test_words_accept_what_they_say_and_other_words_nothing():
+    for nano in (1, 20 * 10**9, 10_500_000_001):
+        assert accepted_nano(overlap_words(nano)) == nano
+    for words in ("yes", "20", "epsilon 20", "epsilon -1 in all", "epsilon inf in all"):
+        with pytest.raises(ConfigError, match=r"budget\.accept_overlap: expected the words of the refusal"):
+            load(None, (), {}, {"budget.accept_overlap": words})
+    assert load(None, (), {}, {"budget.accept_overlap": "epsilon 20 in all"}).policy == load(None, (), {}).policy
+    assert period_of("lifetime").overlaps(period_of(MONDAY))

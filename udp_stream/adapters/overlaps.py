@@ -1,0 +1,121 @@
+"""What the budgets of periods that overlap sum to, from a ledger's entries: for the summary of a run, `show`, `doctor`.
+
+The entries are read only where names of periods overlap, which the ledger lists without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta, tzinfo
+from itertools import pairwise
+from math import inf
+
+from udp_stream.periods import epsilon_text, overlapping, overlaps_of, period_of, together
+from udp_stream.ports import Ledger
+
+NAMED_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """A period, those that overlap it, and the sum of their budgets, which is what a plate can lose by its pings in it;
+    in nano-epsilon."""
+
+    period: str
+    others: tuple[str, ...]
+    sum_nano: int
+
+
+@dataclass(frozen=True, slots=True)
+class Days:
+    """Days in a row, `first` to `last`, and the periods that overlap in them; None where they are all of time."""
+
+    first: date | None
+    last: date | None
+    periods: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """`2024-01-08`, or `2024-01-08 to 2024-01-10`, or `every day`."""
+        if self.first is None or self.last is None:
+            return "every day"
+        return f"{self.first}" if self.first == self.last else f"{self.first} to {self.last}"
+
+
+def largest_budgets(ledger: Ledger, periods: Collection[str]) -> dict[str, int]:
+    """The largest budget that anything was admitted under in each of these periods; reads every entry."""
+    found: dict[str, int] = {}
+    wanted = set(periods)
+    for entry in ledger.entries():
+        if entry.period in wanted:
+            found[entry.period] = max(entry.budget, found.get(entry.period, 0))
+    return found
+
+
+def overlap_of(ledger: Ledger, period: str) -> Overlap | None:
+    """What this period sums to with those that overlap it; None if none does, or nobody was charged in it."""
+    known = ledger.periods()
+    others = overlapping(period, known)
+    if not others or period not in known:
+        return None
+    return Overlap(period, others, sum(largest_budgets(ledger, (period, *others)).values()))
+
+
+def overlaps_on(ledger: Ledger) -> list[Overlap]:
+    """Each period of the ledger that overlaps others, by the sum, largest first."""
+    others = {name: found for name, found in overlaps_of(ledger.periods()).items() if found}
+    if not others:
+        return []
+    sums = together(largest_budgets(ledger, others))
+    overlaps = [Overlap(name, tuple(sorted(others[name])), sums[name]) for name in others]
+    return sorted(overlaps, key=lambda one: (-one.sum_nano, one.period))
+
+
+def said(overlaps: Collection[Overlap]) -> str:
+    """The largest sum in a sentence, and in which periods it holds."""
+    worst = max(overlaps, key=lambda one: one.sum_nano)
+    others = ", ".join(worst.others[:NAMED_MAX])
+    more = f" and {len(worst.others) - NAMED_MAX} more" if len(worst.others) > NAMED_MAX else ""
+    return (
+        f"budget periods overlap on this ledger, and their budgets add up: by its pings in {worst.period} a plate can "
+        f"lose epsilon {epsilon_text(worst.sum_nano)}, with {others}{more}"
+    )
+
+
+def days_of(periods: Collection[str], zone: tzinfo) -> list[Days]:
+    """The days in the zone in which some of these periods overlap, in order, days of the same periods taken together.
+
+    >>> kolkata, utc = "1d from 2024-01-08T00:00:00+05:30", "1d from 2024-01-08T00:00:00+00:00"
+    >>> [str(days) for days in days_of([kolkata, utc, "1d from 2024-01-09T00:00:00+05:30"], UTC)]
+    ['2024-01-08']
+    """
+    pairs = {tuple(sorted((name, other))) for name, others in overlaps_of(periods).items() for other in others}
+    stretches: list[tuple[float, float, tuple[str, ...]]] = []
+    for pair in pairs:
+        one, other = map(period_of, pair)
+        stretches.append((max(one.start, other.start), min(one.end, other.end), pair))
+    everywhere = {name for start, _, pair in stretches if start == -inf for name in pair}
+    bounded = [stretch for stretch in stretches if stretch[0] > -inf]
+    if not bounded:
+        return [Days(None, None, tuple(sorted(everywhere)))] if everywhere else []
+    return _in_a_row(bounded, everywhere, zone)
+
+
+def _in_a_row(stretches: list[tuple[float, float, tuple[str, ...]]], everywhere: set[str], zone: tzinfo) -> list[Days]:
+    """By the days on which the set of periods changes: a stretch may be a hundred years long."""
+    spans = [(_day(start, zone), _day(end - 1, zone), pair) for start, end, pair in stretches]
+    cuts = sorted({first for first, _, _ in spans} | {last + timedelta(1) for _, last, _ in spans})
+    found: list[Days] = []
+    for first, after in pairwise(cuts):
+        names = everywhere.union(*(pair for start, end, pair in spans if start <= first <= end))
+        if names == everywhere:
+            continue
+        periods, last = tuple(sorted(names)), after - timedelta(1)
+        if found and found[-1].periods == periods and found[-1].last == first - timedelta(1):
+            first = found.pop().first or first
+        found.append(Days(first, last, periods))
+    return found
+
+
+def _day(seconds: float, zone: tzinfo) -> date:
+    return datetime.fromtimestamp(seconds, UTC).astimezone(zone).date()
