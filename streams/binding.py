@@ -6,7 +6,8 @@ others have another ledger, so it is told three times:
 * **The claim.** Before a worker joins the group, it looks at the deployment's topic. Where that is empty it writes what
   it works on, and looks again. The first claim in the log is the deployment's; a worker with another one is refused.
   Of two that start at the same moment one is first in the log, and both see which. Nothing is ever removed from there.
-* **Messages.** Whatever workers tell each other carries what its writer works on.
+* **Messages.** Whatever workers tell each other carries what its writer works on; what shards and the planner tell each
+  other also carries the highest mark of the ledger that the writer knows (`ledger_past.py`).
 * **Commits.** So does the metadata of every commit, for whoever takes a partition over.
 
 Messages and commits hold where the claim is lost: a topic made anew, or a worker of a version that did not claim.
@@ -26,8 +27,10 @@ from streams.lookout import SECONDS_MAX, records_of
 from streams.outlet import Message, Outlet
 from streams.topics import Topic
 from udp_stream.errors import PrivacyRefused
+from udp_stream.ports import Mark
 
 HEADER = "udp-stream-ledger"
+MARK = "udp-stream-mark"
 
 
 class Binding(NamedTuple):
@@ -97,6 +100,26 @@ def require_same(ours: Binding, headers: Sequence[tuple[str, bytes]], where: str
                 ours.require(bytes(header[1]).decode(errors="replace"), where)
             return
     ours.require(None, where)
+
+
+def mark_header(mark: Mark | None) -> list[tuple[str, bytes]]:
+    """The mark in the headers of a message, if one is known."""
+    return [] if mark is None else [(MARK, msgspec.json.encode(mark))]
+
+
+def mark_in(headers: Sequence[tuple[str, bytes]]) -> Mark | None:
+    """Undo `mark_header`; a mark that cannot be read is none.
+
+    >>> mark_in(mark_header(Mark("5eed", 0, 118, 91))), mark_in([])
+    (Mark(ledger_id='5eed', era=0, admitted=118, recorded=91, release_id='', digest=b''), None)
+    """
+    for name, value in headers:
+        if name == MARK:
+            try:
+                return msgspec.json.decode(value, type=Mark)
+            except msgspec.DecodeError:
+                return None
+    return None
 
 
 class _Claim(msgspec.Struct, frozen=True):

@@ -29,7 +29,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from faust.types import TP
 
-from streams.binding import Binding, require_same
+from streams.binding import Binding, mark_header, mark_in, require_same
 from streams.driver import drive
 from streams.headers import release_headers
 from streams.notes import PartsNote, decode_note, encode_note
@@ -191,7 +191,7 @@ class PartsDesk:
             self._binding.require(noted.binding, f"the worker that last committed {tp.topic}[{tp.partition}]")
         if noted.mark is not None:
             await self._aside(lambda: self._ledger.compare(noted.mark))
-            self._mark = noted.mark if self._mark is None or noted.mark.at_least(self._mark) else self._mark
+            self._know(noted.mark)
         if first > committed.offset and not self._accept_loss:
             raise DependencyUnavailable(
                 f"{tp.topic}[{tp.partition}] begins at offset {first}, but is still needed from {committed.offset} "
@@ -199,6 +199,11 @@ class PartsDesk:
                 "without them"
             )
         return noted.frontiers
+
+    def _know(self, mark: Mark | None) -> None:
+        """Another worker has seen the ledger come as far as this."""
+        if mark is not None and (self._mark is None or mark.at_least(self._mark)):
+            self._mark = mark
 
     def _place(self, tp: TP, note: PartsNote, ledger: Ledger, publisher: Publisher) -> _Place:
         shard = Shard(self._offsets.partitions(self._topics.pings.name), note.shard, self._accept_loss)
@@ -224,6 +229,7 @@ class PartsDesk:
         place.safe = False
         for one in records:
             require_same(self._binding, one.headers, f"the writer of {one.topic}[{one.partition}] at {one.offset}")
+            self._know(mark_in(one.headers))
             place.take(one.offset, decode_message(one.value))
         try:
             done = [await self._tell(place), await self._plan(place), await self._release(place)]
@@ -268,6 +274,8 @@ class PartsDesk:
             tallies = planner.gather(start)
             counts = await self._aside(lambda tallies=tallies: merge_counts(tallies))  # type: ignore[misc]
             plan = await drive(plan_slot(counts, self._office), place.ledger, _publish_no_plan, self._thread)
+            # A plan that was charged on an older copy of the ledger must not outlive it in the log.
+            await self._aside(lambda: place.ledger.compare(self._mark))
             await self._hand_out(counts, plan)
             planner.done(start)
             self._made = plan
@@ -303,13 +311,14 @@ class PartsDesk:
             place.safe = False  # until it is published, this frontier is nobody else's to commit
             place.shard.released(start)
             del place.tables[start]
-            to, self._mark = place.note(), publish.mark or self._mark
+            to = place.note()
+            self._know(publish.mark)
             await place.publisher.publish(self._messages(publish.releases), self._commits({place.partition: to}))
             place.noted, place.safe = to, True
 
     async def _send(self, partition: int, messages: Sequence[PartsMessage]) -> None:
         name = self._topics.parts.name
-        headers = [self._binding.header]
+        headers = [self._binding.header, *mark_header(self._mark)]
         await self._outlet.write(
             Message(name, encode_message(one), headers=headers, partition=partition) for one in messages
         )

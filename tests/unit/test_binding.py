@@ -7,11 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from faust.types import TP
 
-from streams.binding import Binding, require_same
+from streams.binding import Binding, mark_header, mark_in, require_same
 from tests.unit.test_desks import OURS, TOPICS, Died, Worker, filled, outcome
 from udp_stream.adapters.sqlite_ledger import open_sqlite_ledger
 from udp_stream.errors import PrivacyRefused
 from udp_stream.memory_ledger import MemoryLedger
+from udp_stream.messages import decode_message
+from udp_stream.ports import Mark
+from udp_stream.slot_plan import PlanPiece
+from udp_stream.tallies import Tally
 
 OTHER_LEDGER = Binding("0ther", OURS.key)
 OTHER_KEY = Binding(OURS.ledger_id, "0ther")
@@ -139,3 +143,30 @@ def test_a_ledger_that_is_set_back_while_a_worker_runs_publishes_nothing_more(tm
         assert published and outcome(broker)[0] == published
 
     in_a_thread(work)
+
+
+def test_a_plan_that_was_charged_on_an_older_copy_is_handed_to_nobody():
+    """It would outlive that copy in the log, and name charges that the newest one knows nothing of."""
+    broker, older, (parts,) = filled(), MemoryLedger(), PARTS
+
+    def counted_elsewhere(record):
+        """As if a worker of another machine had sent the counts, one that knows more of the ledger."""
+        if isinstance(decode_message(record.value), Tally):
+            record.headers = (OURS.header, *mark_header(Mark(older.meta()["ledger_id"], 0, 99, 99)))
+        return record
+
+    async def work(thread):
+        worker, log = Worker(broker, older, thread), broker.logs[parts]
+        await sources(worker)
+        with pytest.raises(PrivacyRefused, match="went back in time"):
+            while (at := worker.parts.next_offsets()[parts]) < len(log):
+                await worker.parts.take([counted_elsewhere(record) for record in log[at:]])
+
+    in_a_thread(work)
+    messages = [decode_message(one.value) for one in broker.logs[parts]]
+    assert any(isinstance(one, Tally) for one in messages) and not any(isinstance(one, PlanPiece) for one in messages)
+    assert outcome(broker)[0] == {}
+
+
+def test_a_mark_that_cannot_be_read_is_none():
+    assert mark_in([("udp-stream-mark", b"?")]) is None
