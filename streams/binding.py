@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from streams.lookout import SECONDS_MAX, records_of
+from streams.lookout import SECONDS_MAX, read_topic, records_of
 from streams.outlet import Message, Outlet
 from streams.topics import Topic
 from udp_stream.errors import PrivacyRefused
@@ -135,9 +135,22 @@ async def claim(bootstrap: str, topic: Topic, ours: Binding, outlet: Outlet) -> 
     ours.require(first, f"the deployment ({topic.name} at {bootstrap})")
 
 
+def claimed(bootstrap: str, topic: Topic) -> Binding | None:
+    """On what the deployment works, None if no worker has claimed anything. Raises as `read_topic`, and PrivacyRefused
+    for a claim that cannot be read."""
+    text = _said(read_topic(bootstrap, topic))
+    try:
+        return None if text is None else Binding.read(text)
+    except ValueError as error:
+        raise PrivacyRefused(f"{topic.name}: expected a claim of a ledger in its first record: {error}") from error
+
+
 async def _first(bootstrap: str, topic: Topic) -> str | None:
     """What the first claim says, None if there is none."""
-    records = await asyncio.wait_for(records_of(bootstrap, topic), SECONDS_MAX)
+    return _said(await asyncio.wait_for(records_of(bootstrap, topic), SECONDS_MAX))
+
+
+def _said(records: Sequence[Any]) -> str | None:
     if not records:
         return None
     try:

@@ -61,6 +61,12 @@ def ledger_flags(folder, name, key="plates.key"):
     return "--ledger", f"sqlite:{folder}/{name}", "--set", f"ledger.key_file={folder}/{key}"
 
 
+def doctor(city, *flags):
+    command = [sys.executable, "-m", "udp_stream.adapters.cli", "doctor", "--config", city.config, *flags]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=city.folder, timeout=60)
+    return done.returncode, done.stdout + done.stderr
+
+
 def without_ledger(city):
     """As an operator has it who names the ledger on the command line, and forgets to."""
     text = re.sub(r"\[ledger\]\n(.+\n)*?(?=\[)", "", city.config.read_text())
@@ -77,9 +83,8 @@ def test_a_worker_takes_no_ledger_that_nobody_has_named(city):
     assert status == 3 and "ledger.url: expected the one ledger that all workers of the deployment share" in said
     assert [path.name for path in (made.folder / "one").iterdir()] == ["said"]
     assert made.read(made.topics.deployment) == []
-    doctor = [sys.executable, "-m", "udp_stream.adapters.cli", "doctor", "--config", str(made.config)]
-    done = subprocess.run(doctor, capture_output=True, text=True, cwd=made.folder / "one", timeout=60)
-    assert done.returncode == 3 and "FAIL  ledger: ledger.url: expected the one ledger" in done.stdout
+    status, said = doctor(made)
+    assert status == 3 and "FAIL  ledger: ledger.url: expected the one ledger" in said
 
 
 def test_of_two_ledgers_that_start_at_the_same_moment_one_is_taken_for_ever(city):
@@ -110,8 +115,12 @@ def test_another_ledger_or_key_takes_nothing_over_even_where_the_claim_is_gone(c
         binding = Binding.of(ledger.meta())
         entries = len(list(ledger.entries()))
     assert all(dict(one.headers)[HEADER] == binding.header[1] for one in made.read(made.topics.parts))
+    other = ledger_flags(made.folder, "other", "other.key")
+    assert doctor(made)[0] == 0 and f"its workers work on this ledger, {binding.ledger_id}" in doctor(made)[1]
+    status, said = doctor(made, *other)
+    assert status == 5 and f"work on the ledger {binding.ledger_id}, and this configuration has one that is not" in said
     for _ in range(2):  # once with the claim, and once without
-        with starting(made, "other-ledger", *ledger_flags(made.folder, "other", "other.key")) as process:
+        with starting(made, "other-ledger", *other) as process:
             status, said = ends(process)
             assert status == 5 and "works on the ledger" in said, said
         shutil.rmtree(made.folder / "other-ledger")

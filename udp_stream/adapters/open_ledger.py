@@ -84,6 +84,23 @@ def ledger_place(url: str) -> str:
     return f"{host}{port}/{asked or parts.path.strip('/') or '0'}"
 
 
+def known_here(asked: LedgerSection) -> bool:
+    """Whether this machine has used the ledger before."""
+    return known_ledger(_key_files(asked)[1]) is not None
+
+
+def ledger_there(asked: LedgerSection) -> str | None:
+    """The id of the ledger that is there: as this machine knows it, or as a Redis tells. Nothing is made.
+
+    None if there is none, or a file that was never opened here. DependencyUnavailable if a Redis does not answer.
+    """
+    known = known_ledger(_key_files(asked)[1])
+    if known is not None or is_file(asked.place):
+        return known
+    found: str | None = _redis(asked.place).ledger_at(asked.place)
+    return found
+
+
 def ledger_files(asked: LedgerSection) -> list[tuple[str, Path]]:
     """What a ledger has on this machine, made already or not: what each file is, and its path."""
     url = asked.place
@@ -162,7 +179,7 @@ def _is_there(url: str) -> bool:
     """Whether a ledger is there: a file of SQLite's (of any other kind the ledger itself says that it is none), or what
     belongs to a ledger in a Redis. DependencyUnavailable if that Redis does not answer."""
     if not is_file(url):
-        return bool(_redis(url).holds_ledger(url))
+        return _redis(url).ledger_at(url) is not None
     if not _path(url).is_file():
         return False
     try:

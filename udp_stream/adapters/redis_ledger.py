@@ -114,12 +114,15 @@ def open_redis_ledger(
     return ledger
 
 
-def holds_ledger(url: str, prefix: str = DEFAULT_PREFIX) -> bool:
-    """Whether anything of a ledger is there; nothing is made. DependencyUnavailable if Redis cannot be reached."""
+def ledger_at(url: str, prefix: str = DEFAULT_PREFIX) -> str | None:
+    """The id of the ledger that is there, empty if it has lost its marks, None if nothing of a ledger is there.
+
+    Nothing is made. DependencyUnavailable if Redis cannot be reached.
+    """
     with closing(route_to(url, require_prefix(prefix), {})) as route:
-        keys = (f"{prefix}:{name}" for name in ("meta", "order", "periods", "recorded"))
-        (found,) = route.exchange([("EXISTS", *keys)], OPENING_PAUSES_S)
-        return bool(found)
+        keys = [f"{prefix}:{name}" for name in ("meta", "order", "periods", "recorded")]
+        found, ledger_id = route.exchange([("EXISTS", *keys), ("HGET", keys[0], "ledger_id")], OPENING_PAUSES_S)
+    return decoded(ledger_id or b"") if found else None
 
 
 def inspect_redis(url: str, replicas: int = 0) -> None:

@@ -10,12 +10,11 @@ import argparse
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from udp_stream.adapters.ledger_id import known_ledger
-from udp_stream.adapters.open_ledger import inspect_ledger, ledger_and_keys, ledger_files
+from udp_stream.adapters.open_ledger import inspect_ledger, known_here, ledger_and_keys, ledger_there
 from udp_stream.adapters.overlaps import overlaps_on, said
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.sources import read_messages
-from udp_stream.errors import ConfigError, DependencyUnavailable, UdpStreamError
+from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UdpStreamError
 from udp_stream.pings import PingDecoder
 from udp_stream.plausibility import PAIRS_MIN, unit_evidence
 from udp_stream.units import KMH_PER_UNIT
@@ -35,7 +34,11 @@ def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
     if arguments.files:
         checks += [(f"speeds of {file}", lambda file=file: _unit_of_file(file, settings)) for file in arguments.files]  # type: ignore[misc]
     else:
-        checks += [("topics", lambda: _topics(settings)), ("speeds of the topic", lambda: _unit_of_topic(settings))]
+        checks += [
+            ("topics", lambda: _topics(settings)),
+            ("deployment", lambda: _deployment(settings)),
+            ("speeds of the topic", lambda: _unit_of_topic(settings)),
+        ]
     failures = [failure for name, check in checks if (failure := _told(name, check)) is not None]
     if failures:
         raise type(failures[0])(f"{len(failures)} of {len(checks)} checks failed")
@@ -60,8 +63,7 @@ def _told(name: str, check: Callable[[], str]) -> UdpStreamError | None:
 def _promise(settings: Settings) -> str:
     """What a plate can lose: by its budget, or more where periods overlap on the ledger, if there is one."""
     promise = f"epsilon {settings.budget.epsilon:g} per {settings.policy.period}"
-    id_file = dict(ledger_files(settings.ledger))["the id of the ledger"]
-    if known_ledger(id_file) is None:
+    if not known_here(settings.ledger):
         return promise
     with ledger_and_keys(settings.ledger, must_exist=True) as (ledger, _):
         overlaps = overlaps_on(ledger)
@@ -78,6 +80,23 @@ def _topics(settings: Settings) -> str:
     if found:
         raise ConfigError("; ".join(found))
     return f"as they should be at {settings.kafka.bootstrap}"
+
+
+def _deployment(settings: Settings) -> str:
+    """PrivacyRefused if the workers have another ledger than this configuration: its workers would be refused."""
+    try:
+        from streams.binding import claimed
+        from streams.topics import topics_of
+    except ImportError as error:
+        raise DependencyUnavailable("no Kafka client: pip install 'udp-stream[kafka]'") from error
+    claim = claimed(settings.kafka.bootstrap, topics_of(settings.kafka).deployment)
+    if claim is None:
+        return "no worker has claimed a ledger yet"
+    settings.ledger.require_named()
+    if (ours := ledger_there(settings.ledger)) != claim.ledger_id:
+        ours = "one that is not made yet" if ours is None else ours
+        raise PrivacyRefused(f"its workers work on the ledger {claim.ledger_id}, and this configuration has {ours}")
+    return f"its workers work on this ledger, {claim.ledger_id}"
 
 
 def _unit_of_topic(settings: Settings) -> str:

@@ -87,8 +87,8 @@ def accept_older(arguments: argparse.Namespace, settings: Settings) -> None:
             raise PrivacyRefused(
                 f"{_why_older(ledger, kept)}. Plates in what is forgotten get that budget again, and HATs in it are "
                 "drawn a second time: a plate may lose up to its budget once more in these periods. Restore a newer "
-                "copy if there is one. To go on with this one, stop every worker and say so: "
-                f"udp-stream ledger accept-older --saying {shlex.quote(words)}"
+                "copy if there is one. To go on with this one, stop every worker and give this command again with "
+                f"--saying {shlex.quote(words)}"
             )
         if not forget(ledger, Forgotten(words, datetime.now(UTC).isoformat(timespec="seconds"), kept)):
             raise PrivacyRefused("somebody else has accepted something on this ledger just now: look again")
