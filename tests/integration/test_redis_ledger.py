@@ -549,6 +549,25 @@ def test_lost_marks_and_lost_balances_are_refused(redis_url: str) -> None:
             opened()
 
 
+def test_a_ledger_whose_oldest_period_was_moved_away_has_not_gone_back_in_time(redis_url: str, tmp_path: Path) -> None:
+    """Nor has one of a version that counted by its list, once it goes on."""
+    prefix = f"{{udp-{uuid4()}}}"
+    opened = partial(open_redis_ledger, redis_url, prefix=prefix, id_file=tmp_path / "id")
+    with opened() as ledger, client_of(redis_url) as client:
+        ledger.admit("p", 10, [b"x"], [ask("hat-1", [3]), ask("hat-2", [3])])
+        client.hdel(f"{prefix}:meta", "admitted")
+        ledger.admit("q", 10, [b"x"], [ask("hat-3", [3])])
+        ledger.record([("hat-1", b"old"), ("hat-3", b"new")])
+        assert ledger.mark("hat-3").admitted == 3 and "admitted" not in ledger.meta()
+        client.delete(f"{prefix}:admission:hat-1", f"{prefix}:release:hat-1", f"{prefix}:admission:hat-2",
+                      f"{prefix}:balance:p")  # fmt: skip
+        client.ltrim(f"{prefix}:order", 2, -1)
+        client.srem(f"{prefix}:periods", "p")
+    with opened() as ledger:
+        ledger.compare()
+        assert ledger.progress().admitted == 3 and ledger.progress().oldest == "hat-3" and ledger.verify() == []
+
+
 def test_another_plate_key_is_refused(redis_url: str) -> None:
     opened = opener(redis_url)
     with opened() as ledger:

@@ -118,5 +118,9 @@ if first_of_period and #balances > 0 then
   redis.call('SADD', KEYS[3], period)
 end
 by_chunk(memories, function(_, ...) redis.call('MSET', ...) end)
+if #ids > 0 then -- counted apart from the list, whose oldest entries may be moved away
+  local admitted = redis.call('HGET', KEYS[1], 'admitted') or redis.call('LLEN', KEYS[2])
+  redis.call('HSET', KEYS[1], 'admitted', string.format('%d', admitted + #ids))
+end
 by_chunk(ids, function(_, ...) redis.call('RPUSH', KEYS[2], ...) end)
 return {'ok', answers}

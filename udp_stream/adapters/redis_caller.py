@@ -2,7 +2,7 @@
 
 Keys, all behind one prefix with a hash tag:
 
-    PREFIX:meta              hash    ledger_id, schema, made, key_fingerprint, epoch:SHARD, notes by name
+    PREFIX:meta              hash    ledger_id, schema, made, key_fingerprint, admitted, epoch:SHARD, notes by name
     PREFIX:balance:PERIOD    hash    plate -> spent, charges: two little endian integers of 8 bytes
     PREFIX:periods           set     every period with a balance
     PREFIX:admission:ID      string  a remembered admission, as `redis_packing.py` tells

@@ -75,7 +75,7 @@ MEMBERS_MAX = 20_000_000  # of a HAT: 24 bytes each, and Redis takes values of 5
 BATCH_MEMBERS, BATCH_HATS = 25_000, 1000  # that one script admits: 25 ms, during which Redis does nothing else
 BATCH_RELEASES, BATCH_BYTES = 5000, 8_000_000  # that one script records: 40 ms, likewise
 PAGE = 500  # what an iterator reads at a time
-EPOCH = "epoch:"  # a shard's epoch, among the marks
+EPOCH, ADMITTED = "epoch:", "admitted"  # among the marks: a shard's epoch, and how many HATs were ever admitted
 
 T = TypeVar("T")
 
@@ -195,14 +195,14 @@ class RedisLedger:
         and what was noted."""
         (marks,) = self._caller.exchange(("HGETALL", self._caller.key("meta")))
         found = sorted((decoded(name), decoded(text)) for name, text in marks.items())
-        return {name: text for name, text in found if not name.startswith(EPOCH)}
+        return {name: text for name, text in found if not name.startswith(EPOCH) and name != ADMITTED}
 
     def progress(self) -> Progress:
         """How far it has come, at one moment."""
         keys = (self._caller.key("order"), self._caller.key("recorded"))
         ((_, admitted, recorded, *ends),) = self._caller.run(self._caller.script("progress", keys, fenced=False))
-        oldest, newest = (decoded(end) for end in ends) if admitted else (None, None)
-        return Progress(admitted, int(recorded), oldest, newest)
+        oldest, newest = (decoded(end) for end in ends) if ends else (None, None)
+        return Progress(admitted, recorded, oldest, newest)
 
     def mark(self, release_id: str) -> Mark:
         """Raise the high-water mark beside the plates' key; PrivacyRefused if the ledger is behind it."""
