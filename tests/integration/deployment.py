@@ -111,9 +111,15 @@ class City:
         return found
 
     def wait_for(self, ids, *workers):
+        self._wait(lambda: len(set(ids) - set(self.releases())), workers)
+
+    def wait_for_records(self, number, *workers):
+        self._wait(lambda: number - len(self.releases()), workers)
+
+    def _wait(self, missing, workers):
         deadline = time.monotonic() + SECONDS_MAX
-        while not set(ids) <= set(self.releases()):
-            assert time.monotonic() < deadline, f"{len(set(ids) - set(self.releases()))} of {len(ids)} are missing"
+        while (left := missing()) > 0:
+            assert time.monotonic() < deadline, f"{left} are missing"
             assert all(worker.poll() is None for worker in workers)
             time.sleep(0.2)
 
@@ -147,14 +153,14 @@ def _until_it_serves(process, said, before):
 
 
 @contextmanager
-def worker(city, instance="one", stop=""):
+def worker(city, instance="one", stop="", seed=SEED):
     """A worker process; ended by SIGTERM within seconds, and with status 0, unless it was killed. `stop`: where it is
     to stop itself (`seeded_worker.py`)."""
     script = Path(__file__).with_name("seeded_worker.py")
     said = city.folder / f"{instance}.err"
     served = said.read_text().count(SERVING) if said.exists() else 0
     with said.open("ab") as err:
-        command = [sys.executable, script, city.config, SEED, instance, stop]
+        command = [sys.executable, script, city.config, seed, instance, stop]
         process = subprocess.Popen(command, stderr=err, cwd=city.folder)
     try:
         yield process

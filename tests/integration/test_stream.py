@@ -12,6 +12,7 @@ from datetime import datetime
 import numpy as np
 import pytest
 
+from streams.binding import Binding
 from streams.feed import Feed, Pace
 from streams.headers import ERROR
 from streams.lookout import read_topic
@@ -66,15 +67,24 @@ def test_a_worker_that_cannot_work_ends_with_a_sentence_and_a_status(city):
         assert "Traceback" not in done.stderr
 
 
-def test_an_error_in_the_middle_ends_the_worker(city):
-    """Something that is no part in the topic of parts: no slot is released past it."""
+@pytest.mark.parametrize(
+    ("bound", "status", "sentence"),
+    [(True, 1, "the worker stopped: "), (False, 5, "does not say on which ledger it works")],
+)
+def test_something_else_in_the_middle_ends_the_worker(city, bound, status, sentence):
+    """No part in the topic of parts, of a worker of the same ledger or of nobody's: no slot is released past it."""
+    from kafka import KafkaProducer
+
     here = city([])
-    with Feed(here.settings.kafka.bootstrap, here.topics.parts.name, 1, Pace()) as sender:
-        sender.send([b"no part"])
+    with here.ledger() as (ledger, _):
+        headers = [Binding.of(ledger.meta()).header] if bound else []
+    producer = KafkaProducer(bootstrap_servers=here.settings.kafka.bootstrap)
+    producer.send(here.topics.parts.name, value=b"no part", headers=headers).get(20)
+    producer.close()
     command = [sys.executable, "-m", "udp_stream.adapters.cli", "worker", "--config", here.config]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=here.folder)
-    assert done.returncode == 1, done.stderr
-    assert "the worker stopped: " in done.stderr and "no part" not in done.stderr
+    assert done.returncode == status, done.stderr
+    assert sentence in done.stderr and "no part" not in done.stderr
 
 
 def test_a_worker_in_another_zone_than_the_ledgers_is_refused_until_the_sum_is_accepted(city):

@@ -1,0 +1,15 @@
+"""Writes the golden outputs anew: `python -m tests.golden`."""
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.golden.outputs import CONFIGURATIONS, FILE, of_embedded
+
+if __name__ == "__main__":
+    found = {}
+    for name in CONFIGURATIONS:
+        with TemporaryDirectory() as folder:
+            found[name] = of_embedded(Path(folder), Path(folder) / "ledger", name)
+            print(name, found[name])
+    FILE.write_text(json.dumps(found, indent=1) + "\n")

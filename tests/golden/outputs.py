@@ -1,0 +1,70 @@
+"""What seeded runs put out: every mechanism, grouping, statistic and status, as digests to hold a version to.
+
+`python -m tests.golden` writes them anew. Do so only in a commit that is to change what is released, and say so there.
+"""
+
+import io
+import json
+from collections import Counter
+from hashlib import blake2b
+from pathlib import Path
+
+from tests.runtime.harness import embedded, fleet_log, frames_of
+from udp_stream.release import decode
+from udp_stream.testing import SeededEntropy
+
+FILE = Path(__file__).with_name("outputs.json")
+SEED = "golden"
+BASE = ("hat.slot=15m", "hat.resolution=7", "release.min_plates=4", "budget.epsilon=8.0")
+ON_KAFKA = "as on Kafka"
+"""Of a fleet without late pings: a file and a topic, whose clocks differ, do not agree on those."""
+
+MECHANISMS = ("auto", "baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile", "optimal")
+
+CONFIGURATIONS: dict[str, tuple[str, ...]] = {
+    **{
+        f"{mean}, {grouping}": (f"release.mean={mean}", f"release.grouping={grouping}", "release.mean_epsilon=0.4")
+        for mean in MECHANISMS
+        for grouping in ("best-fit", "wrap-around")
+    },
+    "all statistics": ("release.mean_epsilon=0.4", "release.variance_epsilon=0.2", "release.cdf_epsilon=0.3"),
+    "automatic epsilons that run out": (
+        "release.mean_epsilon=auto", "release.cdf_epsilon=auto", "budget.epsilon=0.5", "budget.period=1h",
+    ),
+    "variance alone": ("release.mean_epsilon=0", "release.variance_epsilon=0.5"),
+    "bins by edges": ("release.mean_epsilon=0", "release.cdf_epsilon=0.5", "release.bins=[0, 0, 10, 20, 65]"),
+    "sixteen bins": ("release.mean_epsilon=0", "release.cdf_epsilon=0.5", "release.bins=16"),
+    "uniform accounting": ("release.mean_epsilon=0.4", "budget.accounting_detail=uniform", "budget.epsilon=2"),
+    "suppression": ("release.mean_epsilon=auto", "release.suppression=chop-user", "budget.epsilon=1"),
+    ON_KAFKA: ("release.mean_epsilon=0.4", "release.cdf_epsilon=0.3", "budget.epsilon=6.0"),
+    "few HATs a plate": ("release.mean_epsilon=0.4", "release.suppression=chop-user", "release.hats_max=2"),
+}  # fmt: skip
+
+
+def told(payloads: list[bytes]) -> dict[str, object]:
+    """The digest of some records in this order, and how many there are of each status."""
+    statuses = Counter(decode(payload).status for payload in payloads)
+    digest = blake2b(b"\n".join(payloads), digest_size=16).hexdigest()
+    return {"digest": digest, **dict(sorted(statuses.items()))}
+
+
+def write_key(folder: Path) -> str:
+    """One key for all runs, as the order of plates follows from their hashes; gives the setting that names it."""
+    key_file = folder / "plates.key"
+    key_file.write_text("5e" * 32)
+    key_file.chmod(0o600)
+    return f"ledger.key_file={key_file}"
+
+
+def of_embedded(folder: Path, ledger: object, name: str) -> dict[str, object]:
+    """What the embedded runtime releases of the fleet under this configuration, on a new ledger at this place."""
+    out, flags = io.BytesIO(), (*BASE, *CONFIGURATIONS[name], write_key(folder))
+    with embedded(ledger, out, flags, SeededEntropy(SEED)) as runtime:
+        runtime.run(frames_of(fleet_log(clean=name == ON_KAFKA)))
+    return told(out.getvalue().splitlines())
+
+
+def known() -> dict[str, dict[str, object]]:
+    """What was put out when the file was written."""
+    found: dict[str, dict[str, object]] = json.loads(FILE.read_text())
+    return found

@@ -1,0 +1,20 @@
+"""What is released is byte for byte what it was: no change of rooms, names or seams may change an output."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.golden.outputs import CONFIGURATIONS, known, of_embedded
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_seeded_outputs_are_what_they_were(name: str, tmp_path: Path) -> None:
+    assert of_embedded(tmp_path, tmp_path / "ledger", name) == known()[name]
+
+
+def test_every_status_that_a_run_can_have_is_among_them() -> None:
+    """`withheld_unplanned` takes a log that was damaged: `test_flow.py`."""
+    statuses = Counter(status for one in known().values() for status in one)
+    assert statuses.keys() == {"digest", "released", "withheld_budget", "withheld_few_plates"}
+    assert min(statuses.values()) >= 2
