@@ -24,7 +24,7 @@ from udp_stream.adapters.sources import read_messages
 from udp_stream.estimate import estimate_hats
 from udp_stream.grouping import HatCounts, best_fit
 from udp_stream.noise import discrete_laplace
-from udp_stream.pings import PingDecoder
+from udp_stream.pings.decoder import PingDecoder
 from udp_stream.plan import plan_hat, terms_of
 from udp_stream.slots import SlotPings, tabulate
 from udp_stream.windows import Frame, Windows

@@ -24,7 +24,7 @@ import msgspec
 
 from streams.topics import BOOTSTRAP_MS, partitions_of
 from udp_stream.errors import DependencyUnavailable, UsageError
-from udp_stream.timestamps import parse_timestamps
+from udp_stream.pings.timestamps import parse_timestamps
 
 SPEED_BYTES = 32
 """Counted for each speed in an array. A double needs at most 24 characters."""

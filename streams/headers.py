@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from udp_stream.ping_refusals import Refusal
+from udp_stream.pings.refusals import Refusal
 from udp_stream.release import SCHEMA, Release
 
 Headers = list[tuple[str, bytes]]

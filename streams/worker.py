@@ -43,7 +43,7 @@ from udp_stream.adapters.which_ledger import begin_work
 from udp_stream.errors import DependencyUnavailable, UdpStreamError
 from udp_stream.flow import Office
 from udp_stream.ledger_past import caveats
-from udp_stream.pings import PingDecoder
+from udp_stream.pings.decoder import PingDecoder
 from udp_stream.ports import Entropy, Ledger
 from udp_stream.reading import ReadingRules
 from udp_stream.units import parse_duration

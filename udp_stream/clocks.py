@@ -18,7 +18,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.pings import Pings
+from udp_stream.pings.decoder import Pings
 
 Times = NDArray[np.int64]
 

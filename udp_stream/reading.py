@@ -16,7 +16,7 @@ import numpy as np
 
 from udp_stream.clocks import AppendClock, Frame, LogPlaces, WindowRules
 from udp_stream.hats import SlotGrid, cells_of
-from udp_stream.pings import PingDecoder, Pings, Refusal, originals
+from udp_stream.pings.decoder import PingDecoder, Pings, Refusal, originals
 from udp_stream.slots import SlotPings
 from udp_stream.windows import LateOrFull, Windows
 

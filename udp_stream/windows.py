@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.clocks import AgreementClock, AppendClock, Clock, Frame, LogPlaces, WindowRules
-from udp_stream.pings import Pings, Reason
+from udp_stream.pings.decoder import Pings, Reason
 from udp_stream.slots import SlotPings
 
 __all__ = ["AgreementClock", "AppendClock", "Clock", "Frame", "LateOrFull", "LogPlaces", "WindowRules", "Windows"]

@@ -41,11 +41,6 @@ OUTSIDE = ("adapters", "trial", "cli", "streams")
 THREADS = {"udp_stream.memory_ledger", "udp_stream.checks"}
 
 NOT_MOVED = {
-    "ping_json": "pings",
-    "pings": "pings",
-    "timestamps": "pings",
-    "ping_refusals": "pings",
-    "plausibility": "pings",
     "hats": "windows",
     "clocks": "windows",
     "windows": "windows",

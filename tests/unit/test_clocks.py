@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from udp_stream.clocks import NEVER, AppendClock, Frame, LogPlaces, WindowRules
-from udp_stream.pings import Pings, Reason
+from udp_stream.pings.decoder import Pings, Reason
 from udp_stream.windows import Windows
 
 MINUTE = 60_000

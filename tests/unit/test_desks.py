@@ -24,7 +24,7 @@ from udp_stream.flow import Office
 from udp_stream.memory_ledger import MemoryLedger
 from udp_stream.messages import decode_message
 from udp_stream.parts import Part, cut
-from udp_stream.pings import PingDecoder
+from udp_stream.pings.decoder import PingDecoder
 from udp_stream.reading import ReadingRules
 from udp_stream.release import decode
 from udp_stream.shards import Shard

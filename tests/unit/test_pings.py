@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from udp_stream import ping_json
-from udp_stream.pings import PingDecoder, PingRules, Pings, Reason, Refusal, original, originals
+from udp_stream.pings import json_reader as ping_json
+from udp_stream.pings.decoder import PingDecoder, PingRules, Pings, Reason, Refusal, original, originals
 
 RULES = PingRules(max_kmh=65, reject_above_kmh=200)
 LEFT_TO_WINDOWS = {Reason.TIME_IN_FUTURE, Reason.LATE, Reason.SLOT_FULL}

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from udp_stream.pings import PingDecoder, PingRules, originals
+from udp_stream.pings.decoder import PingDecoder, PingRules, originals
 
 RULES = PingRules(unit="mps", max_kmh=65, reject_above_kmh=200, box=(-80.0, -45.0, 80.0, 45.0), max_pings_per_message=5)
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

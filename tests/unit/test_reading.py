@@ -12,7 +12,7 @@ from udp_stream.clocks import LogPlaces, WindowRules
 from udp_stream.hats import SlotGrid
 from udp_stream.messages import encode_message
 from udp_stream.parts import cut
-from udp_stream.pings import PingDecoder, PingRules, Reason
+from udp_stream.pings.decoder import PingDecoder, PingRules, Reason
 from udp_stream.reading import Frontier, ReadingRules, SourceReader
 
 HOUR = 3_600_000

@@ -18,7 +18,7 @@ import pytest
 from udp_stream.adapters import sources
 from udp_stream.adapters.sources import read_messages, require_readable
 from udp_stream.errors import UsageError
-from udp_stream.pings import PingDecoder, PingRules
+from udp_stream.pings.decoder import PingDecoder, PingRules
 
 
 def ping(number: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import random
 import msgspec
 import pytest
 
-from udp_stream.timestamps import NO_OFFSET, READ, UNREADABLE, parse_timestamps
+from udp_stream.pings.timestamps import NO_OFFSET, READ, UNREADABLE, parse_timestamps
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from udp_stream.pings import Pings, Reason
+from udp_stream.pings.decoder import Pings, Reason
 from udp_stream.slots import SlotPings, tabulate
 from udp_stream.windows import AgreementClock, Frame, WindowRules, Windows
 

@@ -35,7 +35,7 @@ from udp_stream.flow import (
 )
 from udp_stream.hats import cells_of
 from udp_stream.ledger_past import caveats
-from udp_stream.pings import PingDecoder, Refusal, originals
+from udp_stream.pings.decoder import PingDecoder, Refusal, originals
 from udp_stream.ports import Entropy, Ledger
 from udp_stream.reading import refusal_of
 from udp_stream.release import Release, decode

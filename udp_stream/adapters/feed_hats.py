@@ -13,7 +13,7 @@ from udp_stream.errors import UsageError
 from udp_stream.experiments.base import DataSet, Hat
 from udp_stream.grouping import HatCounts
 from udp_stream.hats import cells_of
-from udp_stream.pings import PingDecoder, Pings
+from udp_stream.pings.decoder import PingDecoder, Pings
 from udp_stream.slots import SlotCounts, SlotPings, SlotValues, tabulate
 from udp_stream.worst_case import Occupancy
 

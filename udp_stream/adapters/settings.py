@@ -25,7 +25,7 @@ from udp_stream.errors import ConfigError
 from udp_stream.flow import Calendar
 from udp_stream.hats import SlotGrid
 from udp_stream.periods import accepted_nano
-from udp_stream.pings import PingRules
+from udp_stream.pings.decoder import PingRules
 from udp_stream.policy import AccountingDetail, Grouping, Mean, Policy, Suppression
 from udp_stream.slots import PINGS_MAX
 from udp_stream.units import NANO, QUANTA_PER_KMH, duration_name, nano_allowance, nano_charge, parse_duration

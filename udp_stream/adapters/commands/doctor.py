@@ -15,8 +15,8 @@ from udp_stream.adapters.overlaps import overlaps_on, said
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.sources import read_messages
 from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UdpStreamError
-from udp_stream.pings import PingDecoder
-from udp_stream.plausibility import PAIRS_MIN, unit_evidence
+from udp_stream.pings.decoder import PingDecoder
+from udp_stream.pings.speed_unit import PAIRS_MIN, unit_evidence
 from udp_stream.units import KMH_PER_UNIT
 
 LATEST = 5_000

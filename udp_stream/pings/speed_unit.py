@@ -14,7 +14,7 @@ from math import log
 
 import numpy as np
 
-from udp_stream.pings import Pings
+from udp_stream.pings.decoder import Pings
 from udp_stream.units import KMH_PER_UNIT, QUANTA_PER_KMH
 
 PAIRS_MIN = 100

@@ -23,7 +23,7 @@ import numpy as np
 from msgspec import UNSET, Raw, Struct, UnsetType
 from numpy.typing import NDArray
 
-from udp_stream.ping_refusals import Reason, Refusal
+from udp_stream.pings.refusals import Reason, Refusal
 
 NOT_IN_ARRAY = -1
 """The position of a ping that is a message by itself."""

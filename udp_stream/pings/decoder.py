@@ -19,9 +19,9 @@ import numpy as np
 from msgspec import Raw
 from numpy.typing import NDArray
 
-from udp_stream.ping_json import NOT_IN_ARRAY, WirePing, read_batch, split_message
-from udp_stream.ping_refusals import Reason, Refusal
-from udp_stream.timestamps import NO_OFFSET, UNREADABLE, parse_timestamps
+from udp_stream.pings.json_reader import NOT_IN_ARRAY, WirePing, read_batch, split_message
+from udp_stream.pings.refusals import Reason, Refusal
+from udp_stream.pings.timestamps import NO_OFFSET, UNREADABLE, parse_timestamps
 from udp_stream.units import KMH_PER_UNIT, KMH_QUANTUM, QUANTA_PER_KMH
 
 __all__ = ["PingDecoder", "PingRules", "Pings", "Reason", "Refusal", "original", "originals", "plate_name"]
