@@ -26,8 +26,8 @@ from udp_stream.grouping import HatCounts, best_fit
 from udp_stream.noise import discrete_laplace
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.plan import plan_hat, terms_of
-from udp_stream.slots import SlotPings, tabulate
-from udp_stream.windows import Frame, Windows
+from udp_stream.windows.open_slots import Frame, Windows
+from udp_stream.windows.slot_tables import SlotPings, tabulate
 
 
 class Location(msgspec.Struct, gc=False):

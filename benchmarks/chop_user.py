@@ -27,8 +27,8 @@ from udp_stream.adapters.fleet import IST, Fleet, write_ndjson
 from udp_stream.adapters.settings import load
 from udp_stream.flow import Office, plan_slot
 from udp_stream.memory_ledger import MemoryLedger
-from udp_stream.slots import SlotCounts, SlotValues
 from udp_stream.units import NANO, QUANTA_PER_KMH
+from udp_stream.windows.slot_tables import SlotCounts, SlotValues
 
 KINDS = {
     "array-averaging, 1 each": ("release.mean_epsilon=1", "budget.epsilon=1e6", "release.mean=array-averaging"),

@@ -9,10 +9,10 @@ import numpy as np
 
 from udp_stream.adapters.settings import load
 from udp_stream.adapters.sources import read_messages
-from udp_stream.hats import cells_of
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.policy import Policy
-from udp_stream.slots import SlotCounts, SlotPings, SlotValues, tabulate
+from udp_stream.windows.grid import cells_of
+from udp_stream.windows.slot_tables import SlotCounts, SlotPings, SlotValues, tabulate
 
 
 @dataclass(frozen=True, slots=True)

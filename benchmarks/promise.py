@@ -24,7 +24,7 @@ from udp_stream.adapters.settings import LedgerSection
 from udp_stream.messages import decode_message, encode_message
 from udp_stream.parts import Marker, Part, cut
 from udp_stream.ports import Admission, Ledger
-from udp_stream.slots import SlotPings
+from udp_stream.windows.slot_tables import SlotPings
 
 SLOTS = 15
 PAYLOAD = b"r" * 1500

@@ -48,8 +48,8 @@ from udp_stream.ports import Ledger, Mark
 from udp_stream.release import decode
 from udp_stream.shards import Shard, counts_of_shards
 from udp_stream.slot_plan import SlotPlan, cut_plan
-from udp_stream.slots import SlotCounts, SlotValues, tabulate
 from udp_stream.tallies import Tallied, Tally, cut_counts, merge_counts
+from udp_stream.windows.slot_tables import SlotCounts, SlotValues, tabulate
 
 PLANNER = 0
 """The partition of parts whose holder plans for all shards."""

@@ -25,12 +25,12 @@ from streams.headers import TICK, is_tick, rejected_headers
 from streams.offsets import Committed, Offsets
 from streams.outlet import Message, Outlet
 from streams.topics import Topics
-from udp_stream.clocks import LogPlaces
 from udp_stream.errors import ConfigError, DependencyUnavailable
 from udp_stream.messages import encode_message
 from udp_stream.parts import Marker, cut
-from udp_stream.reading import Frontier, ReadingRules, Refused, SourceReader
-from udp_stream.slots import SlotPings
+from udp_stream.windows.clocks import LogPlaces
+from udp_stream.windows.slot_tables import SlotPings
+from udp_stream.windows.source_reader import Frontier, ReadingRules, Refused, SourceReader
 
 LOG_APPEND_TIME = 1
 REJECTED_BYTES_MAX = 2**20 - 2**14

@@ -45,8 +45,8 @@ from udp_stream.flow import Office
 from udp_stream.ledger_past import caveats
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.ports import Entropy, Ledger
-from udp_stream.reading import ReadingRules
 from udp_stream.units import parse_duration
+from udp_stream.windows.source_reader import ReadingRules
 
 DRAIN_S = 10.0
 """For stopping in good order; after that the process ends as if it were killed, which loses nothing."""

@@ -32,9 +32,9 @@ from udp_stream.means import MECHANISMS, CompareAt, MeanPlan, expected_abs_error
 from udp_stream.means.automatic import EXACT
 from udp_stream.policy import AccountingDetail, Grouping, Mean, Policy
 from udp_stream.ports import Balance
-from udp_stream.slots import SlotCounts
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.variance import VariancePlan, plan_variance, variance_for_admitted
+from udp_stream.windows.slot_tables import SlotCounts
 
 
 class Terms(msgspec.Struct, frozen=True):

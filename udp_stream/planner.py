@@ -34,8 +34,8 @@ from udp_stream.grouping import HatCounts
 from udp_stream.plan import Moment, Terms, plan_mean, slot_terms
 from udp_stream.policy import Policy
 from udp_stream.ports import Balance
-from udp_stream.slots import SlotCounts
 from udp_stream.suppression import Occupancy, chop_user, suppress_to
+from udp_stream.windows.slot_tables import SlotCounts
 
 _ROUNDS_MAX = 10
 """At a fixed epsilon two are enough, as HATs do not depend on each other; under "auto" up to 5 were seen."""

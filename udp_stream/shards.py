@@ -12,8 +12,8 @@ from __future__ import annotations
 from udp_stream.gathering import Gathering, GatheringFrontier
 from udp_stream.parts import Marker, Part, merge
 from udp_stream.slot_plan import PlanPiece, SlotPlan, merge_plan
-from udp_stream.slots import SlotPings
 from udp_stream.tallies import Tallied, Tally
+from udp_stream.windows.slot_tables import SlotPings
 
 
 class Shard:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.plan import HatPlan, Terms
-from udp_stream.slots import SlotCounts
+from udp_stream.windows.slot_tables import SlotCounts
 
 PIECE_BYTES = 800_000
 """Of one message of a plan: below Kafka's usual limit of 1 MiB, with its frame."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.parts import digest_of, hashes_of, plates_of
-from udp_stream.slots import PINGS_MAX, SlotCounts, require_countable
+from udp_stream.windows.slot_tables import PINGS_MAX, SlotCounts, require_countable
 
 ROWS_MAX = 24_000
 """Of one tally: 16 bytes each and at most 16 of a plate's hash make 768 kB, below Kafka's usual limit of 1 MiB."""

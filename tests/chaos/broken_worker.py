@@ -21,7 +21,7 @@ from udp_stream.adapters import redis_ledger
 from udp_stream.adapters.cli import main
 from udp_stream.adapters.redis_scripts import load_scripts, scripts_of
 from udp_stream.parts import cut
-from udp_stream.reading import Frontier, SourceReader
+from udp_stream.windows.source_reader import Frontier, SourceReader
 
 
 def small_parts() -> None:

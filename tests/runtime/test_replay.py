@@ -15,9 +15,9 @@ from tests.runtime.harness import CONFIG, embedded, feed_messages, fleet_log, fr
 from udp_stream import release
 from udp_stream.adapters.report import print_summary
 from udp_stream.adapters.settings import load
-from udp_stream.hats import cell_name, cells_of
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.testing import SeededEntropy
+from udp_stream.windows.grid import cell_name, cells_of
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "release.schema.json"
 

@@ -10,8 +10,8 @@ from udp_stream.adapters import cli, plots
 from udp_stream.adapters.feed_hats import read_feed
 from udp_stream.adapters.settings import load
 from udp_stream.errors import DependencyUnavailable, UsageError
-from udp_stream.hats import cells_of
 from udp_stream.pings.decoder import PingDecoder
+from udp_stream.windows.grid import cells_of
 
 HATS = ("hat.resolution=7", "hat.slot=1h")
 

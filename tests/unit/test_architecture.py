@@ -41,11 +41,6 @@ OUTSIDE = ("adapters", "trial", "cli", "streams")
 THREADS = {"udp_stream.memory_ledger", "udp_stream.checks"}
 
 NOT_MOVED = {
-    "hats": "windows",
-    "clocks": "windows",
-    "windows": "windows",
-    "slots": "windows",
-    "reading": "windows",
     "parts": "shuffle",
     "tallies": "shuffle",
     "gathering": "shuffle",
@@ -184,9 +179,9 @@ def test_the_core_asks_for_neither_time_entropy_files_nor_network(path, name):
     assert not found, f"{path.name} imports {found}"
 
 
-def test_only_hats_imports_h3():
+def test_only_the_grid_imports_h3():
     users = {path.name for path, name in sources() if is_pure(name) and any(m.startswith("h3") for m in imported(path))}
-    assert users == {"hats.py"}
+    assert users == {"grid.py"}
 
 
 SEEDED = ("plan.py", "reproduce.py")

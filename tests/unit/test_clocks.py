@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from udp_stream.clocks import NEVER, AppendClock, Frame, LogPlaces, WindowRules
 from udp_stream.pings.decoder import Pings, Reason
-from udp_stream.windows import Windows
+from udp_stream.windows.clocks import NEVER, AppendClock, Frame, LogPlaces, WindowRules
+from udp_stream.windows.open_slots import Windows
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE

@@ -25,10 +25,10 @@ from udp_stream.memory_ledger import MemoryLedger
 from udp_stream.messages import decode_message
 from udp_stream.parts import Part, cut
 from udp_stream.pings.decoder import PingDecoder
-from udp_stream.reading import ReadingRules
 from udp_stream.release import decode
 from udp_stream.shards import Shard
 from udp_stream.testing import SeededEntropy
+from udp_stream.windows.source_reader import ReadingRules
 
 FLAGS = ("hat.slot=1h", "hat.timezone=UTC", "release.min_plates=2", "release.mean_epsilon=1.0", "kafka.partitions=2")
 SETTINGS = load(None, FLAGS, {})

@@ -24,12 +24,12 @@ from udp_stream.memory_ledger import MemoryLedger
 from udp_stream.messages import decode_message, encode_message
 from udp_stream.parts import Marker, Part, cut, merge
 from udp_stream.ports import Admission, Mark
-from udp_stream.reading import Frontier, SourceReader
 from udp_stream.release import decode
 from udp_stream.slot_plan import PlanPiece
-from udp_stream.slots import tabulate
 from udp_stream.tallies import Tallied, Tally
 from udp_stream.testing import SeededEntropy
+from udp_stream.windows.slot_tables import tabulate
+from udp_stream.windows.source_reader import Frontier, SourceReader
 
 MINUTE = 60_000
 CITY = (*FLAGS, "kafka.shards=3", "hat.resolution=7")

@@ -20,10 +20,10 @@ from udp_stream.memory_ledger import MemoryLedger
 from udp_stream.noise import laplace_lattice
 from udp_stream.ports import Admission
 from udp_stream.release import decode
-from udp_stream.slots import SlotPings, tabulate
 from udp_stream.testing import SeededEntropy
 from udp_stream.units import NANO
 from udp_stream.variance import variance_query
+from udp_stream.windows.slot_tables import SlotPings, tabulate
 
 FIXED = (
     "release.mean_epsilon=0.5",

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from udp_stream.hats import SlotGrid, cell_center, cell_name, cells_of
+from udp_stream.windows.grid import SlotGrid, cell_center, cell_name, cells_of
 
 
 def slots_of_day(zone, day, seconds):

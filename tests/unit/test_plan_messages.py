@@ -20,8 +20,8 @@ from udp_stream.messages import decode_message, encode_message
 from udp_stream.parts import Marker, Part, cut, merge, shard_of
 from udp_stream.shards import Shard, counts_of_shards
 from udp_stream.slot_plan import cut_plan, merge_plan
-from udp_stream.slots import PINGS_MAX, SlotPings, tabulate, without_repeats
 from udp_stream.tallies import HowOften, Tallied, Tally, cut_counts, merge_counts
+from udp_stream.windows.slot_tables import PINGS_MAX, SlotPings, tabulate, without_repeats
 
 
 def fields(counts):

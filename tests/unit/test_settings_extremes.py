@@ -19,9 +19,9 @@ from udp_stream.grouping import HatCounts
 from udp_stream.means import MECHANISMS, expected_abs_error
 from udp_stream.noise import DRAWABLE_NANO_MIN, laplace_lattice
 from udp_stream.plan import plan_admitted, plan_hat, terms_of
-from udp_stream.slots import PINGS_MAX
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.variance import plan_variance_with_cap, variance_query
+from udp_stream.windows.slot_tables import PINGS_MAX
 
 NUMBERS = (
     "0", "-0.0", "1", "2", "15", "-1", "1e-300", "1e-12", "1e-9", "1e-7", "1e-6", "0.001", "0.5", "1000", "1e6", "1e9",

@@ -14,7 +14,7 @@ from udp_stream.gathering import NOT_YET, GatheringFrontier
 from udp_stream.messages import decode_message, encode_message
 from udp_stream.parts import Marker, Part, cut, merge, shard_of
 from udp_stream.shards import Shard
-from udp_stream.slots import PINGS_MAX, SlotPings, require_countable, tabulate
+from udp_stream.windows.slot_tables import PINGS_MAX, SlotPings, require_countable, tabulate
 
 HOUR = 3_600_000
 first = itemgetter(0)

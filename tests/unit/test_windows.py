@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from udp_stream.pings.decoder import Pings, Reason
-from udp_stream.slots import SlotPings, tabulate
-from udp_stream.windows import AgreementClock, Frame, WindowRules, Windows
+from udp_stream.windows.open_slots import AgreementClock, Frame, WindowRules, Windows
+from udp_stream.windows.slot_tables import SlotPings, tabulate
 
 HOUR = 3_600_000
 RULES = WindowRules(grace_ms=120_000, ahead_ms=24 * HOUR)

@@ -33,14 +33,14 @@ from udp_stream.flow import (
     Standing,
     release_slot,
 )
-from udp_stream.hats import cells_of
 from udp_stream.ledger_past import caveats
 from udp_stream.pings.decoder import PingDecoder, Refusal, originals
 from udp_stream.ports import Entropy, Ledger
-from udp_stream.reading import refusal_of
 from udp_stream.release import Release, decode
-from udp_stream.slots import SlotPings, tabulate
-from udp_stream.windows import Frame, Windows
+from udp_stream.windows.grid import cells_of
+from udp_stream.windows.open_slots import Frame, Windows
+from udp_stream.windows.slot_tables import SlotPings, tabulate
+from udp_stream.windows.source_reader import refusal_of
 
 T = TypeVar("T")
 

@@ -12,9 +12,9 @@ from udp_stream.adapters.sources import Progress, read_messages
 from udp_stream.errors import UsageError
 from udp_stream.experiments.base import DataSet, Hat
 from udp_stream.grouping import HatCounts
-from udp_stream.hats import cells_of
 from udp_stream.pings.decoder import PingDecoder, Pings
-from udp_stream.slots import SlotCounts, SlotPings, SlotValues, tabulate
+from udp_stream.windows.grid import cells_of
+from udp_stream.windows.slot_tables import SlotCounts, SlotPings, SlotValues, tabulate
 from udp_stream.worst_case import Occupancy
 
 

@@ -23,13 +23,13 @@ from udp_stream.budgeting import EPSILON_NANO_MAX, FIXED_NANO_MIN
 from udp_stream.cdfs.bins import bins_from_edges, equal_bins
 from udp_stream.errors import ConfigError
 from udp_stream.flow import Calendar
-from udp_stream.hats import SlotGrid
 from udp_stream.periods import accepted_nano
 from udp_stream.pings.decoder import PingRules
 from udp_stream.policy import AccountingDetail, Grouping, Mean, Policy, Suppression
-from udp_stream.slots import PINGS_MAX
 from udp_stream.units import NANO, QUANTA_PER_KMH, duration_name, nano_allowance, nano_charge, parse_duration
-from udp_stream.windows import WindowRules
+from udp_stream.windows.grid import SlotGrid
+from udp_stream.windows.open_slots import WindowRules
+from udp_stream.windows.slot_tables import PINGS_MAX
 
 PREFIX = "UDP_STREAM_"
 

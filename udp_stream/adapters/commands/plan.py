@@ -34,9 +34,9 @@ from udp_stream.means import expected_abs_error, spread
 from udp_stream.means.accuracy import SCATTER
 from udp_stream.plan import HatPlan, Terms, plan_hat, terms_of
 from udp_stream.policy import Policy
-from udp_stream.slots import PINGS_MAX
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO, QUANTA_PER_KMH
+from udp_stream.windows.slot_tables import PINGS_MAX
 from udp_stream.worst_case import epsilon_limits
 
 TYPICAL_PLATES = (5, 10, 20, 40, 80, 160)

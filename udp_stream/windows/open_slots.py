@@ -23,9 +23,9 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.clocks import AgreementClock, AppendClock, Clock, Frame, LogPlaces, WindowRules
 from udp_stream.pings.decoder import Pings, Reason
-from udp_stream.slots import SlotPings
+from udp_stream.windows.clocks import AgreementClock, AppendClock, Clock, Frame, LogPlaces, WindowRules
+from udp_stream.windows.slot_tables import SlotPings
 
 __all__ = ["AgreementClock", "AppendClock", "Clock", "Frame", "LateOrFull", "LogPlaces", "WindowRules", "Windows"]
 

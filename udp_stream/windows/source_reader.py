@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from udp_stream.clocks import AppendClock, Frame, LogPlaces, WindowRules
-from udp_stream.hats import SlotGrid, cells_of
 from udp_stream.pings.decoder import PingDecoder, Pings, Refusal, originals
-from udp_stream.slots import SlotPings
-from udp_stream.windows import LateOrFull, Windows
+from udp_stream.windows.clocks import AppendClock, Frame, LogPlaces, WindowRules
+from udp_stream.windows.grid import SlotGrid, cells_of
+from udp_stream.windows.open_slots import LateOrFull, Windows
+from udp_stream.windows.slot_tables import SlotPings
 
 
 @dataclass(frozen=True, slots=True)

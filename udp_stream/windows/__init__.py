@@ -1,0 +1,1 @@
+"""Windows: columns to closed slots, by the clock of the log."""
