@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from udp_stream.gathering import GatheringFrontier
 from udp_stream.ports import Mark
+from udp_stream.shuffle.barrier import GatheringFrontier
 
 
 class PartsNote(msgspec.Struct, frozen=True, array_like=True):

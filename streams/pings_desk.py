@@ -26,8 +26,8 @@ from streams.offsets import Committed, Offsets
 from streams.outlet import Message, Outlet
 from streams.topics import Topics
 from udp_stream.errors import ConfigError, DependencyUnavailable
-from udp_stream.messages import encode_message
-from udp_stream.parts import Marker, cut
+from udp_stream.shuffle.ping_chunks import Marker, cut
+from udp_stream.shuffle.wire import encode_message
 from udp_stream.windows.clocks import LogPlaces
 from udp_stream.windows.slot_tables import SlotPings
 from udp_stream.windows.source_reader import Frontier, ReadingRules, Refused, SourceReader

@@ -49,10 +49,10 @@ from faust.types import TP
 from streams.offsets import Committed, Offsets
 from streams.outlet import REQUEST_BYTES_MAX, Message, Outlet
 from udp_stream.errors import DependencyUnavailable, Fenced
-from udp_stream.parts import shard_of
 from udp_stream.pings.timestamps import parse_timestamps
 from udp_stream.ports import Ledger
 from udp_stream.release import decode
+from udp_stream.shuffle.ping_chunks import shard_of
 
 BEGIN_S = 60.0
 """For a new epoch: the broker first ends the transaction of the holder before."""

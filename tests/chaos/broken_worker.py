@@ -20,7 +20,7 @@ from streams.transport import BatchConsumer, BatchSchema
 from udp_stream.adapters import redis_ledger
 from udp_stream.adapters.cli import main
 from udp_stream.adapters.redis_scripts import load_scripts, scripts_of
-from udp_stream.parts import cut
+from udp_stream.shuffle.ping_chunks import cut
 from udp_stream.windows.source_reader import Frontier, SourceReader
 
 

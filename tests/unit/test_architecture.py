@@ -41,11 +41,6 @@ OUTSIDE = ("adapters", "trial", "cli", "streams")
 THREADS = {"udp_stream.memory_ledger", "udp_stream.checks"}
 
 NOT_MOVED = {
-    "parts": "shuffle",
-    "tallies": "shuffle",
-    "gathering": "shuffle",
-    "shards": "shuffle",
-    "messages": "shuffle",
     "noise": "mechanisms",
     "grouping": "mechanisms",
     "accounting": "mechanisms",

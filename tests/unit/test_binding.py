@@ -12,10 +12,10 @@ from tests.unit.test_desks import OURS, TOPICS, Died, Worker, filled, outcome
 from udp_stream.adapters.sqlite_ledger import open_sqlite_ledger
 from udp_stream.errors import PrivacyRefused
 from udp_stream.memory_ledger import MemoryLedger
-from udp_stream.messages import decode_message
 from udp_stream.ports import Mark
+from udp_stream.shuffle.count_chunks import Tally
+from udp_stream.shuffle.wire import decode_message
 from udp_stream.slot_plan import PlanPiece
-from udp_stream.tallies import Tally
 
 OTHER_LEDGER = Binding("0ther", OURS.key)
 OTHER_KEY = Binding(OURS.ledger_id, "0ther")

@@ -22,11 +22,11 @@ from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced
 from udp_stream.flow import Office
 from udp_stream.memory_ledger import MemoryLedger
-from udp_stream.messages import decode_message
-from udp_stream.parts import Part, cut
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.release import decode
-from udp_stream.shards import Shard
+from udp_stream.shuffle.ping_chunks import Part, cut
+from udp_stream.shuffle.shard import Shard
+from udp_stream.shuffle.wire import decode_message
 from udp_stream.testing import SeededEntropy
 from udp_stream.windows.source_reader import ReadingRules
 

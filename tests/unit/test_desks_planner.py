@@ -19,14 +19,14 @@ from udp_stream.adapters.embedded import drive
 from udp_stream.adapters.settings import load
 from udp_stream.errors import PrivacyRefused
 from udp_stream.flow import Office, release_slot
-from udp_stream.gathering import GatheringFrontier
 from udp_stream.memory_ledger import MemoryLedger
-from udp_stream.messages import decode_message, encode_message
-from udp_stream.parts import Marker, Part, cut, merge
 from udp_stream.ports import Admission, Mark
 from udp_stream.release import decode
+from udp_stream.shuffle.barrier import GatheringFrontier
+from udp_stream.shuffle.count_chunks import Tallied, Tally
+from udp_stream.shuffle.ping_chunks import Marker, Part, cut, merge
+from udp_stream.shuffle.wire import decode_message, encode_message
 from udp_stream.slot_plan import PlanPiece
-from udp_stream.tallies import Tallied, Tally
 from udp_stream.testing import SeededEntropy
 from udp_stream.windows.slot_tables import tabulate
 from udp_stream.windows.source_reader import Frontier, SourceReader

@@ -8,9 +8,9 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from udp_stream.messages import encode_message
-from udp_stream.parts import cut
 from udp_stream.pings.decoder import PingDecoder, PingRules, Reason
+from udp_stream.shuffle.ping_chunks import cut
+from udp_stream.shuffle.wire import encode_message
 from udp_stream.windows.clocks import LogPlaces, WindowRules
 from udp_stream.windows.grid import SlotGrid
 from udp_stream.windows.source_reader import Frontier, ReadingRules, SourceReader

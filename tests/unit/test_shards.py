@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from udp_stream.errors import PrivacyRefused, UdpStreamError
-from udp_stream.gathering import NOT_YET, GatheringFrontier
-from udp_stream.messages import decode_message, encode_message
-from udp_stream.parts import Marker, Part, cut, merge, shard_of
-from udp_stream.shards import Shard
+from udp_stream.shuffle.barrier import NOT_YET, GatheringFrontier
+from udp_stream.shuffle.ping_chunks import Marker, Part, cut, merge, shard_of
+from udp_stream.shuffle.shard import Shard
+from udp_stream.shuffle.wire import decode_message, encode_message
 from udp_stream.windows.slot_tables import PINGS_MAX, SlotPings, require_countable, tabulate
 
 HOUR = 3_600_000

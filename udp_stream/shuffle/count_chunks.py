@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.parts import digest_of, hashes_of, plates_of
+from udp_stream.shuffle.ping_chunks import digest_of, hashes_of, plates_of
 from udp_stream.windows.slot_tables import PINGS_MAX, SlotCounts, require_countable
 
 ROWS_MAX = 24_000
