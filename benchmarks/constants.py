@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.feeds import Feed, feed_of
-from udp_stream.cdfs.bins import zero_and_equal_bins
+from udp_stream.mechanisms.cdfs.bins import zero_and_equal_bins
 from udp_stream.units import QUANTA_PER_KMH
 
 MIN_PLATES, EQUAL_BINS = 10, 20

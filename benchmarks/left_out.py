@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.feeds import feed_of
 from benchmarks.mean_errors import WAYS, hats_of, row_of
-from udp_stream.means import accuracy, automatic
+from udp_stream.mechanisms.means import accuracy, automatic
 
 VARIANCES, BETWEEN, TOLERANCES = (0.04, 1 / 12, 0.25), (1 / 3, 1 / 2, 2 / 3, 1.0), (1.0, 1.03, 1.1)
 REPEATS = 10

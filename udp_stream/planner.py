@@ -30,7 +30,7 @@ import numpy as np
 from msgspec.structs import replace as struct_replace
 from numpy.typing import NDArray
 
-from udp_stream.grouping import HatCounts
+from udp_stream.mechanisms.grouping import HatCounts
 from udp_stream.plan import Moment, Terms, plan_mean, slot_terms
 from udp_stream.policy import Policy
 from udp_stream.ports import Balance

@@ -14,13 +14,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.cdfs.mechanism import CdfPlan
 from udp_stream.estimate import HatEstimate
-from udp_stream.means import NOBODY, MeanPlan, accuracy_of
+from udp_stream.mechanisms.cdfs.mechanism import CdfPlan
+from udp_stream.mechanisms.means import NOBODY, MeanPlan, accuracy_of
+from udp_stream.mechanisms.variance import VariancePlan, bias_among
 from udp_stream.plan import HatPlan, Terms
 from udp_stream.policy import AccountingDetail, Policy
 from udp_stream.units import NANO, QUANTA_PER_KMH
-from udp_stream.variance import VariancePlan, bias_among
 
 SCHEMA: Final = "udp-stream/release/1"
 

@@ -18,7 +18,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.grouping import HatCounts
+from udp_stream.mechanisms.grouping import HatCounts
 from udp_stream.units import NANO
 
 Integers = NDArray[np.int64]

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from udp_stream.cdfs.mechanism import cdf_values, node_counts, plan_cdf
-from udp_stream.cdfs.tree import level_of_node
-from udp_stream.grouping import HatCounts
-from udp_stream.noise import discrete_laplace
+from udp_stream.mechanisms.cdfs.mechanism import cdf_values, node_counts, plan_cdf
+from udp_stream.mechanisms.cdfs.tree import level_of_node
+from udp_stream.mechanisms.grouping import HatCounts
+from udp_stream.mechanisms.noise import discrete_laplace
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 

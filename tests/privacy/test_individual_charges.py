@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 from tests.privacy.test_mean_distributions import epsilon_seen
-from udp_stream.accounting import laplace_charges
 from udp_stream.adapters.settings import load
-from udp_stream.cdfs.mechanism import cdf_for_admitted, node_counts, plan_cdf
 from udp_stream.estimate import estimate_hats
-from udp_stream.grouping import HatCounts, wrap_around_given, wrap_around_positions
-from udp_stream.means import MECHANISMS, ArrayAveraging, Baseline, Optimal
-from udp_stream.noise import laplace_lattice
+from udp_stream.mechanisms.cdfs.mechanism import cdf_for_admitted, node_counts, plan_cdf
+from udp_stream.mechanisms.grouping import HatCounts, wrap_around_given, wrap_around_positions
+from udp_stream.mechanisms.individual_charges import laplace_charges
+from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, Baseline, Optimal
+from udp_stream.mechanisms.noise import laplace_lattice
+from udp_stream.mechanisms.variance import plan_variance_with_cap, variance_for_admitted, variance_query
 from udp_stream.plan import plan_admitted, plan_hat, terms_of
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
-from udp_stream.variance import plan_variance_with_cap, variance_for_admitted, variance_query
 
 COARSE = 2**28 + 3
 """A speed limit for which noise lives on a coarser lattice than the statistic, so that rounding costs."""

@@ -10,10 +10,10 @@ import itertools
 import numpy as np
 import pytest
 
-from udp_stream.grouping import HatCounts
-from udp_stream.means import MECHANISMS, ArrayAveraging, Baseline, Optimal
-from udp_stream.means._projected import means_of_arrays, plan_projected, projected_queries, touched
-from udp_stream.means.array_averaging import worst_case_cap
+from udp_stream.mechanisms.grouping import HatCounts
+from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, Baseline, Optimal
+from udp_stream.mechanisms.means._projected import means_of_arrays, plan_projected, projected_queries, touched
+from udp_stream.mechanisms.means.array_averaging import worst_case_cap
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 

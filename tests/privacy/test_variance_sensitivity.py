@@ -11,16 +11,16 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from udp_stream.grouping import HatCounts
-from udp_stream.noise import SCALE_MAX, laplace_lattice
-from udp_stream.units import NANO
-from udp_stream.variance import (
+from udp_stream.mechanisms.grouping import HatCounts
+from udp_stream.mechanisms.noise import SCALE_MAX, laplace_lattice
+from udp_stream.mechanisms.variance import (
     plan_variance,
     plan_variance_with_cap,
     plate_charges,
     plate_sensitivity,
     variance_query,
 )
+from udp_stream.units import NANO
 
 U = 5
 SPEEDS = (0, 1, U)

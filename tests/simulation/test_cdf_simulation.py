@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from udp_stream.cdfs.consistency import consistent_counts
-from udp_stream.cdfs.search import best_tree
-from udp_stream.cdfs.tree import (
+from udp_stream.mechanisms.cdfs.consistency import consistent_counts
+from udp_stream.mechanisms.cdfs.search import best_tree
+from udp_stream.mechanisms.cdfs.tree import (
     Tree,
     level_counts,
     level_of_node,

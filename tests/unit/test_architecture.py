@@ -41,12 +41,6 @@ OUTSIDE = ("adapters", "trial", "cli", "streams")
 THREADS = {"udp_stream.memory_ledger", "udp_stream.checks"}
 
 NOT_MOVED = {
-    "noise": "mechanisms",
-    "grouping": "mechanisms",
-    "accounting": "mechanisms",
-    "variance": "mechanisms",
-    "means": "mechanisms",
-    "cdfs": "mechanisms",
     "ports": "ledger",
     "ledger_rules": "ledger",
     "checks": "ledger",

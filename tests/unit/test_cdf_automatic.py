@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from udp_stream.cdfs.automatic import LADDER, _envelope, auto_bins, proxy_error
-from udp_stream.cdfs.bins import zero_and_equal_bins
+from udp_stream.mechanisms.cdfs.automatic import LADDER, _envelope, auto_bins, proxy_error
+from udp_stream.mechanisms.cdfs.bins import zero_and_equal_bins
 
 
 @given(st.integers(1, 10**7), st.integers(1, 1000), st.floats(1e-4, 100))

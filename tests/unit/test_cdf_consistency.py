@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import isotonic_regression
 
-from udp_stream.cdfs.consistency import (
+from udp_stream.mechanisms.cdfs.consistency import (
     NOISY_MAX,
     TRELLIS_CELLS_MAX,
     absolute,

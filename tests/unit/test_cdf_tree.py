@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from udp_stream import noise
-from udp_stream.cdfs import tree as tree_module
-from udp_stream.cdfs.tree import (
+from udp_stream.mechanisms import noise
+from udp_stream.mechanisms.cdfs import tree as tree_module
+from udp_stream.mechanisms.cdfs.tree import (
     Tree,
     covering_uses,
     level_budgets,

@@ -16,14 +16,14 @@ from udp_stream.experiments.catalogue import EXPERIMENTS
 from udp_stream.experiments.mean_errors import CLIPPING, PUBLISHED, Errors, MeanRow, Series
 from udp_stream.experiments.repeated import error_of, repeated_means, repeated_variances
 from udp_stream.experiments.synthetic import itms_counts
-from udp_stream.grouping import HatCounts, best_fit, wrap_around_count
-from udp_stream.means import MECHANISMS
-from udp_stream.means._projected import levy_cap
+from udp_stream.mechanisms.grouping import HatCounts, best_fit, wrap_around_count
+from udp_stream.mechanisms.means import MECHANISMS
+from udp_stream.mechanisms.means._projected import levy_cap
+from udp_stream.mechanisms.variance import plan_variance
 from udp_stream.plan import HatPlan, Terms
 from udp_stream.suppression import Suppression
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
-from udp_stream.variance import plan_variance
 from udp_stream.worst_case import Occupancy
 
 U = 65 * 4096

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from udp_stream.grouping import HatCounts, best_fit, within_cap, wrap_around_count, wrap_around_positions
-from udp_stream.means import ArrayAveraging, Baseline, Levy
-from udp_stream.means._projected import levy_cap
-from udp_stream.means.levy import concentration_radius
+from udp_stream.mechanisms.grouping import HatCounts, best_fit, within_cap, wrap_around_count, wrap_around_positions
+from udp_stream.mechanisms.means import ArrayAveraging, Baseline, Levy
+from udp_stream.mechanisms.means._projected import levy_cap
+from udp_stream.mechanisms.means.levy import concentration_radius
 
 counts_and_cap = st.lists(st.integers(1, 12), min_size=1, max_size=25).flatmap(
     lambda counts: st.tuples(st.just(counts), st.integers(min(counts), max(counts)))

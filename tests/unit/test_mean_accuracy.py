@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from udp_stream.grouping import HatCounts
-from udp_stream.means import MECHANISMS, Baseline, accuracy_of, expected_abs_error, spread
-from udp_stream.means._projected import means_of_arrays
-from udp_stream.means.accuracy import TRUTHS, array_variance
-from udp_stream.means.interval import interval95
+from udp_stream.mechanisms.grouping import HatCounts
+from udp_stream.mechanisms.means import MECHANISMS, Baseline, accuracy_of, expected_abs_error, spread
+from udp_stream.mechanisms.means._projected import means_of_arrays
+from udp_stream.mechanisms.means.accuracy import TRUTHS, array_variance
+from udp_stream.mechanisms.means.interval import interval95
 from udp_stream.release import mean_record
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO

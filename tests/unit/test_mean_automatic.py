@@ -12,9 +12,9 @@ from benchmarks.feeds import feed_of
 from benchmarks.mean_errors import WAYS, hats_of, row_of
 from tests.runtime.harness import FEEDS
 from udp_stream.adapters.settings import load
-from udp_stream.grouping import HatCounts
-from udp_stream.means import ArrayAveraging, Baseline, Optimal, spread
-from udp_stream.means.automatic import AS_GOOD, CAPS_TRIED, averaging_caps, plan_automatic
+from udp_stream.mechanisms.grouping import HatCounts
+from udp_stream.mechanisms.means import ArrayAveraging, Baseline, Optimal, spread
+from udp_stream.mechanisms.means.automatic import AS_GOOD, CAPS_TRIED, averaging_caps, plan_automatic
 from udp_stream.plan import Terms, plan_hat, plan_mean, terms_of
 from udp_stream.units import NANO
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from udp_stream import noise
+from udp_stream.mechanisms import noise
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 

@@ -7,12 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from udp_stream.grouping import HatCounts
-from udp_stream.means.array_averaging import worst_case_cap
-from udp_stream.noise import discrete_laplace, laplace_lattice
+from udp_stream.mechanisms.grouping import HatCounts
+from udp_stream.mechanisms.means.array_averaging import worst_case_cap
+from udp_stream.mechanisms.noise import discrete_laplace, laplace_lattice
+from udp_stream.mechanisms.variance import (
+    plan_variance,
+    plan_variance_with_cap,
+    plate_charges,
+    variance_query,
+    variance_value,
+)
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
-from udp_stream.variance import plan_variance, plan_variance_with_cap, plate_charges, variance_query, variance_value
 from udp_stream.worst_case import epsilon_limits, errors_at_every_count
 
 U = 65 * 4096

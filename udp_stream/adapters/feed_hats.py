@@ -11,7 +11,7 @@ from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.sources import Progress, read_messages
 from udp_stream.errors import UsageError
 from udp_stream.experiments.base import DataSet, Hat
-from udp_stream.grouping import HatCounts
+from udp_stream.mechanisms.grouping import HatCounts
 from udp_stream.pings.decoder import PingDecoder, Pings
 from udp_stream.windows.grid import cells_of
 from udp_stream.windows.slot_tables import SlotCounts, SlotPings, SlotValues, tabulate

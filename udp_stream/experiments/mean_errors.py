@@ -11,10 +11,10 @@ import numpy as np
 
 from udp_stream.experiments.base import EPSILONS, Curve, DataSet, Hat, Job, Panel, Setup
 from udp_stream.experiments.repeated import buffered, error_of, repeated_means_of
-from udp_stream.grouping import HatCounts
-from udp_stream.means import MECHANISMS, ArrayAveraging, MeanPlan
-from udp_stream.means._projected import levy_cap
-from udp_stream.means.base import Grouping
+from udp_stream.mechanisms.grouping import HatCounts
+from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, MeanPlan
+from udp_stream.mechanisms.means._projected import levy_cap
+from udp_stream.mechanisms.means.base import Grouping
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
 

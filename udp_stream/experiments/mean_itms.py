@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from udp_stream.experiments.base import DataSet, Experiment, Figure, Hat, Job, Outcome, Setup, Table, Verdict, slug
 from udp_stream.experiments.mean_errors import CLIPPING, OURS, PUBLISHED, WRAPPED, Errors, MeanRow, Series, points
 from udp_stream.experiments.synthetic import itms_like
-from udp_stream.grouping import best_fit, wrap_around_count
-from udp_stream.means._projected import levy_cap
+from udp_stream.mechanisms.grouping import best_fit, wrap_around_count
+from udp_stream.mechanisms.means._projected import levy_cap
 
 EARLY = "2401.15906, early version, Section IV-B"
 LATE = "2401.15906, Section IV-B"

@@ -22,9 +22,9 @@ from udp_stream.experiments.base import (
 )
 from udp_stream.experiments.mean_errors import CLIPPING, OURS, PUBLISHED, Errors, MeanRow, Series, points
 from udp_stream.experiments.synthetic import LAMBDA, gaussian_hat, itms_like, samples_scaled, users_scaled
-from udp_stream.grouping import HatCounts, wrap_around_count
-from udp_stream.means._projected import levy_cap, means_of_arrays
-from udp_stream.means.levy import GAMMA, concentration_radius
+from udp_stream.mechanisms.grouping import HatCounts, wrap_around_count
+from udp_stream.mechanisms.means._projected import levy_cap, means_of_arrays
+from udp_stream.mechanisms.means.levy import GAMMA, concentration_radius
 from udp_stream.units import QUANTA_PER_KMH
 
 SOURCE = "2401.15906, Section IV-C"

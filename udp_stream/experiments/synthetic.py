@@ -7,7 +7,7 @@ from statistics import NormalDist
 import numpy as np
 
 from udp_stream.experiments.base import DataSet, Hat, Integers
-from udp_stream.grouping import HatCounts
+from udp_stream.mechanisms.grouping import HatCounts
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.worst_case import Occupancy
 

@@ -27,9 +27,9 @@ from udp_stream.experiments.base import (
 )
 from udp_stream.experiments.mean_itms import choices, data_sets
 from udp_stream.experiments.repeated import buffered, error_of, repeated_variances
-from udp_stream.grouping import HatCounts
+from udp_stream.mechanisms.grouping import HatCounts
+from udp_stream.mechanisms.variance import VariancePlan, plan_variance, plan_variance_with_cap
 from udp_stream.units import NANO, QUANTA_PER_KMH
-from udp_stream.variance import VariancePlan, plan_variance, plan_variance_with_cap
 
 RULES = ("all samples", "best cap")
 """The slides' canonical Laplace mechanism, and the cap of least worst-case error."""

@@ -24,8 +24,8 @@ from udp_stream.experiments.base import (
 )
 from udp_stream.experiments.mean_errors import falls
 from udp_stream.experiments.mean_itms import BUSIEST, choices, data_sets
-from udp_stream.grouping import HatCounts
-from udp_stream.means import Baseline, Optimal
+from udp_stream.mechanisms.grouping import HatCounts
+from udp_stream.mechanisms.means import Baseline, Optimal
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.worst_case import epsilon_limits, errors_at_every_count
 

@@ -29,9 +29,9 @@ from udp_stream.errors import ConfigError, UsageError
 from udp_stream.estimate import estimate_hats
 from udp_stream.experiments.base import Figure
 from udp_stream.experiments.worst import best_m, curve_rows, e_of_m, least_errors, printed_limits, worst_of, worst_row
-from udp_stream.grouping import HatCounts
-from udp_stream.means import expected_abs_error, spread
-from udp_stream.means.accuracy import SCATTER
+from udp_stream.mechanisms.grouping import HatCounts
+from udp_stream.mechanisms.means import expected_abs_error, spread
+from udp_stream.mechanisms.means.accuracy import SCATTER
 from udp_stream.plan import HatPlan, Terms, plan_hat, terms_of
 from udp_stream.policy import Policy
 from udp_stream.testing import seeded_bits

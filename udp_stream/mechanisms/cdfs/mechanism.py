@@ -17,12 +17,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.accounting import epsilon_within, share_charges
-from udp_stream.cdfs.automatic import auto_bins
-from udp_stream.cdfs.bins import Bins, bins_from_edges, equal_bins
-from udp_stream.cdfs.consistency import consistent_counts, shares
-from udp_stream.cdfs.search import best_tree
-from udp_stream.cdfs.tree import (
+from udp_stream.mechanisms.cdfs.automatic import auto_bins
+from udp_stream.mechanisms.cdfs.bins import Bins, bins_from_edges, equal_bins
+from udp_stream.mechanisms.cdfs.consistency import consistent_counts, shares
+from udp_stream.mechanisms.cdfs.search import best_tree
+from udp_stream.mechanisms.cdfs.tree import (
     Tree,
     level_budgets,
     level_counts,
@@ -31,8 +30,9 @@ from udp_stream.cdfs.tree import (
     prefixes,
     squared_error,
 )
-from udp_stream.grouping import HatCounts, within_cap
-from udp_stream.noise import DRAWABLE_NANO_MIN
+from udp_stream.mechanisms.grouping import HatCounts, within_cap
+from udp_stream.mechanisms.individual_charges import epsilon_within, share_charges
+from udp_stream.mechanisms.noise import DRAWABLE_NANO_MIN
 from udp_stream.units import NANO
 
 Integers = NDArray[np.int64]

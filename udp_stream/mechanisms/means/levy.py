@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from udp_stream.grouping import wrap_around_count
-from udp_stream.means._projected import Projected, touched
-from udp_stream.means.base import Integers, MeanPlan
-from udp_stream.noise import exponential_choices
+from udp_stream.mechanisms.grouping import wrap_around_count
+from udp_stream.mechanisms.means._projected import Projected, touched
+from udp_stream.mechanisms.means.base import Integers, MeanPlan
+from udp_stream.mechanisms.noise import exponential_choices
 from udp_stream.ports import Bits
 
 GAMMA = 0.2

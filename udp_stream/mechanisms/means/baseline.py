@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.grouping import HatCounts
-from udp_stream.means.base import Grouping, Integers, MeanPlan, MeanQuery, narrowed
+from udp_stream.mechanisms.grouping import HatCounts
+from udp_stream.mechanisms.means.base import Grouping, Integers, MeanPlan, MeanQuery, narrowed
 from udp_stream.ports import Bits
 
 

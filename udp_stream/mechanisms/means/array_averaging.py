@@ -25,14 +25,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.grouping import (
+from udp_stream.mechanisms.grouping import (
     Arrays,
     HatCounts,
     best_fit,
     first_of_each,
     wrap_around_given,
 )
-from udp_stream.means.base import Grouping, Integers, MeanPlan, MeanQuery, array_means, narrowed
+from udp_stream.mechanisms.means.base import Grouping, Integers, MeanPlan, MeanQuery, array_means, narrowed
 from udp_stream.ports import Bits
 from udp_stream.units import NANO
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.noise import DRAWABLE_NANO_MIN, laplace_lattice
+from udp_stream.mechanisms.noise import DRAWABLE_NANO_MIN, laplace_lattice
 
 Integers = NDArray[np.int64]
 

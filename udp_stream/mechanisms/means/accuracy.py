@@ -45,8 +45,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from udp_stream.means.base import Integers, MeanPlan
-from udp_stream.means.interval import Floats, interval95, low_end
+from udp_stream.mechanisms.means.base import Integers, MeanPlan
+from udp_stream.mechanisms.means.interval import Floats, interval95, low_end
 
 VARIANCE = 1 / 12
 """Of the reference speeds, as a share of U^2."""

@@ -26,12 +26,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.grouping import HatCounts
-from udp_stream.means import accuracy
-from udp_stream.means.array_averaging import ArrayAveraging
-from udp_stream.means.base import Grouping, MeanPlan
-from udp_stream.means.baseline import Baseline
-from udp_stream.means.optimal import Optimal
+from udp_stream.mechanisms.grouping import HatCounts
+from udp_stream.mechanisms.means import accuracy
+from udp_stream.mechanisms.means.array_averaging import ArrayAveraging
+from udp_stream.mechanisms.means.base import Grouping, MeanPlan
+from udp_stream.mechanisms.means.baseline import Baseline
+from udp_stream.mechanisms.means.optimal import Optimal
 from udp_stream.units import NANO
 
 Integers = NDArray[np.int64]

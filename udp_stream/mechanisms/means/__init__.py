@@ -4,14 +4,14 @@ Every mechanism is an integer statistic (in speed quanta), plus discrete Laplace
 plan side sees counts only; the estimate side sees a plan, the samples and bits.
 """
 
-from udp_stream.means.accuracy import NOBODY, accuracy_of, expected_abs_error, spread
-from udp_stream.means.array_averaging import ArrayAveraging
-from udp_stream.means.automatic import CompareAt, plan_automatic
-from udp_stream.means.base import MeanMechanism, MeanPlan, MeanQuery
-from udp_stream.means.baseline import Baseline
-from udp_stream.means.levy import Levy
-from udp_stream.means.optimal import Optimal
-from udp_stream.means.quantiles import EpsQuantile, FixedQuantile
+from udp_stream.mechanisms.means.accuracy import NOBODY, accuracy_of, expected_abs_error, spread
+from udp_stream.mechanisms.means.array_averaging import ArrayAveraging
+from udp_stream.mechanisms.means.automatic import CompareAt, plan_automatic
+from udp_stream.mechanisms.means.base import MeanMechanism, MeanPlan, MeanQuery
+from udp_stream.mechanisms.means.baseline import Baseline
+from udp_stream.mechanisms.means.levy import Levy
+from udp_stream.mechanisms.means.optimal import Optimal
+from udp_stream.mechanisms.means.quantiles import EpsQuantile, FixedQuantile
 
 __all__ = [
     "MECHANISMS",

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.cdfs.bins import BINS_MAX
+from udp_stream.mechanisms.cdfs.bins import BINS_MAX
 from udp_stream.units import NANO
 
 Integers = NDArray[np.int64]

@@ -17,8 +17,14 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.grouping import HatCounts, best_fit, wrap_around_count, wrap_around_given, wrap_around_positions
-from udp_stream.means.base import Grouping, Integers, MeanPlan, MeanQuery, array_means
+from udp_stream.mechanisms.grouping import (
+    HatCounts,
+    best_fit,
+    wrap_around_count,
+    wrap_around_given,
+    wrap_around_positions,
+)
+from udp_stream.mechanisms.means.base import Grouping, Integers, MeanPlan, MeanQuery, array_means
 from udp_stream.ports import Bits
 
 

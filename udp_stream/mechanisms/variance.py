@@ -35,9 +35,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.accounting import laplace_charges, laplace_epsilon_within
-from udp_stream.grouping import HatCounts, Integers, within_cap
-from udp_stream.means.base import MeanQuery
+from udp_stream.mechanisms.grouping import HatCounts, Integers, within_cap
+from udp_stream.mechanisms.individual_charges import laplace_charges, laplace_epsilon_within
+from udp_stream.mechanisms.means.base import MeanQuery
 from udp_stream.units import NANO
 
 Floats = NDArray[np.float64]

@@ -1,0 +1,1 @@
+"""Mechanisms: bound, noise, cost and estimate of each statistic, side by side."""
