@@ -29,7 +29,7 @@ from udp_stream.adapters.fleet import IST
 from udp_stream.adapters.redis_ledger import open_redis_ledger
 from udp_stream.adapters.services import services
 from udp_stream.adapters.settings import Settings, load
-from udp_stream.ports import Admission
+from udp_stream.ledger.port import Admission
 from udp_stream.windows.grid import cells_of
 
 HATS, PLATES, FLEET = 3000, 50, 6000

@@ -21,7 +21,7 @@ from streams.binding import Binding, require_same
 from udp_stream.adapters.open_ledger import ledger_and_keys
 from udp_stream.adapters.services import services
 from udp_stream.adapters.settings import LedgerSection
-from udp_stream.ports import Admission, Ledger
+from udp_stream.ledger.port import Admission, Ledger
 from udp_stream.shuffle.ping_chunks import Marker, Part, cut
 from udp_stream.shuffle.wire import decode_message, encode_message
 from udp_stream.windows.slot_tables import SlotPings

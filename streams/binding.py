@@ -7,7 +7,7 @@ others have another ledger, so it is told three times:
   it works on, and looks again. The first claim in the log is the deployment's; a worker with another one is refused.
   Of two that start at the same moment one is first in the log, and both see which. Nothing is ever removed from there.
 * **Messages.** Whatever workers tell each other carries what its writer works on; what shards and the planner tell each
-  other also carries the highest mark of the ledger that the writer knows (`ledger_past.py`).
+  other also carries the highest mark of the ledger that the writer knows (`past.py`).
 * **Commits.** So does the metadata of every commit, for whoever takes a partition over.
 
 Messages and commits hold where the claim is lost: a topic made anew, or a worker of a version that did not claim.
@@ -27,7 +27,7 @@ from streams.lookout import SECONDS_MAX, read_topic, records_of
 from streams.outlet import Message, Outlet
 from streams.topics import Topic
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ports import Mark
+from udp_stream.ledger.port import Mark
 
 HEADER = "udp-stream-ledger"
 MARK = "udp-stream-mark"

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from udp_stream.adapters.embedded import answer_to
 from udp_stream.flow import Effect, Payloads, Publish
-from udp_stream.ports import Ledger
+from udp_stream.ledger.port import Ledger
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from udp_stream.ports import Mark
+from udp_stream.ledger.port import Mark
 from udp_stream.shuffle.barrier import GatheringFrontier
 
 

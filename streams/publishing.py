@@ -49,8 +49,8 @@ from faust.types import TP
 from streams.offsets import Committed, Offsets
 from streams.outlet import REQUEST_BYTES_MAX, Message, Outlet
 from udp_stream.errors import DependencyUnavailable, Fenced
+from udp_stream.ledger.port import Ledger
 from udp_stream.pings.timestamps import parse_timestamps
-from udp_stream.ports import Ledger
 from udp_stream.release import decode
 from udp_stream.shuffle.ping_chunks import shard_of
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.cdfs.mechanism import CdfPlan, cdf_values_of_many, node_counts
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import Lattice, discrete_laplace, laplace_lattice
 from udp_stream.mechanisms.variance import variance_query, variance_value
 from udp_stream.plan import HatPlan
-from udp_stream.ports import Bits
 
 Integers = NDArray[np.int64]
 

@@ -30,10 +30,10 @@ import numpy as np
 from msgspec.structs import replace as struct_replace
 from numpy.typing import NDArray
 
+from udp_stream.ledger.port import Balance
 from udp_stream.mechanisms.grouping import HatCounts
 from udp_stream.plan import Moment, Terms, plan_mean, slot_terms
 from udp_stream.policy import Policy
-from udp_stream.ports import Balance
 from udp_stream.suppression import Occupancy, chop_user, suppress_to
 from udp_stream.windows.slot_tables import SlotCounts
 

@@ -7,7 +7,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from udp_stream.ports import Bits
+from udp_stream.ledger.port import Bits
 
 
 def seeded_bits(seed: int | str) -> Bits:

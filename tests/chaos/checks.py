@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from udp_stream.ports import Entry
+from udp_stream.ledger.port import Entry
 from udp_stream.release import Release, decode
 from udp_stream.units import nano_allowance
 

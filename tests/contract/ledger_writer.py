@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from udp_stream.adapters.sqlite_ledger import SqliteLedger, open_sqlite_ledger
-from udp_stream.ports import Admission
+from udp_stream.ledger.port import Admission
 
 PERIOD, BUDGET = "crash", 2000
 PLATES = [f"crash/{i}".encode() for i in range(8)]

@@ -21,13 +21,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.contract import ledger_writer as writer
-from udp_stream import checks
 from udp_stream.adapters import sqlite_file
 from udp_stream.adapters.sqlite_ledger import open_sqlite_ledger
-from udp_stream.checks import ALL_LEDGER_CHECKS, CheckFailed, ask
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
-from udp_stream.memory_ledger import MemoryLedger
-from udp_stream.ports import Ledger, LedgerFactory, Verdict
+from udp_stream.ledger import checks
+from udp_stream.ledger.checks import ALL_LEDGER_CHECKS, CheckFailed, ask
+from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.ledger.port import Ledger, LedgerFactory, Verdict
 
 Check = Callable[[LedgerFactory], None]
 

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 from redis import Redis
 
-from udp_stream import checks
 from udp_stream.adapters import redis_durability, redis_ledger, redis_route
 from udp_stream.adapters.open_ledger import inspect_ledger, ledger_and_keys
 from udp_stream.adapters.redis_ledger import Fence, Fenced, RedisLedger, open_redis_ledger
@@ -25,11 +24,12 @@ from udp_stream.adapters.redis_route import Route
 from udp_stream.adapters.redis_scripts import SCRIPTS, load_scripts, scripts_of
 from udp_stream.adapters.services import RunningRedis, start_redis
 from udp_stream.adapters.settings import load
-from udp_stream.checks import ALL_LEDGER_CHECKS, CheckFailed, ask
 from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused
-from udp_stream.ledger_past import caveats
-from udp_stream.memory_ledger import MemoryLedger
-from udp_stream.ports import LedgerFactory
+from udp_stream.ledger import checks
+from udp_stream.ledger.checks import ALL_LEDGER_CHECKS, CheckFailed, ask
+from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.ledger.past import caveats
+from udp_stream.ledger.port import LedgerFactory
 
 Check = Callable[[LedgerFactory], None]
 WAIT_SECONDS = 60

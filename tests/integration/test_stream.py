@@ -24,7 +24,7 @@ from udp_stream import release
 from udp_stream.adapters.fleet import IST, Fleet, Imperfections
 from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError, DependencyUnavailable
-from udp_stream.ports import Admission
+from udp_stream.ledger.port import Admission
 
 AUTO = {"shards": 3, "epsilon": '"auto"', "cdf": "0.05", "budget": "0.5", "period": "1h"}
 """Plates run out of it within the hour."""

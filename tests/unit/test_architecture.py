@@ -38,14 +38,9 @@ WORLD = {"asyncio", "datetime.now", "io", "logging", "os", "pathlib", "random", 
 OUTSIDE = ("adapters", "trial", "cli", "streams")
 """What may: the world that the product runs on, what people read, and Kafka."""
 
-THREADS = {"udp_stream.memory_ledger", "udp_stream.checks"}
+THREADS = {"udp_stream.ledger.memory", "udp_stream.ledger.checks"}
 
 NOT_MOVED = {
-    "ports": "ledger",
-    "ledger_rules": "ledger",
-    "checks": "ledger",
-    "memory_ledger": "ledger",
-    "ledger_past": "ledger",
     "policy": "planning",
     "budgeting": "planning",
     "worst_case": "planning",

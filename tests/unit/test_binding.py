@@ -11,8 +11,8 @@ from streams.binding import Binding, mark_header, mark_in, require_same
 from tests.unit.test_desks import OURS, TOPICS, Died, Worker, filled, outcome
 from udp_stream.adapters.sqlite_ledger import open_sqlite_ledger
 from udp_stream.errors import PrivacyRefused
-from udp_stream.memory_ledger import MemoryLedger
-from udp_stream.ports import Mark
+from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.ledger.port import Mark
 from udp_stream.shuffle.count_chunks import Tally
 from udp_stream.shuffle.wire import decode_message
 from udp_stream.slot_plan import PlanPiece

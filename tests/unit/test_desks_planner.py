@@ -19,8 +19,8 @@ from udp_stream.adapters.embedded import drive
 from udp_stream.adapters.settings import load
 from udp_stream.errors import PrivacyRefused
 from udp_stream.flow import Office, release_slot
-from udp_stream.memory_ledger import MemoryLedger
-from udp_stream.ports import Admission, Mark
+from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.ledger.port import Admission, Mark
 from udp_stream.release import decode
 from udp_stream.shuffle.barrier import GatheringFrontier
 from udp_stream.shuffle.count_chunks import Tallied, Tally

@@ -14,12 +14,12 @@ from udp_stream import release as records
 from udp_stream.adapters.embedded import answer_to
 from udp_stream.adapters.settings import load
 from udp_stream.errors import PrivacyRefused
+from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.ledger.port import Admission
 from udp_stream.mechanisms.cdfs.mechanism import node_counts
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import laplace_lattice
 from udp_stream.mechanisms.variance import variance_query
-from udp_stream.memory_ledger import MemoryLedger
-from udp_stream.ports import Admission
 from udp_stream.release import decode
 from udp_stream.testing import SeededEntropy
 from udp_stream.units import NANO

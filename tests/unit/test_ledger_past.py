@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from udp_stream import ledger_past
 from udp_stream.adapters.ledger_id import compare, kept_mark, raise_mark, remember_ledger, replace_mark
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
-from udp_stream.ledger_past import Forgotten, caveats, forget, forgotten, see
-from udp_stream.memory_ledger import MemoryLedger
-from udp_stream.ports import Admission
+from udp_stream.ledger import past as ledger_past
+from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.ledger.past import Forgotten, caveats, forget, forgotten, see
+from udp_stream.ledger.port import Admission
 
 
 def ledger_of(*payloads, name="5eed"):

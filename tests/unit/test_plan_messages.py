@@ -14,7 +14,7 @@ from tests.unit.test_shards import HOUR, parts_of, some_slot, two_sources
 from udp_stream import flow as road
 from udp_stream.adapters.embedded import drive
 from udp_stream.errors import PrivacyRefused
-from udp_stream.memory_ledger import MemoryLedger
+from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.shuffle.barrier import Gathering
 from udp_stream.shuffle.count_chunks import HowOften, Tallied, Tally, cut_counts, merge_counts
 from udp_stream.shuffle.ping_chunks import Marker, Part, cut, merge, shard_of

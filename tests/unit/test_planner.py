@@ -14,10 +14,10 @@ from udp_stream.adapters.embedded import answer_to, drive
 from udp_stream.adapters.settings import load
 from udp_stream.adapters.sqlite_ledger import open_sqlite_ledger
 from udp_stream.errors import ConfigError, PrivacyRefused
-from udp_stream.memory_ledger import MemoryLedger
+from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.ledger.port import Admission, Balance
 from udp_stream.plan import Moment, Terms, plan_hat
 from udp_stream.planner import kept_rows, only, terms_from_counts
-from udp_stream.ports import Admission, Balance
 from udp_stream.release import decode, release_id
 from udp_stream.slot_plan import plan_of_nothing, row_digests
 from udp_stream.suppression import Occupancy, chop_user, suppress_to

@@ -9,9 +9,9 @@ from msgspec.structs import fields, replace
 
 from udp_stream.adapters.policy_keys import difference, note_policy, other_policies, written
 from udp_stream.adapters.settings import known_keys, load
-from udp_stream.memory_ledger import MemoryLedger
+from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.ledger.port import Admission
 from udp_stream.policy import Policy
-from udp_stream.ports import Admission
 
 KEYS = {
     "hat.resolution": "7",

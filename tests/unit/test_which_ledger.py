@@ -7,8 +7,8 @@ import pytest
 from udp_stream.adapters.open_ledger import ledger_place
 from udp_stream.adapters.settings import load
 from udp_stream.adapters.which_ledger import begin_run, ledger_sentence
-from udp_stream.memory_ledger import MemoryLedger
-from udp_stream.ports import Progress
+from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.ledger.port import Progress
 from udp_stream.windows.grid import SlotGrid
 
 SLOTS = SlotGrid(3600, ZoneInfo("Asia/Kolkata"))

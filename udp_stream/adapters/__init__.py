@@ -1,1 +1,1 @@
-"""The world outside the core: files, stores, sockets, clocks and entropy behind the promises of `ports.py`."""
+"""The world outside the core: files, stores, sockets, clocks and entropy behind the promises of `port.py`."""

@@ -33,9 +33,9 @@ from udp_stream.flow import (
     Standing,
     release_slot,
 )
-from udp_stream.ledger_past import caveats
+from udp_stream.ledger.past import caveats
+from udp_stream.ledger.port import Entropy, Ledger
 from udp_stream.pings.decoder import PingDecoder, Refusal, originals
-from udp_stream.ports import Entropy, Ledger
 from udp_stream.release import Release, decode
 from udp_stream.windows.grid import cells_of
 from udp_stream.windows.open_slots import Frame, Windows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from udp_stream.ports import Bits
+from udp_stream.ledger.port import Bits
 
 
 class OsEntropy:

@@ -2,7 +2,7 @@
 
 A ledger that is wiped, removed or on a volume that is not mounted looks like one that was never made. Made anew, it
 would give every plate its budget again and draw every HAT a second time; so where a ledger is known, none is made. An
-older copy of the ledger would do so for what came after it; so its high-water mark (`ledger_past.py`) is kept here.
+older copy of the ledger would do so for what came after it; so its high-water mark (`past.py`) is kept here.
 
 The file has one line for the ledger's id and, once something was published, one for the mark. It is replaced as a
 whole, by one process at a time.
@@ -20,8 +20,8 @@ import msgspec
 
 from udp_stream.adapters.drafts import draft_of, sync_directory
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
-from udp_stream.ledger_past import require_not_behind, see
-from udp_stream.ports import Ledger, Mark
+from udp_stream.ledger.past import require_not_behind, see
+from udp_stream.ledger.port import Ledger, Mark
 
 Where = str | os.PathLike[str]
 

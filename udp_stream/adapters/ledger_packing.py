@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.ports import Verdict
+from udp_stream.ledger.port import Verdict
 
 
 class Decision(NamedTuple):

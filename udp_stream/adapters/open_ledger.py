@@ -14,7 +14,7 @@ from udp_stream.adapters.plate_keys import PlateKeys, load_or_create_key
 from udp_stream.adapters.settings import SQLITE, LedgerSection, is_file
 from udp_stream.adapters.sqlite_ledger import open_sqlite_ledger
 from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UsageError
-from udp_stream.ports import Ledger, Mark
+from udp_stream.ledger.port import Ledger, Mark
 
 REDIS = ("redis://", "rediss://", "unix://", "redis+cluster://", "rediss+cluster://")
 

@@ -11,8 +11,8 @@ from datetime import UTC, date, datetime, timedelta, tzinfo
 from itertools import pairwise
 from math import inf
 
+from udp_stream.ledger.port import Ledger
 from udp_stream.periods import epsilon_text, overlapping, overlaps_of, period_of, together
-from udp_stream.ports import Ledger
 
 NAMED_MAX = 3
 

@@ -1,4 +1,4 @@
-"""The ledger in Redis: the promises of `ports.py`, kept by Lua scripts and a synced append-only file.
+"""The ledger in Redis: the promises of `port.py`, kept by Lua scripts and a synced append-only file.
 
 Theory of operation. Redis runs one script at a time and nothing in between, so a script is a transaction.
 `redis_admit.lua` takes some hundred HATs, in the order given: one that is remembered is answered with that; if the
@@ -64,9 +64,9 @@ from udp_stream.adapters.redis_packing import decoded, encoded
 from udp_stream.adapters.redis_route import OPENING_PAUSES_S, Command, route_to
 from udp_stream.adapters.redis_scripts import load_scripts
 from udp_stream.errors import Fenced, PrivacyRefused
-from udp_stream.ledger_past import VOLATILE
-from udp_stream.ledger_rules import misfits, require_valid
-from udp_stream.ports import Admission, Balance, Entry, Mark, Progress, Verdict
+from udp_stream.ledger.past import VOLATILE
+from udp_stream.ledger.port import Admission, Balance, Entry, Mark, Progress, Verdict
+from udp_stream.ledger.rules import misfits, require_valid
 
 __all__ = ["DEFAULT_PREFIX", "Fence", "Fenced", "RedisLedger", "inspect_redis", "open_redis_ledger"]
 

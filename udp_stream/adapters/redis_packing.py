@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from udp_stream.adapters.ledger_packing import Decision, amounts
-from udp_stream.ports import Admission, Balance, Entry
+from udp_stream.ledger.port import Admission, Balance, Entry
 
 _HEAD = struct.Struct("<qIII")  # budget, bytes of the period, bytes of the terms, members
 _BALANCE = struct.Struct("<qq")  # spent, charges

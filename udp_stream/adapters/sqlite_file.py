@@ -17,7 +17,7 @@ from pathlib import Path
 from udp_stream.adapters.drafts import draft_of, link_first
 from udp_stream.adapters.ledger_id import gone
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
-from udp_stream.ledger_rules import AMOUNT_LIMIT
+from udp_stream.ledger.rules import AMOUNT_LIMIT
 
 SCHEMA_VERSION = 1
 APPLICATION_ID = 0x75647073  # "udps", so that `file` and we know our own

@@ -1,4 +1,4 @@
-"""The ledger in one SQLite file: the promises of `ports.py`, kept by transactions and a synced write-ahead log.
+"""The ledger in one SQLite file: the promises of `port.py`, kept by transactions and a synced write-ahead log.
 
 Three tables carry it. `admissions` has one row per HAT, its plates and what each was charged packed into BLOBs; it is
 only ever added to, and a trigger holds that. `balances` sums it by plate and period, is changed in the transaction that
@@ -31,8 +31,8 @@ from udp_stream.adapters.ledger_id import compare, known_ledger, raise_mark, rem
 from udp_stream.adapters.ledger_packing import Decision, amounts, amounts_of, column, cut
 from udp_stream.adapters.sqlite_file import open_ledger_file, usable
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger_rules import decide, misfits, require_valid
-from udp_stream.ports import Admission, Balance, Entry, Mark, Progress, Verdict
+from udp_stream.ledger.port import Admission, Balance, Entry, Mark, Progress, Verdict
+from udp_stream.ledger.rules import decide, misfits, require_valid
 
 CHUNK = 500  # host parameters in one statement; older builds of SQLite allow 999
 PAGE = 500  # rows that an iterator reads at a time

@@ -22,9 +22,9 @@ import msgspec
 from udp_stream import __version__
 from udp_stream.adapters.settings import Settings
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger_past import caveats
+from udp_stream.ledger.past import caveats
+from udp_stream.ledger.port import Entry, Ledger
 from udp_stream.periods import together
-from udp_stream.ports import Entry, Ledger
 from udp_stream.release import Release, decode, slot_of
 from udp_stream.units import NANO, duration_name
 from udp_stream.windows.grid import SlotGrid

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.grouping import HatCounts
-from udp_stream.ports import Bits
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.worst_case import Occupancy
 

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.experiments.base import Integers
+from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.means import MECHANISMS, MeanPlan
 from udp_stream.mechanisms.means._projected import Projected, means_of_arrays, projected_queries
 from udp_stream.mechanisms.noise import discrete_laplace, laplace_lattice
 from udp_stream.mechanisms.variance import VariancePlan, variance_query, variance_value
-from udp_stream.ports import Bits
 
 Floats = NDArray[np.float64]
 

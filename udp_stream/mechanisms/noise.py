@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.ports import Bits
+from udp_stream.ledger.port import Bits
 from udp_stream.units import NANO
 
 Integers = NDArray[np.int64]

@@ -22,7 +22,7 @@ from udp_stream.adapters.sources import require_readable
 from udp_stream.errors import UsageError
 from udp_stream.experiments.base import DataSet, Experiment, Outcome, Setup
 from udp_stream.experiments.catalogue import EXPERIMENTS
-from udp_stream.ports import Bits
+from udp_stream.ledger.port import Bits
 from udp_stream.testing import seeded_bits
 
 HATS = ("hat.resolution=7", "hat.slot=1h")

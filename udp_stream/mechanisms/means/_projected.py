@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.grouping import (
     HatCounts,
     best_fit,
@@ -25,7 +26,6 @@ from udp_stream.mechanisms.grouping import (
     wrap_around_positions,
 )
 from udp_stream.mechanisms.means.base import Grouping, Integers, MeanPlan, MeanQuery, array_means
-from udp_stream.ports import Bits
 
 
 def plan_projected(name: str, counts: HatCounts, epsilon_nano: int, max_speed: int, grouping: Grouping) -> MeanPlan:

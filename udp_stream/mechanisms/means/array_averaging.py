@@ -25,6 +25,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.grouping import (
     Arrays,
     HatCounts,
@@ -33,7 +34,6 @@ from udp_stream.mechanisms.grouping import (
     wrap_around_given,
 )
 from udp_stream.mechanisms.means.base import Grouping, Integers, MeanPlan, MeanQuery, array_means, narrowed
-from udp_stream.ports import Bits
 from udp_stream.units import NANO
 
 

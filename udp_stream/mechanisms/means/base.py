@@ -14,9 +14,9 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.grouping import Arrays, HatCounts, within_cap
 from udp_stream.mechanisms.individual_charges import laplace_charges, laplace_epsilon_within
-from udp_stream.ports import Bits
 from udp_stream.units import NANO
 
 Integers = NDArray[np.int64]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.grouping import HatCounts
 from udp_stream.mechanisms.means.base import Grouping, Integers, MeanPlan, MeanQuery, narrowed
-from udp_stream.ports import Bits
 
 
 class Baseline:

@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
+from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.grouping import wrap_around_count
 from udp_stream.mechanisms.means._projected import Projected, touched
 from udp_stream.mechanisms.means.base import Integers, MeanPlan
 from udp_stream.mechanisms.noise import exponential_choices
-from udp_stream.ports import Bits
 
 GAMMA = 0.2
 """The probability with which the array means may miss the concentration radius; the paper's value."""

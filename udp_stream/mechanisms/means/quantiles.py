@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.means._projected import Projected, touched
 from udp_stream.mechanisms.means.base import Integers, MeanPlan
 from udp_stream.mechanisms.noise import exponential_choices, randbelow
-from udp_stream.ports import Bits
 from udp_stream.units import NANO
 
 

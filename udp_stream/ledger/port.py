@@ -112,7 +112,7 @@ class Progress:
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
-    """How far a ledger had come when something was last published from it: what `ledger_past.py` is about.
+    """How far a ledger had come when something was last published from it: what `past.py` is about.
 
     `digest` is that of the record of `release_id`, if one is named. `era` counts what was accepted as forgotten.
     """

@@ -1,4 +1,4 @@
-"""The smallest ledger that keeps the promises of `ports.py`: dictionaries behind one lock, for tests and trials.
+"""The smallest ledger that keeps the promises of `port.py`: dictionaries behind one lock, for tests and trials.
 
 It forgets everything with the process (promise 4), so nothing that was drawn under it may be published.
 """
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger_past import require_not_behind, see
-from udp_stream.ledger_rules import decide, misfits, require_valid
-from udp_stream.ports import Admission, Balance, Entry, Mark, Progress, Verdict
+from udp_stream.ledger.past import require_not_behind, see
+from udp_stream.ledger.port import Admission, Balance, Entry, Mark, Progress, Verdict
+from udp_stream.ledger.rules import decide, misfits, require_valid
 
 
 @dataclass(slots=True)

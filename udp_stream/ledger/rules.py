@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.ports import Admission, Entry
+from udp_stream.ledger.port import Admission, Entry
 
 AMOUNT_LIMIT = 2**53
 """Amounts lie below it: integers that every store and language on the way (Lua, JSON) holds exactly."""

@@ -1,4 +1,4 @@
-"""The promises of `ports.py` as runnable checks; memory, SQLite and Redis are held to the same ones.
+"""The promises of `port.py` as runnable checks; memory, SQLite and Redis are held to the same ones.
 
 Each check takes a `LedgerFactory`, which opens the same ledger anew each time; it raises `CheckFailed` with a sentence.
 Checks name their plates, periods and releases after themselves, so all may run on one ledger, in any order, each once.
@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger_rules import AMOUNT_LIMIT, misfits
-from udp_stream.ports import Admission, Ledger, LedgerFactory, Verdict
+from udp_stream.ledger.port import Admission, Ledger, LedgerFactory, Verdict
+from udp_stream.ledger.rules import AMOUNT_LIMIT, misfits
 
 WRITERS = 100
 START_TIMEOUT_S = 60.0
@@ -34,7 +34,7 @@ def expect(actual: object, expected: object, promise: str) -> None:
 
     >>> expect(2, 1, "charges once")
     Traceback (most recent call last):
-    udp_stream.checks.CheckFailed: charges once: expected 1, got 2
+    udp_stream.ledger.checks.CheckFailed: charges once: expected 1, got 2
     """
     if actual != expected:
         raise CheckFailed(f"{promise}: expected {expected!r}, got {actual!r}")

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import msgspec
 
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ports import Ledger, Mark, Progress
+from udp_stream.ledger.port import Ledger, Mark, Progress
 
 VOLATILE = "volatile"
 """The note of when a ledger was first used in a store that may lose charges."""
