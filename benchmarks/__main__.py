@@ -25,7 +25,7 @@ from udp_stream.estimate import estimate_hats
 from udp_stream.mechanisms.grouping import HatCounts, best_fit
 from udp_stream.mechanisms.noise import discrete_laplace
 from udp_stream.pings.decoder import PingDecoder
-from udp_stream.plan import plan_hat, terms_of
+from udp_stream.planning.hat_plan import plan_hat, terms_of
 from udp_stream.windows.open_slots import Frame, Windows
 from udp_stream.windows.slot_tables import SlotPings, tabulate
 

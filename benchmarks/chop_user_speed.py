@@ -18,7 +18,7 @@ from itertools import product
 
 import numpy as np
 
-from udp_stream.suppression import Occupancy, Suppression, chop_user, suppress_to
+from udp_stream.planning.suppression import Occupancy, Suppression, chop_user, suppress_to
 from udp_stream.units import NANO
 
 HATS, PLATES, PAIRS = 10_000, 100_000, 1_000_000

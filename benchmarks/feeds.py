@@ -10,7 +10,7 @@ import numpy as np
 from udp_stream.adapters.settings import load
 from udp_stream.adapters.sources import read_messages
 from udp_stream.pings.decoder import PingDecoder
-from udp_stream.policy import Policy
+from udp_stream.planning.policy import Policy
 from udp_stream.windows.grid import cells_of
 from udp_stream.windows.slot_tables import SlotCounts, SlotPings, SlotValues, tabulate
 

@@ -41,6 +41,7 @@ from udp_stream.adapters.embedded import Summary
 from udp_stream.errors import DependencyUnavailable, Fenced
 from udp_stream.flow import Office, Payloads, Publish, plan_slot, release_planned
 from udp_stream.ledger.port import Ledger, Mark
+from udp_stream.planning.slot_plan import SlotPlan, cut_plan
 from udp_stream.release import decode
 from udp_stream.shuffle.barrier import Gathering
 from udp_stream.shuffle.count_chunks import Tallied, Tally, cut_counts, merge_counts
@@ -48,7 +49,6 @@ from udp_stream.shuffle.ping_chunks import shard_of
 from udp_stream.shuffle.shard import Shard, counts_of_shards
 from udp_stream.shuffle.wire import Message as PartsMessage
 from udp_stream.shuffle.wire import decode_message, encode_message
-from udp_stream.slot_plan import SlotPlan, cut_plan
 from udp_stream.windows.slot_tables import SlotCounts, SlotValues, tabulate
 
 PLANNER = 0

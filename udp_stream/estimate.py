@@ -17,7 +17,7 @@ from udp_stream.mechanisms.cdfs.mechanism import CdfPlan, cdf_values_of_many, no
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import Lattice, discrete_laplace, laplace_lattice
 from udp_stream.mechanisms.variance import variance_query, variance_value
-from udp_stream.plan import HatPlan
+from udp_stream.planning.hat_plan import HatPlan
 
 Integers = NDArray[np.int64]
 

@@ -41,14 +41,6 @@ OUTSIDE = ("adapters", "trial", "cli", "streams")
 THREADS = {"udp_stream.ledger.memory", "udp_stream.ledger.checks"}
 
 NOT_MOVED = {
-    "policy": "planning",
-    "budgeting": "planning",
-    "worst_case": "planning",
-    "suppression": "planning",
-    "plan": "planning",
-    "planner": "planning",
-    "slot_plan": "planning",
-    "periods": "planning",
     "estimate": "release",
     "release": "release",
     "flow": "release",

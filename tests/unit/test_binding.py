@@ -13,9 +13,9 @@ from udp_stream.adapters.sqlite_ledger import open_sqlite_ledger
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Mark
+from udp_stream.planning.slot_plan import PlanPiece
 from udp_stream.shuffle.count_chunks import Tally
 from udp_stream.shuffle.wire import decode_message
-from udp_stream.slot_plan import PlanPiece
 
 OTHER_LEDGER = Binding("0ther", OURS.key)
 OTHER_KEY = Binding(OURS.ledger_id, "0ther")

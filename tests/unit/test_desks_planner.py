@@ -21,12 +21,12 @@ from udp_stream.errors import PrivacyRefused
 from udp_stream.flow import Office, release_slot
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission, Mark
+from udp_stream.planning.slot_plan import PlanPiece
 from udp_stream.release import decode
 from udp_stream.shuffle.barrier import GatheringFrontier
 from udp_stream.shuffle.count_chunks import Tallied, Tally
 from udp_stream.shuffle.ping_chunks import Marker, Part, cut, merge
 from udp_stream.shuffle.wire import decode_message, encode_message
-from udp_stream.slot_plan import PlanPiece
 from udp_stream.testing import SeededEntropy
 from udp_stream.windows.slot_tables import tabulate
 from udp_stream.windows.source_reader import Frontier, SourceReader

@@ -20,11 +20,11 @@ from udp_stream.mechanisms.grouping import HatCounts, best_fit, wrap_around_coun
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.means._projected import levy_cap
 from udp_stream.mechanisms.variance import plan_variance
-from udp_stream.plan import HatPlan, Terms
-from udp_stream.suppression import Suppression
+from udp_stream.planning.hat_plan import HatPlan, Terms
+from udp_stream.planning.suppression import Suppression
+from udp_stream.planning.worst_case import Occupancy
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
-from udp_stream.worst_case import Occupancy
 
 U = 65 * 4096
 

@@ -342,7 +342,8 @@ def test_the_planner_is_given_no_speed():
     """Law 3, by types: nothing that reaches `slot_terms` or `plan_hat` can hold one."""
     import inspect
 
-    from udp_stream import plan, planner
+    from udp_stream.planning import hat_plan as plan
+    from udp_stream.planning import slot_terms as planner
 
     functions = (plan.slot_terms, plan.plan_hat, plan.plan_mean, plan.plan_admitted, planner.terms_from_counts)
     for function in (*functions, road.from_counts, road.plan_slot):

@@ -15,7 +15,7 @@ from udp_stream.adapters.settings import load
 from udp_stream.mechanisms.grouping import HatCounts
 from udp_stream.mechanisms.means import ArrayAveraging, Baseline, Optimal, spread
 from udp_stream.mechanisms.means.automatic import AS_GOOD, CAPS_TRIED, averaging_caps, plan_automatic
-from udp_stream.plan import Terms, plan_hat, plan_mean, terms_of
+from udp_stream.planning.hat_plan import Terms, plan_hat, plan_mean, terms_of
 from udp_stream.units import NANO
 
 U = 65 * 4096

@@ -14,7 +14,7 @@ from udp_stream.adapters.statement import statement
 from udp_stream.errors import ConfigError
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission
-from udp_stream.periods import accepted_nano, overlap_words, overlapping, overlaps_of, period_of, together
+from udp_stream.planning.periods import accepted_nano, overlap_words, overlapping, overlaps_of, period_of, together
 
 KOLKATA = [f"1d from 2024-01-{day:02}T00:00:00+05:30" for day in range(7, 12)]
 UTC = [f"1d from 2024-01-{day:02}T00:00:00+00:00" for day in range(7, 12)]

@@ -15,12 +15,12 @@ from udp_stream import flow as road
 from udp_stream.adapters.embedded import drive
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.planning.slot_plan import cut_plan, merge_plan
 from udp_stream.shuffle.barrier import Gathering
 from udp_stream.shuffle.count_chunks import HowOften, Tallied, Tally, cut_counts, merge_counts
 from udp_stream.shuffle.ping_chunks import Marker, Part, cut, merge, shard_of
 from udp_stream.shuffle.shard import Shard, counts_of_shards
 from udp_stream.shuffle.wire import decode_message, encode_message
-from udp_stream.slot_plan import cut_plan, merge_plan
 from udp_stream.windows.slot_tables import PINGS_MAX, SlotPings, tabulate, without_repeats
 
 

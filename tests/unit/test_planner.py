@@ -16,11 +16,11 @@ from udp_stream.adapters.sqlite_ledger import open_sqlite_ledger
 from udp_stream.errors import ConfigError, PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission, Balance
-from udp_stream.plan import Moment, Terms, plan_hat
-from udp_stream.planner import kept_rows, only, terms_from_counts
+from udp_stream.planning.hat_plan import Moment, Terms, plan_hat
+from udp_stream.planning.slot_plan import plan_of_nothing, row_digests
+from udp_stream.planning.slot_terms import kept_rows, only, terms_from_counts
+from udp_stream.planning.suppression import Occupancy, chop_user, suppress_to
 from udp_stream.release import decode, release_id
-from udp_stream.slot_plan import plan_of_nothing, row_digests
-from udp_stream.suppression import Occupancy, chop_user, suppress_to
 from udp_stream.windows.grid import cell_name
 from udp_stream.windows.slot_tables import SlotCounts, SlotPings, tabulate
 

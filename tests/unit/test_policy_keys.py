@@ -11,7 +11,7 @@ from udp_stream.adapters.policy_keys import difference, note_policy, other_polic
 from udp_stream.adapters.settings import known_keys, load
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission
-from udp_stream.policy import Policy
+from udp_stream.planning.policy import Policy
 
 KEYS = {
     "hat.resolution": "7",

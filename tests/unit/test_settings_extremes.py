@@ -9,7 +9,6 @@ import pytest
 from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of
 from udp_stream import release
 from udp_stream.adapters.settings import DURATIONS, Settings, known_keys, load
-from udp_stream.budgeting import EPSILON_NANO_MAX, FIXED_NANO_MIN
 from udp_stream.errors import ConfigError
 from udp_stream.estimate import estimate_hats
 from udp_stream.mechanisms.cdfs.mechanism import plan_cdf
@@ -19,7 +18,8 @@ from udp_stream.mechanisms.grouping import HatCounts
 from udp_stream.mechanisms.means import MECHANISMS, expected_abs_error
 from udp_stream.mechanisms.noise import DRAWABLE_NANO_MIN, laplace_lattice
 from udp_stream.mechanisms.variance import plan_variance_with_cap, variance_query
-from udp_stream.plan import plan_admitted, plan_hat, terms_of
+from udp_stream.planning.allowances import EPSILON_NANO_MAX, FIXED_NANO_MIN
+from udp_stream.planning.hat_plan import plan_admitted, plan_hat, terms_of
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.slot_tables import PINGS_MAX
 

@@ -9,10 +9,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from udp_stream import suppression
-from udp_stream.suppression import Occupancy, chop_user, suppress_to
+from udp_stream.planning import suppression
+from udp_stream.planning.suppression import Occupancy, chop_user, suppress_to
+from udp_stream.planning.worst_case import HatErrors
 from udp_stream.units import NANO
-from udp_stream.worst_case import HatErrors
 
 EPSILONS = (50_000_000, 300_000_000, NANO, 2_500_000_000, 10 * NANO)
 

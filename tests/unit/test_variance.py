@@ -17,9 +17,9 @@ from udp_stream.mechanisms.variance import (
     variance_query,
     variance_value,
 )
+from udp_stream.planning.worst_case import epsilon_limits, errors_at_every_count
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
-from udp_stream.worst_case import epsilon_limits, errors_at_every_count
 
 U = 65 * 4096
 counts_lists = st.lists(st.integers(1, 12), min_size=1, max_size=15)

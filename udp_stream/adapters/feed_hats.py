@@ -13,9 +13,9 @@ from udp_stream.errors import UsageError
 from udp_stream.experiments.base import DataSet, Hat
 from udp_stream.mechanisms.grouping import HatCounts
 from udp_stream.pings.decoder import PingDecoder, Pings
+from udp_stream.planning.worst_case import Occupancy
 from udp_stream.windows.grid import cells_of
 from udp_stream.windows.slot_tables import SlotCounts, SlotPings, SlotValues, tabulate
-from udp_stream.worst_case import Occupancy
 
 
 def read_feed(path: str, settings: Settings, progress: Progress | None = None) -> DataSet:

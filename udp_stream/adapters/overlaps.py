@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import inf
 
 from udp_stream.ledger.port import Ledger
-from udp_stream.periods import epsilon_text, overlapping, overlaps_of, period_of, together
+from udp_stream.planning.periods import epsilon_text, overlapping, overlaps_of, period_of, together
 
 NAMED_MAX = 3
 

@@ -16,9 +16,9 @@ from udp_stream.adapters.overlaps import said
 from udp_stream.adapters.policy_keys import difference, named
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.words import counted
-from udp_stream.periods import epsilon_text
 from udp_stream.pings.decoder import Reason
-from udp_stream.policy import Policy
+from udp_stream.planning.periods import epsilon_text
+from udp_stream.planning.policy import Policy
 
 SOFTWARE = f"udp-stream {__version__}"
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.grouping import HatCounts
+from udp_stream.planning.worst_case import Occupancy
 from udp_stream.units import QUANTA_PER_KMH
-from udp_stream.worst_case import Occupancy
 
 Integers = NDArray[np.int64]
 

@@ -21,9 +21,9 @@ from udp_stream.experiments.base import (
     slug,
 )
 from udp_stream.experiments.synthetic import HEAVY_HATS, ITMS_MAX_KMH, heavy_hitter_city
-from udp_stream.suppression import Suppression, chop_user, suppress_to
+from udp_stream.planning.suppression import Suppression, chop_user, suppress_to
+from udp_stream.planning.worst_case import Occupancy, hat_error
 from udp_stream.units import NANO, QUANTA_PER_KMH
-from udp_stream.worst_case import Occupancy, hat_error
 
 SWEEP = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0)
 """Epsilons: the slides' gains are at small ones."""

@@ -8,8 +8,8 @@ import numpy as np
 
 from udp_stream.experiments.base import DataSet, Hat, Integers
 from udp_stream.mechanisms.grouping import HatCounts
+from udp_stream.planning.worst_case import Occupancy
 from udp_stream.units import QUANTA_PER_KMH
-from udp_stream.worst_case import Occupancy
 
 ITMS_TOTAL, ITMS_LARGEST, ITMS_MEDIAN = 17_166, 417, 46
 """Published of the papers' HAT: samples in all, of the largest user, of the median user; U = 65 km/h."""

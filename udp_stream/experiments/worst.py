@@ -26,8 +26,8 @@ from udp_stream.experiments.mean_errors import falls
 from udp_stream.experiments.mean_itms import BUSIEST, choices, data_sets
 from udp_stream.mechanisms.grouping import HatCounts
 from udp_stream.mechanisms.means import Baseline, Optimal
+from udp_stream.planning.worst_case import epsilon_limits, errors_at_every_count
 from udp_stream.units import NANO, QUANTA_PER_KMH
-from udp_stream.worst_case import epsilon_limits, errors_at_every_count
 
 SWEEP = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0)
 """Epsilons: the best m moves below 1 only."""

@@ -9,10 +9,10 @@ The planner is a `Gathering` of the tallies of all shards (`counts_of_shards`), 
 
 from __future__ import annotations
 
+from udp_stream.planning.slot_plan import PlanPiece, SlotPlan, merge_plan
 from udp_stream.shuffle.barrier import Gathering, GatheringFrontier
 from udp_stream.shuffle.count_chunks import Tallied, Tally
 from udp_stream.shuffle.ping_chunks import Marker, Part, merge
-from udp_stream.slot_plan import PlanPiece, SlotPlan, merge_plan
 from udp_stream.windows.slot_tables import SlotPings
 
 

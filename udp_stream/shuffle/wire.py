@@ -9,9 +9,9 @@ from typing import TypeAlias
 
 import msgspec
 
+from udp_stream.planning.slot_plan import PlanPiece
 from udp_stream.shuffle.count_chunks import Tallied, Tally
 from udp_stream.shuffle.ping_chunks import Marker, Part
-from udp_stream.slot_plan import PlanPiece
 
 Message: TypeAlias = Part | Marker | Tally | Tallied | PlanPiece
 

@@ -21,8 +21,8 @@ from udp_stream.adapters.words import counted
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.past import Forgotten, behind, forget, see
 from udp_stream.ledger.port import Ledger, Mark
-from udp_stream.periods import epsilon_text
 from udp_stream.pings.decoder import plate_name
+from udp_stream.planning.periods import epsilon_text
 from udp_stream.units import NANO
 
 

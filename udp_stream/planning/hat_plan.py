@@ -24,7 +24,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.budgeting import EPSILON_NANO_MAX, EPSILON_NANO_MIN, expected_visits, fair_shares, hat_epsilon
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Balance
 from udp_stream.mechanisms.cdfs.mechanism import CdfPlan, cdf_for_admitted, plan_cdf
@@ -32,7 +31,8 @@ from udp_stream.mechanisms.grouping import HatCounts
 from udp_stream.mechanisms.means import MECHANISMS, CompareAt, MeanPlan, expected_abs_error, plan_automatic, spread
 from udp_stream.mechanisms.means.automatic import EXACT
 from udp_stream.mechanisms.variance import VariancePlan, plan_variance, variance_for_admitted
-from udp_stream.policy import AccountingDetail, Grouping, Mean, Policy
+from udp_stream.planning.allowances import EPSILON_NANO_MAX, EPSILON_NANO_MIN, expected_visits, fair_shares, hat_epsilon
+from udp_stream.planning.policy import AccountingDetail, Grouping, Mean, Policy
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.slot_tables import SlotCounts
 

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.plan import HatPlan, Terms
+from udp_stream.planning.hat_plan import HatPlan, Terms
 from udp_stream.windows.slot_tables import SlotCounts
 
 PIECE_BYTES = 800_000

@@ -32,9 +32,9 @@ from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Balance
 from udp_stream.mechanisms.grouping import HatCounts
-from udp_stream.plan import Moment, Terms, plan_mean, slot_terms
-from udp_stream.policy import Policy
-from udp_stream.suppression import Occupancy, chop_user, suppress_to
+from udp_stream.planning.hat_plan import Moment, Terms, plan_mean, slot_terms
+from udp_stream.planning.policy import Policy
+from udp_stream.planning.suppression import Occupancy, chop_user, suppress_to
 from udp_stream.windows.slot_tables import SlotCounts
 
 _ROUNDS_MAX = 10

@@ -26,7 +26,7 @@ outcome is a function of the counts:
 **Promises.** (1) No HAT's E exceeds E_thresh afterwards: none did at the start, and each step changes the E of one HAT,
 to a value that has just been compared. (2) K = max_l K_l is at most what it was: HATs are only ever given up. (3) So
 neither the slot's loss K eps nor the largest E is larger than before. E is Baseline's worst case; of other mechanisms
-nothing follows yet (`planner.py` sees to that).
+nothing follows yet (`slot_terms.py` sees to that).
 
 **Speed.** E is not monotone along the way (to suppress the plate with most samples can lower the noise), but it only
 falls when one of a HAT's two largest shares changes. At high levels, which few plates reach, each keeps a heap of lower
@@ -48,7 +48,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.worst_case import HatErrors, Occupancy
+from udp_stream.planning.worst_case import HatErrors, Occupancy
 
 __all__ = ["Occupancy", "Suppression", "chop_user", "suppress_to"]
 
