@@ -21,11 +21,11 @@ from udp_stream.adapters.fleet import IST, Fleet, write_ndjson
 from udp_stream.adapters.open_ledger import ledger_and_keys
 from udp_stream.adapters.settings import LedgerSection, load
 from udp_stream.adapters.sources import read_messages
-from udp_stream.estimate import estimate_hats
 from udp_stream.mechanisms.grouping import HatCounts, best_fit
 from udp_stream.mechanisms.noise import discrete_laplace
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.planning.hat_plan import plan_hat, terms_of
+from udp_stream.release.estimate import estimate_hats
 from udp_stream.windows.open_slots import Frame, Windows
 from udp_stream.windows.slot_tables import SlotPings, tabulate
 

@@ -17,7 +17,7 @@ from udp_stream.adapters.embedded import Embedded, Payloads
 from udp_stream.adapters.settings import load
 from udp_stream.adapters.sources import read_messages
 from udp_stream.ledger.memory import MemoryLedger
-from udp_stream.release import Release, decode, release_id
+from udp_stream.release.record import Release, decode, release_id
 from udp_stream.testing import SeededEntropy
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.grid import cell_name

@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.feeds import Feed, feed_of
-from udp_stream.estimate import estimate_hats
 from udp_stream.mechanisms.means.array_averaging import worst_case_cap
 from udp_stream.planning.hat_plan import HatPlan, plan_hat, terms_of
-from udp_stream.release import mean_record
+from udp_stream.release.estimate import estimate_hats
+from udp_stream.release.record import mean_record
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO, QUANTA_PER_KMH
 

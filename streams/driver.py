@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from udp_stream.adapters.embedded import answer_to
-from udp_stream.flow import Effect, Payloads, Publish
 from udp_stream.ledger.port import Ledger
+from udp_stream.release.road import Effect, Payloads, Publish
 
 T = TypeVar("T")
 

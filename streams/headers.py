@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from udp_stream.pings.refusals import Refusal
-from udp_stream.release import SCHEMA, Release
+from udp_stream.release.record import SCHEMA, Release
 
 Headers = list[tuple[str, bytes]]
 

@@ -39,10 +39,10 @@ from streams.publishing import AtLeastOnce, Publisher, PublisherOf, settle
 from streams.topics import Topics
 from udp_stream.adapters.embedded import Summary
 from udp_stream.errors import DependencyUnavailable, Fenced
-from udp_stream.flow import Office, Payloads, Publish, plan_slot, release_planned
 from udp_stream.ledger.port import Ledger, Mark
 from udp_stream.planning.slot_plan import SlotPlan, cut_plan
-from udp_stream.release import decode
+from udp_stream.release.record import decode
+from udp_stream.release.road import Office, Payloads, Publish, plan_slot, release_planned
 from udp_stream.shuffle.barrier import Gathering
 from udp_stream.shuffle.count_chunks import Tallied, Tally, cut_counts, merge_counts
 from udp_stream.shuffle.ping_chunks import shard_of

@@ -51,7 +51,7 @@ from streams.outlet import REQUEST_BYTES_MAX, Message, Outlet
 from udp_stream.errors import DependencyUnavailable, Fenced
 from udp_stream.ledger.port import Ledger
 from udp_stream.pings.timestamps import parse_timestamps
-from udp_stream.release import decode
+from udp_stream.release.record import decode
 from udp_stream.shuffle.ping_chunks import shard_of
 
 BEGIN_S = 60.0

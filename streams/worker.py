@@ -41,10 +41,10 @@ from udp_stream.adapters.plate_keys import PlateKeys
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.which_ledger import begin_work
 from udp_stream.errors import DependencyUnavailable, UdpStreamError
-from udp_stream.flow import Office
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entropy, Ledger
 from udp_stream.pings.decoder import PingDecoder
+from udp_stream.release.road import Office
 from udp_stream.units import parse_duration
 from udp_stream.windows.source_reader import ReadingRules
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from udp_stream.ledger.port import Entry
-from udp_stream.release import Release, decode
+from udp_stream.release.record import Release, decode
 from udp_stream.units import nano_allowance
 
 TOLD_MAX = 5

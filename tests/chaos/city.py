@@ -31,7 +31,7 @@ from udp_stream.adapters.open_ledger import ledger_and_keys
 from udp_stream.adapters.services import RunningKafka, RunningRedis, redis, start_kafka
 from udp_stream.adapters.services_process import folder_or_temporary, free_ports
 from udp_stream.adapters.settings import load
-from udp_stream.release import decode
+from udp_stream.release.record import decode
 
 FRAME = 4096
 BROKEN = Path(__file__).with_name("broken_worker.py")

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from tests.runtime.harness import embedded, fleet_log, frames_of
-from udp_stream.release import decode
+from udp_stream.release.record import decode
 from udp_stream.testing import SeededEntropy
 
 FILE = Path(__file__).with_name("outputs.json")

@@ -5,7 +5,7 @@ import pytest
 from tests.golden.outputs import ON_KAFKA, SEED, known, of_embedded, told, write_key
 from tests.integration.deployment import worker
 from tests.runtime.harness import fleet_log
-from udp_stream.release import decode
+from udp_stream.release.record import decode
 
 
 def test_on_a_redis_ledger(redis_server, tmp_path):

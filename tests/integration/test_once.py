@@ -14,8 +14,8 @@ from streams.outlet import Message
 from streams.publishing import StrictlyOnce
 from tests.integration.deployment import SECONDS_MAX, agree, found_city, worker
 from tests.runtime.harness import fleet_log
-from udp_stream import release
 from udp_stream.errors import Fenced
+from udp_stream.release import record as release
 
 
 def seen(city):

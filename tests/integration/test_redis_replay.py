@@ -21,7 +21,7 @@ from udp_stream.adapters import redis_ledger
 from udp_stream.adapters.redis_caller import Caller
 from udp_stream.adapters.redis_route import Route
 from udp_stream.errors import DependencyUnavailable
-from udp_stream.release import decode
+from udp_stream.release.record import decode
 from udp_stream.testing import SeededEntropy
 
 

@@ -12,7 +12,6 @@ import pytest
 
 from tests.privacy.test_mean_distributions import epsilon_seen
 from udp_stream.adapters.settings import load
-from udp_stream.estimate import estimate_hats
 from udp_stream.mechanisms.cdfs.mechanism import cdf_for_admitted, node_counts, plan_cdf
 from udp_stream.mechanisms.grouping import HatCounts, wrap_around_given, wrap_around_positions
 from udp_stream.mechanisms.individual_charges import laplace_charges
@@ -20,6 +19,7 @@ from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, Baseline, Op
 from udp_stream.mechanisms.noise import laplace_lattice
 from udp_stream.mechanisms.variance import plan_variance_with_cap, variance_for_admitted, variance_query
 from udp_stream.planning.hat_plan import plan_admitted, plan_hat, terms_of
+from udp_stream.release.estimate import estimate_hats
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from udp_stream.estimate import estimate_hats
 from udp_stream.mechanisms.grouping import HatCounts
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.planning.hat_plan import HatPlan, Terms
+from udp_stream.release.estimate import estimate_hats
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 

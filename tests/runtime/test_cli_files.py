@@ -12,7 +12,7 @@ import pytest
 
 from tests.runtime.harness import fleet_log
 from tests.runtime.test_cli import FLAGS, UDP_STREAM, run
-from udp_stream import release
+from udp_stream.release import record as release
 
 
 @pytest.fixture(scope="module")

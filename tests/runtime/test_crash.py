@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from tests.runtime.harness import embedded, fleet_log, frames_of
-from udp_stream import release
+from udp_stream.release import record as release
 
 KILLS = 200
 SECONDS_MAX = 240

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from tests.runtime.harness import CONFIG, fleet_log
-from udp_stream.release import decode
+from udp_stream.release.record import decode
 
 FLAGS = [word for flag in CONFIG for word in ("--set", flag)]
 

@@ -7,10 +7,10 @@ skewed like theirs (median 46, largest 417). User scaling repeats every user ten
 import numpy as np
 import pytest
 
-from udp_stream.estimate import estimate_hats
 from udp_stream.mechanisms.grouping import HatCounts
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.planning.hat_plan import HatPlan, Terms
+from udp_stream.release.estimate import estimate_hats
 from udp_stream.testing import seeded_bits
 
 U = 65 * 4096

@@ -41,9 +41,6 @@ OUTSIDE = ("adapters", "trial", "cli", "streams")
 THREADS = {"udp_stream.ledger.memory", "udp_stream.ledger.checks"}
 
 NOT_MOVED = {
-    "estimate": "release",
-    "release": "release",
-    "flow": "release",
     "adapters.sources": "adapters.files",
     "adapters.csv_rows": "adapters.files",
     "adapters.drafts": "adapters.files",

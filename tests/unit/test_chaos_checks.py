@@ -10,7 +10,7 @@ import pytest
 
 from tests.chaos.checks import Collected, Expected, violations
 from tests.runtime.harness import embedded, fleet_log, frames_of
-from udp_stream.release import decode, encode
+from udp_stream.release.record import decode, encode
 
 
 @pytest.fixture(scope="module")

@@ -20,10 +20,10 @@ from streams.publishing import settle
 from streams.topics import topics_of
 from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced
-from udp_stream.flow import Office
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.pings.decoder import PingDecoder
-from udp_stream.release import decode
+from udp_stream.release.record import decode
+from udp_stream.release.road import Office
 from udp_stream.shuffle.ping_chunks import Part, cut
 from udp_stream.shuffle.shard import Shard
 from udp_stream.shuffle.wire import decode_message

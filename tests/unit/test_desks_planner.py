@@ -18,11 +18,11 @@ from tests.unit.test_desks import FLAGS, START, TOPICS, Broker, Died, Worker, li
 from udp_stream.adapters.embedded import drive
 from udp_stream.adapters.settings import load
 from udp_stream.errors import PrivacyRefused
-from udp_stream.flow import Office, release_slot
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission, Mark
 from udp_stream.planning.slot_plan import PlanPiece
-from udp_stream.release import decode
+from udp_stream.release.record import decode
+from udp_stream.release.road import Office, release_slot
 from udp_stream.shuffle.barrier import GatheringFrontier
 from udp_stream.shuffle.count_chunks import Tallied, Tally
 from udp_stream.shuffle.ping_chunks import Marker, Part, cut, merge

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from udp_stream.adapters.outcome_files import write_outcome, write_table
-from udp_stream.estimate import estimate_hats
 from udp_stream.experiments import chop, mean_itms, scaling, variance, worst
 from udp_stream.experiments.base import EPSILONS, DataSet, Hat, Setup
 from udp_stream.experiments.catalogue import EXPERIMENTS
@@ -23,6 +22,7 @@ from udp_stream.mechanisms.variance import plan_variance
 from udp_stream.planning.hat_plan import HatPlan, Terms
 from udp_stream.planning.suppression import Suppression
 from udp_stream.planning.worst_case import Occupancy
+from udp_stream.release.estimate import estimate_hats
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 

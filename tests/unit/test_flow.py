@@ -9,8 +9,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from udp_stream import flow as road
-from udp_stream import release as records
 from udp_stream.adapters.embedded import answer_to
 from udp_stream.adapters.settings import load
 from udp_stream.errors import PrivacyRefused
@@ -20,7 +18,9 @@ from udp_stream.mechanisms.cdfs.mechanism import node_counts
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import laplace_lattice
 from udp_stream.mechanisms.variance import variance_query
-from udp_stream.release import decode
+from udp_stream.release import record as records
+from udp_stream.release import road
+from udp_stream.release.record import decode
 from udp_stream.testing import SeededEntropy
 from udp_stream.units import NANO
 from udp_stream.windows.slot_tables import SlotPings, tabulate

@@ -8,7 +8,7 @@ from udp_stream.mechanisms.means import MECHANISMS, Baseline, accuracy_of, expec
 from udp_stream.mechanisms.means._projected import means_of_arrays
 from udp_stream.mechanisms.means.accuracy import TRUTHS, array_variance
 from udp_stream.mechanisms.means.interval import interval95
-from udp_stream.release import mean_record
+from udp_stream.release.record import mean_record
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 

@@ -11,11 +11,11 @@ import pytest
 from tests.unit.test_flow import office
 from tests.unit.test_planner import city
 from tests.unit.test_shards import HOUR, parts_of, some_slot, two_sources
-from udp_stream import flow as road
 from udp_stream.adapters.embedded import drive
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.planning.slot_plan import cut_plan, merge_plan
+from udp_stream.release import road
 from udp_stream.shuffle.barrier import Gathering
 from udp_stream.shuffle.count_chunks import HowOften, Tallied, Tally, cut_counts, merge_counts
 from udp_stream.shuffle.ping_chunks import Marker, Part, cut, merge, shard_of

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from benchmarks.feeds import feed_of
 from tests.runtime.harness import FEEDS
 from tests.unit.test_flow import CELLS, FIXED, START, Died, office, run
-from udp_stream import flow as road
 from udp_stream.adapters.embedded import answer_to, drive
 from udp_stream.adapters.settings import load
 from udp_stream.adapters.sqlite_ledger import open_sqlite_ledger
@@ -20,7 +19,8 @@ from udp_stream.planning.hat_plan import Moment, Terms, plan_hat
 from udp_stream.planning.slot_plan import plan_of_nothing, row_digests
 from udp_stream.planning.slot_terms import kept_rows, only, terms_from_counts
 from udp_stream.planning.suppression import Occupancy, chop_user, suppress_to
-from udp_stream.release import decode, release_id
+from udp_stream.release import road
+from udp_stream.release.record import decode, release_id
 from udp_stream.windows.grid import cell_name
 from udp_stream.windows.slot_tables import SlotCounts, SlotPings, tabulate
 

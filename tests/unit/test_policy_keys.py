@@ -159,7 +159,7 @@ def test_keys_that_another_version_did_not_know_are_named():
 @pytest.fixture
 def record():
     """A record made under a policy."""
-    from udp_stream.release import SCHEMA, Counts, Hat, Privacy, Release, encode
+    from udp_stream.release.record import SCHEMA, Counts, Hat, Privacy, Release, encode
 
     def made(fingerprint):
         return encode(

@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of
-from udp_stream import release
 from udp_stream.adapters.settings import DURATIONS, Settings, known_keys, load
 from udp_stream.errors import ConfigError
-from udp_stream.estimate import estimate_hats
 from udp_stream.mechanisms.cdfs.mechanism import plan_cdf
 from udp_stream.mechanisms.cdfs.search import best_tree
 from udp_stream.mechanisms.cdfs.tree import level_budgets
@@ -20,6 +18,8 @@ from udp_stream.mechanisms.noise import DRAWABLE_NANO_MIN, laplace_lattice
 from udp_stream.mechanisms.variance import plan_variance_with_cap, variance_query
 from udp_stream.planning.allowances import EPSILON_NANO_MAX, FIXED_NANO_MIN
 from udp_stream.planning.hat_plan import plan_admitted, plan_hat, terms_of
+from udp_stream.release import record as release
+from udp_stream.release.estimate import estimate_hats
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.slot_tables import PINGS_MAX
 

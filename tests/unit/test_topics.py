@@ -7,9 +7,9 @@ from streams.feed import Pace
 from streams.headers import is_tick, rejected_headers, release_headers
 from streams.topics import topics_of
 from tests.runtime.harness import embedded, fleet_log, frames_of
-from udp_stream import release
 from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.pings.decoder import Reason, Refusal
+from udp_stream.release import record as release
 
 
 def test_names_and_settings_of_the_topics():

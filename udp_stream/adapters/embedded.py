@@ -18,7 +18,11 @@ import msgspec
 from udp_stream.adapters.overlaps import Overlap, largest_budgets, overlap_of
 from udp_stream.adapters.policy_keys import note_policy
 from udp_stream.adapters.settings import Settings
-from udp_stream.flow import (
+from udp_stream.ledger.past import caveats
+from udp_stream.ledger.port import Entropy, Ledger
+from udp_stream.pings.decoder import PingDecoder, Refusal, originals
+from udp_stream.release.record import Release, decode
+from udp_stream.release.road import (
     Admit,
     Balances,
     Budgets,
@@ -33,10 +37,6 @@ from udp_stream.flow import (
     Standing,
     release_slot,
 )
-from udp_stream.ledger.past import caveats
-from udp_stream.ledger.port import Entropy, Ledger
-from udp_stream.pings.decoder import PingDecoder, Refusal, originals
-from udp_stream.release import Release, decode
 from udp_stream.windows.grid import cells_of
 from udp_stream.windows.open_slots import Frame, Windows
 from udp_stream.windows.slot_tables import SlotPings, tabulate

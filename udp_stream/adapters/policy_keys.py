@@ -15,7 +15,7 @@ import msgspec
 
 from udp_stream.ledger.port import Ledger
 from udp_stream.planning.policy import Policy
-from udp_stream.release import decode
+from udp_stream.release.record import decode
 from udp_stream.units import NANO, QUANTA_PER_KMH, duration_name
 
 NOTE = "policy:"

@@ -20,12 +20,12 @@ from msgspec.structs import fields
 
 from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.errors import ConfigError
-from udp_stream.flow import Calendar
 from udp_stream.mechanisms.cdfs.bins import bins_from_edges, equal_bins
 from udp_stream.pings.decoder import PingRules
 from udp_stream.planning.allowances import EPSILON_NANO_MAX, FIXED_NANO_MIN
 from udp_stream.planning.periods import accepted_nano
 from udp_stream.planning.policy import AccountingDetail, Grouping, Mean, Policy, Suppression
+from udp_stream.release.road import Calendar
 from udp_stream.units import NANO, QUANTA_PER_KMH, duration_name, nano_allowance, nano_charge, parse_duration
 from udp_stream.windows.grid import SlotGrid
 from udp_stream.windows.open_slots import WindowRules

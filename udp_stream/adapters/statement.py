@@ -25,7 +25,7 @@ from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entry, Ledger
 from udp_stream.planning.periods import together
-from udp_stream.release import Release, decode, slot_of
+from udp_stream.release.record import Release, decode, slot_of
 from udp_stream.units import NANO, duration_name
 from udp_stream.windows.grid import SlotGrid
 

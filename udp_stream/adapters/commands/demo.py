@@ -18,8 +18,8 @@ from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.which_ledger import begin_run, trial_ledger
 from udp_stream.adapters.words import counted
 from udp_stream.errors import DependencyUnavailable, UsageError
-from udp_stream.flow import Payloads
-from udp_stream.release import Release, decode
+from udp_stream.release.record import Release, decode
+from udp_stream.release.road import Payloads
 
 MORNING = datetime(2024, 1, 8, 6, tzinfo=IST)
 

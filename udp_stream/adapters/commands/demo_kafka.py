@@ -28,7 +28,7 @@ from udp_stream.adapters.services_process import Program, Running, launch
 from udp_stream.adapters.settings import Settings, load
 from udp_stream.adapters.which_ledger import say
 from udp_stream.errors import DependencyUnavailable
-from udp_stream.release import Release, decode
+from udp_stream.release.record import Release, decode
 
 WORKERS = 2
 SERVING = b"udp-stream: worker of group"

@@ -25,7 +25,6 @@ from udp_stream.adapters.report import (
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.words import counted
 from udp_stream.errors import ConfigError, UsageError
-from udp_stream.estimate import estimate_hats
 from udp_stream.experiments.base import Figure
 from udp_stream.experiments.worst import best_m, curve_rows, e_of_m, least_errors, printed_limits, worst_of, worst_row
 from udp_stream.mechanisms.grouping import HatCounts
@@ -35,6 +34,7 @@ from udp_stream.planning.allowances import EPSILON_NANO_MAX, EPSILON_NANO_MIN
 from udp_stream.planning.hat_plan import HatPlan, Terms, plan_hat, terms_of
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.worst_case import epsilon_limits
+from udp_stream.release.estimate import estimate_hats
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.slot_tables import PINGS_MAX

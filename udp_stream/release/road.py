@@ -26,14 +26,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.errors import PrivacyRefused
-from udp_stream.estimate import HatEstimate, estimate_hats
 from udp_stream.ledger.port import Admission, Balance, Entropy, Mark
 from udp_stream.planning.hat_plan import HatPlan, Moment, Terms, plan_admitted, plan_hat
 from udp_stream.planning.periods import epsilon_text, overlap_words, overlapping, period_of
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.slot_plan import SlotPlan, plan_of_nothing, row_digests
 from udp_stream.planning.slot_terms import terms_from_counts
-from udp_stream.release import SCHEMA, Counts, Hat, Release, Status, encode, privacy_record, release_id, statistics
+from udp_stream.release.estimate import HatEstimate, estimate_hats
+from udp_stream.release.record import (
+    SCHEMA,
+    Counts,
+    Hat,
+    Release,
+    Status,
+    encode,
+    privacy_record,
+    release_id,
+    statistics,
+)
 from udp_stream.windows.grid import SlotGrid, cell_center, cell_name
 from udp_stream.windows.slot_tables import SlotCounts, SlotValues
 

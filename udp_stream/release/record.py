@@ -14,12 +14,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.estimate import HatEstimate
 from udp_stream.mechanisms.cdfs.mechanism import CdfPlan
 from udp_stream.mechanisms.means import NOBODY, MeanPlan, accuracy_of
 from udp_stream.mechanisms.variance import VariancePlan, bias_among
 from udp_stream.planning.hat_plan import HatPlan, Terms
 from udp_stream.planning.policy import AccountingDetail, Policy
+from udp_stream.release.estimate import HatEstimate
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
 SCHEMA: Final = "udp-stream/release/1"

@@ -1,0 +1,1 @@
+"""Release: draw, write down, publish."""
