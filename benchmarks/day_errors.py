@@ -14,8 +14,8 @@ import numpy as np
 
 from benchmarks.feeds import Feed, feed_of
 from udp_stream.adapters.embedded import Embedded, Payloads
+from udp_stream.adapters.files.sources import read_messages
 from udp_stream.adapters.settings import load
-from udp_stream.adapters.sources import read_messages
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.release.record import Release, decode, release_id
 from udp_stream.testing import SeededEntropy

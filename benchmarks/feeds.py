@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from udp_stream.adapters.files.sources import read_messages
 from udp_stream.adapters.settings import load
-from udp_stream.adapters.sources import read_messages
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.planning.policy import Policy
 from udp_stream.windows.grid import cells_of

@@ -18,7 +18,7 @@ from streams.offsets import Offsets
 from streams.parts_desk import PartsDesk
 from streams.pings_desk import PingsDesk
 from streams.topics import Topics
-from udp_stream.adapters.alive import Alive
+from udp_stream.adapters.files.heartbeat import Alive
 
 COMMIT_S = 5.0
 

@@ -35,7 +35,7 @@ from streams.pings_desk import PingsDesk
 from streams.publishing import StrictlyOnce
 from streams.topics import differences, topics_of
 from streams.watch import Watch
-from udp_stream.adapters.alive import Alive
+from udp_stream.adapters.files.heartbeat import Alive
 from udp_stream.adapters.open_ledger import ledger_and_keys
 from udp_stream.adapters.plate_keys import PlateKeys
 from udp_stream.adapters.settings import Settings

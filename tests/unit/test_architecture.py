@@ -41,10 +41,6 @@ OUTSIDE = ("adapters", "trial", "cli", "streams")
 THREADS = {"udp_stream.ledger.memory", "udp_stream.ledger.checks"}
 
 NOT_MOVED = {
-    "adapters.sources": "adapters.files",
-    "adapters.csv_rows": "adapters.files",
-    "adapters.drafts": "adapters.files",
-    "adapters.alive": "adapters.files",
     "adapters.open_ledger": "adapters.ledgers",
     "adapters.plate_keys": "adapters.ledgers",
     "adapters.ledger_id": "adapters.ledgers",

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from udp_stream.adapters.alive import BEAT_S, Alive
 from udp_stream.adapters.commands.feed import _source
+from udp_stream.adapters.files.heartbeat import BEAT_S, Alive
 from udp_stream.adapters.fleet import Fleet
 from udp_stream.adapters.fleet_live import BUSY_HOURS, FIRST_MORNING, live_messages
 from udp_stream.errors import UsageError

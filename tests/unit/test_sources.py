@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from udp_stream.adapters import sources
-from udp_stream.adapters.sources import read_messages, require_readable
+from udp_stream.adapters.files import sources
+from udp_stream.adapters.files.sources import read_messages, require_readable
 from udp_stream.errors import UsageError
 from udp_stream.pings.decoder import PingDecoder, PingRules
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from udp_stream.adapters.files.sources import Progress, read_messages
 from udp_stream.adapters.settings import Settings
-from udp_stream.adapters.sources import Progress, read_messages
 from udp_stream.errors import UsageError
 from udp_stream.experiments.base import DataSet, Hat
 from udp_stream.mechanisms.grouping import HatCounts

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from udp_stream.adapters.drafts import draft_of, sync_directory
+from udp_stream.adapters.files.atomic import draft_of, sync_directory
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger.past import require_not_behind, see
 from udp_stream.ledger.port import Ledger, Mark

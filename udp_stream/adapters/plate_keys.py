@@ -16,7 +16,7 @@ from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
-from udp_stream.adapters.drafts import draft_of, link_first
+from udp_stream.adapters.files.atomic import draft_of, link_first
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 
 KEY_BYTES = 32

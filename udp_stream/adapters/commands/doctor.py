@@ -10,10 +10,10 @@ import argparse
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from udp_stream.adapters.files.sources import read_messages
 from udp_stream.adapters.open_ledger import inspect_ledger, known_here, ledger_and_keys, ledger_there
 from udp_stream.adapters.overlaps import overlaps_on, said
 from udp_stream.adapters.settings import Settings
-from udp_stream.adapters.sources import read_messages
 from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UdpStreamError
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.pings.speed_unit import PAIRS_MIN, unit_evidence

@@ -31,7 +31,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from udp_stream.adapters.csv_rows import csv_messages
+from udp_stream.adapters.files.csv_rows import csv_messages
 from udp_stream.errors import UsageError
 
 Progress = Callable[[int, int | None], None]
