@@ -19,7 +19,7 @@ from udp_stream.adapters.embedded import Embedded, record_writer
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.files.sources import read_messages
 from udp_stream.adapters.fleet import IST, Fleet, write_ndjson
-from udp_stream.adapters.open_ledger import ledger_and_keys
+from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.settings import LedgerSection, load
 from udp_stream.mechanisms.grouping import HatCounts, best_fit
 from udp_stream.mechanisms.noise import discrete_laplace

@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.__main__ import say
 from streams.binding import Binding, require_same
-from udp_stream.adapters.open_ledger import ledger_and_keys
+from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.services import services
 from udp_stream.adapters.settings import LedgerSection
 from udp_stream.ledger.port import Admission, Ledger

@@ -215,7 +215,7 @@ class PartsDesk:
     async def _fenced(self, tp: TP) -> Ledger:
         if not isinstance(self._ledger, Fencing):
             return self._ledger
-        from udp_stream.adapters.redis_ledger import Fence
+        from udp_stream.adapters.ledgers.redis.ledger import Fence
 
         ledger, name = self._ledger, f"{tp.topic}/{tp.partition}"
         epoch = await self._aside(lambda: ledger.take_epoch(name))

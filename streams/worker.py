@@ -36,10 +36,10 @@ from streams.publishing import StrictlyOnce
 from streams.topics import differences, topics_of
 from streams.watch import Watch
 from udp_stream.adapters.files.heartbeat import Alive
-from udp_stream.adapters.open_ledger import ledger_and_keys
-from udp_stream.adapters.plate_keys import PlateKeys
+from udp_stream.adapters.ledgers.opening import ledger_and_keys
+from udp_stream.adapters.ledgers.plate_keys import PlateKeys
+from udp_stream.adapters.ledgers.which_ledger import begin_work
 from udp_stream.adapters.settings import Settings
-from udp_stream.adapters.which_ledger import begin_work
 from udp_stream.errors import DependencyUnavailable, UdpStreamError
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entropy, Ledger

@@ -27,7 +27,7 @@ from tests.chaos.workers import Worker, Workers
 from tests.runtime.harness import beside
 from udp_stream.adapters.embedded import Embedded, record_writer
 from udp_stream.adapters.entropy import OsEntropy
-from udp_stream.adapters.open_ledger import ledger_and_keys
+from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.services import RunningKafka, RunningRedis, redis, start_kafka
 from udp_stream.adapters.services_process import folder_or_temporary, free_ports
 from udp_stream.adapters.settings import load

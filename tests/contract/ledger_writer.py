@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from udp_stream.adapters.sqlite_ledger import SqliteLedger, open_sqlite_ledger
+from udp_stream.adapters.ledgers.sqlite.ledger import SqliteLedger, open_sqlite_ledger
 from udp_stream.ledger.port import Admission
 
 PERIOD, BUDGET = "crash", 2000

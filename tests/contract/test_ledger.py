@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.contract import ledger_writer as writer
-from udp_stream.adapters import sqlite_file
-from udp_stream.adapters.sqlite_ledger import open_sqlite_ledger
+from udp_stream.adapters.ledgers.sqlite import file as sqlite_file
+from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger import checks
 from udp_stream.ledger.checks import ALL_LEDGER_CHECKS, CheckFailed, ask

@@ -17,7 +17,7 @@ from streams.lookout import records_of
 from streams.topics import create_topics, topics_of
 from tests.runtime.harness import beside, frames_of
 from udp_stream.adapters.embedded import Embedded, record_writer
-from udp_stream.adapters.open_ledger import ledger_and_keys
+from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.settings import load
 from udp_stream.release import record as release
 from udp_stream.testing import SeededEntropy

@@ -14,7 +14,7 @@ from streams.binding import HEADER, Binding
 from streams.topics import admin
 from tests.integration.deployment import SERVING, worker
 from tests.runtime.harness import fleet_log
-from udp_stream.adapters.open_ledger import ledger_and_keys
+from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.settings import load
 
 PATIENCE_S = 30
@@ -161,7 +161,7 @@ def test_no_key_is_made_where_redis_has_a_ledger(city, redis_server, known):
 def test_a_key_that_was_made_at_the_same_moment_as_another_machines_is_taken_back(city, redis_server, monkeypatch):
     """Both find no ledger; the other is the first to bind it."""
     made = city(fleet_log(clean=True)[:2000], ledger=redis_server.url)
-    from udp_stream.adapters import open_ledger
+    from udp_stream.adapters.ledgers import opening as open_ledger
     from udp_stream.errors import PrivacyRefused
 
     with made.ledger():

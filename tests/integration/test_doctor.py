@@ -10,7 +10,7 @@ from streams.feed import Feed, Pace
 from streams.topics import admin, create_topics, topics_of
 from tests.integration.test_redis_ledger import replicas_of
 from tests.runtime.harness import fleet_log
-from udp_stream.adapters.open_ledger import ledger_and_keys
+from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.settings import load
 
 

@@ -13,7 +13,7 @@ import pytest
 from redis import Redis
 from redis.crc import key_slot
 
-from udp_stream.adapters.redis_ledger import Fence, Fenced, RedisLedger, inspect_redis, open_redis_ledger
+from udp_stream.adapters.ledgers.redis.ledger import Fence, Fenced, RedisLedger, inspect_redis, open_redis_ledger
 from udp_stream.adapters.services import RunningCluster, RunningRedis, start_redis, start_redis_cluster
 from udp_stream.adapters.services_redis import CLUSTER_CONFIGURATION, command
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused

@@ -17,11 +17,13 @@ import numpy as np
 import pytest
 from redis import Redis
 
-from udp_stream.adapters import redis_durability, redis_ledger, redis_route
-from udp_stream.adapters.open_ledger import inspect_ledger, ledger_and_keys
-from udp_stream.adapters.redis_ledger import Fence, Fenced, RedisLedger, open_redis_ledger
-from udp_stream.adapters.redis_route import Route
-from udp_stream.adapters.redis_scripts import SCRIPTS, load_scripts, scripts_of
+from udp_stream.adapters.ledgers.opening import inspect_ledger, ledger_and_keys
+from udp_stream.adapters.ledgers.redis import durability as redis_durability
+from udp_stream.adapters.ledgers.redis import ledger as redis_ledger
+from udp_stream.adapters.ledgers.redis import route as redis_route
+from udp_stream.adapters.ledgers.redis.ledger import Fence, Fenced, RedisLedger, open_redis_ledger
+from udp_stream.adapters.ledgers.redis.route import Route
+from udp_stream.adapters.ledgers.redis.scripts import SCRIPTS, load_scripts, scripts_of
 from udp_stream.adapters.services import RunningRedis, start_redis
 from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused

@@ -17,9 +17,9 @@ from redis import Redis
 
 from tests.integration.test_redis_ledger import replicas_of
 from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of
-from udp_stream.adapters import redis_ledger
-from udp_stream.adapters.redis_caller import Caller
-from udp_stream.adapters.redis_route import Route
+from udp_stream.adapters.ledgers.redis import ledger as redis_ledger
+from udp_stream.adapters.ledgers.redis.caller import Caller
+from udp_stream.adapters.ledgers.redis.route import Route
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.release.record import decode
 from udp_stream.testing import SeededEntropy

@@ -41,22 +41,6 @@ OUTSIDE = ("adapters", "trial", "cli", "streams")
 THREADS = {"udp_stream.ledger.memory", "udp_stream.ledger.checks"}
 
 NOT_MOVED = {
-    "adapters.open_ledger": "adapters.ledgers",
-    "adapters.plate_keys": "adapters.ledgers",
-    "adapters.ledger_id": "adapters.ledgers",
-    "adapters.ledger_packing": "adapters.ledgers",
-    "adapters.statement": "adapters.ledgers",
-    "adapters.overlaps": "adapters.ledgers",
-    "adapters.which_ledger": "adapters.ledgers",
-    "adapters.policy_keys": "adapters.ledgers",
-    "adapters.sqlite_file": "adapters.ledgers",
-    "adapters.sqlite_ledger": "adapters.ledgers",
-    "adapters.redis_caller": "adapters.ledgers",
-    "adapters.redis_durability": "adapters.ledgers",
-    "adapters.redis_ledger": "adapters.ledgers",
-    "adapters.redis_packing": "adapters.ledgers",
-    "adapters.redis_route": "adapters.ledgers",
-    "adapters.redis_scripts": "adapters.ledgers",
     "adapters.fleet": "trial",
     "adapters.fleet_faults": "trial",
     "adapters.fleet_live": "trial",

@@ -9,7 +9,7 @@ from faust.types import TP
 
 from streams.binding import Binding, mark_header, mark_in, require_same
 from tests.unit.test_desks import OURS, TOPICS, Died, Worker, filled, outcome
-from udp_stream.adapters.sqlite_ledger import open_sqlite_ledger
+from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Mark

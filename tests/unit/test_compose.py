@@ -12,7 +12,7 @@ import yaml
 from streams.topics import topics_of
 from tests.integration import conftest
 from udp_stream.adapters import cli, services_jars
-from udp_stream.adapters.redis_durability import DURABLE
+from udp_stream.adapters.ledgers.redis.durability import DURABLE
 from udp_stream.adapters.settings import known_keys, load
 
 ROOT = Path(__file__).parents[2]

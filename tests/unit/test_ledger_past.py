@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from udp_stream.adapters.ledger_id import compare, kept_mark, raise_mark, remember_ledger, replace_mark
+from udp_stream.adapters.ledgers.ledger_id import compare, kept_mark, raise_mark, remember_ledger, replace_mark
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger import past as ledger_past
 from udp_stream.ledger.memory import MemoryLedger
@@ -146,7 +146,7 @@ def test_a_mark_that_is_lost_while_the_ledger_is_in_use_is_refused(file):
 
 
 def test_a_mark_that_cannot_be_written_stops_before_anything_is_published(file, monkeypatch):
-    monkeypatch.setattr("udp_stream.adapters.ledger_id.sync_directory", _full)
+    monkeypatch.setattr("udp_stream.adapters.ledgers.ledger_id.sync_directory", _full)
     with pytest.raises(DependencyUnavailable, match="cannot be written: No space left"):
         raise_mark(ledger_of(b"a"), file, "here", "hat-0")
 

@@ -8,9 +8,9 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from udp_stream.adapters.overlaps import Overlap, days_of, largest_budgets, overlap_of, overlaps_on, said
+from udp_stream.adapters.ledgers.overlaps import Overlap, days_of, largest_budgets, overlap_of, overlaps_on, said
+from udp_stream.adapters.ledgers.statement import statement
 from udp_stream.adapters.settings import load
-from udp_stream.adapters.statement import statement
 from udp_stream.errors import ConfigError
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission

@@ -10,8 +10,8 @@ from benchmarks.feeds import feed_of
 from tests.runtime.harness import FEEDS
 from tests.unit.test_flow import CELLS, FIXED, START, Died, office, run
 from udp_stream.adapters.embedded import answer_to, drive
+from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
 from udp_stream.adapters.settings import load
-from udp_stream.adapters.sqlite_ledger import open_sqlite_ledger
 from udp_stream.errors import ConfigError, PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission, Balance

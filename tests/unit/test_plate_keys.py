@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from udp_stream.adapters import plate_keys
-from udp_stream.adapters.plate_keys import PlateKeys, load_or_create_key
+from udp_stream.adapters.ledgers import plate_keys
+from udp_stream.adapters.ledgers.plate_keys import PlateKeys, load_or_create_key
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 
 KEY = bytes(range(32))

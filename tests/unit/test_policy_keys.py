@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from msgspec.structs import fields, replace
 
-from udp_stream.adapters.policy_keys import difference, note_policy, other_policies, written
+from udp_stream.adapters.ledgers.policy_keys import difference, note_policy, other_policies, written
 from udp_stream.adapters.settings import known_keys, load
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission

@@ -4,9 +4,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from udp_stream.adapters.open_ledger import ledger_place
+from udp_stream.adapters.ledgers.opening import ledger_place
+from udp_stream.adapters.ledgers.which_ledger import begin_run, ledger_sentence
 from udp_stream.adapters.settings import load
-from udp_stream.adapters.which_ledger import begin_run, ledger_sentence
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Progress
 from udp_stream.windows.grid import SlotGrid

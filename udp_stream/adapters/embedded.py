@@ -15,8 +15,8 @@ from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
-from udp_stream.adapters.overlaps import Overlap, largest_budgets, overlap_of
-from udp_stream.adapters.policy_keys import note_policy
+from udp_stream.adapters.ledgers.overlaps import Overlap, largest_budgets, overlap_of
+from udp_stream.adapters.ledgers.policy_keys import note_policy
 from udp_stream.adapters.settings import Settings
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entropy, Ledger

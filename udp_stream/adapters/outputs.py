@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from udp_stream.adapters.open_ledger import ledger_files
-from udp_stream.adapters.plate_keys import is_key
+from udp_stream.adapters.ledgers.opening import ledger_files
+from udp_stream.adapters.ledgers.plate_keys import is_key
 from udp_stream.adapters.settings import Settings
 from udp_stream.errors import UsageError
 

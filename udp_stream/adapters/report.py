@@ -12,8 +12,8 @@ from rich.table import Table
 
 from udp_stream import __version__
 from udp_stream.adapters.embedded import Summary
-from udp_stream.adapters.overlaps import said
-from udp_stream.adapters.policy_keys import difference, named
+from udp_stream.adapters.ledgers.overlaps import said
+from udp_stream.adapters.ledgers.policy_keys import difference, named
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.words import counted
 from udp_stream.pings.decoder import Reason

@@ -11,11 +11,11 @@ from datetime import datetime
 from udp_stream.adapters.embedded import Embedded, Summary
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.fleet import IST, Fleet
-from udp_stream.adapters.open_ledger import ledger_and_keys
+from udp_stream.adapters.ledgers.opening import ledger_and_keys
+from udp_stream.adapters.ledgers.which_ledger import begin_run, trial_ledger
 from udp_stream.adapters.outputs import open_output, require_apart, used_files
 from udp_stream.adapters.report import SOFTWARE, console, print_summary
 from udp_stream.adapters.settings import Settings
-from udp_stream.adapters.which_ledger import begin_run, trial_ledger
 from udp_stream.adapters.words import counted
 from udp_stream.errors import DependencyUnavailable, UsageError
 from udp_stream.release.record import Release, decode

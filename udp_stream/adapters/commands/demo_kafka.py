@@ -21,12 +21,12 @@ from streams.lookout import read_topic
 from streams.topics import Topics, create_topics, topics_of
 from udp_stream.adapters.embedded import Summary
 from udp_stream.adapters.fleet import Fleet
-from udp_stream.adapters.open_ledger import ledger_place
+from udp_stream.adapters.ledgers.opening import ledger_place
+from udp_stream.adapters.ledgers.which_ledger import say
 from udp_stream.adapters.report import console
 from udp_stream.adapters.services import Services, services
 from udp_stream.adapters.services_process import Program, Running, launch
 from udp_stream.adapters.settings import Settings, load
-from udp_stream.adapters.which_ledger import say
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.release.record import Release, decode
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from udp_stream.adapters.files.sources import read_messages
-from udp_stream.adapters.open_ledger import inspect_ledger, known_here, ledger_and_keys, ledger_there
-from udp_stream.adapters.overlaps import overlaps_on, said
+from udp_stream.adapters.ledgers.opening import inspect_ledger, known_here, ledger_and_keys, ledger_there
+from udp_stream.adapters.ledgers.overlaps import overlaps_on, said
 from udp_stream.adapters.settings import Settings
 from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UdpStreamError
 from udp_stream.pings.decoder import PingDecoder

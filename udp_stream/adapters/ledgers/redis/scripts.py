@@ -23,7 +23,7 @@ class Script(NamedTuple):
 def load_scripts() -> Mapping[str, Script]:
     """Our scripts by name; all but the one that makes a ledger stand behind the guard."""
     folder = resources.files(__package__)
-    texts = {name: (folder / f"redis_{name}.lua").read_text("utf-8") for name in ("guard", *SCRIPTS)}
+    texts = {name: (folder / f"{name}.lua").read_text("utf-8") for name in ("guard", *SCRIPTS)}
     return scripts_of({name: texts[name] if name in UNGUARDED else texts["guard"] + texts[name] for name in SCRIPTS})
 
 

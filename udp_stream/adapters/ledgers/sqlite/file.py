@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from udp_stream.adapters.files.atomic import draft_of, link_first
-from udp_stream.adapters.ledger_id import gone
+from udp_stream.adapters.ledgers.ledger_id import gone
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger.rules import AMOUNT_LIMIT
 

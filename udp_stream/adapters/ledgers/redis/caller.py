@@ -5,7 +5,7 @@ Keys, all behind one prefix with a hash tag:
     PREFIX:meta              hash    ledger_id, schema, made, key_fingerprint, admitted, epoch:SHARD, notes by name
     PREFIX:balance:PERIOD    hash    plate -> spent, charges: two little endian integers of 8 bytes
     PREFIX:periods           set     every period with a balance
-    PREFIX:admission:ID      string  a remembered admission, as `redis_packing.py` tells
+    PREFIX:admission:ID      string  a remembered admission, as `packing.py` tells
     PREFIX:order             list    the ids admitted, oldest first
     PREFIX:release:ID        string  the payload that stands
     PREFIX:unpublished       zset    ids recorded and not published, by their number
@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
-from udp_stream.adapters.ledger_id import gone
-from udp_stream.adapters.redis_packing import decoded, encoded
-from udp_stream.adapters.redis_route import Command, Route
+from udp_stream.adapters.ledgers.ledger_id import gone
+from udp_stream.adapters.ledgers.redis.packing import decoded, encoded
+from udp_stream.adapters.ledgers.redis.route import Command, Route
 from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused
 
 SCHEMA_VERSION = "1"

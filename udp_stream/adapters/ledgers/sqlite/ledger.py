@@ -7,7 +7,7 @@ adds the admission, and can be rebuilt from it (`verify`). `releases` keeps the 
 Every write is one `BEGIN IMMEDIATE` transaction: it reads balances only once it holds the file's single write lock, so
 two writers cannot both spend the same nano-unit. `synchronous=FULL` syncs the log before a call returns.
 
-`sqlite_file.py` makes the file and opens it, and refuses one that lost what it knew. A ledger that is bound to another
+`file.py` makes the file and opens it, and refuses one that lost what it knew. A ledger that is bound to another
 plate key is refused too, and, with `id_file`, one that is not where it was: starting anew would hand out every budget
 again.
 
@@ -27,9 +27,9 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.adapters.ledger_id import compare, known_ledger, raise_mark, remember_ledger
-from udp_stream.adapters.ledger_packing import Decision, amounts, amounts_of, column, cut
-from udp_stream.adapters.sqlite_file import open_ledger_file, usable
+from udp_stream.adapters.ledgers.ledger_id import compare, known_ledger, raise_mark, remember_ledger
+from udp_stream.adapters.ledgers.packing import Decision, amounts, amounts_of, column, cut
+from udp_stream.adapters.ledgers.sqlite.file import open_ledger_file, usable
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission, Balance, Entry, Mark, Progress, Verdict
 from udp_stream.ledger.rules import decide, misfits, require_valid

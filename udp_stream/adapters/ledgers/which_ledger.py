@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from udp_stream.adapters.open_ledger import ledger_place
-from udp_stream.adapters.policy_keys import named, note_policy, other_policies
+from udp_stream.adapters.ledgers.opening import ledger_place
+from udp_stream.adapters.ledgers.policy_keys import named, note_policy, other_policies
 from udp_stream.adapters.settings import LedgerSection, Settings
 from udp_stream.adapters.words import counted
 from udp_stream.ledger.port import Ledger, Progress

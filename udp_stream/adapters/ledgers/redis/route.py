@@ -22,7 +22,7 @@ from redis.backoff import NoBackoff
 from redis.crc import key_slot
 from redis.retry import Retry
 
-from udp_stream.adapters.redis_scripts import Script
+from udp_stream.adapters.ledgers.redis.scripts import Script
 from udp_stream.errors import ConfigError, DependencyUnavailable
 
 PAUSES_S = (0.05, 0.1, 0.2, 0.4, *[0.8] * 12)  # some ten seconds: a server restarts, a replica is promoted

@@ -9,9 +9,9 @@ from typing import Any
 
 from redis import exceptions
 
-from udp_stream.adapters.ledger_id import gone
-from udp_stream.adapters.redis_caller import SCHEMA_VERSION
-from udp_stream.adapters.redis_route import OPENING_PAUSES_S, Command, Route
+from udp_stream.adapters.ledgers.ledger_id import gone
+from udp_stream.adapters.ledgers.redis.caller import SCHEMA_VERSION
+from udp_stream.adapters.ledgers.redis.route import OPENING_PAUSES_S, Command, Route
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 
 OVERRIDE = "--allow-volatile-ledger"

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from udp_stream.adapters.ledger_id import kept_mark, known_ledger, replace_mark
-from udp_stream.adapters.plate_keys import PlateKeys, load_or_create_key
+from udp_stream.adapters.ledgers.ledger_id import kept_mark, known_ledger, replace_mark
+from udp_stream.adapters.ledgers.plate_keys import PlateKeys, load_or_create_key
+from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
 from udp_stream.adapters.settings import SQLITE, LedgerSection, is_file
-from udp_stream.adapters.sqlite_ledger import open_sqlite_ledger
 from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UsageError
 from udp_stream.ledger.port import Ledger, Mark
 
@@ -165,7 +165,7 @@ def _redis(url: str) -> Any:
             f"ledger.url: expected sqlite:FILE or redis://HOST:PORT/DB, got {url.partition('://')[0]}://..."
         )
     try:
-        from udp_stream.adapters import redis_ledger
+        from udp_stream.adapters.ledgers.redis import ledger as redis_ledger
     except ImportError as error:
         raise DependencyUnavailable("no Redis client: pip install 'udp-stream[redis]'") from error
     return redis_ledger

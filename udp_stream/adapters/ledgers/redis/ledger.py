@@ -1,11 +1,11 @@
 """The ledger in Redis: the promises of `port.py`, kept by Lua scripts and a synced append-only file.
 
 Theory of operation. Redis runs one script at a time and nothing in between, so a script is a transaction.
-`redis_admit.lua` takes some hundred HATs, in the order given: one that is remembered is answered with that; if the
+`admit.lua` takes some hundred HATs, in the order given: one that is remembered is answered with that; if the
 caller's epoch is stale, it refuses; else it decides for every plate. At its end it charges and remembers, all at once.
-`redis_record.lua` takes some thousand payloads and keeps the first of each id. A call is as many scripts as it takes,
+`record.lua` takes some thousand payloads and keeps the first of each id. A call is as many scripts as it takes,
 one after the other. Sending any of them twice is harmless, so whatever went unanswered is sent again
-(`redis_route.py`); whoever dies between two leaves HATs that are done and HATs that are not, as between two calls.
+(`route.py`); whoever dies between two leaves HATs that are done and HATs that are not, as between two calls.
 
 A call to `record` of several scripts keeps nothing if an id was never admitted: it asks before the first of them, and
 since an admission stays for ever, what was admitted then still is.
@@ -40,7 +40,7 @@ neither admit nor record anything new (`Fenced`), only read what stands.
 away by hand, while nothing runs and after an export of the entries: of HATs whose slots the input log cannot bring
 again (older than its topic keeps), all of a period at once, `admission:ID`, `release:ID`, their places in `order`, and
 at last `balance:PERIOD` and its place in `periods`. Never earlier: without its admission a HAT would be drawn anew.
-`redis_caller.py` lists the keys.
+`caller.py` lists the keys.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ from itertools import pairwise
 from types import TracebackType
 from typing import Self, TypeVar
 
-from udp_stream.adapters import redis_packing as packing
-from udp_stream.adapters.ledger_id import compare, known_ledger, raise_mark, remember_ledger
-from udp_stream.adapters.ledger_packing import amounts, amounts_of, column
-from udp_stream.adapters.redis_caller import CHUNK, Caller, Fence, require_prefix
-from udp_stream.adapters.redis_durability import find_or_make, require_durable, require_replicas
-from udp_stream.adapters.redis_packing import decoded, encoded
-from udp_stream.adapters.redis_route import OPENING_PAUSES_S, Command, route_to
-from udp_stream.adapters.redis_scripts import load_scripts
+from udp_stream.adapters.ledgers.ledger_id import compare, known_ledger, raise_mark, remember_ledger
+from udp_stream.adapters.ledgers.packing import amounts, amounts_of, column
+from udp_stream.adapters.ledgers.redis import packing
+from udp_stream.adapters.ledgers.redis.caller import CHUNK, Caller, Fence, require_prefix
+from udp_stream.adapters.ledgers.redis.durability import find_or_make, require_durable, require_replicas
+from udp_stream.adapters.ledgers.redis.packing import decoded, encoded
+from udp_stream.adapters.ledgers.redis.route import OPENING_PAUSES_S, Command, route_to
+from udp_stream.adapters.ledgers.redis.scripts import load_scripts
 from udp_stream.errors import Fenced, PrivacyRefused
 from udp_stream.ledger.past import VOLATILE
 from udp_stream.ledger.port import Admission, Balance, Entry, Mark, Progress, Verdict
