@@ -18,7 +18,6 @@ import numpy as np
 from udp_stream.adapters.embedded import Embedded, record_writer
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.files.sources import read_messages
-from udp_stream.adapters.fleet import IST, Fleet, write_ndjson
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.settings import LedgerSection, load
 from udp_stream.mechanisms.grouping import HatCounts, best_fit
@@ -26,6 +25,7 @@ from udp_stream.mechanisms.noise import discrete_laplace
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.planning.hat_plan import plan_hat, terms_of
 from udp_stream.release.estimate import estimate_hats
+from udp_stream.trial.fleet.fleet import IST, Fleet, write_ndjson
 from udp_stream.windows.open_slots import Frame, Windows
 from udp_stream.windows.slot_tables import SlotPings, tabulate
 

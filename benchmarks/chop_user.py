@@ -23,10 +23,10 @@ import numpy as np
 from benchmarks.feeds import feed_of
 from udp_stream.adapters.embedded import drive
 from udp_stream.adapters.entropy import OsEntropy
-from udp_stream.adapters.fleet import IST, Fleet, write_ndjson
 from udp_stream.adapters.settings import load
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.release.road import Office, plan_slot
+from udp_stream.trial.fleet.fleet import IST, Fleet, write_ndjson
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.slot_tables import SlotCounts, SlotValues
 

@@ -25,11 +25,11 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from benchmarks.__main__ import say
 from streams.topics import create_topics, topics_of
-from udp_stream.adapters.fleet import IST
 from udp_stream.adapters.ledgers.redis.ledger import open_redis_ledger
-from udp_stream.adapters.services import services
 from udp_stream.adapters.settings import Settings, load
 from udp_stream.ledger.port import Admission
+from udp_stream.trial.fleet.fleet import IST
+from udp_stream.trial.services.both import services
 from udp_stream.windows.grid import cells_of
 
 HATS, PLATES, FLEET = 3000, 50, 6000

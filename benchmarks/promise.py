@@ -19,11 +19,11 @@ import numpy as np
 from benchmarks.__main__ import say
 from streams.binding import Binding, require_same
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
-from udp_stream.adapters.services import services
 from udp_stream.adapters.settings import LedgerSection
 from udp_stream.ledger.port import Admission, Ledger
 from udp_stream.shuffle.ping_chunks import Marker, Part, cut
 from udp_stream.shuffle.wire import decode_message, encode_message
+from udp_stream.trial.services.both import services
 from udp_stream.windows.slot_tables import SlotPings
 
 SLOTS = 15

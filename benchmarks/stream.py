@@ -30,9 +30,9 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from benchmarks.__main__ import Ping, say
 from streams.feed import Feed, Pace
 from streams.topics import create_topics, topics_of
-from udp_stream.adapters.fleet import IST, Fleet, Imperfections
-from udp_stream.adapters.services import services
 from udp_stream.adapters.settings import Settings, load
+from udp_stream.trial.fleet.fleet import IST, Fleet, Imperfections
+from udp_stream.trial.services.both import services
 
 BUSES, HOURS = 1000, 4
 FAUST_EVENTS = 100_000

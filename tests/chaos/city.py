@@ -28,10 +28,10 @@ from tests.runtime.harness import beside
 from udp_stream.adapters.embedded import Embedded, record_writer
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
-from udp_stream.adapters.services import RunningKafka, RunningRedis, redis, start_kafka
-from udp_stream.adapters.services_process import folder_or_temporary, free_ports
 from udp_stream.adapters.settings import load
 from udp_stream.release.record import decode
+from udp_stream.trial.services.both import RunningKafka, RunningRedis, redis, start_kafka
+from udp_stream.trial.services.process import folder_or_temporary, free_ports
 
 FRAME = 4096
 BROKEN = Path(__file__).with_name("broken_worker.py")

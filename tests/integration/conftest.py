@@ -24,11 +24,11 @@ from typing import Any
 import pytest
 
 from tests.integration.deployment import City, found_city
-from udp_stream.adapters.services import RunningKafka, RunningRedis, kafka, redis
-from udp_stream.adapters.services_kafka import cluster_id_at
-from udp_stream.adapters.services_process import free_ports
-from udp_stream.adapters.services_redis import command
 from udp_stream.errors import DependencyUnavailable, UsageError
+from udp_stream.trial.services.both import RunningKafka, RunningRedis, kafka, redis
+from udp_stream.trial.services.kafka import cluster_id_at
+from udp_stream.trial.services.process import free_ports
+from udp_stream.trial.services.redis import command
 
 with warnings.catch_warnings():
     # kafka-python 3.0 reads its schemas by a function that Python 3.11 and 3.12, alone, say is deprecated. Once it is

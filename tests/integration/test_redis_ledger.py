@@ -24,7 +24,6 @@ from udp_stream.adapters.ledgers.redis import route as redis_route
 from udp_stream.adapters.ledgers.redis.ledger import Fence, Fenced, RedisLedger, open_redis_ledger
 from udp_stream.adapters.ledgers.redis.route import Route
 from udp_stream.adapters.ledgers.redis.scripts import SCRIPTS, load_scripts, scripts_of
-from udp_stream.adapters.services import RunningRedis, start_redis
 from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger import checks
@@ -32,6 +31,7 @@ from udp_stream.ledger.checks import ALL_LEDGER_CHECKS, CheckFailed, ask
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import LedgerFactory
+from udp_stream.trial.services.both import RunningRedis, start_redis
 
 Check = Callable[[LedgerFactory], None]
 WAIT_SECONDS = 60

@@ -41,18 +41,6 @@ OUTSIDE = ("adapters", "trial", "cli", "streams")
 THREADS = {"udp_stream.ledger.memory", "udp_stream.ledger.checks"}
 
 NOT_MOVED = {
-    "adapters.fleet": "trial",
-    "adapters.fleet_faults": "trial",
-    "adapters.fleet_live": "trial",
-    "adapters.fleet_messages": "trial",
-    "adapters.fleet_motion": "trial",
-    "adapters.fleet_routes": "trial",
-    "adapters.services": "trial",
-    "adapters.services_guard": "trial",
-    "adapters.services_jars": "trial",
-    "adapters.services_kafka": "trial",
-    "adapters.services_process": "trial",
-    "adapters.services_redis": "trial",
     "adapters.cli": "cli",
     "adapters.report": "cli",
     "adapters.progress": "cli",

@@ -14,9 +14,9 @@ import h3
 import numpy as np
 import pytest
 
-from udp_stream.adapters.fleet import IST, Fleet, FleetColumns, Imperfections, write_ndjson
-from udp_stream.adapters.fleet_faults import FLAWS
 from udp_stream.errors import UsageError
+from udp_stream.trial.fleet.faults import FLAWS
+from udp_stream.trial.fleet.fleet import IST, Fleet, FleetColumns, Imperfections, write_ndjson
 
 MORNING = datetime(2024, 1, 8, 10, 10, tzinfo=IST)
 MINIMAL = {"license_plate", "observationDateTime", "location", "speed", "route_id", "trip_id"}

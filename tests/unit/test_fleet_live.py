@@ -10,9 +10,9 @@ import pytest
 
 from udp_stream.adapters.commands.feed import _source
 from udp_stream.adapters.files.heartbeat import BEAT_S, Alive
-from udp_stream.adapters.fleet import Fleet
-from udp_stream.adapters.fleet_live import BUSY_HOURS, FIRST_MORNING, live_messages
 from udp_stream.errors import UsageError
+from udp_stream.trial.fleet.fleet import Fleet
+from udp_stream.trial.fleet.live import BUSY_HOURS, FIRST_MORNING, live_messages
 
 MIDNIGHT = datetime.fromisoformat("2030-05-01T00:30:00+05:30").timestamp()
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from udp_stream.adapters import services_jars as jars
-from udp_stream.adapters import services_redis
 from udp_stream.errors import DependencyUnavailable
+from udp_stream.trial.services import jars
+from udp_stream.trial.services import redis as services_redis
 
 
 def test_the_jar_list_names_each_artifact_of_this_kafka_once() -> None:

@@ -10,7 +10,6 @@ from datetime import datetime
 
 from udp_stream.adapters.embedded import Embedded, Summary
 from udp_stream.adapters.entropy import OsEntropy
-from udp_stream.adapters.fleet import IST, Fleet
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.ledgers.which_ledger import begin_run, trial_ledger
 from udp_stream.adapters.outputs import open_output, require_apart, used_files
@@ -20,6 +19,7 @@ from udp_stream.adapters.words import counted
 from udp_stream.errors import DependencyUnavailable, UsageError
 from udp_stream.release.record import Release, decode
 from udp_stream.release.road import Payloads
+from udp_stream.trial.fleet.fleet import IST, Fleet
 
 MORNING = datetime(2024, 1, 8, 6, tzinfo=IST)
 

@@ -20,15 +20,15 @@ from streams.headers import ERROR
 from streams.lookout import read_topic
 from streams.topics import Topics, create_topics, topics_of
 from udp_stream.adapters.embedded import Summary
-from udp_stream.adapters.fleet import Fleet
 from udp_stream.adapters.ledgers.opening import ledger_place
 from udp_stream.adapters.ledgers.which_ledger import say
 from udp_stream.adapters.report import console
-from udp_stream.adapters.services import Services, services
-from udp_stream.adapters.services_process import Program, Running, launch
 from udp_stream.adapters.settings import Settings, load
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.release.record import Release, decode
+from udp_stream.trial.fleet.fleet import Fleet
+from udp_stream.trial.services.both import Services, services
+from udp_stream.trial.services.process import Program, Running, launch
 
 WORKERS = 2
 SERVING = b"udp-stream: worker of group"

@@ -11,9 +11,9 @@ from streams.feed import Feed, Pace
 from streams.topics import topics_of
 from udp_stream.adapters.files.heartbeat import Alive
 from udp_stream.adapters.files.sources import read_messages, require_readable
-from udp_stream.adapters.fleet_live import live_messages
 from udp_stream.adapters.settings import Settings
 from udp_stream.errors import UsageError
+from udp_stream.trial.fleet.live import live_messages
 
 
 def feed(arguments: argparse.Namespace, settings: Settings) -> None:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 
 import numpy as np
 
-from udp_stream.adapters.fleet_motion import DAY_S, UNKNOWN, Records
+from udp_stream.trial.fleet.motion import DAY_S, UNKNOWN, Records
 
 IST = timezone(timedelta(hours=5, minutes=30))
 IST_OFFSET_S = 19_800

@@ -1,7 +1,7 @@
 """A real Kafka and a real Redis as child processes on free ports of 127.0.0.1: no Docker, no root, nothing but Python.
 
-For trials and tests, not for deployments: one node, no replication, no access control. `services_process.py` tells how
-nobody is left behind, `services_jars.py` where Java and the jars come from.
+For trials and tests, not for deployments: one node, no replication, no access control. `process.py` tells how
+nobody is left behind, `jars.py` where Java and the jars come from.
 
     with services() as running:
         running.kafka.bootstrap, running.redis.url
@@ -15,9 +15,9 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from udp_stream.adapters.services_kafka import RunningKafka, kafka, start_kafka
-from udp_stream.adapters.services_redis import RunningCluster, RunningRedis, redis, start_redis, start_redis_cluster
 from udp_stream.errors import UsageError
+from udp_stream.trial.services.kafka import RunningKafka, kafka, start_kafka
+from udp_stream.trial.services.redis import RunningCluster, RunningRedis, redis, start_redis, start_redis_cluster
 
 __all__ = [
     "RunningCluster",

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from udp_stream.adapters.services_jars import INSTALL, package_file
-from udp_stream.adapters.services_process import (
+from udp_stream.errors import DependencyUnavailable
+from udp_stream.trial.services.jars import INSTALL, package_file
+from udp_stream.trial.services.process import (
     HOST,
     POLL_SECONDS,
     Program,
@@ -26,7 +27,6 @@ from udp_stream.adapters.services_process import (
     launch,
     on_free_ports,
 )
-from udp_stream.errors import DependencyUnavailable
 
 SLOTS = 16384  # of a Redis Cluster, by its specification
 ANSWER_SECONDS = 5.0

@@ -23,11 +23,11 @@ from typing import BinaryIO, Literal
 
 import numpy as np
 
-from udp_stream.adapters.fleet_faults import DELIVERY, Imperfections, send, spoil
-from udp_stream.adapters.fleet_messages import IST, IST_OFFSET_S, MOST_BUSES, Encoder, plate
-from udp_stream.adapters.fleet_motion import DAY_S, FIRST_TRIP, Records, draw_day
-from udp_stream.adapters.fleet_routes import City, Floats, Ints, bell, draw_city
 from udp_stream.errors import UsageError
+from udp_stream.trial.fleet.faults import DELIVERY, Imperfections, send, spoil
+from udp_stream.trial.fleet.messages import IST, IST_OFFSET_S, MOST_BUSES, Encoder, plate
+from udp_stream.trial.fleet.motion import DAY_S, FIRST_TRIP, Records, draw_day
+from udp_stream.trial.fleet.routes import City, Floats, Ints, bell, draw_city
 
 __all__ = ["IST", "Fleet", "FleetColumns", "Imperfections", "write_ndjson"]
 

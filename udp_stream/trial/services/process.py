@@ -3,7 +3,7 @@
 Theory of operation. Nobody may be left behind, not even when we are killed with SIGKILL and run no code any more. A
 "parent death signal" (prctl) would do that on Linux, but it is sent when the *thread* that started the child ends, and
 to set it takes code between fork and exec, which is unsafe in a program with threads. So there is a guard beside each
-child (`services_guard.py`): a small process that reads a pipe from us. However we die, the system closes our end.
+child (`guard.py`): a small process that reads a pipe from us. However we die, the system closes our end.
 
 1. The child starts as a shell that waits for a line on its standard input before it becomes the service (`exec`, so the
    process id stays). If we die here, it reads the end of its input and is gone.
@@ -30,8 +30,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
 
-from udp_stream.adapters import services_guard
 from udp_stream.errors import DependencyUnavailable
+from udp_stream.trial.services import guard as services_guard
 
 HOST = "127.0.0.1"
 LOG = "service.log"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from udp_stream.adapters.fleet_routes import ZONES, City, Floats, Ints, bell, piecewise
+from udp_stream.trial.fleet.routes import ZONES, City, Floats, Ints, bell, piecewise
 
 Records = npt.NDArray[np.void]
 

@@ -14,8 +14,8 @@ from itertools import count
 
 import numpy as np
 
-from udp_stream.adapters.fleet import IST, Fleet
-from udp_stream.adapters.fleet_routes import Floats
+from udp_stream.trial.fleet.fleet import IST, Fleet
+from udp_stream.trial.fleet.routes import Floats
 
 FIRST_MORNING = datetime(2024, 1, 8, 8, tzinfo=IST)
 BUSY_HOURS = 12

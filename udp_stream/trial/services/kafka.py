@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from udp_stream.adapters.services_jars import class_path, java
-from udp_stream.adapters.services_process import (
+from udp_stream.errors import DependencyUnavailable
+from udp_stream.trial.services.jars import class_path, java
+from udp_stream.trial.services.process import (
     HOST,
     Program,
     Running,
@@ -26,7 +27,6 @@ from udp_stream.adapters.services_process import (
     launch,
     on_free_ports,
 )
-from udp_stream.errors import DependencyUnavailable
 
 # One node: nothing is replicated. Small: a laptop or CI machine runs it beside the tests. The short broker session is
 # for its restart after a crash: it may not register again before the old session is over, 9 s by default.

@@ -10,9 +10,9 @@ from dataclasses import dataclass, fields
 import msgspec
 import numpy as np
 
-from udp_stream.adapters.fleet_motion import PING, Records
-from udp_stream.adapters.fleet_routes import Floats
 from udp_stream.errors import UsageError
+from udp_stream.trial.fleet.motion import PING, Records
+from udp_stream.trial.fleet.routes import Floats
 
 SHUFFLED_S = 60.0
 """A ping out of order is delivered up to a minute late; in the real file the median one is 17 s behind."""

@@ -1,0 +1,1 @@
+"""What demos and tests run on, never a deployment."""

@@ -1,0 +1,1 @@
+"""A synthetic fleet of buses."""

@@ -1,0 +1,1 @@
+"""A real Kafka and a real Redis as child processes."""
