@@ -17,9 +17,9 @@ from streams.outlet import Message, Outlet
 from streams.pings_desk import PingsDesk
 from streams.topics import Topic
 from streams.transport import BatchConsumer, BatchSchema
-from udp_stream.adapters.cli import main
 from udp_stream.adapters.ledgers.redis import ledger as redis_ledger
 from udp_stream.adapters.ledgers.redis.scripts import load_scripts, scripts_of
+from udp_stream.cli.main import main
 from udp_stream.shuffle.ping_chunks import cut
 from udp_stream.windows.source_reader import Frontier, SourceReader
 

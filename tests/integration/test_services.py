@@ -27,8 +27,8 @@ WAIT_SECONDS = 20
 COMMAND = """
 import argparse, signal
 from pathlib import Path
-from udp_stream.adapters import cli
-from udp_stream.adapters.commands.services import services
+from udp_stream.cli import main as cli
+from udp_stream.cli.commands.services import services
 signal.signal(signal.SIGTERM, cli._drain)
 try:
     services(argparse.Namespace(folder=None), None)

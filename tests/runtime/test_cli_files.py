@@ -212,7 +212,7 @@ def test_a_closed_stream_of_data_is_an_error_and_a_closed_stderr_is_none(city):
 def test_what_is_told_is_there_at_once_also_where_python_does_not_buffer(tmp_path, unbuffered):
     """Whoever starts a worker reads in its log that it serves; containers set PYTHONUNBUFFERED."""
     program = (
-        "import sys; from pathlib import Path; from udp_stream.adapters.standard_streams import use_standard_streams;"
+        "import sys; from pathlib import Path; from udp_stream.cli.stdio import use_standard_streams;"
         "use_standard_streams(); print('serving', file=sys.stderr); sys.exit(Path('log').read_text() != 'serving\\n')"
     )
     with (tmp_path / "log").open("ab") as log:

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from tests.runtime.harness import CONFIG, embedded, feed_messages, fleet_log, frames_of
-from udp_stream.adapters.report import print_summary
 from udp_stream.adapters.settings import load
+from udp_stream.cli.report import print_summary
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.release import record as release
 from udp_stream.testing import SeededEntropy

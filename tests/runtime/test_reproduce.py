@@ -6,9 +6,10 @@ import signal
 import pytest
 
 from tests.runtime.harness import fleet_log
-from udp_stream.adapters import cli, plots
-from udp_stream.adapters.feed_hats import read_feed
 from udp_stream.adapters.settings import load
+from udp_stream.cli import main as cli
+from udp_stream.cli import plots
+from udp_stream.cli.recorded_feed import read_feed
 from udp_stream.errors import DependencyUnavailable, UsageError
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.windows.grid import cells_of
@@ -91,8 +92,8 @@ def test_trouble_has_its_exit_status_and_a_sentence(arguments, status, sentence,
 
 
 def test_without_matplotlib_there_is_a_sentence_and_nothing_is_begun(tmp_path, monkeypatch):
-    from udp_stream.adapters.commands.plan import plan
-    from udp_stream.adapters.commands.reproduce import reproduce
+    from udp_stream.cli.commands.plan import plan
+    from udp_stream.cli.commands.reproduce import reproduce
 
     monkeypatch.setattr(plots, "find_spec", lambda name: None)
     asked = argparse.Namespace(names=["worst-case"], out=tmp_path / "out", plot=tmp_path / "e.png")

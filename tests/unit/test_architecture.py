@@ -40,18 +40,7 @@ OUTSIDE = ("adapters", "trial", "cli", "streams")
 
 THREADS = {"udp_stream.ledger.memory", "udp_stream.ledger.checks"}
 
-NOT_MOVED = {
-    "adapters.cli": "cli",
-    "adapters.report": "cli",
-    "adapters.progress": "cli",
-    "adapters.plots": "cli",
-    "adapters.standard_streams": "cli",
-    "adapters.words": "adapters.text",
-    "adapters.outputs": "cli",
-    "adapters.outcome_files": "cli",
-    "adapters.feed_hats": "cli",
-    "adapters.commands": "cli.commands",
-}
+NOT_MOVED = {}
 
 
 def sources():
@@ -136,10 +125,10 @@ def users_of(*modules):
 
 def test_seeded_bits_are_imported_by_two_verbs_that_release_nothing_and_by_no_other_file():
     """docs/privacy-model.md says this sentence for sentence."""
-    verbs = Path("udp_stream", "adapters", "commands")
+    verbs = Path("udp_stream", "cli", "commands")
     assert users_of("udp_stream.testing") == {verbs / name for name in SEEDED}
     names = [name.removesuffix(".py") for name in SEEDED]
-    assert not users_of(*(f"udp_stream.adapters.commands.{name}" for name in names))
+    assert not users_of(*(f"udp_stream.cli.commands.{name}" for name in names))
     text = " ".join((ROOT / "docs" / "privacy-model.md").read_text(encoding="utf-8").split())
     assert (
         "two files import it: the verb `plan`, which reads no pings, and the verb `reproduce`, which releases" in text
@@ -150,7 +139,7 @@ def test_seeded_bits_are_imported_by_two_verbs_that_release_nothing_and_by_no_ot
 @pytest.mark.parametrize("verb", ["replay", "demo", "worker"])
 def test_a_verb_that_releases_takes_its_bits_from_the_operating_system_and_never_loads_seeded_ones(verb):
     """In a process of its own, with all that the verb imports at once."""
-    program = f"import sys, udp_stream.adapters.cli, udp_stream.adapters.commands.{verb} as verb; print(*sys.modules)"
+    program = f"import sys, udp_stream.cli.main, udp_stream.cli.commands.{verb} as verb; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
     modules = loaded.stdout.split()
     assert "udp_stream.adapters.entropy" in modules and "udp_stream.testing" not in modules

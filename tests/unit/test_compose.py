@@ -11,9 +11,9 @@ import yaml
 
 from streams.topics import topics_of
 from tests.integration import conftest
-from udp_stream.adapters import cli
 from udp_stream.adapters.ledgers.redis.durability import DURABLE
 from udp_stream.adapters.settings import known_keys, load
+from udp_stream.cli import main as cli
 from udp_stream.trial.services import jars as services_jars
 
 ROOT = Path(__file__).parents[2]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from udp_stream.adapters.report import ONE_CDF, ONE_MEAN, ONE_VARIANCE, SERVED_SHARES, served_shares
 from udp_stream.adapters.settings import known_keys
+from udp_stream.cli.report import ONE_CDF, ONE_MEAN, ONE_VARIANCE, SERVED_SHARES, served_shares
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.pings.decoder import PingDecoder, PingRules
 from udp_stream.pings.refusals import Reason

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from tests.runtime.harness import fleet_log
-from udp_stream.adapters.commands.doctor import NO_RELEASE, _unit
 from udp_stream.adapters.settings import load
+from udp_stream.cli.commands.doctor import NO_RELEASE, _unit
 from udp_stream.errors import ConfigError
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.pings.speed_unit import unit_evidence

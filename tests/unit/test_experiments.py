@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from udp_stream.adapters.outcome_files import write_outcome, write_table
+from udp_stream.cli.experiment_files import write_outcome, write_table
 from udp_stream.experiments import chop, mean_itms, scaling, variance, worst
 from udp_stream.experiments.base import EPSILONS, DataSet, Hat, Setup
 from udp_stream.experiments.catalogue import EXPERIMENTS

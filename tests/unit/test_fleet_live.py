@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from udp_stream.adapters.commands.feed import _source
 from udp_stream.adapters.files.heartbeat import BEAT_S, Alive
+from udp_stream.cli.commands.feed import _source
 from udp_stream.errors import UsageError
 from udp_stream.trial.fleet.fleet import Fleet
 from udp_stream.trial.fleet.live import BUSY_HOURS, FIRST_MORNING, live_messages
@@ -82,7 +82,7 @@ def test_a_fleet_that_is_moved_says_the_same_but_for_its_times():
 
 
 def parse(*words):
-    from udp_stream.adapters import cli
+    from udp_stream.cli import main as cli
 
     return cli._parser().parse_args(["feed", *words])
 

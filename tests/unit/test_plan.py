@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from udp_stream.adapters import cli
+from udp_stream.cli import main as cli
 
 
 def said(capsys, *arguments):

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from udp_stream.adapters.embedded import Summary
-from udp_stream.adapters.report import print_summary
 from udp_stream.adapters.settings import load
+from udp_stream.cli.report import print_summary
 
 FIXED = ("release.mean_epsilon=1",)
 

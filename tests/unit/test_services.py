@@ -17,8 +17,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from udp_stream.adapters.commands import services as verb
 from udp_stream.adapters.settings import Settings
+from udp_stream.cli.commands import services as verb
 from udp_stream.errors import DependencyUnavailable, UsageError
 from udp_stream.trial.services import process as processes
 from udp_stream.trial.services import redis as services_redis

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from udp_stream.adapters.ledgers.opening import ledger_place
 from udp_stream.adapters.ledgers.policy_keys import named, note_policy, other_policies
 from udp_stream.adapters.settings import LedgerSection, Settings
-from udp_stream.adapters.words import counted
+from udp_stream.adapters.text import counted
 from udp_stream.ledger.port import Ledger, Progress
 from udp_stream.release.record import slot_of
 from udp_stream.windows.grid import SlotGrid

@@ -11,10 +11,10 @@ from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.files.sources import read_messages, require_readable
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.ledgers.which_ledger import begin_run, trial_ledger
-from udp_stream.adapters.outputs import PRIVATE, open_output, require_apart, used_files
-from udp_stream.adapters.progress import ReadingProgress
-from udp_stream.adapters.report import SOFTWARE, print_summary
 from udp_stream.adapters.settings import Settings
+from udp_stream.cli.outputs import PRIVATE, open_output, require_apart, used_files
+from udp_stream.cli.progress import ReadingProgress
+from udp_stream.cli.report import SOFTWARE, print_summary
 from udp_stream.errors import UsageError
 
 

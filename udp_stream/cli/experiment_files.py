@@ -8,8 +8,8 @@ from dataclasses import astuple, fields
 from functools import partial
 from pathlib import Path
 
-from udp_stream.adapters.outputs import Use, named, require_apart
-from udp_stream.adapters.plots import SUFFIXES, draw
+from udp_stream.cli.outputs import Use, named, require_apart
+from udp_stream.cli.plots import SUFFIXES, draw
 from udp_stream.errors import UsageError
 from udp_stream.experiments.base import Outcome, Table
 

@@ -11,7 +11,7 @@ from types import FrameType
 
 from udp_stream import __version__
 from udp_stream.adapters.settings import NO_LEDGERS, Settings, load
-from udp_stream.adapters.standard_streams import let_go_of_stdout, use_standard_streams
+from udp_stream.cli.stdio import let_go_of_stdout, use_standard_streams
 from udp_stream.errors import DependencyUnavailable, UdpStreamError
 from udp_stream.units import parse_duration
 
@@ -128,7 +128,7 @@ def _lazily(module: str, verb: str) -> Callable[[argparse.Namespace, Settings], 
     def run(arguments: argparse.Namespace, settings: Settings) -> None:
         from importlib import import_module
 
-        getattr(import_module(f"udp_stream.adapters.commands.{module}"), verb.replace("-", "_"))(arguments, settings)
+        getattr(import_module(f"udp_stream.cli.commands.{module}"), verb.replace("-", "_"))(arguments, settings)
 
     return run
 

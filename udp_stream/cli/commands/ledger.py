@@ -17,7 +17,7 @@ from udp_stream.adapters.ledgers.plate_keys import PlateKeys
 from udp_stream.adapters.ledgers.statement import disagreement, statement
 from udp_stream.adapters.ledgers.which_ledger import say_ledger, slot_start
 from udp_stream.adapters.settings import Settings
-from udp_stream.adapters.words import counted
+from udp_stream.adapters.text import counted
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.past import Forgotten, behind, forget, see
 from udp_stream.ledger.port import Ledger, Mark

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 
 from rich.table import Table as Printed
 
-from udp_stream.adapters.feed_hats import read_feed
 from udp_stream.adapters.files.sources import require_readable
-from udp_stream.adapters.outcome_files import make_folder, write_outcome
-from udp_stream.adapters.outputs import used_files
-from udp_stream.adapters.plots import require_plots
-from udp_stream.adapters.progress import ReadingProgress, StepProgress
-from udp_stream.adapters.report import console, printer
 from udp_stream.adapters.settings import Settings, load
+from udp_stream.cli.experiment_files import make_folder, write_outcome
+from udp_stream.cli.outputs import used_files
+from udp_stream.cli.plots import require_plots
+from udp_stream.cli.progress import ReadingProgress, StepProgress
+from udp_stream.cli.recorded_feed import read_feed
+from udp_stream.cli.report import console, printer
 from udp_stream.errors import UsageError
 from udp_stream.experiments.base import DataSet, Experiment, Outcome, Setup
 from udp_stream.experiments.catalogue import EXPERIMENTS

@@ -12,10 +12,10 @@ from udp_stream.adapters.embedded import Embedded, Summary
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.ledgers.which_ledger import begin_run, trial_ledger
-from udp_stream.adapters.outputs import open_output, require_apart, used_files
-from udp_stream.adapters.report import SOFTWARE, console, print_summary
 from udp_stream.adapters.settings import Settings
-from udp_stream.adapters.words import counted
+from udp_stream.adapters.text import counted
+from udp_stream.cli.outputs import open_output, require_apart, used_files
+from udp_stream.cli.report import SOFTWARE, console, print_summary
 from udp_stream.errors import DependencyUnavailable, UsageError
 from udp_stream.release.record import Release, decode
 from udp_stream.release.road import Payloads
@@ -47,7 +47,7 @@ def demo(arguments: argparse.Namespace, settings: Settings) -> None:
 
 def _on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[bytes], Summary]:
     try:
-        from udp_stream.adapters.commands.demo_kafka import run_on_kafka
+        from udp_stream.cli.commands.demo_kafka import run_on_kafka
     except ImportError as error:
         raise DependencyUnavailable("no Kafka client: pip install 'udp-stream[services]'") from error
     return run_on_kafka(arguments, fleet)

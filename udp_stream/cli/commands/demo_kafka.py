@@ -22,8 +22,8 @@ from streams.topics import Topics, create_topics, topics_of
 from udp_stream.adapters.embedded import Summary
 from udp_stream.adapters.ledgers.opening import ledger_place
 from udp_stream.adapters.ledgers.which_ledger import say
-from udp_stream.adapters.report import console
 from udp_stream.adapters.settings import Settings, load
+from udp_stream.cli.report import console
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.release.record import Release, decode
 from udp_stream.trial.fleet.fleet import Fleet
@@ -76,7 +76,7 @@ def _worker(stack: ExitStack, folder: Path, arguments: argparse.Namespace, flags
     folder.mkdir()
     config = () if arguments.config is None else ("--config", str(arguments.config.absolute()))
     overrides = [part for flag in flags for part in ("--set", flag)]
-    command = (sys.executable, "-m", "udp_stream.adapters.cli", "worker", *config, *overrides)
+    command = (sys.executable, "-m", "udp_stream.cli.main", "worker", *config, *overrides)
     program = Program("udp-stream worker", command, folder, lambda _pid: SERVING in program.log.read_bytes())
     running = Running(program, launch(program))
     stack.callback(running.stop)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from udp_stream.adapters.entropy import OsEntropy
-from udp_stream.adapters.report import SOFTWARE
 from udp_stream.adapters.settings import Settings
+from udp_stream.cli.report import SOFTWARE
 from udp_stream.errors import DependencyUnavailable
 
 

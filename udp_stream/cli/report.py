@@ -15,7 +15,7 @@ from udp_stream.adapters.embedded import Summary
 from udp_stream.adapters.ledgers.overlaps import said
 from udp_stream.adapters.ledgers.policy_keys import difference, named
 from udp_stream.adapters.settings import Settings
-from udp_stream.adapters.words import counted
+from udp_stream.adapters.text import counted
 from udp_stream.pings.decoder import Reason
 from udp_stream.planning.periods import epsilon_text
 from udp_stream.planning.policy import Policy

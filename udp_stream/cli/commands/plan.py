@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from udp_stream.adapters.outputs import named, require_apart, used_files
-from udp_stream.adapters.plots import draw, require_plots
-from udp_stream.adapters.report import (
+from udp_stream.adapters.settings import Settings
+from udp_stream.adapters.text import counted
+from udp_stream.cli.outputs import named, require_apart, used_files
+from udp_stream.cli.plots import draw, require_plots
+from udp_stream.cli.report import (
     ONE_CDF,
     ONE_MEAN,
     ONE_VARIANCE,
@@ -22,8 +24,6 @@ from udp_stream.adapters.report import (
     printer,
     served_shares,
 )
-from udp_stream.adapters.settings import Settings
-from udp_stream.adapters.words import counted
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.experiments.base import Figure
 from udp_stream.experiments.worst import best_m, curve_rows, e_of_m, least_errors, printed_limits, worst_of, worst_row
