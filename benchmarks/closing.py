@@ -159,7 +159,7 @@ def main() -> None:
             )
             settings = load(config, (), {})
             create_topics(settings.kafka)
-            command = [sys.executable, "-m", "udp_stream.cli.main", "worker", "--config", str(config)]
+            command = [sys.executable, "-m", "udp_stream", "worker", "--config", str(config)]
             worker = subprocess.Popen(command, cwd=folder, preexec_fn=lambda: os.sched_setaffinity(0, {cores[-1]}))
             try:
                 seconds = sorted(asyncio.run(closings(settings)))

@@ -12,7 +12,7 @@ from rich.console import Console
 
 
 def main(target: str) -> None:
-    command = [sys.executable, "-m", "udp_stream.cli.main", "demo", "--headless", "--slots", "3"]
+    command = [sys.executable, "-m", "udp_stream", "demo", "--headless", "--slots", "3"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env={"COLUMNS": "110", "NO_COLOR": "1"})
     console = Console(record=True, width=110, file=io.StringIO(), highlight=False)
     console.print("$ make demo\n" + done.stdout + "\n" + done.stderr, markup=False)

@@ -179,7 +179,7 @@ class City:
         log = self.folder / "log.ndjson"
         log.write_bytes(b"".join(message + b"\n" for message in self.messages))
         flags = ["--rate", str(len(self.messages) / seconds), "--batch", "20", "--alive", self.feed_alive]
-        feed = [sys.executable, "-m", "udp_stream.cli.main", "feed", log, "--config", self.config, *flags]
+        feed = [sys.executable, "-m", "udp_stream", "feed", log, "--config", self.config, *flags]
         with (self.folder / "feed.err").open("wb") as said:
             subprocess.run([str(word) for word in feed], stderr=said, cwd=self.folder, check=True)
 

@@ -26,7 +26,7 @@ def starting(city, name, *flags):
     folder = city.folder / name
     folder.mkdir()
     said = folder / "said"
-    command = [sys.executable, "-m", "udp_stream.cli.main", "worker", "--config", city.config, *map(str, flags)]
+    command = [sys.executable, "-m", "udp_stream", "worker", "--config", city.config, *map(str, flags)]
     with said.open("wb") as err:
         process = subprocess.Popen(list(map(str, command)), stderr=err, cwd=folder)
     process.said = said
@@ -62,7 +62,7 @@ def ledger_flags(folder, name, key="plates.key"):
 
 
 def doctor(city, *flags):
-    command = [sys.executable, "-m", "udp_stream.cli.main", "doctor", "--config", city.config, *flags]
+    command = [sys.executable, "-m", "udp_stream", "doctor", "--config", city.config, *flags]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=city.folder, timeout=60)
     return done.returncode, done.stdout + done.stderr
 
@@ -126,7 +126,7 @@ def test_another_ledger_or_key_takes_nothing_over_even_where_the_claim_is_gone(c
         shutil.rmtree(made.folder / "other-ledger")
         with admin(made.settings.kafka.bootstrap) as client:
             client.delete_topics([made.topics.deployment.name])
-        create = [sys.executable, "-m", "udp_stream.cli.main", "topics", "create", "--config", str(made.config)]
+        create = [sys.executable, "-m", "udp_stream", "topics", "create", "--config", str(made.config)]
         deadline = time.monotonic() + PATIENCE_S
         while b"deployment.v1: created" not in subprocess.run(create, capture_output=True, check=False).stdout:
             assert time.monotonic() < deadline

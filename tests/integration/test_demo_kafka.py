@@ -6,7 +6,7 @@ import sys
 
 
 def test_the_demo_on_kafka_shows_what_subscribers_get(tmp_path):
-    command = [sys.executable, "-m", "udp_stream.cli.main", "demo", "--kafka", "--slots", "2", "--buses", "60"]
+    command = [sys.executable, "-m", "udp_stream", "demo", "--kafka", "--slots", "2", "--buses", "60"]
     out = tmp_path / "releases.ndjson"
     done = subprocess.run(
         [*command, "--set", "hat.slot=1h", "--set", "release.mean_epsilon=2.0", "--out", out],

@@ -34,7 +34,7 @@ def doctor(config, *flags):
 
 
 def run(verb, config, *flags):
-    command = [sys.executable, "-m", "udp_stream.cli.main", verb, "--config", config, *flags]
+    command = [sys.executable, "-m", "udp_stream", verb, "--config", config, *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=config.parent)
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, done.stdout + done.stderr

@@ -103,7 +103,7 @@ def test_a_redis_that_forgets_is_refused_with_exit_status_5_unless_told_otherwis
         client.config_set("appendfsync", "everysec")
     log = tmp_path / "pings.ndjson"
     log.write_bytes(b"\n".join(fleet_log(hours=0.8)))
-    command = [sys.executable, "-m", "udp_stream.cli.main", "replay", str(log), "--ledger", redis_server.url]
+    command = [sys.executable, "-m", "udp_stream", "replay", str(log), "--ledger", redis_server.url]
     refused = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60, env=dict(os.environ))
     assert (refused.returncode, refused.stdout) == (5, b"") and b"appendfsync" in refused.stderr
     allowed = subprocess.run([*command, "--allow-volatile-ledger"], cwd=tmp_path, capture_output=True, timeout=60)
@@ -130,7 +130,7 @@ def test_a_redis_ledger_is_named_without_its_password_and_says_what_it_holds(red
     ledger = ("--ledger", f"redis://bus:secret@{where}")
 
     def run(*arguments):
-        command = [sys.executable, "-m", "udp_stream.cli.main", *arguments, *ledger]
+        command = [sys.executable, "-m", "udp_stream", *arguments, *ledger]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60, env=dict(os.environ))
         assert done.returncode == 0 and b"secret" not in done.stdout + done.stderr, done.stderr
         return done.stdout, done.stderr.decode()

@@ -57,7 +57,7 @@ def test_workers_on_a_redis_ledger_suppress_over_three_shards(city, redis_server
 
 def test_a_worker_that_cannot_work_ends_with_a_sentence_and_a_status(city):
     here = city([])
-    command = [sys.executable, "-m", "udp_stream.cli.main", "worker", "--config", here.config, "--set"]
+    command = [sys.executable, "-m", "udp_stream", "worker", "--config", here.config, "--set"]
     for flag, status, sentence in (
         ("kafka.prefix=elsewhere.", 3, "topic elsewhere.bus.pings.v1 is missing"),
         ("kafka.bootstrap=127.0.0.1:1", 4, "Kafka at 127.0.0.1:1"),
@@ -81,7 +81,7 @@ def test_something_else_in_the_middle_ends_the_worker(city, bound, status, sente
     producer = KafkaProducer(bootstrap_servers=here.settings.kafka.bootstrap)
     producer.send(here.topics.parts.name, value=b"no part", headers=headers).get(20)
     producer.close()
-    command = [sys.executable, "-m", "udp_stream.cli.main", "worker", "--config", here.config]
+    command = [sys.executable, "-m", "udp_stream", "worker", "--config", here.config]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=here.folder)
     assert done.returncode == status, done.stderr
     assert sentence in done.stderr and "no part" not in done.stderr
@@ -93,7 +93,7 @@ def test_a_worker_in_another_zone_than_the_ledgers_is_refused_until_the_sum_is_a
     hat = Admission("hat", np.array([0]), np.array([1]), 1, b"{}")
     with here.ledger() as (ledger, _):
         ledger.admit("1d from 2024-01-08T00:00:00+00:00", 10**10, [b"plate"], [hat])
-    command = [sys.executable, "-m", "udp_stream.cli.main", "worker", "--config", here.config]
+    command = [sys.executable, "-m", "udp_stream", "worker", "--config", here.config]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=here.folder)
     assert done.returncode == 5, done.stderr
     assert "1d from 2024-01-08T00:00:00+05:30 overlaps 1d from 2024-01-08T00:00:00+00:00" in done.stderr
@@ -173,7 +173,7 @@ def test_releases_are_printed_and_followed(city):
     here = city([])
     with Feed(here.settings.kafka.bootstrap, here.topics.release.name, 1, Pace()) as sender:
         sender.send([b"one", b"two", b"three"])
-    command = [sys.executable, "-m", "udp_stream.cli.main", "releases", "--config", here.config]
+    command = [sys.executable, "-m", "udp_stream", "releases", "--config", here.config]
     done = subprocess.run(command, capture_output=True, timeout=60, check=True)
     assert sorted(done.stdout.split()) == [b"one", b"three", b"two"]
     with subprocess.Popen([*command, "--follow"], stdout=subprocess.PIPE) as following:

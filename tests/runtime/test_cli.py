@@ -17,7 +17,7 @@ from tests.runtime.harness import fleet_log
 from udp_stream.cli import main as cli
 from udp_stream.release import record as release
 
-UDP_STREAM = [sys.executable, "-m", "udp_stream.cli.main"]
+UDP_STREAM = [sys.executable, "-m", "udp_stream"]
 FLAGS = ["--set", "hat.slot=15m", "--set", "hat.resolution=7", "--set", "release.min_plates=4"]
 
 

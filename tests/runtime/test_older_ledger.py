@@ -17,7 +17,7 @@ FLAGS = [word for flag in CONFIG for word in ("--set", flag)]
 
 
 def run(folder, *arguments):
-    command = [sys.executable, "-m", "udp_stream.cli.main", *map(str, arguments)]
+    command = [sys.executable, "-m", "udp_stream", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=120)
     assert "Traceback" not in done.stderr, done.stderr
     return done
@@ -111,7 +111,7 @@ def test_a_backup_that_came_as_far_again_on_its_own_is_refused_where_the_mark_is
 
 def test_a_write_ahead_log_that_is_removed_after_a_kill_is_noticed(logs, tmp_path):
     """What was synced to it is published already; without it the ledger is that of its last checkpoint."""
-    command = [sys.executable, "-m", "udp_stream.cli.main", "replay", "-", "--ledger", "l", "--out", "one", *FLAGS]
+    command = [sys.executable, "-m", "udp_stream", "replay", "-", "--ledger", "l", "--out", "one", *FLAGS]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, cwd=tmp_path, stderr=subprocess.DEVNULL)
     try:
         process.stdin.write(b"\n".join(fleet_log(clean=True)))

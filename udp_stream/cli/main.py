@@ -401,7 +401,3 @@ def _past(text: str) -> float:
     if seconds > parse_duration(AGO_MAX):
         raise argparse.ArgumentTypeError(f"expected 0s to {AGO_MAX}, got {text!r}")
     return seconds
-
-
-if __name__ == "__main__":
-    sys.exit(main())

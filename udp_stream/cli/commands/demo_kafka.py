@@ -76,7 +76,7 @@ def _worker(stack: ExitStack, folder: Path, arguments: argparse.Namespace, flags
     folder.mkdir()
     config = () if arguments.config is None else ("--config", str(arguments.config.absolute()))
     overrides = [part for flag in flags for part in ("--set", flag)]
-    command = (sys.executable, "-m", "udp_stream.cli.main", "worker", *config, *overrides)
+    command = (sys.executable, "-m", "udp_stream", "worker", *config, *overrides)
     program = Program("udp-stream worker", command, folder, lambda _pid: SERVING in program.log.read_bytes())
     running = Running(program, launch(program))
     stack.callback(running.stop)
