@@ -12,7 +12,7 @@ demo: $(STAMP)  ## a synthetic fleet through the embedded runtime: no services, 
 	$(BIN)/udp-stream demo --headless --slots 3
 
 test: $(STAMP)  ## every test; Kafka and Redis as containers where there are images, else as child processes
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadscope
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadscope
 
 test-containers: images  ## what talks to Kafka and Redis, on containers alone, and the compose file; needs a Docker engine
 	set -a && . out/images.env && UDP_STREAM_SERVICES=containers \
