@@ -1,6 +1,7 @@
 """The ladder of imports, read from the sources: files import from below, stages do not know each other."""
 
 import ast
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -86,6 +87,17 @@ def test_a_file_imports_only_from_below(path, name):
         other = ours(module)
         if other is not None and other != name:
             assert RUNG[other] < RUNG[name], f"{path.name} imports {module}, which is not below it"
+
+
+def test_the_page_on_architecture_has_every_room_and_no_other():
+    """docs/architecture.md, in its table of rooms; `adapters` by its parts."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page.partition("## Rooms")[2].partition("##")[0]
+    named = {
+        path.removesuffix(".py").strip("/").replace("/", ".") for path in re.findall(r"`([a-z/_]+(?:/|\.py))`", table)
+    }
+    left_out = {"__main__", "testing", "adapters.text", "adapters.kafka_section"}
+    assert named == RUNG.keys() - left_out | {"streams"}
 
 
 def test_no_files_import_each_other_in_a_circle():

@@ -1,0 +1,104 @@
+"""`python -m benchmarks.rooms [FOLDER]`: the house in figures, and its rooms with what each imports, from the sources.
+
+A room is a package, a part of `adapters`, or `streams`. Its floor is the longest road of imports below it.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tokenize
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+from benchmarks.__main__ import say
+
+LONG = 110
+
+
+def modules_of(root: Path) -> dict[str, Path]:
+    """Every module of the program by its dotted name."""
+    paths = [*(root / "udp_stream").rglob("*.py"), *(root / "streams").rglob("*.py")]
+    return {".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
+
+
+def room_of(module: str) -> str:
+    """`udp_stream.adapters.ledgers.opening` is in `adapters.ledgers`, `udp_stream.units` in itself."""
+    parts = module.split(".")
+    if parts[0] == "streams":
+        return "streams"
+    deep = parts[1:2] == ["adapters"] or parts[1:3] == ["cli", "commands"]
+    return ".".join(parts[1:3] if deep else parts[1:2])
+
+
+def imports_of(path: Path, modules: dict[str, Path]) -> set[str]:
+    """The modules of ours that a file imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found & modules.keys()
+
+
+def rooms(modules: dict[str, Path]) -> dict[str, set[str]]:
+    """Each room and the rooms that it imports from; the package itself is none."""
+    graph: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        if room := room_of(module):
+            below = {room_of(other) for other in imports_of(path, modules)} - {room, ""}
+            graph.setdefault(room, set()).update(below)
+    return graph
+
+
+def floors(graph: dict[str, set[str]]) -> dict[str, int]:
+    """The floor of each room; graphlib.CycleError if some import each other."""
+    found: dict[str, int] = {}
+    for room in TopologicalSorter(graph).static_order():
+        found[room] = 1 + max((found[below] for below in graph.get(room, ())), default=-1)
+    return found
+
+
+def examples(modules: dict[str, Path]) -> tuple[int, int]:
+    """Public functions, classes and methods, and how many of them have an example that runs."""
+    public = shown = 0
+    for path in modules.values():
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not node.name.startswith(
+                "_"
+            ):
+                public += 1
+                shown += ">>>" in (ast.get_docstring(node) or "")
+    return public, shown
+
+
+def comment_lines(path: Path) -> int:
+    """Lines that have a comment."""
+    with path.open("rb") as file:
+        return sum(token.type == tokenize.COMMENT for token in tokenize.tokenize(file.readline))
+
+
+def main() -> None:
+    modules = modules_of(Path(sys.argv[1]) if len(sys.argv) > 1 else Path())
+    graph = rooms(modules)
+    floor = floors(graph)
+    lines = {module: path.read_text("utf-8").splitlines() for module, path in modules.items()}
+    total = sum(map(len, lines.values()))
+    sizes: dict[str, int] = {}
+    for module, text in lines.items():
+        sizes[room_of(module)] = sizes.get(room_of(module), 0) + len(text)
+    largest, longest = max(sizes, key=sizes.__getitem__), max(lines, key=lambda module: len(lines[module]))
+    public, shown = examples(modules)
+    say("rooms, floors, arrows", f"{len(graph)}, {max(floor.values()) + 1}, {sum(map(len, graph.values()))}")
+    say("largest room", f"{largest}, {sizes[largest] / total:.0%} of {total:,} lines")
+    say("longest file", f"{longest}, {len(lines[longest])} lines")
+    say("public names with an example", f"{shown} of {public}")
+    say("lines with a comment", f"{sum(map(comment_lines, modules.values())) / total:.1%}")
+    say(f"lines over {LONG} columns", f"{sum(len(line) > LONG for text in lines.values() for line in text):,}")
+    for room in sorted(graph, key=lambda one: (-floor[one], one)):
+        say(f"{floor[room]:>2} {room}", ", ".join(sorted(graph[room])) or "-")
+
+
+if __name__ == "__main__":
+    main()
