@@ -21,7 +21,7 @@ LADDER = (
     {"adapters.entropy", "adapters.files", "adapters.kafka_section", "adapters.text", "trial"},
     {"adapters.settings"},
     {"adapters.ledgers"},
-    {"adapters.embedded"},
+    {"adapters.embedded", "adapters.one_off"},
     {"cli"},
     {"streams"},
     {"cli.commands", "__main__"},
