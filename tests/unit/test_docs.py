@@ -28,6 +28,15 @@ def links(page):
             yield (page.parent / target.partition("#")[0]).resolve()
 
 
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def test_the_python_on_the_first_page_runs(capsys):
+    (code,) = PYTHON.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    exec(compile(code, "README.md", "exec"), {})
+    assert "GJ05ZZ0001" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("reason", Reason)
 def test_every_refusal_reason_is_described_in_its_own_words(reason):
     rows = (DOCS / "pings.md").read_text(encoding="utf-8").splitlines()
