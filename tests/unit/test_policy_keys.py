@@ -98,8 +98,9 @@ def said(theirs, ours):
 
 
 def test_quanta_are_told_in_the_shortest_km_per_hour_that_gives_them():
+    ours = policy()
     for quanta in range(4096, 40_960, 7):
-        kmh = written(replace(policy(), max_speed=quanta))["speed.max_kmh"]
+        kmh = written(replace(ours, max_speed=quanta))["speed.max_kmh"]
         assert int(float(kmh) * 4096) == quanta and len(kmh.partition(".")[2]) <= 4
     for kmh in ("1", "65.3", "115.75"):
         assert written(policy(f"speed.max_kmh={kmh}"))["speed.max_kmh"] == kmh
