@@ -15,8 +15,8 @@ import faust
 
 from streams.app import batches
 from streams.offsets import Offsets
-from streams.parts_desk import PartsDesk
-from streams.pings_desk import PingsDesk
+from streams.shard_processor import ShardProcessor
+from streams.source_processor import SourceProcessor
 from streams.topics import Topics
 from udp_stream.adapters.files.heartbeat import Alive
 
@@ -60,20 +60,22 @@ class Stop:
             self.fail(error)
 
 
-def connect(app: faust.App, topics: Topics, offsets: Offsets, pings: PingsDesk, parts: PartsDesk, stop: Stop) -> None:
+def connect(
+    app: faust.App, topics: Topics, offsets: Offsets, pings: SourceProcessor, parts: ShardProcessor, stop: Stop
+) -> None:
     """Make the agents, and hear of rebalances."""
 
     async def read_pings(stream: Any) -> None:
         async for records in stream:
-            await stop.guard(lambda records=records: pings.take(records))  # type: ignore[misc]
+            await stop.guard(lambda records=records: pings.process(records))  # type: ignore[misc]
 
     async def read_parts(stream: Any) -> None:
         async for records in stream:
-            await stop.guard(lambda records=records: parts.take(records))  # type: ignore[misc]
+            await stop.guard(lambda records=records: parts.process(records))  # type: ignore[misc]
 
     async def revoked(*_: Any, **__: Any) -> None:
-        pings.clear()
-        parts.clear()
+        pings.revoke()
+        parts.revoke()
 
     async def assigned(*_: Any, **__: Any) -> None:
         await stop.guard(lambda: pings.assign(offsets.assigned(topics.pings.name)))
@@ -86,7 +88,7 @@ def connect(app: faust.App, topics: Topics, offsets: Offsets, pings: PingsDesk, 
 
 
 async def keep_time(
-    app: faust.App, pings: PingsDesk, parts: PartsDesk, stop: Stop, idle_s: float, alive: Alive
+    app: faust.App, pings: SourceProcessor, parts: ShardProcessor, stop: Stop, idle_s: float, alive: Alive
 ) -> None:
     """Until we stop: ticks for silent partitions, a commit now and then, a look at whether Faust has failed, and a sign
     of life once the group has taken us in."""

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from streams.lookout import SECONDS_MAX, read_topic, records_of
-from streams.outlet import Message, Outlet
+from streams.producer import OutgoingRecord, Producer
 from streams.topics import Topic
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Mark
@@ -126,11 +126,11 @@ class _Claim(msgspec.Struct, frozen=True):
     ledger: str
 
 
-async def claim(bootstrap: str, topic: Topic, ours: Binding, outlet: Outlet) -> None:
+async def claim(bootstrap: str, topic: Topic, ours: Binding, producer: Producer) -> None:
     """Work on this ledger from now on, or raise PrivacyRefused if the deployment works on another one."""
     first = await _first(bootstrap, topic)
     if first is None:
-        await outlet.write([Message(topic.name, msgspec.json.encode(_Claim(ours.text)), partition=0)])
+        await producer.write([OutgoingRecord(topic.name, msgspec.json.encode(_Claim(ours.text)), partition=0)])
         first = await _first(bootstrap, topic)
     ours.require(first, f"the deployment ({topic.name} at {bootstrap})")
 

@@ -47,7 +47,7 @@ from aiokafka.structs import OffsetAndMetadata
 from faust.types import TP
 
 from streams.offsets import Committed, Offsets
-from streams.outlet import REQUEST_BYTES_MAX, Message, Outlet
+from streams.producer import REQUEST_BYTES_MAX, OutgoingRecord, Producer
 from udp_stream.errors import DependencyUnavailable, Fenced
 from udp_stream.ledger.port import Ledger
 from udp_stream.pings.timestamps import parse_timestamps
@@ -77,7 +77,7 @@ _LOST = (
 class Publisher(Protocol):
     """Publishes the slots of one shard, for as long as the shard is ours."""
 
-    async def publish(self, messages: Iterable[Message], frontier: Mapping[TP, Committed]) -> None:
+    async def publish(self, messages: Iterable[OutgoingRecord], frontier: Mapping[TP, Committed]) -> None:
         """Return when readers can have the records and the frontier stands. `Fenced`: the shard is somebody else's."""
         ...
 
@@ -92,14 +92,14 @@ PublisherOf = Callable[[TP], Awaitable[Publisher]]
 class AtLeastOnce:
     """Records first, then the frontier."""
 
-    def __init__(self, outlet: Outlet, offsets: Offsets) -> None:
+    def __init__(self, producer: Producer, offsets: Offsets) -> None:
         """Nothing of its own to close."""
-        self._outlet = outlet
+        self._producer = producer
         self._offsets = offsets
 
-    async def publish(self, messages: Iterable[Message], frontier: Mapping[TP, Committed]) -> None:
+    async def publish(self, messages: Iterable[OutgoingRecord], frontier: Mapping[TP, Committed]) -> None:
         """A frontier of a shard that is no longer ours is not noted: whoever has it writes the same records again."""
-        await self._outlet.write(messages)
+        await self._producer.write(messages)
         await self._offsets.commit(frontier)
 
     async def close(self) -> None:
@@ -137,7 +137,7 @@ class StrictlyOnce:
             ) from error
         return cls(producer, group)
 
-    async def publish(self, messages: Iterable[Message], frontier: Mapping[TP, Committed]) -> None:
+    async def publish(self, messages: Iterable[OutgoingRecord], frontier: Mapping[TP, Committed]) -> None:
         """One transaction. It is committed only after every record was taken; after any error, never by us. `Fenced`
         also if it is closed meanwhile, and then the next holder finds out whether it was committed."""
         self._under_way = asyncio.ensure_future(self._transact(messages, frontier))
@@ -152,14 +152,14 @@ class StrictlyOnce:
                 raise Fenced("a later transaction of this shard has begun, or ours was ended for us") from error
             raise DependencyUnavailable(f"Kafka did not take a slot's releases: {error}") from error
 
-    async def _transact(self, messages: Iterable[Message], frontier: Mapping[TP, Committed]) -> None:
+    async def _transact(self, messages: Iterable[OutgoingRecord], frontier: Mapping[TP, Committed]) -> None:
         offsets = {TopicPartition(*tp): OffsetAndMetadata(offset, note) for tp, (offset, note) in frontier.items()}
         await self._producer.begin_transaction()
         await self._write(messages)
         await self._producer.send_offsets_to_transaction(offsets, self._group)
         await self._producer.commit_transaction()
 
-    async def _write(self, messages: Iterable[Message]) -> None:
+    async def _write(self, messages: Iterable[OutgoingRecord]) -> None:
         under_way: list[Awaitable[object]] = []
         try:
             for one in messages:

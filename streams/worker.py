@@ -29,10 +29,10 @@ from streams.agents import Stop, connect, keep_time
 from streams.app import build_app
 from streams.binding import Binding, claim
 from streams.offsets import Offsets
-from streams.outlet import Outlet
-from streams.parts_desk import PartsDesk
-from streams.pings_desk import PingsDesk
+from streams.producer import Producer
 from streams.publishing import StrictlyOnce
+from streams.shard_processor import ShardProcessor
+from streams.source_processor import SourceProcessor
 from streams.topics import differences, topics_of
 from streams.watch import Watch
 from udp_stream.adapters.files.heartbeat import Alive
@@ -117,13 +117,13 @@ async def _work(
         settings.policy.resolution,
         keys.key_of,
     )
-    async with Outlet(settings.kafka.bootstrap) as outlet:
-        await claim(settings.kafka.bootstrap, topics.deployment, binding, outlet)
-        pings = PingsDesk(rules, topics, offsets, outlet, binding, idle_s, deployment.accept_loss)
+    async with Producer(settings.kafka.bootstrap) as producer:
+        await claim(settings.kafka.bootstrap, topics.deployment, binding, producer)
+        pings = SourceProcessor(rules, topics, offsets, producer, binding, idle_s, deployment.accept_loss)
         once = partial(StrictlyOnce.begin, settings.kafka.bootstrap, settings.kafka.group)
         publisher_of = once if settings.kafka.transactions else None
-        parts = PartsDesk(
-            office, topics, offsets, outlet, ledger, binding, thread, deployment.accept_loss, publisher_of
+        parts = ShardProcessor(
+            office, topics, offsets, producer, ledger, binding, thread, deployment.accept_loss, publisher_of
         )
         connect(app, topics, offsets, pings, parts, stop)
         print(f"udp-stream: worker of group {settings.kafka.group} at {settings.kafka.bootstrap}", file=sys.stderr)
@@ -154,7 +154,7 @@ async def _work(
     return (signals[0] if signals else 0), stop.error
 
 
-async def stop_politely(pings: PingsDesk, parts: PartsDesk) -> None:
+async def stop_politely(pings: SourceProcessor, parts: ShardProcessor) -> None:
     """A last commit, so that the next worker repeats less; failing it loses nothing."""
     try:
         await pings.commit()

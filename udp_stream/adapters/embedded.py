@@ -113,7 +113,7 @@ class Summary:
     expected_error: float = 0.0
     overlaps: dict[str, Overlap] = field(default_factory=dict)
 
-    def take(self, payloads: Payloads, made: Collection[str] = ()) -> None:
+    def add(self, payloads: Payloads, made: Collection[str] = ()) -> None:
         """Count a slot's records, of which this run `made` those of these ids.
 
         Errors are weighed by pings, as the constant's are.
@@ -197,7 +197,7 @@ class Embedded:
 
         def publish(payloads: Payloads) -> None:
             self.summary.held -= int(slot.time.size)
-            self.summary.take(payloads, made)
+            self.summary.add(payloads, made)
             self.summary.unwritten = True
             self._publish(payloads)
             self.summary.unwritten = False

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from udp_stream.planning.hat_plan import HatPlan, Terms
 from udp_stream.windows.slot_tables import SlotCounts
 
-PIECE_BYTES = 800_000
-"""Of one message of a plan: below Kafka's usual limit of 1 MiB, with its frame."""
+CHUNK_BYTES = 800_000
+"""Of one message of a plan, below Kafka's usual limit of 1 MiB, with its frame."""
 
 DIGEST_BYTES = 8
 """Of who is in a HAT, and of a plan. Against mistakes, not attackers: whoever can write plans can write charges."""
@@ -108,15 +108,15 @@ class _Columns(msgspec.Struct, frozen=True, array_like=True):
     charged: bytes
 
 
-class PlanPiece(msgspec.Struct, frozen=True, tag="plan"):
-    """Piece `number` of `pieces` of a shard's part of a plan; `digest` is the whole part's."""
+class PlanChunk(msgspec.Struct, frozen=True, tag="plan.1"):
+    """Chunk `number` of the `chunks` of a shard's plan; `digest` covers all of them."""
 
     slot_start: int
     slot_end: int
     shard: int
     digest: bytes
     number: int
-    pieces: int
+    chunks: int
     content: bytes
 
 
@@ -124,8 +124,8 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[_Columns] = msgspec.msgpack.Decoder(_Columns)
 
 
-def cut_plan(plan: SlotPlan, shard: int, piece_bytes: int = PIECE_BYTES) -> Iterator[PlanPiece]:
-    """The messages that bring a shard its plan: at least one; the same for the same plan."""
+def cut_plan(plan: SlotPlan, shard: int, chunk_bytes: int = CHUNK_BYTES) -> Iterator[PlanChunk]:
+    """A shard's plan as messages, at least one; equal plans give equal messages."""
     content = _encoder.encode(
         _Columns(
             plan.start_ms,
@@ -137,15 +137,15 @@ def cut_plan(plan: SlotPlan, shard: int, piece_bytes: int = PIECE_BYTES) -> Iter
             plan.charged.astype("<i8").tobytes(),
         )
     )
-    digest, starts = blake2b(content, digest_size=DIGEST_BYTES).digest(), range(0, len(content), piece_bytes)
+    digest, starts = blake2b(content, digest_size=DIGEST_BYTES).digest(), range(0, len(content), chunk_bytes)
     for number, start in enumerate(starts):
-        piece = content[start : start + piece_bytes]
-        yield PlanPiece(plan.start_ms, plan.end_ms, shard, digest, number, len(starts), piece)
+        chunk = content[start : start + chunk_bytes]
+        yield PlanChunk(plan.start_ms, plan.end_ms, shard, digest, number, len(starts), chunk)
 
 
-def merge_plan(pieces: Sequence[PlanPiece]) -> SlotPlan:
-    """The plan from all of its pieces, in order."""
-    columns = _decoder.decode(b"".join(piece.content for piece in pieces))
+def merge_plan(chunks: Sequence[PlanChunk]) -> SlotPlan:
+    """The plan from all of its chunks, in order."""
+    columns = _decoder.decode(b"".join(chunk.content for chunk in chunks))
     digests = columns.digests
     return SlotPlan(
         columns.start_ms,

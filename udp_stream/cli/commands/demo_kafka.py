@@ -125,6 +125,6 @@ def _summary(sent: int, payloads: list[bytes], rejected: list[Any]) -> Summary:
     refused = Counter(dict(record.headers)[f"{ERROR}.reason"].decode() for record in rejected)
     summary = Summary(messages=sent, pings=sent - refused.total(), refused=refused)
     for _, slot in groupby(payloads, key=lambda payload: decode(payload).hat.slot_start):
-        summary.take([("", "", payload) for payload in slot])
+        summary.add([("", "", payload) for payload in slot])
     summary.repeats = summary.pings - sum(decode(payload).counts.samples for payload in payloads)
     return summary
