@@ -1,7 +1,7 @@
-"""Agents: batches from Faust to the desks, rebalances to their places, and one way out when anything fails.
+"""Agents: batches from Faust to the processors, rebalances to their assignments, and one way to stop on any failure.
 
-Faust would ack what an agent raised on and go on behind it. Here the first error stops the process: nothing more is
-committed, and the next worker reads again what was under way.
+Faust would ack a batch that its agent failed on, and continue behind it. Here the first error stops the process:
+nothing more is committed, and the next worker reads again what was under way.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from streams.offsets import Offsets
 from streams.shard_processor import ShardProcessor
 from streams.source_processor import SourceProcessor
 from streams.topics import Topics
-from udp_stream.adapters.files.heartbeat import Alive
+from udp_stream.adapters.files.heartbeat import Heartbeat
 
 COMMIT_S = 5.0
 
@@ -88,7 +88,7 @@ def connect(
 
 
 async def keep_time(
-    app: faust.App, pings: SourceProcessor, parts: ShardProcessor, stop: Stop, idle_s: float, alive: Alive
+    app: faust.App, pings: SourceProcessor, parts: ShardProcessor, stop: Stop, idle_s: float, heartbeat: Heartbeat
 ) -> None:
     """Until we stop: ticks for silent partitions, a commit now and then, a look at whether Faust has failed, and a sign
     of life once the group has taken us in."""
@@ -100,7 +100,7 @@ async def keep_time(
         await parts.commit()
 
     async def show_life() -> None:
-        alive.beat()
+        heartbeat.beat()
 
     while not stop.asked:
         await asyncio.sleep(pause_s)

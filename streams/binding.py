@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from streams.lookout import SECONDS_MAX, read_topic, records_of
 from streams.producer import OutgoingRecord, Producer
+from streams.topic_reader import SECONDS_MAX, read_topic, records_of
 from streams.topics import Topic
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Mark

@@ -45,7 +45,7 @@ from udp_stream.errors import DependencyUnavailable, Fenced
 from udp_stream.ledger.port import Ledger, Mark
 from udp_stream.planning.slot_plan import SlotPlan, cut_plan
 from udp_stream.release.record import decode
-from udp_stream.release.road import Office, Payloads, Publish, plan_slot, release_planned
+from udp_stream.release.road import Payloads, Publish, ReleaseContext, plan_slot, release_planned
 from udp_stream.shuffle.barrier import SlotBarrier
 from udp_stream.shuffle.count_chunks import CountChunk, CountsEnd, cut_counts, merge_counts
 from udp_stream.shuffle.ping_chunks import shard_of
@@ -103,7 +103,7 @@ class ShardProcessor:
 
     def __init__(
         self,
-        office: Office,
+        context: ReleaseContext,
         topics: Topics,
         offsets: Offsets,
         producer: Producer,
@@ -116,7 +116,7 @@ class ShardProcessor:
         """No shards yet. The ledger is called in `thread` alone. Without `publisher_of`, releases are at least once."""
         self._binding = binding
         self._mark: Mark | None = None
-        self._office = office
+        self._context = context
         self._topics = topics
         self._offsets = offsets
         self._producer = producer
@@ -274,7 +274,7 @@ class ShardProcessor:
                 break
             chunks = planner.collect(start)
             counts = await self._in_thread(lambda chunks=chunks: merge_counts(chunks))  # type: ignore[misc]
-            plan = await drive(plan_slot(counts, self._office), assigned.ledger, _publish_no_plan, self._thread)
+            plan = await drive(plan_slot(counts, self._context), assigned.ledger, _publish_no_plan, self._thread)
             # A plan that was charged on an older copy of the ledger must not outlive it in the log.
             await self._in_thread(lambda: assigned.ledger.compare(self._mark))
             await self._send_plan(counts, plan)
@@ -298,7 +298,7 @@ class ShardProcessor:
                 break
             if self._last_plan is not None:  # our own planner has priced most of these HATs
                 plan = plan.reusing(self._last_plan)
-            flow = release_planned(counts, values, plan, self._office)
+            flow = release_planned(counts, values, plan, self._context)
             payloads = await drive(flow, assigned.ledger, partial(self._publish, assigned, start), self._thread)
             self.summary.add(payloads)
             released = True

@@ -42,7 +42,7 @@ UNDER_WAY_MAX = 16
 
 
 class _Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
-    clock: int | None = None
+    watermark: int | None = None
     rejected_through: int = 0
     binding: str = ""
 
@@ -121,7 +121,7 @@ class SourceProcessor:
                 f"{tp.topic}[{tp.partition}] begins at offset {first}, but is still needed from {committed.offset} on: "
                 "pings were deleted before they were counted. `udp-stream worker --accept-loss` continues without them"
             )
-        return SourceCheckpoint(max(first, committed.offset), metadata.clock, metadata.rejected_through)
+        return SourceCheckpoint(max(first, committed.offset), metadata.watermark, metadata.rejected_through)
 
     async def process(self, records: Sequence[Any]) -> None:
         """Process a batch of one partition: read its pings, send the slots they close, commit."""
@@ -196,7 +196,8 @@ class SourceProcessor:
     def _commits(self, checkpoints: Mapping[int, SourceCheckpoint]) -> dict[TP, Committed]:
         return {
             TP(self._topics.pings.name, partition): Committed(
-                to.offset, msgspec.json.encode(_Metadata(to.clock_ms, to.rejected_through, self._binding.text)).decode()
+                to.offset,
+                msgspec.json.encode(_Metadata(to.watermark_ms, to.rejected_through, self._binding.text)).decode(),
             )
             for partition, to in checkpoints.items()
         }

@@ -34,8 +34,8 @@ from streams.publishing import StrictlyOnce
 from streams.shard_processor import ShardProcessor
 from streams.source_processor import SourceProcessor
 from streams.topics import differences, topics_of
-from streams.watch import Watch
-from udp_stream.adapters.files.heartbeat import Alive
+from streams.watchdog import Watchdog
+from udp_stream.adapters.files.heartbeat import Heartbeat
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.ledgers.plate_keys import PlateKeys
 from udp_stream.adapters.ledgers.which_ledger import begin_work
@@ -44,7 +44,7 @@ from udp_stream.errors import DependencyUnavailable, UdpStreamError
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entropy, Ledger
 from udp_stream.pings.decoder import PingDecoder
-from udp_stream.release.road import Office
+from udp_stream.release.road import ReleaseContext
 from udp_stream.units import parse_duration
 from udp_stream.windows.source_reader import ReadingRules
 
@@ -62,7 +62,7 @@ class Deployment:
     allow_volatile: bool = False
     instance: str | None = None
     accept_loss: bool = False
-    alive: Path | None = None
+    heartbeat: Path | None = None
 
 
 def run_worker(deployment: Deployment) -> None:
@@ -109,11 +109,13 @@ async def _work(
     offsets = Offsets(app)
     meta = await asyncio.get_running_loop().run_in_executor(thread, ledger.meta)
     binding = Binding.of(meta)
-    office = Office(settings.policy, settings.calendar, deployment.entropy, deployment.software, caveats=caveats(meta))
+    context = ReleaseContext(
+        settings.policy, settings.calendar, deployment.entropy, deployment.software, caveats=caveats(meta)
+    )
     rules = ReadingRules(
         PingDecoder(settings.ping_rules),
         settings.window_rules,
-        office.calendar.slots,
+        context.calendar.slots,
         settings.policy.resolution,
         keys.key_of,
     )
@@ -123,19 +125,19 @@ async def _work(
         once = partial(StrictlyOnce.begin, settings.kafka.bootstrap, settings.kafka.group)
         publisher_of = once if settings.kafka.transactions else None
         parts = ShardProcessor(
-            office, topics, offsets, producer, ledger, binding, thread, deployment.accept_loss, publisher_of
+            context, topics, offsets, producer, ledger, binding, thread, deployment.accept_loss, publisher_of
         )
         connect(app, topics, offsets, pings, parts, stop)
         print(f"udp-stream: worker of group {settings.kafka.group} at {settings.kafka.bootstrap}", file=sys.stderr)
-        watch = Watch(
+        watchdog = Watchdog(
             lambda: pings.next_offsets() | parts.next_offsets(),
             offsets.all_read,
             parse_duration(settings.kafka.stuck_timeout),
         )
         serving = [
             asyncio.ensure_future(_start(app, stop)),
-            asyncio.ensure_future(keep_time(app, pings, parts, stop, idle_s, Alive(deployment.alive))),
-            asyncio.ensure_future(stop.guard(watch.keep)),
+            asyncio.ensure_future(keep_time(app, pings, parts, stop, idle_s, Heartbeat(deployment.heartbeat))),
+            asyncio.ensure_future(stop.guard(watchdog.run)),
         ]
         await stop.wait()
         _end_after(DRAIN_S, stop)
@@ -198,9 +200,9 @@ def _end_after(seconds: float, stop: Stop) -> None:
         print(f"udp-stream: {_ours(stop.error)}", file=sys.stderr, flush=True)
         os._exit(_ours(stop.error).exit_status)
 
-    watchdog = threading.Timer(seconds, end)
-    watchdog.daemon = True
-    watchdog.start()
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
 
 
 def _ours(error: BaseException) -> UdpStreamError:

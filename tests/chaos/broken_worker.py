@@ -55,7 +55,7 @@ def commits_what_is_read() -> None:
     """Our own commits, past the pings of open slots."""
 
     def checkpoint(self: SourceReader) -> SourceCheckpoint:
-        return SourceCheckpoint(self.next_offset, self._clock.now_ms, self.next_offset)
+        return SourceCheckpoint(self.next_offset, self._clock.watermark_ms, self.next_offset)
 
     SourceReader.checkpoint = checkpoint  # type: ignore[method-assign]
 

@@ -276,7 +276,7 @@ def _expect_remembered(url: str, told: dict[tuple[str, str], Any]) -> None:
         assert ledger.verify() == []
         verdicts = ledger.admit("kills", 10**9, KILL_PLATES, [ask(name, [1] * 8) for name in names])
         assert _plain(verdicts) == [told["verdict", name] for name in names]
-        assert ledger.standing(names) == [told["payload", name] for name in names]
+        assert ledger.recorded(names) == [told["payload", name] for name in names]
         assert ledger.verify() == []
 
 
@@ -417,7 +417,7 @@ def test_whoever_dies_between_two_scripts_of_a_record_leaves_first_payloads_that
             patch.setattr(RedisLedger, "_record", dying)
             paused.record([(name, b"first") for name in names])
         first = [b"first"] * 2 * kept + [b"second"] * (7 - 2 * kept)
-        assert ledger.standing(names) == [payload if payload == b"first" else None for payload in first]
+        assert ledger.recorded(names) == [payload if payload == b"first" else None for payload in first]
         successor = ledger.fenced(Fence("shard", ledger.take_epoch("shard")))
         with pytest.raises(Fenced):  # a paused one that returns
             paused.record([(name, b"late") for name in names])
@@ -440,7 +440,7 @@ def test_a_worker_that_was_replaced_is_fenced(redis_url: str) -> None:
             paused.admit("p", 10, [b"x"], [ask("after", [3])])
         with pytest.raises(Fenced):
             paused.record([("kept", b"again"), ("before", b"late")])
-        assert ledger.standing(["before"]) == [None]
+        assert ledger.recorded(["before"]) == [None]
         assert ledger.balances("p", [b"x"]).spent.tolist() == [4]
         # What stands may be read by anybody.
         assert _plain(paused.admit("p", 10, [b"x"], [ask("before", [9]), ask("kept", [9])])) == before
@@ -791,7 +791,7 @@ def test_a_failover_loses_nothing_that_was_answered_if_replicas_are_waited_for(
         with open_redis_ledger(replica.url) as ledger:
             assert ledger.ledger_id == ledger_id or not waits
             verdicts = ledger.admit("p", 10**6, [b"x"], [ask(name, [999_000]) for name in told])
-            payloads = ledger.standing(list(told))
+            payloads = ledger.recorded(list(told))
             kept = [(one.charged.tolist(), payload) for one, payload in zip(verdicts, payloads, strict=True)]
             assert ledger.verify() == []
     lost = sum(one != answered for one, answered in zip(kept, told.values(), strict=True))

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.unit.test_flow import office
+from tests.unit.test_flow import a_context
 from tests.unit.test_planner import city
 from tests.unit.test_shards import HOUR, chunks_of, some_slot, two_sources
 from udp_stream.adapters.embedded import drive
@@ -109,14 +109,14 @@ def test_messages_stay_below_the_broker_s_usual_limit():
     counts = tabulate(everybody)[0]
     told = list(cut_counts(counts, 0))
     assert len(told) == 4 and max(len(encode_message(one)) for one in told) < 1_000_000
-    plan = drive(road.plan_slot(city(1)[0], office()), MemoryLedger(), None)
+    plan = drive(road.plan_slot(city(1)[0], a_context()), MemoryLedger(), None)
     wide = dataclasses.replace(plan, charged=np.full(400_000, 2**52))
     chunks = list(cut_plan(wide, 0))
     assert len(chunks) == 5 and max(len(encode_message(one)) for one in chunks) < 1_000_000
 
 
 def a_plan(seed=1, flags=()):
-    return drive(road.plan_slot(city(seed)[0], office(*flags)), MemoryLedger(), None)
+    return drive(road.plan_slot(city(seed)[0], a_context(*flags)), MemoryLedger(), None)
 
 
 def same(one, other):

@@ -23,7 +23,7 @@ from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.release.record import decode
-from udp_stream.release.road import Office
+from udp_stream.release.road import ReleaseContext
 from udp_stream.shuffle.ping_chunks import PingChunk, cut
 from udp_stream.shuffle.shard import Shard
 from udp_stream.shuffle.wire import decode_message
@@ -123,23 +123,23 @@ class Once:
         pass
 
 
-def rules_of(settings, office):
+def rules_of(settings, context):
     return ReadingRules(
-        PingDecoder(settings.ping_rules), settings.window_rules, office.calendar.slots, 7, lambda p: p.encode()
+        PingDecoder(settings.ping_rules), settings.window_rules, context.calendar.slots, 7, lambda p: p.encode()
     )
 
 
 class Worker:
     def __init__(self, broker, ledger, thread, settings=SETTINGS, once=False, accept_loss=False, binding=OURS):
-        office = Office(settings.policy, settings.calendar, SeededEntropy(1), "test")
+        context = ReleaseContext(settings.policy, settings.calendar, SeededEntropy(1), "test")
         self.broker = broker
         self.time_s = 0.0
         self.topics = topics_of(settings.kafka)
         self.pings = SourceProcessor(
-            rules_of(settings, office), self.topics, broker, broker, binding, 60, accept_loss, lambda: self.time_s
+            rules_of(settings, context), self.topics, broker, broker, binding, 60, accept_loss, lambda: self.time_s
         )
         self.parts = ShardProcessor(
-            office, self.topics, broker, broker, ledger, binding, thread, accept_loss, self.once if once else None
+            context, self.topics, broker, broker, ledger, binding, thread, accept_loss, self.once if once else None
         )
 
     async def once(self, shard):

@@ -22,7 +22,7 @@ from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission, Mark
 from udp_stream.planning.slot_plan import PlanChunk
 from udp_stream.release.record import decode
-from udp_stream.release.road import Office, release_slot
+from udp_stream.release.road import ReleaseContext, release_slot
 from udp_stream.shuffle.barrier import BarrierCheckpoint
 from udp_stream.shuffle.count_chunks import CountChunk, CountsEnd
 from udp_stream.shuffle.ping_chunks import PingChunk, PingsEnd, cut, merge
@@ -78,15 +78,15 @@ def settings_of(kind):
 
 def embedded(broker, settings):
     """Payload by release id, and the ledger, of the embedded road over the logs of pings, each read in one go."""
-    office = Office(settings.policy, settings.calendar, SeededEntropy(1), "test")
+    context = ReleaseContext(settings.policy, settings.calendar, SeededEntropy(1), "test")
     slots = defaultdict(list)
     for source in range(2):
-        reader = SourceReader(rules_of(settings, office), SourceCheckpoint(0))
+        reader = SourceReader(rules_of(settings, context), SourceCheckpoint(0))
         for slot in reader.read(*columns_of(broker.logs[TP(TOPICS.pings.name, source)])).closed:
             slots[slot.start_ms] += [one for one in cut(slot, source, 1) if isinstance(one, PingChunk)]
     ledger, found = MemoryLedger(), {}
     for _, parts in sorted(slots.items()):
-        payloads = drive(release_slot(*tabulate(merge(parts)), office), ledger, lambda _: None)
+        payloads = drive(release_slot(*tabulate(merge(parts)), context), ledger, lambda _: None)
         found |= {id_.encode(): payload for id_, _, payload in payloads}
     return found, ledger
 

@@ -104,7 +104,7 @@ def terms_of(policy: Policy, mean_nano: int, variance_nano: int, cdf_nano: int) 
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class SlotInPeriod:
     """Where a slot lies in its budget period: the period's name, and whole slots before and after this one in it."""
 
     period: str
@@ -143,10 +143,10 @@ class HatPlan:
         )
 
 
-def slot_terms(counts: SlotCounts, balance: Balance, moment: Moment, policy: Policy) -> list[Terms]:
+def slot_terms(counts: SlotCounts, balance: Balance, in_period: SlotInPeriod, policy: Policy) -> list[Terms]:
     """The terms of every HAT of a slot; `balance` belongs to `counts.plates`."""
     enough = np.diff(counts.hat_rows) >= policy.min_plates
-    allowances = _fair_shares(counts, enough, balance, moment, policy)
+    allowances = _fair_shares(counts, enough, balance, in_period, policy)
     terms = _hats_terms(counts, enough, allowances, policy)
     if policy.accounting_detail == "uniform" or None not in (policy.mean_nano, policy.cdf_nano):
         return terms
@@ -181,11 +181,11 @@ def _usual_parts(counts: SlotCounts, terms: list[Terms], policy: Policy) -> NDAr
 
 
 def _fair_shares(
-    counts: SlotCounts, enough: NDArray[np.bool_], balance: Balance, moment: Moment, policy: Policy
+    counts: SlotCounts, enough: NDArray[np.bool_], balance: Balance, in_period: SlotInPeriod, policy: Policy
 ) -> NDArray[np.int64]:
     hat_of_row = np.repeat(np.arange(counts.cells.size), np.diff(counts.hat_rows))
     now = np.bincount(counts.plate[enough[hat_of_row]], minlength=len(counts.plates))
-    visits = expected_visits(now, balance.charges, moment.slots_gone, moment.slots_left)
+    visits = expected_visits(now, balance.charges, in_period.slots_gone, in_period.slots_left)
     return fair_shares(policy.budget_nano, balance.spent, visits)
 
 

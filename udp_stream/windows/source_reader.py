@@ -27,7 +27,7 @@ class SourceCheckpoint:
     """Resume at `offset` with this watermark; refusals before `rejected_through` were rejected already."""
 
     offset: int
-    clock_ms: int | None = None
+    watermark_ms: int | None = None
     rejected_through: int = 0
 
 
@@ -66,7 +66,7 @@ class SourceReader:
     def __init__(self, rules: ReadingRules, start: SourceCheckpoint) -> None:
         """Resume from a checkpoint."""
         self._rules = rules
-        self._clock = AppendClock(rules.windows, start.clock_ms)
+        self._clock = AppendClock(rules.windows, start.watermark_ms)
         self._windows = Windows(rules.windows, rules.hashed, self._clock)
         self._rejected_through = start.rejected_through
         self.next_offset = start.offset
@@ -99,11 +99,11 @@ class SourceReader:
     @property
     def through_ms(self) -> int | None:
         """Every slot that ends by then is closed for good; None before the first ping or tick."""
-        return None if self._clock.now_ms is None else self.through_at(self._clock.now_ms)
+        return None if self._clock.watermark_ms is None else self.through_at(self._clock.watermark_ms)
 
-    def through_at(self, clock_ms: int) -> int:
+    def through_at(self, watermark_ms: int) -> int:
         """What would be closed at this watermark."""
-        starts, _ = self._rules.grid.place(np.array([clock_ms - self._rules.windows.grace_ms]))
+        starts, _ = self._rules.grid.place(np.array([watermark_ms - self._rules.windows.grace_ms]))
         return int(starts[0])
 
     def tick_would_close(self, wall_ms: int) -> bool:
@@ -120,7 +120,7 @@ class SourceReader:
         """Where to resume after a crash. Commit it only once all that was closed and refused has been written."""
         first = self._windows.first_open
         offset = self.next_offset if first is None else first
-        return SourceCheckpoint(offset, self._clock.now_ms, max(self._rejected_through, self.next_offset))
+        return SourceCheckpoint(offset, self._clock.watermark_ms, max(self._rejected_through, self.next_offset))
 
 
 def refusal_of(pings: Pings, refused: LateOrFull) -> Refusal:

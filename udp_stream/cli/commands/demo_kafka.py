@@ -17,7 +17,7 @@ import numpy as np
 
 from streams.feed import Feed, Pace
 from streams.headers import ERROR
-from streams.lookout import read_topic
+from streams.topic_reader import read_topic
 from streams.topics import Topics, create_topics, topics_of
 from udp_stream.adapters.embedded import Summary
 from udp_stream.adapters.ledgers.opening import ledger_place

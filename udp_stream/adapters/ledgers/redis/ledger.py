@@ -34,7 +34,7 @@ refuses if the id is gone, so that a FLUSHALL stops releases at once; and no scr
 gone.
 
 **Fencing.** A worker that takes over a shard takes its next epoch (`take_epoch`); whoever held an earlier one can
-neither admit nor record anything new (`Fenced`), only read what stands.
+neither admit nor record anything new (`Fenced`), only read what is recorded.
 
 **Size.** A HAT of 50 plates with a payload of 1.5 kB takes 3 kB of memory, for ever; nothing expires. What may be moved
 away by hand, while nothing runs and after an export of the entries: of HATs whose slots the input log cannot bring
@@ -186,7 +186,7 @@ class RedisLedger:
             )
 
     def note(self, name: str, text: str) -> str:
-        """Remember a fact about the ledger for ever; returns the text that stands under this name, the first one."""
+        """Remember a fact about the ledger for ever; returns the first text kept under this name."""
         ((_, stands),) = self._caller.run(self._caller.script("note", (), encoded(name), encoded(text), fenced=False))
         return decoded(stands)
 
@@ -217,7 +217,7 @@ class RedisLedger:
         (found,) = self._caller.exchange(("SMEMBERS", self._caller.key("periods")))
         return sorted(decoded(period) for period in found)
 
-    def standing(self, release_ids: Sequence[str]) -> list[bytes | None]:
+    def recorded(self, release_ids: Sequence[str]) -> list[bytes | None]:
         """The recorded payload of each id, or None."""
         payloads: list[bytes | None] = []
         for some in _chunks(release_ids):
@@ -267,7 +267,7 @@ class RedisLedger:
         return self._caller.script("admit", keys, *arguments)
 
     def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
-        """Keep the first payload of each id and return the ones that stand.
+        """Record payloads; return what is recorded under each id: its first payload.
 
         Raises PrivacyRefused, keeping none of them, if any id was never admitted. Where a call ends in the middle, by
         Fenced or otherwise, what was recorded stands, and asking again does the rest.
@@ -314,7 +314,7 @@ class RedisLedger:
             if not found:
                 return
             names = [decoded(name) for name in found[::2]]
-            for name, payload in zip(names, self.standing(names), strict=True):
+            for name, payload in zip(names, self.recorded(names), strict=True):
                 if payload is not None:
                     yield name, payload
             last = int(float(found[-1]))
