@@ -12,7 +12,7 @@ others have another ledger, so it is told three times:
 
 Messages and commits hold where the claim is lost: a topic made anew, or a worker of a version that did not claim.
 A charge under one ledger follows from counts that were sent under it, and those stay in the log until a commit under it
-lets go of them. So whoever could charge a slot a second time, under another ledger, first reads one or the other.
+moves past them. So a worker that could charge a slot a second time, under another ledger, first reads one or the other.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ class StrictlyOnce:
             await self._under_way
         except asyncio.CancelledError:
             if self._closed:
-                raise Fenced("the shard was let go of while it published") from None
+                raise Fenced("the shard was dropped while it published") from None
             raise
         except KafkaError as error:
             if isinstance(error, _LOST) or isinstance(error.__cause__, _LOST):

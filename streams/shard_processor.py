@@ -287,7 +287,7 @@ class ShardProcessor:
         shards = self._topics.parts.partitions
         of_plan, concerned = shard_of(plan.cells, shards), set(shard_of(counts.cells, shards).tolist())
         for shard in sorted(concerned):
-            await self._send(shard, list(cut_plan(plan.only(of_plan == shard), shard)))
+            await self._send(shard, list(cut_plan(plan.for_hats(of_plan == shard), shard)))
 
     async def _release(self, assigned: _Assignment) -> bool:
         """Release the slots that are planned, oldest first."""
@@ -297,7 +297,7 @@ class ShardProcessor:
             if plan is None or not self._is_ours(assigned):
                 break
             if self._last_plan is not None:  # our own planner has priced most of these HATs
-                plan = plan.reusing(self._last_plan)
+                plan = plan.with_priced(self._last_plan)
             flow = release_planned(counts, values, plan, self._context)
             payloads = await drive(flow, assigned.ledger, partial(self._publish, assigned, start), self._thread)
             self.summary.add(payloads)

@@ -1,7 +1,7 @@
 """The worker: one process of the deployment, from its configuration to its last commit.
 
-It may be killed at any instant. SIGTERM and SIGINT only make it leave politely: what is under way is finished or let go
-within seconds, the frontiers are committed, the group is told. An error ends it with a sentence and a status.
+It may be killed at any instant. SIGTERM and SIGINT end it in good order: what is under way is finished or dropped
+within seconds, the checkpoints are committed, and it leaves the group. An error ends it with a sentence and a status.
 """
 
 from __future__ import annotations

@@ -233,7 +233,7 @@ def test_with_some_plates_halted_nobody_loses_more_than_the_ledger_charged(mean,
     paid_by_id = {e.release_id: e.charged[e.charged > 0] for e in ledger.entries()}
     for plan, record in zip(drawn, released, strict=True):
         paid = paid_by_id[record.release_id]
-        assert paid.size == plan.by_user.size == record.counts.admitted_plates
+        assert paid.size == plan.by_plate.size == record.counts.admitted_plates
         assert round(record.privacy.epsilon * NANO) == int(paid.max())
         for loss, charge in zip(losses(plan), paid.tolist(), strict=True):
             assert loss <= Fraction(charge, NANO)
@@ -243,9 +243,9 @@ def test_with_some_plates_halted_nobody_loses_more_than_the_ledger_charged(mean,
 
 def losses(plan):
     """Each plate's loss to mean (in full where speeds choose an interval), variance and CDF, as exact fractions."""
-    ends = np.cumsum(plan.by_user)
-    middle = np.full(int(plan.by_user.sum()), 30 * 4096)
-    for start, end in zip(ends - plan.by_user, ends, strict=True):
+    ends = np.cumsum(plan.by_plate)
+    middle = np.full(int(plan.by_plate.sum()), 30 * 4096)
+    for start, end in zip(ends - plan.by_plate, ends, strict=True):
         slow, fast = middle.copy(), middle.copy()
         slow[start:end], fast[start:end] = 0, 65 * 4096
         mean = Fraction(plan.mean.epsilon_nano, NANO)

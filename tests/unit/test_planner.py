@@ -16,7 +16,7 @@ from udp_stream.errors import ConfigError, PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission, Balance
 from udp_stream.planning.hat_plan import SlotInPeriod, Terms, plan_hat
-from udp_stream.planning.slot_plan import plan_of_nothing, row_digests
+from udp_stream.planning.slot_plan import SlotPlan, row_digests
 from udp_stream.planning.slot_terms import kept_rows, only, terms_from_counts
 from udp_stream.planning.suppression import Occupancy, chop_user, suppress_to
 from udp_stream.release import road
@@ -140,9 +140,9 @@ def worst_case(counts, terms, policy):
     found = []
     for hat, of_hat in enumerate(terms):
         if not of_hat.withheld:
-            by_user = counts.count[counts.rows(hat)]
-            kept = by_user[of_hat.rows_kept(by_user.size)]
-            missed = policy.max_speed * (1 - int(kept.sum()) / int(by_user.sum()))
+            by_plate = counts.count[counts.rows(hat)]
+            kept = by_plate[of_hat.rows_kept(by_plate.size)]
+            missed = policy.max_speed * (1 - int(kept.sum()) / int(by_plate.sum()))
             found.append(plan_hat(kept, of_hat, policy).mean.error_bound + missed)
     return max(found, default=0.0)
 
@@ -328,7 +328,7 @@ def test_remembered_bits_that_do_not_fit_admit_nobody_who_did_not_pay(kept):
 
 def test_hats_that_the_plan_does_not_know_are_withheld_and_say_so():
     context, (counts, values), ledger = a_context(), city(1), MemoryLedger()
-    flow = road.release_planned(counts, values, plan_of_nothing(counts), context)
+    flow = road.release_planned(counts, values, SlotPlan.empty(counts), context)
     records = [decode(payload) for _, _, payload in drive(flow, ledger, print)]
     assert {(r.status, r.counts.admitted_plates, r.mean, r.privacy.epsilon) for r in records} == {
         ("withheld_unplanned", 0, None, 0.0)
@@ -360,7 +360,7 @@ def test_a_plan_of_some_hats_releases_those_as_the_whole_one_does():
     whole = dict(run(MemoryLedger(), context, (counts, values)))
     ledger = MemoryLedger()
     plan = drive(road.plan_slot(counts, context), ledger, None)
-    some = dataclasses.replace(plan.only(np.array([True, False, True])), priced=None)
+    some = dataclasses.replace(plan.for_hats(np.array([True, False, True])), priced=None)
     payloads = drive(road.release_planned(counts, values, some, context), ledger, print)
     assert [whole[id_] == payload for id_, _, payload in payloads] == [True, False, True]
 
@@ -492,7 +492,7 @@ def test_larger_hats_ask_first_over_the_whole_slot():
 
 def test_a_ledger_that_was_asked_before_by_a_shard_without_a_plan_stays_withheld():
     context, (counts, values), ledger = a_context(), city(1), MemoryLedger()
-    drive(road.release_planned(counts, values, plan_of_nothing(counts), context), ledger, print)
+    drive(road.release_planned(counts, values, SlotPlan.empty(counts), context), ledger, print)
     spare = Admission("x", np.arange(2), np.full(2, 5), 0, b"{}")
     ledger.admit("May", 10, list(counts.plates), [spare])
     plan = drive(road.plan_slot(counts, context), ledger, None)

@@ -30,7 +30,7 @@ from udp_stream.ledger.port import Admission, Balance, Entropy, Mark
 from udp_stream.planning.hat_plan import HatPlan, SlotInPeriod, Terms, plan_admitted, plan_hat
 from udp_stream.planning.periods import epsilon_text, overlap_words, overlapping, period_of
 from udp_stream.planning.policy import Policy
-from udp_stream.planning.slot_plan import SlotPlan, plan_of_nothing, row_digests
+from udp_stream.planning.slot_plan import SlotPlan, row_digests
 from udp_stream.planning.slot_terms import terms_from_counts
 from udp_stream.release.estimate import HatEstimate, estimate_hats
 from udp_stream.release.record import (
@@ -211,7 +211,7 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext) -> Generator[Effect, 
     """Plan and charge the whole slot. If all of it is recorded already, the plan has no HAT and costs nothing."""
     ids = release_ids(counts)
     if None not in (yield Recorded(ids)):
-        return plan_of_nothing(counts)
+        return SlotPlan.empty(counts)
     policy, in_period = context.policy, context.calendar.slot_in_period(counts.start_ms)
     balance = yield Balances(in_period.period, counts.plates)
     planned = yield from _asked(context.planner(counts, balance, in_period, policy), len(ids))
