@@ -63,7 +63,7 @@ class Stop:
 def connect(
     app: faust.App, topics: Topics, offsets: Offsets, pings: SourceProcessor, parts: ShardProcessor, stop: Stop
 ) -> None:
-    """Make the agents, and hear of rebalances."""
+    """Make the agents, and connect to rebalances."""
 
     async def read_pings(stream: Any) -> None:
         async for records in stream:

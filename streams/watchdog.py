@@ -61,5 +61,5 @@ class Watchdog:
     async def _ask(self) -> bool:
         try:
             return await self._idle(self._positions())
-        except Exception:  # noqa: BLE001 (whatever it is: nobody said that there is nothing to do)
+        except Exception:  # noqa: BLE001 (whatever it is: the broker did not say that there is no work)
             return False

@@ -161,12 +161,12 @@ async def stop_politely(pings: SourceProcessor, parts: ShardProcessor) -> None:
     try:
         await pings.commit()
         await parts.commit()
-    except Exception as error:  # noqa: BLE001 (whoever comes next reads from the commit before)
+    except Exception as error:  # noqa: BLE001 (the next worker reads from the commit before)
         print(f"udp-stream: the last commit failed: {type(error).__name__}", file=sys.stderr)
 
 
 def _loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """A producer that fails fails all of its futures; what was awaited of them has told us already."""
+    """A producer that fails fails all of its futures; those that were awaited have raised already."""
     if not isinstance(context.get("exception"), KafkaError | DependencyUnavailable):
         loop.default_exception_handler(context)
 

@@ -31,7 +31,7 @@ POINTS = {
 
 
 def of_releases(_self, messages=(), *_):
-    """Whether a call is about releases: the outlet writes parts as well, from generators."""
+    """Whether a call is about releases: the producer writes chunks as well, from generators."""
     if isinstance(messages, list):
         return messages[0].topic.endswith("release.v1")
     return not inspect.isgenerator(messages)

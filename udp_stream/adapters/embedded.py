@@ -1,6 +1,6 @@
 """The embedded runtime: the whole road in one process, on an embedded ledger. No services.
 
-It drives the same core as the deployment on Kafka: frames of messages in, closed slots through `flow.release_slot`, and
+It drives the same core as the deployment on Kafka: frames of messages in, closed slots through `road.release_slot`, and
 payloads out. Run it again on the same log and ledger, or kill it and run it again: what was recorded comes out as the
 same bytes, the rest is done once.
 """

@@ -1,16 +1,16 @@
 """Open slots as columnar buffers, closed once each by the log's own clock.
 
 **Theory of operation.** The log is read in frames: runs of messages cut at positions that are fixed by the log, not by
-who reads it or how fast. A clock turns the frames into times; whether a ping is late and when a slot closes depend on
-the clock before and after its frame, so reading a log twice gives the same slots with the same contents.
+who reads it or how fast. A clock turns the frames into watermarks. Whether a ping is late and when a slot closes depend
+on the watermark before and after its frame, so reading a log twice gives the same slots with the same contents.
 
-1. A ping whose slot had closed before it was heard (slot end + grace <= clock) is late: refused, with its lag.
+1. A ping whose slot had closed before it (slot end + grace <= watermark) is late: refused, with its lag.
 2. A ping that the clock finds to come from the future is refused, and moves nothing.
 3. The rest go into their slots. A slot that is full refuses.
-4. Slots whose end + grace the clock has reached are closed, oldest first, for good.
+4. Slots whose end + grace the watermark has reached are closed, oldest first, for good.
 
-The clock is a strategy (`clocks.py`). That of files hears a frame at once, so there the frames are part of the log;
-that of topics goes by messages, so there a frame may be any run of them.
+The clock is a strategy (`clocks.py`). The clock of files observes a frame as a whole, so there the frames are
+part of the log; the clock of topics goes by messages, so there a frame may be any run of them.
 """
 
 from __future__ import annotations

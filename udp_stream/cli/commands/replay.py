@@ -53,6 +53,6 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def _frames(files: list[str], progress: ReadingProgress) -> Iterator[list[bytes]]:
-    """The frames of all files; none spans two files, so that a new file's plates are heard together."""
+    """The frames of all files; none spans two files, so that a new file's plates are observed together."""
     for file in files:
         yield from read_messages(file, progress=progress.of(file))

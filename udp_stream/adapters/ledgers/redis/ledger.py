@@ -25,15 +25,15 @@ killed server comes back with every answer it gave. A *failover* is another matt
 promoted replica may lack the last charges. So opening refuses a server that has replicas, connected or in the cluster's
 slots, unless it is opened with `replicas=1` or more (`ledger.replicas`): then nothing is answered before so many
 replicas have it (WAIT). What no opening can see is a replica that joins later. Also set `min-replicas-to-write 1`, so
-that a master that is cut off stops by itself, and give replicas the same settings as masters: they are not looked at. A
-holder of an epoch that the promoted replica never heard of is stopped.
+that a master that is cut off stops by itself, and give replicas the same settings as masters: they are not checked. An
+owner whose epoch the promoted replica never received is stopped.
 
 **A wiped ledger** would give every plate its budget again. Each ledger has an id, kept in Redis and, with `id_file`,
 beside the plate key. Opening refuses a Redis that has no ledger or another one where the file knows one; every script
 refuses if the id is gone, so that a FLUSHALL stops releases at once; and no script charges a period whose balances are
 gone.
 
-**Fencing.** A worker that takes over a shard takes its next epoch (`take_epoch`); whoever held an earlier one can
+**Fencing.** A worker that takes over a shard takes its next epoch (`take_epoch`); an owner with an earlier one can
 neither admit nor record anything new (`Fenced`), only read what is recorded.
 
 **Size.** A HAT of 50 plates with a payload of 1.5 kB takes 3 kB of memory, for ever; nothing expires. What may be moved

@@ -1,4 +1,4 @@
-"""Commands and scripts on one ledger by one caller: the keys, the fence, and what a refusal means.
+"""Session: the commands and scripts of one caller on one ledger: the keys, the fence, and what a refusal means.
 
 Keys, all behind one prefix with a hash tag:
 
@@ -7,7 +7,7 @@ Keys, all behind one prefix with a hash tag:
     PREFIX:periods           set     every period with a balance
     PREFIX:admission:ID      string  a remembered admission, as `packing.py` tells
     PREFIX:order             list    the ids admitted, oldest first
-    PREFIX:release:ID        string  the payload that stands
+    PREFIX:release:ID        string  the first payload recorded
     PREFIX:unpublished       zset    ids recorded and not published, by their number
     PREFIX:recorded          string  how many were recorded: the last one's number
     PREFIX:beat              string  counts what was sent to be waited for, with `replicas`
@@ -51,7 +51,7 @@ def require_prefix(prefix: str) -> str:
 
 @dataclass(frozen=True)
 class Session:
-    """Whoever asks one ledger. What is asked may raise DependencyUnavailable."""
+    """One caller of one ledger. Every call may raise DependencyUnavailable."""
 
     connection: Connection
     prefix: str
