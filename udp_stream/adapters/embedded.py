@@ -116,7 +116,7 @@ class Summary:
     def add(self, payloads: Payloads, made: Collection[str] = ()) -> None:
         """Count a slot's records, of which this run `made` those of these ids.
 
-        Errors are weighed by pings, as the constant's are.
+        Errors are weighed by pings, as the baseline guess's are.
         """
         self.slots += 1
         for release_id, _, payload in payloads:

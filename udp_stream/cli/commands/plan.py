@@ -55,7 +55,7 @@ MONOTONE_LEAVES = 0.64
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """What a statistic is likely to err by, `least` to `most`, and the guess beside it.
+    """What a statistic is likely to err by, `least` to `most`, and the baseline guess beside it.
 
     `most` is what is printed. Of variances and CDFs it is the noise; less is left of it once a variance is clamped, a
     CDF made monotone. What capping does to them is not counted: on the recorded feeds both together stayed below the
@@ -97,7 +97,7 @@ class Bought:
 
 
 def plan(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Print a row for each size of HAT, and whether a guess is better."""
+    """Print a row for each size of HAT, and whether the baseline guess is better."""
     if arguments.plot is not None:
         require_plots(arguments.plot)
         require_distinct([("--plot", arguments.plot)], used_files(arguments, settings))
@@ -323,7 +323,7 @@ def _table(bought: list[Bought], resolution: int) -> Table:
 
 
 def _cells(one: Bought, resolution: int) -> list[tuple[str, str]]:
-    """Columns and what stands in them: those of the statistics that are released, each beside its constant.
+    """Columns and their contents: those of the statistics that are released, each beside its baseline guess.
 
     Of a HAT that is withheld only that.
     """
@@ -334,19 +334,19 @@ def _cells(one: Bought, resolution: int) -> list[tuple[str, str]]:
             ("mechanism", mean.mechanism),
             ("noise km/h", f"{mean.noise_bound / QUANTA_PER_KMH:.2f}"),
             ("expected error", f"{one.mean_error_kmh:.2f}"),
-            _constant(ONE_MEAN, resolution),
+            _baseline_guess(ONE_MEAN, resolution),
             ("error bound", f"{min(mean.error_bound, mean.max_speed) / QUANTA_PER_KMH:.2f}"),
         ]
     if variance is not None:
         cells += [
             ("variance noise", f"{variance.noise_bound / QUANTA_PER_KMH**2:.1f}"),
-            _constant(ONE_VARIANCE, resolution),
+            _baseline_guess(ONE_VARIANCE, resolution),
         ]
     if cdf is not None:
         cells += [
             ("CDF bins", str(cdf.bins.count)),
             ("CDF rms error", f"{cdf.rms_error:.3f}"),
-            _constant(ONE_CDF, resolution),
+            _baseline_guess(ONE_CDF, resolution),
         ]
     cells.append(("releases", str(one.releases_per_plate)))
     if one.served:
@@ -354,6 +354,6 @@ def _cells(one: Bought, resolution: int) -> list[tuple[str, str]]:
     return [("plates", str(one.plates)), ("epsilon", "withheld"), *((name, "") for name, _ in cells[2:])]
 
 
-def _constant(guess: Guess, resolution: int) -> tuple[str, str]:
+def _baseline_guess(guess: Guess, resolution: int) -> tuple[str, str]:
     (low, high), measured = guess.range_at(resolution), nearest_measured(resolution)
-    return "the constant" if resolution == measured else f"constant at {measured}", f"{low}-{high}"
+    return "baseline guess" if resolution == measured else f"guess at {measured}", f"{low}-{high}"
