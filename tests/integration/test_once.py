@@ -100,7 +100,7 @@ def test_a_publication_ends_when_its_shard_is_let_go_of(city, call):
         publishing = asyncio.ensure_future(once.publish([message] * 100, {shard: Committed(7, "")}))
         await reached.wait()
         await once.close()
-        with pytest.raises(Fenced, match="let go of"):
+        with pytest.raises(Fenced, match="dropped"):
             await asyncio.wait_for(publishing, 5)
         again = await StrictlyOnce.begin(bootstrap, group, shard)
         await again.publish([message], {shard: Committed(8, "")})

@@ -17,7 +17,7 @@ from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission, Balance
 from udp_stream.planning.hat_plan import SlotInPeriod, Terms, plan_hat
 from udp_stream.planning.slot_plan import SlotPlan, row_digests
-from udp_stream.planning.slot_terms import kept_rows, only, terms_from_counts
+from udp_stream.planning.slot_terms import counts_of_rows, kept_rows, terms_from_counts
 from udp_stream.planning.suppression import Occupancy, chop_user, suppress_to
 from udp_stream.release import road
 from udp_stream.release.record import decode, release_id
@@ -271,7 +271,7 @@ def test_who_is_suppressed_pays_nothing_and_gives_nothing(flags):
         assert record.counts.admitted_plates == (~gone[rows]).sum()
         assert record.counts.used_samples <= counts.count[rows][~gone[rows]].sum()
     of_others = np.repeat(~gone, counts.count)
-    kept_counts, starts = only(counts, ~gone), np.append(0, np.cumsum(counts.count[~gone]))
+    kept_counts, starts = counts_of_rows(counts, ~gone), np.append(0, np.cumsum(counts.count[~gone]))
     other = MemoryLedger()
     alone = dataclasses.replace(context, planner=lambda *_: just([replace(t, kept=b"") for t in plan.terms]))
     kept_values = dataclasses.replace(values, speed=values.speed[of_others], starts=starts)
