@@ -20,7 +20,7 @@ from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.files.sources import read_messages
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.settings import LedgerSection, load
-from udp_stream.mechanisms.grouping import HatCounts, best_fit
+from udp_stream.mechanisms.grouping import SamplesPerPlate, best_fit
 from udp_stream.mechanisms.noise import discrete_laplace
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.planning.hat_plan import plan_hat, terms_of
@@ -169,7 +169,7 @@ def bench_noise() -> None:
 
 def bench_grouping() -> None:
     rng = np.random.default_rng(2)
-    few, many = (HatCounts(rng.integers(1, 400, users)) for users in (100_000, 1_000_000))
+    few, many = (SamplesPerPlate(rng.integers(1, 400, users)) for users in (100_000, 1_000_000))
     seconds = [best_of(2, lambda hat=hat: best_fit(hat, hat.median)) for hat in (few, many)]
     say("BestFit, 10^6 plates", f"{seconds[1]:.2f} s", f"{seconds[1] / seconds[0]:.1f} x the time of 10^5 plates")
 

@@ -25,7 +25,7 @@ from udp_stream.adapters.embedded import drive
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.settings import load
 from udp_stream.ledger.memory import MemoryLedger
-from udp_stream.release.road import Office, plan_slot
+from udp_stream.release.road import ReleaseContext, plan_slot
 from udp_stream.trial.fleet.fleet import IST, Fleet, write_ndjson
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.slot_tables import SlotCounts, SlotValues
@@ -63,9 +63,9 @@ class Outcome:
 def outcome(slots: Sequence[tuple[SlotCounts, SlotValues]], city_mean: float, flags: tuple[str, ...]) -> Outcome:
     """Plan and charge every slot on a ledger of its own; speeds are for the guess alone."""
     settings, ledger, found = load(None, flags, {}), MemoryLedger(), Outcome()
-    office = Office(settings.policy, settings.calendar, OsEntropy(), "benchmark")
+    context = ReleaseContext(settings.policy, settings.calendar, OsEntropy(), "benchmark")
     for counts, values in slots:
-        plan = drive(plan_slot(counts, office), ledger, lambda _: None)
+        plan = drive(plan_slot(counts, context), ledger, lambda _: None)
         charged = plan.charged > 0
         if charged.any():
             found.hats_max.append(int(np.bincount(counts.plate[charged]).max()))

@@ -120,7 +120,7 @@ def _with_worst_case_cap(plan: HatPlan) -> HatPlan:
     mean = plan.mean
     assert mean is not None
     cap = worst_case_cap(mean.counts, mean.epsilon_nano)
-    given = np.minimum(mean.counts.by_user, cap)
+    given = np.minimum(mean.counts.by_plate, cap)
     kept = int(given.sum())
     return replace(
         plan,

@@ -21,7 +21,7 @@ from streams.binding import Binding, require_same
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.settings import LedgerSection
 from udp_stream.ledger.port import Admission, Ledger
-from udp_stream.shuffle.ping_chunks import Marker, Part, cut
+from udp_stream.shuffle.ping_chunks import PingChunk, PingsEnd, cut
 from udp_stream.shuffle.wire import decode_message, encode_message
 from udp_stream.trial.services.both import services
 from udp_stream.windows.slot_tables import SlotPings
@@ -74,9 +74,9 @@ def messages() -> Iterator[tuple[str, bytes]]:
         np.full(rows, 0x87608C4D2FFFFFF, np.uint64),
         rng.integers(0, 2**17, rows).astype(np.int32),
     )
-    (part,) = (one for one in cut(pings, 0, 1) if isinstance(one, Part))
+    (part,) = (one for one in cut(pings, 0, 1) if isinstance(one, PingChunk))
     yield "a part of 24,000 pings", encode_message(part)
-    yield "a marker", encode_message(Marker(0, 0, 3_600_000))
+    yield "a marker", encode_message(PingsEnd(0, 0, 3_600_000))
 
 
 def bench_binding(name: str, data: bytes) -> None:

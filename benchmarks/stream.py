@@ -148,25 +148,25 @@ def plain_agent(settings: Settings, folder: str) -> dict[str, float]:
 
 
 def worker(settings: Settings, expected: int) -> dict[str, float]:
-    """The worker as it is; its desk is only asked when it took its first batch, and when all were read."""
+    """The worker as it is; its source processor is only asked when it took its first batch, and when all were read."""
     import streams.worker
     from udp_stream.adapters.entropy import OsEntropy
 
     watch = Watch()
 
-    class Timed(streams.worker.PingsDesk):
+    class Timed(streams.worker.SourceProcessor):
         records = 0
 
-        async def take(self, records: Any) -> None:
+        async def process(self, records: Any) -> None:
             if not self.records:
                 watch.note()
             self.records += len(records)
-            await super().take(records)
+            await super().process(records)
             if self.records >= expected and len(watch.read) == 1:
                 watch.note()
                 os.kill(os.getpid(), signal.SIGTERM)
 
-    streams.worker.PingsDesk = Timed  # type: ignore[misc]
+    streams.worker.SourceProcessor = Timed  # type: ignore[misc]
     streams.worker.run_worker(streams.worker.Deployment(settings, OsEntropy(), "udp-stream bench"))
     return watch.told(expected)
 

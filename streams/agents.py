@@ -1,7 +1,7 @@
-"""Agents: batches from Faust to the desks, rebalances to their places, and one way out when anything fails.
+"""Agents: batches from Faust to the processors, rebalances to their assignments, and one way to stop on any failure.
 
-Faust would ack what an agent raised on and go on behind it. Here the first error stops the process: nothing more is
-committed, and the next worker reads again what was under way.
+Faust would ack a batch that its agent failed on, and continue behind it. Here the first error stops the process:
+nothing more is committed, and the next worker reads again what was under way.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import faust
 
 from streams.app import batches
 from streams.offsets import Offsets
-from streams.parts_desk import PartsDesk
-from streams.pings_desk import PingsDesk
+from streams.shard_processor import ShardProcessor
+from streams.source_processor import SourceProcessor
 from streams.topics import Topics
-from udp_stream.adapters.files.heartbeat import Alive
+from udp_stream.adapters.files.heartbeat import Heartbeat
 
 COMMIT_S = 5.0
 
@@ -60,20 +60,22 @@ class Stop:
             self.fail(error)
 
 
-def connect(app: faust.App, topics: Topics, offsets: Offsets, pings: PingsDesk, parts: PartsDesk, stop: Stop) -> None:
-    """Make the agents, and hear of rebalances."""
+def connect(
+    app: faust.App, topics: Topics, offsets: Offsets, pings: SourceProcessor, parts: ShardProcessor, stop: Stop
+) -> None:
+    """Make the agents, and connect to rebalances."""
 
     async def read_pings(stream: Any) -> None:
         async for records in stream:
-            await stop.guard(lambda records=records: pings.take(records))  # type: ignore[misc]
+            await stop.guard(lambda records=records: pings.process(records))  # type: ignore[misc]
 
     async def read_parts(stream: Any) -> None:
         async for records in stream:
-            await stop.guard(lambda records=records: parts.take(records))  # type: ignore[misc]
+            await stop.guard(lambda records=records: parts.process(records))  # type: ignore[misc]
 
     async def revoked(*_: Any, **__: Any) -> None:
-        pings.clear()
-        parts.clear()
+        pings.revoke()
+        parts.revoke()
 
     async def assigned(*_: Any, **__: Any) -> None:
         await stop.guard(lambda: pings.assign(offsets.assigned(topics.pings.name)))
@@ -86,7 +88,7 @@ def connect(app: faust.App, topics: Topics, offsets: Offsets, pings: PingsDesk, 
 
 
 async def keep_time(
-    app: faust.App, pings: PingsDesk, parts: PartsDesk, stop: Stop, idle_s: float, alive: Alive
+    app: faust.App, pings: SourceProcessor, parts: ShardProcessor, stop: Stop, idle_s: float, heartbeat: Heartbeat
 ) -> None:
     """Until we stop: ticks for silent partitions, a commit now and then, a look at whether Faust has failed, and a sign
     of life once the group has taken us in."""
@@ -98,7 +100,7 @@ async def keep_time(
         await parts.commit()
 
     async def show_life() -> None:
-        alive.beat()
+        heartbeat.beat()
 
     while not stop.asked:
         await asyncio.sleep(pause_s)

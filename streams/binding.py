@@ -1,18 +1,18 @@
 """Which ledger and which key a deployment works on: one of each, for all of its workers and for ever.
 
 Two ledgers are two budgets for every plate, and two keys make every plate two. A worker cannot see by itself that the
-others have another ledger, so it is told three times:
+others have another ledger, so there are three checks:
 
 * **The claim.** Before a worker joins the group, it looks at the deployment's topic. Where that is empty it writes what
   it works on, and looks again. The first claim in the log is the deployment's; a worker with another one is refused.
   Of two that start at the same moment one is first in the log, and both see which. Nothing is ever removed from there.
-* **Messages.** Whatever workers tell each other carries what its writer works on; what shards and the planner tell each
-  other also carries the highest mark of the ledger that the writer knows (`past.py`).
-* **Commits.** So does the metadata of every commit, for whoever takes a partition over.
+* **Messages.** Every message between workers names its writer's ledger and key; those between shards and the planner
+  also carry the highest mark of the ledger that the writer knows (`past.py`).
+* **Commits.** So does the metadata of every commit, for the next worker of the partition.
 
 Messages and commits hold where the claim is lost: a topic made anew, or a worker of a version that did not claim.
 A charge under one ledger follows from counts that were sent under it, and those stay in the log until a commit under it
-lets go of them. So whoever could charge a slot a second time, under another ledger, first reads one or the other.
+moves past them. So a worker that could charge a slot a second time, under another ledger, first reads one or the other.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from streams.lookout import SECONDS_MAX, read_topic, records_of
-from streams.outlet import Message, Outlet
+from streams.producer import OutgoingRecord, Producer
+from streams.topic_reader import SECONDS_MAX, read_topic, records_of
 from streams.topics import Topic
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Mark
@@ -126,11 +126,11 @@ class _Claim(msgspec.Struct, frozen=True):
     ledger: str
 
 
-async def claim(bootstrap: str, topic: Topic, ours: Binding, outlet: Outlet) -> None:
+async def claim(bootstrap: str, topic: Topic, ours: Binding, producer: Producer) -> None:
     """Work on this ledger from now on, or raise PrivacyRefused if the deployment works on another one."""
     first = await _first(bootstrap, topic)
     if first is None:
-        await outlet.write([Message(topic.name, msgspec.json.encode(_Claim(ours.text)), partition=0)])
+        await producer.write([OutgoingRecord(topic.name, msgspec.json.encode(_Claim(ours.text)), partition=0)])
         first = await _first(bootstrap, topic)
     ours.require(first, f"the deployment ({topic.name} at {bootstrap})")
 

@@ -4,9 +4,9 @@ A message is sent as it is. With `batch` over 1, pings of one partition are join
 exchange sends them; what is not a single ping is sent alone. Records have no key: keys show up in tools and logs, and
 anyone with a list of plates can undo an unkeyed hash of one.
 
-**No speed decides where a ping goes, or with which others.** The clock of a topic hears an array at once, so how arrays
-are cut decides which pings are late. So arrays are cut by number alone, and what is not a single ping is dealt out to
-the partitions in turn. Whether an array is too large is decided with `SPEED_BYTES` for each speed, however it is
+**No speed decides where a ping goes, or with which others.** The clock of a topic observes an array as a whole, so how
+arrays are cut decides which pings are late. So arrays are cut by number alone, and what is not a single ping is dealt
+out to the partitions in turn. Whether an array is too large is decided with `SPEED_BYTES` for each speed, however it is
 written. Kafka's own limits count every byte: of a message that is sent alone, and of arrays in which speeds are longer
 than that (docs/privacy-model.md).
 """

@@ -34,7 +34,7 @@ def release_headers(record: Release, source: str) -> Headers:
 
 
 def rejected_headers(refusal: Refusal, topic: str, partition: int, offset: int) -> Headers:
-    """Where a refused message stood and why it was refused; `id` is the same for the same refusal told twice."""
+    """Where a refused message was and why it was refused; a refusal that is sent twice has the same `id`."""
     attributes = {
         f"{ERROR}.id": f"{topic}-{partition}-{offset}-{refusal.position}",
         f"{ERROR}.reason": str(refusal.reason),

@@ -1,7 +1,7 @@
 """Our own commits through Faust's consumer: the one file that reaches into it.
 
-A commit is (offset, a few words of metadata) per partition, kept by the broker under the group. It is made only while
-the partition is ours; a commit that comes too late is dropped, because whoever has the partition now reads it again.
+A commit is (offset, metadata) per partition, kept by the broker under the group. It is made only while the partition is
+ours. A commit that comes too late is dropped; the next worker reads that part of the log again.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ AGAIN_S = 0.1
 """Between two attempts at a commit."""
 
 _NOT_OURS = (IllegalGenerationError, IllegalStateError, RebalanceInProgressError, UnknownMemberIdError)
-"""What says that the group was, or is being, formed anew."""
+"""Errors which say that the group was, or is being, formed anew."""
 
 
 class Committed(NamedTuple):
-    """Where a partition is to be read on, with what was noted then; offset -1 if nothing ever was."""
+    """Where to resume a partition, and the metadata committed with it; offset -1 if nothing was ever committed."""
 
     offset: int
     metadata: str
@@ -48,24 +48,27 @@ class Offsets:
         return self._app.consumer._thread  # type: ignore[attr-defined]
 
     async def commit(self, offsets: Mapping[TP, Committed]) -> bool:
-        """Note where to go on; False, and nothing noted, if a partition is no longer ours."""
-        noted = {TopicPartition(*tp): OffsetAndMetadata(offset, metadata) for tp, (offset, metadata) in offsets.items()}
+        """Commit; False, and nothing committed, if a partition is no longer ours."""
+        commits = {
+            TopicPartition(*tp): OffsetAndMetadata(offset, metadata) for tp, (offset, metadata) in offsets.items()
+        }
         generation = self._thread._consumer._coordinator.generation  # in which they are ours, if they still are
         try:
-            await self._thread.call_thread(self._commit, noted, generation)
+            await self._thread.call_thread(self._commit, commits, generation)
         except _NOT_OURS:
             return False
         return True
 
-    async def _commit(self, noted: Mapping[TopicPartition, OffsetAndMetadata], generation: int) -> None:
-        """As the consumer's own commit, but that is sent, and sent again, in whatever generation of the group it finds
-        itself. In a later one, or in none, the partition may be somebody else's, who has moved the frontier on, and the
-        broker would take it from any member, or from anybody if there are no members.
+    async def _commit(self, commits: Mapping[TopicPartition, OffsetAndMetadata], generation: int) -> None:
+        """As the consumer's own commit, which however retries in whatever generation of the group it finds itself.
+
+        In a later generation the partition may belong to another worker whose checkpoint is further on. The broker
+        would still accept our commit: from any member, and from anyone if the group has no members.
         """
         consumer = self._thread._consumer
         subscription, coordinator = consumer._subscription.subscription, consumer._coordinator
         assignment = subscription and subscription.assignment
-        if generation < 0 or not assignment or not noted.keys() <= assignment.tps:
+        if generation < 0 or not assignment or not commits.keys() <= assignment.tps:
             raise IllegalStateError("these partitions are not all assigned")
         while True:
             await coordinator.ensure_coordinator_known()
@@ -73,7 +76,7 @@ class Offsets:
                 if coordinator.generation != generation:
                     raise IllegalGenerationError("the group was formed anew")
                 try:
-                    await coordinator._do_commit_offsets(assignment, noted)
+                    await coordinator._do_commit_offsets(assignment, commits)
                     return
                 except KafkaError as error:
                     if not error.retriable or isinstance(error, _NOT_OURS):
@@ -81,13 +84,13 @@ class Offsets:
             await asyncio.sleep(AGAIN_S)
 
     async def committed(self, tps: Collection[TP]) -> dict[TP, Committed]:
-        """What was noted of each partition."""
+        """The last commit of each partition."""
         if not tps:
             return {}
         asked = [TopicPartition(*tp) for tp in tps]
         found = await self._thread.call_thread(self._thread._consumer._coordinator.fetch_committed_offsets, asked)
-        noted = {TP(tp.topic, tp.partition): Committed(one.offset, one.metadata or "") for tp, one in found.items()}
-        return {tp: noted.get(tp, Committed(-1, "")) for tp in tps}
+        commits = {TP(tp.topic, tp.partition): Committed(one.offset, one.metadata or "") for tp, one in found.items()}
+        return {tp: commits.get(tp, Committed(-1, "")) for tp in tps}
 
     async def first(self, tps: Collection[TP]) -> dict[TP, int]:
         """The first offset that each partition still has."""

@@ -1,28 +1,29 @@
-"""How the releases of a slot reach their readers, and how the shard lets go of the slot: in this order, or at once.
+"""How a slot's releases reach their readers, and the shard's checkpoint moves past the slot: in this order, or at once.
 
-**At least once**: the records are written, then the shard's frontier is committed. Dying in between writes the same
+**At least once**: the records are written, then the shard's checkpoint is committed. A crash in between writes the same
 bytes again, under the same ids.
 
-**Strictly once**: records and frontier are one Kafka transaction. Readers that read what is committed
-(`isolation.level=read_committed`) see all of a slot or nothing, and never anything twice, because the frontier that
-would let a slot be done again moves with its records or not at all.
+**Strictly once**: records and checkpoint are one Kafka transaction. Readers of committed records
+(`isolation.level=read_committed`) see all of a slot or nothing, and never anything twice: the checkpoint moves with the
+records or not at all.
 
-What makes it hold is who may commit. Each shard has one transactional id. Whoever is given the shard first asks for a
-new epoch of that id: the broker then aborts or completes what the holder before had begun, and refuses all that it
-tries later (`Fenced`). Only *then* is the frontier read. So at any time one producer can commit, and it has seen the
+It holds because of who may commit. Each shard has one transactional id. A worker that is assigned the shard first asks
+for a new epoch of that id: the broker then aborts or completes what the former owner had begun, and refuses all that it
+tries later (`Fenced`). Only *then* is the checkpoint read. So at any time one producer can commit, and it has seen the
 last commit before its own. The group's generation would say less: it is known to be stale only once the group has been
-formed anew, and the frontier could be read before that.
+formed anew, and the checkpoint could be read before that.
 
-Between slots the frontier moves with plain commits of the group (`offsets.py`). None of them can undo a transaction: a
-desk has one of either under way at a time, and commits are sent in the generation in which the shard was ours or not at
-all; the broker refuses them once the group was formed anew, which is before anybody else is given the shard.
+Between slots the checkpoint moves with plain commits of the group (`offsets.py`). None of them can undo a transaction:
+a shard processor has one of either under way at a time, and commits are sent in the generation in which the shard was
+ours or not at all; the broker refuses them once the group was formed anew, which is before any other worker is assigned
+the shard.
 
 The producer is aiokafka's. kafka-python's (3.0.12) fences as well, and takes the group's generation. But a request of
 its transaction that meets a refused connection is dropped by its sender and never answered, so that
 `commit_transaction` waits for ever once a broker has restarted within a transaction (four of eight runs). It also takes
 two and a half times as long (0.25 s for 6,000 records, against 0.10).
 
-A commit may be done without the ledger being told that its releases were published: `settle` tells it.
+The worker may die after a commit and before it informs the ledger of the releases: `settle` informs it.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from aiokafka.structs import OffsetAndMetadata
 from faust.types import TP
 
 from streams.offsets import Committed, Offsets
-from streams.outlet import REQUEST_BYTES_MAX, Message, Outlet
+from streams.producer import REQUEST_BYTES_MAX, OutgoingRecord, Producer
 from udp_stream.errors import DependencyUnavailable, Fenced
 from udp_stream.ledger.port import Ledger
 from udp_stream.pings.timestamps import parse_timestamps
@@ -55,7 +56,7 @@ from udp_stream.release.record import decode
 from udp_stream.shuffle.ping_chunks import shard_of
 
 BEGIN_S = 60.0
-"""For a new epoch: the broker first ends the transaction of the holder before."""
+"""For a new epoch: the broker first ends the former owner's transaction."""
 
 CLOSE_S = 5.0
 
@@ -75,14 +76,14 @@ _LOST = (
 
 
 class Publisher(Protocol):
-    """Publishes the slots of one shard, for as long as the shard is ours."""
+    """Publishes the slots of one shard while the shard is ours."""
 
-    async def publish(self, messages: Iterable[Message], frontier: Mapping[TP, Committed]) -> None:
-        """Return when readers can have the records and the frontier stands. `Fenced`: the shard is somebody else's."""
+    async def publish(self, records: Iterable[OutgoingRecord], checkpoint: Mapping[TP, Committed]) -> None:
+        """Return when readers can read the records and the checkpoint is committed. `Fenced`: the shard is not ours."""
         ...
 
     async def close(self) -> None:
-        """Let go of connections; what was not published stays unpublished."""
+        """Disconnect; what was not published stays unpublished."""
         ...
 
 
@@ -90,24 +91,24 @@ PublisherOf = Callable[[TP], Awaitable[Publisher]]
 
 
 class AtLeastOnce:
-    """Records first, then the frontier."""
+    """Records first, then the checkpoint."""
 
-    def __init__(self, outlet: Outlet, offsets: Offsets) -> None:
+    def __init__(self, producer: Producer, offsets: Offsets) -> None:
         """Nothing of its own to close."""
-        self._outlet = outlet
+        self._producer = producer
         self._offsets = offsets
 
-    async def publish(self, messages: Iterable[Message], frontier: Mapping[TP, Committed]) -> None:
-        """A frontier of a shard that is no longer ours is not noted: whoever has it writes the same records again."""
-        await self._outlet.write(messages)
-        await self._offsets.commit(frontier)
+    async def publish(self, records: Iterable[OutgoingRecord], checkpoint: Mapping[TP, Committed]) -> None:
+        """If the shard is no longer ours, the checkpoint is not committed: its owner writes the same records again."""
+        await self._producer.write(records)
+        await self._offsets.commit(checkpoint)
 
     async def close(self) -> None:
         """Nothing."""
 
 
 class StrictlyOnce:
-    """Records and frontier in one transaction; `begin` makes one."""
+    """Records and checkpoint in one transaction; `begin` makes one."""
 
     def __init__(self, producer: AIOKafkaProducer, group: str) -> None:
         """Take over a producer that has its epoch."""
@@ -118,7 +119,7 @@ class StrictlyOnce:
 
     @classmethod
     async def begin(cls, bootstrap: str, group: str, shard: TP) -> StrictlyOnce:
-        """Fence off whoever held the shard. DependencyUnavailable if the broker begins no transactions."""
+        """Fence off the former owner of the shard. DependencyUnavailable if the broker begins no transactions."""
         producer = AIOKafkaProducer(
             bootstrap_servers=bootstrap,
             acks="all",
@@ -137,32 +138,32 @@ class StrictlyOnce:
             ) from error
         return cls(producer, group)
 
-    async def publish(self, messages: Iterable[Message], frontier: Mapping[TP, Committed]) -> None:
+    async def publish(self, records: Iterable[OutgoingRecord], checkpoint: Mapping[TP, Committed]) -> None:
         """One transaction. It is committed only after every record was taken; after any error, never by us. `Fenced`
-        also if it is closed meanwhile, and then the next holder finds out whether it was committed."""
-        self._under_way = asyncio.ensure_future(self._transact(messages, frontier))
+        also if it is closed meanwhile; then the next owner finds out whether it was committed."""
+        self._under_way = asyncio.ensure_future(self._transact(records, checkpoint))
         try:
             await self._under_way
         except asyncio.CancelledError:
             if self._closed:
-                raise Fenced("the shard was let go of while it published") from None
+                raise Fenced("the shard was dropped while it published") from None
             raise
         except KafkaError as error:
             if isinstance(error, _LOST) or isinstance(error.__cause__, _LOST):
                 raise Fenced("a later transaction of this shard has begun, or ours was ended for us") from error
             raise DependencyUnavailable(f"Kafka did not take a slot's releases: {error}") from error
 
-    async def _transact(self, messages: Iterable[Message], frontier: Mapping[TP, Committed]) -> None:
-        offsets = {TopicPartition(*tp): OffsetAndMetadata(offset, note) for tp, (offset, note) in frontier.items()}
+    async def _transact(self, records: Iterable[OutgoingRecord], checkpoint: Mapping[TP, Committed]) -> None:
+        offsets = {TopicPartition(*tp): OffsetAndMetadata(offset, note) for tp, (offset, note) in checkpoint.items()}
         await self._producer.begin_transaction()
-        await self._write(messages)
+        await self._write(records)
         await self._producer.send_offsets_to_transaction(offsets, self._group)
         await self._producer.commit_transaction()
 
-    async def _write(self, messages: Iterable[Message]) -> None:
+    async def _write(self, records: Iterable[OutgoingRecord]) -> None:
         under_way: list[Awaitable[object]] = []
         try:
-            for one in messages:
+            for one in records:
                 under_way.append(
                     await self._producer.send(
                         one.topic, one.value, key=one.key, partition=one.partition, headers=one.headers
@@ -175,7 +176,7 @@ class StrictlyOnce:
                 raise error
 
     async def close(self) -> None:
-        """Disconnect. A transaction that is under way is aborted by the next holder, or by the broker in its time."""
+        """Disconnect. A transaction under way is aborted by the next owner, or by the broker after its timeout."""
         self._closed = True
         if self._under_way is not None:
             self._under_way.cancel()  # a producer that is stopped would never end it
@@ -188,7 +189,7 @@ async def _stop(producer: AIOKafkaProducer) -> None:
 
 
 def settle(ledger: Ledger, shard: int, shards: int, released_ms: int) -> None:
-    """Tell the ledger of releases that are published: those of the shard's slots that end by its frontier."""
+    """Inform the ledger of published releases: those of the shard's slots that end by its checkpoint."""
     waiting = [(id_, decode(payload).hat) for id_, payload in ledger.unpublished()]
     if not waiting:
         return

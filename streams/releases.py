@@ -24,7 +24,7 @@ def read_releases(kafka: KafkaSection, follow: bool = False) -> Iterator[bytes]:
     except ImportError as error:
         raise DependencyUnavailable("no Kafka client: pip install 'udp-stream[kafka]'") from error
     topic = topics_of(kafka).release.name
-    places = [TopicPartition(topic, number) for number in range(partitions_of(kafka.bootstrap, topic))]
+    partitions = [TopicPartition(topic, number) for number in range(partitions_of(kafka.bootstrap, topic))]
     try:
         with closing(
             KafkaConsumer(
@@ -34,10 +34,10 @@ def read_releases(kafka: KafkaSection, follow: bool = False) -> Iterator[bytes]:
                 isolation_level="read_committed",
             )
         ) as consumer:
-            consumer.assign(places)
-            consumer.seek_to_beginning(*places)
-            ends = consumer.end_offsets(places)
-            while follow or any(consumer.position(place) < ends[place] for place in places):
+            consumer.assign(partitions)
+            consumer.seek_to_beginning(*partitions)
+            ends = consumer.end_offsets(partitions)
+            while follow or any(consumer.position(partition) < ends[partition] for partition in partitions):
                 for records in consumer.poll(timeout_ms=POLL_MS).values():
                     yield from (record.value for record in records)
     except KafkaError as error:

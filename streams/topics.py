@@ -5,8 +5,8 @@ broker's append times, because they are half of the clock; releases are kept for
 
 Readers of `release` and `latest` need `isolation.level=read_committed` to have each release once and no slot in part.
 It is librdkafka's default; that of Java, aiokafka and kafka-python is `read_uncommitted`, which also sees what a worker
-wrote before it died, and then its repeat, of the same bytes. Nothing else is written in transactions: parts and refused
-pings come at least once, under ids.
+wrote before it died, and then its repeat, of the same bytes. Nothing else is written in transactions: chunks and
+refused pings come at least once, under ids.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Topics(NamedTuple):
 def topics_of(kafka: KafkaSection) -> Topics:
     """The topics under the configured prefix.
 
-    Pings, parts and rejected pings are raw data about plates: kept as short as replays allow, to be guarded alike.
+    Pings, chunks (`parts`) and rejected pings are raw data about plates: kept as short as replays allow, all protected.
 
     >>> topics_of(KafkaSection(prefix="surat.")).pings.name
     'surat.bus.pings.v1'

@@ -1,7 +1,7 @@
 """The worker: one process of the deployment, from its configuration to its last commit.
 
-It may be killed at any instant. SIGTERM and SIGINT only make it leave politely: what is under way is finished or let go
-within seconds, the frontiers are committed, the group is told. An error ends it with a sentence and a status.
+It may be killed at any instant. SIGTERM and SIGINT end it in good order: what is under way is finished or dropped
+within seconds, the checkpoints are committed, and it leaves the group. An error ends it with a sentence and a status.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from streams.agents import Stop, connect, keep_time
 from streams.app import build_app
 from streams.binding import Binding, claim
 from streams.offsets import Offsets
-from streams.outlet import Outlet
-from streams.parts_desk import PartsDesk
-from streams.pings_desk import PingsDesk
+from streams.producer import Producer
 from streams.publishing import StrictlyOnce
+from streams.shard_processor import ShardProcessor
+from streams.source_processor import SourceProcessor
 from streams.topics import differences, topics_of
-from streams.watch import Watch
-from udp_stream.adapters.files.heartbeat import Alive
+from streams.watchdog import Watchdog
+from udp_stream.adapters.files.heartbeat import Heartbeat
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.ledgers.plate_keys import PlateKeys
 from udp_stream.adapters.ledgers.which_ledger import begin_work
@@ -44,7 +44,7 @@ from udp_stream.errors import DependencyUnavailable, UdpStreamError
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entropy, Ledger
 from udp_stream.pings.decoder import PingDecoder
-from udp_stream.release.road import Office
+from udp_stream.release.road import ReleaseContext
 from udp_stream.units import parse_duration
 from udp_stream.windows.source_reader import ReadingRules
 
@@ -62,7 +62,7 @@ class Deployment:
     allow_volatile: bool = False
     instance: str | None = None
     accept_loss: bool = False
-    alive: Path | None = None
+    heartbeat: Path | None = None
 
 
 def run_worker(deployment: Deployment) -> None:
@@ -109,33 +109,35 @@ async def _work(
     offsets = Offsets(app)
     meta = await asyncio.get_running_loop().run_in_executor(thread, ledger.meta)
     binding = Binding.of(meta)
-    office = Office(settings.policy, settings.calendar, deployment.entropy, deployment.software, caveats=caveats(meta))
+    context = ReleaseContext(
+        settings.policy, settings.calendar, deployment.entropy, deployment.software, caveats=caveats(meta)
+    )
     rules = ReadingRules(
         PingDecoder(settings.ping_rules),
         settings.window_rules,
-        office.calendar.slots,
+        context.calendar.slots,
         settings.policy.resolution,
         keys.key_of,
     )
-    async with Outlet(settings.kafka.bootstrap) as outlet:
-        await claim(settings.kafka.bootstrap, topics.deployment, binding, outlet)
-        pings = PingsDesk(rules, topics, offsets, outlet, binding, idle_s, deployment.accept_loss)
+    async with Producer(settings.kafka.bootstrap) as producer:
+        await claim(settings.kafka.bootstrap, topics.deployment, binding, producer)
+        pings = SourceProcessor(rules, topics, offsets, producer, binding, idle_s, deployment.accept_loss)
         once = partial(StrictlyOnce.begin, settings.kafka.bootstrap, settings.kafka.group)
         publisher_of = once if settings.kafka.transactions else None
-        parts = PartsDesk(
-            office, topics, offsets, outlet, ledger, binding, thread, deployment.accept_loss, publisher_of
+        parts = ShardProcessor(
+            context, topics, offsets, producer, ledger, binding, thread, deployment.accept_loss, publisher_of
         )
         connect(app, topics, offsets, pings, parts, stop)
         print(f"udp-stream: worker of group {settings.kafka.group} at {settings.kafka.bootstrap}", file=sys.stderr)
-        watch = Watch(
+        watchdog = Watchdog(
             lambda: pings.next_offsets() | parts.next_offsets(),
             offsets.all_read,
             parse_duration(settings.kafka.stuck_timeout),
         )
         serving = [
             asyncio.ensure_future(_start(app, stop)),
-            asyncio.ensure_future(keep_time(app, pings, parts, stop, idle_s, Alive(deployment.alive))),
-            asyncio.ensure_future(stop.guard(watch.keep)),
+            asyncio.ensure_future(keep_time(app, pings, parts, stop, idle_s, Heartbeat(deployment.heartbeat))),
+            asyncio.ensure_future(stop.guard(watchdog.run)),
         ]
         await stop.wait()
         _end_after(DRAIN_S, stop)
@@ -154,17 +156,17 @@ async def _work(
     return (signals[0] if signals else 0), stop.error
 
 
-async def stop_politely(pings: PingsDesk, parts: PartsDesk) -> None:
+async def stop_politely(pings: SourceProcessor, parts: ShardProcessor) -> None:
     """A last commit, so that the next worker repeats less; failing it loses nothing."""
     try:
         await pings.commit()
         await parts.commit()
-    except Exception as error:  # noqa: BLE001 (whoever comes next reads from the commit before)
+    except Exception as error:  # noqa: BLE001 (the next worker reads from the commit before)
         print(f"udp-stream: the last commit failed: {type(error).__name__}", file=sys.stderr)
 
 
 def _loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """A producer that fails fails all of its futures; what was awaited of them has told us already."""
+    """A producer that fails fails all of its futures; those that were awaited have raised already."""
     if not isinstance(context.get("exception"), KafkaError | DependencyUnavailable):
         loop.default_exception_handler(context)
 
@@ -198,9 +200,9 @@ def _end_after(seconds: float, stop: Stop) -> None:
         print(f"udp-stream: {_ours(stop.error)}", file=sys.stderr, flush=True)
         os._exit(_ours(stop.error).exit_status)
 
-    watchdog = threading.Timer(seconds, end)
-    watchdog.daemon = True
-    watchdog.start()
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
 
 
 def _ours(error: BaseException) -> UdpStreamError:

@@ -12,27 +12,27 @@ from typing import Any
 import faust
 from faust.types import TP
 
-from streams import agents, pings_desk
-from streams.outlet import Message, Outlet
-from streams.pings_desk import PingsDesk
+from streams import agents, source_processor
+from streams.producer import OutgoingRecord, Producer
+from streams.source_processor import SourceProcessor
 from streams.topics import Topic
 from streams.transport import BatchConsumer, BatchSchema
 from udp_stream.adapters.ledgers.redis import ledger as redis_ledger
 from udp_stream.adapters.ledgers.redis.scripts import load_scripts, scripts_of
 from udp_stream.cli.main import main
 from udp_stream.shuffle.ping_chunks import cut
-from udp_stream.windows.source_reader import Frontier, SourceReader
+from udp_stream.windows.source_reader import SourceCheckpoint, SourceReader
 
 
 def small_parts() -> None:
     """No fault: parts have few rows and are written one by one, so that many a kill falls between them."""
 
-    async def write(self: Outlet, messages: Iterable[Message]) -> None:
+    async def write(self: Producer, messages: Iterable[OutgoingRecord]) -> None:
         for one in messages:
             await (await self.send([one]))
 
-    pings_desk.cut = partial(cut, rows_max=20)  # type: ignore[assignment]
-    Outlet.write = write  # type: ignore[method-assign]
+    source_processor.cut = partial(cut, rows_max=20)  # type: ignore[assignment]
+    Producer.write = write  # type: ignore[method-assign]
 
 
 def last_writer_wins() -> None:
@@ -54,10 +54,10 @@ def charges_again() -> None:
 def commits_what_is_read() -> None:
     """Our own commits, past the pings of open slots."""
 
-    def frontier(self: SourceReader) -> Frontier:
-        return Frontier(self.next_offset, self._clock.now_ms, self.next_offset)
+    def checkpoint(self: SourceReader) -> SourceCheckpoint:
+        return SourceCheckpoint(self.next_offset, self._clock.watermark_ms, self.next_offset)
 
-    SourceReader.frontier = frontier  # type: ignore[method-assign]
+    SourceReader.checkpoint = checkpoint  # type: ignore[method-assign]
 
 
 def acks_of_faust() -> None:
@@ -66,7 +66,7 @@ def acks_of_faust() -> None:
     def acked(app: faust.App, topic: Topic) -> faust.TopicT:
         return app.topic(topic.name, schema=BatchSchema(), acks=topic.name.endswith("bus.pings.v1"))
 
-    async def commit_nothing(_: PingsDesk) -> None:
+    async def commit_nothing(_: SourceProcessor) -> None:
         """Faust does."""
 
     hand_over = BatchConsumer._hand_over
@@ -76,7 +76,7 @@ def acks_of_faust() -> None:
 
     agents.batches = acked  # type: ignore[attr-defined]
     BatchConsumer._hand_over = one_by_one  # type: ignore[method-assign]
-    PingsDesk.commit = commit_nothing  # type: ignore[method-assign]
+    SourceProcessor.commit = commit_nothing  # type: ignore[method-assign]
 
 
 FAULTS = (small_parts, last_writer_wins, charges_again, commits_what_is_read, acks_of_faust)

@@ -19,7 +19,7 @@ from redis.retry import Retry
 
 from streams.feed import Feed, Pace
 from streams.headers import is_tick
-from streams.lookout import records_of
+from streams.topic_reader import records_of
 from streams.topics import create_topics, topics_of
 from tests.chaos.checks import Collected, Expected
 from tests.chaos.proxy import Link, Proxy

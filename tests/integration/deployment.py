@@ -13,7 +13,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from streams.feed import Feed, Pace
-from streams.lookout import records_of
+from streams.topic_reader import records_of
 from streams.topics import create_topics, topics_of
 from tests.runtime.harness import beside, frames_of
 from udp_stream.adapters.embedded import Embedded, record_writer

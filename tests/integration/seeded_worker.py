@@ -12,7 +12,7 @@ from pathlib import Path
 
 from aiokafka import AIOKafkaProducer
 
-from streams.outlet import Outlet
+from streams.producer import Producer
 from streams.publishing import AtLeastOnce, StrictlyOnce
 from streams.worker import Deployment, run_worker
 from udp_stream.adapters.settings import load
@@ -23,7 +23,7 @@ BEFORE, AFTER = False, True
 POINTS = {
     "recorded": [(StrictlyOnce, "publish", BEFORE), (AtLeastOnce, "publish", BEFORE)],
     "written": [(AIOKafkaProducer, "send_offsets_to_transaction", BEFORE)],
-    "written plainly": [(Outlet, "write", AFTER)],
+    "written plainly": [(Producer, "write", AFTER)],
     "with offsets": [(AIOKafkaProducer, "commit_transaction", BEFORE)],
     "committed": [(AIOKafkaProducer, "commit_transaction", AFTER)],
 }
@@ -31,7 +31,7 @@ POINTS = {
 
 
 def of_releases(_self, messages=(), *_):
-    """Whether a call is about releases: the outlet writes parts as well, from generators."""
+    """Whether a call is about releases: the producer writes chunks as well, from generators."""
     if isinstance(messages, list):
         return messages[0].topic.endswith("release.v1")
     return not inspect.isgenerator(messages)

@@ -10,7 +10,7 @@ import pytest
 from faust.types import TP
 
 from streams.offsets import Committed
-from streams.outlet import Message
+from streams.producer import OutgoingRecord
 from streams.publishing import StrictlyOnce
 from tests.integration.deployment import SECONDS_MAX, agree, found_city, worker
 from tests.runtime.harness import fleet_log
@@ -86,7 +86,7 @@ def test_a_publication_ends_when_its_shard_is_let_go_of(city, call):
     """Else the worker's only reader of parts would wait for a producer that is no more."""
     here = city([])
     shard, (bootstrap, group) = TP(here.topics.parts.name, 0), (here.settings.kafka.bootstrap, "letting go")
-    message = Message(here.topics.release.name, b"{}", key=b"8742d98a2ffffff")
+    message = OutgoingRecord(here.topics.release.name, b"{}", key=b"8742d98a2ffffff")
 
     async def let_go_at(call):
         once = await StrictlyOnce.begin(bootstrap, group, shard)
@@ -100,7 +100,7 @@ def test_a_publication_ends_when_its_shard_is_let_go_of(city, call):
         publishing = asyncio.ensure_future(once.publish([message] * 100, {shard: Committed(7, "")}))
         await reached.wait()
         await once.close()
-        with pytest.raises(Fenced, match="let go of"):
+        with pytest.raises(Fenced, match="dropped"):
             await asyncio.wait_for(publishing, 5)
         again = await StrictlyOnce.begin(bootstrap, group, shard)
         await again.publish([message], {shard: Committed(8, "")})

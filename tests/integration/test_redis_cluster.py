@@ -179,7 +179,7 @@ class Writer:
 
 def expect_told(ledger: RedisLedger, told: dict[str, tuple[list[int], bytes]]) -> None:
     verdicts = ledger.admit("p", 10**9, [b"x", b"y"], [ask(name, [9, 9]) for name in told])
-    payloads = ledger.standing(list(told))
+    payloads = ledger.recorded(list(told))
     kept = [(v.charged.tolist(), payload) for v, payload in zip(verdicts, payloads, strict=True)]
     assert kept == list(told.values())
     assert ledger.verify() == []

@@ -18,11 +18,11 @@ import pytest
 from redis import Redis
 
 from udp_stream.adapters.ledgers.opening import inspect_ledger, ledger_and_keys
+from udp_stream.adapters.ledgers.redis import connection as redis_connection
 from udp_stream.adapters.ledgers.redis import durability as redis_durability
 from udp_stream.adapters.ledgers.redis import ledger as redis_ledger
-from udp_stream.adapters.ledgers.redis import route as redis_route
+from udp_stream.adapters.ledgers.redis.connection import Connection
 from udp_stream.adapters.ledgers.redis.ledger import Fence, Fenced, RedisLedger, open_redis_ledger
-from udp_stream.adapters.ledgers.redis.route import Route
 from udp_stream.adapters.ledgers.redis.scripts import SCRIPTS, load_scripts, scripts_of
 from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused
@@ -276,7 +276,7 @@ def _expect_remembered(url: str, told: dict[tuple[str, str], Any]) -> None:
         assert ledger.verify() == []
         verdicts = ledger.admit("kills", 10**9, KILL_PLATES, [ask(name, [1] * 8) for name in names])
         assert _plain(verdicts) == [told["verdict", name] for name in names]
-        assert ledger.standing(names) == [told["payload", name] for name in names]
+        assert ledger.recorded(names) == [told["payload", name] for name in names]
         assert ledger.verify() == []
 
 
@@ -284,7 +284,7 @@ def test_what_went_unanswered_is_asked_again_and_charged_once(
     redis_server: RunningRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that stands still gets the same HATs several times, and carries all of them out when it goes on."""
-    monkeypatch.setitem(redis_route._OPTIONS, "socket_timeout", 0.2)
+    monkeypatch.setitem(redis_connection._OPTIONS, "socket_timeout", 0.2)
     with open_redis_ledger(redis_server.url) as ledger:
         redis_server.pause()
         threading.Timer(1.0, redis_server.resume).start()
@@ -295,7 +295,7 @@ def test_what_went_unanswered_is_asked_again_and_charged_once(
 
 
 def test_a_server_that_stays_away_is_named(redis_server: RunningRedis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Route.exchange, "__defaults__", ((0.01, 0.01),))
+    monkeypatch.setattr(Connection.exchange, "__defaults__", ((0.01, 0.01),))
     with open_redis_ledger(redis_server.url) as ledger:
         redis_server.kill()
         with pytest.raises(DependencyUnavailable, match=f"127.0.0.1:{redis_server.port} cannot be used"):
@@ -417,7 +417,7 @@ def test_whoever_dies_between_two_scripts_of_a_record_leaves_first_payloads_that
             patch.setattr(RedisLedger, "_record", dying)
             paused.record([(name, b"first") for name in names])
         first = [b"first"] * 2 * kept + [b"second"] * (7 - 2 * kept)
-        assert ledger.standing(names) == [payload if payload == b"first" else None for payload in first]
+        assert ledger.recorded(names) == [payload if payload == b"first" else None for payload in first]
         successor = ledger.fenced(Fence("shard", ledger.take_epoch("shard")))
         with pytest.raises(Fenced):  # a paused one that returns
             paused.record([(name, b"late") for name in names])
@@ -440,7 +440,7 @@ def test_a_worker_that_was_replaced_is_fenced(redis_url: str) -> None:
             paused.admit("p", 10, [b"x"], [ask("after", [3])])
         with pytest.raises(Fenced):
             paused.record([("kept", b"again"), ("before", b"late")])
-        assert ledger.standing(["before"]) == [None]
+        assert ledger.recorded(["before"]) == [None]
         assert ledger.balances("p", [b"x"]).spent.tolist() == [4]
         # What stands may be read by anybody.
         assert _plain(paused.admit("p", 10, [b"x"], [ask("before", [9]), ask("kept", [9])])) == before
@@ -510,7 +510,7 @@ def test_a_flush_between_the_scripts_of_a_slot_stops_the_rest(redis_server: Runn
     with open_redis_ledger(redis_server.url) as ledger, client_of(redis_server.url) as client:
         scripts = [ledger._admit("p", 10, [(ask(f"hat-{i}", [3]), b"x")]) for i in range(4)]
         scripts[1] = ("FLUSHALL",)
-        replies = ledger._caller.exchange(*scripts)
+        replies = ledger._session.exchange(*scripts)
         assert [reply[0] for reply in replies if isinstance(reply, list)] == [b"ok", b"gone", b"gone"]
         with pytest.raises(PrivacyRefused, match="it has been wiped"):
             ledger.record([("hat-0", b"")] * (redis_ledger.BATCH_RELEASES + 1))
@@ -765,8 +765,8 @@ def test_a_failover_loses_nothing_that_was_answered_if_replicas_are_waited_for(
     waits: bool, redis_server: RunningRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The replica is cut off, its master dies, it is promoted. Without waiting, this test sees answers lost."""
-    monkeypatch.setattr(Route, "__init__", _impatient(Route.__init__))
-    monkeypatch.setattr(Route.exchange, "__defaults__", ((0.01,),))
+    monkeypatch.setattr(Connection, "__init__", _impatient(Connection.__init__))
+    monkeypatch.setattr(Connection.exchange, "__defaults__", ((0.01,),))
     told: dict[str, tuple[list[int], bytes]] = {}
     with replicas_of(redis_server, tmp_path) as (replica,):
         with open_redis_ledger(redis_server.url, replicas=int(waits), allow_volatile=not waits) as ledger:
@@ -791,7 +791,7 @@ def test_a_failover_loses_nothing_that_was_answered_if_replicas_are_waited_for(
         with open_redis_ledger(replica.url) as ledger:
             assert ledger.ledger_id == ledger_id or not waits
             verdicts = ledger.admit("p", 10**6, [b"x"], [ask(name, [999_000]) for name in told])
-            payloads = ledger.standing(list(told))
+            payloads = ledger.recorded(list(told))
             kept = [(one.charged.tolist(), payload) for one, payload in zip(verdicts, payloads, strict=True)]
             assert ledger.verify() == []
     lost = sum(one != answered for one, answered in zip(kept, told.values(), strict=True))
@@ -801,19 +801,19 @@ def test_a_failover_loses_nothing_that_was_answered_if_replicas_are_waited_for(
 def test_nothing_is_answered_before_a_replica_has_it(
     redis_server: RunningRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Route, "__init__", _impatient(Route.__init__))
+    monkeypatch.setattr(Connection, "__init__", _impatient(Connection.__init__))
     with replicas_of(redis_server, tmp_path) as (replica,):
         with open_redis_ledger(redis_server.url, replicas=1) as ledger:
             assert ledger.admit("p", 10, [b"x"], [ask("before", [3])])[0].admitted.all()
             with client_of(replica.url) as client:
                 assert client.lrange("{udp}:order", 0, -1) == [b"before"]
-            monkeypatch.setattr(Route.exchange, "__defaults__", ((0.01,),))
+            monkeypatch.setattr(Connection.exchange, "__defaults__", ((0.01,),))
             replica.pause()
             for _ in range(2):  # a repeat too waits until its answer is safe
                 with pytest.raises(DependencyUnavailable, match=r"expected ledger\.replicas = 1 to"):
                     ledger.admit("p", 10, [b"x"], [ask("after", [3])])
             replica.resume()
-            monkeypatch.setattr(Route.exchange, "__defaults__", (redis_route.PAUSES_S,))
+            monkeypatch.setattr(Connection.exchange, "__defaults__", (redis_connection.PAUSES_S,))
             assert ledger.admit("p", 10, [b"x"], [ask("after", [9])])[0].charged.tolist() == [3]
         with pytest.raises(DependencyUnavailable, match="read only replica"):
             open_redis_ledger(replica.url, prefix="{other}")
@@ -822,8 +822,8 @@ def test_nothing_is_answered_before_a_replica_has_it(
 def test_a_configured_number_of_replicas_is_waited_for(
     redis_server: RunningRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Route, "__init__", _impatient(Route.__init__))
-    monkeypatch.setattr(Route.exchange, "__defaults__", ((0.01,),))
+    monkeypatch.setattr(Connection, "__init__", _impatient(Connection.__init__))
+    monkeypatch.setattr(Connection.exchange, "__defaults__", ((0.01,),))
     flags = [f"ledger.key_file={tmp_path}/key", f"ledger.url={redis_server.url}", "ledger.replicas=1"]
     with (
         pytest.raises(DependencyUnavailable, match=r"expected ledger\.replicas = 1 to have got a write, got 0"),

@@ -18,8 +18,8 @@ from redis import Redis
 from tests.integration.test_redis_ledger import replicas_of
 from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of
 from udp_stream.adapters.ledgers.redis import ledger as redis_ledger
-from udp_stream.adapters.ledgers.redis.caller import Caller
-from udp_stream.adapters.ledgers.redis.route import Route
+from udp_stream.adapters.ledgers.redis.connection import Connection
+from udp_stream.adapters.ledgers.redis.session import Session
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.release.record import decode
 from udp_stream.testing import SeededEntropy
@@ -52,9 +52,9 @@ class Killed(BaseException):
 
 def dying_at(script: int, answered: bool) -> Callable[..., Any]:
     """An `exchange` that dies at so many scripts: before Redis has the last, or before its answer is heard."""
-    exchange, left = Caller.exchange, [script]
+    exchange, left = Session.exchange, [script]
 
-    def dying(self: Caller, *commands: Any) -> Any:
+    def dying(self: Session, *commands: Any) -> Any:
         last = any(command[0] == "EVALSHA" for command in commands)
         left[0] -= last
         if last and left[0] == 0 and not answered:
@@ -80,7 +80,7 @@ def test_killed_between_the_scripts_of_its_slots_a_replay_draws_each_hat_once(
     while True:
         out = io.BytesIO()
         with monkeypatch.context() as patch, embedded(redis_server.url, out, flags) as runtime:
-            patch.setattr(Caller, "exchange", dying_at(dice.randint(1, 20), answered))
+            patch.setattr(Session, "exchange", dying_at(dice.randint(1, 20), answered))
             try:
                 runtime.run(frames)
             except Killed:
@@ -150,8 +150,8 @@ def test_a_redis_ledger_is_named_without_its_password_and_says_what_it_holds(red
 
 def test_a_failover_in_the_middle_of_a_replay_draws_no_hat_twice(redis_server, tmp_path, monkeypatch):
     """The replica is cut off, the run ends, the master dies, the replica is promoted, the log is run again on it."""
-    monkeypatch.setattr(Route, "__init__", partialmethod(Route.__init__, replicas_timeout_ms=100))
-    monkeypatch.setattr(Route.exchange, "__defaults__", ((0.01,),))
+    monkeypatch.setattr(Connection, "__init__", partialmethod(Connection.__init__, replicas_timeout_ms=100))
+    monkeypatch.setattr(Connection.exchange, "__defaults__", ((0.01,),))
     flags, messages = (*CONFIG, f"ledger.key_file={tmp_path / 'plates.key'}"), fleet_log(hours=0.8)
     before, after = io.BytesIO(), io.BytesIO()
     with replicas_of(redis_server, tmp_path) as (replica,):

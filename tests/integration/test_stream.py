@@ -15,8 +15,8 @@ import pytest
 from streams.binding import Binding
 from streams.feed import Feed, Pace
 from streams.headers import ERROR
-from streams.lookout import read_topic
 from streams.releases import read_releases
+from streams.topic_reader import read_topic
 from streams.topics import admin, create_topics, differences, topics_of
 from tests.integration.deployment import agree, worker
 from tests.runtime.harness import fleet_log

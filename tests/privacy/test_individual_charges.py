@@ -13,7 +13,7 @@ import pytest
 from tests.privacy.test_mean_distributions import epsilon_seen
 from udp_stream.adapters.settings import load
 from udp_stream.mechanisms.cdfs.mechanism import cdf_for_admitted, node_counts, plan_cdf
-from udp_stream.mechanisms.grouping import HatCounts, wrap_around_given, wrap_around_positions
+from udp_stream.mechanisms.grouping import SamplesPerPlate, wrap_around_given, wrap_around_positions
 from udp_stream.mechanisms.individual_charges import laplace_charges
 from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, Baseline, Optimal
 from udp_stream.mechanisms.noise import laplace_lattice
@@ -43,7 +43,7 @@ def ranges_by_plate(counts, results, speeds=3):
 
 
 def linear_plans(counts, epsilon_nano, speed):
-    hat = HatCounts(np.array(counts))
+    hat = SamplesPerPlate(np.array(counts))
     yield Baseline().plan(hat, epsilon_nano, speed, "best-fit")
     for fill in (0, 2, speed):
         yield Optimal().plan_with_fill(hat, epsilon_nano, speed, fill)
@@ -106,12 +106,12 @@ def test_a_plan_for_the_admitted_is_within_its_bias_bound(counts):
             final = MECHANISMS[priced.mechanism].for_admitted(priced, admitted)
             of_admitted = data[:, np.repeat(admitted, counts)]
             bias = np.abs(statistics(final, of_admitted) / final.divisor - of_admitted.mean(axis=1)).max()
-            floors = 0 if final.arrays is None else len(set(final.arrays.of_user.tolist())) / final.divisor
+            floors = 0 if final.arrays is None else len(set(final.arrays.of_plate.tolist())) / final.divisor
             assert bias <= final.bias_bound + floors + 1e-9, (final, admitted)
 
 
 def test_a_plate_with_one_sample_of_a_full_array_pays_for_one_sample():
-    plan = ArrayAveraging().plan_with_cap(HatCounts(np.array([8, 7, 1])), NANO, 65 * 4096, "best-fit", 8)
+    plan = ArrayAveraging().plan_with_cap(SamplesPerPlate(np.array([8, 7, 1])), NANO, 65 * 4096, "best-fit", 8)
     assert plan.charges.tolist() == [NANO, NANO * 7 // 8, NANO // 8]
 
 
@@ -125,7 +125,7 @@ def test_rounding_to_a_coarse_lattice_is_charged():
 
 @pytest.mark.parametrize("counts", COUNTS, ids=str)
 def test_wrap_around_uses_the_first_samples_of_each_plate(counts):
-    hat = HatCounts(np.array(counts))
+    hat = SamplesPerPlate(np.array(counts))
     plate_of_sample = np.repeat(np.arange(len(counts)), counts)
     for cap in range(1, hat.largest + 1):
         poured = wrap_around_positions(hat, cap)
@@ -138,7 +138,7 @@ def test_wrap_around_uses_the_first_samples_of_each_plate(counts):
 @pytest.mark.parametrize("grouping", GROUPINGS)
 def test_plates_are_charged_in_full_where_speeds_choose_the_interval(name, grouping):
     """One of 40 samples can carry an array's mean past every other mean, and every rank with it."""
-    hat = HatCounts(np.array([40, 39, 1, 40]))
+    hat = SamplesPerPlate(np.array([40, 39, 1, 40]))
     plan = MECHANISMS[name].plan(hat, NANO, 65 * 4096, grouping)
     assert plan.charges.tolist() == [NANO] * 4
     final = MECHANISMS[name].for_admitted(plan, np.array([False, True, True, True]))
@@ -150,7 +150,7 @@ def test_plates_are_charged_in_full_where_speeds_choose_the_interval(name, group
 def test_no_plate_loses_more_to_a_cdf_than_it_was_charged(counts, bins):
     """All its levels together: the sum over nodes of |change| over the node's scale, for every pair of neighbours."""
     speeds = (0, 20 * 4096, 65 * 4096)
-    priced = plan_cdf(HatCounts(np.array(counts)), 700_000_000, 65.0, bins)
+    priced = plan_cdf(SamplesPerPlate(np.array(counts)), 700_000_000, 65.0, bins)
     for admitted in subsets(len(counts)):
         final = cdf_for_admitted(priced, admitted)
         left = np.array(counts)[admitted].tolist()
@@ -174,7 +174,7 @@ def test_no_plate_loses_more_to_a_cdf_than_it_was_charged(counts, bins):
 def test_no_plate_loses_more_to_a_variance_than_it_was_charged(counts, speed):
     """With fewer samples the shares shift against the small plates: there the noise has to grow, and does."""
     for cap in range(1, max(counts) + 1):
-        priced = plan_variance_with_cap(HatCounts(np.array(counts)), 700_000_000, speed, cap)
+        priced = plan_variance_with_cap(SamplesPerPlate(np.array(counts)), 700_000_000, speed, cap)
         for admitted in subsets(len(counts)):
             final = variance_for_admitted(priced, admitted)
             left = tuple(np.array(counts)[admitted].tolist())
@@ -189,7 +189,7 @@ def test_no_plate_loses_more_to_a_variance_than_it_was_charged(counts, speed):
 
 
 def test_the_noise_of_a_variance_grows_where_a_small_plate_has_paid_for_less():
-    priced = plan_variance_with_cap(HatCounts(np.array([6, 6, 6, 1])), NANO, 65 * 4096, 6)
+    priced = plan_variance_with_cap(SamplesPerPlate(np.array([6, 6, 6, 1])), NANO, 65 * 4096, 6)
     final = variance_for_admitted(priced, np.array([True, False, False, True]))
     assert final.epsilon_nano < NANO
     assert (final.charges <= priced.charges[[0, 3]]).all()
@@ -207,7 +207,7 @@ def test_a_plan_that_would_cost_a_plate_more_than_it_paid_is_refused(monkeypatch
     assert plan_admitted(plan, admitted, policy).charges.tolist() == [NANO, NANO, NANO // 8]
 
     def packed_anew(self, plan, admitted):
-        return self.plan(HatCounts(plan.counts.by_user[admitted]), plan.epsilon_nano, plan.max_speed, "best-fit")
+        return self.plan(SamplesPerPlate(plan.counts.by_plate[admitted]), plan.epsilon_nano, plan.max_speed, "best-fit")
 
     monkeypatch.setattr(ArrayAveraging, "for_admitted", packed_anew)
     with pytest.raises(Exception, match="lose more"):
@@ -226,7 +226,7 @@ def test_uniform_accounting_charges_everybody_alike_and_plans_anew():
 def test_an_audit_of_a_plate_with_a_small_share_sees_its_charge_and_no_more(name):
     """At epsilon 6 the plate pays a fifth or so; charging 30 % less than that would be caught by the same audit."""
     users = np.array([10, 10, 8, 2, 6, 4, 3, 2])
-    mean = MECHANISMS[name].plan(HatCounts(users), 6 * NANO, 65 * 4096, "best-fit")
+    mean = MECHANISMS[name].plan(SamplesPerPlate(users), 6 * NANO, 65 * 4096, "best-fit")
     small = 3
     charge = int(mean.charges[small]) / NANO
     assert 1 <= charge <= 2.5
@@ -241,7 +241,7 @@ def test_an_audit_of_a_plate_with_a_small_share_sees_its_charge_and_no_more(name
 
 def noisy_statistics(mean, samples, seed, runs):
     policy = policy_of()
-    plan = plan_hat(mean.counts.by_user, terms_of(policy, mean.epsilon_nano, 0, 0), policy)
-    plan = type(plan)(plan.terms, plan.by_user, mean, None, None, mean.charges)
+    plan = plan_hat(mean.counts.by_plate, terms_of(policy, mean.epsilon_nano, 0, 0), policy)
+    plan = type(plan)(plan.terms, plan.by_plate, mean, None, None, mean.charges)
     found = estimate_hats([plan] * runs, [samples] * runs, seeded_bits(seed))
     return np.array([one.mean for one in found])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from udp_stream.mechanisms.grouping import HatCounts
+from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.planning.hat_plan import HatPlan, Terms
 from udp_stream.release.estimate import estimate_hats
@@ -23,7 +23,7 @@ RUNS = 4000
 
 
 def plan_of(name, grouping="best-fit", epsilon=1.0, users=COUNTS):
-    mean = MECHANISMS[name].plan(HatCounts(users), round(epsilon * NANO), U, grouping)
+    mean = MECHANISMS[name].plan(SamplesPerPlate(users), round(epsilon * NANO), U, grouping)
     return HatPlan(Terms(mean_nano=mean.epsilon_nano), users, mean, None, None, mean.charges)
 
 

@@ -10,7 +10,7 @@ import itertools
 import numpy as np
 import pytest
 
-from udp_stream.mechanisms.grouping import HatCounts
+from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, Baseline, Optimal
 from udp_stream.mechanisms.means._projected import means_of_arrays, plan_projected, projected_queries, touched
 from udp_stream.mechanisms.means.array_averaging import worst_case_cap
@@ -41,7 +41,7 @@ def range_over_one_plate(counts, results):
 
 
 def linear_plans(counts, epsilon_nano):
-    hat = HatCounts(np.array(counts))
+    hat = SamplesPerPlate(np.array(counts))
     yield Baseline().plan(hat, epsilon_nano, U, "best-fit")
     for fill in (0, 2, U):
         yield Optimal().plan_with_fill(hat, epsilon_nano, U, fill)
@@ -69,7 +69,7 @@ def test_sensitivities_and_bias_bounds_are_not_larger_than_needed(counts):
     """Each is reached by some dataset (0 and U), so the noise could not be less by this argument."""
     data = datasets(sum(counts))
     truth = data.mean(axis=1)
-    hat = HatCounts(np.array(counts))
+    hat = SamplesPerPlate(np.array(counts))
     plans = [Baseline().plan(hat, NANO, U, "best-fit"), Optimal().plan(hat, NANO, U, "best-fit")]
     plans += [ArrayAveraging().plan(hat, NANO, U, grouping) for grouping in GROUPINGS]
     for plan in plans:
@@ -82,7 +82,7 @@ def test_sensitivities_and_bias_bounds_are_not_larger_than_needed(counts):
 def test_wrap_around_averaging_needs_half_of_what_the_papers_charge():
     """One plate in two arrays moves the mean by U/K, not 2U/K: both parts together are at most one array long."""
     counts = (3, 2, 2)
-    plan = ArrayAveraging().plan_with_cap(HatCounts(np.array(counts)), NANO, U, "wrap-around", 3)
+    plan = ArrayAveraging().plan_with_cap(SamplesPerPlate(np.array(counts)), NANO, U, "wrap-around", 3)
     statistic = np.array([ArrayAveraging().query(plan, row, seeded_bits(0)).statistic for row in datasets(7)])
     arrays = plan.divisor // plan.cap
     assert range_over_one_plate(counts, statistic)[0] / plan.divisor == U / arrays
@@ -93,7 +93,7 @@ def test_wrap_around_averaging_needs_half_of_what_the_papers_charge():
 def test_projected_sums_and_the_scores_of_private_intervals_move_as_charged(counts, grouping):
     """For every interval the sum moves by (b - a) per array touched; the ranks behind every cost by one per array."""
     data = datasets(sum(counts))
-    plan = plan_projected("levy", HatCounts(np.array(counts)), NANO, U, grouping)
+    plan = plan_projected("levy", SamplesPerPlate(np.array(counts)), NANO, U, grouping)
     means = np.array([means_of_arrays(plan, row) for row in data])
     arrays = touched(grouping)
     for low, high in itertools.combinations_with_replacement(range(U + 1), 2):
@@ -114,7 +114,7 @@ def test_projected_sums_and_the_scores_of_private_intervals_move_as_charged(coun
 @pytest.mark.parametrize("fill", [0, 2048, 3072, 4096])
 def test_the_optimal_cap_has_the_least_worst_case_error_among_all_caps(counts, fill, epsilon):
     """Closed form: the ceil(U / (max(c, U-c) eps))-th largest count; for c = U/2 the ceil(2/eps)-th."""
-    speed, hat = 4096, HatCounts(np.array(counts))
+    speed, hat = 4096, SamplesPerPlate(np.array(counts))
     worst = max(fill, speed - fill)
 
     def error(cap):
@@ -129,7 +129,7 @@ def test_the_optimal_cap_has_the_least_worst_case_error_among_all_caps(counts, f
 @pytest.mark.parametrize("counts", [(1,), (4, 1), (9, 7, 7, 3, 2, 1, 1), tuple(range(1, 16))], ids=str)
 def test_the_papers_worst_case_cap_is_best_among_all_lengths(counts, epsilon):
     """E(m) = U (1 - G/M) + U m / (eps G) is least at one of the counts (arXiv 2405.06261)."""
-    hat = HatCounts(np.array(counts))
+    hat = SamplesPerPlate(np.array(counts))
 
     def error(cap):
         return 1 - hat.kept(cap) / hat.total + cap / (epsilon * hat.kept(cap))
@@ -139,6 +139,6 @@ def test_the_papers_worst_case_cap_is_best_among_all_lengths(counts, epsilon):
 
 
 def test_the_papers_worst_case_cap_never_falls_as_epsilon_grows():
-    hat = HatCounts(np.array([1, 2, 2, 5, 8, 9, 9, 30]))
+    hat = SamplesPerPlate(np.array([1, 2, 2, 5, 8, 9, 9, 30]))
     caps = [worst_case_cap(hat, round(epsilon * NANO)) for epsilon in np.geomspace(0.01, 100, 60)]
     assert caps == sorted(caps) and caps[0] < caps[-1]

@@ -7,7 +7,7 @@ skewed like theirs (median 46, largest 417). User scaling repeats every user ten
 import numpy as np
 import pytest
 
-from udp_stream.mechanisms.grouping import HatCounts
+from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.planning.hat_plan import HatPlan, Terms
 from udp_stream.release.estimate import estimate_hats
@@ -28,7 +28,7 @@ def gaussian_samples(total):
 
 
 def mean_absolute_error(name, counts, epsilon):
-    mean = MECHANISMS[name].plan(HatCounts(counts), round(epsilon * 1e9), U, "best-fit")
+    mean = MECHANISMS[name].plan(SamplesPerPlate(counts), round(epsilon * 1e9), U, "best-fit")
     samples = gaussian_samples(int(counts.sum()))
     plan = HatPlan(Terms(mean_nano=mean.epsilon_nano), counts, mean, None, None, mean.charges)
     found = estimate_hats([plan] * RUNS, [samples] * RUNS, seeded_bits(f"{name}/{epsilon}"))

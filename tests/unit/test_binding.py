@@ -8,13 +8,13 @@ import pytest
 from faust.types import TP
 
 from streams.binding import Binding, mark_header, mark_in, require_same
-from tests.unit.test_desks import OURS, TOPICS, Died, Worker, filled, outcome
+from tests.unit.test_processors import OURS, TOPICS, Died, Worker, filled, outcome
 from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Mark
-from udp_stream.planning.slot_plan import PlanPiece
-from udp_stream.shuffle.count_chunks import Tally
+from udp_stream.planning.slot_plan import PlanChunk
+from udp_stream.shuffle.count_chunks import CountChunk
 from udp_stream.shuffle.wire import decode_message
 
 OTHER_LEDGER = Binding("0ther", OURS.key)
@@ -46,11 +46,11 @@ async def sources(worker):
     """The worker reads all pings, and hands them on."""
     await worker.assign()
     for tp in sorted(PINGS):
-        await worker.pings.take(list(worker.broker.logs[tp]))
+        await worker.pings.process(list(worker.broker.logs[tp]))
     worker.time_s += 100
     await worker.pings.tick(worker.broker.now_ms)
     for tp in sorted(PINGS):
-        await worker.pings.take(list(worker.broker.logs[tp])[-1:])
+        await worker.pings.process(list(worker.broker.logs[tp])[-1:])
 
 
 @pytest.mark.parametrize("other", [OTHER_LEDGER, OTHER_KEY])
@@ -63,7 +63,7 @@ def test_pings_that_another_worker_has_handed_on_under_another_ledger_are_not_re
         ours = Worker(broker, ledger, thread)
         await ours.parts.assign(PARTS)
         with pytest.raises(PrivacyRefused, match=r"the writer of bus\.parts\.v1\[0\] at 0 works"):
-            await ours.parts.take(list(broker.logs[TP(TOPICS.parts.name, 0)]))
+            await ours.parts.process(list(broker.logs[TP(TOPICS.parts.name, 0)]))
 
     in_a_thread(work)
     assert outcome(broker)[0] == {} and list(ledger.entries()) == []
@@ -136,7 +136,7 @@ def test_a_ledger_that_is_set_back_while_a_worker_runs_publishes_nothing_more(tm
         published = {}
         with pytest.raises(PrivacyRefused, match="went back in time: its record of"):
             while (at := worker.parts.next_offsets()[parts]) < len(broker.logs[parts]):
-                await worker.parts.take(broker.logs[parts][at : at + 1])
+                await worker.parts.process(broker.logs[parts][at : at + 1])
                 if not published and (published := dict(outcome(broker)[0])):
                     await aside(set_back, ledger)
         await aside(ledger.close)
@@ -151,7 +151,7 @@ def test_a_plan_that_was_charged_on_an_older_copy_is_handed_to_nobody():
 
     def counted_elsewhere(record):
         """As if a worker of another machine had sent the counts, one that knows more of the ledger."""
-        if isinstance(decode_message(record.value), Tally):
+        if isinstance(decode_message(record.value), CountChunk):
             record.headers = (OURS.header, *mark_header(Mark(older.meta()["ledger_id"], 0, 99, 99)))
         return record
 
@@ -160,11 +160,13 @@ def test_a_plan_that_was_charged_on_an_older_copy_is_handed_to_nobody():
         await sources(worker)
         with pytest.raises(PrivacyRefused, match="went back in time"):
             while (at := worker.parts.next_offsets()[parts]) < len(log):
-                await worker.parts.take([counted_elsewhere(record) for record in log[at:]])
+                await worker.parts.process([counted_elsewhere(record) for record in log[at:]])
 
     in_a_thread(work)
     messages = [decode_message(one.value) for one in broker.logs[parts]]
-    assert any(isinstance(one, Tally) for one in messages) and not any(isinstance(one, PlanPiece) for one in messages)
+    assert any(isinstance(one, CountChunk) for one in messages) and not any(
+        isinstance(one, PlanChunk) for one in messages
+    )
     assert outcome(broker)[0] == {}
 
 

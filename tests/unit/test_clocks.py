@@ -36,8 +36,8 @@ def frame_of(messages, first=0):
 
 def clocked(*messages):
     clock = AppendClock(RULES)
-    clock.hear(frame_of(messages))
-    return clock.now_ms
+    clock.observe(frame_of(messages))
+    return clock.watermark_ms
 
 
 def test_it_is_the_newest_event_time_less_the_disorder_and_never_goes_back():
@@ -46,9 +46,9 @@ def test_it_is_the_newest_event_time_less_the_disorder_and_never_goes_back():
 
 def test_a_ping_further_ahead_of_its_append_time_than_clocks_may_differ_moves_nothing():
     clock = AppendClock(RULES)
-    heard = clock.hear(frame_of([(10, [9]), (10, [10.5]), (10, [10.51, 1e6])]))
-    assert heard.ahead.tolist() == [False, False, True, True]
-    assert clock.now_ms == round(9.5 * MINUTE)
+    observed = clock.observe(frame_of([(10, [9]), (10, [10.5]), (10, [10.51, 1e6])]))
+    assert observed.ahead.tolist() == [False, False, True, True]
+    assert clock.watermark_ms == round(9.5 * MINUTE)
 
 
 def test_a_tick_counts_like_a_ping_of_its_append_time():
@@ -61,14 +61,14 @@ def test_before_the_first_accepted_ping_there_is_no_time():
 
 
 def test_pings_of_one_message_are_heard_together():
-    heard = AppendClock(RULES).hear(frame_of([(300, [299, 1]), (300, [2])]))
-    assert heard.before_ms.tolist() == [NEVER, NEVER, 298 * MINUTE]
+    observed = AppendClock(RULES).observe(frame_of([(300, [299, 1]), (300, [2])]))
+    assert observed.watermark_before_ms.tolist() == [NEVER, NEVER, 298 * MINUTE]
 
 
 def test_it_needs_append_times():
     frame = frame_of([(1, [1])])
     with pytest.raises(ValueError, match="append times"):
-        AppendClock(RULES).hear(Frame(frame.pings, frame.cell, frame.slot_start, frame.slot_end))
+        AppendClock(RULES).observe(Frame(frame.pings, frame.cell, frame.slot_start, frame.slot_end))
 
 
 message = st.tuples(

@@ -15,7 +15,7 @@ from udp_stream.experiments.catalogue import EXPERIMENTS
 from udp_stream.experiments.mean_errors import CLIPPING, PUBLISHED, Errors, MeanRow, Series
 from udp_stream.experiments.repeated import error_of, repeated_means, repeated_variances
 from udp_stream.experiments.synthetic import itms_counts
-from udp_stream.mechanisms.grouping import HatCounts, best_fit, wrap_around_count
+from udp_stream.mechanisms.grouping import SamplesPerPlate, best_fit, wrap_around_count
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.means._projected import levy_cap
 from udp_stream.mechanisms.variance import plan_variance
@@ -33,15 +33,15 @@ def small_hat(seed, plates):
     rng = np.random.default_rng(seed)
     counts = rng.integers(1, 30, plates)
     means = np.repeat(rng.normal(20 + seed, 6, plates), counts)
-    return Hat(HatCounts(counts), np.clip(np.round(rng.normal(means, 9) * 4096), 0, U).astype(np.int64))
+    return Hat(SamplesPerPlate(counts), np.clip(np.round(rng.normal(means, 9) * 4096), 0, U).astype(np.int64))
 
 
 def small_feed(plates=(3, 12, 14, 20)):
     """HATs with so many plates, in one slot; the plates of a HAT are also in the larger ones."""
     hats = tuple(small_hat(i, n) for i, n in enumerate(plates))
-    rows = [(h, p) for h, hat in enumerate(hats) for p in range(hat.counts.users)]
+    rows = [(h, p) for h, hat in enumerate(hats) for p in range(hat.counts.plates)]
     hat, plate = np.array(rows).T
-    counts = np.concatenate([one.counts.by_user for one in hats])
+    counts = np.concatenate([one.counts.by_plate for one in hats])
     who = Occupancy(np.searchsorted(hat, np.arange(len(hats) + 1)), plate, counts, max(plates))
     return DataSet("feed", True, U, hats, who)
 
@@ -62,14 +62,14 @@ def test_a_single_repetition_is_what_a_release_would_be_from_the_same_bits(name,
         hat = small_hat(seed, 7 + seed)
         plan = MECHANISMS[name].plan(hat.counts, NANO // 2, U, grouping)
         (found,) = repeated_means(plan, hat.samples, 1, seeded_bits(seed))
-        whole = HatPlan(Terms(mean_nano=plan.epsilon_nano), hat.counts.by_user, plan, None, None, plan.charges)
+        whole = HatPlan(Terms(mean_nano=plan.epsilon_nano), hat.counts.by_plate, plan, None, None, plan.charges)
         assert found == np.clip(estimate_hats([whole], [hat.samples], seeded_bits(seed))[0].mean, 0, U)
 
 
 def test_a_single_repetition_of_a_variance_is_what_a_release_would_be():
     hat = small_hat(1, 30)
     plan = plan_variance(hat.counts, NANO, U)
-    whole = HatPlan(Terms(variance_nano=NANO), hat.counts.by_user, None, plan, None, plan.charges)
+    whole = HatPlan(Terms(variance_nano=NANO), hat.counts.by_plate, None, plan, None, plan.charges)
     (found,) = repeated_variances(plan, hat.samples, 1, seeded_bits(3))
     assert found == estimate_hats([whole], [hat.samples], seeded_bits(3))[0].variance
 
@@ -95,7 +95,7 @@ def test_errors_of_plain_noise_are_the_noise():
 
 
 def test_the_papers_hat_in_its_likeness():
-    counts = HatCounts(itms_counts())
+    counts = SamplesPerPlate(itms_counts())
     assert (counts.total, counts.largest, counts.median) == (17_166, 417, 46)
     assert wrap_around_count(counts, levy_cap(counts)) == 160 <= best_fit(counts, levy_cap(counts)).count
 
@@ -261,14 +261,16 @@ def test_served_is_the_share_of_all_of_a_slots_pings_in_hats_that_keep_anybody()
 def test_the_slides_properties_of_the_best_cap_hold_for_many_counts_and_their_limits_are_far_off():
     rng = np.random.default_rng(3)
     for _ in range(12):
-        counts = HatCounts(np.append(rng.geometric(1 / 20, int(rng.integers(3, 40))), [2, 90]))
+        counts = SamplesPerPlate(np.append(rng.geometric(1 / 20, int(rng.integers(3, 40))), [2, 90]))
         one_of, monotone, limits, sharp = worst.property_verdicts("c", counts)
         assert one_of.agrees and monotone.agrees and limits.agrees and not sharp.agrees
-    assert worst.best_caps(HatCounts(np.array([5, 5, 5])), 0.1) == [5]
+    assert worst.best_caps(SamplesPerPlate(np.array([5, 5, 5])), 0.1) == [5]
 
 
 def test_the_public_fill_is_judged_by_the_numbers():
-    rows = [worst.worst_row("d", "h", [HatCounts(itms_counts())], U, epsilon, share=1.0) for epsilon in worst.SWEEP]
+    rows = [
+        worst.worst_row("d", "h", [SamplesPerPlate(itms_counts())], U, epsilon, share=1.0) for epsilon in worst.SWEEP
+    ]
     assert worst._improvement(rows).agrees
     spoilt = [dataclasses.replace(row, optimal_worst_kmh=row.worst_error_kmh * 1.1) for row in rows]
     assert not worst._improvement(spoilt).agrees

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from udp_stream.adapters.files.heartbeat import BEAT_S, Alive
+from udp_stream.adapters.files.heartbeat import BEAT_S, Heartbeat
 from udp_stream.cli.commands.feed import _source
 from udp_stream.errors import UsageError
 from udp_stream.trial.fleet.fleet import Fleet
@@ -99,16 +99,16 @@ def test_files_or_a_fleet(words):
 
 def test_a_sign_of_life_is_given_seldom_and_only_when_asked_for(tmp_path: Path):
     clock, file = Clock(0.0), tmp_path / "alive"
-    Alive(None).beat()
-    alive = Alive(file, clock.now)
+    Heartbeat(None).beat()
+    heartbeat = Heartbeat(file, clock.now)
     assert not file.exists()
-    alive.beat()
+    heartbeat.beat()
     file.unlink()
     clock.time = BEAT_S - 0.1
-    alive.beat()
+    heartbeat.beat()
     assert not file.exists()
     clock.time = BEAT_S
-    alive.beat()
+    heartbeat.beat()
     assert file.exists()
     with pytest.raises(OSError, match="nowhere"):
-        Alive(tmp_path / "nowhere" / "alive").beat()
+        Heartbeat(tmp_path / "nowhere" / "alive").beat()

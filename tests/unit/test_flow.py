@@ -36,9 +36,9 @@ START = 1_641_011_400_000  # 2022-01-01T10:00 in Kolkata
 CELLS = (609161983530369023, 609162003226820607, 609162003243597823)
 
 
-def office(*flags, seed=1, entropy=None):
+def a_context(*flags, seed=1, entropy=None):
     settings = load(None, (*FIXED, *flags), {})
-    return road.Office(settings.policy, settings.calendar, entropy or SeededEntropy(seed), "udp-stream test")
+    return road.ReleaseContext(settings.policy, settings.calendar, entropy or SeededEntropy(seed), "udp-stream test")
 
 
 def slot(seed=0, plates=12, pings=400, start=START):
@@ -60,9 +60,9 @@ class Died(Exception):
     """The process ended here."""
 
 
-def run(ledger, desk, contents, die_before=None, log=None):
+def run(ledger, context, contents, die_before=None, log=None):
     """Drive the road over a ledger; optionally die before the n-th effect. Returns what was published, in order."""
-    generator, answer, published = road.release_slot(*contents, desk), None, []
+    generator, answer, published = road.release_slot(*contents, context), None, []
     for step in itertools.count():
         try:
             effect = generator.send(answer)
@@ -76,18 +76,18 @@ def run(ledger, desk, contents, die_before=None, log=None):
     return published
 
 
-def test_charges_come_before_draws_and_only_what_stands_is_published():
+def test_charges_come_before_draws_and_only_what_is_recorded_is_published():
     log = []
-    published = run(MemoryLedger(), office(), slot(), log=log)
+    published = run(MemoryLedger(), a_context(), slot(), log=log)
     charging = ["Periods", "Admit", "Periods"]
-    releasing = ["Standing", "Record", "RaiseMark", "Publish", "Published"]
-    assert log == ["Standing", "Balances", *charging, *releasing]
+    releasing = ["Recorded", "Record", "RaiseMark", "Publish", "Published"]
+    assert log == ["Recorded", "Balances", *charging, *releasing]
     assert len(published) == len({id_ for id_, _ in published}) == 3
 
 
 def test_every_hat_gets_one_record_with_its_public_counts():
     contents = slot()
-    records = [decode(payload) for _, payload in run(MemoryLedger(), office(), contents)]
+    records = [decode(payload) for _, payload in run(MemoryLedger(), a_context(), contents)]
     counts = contents[0]
     assert [record.status for record in records].count("released") == 2
     for hat, record in enumerate(records):
@@ -106,10 +106,10 @@ def test_every_hat_gets_one_record_with_its_public_counts():
 
 def test_a_second_run_publishes_the_same_bytes_and_charges_nothing():
     ledger, contents, log = MemoryLedger(), slot(), []
-    first = run(ledger, office(seed=1), contents)
+    first = run(ledger, a_context(seed=1), contents)
     spent = [entry.charged.tolist() for entry in ledger.entries()]
-    assert run(ledger, office(seed=2), contents, log=log) == first
-    assert log == ["Standing", "Standing", "RaiseMark", "Publish", "Published"]
+    assert run(ledger, a_context(seed=2), contents, log=log) == first
+    assert log == ["Recorded", "Recorded", "RaiseMark", "Publish", "Published"]
     assert [entry.charged.tolist() for entry in ledger.entries()] == spent
 
 
@@ -120,7 +120,7 @@ def test_dying_between_any_two_effects_loses_nothing_and_repeats_nothing(die_bef
     ledger, contents, seen = MemoryLedger(), slot(), {}
     for attempt in range(3):
         try:
-            published = run(ledger, office(*epsilon, seed=attempt), contents, die_before if attempt < 2 else None)
+            published = run(ledger, a_context(*epsilon, seed=attempt), contents, die_before if attempt < 2 else None)
         except Died as death:
             published = death.args[0]
         for id_, payload in published:
@@ -138,28 +138,28 @@ def test_a_retry_plans_on_the_remembered_terms_not_on_what_is_left_by_then():
     auto = ("release.mean_epsilon=auto", "release.cdf_epsilon=0")
     ledger, contents = MemoryLedger(), slot()
     with pytest.raises(Died):
-        run(ledger, office(*auto), contents, die_before=5)
+        run(ledger, a_context(*auto), contents, die_before=5)
     charged = {entry.release_id: max(entry.charged.tolist(), default=0) for entry in ledger.entries()}
     drained = contents[0].plates
     other = Admission("other", np.arange(len(drained)), np.full(len(drained), 10**9), 1, b"{}")
-    ledger.admit(office(*auto).calendar.moment(START).period, 10**10, drained, [other])
-    for id_, payload in run(ledger, office(*auto), contents):
+    ledger.admit(a_context(*auto).calendar.slot_in_period(START).period, 10**10, drained, [other])
+    for id_, payload in run(ledger, a_context(*auto), contents):
         assert round(decode(payload).privacy.epsilon * 1e9) == charged[id_]
     assert sum(charged.values()) > 0
 
 
 def test_a_race_between_two_workers_gives_both_the_same_bytes():
-    """Both plan and both draw; the first record stands and both publish it."""
+    """Both plan and both draw; the first record wins and both publish it."""
     ledger, contents = MemoryLedger(), slot()
-    late = road.release_slot(*contents, office(seed=7))
+    late = road.release_slot(*contents, a_context(seed=7))
     late.send(None)
-    balances = late.send(ledger.standing([]) or [None] * 3)
+    balances = late.send(ledger.recorded([]) or [None] * 3)
     late.send(ledger.balances(balances.period, balances.plates))
     admit = late.send(ledger.periods())
     late.send(ledger.admit(admit.period, admit.budget, admit.plates, admit.admissions))
-    standing = late.send(ledger.periods())
-    record = late.send(ledger.standing(standing.release_ids))
-    winner = run(ledger, office(seed=8), contents)
+    recorded_ids = late.send(ledger.periods())
+    record = late.send(ledger.recorded(recorded_ids.release_ids))
+    winner = run(ledger, a_context(seed=8), contents)
     marking = late.send(ledger.record(record.releases))
     publish = late.send(ledger.mark(marking.release_id))
     assert [(id_, payload) for id_, _, payload in publish.releases] == winner
@@ -169,36 +169,41 @@ def test_a_race_between_two_workers_gives_both_the_same_bytes():
 
 def test_plates_without_budget_are_left_out_and_then_hats_are_withheld():
     ledger, statuses, admitted = MemoryLedger(), [], []
-    desk = office("budget.epsilon=2.0")
+    context = a_context("budget.epsilon=2.0")
     for hour in range(4):
-        records = [decode(p) for _, p in run(ledger, desk, slot(seed=hour, start=START + hour * 3_600_000))]
+        records = [decode(p) for _, p in run(ledger, context, slot(seed=hour, start=START + hour * 3_600_000))]
         statuses.append([record.status for record in records])
         admitted.append(max(record.counts.admitted_plates for record in records))
     assert "released" in statuses[0]
     assert statuses[3].count("released") == 0 and "withheld_budget" in statuses[3]
     assert admitted[0] == 11 and admitted[3] == 0
-    assert max(int(v) for v in ledger.balances(desk.calendar.moment(START).period, slot()[0].plates).spent) <= 2 * 10**9
+    assert (
+        max(int(v) for v in ledger.balances(context.calendar.slot_in_period(START).period, slot()[0].plates).spent)
+        <= 2 * 10**9
+    )
     assert ledger.verify() == []
 
 
 def test_a_hat_with_too_few_admitted_plates_charges_nobody():
     ledger = MemoryLedger()
-    desk = office("budget.epsilon=0.75")
-    run(ledger, desk, slot())
-    before = ledger.balances(desk.calendar.moment(START).period, slot()[0].plates).spent
+    context = a_context("budget.epsilon=0.75")
+    run(ledger, context, slot())
+    before = ledger.balances(context.calendar.slot_in_period(START).period, slot()[0].plates).spent
     later = slot(seed=5, start=START + 3_600_000)
-    records = [decode(payload) for _, payload in run(ledger, desk, later)]
+    records = [decode(payload) for _, payload in run(ledger, context, later)]
     assert {record.status for record in records} == {"withheld_budget", "withheld_few_plates"}
-    after = ledger.balances(desk.calendar.moment(START).period, slot()[0].plates).spent
+    after = ledger.balances(context.calendar.slot_in_period(START).period, slot()[0].plates).spent
     assert np.array_equal(before, after)
 
 
-def spoiled(ledger, desk, plates, share):
+def spoiled(ledger, context, plates, share):
     """Every other plate has only `share` of its budget left."""
     some = np.arange(0, len(plates), 2)
-    charge = int(desk.policy.budget_nano * (1 - share))
-    period = desk.calendar.moment(START).period
-    ledger.admit(period, desk.policy.budget_nano, plates, [Admission("x", some, np.full(some.size, charge), 1, b"{}")])
+    charge = int(context.policy.budget_nano * (1 - share))
+    period = context.calendar.slot_in_period(START).period
+    ledger.admit(
+        period, context.policy.budget_nano, plates, [Admission("x", some, np.full(some.size, charge), 1, b"{}")]
+    )
 
 
 @pytest.mark.parametrize("grouping", ["best-fit", "wrap-around"])
@@ -211,8 +216,8 @@ def test_with_some_plates_halted_nobody_loses_more_than_the_ledger_charged(mean,
         "budget.epsilon=2.3",
         "release.variance_epsilon=0.3",
     )
-    ledger, desk, contents = MemoryLedger(), office(*flags), slot(seed=2)
-    spoiled(ledger, desk, contents[0].plates, 0.3)
+    ledger, context, contents = MemoryLedger(), a_context(*flags), slot(seed=2)
+    spoiled(ledger, context, contents[0].plates, 0.3)
     drawn = []
     real = road.estimate_hats
 
@@ -221,14 +226,14 @@ def test_with_some_plates_halted_nobody_loses_more_than_the_ledger_charged(mean,
         return real(plans, samples, bits)
 
     monkeypatch.setattr(road, "estimate_hats", spy)
-    records = [decode(payload) for _, payload in run(ledger, desk, contents)]
+    records = [decode(payload) for _, payload in run(ledger, context, contents)]
     charged = [entry.charged for entry in ledger.entries() if entry.release_id != "x"]
     released = [record for record in records if record.status == "released"]
     assert any(record.counts.admitted_plates < record.counts.plates for record in released) and len(drawn) == 2
     paid_by_id = {e.release_id: e.charged[e.charged > 0] for e in ledger.entries()}
     for plan, record in zip(drawn, released, strict=True):
         paid = paid_by_id[record.release_id]
-        assert paid.size == plan.by_user.size == record.counts.admitted_plates
+        assert paid.size == plan.by_plate.size == record.counts.admitted_plates
         assert round(record.privacy.epsilon * NANO) == int(paid.max())
         for loss, charge in zip(losses(plan), paid.tolist(), strict=True):
             assert loss <= Fraction(charge, NANO)
@@ -238,9 +243,9 @@ def test_with_some_plates_halted_nobody_loses_more_than_the_ledger_charged(mean,
 
 def losses(plan):
     """Each plate's loss to mean (in full where speeds choose an interval), variance and CDF, as exact fractions."""
-    ends = np.cumsum(plan.by_user)
-    middle = np.full(int(plan.by_user.sum()), 30 * 4096)
-    for start, end in zip(ends - plan.by_user, ends, strict=True):
+    ends = np.cumsum(plan.by_plate)
+    middle = np.full(int(plan.by_plate.sum()), 30 * 4096)
+    for start, end in zip(ends - plan.by_plate, ends, strict=True):
         slow, fast = middle.copy(), middle.copy()
         slow[start:end], fast[start:end] = 0, 65 * 4096
         mean = Fraction(plan.mean.epsilon_nano, NANO)
@@ -261,7 +266,7 @@ def losses(plan):
 def test_a_plate_with_few_samples_is_charged_less_and_uniform_accounting_charges_all_alike():
     for detail, different in (("individual", True), ("uniform", False)):
         ledger = MemoryLedger()
-        records = [decode(p) for _, p in run(ledger, office(f"budget.accounting_detail={detail}"), slot())]
+        records = [decode(p) for _, p in run(ledger, a_context(f"budget.accounting_detail={detail}"), slot())]
         for entry in ledger.entries():
             charged = entry.charged.tolist()
             assert len(set(charged)) == 0 or (len(set(charged)) > 1) == different
@@ -273,10 +278,10 @@ def test_a_retry_under_other_settings_keeps_to_the_charges_that_were_made():
     """Mechanism, grouping and detail decide on shares; a retry takes them from the terms and not from the policy."""
     ledger, contents = MemoryLedger(), slot()
     with pytest.raises(Died):
-        run(ledger, office("release.mean=baseline"), contents, die_before=4)
+        run(ledger, a_context("release.mean=baseline"), contents, die_before=4)
     flags = "release.mean=array-averaging", "budget.accounting_detail=uniform", "budget.epsilon=3", "budget.period=2d"
     flags = *flags, "budget.accept_overlap=epsilon 13 in all"
-    records = [decode(payload) for _, payload in run(ledger, office(*flags), contents)]
+    records = [decode(payload) for _, payload in run(ledger, a_context(*flags), contents)]
     assert {record.mean.mechanism for record in records if record.mean is not None} == {"baseline"}
     promised = {(one.privacy.accounting_detail, one.privacy.period, one.privacy.period_epsilon) for one in records}
     assert promised == {("individual", "1d", 10.0)}
@@ -294,10 +299,10 @@ def test_records_say_how_far_a_mean_may_be_off_from_its_interval_and_from_who_is
         return real(plan, noisy, noise, left_out, projected_to)
 
     monkeypatch.setattr(records, "accuracy_of", spy)
-    ledger, desk, contents = MemoryLedger(), office(f"release.mean={mean}"), slot()
-    spoiled(ledger, desk, contents[0].plates, share=0)
+    ledger, context, contents = MemoryLedger(), a_context(f"release.mean={mean}"), slot()
+    spoiled(ledger, context, contents[0].plates, share=0)
     counts = contents[0]
-    released = [one for one in (decode(p) for _, p in run(ledger, desk, contents)) if one.mean is not None]
+    released = [one for one in (decode(p) for _, p in run(ledger, context, contents)) if one.mean is not None]
     assert len(released) == len(asked) > 0
     for hat, (left_out, projected_to) in enumerate(asked):
         rows = counts.rows(hat)
@@ -310,7 +315,7 @@ def test_records_say_how_far_a_mean_may_be_off_from_its_interval_and_from_who_is
 
 
 def test_a_variance_is_released_with_its_noise_and_stays_null_when_not_asked_for():
-    asked = [decode(p) for _, p in run(MemoryLedger(), office("release.variance_epsilon=0.25"), slot())]
+    asked = [decode(p) for _, p in run(MemoryLedger(), a_context("release.variance_epsilon=0.25"), slot())]
     released = [record for record in asked if record.status == "released"]
     assert released and all(record.privacy.epsilon == 1.0 for record in released)
     for record in released:
@@ -318,7 +323,7 @@ def test_a_variance_is_released_with_its_noise_and_stays_null_when_not_asked_for
         assert 0 <= record.variance.value_kmh2 <= 65**2 / 4
         assert record.variance.expected_abs_error_kmh2 == record.variance.scale_kmh2 > 0
     assert all(record.variance is None for record in asked if record.status != "released")
-    alone = office(
+    alone = a_context(
         "release.mean_epsilon=0", "release.cdf_epsilon=0", "release.variance_epsilon=200", "budget.epsilon=200"
     )
     contents = slot()
@@ -332,9 +337,9 @@ def test_a_variance_is_released_with_its_noise_and_stays_null_when_not_asked_for
 
 def test_a_new_period_brings_a_new_budget():
     ledger = MemoryLedger()
-    desk = office("budget.epsilon=0.75")
-    run(ledger, desk, slot())
-    records = [decode(p) for _, p in run(ledger, desk, slot(start=START + 24 * 3_600_000))]
+    context = a_context("budget.epsilon=0.75")
+    run(ledger, context, slot())
+    records = [decode(p) for _, p in run(ledger, context, slot(start=START + 24 * 3_600_000))]
     assert "released" in {record.status for record in records}
 
 
@@ -358,7 +363,7 @@ def test_everything_but_the_noisy_values_is_a_function_of_counts():
 
     def public(contents):
         records = []
-        for _, payload in run(MemoryLedger(), office(), contents):
+        for _, payload in run(MemoryLedger(), a_context(), contents):
             record = msgspec.json.decode(payload)
             for statistic in ("mean", "cdf"):
                 for field in ("value_kmh", "interval95_kmh", "values"):
@@ -373,18 +378,22 @@ def test_everything_but_the_noisy_values_is_a_function_of_counts():
 def test_speeds_above_a_lowered_maximum_are_clamped_before_they_count(mean):
     """Parts of a slot may have been read under a higher `speed.max_kmh`: sensitivities hold up to today's."""
     counts, values = slot()
-    desk = office("speed.max_kmh=40", "release.variance_epsilon=0.5", f"release.mean={mean}")
+    context = a_context("speed.max_kmh=40", "release.variance_epsilon=0.5", f"release.mean={mean}")
     clamped = dataclasses.replace(values, speed=np.minimum(values.speed, 40 * 4096))
     assert (clamped.speed < values.speed).any()
-    assert run(MemoryLedger(), desk, (counts, values)) == run(MemoryLedger(), desk, (counts, clamped))
+    assert run(MemoryLedger(), context, (counts, values)) == run(MemoryLedger(), context, (counts, clamped))
 
 
 @pytest.mark.parametrize("mean", ["baseline", "array-averaging", "optimal", "levy"])
 def test_what_a_mean_and_a_variance_are_off_by_counts_the_plates_that_were_left_out(mean):
     """As if nobody had been left out, and the share of U that those who were could make of it."""
-    desk, ledger, contents = office(f"release.mean={mean}", "release.variance_epsilon=0.5"), MemoryLedger(), slot()
-    spoiled(ledger, desk, contents[0].plates, share=0)
-    (record, *_) = (decode(payload) for _, payload in run(ledger, desk, contents))
+    context, ledger, contents = (
+        a_context(f"release.mean={mean}", "release.variance_epsilon=0.5"),
+        MemoryLedger(),
+        slot(),
+    )
+    spoiled(ledger, context, contents[0].plates, share=0)
+    (record, *_) = (decode(payload) for _, payload in run(ledger, context, contents))
     rows = contents[0].rows(0)
     away = contents[0].plate[rows] % 2 == 0
     assert record.counts.admitted_plates == (~away).sum()
@@ -392,7 +401,7 @@ def test_what_a_mean_and_a_variance_are_off_by_counts_the_plates_that_were_left_
     # Speeds against it: those who are left out at one end, all others at the other.
     assert record.mean.bias_bound_kmh >= 65 * share - 1e-3
     assert record.variance.bias_bound_kmh2 >= 65**2 * min(share, 0.5) * (1 - min(share, 0.5)) - 1
-    full = decode(run(MemoryLedger(), desk, contents)[0][1])
+    full = decode(run(MemoryLedger(), context, contents)[0][1])
     assert full.mean.bias_bound_kmh < record.mean.bias_bound_kmh or mean == "levy"  # all of U already
     assert full.mean.expected_abs_error_kmh < record.mean.expected_abs_error_kmh
 
@@ -410,9 +419,11 @@ def busy_and_others(pings, others, start=START):
 @pytest.mark.parametrize("pings", [2000, 1_000_000])
 def test_one_plate_with_nearly_all_pings_stops_no_slot(budget, pings):
     """An automatic epsilon that goes by the others' parts is far more than it can pay, unless it can pay the most."""
-    desk = office("release.mean_epsilon=auto", "release.cdf_epsilon=0", "release.mean=auto", f"budget.epsilon={budget}")
+    context = a_context(
+        "release.mean_epsilon=auto", "release.cdf_epsilon=0", "release.mean=auto", f"budget.epsilon={budget}"
+    )
     ledger, contents = MemoryLedger(), busy_and_others(pings, 20)
-    (record,) = (decode(payload) for _, payload in run(ledger, desk, contents))
+    (record,) = (decode(payload) for _, payload in run(ledger, context, contents))
     assert record.status == "released" and record.counts.admitted_plates == (20 if budget == 10 else 21)
     assert (record.mean.bias_bound_kmh > 64) == (budget == 10)
     assert ledger.verify() == []
@@ -420,21 +431,21 @@ def test_one_plate_with_nearly_all_pings_stops_no_slot(budget, pings):
 
 def test_those_who_are_left_when_the_busy_plate_cannot_pay_still_have_noise():
     """They pay a hundred-thousandth of epsilon, and at least as much as noise can be drawn for."""
-    desk = office("release.mean=baseline", "release.mean_epsilon=0.001", "release.cdf_epsilon=0")
+    context = a_context("release.mean=baseline", "release.mean_epsilon=0.001", "release.cdf_epsilon=0")
     ledger, contents = MemoryLedger(), busy_and_others(100_000, 20)
-    period, budget = desk.calendar.moment(START).period, desk.policy.budget_nano
+    period, budget = context.calendar.slot_in_period(START).period, context.policy.budget_nano
     ledger.admit(period, budget, contents[0].plates, [Admission("x", np.array([0]), np.array([budget]), 1, b"{}")])
-    (record,) = (decode(payload) for _, payload in run(ledger, desk, contents))
+    (record,) = (decode(payload) for _, payload in run(ledger, context, contents))
     assert record.status == "released" and record.counts.admitted_plates == 20
     assert record.mean.expected_abs_error_kmh > 15 and ledger.verify() == []
 
 
 def test_a_cdf_of_thousands_of_pings_a_plate_has_noise_at_the_least_epsilon():
-    desk = office("release.mean_epsilon=0", "release.cdf_epsilon=1e-6", "hat.slot=12h")
+    context = a_context("release.mean_epsilon=0", "release.cdf_epsilon=1e-6", "hat.slot=12h")
     plate, time = np.repeat(np.arange(5, dtype=np.uint32), 40_000), np.arange(200_000, dtype=np.uint32)
     names, cell = tuple(b"hash%d" % i for i in range(5)), np.full(200_000, CELLS[0], dtype=np.uint64)
     slot_ = SlotPings(START, START + 12 * 3_600_000, names, plate, time, cell, np.full(200_000, 4096, np.int32))
-    (record,) = (decode(payload) for _, payload in run(MemoryLedger(), desk, tabulate(slot_)))
+    (record,) = (decode(payload) for _, payload in run(MemoryLedger(), context, tabulate(slot_)))
     assert record.status == "released" and record.cdf.expected_rms_error > 1
 
 
@@ -446,15 +457,15 @@ def test_plates_that_were_charged_less_than_their_part_costs_stay_out():
             verdicts = super().admit(period, budget, plates, admissions)
             return [dataclasses.replace(v, charged=np.minimum(v.charged, 1)) for v in verdicts]
 
-    records = [decode(payload) for _, payload in run(Cheap(), office(), slot())]
+    records = [decode(payload) for _, payload in run(Cheap(), a_context(), slot())]
     assert {record.status for record in records} == {"withheld_budget", "withheld_few_plates"}
 
 
 def test_noise_in_tests_depends_on_the_seed_and_the_id_alone():
     """The same HAT beside other HATs, or in another order of slots, gets the same bytes under a seeded source."""
-    whole = dict(run(MemoryLedger(), office(seed=3), slot()))
-    assert whole == dict(run(MemoryLedger(), office(seed=3), slot()))
-    assert whole != dict(run(MemoryLedger(), office(seed=4), slot()))
+    whole = dict(run(MemoryLedger(), a_context(seed=3), slot()))
+    assert whole == dict(run(MemoryLedger(), a_context(seed=3), slot()))
+    assert whole != dict(run(MemoryLedger(), a_context(seed=4), slot()))
 
 
 # Periods that overlap.
@@ -475,44 +486,44 @@ def test_a_period_that_overlaps_another_is_refused_before_anybody_is_charged(kin
     """Also where its slots are others: a plate could lose both budgets by its pings of the day."""
     flags, period, epsilon = OVERLAPPING[kind]
     ledger, log = MemoryLedger(), []
-    run(ledger, office(), slot())
+    run(ledger, a_context(), slot())
     before = [entry.release_id for entry in ledger.entries()]
     other_cells = "release.mean=baseline", *flags
     contents = slot(seed=3, start=AFTERNOON)
     words = f"epsilon {epsilon:g} in all"
     with pytest.raises(PrivacyRefused) as refused:
-        run(ledger, office(*other_cells), contents, log=log)
-    assert log == ["Standing", "Balances", "Periods", "Budgets"]
+        run(ledger, a_context(*other_cells), contents, log=log)
+    assert log == ["Recorded", "Balances", "Periods", "Budgets"]
     said = str(refused.value)
     assert f"{period} overlaps {MORNING}, in which" in said and f"could lose epsilon {epsilon:g}, not" in said
     assert f'--accept-overlap "{words}"' in said
     assert [entry.release_id for entry in ledger.entries()] == before
     with pytest.raises(PrivacyRefused, match=r"accepted so far: epsilon 19\.9 in all"):
-        run(ledger, office(*other_cells, "budget.accept_overlap=epsilon 19.9 in all"), contents)
+        run(ledger, a_context(*other_cells, "budget.accept_overlap=epsilon 19.9 in all"), contents)
     log.clear()
-    desk = office(*other_cells, f"budget.accept_overlap={words}")
-    assert len(run(ledger, desk, contents, log=log)) == 3
-    assert log[2:7] == ["Periods", "Budgets", "Admit", "Periods", "Standing"], "summed once for the same periods"
+    context = a_context(*other_cells, f"budget.accept_overlap={words}")
+    assert len(run(ledger, context, contents, log=log)) == 3
+    assert log[2:7] == ["Periods", "Budgets", "Admit", "Periods", "Recorded"], "summed once for the same periods"
     assert ledger.periods() == sorted([MORNING, period])
     with pytest.raises(PrivacyRefused, match=rf"the budget period {re.escape(MORNING)} overlaps {re.escape(period)}"):
-        run(ledger, office(), slot(seed=4, start=AFTERNOON + 3_600_000))  # it goes on in both from now on
+        run(ledger, a_context(), slot(seed=4, start=AFTERNOON + 3_600_000))  # it goes on in both from now on
 
 
 def test_what_was_accepted_of_two_periods_is_not_accepted_of_three():
     ledger = MemoryLedger()
-    run(ledger, office(), slot())
+    run(ledger, a_context(), slot())
     accepted = "budget.accept_overlap=epsilon 20 in all"
-    run(ledger, office(*UTC, accepted), slot(start=AFTERNOON))
+    run(ledger, a_context(*UTC, accepted), slot(start=AFTERNOON))
     with pytest.raises(PrivacyRefused, match="could lose epsilon 30, not 10") as refused:
-        run(ledger, office("budget.period=7d", accepted), slot(start=AFTERNOON + 3_600_000))
+        run(ledger, a_context("budget.period=7d", accepted), slot(start=AFTERNOON + 3_600_000))
     assert '--accept-overlap "epsilon 30 in all"' in str(refused.value)
 
 
 def test_a_change_at_the_end_of_a_period_overlaps_nothing():
     ledger, night = MemoryLedger(), START + 14 * 3_600_000  # midnight
-    run(ledger, office(), slot())
-    run(ledger, office("budget.period=12h"), slot(start=night))
-    run(ledger, office("hat.timezone=UTC"), slot(start=night + 48 * 3_600_000))
+    run(ledger, a_context(), slot())
+    run(ledger, a_context("budget.period=12h"), slot(start=night))
+    run(ledger, a_context("hat.timezone=UTC"), slot(start=night + 48 * 3_600_000))
     assert len(ledger.periods()) == 3 and ledger.verify() == []
 
 
@@ -521,7 +532,7 @@ def test_of_two_runs_that_begin_at_the_same_moment_in_two_zones_none_draws_unsee
     for order in itertools.permutations("aabb"):
         ledger, runs, refused = MemoryLedger(), {}, []
         for name, flags, start in (("a", (), START), ("b", UTC, AFTERNOON)):
-            flow = road.plan_slot(slot(start=start)[0], office(*flags))
+            flow = road.plan_slot(slot(start=start)[0], a_context(*flags))
             effect = flow.send(None)
             while not isinstance(effect, road.Admit):
                 effect = flow.send(answer_to(effect, ledger, None))
@@ -546,11 +557,11 @@ def step(flow, effect, ledger):
     return effect
 
 
-def test_a_slot_that_charges_nobody_or_stands_already_asks_for_no_words():
+def test_a_slot_that_charges_nobody_or_is_recorded_already_asks_for_no_words():
     ledger, contents = MemoryLedger(), slot()
-    first = run(ledger, office(), contents)
-    assert run(ledger, office(*UTC), contents) == first
-    records = run(ledger, office(*UTC, "release.min_plates=1000"), slot(start=AFTERNOON))
+    first = run(ledger, a_context(), contents)
+    assert run(ledger, a_context(*UTC), contents) == first
+    records = run(ledger, a_context(*UTC, "release.min_plates=1000"), slot(start=AFTERNOON))
     assert {decode(payload).status for _, payload in records} == {"withheld_few_plates"}
     assert ledger.periods() == [MORNING]
 
@@ -562,5 +573,5 @@ def test_slots_of_one_calendar_overlap_nothing_also_where_the_clock_changes(zone
     """From the day before, three days; Troll's clock changes by two hours."""
     ledger = MemoryLedger()
     for hour in range(0, 72, 4):
-        run(ledger, office(f"hat.timezone={zone}"), slot(start=start + hour * 3_600_000))
+        run(ledger, a_context(f"hat.timezone={zone}"), slot(start=start + hour * 3_600_000))
     assert len({period[-6:] for period in ledger.periods()}) == 2

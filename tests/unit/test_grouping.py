@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from udp_stream.mechanisms.grouping import HatCounts, best_fit, within_cap, wrap_around_count, wrap_around_positions
+from udp_stream.mechanisms.grouping import (
+    SamplesPerPlate,
+    best_fit,
+    within_cap,
+    wrap_around_count,
+    wrap_around_positions,
+)
 from udp_stream.mechanisms.means import ArrayAveraging, Baseline, Levy
 from udp_stream.mechanisms.means._projected import levy_cap
 from udp_stream.mechanisms.means.levy import concentration_radius
@@ -18,14 +24,14 @@ counts_and_cap = st.lists(st.integers(1, 12), min_size=1, max_size=25).flatmap(
 def naive_best_fit(counts, cap):
     """The paper's text, O(L^2): users by non-increasing count, each into the fullest array with room, lowest index."""
     arrays = [0] * len(counts)
-    of_user = {}
+    of_plate = {}
     for user in sorted(range(len(counts)), key=lambda u: -counts[u]):
         size = min(counts[user], cap)
         fits = [i for i, filled in enumerate(arrays) if filled + size <= cap]
         best = max(fits, key=lambda i: (arrays[i], -i))
         arrays[best] += size
-        of_user[user] = best
-    return [of_user[u] for u in range(len(counts))], [filled for filled in arrays if filled]
+        of_plate[user] = best
+    return [of_plate[u] for u in range(len(counts))], [filled for filled in arrays if filled]
 
 
 def naive_wrap_around(counts, cap):
@@ -41,16 +47,16 @@ def naive_wrap_around(counts, cap):
 @given(counts_and_cap)
 def test_best_fit_equals_the_papers_text(case):
     counts, cap = case
-    arrays = best_fit(HatCounts(np.array(counts)), cap)
-    of_user, filled = naive_best_fit(counts, cap)
-    assert arrays.of_user.tolist() == of_user
+    arrays = best_fit(SamplesPerPlate(np.array(counts)), cap)
+    of_plate, filled = naive_best_fit(counts, cap)
+    assert arrays.of_plate.tolist() == of_plate
     assert arrays.filled.tolist() == filled
 
 
 @given(counts_and_cap)
 def test_wrap_around_equals_the_papers_text(case):
     counts, cap = case
-    hat = HatCounts(np.array(counts))
+    hat = SamplesPerPlate(np.array(counts))
     owners = [(user, place) for user, count in enumerate(counts) for place in range(count)]
     arrays = naive_wrap_around(counts, cap)
     assert wrap_around_count(hat, cap) == len(arrays) >= 1
@@ -61,14 +67,14 @@ def test_wrap_around_equals_the_papers_text(case):
 def test_best_fit_never_makes_fewer_arrays_than_wrap_around(case):
     """K-bar >= K (arXiv 2401.15906, Section III-A); on their data 164 against 160."""
     counts, cap = case
-    hat = HatCounts(np.array(counts))
+    hat = SamplesPerPlate(np.array(counts))
     assert best_fit(hat, cap).count >= wrap_around_count(hat, cap)
 
 
 @given(counts_and_cap)
 def test_helpers_agree_with_their_definitions(case):
     counts, cap = case
-    hat = HatCounts(np.array(counts))
+    hat = SamplesPerPlate(np.array(counts))
     assert hat.kept(cap) == sum(min(m, cap) for m in counts) == int(within_cap(hat, cap).sum())
     assert hat.kept_at_every_count.tolist() == [hat.kept(m) for m in hat.descending.tolist()]
     assert sum(m >= hat.median for m in counts) >= -(-len(counts) // 2) > sum(m > hat.median for m in counts)
@@ -76,7 +82,7 @@ def test_helpers_agree_with_their_definitions(case):
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=30))
 def test_levys_cap_is_best_among_all_lengths_not_only_among_counts(counts):
-    hat = HatCounts(np.array(counts))
+    hat = SamplesPerPlate(np.array(counts))
     best = max(hat.kept(m) / m**0.5 for m in range(min(counts), max(counts) + 1))
     assert hat.kept(levy_cap(hat)) / levy_cap(hat) ** 0.5 == pytest.approx(best)
 
@@ -85,7 +91,7 @@ def test_sample_scaling_keeps_the_scale_of_plain_means_and_divides_levys_by_its_
     """lambda times the samples per user: U m*/M stays, 3 tau / K falls by sqrt(lambda) (their Proposition IV.1)."""
     rng = np.random.default_rng(3)
     counts = rng.integers(1, 60, 150)
-    plain, scaled = (HatCounts(counts * factor) for factor in (1, 10))
+    plain, scaled = (SamplesPerPlate(counts * factor) for factor in (1, 10))
     one, ten = (Baseline().plan(hat, 10**9, 65 * 4096, "best-fit") for hat in (plain, scaled))
     assert one.noise_bound == pytest.approx(ten.noise_bound)
     for grouping in ("best-fit", "wrap-around"):
@@ -99,4 +105,4 @@ def test_sample_scaling_keeps_the_scale_of_plain_means_and_divides_levys_by_its_
 def test_no_user_or_an_empty_one_is_refused():
     for counts in ([], [0, 3]):
         with pytest.raises(ValueError, match="at least one"):
-            HatCounts(np.array(counts, dtype=np.int64))
+            SamplesPerPlate(np.array(counts, dtype=np.int64))

@@ -12,7 +12,7 @@ from benchmarks.feeds import feed_of
 from benchmarks.mean_errors import WAYS, hats_of, row_of
 from tests.runtime.harness import FEEDS
 from udp_stream.adapters.settings import load
-from udp_stream.mechanisms.grouping import HatCounts
+from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import ArrayAveraging, Baseline, Optimal, spread
 from udp_stream.mechanisms.means.automatic import AS_GOOD, CAPS_TRIED, averaging_caps, plan_automatic
 from udp_stream.planning.hat_plan import Terms, plan_hat, plan_mean, terms_of
@@ -32,7 +32,7 @@ def mean_share(plan):
 @settings(max_examples=60)
 @given(hat_counts, epsilons, groupings)
 def test_auto_takes_the_least_charge_within_three_percent_of_the_least_expected_error(counts, epsilon, grouping):
-    hat, nano = HatCounts(np.array(counts)), round(epsilon * NANO)
+    hat, nano = SamplesPerPlate(np.array(counts)), round(epsilon * NANO)
     candidates = [mechanism.plan(hat, nano, U, grouping) for mechanism in (Baseline(), Optimal())]
     allowed = max(U / 2, candidates[1].error_bound) * (1 + 1e-9)
     caps = averaging_caps(hat, nano, grouping, allowed / U)
@@ -49,7 +49,7 @@ def test_auto_takes_the_least_charge_within_three_percent_of_the_least_expected_
 @given(hat_counts, epsilons, groupings)
 def test_the_worst_case_of_auto_is_within_that_of_guessing_wherever_the_optimum_is(counts, epsilon, grouping):
     """U/2 is the worst error of the guess U/2; Optimal's is the least of capped sums with a fill."""
-    hat, nano = HatCounts(np.array(counts)), round(epsilon * NANO)
+    hat, nano = SamplesPerPlate(np.array(counts)), round(epsilon * NANO)
     taken = plan_automatic(hat, nano, U, grouping, "epsilon")
     assert taken.error_bound <= max(U / 2, Optimal().plan(hat, nano, U, grouping).error_bound) * (1 + 1e-9)
 
@@ -62,7 +62,7 @@ def test_the_worst_case_of_auto_is_within_that_of_guessing_wherever_the_optimum_
     ],
 )
 def test_a_cap_is_not_lost_to_rounding_or_rough_formulas(counts):
-    hat = HatCounts(np.array(counts))
+    hat = SamplesPerPlate(np.array(counts))
     averaging = [ArrayAveraging().plan_with_cap(hat, NANO, U, "best-fit", cap) for cap in set(counts)]
     best = min(hypot(plan.noise_bound, spread(plan)) for plan in averaging if plan.error_bound <= U / 2 * (1 + 1e-9))
     chosen = plan_automatic(hat, NANO, U, "best-fit", "epsilon")
@@ -71,13 +71,13 @@ def test_a_cap_is_not_lost_to_rounding_or_rough_formulas(counts):
 
 def test_without_that_promise_auto_would_go_beyond_it():
     """A HAT of the recorded kind, in which the least expected error alone would promise less than a guess."""
-    hat = HatCounts(np.array([60, 50, 40, 30, 20, 12, 8, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1]))
-    averaging = [ArrayAveraging().plan_with_cap(hat, NANO, U, "best-fit", cap) for cap in set(hat.by_user.tolist())]
+    hat = SamplesPerPlate(np.array([60, 50, 40, 30, 20, 12, 8, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1]))
+    averaging = [ArrayAveraging().plan_with_cap(hat, NANO, U, "best-fit", cap) for cap in set(hat.by_plate.tolist())]
     free = min(averaging, key=lambda plan: hypot(plan.noise_bound, spread(plan)))
     taken = plan_automatic(hat, NANO, U, "best-fit", "epsilon")
     assert free.error_bound > U / 2 >= taken.error_bound
     policy = load(None, (), {}).policy
-    at_one, at_a_hundredth = (plan_hat(hat.by_user, Terms(mean_nano=nano), policy) for nano in (NANO, NANO // 100))
+    at_one, at_a_hundredth = (plan_hat(hat.by_plate, Terms(mean_nano=nano), policy) for nano in (NANO, NANO // 100))
     assert at_one.why.endswith("worst cases up to that of guessing U/2")
     assert at_a_hundredth.why.endswith("worst cases up to that of optimal")
 
@@ -98,7 +98,7 @@ def test_the_caps_are_the_best_of_all_counts_by_formulas_written_plainly(counts,
         error = hypot(1 / epsilon / arrays, ((between + 1 / G - 1 / total) / 24) ** 0.5)
         return error, 1 - used / total + 1 / epsilon / arrays
 
-    caps = averaging_caps(HatCounts(np.array(counts)), round(epsilon * NANO), grouping, allowed)
+    caps = averaging_caps(SamplesPerPlate(np.array(counts)), round(epsilon * NANO), grouping, allowed)
     judgements = sorted(judged(cap) for cap in set(counts))
     surely = [error for error, worst in judgements if worst <= allowed][: CAPS_TRIED - 1]
     assert len(set(caps)) == len(caps) <= CAPS_TRIED
@@ -113,9 +113,9 @@ def test_where_all_counts_differ_auto_is_near_the_best_of_them(plates, epsilon):
     """A busy cell of a large slot: among 140 counts the best few by formulas may all be just beyond what is allowed."""
     rng, nano = np.random.default_rng(plates), round(epsilon * NANO)
     for _ in range(4):
-        hat = HatCounts(rng.lognormal(6, 0.6, plates).astype(int))
+        hat = SamplesPerPlate(rng.lognormal(6, 0.6, plates).astype(int))
         allowed = max(U / 2, Optimal().plan(hat, nano, U, "best-fit").error_bound)
-        plans = [ArrayAveraging().plan_with_cap(hat, nano, U, "best-fit", cap) for cap in set(hat.by_user.tolist())]
+        plans = [ArrayAveraging().plan_with_cap(hat, nano, U, "best-fit", cap) for cap in set(hat.by_plate.tolist())]
         best = min(hypot(plan.noise_bound, spread(plan)) for plan in plans if plan.error_bound <= allowed)
         chosen = plan_automatic(hat, nano, U, "best-fit", "epsilon")
         assert hypot(chosen.noise_bound, spread(chosen)) <= 1.06 * best
@@ -125,7 +125,7 @@ def test_where_all_counts_differ_auto_is_near_the_best_of_them(plates, epsilon):
 @given(hat_counts, st.integers(0, 39), groupings)
 def test_at_equal_charge_every_grouping_and_cap_has_the_noise_of_the_plain_mean(counts, which, grouping):
     """Noise times the mean share of epsilon that plates pay is U / (L eps): so Baseline, without bias, is taken."""
-    hat = HatCounts(np.array(counts))
+    hat = SamplesPerPlate(np.array(counts))
     averaging = ArrayAveraging().plan_with_cap(hat, NANO, U, grouping, counts[which % len(counts)])
     for plan in (averaging, Baseline().plan(hat, NANO, U, grouping)):
         assert plan.noise_bound * mean_share(plan) == pytest.approx(U / len(counts), rel=1e-3)
@@ -136,7 +136,7 @@ def test_at_equal_charge_every_grouping_and_cap_has_the_noise_of_the_plain_mean(
 @given(hat_counts, st.integers(0, 39), epsilons, groupings, st.floats(2.0, 100.0))
 def test_at_equal_charge_no_grouping_cap_or_fill_has_a_smaller_worst_case(counts, which, epsilon, grouping, times):
     """Wherever the noise is at most U/2, the worst error of a constant: what `auto` takes is the worst-case optimum."""
-    hat, nano = HatCounts(np.array(counts)), round(epsilon * NANO)
+    hat, nano = SamplesPerPlate(np.array(counts)), round(epsilon * NANO)
     charge = times / len(counts)
     others = (
         ArrayAveraging().plan_with_cap(hat, nano, U, grouping, counts[which % len(counts)]),
@@ -151,7 +151,7 @@ def test_at_equal_charge_no_grouping_cap_or_fill_has_a_smaller_worst_case(counts
 
 
 def test_an_automatic_epsilon_is_compared_at_equal_charge_and_a_fixed_one_at_equal_epsilon():
-    counts = HatCounts(np.array([40, 9, 8, 8, 7, 7, 6, 5, 5, 4]))
+    counts = SamplesPerPlate(np.array([40, 9, 8, 8, 7, 7, 6, 5, 5, 4]))
     fixed, automatic, uniform = (
         terms_of(load(None, ("release.mean=auto", *flags), {}).policy, NANO, 0, 0)
         for flags in (

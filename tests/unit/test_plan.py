@@ -45,7 +45,7 @@ def test_fixed_epsilons_that_outlast_no_period_are_told(capsys):
 @pytest.mark.parametrize(("resolution", "measured"), [(3, 4), (10, 9)])
 def test_where_nothing_was_measured_the_nearest_is_named_and_no_verdict_given(capsys, resolution, measured):
     _, text = said(capsys, *sets(f"hat.resolution={resolution}"))
-    assert f"at resolution {measured}, the nearest that we measured." in text and f"constant at {measured}" in text
+    assert f"at resolution {measured}, the nearest that we measured." in text and f"guess at {measured}" in text
     assert "this resolution" not in text and "that guess" not in text
 
 

@@ -8,17 +8,17 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.unit.test_flow import office
+from tests.unit.test_flow import a_context
 from tests.unit.test_planner import city
-from tests.unit.test_shards import HOUR, parts_of, some_slot, two_sources
+from tests.unit.test_shards import HOUR, chunks_of, some_slot, two_sources
 from udp_stream.adapters.embedded import drive
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.planning.slot_plan import cut_plan, merge_plan
 from udp_stream.release import road
-from udp_stream.shuffle.barrier import Gathering
-from udp_stream.shuffle.count_chunks import HowOften, Tallied, Tally, cut_counts, merge_counts
-from udp_stream.shuffle.ping_chunks import Marker, Part, cut, merge, shard_of
+from udp_stream.shuffle.barrier import SlotBarrier
+from udp_stream.shuffle.count_chunks import CountChunk, CountColumns, CountsEnd, cut_counts, merge_counts
+from udp_stream.shuffle.ping_chunks import PingChunk, PingsEnd, cut, merge, shard_of
 from udp_stream.shuffle.shard import Shard, counts_of_shards
 from udp_stream.shuffle.wire import decode_message, encode_message
 from udp_stream.windows.slot_tables import PINGS_MAX, SlotPings, tabulate, without_repeats
@@ -43,11 +43,11 @@ def crowded(seed):
     )  # fmt: skip
 
 
-def tallies_of(pings, shards, rows_max=40):
+def count_chunks_of(pings, shards, rows_max=40):
     """What each shard sends of a slot that came through one source."""
-    parts = [part for part in cut(pings, 0, shards, 25) if isinstance(part, Part)]
+    chunks = [chunk for chunk in cut(pings, 0, shards, 25) if isinstance(chunk, PingChunk)]
     for shard in range(shards):
-        mine = [part for part in parts if part.shard == shard]
+        mine = [chunk for chunk in chunks if chunk.shard == shard]
         if mine:
             messages = cut_counts(tabulate(merge(mine))[0], shard, rows_max)
             yield from (decode_message(encode_message(one)) for one in messages)
@@ -58,25 +58,25 @@ def test_the_counts_of_all_shards_together_are_the_counts_of_the_whole_slot(shar
     dice = random.Random(shards)
     for seed in range(80):
         pings = crowded(seed)
-        tallies = [one for one in tallies_of(pings, shards) if isinstance(one, Tally)]
-        dice.shuffle(tallies)
-        assert fields(merge_counts(tallies)) == fields(tabulate(pings)[0])
+        chunks = [one for one in count_chunks_of(pings, shards) if isinstance(one, CountChunk)]
+        dice.shuffle(chunks)
+        assert fields(merge_counts(chunks)) == fields(tabulate(pings)[0])
 
 
 def test_the_planner_refuses_a_hat_of_too_many_samples_too():
     """A shard's word is not taken for it: by cell, slot, number and rule, with status 5."""
     counts, _ = tabulate(next(two_sources()))
-    (tally, _) = cut_counts(counts, 0)
-    assert fields(merge_counts([tally], samples_max=60)) == fields(merge_counts([tally])) == fields(counts)
+    (chunk, _) = cut_counts(counts, 0)
+    assert fields(merge_counts([chunk], samples_max=60)) == fields(merge_counts([chunk])) == fields(counts)
     with pytest.raises(PrivacyRefused) as refused:
-        merge_counts([tally], samples_max=59)
+        merge_counts([chunk], samples_max=59)
     assert str(refused.value) == (
         "HAT 87608c4d2ffffff of the slot from 1970-01-01T01:00:00+00:00: expected at most 59 samples, got 60"
     )
     assert refused.value.exit_status == 5
-    (tally, _) = cut_counts(dataclasses.replace(counts, count=np.array([1, PINGS_MAX])), 0)
+    (chunk, _) = cut_counts(dataclasses.replace(counts, count=np.array([1, PINGS_MAX])), 0)
     with pytest.raises(PrivacyRefused, match=f"expected at most {PINGS_MAX} samples, got {PINGS_MAX + 1}"):
-        merge_counts([tally])
+        merge_counts([chunk])
 
 
 def test_without_repeats_the_same_pings_are_left_as_in_the_table():
@@ -92,11 +92,13 @@ def test_without_repeats_the_same_pings_are_left_as_in_the_table():
 
 
 def test_what_a_shard_tells_the_planner_has_no_room_for_a_speed_and_does_not_depend_on_one():
-    names = {field.name for kind in (Tally, Tallied, HowOften) for field in msgspec.structs.fields(kind)}
+    names = {field.name for kind in (CountChunk, CountsEnd, CountColumns) for field in msgspec.structs.fields(kind)}
     assert names.isdisjoint({"speed", "speeds", "values", "time"})
     pings = some_slot(3)
     other = dataclasses.replace(pings, speed=1000 - pings.speed)
-    assert [encode_message(m) for m in tallies_of(pings, 3)] == [encode_message(m) for m in tallies_of(other, 3)]
+    assert [encode_message(m) for m in count_chunks_of(pings, 3)] == [
+        encode_message(m) for m in count_chunks_of(other, 3)
+    ]
 
 
 def test_messages_stay_below_the_broker_s_usual_limit():
@@ -107,14 +109,14 @@ def test_messages_stay_below_the_broker_s_usual_limit():
     counts = tabulate(everybody)[0]
     told = list(cut_counts(counts, 0))
     assert len(told) == 4 and max(len(encode_message(one)) for one in told) < 1_000_000
-    plan = drive(road.plan_slot(city(1)[0], office()), MemoryLedger(), None)
+    plan = drive(road.plan_slot(city(1)[0], a_context()), MemoryLedger(), None)
     wide = dataclasses.replace(plan, charged=np.full(400_000, 2**52))
-    pieces = list(cut_plan(wide, 0))
-    assert len(pieces) == 5 and max(len(encode_message(one)) for one in pieces) < 1_000_000
+    chunks = list(cut_plan(wide, 0))
+    assert len(chunks) == 5 and max(len(encode_message(one)) for one in chunks) < 1_000_000
 
 
 def a_plan(seed=1, flags=()):
-    return drive(road.plan_slot(city(seed)[0], office(*flags)), MemoryLedger(), None)
+    return drive(road.plan_slot(city(seed)[0], a_context(*flags)), MemoryLedger(), None)
 
 
 def same(one, other):
@@ -127,69 +129,69 @@ def test_every_shard_gets_its_part_of_the_plan_and_together_they_are_all_of_it(s
     plan = a_plan(flags=("release.suppression=chop-user",))
     found = []
     for shard in range(shards):
-        pieces = [decode_message(encode_message(p)) for p in cut_plan(plan.only(shard_of(plan.cells, shards) == shard),
-                                                                      shard, piece_bytes=50)]  # fmt: skip
-        part = merge_plan(pieces)
-        for hat, cell in enumerate(part.cells.tolist()):
+        share = plan.for_hats(shard_of(plan.cells, shards) == shard)
+        chunks = [decode_message(encode_message(one)) for one in cut_plan(share, shard, chunk_bytes=50)]
+        chunk = merge_plan(chunks)
+        for hat, cell in enumerate(chunk.cells.tolist()):
             at = plan.cells.tolist().index(cell)
-            assert part.terms[hat] == plan.terms[at] and part.find(cell, plan.digests[at]) == hat
-            assert part.charged_rows(hat).tolist() == plan.charged_rows(at).tolist()
-            assert part.find(cell, b"another!") is None
-        found += part.cells.tolist()
+            assert chunk.terms[hat] == plan.terms[at] and chunk.find(cell, plan.digests[at]) == hat
+            assert chunk.charged_rows(hat).tolist() == plan.charged_rows(at).tolist()
+            assert chunk.find(cell, b"another!") is None
+        found += chunk.cells.tolist()
     assert sorted(found) == plan.cells.tolist()
-    assert plan.find(5, plan.digests[0]) is None and same(plan.only(np.array([True] * 3)), plan)
+    assert plan.find(5, plan.digests[0]) is None and same(plan.for_hats(np.array([True] * 3)), plan)
 
 
 def test_what_was_worked_out_is_reused_for_hats_of_which_the_plans_say_the_same():
     """The slot's own plan, not another's: a digest has no slot in it, but terms and rows decide all that is reused."""
     made = a_plan()
-    (sent,) = (merge_plan([piece]) for piece in cut_plan(made.only(np.array([True, False, True])), 0))
-    assert sent.priced is None and sent.reusing(made).priced == (made.priced[0], made.priced[2])
-    assert sent.reusing(a_plan(2)).priced == (None, None)
-    assert sent.reusing(a_plan(1, ("release.mean_epsilon=0.6",))).priced == (None, None)
-    assert sent.reusing(sent) is sent
+    (sent,) = (merge_plan([chunk]) for chunk in cut_plan(made.for_hats(np.array([True, False, True])), 0))
+    assert sent.priced is None and sent.with_priced(made).priced == (made.priced[0], made.priced[2])
+    assert sent.with_priced(a_plan(2)).priced == (None, None)
+    assert sent.with_priced(a_plan(1, ("release.mean_epsilon=0.6",))).priced == (None, None)
+    assert sent.with_priced(sent) is sent
 
 
 def waiting_shard():
     shard, offset = Shard(1), count()
-    for message in parts_of(some_slot(1)):
-        shard.take(next(offset), message)
-    shard.gather(0)
+    for message in chunks_of(some_slot(1)):
+        shard.add(next(offset), message)
+    shard.collect(0)
     return shard, offset
 
 
-def pieces_of(plan, size=200):
+def plan_chunks_of(plan, size=200):
     slot = {"slot_start": 0, "slot_end": HOUR}
-    return [msgspec.structs.replace(piece, **slot) for piece in cut_plan(plan, 0, piece_bytes=size)]
+    return [msgspec.structs.replace(chunk, **slot) for chunk in cut_plan(plan, 0, chunk_bytes=size)]
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_plan_is_there_once_all_of_it_has_come_twice_or_out_of_order(seed):
     dice, plan = random.Random(seed), a_plan(seed)
     shard, offset = waiting_shard()
-    pieces = pieces_of(plan)
-    log = [*pieces, *dice.choices(pieces, k=5)]
+    chunks = plan_chunks_of(plan)
+    log = [*chunks, *dice.choices(chunks, k=5)]
     dice.shuffle(log)
     seen = set()
-    for piece in log:
-        assert (shard.plan(0) is not None) == (len(seen) == len(pieces))
-        shard.take(next(offset), piece)
-        seen.add(piece.number)
-    assert same(shard.plan(0), merge_plan(pieces_of(plan)))
+    for chunk in log:
+        assert (shard.plan(0) is not None) == (len(seen) == len(chunks))
+        shard.add(next(offset), chunk)
+        seen.add(chunk.number)
+    assert same(shard.plan(0), merge_plan(plan_chunks_of(plan)))
     shard.released(0)
-    shard.take(next(offset), pieces[0])
+    shard.add(next(offset), chunks[0])
     assert shard.plan(0) is None and not shard.due()
 
 
-def test_pieces_of_two_plans_never_make_one():
+def test_plan_chunks_of_two_plans_never_make_one():
     """A planner that died halfway, and another that plans something else: the one that comes whole counts."""
-    (old, new), (shard, offset) = (pieces_of(a_plan(seed)) for seed in (1, 2)), waiting_shard()
+    (old, new), (shard, offset) = (plan_chunks_of(a_plan(seed)) for seed in (1, 2)), waiting_shard()
     assert len(old) > 2 and len(new) > 2
-    for piece in [*old[:-1], *new[1:]]:
-        shard.take(next(offset), piece)
+    for chunk in [*old[:-1], *new[1:]]:
+        shard.add(next(offset), chunk)
         assert shard.plan(0) is None
-    for piece in [old[-1], *new]:
-        shard.take(next(offset), piece)
+    for chunk in [old[-1], *new]:
+        shard.add(next(offset), chunk)
     assert same(shard.plan(0), merge_plan(new))
 
 
@@ -197,31 +199,31 @@ def test_the_planner_waits_for_every_shard_and_for_shards_that_have_nothing():
     planner, offset = counts_of_shards(3), count()
     counts = tabulate(some_slot(1))[0]
     for message in cut_counts(counts, 0, rows_max=50):
-        planner.take(next(offset), message)
+        planner.add(next(offset), message)
     assert planner.due() == []
-    planner.take(next(offset), Tallied(1, HOUR))
-    planner.take(next(offset), Marker(2, 0, HOUR))  # a source's, in the same log: not a shard's
+    planner.add(next(offset), CountsEnd(1, HOUR))
+    planner.add(next(offset), PingsEnd(2, 0, HOUR))  # a source's, in the same log: not a shard's
     assert planner.due() == []
-    planner.take(next(offset), Tallied(2, 2 * HOUR))
+    planner.add(next(offset), CountsEnd(2, 2 * HOUR))
     assert planner.due() == [0]
-    assert fields(merge_counts(planner.gather(0))) == fields(counts)
-    held = planner.frontier()
+    assert fields(merge_counts(planner.collect(0))) == fields(counts)
+    held = planner.checkpoint()
     planner.done(0)
-    assert held.offset == 0 and planner.frontier().offset == next(offset)
+    assert held.offset == 0 and planner.checkpoint().offset == next(offset)
     for message in cut_counts(counts, 0, rows_max=50):  # sent again, after a shard has moved
-        planner.take(next(offset), message)
+        planner.add(next(offset), message)
     assert planner.due() == [] and not planner.holds(0)
 
 
-def test_tallies_of_two_slots_are_not_one():
-    tallies = [next(cut_counts(tabulate(some_slot(1, start))[0], 0)) for start in (0, HOUR)]
-    with pytest.raises(ValueError, match="expected tallies of one slot, got 2"):
-        merge_counts(tallies)
+def test_chunks_of_two_slots_are_not_one():
+    chunks = [next(cut_counts(tabulate(some_slot(1, start))[0], 0)) for start in (0, HOUR)]
+    with pytest.raises(ValueError, match="expected chunks of one slot, got 2"):
+        merge_counts(chunks)
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_from_any_frontier_the_same_slots_come_in_the_same_order(seed):
-    """What a frontier remembers and the log behind it give what was not done yet, and nothing else."""
+    """What a checkpoint remembers and the log behind it give what was not done yet, and nothing else."""
     dice, log = random.Random(seed), []
     for slot in range(5):
         told = [list(cut_counts(tabulate(some_slot(seed * 9 + slot * 3 + s, slot * HOUR))[0], s, 60)) for s in range(3)]
@@ -232,24 +234,24 @@ def test_from_any_frontier_the_same_slots_come_in_the_same_order(seed):
     def read(start, upto=None):
         planner = counts_of_shards(3, start)
         for offset, message in list(enumerate(log))[start.offset if start else 0 : upto]:
-            planner.take(offset, message)
+            planner.add(offset, message)
             while planner.due():
                 first = planner.due()[0]
-                yield planner, first, fields(merge_counts(planner.gather(first)))
+                yield planner, first, fields(merge_counts(planner.collect(first)))
                 planner.done(first)
             yield planner, None, None
 
     whole = [(slot, content) for _, slot, content in read(None) if slot is not None]
     assert [slot for slot, _ in whole] == [slot * HOUR for slot in range(5)]
     for upto in range(len(log)):
-        read_on = [(planner.frontier(), slot, content) for planner, slot, content in read(None, upto)]
+        read_on = [(planner.checkpoint(), slot, content) for planner, slot, content in read(None, upto)]
         before = [(slot, content) for _, slot, content in read_on if slot is not None]
-        frontier = read_on[-1][0] if read_on else None
-        after = [(slot, content) for _, slot, content in read(frontier) if slot is not None]
+        checkpoint = read_on[-1][0] if read_on else None
+        after = [(slot, content) for _, slot, content in read(checkpoint) if slot is not None]
         assert before + after == whole
 
 
-def test_a_gathering_keeps_to_its_own_messages():
-    gathering = Gathering(Part, Marker, 1)
-    gathering.take(0, Tallied(5, HOUR))
-    assert gathering.frontier().offset == 1 and gathering.through_ms < 0
+def test_a_barrier_keeps_to_its_own_messages():
+    barrier = SlotBarrier(PingChunk, PingsEnd, 1)
+    barrier.add(0, CountsEnd(5, HOUR))
+    assert barrier.checkpoint().offset == 1 and barrier.through_ms < 0

@@ -8,16 +8,16 @@ from msgspec.structs import replace
 
 from benchmarks.feeds import feed_of
 from tests.runtime.harness import FEEDS
-from tests.unit.test_flow import CELLS, FIXED, START, Died, office, run
+from tests.unit.test_flow import CELLS, FIXED, START, Died, a_context, run
 from udp_stream.adapters.embedded import answer_to, drive
 from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
 from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError, PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission, Balance
-from udp_stream.planning.hat_plan import Moment, Terms, plan_hat
-from udp_stream.planning.slot_plan import plan_of_nothing, row_digests
-from udp_stream.planning.slot_terms import kept_rows, only, terms_from_counts
+from udp_stream.planning.hat_plan import SlotInPeriod, Terms, plan_hat
+from udp_stream.planning.slot_plan import SlotPlan, row_digests
+from udp_stream.planning.slot_terms import counts_of_rows, kept_rows, terms_from_counts
 from udp_stream.planning.suppression import Occupancy, chop_user, suppress_to
 from udp_stream.release import road
 from udp_stream.release.record import decode, release_id
@@ -52,7 +52,7 @@ def nothing_spent(counts):
 
 def planned(counts, *flags):
     policy = load(None, (*FIXED, *flags), {}).policy
-    return terms_from_counts(counts, nothing_spent(counts), Moment("May", 3, 8), policy), policy
+    return terms_from_counts(counts, nothing_spent(counts), SlotInPeriod("May", 3, 8), policy), policy
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -140,9 +140,9 @@ def worst_case(counts, terms, policy):
     found = []
     for hat, of_hat in enumerate(terms):
         if not of_hat.withheld:
-            by_user = counts.count[counts.rows(hat)]
-            kept = by_user[of_hat.rows_kept(by_user.size)]
-            missed = policy.max_speed * (1 - int(kept.sum()) / int(by_user.sum()))
+            by_plate = counts.count[counts.rows(hat)]
+            kept = by_plate[of_hat.rows_kept(by_plate.size)]
+            missed = policy.max_speed * (1 - int(kept.sum()) / int(by_plate.sum()))
             found.append(plan_hat(kept, of_hat, policy).mean.error_bound + missed)
     return max(found, default=0.0)
 
@@ -227,7 +227,7 @@ def test_on_a_recorded_day_no_slots_worst_case_is_larger_and_plates_are_in_fewer
     policy, with_it = (recorded.policy(*flags, f"release.suppression={way}") for way in ("off", "chop-user"))
     before = after = 0
     for counts, _ in recorded.slots():
-        asked = counts, nothing_spent(counts), Moment("day", 0, 0)
+        asked = counts, nothing_spent(counts), SlotInPeriod("day", 0, 0)
         without, suppressed = terms_from_counts(*asked, policy), terms_from_counts(*asked, with_it)
         assert worst_case(counts, suppressed, policy) <= worst_case(counts, without, policy)
         before, after = before + hats_of_busiest(counts, without), after + hats_of_busiest(counts, suppressed)
@@ -242,7 +242,9 @@ def test_on_a_recorded_evening_two_hats_per_plate_leave_most_hats_to_be_released
     terms = [
         of_hat
         for counts, _ in recorded.slots()
-        for of_hat in terms_from_counts(counts, nothing_spent(counts), Moment("day", 0, 0), recorded.policy(*flags))
+        for of_hat in terms_from_counts(
+            counts, nothing_spent(counts), SlotInPeriod("day", 0, 0), recorded.policy(*flags)
+        )
     ]
     assert sum(not of_hat.withheld for of_hat in terms) >= 110
 
@@ -254,13 +256,13 @@ def suppressed_rows(hat_rows, terms):
 @pytest.mark.parametrize("flags", [(), AUTO, ("budget.accounting_detail=uniform",), ("release.mean=auto",)])
 def test_who_is_suppressed_pays_nothing_and_gives_nothing(flags):
     """The others' release is the one that there would be if the suppressed had never been there, but for counts."""
-    desk, (counts, values), ledger = office(*CHOP, *flags), city(2), MemoryLedger()
-    plan = drive(road.plan_slot(counts, desk), ledger, None)
+    context, (counts, values), ledger = a_context(*CHOP, *flags), city(2), MemoryLedger()
+    plan = drive(road.plan_slot(counts, context), ledger, None)
     gone = suppressed_rows(plan.hat_rows, plan.terms)
     assert 0 < gone.sum() < gone.size
     assert (plan.charged[gone] == 0).all() and (plan.charged[~gone] > 0).all()
     records = [
-        decode(payload) for _, _, payload in drive(road.release_planned(counts, values, plan, desk), ledger, print)
+        decode(payload) for _, _, payload in drive(road.release_planned(counts, values, plan, context), ledger, print)
     ]
     for hat, record in enumerate(records):
         rows = counts.rows(hat)
@@ -269,9 +271,9 @@ def test_who_is_suppressed_pays_nothing_and_gives_nothing(flags):
         assert record.counts.admitted_plates == (~gone[rows]).sum()
         assert record.counts.used_samples <= counts.count[rows][~gone[rows]].sum()
     of_others = np.repeat(~gone, counts.count)
-    kept_counts, starts = only(counts, ~gone), np.append(0, np.cumsum(counts.count[~gone]))
+    kept_counts, starts = counts_of_rows(counts, ~gone), np.append(0, np.cumsum(counts.count[~gone]))
     other = MemoryLedger()
-    alone = dataclasses.replace(desk, planner=lambda *_: just([replace(t, kept=b"") for t in plan.terms]))
+    alone = dataclasses.replace(context, planner=lambda *_: just([replace(t, kept=b"") for t in plan.terms]))
     kept_values = dataclasses.replace(values, speed=values.speed[of_others], starts=starts)
     again = [decode(p) for _, p in run(other, alone, (kept_counts, kept_values))]
     assert [(drawn(r.mean), r.cdf, r.privacy) for r in again] == [(drawn(r.mean), r.cdf, r.privacy) for r in records]
@@ -293,29 +295,29 @@ def just(terms):
 
 def test_a_retry_keeps_to_the_first_suppression_and_admits_nobody_whom_the_first_verdict_did_not_charge():
     """By the retry balances have changed, and with them what CHOP-USER would do now."""
-    desk, (counts, values), ledger = office(*CHOP, *AUTO), city(4), MemoryLedger()
-    first = drive(road.plan_slot(counts, desk), ledger, None)
-    spent = ledger.balances(desk.calendar.moment(START).period, counts.plates)
+    context, (counts, values), ledger = a_context(*CHOP, *AUTO), city(4), MemoryLedger()
+    first = drive(road.plan_slot(counts, context), ledger, None)
+    spent = ledger.balances(context.calendar.slot_in_period(START).period, counts.plates)
     for epsilon in ("0.01", "2.0"):  # at these it would leave others out
-        other = office(*CHOP, f"release.mean_epsilon={epsilon}")
+        other = a_context(*CHOP, f"release.mean_epsilon={epsilon}")
         assert any(t.kept != s.kept for t, s in zip(planned(counts, *CHOP, f"release.mean_epsilon={epsilon}")[0],
                                                     first.terms, strict=True))  # fmt: skip
         again = drive(road.plan_slot(counts, other), ledger, None)
         assert again.terms == first.terms and again.charged.tolist() == first.charged.tolist()
-        later = ledger.balances(desk.calendar.moment(START).period, counts.plates)
+        later = ledger.balances(context.calendar.slot_in_period(START).period, counts.plates)
         assert later.spent.tolist() == spent.spent.tolist()
-    for hat, (_, payload) in enumerate(run(ledger, office(*CHOP, "release.mean_epsilon=2.0"), (counts, values))):
+    for hat, (_, payload) in enumerate(run(ledger, a_context(*CHOP, "release.mean_epsilon=2.0"), (counts, values))):
         assert decode(payload).counts.admitted_plates == (first.charged_rows(hat) > 0).sum()
 
 
 @pytest.mark.parametrize("kept", [b"\xff", b"\x00" * 4, b"\xff" * 9])
 def test_remembered_bits_that_do_not_fit_admit_nobody_who_did_not_pay(kept):
     """Another number of rows than remembered: nobody, or those alone whose charge covers what they lose now."""
-    desk, (counts, values) = office(), city(5)
+    context, (counts, values) = a_context(), city(5)
     ledger = MemoryLedger()
-    odd = dataclasses.replace(desk, planner=lambda *_: just([replace(t, kept=kept) for t in planned(counts)[0]]))
+    odd = dataclasses.replace(context, planner=lambda *_: just([replace(t, kept=kept) for t in planned(counts)[0]]))
     plan = drive(road.plan_slot(counts, odd), ledger, None)
-    records = [decode(payload) for _, payload in run(ledger, desk, (counts, values))]
+    records = [decode(payload) for _, payload in run(ledger, context, (counts, values))]
     for hat, record in enumerate(records):
         assert record.counts.admitted_plates <= (plan.charged_rows(hat) > 0).sum()
         assert record.status == "withheld_budget" or kept == b"\xff"
@@ -325,20 +327,20 @@ def test_remembered_bits_that_do_not_fit_admit_nobody_who_did_not_pay(kept):
 
 
 def test_hats_that_the_plan_does_not_know_are_withheld_and_say_so():
-    desk, (counts, values), ledger = office(), city(1), MemoryLedger()
-    flow = road.release_planned(counts, values, plan_of_nothing(counts), desk)
+    context, (counts, values), ledger = a_context(), city(1), MemoryLedger()
+    flow = road.release_planned(counts, values, SlotPlan.empty(counts), context)
     records = [decode(payload) for _, _, payload in drive(flow, ledger, print)]
     assert {(r.status, r.counts.admitted_plates, r.mean, r.privacy.epsilon) for r in records} == {
         ("withheld_unplanned", 0, None, 0.0)
     }
-    assert [decode(p).status for _, p in run(ledger, desk, (counts, values))] == ["withheld_unplanned"] * 3
+    assert [decode(p).status for _, p in run(ledger, context, (counts, values))] == ["withheld_unplanned"] * 3
     assert not any(entry.charged.any() for entry in ledger.entries())
 
 
 def test_a_plan_for_other_rows_admits_nobody_to_that_hat():
     """One plate more, one other, or one with another number of samples: charges might be another's."""
-    desk, (counts, values) = office(), city(1)
-    plan = drive(road.plan_slot(counts, desk), MemoryLedger(), None)
+    context, (counts, values) = a_context(), city(1)
+    plan = drive(road.plan_slot(counts, context), MemoryLedger(), None)
     count = counts.count.copy()
     count[0] += 1
     plates = (*counts.plates[:-1], b"hash9999")
@@ -346,20 +348,20 @@ def test_a_plan_for_other_rows_admits_nobody_to_that_hat():
         changed = [a != b for a, b in zip(row_digests(other), row_digests(counts), strict=True)]
         assert any(changed)
         ledger = MemoryLedger()
-        drive(road.plan_slot(counts, desk), ledger, None)
-        flow = road.release_planned(other, values, plan, desk)
+        drive(road.plan_slot(counts, context), ledger, None)
+        flow = road.release_planned(other, values, plan, context)
         records = [decode(payload) for _, _, payload in drive(flow, ledger, print)] if other is not counts else []
         assert [r.status == "withheld_unplanned" for r in records] == changed
         assert all((r.counts.admitted_plates == 0) == new for r, new in zip(records, changed, strict=True))
 
 
 def test_a_plan_of_some_hats_releases_those_as_the_whole_one_does():
-    desk, (counts, values) = office(*CHOP), city(6)
-    whole = dict(run(MemoryLedger(), desk, (counts, values)))
+    context, (counts, values) = a_context(*CHOP), city(6)
+    whole = dict(run(MemoryLedger(), context, (counts, values)))
     ledger = MemoryLedger()
-    plan = drive(road.plan_slot(counts, desk), ledger, None)
-    some = dataclasses.replace(plan.only(np.array([True, False, True])), priced=None)
-    payloads = drive(road.release_planned(counts, values, some, desk), ledger, print)
+    plan = drive(road.plan_slot(counts, context), ledger, None)
+    some = dataclasses.replace(plan.for_hats(np.array([True, False, True])), priced=None)
+    payloads = drive(road.release_planned(counts, values, some, context), ledger, print)
     assert [whole[id_] == payload for id_, _, payload in payloads] == [True, False, True]
 
 
@@ -371,7 +373,7 @@ def thrifty(counts, balance, moment, policy):
     terms = terms_from_counts(counts, balance, moment, policy)
     length = counts.end_ms - counts.start_ms
     ids = [release_id(cell_name(int(cell)), counts.start_ms - length, counts.start_ms) for cell in counts.cells]
-    payloads = yield road.Standing(ids)
+    payloads = yield road.Recorded(ids)
     return [replace(t, mean_nano=t.mean_nano // 2) if tight(p) else t for t, p in zip(terms, payloads, strict=True)]
 
 
@@ -381,8 +383,8 @@ def tight(payload):
 
 
 def history(*flags, seed=1):
-    desk = office("budget.epsilon=100", "release.cdf_epsilon=0", *flags, seed=seed)
-    return dataclasses.replace(desk, planner=thrifty)
+    context = a_context("budget.epsilon=100", "release.cdf_epsilon=0", *flags, seed=seed)
+    return dataclasses.replace(context, planner=thrifty)
 
 
 def epsilons(plan):
@@ -390,24 +392,24 @@ def epsilons(plan):
 
 
 def test_a_planner_reads_what_was_released_before():
-    ledger, desk = MemoryLedger(), history("release.mean_epsilon=3.0")
-    before = run(ledger, desk, city(1))
+    ledger, context = MemoryLedger(), history("release.mean_epsilon=3.0")
+    before = run(ledger, context, city(1))
     assert all(decode(payload).mean.epsilon == 3.0 for _, payload in before)
     assert any(tight(payload) for _, payload in before)
-    after = run(ledger, desk, city(2, start=START + HOUR))
+    after = run(ledger, context, city(2, start=START + HOUR))
     for (_, old), (_, new) in zip(before, after, strict=True):
         assert decode(new).mean.epsilon == (1.5 if tight(old) else 3.0)
 
 
 @pytest.mark.parametrize("die_before", range(2, 10))
-def test_the_first_plan_stands_when_history_has_changed_by_the_retry(die_before):
+def test_the_first_plan_is_kept_when_history_has_changed_by_the_retry(die_before):
     """The slot before was not released when this one was planned, and is when it is planned again."""
-    ledger, desk, contents = MemoryLedger(), history("release.mean_epsilon=3.0"), city(2, start=START + HOUR)
+    ledger, context, contents = MemoryLedger(), history("release.mean_epsilon=3.0"), city(2, start=START + HOUR)
     with pytest.raises(Died):
-        run(ledger, desk, contents, die_before)
+        run(ledger, context, contents, die_before)
     charged = {entry.release_id: entry.charged.tolist() for entry in ledger.entries()}
-    run(ledger, desk, city(1))
-    for id_, payload in run(ledger, desk, contents):
+    run(ledger, context, city(1))
+    for id_, payload in run(ledger, context, contents):
         planned_before = id_ in charged
         assert decode(payload).mean.epsilon == (3.0 if planned_before else 1.5)
         assert not planned_before or max(charged[id_]) == 3 * 10**9
@@ -423,8 +425,8 @@ def test_of_two_planners_who_saw_different_pasts_the_first_to_charge_is_followed
     assert epsilons(won) == [1_500_000_000] * 3
     lost = carried_on(early, ledger, ledger.admit(admit.period, admit.budget, admit.plates, admit.admissions))
     assert epsilons(lost) == epsilons(won) and lost.charged.tolist() == won.charged.tolist()
-    desk = history("release.mean_epsilon=3.0")
-    payloads = [dict(published(contents, plan, desk, ledger)) for plan in (lost, won)]
+    context = history("release.mean_epsilon=3.0")
+    payloads = [dict(published(contents, plan, context, ledger)) for plan in (lost, won)]
     assert payloads[0] == payloads[1] and ledger.verify() == []
 
 
@@ -443,8 +445,8 @@ def carried_on(flow, ledger, answer):
             return stop.value
 
 
-def published(contents, plan, desk, ledger):
-    return [(id_, p) for id_, _, p in drive(road.release_planned(*contents, plan, desk), ledger, print)]
+def published(contents, plan, context, ledger):
+    return [(id_, p) for id_, _, p in drive(road.release_planned(*contents, plan, context), ledger, print)]
 
 
 def test_a_plan_that_read_history_survives_a_restart(tmp_path):
@@ -462,8 +464,8 @@ def test_a_plan_that_read_history_survives_a_restart(tmp_path):
 @pytest.mark.parametrize(
     ("question", "sentence"),
     [
-        (road.Balances("May", []), "expected a planner to ask what stands, got Balances"),
-        (road.Admit("May", 1, [], []), "expected a planner to ask what stands, got Admit"),
+        (road.Balances("May", []), "expected a planner to ask what is recorded, got Balances"),
+        (road.Admit("May", 1, [], []), "expected a planner to ask what is recorded, got Admit"),
         (None, "expected terms for each of 3 HATs, got 1"),
     ],
 )
@@ -474,24 +476,24 @@ def test_a_planner_that_asks_for_more_or_leaves_hats_out_is_refused(question, se
         return [Terms()]
         yield
 
-    desk = dataclasses.replace(office(), planner=curious)
+    context = dataclasses.replace(a_context(), planner=curious)
     with pytest.raises(PrivacyRefused, match=sentence):
-        drive(road.plan_slot(city()[0], desk), MemoryLedger(), None)
+        drive(road.plan_slot(city()[0], context), MemoryLedger(), None)
 
 
 def test_larger_hats_ask_first_over_the_whole_slot():
     """Where budgets run out they go to the statistics that say most."""
-    desk, (counts, _), ledger = office("budget.epsilon=0.75", "release.min_plates=3"), city(7), MemoryLedger()
-    drive(road.plan_slot(counts, desk), ledger, None)
+    context, (counts, _), ledger = a_context("budget.epsilon=0.75", "release.min_plates=3"), city(7), MemoryLedger()
+    drive(road.plan_slot(counts, context), ledger, None)
     order = [entry.release_id for entry in ledger.entries()]
     sizes = dict(zip(road.release_ids(counts), np.diff(counts.hat_rows).tolist(), strict=True))
     assert [sizes[id_] for id_ in order] == sorted(sizes.values(), reverse=True)
 
 
 def test_a_ledger_that_was_asked_before_by_a_shard_without_a_plan_stays_withheld():
-    desk, (counts, values), ledger = office(), city(1), MemoryLedger()
-    drive(road.release_planned(counts, values, plan_of_nothing(counts), desk), ledger, print)
+    context, (counts, values), ledger = a_context(), city(1), MemoryLedger()
+    drive(road.release_planned(counts, values, SlotPlan.empty(counts), context), ledger, print)
     spare = Admission("x", np.arange(2), np.full(2, 5), 0, b"{}")
     ledger.admit("May", 10, list(counts.plates), [spare])
-    plan = drive(road.plan_slot(counts, desk), ledger, None)
+    plan = drive(road.plan_slot(counts, context), ledger, None)
     assert plan.cells.size == 0

@@ -1,4 +1,4 @@
-"""A reader of a source partition: killed anywhere and started from its frontier, it closes the same slots."""
+"""A reader of a source partition: killed anywhere and started from its checkpoint, it closes the same slots."""
 
 import random
 from dataclasses import replace
@@ -13,7 +13,7 @@ from udp_stream.shuffle.ping_chunks import cut
 from udp_stream.shuffle.wire import encode_message
 from udp_stream.windows.clocks import LogPlaces, WindowRules
 from udp_stream.windows.grid import SlotGrid
-from udp_stream.windows.source_reader import Frontier, ReadingRules, SourceReader
+from udp_stream.windows.source_reader import ReadingRules, SourceCheckpoint, SourceReader
 
 HOUR = 3_600_000
 RULES = ReadingRules(
@@ -47,7 +47,7 @@ def record(offset, minute, value, tick=False):
 
 def take(reader, records):
     offset, append_ms, values, tick = zip(*records, strict=True)
-    return reader.take(values, LogPlaces(np.array(offset), np.array(append_ms), np.array(tick)))
+    return reader.read(values, LogPlaces(np.array(offset), np.array(append_ms), np.array(tick)))
 
 
 def a_log(seed, size=300):
@@ -78,23 +78,23 @@ def outcome(taken):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_killed_anywhere_it_goes_on_from_its_frontier_as_if_nothing_had_been(seed):
+def test_killed_anywhere_it_goes_on_from_its_checkpoint_as_if_nothing_had_been(seed):
     log = a_log(seed)
-    whole = outcome(take(SourceReader(RULES, Frontier(0)), log))
+    whole = outcome(take(SourceReader(RULES, SourceCheckpoint(0)), log))
     assert whole[0] and {Reason.LATE, Reason.TIME_IN_FUTURE, Reason.NOT_JSON} <= {reason for _, reason, _ in whole[1]}
     dice = random.Random(f"kill {seed}")
     slots, refused = [], []
-    frontier, reader, at = Frontier(0), SourceReader(RULES, Frontier(0)), 0
+    checkpoint, reader, at = SourceCheckpoint(0), SourceReader(RULES, SourceCheckpoint(0)), 0
     while at < len(log):
         size = dice.randint(1, 40)
         taken = outcome(take(reader, log[at : at + size]))
         slots += taken[0]
         refused += taken[1]
         at += size
-        frontier = reader.frontier()
-        if dice.random() < 0.3:  # dies; another goes on, from the frontier or, as Faust does, a little before
-            reader = SourceReader(RULES, frontier)
-            at = next((i for i, r in enumerate(log) if r.offset >= frontier.offset), len(log))
+        checkpoint = reader.checkpoint()
+        if dice.random() < 0.3:  # dies; another goes on, from the checkpoint or, as Faust does, a little before
+            reader = SourceReader(RULES, checkpoint)
+            at = next((i for i, r in enumerate(log) if r.offset >= checkpoint.offset), len(log))
             at = max(0, at - dice.randint(0, 2))
     assert (slots, refused) == whole
 
@@ -119,27 +119,27 @@ def test_parts_are_the_same_however_fetches_cut_the_log(seed, pings_max):
     log = crowded_log(seed)
     rules = replace(RULES, windows=replace(RULES.windows, pings_per_slot_max=pings_max))
 
-    def parts_of(fetch):
-        reader = SourceReader(rules, Frontier(0))
+    def chunks_of(fetch):
+        reader = SourceReader(rules, SourceCheckpoint(0))
         taken = [take(reader, log[at : at + fetch]) for at in range(0, len(log), fetch)]
         messages = [one for some in taken for slot in some.closed for one in cut(slot, 0, 2, rows_max=40)]
         return [encode_message(one) for one in messages]
 
-    whole = parts_of(len(log))
+    whole = chunks_of(len(log))
     assert len(whole) > 6
-    assert all(parts_of(fetch) == whole for fetch in (1, 7, 30, 150))
+    assert all(chunks_of(fetch) == whole for fetch in (1, 7, 30, 150))
 
 
-def test_the_frontier_is_the_oldest_ping_in_an_open_slot():
-    reader = SourceReader(RULES, Frontier(0))
+def test_the_checkpoint_is_the_oldest_ping_in_an_open_slot():
+    reader = SourceReader(RULES, SourceCheckpoint(0))
     take(reader, [record(5, 50, ping("a", 50)), record(6, 61, ping("b", 61))])
-    assert reader.frontier() == Frontier(5, START + 60 * 60_000, 7)
+    assert reader.checkpoint() == SourceCheckpoint(5, START + 60 * 60_000, 7)
     assert [s.start_ms for s in take(reader, [record(7, 64, ping("a", 64))]).closed] == [START]
-    assert reader.frontier() == Frontier(6, START + 63 * 60_000, 8)
+    assert reader.checkpoint() == SourceCheckpoint(6, START + 63 * 60_000, 8)
 
 
-def test_a_tick_closes_what_is_open_and_then_nothing_holds_the_frontier():
-    reader = SourceReader(RULES, Frontier(0))
+def test_a_tick_closes_what_is_open_and_then_nothing_holds_the_checkpoint():
+    reader = SourceReader(RULES, SourceCheckpoint(0))
     assert reader.through_ms is None and reader.tick_would_close(START)
     take(reader, [record(0, 50, ping("a", 50))])
     assert reader.through_ms == START
@@ -148,4 +148,4 @@ def test_a_tick_closes_what_is_open_and_then_nothing_holds_the_frontier():
     taken = take(reader, [record(1, 63, b"", tick=True)])
     assert [s.start_ms for s in taken.closed] == [START] and taken.refused == []
     assert reader.through_ms == START + HOUR
-    assert reader.frontier().offset == 2
+    assert reader.checkpoint().offset == 2

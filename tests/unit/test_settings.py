@@ -213,14 +213,16 @@ def test_the_policys_fingerprint_changes_with_what_changes_privacy_and_with_noth
 
 
 def test_the_spelling_of_a_period_makes_no_new_budget():
-    names = {load(None, [f"budget.period={text}"], {}).calendar.moment(0).period for text in ("1d", "24h", "1440m")}
+    names = {
+        load(None, [f"budget.period={text}"], {}).calendar.slot_in_period(0).period for text in ("1d", "24h", "1440m")
+    }
     assert len(names) == 1
 
 
 def test_periods_are_cut_on_the_local_calendar():
     calendar = load(None, ["hat.timezone=America/Chicago", "hat.slot=1h"], {}).calendar
     noon = 1_478_455_200_000  # 2016-11-06T12:00-06:00, after the night on which the clock was set back
-    moment = calendar.moment(noon)
+    moment = calendar.slot_in_period(noon)
     assert moment.period == "1d from 2016-11-06T00:00:00-05:00"
     assert (moment.slots_gone, moment.slots_left) == (13, 11)
 
@@ -239,7 +241,7 @@ def test_a_slot_knows_its_place_also_on_days_when_the_clock_changes(zone, slot):
         starts = [first]
         while (end := int(calendar.slots.place(np.array([starts[-1]]))[1][0])) < last:
             starts.append(end)
-        moments = [calendar.moment(start) for start in starts]
+        moments = [calendar.slot_in_period(start) for start in starts]
         assert [moment.slots_gone for moment in moments] == list(range(len(starts)))
         assert [moment.slots_left for moment in moments] == list(range(len(starts)))[::-1]
         assert len({moment.period for moment in moments}) == 1

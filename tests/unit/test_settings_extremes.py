@@ -12,7 +12,7 @@ from udp_stream.errors import ConfigError
 from udp_stream.mechanisms.cdfs.mechanism import plan_cdf
 from udp_stream.mechanisms.cdfs.search import best_tree
 from udp_stream.mechanisms.cdfs.tree import level_budgets
-from udp_stream.mechanisms.grouping import HatCounts
+from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS, expected_abs_error
 from udp_stream.mechanisms.noise import DRAWABLE_NANO_MIN, laplace_lattice
 from udp_stream.mechanisms.variance import plan_variance_with_cap, variance_query
@@ -135,7 +135,7 @@ def test_whoever_is_halted_the_rest_can_have_its_noise(mean, grouping, epsilon_n
 
 
 def test_so_many_samples_of_one_plate_enter_a_cdf_that_its_noise_can_be_drawn():
-    plan = plan_cdf(HatCounts(np.full(10, 10**6)), FIXED_NANO_MIN, 65.0, "auto")
+    plan = plan_cdf(SamplesPerPlate(np.full(10, 10**6)), FIXED_NANO_MIN, 65.0, "auto")
     assert plan.cap == min(plan.budgets_nano) // DRAWABLE_NANO_MIN and plan.kept == 10 * plan.cap
 
 
@@ -150,7 +150,7 @@ def test_a_variance_of_the_largest_slot_fits_on_its_lattice(kmh, pairs):
 
 def test_a_variance_of_many_fast_samples_is_exact():
     speed, count = 1000 * QUANTA_PER_KMH, 2**20
-    plan = plan_variance_with_cap(HatCounts(np.array([count, count])), NANO, speed, cap=count)
+    plan = plan_variance_with_cap(SamplesPerPlate(np.array([count, count])), NANO, speed, cap=count)
     asked = variance_query(plan, np.repeat([0, speed], count))
     assert asked.statistic == speed**2 * count**2
 

@@ -1,4 +1,4 @@
-"""Parts and shards: cut and merged in any order, twice, lost and resumed, a slot comes out once and whole."""
+"""Chunks and shards: cut and merged in any order, twice, lost and resumed, a slot comes out once and whole."""
 
 import random
 from collections import defaultdict
@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from udp_stream.errors import PrivacyRefused, UdpStreamError
-from udp_stream.shuffle.barrier import NOT_YET, GatheringFrontier
-from udp_stream.shuffle.ping_chunks import Marker, Part, cut, merge, shard_of
+from udp_stream.shuffle.barrier import NOT_YET, BarrierCheckpoint
+from udp_stream.shuffle.ping_chunks import PingChunk, PingsEnd, cut, merge, shard_of
 from udp_stream.shuffle.shard import Shard
 from udp_stream.shuffle.wire import decode_message, encode_message
 from udp_stream.windows.slot_tables import PINGS_MAX, SlotPings, require_countable, tabulate
@@ -37,15 +37,15 @@ def table(slot):
     return counts.cells.tolist(), [(h, counts.plates[p], c) for h, p, c in rows], values.speed.tolist(), counts.repeats
 
 
-def parts_of(slot, source=0, shards=1, rows_max=30):
-    return [decode_message(encode_message(part)) for part in cut(slot, source, shards, rows_max)]
+def chunks_of(slot, source=0, shards=1, rows_max=30):
+    return [decode_message(encode_message(chunk)) for chunk in cut(slot, source, shards, rows_max)]
 
 
 def test_cut_and_merged_it_is_the_same_slot():
-    parts = [p for p in parts_of(some_slot(1)) if isinstance(p, Part)]
-    assert len(parts) == 7
-    random.Random(1).shuffle(parts)
-    assert table(merge(parts)) == table(some_slot(1))
+    chunks = [p for p in chunks_of(some_slot(1)) if isinstance(p, PingChunk)]
+    assert len(chunks) == 7
+    random.Random(1).shuffle(chunks)
+    assert table(merge(chunks)) == table(some_slot(1))
 
 
 def two_sources(plates=2, seconds=30):
@@ -61,8 +61,8 @@ def two_sources(plates=2, seconds=30):
 def test_sources_that_are_each_within_the_limit_are_counted_together():
     """`pings.per_slot_max` holds in each source partition: a HAT that has more is refused by cell, slot, number and
     rule, and with status 5."""
-    merged = merge([part for source, slot in enumerate(two_sources()) for part in parts_of(slot, source)
-                    if isinstance(part, Part)])  # fmt: skip
+    merged = merge([chunk for source, slot in enumerate(two_sources()) for chunk in chunks_of(slot, source)
+                    if isinstance(chunk, PingChunk)])  # fmt: skip
     assert tabulate(merged, samples_max=120)[0].count.sum() == 120
     with pytest.raises(PrivacyRefused) as refused:
         tabulate(merged, samples_max=119)
@@ -74,7 +74,7 @@ def test_sources_that_are_each_within_the_limit_are_counted_together():
 
 def test_the_limit_is_of_a_hat_and_repeats_are_no_samples():
     slot = some_slot(1)
-    counts, _ = tabulate(merge([p for p in parts_of(slot) + parts_of(slot, 1) if isinstance(p, Part)]))
+    counts, _ = tabulate(merge([p for p in chunks_of(slot) + chunks_of(slot, 1) if isinstance(p, PingChunk)]))
     most = max(counts.count[counts.rows(hat)].sum() for hat in range(counts.cells.size))
     assert counts.repeats >= 200 and most < counts.count.sum()
     assert tabulate(slot, samples_max=most)[0].count.tolist() == counts.count.tolist()
@@ -95,10 +95,10 @@ def test_more_than_two_to_the_28_samples_of_a_hat_are_refused_unless_told_otherw
 
 
 def test_shards_share_a_slot_by_cell():
-    parts = parts_of(some_slot(1), shards=3)
-    assert [m.shard for m in parts if isinstance(m, Marker)] == [0, 1, 2]
-    cells = [set(merge([p for p in parts if isinstance(p, Part) and p.shard == shard]).cell.tolist())
-             for shard in {p.shard for p in parts if isinstance(p, Part)}]  # fmt: skip
+    chunks = chunks_of(some_slot(1), shards=3)
+    assert [m.shard for m in chunks if isinstance(m, PingsEnd)] == [0, 1, 2]
+    cells = [set(merge([p for p in chunks if isinstance(p, PingChunk) and p.shard == shard]).cell.tolist())
+             for shard in {p.shard for p in chunks if isinstance(p, PingChunk)}]  # fmt: skip
     assert sum(map(len, cells)) == len(set.union(*cells)) == len(set(some_slot(1).cell.tolist()))
 
 
@@ -107,39 +107,39 @@ def test_cells_are_spread_evenly():
     assert np.bincount(shard_of(cells, 8)).min() > 1000
 
 
-def test_a_full_part_stays_below_the_broker_s_usual_limit():
+def test_a_full_chunk_stays_below_the_broker_s_usual_limit():
     size = 24_000
     plates = tuple(i.to_bytes(16) for i in range(size))
     slot = SlotPings(0, HOUR, plates, np.arange(size, dtype=np.uint32), np.full(size, HOUR, np.uint32),
                      np.full(size, 2**63, np.uint64), np.full(size, 2**30, np.int32))  # fmt: skip
-    (part, _) = cut(slot, 0, 1)
-    assert len(encode_message(part)) < 1_000_000
+    (chunk, _) = cut(slot, 0, 1)
+    assert len(encode_message(chunk)) < 1_000_000
 
 
 def test_a_slot_is_due_when_every_source_has_closed_it():
     shard, offset = Shard(2), count()
-    for message in parts_of(some_slot(1), source=0):
-        shard.take(next(offset), message)
+    for message in chunks_of(some_slot(1), source=0):
+        shard.add(next(offset), message)
     assert shard.due() == []
-    shard.take(next(offset), Marker(1, 0, 5 * HOUR))
+    shard.add(next(offset), PingsEnd(1, 0, 5 * HOUR))
     assert shard.due() == [0]
-    assert table(shard.gather(0)) == table(some_slot(1))
-    assert shard.due() == [] and shard.frontier() == GatheringFrontier(0, (NOT_YET, NOT_YET))
+    assert table(shard.collect(0)) == table(some_slot(1))
+    assert shard.due() == [] and shard.checkpoint() == BarrierCheckpoint(0, (NOT_YET, NOT_YET))
     shard.released(0)
-    assert shard.frontier() == GatheringFrontier(next(offset), (HOUR, 5 * HOUR), HOUR)
+    assert shard.checkpoint() == BarrierCheckpoint(next(offset), (HOUR, 5 * HOUR), HOUR)
 
 
-def test_a_part_that_never_came_stops_the_shard():
+def test_a_chunk_that_never_came_stops_the_shard():
     shard = Shard(1)
-    for offset, message in enumerate(parts_of(some_slot(1))[1:], start=1):
-        shard.take(offset, message)
+    for offset, message in enumerate(chunks_of(some_slot(1))[1:], start=1):
+        shard.add(offset, message)
     with pytest.raises(UdpStreamError, match="missing"):
-        shard.gather(0)
+        shard.collect(0)
 
 
 def in_one_log(shard, *runs):
     for offset, message in enumerate(message for run in runs for message in run):
-        shard.take(offset, message)
+        shard.add(offset, message)
     return shard
 
 
@@ -147,33 +147,33 @@ def fewer(slot, size):
     return replace(slot, **{name: getattr(slot, name)[:size] for name in ("plate", "time", "cell", "speed")})
 
 
-def test_parts_of_a_cut_that_was_never_closed_count_for_nothing():
+def test_chunks_of_a_cut_that_was_never_closed_count_for_nothing():
     """A worker died within a slot, and the next one reads fewer pings: a box was set, or the log was cut off."""
-    left, whole = parts_of(some_slot(1))[:3], parts_of(fewer(some_slot(1), 40))
-    assert [len([one for one in some if isinstance(one, Part)]) for some in (left, whole)] == [3, 2]
+    left, whole = chunks_of(some_slot(1))[:3], chunks_of(fewer(some_slot(1), 40))
+    assert [len([one for one in some if isinstance(one, PingChunk)]) for some in (left, whole)] == [3, 2]
     shard = in_one_log(Shard(1), left, whole)
-    assert shard.due() == [0] and table(shard.gather(0)) == table(fewer(some_slot(1), 40))
+    assert shard.due() == [0] and table(shard.collect(0)) == table(fewer(some_slot(1), 40))
 
 
 def test_of_two_cuts_that_were_closed_the_first_counts():
     one, other = some_slot(1), fewer(some_slot(1), 40)
-    shard = in_one_log(Shard(2), parts_of(one), parts_of(other), [Marker(1, 0, HOUR)])
-    assert table(shard.gather(0)) == table(one)
-    shard = in_one_log(Shard(2), parts_of(other), parts_of(one), [Marker(1, 0, HOUR)], parts_of(one))
-    assert table(shard.gather(0)) == table(other)
+    shard = in_one_log(Shard(2), chunks_of(one), chunks_of(other), [PingsEnd(1, 0, HOUR)])
+    assert table(shard.collect(0)) == table(one)
+    shard = in_one_log(Shard(2), chunks_of(other), chunks_of(one), [PingsEnd(1, 0, HOUR)], chunks_of(one))
+    assert table(shard.collect(0)) == table(other)
 
 
-def test_a_slot_of_which_only_parts_are_left_that_count_for_nothing_is_no_slot():
-    shard = in_one_log(Shard(2), parts_of(some_slot(1))[:2], [Marker(0, 0, HOUR), Marker(1, 0, HOUR)])
-    assert shard.due() == [] and shard.frontier().offset == shard.next_offset
-    assert shard.frontier() == GatheringFrontier(4, (HOUR, HOUR))
-    in_one_log(shard, [], [None] * 4, parts_of(some_slot(1)))  # its source has closed it without them
-    assert shard.due() == [] and shard.frontier().offset == shard.next_offset
+def test_a_slot_of_which_only_chunks_are_left_that_count_for_nothing_is_no_slot():
+    shard = in_one_log(Shard(2), chunks_of(some_slot(1))[:2], [PingsEnd(0, 0, HOUR), PingsEnd(1, 0, HOUR)])
+    assert shard.due() == [] and shard.checkpoint().offset == shard.next_offset
+    assert shard.checkpoint() == BarrierCheckpoint(4, (HOUR, HOUR))
+    in_one_log(shard, [], [None] * 4, chunks_of(some_slot(1)))  # its source has closed it without them
+    assert shard.due() == [] and shard.checkpoint().offset == shard.next_offset
 
 
 def test_a_source_more_than_it_knows_stops_the_shard():
-    with pytest.raises(UdpStreamError, match="Part: expected senders 0 to 1, got 2: start anew"):
-        Shard(2).take(0, Marker(2, 0, HOUR))
+    with pytest.raises(UdpStreamError, match="PingChunk: expected senders 0 to 1, got 2: start anew"):
+        Shard(2).add(0, PingsEnd(2, 0, HOUR))
 
 
 def slots_sent(seed, sources=3, slots=4):
@@ -187,20 +187,20 @@ def slots_sent(seed, sources=3, slots=4):
         for slot in range(slots):
             one, other = (some_slot(s + seed * 100 + source * 10 + slot, slot * HOUR, dice.choice([20, 200]))
                           for s in (0, 10**6))  # fmt: skip
-            messages, others = parts_of(one, source), parts_of(other, source)
+            messages, others = chunks_of(one, source), chunks_of(other, source)
             for begun in (messages, others):
                 sent += begun[: dice.randint(0, len(begun) - 1)] if dice.random() < 0.4 else []
             if dice.random() < 0.2:
-                sent += [Marker(source, 0, (slot + 1) * HOUR), *(others if dice.random() < 0.3 else [])]
+                sent += [PingsEnd(source, 0, (slot + 1) * HOUR), *(others if dice.random() < 0.3 else [])]
                 continue
-            said[slot * HOUR] += [one for one in messages if isinstance(one, Part)]
+            said[slot * HOUR] += [one for one in messages if isinstance(one, PingChunk)]
             interrupted = sorted([*enumerate(messages), *enumerate(others[:-1], start=dice.randint(0, 5))], key=first)
             sent += dice.choice([messages, messages * 2, messages + others, [one for _, one in interrupted]])
         sending.append(sent)
     log = []
     while any(sending):
         log.append(dice.choice([sent for sent in sending if sent]).pop(0))
-    return log, [(start, table(merge(parts))) for start, parts in sorted(said.items())]
+    return log, [(start, table(merge(chunks))) for start, chunks in sorted(said.items())]
 
 
 def a_log(seed):
@@ -226,44 +226,44 @@ def test_killed_anywhere_it_releases_the_same_slots_in_order(seed):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_gone_on_from_a_frontier_noted_at_each_release_none_comes_twice(seed):
-    """The frontier and the release are one: whatever dies between two of them, each slot is released once, whole."""
+def test_resumed_from_a_checkpoint_committed_at_each_release_none_comes_twice(seed):
+    """The checkpoint and the release are one: whatever dies between two of them, each slot is released once, whole."""
     log = a_log(seed)
-    dice, shard, frontier, at, found = random.Random(f"once {seed}"), Shard(3), None, 0, []
+    dice, shard, checkpoint, at, found = random.Random(f"once {seed}"), Shard(3), None, 0, []
     while at < len(log):
         batch = log[at : at + dice.choice([1, 1, 40])]
         for offset, message in enumerate(batch, start=at):
-            shard.take(offset, message)
+            shard.add(offset, message)
         at += len(batch)
         dead = dice.random() < 0.1
         for start in () if dead else shard.due():
-            content = table(shard.gather(start))
+            content = table(shard.collect(start))
             if dead := dice.random() < 0.2:
                 break
             shard.released(start)
             found.append((start, content))
-            frontier = shard.frontier()
+            checkpoint = shard.checkpoint()
             if dead := dice.random() < 0.4:
                 break
         if dead:
-            shard, at = Shard(3, frontier), 0 if frontier is None else frontier.offset
+            shard, at = Shard(3, checkpoint), 0 if checkpoint is None else checkpoint.offset
     assert found == list(run(log))
 
 
 def run(log, dice=None):
-    """Read the log; now and then a slot is gathered and not released, or all is lost: go on from the frontier."""
+    """Read the log; now and then a slot is collected and not released, or all is lost: resume from the checkpoint."""
     shard, at = Shard(3), 0
     while at < len(log):
-        shard.take(at, log[at])
+        shard.add(at, log[at])
         at += 1
-        frontier = shard.frontier()
+        checkpoint = shard.checkpoint()
         died = dice is not None and dice.random() < 0.1
         for start in [] if died else shard.due():
-            yield start, table(shard.gather(start))
+            yield start, table(shard.collect(start))
             died = dice is not None and dice.random() < 0.3
             if died:
                 break
             shard.released(start)
         if died:
-            shard, at = Shard(3, frontier), frontier.offset
+            shard, at = Shard(3, checkpoint), checkpoint.offset
     assert shard.through_ms != NOT_YET

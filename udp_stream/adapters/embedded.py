@@ -1,6 +1,6 @@
 """The embedded runtime: the whole road in one process, on an embedded ledger. No services.
 
-It drives the same core as the deployment on Kafka: frames of messages in, closed slots through `flow.release_slot`, and
+It drives the same core as the deployment on Kafka: frames of messages in, closed slots through `road.release_slot`, and
 payloads out. Run it again on the same log and ledger, or kill it and run it again: what was recorded comes out as the
 same bytes, the rest is done once.
 """
@@ -27,14 +27,14 @@ from udp_stream.release.road import (
     Balances,
     Budgets,
     Effect,
-    Office,
     Payloads,
     Periods,
     Publish,
     Published,
     RaiseMark,
     Record,
-    Standing,
+    Recorded,
+    ReleaseContext,
     release_slot,
 )
 from udp_stream.windows.grid import cells_of
@@ -60,8 +60,8 @@ def drive(flow: Generator[Effect, Any, T], ledger: Ledger, publish: Callable[[Pa
 def answer_to(effect: Effect, ledger: Ledger, publish: Callable[[Payloads], None]) -> Any:
     """What one effect asks for, from a ledger and a place to publish to."""
     match effect:
-        case Standing(release_ids):
-            return ledger.standing(release_ids)
+        case Recorded(release_ids):
+            return ledger.recorded(release_ids)
         case Balances(period, plates):
             return ledger.balances(period, plates)
         case Admit(period, budget, plates, admissions):
@@ -113,10 +113,10 @@ class Summary:
     expected_error: float = 0.0
     overlaps: dict[str, Overlap] = field(default_factory=dict)
 
-    def take(self, payloads: Payloads, made: Collection[str] = ()) -> None:
+    def add(self, payloads: Payloads, made: Collection[str] = ()) -> None:
         """Count a slot's records, of which this run `made` those of these ids.
 
-        Errors are weighed by pings, as the constant's are.
+        Errors are weighed by pings, as the baseline guess's are.
         """
         self.slots += 1
         for release_id, _, payload in payloads:
@@ -154,7 +154,7 @@ class Embedded:
         self._policy = settings.policy
         self._decoder = PingDecoder(settings.ping_rules)
         self._windows = Windows(settings.window_rules, hashed)
-        self._office = Office(
+        self._context = ReleaseContext(
             self._policy, settings.calendar, entropy, software, caveats=caveats(ledger.meta()), trial=trial
         )
         self._ledger = ledger
@@ -174,7 +174,7 @@ class Embedded:
     def push(self, messages: list[bytes]) -> None:
         """One frame: decode, place, and release the slots that it closes."""
         pings, refusals = self._decoder.decode(messages)
-        start, end = self._office.calendar.slots.place(pings.time_ms)
+        start, end = self._context.calendar.slots.place(pings.time_ms)
         cell = cells_of(pings.lat, pings.lon, self._policy.resolution)
         closed, unplaced = self._windows.push(Frame(pings, cell, start, end))
         refusals += [refusal_of(pings, refused) for refused in unplaced]
@@ -197,13 +197,13 @@ class Embedded:
 
         def publish(payloads: Payloads) -> None:
             self.summary.held -= int(slot.time.size)
-            self.summary.take(payloads, made)
+            self.summary.add(payloads, made)
             self.summary.unwritten = True
             self._publish(payloads)
             self.summary.unwritten = False
 
-        drive(self._watched(release_slot(counts, values, self._office), made), self._ledger, publish)
-        self._look_around(self._office.calendar.moment(slot.start_ms).period)
+        drive(self._watched(release_slot(counts, values, self._context), made), self._ledger, publish)
+        self._look_around(self._context.calendar.slot_in_period(slot.start_ms).period)
 
     def _watched(self, flow: Generator[Effect, Any, T], made: set[str]) -> Generator[Effect, Any, T]:
         """The same road. Our settings are noted before anything is charged under them; the ids of records that this run

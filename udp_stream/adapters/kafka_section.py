@@ -10,11 +10,12 @@ import msgspec
 class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """For the deployment on Kafka; the embedded runtime does not read it.
 
-    `partitions` are of the pings; `shards` are of the parts; one plan is made for all of them. `replication` 0 leaves
-    it to the broker. A silent partition is told the time after `idle_timeout`; pings are waited for until `disorder`
-    after the newest, and refused if further ahead of the broker than `skew`. A dead worker is missed after
-    `session_timeout`; one that gets nothing done for `stuck_timeout`, with something to do or no word from the broker,
-    ends. With `transactions` a slot's releases are published strictly once, for readers of what is committed.
+    `partitions` are those of the pings topic, `shards` those of the shuffle topic; one plan is made for all shards.
+    `replication` 0 leaves it to the broker. A silent partition gets a tick record after `idle_timeout`; pings are
+    waited for until `disorder` after the newest, and refused if further ahead of the broker than `skew`. A dead worker
+    is missed after `session_timeout`; one that makes no progress for `stuck_timeout`, with work to do or no answer from
+    the broker, ends. With `transactions` a slot's releases are published strictly once, for readers of committed
+    records.
     """
 
     bootstrap: str = "localhost:9092"

@@ -25,7 +25,7 @@ from udp_stream.pings.decoder import PingRules
 from udp_stream.planning.allowances import EPSILON_NANO_MAX, FIXED_NANO_MIN
 from udp_stream.planning.periods import accepted_nano
 from udp_stream.planning.policy import AccountingDetail, Grouping, Mean, Policy, Suppression
-from udp_stream.release.road import Calendar
+from udp_stream.release.road import BudgetCalendar
 from udp_stream.units import NANO, QUANTA_PER_KMH, duration_name, nano_allowance, nano_charge, parse_duration
 from udp_stream.windows.grid import SlotGrid
 from udp_stream.windows.open_slots import WindowRules
@@ -230,12 +230,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             raise ConfigError(f"hat.timezone: expected an IANA time zone, got {self.hat.timezone!r}") from error
 
     @property
-    def calendar(self) -> Calendar:
+    def calendar(self) -> BudgetCalendar:
         """Slots and periods in the zone."""
         policy = self.policy
         periods = None if policy.period_seconds is None else SlotGrid(policy.period_seconds, self.zone)
         accepted = accepted_nano(self.budget.accept_overlap)
-        return Calendar(policy, SlotGrid(policy.slot_seconds, self.zone), periods, accepted)
+        return BudgetCalendar(policy, SlotGrid(policy.slot_seconds, self.zone), periods, accepted)
 
 
 def load(

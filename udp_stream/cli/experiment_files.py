@@ -8,7 +8,7 @@ from dataclasses import astuple, fields
 from functools import partial
 from pathlib import Path
 
-from udp_stream.cli.outputs import Use, named, require_apart
+from udp_stream.cli.outputs import FileRole, named, require_distinct
 from udp_stream.cli.plots import SUFFIXES, draw
 from udp_stream.errors import UsageError
 from udp_stream.experiments.base import Outcome, Table
@@ -22,7 +22,7 @@ def make_folder(folder: Path) -> None:
         raise UsageError(f"{folder}: expected a folder that can be made ({error.strerror})") from error
 
 
-def write_outcome(outcome: Outcome, name: str, folder: Path, used: Sequence[Use] = ()) -> list[Path]:
+def write_outcome(outcome: Outcome, name: str, folder: Path, used: Sequence[FileRole] = ()) -> list[Path]:
     """Everything under the experiment's names; returns the files in the order written.
 
     Raises UsageError, before any is written, if one of them is a file that the run uses otherwise.
@@ -34,7 +34,7 @@ def write_outcome(outcome: Outcome, name: str, folder: Path, used: Sequence[Use]
         writers |= {folder / f"{figure.name}{suffix}": partial(draw, figure) for suffix in SUFFIXES}
     verdicts = "".join(f"{verdict}\n" for verdict in outcome.verdicts)
     writers[folder / f"{name}.txt"] = lambda path: path.write_text(verdicts, encoding="utf-8")
-    require_apart([("--out", path) for path in writers], used)
+    require_distinct([("--out", path) for path in writers], used)
     for path, write in writers.items():
         with named(path):
             write(path)

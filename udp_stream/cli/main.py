@@ -275,7 +275,11 @@ examples:
 def _worker(parser: _Parser) -> None:
     _bootstrap(parser)
     parser.add_argument("--instance", metavar="NAME", help="of this worker for ever: restarted, it goes on at once")
-    parser.add_argument("--accept-loss", action="store_true", help="go on where topics begin, if after what was needed")
+    parser.add_argument(
+        "--accept-loss",
+        action="store_true",
+        help="continue even if the topics no longer hold all the data that is needed",
+    )
     _alive(parser)
     _ledger_options(parser, "ledger file or URL (default: ledger.url)")
     _accept_overlap(parser)
@@ -344,7 +348,9 @@ examples:
 
 
 def _alive(parser: _Parser) -> None:
-    parser.add_argument("--alive", type=Path, metavar="FILE", help="touch it while all goes on, for health checks")
+    parser.add_argument(
+        "--alive", type=Path, metavar="FILE", help="touch this file while work goes on, for health checks"
+    )
 
 
 def _bootstrap(parser: _Parser) -> None:

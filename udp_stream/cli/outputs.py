@@ -22,7 +22,7 @@ from udp_stream.adapters.ledgers.plate_keys import is_key
 from udp_stream.adapters.settings import Settings
 from udp_stream.errors import UsageError
 
-Use = tuple[str, str | Path | None]
+FileRole = tuple[str, str | Path | None]
 """What a file is for, and its name: `-` for a standard stream, None for no file."""
 
 PUBLIC, PRIVATE = 0o666, 0o600
@@ -32,15 +32,15 @@ _DATABASE = b"SQLite format 3\0"
 _WRITE_AHEAD_LOGS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
 
 
-def used_files(arguments: argparse.Namespace, settings: Settings, inputs: Iterable[str] = ()) -> list[Use]:
+def used_files(arguments: argparse.Namespace, settings: Settings, inputs: Iterable[str] = ()) -> list[FileRole]:
     """What a run needs besides its outputs: the configuration, the ledger and its key, and the inputs."""
-    needed: list[Use] = [("the configuration", arguments.config)]
+    needed: list[FileRole] = [("the configuration", arguments.config)]
     needed += ledger_files(settings.ledger)
     return needed + [("the input", "/dev/stdin" if name == "-" else name) for name in inputs]
 
 
-def require_apart(outputs: Iterable[Use], used: Iterable[Use]) -> None:
-    """UsageError for an output that is a used file, another output, any ledger or key, or has no place to be.
+def require_distinct(outputs: Iterable[FileRole], used: Iterable[FileRole]) -> None:
+    """UsageError for an output that is a used file, another output, any ledger or key, or whose folder does not exist.
 
     Nothing is opened to write. Files that do not exist yet count too. Only the null device may serve twice.
     """
@@ -59,8 +59,8 @@ def require_apart(outputs: Iterable[Use], used: Iterable[Use]) -> None:
         before.append((f"that of {flag}", path))
 
 
-def _named_ones(uses: Iterable[Use]) -> list[tuple[str, str]]:
-    return [(what, str(name)) for what, name in uses if name is not None]
+def _named_ones(roles: Iterable[FileRole]) -> list[tuple[str, str]]:
+    return [(what, str(name)) for what, name in roles if name is not None]
 
 
 def open_output(name: str, mode: int = PUBLIC) -> AbstractContextManager[BinaryIO]:

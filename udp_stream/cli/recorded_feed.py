@@ -11,7 +11,7 @@ from udp_stream.adapters.files.sources import Progress, read_messages
 from udp_stream.adapters.settings import Settings
 from udp_stream.errors import UsageError
 from udp_stream.experiments.base import DataSet, Hat
-from udp_stream.mechanisms.grouping import HatCounts
+from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.pings.decoder import PingDecoder, Pings
 from udp_stream.planning.worst_case import Occupancy
 from udp_stream.windows.grid import cells_of
@@ -61,4 +61,4 @@ def _slots(pings: Pings, settings: Settings) -> Sequence[SlotPings]:
 
 def _hats(counts: SlotCounts, values: SlotValues) -> list[Hat]:
     rows = [counts.rows(hat) for hat in range(counts.cells.size)]
-    return [Hat(HatCounts(counts.count[some]), values.of_rows(some)) for some in rows]
+    return [Hat(SamplesPerPlate(counts.count[some]), values.of_rows(some)) for some in rows]

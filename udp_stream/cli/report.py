@@ -25,7 +25,7 @@ SOFTWARE = f"udp-stream {__version__}"
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """The constant of a statistic: one for the whole city, guessed for every HAT. Anyone can guess that well.
+    """The baseline guess of a statistic: one value of the whole city for every HAT. Anyone can guess that well.
 
     `errs`, by H3 resolution: its error, weighed by pings, over the HATs of at least 10 plates; least and most over
     Surat's half hour and five days of Austin, slots of 1 and 6 hours (`docs/measurements.md`). A release that errs more
@@ -41,9 +41,9 @@ class Guess:
         return self.errs[nearest_measured(resolution)]
 
     def verdict(self, resolution: int, least: float, most: float, advice: str) -> str:
-        """An error that is likely to be at least and at most so much, beside the guess's; `advice` where it is worse.
+        """An error's likely least and most, beside the baseline guess's; `advice` where it is worse.
 
-        Where the guess was not measured there is no verdict.
+        Where the baseline guess was not measured there is no verdict.
         """
         low, high = self.range_at(resolution)
         errs, measured = f"{self.name} for every HAT errs by {low} to {high}{self.unit}", nearest_measured(resolution)
@@ -114,7 +114,7 @@ def printer(width: int) -> Console:
 
 def print_summary(summary: Summary, settings: Settings) -> None:
     """Records that stand from before under other settings, if any; then counts by status and reason, the expected error
-    of what was made under these, and whether it beats a guess."""
+    of what was made under these, and whether it beats the baseline guess."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_row("pings", f"{summary.pings:,} accepted, {summary.repeats:,} of them repeats")
     for reason, count in summary.refused.most_common():

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Bits
-from udp_stream.mechanisms.grouping import HatCounts
+from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.planning.worst_case import Occupancy
 from udp_stream.units import QUANTA_PER_KMH
 
@@ -25,7 +25,7 @@ EPSILONS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
 class Hat:
     """One HAT: its counts by plate, and its speeds in quanta, plate by plate in the order of the counts."""
 
-    counts: HatCounts
+    counts: SamplesPerPlate
     samples: Integers
 
     @property
@@ -75,7 +75,7 @@ class DataSet:
 
     def of_at_least(self, plates: int) -> tuple[Hat, ...]:
         """The HATs with so many plates."""
-        return tuple(hat for hat in self.hats if hat.counts.users >= plates)
+        return tuple(hat for hat in self.hats if hat.counts.plates >= plates)
 
     def share(self, hats: Sequence[Hat]) -> float:
         """The share of all samples that lie in these HATs."""

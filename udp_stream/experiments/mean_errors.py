@@ -11,7 +11,7 @@ import numpy as np
 
 from udp_stream.experiments.base import EPSILONS, Curve, DataSet, Hat, Job, Panel, Setup
 from udp_stream.experiments.repeated import buffered, error_of, repeated_means_of
-from udp_stream.mechanisms.grouping import HatCounts
+from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, MeanPlan
 from udp_stream.mechanisms.means._projected import levy_cap
 from udp_stream.mechanisms.means.base import Grouping
@@ -32,7 +32,7 @@ class Series:
         wrapped = ", wrap-around" if self.grouping == "wrap-around" else ""
         return self.mechanism + wrapped + (", Levy's cap" if self.levys_cap else "")
 
-    def plan(self, counts: HatCounts, epsilon: float, max_speed: int) -> MeanPlan:
+    def plan(self, counts: SamplesPerPlate, epsilon: float, max_speed: int) -> MeanPlan:
         """The mechanism's own plan for these counts."""
         asked = counts, round(epsilon * NANO), max_speed, self.grouping
         if self.levys_cap:
@@ -104,7 +104,7 @@ def _point(
             share_of_pings=data.share(hats),
             noise_kmh=float(weights @ np.array([plan.noise_bound for plan in plans])) / QUANTA_PER_KMH,
             hat_count=len(hats),
-            plates=sum(hat.counts.users for hat in hats),
+            plates=sum(hat.counts.plates for hat in hats),
             samples=sum(hat.counts.total for hat in hats),
             repetitions=draws * len(hats),
         )

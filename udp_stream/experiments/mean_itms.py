@@ -57,7 +57,7 @@ def conclude(setup: Setup, rows: Sequence[MeanRow]) -> Outcome:
         if everywhere.rows:
             share = everywhere.rows[0].share_of_pings
             panels.append(everywhere.panel(f"{all_hats(setup)} ({share:.0%} of pings)", (*PUBLISHED, *OURS)))
-        size = f"busiest HAT: {data.busiest.counts.users} plates, {data.busiest.counts.total:,} samples"
+        size = f"busiest HAT: {data.busiest.counts.plates} plates, {data.busiest.counts.total:,} samples"
         figures.append(Figure(f"mean-itms-{slug(data.name)}", f"{data.name}; {size}", tuple(panels)))
         verdicts += [*_verdicts(data, found), *_numbers_to_beat(found, everywhere)]
     return Outcome((Table("mean-itms", tuple(rows)),), tuple(figures), tuple(verdicts))
@@ -90,7 +90,7 @@ def _arrays(hat: Hat) -> Verdict:
 def _clipping_beats_baseline(data: DataSet, found: Errors) -> Verdict:
     baseline, counts = PUBLISHED[0], data.busiest.counts
     failed = {one.name: at for one in CLIPPING if (at := found.not_below(one, baseline))}
-    gain = counts.largest * counts.users / counts.total
+    gain = counts.largest * counts.plates / counts.total
     tell = "; ".join(
         f"{name} not below Baseline at epsilon {', '.join(f'{e:g}' for e in at)}" for name, at in failed.items()
     )
@@ -110,7 +110,7 @@ def _best_fit_beats_wrap_around(data: DataSet, found: Errors) -> Verdict:
     ]
     failed = {one.name: at for one, wrapped in pairs if (at := found.not_below(one, wrapped))}
     ratios = ", ".join(f"{one.name} {found.at(wrapped) / found.at(one):.2f}" for one, wrapped in pairs)
-    users = data.busiest.counts.users
+    users = data.busiest.counts.plates
     return Verdict(
         f"{data.name}: for Levy and the quantiles BestFit performs much better than WrapAround",
         f"{EARLY}, Figure 1",
@@ -162,7 +162,7 @@ def _little_difference(data: DataSet, found: Errors) -> Verdict:
         bool(max(ratios) < LITTLE),
         f"the worst errs {min(ratios):.2f} to {max(ratios):.2f} times as much as the best (little: below {LITTLE})",
         f"Array-Averaging spends all of epsilon on its noise, the others half of it on an interval that at "
-        f"{data.busiest.counts.users} plates is wide or misplaced; at epsilon 0.5: {found.said(CLIPPING, 0.5)} km/h",
+        f"{data.busiest.counts.plates} plates is wide or misplaced; at epsilon 0.5: {found.said(CLIPPING, 0.5)} km/h",
     )
 
 

@@ -22,7 +22,7 @@ from udp_stream.experiments.base import (
 )
 from udp_stream.experiments.mean_errors import CLIPPING, OURS, PUBLISHED, Errors, MeanRow, Series, points
 from udp_stream.experiments.synthetic import LAMBDA, gaussian_hat, itms_like, samples_scaled, users_scaled
-from udp_stream.mechanisms.grouping import HatCounts, wrap_around_count
+from udp_stream.mechanisms.grouping import SamplesPerPlate, wrap_around_count
 from udp_stream.mechanisms.means._projected import levy_cap, means_of_arrays
 from udp_stream.mechanisms.means.levy import GAMMA, concentration_radius
 from udp_stream.units import QUANTA_PER_KMH
@@ -53,7 +53,7 @@ def _pair(setup: Setup, data: DataSet, what: str) -> tuple[DataSet, DataSet]:
         city_mean = data.constant if data.recorded else None
         return DataSet(f"{name}{label}", False, data.max_speed, (hat,), city_mean=city_mean)
 
-    counts = hat.counts.by_user
+    counts = hat.counts.by_plate
     return drawn(counts, ""), drawn(SCALED[what](counts), f", {what} x{LAMBDA}")
 
 
@@ -74,7 +74,7 @@ def _conclude(setup: Setup, rows: Sequence[MeanRow], what: str) -> Outcome:
 
 
 def _title(base: DataSet, scaled: DataSet) -> str:
-    sizes = [f"{data.hats[0].counts.users:,} plates, {data.hats[0].counts.total:,} samples" for data in (base, scaled)]
+    sizes = [f"{data.hats[0].counts.plates:,} plates, {data.hats[0].counts.total:,} samples" for data in (base, scaled)]
     return f"{base.name}: {sizes[0]}; scaled: {sizes[1]}"
 
 
@@ -199,7 +199,9 @@ def _spread_of_means(hat: Hat, max_speed: int) -> float:
 def _exact_quantiles(scaled: DataSet, levy_kmh: float, most: float) -> Verdict:
     """Proposition IV.2: with exact quantiles, Array-Averaging draws the least noise but for FixedQuantile."""
     hat = scaled.hats[0]
-    means = np.sort(means_of_arrays(FIXED.plan(HatCounts(hat.counts.by_user), 1.0, scaled.max_speed), hat.samples))
+    means = np.sort(
+        means_of_arrays(FIXED.plan(SamplesPerPlate(hat.counts.by_plate), 1.0, scaled.max_speed), hat.samples)
+    )
     rank = 2  # ceil(2 / eps) at epsilon 1
     dependent = float(means[-rank] - means[rank - 1]) / QUANTA_PER_KMH
     least = min(2 * levy_kmh, 2 * dependent)

@@ -7,7 +7,7 @@ from statistics import NormalDist
 import numpy as np
 
 from udp_stream.experiments.base import DataSet, Hat, Integers
-from udp_stream.mechanisms.grouping import HatCounts
+from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.planning.worst_case import Occupancy
 from udp_stream.units import QUANTA_PER_KMH
 
@@ -30,7 +30,7 @@ def itms_counts() -> Integers:
     """Counts with all that is published of the papers' HAT: total, largest, median, and K = 160 at their cap.
 
     >>> counts = itms_counts()
-    >>> int(counts.sum()), int(counts.max()), HatCounts(counts).median
+    >>> int(counts.sum()), int(counts.max()), SamplesPerPlate(counts).median
     (17166, 417, 46)
     """
     normal = NormalDist()
@@ -45,7 +45,7 @@ def itms_counts() -> Integers:
 def gaussian_hat(counts: Integers, mean_kmh: float, sd_kmh: float, max_speed: int, rng: np.random.Generator) -> Hat:
     """Independent speeds for these counts, normal and clipped to [0, U] (quanta)."""
     speeds = rng.normal(mean_kmh * QUANTA_PER_KMH, sd_kmh * QUANTA_PER_KMH, int(counts.sum()))
-    return Hat(HatCounts(counts), np.clip(np.round(speeds), 0, max_speed).astype(np.int64))
+    return Hat(SamplesPerPlate(counts), np.clip(np.round(speeds), 0, max_speed).astype(np.int64))
 
 
 def itms_like(rng: np.random.Generator) -> DataSet:

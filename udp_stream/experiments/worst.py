@@ -24,7 +24,7 @@ from udp_stream.experiments.base import (
 )
 from udp_stream.experiments.mean_errors import falls
 from udp_stream.experiments.mean_itms import BUSIEST, choices, data_sets
-from udp_stream.mechanisms.grouping import HatCounts
+from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import Baseline, Optimal
 from udp_stream.planning.worst_case import epsilon_limits, errors_at_every_count
 from udp_stream.units import NANO, QUANTA_PER_KMH
@@ -78,7 +78,7 @@ class Worst:
     optimal: float
 
 
-def worst_of(counts: HatCounts, epsilon: float, max_speed: int) -> Worst:
+def worst_of(counts: SamplesPerPlate, epsilon: float, max_speed: int) -> Worst:
     """Least E(m) at its largest best m, and its two neighbours."""
     nano = round(epsilon * NANO)
     errors = errors_at_every_count(counts, nano)
@@ -111,7 +111,7 @@ def _rows(setup: Setup, data: DataSet, epsilon: float) -> list[WorstRow]:
 
 
 def worst_row(
-    data: str, label: str, hats: Sequence[HatCounts], max_speed: int, epsilon: float, share: float
+    data: str, label: str, hats: Sequence[SamplesPerPlate], max_speed: int, epsilon: float, share: float
 ) -> WorstRow:
     """One row from HATs' counts, U in quanta; the caps are those of the median HAT."""
     found = [worst_of(counts, epsilon, max_speed) for counts in hats]
@@ -140,7 +140,7 @@ def _curve_rows(data: DataSet, epsilon: float) -> list[CurveRow]:
     return curve_rows(data.name, data.busiest.counts, data.max_speed, epsilon, data.share([data.busiest]))
 
 
-def curve_rows(data: str, counts: HatCounts, max_speed: int, epsilon: float, share: float) -> list[CurveRow]:
+def curve_rows(data: str, counts: SamplesPerPlate, max_speed: int, epsilon: float, share: float) -> list[CurveRow]:
     """E(m) at each count, ascending."""
     most = max_speed / QUANTA_PER_KMH
     errors = errors_at_every_count(counts, round(epsilon * NANO)) * most
@@ -165,7 +165,7 @@ def conclude(setup: Setup, rows: Sequence[WorstRow | CurveRow]) -> Outcome:
         if everywhere:
             share = f"{everywhere[0].share_of_pings:.0%} of pings"
             panels.append(least_errors(f"{everywhere[0].hats} ({share})", everywhere))
-        title = f"{data.name}; busiest HAT: {counts.users} plates, {counts.total:,} samples"
+        title = f"{data.name}; busiest HAT: {counts.plates} plates, {counts.total:,} samples"
         figures.append(Figure(f"worst-case-{slug(data.name)}", title, tuple(panels)))
         verdicts += [
             *property_verdicts(data.name, counts),
@@ -192,7 +192,7 @@ def _through(name: str, points: Sequence[tuple[float, float]], kind: Literal["cu
     return Curve(name, tuple(x for x, _ in points), tuple(y for _, y in points), kind)
 
 
-def best_m(counts: HatCounts, rows: Sequence[WorstRow]) -> Panel:
+def best_m(counts: SamplesPerPlate, rows: Sequence[WorstRow]) -> Panel:
     """The best caps over epsilon, with the exact limits beyond which they stay."""
     least, most = epsilon_limits(counts)
     epsilons = tuple(row.epsilon for row in rows)
@@ -221,28 +221,28 @@ def least_errors(title: str, rows: Sequence[WorstRow]) -> Panel:
     return Panel(title, "epsilon per mean", "least worst-case error, km/h", tuple(curves), log_x=True, log_y=True)
 
 
-def best_caps(counts: HatCounts, epsilon: float) -> list[int]:
+def best_caps(counts: SamplesPerPlate, epsilon: float) -> list[int]:
     """All best m among *all* caps 1..m_max (up to rounding), from the formula itself."""
     caps = np.arange(1, counts.largest + 1)
-    up_to = np.cumsum(np.bincount(counts.by_user))
-    kept = np.cumsum(counts.users - up_to[:-1])
+    up_to = np.cumsum(np.bincount(counts.by_plate))
+    kept = np.cumsum(counts.plates - up_to[:-1])
     errors = 1 - kept / counts.total + caps / (epsilon * kept)
     smallest = int(counts.descending[-1])
     errors[: smallest - 1] = np.inf  # the papers' m lies in [m_min, m_max]
     return (np.flatnonzero(errors <= errors.min() * (1 + 1e-12)) + 1).tolist()
 
 
-def printed_limits(counts: HatCounts) -> tuple[float, float]:
+def printed_limits(counts: SamplesPerPlate) -> tuple[float, float]:
     """eps_min and eps_max as the slides print them."""
     smallest = float(counts.descending[-1])
-    return smallest / (counts.users * counts.total), (counts.total / (counts.users * smallest)) ** 2
+    return smallest / (counts.plates * counts.total), (counts.total / (counts.plates * smallest)) ** 2
 
 
-def property_verdicts(name: str, counts: HatCounts) -> list[Verdict]:
+def property_verdicts(name: str, counts: SamplesPerPlate) -> list[Verdict]:
     """The three properties of the slides, each tried over all caps; the limits as printed and exact."""
     grid = np.geomspace(1e-4, 10, 400).tolist()
     best = [best_caps(counts, epsilon) for epsilon in grid]
-    values = set(counts.by_user.tolist())
+    values = set(counts.by_plate.tolist())
     least, most = int(counts.descending[-1]), counts.largest
     printed_min, printed_max = printed_limits(counts)
     exact_min, exact_max = epsilon_limits(counts)

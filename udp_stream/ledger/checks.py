@@ -96,7 +96,9 @@ def check_repeat_is_remembered(open_ledger: LedgerFactory) -> None:
         twins = [ask("repeat/2", [1], [3], terms=b"first"), ask("repeat/2", [2, 2], [3, 2], terms=b"second")]
         verdicts = ledger.admit("repeat", 10, plates, twins)
         expect(_charged(verdicts), [[1], [1, 0]], "a repeat within one call is a repeat")
-        expect([verdict.terms for verdict in verdicts], [b"first", b"first"], "the first terms stand within one call")
+        expect(
+            [verdict.terms for verdict in verdicts], [b"first", b"first"], "the first terms are kept within one call"
+        )
         expect(_spent(ledger, "repeat", plates), [*before[:3], 1], "a repeat charges and refunds nothing")
         expect(_spent(ledger, "repeat/other", plates), [0] * 4, "a repeat charges nothing in another period")
 
@@ -143,15 +145,15 @@ def check_min_admitted_charges_nobody(open_ledger: LedgerFactory) -> None:
 
 
 def check_first_record_stands(open_ledger: LedgerFactory) -> None:
-    """The first payload of an id stands for ever, byte for byte; every later one is answered with it."""
+    """The first payload of an id is kept for ever, byte for byte; every later one is answered with it."""
     with open_ledger() as ledger:
         ledger.admit("first", 1, [], [ask(f"first/{i}", []) for i in range(3)])
-        expect(ledger.standing(["first/0", "first/9"]), [None, None], "nothing stands before it is recorded")
+        expect(ledger.recorded(["first/0", "first/9"]), [None, None], "nothing is recorded yet")
         odd = bytes(range(256))
         expect(ledger.record([("first/1", odd), ("first/0", b"")]), [odd, b""], "record returns the payload kept")
         later = [("first/0", b"x"), ("first/2", b"two"), ("first/1", b"x"), ("first/2", b"x")]
-        expect(ledger.record(later), [b"", b"two", odd, b"two"], "the first payload of an id stands")
-        expect(ledger.standing(["first/1", "first/2"]), [odd, b"two"], "standing returns what was recorded first")
+        expect(ledger.record(later), [b"", b"two", odd, b"two"], "the first payload of an id is kept")
+        expect(ledger.recorded(["first/1", "first/2"]), [odd, b"two"], "`recorded` returns what was recorded first")
         expect(ledger.record([]), [], "nothing to record")
 
 
@@ -162,7 +164,7 @@ def check_record_needs_admission(open_ledger: LedgerFactory) -> None:
         try:
             answer = ledger.record([("need/0", b"admitted"), ("need/1", b"never admitted")])
         except PrivacyRefused:
-            expect(ledger.standing(["need/0", "need/1"]), [None, None], "a refused call records nothing")
+            expect(ledger.recorded(["need/0", "need/1"]), [None, None], "a refused call records nothing")
         else:
             raise CheckFailed(f"record without an admission: expected PrivacyRefused, got {answer!r}")
 
@@ -229,14 +231,14 @@ admit    4 A=4 B=1 min2 -> 0 0      too few
 admit    5 A=4 C=1 min2 -> 4 1      just enough
 admit    4 A=1          -> 0        a withheld HAT stays withheld
 balance  A B C          -> 10 10 2
-standing 1 9            -> - -
+recorded 1 9            -> - -
 record   1=x 2=y        -> x y
 record   2=z 4=w        -> y w
 record   9=v            -> refused
 record   5=u 9=v        -> refused
-standing 1 2 4 5 9      -> x y w - -
+recorded 1 2 4 5 9      -> x y w - -
 publish  1 4 9          ->
-standing 1 2 4          -> x y w
+recorded 1 2 4          -> x y w
 admit    2 A=1          -> 0        recorded and published change no verdict
 balance  A B C          -> 10 10 2
 """
@@ -269,8 +271,8 @@ def _play(ledger: Ledger, operation: str, *words: str) -> list[str]:
                 return [p.decode() for p in ledger.record([(f"table/{key}", value.encode()) for key, value in pairs])]
             except PrivacyRefused:
                 return ["refused"]
-        case "standing":
-            return ["-" if payload is None else payload.decode() for payload in ledger.standing(ids)]
+        case "recorded":
+            return ["-" if payload is None else payload.decode() for payload in ledger.recorded(ids)]
         case _:
             ledger.published(ids)
             return []
@@ -323,7 +325,7 @@ def check_many_at_once(open_ledger: LedgerFactory) -> None:
         expect(_charged(ledger.admit("many", 10, plates, asked[::-1]))[-700:], verdicts[::-1], "a big repeat, reversed")
         payloads = [name.encode() for name in ids]
         expect(ledger.record(list(zip(ids, payloads, strict=True))), payloads, "as many payloads as ids")
-        expect(ledger.standing(ids[::-1]), payloads[::-1], "as many standing as ids, in the order asked")
+        expect(ledger.recorded(ids[::-1]), payloads[::-1], "as many payloads as ids, in the order asked")
         expect([p for name, p in ledger.unpublished() if name in set(ids)], payloads, "as many unpublished")
         ledger.published(ids)
         expect_sums(ledger)
@@ -345,12 +347,12 @@ def check_large_slots(open_ledger: LedgerFactory) -> None:
         try:
             ledger.record([*releases, ("large/never", b"")])
         except PrivacyRefused:
-            expect(ledger.standing(names) == [None] * LARGE_SLOT, True, "a refused call records nothing, however large")
+            expect(ledger.recorded(names) == [None] * LARGE_SLOT, True, "a refused call records nothing, however large")
         else:
             raise CheckFailed("a large record without one admission: expected PrivacyRefused, got an answer")
         payloads = [payload for _, payload in releases]
         expect(ledger.record(releases) == payloads, True, "as many payloads as ids")
-        expect(ledger.record([(name, b"later") for name in names]) == payloads, True, "the first payloads stand")
+        expect(ledger.record([(name, b"later") for name in names]) == payloads, True, "the first payloads are kept")
         waiting = [one for one in ledger.unpublished() if one[0].startswith("large/")]
         expect(waiting == releases, True, "oldest first")
         ledger.published(names)
@@ -380,13 +382,13 @@ def check_survives_reopen(open_ledger: LedgerFactory) -> None:
 
 
 def check_notes_and_progress(open_ledger: LedgerFactory) -> None:
-    """The first text of a note stands; progress counts HATs and payloads, and knows the newest HAT; periods are those
+    """The first text of a note is kept; progress counts HATs and payloads, and knows the newest HAT; periods are those
     in which some plate was charged."""
     plates = _plates("noted", 1)
     with open_ledger() as ledger:
         name = ledger.meta()["ledger_id"]
-        expect(ledger.note("noted", "first"), "first", "a note stands")
-        expect(ledger.note("noted", "second"), "first", "the first note stands")
+        expect(ledger.note("noted", "first"), "first", "a note is kept")
+        expect(ledger.note("noted", "second"), "first", "the first note is kept")
         before = ledger.progress()
         ledger.admit("noted", 10, plates, [ask("noted/1", [3]), ask("noted/2", [9])])
         ledger.admit("noted/nobody", 1, plates, [ask("noted/3", [2])])
@@ -395,7 +397,7 @@ def check_notes_and_progress(open_ledger: LedgerFactory) -> None:
         after, meta = ledger.progress(), ledger.meta()
         expect((meta["noted"], meta["ledger_id"]), ("first", name), "a note and the ledger's id survive")
         expect(after.admitted - before.admitted, 3, "HATs admitted are counted once each, also where nobody could pay")
-        expect(after.recorded - before.recorded, 1, "payloads that stand are counted")
+        expect(after.recorded - before.recorded, 1, "payloads that are kept are counted")
         expect(after.newest, "noted/3", "the newest admission is known")
         expect(before.oldest in (None, after.oldest), True, "the oldest admission stays")
         found = [period for period in ledger.periods() if period.startswith("noted")]
@@ -421,8 +423,8 @@ def check_concurrent_writers(open_ledger: LedgerFactory) -> None:
         for name, answer in seen.items():
             expect(answer, answers[0][name], f"everybody sees the same {name}")
     with open_ledger() as ledger:
-        standing = [answers[0][f"payload of {name}"] for name in SHARED_IDS]
-        expect(ledger.standing(SHARED_IDS), standing, "what everybody saw stands")
+        kept = [answers[0][f"payload of {name}"] for name in SHARED_IDS]
+        expect(ledger.recorded(SHARED_IDS), kept, "what everybody saw is what is recorded")
         spent = _spent(ledger, "race", plates)
         expect(
             [amount <= RACE_BUDGET for amount in spent], [True] * len(plates), f"no balance over its budget ({spent})"
@@ -445,7 +447,7 @@ def _race(open_ledger: LedgerFactory, writer: int, plates: list[bytes]) -> dict[
     seen |= {f"payload of {name}": payload for name, payload in zip(SHARED_IDS, payloads, strict=True)}
     with open_ledger() as ledger:
         ledger.admit("race", RACE_BUDGET, turned, [ask(f"race/own/{writer}/1", [4, 4], [1, 3])])
-        expect(ledger.standing(SHARED_IDS), payloads, "what a writer saw stands")
+        expect(ledger.recorded(SHARED_IDS), payloads, "what a writer saw is what is recorded")
     return seen
 
 

@@ -47,7 +47,7 @@ class MemoryLedger:
         self._recorded: list[str] = []
         self._meta = {"ledger_id": f"memory-{id(self):x}"}
 
-    def standing(self, release_ids: Sequence[str]) -> list[bytes | None]:
+    def recorded(self, release_ids: Sequence[str]) -> list[bytes | None]:
         """The recorded payload of each id, or None."""
         with self._lock:
             found = [self._admissions.get(release_id) for release_id in release_ids]

@@ -90,7 +90,7 @@ class Seen(NamedTuple):
 def see(ledger: Ledger, *release_ids: str) -> Seen:
     """Look at the ledger, and at these records; an empty id names none."""
     named = [one for one in dict.fromkeys(release_ids) if one]
-    payloads = zip(named, ledger.standing(named), strict=True)
+    payloads = zip(named, ledger.recorded(named), strict=True)
     digests = {name: digest_of(payload) for name, payload in payloads if payload is not None}
     return Seen(ledger.meta(), ledger.progress(), digests)
 

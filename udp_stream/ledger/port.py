@@ -7,8 +7,8 @@
    amount. If fewer than `min_admitted` plates could pay, nobody is admitted or charged. A repeat returns the remembered
    verdict and terms, charges nothing, and never admits a plate that the first call did not.
 2. No balance ever exceeds its budget, whatever runs at the same time; a charge is never refunded.
-3. `record` keeps the first payload of a release id for ever and returns the one that stands. An id that was never
-   admitted cannot be recorded (`PrivacyRefused`): charge before you draw.
+3. `record` keeps the first payload of a release id for ever and returns it. An id that was never admitted cannot be
+   recorded (`PrivacyRefused`): charge before you draw.
 4. What a call has returned survives the death of the process and of the machine (synced to disk).
 5. The balance of a plate is the sum of its remembered charges: `entries`, in the order in which they were charged, can
    rebuild it, and `verify` does.
@@ -16,7 +16,7 @@
    call counts as a repeat. A call to `record` that is refused for an id that was never admitted keeps none of its
    payloads. `published` ignores ids that have no payload.
 7. A ledger is bound to the key of its plates' hashes: under another key every plate would look new. Like every fact
-   that is noted about a ledger, the first one stands for ever.
+   about a ledger, the first one noted is kept for ever.
 8. A call takes what a slot may hold: any number of HATs and payloads, and in one HAT 20 million plates.
 9. A ledger that went back in time is noticed: `mark` is called before anything is published, and what the mark says is
    kept apart from the ledger, where there is a place for it.
@@ -134,7 +134,7 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
 class Ledger(Protocol):
     """The promises of this file, as calls. A call is one round trip, or few, however many HATs it carries."""
 
-    def standing(self, release_ids: Sequence[str]) -> list[bytes | None]:
+    def recorded(self, release_ids: Sequence[str]) -> list[bytes | None]:
         """The recorded payload of each id, or None."""
         ...
 
@@ -149,7 +149,7 @@ class Ledger(Protocol):
         ...
 
     def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
-        """Keep the first payload of each id; return the ones that stand (promise 3)."""
+        """Record payloads; return what is recorded under each id: its first payload (promise 3)."""
         ...
 
     def published(self, release_ids: Sequence[str]) -> None:
@@ -177,7 +177,7 @@ class Ledger(Protocol):
         ...
 
     def note(self, name: str, text: str) -> str:
-        """Remember a fact about the ledger, by its name, for ever; returns the text that stands, the first one."""
+        """Remember a fact about the ledger, by its name, for ever; returns the first text kept under the name."""
         ...
 
     def meta(self) -> dict[str, str]:

@@ -1,8 +1,9 @@
 """Pseudo-users: the samples of a HAT grouped into arrays, from counts alone (arXiv 2401.15906, Section III-A).
 
-With a cap m, user l gives its first min(m_l, m) samples. BestFit packs whole users into arrays of length m, so that a
-user touches one array; WrapAround pours the users one after another and keeps the full arrays, so that a user touches
-at most two. Users are taken in non-increasing order of their counts, ties in the order in which they came.
+The papers' *user* is a plate. With a cap m, plate l gives its first min(m_l, m) samples. BestFit packs whole plates
+into arrays of length m, so that a plate touches one array; WrapAround pours the plates one after another and keeps the
+full arrays, so that a plate touches at most two. Plates are taken in non-increasing order of their counts, ties in the
+order in which they came.
 """
 
 from __future__ import annotations
@@ -18,61 +19,61 @@ from numpy.typing import NDArray
 Integers = NDArray[np.int64]
 
 
-class HatCounts:
-    """How many samples each user has in one HAT, and what follows from that.
+class SamplesPerPlate:
+    """How many samples each plate has in one HAT, and what follows from that.
 
-    `by_user` holds positive integers in the users' canonical order. Public under swap-values, hence free to use.
+    `by_plate` holds positive integers in the plates' canonical order. Public under swap-values, hence free to use.
     """
 
-    def __init__(self, by_user: Integers) -> None:
-        """Take the counts; raises ValueError unless there is at least one user and each has a sample."""
-        if by_user.size == 0 or by_user.min() < 1:
-            raise ValueError("expected at least one user, each with at least one sample")
-        self.by_user = by_user
-        self.users = int(by_user.size)
-        self.total = int(by_user.sum())
-        self.largest = int(by_user.max())
+    def __init__(self, by_plate: Integers) -> None:
+        """Take the counts; raises ValueError unless there is at least one plate and each has a sample."""
+        if by_plate.size == 0 or by_plate.min() < 1:
+            raise ValueError("expected at least one plate, each with at least one sample")
+        self.by_plate = by_plate
+        self.plates = int(by_plate.size)
+        self.total = int(by_plate.sum())
+        self.largest = int(by_plate.max())
 
     @cached_property
     def order(self) -> Integers:
-        """Users by non-increasing count, ties as they came."""
-        return np.argsort(-self.by_user, kind="stable")
+        """Plates by non-increasing count, ties as they came."""
+        return np.argsort(-self.by_plate, kind="stable")
 
     @cached_property
     def descending(self) -> Integers:
         """The counts in that order."""
-        return self.by_user.take(self.order)
+        return self.by_plate.take(self.order)
 
     @cached_property
     def median(self) -> int:
-        """The largest value that at least half of the users reach: the papers' med, exactly ceil(L/2) of them."""
-        return int(self.descending[(self.users + 1) // 2 - 1])
+        """The largest value that at least half of the plates reach: the papers' med, exactly ceil(L/2) of them."""
+        return int(self.descending[(self.plates + 1) // 2 - 1])
 
     def kept(self, cap: int) -> int:
-        """How many samples remain when every user gives at most `cap`."""
-        return int(np.minimum(self.by_user, cap).sum())
+        """How many samples remain when every plate gives at most `cap`."""
+        return int(np.minimum(self.by_plate, cap).sum())
 
     @cached_property
     def kept_at_every_count(self) -> Integers:
         """`kept(m)` for m each entry of `descending`."""
         ascending = self.descending[::-1]
         below = np.concatenate(([0], np.cumsum(ascending)[:-1]))
-        kept: Integers = (below + ascending * np.arange(self.users, 0, -1))[::-1]
+        kept: Integers = (below + ascending * np.arange(self.plates, 0, -1))[::-1]
         return kept
 
     @cached_property
     def place_of_sample(self) -> NDArray[np.int32]:
-        """For each sample of the HAT (user by user), how many of its user's samples come before it."""
-        starts = (np.cumsum(self.by_user) - self.by_user).astype(np.int32)
-        return np.arange(self.total, dtype=np.int32) - np.repeat(starts, self.by_user)
+        """For each sample of the HAT (plate by plate), how many of its plate's samples come before it."""
+        starts = (np.cumsum(self.by_plate) - self.by_plate).astype(np.int32)
+        return np.arange(self.total, dtype=np.int32) - np.repeat(starts, self.by_plate)
 
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """A grouping: `of_user[l]` is the array that user l goes into whole, `filled[i]` how many samples array i holds."""
+    """A grouping: plate l goes whole into array `of_plate[l]`; array i holds `filled[i]` samples."""
 
     cap: int
-    of_user: Integers
+    of_plate: Integers
     filled: Integers
 
     @property
@@ -81,18 +82,18 @@ class Arrays:
         return int(self.filled.size)
 
 
-def best_fit(counts: HatCounts, cap: int) -> Arrays:
-    """Every user whole into the fullest array with room for it, lowest index on ties; O(L log L).
+def best_fit(counts: SamplesPerPlate, cap: int) -> Arrays:
+    """Every plate whole into the fullest array with room for it, lowest index on ties; O(L log L).
 
-    >>> best_fit(HatCounts(np.array([5, 2, 1, 4, 2])), cap=4).of_user
+    >>> best_fit(SamplesPerPlate(np.array([5, 2, 1, 4, 2])), cap=4).of_plate
     array([0, 2, 3, 1, 2])
 
     Source: arXiv 2401.15906, Section III-A 2. Arrays wait in heaps by their free room (at most `cap` of them), so
-    the fullest array that fits is the first heap at or above the user's size.
+    the fullest array that fits is the first heap at or above the plate's size.
     """
     sizes = np.minimum(counts.descending, cap)
     smallest = int(sizes[-1])
-    # The first users leave no room that anybody could use: each has an array of its own.
+    # The first plates leave no room that another could use: each has an array of its own.
     alone = int(np.searchsorted(-sizes, smallest - cap - 1, side="right"))
     of_sorted = list(range(alone))
     filled = sizes[:alone].tolist()
@@ -117,50 +118,50 @@ def best_fit(counts: HatCounts, cap: int) -> Arrays:
                 waiting[room] = []
                 insort(rooms, room)
             heappush(waiting[room], array)
-    of_user = np.empty(counts.users, dtype=np.int64)
-    of_user[counts.order] = of_sorted
-    return Arrays(cap, of_user, np.array(filled, dtype=np.int64))
+    of_plate = np.empty(counts.plates, dtype=np.int64)
+    of_plate[counts.order] = of_sorted
+    return Arrays(cap, of_plate, np.array(filled, dtype=np.int64))
 
 
-def wrap_around_count(counts: HatCounts, cap: int) -> int:
+def wrap_around_count(counts: SamplesPerPlate, cap: int) -> int:
     """K, the number of full arrays under WrapAround: floor(sum min(m_l, cap) / cap)."""
     return counts.kept(cap) // cap
 
 
-def wrap_around_positions(counts: HatCounts, cap: int) -> Integers:
-    """Which samples fill the K arrays, in order: indices into the HAT's samples (user by user), K * cap of them.
+def wrap_around_positions(counts: SamplesPerPlate, cap: int) -> Integers:
+    """Which samples fill the K arrays, in order: indices into the HAT's samples (plate by plate), K * cap of them.
 
     Array i holds the positions i * cap to (i + 1) * cap of the result. Source: arXiv 2401.15906, Section III-A 1.
     """
-    starts = np.cumsum(counts.by_user) - counts.by_user
+    starts = np.cumsum(counts.by_plate) - counts.by_plate
     sizes = np.minimum(counts.descending, cap)
     used = wrap_around_count(counts, cap) * cap
     first = np.repeat(starts.take(counts.order) - (np.cumsum(sizes) - sizes), sizes)[:used]
     return first + np.arange(used)
 
 
-def wrap_around_given(counts: HatCounts, cap: int) -> Integers:
-    """How many of each user's samples are among those K * cap: always its first ones, as pouring stops once.
+def wrap_around_given(counts: SamplesPerPlate, cap: int) -> Integers:
+    """How many of each plate's samples are among those K * cap: always its first ones, as pouring stops once.
 
-    >>> wrap_around_given(HatCounts(np.array([2, 5, 1])), cap=3).tolist()
+    >>> wrap_around_given(SamplesPerPlate(np.array([2, 5, 1])), cap=3).tolist()
     [2, 3, 1]
-    >>> wrap_around_given(HatCounts(np.array([2, 5, 2])), cap=3).tolist()
+    >>> wrap_around_given(SamplesPerPlate(np.array([2, 5, 2])), cap=3).tolist()
     [2, 3, 1]
     """
     sizes = np.minimum(counts.descending, cap)
     poured_before = np.cumsum(sizes) - sizes
-    given = np.empty(counts.users, dtype=np.int64)
+    given = np.empty(counts.plates, dtype=np.int64)
     given[counts.order] = np.clip(wrap_around_count(counts, cap) * cap - poured_before, 0, sizes)
     return given
 
 
-def first_of_each(counts: HatCounts, given: Integers) -> NDArray[np.bool_]:
-    """Which of the HAT's samples (user by user) are among their user's first `given[user]`."""
-    kept: NDArray[np.bool_] = counts.place_of_sample < np.repeat(given, counts.by_user)
+def first_samples(counts: SamplesPerPlate, given: Integers) -> NDArray[np.bool_]:
+    """Which of the HAT's samples (plate by plate) are among their plate's first `given[plate]`."""
+    kept: NDArray[np.bool_] = counts.place_of_sample < np.repeat(given, counts.by_plate)
     return kept
 
 
-def within_cap(counts: HatCounts, cap: int) -> NDArray[np.bool_]:
-    """Which of the HAT's samples (user by user) are among their user's first `cap`."""
+def within_cap(counts: SamplesPerPlate, cap: int) -> NDArray[np.bool_]:
+    """Which of the HAT's samples (plate by plate) are among their plate's first `cap`."""
     kept: NDArray[np.bool_] = counts.place_of_sample < cap
     return kept

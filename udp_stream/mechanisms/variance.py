@@ -35,7 +35,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.mechanisms.grouping import HatCounts, Integers, within_cap
+from udp_stream.mechanisms.grouping import Integers, SamplesPerPlate, within_cap
 from udp_stream.mechanisms.individual_charges import laplace_charges, laplace_epsilon_within
 from udp_stream.mechanisms.means.base import MeanQuery
 from udp_stream.units import NANO
@@ -52,7 +52,7 @@ class VariancePlan:
     `bias_bound` is the worst over all speeds in [0, U] of |variance of the kept - variance of all samples|.
     """
 
-    counts: HatCounts
+    counts: SamplesPerPlate
     max_speed: int
     epsilon_nano: int
     cap: int
@@ -77,13 +77,14 @@ class VariancePlan:
         return self.bias_bound + self.noise_bound
 
 
-def plan_variance(counts: HatCounts, epsilon_nano: int, max_speed: int) -> VariancePlan:
+def plan_variance(counts: SamplesPerPlate, epsilon_nano: int, max_speed: int) -> VariancePlan:
     """The cap of least worst-case error among all caps from 1 to the largest count (the larger cap on ties).
 
     Not only the counts themselves: where one plate holds half of the samples, the noise depends on whether their number
     is odd, and the best cap may lie between two counts.
 
-    >>> plan = plan_variance(HatCounts(np.array([9, 3, 2, 2, 2, 2])), epsilon_nano=250_000_000, max_speed=65 * 4096)
+    >>> counts = SamplesPerPlate(np.array([9, 3, 2, 2, 2, 2]))
+    >>> plan = plan_variance(counts, epsilon_nano=250_000_000, max_speed=65 * 4096)
     >>> plan.cap, plan.kept, plan.sensitivity == 2 * 10 * (65 * 4096) ** 2
     (2, 12, True)
 
@@ -94,7 +95,7 @@ def plan_variance(counts: HatCounts, epsilon_nano: int, max_speed: int) -> Varia
     return plan_variance_with_cap(counts, epsilon_nano, max_speed, cap)
 
 
-def plan_variance_with_cap(counts: HatCounts, epsilon_nano: int, max_speed: int, cap: int) -> VariancePlan:
+def plan_variance_with_cap(counts: SamplesPerPlate, epsilon_nano: int, max_speed: int, cap: int) -> VariancePlan:
     """The plan for a given cap, 1 <= cap <= the largest count.
 
     Raises ValueError for other caps, and for epsilon_nano < 1 or max_speed < 1.
@@ -127,10 +128,10 @@ def _most_pairs(movable: int, total: int) -> int:
     return k * (total - k)
 
 
-def _error_at_every_cap(counts: HatCounts, epsilon_nano: int) -> Floats:
+def _error_at_every_cap(counts: SamplesPerPlate, epsilon_nano: int) -> Floats:
     """Worst-case bias plus expected noise in units of U^2, for the caps 1, 2, ... up to the largest count."""
-    up_to = np.cumsum(np.bincount(counts.by_user))  # how many plates have at most j samples, j = 0, 1, ...
-    kept = np.cumsum(counts.users - up_to[:-1])
+    up_to = np.cumsum(np.bincount(counts.by_plate))  # how many plates have at most j samples, j = 0, 1, ...
+    kept = np.cumsum(counts.plates - up_to[:-1])
     caps = np.arange(1, counts.largest + 1)
     noise = _share_of_pairs(caps, kept) * (NANO / epsilon_nano)
     return noise + _share_of_pairs(counts.total - kept, np.full_like(kept, counts.total))
@@ -146,9 +147,9 @@ _SQUARES = 2**18
 
 
 def variance_query(plan: VariancePlan, samples: Integers) -> MeanQuery:
-    """T of the kept samples, and how far one plate can move it; `samples` user by user, in the order of the counts.
+    """T of the kept samples, and how far one plate can move it; `samples` plate by plate, in the order of the counts.
 
-    >>> plan = plan_variance_with_cap(HatCounts(np.array([2, 1])), epsilon_nano=10**9, max_speed=5, cap=2)
+    >>> plan = plan_variance_with_cap(SamplesPerPlate(np.array([2, 1])), epsilon_nano=10**9, max_speed=5, cap=2)
     >>> variance_query(plan, np.array([0, 5, 1]))
     MeanQuery(statistic=42, sensitivity=50, projected_to=None)
     """
@@ -170,10 +171,10 @@ def plate_sensitivity(plan: VariancePlan) -> NDArray[np.object_]:
     U^2 g (G - g) for a plate with g < G/2 of the G samples, else U^2 floor(G^2/4): its share of the noise's
     sensitivity is what it loses. (Objects, because U^2 G^2/4 outgrows 63 bits at some 20,000 samples.)
 
-    >>> plate_sensitivity(plan_variance_with_cap(HatCounts(np.array([3, 1, 1, 2])), 10**9, max_speed=10, cap=2))
+    >>> plate_sensitivity(plan_variance_with_cap(SamplesPerPlate(np.array([3, 1, 1, 2])), 10**9, max_speed=10, cap=2))
     array([800, 500, 500, 800], dtype=object)
     """
-    given = np.minimum(plan.counts.by_user, plan.cap)
+    given = np.minimum(plan.counts.by_plate, plan.cap)
     k = np.minimum(given, plan.kept // 2)
     moves: NDArray[np.object_] = (k * (plan.kept - k)).astype(object) * plan.max_speed**2
     return moves
@@ -193,7 +194,7 @@ def variance_for_admitted(plan: VariancePlan, admitted: NDArray[np.bool_]) -> Va
     With fewer samples G a plate's share g (G - g) of the largest mover's is not what it was, so the noise may have to
     grow: epsilon is lowered until it covers everybody.
     """
-    counts = HatCounts(plan.counts.by_user[admitted])
+    counts = SamplesPerPlate(plan.counts.by_plate[admitted])
     cap = min(plan.cap, counts.largest)
     final = plan_variance_with_cap(counts, plan.epsilon_nano, plan.max_speed, cap)
     charges = plan.charges[admitted]

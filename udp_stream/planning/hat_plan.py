@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Balance
 from udp_stream.mechanisms.cdfs.mechanism import CdfPlan, cdf_for_admitted, plan_cdf
-from udp_stream.mechanisms.grouping import HatCounts
+from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS, CompareAt, MeanPlan, expected_abs_error, plan_automatic, spread
 from udp_stream.mechanisms.means.automatic import EXACT
 from udp_stream.mechanisms.variance import VariancePlan, plan_variance, variance_for_admitted
@@ -104,7 +104,7 @@ def terms_of(policy: Policy, mean_nano: int, variance_nano: int, cdf_nano: int) 
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class SlotInPeriod:
     """Where a slot lies in its budget period: the period's name, and whole slots before and after this one in it."""
 
     period: str
@@ -121,7 +121,7 @@ class HatPlan:
     """
 
     terms: Terms
-    by_user: NDArray[np.int64]
+    by_plate: NDArray[np.int64]
     mean: MeanPlan | None
     variance: VariancePlan | None
     cdf: CdfPlan | None
@@ -143,10 +143,10 @@ class HatPlan:
         )
 
 
-def slot_terms(counts: SlotCounts, balance: Balance, moment: Moment, policy: Policy) -> list[Terms]:
+def slot_terms(counts: SlotCounts, balance: Balance, in_period: SlotInPeriod, policy: Policy) -> list[Terms]:
     """The terms of every HAT of a slot; `balance` belongs to `counts.plates`."""
     enough = np.diff(counts.hat_rows) >= policy.min_plates
-    allowances = _fair_shares(counts, enough, balance, moment, policy)
+    allowances = _fair_shares(counts, enough, balance, in_period, policy)
     terms = _hats_terms(counts, enough, allowances, policy)
     if policy.accounting_detail == "uniform" or None not in (policy.mean_nano, policy.cdf_nano):
         return terms
@@ -181,11 +181,11 @@ def _usual_parts(counts: SlotCounts, terms: list[Terms], policy: Policy) -> NDAr
 
 
 def _fair_shares(
-    counts: SlotCounts, enough: NDArray[np.bool_], balance: Balance, moment: Moment, policy: Policy
+    counts: SlotCounts, enough: NDArray[np.bool_], balance: Balance, in_period: SlotInPeriod, policy: Policy
 ) -> NDArray[np.int64]:
     hat_of_row = np.repeat(np.arange(counts.cells.size), np.diff(counts.hat_rows))
     now = np.bincount(counts.plate[enough[hat_of_row]], minlength=len(counts.plates))
-    visits = expected_visits(now, balance.charges, moment.slots_gone, moment.slots_left)
+    visits = expected_visits(now, balance.charges, in_period.slots_gone, in_period.slots_left)
     return fair_shares(policy.budget_nano, balance.spent, visits)
 
 
@@ -202,19 +202,19 @@ def _terms(shares: NDArray[np.int64], policy: Policy) -> Terms:
     return terms_of(policy, mean_nano, policy.variance_nano, cdf_nano)
 
 
-def plan_hat(by_user: NDArray[np.int64], terms: Terms, policy: Policy) -> HatPlan:
+def plan_hat(by_plate: NDArray[np.int64], terms: Terms, policy: Policy) -> HatPlan:
     """The plan for plates with these counts (at least one plate, each with a sample) on these terms, and its price."""
-    counts = HatCounts(by_user)
+    counts = SamplesPerPlate(by_plate)
     mean = plan_mean(counts, terms, policy.max_speed) if terms.mean_nano else None
     variance = plan_variance(counts, terms.variance_nano, policy.max_speed) if terms.variance_nano else None
     cdf = None
     if terms.cdf_nano:
         cdf = plan_cdf(counts, terms.cdf_nano, policy.max_speed / QUANTA_PER_KMH, policy.bins)
-    charges = np.full(counts.users, terms.charge_nano, dtype=np.int64)
+    charges = np.full(counts.plates, terms.charge_nano, dtype=np.int64)
     if terms.accounting_detail == "individual":
         parts = [statistic.charges for statistic in (mean, variance, cdf) if statistic is not None]
         charges = np.maximum(1, sum(parts))
-    return HatPlan(terms, by_user, mean, variance, cdf, charges)
+    return HatPlan(terms, by_plate, mean, variance, cdf, charges)
 
 
 def plan_admitted(plan: HatPlan, admitted: NDArray[np.bool_], policy: Policy) -> HatPlan:
@@ -225,18 +225,18 @@ def plan_admitted(plan: HatPlan, admitted: NDArray[np.bool_], policy: Policy) ->
     if admitted.all():
         return plan
     if plan.terms.accounting_detail == "uniform":
-        return plan_hat(plan.by_user[admitted], plan.terms, policy)
+        return plan_hat(plan.by_plate[admitted], plan.terms, policy)
     mean = None if plan.mean is None else MECHANISMS[plan.mean.mechanism].for_admitted(plan.mean, admitted)
     variance = None if plan.variance is None else variance_for_admitted(plan.variance, admitted)
     cdf = None if plan.cdf is None else cdf_for_admitted(plan.cdf, admitted)
     for priced, final in ((plan.mean, mean), (plan.variance, variance), (plan.cdf, cdf)):
         if priced is not None and final is not None and np.any(final.charges > priced.charges[admitted]):
             raise PrivacyRefused("a plate would lose more to a statistic than it was charged for it")
-    by_user, charges = plan.by_user[admitted], plan.charges[admitted]
-    return HatPlan(plan.terms, by_user, mean, variance, cdf, charges)
+    by_plate, charges = plan.by_plate[admitted], plan.charges[admitted]
+    return HatPlan(plan.terms, by_plate, mean, variance, cdf, charges)
 
 
-def plan_mean(counts: HatCounts, terms: Terms, max_speed: int) -> MeanPlan:
+def plan_mean(counts: SamplesPerPlate, terms: Terms, max_speed: int) -> MeanPlan:
     """The mechanism of the terms, or for "auto" the one of least expected error for what it charges."""
     asked = terms.mean_nano, max_speed, terms.grouping
     if terms.mean == "auto":

@@ -1,8 +1,8 @@
 """The plan of a slot: for each HAT its terms, and what the ledger charged each of its plates.
 
-It is made once for all shards (`flow.plan_slot`) and read by whoever releases some of the HATs. It names no plate and
-knows no speed: rows are in the canonical order of `SlotCounts`, and a digest of who they are, with how many samples
-each, says whether a reader's rows are the very same. Whatever does not agree is not admitted.
+It is made once for all shards (`road.plan_slot`) and read by each shard for its own HATs. It names no plate and holds
+no speed: rows are in the canonical order of `SlotCounts`. A digest of their plates and numbers of samples tells a shard
+whether its rows are the same. A HAT whose digest differs is not admitted.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from udp_stream.planning.hat_plan import HatPlan, Terms
 from udp_stream.windows.slot_tables import SlotCounts
 
-PIECE_BYTES = 800_000
-"""Of one message of a plan: below Kafka's usual limit of 1 MiB, with its frame."""
+CHUNK_BYTES = 800_000
+"""Of one message of a plan, below Kafka's usual limit of 1 MiB, with its frame."""
 
 DIGEST_BYTES = 8
-"""Of who is in a HAT, and of a plan. Against mistakes, not attackers: whoever can write plans can write charges."""
+"""Of the plates in a HAT, and of a plan. Against mistakes, not attackers: who can write plans can write charges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,12 @@ class SlotPlan:
     charged: NDArray[np.int64]
     priced: tuple[HatPlan | None, ...] | None = None
 
+    @classmethod
+    def empty(cls, counts: SlotCounts) -> SlotPlan:
+        """A plan without HATs for the slot of these counts."""
+        none = np.empty(0, dtype=np.int64)
+        return cls(counts.start_ms, counts.end_ms, none.astype(np.uint64), np.zeros(1, np.int64), (), (), none, ())
+
     def find(self, cell: int, digest: bytes) -> int | None:
         """The number of a cell's HAT, if it is known and has these rows."""
         at = int(np.searchsorted(self.cells, np.uint64(cell)))
@@ -53,8 +59,8 @@ class SlotPlan:
         """What each row of a HAT was charged."""
         return self.charged[self.hat_rows[hat] : self.hat_rows[hat + 1]]
 
-    def reusing(self, made: SlotPlan) -> SlotPlan:
-        """The same plan, with what is at hand of a plan that says the same of a HAT."""
+    def with_priced(self, made: SlotPlan) -> SlotPlan:
+        """The same plan, with the priced HATs of `made` wherever both plans agree on a HAT."""
         if made.priced is None:
             return self
         found = map(made.find, self.cells.tolist(), self.digests)
@@ -64,8 +70,8 @@ class SlotPlan:
         )
         return replace(self, priced=priced)
 
-    def only(self, hats: NDArray[np.bool_]) -> SlotPlan:
-        """The plan of some of its HATs."""
+    def for_hats(self, hats: NDArray[np.bool_]) -> SlotPlan:
+        """The plan of some of its HATs only."""
         sizes, chosen = np.diff(self.hat_rows), np.flatnonzero(hats).tolist()
         return replace(
             self,
@@ -76,12 +82,6 @@ class SlotPlan:
             charged=self.charged[np.repeat(hats, sizes)],
             priced=None if self.priced is None else tuple(self.priced[hat] for hat in chosen),
         )
-
-
-def plan_of_nothing(counts: SlotCounts) -> SlotPlan:
-    """A plan that knows none of the slot's HATs."""
-    none = np.empty(0, dtype=np.int64)
-    return SlotPlan(counts.start_ms, counts.end_ms, none.astype(np.uint64), np.zeros(1, np.int64), (), (), none, ())
 
 
 def row_digests(counts: SlotCounts) -> list[bytes]:
@@ -108,15 +108,15 @@ class _Columns(msgspec.Struct, frozen=True, array_like=True):
     charged: bytes
 
 
-class PlanPiece(msgspec.Struct, frozen=True, tag="plan"):
-    """Piece `number` of `pieces` of a shard's part of a plan; `digest` is the whole part's."""
+class PlanChunk(msgspec.Struct, frozen=True, tag="plan.1"):
+    """Chunk `number` of the `chunks` of a shard's plan; `digest` covers all of them."""
 
     slot_start: int
     slot_end: int
     shard: int
     digest: bytes
     number: int
-    pieces: int
+    chunks: int
     content: bytes
 
 
@@ -124,8 +124,8 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[_Columns] = msgspec.msgpack.Decoder(_Columns)
 
 
-def cut_plan(plan: SlotPlan, shard: int, piece_bytes: int = PIECE_BYTES) -> Iterator[PlanPiece]:
-    """The messages that bring a shard its plan: at least one; the same for the same plan."""
+def cut_plan(plan: SlotPlan, shard: int, chunk_bytes: int = CHUNK_BYTES) -> Iterator[PlanChunk]:
+    """A shard's plan as messages, at least one; equal plans give equal messages."""
     content = _encoder.encode(
         _Columns(
             plan.start_ms,
@@ -137,15 +137,15 @@ def cut_plan(plan: SlotPlan, shard: int, piece_bytes: int = PIECE_BYTES) -> Iter
             plan.charged.astype("<i8").tobytes(),
         )
     )
-    digest, starts = blake2b(content, digest_size=DIGEST_BYTES).digest(), range(0, len(content), piece_bytes)
+    digest, starts = blake2b(content, digest_size=DIGEST_BYTES).digest(), range(0, len(content), chunk_bytes)
     for number, start in enumerate(starts):
-        piece = content[start : start + piece_bytes]
-        yield PlanPiece(plan.start_ms, plan.end_ms, shard, digest, number, len(starts), piece)
+        chunk = content[start : start + chunk_bytes]
+        yield PlanChunk(plan.start_ms, plan.end_ms, shard, digest, number, len(starts), chunk)
 
 
-def merge_plan(pieces: Sequence[PlanPiece]) -> SlotPlan:
-    """The plan from all of its pieces, in order."""
-    columns = _decoder.decode(b"".join(piece.content for piece in pieces))
+def merge_plan(chunks: Sequence[PlanChunk]) -> SlotPlan:
+    """The plan from all of its chunks, in order."""
+    columns = _decoder.decode(b"".join(chunk.content for chunk in chunks))
     digests = columns.digests
     return SlotPlan(
         columns.start_ms,

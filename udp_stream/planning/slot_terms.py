@@ -31,8 +31,8 @@ from msgspec.structs import replace as struct_replace
 from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Balance
-from udp_stream.mechanisms.grouping import HatCounts
-from udp_stream.planning.hat_plan import Moment, Terms, plan_mean, slot_terms
+from udp_stream.mechanisms.grouping import SamplesPerPlate
+from udp_stream.planning.hat_plan import SlotInPeriod, Terms, plan_mean, slot_terms
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.suppression import Occupancy, chop_user, suppress_to
 from udp_stream.windows.slot_tables import SlotCounts
@@ -41,19 +41,19 @@ _ROUNDS_MAX = 10
 """At a fixed epsilon two are enough, as HATs do not depend on each other; under "auto" up to 5 were seen."""
 
 
-def terms_from_counts(counts: SlotCounts, balance: Balance, moment: Moment, policy: Policy) -> list[Terms]:
+def terms_from_counts(counts: SlotCounts, balance: Balance, in_period: SlotInPeriod, policy: Policy) -> list[Terms]:
     """The terms of every HAT of a slot; `balance` belongs to `counts.plates`."""
-    terms = slot_terms(counts, balance, moment, policy)
+    terms = slot_terms(counts, balance, in_period, policy)
     if policy.suppression == "off":
         return terms
     kept = kept_rows(counts, terms, policy)
     if policy.hats_max:
-        return _terms_of_kept(counts, kept, balance, moment, policy)
+        return _terms_of_kept(counts, kept, balance, in_period, policy)
     limit = worst_cases(counts, terms, policy).max(initial=0.0)
     for _ in range(_ROUNDS_MAX):
         if kept.all():
             break
-        suppressed = _terms_of_kept(counts, kept, balance, moment, policy)
+        suppressed = _terms_of_kept(counts, kept, balance, in_period, policy)
         lost = [bool(now.withheld and not before.withheld) for now, before in zip(suppressed, terms, strict=True)]
         breaks = np.array(lost, dtype=bool) | (worst_cases(counts, suppressed, policy) > limit)
         if not breaks.any():
@@ -63,9 +63,9 @@ def terms_from_counts(counts: SlotCounts, balance: Balance, moment: Moment, poli
 
 
 def _terms_of_kept(
-    counts: SlotCounts, kept: NDArray[np.bool_], balance: Balance, moment: Moment, policy: Policy
+    counts: SlotCounts, kept: NDArray[np.bool_], balance: Balance, in_period: SlotInPeriod, policy: Policy
 ) -> list[Terms]:
-    terms = slot_terms(only(counts, kept), balance, moment, policy)
+    terms = slot_terms(counts_of_rows(counts, kept), balance, in_period, policy)
     return [_with_kept(of_hat, kept[counts.rows(hat)]) for hat, of_hat in enumerate(terms)]
 
 
@@ -77,12 +77,12 @@ def worst_cases(counts: SlotCounts, terms: Sequence[Terms], policy: Policy) -> N
     return np.array([_worst_case(counts.count[counts.rows(h)], of_hat, policy) for h, of_hat in enumerate(terms)])
 
 
-def _worst_case(by_user: NDArray[np.int64], terms: Terms, policy: Policy) -> float:
+def _worst_case(by_plate: NDArray[np.int64], terms: Terms, policy: Policy) -> float:
     if terms.withheld or not terms.mean_nano:
         return 0.0
-    kept = by_user[terms.rows_kept(by_user.size)]
-    plan = plan_mean(HatCounts(kept), terms, policy.max_speed)
-    return plan.error_bound + policy.max_speed * (1 - int(kept.sum()) / int(by_user.sum()))
+    kept = by_plate[terms.rows_kept(by_plate.size)]
+    plan = plan_mean(SamplesPerPlate(kept), terms, policy.max_speed)
+    return plan.error_bound + policy.max_speed * (1 - int(kept.sum()) / int(by_plate.sum()))
 
 
 def kept_rows(counts: SlotCounts, terms: Sequence[Terms], policy: Policy) -> NDArray[np.bool_]:
@@ -104,8 +104,8 @@ def kept_rows(counts: SlotCounts, terms: Sequence[Terms], policy: Policy) -> NDA
     return kept
 
 
-def only(counts: SlotCounts, kept: NDArray[np.bool_]) -> SlotCounts:
-    """The counts of some rows; every HAT stays, be it without rows."""
+def counts_of_rows(counts: SlotCounts, kept: NDArray[np.bool_]) -> SlotCounts:
+    """The counts of some rows; every HAT stays, even without rows."""
     before = np.append(0, np.cumsum(kept))
     return replace(counts, hat_rows=before[counts.hat_rows], plate=counts.plate[kept], count=counts.count[kept])
 

@@ -18,7 +18,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.mechanisms.grouping import HatCounts
+from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.units import NANO
 
 Integers = NDArray[np.int64]
@@ -34,10 +34,10 @@ def hat_error(total: int, kept: int, largest: int, epsilon: float) -> float:
     return (1 - kept / total) + largest / (kept * epsilon) if kept else inf
 
 
-def errors_at_every_count(counts: HatCounts, epsilon_nano: int) -> Floats:
+def errors_at_every_count(counts: SamplesPerPlate, epsilon_nano: int) -> Floats:
     """E(m) as a share of U, for m each entry of `counts.descending`; `array_averaging.worst_case_cap` minimises it.
 
-    >>> errors_at_every_count(HatCounts(np.array([4, 2, 2])), 10**9).tolist()
+    >>> errors_at_every_count(SamplesPerPlate(np.array([4, 2, 2])), 10**9).tolist()
     [0.5, 0.5833333333333333, 0.5833333333333333]
     """
     kept = counts.kept_at_every_count
@@ -45,7 +45,7 @@ def errors_at_every_count(counts: HatCounts, epsilon_nano: int) -> Floats:
     return errors
 
 
-def epsilon_limits(counts: HatCounts) -> tuple[float, float]:
+def epsilon_limits(counts: SamplesPerPlate) -> tuple[float, float]:
     """(eps_min, eps_max): m_min is a best cap exactly for eps <= eps_min, m_max exactly for eps >= eps_max.
 
     E(m_min) <= E(m) means eps <= M (m/G(m) - 1/L) / (G(m) - L m_min), and E(m_max) <= E(m) means
@@ -54,14 +54,14 @@ def epsilon_limits(counts: HatCounts) -> tuple[float, float]:
     eps_max = (M / (L m_min))^2: sufficient, but far off. In fact 1 / (L (L - 1)) <= eps_min and eps_max <= 1: from
     eps = 1 on, capping never helps in the worst case.
 
-    >>> epsilon_limits(HatCounts(np.array([9, 3, 2, 2])))
+    >>> epsilon_limits(SamplesPerPlate(np.array([9, 3, 2, 2])))
     (0.3999999999999999, 0.7000000000000001)
     """
     if counts.largest == int(counts.descending[-1]):
         return inf, 0.0
     caps, at = np.unique(counts.descending, return_index=True)
     kept = counts.kept_at_every_count[at]
-    least = counts.total * (caps[1:] / kept[1:] - 1 / counts.users) / (kept[1:] - kept[0])
+    least = counts.total * (caps[1:] / kept[1:] - 1 / counts.plates) / (kept[1:] - kept[0])
     most = counts.total * (caps[-1] / counts.total - caps[:-1] / kept[:-1]) / (counts.total - kept[:-1])
     return float(least.min()), float(most.max())
 

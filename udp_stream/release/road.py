@@ -1,17 +1,17 @@
 """The road from a closed slot to published releases, once: generators that yield effects and are sent their results.
 
 It has two halves. `plan_slot` sees the counts of the whole slot and no speed: it plans and prices HATs, *then* charges,
-and says what the ledger decided. `release_planned` goes on with some or all of the HATs and their speeds: it plans for
-the plates that paid, *then* draws, *then* records (first one wins: a draw that comes second is forgotten unseen), and
-only what the ledger says stands is published, once the ledger's high-water mark is raised. The embedded runtime runs
-one after the other; on Kafka one planner serves many shards, each of which releases its own cells.
+and returns what the ledger decided. `release_planned` continues with some or all of the HATs and their speeds: it plans
+for the plates that were charged, *then* draws, *then* records (first one wins: a second draw is dropped unseen). Only
+what the ledger has recorded is published, once the ledger's high-water mark is raised. The embedded runtime runs one
+half after the other; on Kafka one planner serves many shards, each of which releases its own cells.
 
 A slot whose budget period overlaps one of another zone or length is refused, as the two balances would add up, until
 the sum is accepted in words: before it charges, and again before anything is drawn.
 
-Order is the guarantee. What stands is looked up first: a HAT that was ever recorded is published as it stands, draws
-nothing and charges nothing. Dying between any two steps loses nothing and repeats nothing: terms and verdict are
-remembered by the ledger, so that whoever plans the slot again gets the first plan.
+Order is the guarantee. Recorded payloads are looked up first: a HAT that was ever recorded is published as recorded,
+draws nothing and charges nothing. A crash between any two steps loses nothing and repeats nothing: the ledger remembers
+terms and verdict, so planning the slot again gives the first plan.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission, Balance, Entropy, Mark
-from udp_stream.planning.hat_plan import HatPlan, Moment, Terms, plan_admitted, plan_hat
+from udp_stream.planning.hat_plan import HatPlan, SlotInPeriod, Terms, plan_admitted, plan_hat
 from udp_stream.planning.periods import epsilon_text, overlap_words, overlapping, period_of
 from udp_stream.planning.policy import Policy
-from udp_stream.planning.slot_plan import SlotPlan, plan_of_nothing, row_digests
+from udp_stream.planning.slot_plan import SlotPlan, row_digests
 from udp_stream.planning.slot_terms import terms_from_counts
 from udp_stream.release.estimate import HatEstimate, estimate_hats
 from udp_stream.release.record import (
@@ -49,8 +49,8 @@ from udp_stream.windows.slot_tables import SlotCounts, SlotValues
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Ask which ids are recorded; the answer is a payload or None for each."""
+class Recorded:
+    """Ask what is recorded under these ids; the answer is a payload or None for each."""
 
     release_ids: Sequence[str]
 
@@ -75,7 +75,7 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Keep payloads; the answer is those that stand."""
+    """Record payloads; the answer is what is recorded under their ids: the first payload of each."""
 
     releases: Sequence[tuple[str, bytes]]
 
@@ -117,10 +117,10 @@ class Budgets:
     periods: Sequence[str]
 
 
-Effect = Standing | Balances | Admit | Record | RaiseMark | Publish | Published | Periods | Budgets
+Effect = Recorded | Balances | Admit | Record | RaiseMark | Publish | Published | Periods | Budgets
 
 
-class Calendar:
+class BudgetCalendar:
     """Slots and budget periods of a policy in its zone, and what was accepted of periods that overlap.
 
     `accepted_nano` is the most that the budgets of periods that overlap may sum to; 0 where no overlap was accepted.
@@ -134,18 +134,18 @@ class Calendar:
         self._policy = policy
         self._periods = periods
 
-    def moment(self, start_ms: int) -> Moment:
-        """The budget period of the slot that starts then, and the slot's place in it.
+    def slot_in_period(self, start_ms: int) -> SlotInPeriod:
+        """The budget period of the slot that starts at this time, and the slot's place in it.
 
         Slots and periods are cut on the wall clock, so that on the days when it changes some are an hour shorter or
         longer: their number is rounded.
         """
         if self._periods is None:
-            return Moment("lifetime", 0, 0)
+            return SlotInPeriod("lifetime", 0, 0)
         first, last = (int(ends[0]) for ends in self._periods.place(np.array([start_ms])))
         slot_ms = self._policy.slot_seconds * 1000
         gone, left = round((start_ms - first) / slot_ms), max(0, round((last - start_ms) / slot_ms) - 1)
-        return Moment(f"{self._policy.period} from {self._periods.iso(first)}", gone, left)
+        return SlotInPeriod(f"{self._policy.period} from {self._periods.iso(first)}", gone, left)
 
     def overlapping(self, period: str, known: Sequence[str]) -> tuple[str, ...]:
         """The known periods that overlap this one of ours, and are not ours themselves."""
@@ -153,37 +153,38 @@ class Calendar:
 
     def _is_ours(self, name: str) -> bool:
         start = period_of(name).start
-        return isfinite(start) and self.moment(round(start * 1000)).period == name
+        return isfinite(start) and self.slot_in_period(round(start * 1000)).period == name
 
 
 NAMED_MAX = 3
 """Periods named in a refusal; one that overlaps a lifetime may overlap thousands."""
 
 
-Planner = Callable[[SlotCounts, Balance, Moment, Policy], Generator[Standing, Sequence[bytes | None], Sequence[Terms]]]
-"""Decides the terms of every HAT of a slot. It may ask what stands of other HATs, so that a plan can follow from what
-was released before, and nothing else; two planners, or one that is asked again, may well answer differently, and the
-ledger keeps to the terms that came first."""
+Planner = Callable[
+    [SlotCounts, Balance, SlotInPeriod, Policy], Generator[Recorded, Sequence[bytes | None], Sequence[Terms]]
+]
+"""Decides the terms of every HAT of a slot. It may ask what is recorded for other HATs, so that a plan can follow from
+earlier releases, and nothing else. Two planners, or one that is asked twice, may answer differently; the ledger keeps
+the terms that came first."""
 
 
 def from_counts(
-    counts: SlotCounts, balance: Balance, moment: Moment, policy: Policy
-) -> Generator[Standing, Sequence[bytes | None], Sequence[Terms]]:
+    counts: SlotCounts, balance: Balance, in_period: SlotInPeriod, policy: Policy
+) -> Generator[Recorded, Sequence[bytes | None], Sequence[Terms]]:
     """The planner that reads no history."""
     yield from ()
-    return terms_from_counts(counts, balance, moment, policy)
+    return terms_from_counts(counts, balance, in_period, policy)
 
 
 @dataclass(frozen=True, slots=True)
-class Office:
-    """What every slot of a deployment needs: its settings, calendar, bits, the software's name for records, and who
-    plans.
+class ReleaseContext:
+    """What every slot of a deployment needs: settings, calendar, bits, the software's name for records, a planner.
 
-    `caveats` and `trial` are what records say of the ledger that they are made on.
+    `caveats` and `trial` go into every record: facts about the ledger that it was made on.
     """
 
     policy: Policy
-    calendar: Calendar
+    calendar: BudgetCalendar
     entropy: Entropy
     software: str
     planner: Planner = from_counts
@@ -195,10 +196,10 @@ Payloads = Sequence[tuple[str, str, bytes]]
 """Records: (release id, cell, payload)."""
 
 
-def release_slot(counts: SlotCounts, values: SlotValues, office: Office) -> Generator[Effect, Any, Payloads]:
+def release_slot(counts: SlotCounts, values: SlotValues, context: ReleaseContext) -> Generator[Effect, Any, Payloads]:
     """Release every HAT of a closed slot; returns what was published: (release id, cell, payload), by cell."""
-    plan = yield from plan_slot(counts, office)
-    return (yield from release_planned(counts, values, plan, office))
+    plan = yield from plan_slot(counts, context)
+    return (yield from release_planned(counts, values, plan, context))
 
 
 def release_ids(counts: SlotCounts) -> list[str]:
@@ -206,24 +207,24 @@ def release_ids(counts: SlotCounts) -> list[str]:
     return [release_id(cell_name(int(cell)), counts.start_ms, counts.end_ms) for cell in counts.cells]
 
 
-def plan_slot(counts: SlotCounts, office: Office) -> Generator[Effect, Any, SlotPlan]:
-    """Plan and charge the whole slot, unless all of it stands already: then the plan knows no HAT and costs nothing."""
+def plan_slot(counts: SlotCounts, context: ReleaseContext) -> Generator[Effect, Any, SlotPlan]:
+    """Plan and charge the whole slot. If all of it is recorded already, the plan has no HAT and costs nothing."""
     ids = release_ids(counts)
-    if None not in (yield Standing(ids)):
-        return plan_of_nothing(counts)
-    policy, moment = office.policy, office.calendar.moment(counts.start_ms)
-    balance = yield Balances(moment.period, counts.plates)
-    planned = yield from _asked(office.planner(counts, balance, moment, policy), len(ids))
+    if None not in (yield Recorded(ids)):
+        return SlotPlan.empty(counts)
+    policy, in_period = context.policy, context.calendar.slot_in_period(counts.start_ms)
+    balance = yield Balances(in_period.period, counts.plates)
+    planned = yield from _asked(context.planner(counts, balance, in_period, policy), len(ids))
     terms = [of_hat.within(policy) for of_hat in planned]
     # Larger HATs first: where budgets run out, they go to the statistics that say most. Ties by cell.
     queue = np.argsort(-np.diff(counts.hat_rows), kind="stable").tolist()
     priced = [_priced(counts, hat, ids[hat], terms[hat], policy) for hat in queue]
     charging = any(hat.plan is not None for hat in priced)
     if charging:
-        yield from _require_no_overlap(moment.period, office)
-    granted = yield from _admit(counts, moment, policy, priced)
+        yield from _require_no_overlap(in_period.period, context)
+    granted = yield from _admit(counts, in_period, policy, priced)
     if charging:  # of two runs that begin at once, at least one sees the other here, before anything is drawn
-        yield from _require_no_overlap(moment.period, office)
+        yield from _require_no_overlap(in_period.period, context)
     hats = sorted(granted, key=lambda hat: hat[0].number)
     return SlotPlan(
         counts.start_ms,
@@ -237,18 +238,18 @@ def plan_slot(counts: SlotCounts, office: Office) -> Generator[Effect, Any, Slot
     )
 
 
-def _require_no_overlap(period: str, office: Office) -> Generator[Effect, Any, None]:
+def _require_no_overlap(period: str, context: ReleaseContext) -> Generator[Effect, Any, None]:
     """PrivacyRefused if plates were charged in periods that overlap this one, unless the sum was accepted.
 
     Periods of another zone or length are other balances: each plate could lose its budget in all of them. What was
     accepted once is not summed again for the same periods.
     """
-    calendar = office.calendar
+    calendar = context.calendar
     others = calendar.overlapping(period, (yield Periods()))
     if not others or (period, *others) in calendar.accepted:
         return
     budgets = yield Budgets((period, *others))
-    ours = office.policy.budget_nano
+    ours = context.policy.budget_nano
     sum_nano = max(ours, budgets.get(period, 0)) + sum(budgets.get(other, 0) for other in others)
     if sum_nano > calendar.accepted_nano:
         raise PrivacyRefused(_overlap(period, others, sum_nano, ours, calendar.accepted_nano))
@@ -269,9 +270,9 @@ def _overlap(period: str, others: Sequence[str], sum_nano: int, ours_nano: int, 
 
 
 def _asked(
-    planner: Generator[Standing, Sequence[bytes | None], Sequence[Terms]], hats: int
+    planner: Generator[Recorded, Sequence[bytes | None], Sequence[Terms]], hats: int
 ) -> Generator[Effect, Any, Sequence[Terms]]:
-    """The planner's terms; PrivacyRefused if it asks for anything but what stands, or leaves HATs out."""
+    """The planner's terms; PrivacyRefused if it asks for anything but recorded payloads, or leaves HATs out."""
     answer: Any = None
     while True:
         try:
@@ -279,8 +280,8 @@ def _asked(
         except StopIteration as stop:
             terms: Sequence[Terms] = stop.value
             break
-        if not isinstance(question, Standing):
-            raise PrivacyRefused(f"expected a planner to ask what stands, got {type(question).__name__}")
+        if not isinstance(question, Recorded):
+            raise PrivacyRefused(f"expected a planner to ask what is recorded, got {type(question).__name__}")
         answer = yield question
     if len(terms) != hats:
         raise PrivacyRefused(f"expected terms for each of {hats} HATs, got {len(terms)}")
@@ -320,12 +321,12 @@ def _priced(counts: SlotCounts, hat: int, id_: str, terms: Terms, policy: Policy
 
 
 def _admit(
-    counts: SlotCounts, moment: Moment, policy: Policy, asked: Sequence[_Priced]
+    counts: SlotCounts, in_period: SlotInPeriod, policy: Policy, asked: Sequence[_Priced]
 ) -> Generator[Effect, Any, list[tuple[_Priced, NDArray[np.int64]]]]:
     """Charge every HAT on its terms, in this order. Where the ledger remembers other terms (a retry, a race), ask on
     those."""
     admissions = [hat.admission(counts, policy.min_plates) for hat in asked]
-    verdicts = yield Admit(moment.period, policy.budget_nano, counts.plates, admissions)
+    verdicts = yield Admit(in_period.period, policy.budget_nano, counts.plates, admissions)
     granted, again = [], []
     for hat, verdict in zip(asked, verdicts, strict=True):
         remembered = msgspec.json.decode(verdict.terms, type=Terms)
@@ -334,31 +335,33 @@ def _admit(
         else:
             again.append(_priced(counts, hat.number, hat.release_id, remembered, policy))
     if again:
-        granted += yield from _admit(counts, moment, policy, again)
+        granted += yield from _admit(counts, in_period, policy, again)
     return granted
 
 
 def release_planned(
-    counts: SlotCounts, values: SlotValues, plan: SlotPlan, office: Office
+    counts: SlotCounts, values: SlotValues, plan: SlotPlan, context: ReleaseContext
 ) -> Generator[Effect, Any, Payloads]:
-    """Release these HATs on their plan. One that it does not know, or knows with other rows, is withheld."""
+    """Release these HATs on their plan. A HAT that the plan lacks, or has with other rows, is withheld."""
     ids, cells = release_ids(counts), [cell_name(int(cell)) for cell in counts.cells]
-    payloads: list[bytes | None] = list((yield Standing(ids)))
+    payloads: list[bytes | None] = list((yield Recorded(ids)))
     todo = [hat for hat, payload in enumerate(payloads) if payload is None]
     if todo:
         digests = row_digests(counts)
-        hats = [_planned(counts, hat, digests[hat], plan, office.policy) for hat in todo]
-        yield from _admit_nobody(counts, [ids[hat.number] for hat in hats if hat.terms.withheld == "unplanned"], office)
+        hats = [_planned(counts, hat, digests[hat], plan, context.policy) for hat in todo]
+        yield from _admit_nobody(
+            counts, [ids[hat.number] for hat in hats if hat.terms.withheld == "unplanned"], context
+        )
         # They were clamped when they were read; if U has been lowered since, sensitivities hold for the lower one only.
-        clamped = values.clamped(office.policy.max_speed)
-        estimates = _estimate([hat for hat in hats if hat.plan is not None], counts, clamped, office.entropy, ids)
-        common = _common(counts, office)
+        clamped = values.clamped(context.policy.max_speed)
+        estimates = _estimate([hat for hat in hats if hat.plan is not None], counts, clamped, context.entropy, ids)
+        common = _common(counts, context)
         drawn = [
             encode(_record(counts, hat, cells[hat.number], ids[hat.number], estimates.get(hat.number), common))
             for hat in hats
         ]
-        stand = yield Record([(ids[hat], payload) for hat, payload in zip(todo, drawn, strict=True)])
-        for hat, payload in zip(todo, stand, strict=True):
+        recorded = yield Record([(ids[hat], payload) for hat, payload in zip(todo, drawn, strict=True)])
+        for hat, payload in zip(todo, recorded, strict=True):
             payloads[hat] = payload
     published = [
         (i, cell, payload) for i, cell, payload in zip(ids, cells, payloads, strict=True) if payload is not None
@@ -378,13 +381,13 @@ def _unplanned(policy: Policy) -> Terms:
     return Terms(withheld="unplanned").within(policy)
 
 
-def _admit_nobody(counts: SlotCounts, ids: Sequence[str], office: Office) -> Generator[Effect, Any, None]:
+def _admit_nobody(counts: SlotCounts, ids: Sequence[str], context: ReleaseContext) -> Generator[Effect, Any, None]:
     """What is recorded must have been admitted, also where nobody is."""
     if ids:
-        moment, nobody = office.calendar.moment(counts.start_ms), np.array([], dtype=np.int64)
-        terms = msgspec.json.encode(_unplanned(office.policy))
-        admissions = [Admission(id_, nobody, nobody, office.policy.min_plates, terms) for id_ in ids]
-        yield Admit(moment.period, office.policy.budget_nano, counts.plates, admissions)
+        in_period, nobody = context.calendar.slot_in_period(counts.start_ms), np.array([], dtype=np.int64)
+        terms = msgspec.json.encode(_unplanned(context.policy))
+        admissions = [Admission(id_, nobody, nobody, context.policy.min_plates, terms) for id_ in ids]
+        yield Admit(in_period.period, context.policy.budget_nano, counts.plates, admissions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,22 +449,22 @@ def _estimate(
 class _Common:
     """What all records of a slot say alike."""
 
-    office: Office
+    context: ReleaseContext
     fingerprint: str
     slot_start: str
     slot_end: str
 
 
-def _common(counts: SlotCounts, office: Office) -> _Common:
-    iso = office.calendar.slots.iso
+def _common(counts: SlotCounts, context: ReleaseContext) -> _Common:
+    iso = context.calendar.slots.iso
     times = iso(counts.start_ms), iso(counts.end_ms)
-    return _Common(office, office.policy.fingerprint(), *times)
+    return _Common(context, context.policy.fingerprint(), *times)
 
 
 def _record(
     counts: SlotCounts, hat: _Admitted, cell: str, id_: str, estimate: HatEstimate | None, common: _Common
 ) -> Release:
-    office, by_plate = common.office, counts.count[counts.rows(hat.number)]
+    context, by_plate = common.context, counts.count[counts.rows(hat.number)]
     mean, variance, cdf = statistics(hat.plan, estimate, by_plate[~hat.admitted])
     used = 0 if hat.plan is None or hat.plan.mean is None else hat.plan.mean.used_samples
     return Release(
@@ -470,7 +473,7 @@ def _record(
         status=hat.status,
         hat=Hat(
             cell=cell,
-            resolution=office.policy.resolution,
+            resolution=context.policy.resolution,
             center=cell_center(int(counts.cells[hat.number])),
             slot_start=common.slot_start,
             slot_end=common.slot_end,
@@ -479,8 +482,8 @@ def _record(
         variance=variance,
         cdf=cdf,
         counts=Counts(int(by_plate.size), int(by_plate.sum()), int(hat.admitted.sum()), used),
-        privacy=privacy_record(office.policy, hat.terms, hat.charge_nano, office.caveats),
+        privacy=privacy_record(context.policy, hat.terms, hat.charge_nano, context.caveats),
         policy=common.fingerprint,
-        software=office.software,
-        trial=office.trial,
+        software=context.software,
+        trial=context.trial,
     )

@@ -1,1 +1,1 @@
-"""Shuffle: closed slots to the shards that release them, their counts to the planner, and plans back."""
+"""Shuffle: closed slots to the shards that release them, counts to the planner, plans back to the shards."""

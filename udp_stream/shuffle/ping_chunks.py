@@ -1,12 +1,13 @@
-"""Parts: a closed slot of one source partition, cut by cell into bounded messages for the shards that release it.
+"""Ping chunks: a closed slot of one source partition, cut by cell into bounded messages for the shards.
 
-A part is known by (slot, source, shard, digest, number), and merging looks at nothing else, so that parts may come
-twice and in any order. The digest is that of all parts of the slot for the shard: whoever cuts the same pings again
-says the same, and parts that were cut under other settings are told apart. What counts say and what speeds say are
-apart in the message as they are in the tables behind it. A marker follows the parts of its slot, names their digest,
-tells how many they are, and says up to when its source has closed.
+A chunk is identified by (slot, source, shard, digest, number). Merging looks at nothing else, so chunks may arrive
+twice and in any order. The digest covers all chunks of the slot for the shard: cutting the same pings again gives the
+same digest, cutting them under other settings gives another one. An end marker (`PingsEnd`) follows the chunks; see
+`barrier.py`.
 
-Parts hold raw speeds beside the hashes of plates: their topic is to be guarded and forgotten like the raw pings'.
+In a chunk, as in the tables behind it, counts and speeds are separate fields.
+
+Chunks hold raw speeds beside the hashes of plates: protect and delete their topic like that of the raw pings.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ from numpy.typing import NDArray
 from udp_stream.windows.slot_tables import SlotPings, without_repeats
 
 ROWS_MAX = 24_000
-"""Of one part: 20 bytes each and at most 16 of a plate's hash make 864 kB, below Kafka's usual limit of 1 MiB."""
+"""Of one chunk: 20 bytes a row and at most 16 for a plate's hash make 864 kB, below Kafka's usual limit of 1 MiB."""
 
 
-class WhoWhere(msgspec.Struct, frozen=True, array_like=True):
-    """The public columns of a part, little-endian: hashes of `hash_bytes` each, and for each row its plate's number,
-    ms since the slot's start, and cell."""
+class PingColumns(msgspec.Struct, frozen=True, array_like=True):
+    """The public columns of a chunk, little-endian.
+
+    `plates`: hashes of `hash_bytes` each. For each row, `plate`: its plate's number, `time`: ms since the slot's start,
+    and `cell`.
+    """
 
     hash_bytes: int
     plates: bytes
@@ -36,7 +40,7 @@ class WhoWhere(msgspec.Struct, frozen=True, array_like=True):
     cell: bytes
 
 
-class Part(msgspec.Struct, frozen=True, tag="part"):
+class PingChunk(msgspec.Struct, frozen=True, tag="pings.1"):
     """Some pings of a slot; `speeds` (quanta, 4 bytes each) belong to the rows of `counts`."""
 
     slot_start: int
@@ -45,34 +49,36 @@ class Part(msgspec.Struct, frozen=True, tag="part"):
     shard: int
     digest: bytes
     number: int
-    counts: WhoWhere
+    counts: PingColumns
     speeds: bytes
 
     @property
     def sender(self) -> int:
-        """Who has read these pings."""
+        """The source partition that these pings were read from."""
         return self.source
 
 
-class Marker(msgspec.Struct, frozen=True, tag="closed"):
-    """The source has closed every slot that ends by `through_ms`; the slot that starts at `slot_start`, if any is
-    named, has so many parts of this digest for this shard."""
+class PingsEnd(msgspec.Struct, frozen=True, tag="pings-end.1"):
+    """The source has closed every slot that ends by `through_ms`.
+
+    If `slot_start` is given, that slot has `chunks` chunks of this digest for this shard.
+    """
 
     source: int
     shard: int
     through_ms: int
     slot_start: int | None = None
     digest: bytes = b""
-    parts: int = 0
+    chunks: int = 0
 
     @property
     def sender(self) -> int:
-        """Who has closed its slots."""
+        """The source partition."""
         return self.source
 
 
 def shard_of(cells: NDArray[np.uint64], shards: int) -> NDArray[np.int64]:
-    """The shard that releases each cell: spread evenly, and for ever the same for a number of shards.
+    """The shard that releases each cell: spread evenly, and always the same for a given number of shards.
 
     >>> shard_of(np.array([0x87608c4d2ffffff, 0x87608c4d0ffffff], np.uint64), 1).tolist()
     [0, 0]
@@ -81,37 +87,37 @@ def shard_of(cells: NDArray[np.uint64], shards: int) -> NDArray[np.int64]:
     return ((mixed >> np.uint64(33)) % np.uint64(shards)).astype(np.int64)
 
 
-def cut(slot: SlotPings, source: int, shards: int, rows_max: int = ROWS_MAX) -> Iterator[Part | Marker]:
-    """The parts of a closed slot for every shard, each followed by its marker; shards without pings get markers too.
+def cut(slot: SlotPings, source: int, shards: int, rows_max: int = ROWS_MAX) -> Iterator[PingChunk | PingsEnd]:
+    """The chunks of a closed slot for every shard, each followed by an end marker; shards without pings get one too.
 
-    Repeats of (plate, time) go here, since two of them may lie in cells of different shards. (Those that reach
-    different source partitions do not meet before they are in one shard.)
+    Repeats of (plate, time) are dropped here, since two of them may lie in cells of different shards. (Repeats that
+    arrive on different source partitions first meet in a shard.)
     """
     slot = without_repeats(slot)
     of = shard_of(slot.cell, shards)
     for shard in range(shards):
         rows = np.flatnonzero(of == shard)
-        pieces = [_columns(slot, rows[first : first + rows_max]) for first in range(0, rows.size, rows_max)]
-        digest = digest_of(pieces)
-        for number, (counts, speeds) in enumerate(pieces):
-            yield Part(slot.start_ms, slot.end_ms, source, shard, digest, number, counts, speeds)
-        yield Marker(source, shard, slot.end_ms, slot.start_ms, digest, len(pieces))
+        chunks = [_columns(slot, rows[first : first + rows_max]) for first in range(0, rows.size, rows_max)]
+        digest = digest_of(chunks)
+        for number, (counts, speeds) in enumerate(chunks):
+            yield PingChunk(slot.start_ms, slot.end_ms, source, shard, digest, number, counts, speeds)
+        yield PingsEnd(source, shard, slot.end_ms, slot.start_ms, digest, len(chunks))
 
 
-def digest_of(pieces: Iterable[object]) -> bytes:
-    """8 bytes that tell all that a sender says of a slot, piece by piece, from anything else that it might say.
+def digest_of(chunks: Iterable[object]) -> bytes:
+    """8 bytes that identify the contents of a slot's chunks, and where one chunk ends and the next begins.
 
     >>> digest_of([(b"ab", b"")]) == digest_of([(b"a", b"b")])
     False
     """
     digest = blake2b(digest_size=8)
-    for piece in pieces:
-        digest.update(msgspec.msgpack.encode(piece))
+    for chunk in chunks:
+        digest.update(msgspec.msgpack.encode(chunk))
     return digest.digest()
 
 
-def _columns(slot: SlotPings, rows: NDArray[np.int64]) -> tuple[WhoWhere, bytes]:
-    counts = WhoWhere(
+def _columns(slot: SlotPings, rows: NDArray[np.int64]) -> tuple[PingColumns, bytes]:
+    counts = PingColumns(
         *plates_of(slot.plates, slot.plate[rows]),
         time=slot.time[rows].astype("<u4").tobytes(),
         cell=slot.cell[rows].astype("<u8").tobytes(),
@@ -119,24 +125,24 @@ def _columns(slot: SlotPings, rows: NDArray[np.int64]) -> tuple[WhoWhere, bytes]
     return counts, slot.speed[rows].astype("<i4").tobytes()
 
 
-def merge(parts: Sequence[Part]) -> SlotPings:
-    """The pings of distinct parts of one slot together; ValueError for none, or for parts of different slots."""
-    if len({(part.slot_start, part.slot_end) for part in parts}) != 1:
-        raise ValueError(f"expected parts of one slot, got {len(parts)} parts of none or several")
+def merge(chunks: Sequence[PingChunk]) -> SlotPings:
+    """The pings of distinct chunks of one slot together; ValueError for none, or for chunks of different slots."""
+    if len({(chunk.slot_start, chunk.slot_end) for chunk in chunks}) != 1:
+        raise ValueError(f"expected chunks of one slot, got {len(chunks)} chunks of none or several")
     number: dict[bytes, int] = {}
-    plate = [_renumbered(part.counts, number) for part in parts]
+    plate = [_renumbered(chunk.counts, number) for chunk in chunks]
     return SlotPings(
-        parts[0].slot_start,
-        parts[0].slot_end,
+        chunks[0].slot_start,
+        chunks[0].slot_end,
         tuple(number),
         np.concatenate(plate),
-        np.concatenate([np.frombuffer(part.counts.time, "<u4") for part in parts]),
-        np.concatenate([np.frombuffer(part.counts.cell, "<u8") for part in parts]),
-        np.concatenate([np.frombuffer(part.speeds, "<i4") for part in parts]),
+        np.concatenate([np.frombuffer(chunk.counts.time, "<u4") for chunk in chunks]),
+        np.concatenate([np.frombuffer(chunk.counts.cell, "<u8") for chunk in chunks]),
+        np.concatenate([np.frombuffer(chunk.speeds, "<i4") for chunk in chunks]),
     )
 
 
-def _renumbered(counts: WhoWhere, number: dict[bytes, int]) -> NDArray[np.uint32]:
+def _renumbered(counts: PingColumns, number: dict[bytes, int]) -> NDArray[np.uint32]:
     """The plate column in the numbers of the whole slot; new plates are given the next ones."""
     hashes = hashes_of(counts.plates, counts.hash_bytes)
     new = dict.fromkeys(one for one in hashes if one not in number)

@@ -1,6 +1,8 @@
-"""What travels on the topic of parts, in bytes: parts from sources, counts to the planner, plans back.
+"""The messages of the shuffle topic, in bytes: pings from sources, counts to the planner, plans back.
 
-One topic and one encoding: a shard's partition then holds everything that its releases follow from, in order.
+One topic and one encoding, so a shard's partition holds everything that its releases follow from, in order.
+
+Tags end in a version: change it with the layout. A worker that meets a tag it does not know stops.
 """
 
 from __future__ import annotations
@@ -9,21 +11,21 @@ from typing import TypeAlias
 
 import msgspec
 
-from udp_stream.planning.slot_plan import PlanPiece
-from udp_stream.shuffle.count_chunks import Tallied, Tally
-from udp_stream.shuffle.ping_chunks import Marker, Part
+from udp_stream.planning.slot_plan import PlanChunk
+from udp_stream.shuffle.count_chunks import CountChunk, CountsEnd
+from udp_stream.shuffle.ping_chunks import PingChunk, PingsEnd
 
-Message: TypeAlias = Part | Marker | Tally | Tallied | PlanPiece
+Message: TypeAlias = PingChunk | PingsEnd | CountChunk | CountsEnd | PlanChunk
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 
 def encode_message(message: Message) -> bytes:
-    """Its bytes: the same for equal messages."""
+    """The message as bytes; equal messages give equal bytes."""
     return _encoder.encode(message)
 
 
 def decode_message(data: bytes) -> Message:
-    """The message of some bytes; raises msgspec.DecodeError if they are none."""
+    """Undo `encode_message`; raises msgspec.DecodeError for any other bytes."""
     return _decoder.decode(data)

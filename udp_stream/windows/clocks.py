@@ -1,12 +1,18 @@
-"""The clocks of a log: what time it is by the log itself, whatever the reader's own clock says.
+"""The clocks of a log: its watermark, whatever the reader's own clock says.
 
-A clock hears one frame (a run of messages) at a time. It says for each ping against which time its lateness is judged
-(`before_ms`) and whether it is from the future, and then shows the new time, by which slots close.
+A watermark is a time up to which the log counts as complete. A clock observes one frame (a run of messages) at a time.
+For each ping it gives the watermark before the ping (`watermark_before_ms`), by which lateness is judged, and whether
+the ping is from the future. Then it shows the new watermark, by which slots close.
 
-**Agreement**, for files: they have no append times, so the time is the newest that several plates have reached.
-**Append**, for a partition of a topic with broker's append times: the newest event time that was no more than a little
-ahead of its own append time, less the disorder that is waited for; or the latest tick record's. It is counted message
-by message, so how a fetch cuts the log changes nothing.
+Ours differs from the field's: there, lateness that is allowed for is part of the watermark. Ours is the log's own time,
+guarded against wrong clocks; a slot closes `grace_ms` behind it. And it follows from the log alone, never from when a
+record was read.
+
+**Agreement**, for files: they have no append times, so the watermark is the newest time that several plates have
+reached.
+**Append**, for a partition of a topic with the broker's append times: the newest event time that was no more than a
+little ahead of its own append time, less the disorder that is allowed for; or the latest tick record's. It is computed
+message by message, so how a fetch cuts the log changes nothing.
 """
 
 from __future__ import annotations
@@ -46,7 +52,7 @@ class WindowRules:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LogPlaces:
-    """Where the messages of a frame stand in their partition: one value for each message, tick records included.
+    """The places of a frame's messages in their partition: one value for each message, tick records included.
 
     `offset` rises; `append_ms` is the broker's append time; `tick` is True for records that only tell the time and have
     no pings.
@@ -76,20 +82,20 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Heard:
-    """What a clock says of a frame's rows: the time before each was heard, and which come from the future."""
+class Observed:
+    """For each row of a frame: the watermark before it, and whether it comes from the future."""
 
-    before_ms: Times
+    watermark_before_ms: Times
     ahead: NDArray[np.bool_]
 
 
 class Clock(Protocol):
-    """Turns frames into times. `now_ms` is None before the first, and never goes back."""
+    """Turns frames into watermarks. `watermark_ms` is None before the first ping, and never goes back."""
 
-    now_ms: int | None
+    watermark_ms: int | None
 
-    def hear(self, frame: Frame) -> Heard:
-        """Judge the rows of the next frame, and move on to the time after it."""
+    def observe(self, frame: Frame) -> Observed:
+        """Judge the rows of the next frame, and move the watermark past it."""
         ...
 
 
@@ -97,57 +103,59 @@ class AgreementClock:
     """The newest time that several plates have reached: the clock of a log without append times.
 
     Several is `quorum_min` plates or `quorum_share` of those seen in the last two days, whichever is more (all, if
-    there are fewer): neither one plate alone nor a few broken ones of a large fleet can move it. A plate stands for
+    there are fewer): neither one plate alone nor a few broken ones of a large fleet can move it. A plate counts with
     the newest time of the last frame it was in, so one wrong time is forgotten with the plate's next frame. And
     `ping_share` of the frame's pings must agree too, so that wrong times strewn over many plates do not add up.
     """
 
     def __init__(self, rules: WindowRules) -> None:
-        """A clock that has not begun: `now_ms` is None until the first ping."""
+        """A clock that has not begun: `watermark_ms` is None until the first ping."""
         self._rules = rules
-        self._stands: dict[str, int] = {}
+        self._newest_of: dict[str, int] = {}
         self._crowded = 1024
-        self.now_ms: int | None = None
+        self.watermark_ms: int | None = None
 
-    def hear(self, frame: Frame) -> Heard:
-        """All of a frame is heard together: what closes a slot does not make its own neighbours late."""
-        before = NEVER if self.now_ms is None else self.now_ms
+    def observe(self, frame: Frame) -> Observed:
+        """A frame is observed as a whole: a ping that closes a slot does not make its neighbours late."""
+        before = NEVER if self.watermark_ms is None else self.watermark_ms
         self.advance(frame.pings)
-        ahead = frame.pings.time_ms > (self.now_ms or 0) + self._rules.ahead_ms
-        return Heard(np.full(ahead.size, before), ahead)
+        ahead = frame.pings.time_ms > (self.watermark_ms or 0) + self._rules.ahead_ms
+        return Observed(np.full(ahead.size, before), ahead)
 
     def advance(self, pings: Pings) -> None:
         """Take in a frame. Pings too far ahead of the new time count for nothing, now or later."""
         if pings.time_ms.size == 0:
             return
-        stands = self._heard(pings, pings.time_ms)
+        newest_of = self._newest_times(pings, pings.time_ms)
         share = int(np.ceil(self._rules.ping_share * pings.time_ms.size))
-        self._set(min(self._reached(stands), _kth_newest(pings.time_ms, share)))
-        if self.now_ms is not None:
-            within = pings.time_ms <= self.now_ms + self._rules.ahead_ms
-            self._stands = stands if within.all() else self._heard(pings, np.where(within, pings.time_ms, NEVER))
-            if len(self._stands) > self._crowded:
-                self._forget(self.now_ms - 2 * 86_400_000)
+        self._set(min(self._reached(newest_of), _kth_newest(pings.time_ms, share)))
+        if self.watermark_ms is not None:
+            within = pings.time_ms <= self.watermark_ms + self._rules.ahead_ms
+            self._newest_of = (
+                newest_of if within.all() else self._newest_times(pings, np.where(within, pings.time_ms, NEVER))
+            )
+            if len(self._newest_of) > self._crowded:
+                self._forget(self.watermark_ms - 2 * 86_400_000)
 
-    def _heard(self, pings: Pings, time_ms: Times) -> dict[str, int]:
-        """Where every plate stands, this frame's plates anew; a plate without a usable time stays where it was."""
+    def _newest_times(self, pings: Pings, time_ms: Times) -> dict[str, int]:
+        """The newest time of every plate, this frame's plates anew; a plate without a usable time keeps its old one."""
         newest = np.full(len(pings.plates), NEVER)
         np.maximum.at(newest, pings.plate, time_ms)
         usable = newest != NEVER
         plates = pings.plates if usable.all() else compress(pings.plates, usable)
-        return self._stands | dict(zip(plates, newest[usable].tolist(), strict=True))
+        return self._newest_of | dict(zip(plates, newest[usable].tolist(), strict=True))
 
-    def _reached(self, stands: dict[str, int]) -> int:
-        times = np.fromiter(stands.values(), dtype=np.int64, count=len(stands))
+    def _reached(self, newest_of: dict[str, int]) -> int:
+        times = np.fromiter(newest_of.values(), dtype=np.int64, count=len(newest_of))
         quorum = max(self._rules.quorum_min, int(np.ceil(self._rules.quorum_share * times.size)))
         return _kth_newest(times, quorum)
 
     def _set(self, time_ms: int) -> None:
-        self.now_ms = time_ms if self.now_ms is None else max(self.now_ms, time_ms)
+        self.watermark_ms = time_ms if self.watermark_ms is None else max(self.watermark_ms, time_ms)
 
     def _forget(self, before_ms: int) -> None:
-        self._stands = {plate: time for plate, time in self._stands.items() if time >= before_ms}
-        self._crowded = max(1024, 2 * len(self._stands))
+        self._newest_of = {plate: time for plate, time in self._newest_of.items() if time >= before_ms}
+        self._crowded = max(1024, 2 * len(self._newest_of))
 
 
 def _kth_newest(times: Times, k: int) -> int:
@@ -160,24 +168,24 @@ class AppendClock:
 
     A ping is accepted if its time is at most `skew_ms` after its message's append time, so no plate can move the clock
     past what the broker has seen. A tick says that until its append time nothing else came: it counts like a ping of
-    that moment. Pings of one message are heard together; a message is judged by what stands before it in the log.
+    that moment. Pings of one message are observed together; a message is judged by those before it in the log.
     """
 
-    def __init__(self, rules: WindowRules, now_ms: int | None = None) -> None:
-        """A clock that goes on from `now_ms`, as a frontier remembers it."""
+    def __init__(self, rules: WindowRules, watermark_ms: int | None = None) -> None:
+        """A clock that resumes at the watermark of a checkpoint."""
         self._rules = rules
-        self.now_ms = now_ms
+        self.watermark_ms = watermark_ms
 
-    def hear(self, frame: Frame) -> Heard:
+    def observe(self, frame: Frame) -> Observed:
         """Judge each row by the messages before its own. ValueError for a frame without append times."""
         places, pings = frame.places, frame.pings
         if places is None:
             raise ValueError("expected append times, got a log without them: use AgreementClock")
         ahead = pings.time_ms > places.append_ms[pings.message] + self._rules.skew_ms
-        told = np.where(places.tick, places.append_ms, NEVER)
-        np.maximum.at(told, pings.message[~ahead], pings.time_ms[~ahead])
-        told = np.where(told == NEVER, NEVER, told - self._rules.disorder_ms)
-        times = np.maximum.accumulate(np.append(NEVER if self.now_ms is None else self.now_ms, told))
+        reached = np.where(places.tick, places.append_ms, NEVER)
+        np.maximum.at(reached, pings.message[~ahead], pings.time_ms[~ahead])
+        reached = np.where(reached == NEVER, NEVER, reached - self._rules.disorder_ms)
+        times = np.maximum.accumulate(np.append(NEVER if self.watermark_ms is None else self.watermark_ms, reached))
         if times[-1] != NEVER:
-            self.now_ms = int(times[-1])
-        return Heard(times[pings.message], ahead)
+            self.watermark_ms = int(times[-1])
+        return Observed(times[pings.message], ahead)

@@ -1,16 +1,16 @@
 """Open slots as columnar buffers, closed once each by the log's own clock.
 
 **Theory of operation.** The log is read in frames: runs of messages cut at positions that are fixed by the log, not by
-who reads it or how fast. A clock turns the frames into times; whether a ping is late and when a slot closes depend on
-the clock before and after its frame, so reading a log twice gives the same slots with the same contents.
+who reads it or how fast. A clock turns the frames into watermarks. Whether a ping is late and when a slot closes depend
+on the watermark before and after its frame, so reading a log twice gives the same slots with the same contents.
 
-1. A ping whose slot had closed before it was heard (slot end + grace <= clock) is late: refused, with its lag.
+1. A ping whose slot had closed before it (slot end + grace <= watermark) is late: refused, with its lag.
 2. A ping that the clock finds to come from the future is refused, and moves nothing.
 3. The rest go into their slots. A slot that is full refuses.
-4. Slots whose end + grace the clock has reached are closed, oldest first, for good.
+4. Slots whose end + grace the watermark has reached are closed, oldest first, for good.
 
-The clock is a strategy (`clocks.py`). That of files hears a frame at once, so there the frames are part of the log;
-that of topics goes by messages, so there a frame may be any run of them.
+The clock is a strategy (`clocks.py`). The clock of files observes a frame as a whole, so there the frames are
+part of the log; the clock of topics goes by messages, so there a frame may be any run of them.
 """
 
 from __future__ import annotations
@@ -123,18 +123,18 @@ class Windows:
 
     def push(self, frame: Frame) -> tuple[list[SlotPings], list[LateOrFull]]:
         """Take in a frame; give back the slots that it closes, oldest first, and the rows refused."""
-        heard = self._clock.hear(frame)
-        late = frame.slot_end + self._rules.grace_ms <= heard.before_ms
-        lag_ms = heard.before_ms[late] - frame.pings.time_ms[late]
+        observed = self._clock.observe(frame)
+        late = frame.slot_end + self._rules.grace_ms <= observed.watermark_before_ms
+        lag_ms = observed.watermark_before_ms[late] - frame.pings.time_ms[late]
         rows = zip(np.flatnonzero(late).tolist(), lag_ms.tolist(), strict=True)
         refused = [LateOrFull(row, Reason.LATE, lag) for row, lag in rows]
-        refused += [LateOrFull(row, Reason.TIME_IN_FUTURE) for row in np.flatnonzero(heard.ahead & ~late).tolist()]
-        refused += self._place(frame, np.flatnonzero(~(late | heard.ahead)))
+        refused += [LateOrFull(row, Reason.TIME_IN_FUTURE) for row in np.flatnonzero(observed.ahead & ~late).tolist()]
+        refused += self._place(frame, np.flatnonzero(~(late | observed.ahead)))
         return self._close(self._due()), refused
 
     @property
     def first_open(self) -> int | None:
-        """The offset at which the oldest ping in open slots stands in its log; None if no slot is open."""
+        """The offset of the oldest ping in open slots; None if no slot is open."""
         return min((slot.first for slot in self._open.values()), default=None)
 
     def flush(self) -> list[SlotPings]:
@@ -158,10 +158,12 @@ class Windows:
 
     def _due(self) -> list[int]:
         """The starts of the slots that the clock has passed."""
-        now_ms = self._clock.now_ms
-        if now_ms is None:
+        watermark_ms = self._clock.watermark_ms
+        if watermark_ms is None:
             return []
-        return [start for start, slot in sorted(self._open.items()) if slot.end_ms + self._rules.grace_ms <= now_ms]
+        return [
+            start for start, slot in sorted(self._open.items()) if slot.end_ms + self._rules.grace_ms <= watermark_ms
+        ]
 
     def _close(self, starts: list[int]) -> list[SlotPings]:
         closed = [self._open.pop(start) for start in starts]
@@ -169,5 +171,5 @@ class Windows:
 
 
 def _offset(frame: Frame, row: int) -> int:
-    """Where the row's message stands in its log, 0 where that is unknown."""
+    """The offset of the row's message in its log, 0 if unknown."""
     return 0 if frame.places is None else int(frame.places.offset[frame.pings.message[row]])

@@ -85,7 +85,7 @@ class SlotValues:
 def without_repeats(pings: SlotPings) -> SlotPings:
     """The same pings, each (plate, time) once: those that `tabulate` would keep, before cells are dealt out."""
     plate_time = pings.plate.astype(np.uint64) << np.uint64(32) | pings.time
-    chosen = _first_of_each(plate_time, pings.cell, pings.speed)
+    chosen = _first_per_plate_time(plate_time, pings.cell, pings.speed)
     if chosen.size == pings.plate.size:
         return pings
     return replace(
@@ -110,7 +110,7 @@ def tabulate(pings: SlotPings, samples_max: int = PINGS_MAX) -> tuple[SlotCounts
     rank = np.empty(len(by_hash), dtype=np.uint64)
     rank[by_hash] = np.arange(len(by_hash), dtype=np.uint64)
     plate_time = rank[pings.plate] << np.uint64(32) | pings.time
-    chosen = _first_of_each(plate_time, pings.cell, pings.speed)
+    chosen = _first_per_plate_time(plate_time, pings.cell, pings.speed)
     cells, hat_of = _numbered(pings.cell[chosen])
     by_hat = np.argsort(hat_of, kind="stable")
     chosen, hat = chosen[by_hat], hat_of[by_hat]
@@ -161,7 +161,7 @@ def _numbered(cell: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.
     return cells, np.repeat(of_run.astype(narrow), np.diff(np.append(starts, cell.size)))
 
 
-def _first_of_each(
+def _first_per_plate_time(
     plate_time: NDArray[np.uint64], cell: NDArray[np.uint64], speed: NDArray[np.int32]
 ) -> NDArray[np.int64]:
     """Indices in order of (plate, time), one of each: the one of lowest cell, then lowest speed."""

@@ -1,10 +1,11 @@
-"""A reader of one source partition: records in, closed slots and refusals out, and the frontier to go on from.
+"""A reader of one source partition: records in, closed slots and refusals out, and the checkpoint to resume from.
 
-**The frontier** is all that a restart needs besides the log: the offset of the oldest ping in an open slot, the clock,
-and up to where refusals were told. Reading again from there gives the same slots: what belongs to slots that were
-closed by then is late by the remembered clock and skipped without a word; what belongs to open ones is counted again.
+**The checkpoint** is all that a restart needs besides the log: the offset of the oldest ping in an open slot, the
+watermark, and the offset up to which refusals were rejected. Reading again from there gives the same slots. Pings of
+slots that had closed by then are late by the restored watermark and are skipped silently; pings of open slots are
+counted again.
 
-The reader does no I/O. Whoever drives it commits the frontier once everything that it closed is safely handed on.
+The reader does no I/O. Its caller commits the checkpoint once everything that the reader closed has been written.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from udp_stream.windows.slot_tables import SlotPings
 
 
 @dataclass(frozen=True, slots=True)
-class Frontier:
-    """Go on at `offset`, with this clock, and tell refusals from `told` on."""
+class SourceCheckpoint:
+    """Resume at `offset` with this watermark; refusals before `rejected_through` were rejected already."""
 
     offset: int
-    clock_ms: int | None = None
-    told: int = 0
+    watermark_ms: int | None = None
+    rejected_through: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A refusal, where its message stands in the partition, and the original bytes."""
+    """A refusal, the offset of its message, and the original bytes."""
 
     offset: int
     refusal: Refusal
@@ -40,8 +41,8 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """What some records brought: slots closed, oldest first, refusals in order, and how many pings were counted."""
+class ReadResult:
+    """The outcome of a run of records: slots closed, oldest first; refusals in order; the number of pings counted."""
 
     closed: list[SlotPings]
     refused: list[Refused]
@@ -60,23 +61,23 @@ class ReadingRules:
 
 
 class SourceReader:
-    """The open slots of one source partition, and where it stands."""
+    """The open slots of one source partition, and the position in its log."""
 
-    def __init__(self, rules: ReadingRules, start: Frontier) -> None:
-        """Go on from a frontier."""
+    def __init__(self, rules: ReadingRules, start: SourceCheckpoint) -> None:
+        """Resume from a checkpoint."""
         self._rules = rules
-        self._clock = AppendClock(rules.windows, start.clock_ms)
+        self._clock = AppendClock(rules.windows, start.watermark_ms)
         self._windows = Windows(rules.windows, rules.hashed, self._clock)
-        self._told = start.told
+        self._rejected_through = start.rejected_through
         self.next_offset = start.offset
 
-    def take(self, messages: Sequence[bytes], places: LogPlaces) -> Taken:
-        """The next messages of the partition, in order, and where they stand; those read before are skipped."""
+    def read(self, messages: Sequence[bytes], places: LogPlaces) -> ReadResult:
+        """Read the next messages of the partition, in order, with their places. Those read before are skipped."""
         known = int(np.searchsorted(places.offset, self.next_offset))
         if known:
             messages, places = messages[known:], places.behind(known)
         if not messages:
-            return Taken([], [], 0)
+            return ReadResult([], [], 0)
         pings, refusals = self._rules.decoder.decode(messages)
         start, end = self._rules.grid.place(pings.time_ms)
         cell = cells_of(pings.lat, pings.lon, self._rules.resolution)
@@ -84,29 +85,29 @@ class SourceReader:
         refusals = [refusal for refusal in refusals if not places.tick[refusal.message]]
         refusals += [refusal_of(pings, one) for one in unplaced]
         self.next_offset = int(places.offset[-1]) + 1
-        return Taken(closed, self._untold(messages, places, refusals), len(pings) - len(unplaced))
+        return ReadResult(closed, self._new_refusals(messages, places, refusals), len(pings) - len(unplaced))
 
-    def _untold(self, messages: Sequence[bytes], places: LogPlaces, refusals: list[Refusal]) -> list[Refused]:
-        """The refusals that nobody was told of before, in order."""
-        untold = [refusal for refusal in refusals if places.offset[refusal.message] >= self._told]
-        untold.sort(key=lambda refusal: (refusal.message, refusal.position))
+    def _new_refusals(self, messages: Sequence[bytes], places: LogPlaces, refusals: list[Refusal]) -> list[Refused]:
+        """The refusals that were not rejected before a restart, in order."""
+        new = [refusal for refusal in refusals if places.offset[refusal.message] >= self._rejected_through]
+        new.sort(key=lambda refusal: (refusal.message, refusal.position))
         return [
             Refused(int(places.offset[refusal.message]), refusal, data)
-            for refusal, data in zip(untold, originals(messages, untold), strict=True)
+            for refusal, data in zip(new, originals(messages, new), strict=True)
         ]
 
     @property
     def through_ms(self) -> int | None:
         """Every slot that ends by then is closed for good; None before the first ping or tick."""
-        return None if self._clock.now_ms is None else self.through_at(self._clock.now_ms)
+        return None if self._clock.watermark_ms is None else self.through_at(self._clock.watermark_ms)
 
-    def through_at(self, clock_ms: int) -> int:
-        """What would be closed if the clock stood there."""
-        starts, _ = self._rules.grid.place(np.array([clock_ms - self._rules.windows.grace_ms]))
+    def through_at(self, watermark_ms: int) -> int:
+        """What would be closed at this watermark."""
+        starts, _ = self._rules.grid.place(np.array([watermark_ms - self._rules.windows.grace_ms]))
         return int(starts[0])
 
     def tick_would_close(self, wall_ms: int) -> bool:
-        """Whether a tick record appended at this time would close any slot, be it an empty one."""
+        """Whether a tick record appended at this time would close any slot, an empty one included."""
         through = self.through_ms
         return through is None or self.through_at(wall_ms - self._rules.windows.disorder_ms) > through
 
@@ -115,11 +116,11 @@ class SourceReader:
         """How many pings wait in open slots."""
         return self._windows.open_pings
 
-    def frontier(self) -> Frontier:
-        """Where to go on after losing everything; ask when what was closed and refused is safely handed on."""
+    def checkpoint(self) -> SourceCheckpoint:
+        """Where to resume after a crash. Commit it only once all that was closed and refused has been written."""
         first = self._windows.first_open
         offset = self.next_offset if first is None else first
-        return Frontier(offset, self._clock.now_ms, max(self._told, self.next_offset))
+        return SourceCheckpoint(offset, self._clock.watermark_ms, max(self._rejected_through, self.next_offset))
 
 
 def refusal_of(pings: Pings, refused: LateOrFull) -> Refusal:

@@ -1,4 +1,4 @@
-"""A sign of life for whoever watches us: a file whose age says how long ago we last went on."""
+"""Heartbeat: a file that is touched while work goes on. Its age is the time since the last sign of life."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from pathlib import Path
 BEAT_S = 2.0
 
 
-class Alive:
-    """Touches a file at most every two seconds; a watcher finds it fresh, or we are stuck, or gone.
+class Heartbeat:
+    """Touches a file at most every two seconds. A supervisor that finds it old knows that we are stuck or gone.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     Alive(Path(folder, "alive")).beat()
+    ...     Heartbeat(Path(folder, "alive")).beat()
     ...     Path(folder, "alive").exists()
     True
     """
 
     def __init__(self, file: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
-        """Nothing is touched yet; without a file nothing ever is."""
+        """Nothing is touched yet; without a file, nothing ever is."""
         self._file = file
         self._clock = clock
         self._touched_s: float | None = None
 
     def beat(self) -> None:
-        """We have gone on. OSError if the file cannot be touched."""
+        """Work goes on. OSError if the file cannot be touched."""
         if self._file is None or (self._touched_s is not None and self._clock() - self._touched_s < BEAT_S):
             return
         self._file.touch()

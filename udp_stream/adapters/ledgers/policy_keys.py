@@ -92,7 +92,7 @@ def _of_ends(ledger: Ledger) -> list[str]:
     progress = ledger.progress()
     ids = [release_id for release_id in (progress.newest, progress.oldest) if release_id is not None]
     found = []
-    for payload in ledger.standing(ids):
+    for payload in ledger.recorded(ids):
         try:
             found += [] if payload is None else [decode(payload).policy]
         except (msgspec.DecodeError, UnicodeDecodeError):

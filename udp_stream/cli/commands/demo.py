@@ -14,7 +14,7 @@ from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.ledgers.which_ledger import begin_run, trial_ledger
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
-from udp_stream.cli.outputs import open_output, require_apart, used_files
+from udp_stream.cli.outputs import open_output, require_distinct, used_files
 from udp_stream.cli.report import SOFTWARE, console, print_summary
 from udp_stream.errors import DependencyUnavailable, UsageError
 from udp_stream.release.record import Release, decode
@@ -30,7 +30,7 @@ def demo(arguments: argparse.Namespace, settings: Settings) -> None:
         raise UsageError("the live map is not in this version; run: udp-stream demo --headless")
     if arguments.kafka and arguments.ledger:
         raise UsageError("demo --kafka keeps its ledger in a Redis of its own: leave --ledger out")
-    require_apart([("--out", arguments.out)], used_files(arguments, settings))
+    require_distinct([("--out", arguments.out)], used_files(arguments, settings))
     fleet = Fleet(
         seed=arguments.seed,
         buses=arguments.buses,

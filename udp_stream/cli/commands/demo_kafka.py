@@ -17,7 +17,7 @@ import numpy as np
 
 from streams.feed import Feed, Pace
 from streams.headers import ERROR
-from streams.lookout import read_topic
+from streams.topic_reader import read_topic
 from streams.topics import Topics, create_topics, topics_of
 from udp_stream.adapters.embedded import Summary
 from udp_stream.adapters.ledgers.opening import ledger_place
@@ -125,6 +125,6 @@ def _summary(sent: int, payloads: list[bytes], rejected: list[Any]) -> Summary:
     refused = Counter(dict(record.headers)[f"{ERROR}.reason"].decode() for record in rejected)
     summary = Summary(messages=sent, pings=sent - refused.total(), refused=refused)
     for _, slot in groupby(payloads, key=lambda payload: decode(payload).hat.slot_start):
-        summary.take([("", "", payload) for payload in slot])
+        summary.add([("", "", payload) for payload in slot])
     summary.repeats = summary.pings - sum(decode(payload).counts.samples for payload in payloads)
     return summary

@@ -101,7 +101,7 @@ def _deployment(settings: Settings) -> str:
 
 def _unit_of_topic(settings: Settings) -> str:
     try:
-        from streams.lookout import read_topic
+        from streams.topic_reader import read_topic
         from streams.topics import topics_of
     except ImportError as error:
         raise DependencyUnavailable("no Kafka client: pip install 'udp-stream[kafka]'") from error

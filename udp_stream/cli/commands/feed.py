@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from streams.feed import Feed, Pace
 from streams.topics import topics_of
-from udp_stream.adapters.files.heartbeat import Alive
+from udp_stream.adapters.files.heartbeat import Heartbeat
 from udp_stream.adapters.files.sources import read_messages, require_readable
 from udp_stream.adapters.settings import Settings
 from udp_stream.errors import UsageError
@@ -19,11 +19,11 @@ from udp_stream.trial.fleet.live import live_messages
 def feed(arguments: argparse.Namespace, settings: Settings) -> None:
     """Send every file, in order, and return when the broker has it all; or a fleet, until stopped."""
     source = _source(arguments)
-    pace, alive = Pace(arguments.rate, arguments.speedup), Alive(arguments.alive)
+    pace, heartbeat = Pace(arguments.rate, arguments.speedup), Heartbeat(arguments.alive)
     with Feed(settings.kafka.bootstrap, topics_of(settings.kafka).pings.name, arguments.batch, pace) as sender:
         for messages in source:
             sender.send(messages)
-            alive.beat()
+            heartbeat.beat()
     print(f"{sender.sent:,} messages sent in {time.monotonic() - pace.began:.1f} s", file=sys.stderr)
 
 

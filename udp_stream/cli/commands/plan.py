@@ -13,7 +13,7 @@ from rich.table import Table
 
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
-from udp_stream.cli.outputs import named, require_apart, used_files
+from udp_stream.cli.outputs import named, require_distinct, used_files
 from udp_stream.cli.plots import draw, require_plots
 from udp_stream.cli.report import (
     ONE_CDF,
@@ -27,7 +27,7 @@ from udp_stream.cli.report import (
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.experiments.base import Figure
 from udp_stream.experiments.worst import best_m, curve_rows, e_of_m, least_errors, printed_limits, worst_of, worst_row
-from udp_stream.mechanisms.grouping import HatCounts
+from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import expected_abs_error, spread
 from udp_stream.mechanisms.means.accuracy import SCATTER
 from udp_stream.planning.allowances import EPSILON_NANO_MAX, EPSILON_NANO_MIN
@@ -55,7 +55,7 @@ MONOTONE_LEAVES = 0.64
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """What a statistic is likely to err by, `least` to `most`, and the guess beside it.
+    """What a statistic is likely to err by, `least` to `most`, and the baseline guess beside it.
 
     `most` is what is printed. Of variances and CDFs it is the noise; less is left of it once a variance is clamped, a
     CDF made monotone. What capping does to them is not counted: on the recorded feeds both together stayed below the
@@ -97,10 +97,10 @@ class Bought:
 
 
 def plan(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Print a row for each size of HAT, and whether a guess is better."""
+    """Print a row for each size of HAT, and whether the baseline guess is better."""
     if arguments.plot is not None:
         require_plots(arguments.plot)
-        require_apart([("--plot", arguments.plot)], used_files(arguments, settings))
+        require_distinct([("--plot", arguments.plot)], used_files(arguments, settings))
     if (arguments.plates or max(TYPICAL_PLATES)) * arguments.pings_per_plate > PINGS_MAX:
         raise UsageError(f"expected --plates times --pings-per-plate <= {PINGS_MAX}, the most pings of a slot")
     policy = settings.policy
@@ -231,7 +231,7 @@ def _mean_error_kmh(plan: HatPlan) -> float:
         return float("nan")
     if mean.moves is not None:
         return expected_abs_error(mean.noise_bound, spread(mean), mean.max_speed) / QUANTA_PER_KMH
-    rng, counts = np.random.default_rng(0), mean.counts.by_user
+    rng, counts = np.random.default_rng(0), mean.counts.by_plate
     samples = []
     for truth in rng.uniform(0, mean.max_speed, TRIALS):
         part = np.sqrt(SCATTER * truth * (mean.max_speed - truth) / 3 / 2)
@@ -251,7 +251,7 @@ def _mean_error_kmh(plan: HatPlan) -> float:
 
 def _worst_case(out: Console, arguments: argparse.Namespace, policy: Policy, typical: Bought) -> None:
     """E(m) of one typical HAT at the epsilon of its mean, as a table, in words, and, if asked for, drawn."""
-    epsilon, counts = typical.plan.terms.mean_nano / NANO, HatCounts(typical.plan.by_user)
+    epsilon, counts = typical.plan.terms.mean_nano / NANO, SamplesPerPlate(typical.plan.by_plate)
     about = f"a typical HAT of {counted(typical.plates, 'plate')} and {counted(counts.total, 'ping')}"
     out.print(f"\nWorst case over all speeds, {about}, at epsilon {epsilon:.4g}; every plate gives at most m pings:")
     out.print(_table_of_e(counts, policy.max_speed, epsilon))
@@ -261,7 +261,7 @@ def _worst_case(out: Console, arguments: argparse.Namespace, policy: Policy, typ
             draw(_worst_case_figure(about, counts, policy.max_speed, epsilon), arguments.plot)
 
 
-def _table_of_e(counts: HatCounts, max_speed: int, epsilon: float) -> Table:
+def _table_of_e(counts: SamplesPerPlate, max_speed: int, epsilon: float) -> Table:
     rows = curve_rows("", counts, max_speed, epsilon, share=1.0)
     best = min(rows, key=lambda row: row.worst_error_kmh)
     shown = {round(i * (len(rows) - 1) / 6) for i in range(7)} | {rows.index(best)}
@@ -276,7 +276,7 @@ def _table_of_e(counts: HatCounts, max_speed: int, epsilon: float) -> Table:
     return table
 
 
-def _worst_case_in_words(counts: HatCounts, max_speed: int, epsilon: float) -> str:
+def _worst_case_in_words(counts: SamplesPerPlate, max_speed: int, epsilon: float) -> str:
     sweep = [epsilon * factor for factor in (0.01, 0.1, 0.3, 1, 3, 10)]
     caps = ", ".join(f"{worst_of(counts, one, max_speed).best_m} at {one:.3g}" for one in sweep)
     (low, high), printed = epsilon_limits(counts), "{:.3g} and {:.3g}".format(*printed_limits(counts))
@@ -293,7 +293,7 @@ def _worst_case_in_words(counts: HatCounts, max_speed: int, epsilon: float) -> s
     )
 
 
-def _worst_case_figure(about: str, counts: HatCounts, max_speed: int, epsilon: float) -> Figure:
+def _worst_case_figure(about: str, counts: SamplesPerPlate, max_speed: int, epsilon: float) -> Figure:
     drawn = [
         row for factor in (0.1, 0.3, 1, 3) for row in curve_rows("", counts, max_speed, epsilon * factor, share=1.0)
     ]
@@ -323,7 +323,7 @@ def _table(bought: list[Bought], resolution: int) -> Table:
 
 
 def _cells(one: Bought, resolution: int) -> list[tuple[str, str]]:
-    """Columns and what stands in them: those of the statistics that are released, each beside its constant.
+    """Columns and their contents: those of the statistics that are released, each beside its baseline guess.
 
     Of a HAT that is withheld only that.
     """
@@ -334,19 +334,19 @@ def _cells(one: Bought, resolution: int) -> list[tuple[str, str]]:
             ("mechanism", mean.mechanism),
             ("noise km/h", f"{mean.noise_bound / QUANTA_PER_KMH:.2f}"),
             ("expected error", f"{one.mean_error_kmh:.2f}"),
-            _constant(ONE_MEAN, resolution),
+            _baseline_guess(ONE_MEAN, resolution),
             ("error bound", f"{min(mean.error_bound, mean.max_speed) / QUANTA_PER_KMH:.2f}"),
         ]
     if variance is not None:
         cells += [
             ("variance noise", f"{variance.noise_bound / QUANTA_PER_KMH**2:.1f}"),
-            _constant(ONE_VARIANCE, resolution),
+            _baseline_guess(ONE_VARIANCE, resolution),
         ]
     if cdf is not None:
         cells += [
             ("CDF bins", str(cdf.bins.count)),
             ("CDF rms error", f"{cdf.rms_error:.3f}"),
-            _constant(ONE_CDF, resolution),
+            _baseline_guess(ONE_CDF, resolution),
         ]
     cells.append(("releases", str(one.releases_per_plate)))
     if one.served:
@@ -354,6 +354,6 @@ def _cells(one: Bought, resolution: int) -> list[tuple[str, str]]:
     return [("plates", str(one.plates)), ("epsilon", "withheld"), *((name, "") for name, _ in cells[2:])]
 
 
-def _constant(guess: Guess, resolution: int) -> tuple[str, str]:
+def _baseline_guess(guess: Guess, resolution: int) -> tuple[str, str]:
     (low, high), measured = guess.range_at(resolution), nearest_measured(resolution)
-    return "the constant" if resolution == measured else f"constant at {measured}", f"{low}-{high}"
+    return "baseline guess" if resolution == measured else f"guess at {measured}", f"{low}-{high}"

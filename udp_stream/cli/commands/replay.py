@@ -12,7 +12,7 @@ from udp_stream.adapters.files.sources import read_messages, require_readable
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.ledgers.which_ledger import begin_run, trial_ledger
 from udp_stream.adapters.settings import Settings
-from udp_stream.cli.outputs import PRIVATE, open_output, require_apart, used_files
+from udp_stream.cli.outputs import PRIVATE, open_output, require_distinct, used_files
 from udp_stream.cli.progress import ReadingProgress
 from udp_stream.cli.report import SOFTWARE, print_summary
 from udp_stream.errors import UsageError
@@ -23,7 +23,7 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
     if arguments.trial and arguments.ledger:
         raise UsageError("--trial keeps a ledger for this run only: leave --ledger or --trial out")
     outputs = ("--out", arguments.out), ("--rejected", arguments.rejected)
-    require_apart(outputs, used_files(arguments, settings, arguments.files))
+    require_distinct(outputs, used_files(arguments, settings, arguments.files))
     require_readable(arguments.files)
     with ExitStack() as stack:
         place = stack.enter_context(trial_ledger(settings)) if arguments.trial else settings.ledger
@@ -53,6 +53,6 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def _frames(files: list[str], progress: ReadingProgress) -> Iterator[list[bytes]]:
-    """The frames of all files; none spans two files, so that a new file's plates are heard together."""
+    """The frames of all files; none spans two files, so that a new file's plates are observed together."""
     for file in files:
         yield from read_messages(file, progress=progress.of(file))

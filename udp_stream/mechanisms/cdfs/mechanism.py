@@ -30,7 +30,7 @@ from udp_stream.mechanisms.cdfs.tree import (
     prefixes,
     squared_error,
 )
-from udp_stream.mechanisms.grouping import HatCounts, within_cap
+from udp_stream.mechanisms.grouping import SamplesPerPlate, within_cap
 from udp_stream.mechanisms.individual_charges import epsilon_within, share_charges
 from udp_stream.mechanisms.noise import DRAWABLE_NANO_MIN
 from udp_stream.units import NANO
@@ -47,7 +47,7 @@ class CdfPlan:
 
     bins: Bins
     tree: Tree
-    counts: HatCounts
+    counts: SamplesPerPlate
     cap: int
     kept: int
     epsilon_nano: int
@@ -58,7 +58,7 @@ class CdfPlan:
     @property
     def given(self) -> Integers:
         """How many samples each plate gives."""
-        return np.minimum(self.counts.by_user, self.cap)
+        return np.minimum(self.counts.by_plate, self.cap)
 
     @property
     def charges(self) -> Integers:
@@ -78,7 +78,7 @@ class CdfPlan:
 
 
 def plan_cdf(
-    counts: HatCounts, epsilon_nano: int, max_kmh: float, bins: Literal["auto"] | int | tuple[float, ...]
+    counts: SamplesPerPlate, epsilon_nano: int, max_kmh: float, bins: Literal["auto"] | int | tuple[float, ...]
 ) -> CdfPlan:
     """Bins, tree, cap and scales. The cap is the count of least dropped share plus noise at eight bins.
 
@@ -103,7 +103,7 @@ def plan_cdf(
 
 def cdf_for_admitted(plan: CdfPlan, admitted: NDArray[np.bool_]) -> CdfPlan:
     """The plan for those of its plates (at least one) that were admitted: same bins and cap, each within its charge."""
-    counts, given = HatCounts(plan.counts.by_user[admitted]), plan.given[admitted]
+    counts, given = SamplesPerPlate(plan.counts.by_plate[admitted]), plan.given[admitted]
     cap = int(given.max())
     epsilon_nano = epsilon_within(given, cap, plan.charges[admitted], plan.epsilon_nano)
     budgets, t, s = _noise_of_nodes(plan.bins.count, cap, epsilon_nano)

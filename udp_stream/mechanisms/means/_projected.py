@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.grouping import (
-    HatCounts,
+    SamplesPerPlate,
     best_fit,
     wrap_around_count,
     wrap_around_given,
@@ -28,7 +28,9 @@ from udp_stream.mechanisms.grouping import (
 from udp_stream.mechanisms.means.base import Grouping, Integers, MeanPlan, MeanQuery, array_means
 
 
-def plan_projected(name: str, counts: HatCounts, epsilon_nano: int, max_speed: int, grouping: Grouping) -> MeanPlan:
+def plan_projected(
+    name: str, counts: SamplesPerPlate, epsilon_nano: int, max_speed: int, grouping: Grouping
+) -> MeanPlan:
     """A plan with the cap that maximises sum min(m_l, m) / sqrt(m) (arXiv 2401.15906, equation 1)."""
     cap = levy_cap(counts)
     arrays = best_fit(counts, cap) if grouping == "best-fit" else None
@@ -41,7 +43,7 @@ def plan_projected(name: str, counts: HatCounts, epsilon_nano: int, max_speed: i
         epsilon_nano=epsilon_nano,
         noise_epsilon_nano=epsilon_nano - epsilon_nano // 2,
         cap=cap,
-        given=wrap_around_given(counts, cap) if arrays is None else np.minimum(counts.by_user, cap),
+        given=wrap_around_given(counts, cap) if arrays is None else np.minimum(counts.by_plate, cap),
         moves=None,
         divisor=count,
         sensitivity=max_speed * touched(grouping),
@@ -62,13 +64,13 @@ class Projected(ABC):
     def intervals(self, plan: MeanPlan, means: Integers, bits: Bits, draws: int) -> tuple[Integers, Integers]:
         """The lower and upper ends, in 0..U, of that many independent intervals; each costs half of epsilon."""
 
-    def plan(self, counts: HatCounts, epsilon_nano: int, max_speed: int, grouping: Grouping) -> MeanPlan:
+    def plan(self, counts: SamplesPerPlate, epsilon_nano: int, max_speed: int, grouping: Grouping) -> MeanPlan:
         """Cap by the paper's equation 1."""
         return plan_projected(self.name, counts, epsilon_nano, max_speed, grouping)
 
     def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
         """A new plan for the admitted plates alone: each has been charged in full, so any will do."""
-        counts = HatCounts(plan.counts.by_user[admitted])
+        counts = SamplesPerPlate(plan.counts.by_plate[admitted])
         return self.plan(counts, plan.epsilon_nano, plan.max_speed, plan.grouping or "best-fit")
 
     def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:
@@ -79,7 +81,7 @@ class Projected(ABC):
         return MeanQuery(int(sums[0]), int(sensitivities[0]), (int(low[0]), int(high[0])))
 
 
-def levy_cap(counts: HatCounts) -> int:
+def levy_cap(counts: SamplesPerPlate) -> int:
     """argmax over the counts of sum_l min(m_l, m) / sqrt(m); between counts the sum is linear, so no other m is better.
 
     Between two neighbouring counts the objective is (A + B m) / sqrt(m), whose only stationary point is a minimum.

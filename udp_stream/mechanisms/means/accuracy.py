@@ -151,13 +151,13 @@ def _scattered(plan: MeanPlan, left_out: Integers) -> tuple[float, float]:
         return 0.0, 0.0
     weight: Floats | float = 1 / plan.divisor
     if plan.arrays is not None:
-        weight = weight / plan.arrays.filled.take(plan.arrays.of_user)
+        weight = weight / plan.arrays.filled.take(plan.arrays.of_plate)
     elif plan.moves is None:
         weight = weight / plan.cap
     of_plate = weight * given
     own = float(of_plate.sum())
     even = own / (counts.total + int(left_out.sum()))
-    between = of_plate - even * counts.by_user
+    between = of_plate - even * counts.by_plate
     squares = float((between * between).sum()) + even**2 * float((left_out * left_out).sum())
     within = float((weight * of_plate).sum()) - even * own
     scattered = VARIANCE * (BETWEEN * squares + (1 - BETWEEN) * within)
@@ -181,7 +181,7 @@ def array_variance(plan: MeanPlan) -> float:
     """
     if plan.arrays is not None:
         filled = plan.arrays.filled
-        shares = plan.given / filled.take(plan.arrays.of_user)
+        shares = plan.given / filled.take(plan.arrays.of_plate)
         squares, alone = float((shares * shares).sum()) / filled.size, float((1 / filled).mean())
     else:
         arrays, poured = int(plan.divisor), np.cumsum(plan.given[plan.counts.order])

@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.grouping import (
     Arrays,
-    HatCounts,
+    SamplesPerPlate,
     best_fit,
-    first_of_each,
+    first_samples,
     wrap_around_given,
 )
 from udp_stream.mechanisms.means.base import Grouping, Integers, MeanPlan, MeanQuery, array_means, narrowed
@@ -42,20 +42,20 @@ class ArrayAveraging:
 
     name = "array-averaging"
 
-    def plan(self, counts: HatCounts, epsilon_nano: int, max_speed: int, grouping: Grouping) -> MeanPlan:
+    def plan(self, counts: SamplesPerPlate, epsilon_nano: int, max_speed: int, grouping: Grouping) -> MeanPlan:
         """The papers' cap: the median, at most a factor two from the least possible noise (their Lemma III.2)."""
         return self.plan_with_cap(counts, epsilon_nano, max_speed, grouping, counts.median)
 
     def plan_with_cap(
-        self, counts: HatCounts, epsilon_nano: int, max_speed: int, grouping: Grouping, cap: int
+        self, counts: SamplesPerPlate, epsilon_nano: int, max_speed: int, grouping: Grouping, cap: int
     ) -> MeanPlan:
         """Array-Averaging with arrays of length `cap`, 1 <= cap <= the largest count."""
         if not 1 <= cap <= counts.largest:
             raise ValueError(f"expected 1 <= cap <= {counts.largest}, got {cap}")
         arrays = None
         if grouping == "best-fit":
-            arrays, given = best_fit(counts, cap), np.minimum(counts.by_user, cap)
-            moves = -(-max_speed * given // arrays.filled.take(arrays.of_user))
+            arrays, given = best_fit(counts, cap), np.minimum(counts.by_plate, cap)
+            moves = -(-max_speed * given // arrays.filled.take(arrays.of_plate))
             divisor, sensitivity = arrays.count, max_speed
             excess = float(np.maximum(0.0, 1 / arrays.count - arrays.filled / counts.total).sum())
         else:
@@ -81,11 +81,11 @@ class ArrayAveraging:
 
     def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
         """The arrays as they were, without the plates that were halted."""
-        total, given = int(plan.counts.by_user[admitted].sum()), plan.given[admitted]
+        total, given = int(plan.counts.by_plate[admitted].sum()), plan.given[admitted]
         if plan.arrays is None:
             return _poured_for_admitted(plan, admitted, total, int(given.sum()))
-        arrays = Arrays(plan.cap, plan.arrays.of_user[admitted], plan.arrays.filled)
-        left = np.bincount(arrays.of_user, weights=given, minlength=arrays.count)
+        arrays = Arrays(plan.cap, plan.arrays.of_plate[admitted], plan.arrays.filled)
+        left = np.bincount(arrays.of_plate, weights=given, minlength=arrays.count)
         divisor = float((left / arrays.filled).sum())
         excess = float((left * np.maximum(0.0, 1 / (arrays.filled * divisor) - 1 / total)).sum())
         return narrowed(plan, admitted, arrays=arrays, divisor=divisor, bias_bound=plan.max_speed * excess)
@@ -94,7 +94,7 @@ class ArrayAveraging:
         """The sum of the array means (BestFit) or of all samples in full arrays (WrapAround)."""
         if plan.grouping == "best-fit":
             return MeanQuery(int(array_means(plan, samples).sum()), plan.sensitivity)
-        return MeanQuery(int(samples[first_of_each(plan.counts, plan.given)].sum()) + plan.fill, plan.sensitivity)
+        return MeanQuery(int(samples[first_samples(plan.counts, plan.given)].sum()) + plan.fill, plan.sensitivity)
 
 
 def _poured_for_admitted(plan: MeanPlan, admitted: NDArray[np.bool_], total: int, used: int) -> MeanPlan:
@@ -104,7 +104,7 @@ def _poured_for_admitted(plan: MeanPlan, admitted: NDArray[np.bool_], total: int
     return narrowed(plan, admitted, divisor=1, bias_bound=float(plan.max_speed), fill=plan.max_speed // 2)
 
 
-def worst_case_cap(counts: HatCounts, epsilon_nano: int) -> int:
+def worst_case_cap(counts: SamplesPerPlate, epsilon_nano: int) -> int:
     """The count m of least E(m) = 1 - sum G_l / M + m / (eps sum G_l), the papers' worst case (arXiv 2405.06261)."""
     kept = counts.kept_at_every_count
     error = 1 - kept / counts.total + counts.descending * (NANO / epsilon_nano) / kept

@@ -26,7 +26,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.mechanisms.grouping import HatCounts
+from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import accuracy
 from udp_stream.mechanisms.means.array_averaging import ArrayAveraging
 from udp_stream.mechanisms.means.base import Grouping, MeanPlan
@@ -52,7 +52,7 @@ EXACT = 1 + 1e-9
 
 
 def plan_automatic(
-    counts: HatCounts, epsilon_nano: int, max_speed: int, grouping: Grouping, compare_at: CompareAt
+    counts: SamplesPerPlate, epsilon_nano: int, max_speed: int, grouping: Grouping, compare_at: CompareAt
 ) -> MeanPlan:
     """The candidate of least charge among those of least expected error whose worst case is allowed; deterministic."""
     asked = epsilon_nano, max_speed, grouping
@@ -75,21 +75,21 @@ def _mean_share(plan: MeanPlan) -> float:
     return 1.0 if plan.moves is None else int(plan.moves.sum()) / plan.moves.size / plan.sensitivity
 
 
-def averaging_caps(counts: HatCounts, epsilon_nano: int, grouping: Grouping, allowed: float) -> list[int]:
+def averaging_caps(counts: SamplesPerPlate, epsilon_nano: int, grouping: Grouping, allowed: float) -> list[int]:
     """The few counts that are likely the best caps for Array-Averaging, best first; O(L log L).
 
     All but one have a worst case of at most `allowed`, a share of U, and that one hardly more. By formulas for arrays
     that are all equally full: K = floor(G/m) under WrapAround; under BestFit at least ceil(G/m) and the number of
     plates too large to share.
 
-    >>> averaging_caps(HatCounts(np.array([30, 6, 6, 5, 5, 4])), 10**9, "best-fit", allowed=1.0)
+    >>> averaging_caps(SamplesPerPlate(np.array([30, 6, 6, 5, 5, 4])), 10**9, "best-fit", allowed=1.0)
     [6, 5, 4, 30]
     """
     caps, total = counts.descending[::-1], counts.total
     kept, squares, products = _sums_at_every_count(caps)
     arrays = kept // caps
     if grouping == "best-fit":
-        arrays = np.maximum(-(-kept // caps), counts.users - (2 * caps).searchsorted(caps, side="right"))
+        arrays = np.maximum(-(-kept // caps), counts.plates - (2 * caps).searchsorted(caps, side="right"))
     between = squares / kept**2 - (2 / total) * (products / kept) + int(squares[-1]) / total**2
     within = 1 / kept - 1 / total
     scattered = accuracy.VARIANCE * (accuracy.BETWEEN * between + (1 - accuracy.BETWEEN) * within)
@@ -107,8 +107,8 @@ def averaging_caps(counts: HatCounts, epsilon_nano: int, grouping: Grouping, all
 
 def _sums_at_every_count(ascending: Integers) -> tuple[Integers, Integers, Integers]:
     """For the cap m at each of the counts, the sums over all plates of G_l, G_l^2 and G_l m_l, G_l = min(m_l, m)."""
-    users = ascending.size
+    plates = ascending.size
     sums, squares = ascending.cumsum(), ascending * ascending
-    above = np.arange(users - 1, -1, -1)
+    above = np.arange(plates - 1, -1, -1)
     upto = squares.cumsum()
     return sums + above * ascending, upto + above * squares, upto + ascending * (sums[-1] - sums)

@@ -1,7 +1,7 @@
 """What the mean mechanisms share: their plan, their query, and the projections of array means.
 
 Privacy unit: license plate. Neighbours: swap-values (same plates, same counts, one plate's speeds differ). Assumed of
-the input: integer speeds in 0..U quanta, users and counts as in the plan. Guaranteed: the query's statistic changes by
+the input: integer speeds in 0..U quanta, plates and counts as in the plan. Guaranteed: the query's statistic changes by
 at most `sensitivity` when one plate's speeds change, by at most `moves[l]` when they are plate l's, and a private
 interval it may have used costs what `noise_epsilon_nano` leaves of `epsilon_nano`.
 """
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Bits
-from udp_stream.mechanisms.grouping import Arrays, HatCounts, within_cap
+from udp_stream.mechanisms.grouping import Arrays, SamplesPerPlate, within_cap
 from udp_stream.mechanisms.individual_charges import laplace_charges, laplace_epsilon_within
 from udp_stream.units import NANO
 
@@ -39,7 +39,7 @@ class MeanPlan:
 
     mechanism: str
     grouping: Grouping | None
-    counts: HatCounts
+    counts: SamplesPerPlate
     max_speed: int
     epsilon_nano: int
     noise_epsilon_nano: int
@@ -75,7 +75,7 @@ class MeanPlan:
     def charges(self) -> Integers:
         """What each plate loses, in nano-epsilon rounded up: at most `epsilon_nano`, and that for the largest mover."""
         if self.moves is None:
-            return np.full(self.counts.users, self.epsilon_nano, dtype=np.int64)
+            return np.full(self.counts.plates, self.epsilon_nano, dtype=np.int64)
         return laplace_charges(self.moves, self.sensitivity, self.epsilon_nano)
 
 
@@ -99,7 +99,7 @@ class MeanMechanism(Protocol):
         """As in the configuration and in release records."""
         ...
 
-    def plan(self, counts: HatCounts, epsilon_nano: int, max_speed: int, grouping: Grouping) -> MeanPlan:
+    def plan(self, counts: SamplesPerPlate, epsilon_nano: int, max_speed: int, grouping: Grouping) -> MeanPlan:
         """Fix everything that counts can fix."""
         ...
 
@@ -108,7 +108,7 @@ class MeanMechanism(Protocol):
         ...
 
     def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:
-        """The statistic of the samples (user by user, in the order of the counts); bits pay for private intervals."""
+        """The statistic of the samples (plate by plate, in the order of the counts); bits pay for private intervals."""
         ...
 
 
@@ -124,7 +124,7 @@ def narrowed(plan: MeanPlan, admitted: NDArray[np.bool_], **changes: Any) -> Mea
     epsilon_nano = laplace_epsilon_within(moves, sensitivity, plan.charges[admitted], plan.epsilon_nano)
     return replace(
         plan,
-        counts=HatCounts(plan.counts.by_user[admitted]),
+        counts=SamplesPerPlate(plan.counts.by_plate[admitted]),
         given=plan.given[admitted],
         moves=moves,
         sensitivity=sensitivity,
@@ -142,7 +142,7 @@ def array_means(plan: MeanPlan, samples: Integers) -> Integers:
     if plan.arrays is None:
         raise ValueError("expected a plan with arrays")
     kept = samples[within_cap(plan.counts, plan.cap)]
-    array_of_sample = np.repeat(plan.arrays.of_user, plan.given)
+    array_of_sample = np.repeat(plan.arrays.of_plate, plan.given)
     # weighted bincount adds doubles: exact, as the sums stay far below 2**53 quanta
     sums = np.bincount(array_of_sample, weights=kept, minlength=plan.arrays.count).astype(np.int64)
     return sums // plan.arrays.filled

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Bits
-from udp_stream.mechanisms.grouping import HatCounts
+from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means.base import Grouping, Integers, MeanPlan, MeanQuery, narrowed
 
 
@@ -19,7 +19,7 @@ class Baseline:
 
     name = "baseline"
 
-    def plan(self, counts: HatCounts, epsilon_nano: int, max_speed: int, grouping: Grouping) -> MeanPlan:  # noqa: ARG002
+    def plan(self, counts: SamplesPerPlate, epsilon_nano: int, max_speed: int, grouping: Grouping) -> MeanPlan:  # noqa: ARG002
         """Baseline has no parameters; it does not group."""
         return MeanPlan(
             mechanism=self.name,
@@ -29,8 +29,8 @@ class Baseline:
             epsilon_nano=epsilon_nano,
             noise_epsilon_nano=epsilon_nano,
             cap=counts.largest,
-            given=counts.by_user,
-            moves=max_speed * counts.by_user,
+            given=counts.by_plate,
+            moves=max_speed * counts.by_plate,
             divisor=counts.total,
             sensitivity=max_speed * counts.largest,
             bias_bound=0.0,

@@ -134,7 +134,7 @@ def draw_city(rng: np.random.Generator, routes: int = ROUTES) -> City:
 
 
 def _names(routes: int) -> tuple[str, ...]:
-    """Route names as the exchange writes them, without the direction's letter."""
+    """Connection names as the exchange writes them, without the direction's letter."""
     return tuple(f"{n // 2 + 11}{'A' * (n % 4 == 1)}{'E' * (n % 4 == 3)}" for n in range(routes))
 
 

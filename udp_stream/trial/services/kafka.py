@@ -106,7 +106,7 @@ def kafka(folder: Path | None = None) -> Iterator[RunningKafka]:
 
 
 def start_kafka(folder: Path, disposable: bool = False, more: str = "") -> RunningKafka:
-    """Start a broker with `more` lines of configuration; whoever calls stops it. Data in the folder is gone on with.
+    """Start a broker with `more` lines of configuration; the caller stops it. Existing data in the folder is reused.
 
     A line of `more` stands before one of the same name; {host}, {broker} and {controller} in it become the broker's.
     """

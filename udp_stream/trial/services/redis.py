@@ -104,7 +104,7 @@ def start_redis_cluster(nodes: int = 3) -> Iterator[RunningCluster]:
 
 
 def start_redis(folder: Path, disposable: bool = False, more: str = "") -> RunningRedis:
-    """Start a server with `more` lines of configuration; whoever calls stops it. Data in the folder is gone on with."""
+    """Start a server with `more` lines of configuration; the caller stops it. Existing data in the folder is reused."""
     server = server_program()
 
     def start(ports: list[int]) -> RunningRedis:

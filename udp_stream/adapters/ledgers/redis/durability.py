@@ -10,8 +10,8 @@ from typing import Any
 from redis import exceptions
 
 from udp_stream.adapters.ledgers.ledger_id import gone
-from udp_stream.adapters.ledgers.redis.caller import SCHEMA_VERSION
-from udp_stream.adapters.ledgers.redis.route import OPENING_PAUSES_S, Command, Route
+from udp_stream.adapters.ledgers.redis.connection import OPENING_PAUSES_S, Command, Connection
+from udp_stream.adapters.ledgers.redis.session import SCHEMA_VERSION
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 
 OVERRIDE = "--allow-volatile-ledger"
@@ -31,10 +31,10 @@ DURABLE = (
 )
 
 
-def volatile_settings(route: Route) -> list[str]:
+def volatile_settings(connection: Connection) -> list[str]:
     """A sentence for each setting under which a server would lose what it has answered; none if all is well."""
-    where = f"the Redis at {route.name()}"
-    replies = _told(route, [("CONFIG", "GET", name) for name, _, _ in DURABLE])
+    where = f"the Redis at {connection.name()}"
+    replies = _told(connection, [("CONFIG", "GET", name) for name, _, _ in DURABLE])
     if isinstance(replies, str):
         return [f"{where} does not tell its settings ({replies})"]
     return [
@@ -44,14 +44,14 @@ def volatile_settings(route: Route) -> list[str]:
     ]
 
 
-def replicas_not_waited_for(route: Route, in_slots: int) -> list[str]:
+def replicas_not_waited_for(connection: Connection, in_slots: int) -> list[str]:
     """A sentence if a replica could take over from this server, for a ledger that waits for none.
 
     Counts the replicas connected or, if that is more, `in_slots`: those that the cluster lists for this master, which
     include replicas that are away at the moment.
     """
-    where = f"the Redis at {route.name()}"
-    replies = _told(route, [("INFO", "replication")])
+    where = f"the Redis at {connection.name()}"
+    replies = _told(connection, [("INFO", "replication")])
     if isinstance(replies, str):
         return [f"{where} does not tell whether it has replicas ({replies})"]
     found = max(int(replies[0].get("connected_slaves", 0)), in_slots)
@@ -64,10 +64,10 @@ def replicas_not_waited_for(route: Route, in_slots: int) -> list[str]:
     ]
 
 
-def _told(route: Route, commands: list[Command]) -> list[Any] | str:
+def _told(connection: Connection, commands: list[Command]) -> list[Any] | str:
     """The replies, or in which words the server refuses to tell."""
     try:
-        return route.exchange(commands, OPENING_PAUSES_S)
+        return connection.exchange(commands, OPENING_PAUSES_S)
     except DependencyUnavailable as error:
         # Not a word about connections or memory: the server answered that it will not tell.
         if not isinstance(error.__cause__, exceptions.ResponseError):
@@ -79,7 +79,7 @@ def _value(reply: list[bytes]) -> str:
     return reply[1].decode() if len(reply) == 2 else ""
 
 
-def require_durable(route: Route, replicas: int, allow_volatile: bool = False) -> bool:
+def require_durable(connection: Connection, replicas: int, allow_volatile: bool = False) -> bool:
     """Check every server that writes. Raises PrivacyRefused if one would lose what it has answered, by a setting or, if
     `replicas` is 0, by a failover; with `allow_volatile`, that is a warning, and the answer False.
 
@@ -87,7 +87,7 @@ def require_durable(route: Route, replicas: int, allow_volatile: bool = False) -
     """
     settings: list[str] = []
     not_waited_for: list[str] = []
-    for primary, in_slots in route.to_primaries():
+    for primary, in_slots in connection.to_primaries():
         settings += volatile_settings(primary)
         if not replicas:
             not_waited_for += replicas_not_waited_for(primary, in_slots)
@@ -102,14 +102,16 @@ def require_durable(route: Route, replicas: int, allow_volatile: bool = False) -
     return not findings
 
 
-def require_replicas(route: Route, replicas: int) -> None:
+def require_replicas(connection: Connection, replicas: int) -> None:
     """DependencyUnavailable if fewer are connected; nothing is written, so there is nothing to wait for but them."""
-    (found,) = route.exchange([("WAIT", replicas, route.replicas_timeout_ms)], OPENING_PAUSES_S)
+    (found,) = connection.exchange([("WAIT", replicas, connection.replicas_timeout_ms)], OPENING_PAUSES_S)
     if found < replicas:
-        raise DependencyUnavailable(f"{route.name()}: expected ledger.replicas = {replicas}, found {found} connected")
+        raise DependencyUnavailable(
+            f"{connection.name()}: expected ledger.replicas = {replicas}, found {found} connected"
+        )
 
 
-def find_or_make(route: Route, prefix: str, expected: str | None) -> str:
+def find_or_make(connection: Connection, prefix: str, expected: str | None) -> str:
     """The id of the ledger behind the prefix, made if there is none and none is expected.
 
     Raises PrivacyRefused if another one is there than expected, or none, or one that has lost its marks, or one of
@@ -118,7 +120,7 @@ def find_or_make(route: Route, prefix: str, expected: str | None) -> str:
     keys = [f"{prefix}:{name}" for name in ("meta", "order", "periods", "recorded")]
     command: Command = (
         "EVALSHA",
-        route.scripts["open"].sha,
+        connection.scripts["open"].sha,
         len(keys),
         *keys,
         secrets.token_hex(16),
@@ -126,14 +128,14 @@ def find_or_make(route: Route, prefix: str, expected: str | None) -> str:
         SCHEMA_VERSION,
         datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
-    ((status, *answer),) = route.exchange([command], OPENING_PAUSES_S)
+    ((status, *answer),) = connection.exchange([command], OPENING_PAUSES_S)
     if status == b"unmarked":
-        raise PrivacyRefused(f"expected the marks of the ledger at {route.name()}, got only its data: restore it")
+        raise PrivacyRefused(f"expected the marks of the ledger at {connection.name()}, got only its data: restore it")
     if status != b"ok" or expected not in (None, answer[0].decode()):
-        raise gone(route.name(), expected or "")
+        raise gone(connection.name(), expected or "")
     ledger_id, schema = (one.decode() for one in answer)
     if schema != SCHEMA_VERSION:
         raise PrivacyRefused(
-            f"expected schema {SCHEMA_VERSION} of the ledger at {route.name()}, got {schema}: upgrade udp-stream"
+            f"expected schema {SCHEMA_VERSION} of the ledger at {connection.name()}, got {schema}: upgrade udp-stream"
         )
     return str(ledger_id)

@@ -1,4 +1,4 @@
--- Take the next epoch of a shard: whoever held an earlier one is refused from now on.
+-- Take the next epoch of a shard: owners with an earlier one are refused from now on.
 -- KEYS: marks. ARGV: as the guard, with an empty shard; the shard.
 
 local refused = gone()

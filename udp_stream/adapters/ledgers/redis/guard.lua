@@ -8,7 +8,7 @@ local function gone()
   if marks[1] ~= ARGV[1] then return {'gone'} end
 end
 
--- Somebody has taken a later epoch of this shard, or the ledger has forgotten ours.
+-- Another worker has taken a later epoch of this shard, or the ledger has forgotten ours.
 local function stale()
   if ARGV[2] ~= '' and tonumber(marks[2] or 0) ~= tonumber(ARGV[3]) then
     return {'stale', marks[2] or '0'}

@@ -5,7 +5,7 @@ Theory of operation. Redis runs one script at a time and nothing in between, so 
 caller's epoch is stale, it refuses; else it decides for every plate. At its end it charges and remembers, all at once.
 `record.lua` takes some thousand payloads and keeps the first of each id. A call is as many scripts as it takes,
 one after the other. Sending any of them twice is harmless, so whatever went unanswered is sent again
-(`route.py`); whoever dies between two leaves HATs that are done and HATs that are not, as between two calls.
+(`connection.py`); whoever dies between two leaves HATs that are done and HATs that are not, as between two calls.
 
 A call to `record` of several scripts keeps nothing if an id was never admitted: it asks before the first of them, and
 since an admission stays for ever, what was admitted then still is.
@@ -25,22 +25,22 @@ killed server comes back with every answer it gave. A *failover* is another matt
 promoted replica may lack the last charges. So opening refuses a server that has replicas, connected or in the cluster's
 slots, unless it is opened with `replicas=1` or more (`ledger.replicas`): then nothing is answered before so many
 replicas have it (WAIT). What no opening can see is a replica that joins later. Also set `min-replicas-to-write 1`, so
-that a master that is cut off stops by itself, and give replicas the same settings as masters: they are not looked at. A
-holder of an epoch that the promoted replica never heard of is stopped.
+that a master that is cut off stops by itself, and give replicas the same settings as masters: they are not checked. An
+owner whose epoch the promoted replica never received is stopped.
 
 **A wiped ledger** would give every plate its budget again. Each ledger has an id, kept in Redis and, with `id_file`,
 beside the plate key. Opening refuses a Redis that has no ledger or another one where the file knows one; every script
 refuses if the id is gone, so that a FLUSHALL stops releases at once; and no script charges a period whose balances are
 gone.
 
-**Fencing.** A worker that takes over a shard takes its next epoch (`take_epoch`); whoever held an earlier one can
-neither admit nor record anything new (`Fenced`), only read what stands.
+**Fencing.** A worker that takes over a shard takes its next epoch (`take_epoch`); an owner with an earlier one can
+neither admit nor record anything new (`Fenced`), only read what is recorded.
 
 **Size.** A HAT of 50 plates with a payload of 1.5 kB takes 3 kB of memory, for ever; nothing expires. What may be moved
 away by hand, while nothing runs and after an export of the entries: of HATs whose slots the input log cannot bring
 again (older than its topic keeps), all of a period at once, `admission:ID`, `release:ID`, their places in `order`, and
 at last `balance:PERIOD` and its place in `periods`. Never earlier: without its admission a HAT would be drawn anew.
-`caller.py` lists the keys.
+`session.py` lists the keys.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ from typing import Self, TypeVar
 from udp_stream.adapters.ledgers.ledger_id import compare, known_ledger, raise_mark, remember_ledger
 from udp_stream.adapters.ledgers.packing import amounts, amounts_of, column
 from udp_stream.adapters.ledgers.redis import packing
-from udp_stream.adapters.ledgers.redis.caller import CHUNK, Caller, Fence, require_prefix
+from udp_stream.adapters.ledgers.redis.connection import OPENING_PAUSES_S, Command, connection_to
 from udp_stream.adapters.ledgers.redis.durability import find_or_make, require_durable, require_replicas
 from udp_stream.adapters.ledgers.redis.packing import decoded, encoded
-from udp_stream.adapters.ledgers.redis.route import OPENING_PAUSES_S, Command, route_to
 from udp_stream.adapters.ledgers.redis.scripts import load_scripts
+from udp_stream.adapters.ledgers.redis.session import CHUNK, Fence, Session, require_prefix
 from udp_stream.errors import Fenced, PrivacyRefused
 from udp_stream.ledger.past import VOLATILE
 from udp_stream.ledger.port import Admission, Balance, Entry, Mark, Progress, Verdict
@@ -98,18 +98,18 @@ def open_redis_ledger(
     and PrivacyRefused if it would forget, or has forgotten. With `allow_volatile` a server that would forget is used
     all the same, with a warning, and the ledger notes it for ever.
     """
-    route = route_to(url, require_prefix(prefix), load_scripts(), replicas)
+    connection = connection_to(url, require_prefix(prefix), load_scripts(), replicas)
     known = known_ledger(id_file)
     try:
-        durable = require_durable(route, replicas, allow_volatile)
-        ledger_id = find_or_make(route, prefix, known)
+        durable = require_durable(connection, replicas, allow_volatile)
+        ledger_id = find_or_make(connection, prefix, known)
         if id_file is not None and known is None:
             remember_ledger(id_file, ledger_id)
-        ledger = RedisLedger(Caller(route, prefix, ledger_id), id_file)
+        ledger = RedisLedger(Session(connection, prefix, ledger_id), id_file)
         if not durable:
             ledger.note(VOLATILE, datetime.now(UTC).strftime("%Y-%m-%d"))
     except BaseException:
-        route.close()
+        connection.close()
         raise
     return ledger
 
@@ -119,18 +119,18 @@ def ledger_at(url: str, prefix: str = DEFAULT_PREFIX) -> str | None:
 
     Nothing is made. DependencyUnavailable if Redis cannot be reached.
     """
-    with closing(route_to(url, require_prefix(prefix), {})) as route:
+    with closing(connection_to(url, require_prefix(prefix), {})) as connection:
         keys = [f"{prefix}:{name}" for name in ("meta", "order", "periods", "recorded")]
-        found, ledger_id = route.exchange([("EXISTS", *keys), ("HGET", keys[0], "ledger_id")], OPENING_PAUSES_S)
+        found, ledger_id = connection.exchange([("EXISTS", *keys), ("HGET", keys[0], "ledger_id")], OPENING_PAUSES_S)
     return decoded(ledger_id or b"") if found else None
 
 
 def inspect_redis(url: str, replicas: int = 0) -> None:
     """Ask every server that writes whether it would forget; nothing is made. Raises as `open_redis_ledger`."""
-    with closing(route_to(url, DEFAULT_PREFIX, {})) as route:
-        require_durable(route, replicas)
+    with closing(connection_to(url, DEFAULT_PREFIX, {})) as connection:
+        require_durable(connection, replicas)
         if replicas:
-            require_replicas(route, replicas)
+            require_replicas(connection, replicas)
 
 
 class RedisLedger:
@@ -141,9 +141,9 @@ class RedisLedger:
     PrivacyRefused if the ledger was wiped, and Fenced where the caller holds a `Fence` that is stale.
     """
 
-    def __init__(self, caller: Caller, id_file: str | os.PathLike[str] | None = None) -> None:
+    def __init__(self, session: Session, id_file: str | os.PathLike[str] | None = None) -> None:
         """Take over the way to what is known to be a ledger, and durable."""
-        self._caller = caller
+        self._session = session
         self._id_file = id_file
 
     def __enter__(self) -> Self:
@@ -158,21 +158,21 @@ class RedisLedger:
 
     def close(self) -> None:
         """Close the connections, also those of ledgers made with `fenced`."""
-        self._caller.route.close()
+        self._session.connection.close()
 
     @property
     def ledger_id(self) -> str:
         """Names this ledger among all others: 32 hex digits."""
-        return self._caller.ledger_id
+        return self._session.ledger_id
 
     def take_epoch(self, shard: str) -> int:
         """The next epoch of a shard; from now on holders of earlier ones are refused."""
-        ((_, epoch),) = self._caller.run(self._caller.script("epoch", (), shard, fenced=False))
+        ((_, epoch),) = self._session.run(self._session.script("epoch", (), shard, fenced=False))
         return int(epoch)
 
     def fenced(self, fence: Fence) -> RedisLedger:
         """The same ledger over the same connections, whose `admit` and `record` are refused once the fence is stale."""
-        return RedisLedger(replace(self._caller, fence=fence), self._id_file)
+        return RedisLedger(replace(self._session, fence=fence), self._id_file)
 
     def bind(self, fingerprint: str) -> None:
         """Tie the ledger to the key of its plates' hashes, for ever.
@@ -181,54 +181,54 @@ class RedisLedger:
         """
         if (bound := self.note("key_fingerprint", fingerprint)) != fingerprint:
             raise PrivacyRefused(
-                f"expected the plate key {bound} that the ledger at {self._caller.route.name()} was bound to, got "
-                f"{fingerprint}: restore the key file"
+                f"expected the plate key {bound} that the ledger at {self._session.connection.name()} was bound to, "
+                f"got {fingerprint}: restore the key file"
             )
 
     def note(self, name: str, text: str) -> str:
-        """Remember a fact about the ledger for ever; returns the text that stands under this name, the first one."""
-        ((_, stands),) = self._caller.run(self._caller.script("note", (), encoded(name), encoded(text), fenced=False))
+        """Remember a fact about the ledger for ever; returns the first text kept under this name."""
+        ((_, stands),) = self._session.run(self._session.script("note", (), encoded(name), encoded(text), fenced=False))
         return decoded(stands)
 
     def meta(self) -> dict[str, str]:
         """What the ledger knows of itself: `schema`, `ledger_id`, `made` (when), `key_fingerprint` once it is bound,
         and what was noted."""
-        (marks,) = self._caller.exchange(("HGETALL", self._caller.key("meta")))
+        (marks,) = self._session.exchange(("HGETALL", self._session.key("meta")))
         found = sorted((decoded(name), decoded(text)) for name, text in marks.items())
         return {name: text for name, text in found if not name.startswith(EPOCH) and name != ADMITTED}
 
     def progress(self) -> Progress:
         """How far it has come, at one moment."""
-        keys = (self._caller.key("order"), self._caller.key("recorded"))
-        ((_, admitted, recorded, *ends),) = self._caller.run(self._caller.script("progress", keys, fenced=False))
+        keys = (self._session.key("order"), self._session.key("recorded"))
+        ((_, admitted, recorded, *ends),) = self._session.run(self._session.script("progress", keys, fenced=False))
         oldest, newest = (decoded(end) for end in ends) if ends else (None, None)
         return Progress(admitted, recorded, oldest, newest)
 
     def mark(self, release_id: str) -> Mark:
         """Raise the high-water mark beside the plates' key; PrivacyRefused if the ledger is behind it."""
-        return raise_mark(self, self._id_file, self._caller.route.name(), release_id)
+        return raise_mark(self, self._id_file, self._session.connection.name(), release_id)
 
     def compare(self, mark: Mark | None = None) -> None:
         """PrivacyRefused if the ledger is behind the mark beside the plates' key, or behind this one."""
-        compare(self, self._id_file, self._caller.route.name(), mark)
+        compare(self, self._id_file, self._session.connection.name(), mark)
 
     def periods(self) -> list[str]:
         """Every period in which some plate was charged, sorted."""
-        (found,) = self._caller.exchange(("SMEMBERS", self._caller.key("periods")))
+        (found,) = self._session.exchange(("SMEMBERS", self._session.key("periods")))
         return sorted(decoded(period) for period in found)
 
-    def standing(self, release_ids: Sequence[str]) -> list[bytes | None]:
+    def recorded(self, release_ids: Sequence[str]) -> list[bytes | None]:
         """The recorded payload of each id, or None."""
         payloads: list[bytes | None] = []
         for some in _chunks(release_ids):
-            payloads += self._caller.exchange(("MGET", *(self._caller.key("release", name) for name in some)))[0]
+            payloads += self._session.exchange(("MGET", *(self._session.key("release", name) for name in some)))[0]
         return payloads
 
     def balances(self, period: str, plates: Sequence[bytes]) -> Balance:
         """What each plate has spent in the period."""
-        key = self._caller.key("balance", period)
+        key = self._session.key("balance", period)
         commands: list[Command] = [("HMGET", key, *some) for some in _chunks(plates)]
-        return packing.balance(value for reply in self._caller.exchange(*commands) for value in reply)
+        return packing.balance(value for reply in self._session.exchange(*commands) for value in reply)
 
     def admit(
         self, period: str, budget: int, plates: Sequence[bytes], admissions: Sequence[Admission]
@@ -247,7 +247,7 @@ class RedisLedger:
         packed = column(plates)
         asked = [(one, packed[one.members].tobytes()) for one in admissions]
         batches = _batches(asked, [one.members.size for one in admissions], BATCH_HATS, BATCH_MEMBERS)
-        replies = [reply for batch in batches for reply in self._caller.run(self._admit(period, budget, batch))]
+        replies = [reply for batch in batches for reply in self._session.run(self._admit(period, budget, batch))]
         answers = [answer for _, of_batch in replies for answer in of_batch]
         return [
             Verdict(amounts(answer), one.terms)
@@ -257,17 +257,17 @@ class RedisLedger:
         ]
 
     def _admit(self, period: str, budget: int, batch: Sequence[tuple[Admission, bytes]]) -> Command:
-        key = self._caller.key
+        key = self._session.key
         keys = [key("order"), key("periods"), key("balance", period)]
         arguments: list[bytes | int] = [encoded(period), int(budget)]
         for one, plates in batch:
             keys.append(key("admission", one.release_id))
             head, charges = packing.head_of(period, budget, one), amounts_of(one.charges)
             arguments += encoded(one.release_id), int(one.min_admitted), head, plates, charges
-        return self._caller.script("admit", keys, *arguments)
+        return self._session.script("admit", keys, *arguments)
 
     def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
-        """Keep the first payload of each id and return the ones that stand.
+        """Record payloads; return what is recorded under each id: its first payload.
 
         Raises PrivacyRefused, keeping none of them, if any id was never admitted. Where a call ends in the middle, by
         Fenced or otherwise, what was recorded stands, and asking again does the rest.
@@ -278,43 +278,43 @@ class RedisLedger:
         return [payload for batch in batches for payload in self._record(batch)]
 
     def _require_admitted(self, release_ids: Sequence[str]) -> None:
-        keys = (self._caller.key("admission", name) for name in release_ids)
-        for name, there in zip(release_ids, self._caller.exchange(*(("EXISTS", key) for key in keys)), strict=True):
+        keys = (self._session.key("admission", name) for name in release_ids)
+        for name, there in zip(release_ids, self._session.exchange(*(("EXISTS", key) for key in keys)), strict=True):
             if not there:
                 self._record([])  # a ledger that is gone says so
                 raise _never_admitted(name)
 
     def _record(self, batch: Sequence[tuple[str, bytes]]) -> list[bytes]:
         """One script: all or nothing."""
-        key = self._caller.key
+        key = self._session.key
         keys = [key("recorded"), key("unpublished")]
         arguments: list[bytes] = []
         for name, payload in batch:
             keys += key("admission", name), key("release", name)
             arguments += encoded(name), payload
-        (reply,) = self._caller.exchange(self._caller.script("record", keys, *arguments))
+        (reply,) = self._session.exchange(self._session.script("record", keys, *arguments))
         if reply[0] == b"unadmitted":
             raise _never_admitted(batch[reply[1] - 1][0])
         if reply[0] != b"ok":
-            self._caller.refuse(reply)
+            self._session.refuse(reply)
         return [ours if stands == 1 else stands for (_, ours), stands in zip(batch, reply[1], strict=True)]
 
     def published(self, release_ids: Sequence[str]) -> None:
         """Remember that these payloads have reached their readers; ids without a payload are left alone."""
-        key = self._caller.key("unpublished")
+        key = self._session.key("unpublished")
         commands: list[Command] = [("ZREM", key, *map(encoded, some)) for some in _chunks(release_ids)]
-        self._caller.exchange(*commands)
+        self._session.exchange(*commands)
 
     def unpublished(self) -> Iterator[tuple[str, bytes]]:
         """Recorded payloads that were never marked as published, oldest first; publish them while iterating, freely."""
         last = 0
         while True:
             window = (f"({last}", "+inf", "WITHSCORES", "LIMIT", 0, PAGE)
-            (found,) = self._caller.exchange(("ZRANGEBYSCORE", self._caller.key("unpublished"), *window))
+            (found,) = self._session.exchange(("ZRANGEBYSCORE", self._session.key("unpublished"), *window))
             if not found:
                 return
             names = [decoded(name) for name in found[::2]]
-            for name, payload in zip(names, self.standing(names), strict=True):
+            for name, payload in zip(names, self.recorded(names), strict=True):
                 if payload is not None:
                     yield name, payload
             last = int(float(found[-1]))
@@ -322,8 +322,8 @@ class RedisLedger:
     def spent(self, plate: bytes) -> dict[str, int]:
         """Nano-units that the plate has spent, by period."""
         periods = self.periods()
-        commands: list[Command] = [("HGET", self._caller.key("balance", period), plate) for period in periods]
-        found = zip(periods, self._caller.exchange(*commands), strict=True)
+        commands: list[Command] = [("HGET", self._session.key("balance", period), plate) for period in periods]
+        found = zip(periods, self._session.exchange(*commands), strict=True)
         return {period: packing.spent_and_charges(one)[0] for period, one in found if one is not None}
 
     def entries(self) -> Iterator[Entry]:
@@ -357,8 +357,8 @@ class RedisLedger:
 
     def _snapshot(self, period: str) -> tuple[int, list[tuple[str, bytes, int, int]]]:
         """How many admissions there were, and (period, plate, spent, charges) of the period's plates at that moment."""
-        keys = (self._caller.key("order"), self._caller.key("balance", period))
-        ((_, length, flat),) = self._caller.run(self._caller.script("snapshot", keys, fenced=False))
+        keys = (self._session.key("order"), self._session.key("balance", period))
+        ((_, length, flat),) = self._session.run(self._session.script("snapshot", keys, fenced=False))
         pairs = zip(flat[::2], flat[1::2], strict=True)
         return length, [(period, plate, *packing.spent_and_charges(value)) for plate, value in pairs]
 
@@ -372,11 +372,11 @@ class RedisLedger:
 
     def _listed(self) -> Iterator[tuple[str, Entry | None]]:
         """Every admission ever made, oldest first: its id, and None where it is not there any more."""
-        key, start = self._caller.key, 0
-        while names := self._caller.exchange(("LRANGE", key("order"), start, start + PAGE - 1))[0]:
+        key, start = self._session.key, 0
+        while names := self._session.exchange(("LRANGE", key("order"), start, start + PAGE - 1))[0]:
             ids = [decoded(name) for name in names]
             # A payload is looked up before its place in the queue: what is seen and waits no more was published.
-            admissions, payloads, waiting = self._caller.exchange(
+            admissions, payloads, waiting = self._session.exchange(
                 ("MGET", *(key("admission", name) for name in ids)),
                 ("MGET", *(key("release", name) for name in ids)),
                 ("ZMSCORE", key("unpublished"), *names),
@@ -387,13 +387,13 @@ class RedisLedger:
 
     def _unadmitted(self) -> Iterator[str]:
         """Ids that have a payload and no admission."""
-        start = self._caller.key("release", "")
+        start = self._session.key("release", "")
         pattern = re.sub(rb"([\[\]*?\\])", rb"\\\1", start) + b"*"
         cursor: int | None = None
         while cursor != 0:
-            ((after, keys),) = self._caller.exchange(("SCAN", cursor or 0, "MATCH", pattern, "COUNT", PAGE))
+            ((after, keys),) = self._session.exchange(("SCAN", cursor or 0, "MATCH", pattern, "COUNT", PAGE))
             names = [decoded(key[len(start) :]) for key in keys]
-            present = self._caller.exchange(*(("EXISTS", self._caller.key("admission", name)) for name in names))
+            present = self._session.exchange(*(("EXISTS", self._session.key("admission", name)) for name in names))
             yield from (name for name, there in zip(names, present, strict=True) if not there)
             cursor = int(after)
 

@@ -1,4 +1,4 @@
--- Remember a fact about the ledger, the first one under its name for ever; return the one that stands.
+-- Remember a fact about the ledger, the first one under its name for ever; return the one that is kept.
 -- KEYS: marks. ARGV: as the guard, name, text.
 
 local refused = gone()

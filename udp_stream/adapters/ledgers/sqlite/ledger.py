@@ -130,7 +130,7 @@ class SqliteLedger:
             )
 
     def note(self, name: str, text: str) -> str:
-        """Remember a fact about the ledger for ever; returns the text that stands under this name, the first one."""
+        """Remember a fact about the ledger for ever; returns the first text kept under this name."""
         with self._transaction("IMMEDIATE"):
             self._connection.execute("INSERT INTO meta VALUES (?, ?) ON CONFLICT DO NOTHING", (name, text))
             return self._meta()[name]
@@ -169,7 +169,7 @@ class SqliteLedger:
         row = self._connection.execute(query).fetchone()
         return None if row is None else row[0]
 
-    def standing(self, release_ids: Sequence[str]) -> list[bytes | None]:
+    def recorded(self, release_ids: Sequence[str]) -> list[bytes | None]:
         """The recorded payload of each id, or None."""
         with self._transaction("DEFERRED"):
             payloads = self._payloads(release_ids)
@@ -200,7 +200,7 @@ class SqliteLedger:
         return [decided[one.release_id].recalled(packed[one.members].tobytes(), one.members.size) for one in admissions]
 
     def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
-        """Keep the first payload of each id and return the ones that stand.
+        """Record payloads; return what is recorded under each id: its first payload.
 
         Raises PrivacyRefused, keeping none of them, if any id was never admitted.
         """

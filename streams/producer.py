@@ -1,4 +1,4 @@
-"""What workers write: one idempotent producer, and nothing counts as sent before all replicas have it."""
+"""Producer: the records that workers write. A write is done once every replica has it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REQUEST_BYTES_MAX = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class OutgoingRecord:
     """One record to write; the key chooses the partition where none is given."""
 
     topic: str
@@ -29,7 +29,7 @@ class Message:
     partition: int | None = None
 
 
-class Outlet:
+class Producer:
     """A producer with acks from all replicas, in order within a partition; use it with `async with`."""
 
     def __init__(self, bootstrap: str) -> None:
@@ -57,22 +57,24 @@ class Outlet:
         """Disconnect, after what is under way."""
         await self._producer.stop()
 
-    async def write(self, messages: Iterable[Message]) -> None:
-        """Write all and return when all replicas have them. DependencyUnavailable if the broker does not take them;
-        then some may be there."""
-        await (await self.send(messages))
+    async def write(self, records: Iterable[OutgoingRecord]) -> None:
+        """Write all and return when every replica has them.
 
-    async def send(self, messages: Iterable[Message]) -> asyncio.Future[None]:
-        """Hand all over to be written; the future is done when all replicas have them, or fails as `write` does."""
+        DependencyUnavailable if the broker refuses one; then some of them may have been written.
+        """
+        await (await self.send(records))
+
+    async def send(self, records: Iterable[OutgoingRecord]) -> asyncio.Future[None]:
+        """Start writing; the future is done when every replica has all of them, or fails as `write` does."""
         try:
             under_way = [
                 await self._producer.send(
                     one.topic, one.value, key=one.key, partition=one.partition, headers=one.headers
                 )
-                for one in messages
+                for one in records
             ]
         except KafkaError as error:
-            raise _not_taken(error) from error
+            raise _refused(error) from error
         return asyncio.ensure_future(_arrival(under_way))
 
 
@@ -80,8 +82,8 @@ async def _arrival(under_way: list[asyncio.Future[Any]]) -> None:
     try:
         await asyncio.gather(*under_way)
     except KafkaError as error:
-        raise _not_taken(error) from error
+        raise _refused(error) from error
 
 
-def _not_taken(error: KafkaError) -> DependencyUnavailable:
+def _refused(error: KafkaError) -> DependencyUnavailable:
     return DependencyUnavailable(f"Kafka did not take a record: {error}")

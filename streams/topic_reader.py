@@ -1,4 +1,4 @@
-"""Looking into topics from outside, as a subscriber would: nothing is committed, no group is joined."""
+"""Topics read from outside, as a subscriber would: nothing is committed, no group is joined."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from streams.topics import Topic, partitions_of
 from udp_stream.errors import DependencyUnavailable
 
 SECONDS_MAX = 30.0
-"""A broker that stops answering ends the look."""
+"""A broker that stops answering ends the read."""
 
 
 def read_topic(bootstrap: str, topic: Topic, latest: int | None = None) -> list[Any]:
-    """What the topic has now, in order within each partition; of each partition only the `latest` records if given.
+    """The committed records of a topic, in order within each partition; with `latest`, only the last ones of each.
 
-    Only what is committed. Raises DependencyUnavailable if the broker does not answer, or stops answering, or has no
-    such topic.
+    Raises DependencyUnavailable if the broker does not answer, or stops answering, or has no such topic.
     """
     there = replace(topic, partitions=partitions_of(bootstrap, topic.name))
     try:
@@ -34,13 +33,15 @@ async def records_of(bootstrap: str, topic: Topic, latest: int | None = None) ->
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False, isolation_level="read_committed")
     try:
         await consumer.start()
-        places = [TopicPartition(topic.name, partition) for partition in range(topic.partitions)]
-        consumer.assign(places)
-        first, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
-        for place in places:
-            consumer.seek(place, first[place] if latest is None else max(first[place], ends[place] - latest))
+        partitions = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
+        consumer.assign(partitions)
+        first, ends = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
+        for partition in partitions:
+            consumer.seek(
+                partition, first[partition] if latest is None else max(first[partition], ends[partition] - latest)
+            )
         records = []
-        while any([await consumer.position(place) < ends[place] for place in places]):
+        while any([await consumer.position(partition) < ends[partition] for partition in partitions]):
             for some in (await consumer.getmany(timeout_ms=200)).values():
                 records += some
         return records

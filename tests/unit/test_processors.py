@@ -1,4 +1,4 @@
-"""The desks of a worker between a log and a ledger, killed between any two of their effects."""
+"""The processors of a worker between a log and a ledger, killed between any two of their effects."""
 
 import asyncio
 import random
@@ -10,21 +10,21 @@ from types import SimpleNamespace
 import pytest
 from faust.types import TP
 
-from streams import pings_desk
+from streams import source_processor
 from streams.binding import Binding
 from streams.headers import TICK
 from streams.offsets import Committed
-from streams.parts_desk import PartsDesk
-from streams.pings_desk import UNDER_WAY_MAX, PingsDesk
 from streams.publishing import settle
+from streams.shard_processor import ShardProcessor
+from streams.source_processor import UNDER_WAY_MAX, SourceProcessor
 from streams.topics import topics_of
 from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.release.record import decode
-from udp_stream.release.road import Office
-from udp_stream.shuffle.ping_chunks import Part, cut
+from udp_stream.release.road import ReleaseContext
+from udp_stream.shuffle.ping_chunks import PingChunk, cut
 from udp_stream.shuffle.shard import Shard
 from udp_stream.shuffle.wire import decode_message
 from udp_stream.testing import SeededEntropy
@@ -51,7 +51,7 @@ class Broker:
         self.now_ms = START
         self.dice = dice
         self.dies = 0.12
-        self.dies_behind_a_part = False
+        self.dies_behind_a_chunk = False
         self.is_read_to_end = True
         self.epochs = defaultdict(int)
         self.rejoins = 0
@@ -71,7 +71,7 @@ class Broker:
         for one in list(messages):
             self.maybe_die()
             self.append(one.topic, one.partition or 0, one.value, one.headers)
-            if self.dies_behind_a_part and one.topic == TOPICS.parts.name:
+            if self.dies_behind_a_chunk and one.topic == TOPICS.parts.name:
                 raise Died
         self.maybe_die()
 
@@ -110,36 +110,36 @@ class Once:
         self.broker, self.shard = broker, shard
         self.epoch = broker.epochs[shard] = broker.epochs[shard] + 1
 
-    async def publish(self, messages, frontier):
+    async def publish(self, messages, checkpoint):
         self.broker.maybe_die()
         if self.broker.epochs[self.shard] != self.epoch:
             raise Fenced("a later epoch")
         for one in messages:
             self.broker.append(one.topic, one.partition or 0, one.value, one.headers)
-        self.broker.offsets |= frontier
+        self.broker.offsets |= checkpoint
         self.broker.maybe_die()
 
     async def close(self):
         pass
 
 
-def rules_of(settings, office):
+def rules_of(settings, context):
     return ReadingRules(
-        PingDecoder(settings.ping_rules), settings.window_rules, office.calendar.slots, 7, lambda p: p.encode()
+        PingDecoder(settings.ping_rules), settings.window_rules, context.calendar.slots, 7, lambda p: p.encode()
     )
 
 
 class Worker:
     def __init__(self, broker, ledger, thread, settings=SETTINGS, once=False, accept_loss=False, binding=OURS):
-        office = Office(settings.policy, settings.calendar, SeededEntropy(1), "test")
+        context = ReleaseContext(settings.policy, settings.calendar, SeededEntropy(1), "test")
         self.broker = broker
         self.time_s = 0.0
         self.topics = topics_of(settings.kafka)
-        self.pings = PingsDesk(
-            rules_of(settings, office), self.topics, broker, broker, binding, 60, accept_loss, lambda: self.time_s
+        self.pings = SourceProcessor(
+            rules_of(settings, context), self.topics, broker, broker, binding, 60, accept_loss, lambda: self.time_s
         )
-        self.parts = PartsDesk(
-            office, self.topics, broker, broker, ledger, binding, thread, accept_loss, self.once if once else None
+        self.parts = ShardProcessor(
+            context, self.topics, broker, broker, ledger, binding, thread, accept_loss, self.once if once else None
         )
 
     async def once(self, shard):
@@ -169,7 +169,7 @@ class Worker:
             tp = dice.choice(todo)
             batch = self.broker.logs[tp][at.get(tp, 0) :][: dice.randint(1, 30)]
             at[tp] = batch[-1].offset + 1
-            await (self.pings if tp.topic == TOPICS.pings.name else self.parts).take(batch)
+            await (self.pings if tp.topic == TOPICS.pings.name else self.parts).process(batch)
 
 
 def ping(plate, minute):
@@ -240,12 +240,12 @@ async def dies_behind_its_first_part(broker, worker):
     """It has read all pings of source 0, and one part of the first slot has reached the broker."""
     await worker.assign()
     await worker.pings.commit()
-    broker.dies_behind_a_part = True
+    broker.dies_behind_a_chunk = True
     with pytest.raises(Died):
-        await worker.pings.take(broker.logs[TP(TOPICS.pings.name, 0)])
-    broker.dies_behind_a_part = False
+        await worker.pings.process(broker.logs[TP(TOPICS.pings.name, 0)])
+    broker.dies_behind_a_chunk = False
     (part,) = (decode_message(one.value) for one in broker.logs[TP(TOPICS.parts.name, 0)])
-    assert isinstance(part, Part)
+    assert isinstance(part, PingChunk)
 
 
 def comes_through(broker, settings=SETTINGS, accept_loss=False, before=None):
@@ -286,13 +286,13 @@ def test_what_is_left_of_a_slot_whose_pings_are_deleted_by_now_holds_up_nothing(
 
 
 def test_a_loss_of_parts_that_is_accepted_holds_up_nothing(monkeypatch):
-    monkeypatch.setattr(pings_desk, "cut", partial(cut, rows_max=20))
+    monkeypatch.setattr(source_processor, "cut", partial(cut, rows_max=20))
     parts = TP(TOPICS.parts.name, 0)
 
     async def reads_and_commits(broker, worker):
         await worker.assign()
         for source in range(2):
-            await worker.pings.take(broker.logs[TP(TOPICS.pings.name, source)])
+            await worker.pings.process(broker.logs[TP(TOPICS.pings.name, source)])
         await worker.pings.commit()
         await worker.parts.commit()
         broker.begins[parts] = 1  # the first of the parts is gone
@@ -312,8 +312,8 @@ def test_a_worker_that_was_replaced_publishes_nothing_and_asks_to_be_told():
         await paused.assign()
         await Worker(broker, ledger, thread, once=True).run(random.Random(0))
         published, offsets = list(broker.logs[TP(TOPICS.release.name, 0)]), dict(broker.offsets)
-        paused.parts._places[0].shard = Shard(2)  # it goes on where it was
-        await paused.parts.take(broker.logs[TP(TOPICS.parts.name, 0)])
+        paused.parts._assignments[0].shard = Shard(2)  # it goes on where it was
+        await paused.parts.process(broker.logs[TP(TOPICS.parts.name, 0)])
         assert broker.rejoins == 1 and broker.logs[TP(TOPICS.release.name, 0)] == published != []
         await paused.parts.commit()
         assert broker.offsets == offsets
@@ -328,11 +328,11 @@ def test_partitions_that_are_revoked_while_they_are_taken_over_are_not_taken():
     async def work(worker):
         taking = asyncio.ensure_future(worker.parts.assign({TP(TOPICS.parts.name, 0)}))
         await asyncio.sleep(0)
-        worker.parts.clear()
+        worker.parts.revoke()
         await taking
-        assert not worker.parts._places
+        assert not worker.parts._assignments
 
-    at_a_desk(broker, work)
+    with_worker(broker, work)
 
 
 def test_what_was_published_before_the_ledger_was_told_is_told_on_assignment():
@@ -359,7 +359,7 @@ def test_what_was_published_before_the_ledger_was_told_is_told_on_assignment():
         asyncio.run(run(thread))
 
 
-def test_at_the_end_nothing_holds_the_frontiers():
+def test_at_the_end_nothing_holds_the_checkpoints():
     broker = filled()
     asyncio.run(lives(broker, random.Random(0)))
     for tp, committed in broker.offsets.items():
@@ -367,7 +367,7 @@ def test_at_the_end_nothing_holds_the_frontiers():
         assert len(committed.metadata) < 200
 
 
-def at_a_desk(broker, work):
+def with_worker(broker, work):
     async def run(thread):
         worker = Worker(broker, MemoryLedger(), thread)
         await worker.assign()
@@ -390,7 +390,7 @@ def test_a_partition_that_is_not_read_to_its_end_is_never_ticked():
         await worker.pings.tick(START)
         await worker.pings.tick(START)
 
-    at_a_desk(broker, work)
+    with_worker(broker, work)
     (tick,) = broker.logs[TP(TOPICS.pings.name, 0)]
     assert tick.headers == ((TICK, b"1"),)
 
@@ -400,7 +400,7 @@ def test_pings_without_the_broker_s_time_stop_the_worker():
     broker.append(TOPICS.pings.name, 0, ping("a", 1))
     broker.logs[TP(TOPICS.pings.name, 0)][0].timestamp_type = 0
     with pytest.raises(ConfigError, match="LogAppendTime"):
-        at_a_desk(broker, lambda worker: worker.pings.take(broker.logs[TP(TOPICS.pings.name, 0)]))
+        with_worker(broker, lambda worker: worker.pings.process(broker.logs[TP(TOPICS.pings.name, 0)]))
 
 
 def test_a_log_that_was_cut_off_before_it_was_read_stops_the_worker():
@@ -408,19 +408,19 @@ def test_a_log_that_was_cut_off_before_it_was_read_stops_the_worker():
     broker.offsets[TP(TOPICS.pings.name, 1)] = Committed(7, '{"binding": "5eed.cafe"}')
     broker.begins[TP(TOPICS.pings.name, 1)] = 9
     with pytest.raises(DependencyUnavailable, match=r"begins at offset 9, but is still needed from 7"):
-        at_a_desk(broker, None)
+        with_worker(broker, None)
 
 
 def test_after_a_rebalance_batches_of_before_are_left_alone():
     broker = filled()
 
     async def work(worker):
-        worker.pings.clear()
-        worker.parts.clear()
-        await worker.pings.take(broker.logs[TP(TOPICS.pings.name, 0)])
+        worker.pings.revoke()
+        worker.parts.revoke()
+        await worker.pings.process(broker.logs[TP(TOPICS.pings.name, 0)])
         await worker.pings.commit()
 
-    at_a_desk(broker, work)
+    with_worker(broker, work)
     assert broker.offsets == {} and not broker.logs[TP(TOPICS.parts.name, 0)]
 
 
@@ -443,12 +443,12 @@ def broken_pings(broker, batches):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_frontier_waits_for_the_refusals_that_it_lets_go_of(fails):
+def test_a_checkpoint_waits_for_the_refusals_that_it_lets_go_of(fails):
     broker = SlowBroker()
 
     async def work(worker):
         for batch in broken_pings(broker, 3):
-            await worker.pings.take(batch)
+            await worker.pings.process(batch)
         assert len(broker.under_way) == 3  # none waited for the one before
         committing = asyncio.ensure_future(worker.pings.commit())
         for sent in broker.under_way[:2]:
@@ -463,7 +463,7 @@ def test_a_frontier_waits_for_the_refusals_that_it_lets_go_of(fails):
         with pytest.raises(DependencyUnavailable):
             await committing
 
-    at_a_desk(broker, work)
+    with_worker(broker, work)
     assert {tp.partition: noted.offset for tp, noted in broker.offsets.items()} == ({} if fails else {0: 3, 1: 0})
 
 
@@ -472,12 +472,12 @@ def test_only_so_many_batches_of_refusals_are_under_way():
 
     async def work(worker):
         for batch in broken_pings(broker, UNDER_WAY_MAX + 1)[:-1]:
-            await worker.pings.take(batch)
-        one_more = asyncio.ensure_future(worker.pings.take(broker.logs[TP(TOPICS.pings.name, 0)][-1:]))
+            await worker.pings.process(batch)
+        one_more = asyncio.ensure_future(worker.pings.process(broker.logs[TP(TOPICS.pings.name, 0)][-1:]))
         await asyncio.sleep(0.01)
         assert len(broker.under_way) == UNDER_WAY_MAX and not one_more.done()
         broker.under_way[0].set_result(None)
         await one_more
         assert len(broker.under_way) == UNDER_WAY_MAX + 1
 
-    at_a_desk(broker, work)
+    with_worker(broker, work)

@@ -1,4 +1,4 @@
-"""Commands and scripts on one ledger by one caller: the keys, the fence, and what a refusal means.
+"""Session: the commands and scripts of one caller on one ledger: the keys, the fence, and what a refusal means.
 
 Keys, all behind one prefix with a hash tag:
 
@@ -7,7 +7,7 @@ Keys, all behind one prefix with a hash tag:
     PREFIX:periods           set     every period with a balance
     PREFIX:admission:ID      string  a remembered admission, as `packing.py` tells
     PREFIX:order             list    the ids admitted, oldest first
-    PREFIX:release:ID        string  the payload that stands
+    PREFIX:release:ID        string  the first payload recorded
     PREFIX:unpublished       zset    ids recorded and not published, by their number
     PREFIX:recorded          string  how many were recorded: the last one's number
     PREFIX:beat              string  counts what was sent to be waited for, with `replicas`
@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
 from udp_stream.adapters.ledgers.ledger_id import gone
+from udp_stream.adapters.ledgers.redis.connection import Command, Connection
 from udp_stream.adapters.ledgers.redis.packing import decoded, encoded
-from udp_stream.adapters.ledgers.redis.route import Command, Route
 from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused
 
 SCHEMA_VERSION = "1"
@@ -32,7 +32,7 @@ _PREFIX = re.compile(r"[^{}\s]*\{[^{}\s]+\}[^{}\s]*")
 
 
 class Fence(NamedTuple):
-    """Who asks: the holder of a shard since it took this epoch (`take_epoch`)."""
+    """The caller: the owner of a shard since it took this epoch (`take_epoch`)."""
 
     shard: str
     epoch: int
@@ -50,10 +50,10 @@ def require_prefix(prefix: str) -> str:
 
 
 @dataclass(frozen=True)
-class Caller:
-    """Whoever asks one ledger. What is asked may raise DependencyUnavailable."""
+class Session:
+    """One caller of one ledger. Every call may raise DependencyUnavailable."""
 
-    route: Route
+    connection: Connection
     prefix: str
     ledger_id: str
     fence: Fence | None = None
@@ -66,13 +66,22 @@ class Caller:
         """Runs the script on this ledger, and while the fence is not stale."""
         shard, epoch = (self.fence.shard, self.fence.epoch) if self.fence and fenced else ("", "")
         keys = (self.key("meta"), *keys)
-        return ("EVALSHA", self.route.scripts[name].sha, len(keys), *keys, self.ledger_id, shard, epoch, *arguments)
+        return (
+            "EVALSHA",
+            self.connection.scripts[name].sha,
+            len(keys),
+            *keys,
+            self.ledger_id,
+            shard,
+            epoch,
+            *arguments,
+        )
 
     def exchange(self, *commands: Command) -> list[Any]:
         """A reply to each command."""
         replies: list[Any] = []
         for start in range(0, len(commands), CHUNK):
-            replies += self.route.exchange(commands[start : start + CHUNK])
+            replies += self.connection.exchange(commands[start : start + CHUNK])
         return replies
 
     def run(self, *scripts: Command) -> list[list[Any]]:
@@ -85,7 +94,7 @@ class Caller:
 
     def refuse(self, reply: Sequence[Any]) -> NoReturn:
         """Raise what a script's refusal means."""
-        name = self.route.name()
+        name = self.connection.name()
         match reply[0].decode(), self.fence:
             case "gone", _:
                 raise gone(name, self.ledger_id)

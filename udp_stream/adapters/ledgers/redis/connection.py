@@ -44,7 +44,7 @@ _PASSING = (
 _PASSING_WORDS = ("NOREPLICAS", "BUSY ", "LOADING", "MASTERDOWN")
 _NO_ANSWER = (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.InvalidResponse, OSError)
 
-# Trying again is decided in `Route.exchange`. RESP2: the replies that scripts and clusters give have one form.
+# Trying again is decided in `Connection.exchange`. RESP2: the replies that scripts and clusters give have one form.
 _OPTIONS: dict[str, Any] = {
     "protocol": 2,
     "socket_connect_timeout": CONNECT_TIMEOUT_S,
@@ -94,7 +94,7 @@ class Connections:
 
 
 @dataclass
-class Route:
+class Connection:
     """Leads to a server, or to whichever server of a cluster holds the slot at the moment, from any number of threads.
 
     `replicas` is how many of them must have got a write before it is answered. A server that has forgotten the
@@ -173,22 +173,23 @@ class Route:
             trouble = exceptions.ClusterDownError("no server holds the ledger's slot")
         return None, trouble
 
-    def to_primaries(self) -> list[tuple[Route, int]]:
-        """A route to every server that writes: the one, or all masters of the cluster; with each, how many replicas
-        the cluster lists for it."""
+    def to_primaries(self) -> list[tuple[Connection, int]]:
+        """A connection to every server that writes: the one, or all masters of the cluster; with each, the number of
+        replicas that the cluster lists for it."""
         replicas = {self.url: 0}
         if self.slot is not None:
             (ranges,) = self.exchange([("CLUSTER", "SLOTS")], OPENING_PAUSES_S)
             replicas = {_urls(self.url, nodes[:1])[0]: len(nodes) - 1 for _, _, *nodes in ranges}
         return [
-            (Route(url, None, {}, holder=url, connections=self.connections), number) for url, number in replicas.items()
+            (Connection(url, None, {}, holder=url, connections=self.connections), number)
+            for url, number in replicas.items()
         ]
 
 
-def route_to(url: str, prefix: str, scripts: Mapping[str, Script], replicas: int = 0) -> Route:
+def connection_to(url: str, prefix: str, scripts: Mapping[str, Script], replicas: int = 0) -> Connection:
     """Read a URL: redis, rediss (TLS) or unix, and redis+cluster or rediss+cluster; ConfigError for any other.
 
-    >>> route_to("redis+cluster://:secret@10.0.0.1:7000", "{udp}", {}).name()
+    >>> connection_to("redis+cluster://:secret@10.0.0.1:7000", "{udp}", {}).name()
     '10.0.0.1:7000'
     """
     scheme, mark, rest = url.partition("://")
@@ -202,8 +203,8 @@ def route_to(url: str, prefix: str, scripts: Mapping[str, Script], replicas: int
     except ValueError as error:
         raise ConfigError("ledger.url: expected a number after the host's colon, got something else") from error
     if clustered:
-        return Route(plain, key_slot(prefix.encode()), scripts, replicas, beat=f"{prefix}:beat", known=[plain])
-    return Route(plain, None, scripts, replicas, beat=f"{prefix}:beat", holder=plain)
+        return Connection(plain, key_slot(prefix.encode()), scripts, replicas, beat=f"{prefix}:beat", known=[plain])
+    return Connection(plain, None, scripts, replicas, beat=f"{prefix}:beat", holder=plain)
 
 
 def _urls(asked: str, nodes: Sequence[Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The watch ends a worker that is stuck, and no other."""
+"""The watchdog ends a worker that is stuck, and no other."""
 
 import asyncio
 from types import SimpleNamespace
@@ -7,51 +7,51 @@ import pytest
 from faust.types import TP
 
 from streams.offsets import Offsets
-from streams.watch import Watch
+from streams.watchdog import Watchdog
 from udp_stream.errors import DependencyUnavailable
 
 HERE = TP("pings", 0)
 
 
 class World:
-    """A clock that looking moves on, what is read, and what the broker says."""
+    """A clock that checking moves on, what is read, and what the broker says."""
 
     def __init__(self):
         self.now, self.read, self.answer = 0.0, {HERE: 0}, False
 
-    async def idle(self, places):
-        assert places == self.read
+    async def idle(self, positions):
+        assert positions == self.read
         if isinstance(self.answer, BaseException):
             raise self.answer
         if self.answer is None:
             await asyncio.Event().wait()
         return self.answer
 
-    def looks(self, times, each=lambda world: None):
-        async def look():
-            watch = Watch(lambda: self.read, self.idle, 10.0, lambda: self.now)
+    def checks(self, times, each=lambda world: None):
+        async def check():
+            watchdog = Watchdog(lambda: self.read, self.idle, 10.0, lambda: self.now)
             for _ in range(times):
-                await watch.look(0.0)
+                await watchdog.check(0.0)
                 await asyncio.sleep(0)
                 self.now += 1.0
                 each(self)
 
-        asyncio.run(look())
+        asyncio.run(check())
 
 
 @pytest.mark.parametrize("answer", [False, None, OSError("gone")], ids=["behind", "no answer", "an error"])
 def test_nothing_done_for_too_long_is_stuck(answer):
     world = World()
     world.answer = answer
-    world.looks(10)
+    world.checks(10)
     with pytest.raises(DependencyUnavailable, match="nothing was done for 10 s"):
-        world.looks(14)
+        world.checks(14)
 
 
 def test_who_has_nothing_to_do_is_not_stuck():
     world = World()
     world.answer = True
-    world.looks(50)
+    world.checks(50)
     assert world.now == 50
 
 
@@ -61,7 +61,7 @@ def test_who_gets_on_is_not_stuck_however_slowly():
             world.read = {HERE: world.read[HERE] + 1}
 
     world = World()
-    world.looks(50, move_now_and_then)
+    world.checks(50, move_now_and_then)
     assert world.now == 50 and world.read == {HERE: 6}
 
 
@@ -73,7 +73,7 @@ def test_a_question_that_is_never_answered_is_asked_once():
         await asyncio.Event().wait()
 
     world.idle = idle
-    world.looks(5)
+    world.checks(5)
     assert len(asked) == 1
 
 

@@ -10,26 +10,26 @@ import numpy as np
 import pytest
 from faust.types import TP
 
-from streams import pings_desk
-from streams.notes import PartsNote, decode_note, encode_note
+from streams import source_processor
+from streams.checkpoints import ShardCheckpoint, decode_checkpoint, encode_checkpoint
 from streams.offsets import Committed
-from streams.pings_desk import columns_of
-from tests.unit.test_desks import FLAGS, START, TOPICS, Broker, Died, Worker, lives, outcome, rules_of
+from streams.source_processor import columns_of
+from tests.unit.test_processors import FLAGS, START, TOPICS, Broker, Died, Worker, lives, outcome, rules_of
 from udp_stream.adapters.embedded import drive
 from udp_stream.adapters.settings import load
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission, Mark
-from udp_stream.planning.slot_plan import PlanPiece
+from udp_stream.planning.slot_plan import PlanChunk
 from udp_stream.release.record import decode
-from udp_stream.release.road import Office, release_slot
-from udp_stream.shuffle.barrier import GatheringFrontier
-from udp_stream.shuffle.count_chunks import Tallied, Tally
-from udp_stream.shuffle.ping_chunks import Marker, Part, cut, merge
+from udp_stream.release.road import ReleaseContext, release_slot
+from udp_stream.shuffle.barrier import BarrierCheckpoint
+from udp_stream.shuffle.count_chunks import CountChunk, CountsEnd
+from udp_stream.shuffle.ping_chunks import PingChunk, PingsEnd, cut, merge
 from udp_stream.shuffle.wire import decode_message, encode_message
 from udp_stream.testing import SeededEntropy
 from udp_stream.windows.slot_tables import tabulate
-from udp_stream.windows.source_reader import Frontier, SourceReader
+from udp_stream.windows.source_reader import SourceCheckpoint, SourceReader
 
 MINUTE = 60_000
 CITY = (*FLAGS, "kafka.shards=3", "hat.resolution=7")
@@ -67,9 +67,9 @@ def city(dice=None):
 
 
 @pytest.fixture(autouse=True)
-def small_parts(monkeypatch):
-    """So that workers die between the parts of a slot."""
-    monkeypatch.setattr(pings_desk, "cut", partial(cut, rows_max=5))
+def small_chunks(monkeypatch):
+    """So that workers die between the chunks of a slot."""
+    monkeypatch.setattr(source_processor, "cut", partial(cut, rows_max=5))
 
 
 def settings_of(kind):
@@ -78,15 +78,15 @@ def settings_of(kind):
 
 def embedded(broker, settings):
     """Payload by release id, and the ledger, of the embedded road over the logs of pings, each read in one go."""
-    office = Office(settings.policy, settings.calendar, SeededEntropy(1), "test")
+    context = ReleaseContext(settings.policy, settings.calendar, SeededEntropy(1), "test")
     slots = defaultdict(list)
     for source in range(2):
-        reader = SourceReader(rules_of(settings, office), Frontier(0))
-        for slot in reader.take(*columns_of(broker.logs[TP(TOPICS.pings.name, source)])).closed:
-            slots[slot.start_ms] += [one for one in cut(slot, source, 1) if isinstance(one, Part)]
+        reader = SourceReader(rules_of(settings, context), SourceCheckpoint(0))
+        for slot in reader.read(*columns_of(broker.logs[TP(TOPICS.pings.name, source)])).closed:
+            slots[slot.start_ms] += [one for one in cut(slot, source, 1) if isinstance(one, PingChunk)]
     ledger, found = MemoryLedger(), {}
     for _, parts in sorted(slots.items()):
-        payloads = drive(release_slot(*tabulate(merge(parts)), office), ledger, lambda _: None)
+        payloads = drive(release_slot(*tabulate(merge(parts)), context), ledger, lambda _: None)
         found |= {id_.encode(): payload for id_, _, payload in payloads}
     return found, ledger
 
@@ -135,12 +135,12 @@ def test_counts_go_to_partition_0_and_plans_come_back_to_each_shard():
     asyncio.run(lives(broker, random.Random(0), settings=settings_of("auto")))
     for tp, log in parts_logs(broker).items():
         messages = [decode_message(one.value) for one in log]
-        assert {type(one) for one in messages} <= {Part, Marker, PlanPiece} | (
-            {Tally, Tallied} if not tp.partition else set()
+        assert {type(one) for one in messages} <= {PingChunk, PingsEnd, PlanChunk} | (
+            {CountChunk, CountsEnd} if not tp.partition else set()
         )
-        assert {one.shard for one in messages if isinstance(one, Part | PlanPiece)} == {tp.partition}
+        assert {one.shard for one in messages if isinstance(one, PingChunk | PlanChunk)} == {tp.partition}
     counted = [decode_message(one.value) for one in broker.logs[TP(TOPICS.parts.name, 0)]]
-    assert {one.shard for one in counted if isinstance(one, Tallied)} == {0, 1, 2}
+    assert {one.shard for one in counted if isinstance(one, CountsEnd)} == {0, 1, 2}
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -175,22 +175,22 @@ async def changing_places(broker, ledger, settings, dice):
                     tp = dice.choice(sorted(todo))
                     batch = broker.logs[tp][at[which][tp] :][: dice.randint(1, 12)]
                     at[which][tp] = batch[-1].offset + 1
-                    await workers[which].parts.take(batch)
+                    await workers[which].parts.process(batch)
 
 
 async def sources_alone(worker):
     """All pings are read, and all parts are written."""
     await worker.assign()
     for partition in range(2):
-        await worker.pings.take(worker.broker.logs[TP(TOPICS.pings.name, partition)])
+        await worker.pings.process(worker.broker.logs[TP(TOPICS.pings.name, partition)])
     worker.time_s += 100
     await worker.pings.tick(worker.broker.now_ms)
     for partition in range(2):
         ticks = [one for one in worker.broker.logs[TP(TOPICS.pings.name, partition)] if one.headers]
-        await worker.pings.take(ticks)
+        await worker.pings.process(ticks)
 
 
-def test_a_slot_is_held_until_its_plan_has_come_and_found_again_behind_the_frontier():
+def test_a_slot_is_held_until_its_plan_has_come_and_found_again_behind_the_checkpoint():
     settings, broker, ledger = settings_of("auto"), city(), MemoryLedger()
 
     async def work(thread):
@@ -198,26 +198,28 @@ def test_a_slot_is_held_until_its_plan_has_come_and_found_again_behind_the_front
         shard = TP(TOPICS.parts.name, 1)
         one = Worker(broker, ledger, thread, settings)
         await one.parts.assign({shard})
-        await one.parts.take(broker.logs[shard])
+        await one.parts.process(broker.logs[shard])
         await one.parts.commit()
-        first = next(m.offset for m in broker.logs[shard] if isinstance(decode_message(m.value), Part))
+        first = next(m.offset for m in broker.logs[shard] if isinstance(decode_message(m.value), PingChunk))
         assert broker.offsets[shard].offset == first  # due, counted, not planned: held
         planner = Worker(broker, ledger, thread, settings)
         rest = {TP(TOPICS.parts.name, 0), TP(TOPICS.parts.name, 2)}
         await planner.parts.assign(rest)
         for tp in sorted(rest, reverse=True):
-            await planner.parts.take(list(broker.logs[tp]))
+            await planner.parts.process(list(broker.logs[tp]))
         to_planner = broker.logs[TP(TOPICS.parts.name, 0)]
-        await planner.parts.take(to_planner[-1:])  # its own counts
+        await planner.parts.process(to_planner[-1:])  # its own counts
         assert not any(decode(m.value).hat.cell in cells_of(broker, 1) for m in broker.logs[TP(TOPICS.release.name, 0)])
         again = Worker(broker, ledger, thread, settings)
         await again.parts.assign({shard})
         told = len(broker.logs[TP(TOPICS.parts.name, 0)])
-        await again.parts.take(broker.logs[shard][first:])
+        await again.parts.process(broker.logs[shard][first:])
         assert cells_of(broker, 1) <= {decode(m.value).hat.cell for m in broker.logs[TP(TOPICS.release.name, 0)]}
         assert broker.offsets[shard].offset == len(broker.logs[shard])
         new = [decode_message(m.value) for m in broker.logs[TP(TOPICS.parts.name, 0)][told:]]
-        assert not any(isinstance(message, Tally) for message in new)  # the plans are there: nothing is counted anew
+        assert not any(
+            isinstance(message, CountChunk) for message in new
+        )  # the plans are there: nothing is counted anew
 
     with ThreadPoolExecutor(1) as thread:
         asyncio.run(work(thread))
@@ -225,22 +227,26 @@ def test_a_slot_is_held_until_its_plan_has_come_and_found_again_behind_the_front
 
 def cells_of(broker, shard):
     parts = [decode_message(m.value) for m in broker.logs[TP(TOPICS.parts.name, shard)]]
-    return {f"{cell:x}" for part in parts if isinstance(part, Part) for cell in merge([part]).cell.tolist()}
+    return {f"{cell:x}" for part in parts if isinstance(part, PingChunk) for cell in merge([part]).cell.tolist()}
 
 
-def test_a_note_fits_whatever_256_sources_and_256_shards_have_closed():
+def test_the_metadata_fits_whatever_256_sources_and_256_shards_have_closed():
     dice = random.Random(1)
     through = [tuple(START + dice.randrange(10**6) * MINUTE for _ in range(256)) for _ in range(2)]
-    note = PartsNote(*(GatheringFrontier(2**50 + i, some, START) for i, some in enumerate(through)))
+    checkpoint = ShardCheckpoint(*(BarrierCheckpoint(2**50 + i, some, START) for i, some in enumerate(through)))
     binding, mark = f"{'5e' * 16}.{'ca' * 16}", Mark("5e" * 16, 3, 10**12, 10**12, "8" * 31, bytes(range(16)))
-    said = encode_note(note, binding, mark)
-    assert decode_note(said, 5) == (note, binding, mark) and len(said) < 4000
-    assert decode_note("", 5) == (PartsNote.at(5), None, None) and PartsNote.at(5).offset == 5
-    assert note.offset == 2**50 and PartsNote(note.planner).offset == 2**50 + 1
+    said = encode_checkpoint(checkpoint, binding, mark)
+    assert decode_checkpoint(said, 5) == (checkpoint, binding, mark) and len(said) < 4000
+    assert decode_checkpoint("", 5) == (ShardCheckpoint.at(5), None, None) and ShardCheckpoint.at(5).offset == 5
+    assert checkpoint.offset == 2**50 and ShardCheckpoint(checkpoint.planner).offset == 2**50 + 1
 
 
 def test_messages_read_as_what_they_were():
-    for message in (Marker(1, 2, 3), Tallied(1, 2, 3, b"digest", 4), PlanPiece(0, 1, 2, b"digest", 0, 1, b"content")):
+    for message in (
+        PingsEnd(1, 2, 3),
+        CountsEnd(1, 2, 3, b"digest", 4),
+        PlanChunk(0, 1, 2, b"digest", 0, 1, b"content"),
+    ):
         assert decode_message(encode_message(message)) == message
 
 
@@ -255,22 +261,23 @@ def test_a_commit_while_releases_are_on_their_way_does_not_let_go_of_their_slot(
         await sources_alone(worker)
 
         class Interrupted:
-            async def publish(self, _messages, _frontier):
+            async def publish(self, _messages, _checkpoint):
                 committing.append(asyncio.ensure_future(worker.parts.commit()))
                 await asyncio.sleep(0)
                 raise Died
 
-        for place in worker.parts._places.values():
+        for place in worker.parts._assignments.values():
             place.publisher = Interrupted()
         with pytest.raises(Died):
             for _ in range(4):
                 for tp in sorted(parts):
-                    at = worker.parts._places[tp.partition].note().offset
-                    await worker.parts.take(list(broker.logs[tp])[at:])
+                    at = worker.parts._assignments[tp.partition].checkpoint().offset
+                    await worker.parts.process(list(broker.logs[tp])[at:])
         await asyncio.gather(*committing)
         held = [broker.offsets.get(tp, Committed(0, "")).offset for tp in sorted(parts)]
         firsts = [
-            next(m.offset for m in broker.logs[tp] if isinstance(decode_message(m.value), Part)) for tp in sorted(parts)
+            next(m.offset for m in broker.logs[tp] if isinstance(decode_message(m.value), PingChunk))
+            for tp in sorted(parts)
         ]
         assert held == firsts
 
@@ -281,7 +288,7 @@ def test_a_commit_while_releases_are_on_their_way_does_not_let_go_of_their_slot(
 
 
 class Slow(Broker):
-    """Its commits arrive late, and no frontier of a shard may go back."""
+    """Its commits arrive late, and no checkpoint of a shard may go back."""
 
     async def commit(self, offsets):
         await asyncio.sleep(self.dice.choice([0, 0.001, 0.003]))
@@ -292,7 +299,9 @@ class Frontiers(dict):
     def __ior__(self, offsets):
         for tp, to in offsets.items():
             if tp in self and tp.topic == TOPICS.parts.name:
-                before, after = (decode_note(noted.metadata, 0).frontiers.shard.done_ms for noted in (self[tp], to))
+                before, after = (
+                    decode_checkpoint(noted.metadata, 0).checkpoint.shard.done_ms for noted in (self[tp], to)
+                )
                 assert before <= after, (tp, before, after)
         self.update(offsets)
         return self
@@ -300,7 +309,7 @@ class Frontiers(dict):
 
 @pytest.mark.parametrize("once", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_commit_that_arrives_late_takes_no_frontier_back(seed, once):
+def test_a_commit_that_arrives_late_takes_no_checkpoint_back(seed, once):
     """The clock of the worker commits again and again while slots are published."""
     settings, broker, ledger, dice = settings_of("auto"), city(), MemoryLedger(), random.Random(seed)
     broker.__class__, broker.dice, broker.dies, broker.offsets = Slow, dice, 0, Frontiers()
@@ -318,7 +327,7 @@ def test_a_commit_that_arrives_late_takes_no_frontier_back(seed, once):
             tp = dice.choice(todo)
             batch = broker.logs[tp][at[tp] :][: dice.randint(1, 4)]
             at[tp] += len(batch)
-            await worker.parts.take(batch)
+            await worker.parts.process(batch)
         assert not committing.done()
         committing.cancel()
 
@@ -335,7 +344,7 @@ def test_a_planner_under_another_zone_is_refused_before_it_charges_and_hands_out
     with pytest.raises(PrivacyRefused, match=r"1d from 2024-01-01T00:00:00\+00:00 overlaps 1d from .*\+05:30"):
         asyncio.run(lives(broker, random.Random(0), ledger, settings))
     messages = [decode_message(one.value) for log in parts_logs(broker).values() for one in log]
-    assert not any(isinstance(one, PlanPiece) for one in messages) and not outcome(broker)[0]
+    assert not any(isinstance(one, PlanChunk) for one in messages) and not outcome(broker)[0]
     assert ledger.periods() == [other]
     accepting = load(None, (*CITY, *KINDS["auto"], "budget.accept_overlap=epsilon 1.5 in all"), {})
     asyncio.run(lives(broker, random.Random(0), ledger, accepting))

@@ -1,0 +1,63 @@
+"""The metadata of a commit on the shuffle topic: the checkpoint of the shard and, on partition 0, of the planner; which
+ledger the worker uses, and the ledger's high-water mark.
+
+Brokers take 4096 bytes of metadata, and 256 sources and 256 shards may each have closed slots of their own. So it is
+packed and compressed (2.6 kB at worst).
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from typing import NamedTuple
+
+import msgspec
+
+from udp_stream.ledger.port import Mark
+from udp_stream.shuffle.barrier import BarrierCheckpoint
+
+
+class ShardCheckpoint(msgspec.Struct, frozen=True, array_like=True):
+    """Where to resume one partition of the shuffle topic."""
+
+    shard: BarrierCheckpoint
+    planner: BarrierCheckpoint | None = None
+
+    @classmethod
+    def at(cls, offset: int) -> ShardCheckpoint:
+        """From this offset on, with no knowledge of what is before it."""
+        return cls(BarrierCheckpoint(offset), BarrierCheckpoint(offset))
+
+    @property
+    def offset(self) -> int:
+        """Where to resume reading. Shard and planner each skip what is before their own checkpoint."""
+        return self.shard.offset if self.planner is None else min(self.shard.offset, self.planner.offset)
+
+
+class _Metadata(msgspec.Struct, frozen=True, array_like=True):
+    shard: BarrierCheckpoint
+    planner: BarrierCheckpoint | None = None
+    binding: str = ""
+    mark: Mark | None = None
+
+
+class ShardCommit(NamedTuple):
+    """A commit's metadata; `binding` is the text of `binding.py`, None if the offsets were set by hand."""
+
+    checkpoint: ShardCheckpoint
+    binding: str | None
+    mark: Mark | None
+
+
+def encode_checkpoint(checkpoint: ShardCheckpoint, binding: str, mark: Mark | None) -> str:
+    """The metadata of a commit."""
+    found = _Metadata(checkpoint.shard, checkpoint.planner, binding, mark)
+    return base64.b64encode(zlib.compress(msgspec.msgpack.encode(found), 9)).decode()
+
+
+def decode_checkpoint(metadata: str, offset: int) -> ShardCommit:
+    """Undo `encode_checkpoint`. Offsets that were set by hand come without metadata."""
+    if not metadata:
+        return ShardCommit(ShardCheckpoint.at(offset), None, None)
+    found = msgspec.msgpack.decode(zlib.decompress(base64.b64decode(metadata)), type=_Metadata)
+    return ShardCommit(ShardCheckpoint(found.shard, found.planner), found.binding, found.mark)

@@ -1,0 +1,236 @@
+"""Source processor: a reader for each of our source partitions. Closed slots are sent to the shards, then offsets move.
+
+Order makes it safe to be killed at any instant: chunks and refusals are on all replicas before the checkpoint behind
+them is committed. A crash in between sends them again, under the same ids.
+
+A rebalance replaces all readers. Work that was waiting meanwhile sees that its assignment is gone and stops. What it
+has sent by then are the same chunks that the next reader will send.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+from faust.types import TP
+
+from streams.binding import Binding
+from streams.headers import TICK, is_tick, rejected_headers
+from streams.offsets import Committed, Offsets
+from streams.producer import OutgoingRecord, Producer
+from streams.topics import Topics
+from udp_stream.errors import ConfigError, DependencyUnavailable
+from udp_stream.shuffle.ping_chunks import PingsEnd, cut
+from udp_stream.shuffle.wire import encode_message
+from udp_stream.windows.clocks import LogPlaces
+from udp_stream.windows.slot_tables import SlotPings
+from udp_stream.windows.source_reader import ReadingRules, Refused, SourceCheckpoint, SourceReader
+
+LOG_APPEND_TIME = 1
+REJECTED_BYTES_MAX = 2**20 - 2**14
+"""Kept of a refused message: all of it, unless the message alone nearly fills a record."""
+
+
+UNDER_WAY_MAX = 16
+"""Batches of refusals of one partition that may be unacknowledged."""
+
+
+class _Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
+    watermark: int | None = None
+    rejected_through: int = 0
+    binding: str = ""
+
+
+@dataclass(slots=True)
+class _Assignment:
+    """One of our partitions. `may_commit` is False while something that its reader closed is not yet on the broker.
+
+    `rejecting` are the batches of refusals that the broker has not acknowledged yet; reading goes on meanwhile.
+    `announced_through_ms`: shards know that this source has closed every slot that ends by then.
+    """
+
+    reader: SourceReader
+    active_s: float
+    may_commit: bool = True
+    rejecting: deque[asyncio.Future[None]] = field(default_factory=deque)
+    announced_through_ms: int | None = None
+    committed: SourceCheckpoint | None = None
+    ticked: bool = False
+
+
+class SourceProcessor:
+    """The source partitions that are assigned to this worker."""
+
+    def __init__(
+        self,
+        rules: ReadingRules,
+        topics: Topics,
+        offsets: Offsets,
+        producer: Producer,
+        binding: Binding,
+        idle_s: float,
+        accept_loss: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """No partitions yet. With `accept_loss`, a log that begins after the checkpoint is read from its beginning."""
+        self._rules = rules
+        self._topics = topics
+        self._offsets = offsets
+        self._producer = producer
+        self._binding = binding
+        self._idle_s = idle_s
+        self._accept_loss = accept_loss
+        self._clock = clock
+        self._assignments: dict[int, _Assignment] = {}
+        self._committing = asyncio.Lock()
+        self.pings = 0
+
+    def revoke(self) -> None:
+        """The partitions are no longer ours: drop their state at once."""
+        self._assignments = {}
+
+    def next_offsets(self) -> dict[TP, int]:
+        """The next offset to read, for each of our partitions."""
+        name = self._topics.pings.name
+        return {TP(name, partition): assigned.reader.next_offset for partition, assigned in self._assignments.items()}
+
+    async def assign(self, tps: set[TP]) -> None:
+        """These partitions are ours: resume from their checkpoints."""
+        committed, first = await self._offsets.committed(tps), await self._offsets.first(tps)
+        self._assignments = {
+            tp.partition: _Assignment(
+                SourceReader(self._rules, self._start(tp, committed[tp], first[tp])), self._clock()
+            )
+            for tp in tps
+        }
+
+    def _start(self, tp: TP, committed: Committed, first: int) -> SourceCheckpoint:
+        if committed.offset < 0:
+            return SourceCheckpoint(first)
+        metadata = msgspec.json.decode(committed.metadata or b"{}", type=_Metadata)
+        if committed.metadata:
+            self._binding.require(metadata.binding, f"the worker that last committed {tp.topic}[{tp.partition}]")
+        if first > committed.offset and not self._accept_loss:
+            raise DependencyUnavailable(
+                f"{tp.topic}[{tp.partition}] begins at offset {first}, but is still needed from {committed.offset} on: "
+                "pings were deleted before they were counted. `udp-stream worker --accept-loss` continues without them"
+            )
+        return SourceCheckpoint(max(first, committed.offset), metadata.watermark, metadata.rejected_through)
+
+    async def process(self, records: Sequence[Any]) -> None:
+        """Process a batch of one partition: read its pings, send the slots they close, commit."""
+        partition = records[0].partition
+        assigned = self._assignments.get(partition)
+        if assigned is None:
+            return
+        if records[0].timestamp_type != LOG_APPEND_TIME:
+            raise ConfigError(f"{records[0].topic}: expected message.timestamp.type=LogAppendTime, got CreateTime")
+        assigned.may_commit = False
+        result = assigned.reader.read(*columns_of(records))
+        assigned.active_s, assigned.ticked = self._clock(), False
+        self.pings += result.pings
+        await self._reject(partition, assigned, result.refused)
+        moved = await self._send_slots(partition, assigned, result.closed)
+        assigned.may_commit = True
+        if moved:
+            await self.commit()
+
+    async def _reject(self, partition: int, assigned: _Assignment, refused: Sequence[Refused]) -> None:
+        """Send the refusals; `commit` waits until the broker has them."""
+        if not refused:
+            return
+        source, target = self._topics.pings.name, self._topics.rejected.name
+        while len(assigned.rejecting) >= UNDER_WAY_MAX or (assigned.rejecting and assigned.rejecting[0].done()):
+            await assigned.rejecting.popleft()
+        sent = await self._producer.send(
+            OutgoingRecord(
+                target,
+                one.original[:REJECTED_BYTES_MAX],
+                headers=rejected_headers(one.refusal, source, partition, one.offset),
+            )
+            for one in refused
+        )
+        assigned.rejecting.append(sent)
+
+    async def _send_slots(self, partition: int, assigned: _Assignment, closed: Sequence[SlotPings]) -> bool:
+        """Send the chunks of closed slots and the time through which all is closed; True if that time has moved."""
+        through = assigned.reader.through_ms
+        if through == assigned.announced_through_ms:
+            return False
+        shards = self._topics.parts.partitions
+        messages = [chunk for slot in closed for chunk in cut(slot, partition, shards)]
+        if through is not None:
+            messages += [PingsEnd(partition, shard, through) for shard in range(shards)]
+        await self._producer.write(
+            OutgoingRecord(
+                self._topics.parts.name, encode_message(one), headers=[self._binding.header], partition=one.shard
+            )
+            for one in messages
+        )
+        assigned.announced_through_ms = through
+        return True
+
+    async def commit(self) -> None:
+        """Commit the checkpoints that have moved and whose work is on the broker.
+
+        One commit after the other, so that no checkpoint goes back.
+        """
+        async with self._committing:
+            ready = {partition: assigned for partition, assigned in self._assignments.items() if assigned.may_commit}
+            moved = {partition: (assigned, assigned.reader.checkpoint()) for partition, assigned in ready.items()}
+            moved = {
+                partition: (assigned, to) for partition, (assigned, to) in moved.items() if to != assigned.committed
+            }
+            for rejecting in [rejecting for assigned, _ in moved.values() for rejecting in assigned.rejecting]:
+                await rejecting
+            if moved and await self._offsets.commit(self._commits({p: to for p, (_, to) in moved.items()})):
+                for assigned, to in moved.values():
+                    assigned.committed = to
+
+    def _commits(self, checkpoints: Mapping[int, SourceCheckpoint]) -> dict[TP, Committed]:
+        return {
+            TP(self._topics.pings.name, partition): Committed(
+                to.offset,
+                msgspec.json.encode(_Metadata(to.watermark_ms, to.rejected_through, self._binding.text)).decode(),
+            )
+            for partition, to in checkpoints.items()
+        }
+
+    async def tick(self, wall_ms: int) -> None:
+        """Append a tick record to each partition that is silent and read to its end, if the time alone closes a slot.
+
+        The decision is then in the log, at the same offset for every reader.
+        """
+        for partition, assigned in list(self._assignments.items()):
+            silent = self._clock() - assigned.active_s >= self._idle_s
+            if not (
+                silent and assigned.may_commit and not assigned.ticked and assigned.reader.tick_would_close(wall_ms)
+            ):
+                continue
+            tp = TP(self._topics.pings.name, partition)
+            if (
+                await self._offsets.is_read(tp, assigned.reader.next_offset)
+                and self._assignments.get(partition) is assigned
+            ):
+                assigned.ticked = True  # until it is read, or something else is
+                await self._producer.write(
+                    [OutgoingRecord(tp.topic, b"{}", headers=[(TICK, b"1")], partition=partition)]
+                )
+
+
+def columns_of(records: Sequence[Any]) -> tuple[list[bytes], LogPlaces]:
+    """The messages of the consumer's records, and their places; the value of a tick record is ignored."""
+    tick = [bool(one.headers) and is_tick(one.headers) for one in records]
+    places = LogPlaces(
+        np.array([one.offset for one in records], dtype=np.int64),
+        np.array([one.timestamp for one in records], dtype=np.int64),
+        np.array(tick, dtype=bool),
+    )
+    values = [one.value or b"" for one in records]
+    return [b"" if ticks else value for value, ticks in zip(values, tick, strict=True)] if any(tick) else values, places
