@@ -22,11 +22,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+from aiokafka.errors import KafkaError
 
 from streams.producer import OutgoingRecord, Producer
 from streams.topic_reader import SECONDS_MAX, read_topic, records_of
 from streams.topics import Topic
-from udp_stream.errors import PrivacyRefused
+from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger.port import Mark
 
 HEADER = "udp-stream-ledger"
@@ -127,7 +128,10 @@ class _Claim(msgspec.Struct, frozen=True):
 
 
 async def claim(bootstrap: str, topic: Topic, ours: Binding, producer: Producer) -> None:
-    """Work on this ledger from now on, or raise PrivacyRefused if the deployment works on another one."""
+    """Work on this ledger from now on, or raise PrivacyRefused if the deployment works on another one.
+
+    DependencyUnavailable if the broker does not tell.
+    """
     first = await _first(bootstrap, topic)
     if first is None:
         await producer.write([OutgoingRecord(topic.name, msgspec.json.encode(_Claim(ours.text)), partition=0)])
@@ -147,7 +151,11 @@ def claimed(bootstrap: str, topic: Topic) -> Binding | None:
 
 async def _first(bootstrap: str, topic: Topic) -> str | None:
     """What the first claim says, None if there is none."""
-    return _said(await asyncio.wait_for(records_of(bootstrap, topic), SECONDS_MAX))
+    try:
+        records = await asyncio.wait_for(records_of(bootstrap, topic), SECONDS_MAX)
+    except (KafkaError, TimeoutError) as error:
+        raise DependencyUnavailable(f"Kafka at {bootstrap}: {topic.name}: {str(error) or 'no answer'}") from error
+    return _said(records)
 
 
 def _said(records: Sequence[Any]) -> str | None:

@@ -309,6 +309,9 @@ class ShardProcessor:
         async with self._committing:
             if not self._is_ours(assigned):
                 raise Fenced("a rebalance has taken the shard")
+            if publish.mark is not None and self._mark is not None and not publish.mark.at_least(self._mark):
+                # Another machine has seen the ledger further than the mark that is kept on this one.
+                await self._in_thread(lambda: self._ledger.compare(self._mark))
             assigned.may_commit = False  # until the slot is published, `commit` must not send this checkpoint
             assigned.shard.released(start)
             del assigned.tables[start]

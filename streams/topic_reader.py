@@ -25,7 +25,7 @@ def read_topic(bootstrap: str, topic: Topic, latest: int | None = None) -> list[
     try:
         return asyncio.run(asyncio.wait_for(records_of(bootstrap, there, latest), SECONDS_MAX))
     except (KafkaError, TimeoutError) as error:
-        raise DependencyUnavailable(f"Kafka at {bootstrap}: {error or 'no answer'}") from error
+        raise DependencyUnavailable(f"Kafka at {bootstrap}: {str(error) or 'no answer'}") from error
 
 
 async def records_of(bootstrap: str, topic: Topic, latest: int | None = None) -> list[Any]:

@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
 
-from tests.chaos.city import AMPLE, AUTOMATIC, SCARCE, SHARED, ground
+from tests.chaos.city import AMPLE, AUTOMATIC, REPLICATED, SCARCE, SHARED, ground
 from tests.chaos.run import play, synthetic_day
 
-PROFILES = (AMPLE, SCARCE, SHARED, AUTOMATIC)
+PROFILES = (AMPLE, REPLICATED, SCARCE, SHARED, AUTOMATIC)
 
 
 def main() -> int:
@@ -30,7 +30,7 @@ def main() -> int:
             messages = gzip.decompress(asked.feed.read_bytes()).splitlines()
             profile = replace(profile, name=f"{profile.name}, {asked.feed.name}", timezone=asked.zone, max_kmh=115.0)
         folder = Path(mkdtemp(prefix="udp-stream-chaos-", dir=asked.folder))
-        with ground() as on:
+        with ground(profile.replicas) as on:
             done = play(on, folder, messages, profile, seed=seed, seconds=asked.seconds)
         print(f"{done.told()}\n  kept in {folder}", flush=True)
         kills, rounds, total = kills + done.kills, rounds + 1, total + done.done

@@ -2,16 +2,22 @@
 
 Some of it is aimed: a worker is held at the very request of the ledger that charges or records, before Redis has seen
 it or before the worker has heard the answer, and is killed there, or paused until another worker has its place.
+
+Some of it happens around the ledger: workers come that have another one, or another key; an older copy of it is put in
+its place, until an operator repairs that; its replica takes over.
 """
 
 import random
+import shutil
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tests.chaos.city import City
+from tests.chaos.strangers import Strangers
 from tests.chaos.workers import Worker, Workers
 
 NEXT = rb"\r\n\$[0-9]+\r\n[^\r]+"
@@ -22,6 +28,8 @@ CATCH_S = 4.0
 PEACE_S = 3.0
 RETURN_S = 3.0
 """A paused worker returns at most so long after its session is over."""
+AGENDA = 0.2
+"""How often the next of what is to happen in every round is tried."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +43,21 @@ class Caught:
 
 @dataclass
 class Adversary:
-    """Call `strike` as often as you like, then `relent`."""
+    """Call `strike` as often as you like, then `leave_nothing_out`, then `relent`."""
 
     city: City
     workers: Workers
+    strangers: Strangers
     dice: random.Random
     regulars: int
     done: Counter[str] = field(default_factory=Counter)
+    _agenda: list[Callable[[], bool]] = field(default_factory=list)
+    _copied: int | None = None
     _returns: list[threading.Timer] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """What is rare happens in every round all the same."""
+        self._agenda = [self._change, self.stranger_on_a_ledger, self.stranger_with_a_key, self._change]
 
     @property
     def kills(self) -> int:
@@ -51,13 +66,23 @@ class Adversary:
 
     def strike(self) -> None:
         """Do one of the things, as soon as it makes sense."""
-        actions: dict[Callable[[], None], int] = {
+        if self._agenda and self.dice.random() < AGENDA:
+            if self._agenda[0]():
+                del self._agenda[0]
+            return
+        actions: dict[Callable[[], object], int] = {
             self.kill: 60, self.ambush_and_kill: 16, self.ambush_and_pause: 5, self.pause: 7, self.come_or_go: 7,
             self.cut_redis: 6, self.delay: 4, self.stall: 4, self.cut_broker: 5,
-            self.restart_redis: 6, self.restart_broker: 3,
+            self.restart_redis: 6, self.restart_broker: 3, self._change: 3,
+            self.stranger_on_a_ledger: 3, self.stranger_with_a_key: 3,
         }  # fmt: skip
         (action,) = self.dice.choices(list(actions), list(actions.values()))
         action()
+
+    def leave_nothing_out(self) -> None:
+        """What is to happen in every round and has not yet, as where a machine had little time for us."""
+        for change in self._agenda:
+            change()
 
     def rest(self) -> None:
         """A moment of peace; mostly until something is achieved that can then be ruined."""
@@ -177,7 +202,7 @@ class Adversary:
 
     def restart_redis(self) -> None:
         """In good order, or by SIGKILL in the middle of whatever it does; sometimes it is merely mute for a while."""
-        self._restart("redis", self.city.ground.redis)
+        self._restart("redis", self.city.ground.store.master)
 
     def restart_broker(self) -> None:
         """Likewise."""
@@ -194,3 +219,82 @@ class Adversary:
             time.sleep(self.dice.uniform(0, 1.5))
             service.restart()
         self.done[f"{name}: {way}"] += 1
+
+    def stranger_on_a_ledger(self) -> bool:
+        """A worker on a second ledger comes; sometimes just as all others start."""
+        return self._stranger("another ledger", self.strangers.on_another_ledger)
+
+    def stranger_with_a_key(self) -> bool:
+        """Likewise one on the deployment's ledger, with another key or none."""
+        made_before = self.dice.random() < 0.5
+        name = "another key" if made_before else "no key"
+        return self._stranger(name, lambda: self.strangers.with_another_key(made_before))
+
+    def _stranger(self, name: str, comes: Callable[[], None]) -> bool:
+        """Once the deployment has a ledger: before that the stranger's would be the deployment's."""
+        if self.strangers.crowded or not self.city.recorded():
+            return False
+        if self.dice.random() < 0.3:
+            hit = [self.workers.kill(place) for place in self.city.places if place.serving]
+            self.done["kill"] += sum(hit)
+        comes()
+        self.done[f"stranger with {name}"] += 1
+        return True
+
+    def _change(self) -> bool:
+        """What can be done to the data: a failover where there is a replica, else a set-back."""
+        return self.set_back() if self.city.ground.store.replica is None else self.fail_over()
+
+    def set_back(self) -> bool:
+        """An older copy of the ledger is put in its place; workers go on, until an operator repairs that.
+
+        At first there is no copy yet. A copy is older once something was published from what it does not hold: as long
+        as nothing was, it is as good as the newest."""
+        if self._copied is None:
+            return self._copy()
+        deadline = time.monotonic() + CATCH_S
+        while self.city.marked() <= self._copied:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        self._set_back()
+        return True
+
+    @property
+    def _copy_folder(self) -> Path:
+        return self.city.folder / "ledger.copy"
+
+    def _copy(self) -> bool:
+        """Only of a ledger that holds something already, so that all workers know it."""
+        if not self.city.recorded():
+            return False
+        self.city.ground.store.copy_to(self._copy_folder)
+        deadline = time.monotonic() + CATCH_S
+        while (recorded := self.city.recorded()) is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if recorded is None:
+            return False
+        self._copied = int(recorded)
+        self.done["ledger copied"] += 1
+        return True
+
+    def _set_back(self) -> None:
+        store, newest, refused = self.city.ground.store, self.city.folder / "ledger.newest", self.workers.refused
+        self.workers.older = True
+        store.put_in_place(self._copy_folder, aside=newest)
+        time.sleep(self.dice.uniform(1, 3))
+        self.kill()  # who takes over looks at the ledger too
+        time.sleep(self.dice.uniform(1, 3))
+        with self.workers.stopped():
+            store.put_in_place(newest, aside=self.city.folder / f"ledger.older-{self.done['ledger set back']}")
+            self.workers.older = False
+        shutil.rmtree(newest)
+        self._copied = None
+        self.done["ledger set back"] += 1
+        self.done["refused the older ledger"] += self.workers.refused - refused
+
+    def fail_over(self) -> bool:
+        """Redis dies and its replica takes over."""
+        self.city.ground.store.fail_over()
+        self.done["failover"] += 1
+        return True

@@ -13,13 +13,17 @@ import faust
 from faust.types import TP
 
 from streams import agents, source_processor
+from streams.binding import Binding
 from streams.producer import OutgoingRecord, Producer
 from streams.source_processor import SourceProcessor
 from streams.topics import Topic
 from streams.transport import BatchConsumer, BatchSchema
 from udp_stream.adapters.ledgers.redis import ledger as redis_ledger
+from udp_stream.adapters.ledgers.redis.ledger import RedisLedger
 from udp_stream.adapters.ledgers.redis.scripts import load_scripts, scripts_of
 from udp_stream.cli.main import main
+from udp_stream.ledger.past import see
+from udp_stream.ledger.port import Mark
 from udp_stream.shuffle.ping_chunks import cut
 from udp_stream.windows.source_reader import SourceCheckpoint, SourceReader
 
@@ -79,7 +83,32 @@ def acks_of_faust() -> None:
     SourceProcessor.commit = commit_nothing  # type: ignore[method-assign]
 
 
-FAULTS = (small_parts, last_writer_wins, charges_again, commits_what_is_read, acks_of_faust)
+def looks_at_no_mark() -> None:
+    """A ledger is as good as its id says: nothing notes how far it had come, and nothing compares."""
+
+    def mark(self: RedisLedger, release_id: str) -> Mark:
+        return see(self, release_id).mark(release_id)
+
+    def compare(_self: RedisLedger, _mark: Mark | None = None) -> None:
+        """All is well."""
+
+    RedisLedger.mark = mark  # type: ignore[method-assign]
+    RedisLedger.compare = compare  # type: ignore[method-assign]
+
+
+def takes_any_ledger() -> None:
+    """Whoever is configured for the group belongs to it."""
+
+    def require(_self: Binding, _theirs: str | None, _where: str) -> None:
+        """All is well."""
+
+    Binding.require = require  # type: ignore[method-assign]
+
+
+FAULTS = (
+    small_parts, last_writer_wins, charges_again, commits_what_is_read, acks_of_faust, looks_at_no_mark,
+    takes_any_ledger,
+)  # fmt: skip
 
 
 def _rewrite(name: str, *changes: tuple[str, str]) -> None:

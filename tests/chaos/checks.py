@@ -26,6 +26,18 @@ class Expected:
 
 
 @dataclass(frozen=True)
+class Stranger:
+    """What became of a worker that does not belong here. `status` is None if it did not end in its time."""
+
+    name: str
+    status: int | None
+    served: bool
+    admitted: int
+    key_changed: bool = False
+    told: str = ""
+
+
+@dataclass(frozen=True)
 class Collected:
     """Everything there is to see once all is quiet. Output in the order of its topic: (release id, payload)."""
 
@@ -40,6 +52,7 @@ class Collected:
     unpublished: tuple[str, ...] = ()
     told: str = ""
     plates: frozenset[str] = field(default_factory=frozenset)
+    strangers: tuple[Stranger, ...] = ()
 
 
 def violations(seen: Collected, *, exact: bool = True, strictly_once: bool = False) -> list[str]:
@@ -61,6 +74,7 @@ def violations(seen: Collected, *, exact: bool = True, strictly_once: bool = Fal
         "budgets": nobody_is_over_budget(seen),
         "unpublished": nothing_is_unpublished(seen),
         "told": no_plate_is_told(seen),
+        "strangers": strangers_are_refused(seen),
         "latest": latest_are_the_last(seen) if strictly_once else iter(()),
         "repeats": no_record_comes_twice(seen) if strictly_once else iter(()),
     }
@@ -195,6 +209,22 @@ def nothing_is_unpublished(seen: Collected) -> Iterator[str]:
         if entry.payload is None or not entry.published:
             state = "charged and not recorded" if entry.payload is None else "not marked as published"
             yield f"{entry.release_id} is {state}"
+
+
+def strangers_are_refused(seen: Collected) -> Iterator[str]:
+    """Who comes with another ledger or key ends with status 5, or 4 where it could not ask; it neither serves, nor
+    charges, nor makes or changes a key of the deployment's ledger."""
+    for one in seen.strangers:
+        if one.status is None:
+            yield f"{one.name} did not end"
+        elif one.status not in (4, 5):
+            yield f"{one.name} ended with status {one.status}:\n{one.told[-1500:]}"
+        if one.served:
+            yield f"{one.name} was serving"
+        if one.admitted:
+            yield f"{one.name} has charged {one.admitted} HATs on its own ledger"
+        if one.key_changed:
+            yield f"{one.name} has made a key, or written one over"
 
 
 def latest_are_the_last(seen: Collected) -> Iterator[str]:

@@ -5,7 +5,7 @@ import io
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,16 +21,17 @@ from streams.feed import Feed, Pace
 from streams.headers import is_tick
 from streams.topic_reader import records_of
 from streams.topics import create_topics, topics_of
-from tests.chaos.checks import Collected, Expected
+from tests.chaos.checks import Collected, Expected, Stranger
 from tests.chaos.proxy import Link, Proxy
+from tests.chaos.store import Store, store
 from tests.chaos.workers import Worker, Workers
 from tests.runtime.harness import beside
 from udp_stream.adapters.embedded import Embedded, record_writer
 from udp_stream.adapters.entropy import OsEntropy
-from udp_stream.adapters.ledgers.opening import ledger_and_keys
+from udp_stream.adapters.ledgers.opening import ledger_and_keys, mark_beside
 from udp_stream.adapters.settings import load
 from udp_stream.release.record import decode
-from udp_stream.trial.services.both import RunningKafka, RunningRedis, redis, start_kafka
+from udp_stream.trial.services.both import RunningKafka, start_kafka
 from udp_stream.trial.services.process import folder_or_temporary, free_ports
 
 FRAME = 4096
@@ -62,6 +63,7 @@ epsilon = {budget}
 [ledger]
 url = "{redis}/{database}"
 key_file = "{folder}/plates.key"
+replicas = {replicas}
 [kafka]
 bootstrap = "{bootstrap}"
 prefix = "{name}."
@@ -84,12 +86,14 @@ class Profile:
     exact: bool = True
     timezone: str = "Asia/Kolkata"
     max_kmh: float = 65.0
+    replicas: int = 0
 
 
 AMPLE = Profile("two shards, ample budget", 2, 1000.0)
 SCARCE = Profile("one shard, scarce budget", 1, 9.0)
 SHARED = Profile("three shards, scarce budget", 3, 9.0)
 AUTOMATIC = Profile("two shards, automatic epsilon", 2, 9.0, epsilon='"auto"', exact=False)
+REPLICATED = Profile("two shards, ample budget, a replica", 2, 1000.0, replicas=1)
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,7 @@ class Ground:
     """A broker and a Redis of our own, and the proxy that workers reach them through."""
 
     kafka: RunningKafka
-    redis: RunningRedis
+    store: Store
     proxy: Proxy
     broker_link: Link
 
@@ -108,14 +112,14 @@ class Ground:
 
 
 @contextmanager
-def ground() -> Iterator[Ground]:
+def ground(replicas: int = 0) -> Iterator[Ground]:
     """Real services, while the block runs."""
     hidden, proxied = free_ports(2)
     more = BEHIND_PROXY.format(hidden=hidden, proxied=proxied)
-    with redis() as running_redis, folder_or_temporary("kafka", None) as (folder, own), Proxy() as proxy:
+    with Proxy() as proxy, store(proxy, replicas) as kept, folder_or_temporary("kafka", None) as (folder, own):
         running_kafka = start_kafka(folder, own, more)
         try:
-            yield Ground(running_kafka, running_redis, proxy, proxy.link(hidden, proxied))
+            yield Ground(running_kafka, kept, proxy, proxy.link(hidden, proxied))
         finally:
             running_kafka.stop()
 
@@ -150,15 +154,14 @@ class City:
 
     def _command(self, place: Worker) -> list[object]:
         """The real command line, small parts or a part broken; every other place is a static member of the group."""
-        database = self.settings.ledger.url.rpartition("/")[2]
-        flags = {
-            "kafka.bootstrap": self.ground.proxied,
-            **self.flags,
-            "ledger.url": f"redis://127.0.0.1:{place.link.port}/{database}",
-        }
+        flags = {"kafka.bootstrap": self.ground.proxied, **self.flags, "ledger.url": self.ledger_url(place.link)}
         static = ["--instance", place.name] if self.places.index(place) % 2 == 0 else []
         sets = [word for key, value in flags.items() for word in ("--set", f"{key}={value}")]
         return [sys.executable, BROKEN, self.fault or "small_parts", "worker", "--config", self.config, *sets, *static]
+
+    def ledger_url(self, link: Link) -> str:
+        """The deployment's ledger, by this way to it."""
+        return f"redis://127.0.0.1:{link.port}/{self.settings.ledger.url.rpartition('/')[2]}"
 
     def tell_time(self) -> None:
         """Workers started from now on take silence for the end of a slot. While the day is being fed it would not do:
@@ -208,13 +211,19 @@ class City:
         except (OSError, RedisError):
             return None
 
+    def marked(self) -> int:
+        """How many records the ledger had when something was last published from it."""
+        mark = mark_beside(self.settings.ledger)
+        return 0 if mark is None else mark.recorded
+
     @cached_property
     def _redis(self) -> Redis:
         return Redis.from_url(self.settings.ledger.url, socket_timeout=0.5, retry=Retry(NoBackoff(), 0))
 
-    def collect(self, expected: dict[str, Expected]) -> Collected:
+    def collect(self, expected: dict[str, Expected], strangers: Iterable[Stranger] = ()) -> Collected:
         """Everything there is to see."""
         topics, bootstrap = topics_of(self.settings.kafka), self.settings.kafka.bootstrap
+        strangers, said = tuple(strangers), [place.said.read_text(errors="replace") for place in self.places]
         logged = Counter[bytes]()
         for record in asyncio.run(records_of(bootstrap, topics.pings)):
             if not is_tick(record.headers):
@@ -238,8 +247,9 @@ class City:
             balances=balances,
             misfits=misfits,
             unpublished=waiting,
-            told="".join(place.said.read_text(errors="replace") for place in self.places),
+            told="".join([*said, *(one.told for one in strangers)]),
             plates=frozenset({f"GJ05ZZ{number:04}" for number in range(1, 1000)}),
+            strangers=strangers,
         )
 
 
@@ -264,11 +274,12 @@ def build(
     config = folder / "city.toml"
     text = CONFIG.format(
         timezone=profile.timezone, max_kmh=profile.max_kmh, epsilon=profile.epsilon, budget=profile.budget,
-        redis=on.redis.url.rpartition("/")[0], database=database, folder=folder, bootstrap=on.kafka.bootstrap,
+        redis=f"redis://127.0.0.1:{on.store.link().port}", replicas=profile.replicas, database=database,
+        folder=folder, bootstrap=on.kafka.bootstrap,
         name=f"c{uuid4().hex[:8]}", shards=profile.shards, session=session_s,
     )  # fmt: skip
     config.write_text(text)
-    links = [on.proxy.link(on.redis.port) for _ in range(places)]
+    links = [on.store.link() for _ in range(places)]
     names = [f"worker-{number}" for number in range(places)]
     workers = [Worker(name, link, folder / f"{name}.err") for name, link in zip(names, links, strict=True)]
     for worker in workers:

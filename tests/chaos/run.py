@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.chaos.adversary import Adversary
 from tests.chaos.checks import violations
 from tests.chaos.city import Ground, Profile, build
+from tests.chaos.strangers import Strangers
 from udp_stream.trial.fleet.fleet import IST, Fleet, Imperfections
 
 QUIET_S = 120.0
@@ -78,8 +79,8 @@ def play(
     """One round; the seed chooses what is done and when, as far as the machine lets it."""
     city = build(on, folder, messages, profile, places=regulars + guests, database=database)
     expected = city.expected()
-    with city.workers() as workers:
-        adversary = Adversary(city, workers, random.Random(seed), regulars)
+    with city.workers() as workers, Strangers(city) as strangers:
+        adversary = Adversary(city, workers, strangers, random.Random(seed), regulars)
         for place in city.places[:regulars]:
             workers.want(place, True)
         feeding = _in_thread(lambda: city.feed_apart(seconds * (1 - TAIL)))
@@ -98,15 +99,19 @@ def play(
         ):
             adversary.rest()
             adversary.strike()
+        adversary.leave_nothing_out()
         adversary.relent()
         before_quiet = int(city.recorded() or 0)
         began = time.monotonic()
         missed = _wait(city, expected)
         quiet_s = time.monotonic() - began
         troubles = workers.end()
-    found = violations(city.collect(expected), exact=profile.exact, strictly_once=city.settings.kafka.transactions)
+        came = strangers.seen()
+    endings = workers.endings + Counter(f"stranger, status {one.status}" for one in came)
+    seen = city.collect(expected, came)
+    found = violations(seen, exact=profile.exact, strictly_once=city.settings.kafka.transactions)
     return Round(
-        seed, profile, len(expected), len(messages), adversary.kills, adversary.done, workers.starts, workers.endings,
+        seed, profile, len(expected), len(messages), adversary.kills, adversary.done, workers.starts, endings,
         before_quiet, quiet_s, missed + troubles + found,
     )  # fmt: skip
 

@@ -6,8 +6,8 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,8 +15,12 @@ from tests.chaos.proxy import Link
 
 SERVING = "udp-stream: worker of group"
 RESTART_S = 0.3
+REFUSED = 5
 END_S = 14.0
 """A worker that is asked to end has ten seconds for it, and a loaded machine some more."""
+
+LOOKS_BACK = re.compile("went back in time|lost writes|are gone|expected an admission")
+"""What a worker says that has found its ledger to be an older one."""
 
 Command = Callable[["Worker"], Sequence[object]]
 
@@ -65,6 +69,9 @@ class Workers:
     folder: Path
     endings: Counter[str] = field(default_factory=Counter)
     starts: int = 0
+    older: bool = False
+    refused: int = 0
+    troubles: list[str] = field(default_factory=list)
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _over: threading.Event = field(default_factory=threading.Event)
 
@@ -88,6 +95,18 @@ class Workers:
             if not wanted:
                 self.resume(place)
                 place.send(signal.SIGTERM)
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """All are killed, and none is started, while the block runs: as an operator does who repairs the ledger."""
+        with self._lock:
+            self._note_endings()
+            for place in self.places:
+                self.kill(place)
+                if place.process is not None:
+                    place.process.wait()
+            self._note_endings()
+            yield
 
     def kill(self, place: Worker) -> bool:
         """SIGKILL; whether it hit one that was serving."""
@@ -114,14 +133,14 @@ class Workers:
         return [place for place in self.places if place.serving]
 
     def end(self) -> list[str]:
-        """Ask all to end; a sentence for each that did not, in time and with status 0."""
+        """Ask all to end; a sentence for each that did not, in time and with status 0, or found its ledger wrong."""
         with self._lock:
             for place in self.places:
                 place.wanted = False
                 self.resume(place)
         troubles = [trouble for place in self.places if (trouble := self._end(place))]
         self._note_endings()
-        return troubles
+        return [*troubles, *self.troubles]
 
     def _end(self, place: Worker) -> str | None:
         if not place.alive:
@@ -148,7 +167,16 @@ class Workers:
         for place in self.places:
             if place.process is not None and place.process.poll() is not None:
                 self.endings[_ending(place)] += 1
+                if place.process.returncode == REFUSED:
+                    self._note_refusal(place)
                 place.process, place.ended_s, place.paused = None, time.monotonic(), False
+
+    def _note_refusal(self, place: Worker) -> None:
+        """A refusal is right while the ledger is an older one (`older`), in words that say so; else it is trouble."""
+        if self.older and LOOKS_BACK.search(place.told):
+            self.refused += 1
+        else:
+            self.troubles.append(f"{place.name} refused a ledger that is as it should be:\n{place.told[-1500:]}")
 
     def _start(self, place: Worker) -> None:
         with place.said.open("ab") as said:

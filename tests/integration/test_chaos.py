@@ -1,17 +1,23 @@
 """Chaos over real services: nothing is lost, drawn twice or charged twice, whatever dies; and the checks that say so
 have teeth. `make chaos` does the same at length."""
 
+import asyncio
 import random
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import count
 
 import pytest
 
+from streams.topic_reader import records_of
+from streams.topics import topics_of
 from tests.chaos.adversary import Adversary
 from tests.chaos.checks import violations
 from tests.chaos.city import AMPLE, Profile, build, ground
 from tests.chaos.run import play, synthetic_day
+from tests.chaos.store import store
+from tests.chaos.strangers import END_S, Strangers
 from tests.runtime.harness import fleet_log
 
 SECONDS = 60
@@ -39,6 +45,7 @@ def test_a_day_of_chaos_violates_nothing(on, tmp_path):
     print(done.told())
     assert done.violations == []
     assert done.kills >= 5 and done.before_quiet > done.hats / 4  # else it proves little
+    assert any(name.startswith("stranger") for name in done.done) and done.done["ledger copied"]
 
 
 @pytest.fixture
@@ -46,23 +53,25 @@ def scene(on, tmp_path):
     """Makes a city whose workers have a fault, or none, and somebody to do them harm."""
     with ExitStack() as stack:
 
-        def make(fault, places=2):
-            city = build(on, tmp_path, fleet_log(clean=True), ONE_SHARD, places=places, session_s=3, fault=fault,
-                         database=next(DATABASES))  # fmt: skip
-            workers = stack.enter_context(city.workers())
-            return city, workers, Adversary(city, workers, random.Random(0), places)
+        def make(fault, places=2, profile=ONE_SHARD):
+            kept = on.store if not profile.replicas else stack.enter_context(store(on.proxy, profile.replicas))
+            city = build(replace(on, store=kept), tmp_path, fleet_log(clean=True), profile, places=places, session_s=3,
+                         fault=fault, database=next(DATABASES))  # fmt: skip
+            workers, strangers = stack.enter_context(city.workers()), stack.enter_context(Strangers(city, fault))
+            return city, workers, Adversary(city, workers, strangers, random.Random(0), places)
 
         yield make
 
 
-def seen_in_the_end(city, workers, expected):
+def seen_in_the_end(city, workers, expected, strangers=()):
     """The violations, once all is done, or nothing more happens."""
     done, since = city.done(), time.monotonic()
     while not expected.keys() <= done and time.monotonic() < since + SETTLED_S:
         time.sleep(0.5)
         if city.done() != done:
             done, since = city.done(), time.monotonic()
-    return workers.end() + violations(city.collect(expected), strictly_once=city.settings.kafka.transactions)
+    seen = city.collect(expected, strangers)
+    return workers.end() + violations(seen, strictly_once=city.settings.kafka.transactions)
 
 
 def until(holds):
@@ -70,6 +79,10 @@ def until(holds):
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def published(city):
+    return len(asyncio.run(records_of(city.settings.kafka.bootstrap, topics_of(city.settings.kafka).release)))
 
 
 def ambush(adversary, call, answered):
@@ -143,3 +156,60 @@ def test_a_worker_that_nobody_answers_ends(on, scene, silent):
     on.broker_link.stall(0)
     caught.lose()
     until(lambda: city.expected().keys() <= city.done())
+
+
+@pytest.mark.parametrize("fault", [None, "looks_at_no_mark"])
+def test_a_worker_publishes_nothing_from_a_ledger_that_is_set_back(scene, tmp_path, fault):
+    """It runs on, and finds an older copy of the ledger: only the mark stands in its way."""
+    city, workers, _ = scene(fault, places=1)
+    kept, third = city.ground.store, len(city.messages) // 3
+    workers.want(city.places[0], True)
+    city.feed(0, city.messages[:third])
+    until(city.done)
+    before = city.done()
+    kept.copy_to(tmp_path / "older")
+    city.feed(0, city.messages[third : 2 * third])
+    until(lambda: city.done() - before)
+    workers.older, before = True, published(city)
+    kept.put_in_place(tmp_path / "older", aside=tmp_path / "newest")
+    city.feed(0, city.messages[2 * third :])
+    until(lambda: workers.refused or (fault and published(city) > before))
+    with workers.stopped():
+        kept.put_in_place(tmp_path / "newest", aside=tmp_path / "set-back")
+        workers.older = False
+    city.tell_time()
+    found = seen_in_the_end(city, workers, city.expected())
+    assert found == [] if fault is None else any(one.startswith("ledger") for one in found), found
+
+
+@pytest.mark.parametrize("fault", [None, "takes_any_ledger"])
+def test_a_stranger_is_refused_while_others_work_and_as_they_start(scene, fault):
+    city, workers, adversary = scene(fault, places=1)
+    city.tell_time()
+    workers.want(city.places[0], True)
+    until(workers.serving)
+    workers.kill(city.places[0])
+    adversary.strangers.on_another_ledger()
+    if fault is None:
+        adversary.strangers.with_another_key(made_before=True)
+    came = adversary.strangers.seen(END_S if fault is None else SETTLED_S)
+    city.feed(0)
+    found = seen_in_the_end(city, workers, city.expected(), came)
+    if fault is None:
+        assert found == [] and [one.status for one in came] == [5, 5]
+    else:
+        assert any(one.startswith("strangers") and "was serving" in one for one in found), found
+
+
+def test_a_failover_in_the_middle_of_a_call_loses_nothing(scene):
+    """The replica that takes over has all that was answered; what was not is asked again."""
+    city, workers, adversary = scene(None, places=1, profile=replace(ONE_SHARD, replicas=1))
+    city.tell_time()
+    city.feed(0)
+    workers.want(city.places[0], True)
+    caught = ambush(adversary, "record", answered=False)
+    assert adversary.fail_over()
+    caught.lose()
+    until(city.done)
+    assert adversary.fail_over()
+    assert seen_in_the_end(city, workers, city.expected()) == []

@@ -5,12 +5,13 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from aiokafka.errors import KafkaConnectionError
 from faust.types import TP
 
-from streams.binding import Binding, mark_header, mark_in, require_same
+from streams.binding import Binding, claim, mark_header, mark_in, require_same
 from tests.unit.test_processors import OURS, TOPICS, Died, Worker, filled, outcome
 from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
-from udp_stream.errors import PrivacyRefused
+from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Mark
 from udp_stream.planning.slot_plan import PlanChunk
@@ -168,6 +169,34 @@ def test_a_plan_that_was_charged_on_an_older_copy_is_handed_to_nobody():
         isinstance(one, PlanChunk) for one in messages
     )
     assert outcome(broker)[0] == {}
+
+
+@pytest.mark.parametrize("error", [KafkaConnectionError("it is away"), TimeoutError()])
+def test_a_broker_that_does_not_tell_who_was_first_is_a_dependency_that_is_away(monkeypatch, error):
+    async def fails(_bootstrap, _topic):
+        raise error
+
+    monkeypatch.setattr("streams.binding.records_of", fails)
+    with pytest.raises(DependencyUnavailable, match=r"Kafka at host:1: bus\.deployment\.v1: \w+"):
+        asyncio.run(claim("host:1", TOPICS.deployment, OURS, None))
+
+
+def test_a_ledger_that_is_behind_what_another_machine_has_seen_publishes_nothing():
+    """This machine's own mark is lower: it has published nothing yet."""
+    broker, ledger, (parts,) = filled(), MemoryLedger(), PARTS
+
+    async def work(thread):
+        worker, log = Worker(broker, ledger, thread), broker.logs[parts]
+        await sources(worker)
+        with pytest.raises(PrivacyRefused, match="went back in time"):
+            while (at := worker.parts.next_offsets()[parts]) < len(log):
+                records = log[at:]
+                if any(isinstance(decode_message(one.value), PlanChunk) for one in records):
+                    worker.parts._remember_mark(Mark(ledger.meta()["ledger_id"], 0, 99, 99))
+                await worker.parts.process(records)
+
+    in_a_thread(work)
+    assert outcome(broker)[0] == {} and len(list(ledger.entries())) > 0
 
 
 def test_a_mark_that_cannot_be_read_is_none():

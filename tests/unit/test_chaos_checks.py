@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.chaos.checks import Collected, Expected, violations
+from tests.chaos.checks import Collected, Expected, Stranger, violations
 from tests.runtime.harness import embedded, fleet_log, frames_of
 from udp_stream.release.record import decode, encode
 
@@ -100,6 +100,10 @@ def older_latest(seen):
     return replace(seen, latest=(*seen.latest, seen.latest[0]))
 
 
+def stranger(status=5, served=False, admitted=0, key_changed=False):
+    return Stranger("a stranger", status, served, admitted, key_changed)
+
+
 FAULTS = {
     "lost message": ("the log", lambda seen: replace(seen, logged=seen.logged - Counter([next(iter(seen.fed))]))),
     "foreign message": ("the log", lambda seen: replace(seen, logged=seen.logged + Counter([b"{}"]))),
@@ -130,12 +134,18 @@ FAULTS = {
     "charged, not recorded": ("unpublished", lambda seen: with_entry(seen, 0, payload=None)),
     "not published": ("unpublished", lambda seen: with_entry(seen, 0, published=False)),
     "waiting": ("unpublished", lambda seen: replace(seen, unpublished=("a HAT",))),
+    "stranger that stays": ("strangers", lambda seen: replace(seen, strangers=(stranger(status=None),))),
+    "stranger that fails": ("strangers", lambda seen: replace(seen, strangers=(stranger(status=1),))),
+    "stranger that serves": ("strangers", lambda seen: replace(seen, strangers=(stranger(served=True),))),
+    "stranger that charges": ("strangers", lambda seen: replace(seen, strangers=(stranger(admitted=1),))),
+    "stranger with a new key": ("strangers", lambda seen: replace(seen, strangers=(stranger(key_changed=True),))),
     "told": ("told", lambda seen: replace(seen, told="GJ05ZZ0001 was late")),
 }  # fmt: skip
 
 
 def test_what_is_sound_violates_nothing(sound):
-    assert violations(sound, strictly_once=True) == []
+    refused = replace(sound, strangers=(stranger(), stranger(status=4)))
+    assert violations(refused, strictly_once=True) == []
 
 
 @pytest.mark.parametrize("name", FAULTS)

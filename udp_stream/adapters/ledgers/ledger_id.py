@@ -85,16 +85,18 @@ def raise_mark(ledger: Ledger, id_file: Where | None, place: object, release_id:
     """
     if id_file is None:
         return see(ledger, release_id).mark(release_id)
-    with _locked(Path(id_file)):
+    while True:
         kept = kept_mark(id_file)
         seen = see(ledger, release_id, "" if kept is None else kept.release_id)
         if kept is not None:
             require_not_behind(seen, kept, place)
         now = seen.mark(release_id)
-        if kept is None or not kept.at_least(now):
-            _write(Path(id_file), now.ledger_id, now)
-            return now
-        return kept
+        if kept is not None and kept.at_least(now):
+            return kept
+        with _locked(Path(id_file)):  # never while the ledger is asked: it may be away for long
+            if kept_mark(id_file) == kept:
+                _write(Path(id_file), now.ledger_id, now)
+                return now
 
 
 def replace_mark(ledger: Ledger, id_file: Where) -> None:

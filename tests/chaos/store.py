@@ -1,0 +1,96 @@
+"""The Redis that keeps the ledger: its data may be set back to an older copy, and its replica may take over.
+
+Everybody comes to it by a link of the proxy, so that a failover is one change here: all links lead to the new master.
+"""
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.chaos.proxy import HOST, Link, Proxy
+from udp_stream.trial.services.both import RunningRedis, start_redis
+from udp_stream.trial.services.process import folder_or_temporary
+from udp_stream.trial.services.redis import command
+
+DATA = "appendonlydir"
+REPLICA = "replicaof {host} {port}\nrepl-diskless-sync-delay 0\n"
+MASTER = "repl-diskless-sync-delay 0\n"
+IN_STEP_S = 30.0
+
+
+@dataclass(eq=False)
+class Store:
+    """A server that writes, a replica that is waited for or none, and every way to them."""
+
+    proxy: Proxy
+    master: RunningRedis
+    replica: RunningRedis | None = None
+    links: list[Link] = field(default_factory=list)
+
+    def link(self) -> Link:
+        """One more way to the server that writes."""
+        link = self.proxy.link(self.master.port)
+        self.links.append(link)
+        return link
+
+    def copy_to(self, folder: Path) -> None:
+        """Keep its data as they are now, as a backup or a volume's snapshot would; it is killed for that."""
+        self.master.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(self.master.folder / DATA, folder)
+        self.master.restart()
+
+    def put_in_place(self, folder: Path, aside: Path) -> None:
+        """Go on from the data in this folder; what was there is put aside. The server is killed for that."""
+        self.master.kill()
+        shutil.move(self.master.folder / DATA, aside)
+        shutil.copytree(folder, self.master.folder / DATA)
+        self.master.restart()
+
+    def fail_over(self) -> None:
+        """The master dies, its replica takes over, and the dead one comes back as the replica of that."""
+        dead, heir = self.master, self.replica
+        assert heir is not None
+        self._wait_until_in_step()
+        dead.kill()
+        command(heir.port, "REPLICAOF", "NO", "ONE")
+        _configure(heir, REPLICA, MASTER, dead.port)
+        for link in self.links:
+            link.upstream = heir.port
+            link.cut()
+        _configure(dead, MASTER, REPLICA, heir.port)
+        self.master, self.replica = heir, dead
+        dead.restart()
+
+    def _wait_until_in_step(self) -> None:
+        """An operator promotes no replica that is still being filled."""
+        deadline = time.monotonic() + IN_STEP_S
+        while b"state=online" not in command(self.master.port, "INFO", "replication"):
+            assert time.monotonic() < deadline, "the replica is not in step"
+            time.sleep(0.05)
+
+
+def _configure(server: RunningRedis, was: str, now: str, other: int) -> None:
+    """What it is, from its next start on."""
+    path = server.folder / "redis.conf"
+    kept = path.read_text().removesuffix(was.format(host=HOST, port=other))
+    path.write_text(kept + now.format(host=HOST, port=other))
+
+
+@contextmanager
+def store(proxy: Proxy, replicas: int = 0) -> Iterator[Store]:
+    """A durable Redis of our own, with a replica or without, while the block runs."""
+    with folder_or_temporary("redis", None) as (folder, own), folder_or_temporary("replica", None) as (other, _):
+        made = Store(proxy, start_redis(folder, own, MASTER))
+        try:
+            if replicas:
+                made.replica = start_redis(other, own, REPLICA.format(host=HOST, port=made.master.port))
+                made._wait_until_in_step()
+            yield made
+        finally:
+            made.master.stop()
+            if made.replica is not None:
+                made.replica.stop()
