@@ -10,13 +10,13 @@ settings.register_profile("shared-machine", deadline=None)
 settings.load_profile("shared-machine")
 
 
-FAULTS = ("chaos", "compose", "once", "redis", "services", "time")
+FAULTS = ("compose", "once", "redis", "services", "time")
 """Beginnings of the files whose services are killed, paused or their own; the other files share theirs and wait."""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Tests in several processes: what needs services in two of them, one fault at a time; the others one by one."""
+    """Tests in several processes: what needs services in three of them, one fault at a time; the others one by one."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
@@ -24,6 +24,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             if not nodeid.startswith("tests/integration/"):
                 return nodeid
             name = nodeid.removeprefix("tests/integration/test_")
+            if name.startswith("chaos"):
+                return "chaos"
             return "services with faults" if name.startswith(FAULTS) else "services"
 
     return Scheduling(config, log)
