@@ -94,13 +94,9 @@ def require_same(ours: Binding, headers: Sequence[tuple[str, bytes]], where: str
 
     >>> require_same(Binding("5eed", "cafe"), [Binding("5eed", "cafe").header], "a message")
     """
-    ours_text = ours.header
-    for header in headers:
-        if header[0] == HEADER:
-            if header[1] != ours_text[1]:
-                ours.require(bytes(header[1]).decode(errors="replace"), where)
-            return
-    ours.require(None, where)
+    theirs = next((value for name, value in headers if name == HEADER), None)
+    if theirs != ours.header[1]:
+        ours.require(None if theirs is None else theirs.decode(errors="replace"), where)
 
 
 def mark_header(mark: Mark | None) -> list[tuple[str, bytes]]:

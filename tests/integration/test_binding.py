@@ -161,13 +161,13 @@ def test_no_key_is_made_where_redis_has_a_ledger(city, redis_server, known):
 def test_a_key_that_was_made_at_the_same_moment_as_another_machines_is_taken_back(city, redis_server, monkeypatch):
     """Both find no ledger; the other is the first to bind it."""
     made = city(fleet_log(clean=True)[:2000], ledger=redis_server.url)
-    from udp_stream.adapters.ledgers import opening as open_ledger
+    from udp_stream.adapters.ledgers import opening
     from udp_stream.errors import PrivacyRefused
 
     with made.ledger():
         pass
     there = load(made.config, (f"ledger.key_file={made.folder}/late.key",), {}).ledger
-    monkeypatch.setattr(open_ledger, "_is_there", lambda _url: False)  # it looked before the other one made it
+    monkeypatch.setattr(opening, "_is_there", lambda _url: False)  # it looked before the other one made it
     with (
         pytest.raises(PrivacyRefused, match=r"late\.key: the key of the ledger's plates is not there"),
         ledger_and_keys(there),

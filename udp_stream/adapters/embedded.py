@@ -11,6 +11,7 @@ import base64
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, BinaryIO, TypeVar
 
 import msgspec
@@ -45,18 +46,6 @@ from udp_stream.windows.source_reader import refusal_of
 T = TypeVar("T")
 
 
-def drive(flow: Generator[Effect, Any, T], ledger: Ledger, publish: Callable[[Payloads], None]) -> T:
-    """Run the road to its end, answering each effect in turn: the synchronous driver."""
-    answer: Any = None
-    while True:
-        try:
-            effect = flow.send(answer)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        answer = answer_to(effect, ledger, publish)
-
-
 def answer_to(effect: Effect, ledger: Ledger, publish: Callable[[Payloads], None]) -> Any:
     """What one effect asks for, from a ledger and a place to publish to."""
     match effect:
@@ -78,6 +67,24 @@ def answer_to(effect: Effect, ledger: Ledger, publish: Callable[[Payloads], None
             return ledger.periods()
         case Budgets(periods):
             return largest_budgets(ledger, periods)
+
+
+Answering = Callable[[Effect, Ledger, Callable[[Payloads], None]], Any]
+"""What stands in for `answer_to`."""
+
+
+def drive(
+    flow: Generator[Effect, Any, T], ledger: Ledger, publish: Callable[[Payloads], None], answer: Answering = answer_to
+) -> T:
+    """Run the road to its end, answering each effect in turn: the synchronous driver."""
+    reply: Any = None
+    while True:
+        try:
+            effect = flow.send(reply)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        reply = answer(effect, ledger, publish)
 
 
 @dataclass(slots=True)
@@ -202,25 +209,19 @@ class Embedded:
             self._publish(payloads)
             self.summary.unwritten = False
 
-        drive(self._watched(release_slot(counts, values, self._context), made), self._ledger, publish)
+        drive(release_slot(counts, values, self._context), self._ledger, publish, partial(self._answer, made))
         self._look_around(self._context.calendar.slot_in_period(slot.start_ms).period)
 
-    def _watched(self, flow: Generator[Effect, Any, T], made: set[str]) -> Generator[Effect, Any, T]:
-        """The same road. Our settings are noted before anything is charged under them; the ids of records that this run
-        made, and not one before, go to `made`."""
-        answer: Any = None
-        while True:
-            try:
-                effect = flow.send(answer)
-            except StopIteration as stop:
-                result: T = stop.value
-                return result
-            if isinstance(effect, Admit) and not self._noted:
-                note_policy(self._ledger, self._policy)
-                self._noted = True
-            answer = yield effect
-            if isinstance(effect, Record):
-                made |= {id_ for (id_, ours), stands in zip(effect.releases, answer, strict=True) if ours == stands}
+    def _answer(self, made: set[str], effect: Effect, ledger: Ledger, publish: Callable[[Payloads], None]) -> Any:
+        """As `answer_to`. Our settings are noted before anything is charged under them; the ids of records that this
+        run made, and not one before, go to `made`."""
+        if isinstance(effect, Admit) and not self._noted:
+            note_policy(ledger, self._policy)
+            self._noted = True
+        answer = answer_to(effect, ledger, publish)
+        if isinstance(effect, Record):
+            made |= {id_ for (id_, ours), stands in zip(effect.releases, answer, strict=True) if ours == stands}
+        return answer
 
     def _look_around(self, period: str) -> None:
         """What the run's periods sum to with those that overlap them, asked once for each."""

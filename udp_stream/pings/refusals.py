@@ -18,7 +18,7 @@ class Reason(enum.StrEnum):
     WRONG_TYPE = "wrong_type"
     NO_UTC_OFFSET = "no_utc_offset"
     TIME_OUT_OF_RANGE = "time_out_of_range"
-    TIME_IN_FUTURE = "time_in_future"  # windows.py: only the log's clock knows what is ahead of it
+    TIME_IN_FUTURE = "time_in_future"  # open_slots.py: only the log's clock knows what is ahead of it
     COORDINATES_OUT_OF_RANGE = "coordinates_out_of_range"
     ZERO_COORDINATES = "zero_coordinates"
     OUTSIDE_BOX = "outside_box"
@@ -28,8 +28,8 @@ class Reason(enum.StrEnum):
     EMPTY_PLATE = "empty_plate"
     OVERSIZED_MESSAGE = "oversized_message"
     TOO_MANY_PINGS = "too_many_pings"
-    LATE = "late"  # windows.py: the slot of the ping has closed; the refusal says by how much (lag_ms)
-    SLOT_FULL = "slot_full"  # windows.py: an open slot holds as many pings as it may
+    LATE = "late"  # open_slots.py: the slot of the ping has closed; the refusal says by how much (lag_ms)
+    SLOT_FULL = "slot_full"  # open_slots.py: an open slot holds as many pings as it may
 
     @property
     def describe(self) -> str:

@@ -44,17 +44,17 @@ def ledger_sentence(place: str, meta: Mapping[str, str], progress: Progress, slo
     return f"ledger {place}{made}: {', '.join(holds)}"
 
 
-def say_ledger(place: LedgerSection, ledger: Ledger, settings: Settings) -> None:
+def say_ledger(asked: LedgerSection, ledger: Ledger, settings: Settings) -> None:
     """Name an open ledger on stderr."""
-    say(ledger_sentence(ledger_place(place.place), ledger.meta(), ledger.progress(), settings.calendar.slots))
+    say(ledger_sentence(ledger_place(asked.place), ledger.meta(), ledger.progress(), settings.calendar.slots))
 
 
-def begin_run(place: LedgerSection, ledger: Ledger, settings: Settings) -> dict[str, str]:
+def begin_run(asked: LedgerSection, ledger: Ledger, settings: Settings) -> dict[str, str]:
     """Name the ledger of a run on stderr, and warn where it was charged under other settings than these.
 
     Returns how ours differ from each of them, by its fingerprint (`policy_keys.other_policies`).
     """
-    say_ledger(place, ledger, settings)
+    say_ledger(asked, ledger, settings)
     others = other_policies(ledger, settings.policy)
     if others:
         say(
