@@ -1,7 +1,7 @@
 """`python -m benchmarks.promise`: what it costs to notice an older ledger and another one, beside the same without.
 
 The high-water mark is raised once a slot, before it is published: its time stands beside what the ledger does for the
-slot anyway (admit, record, published), on SQLite and on a Redis with fsync always, in one run. The binding is 84 bytes
+slot anyway (admit, record, published), on SQLite and on a Redis with fsync always, in one run. The binding is 82 bytes
 on every message between workers: its time stands beside reading the message without it.
 """
 
