@@ -21,11 +21,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.feeds import feed_of
-from udp_stream.adapters.embedded import drive
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.settings import load
 from udp_stream.ledger.memory import MemoryLedger
-from udp_stream.release.road import ReleaseContext, plan_slot
+from udp_stream.release.charge import plan_slot
+from udp_stream.release.context import ReleaseContext
 from udp_stream.trial.fleet.fleet import IST, Fleet, write_ndjson
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.slot_tables import SlotCounts, SlotValues
@@ -65,7 +65,7 @@ def outcome(slots: Sequence[tuple[SlotCounts, SlotValues]], city_mean: float, fl
     settings, ledger, found = load(None, flags, {}), MemoryLedger(), Outcome()
     context = ReleaseContext(settings.policy, settings.calendar, OsEntropy(), "benchmark")
     for counts, values in slots:
-        plan = drive(plan_slot(counts, context), ledger, lambda _: None)
+        plan = plan_slot(counts, context, ledger)
         charged = plan.charged > 0
         if charged.any():
             found.hats_max.append(int(np.bincount(counts.plate[charged]).max()))

@@ -34,7 +34,6 @@ from faust.types import TP
 
 from streams.binding import Binding, mark_header, mark_in, require_same
 from streams.checkpoints import ShardCheckpoint, decode_checkpoint, encode_checkpoint
-from streams.driver import drive
 from streams.headers import release_headers
 from streams.offsets import Committed, Offsets
 from streams.producer import OutgoingRecord, Producer
@@ -44,8 +43,10 @@ from udp_stream.adapters.embedded import Summary
 from udp_stream.errors import DependencyUnavailable, Fenced
 from udp_stream.ledger.port import Ledger, Mark
 from udp_stream.planning.slot_plan import SlotPlan, cut_plan
+from udp_stream.release.charge import plan_slot
+from udp_stream.release.context import ReleaseContext
+from udp_stream.release.draw import Payloads, RecordedSlot, record_slot
 from udp_stream.release.record import decode
-from udp_stream.release.road import Payloads, Publish, ReleaseContext, plan_slot, release_planned
 from udp_stream.shuffle.barrier import SlotBarrier
 from udp_stream.shuffle.count_chunks import CountChunk, CountsEnd, cut_counts, merge_counts
 from udp_stream.shuffle.ping_chunks import shard_of
@@ -274,7 +275,7 @@ class ShardProcessor:
                 break
             chunks = planner.collect(start)
             counts = await self._in_thread(lambda chunks=chunks: merge_counts(chunks))  # type: ignore[misc]
-            plan = await drive(plan_slot(counts, self._context), assigned.ledger, _publish_no_plan, self._thread)
+            plan = await self._in_thread(partial(plan_slot, counts, self._context, assigned.ledger))
             # A plan that was charged on an older copy of the ledger must not outlive it in the log.
             await self._in_thread(lambda: assigned.ledger.compare(self._mark))
             await self._send_plan(counts, plan)
@@ -298,26 +299,27 @@ class ShardProcessor:
                 break
             if self._last_plan is not None:  # our own planner has priced most of these HATs
                 plan = plan.with_priced(self._last_plan)
-            flow = release_planned(counts, values, plan, self._context)
-            payloads = await drive(flow, assigned.ledger, partial(self._publish, assigned, start), self._thread)
-            self.summary.add(payloads)
+            recorded = await self._in_thread(partial(record_slot, counts, values, plan, self._context, assigned.ledger))
+            await self._publish(assigned, start, recorded)
+            await self._in_thread(partial(recorded.published, assigned.ledger))
+            self.summary.add(recorded.payloads)
             released = True
         return released
 
-    async def _publish(self, assigned: _Assignment, start: int, publish: Publish) -> None:
+    async def _publish(self, assigned: _Assignment, start: int, recorded: RecordedSlot) -> None:
         """Publish a slot, with the checkpoint behind it, once no other commit is under way."""
         async with self._committing:
             if not self._is_ours(assigned):
                 raise Fenced("a rebalance has taken the shard")
-            if publish.mark is not None and self._mark is not None and not publish.mark.at_least(self._mark):
+            if recorded.mark is not None and self._mark is not None and not recorded.mark.at_least(self._mark):
                 # Another machine has seen the ledger further than the mark that is kept on this one.
                 await self._in_thread(lambda: self._ledger.compare(self._mark))
             assigned.may_commit = False  # until the slot is published, `commit` must not send this checkpoint
             assigned.shard.released(start)
             del assigned.tables[start]
             to = assigned.checkpoint()
-            self._remember_mark(publish.mark)
-            await assigned.publisher.publish(self._records(publish.releases), self._commits({assigned.partition: to}))
+            self._remember_mark(recorded.mark)
+            await assigned.publisher.publish(self._records(recorded.payloads), self._commits({assigned.partition: to}))
             assigned.committed, assigned.may_commit = to, True
 
     async def _send(self, partition: int, messages: Sequence[Message]) -> None:
@@ -368,7 +370,3 @@ class ShardProcessor:
             TP(name, partition): Committed(to.offset, encode_checkpoint(to, self._binding.text, self._mark))
             for partition, to in checkpoints.items()
         }
-
-
-async def _publish_no_plan(_publish: Publish) -> None:
-    raise AssertionError("planning publishes nothing")

@@ -44,7 +44,7 @@ from udp_stream.errors import DependencyUnavailable, UdpStreamError
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entropy, Ledger
 from udp_stream.pings.decoder import PingDecoder
-from udp_stream.release.road import ReleaseContext
+from udp_stream.release.context import ReleaseContext
 from udp_stream.units import parse_duration
 from udp_stream.windows.source_reader import ReadingRules
 

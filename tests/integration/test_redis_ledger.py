@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from redis import Redis
 
+from tests.contract.road import CHECKS, Opening
 from udp_stream.adapters.ledgers.opening import inspect_ledger, ledger_and_keys
 from udp_stream.adapters.ledgers.redis import connection as redis_connection
 from udp_stream.adapters.ledgers.redis import durability as redis_durability
@@ -55,6 +56,11 @@ def client_of(url: str) -> Iterator[Any]:
 @pytest.mark.parametrize("check", ALL_LEDGER_CHECKS, ids=lambda check: check.__name__)
 def test_store_keeps_promise(check: Check, redis_url: str) -> None:
     check(opener(redis_url))
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_the_road_over_a_store_that_fails(check: Callable[[Opening], None], redis_url: str) -> None:
+    check(lambda: opener(redis_url))
 
 
 def test_all_checks_run_on_one_ledger(redis_url: str) -> None:

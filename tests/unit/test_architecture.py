@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 LADDER = (
     {"errors", "units"},
-    {"ledger"},
+    {"ledger", "lifecycle"},
     {"testing", "pings"},
     {"mechanisms", "windows"},
     {"planning"},

@@ -3,13 +3,14 @@
 import dataclasses
 import itertools
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
 import msgspec
 import numpy as np
 import pytest
 
-from udp_stream.adapters.embedded import answer_to
 from udp_stream.adapters.settings import load
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
@@ -18,10 +19,12 @@ from udp_stream.mechanisms.cdfs.mechanism import node_counts
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import laplace_lattice
 from udp_stream.mechanisms.variance import variance_query
+from udp_stream.release import draw, road
 from udp_stream.release import record as records
-from udp_stream.release import road
+from udp_stream.release.charge import plan_slot
+from udp_stream.release.context import ReleaseContext, from_counts
 from udp_stream.release.record import decode
-from udp_stream.testing import SeededEntropy
+from udp_stream.testing import Died, DyingLedger, RivalledLedger, SeededEntropy
 from udp_stream.units import NANO
 from udp_stream.windows.slot_tables import SlotPings, tabulate
 
@@ -38,7 +41,7 @@ CELLS = (609161983530369023, 609162003226820607, 609162003243597823)
 
 def a_context(*flags, seed=1, entropy=None):
     settings = load(None, (*FIXED, *flags), {})
-    return road.ReleaseContext(settings.policy, settings.calendar, entropy or SeededEntropy(seed), "udp-stream test")
+    return ReleaseContext(settings.policy, settings.calendar, entropy or SeededEntropy(seed), "udp-stream test")
 
 
 def slot(seed=0, plates=12, pings=400, start=START):
@@ -56,32 +59,34 @@ def slot(seed=0, plates=12, pings=400, start=START):
     )  # fmt: skip
 
 
-class Died(Exception):
-    """The process ended here."""
+def run(ledger, context, contents, dies_at=None, log=None, answered=False):
+    """Drive the road over a ledger that may die at its n-th call. Returns what was published, in order."""
+    dying, published = DyingLedger(ledger, dies_at, answered=answered), []
+    if log is not None:
+        dying.calls = log
 
+    def publish(recorded):
+        is_last = len(dying.calls) == dies_at
+        if is_last and not answered:
+            raise Died("before publishing")
+        dying.calls.append("(publish)")
+        published.extend((id_, payload) for id_, _, payload in recorded.payloads)
+        if is_last:
+            raise Died("after publishing")
 
-def run(ledger, context, contents, die_before=None, log=None):
-    """Drive the road over a ledger; optionally die before the n-th effect. Returns what was published, in order."""
-    generator, answer, published = road.release_slot(*contents, context), None, []
-    for step in itertools.count():
-        try:
-            effect = generator.send(answer)
-        except StopIteration:
-            break
-        if step == die_before:
-            raise Died(published)
-        if log is not None:
-            log.append(type(effect).__name__)
-        answer = answer_to(effect, ledger, lambda p: published.extend((id_, payload) for id_, _, payload in p))
+    try:
+        road.release_slot(*contents, context, dying, publish)
+    except Died:
+        raise Died(published) from None
     return published
 
 
 def test_charges_come_before_draws_and_only_what_is_recorded_is_published():
     log = []
     published = run(MemoryLedger(), a_context(), slot(), log=log)
-    charging = ["Periods", "Admit", "Periods"]
-    releasing = ["Recorded", "Record", "RaiseMark", "Publish", "Published"]
-    assert log == ["Recorded", "Balances", *charging, *releasing]
+    charging = ["periods", "admit", "periods"]
+    releasing = ["recorded", "record", "mark", "(publish)", "published"]
+    assert log == ["recorded", "balances", *charging, *releasing]
     assert len(published) == len({id_ for id_, _ in published}) == 3
 
 
@@ -109,18 +114,20 @@ def test_a_second_run_publishes_the_same_bytes_and_charges_nothing():
     first = run(ledger, a_context(seed=1), contents)
     spent = [entry.charged.tolist() for entry in ledger.entries()]
     assert run(ledger, a_context(seed=2), contents, log=log) == first
-    assert log == ["Recorded", "Recorded", "RaiseMark", "Publish", "Published"]
+    assert log == ["recorded", "recorded", "mark", "(publish)", "published"]
     assert [entry.charged.tolist() for entry in ledger.entries()] == spent
 
 
 @pytest.mark.parametrize("epsilon", [(), ("release.mean_epsilon=auto", "release.cdf_epsilon=auto")])
-@pytest.mark.parametrize("die_before", range(1, 10))
-def test_dying_between_any_two_effects_loses_nothing_and_repeats_nothing(die_before, epsilon):
+@pytest.mark.parametrize("answered", [False, True])
+@pytest.mark.parametrize("dies_at", range(10))  # nine calls and the publishing
+def test_dying_between_any_two_calls_loses_nothing_and_repeats_nothing(dies_at, answered, epsilon):
     """After each death another process, with other bits, does the slot again: one payload per id, each plate once."""
     ledger, contents, seen = MemoryLedger(), slot(), {}
     for attempt in range(3):
         try:
-            published = run(ledger, a_context(*epsilon, seed=attempt), contents, die_before if attempt < 2 else None)
+            at = dies_at if attempt < 2 else None
+            published = run(ledger, a_context(*epsilon, seed=attempt), contents, at, answered=answered)
         except Died as death:
             published = death.args[0]
         for id_, payload in published:
@@ -138,7 +145,7 @@ def test_a_retry_plans_on_the_remembered_terms_not_on_what_is_left_by_then():
     auto = ("release.mean_epsilon=auto", "release.cdf_epsilon=0")
     ledger, contents = MemoryLedger(), slot()
     with pytest.raises(Died):
-        run(ledger, a_context(*auto), contents, die_before=5)
+        run(ledger, a_context(*auto), contents, dies_at=5)
     charged = {entry.release_id: max(entry.charged.tolist(), default=0) for entry in ledger.entries()}
     drained = contents[0].plates
     other = Admission("other", np.arange(len(drained)), np.full(len(drained), 10**9), 1, b"{}")
@@ -148,22 +155,16 @@ def test_a_retry_plans_on_the_remembered_terms_not_on_what_is_left_by_then():
     assert sum(charged.values()) > 0
 
 
-def test_a_race_between_two_workers_gives_both_the_same_bytes():
-    """Both plan and both draw; the first record wins and both publish it."""
-    ledger, contents = MemoryLedger(), slot()
-    late = road.release_slot(*contents, a_context(seed=7))
-    late.send(None)
-    balances = late.send(ledger.recorded([]) or [None] * 3)
-    late.send(ledger.balances(balances.period, balances.plates))
-    admit = late.send(ledger.periods())
-    late.send(ledger.admit(admit.period, admit.budget, admit.plates, admit.admissions))
-    recorded_ids = late.send(ledger.periods())
-    record = late.send(ledger.recorded(recorded_ids.release_ids))
-    winner = run(ledger, a_context(seed=8), contents)
-    marking = late.send(ledger.record(record.releases))
-    publish = late.send(ledger.mark(marking.release_id))
-    assert [(id_, payload) for id_, _, payload in publish.releases] == winner
-    assert [payload for _, payload in record.releases] != [payload for _, payload in winner]
+@pytest.mark.parametrize("call", range(9))
+def test_a_race_between_two_workers_gives_both_the_same_bytes(call):
+    """Another worker, with other bits, does the whole slot before one of our calls: both publish the same."""
+    ledger, contents, won = MemoryLedger(), slot(), []
+    rivalled = RivalledLedger(ledger, call, lambda: won.extend(run(ledger, a_context(seed=8), contents)))
+    drawn_alone = run(MemoryLedger(), a_context(seed=7), contents)
+    ours = run(rivalled, a_context(seed=7), contents)
+    assert len(won) == 3 and ours == won
+    first = won if call <= 6 else drawn_alone  # whose record came first
+    assert ours == first != (drawn_alone if call <= 6 else run(MemoryLedger(), a_context(seed=8), contents))
     assert ledger.verify() == []
 
 
@@ -219,13 +220,13 @@ def test_with_some_plates_halted_nobody_loses_more_than_the_ledger_charged(mean,
     ledger, context, contents = MemoryLedger(), a_context(*flags), slot(seed=2)
     spoiled(ledger, context, contents[0].plates, 0.3)
     drawn = []
-    real = road.estimate_hats
+    real = draw.estimate_hats
 
     def spy(plans, samples, bits):
         drawn.extend(plans)
         return real(plans, samples, bits)
 
-    monkeypatch.setattr(road, "estimate_hats", spy)
+    monkeypatch.setattr(draw, "estimate_hats", spy)
     records = [decode(payload) for _, payload in run(ledger, context, contents)]
     charged = [entry.charged for entry in ledger.entries() if entry.release_id != "x"]
     released = [record for record in records if record.status == "released"]
@@ -278,7 +279,7 @@ def test_a_retry_under_other_settings_keeps_to_the_charges_that_were_made():
     """Mechanism, grouping and detail decide on shares; a retry takes them from the terms and not from the policy."""
     ledger, contents = MemoryLedger(), slot()
     with pytest.raises(Died):
-        run(ledger, a_context("release.mean=baseline"), contents, die_before=4)
+        run(ledger, a_context("release.mean=baseline"), contents, dies_at=4)
     flags = "release.mean=array-averaging", "budget.accounting_detail=uniform", "budget.epsilon=3", "budget.period=2d"
     flags = *flags, "budget.accept_overlap=epsilon 13 in all"
     records = [decode(payload) for _, payload in run(ledger, a_context(*flags), contents)]
@@ -351,7 +352,7 @@ def test_the_planner_is_given_no_speed():
     from udp_stream.planning import slot_terms as planner
 
     functions = (plan.slot_terms, plan.plan_hat, plan.plan_mean, plan.plan_admitted, planner.terms_from_counts)
-    for function in (*functions, road.from_counts, road.plan_slot):
+    for function in (*functions, from_counts, plan_slot):
         assert "SlotValues" not in str(inspect.signature(function))
     assert {field.name for field in dataclasses.fields(slot()[0])}.isdisjoint({"speed", "values", "samples"})
 
@@ -493,7 +494,7 @@ def test_a_period_that_overlaps_another_is_refused_before_anybody_is_charged(kin
     words = f"epsilon {epsilon:g} in all"
     with pytest.raises(PrivacyRefused) as refused:
         run(ledger, a_context(*other_cells), contents, log=log)
-    assert log == ["Recorded", "Balances", "Periods", "Budgets"]
+    assert log == ["recorded", "balances", "periods", "entries"]
     said = str(refused.value)
     assert f"{period} overlaps {MORNING}, in which" in said and f"could lose epsilon {epsilon:g}, not" in said
     assert f'--accept-overlap "{words}"' in said
@@ -503,7 +504,7 @@ def test_a_period_that_overlaps_another_is_refused_before_anybody_is_charged(kin
     log.clear()
     context = a_context(*other_cells, f"budget.accept_overlap={words}")
     assert len(run(ledger, context, contents, log=log)) == 3
-    assert log[2:7] == ["Periods", "Budgets", "Admit", "Periods", "Recorded"], "summed once for the same periods"
+    assert log[2:7] == ["periods", "entries", "admit", "periods", "recorded"], "summed once for the same periods"
     assert ledger.periods() == sorted([MORNING, period])
     with pytest.raises(PrivacyRefused, match=rf"the budget period {re.escape(MORNING)} overlaps {re.escape(period)}"):
         run(ledger, a_context(), slot(seed=4, start=AFTERNOON + 3_600_000))  # it goes on in both from now on
@@ -527,34 +528,60 @@ def test_a_change_at_the_end_of_a_period_overlaps_nothing():
     assert len(ledger.periods()) == 3 and ledger.verify() == []
 
 
-def test_of_two_runs_that_begin_at_the_same_moment_in_two_zones_none_draws_unseen():
-    """Both have looked before either has charged; then each charges, and looks again. In any order, one is refused."""
-    for order in itertools.permutations("aabb"):
-        ledger, runs, refused = MemoryLedger(), {}, []
-        for name, flags, start in (("a", (), START), ("b", UTC, AFTERNOON)):
-            flow = road.plan_slot(slot(start=start)[0], a_context(*flags))
-            effect = flow.send(None)
-            while not isinstance(effect, road.Admit):
-                effect = flow.send(answer_to(effect, ledger, None))
-            runs[name] = flow, effect
-        for name in order:
-            flow, effect = runs[name]
-            try:
-                runs[name] = flow, step(flow, effect, ledger)
-            except PrivacyRefused:
-                refused.append(name)
-        assert set(refused) in ({"a"}, {"b"}, {"a", "b"}), order
+class Turns:
+    """A ledger of which each of two threads makes a call when it is its turn: `order` has a letter for each call."""
+
+    def __init__(self, ledger, order):
+        self.ledger, self.order, self.changed = ledger, list(order), threading.Condition()
+
+    def of(self, name):
+        turns = self
+
+        class Waiting:
+            def __getattr__(self, call):
+                def waits(*arguments):
+                    with turns.changed:
+                        assert turns.changed.wait_for(lambda: name not in turns.order or turns.order[0] == name, 30)
+                        try:
+                            return getattr(turns.ledger, call)(*arguments)
+                        finally:
+                            del turns.order[:1]
+                            turns.changed.notify_all()
+
+                return waits
+
+        return Waiting()
+
+    def leave(self, name):
+        """It makes no more calls."""
+        with self.changed:
+            self.order = [other for other in self.order if other != name]
+            self.changed.notify_all()
 
 
-def step(flow, effect, ledger):
-    """Answer one effect, and those that look closer at what was seen; None at the end of planning."""
-    try:
-        effect = flow.send(answer_to(effect, ledger, None))
-        while isinstance(effect, road.Budgets):
-            effect = flow.send(answer_to(effect, ledger, None))
-    except StopIteration:
-        return None
-    return effect
+LOOKED = "aaabbb"
+"""Recorded, balances, periods of each: both have looked before either has charged."""
+
+
+@pytest.mark.parametrize("order", sorted(set(itertools.permutations("aabb"))), ids="".join)
+def test_of_two_runs_that_begin_at_the_same_moment_in_two_zones_none_draws_unseen(order):
+    """Each charges, and looks again. In any order, one of them is refused, or both."""
+    ledger, refused = MemoryLedger(), set()
+    turns = Turns(ledger, [*LOOKED, *order])
+
+    def plan(name, flags, start):
+        try:
+            plan_slot(slot(start=start)[0], a_context(*flags), turns.of(name))
+        except PrivacyRefused:
+            refused.add(name)
+        finally:
+            turns.leave(name)
+
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(plan, "a", (), START), pool.submit(plan, "b", UTC, AFTERNOON)]:
+            done.result()
+    assert refused == ({"a", "b"} if order[0] != order[1] else {order[2]})
+    assert {entry.period for entry in ledger.entries()} == set(ledger.periods()) and len(ledger.periods()) == 2
 
 
 def test_a_slot_that_charges_nobody_or_is_recorded_already_asks_for_no_words():

@@ -11,11 +11,10 @@ import pytest
 from tests.unit.test_flow import a_context
 from tests.unit.test_planner import city
 from tests.unit.test_shards import HOUR, chunks_of, some_slot, two_sources
-from udp_stream.adapters.embedded import drive
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.planning.slot_plan import cut_plan, merge_plan
-from udp_stream.release import road
+from udp_stream.release.charge import plan_slot
 from udp_stream.shuffle.barrier import SlotBarrier
 from udp_stream.shuffle.count_chunks import CountChunk, CountColumns, CountsEnd, cut_counts, merge_counts
 from udp_stream.shuffle.ping_chunks import PingChunk, PingsEnd, cut, merge, shard_of
@@ -109,14 +108,14 @@ def test_messages_stay_below_the_broker_s_usual_limit():
     counts = tabulate(everybody)[0]
     told = list(cut_counts(counts, 0))
     assert len(told) == 4 and max(len(encode_message(one)) for one in told) < 1_000_000
-    plan = drive(road.plan_slot(city(1)[0], a_context()), MemoryLedger(), None)
+    plan = plan_slot(city(1)[0], a_context(), MemoryLedger())
     wide = dataclasses.replace(plan, charged=np.full(400_000, 2**52))
     chunks = list(cut_plan(wide, 0))
     assert len(chunks) == 5 and max(len(encode_message(one)) for one in chunks) < 1_000_000
 
 
 def a_plan(seed=1, flags=()):
-    return drive(road.plan_slot(city(seed)[0], a_context(*flags)), MemoryLedger(), None)
+    return plan_slot(city(seed)[0], a_context(*flags), MemoryLedger())
 
 
 def same(one, other):

@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from benchmarks.feeds import feed_of
 from tests.runtime.harness import FEEDS
-from tests.unit.test_flow import CELLS, FIXED, START, Died, a_context, run
-from udp_stream.adapters.embedded import answer_to, drive
+from tests.unit.test_flow import CELLS, FIXED, START, a_context, run
 from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
 from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError, PrivacyRefused
@@ -19,9 +18,11 @@ from udp_stream.planning.hat_plan import SlotInPeriod, Terms, plan_hat
 from udp_stream.planning.slot_plan import SlotPlan, row_digests
 from udp_stream.planning.slot_terms import counts_of_rows, kept_rows, terms_from_counts
 from udp_stream.planning.suppression import Occupancy, chop_user, suppress_to
-from udp_stream.release import road
-from udp_stream.release.record import decode, release_id
-from udp_stream.windows.grid import cell_name
+from udp_stream.release.charge import plan_slot
+from udp_stream.release.draw import record_slot
+from udp_stream.release.outcome import hats_of, ids_of
+from udp_stream.release.record import decode
+from udp_stream.testing import Died, RivalledLedger
 from udp_stream.windows.slot_tables import SlotCounts, SlotPings, tabulate
 
 HOUR = 3_600_000
@@ -257,13 +258,11 @@ def suppressed_rows(hat_rows, terms):
 def test_who_is_suppressed_pays_nothing_and_gives_nothing(flags):
     """The others' release is the one that there would be if the suppressed had never been there, but for counts."""
     context, (counts, values), ledger = a_context(*CHOP, *flags), city(2), MemoryLedger()
-    plan = drive(road.plan_slot(counts, context), ledger, None)
+    plan = plan_slot(counts, context, ledger)
     gone = suppressed_rows(plan.hat_rows, plan.terms)
     assert 0 < gone.sum() < gone.size
     assert (plan.charged[gone] == 0).all() and (plan.charged[~gone] > 0).all()
-    records = [
-        decode(payload) for _, _, payload in drive(road.release_planned(counts, values, plan, context), ledger, print)
-    ]
+    records = [decode(payload) for _, _, payload in record_slot(counts, values, plan, context, ledger).payloads]
     for hat, record in enumerate(records):
         rows = counts.rows(hat)
         assert record.status == "released"
@@ -273,7 +272,7 @@ def test_who_is_suppressed_pays_nothing_and_gives_nothing(flags):
     of_others = np.repeat(~gone, counts.count)
     kept_counts, starts = counts_of_rows(counts, ~gone), np.append(0, np.cumsum(counts.count[~gone]))
     other = MemoryLedger()
-    alone = dataclasses.replace(context, planner=lambda *_: just([replace(t, kept=b"") for t in plan.terms]))
+    alone = dataclasses.replace(context, planner=lambda *_: [replace(t, kept=b"") for t in plan.terms])
     kept_values = dataclasses.replace(values, speed=values.speed[of_others], starts=starts)
     again = [decode(p) for _, p in run(other, alone, (kept_counts, kept_values))]
     assert [(drawn(r.mean), r.cdf, r.privacy) for r in again] == [(drawn(r.mean), r.cdf, r.privacy) for r in records]
@@ -288,21 +287,16 @@ def drawn(mean):
     return mean.value_kmh, mean.mechanism, mean.grouping, mean.epsilon, mean.scale_kmh
 
 
-def just(terms):
-    yield from ()
-    return terms
-
-
 def test_a_retry_keeps_to_the_first_suppression_and_admits_nobody_whom_the_first_verdict_did_not_charge():
     """By the retry balances have changed, and with them what CHOP-USER would do now."""
     context, (counts, values), ledger = a_context(*CHOP, *AUTO), city(4), MemoryLedger()
-    first = drive(road.plan_slot(counts, context), ledger, None)
+    first = plan_slot(counts, context, ledger)
     spent = ledger.balances(context.calendar.slot_in_period(START).period, counts.plates)
     for epsilon in ("0.01", "2.0"):  # at these it would leave others out
         other = a_context(*CHOP, f"release.mean_epsilon={epsilon}")
         assert any(t.kept != s.kept for t, s in zip(planned(counts, *CHOP, f"release.mean_epsilon={epsilon}")[0],
                                                     first.terms, strict=True))  # fmt: skip
-        again = drive(road.plan_slot(counts, other), ledger, None)
+        again = plan_slot(counts, other, ledger)
         assert again.terms == first.terms and again.charged.tolist() == first.charged.tolist()
         later = ledger.balances(context.calendar.slot_in_period(START).period, counts.plates)
         assert later.spent.tolist() == spent.spent.tolist()
@@ -315,8 +309,8 @@ def test_remembered_bits_that_do_not_fit_admit_nobody_who_did_not_pay(kept):
     """Another number of rows than remembered: nobody, or those alone whose charge covers what they lose now."""
     context, (counts, values) = a_context(), city(5)
     ledger = MemoryLedger()
-    odd = dataclasses.replace(context, planner=lambda *_: just([replace(t, kept=kept) for t in planned(counts)[0]]))
-    plan = drive(road.plan_slot(counts, odd), ledger, None)
+    odd = dataclasses.replace(context, planner=lambda *_: [replace(t, kept=kept) for t in planned(counts)[0]])
+    plan = plan_slot(counts, odd, ledger)
     records = [decode(payload) for _, payload in run(ledger, context, (counts, values))]
     for hat, record in enumerate(records):
         assert record.counts.admitted_plates <= (plan.charged_rows(hat) > 0).sum()
@@ -328,8 +322,8 @@ def test_remembered_bits_that_do_not_fit_admit_nobody_who_did_not_pay(kept):
 
 def test_hats_that_the_plan_does_not_know_are_withheld_and_say_so():
     context, (counts, values), ledger = a_context(), city(1), MemoryLedger()
-    flow = road.release_planned(counts, values, SlotPlan.empty(counts), context)
-    records = [decode(payload) for _, _, payload in drive(flow, ledger, print)]
+    recorded = record_slot(counts, values, SlotPlan.empty(counts), context, ledger)
+    records = [decode(payload) for _, _, payload in recorded.payloads]
     assert {(r.status, r.counts.admitted_plates, r.mean, r.privacy.epsilon) for r in records} == {
         ("withheld_unplanned", 0, None, 0.0)
     }
@@ -340,7 +334,7 @@ def test_hats_that_the_plan_does_not_know_are_withheld_and_say_so():
 def test_a_plan_for_other_rows_admits_nobody_to_that_hat():
     """One plate more, one other, or one with another number of samples: charges might be another's."""
     context, (counts, values) = a_context(), city(1)
-    plan = drive(road.plan_slot(counts, context), MemoryLedger(), None)
+    plan = plan_slot(counts, context, MemoryLedger())
     count = counts.count.copy()
     count[0] += 1
     plates = (*counts.plates[:-1], b"hash9999")
@@ -348,9 +342,8 @@ def test_a_plan_for_other_rows_admits_nobody_to_that_hat():
         changed = [a != b for a, b in zip(row_digests(other), row_digests(counts), strict=True)]
         assert any(changed)
         ledger = MemoryLedger()
-        drive(road.plan_slot(counts, context), ledger, None)
-        flow = road.release_planned(other, values, plan, context)
-        records = [decode(payload) for _, _, payload in drive(flow, ledger, print)] if other is not counts else []
+        plan_slot(counts, context, ledger)
+        records = [decode(payload) for _, _, payload in record_slot(other, values, plan, context, ledger).payloads]
         assert [r.status == "withheld_unplanned" for r in records] == changed
         assert all((r.counts.admitted_plates == 0) == new for r, new in zip(records, changed, strict=True))
 
@@ -359,26 +352,25 @@ def test_a_plan_of_some_hats_releases_those_as_the_whole_one_does():
     context, (counts, values) = a_context(*CHOP), city(6)
     whole = dict(run(MemoryLedger(), context, (counts, values)))
     ledger = MemoryLedger()
-    plan = drive(road.plan_slot(counts, context), ledger, None)
+    plan = plan_slot(counts, context, ledger)
     some = dataclasses.replace(plan.for_hats(np.array([True, False, True])), priced=None)
-    payloads = drive(road.release_planned(counts, values, some, context), ledger, print)
+    payloads = record_slot(counts, values, some, context, ledger).payloads
     assert [whole[id_] == payload for id_, _, payload in payloads] == [True, False, True]
 
 
 # --- planners that read history ---
 
 
-def thrifty(counts, balance, moment, policy):
+def thrifty(counts, balance, moment, policy, history):
     """Spends half on cells whose last interval was tight: a fresh answer is needed less there."""
     terms = terms_from_counts(counts, balance, moment, policy)
     length = counts.end_ms - counts.start_ms
-    ids = [release_id(cell_name(int(cell)), counts.start_ms - length, counts.start_ms) for cell in counts.cells]
-    payloads = yield road.Recorded(ids)
-    return [replace(t, mean_nano=t.mean_nano // 2) if tight(p) else t for t, p in zip(terms, payloads, strict=True)]
+    before = history.releases(counts.start_ms - length, counts.start_ms, counts.cells.tolist())
+    return [replace(t, mean_nano=t.mean_nano // 2) if tight(r) else t for t, r in zip(terms, before, strict=True)]
 
 
-def tight(payload):
-    mean = None if payload is None else decode(payload).mean
+def tight(record):
+    mean = None if record is None else record.mean
     return mean is not None and mean.interval95_kmh[1] - mean.interval95_kmh[0] < 60
 
 
@@ -395,105 +387,94 @@ def test_a_planner_reads_what_was_released_before():
     ledger, context = MemoryLedger(), history("release.mean_epsilon=3.0")
     before = run(ledger, context, city(1))
     assert all(decode(payload).mean.epsilon == 3.0 for _, payload in before)
-    assert any(tight(payload) for _, payload in before)
+    assert any(tight(decode(payload)) for _, payload in before)
     after = run(ledger, context, city(2, start=START + HOUR))
     for (_, old), (_, new) in zip(before, after, strict=True):
-        assert decode(new).mean.epsilon == (1.5 if tight(old) else 3.0)
+        assert decode(new).mean.epsilon == (1.5 if tight(decode(old)) else 3.0)
 
 
-@pytest.mark.parametrize("die_before", range(2, 10))
-def test_the_first_plan_is_kept_when_history_has_changed_by_the_retry(die_before):
+@pytest.mark.parametrize("dies_at", range(3, 11))
+def test_the_first_plan_is_kept_when_history_has_changed_by_the_retry(dies_at):
     """The slot before was not released when this one was planned, and is when it is planned again."""
     ledger, context, contents = MemoryLedger(), history("release.mean_epsilon=3.0"), city(2, start=START + HOUR)
     with pytest.raises(Died):
-        run(ledger, context, contents, die_before)
+        run(ledger, context, contents, dies_at)
     charged = {entry.release_id: entry.charged.tolist() for entry in ledger.entries()}
     run(ledger, context, city(1))
     for id_, payload in run(ledger, context, contents):
         planned_before = id_ in charged
         assert decode(payload).mean.epsilon == (3.0 if planned_before else 1.5)
         assert not planned_before or max(charged[id_]) == 3 * 10**9
-    assert bool(charged) == (die_before > 4) and ledger.verify() == []
+    assert bool(charged) == (dies_at > 4) and ledger.verify() == []
+
+
+ADMIT = 4
+"""The call of a road whose planner asks for history once: recorded, balances, recorded, periods, admit."""
 
 
 def test_of_two_planners_who_saw_different_pasts_the_first_to_charge_is_followed_by_both():
-    ledger, contents = MemoryLedger(), city(2, start=START + HOUR)
-    early, late = (road.plan_slot(contents[0], history("release.mean_epsilon=3.0")) for _ in range(2))
-    admit = until(early, ledger, road.Admit)
-    run(ledger, history("release.mean_epsilon=3.0"), city(1))
-    won = drive(late, ledger, None)
-    assert epsilons(won) == [1_500_000_000] * 3
-    lost = carried_on(early, ledger, ledger.admit(admit.period, admit.budget, admit.plates, admit.admissions))
-    assert epsilons(lost) == epsilons(won) and lost.charged.tolist() == won.charged.tolist()
+    ledger, contents, won = MemoryLedger(), city(2, start=START + HOUR), []
+
+    def late():
+        run(ledger, history("release.mean_epsilon=3.0"), city(1))
+        won.append(plan_slot(contents[0], history("release.mean_epsilon=3.0"), ledger))
+
+    lost = plan_slot(contents[0], history("release.mean_epsilon=3.0"), RivalledLedger(ledger, ADMIT, late))
+    assert epsilons(won[0]) == [1_500_000_000] * 3
+    assert epsilons(lost) == epsilons(won[0]) and lost.charged.tolist() == won[0].charged.tolist()
     context = history("release.mean_epsilon=3.0")
-    payloads = [dict(published(contents, plan, context, ledger)) for plan in (lost, won)]
+    payloads = [dict(published(contents, plan, context, ledger)) for plan in (lost, won[0])]
     assert payloads[0] == payloads[1] and ledger.verify() == []
 
 
-def until(flow, ledger, kind):
-    effect = flow.send(None)
-    while not isinstance(effect, kind):
-        effect = flow.send(answer_to(effect, ledger, None))
-    return effect
-
-
-def carried_on(flow, ledger, answer):
-    while True:
-        try:
-            answer = answer_to(flow.send(answer), ledger, None)
-        except StopIteration as stop:
-            return stop.value
-
-
 def published(contents, plan, context, ledger):
-    return [(id_, p) for id_, _, p in drive(road.release_planned(*contents, plan, context), ledger, print)]
+    return [(id_, p) for id_, _, p in record_slot(*contents, plan, context, ledger).payloads]
 
 
 def test_a_plan_that_read_history_survives_a_restart(tmp_path):
     contents = city(2, start=START + HOUR)
     with open_sqlite_ledger(tmp_path / "ledger") as ledger:
-        first = drive(road.plan_slot(contents[0], history("release.mean_epsilon=3.0")), ledger, None)
+        first = plan_slot(contents[0], history("release.mean_epsilon=3.0"), ledger)
     with open_sqlite_ledger(tmp_path / "ledger") as ledger:
         run(ledger, history("release.mean_epsilon=3.0"), city(1))
     with open_sqlite_ledger(tmp_path / "ledger") as ledger:
-        again = drive(road.plan_slot(contents[0], history("release.mean_epsilon=3.0")), ledger, None)
+        again = plan_slot(contents[0], history("release.mean_epsilon=3.0"), ledger)
         assert epsilons(again) == epsilons(first) == [3 * 10**9] * 3
         assert again.charged.tolist() == first.charged.tolist()
 
 
-@pytest.mark.parametrize(
-    ("question", "sentence"),
-    [
-        (road.Balances("May", []), "expected a planner to ask what is recorded, got Balances"),
-        (road.Admit("May", 1, [], []), "expected a planner to ask what is recorded, got Admit"),
-        (None, "expected terms for each of 3 HATs, got 1"),
-    ],
-)
-def test_a_planner_that_asks_for_more_or_leaves_hats_out_is_refused(question, sentence):
-    def curious(*_):
-        if question is not None:
-            yield question
-        return [Terms()]
-        yield
+def test_a_planner_that_leaves_hats_out_is_refused_before_anything_is_charged():
+    ledger, context = MemoryLedger(), dataclasses.replace(a_context(), planner=lambda *_: [Terms()])
+    with pytest.raises(PrivacyRefused, match="expected terms for each of 3 HATs, got 1"):
+        plan_slot(city()[0], context, ledger)
+    assert not list(ledger.entries())
 
-    context = dataclasses.replace(a_context(), planner=curious)
-    with pytest.raises(PrivacyRefused, match=sentence):
-        drive(road.plan_slot(city()[0], context), MemoryLedger(), None)
+
+def test_a_planner_is_given_releases_and_no_way_to_the_ledger():
+    """Terms may follow from what is public; a planner that could charge or record would be one."""
+    given = []
+
+    def curious(counts, balance, moment, policy, history):
+        given.extend(name for name in dir(history) if not name.startswith("_"))
+        return terms_from_counts(counts, balance, moment, policy)
+
+    plan_slot(city()[0], dataclasses.replace(a_context(), planner=curious), MemoryLedger())
+    assert given == ["releases"]
 
 
 def test_larger_hats_ask_first_over_the_whole_slot():
     """Where budgets run out they go to the statistics that say most."""
     context, (counts, _), ledger = a_context("budget.epsilon=0.75", "release.min_plates=3"), city(7), MemoryLedger()
-    drive(road.plan_slot(counts, context), ledger, None)
+    plan_slot(counts, context, ledger)
     order = [entry.release_id for entry in ledger.entries()]
-    sizes = dict(zip(road.release_ids(counts), np.diff(counts.hat_rows).tolist(), strict=True))
+    sizes = dict(zip(ids_of(hats_of(counts)), np.diff(counts.hat_rows).tolist(), strict=True))
     assert [sizes[id_] for id_ in order] == sorted(sizes.values(), reverse=True)
 
 
 def test_a_ledger_that_was_asked_before_by_a_shard_without_a_plan_stays_withheld():
     context, (counts, values), ledger = a_context(), city(1), MemoryLedger()
-    drive(road.release_planned(counts, values, SlotPlan.empty(counts), context), ledger, print)
+    record_slot(counts, values, SlotPlan.empty(counts), context, ledger)
     spare = Admission("x", np.arange(2), np.full(2, 5), 0, b"{}")
     ledger.admit("May", 10, list(counts.plates), [spare])
-    plan = drive(road.plan_slot(counts, context), ledger, None)
+    plan = plan_slot(counts, context, ledger)
     assert plan.cells.size == 0

@@ -22,8 +22,8 @@ from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.pings.decoder import PingDecoder
+from udp_stream.release.context import ReleaseContext
 from udp_stream.release.record import decode
-from udp_stream.release.road import ReleaseContext
 from udp_stream.shuffle.ping_chunks import PingChunk, cut
 from udp_stream.shuffle.shard import Shard
 from udp_stream.shuffle.wire import decode_message

@@ -15,14 +15,14 @@ from streams.checkpoints import ShardCheckpoint, decode_checkpoint, encode_check
 from streams.offsets import Committed
 from streams.source_processor import columns_of
 from tests.unit.test_processors import FLAGS, START, TOPICS, Broker, Died, Worker, lives, outcome, rules_of
-from udp_stream.adapters.embedded import drive
 from udp_stream.adapters.settings import load
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission, Mark
 from udp_stream.planning.slot_plan import PlanChunk
+from udp_stream.release.context import ReleaseContext
 from udp_stream.release.record import decode
-from udp_stream.release.road import ReleaseContext, release_slot
+from udp_stream.release.road import release_slot
 from udp_stream.shuffle.barrier import BarrierCheckpoint
 from udp_stream.shuffle.count_chunks import CountChunk, CountsEnd
 from udp_stream.shuffle.ping_chunks import PingChunk, PingsEnd, cut, merge
@@ -86,7 +86,7 @@ def embedded(broker, settings):
             slots[slot.start_ms] += [one for one in cut(slot, source, 1) if isinstance(one, PingChunk)]
     ledger, found = MemoryLedger(), {}
     for _, parts in sorted(slots.items()):
-        payloads = drive(release_slot(*tabulate(merge(parts)), context), ledger, lambda _: None)
+        payloads = release_slot(*tabulate(merge(parts)), context, ledger, lambda _: None).payloads
         found |= {id_.encode(): payload for id_, _, payload in payloads}
     return found, ledger
 

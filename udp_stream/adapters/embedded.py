@@ -9,82 +9,26 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 import msgspec
 
-from udp_stream.adapters.ledgers.overlaps import Overlap, largest_budgets, overlap_of
+from udp_stream.adapters.ledgers.overlaps import Overlap, overlap_of
 from udp_stream.adapters.ledgers.policy_keys import note_policy
 from udp_stream.adapters.settings import Settings
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entropy, Ledger
 from udp_stream.pings.decoder import PingDecoder, Refusal, originals
+from udp_stream.release.context import ReleaseContext
+from udp_stream.release.draw import Payloads, RecordedSlot
 from udp_stream.release.record import Release, decode
-from udp_stream.release.road import (
-    Admit,
-    Balances,
-    Budgets,
-    Effect,
-    Payloads,
-    Periods,
-    Publish,
-    Published,
-    RaiseMark,
-    Record,
-    Recorded,
-    ReleaseContext,
-    release_slot,
-)
+from udp_stream.release.road import release_slot
 from udp_stream.windows.grid import cells_of
 from udp_stream.windows.open_slots import Frame, Windows
 from udp_stream.windows.slot_tables import SlotPings, tabulate
 from udp_stream.windows.source_reader import refusal_of
-
-T = TypeVar("T")
-
-
-def answer_to(effect: Effect, ledger: Ledger, publish: Callable[[Payloads], None]) -> Any:
-    """What one effect asks for, from a ledger and a place to publish to."""
-    match effect:
-        case Recorded(release_ids):
-            return ledger.recorded(release_ids)
-        case Balances(period, plates):
-            return ledger.balances(period, plates)
-        case Admit(period, budget, plates, admissions):
-            return ledger.admit(period, budget, plates, admissions)
-        case Record(releases):
-            return ledger.record(releases)
-        case RaiseMark(release_id):
-            return ledger.mark(release_id)
-        case Publish(releases):
-            return publish(releases)
-        case Published(release_ids):
-            return ledger.published(release_ids)
-        case Periods():
-            return ledger.periods()
-        case Budgets(periods):
-            return largest_budgets(ledger, periods)
-
-
-Answering = Callable[[Effect, Ledger, Callable[[Payloads], None]], Any]
-"""What stands in for `answer_to`."""
-
-
-def drive(
-    flow: Generator[Effect, Any, T], ledger: Ledger, publish: Callable[[Payloads], None], answer: Answering = answer_to
-) -> T:
-    """Run the road to its end, answering each effect in turn: the synchronous driver."""
-    reply: Any = None
-    while True:
-        try:
-            effect = flow.send(reply)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        reply = answer(effect, ledger, publish)
 
 
 @dataclass(slots=True)
@@ -162,7 +106,13 @@ class Embedded:
         self._decoder = PingDecoder(settings.ping_rules)
         self._windows = Windows(settings.window_rules, hashed)
         self._context = ReleaseContext(
-            self._policy, settings.calendar, entropy, software, caveats=caveats(ledger.meta()), trial=trial
+            self._policy,
+            settings.calendar,
+            entropy,
+            software,
+            caveats=caveats(ledger.meta()),
+            trial=trial,
+            before_charge=self._note_policy,
         )
         self._ledger = ledger
         self._publish = publish
@@ -200,28 +150,22 @@ class Embedded:
     def _release(self, slot: SlotPings) -> None:
         counts, values = tabulate(slot)
         self.summary.repeats += counts.repeats
-        made = set[str]()
 
-        def publish(payloads: Payloads) -> None:
+        def publish(recorded: RecordedSlot) -> None:
             self.summary.held -= int(slot.time.size)
-            self.summary.add(payloads, made)
+            self.summary.add(recorded.payloads, recorded.made)
             self.summary.unwritten = True
-            self._publish(payloads)
+            self._publish(recorded.payloads)
             self.summary.unwritten = False
 
-        drive(release_slot(counts, values, self._context), self._ledger, publish, partial(self._answer, made))
+        release_slot(counts, values, self._context, self._ledger, publish)
         self._look_around(self._context.calendar.slot_in_period(slot.start_ms).period)
 
-    def _answer(self, made: set[str], effect: Effect, ledger: Ledger, publish: Callable[[Payloads], None]) -> Any:
-        """As `answer_to`. Our settings are noted before anything is charged under them; the ids of records that this
-        run made, and not one before, go to `made`."""
-        if isinstance(effect, Admit) and not self._noted:
-            note_policy(ledger, self._policy)
+    def _note_policy(self) -> None:
+        """Once, before anything is charged under our settings."""
+        if not self._noted:
+            note_policy(self._ledger, self._policy)
             self._noted = True
-        answer = answer_to(effect, ledger, publish)
-        if isinstance(effect, Record):
-            made |= {id_ for (id_, ours), stands in zip(effect.releases, answer, strict=True) if ours == stands}
-        return answer
 
     def _look_around(self, period: str) -> None:
         """What the run's periods sum to with those that overlap them, asked once for each."""

@@ -23,9 +23,9 @@ from udp_stream.errors import ConfigError
 from udp_stream.mechanisms.cdfs.bins import bins_from_edges, equal_bins
 from udp_stream.pings.decoder import PingRules
 from udp_stream.planning.allowances import EPSILON_NANO_MAX, FIXED_NANO_MIN
+from udp_stream.planning.calendar import BudgetCalendar
 from udp_stream.planning.periods import accepted_nano
 from udp_stream.planning.policy import AccountingDetail, Grouping, Mean, Policy, Suppression
-from udp_stream.release.road import BudgetCalendar
 from udp_stream.units import NANO, QUANTA_PER_KMH, duration_name, nano_allowance, nano_charge, parse_duration
 from udp_stream.windows.grid import SlotGrid
 from udp_stream.windows.open_slots import WindowRules

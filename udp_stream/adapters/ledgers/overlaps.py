@@ -11,6 +11,7 @@ from datetime import UTC, date, datetime, timedelta, tzinfo
 from itertools import pairwise
 from math import inf
 
+from udp_stream.ledger.budgets import largest_budgets
 from udp_stream.ledger.port import Ledger
 from udp_stream.planning.periods import epsilon_text, overlapping, overlaps_of, period_of, together
 
@@ -40,16 +41,6 @@ class Days:
         if self.first is None or self.last is None:
             return "every day"
         return f"{self.first}" if self.first == self.last else f"{self.first} to {self.last}"
-
-
-def largest_budgets(ledger: Ledger, periods: Collection[str]) -> dict[str, int]:
-    """The largest budget that anything was admitted under in each of these periods; reads every entry."""
-    found: dict[str, int] = {}
-    wanted = set(periods)
-    for entry in ledger.entries():
-        if entry.period in wanted:
-            found[entry.period] = max(entry.budget, found.get(entry.period, 0))
-    return found
 
 
 def overlap_of(ledger: Ledger, period: str) -> Overlap | None:

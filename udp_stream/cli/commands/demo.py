@@ -17,8 +17,8 @@ from udp_stream.adapters.text import counted
 from udp_stream.cli.outputs import open_output, require_distinct, used_files
 from udp_stream.cli.report import SOFTWARE, console, print_summary
 from udp_stream.errors import DependencyUnavailable, UsageError
+from udp_stream.release.draw import Payloads
 from udp_stream.release.record import Release, decode
-from udp_stream.release.road import Payloads
 from udp_stream.trial.fleet.fleet import IST, Fleet
 
 MORNING = datetime(2024, 1, 8, 6, tzinfo=IST)

@@ -12,13 +12,14 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from udp_stream.adapters.ledgers.opening import ledger_and_keys, mark_beside, replace_mark_of
-from udp_stream.adapters.ledgers.overlaps import days_of, largest_budgets, overlaps_on, said
+from udp_stream.adapters.ledgers.overlaps import days_of, overlaps_on, said
 from udp_stream.adapters.ledgers.plate_keys import PlateKeys
 from udp_stream.adapters.ledgers.statement import disagreement, statement
 from udp_stream.adapters.ledgers.which_ledger import say_ledger, slot_start
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
 from udp_stream.errors import PrivacyRefused
+from udp_stream.ledger.budgets import largest_budgets
 from udp_stream.ledger.past import Forgotten, behind, forget, see
 from udp_stream.ledger.port import Ledger, Mark
 from udp_stream.pings.decoder import plate_name

@@ -1,0 +1,73 @@
+"""The road loses nothing and repeats nothing over any store; and the checks can tell when one forgets."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tests.contract.road import CHECKS, Opening, dies_at_every_call, rival_at_every_call
+from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
+from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.ledger.port import LedgerFactory
+
+
+def in_memory(_: Path) -> Opening:
+    return lambda: lambda held=MemoryLedger(): nullcontext(held)  # noqa: B008 - one ledger, opened again and again
+
+
+def in_sqlite(folder: Path) -> Opening:
+    numbers = count()
+
+    def new() -> LedgerFactory:
+        path = folder / f"ledger{next(numbers)}"
+        return lambda: open_sqlite_ledger(path)
+
+    return new
+
+
+@pytest.mark.parametrize("store", [in_memory, in_sqlite])
+@pytest.mark.parametrize("check", CHECKS)
+def test_the_road_over_a_store_that_fails(check: Callable[[Opening], None], store, tmp_path: Path) -> None:
+    check(store(tmp_path))
+
+
+class Forgetful(MemoryLedger):
+    """Breaks promise 1: a repeat is decided anew, on the terms of the repeat."""
+
+    def admit(self, period, budget, plates, admissions):
+        for one in admissions:
+            if (held := self._admissions.get(one.release_id)) is not None and held.payload is None:
+                del self._admissions[one.release_id]
+        return super().admit(period, budget, plates, admissions)
+
+
+class LastWins(MemoryLedger):
+    """Breaks promise 3: the last record of a HAT is kept."""
+
+    def record(self, releases):
+        for release_id, payload in releases:
+            self._admissions[release_id].payload = payload
+        return [payload for _, payload in releases]
+
+
+class Unkept(MemoryLedger):
+    """Breaks promise 3: records are answered and not kept."""
+
+    def record(self, releases):
+        return [payload for _, payload in releases]
+
+
+@pytest.mark.parametrize(
+    ("check", "broken"),
+    [
+        (dies_at_every_call, Forgetful),
+        (dies_at_every_call, Unkept),
+        (rival_at_every_call, Forgetful),
+        (rival_at_every_call, LastWins),
+    ],
+)
+def test_a_store_that_breaks_a_promise_is_found(check: Callable[[Opening], None], broken) -> None:
+    with pytest.raises(AssertionError):
+        check(lambda: lambda held=broken(): nullcontext(held))  # noqa: B008 - one ledger, opened again and again

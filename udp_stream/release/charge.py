@@ -1,0 +1,111 @@
+"""Charge a slot: the half of the road that sees the counts of the whole slot, and no speed.
+
+It plans and prices each HAT, *then* charges its plates, and returns what the ledger decided. Nothing is drawn here.
+
+What is recorded is looked up first: a slot of which every HAT is recorded charges nothing. A crash at any point loses
+nothing and repeats nothing. The ledger remembers terms and verdict of a HAT, so planning the slot again gives the first
+plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from udp_stream.errors import PrivacyRefused
+from udp_stream.ledger.port import Ledger, Verdict
+from udp_stream.planning.hat_plan import SlotInPeriod, Terms, plan_hat
+from udp_stream.planning.policy import Policy
+from udp_stream.planning.slot_plan import SlotPlan, row_digests
+from udp_stream.release.context import LedgerHistory, ReleaseContext
+from udp_stream.release.outcome import HatOutcome, hats_of, ids_of
+from udp_stream.release.overlap import require_no_overlap
+from udp_stream.windows.slot_tables import SlotCounts
+
+
+def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> SlotPlan:
+    """Plan and charge the whole slot. If all of it is recorded already, the plan has no HAT and costs nothing.
+
+    PrivacyRefused if its budget period overlaps others and their sum was not accepted: before anything is charged, and
+    again before anything is drawn.
+    """
+    hats = hats_of(counts)
+    if None not in ledger.recorded(ids_of(hats)):
+        return SlotPlan.empty(counts)
+    policy, in_period = context.policy, context.calendar.slot_in_period(counts.start_ms)
+    priced = _price(hats, counts, in_period, context, ledger)
+    is_charging = any(hat.plan is not None for hat in priced)
+    if is_charging:
+        require_no_overlap(in_period.period, policy.budget_nano, context.calendar, ledger)
+    context.before_charge()
+    charged = _charge(priced, counts, in_period, policy, ledger)
+    if is_charging:  # of two runs that begin at once, at least one sees the other here, before anything is drawn
+        require_no_overlap(in_period.period, policy.budget_nano, context.calendar, ledger)
+    return _slot_plan(charged, counts)
+
+
+def _price(
+    hats: Sequence[HatOutcome], counts: SlotCounts, in_period: SlotInPeriod, context: ReleaseContext, ledger: Ledger
+) -> list[HatOutcome]:
+    """The terms of each HAT and the plan that its price follows from; PrivacyRefused if the planner leaves one out."""
+    policy = context.policy
+    balance = ledger.balances(in_period.period, counts.plates)
+    planned = context.planner(counts, balance, in_period, policy, LedgerHistory(ledger))
+    if len(planned) != len(hats):
+        raise PrivacyRefused(f"expected terms for each of {len(hats)} HATs, got {len(planned)}")
+    return [_priced(hat, counts, terms.within(policy), policy) for hat, terms in zip(hats, planned, strict=True)]
+
+
+def _priced(hat: HatOutcome, counts: SlotCounts, terms: Terms, policy: Policy) -> HatOutcome:
+    """The plan for the rows that the terms offer; none where nothing is offered."""
+    by_plate = counts.count[hat.rows]
+    kept = terms.rows_kept(by_plate.size)
+    is_offered = not terms.withheld and bool(kept.any())
+    return hat.asked(terms, plan_hat(by_plate[kept], terms, policy) if is_offered else None)
+
+
+def _charge(
+    hats: Sequence[HatOutcome], counts: SlotCounts, in_period: SlotInPeriod, policy: Policy, ledger: Ledger
+) -> list[HatOutcome]:
+    """Charge every HAT on its terms. Where the ledger remembers other terms (a retry, a race), charge on those."""
+    # Larger HATs first: where budgets run out, they go to the statistics that say most. Ties by cell.
+    queue = sorted(hats, key=lambda hat: hat.rows.start - hat.rows.stop)
+    charged, again = [], []
+    for hat, verdict in zip(queue, _admit(queue, counts, in_period, policy, ledger), strict=True):
+        remembered = _terms_of(verdict)
+        if remembered == hat.terms:
+            charged.append(hat.decided(verdict.charged))
+        else:
+            again.append(_priced(hat, counts, remembered, policy))
+    # A ledger keeps the first terms for ever, so asking once more is enough.
+    for hat, verdict in zip(again, _admit(again, counts, in_period, policy, ledger), strict=True):
+        if _terms_of(verdict) != hat.terms:
+            raise PrivacyRefused(f"the ledger remembers other terms of {hat.release_id} each time it is asked")
+        charged.append(hat.decided(verdict.charged))
+    return sorted(charged, key=lambda hat: hat.number)
+
+
+def _admit(
+    hats: Sequence[HatOutcome], counts: SlotCounts, in_period: SlotInPeriod, policy: Policy, ledger: Ledger
+) -> list[Verdict]:
+    admissions = [hat.admission(counts, policy.min_plates) for hat in hats]
+    return ledger.admit(in_period.period, policy.budget_nano, counts.plates, admissions) if hats else []
+
+
+def _terms_of(verdict: Verdict) -> Terms:
+    return msgspec.json.decode(verdict.terms, type=Terms)
+
+
+def _slot_plan(hats: Sequence[HatOutcome], counts: SlotCounts) -> SlotPlan:
+    return SlotPlan(
+        counts.start_ms,
+        counts.end_ms,
+        counts.cells,
+        counts.hat_rows,
+        tuple(row_digests(counts)),
+        tuple(hat.terms for hat in hats),
+        np.concatenate([hat.charged for hat in hats]),
+        tuple(hat.plan for hat in hats),
+    )

@@ -1,0 +1,187 @@
+"""Draw a slot: the half of the road that sees speeds. It takes some or all HATs of a slot, and the slot's plan.
+
+For each HAT it plans for the plates that were charged, *then* draws noise, *then* records. The ledger keeps the first
+record of a HAT: a second draw is dropped unseen. Recorded HATs are looked up first; they draw nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+
+from udp_stream.ledger.port import Admission, Entropy, Ledger, Mark
+from udp_stream.planning.hat_plan import Terms, plan_admitted, plan_hat
+from udp_stream.planning.policy import Policy
+from udp_stream.planning.slot_plan import SlotPlan, row_digests
+from udp_stream.release.context import ReleaseContext
+from udp_stream.release.estimate import HatEstimate, estimate_hats
+from udp_stream.release.outcome import NO_ROWS, HatOutcome, hats_of, ids_of
+from udp_stream.release.record import SCHEMA, Counts, Hat, Release, encode, privacy_record, statistics
+from udp_stream.windows.grid import cell_center
+from udp_stream.windows.slot_tables import SlotCounts, SlotValues
+
+Payloads = Sequence[tuple[str, str, bytes]]
+"""Records: (release id, cell, payload)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSlot:
+    """HATs that are recorded, by cell, and the ledger's mark, which knows them; None where there are no HATs.
+
+    `made` are the ids of those that this call recorded; the others were there before.
+    """
+
+    hats: tuple[HatOutcome, ...]
+    made: frozenset[str]
+    mark: Mark | None
+
+    @property
+    def payloads(self) -> Payloads:
+        """What readers are to have."""
+        return [(hat.release_id, hat.cell, hat.payload) for hat in self.hats if hat.payload is not None]
+
+    def published(self, ledger: Ledger) -> RecordedSlot:
+        """Readers have them: inform the ledger."""
+        ledger.published(ids_of(self.hats))
+        return replace(self, hats=tuple(hat.published() for hat in self.hats))
+
+
+def record_slot(
+    counts: SlotCounts, values: SlotValues, plan: SlotPlan, context: ReleaseContext, ledger: Ledger
+) -> RecordedSlot:
+    """Draw and record these HATs on their plan. A HAT that the plan lacks, or has with other rows, is withheld.
+
+    The ledger's mark is raised last, so that whatever is published, some mark knows.
+    """
+    hats = hats_of(counts)
+    known = {
+        hat.number: hat.found(payload)
+        for hat, payload in zip(hats, ledger.recorded(ids_of(hats)), strict=True)
+        if payload is not None
+    }
+    todo = [hat for hat in hats if hat.number not in known]
+    made = frozenset[str]()
+    if todo:
+        decided = _decide(todo, counts, plan, context.policy)
+        _admit_unplanned(decided, counts, context, ledger)
+        drawn = _draw(decided, counts, values, context)
+        recorded = ledger.record(list(zip(ids_of(decided), drawn, strict=True)))
+        made = frozenset(
+            hat.release_id for hat, ours, kept in zip(decided, drawn, recorded, strict=True) if ours == kept
+        )
+        known |= {hat.number: hat.recorded(kept) for hat, kept in zip(decided, recorded, strict=True)}
+    done = tuple(known[hat.number] for hat in hats)
+    return RecordedSlot(done, made, ledger.mark(_witness(done)) if done else None)
+
+
+def _witness(hats: Sequence[HatOutcome]) -> str:
+    """The record that tells this ledger from any other: the longest one has noise in it, if any of them has."""
+    return max(hats, key=lambda hat: len(hat.payload or b"")).release_id
+
+
+def _decide(
+    hats: Sequence[HatOutcome], counts: SlotCounts, plan: SlotPlan, policy: Policy
+) -> list[HatOutcome]:  # fmt: skip
+    digests = row_digests(counts)
+    return [_decided(hat, counts, digests[hat.number], plan, policy) for hat in hats]
+
+
+def _decided(hat: HatOutcome, counts: SlotCounts, digest: bytes, plan: SlotPlan, policy: Policy) -> HatOutcome:
+    """Charged, with the plan for the plates that paid; or withheld."""
+    at = plan.find(int(counts.cells[hat.number]), digest)
+    if at is None:
+        return hat.withheld(_unplanned(policy))
+    terms, charged = plan.terms[at], plan.charged_rows(at)
+    kept = terms.rows_kept(charged.size)
+    if terms.withheld or not kept.any():
+        return hat.withheld(terms)
+    priced = plan.priced[at] if plan.priced is not None else None
+    priced = priced or plan_hat(counts.count[hat.rows][kept], terms, policy)
+    # Charges are remembered, counts are read again: a plate that paid less than its part costs by now stays out.
+    paid = (charged[kept] > 0) & (charged[kept] >= priced.charges)
+    paid_rows = np.zeros(charged.size, dtype=np.int64)
+    paid_rows[kept] = np.where(paid, charged[kept], 0)
+    if paid.sum() < max(1, policy.min_plates):
+        return hat.withheld(terms, paid_rows)
+    return hat.ready(terms, paid_rows, plan_admitted(priced, paid, policy))
+
+
+def _unplanned(policy: Policy) -> Terms:
+    return Terms(withheld="unplanned").within(policy)
+
+
+def _admit_unplanned(hats: Sequence[HatOutcome], counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> None:
+    """What is recorded must have been admitted, also where no plate is."""
+    terms, min_plates = msgspec.json.encode(_unplanned(context.policy)), context.policy.min_plates
+    unplanned = [
+        Admission(hat.release_id, NO_ROWS, NO_ROWS, min_plates, terms)
+        for hat in hats
+        if hat.terms.withheld == "unplanned"
+    ]
+    if unplanned:
+        context.before_charge()
+        period = context.calendar.slot_in_period(counts.start_ms).period
+        ledger.admit(period, context.policy.budget_nano, counts.plates, unplanned)
+
+
+def _draw(hats: Sequence[HatOutcome], counts: SlotCounts, values: SlotValues, context: ReleaseContext) -> list[bytes]:
+    """The records of these HATs, with fresh noise."""
+    # Speeds were clamped when they were read; if U has been lowered since, sensitivities hold for the lower one only.
+    clamped = values.clamped(context.policy.max_speed)
+    estimates = _estimate([hat for hat in hats if hat.plan is not None], clamped, context.entropy)
+    common = _common(counts, context)
+    return [encode(_record(hat, counts, estimates.get(hat.number), common)) for hat in hats]
+
+
+def _estimate(hats: Sequence[HatOutcome], values: SlotValues, entropy: Entropy) -> Mapping[int, HatEstimate]:
+    """Estimates by the numbers of the HATs, all of which have plans."""
+    estimates: dict[int, HatEstimate] = {}
+    for run, bits in entropy.streams(ids_of(hats)):
+        plans = [hat.plan for hat in hats[run] if hat.plan is not None]
+        samples = [values.of_admitted(hat.rows, hat.admitted) for hat in hats[run]]
+        estimates |= zip((hat.number for hat in hats[run]), estimate_hats(plans, samples, bits), strict=True)
+    return estimates
+
+
+@dataclass(frozen=True, slots=True)
+class _Common:
+    """What all records of a slot say alike."""
+
+    context: ReleaseContext
+    fingerprint: str
+    slot_start: str
+    slot_end: str
+
+
+def _common(counts: SlotCounts, context: ReleaseContext) -> _Common:
+    iso = context.calendar.slots.iso
+    return _Common(context, context.policy.fingerprint(), iso(counts.start_ms), iso(counts.end_ms))
+
+
+def _record(hat: HatOutcome, counts: SlotCounts, estimate: HatEstimate | None, common: _Common) -> Release:
+    context, by_plate, admitted = common.context, counts.count[hat.rows], hat.admitted
+    mean, variance, cdf = statistics(hat.plan, estimate, by_plate[~admitted])
+    used = 0 if hat.plan is None or hat.plan.mean is None else hat.plan.mean.used_samples
+    return Release(
+        schema=SCHEMA,
+        release_id=hat.release_id,
+        status=hat.status,
+        hat=Hat(
+            cell=hat.cell,
+            resolution=context.policy.resolution,
+            center=cell_center(int(counts.cells[hat.number])),
+            slot_start=common.slot_start,
+            slot_end=common.slot_end,
+        ),
+        mean=mean,
+        variance=variance,
+        cdf=cdf,
+        counts=Counts(int(by_plate.size), int(by_plate.sum()), int(admitted.sum()), used),
+        privacy=privacy_record(context.policy, hat.terms, hat.charge_nano, context.caveats),
+        policy=common.fingerprint,
+        software=context.software,
+        trial=context.trial,
+    )

@@ -1,0 +1,125 @@
+"""One HAT on its way through a release: the type that both halves of the road hand on.
+
+Its states are those of `lifecycle.HAT_LIFE`. Each step gives a new outcome, and none of them leads back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from udp_stream.ledger.port import Admission
+from udp_stream.lifecycle import HAT_LIFE, HatState, advance
+from udp_stream.planning.hat_plan import HatPlan, Terms
+from udp_stream.release.record import Status, release_id
+from udp_stream.windows.grid import cell_name
+from udp_stream.windows.slot_tables import SlotCounts
+
+NO_ROWS = np.array([], dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class HatOutcome:
+    """HAT `number` of a slot: its id, how far it has come, and what was decided.
+
+    `rows` are its rows in `SlotCounts`. `charged` has nano-epsilon for each of them: 0 for those that are left out, by
+    suppression or because they could not pay. `plan` is for the rows that are offered while the HAT is new, and for
+    those that are admitted once it is charged; None where nothing is to be drawn. `payload` is what the ledger holds.
+    """
+
+    number: int
+    release_id: str
+    cell: str
+    rows: slice
+    terms: Terms
+    charged: NDArray[np.int64]
+    state: HatState = HatState.NEW
+    plan: HatPlan | None = None
+    payload: bytes | None = None
+
+    @property
+    def admitted(self) -> NDArray[np.bool_]:
+        """Which of its rows contribute."""
+        return self.charged > 0
+
+    @property
+    def charge_nano(self) -> int:
+        """The most that one of its plates was charged for what is released; 0 if nothing is."""
+        return 0 if self.plan is None else int(self.charged.max())
+
+    @property
+    def status(self) -> Status:
+        """What its record says of it."""
+        if self.plan is not None:
+            return "released"
+        if self.terms.withheld == "few_plates":
+            return "withheld_few_plates"
+        return "withheld_unplanned" if self.terms.withheld == "unplanned" else "withheld_budget"
+
+    def asked(self, terms: Terms, plan: HatPlan | None) -> HatOutcome:
+        """Still new: these terms, and the plan for the rows that they offer, if they offer any."""
+        return replace(self, terms=terms, plan=plan)
+
+    def admission(self, counts: SlotCounts, min_plates: int) -> Admission:
+        """Each offered plate's own charge; of a HAT that is withheld, none."""
+        terms = msgspec.json.encode(self.terms)
+        if self.plan is None:
+            return Admission(self.release_id, NO_ROWS, NO_ROWS, min_plates, terms)
+        offered = counts.plate[self.rows][self.terms.rows_kept(self.charged.size)]
+        return Admission(self.release_id, offered, self.plan.charges, min_plates, terms)
+
+    def decided(self, charged: NDArray[np.int64]) -> HatOutcome:
+        """What the ledger charged each offered row."""
+        rows = np.zeros(self.charged.size, dtype=np.int64)
+        if self.plan is not None:
+            rows[self.terms.rows_kept(rows.size)] = charged
+        return replace(self, state=self._after("charged" if rows.any() else "withheld"), charged=rows)
+
+    def ready(self, terms: Terms, charged: NDArray[np.int64], plan: HatPlan) -> HatOutcome:
+        """Charged, as the slot's plan says: what each row paid, and the plan for those that paid."""
+        return replace(self, state=self._after("charged"), terms=terms, charged=charged, plan=plan)
+
+    def withheld(self, terms: Terms, charged: NDArray[np.int64] | None = None) -> HatOutcome:
+        """Nothing is drawn for it, whatever some of its rows were charged."""
+        rows = self.charged if charged is None else charged
+        return replace(self, state=self._after("withheld"), terms=terms, charged=rows, plan=None)
+
+    def found(self, payload: bytes) -> HatOutcome:
+        """It was recorded before."""
+        return replace(self, state=self._after("found"), payload=payload)
+
+    def recorded(self, payload: bytes) -> HatOutcome:
+        """What the ledger holds from now on: ours, or that of whoever came first."""
+        return replace(self, state=self._after("recorded"), payload=payload)
+
+    def published(self) -> HatOutcome:
+        """Readers have it."""
+        return replace(self, state=self._after("published"))
+
+    def _after(self, event: str) -> HatState:
+        return advance(HAT_LIFE, self.state, event)
+
+
+def hats_of(counts: SlotCounts) -> list[HatOutcome]:
+    """The HATs of a slot, new, by cell."""
+    names = [cell_name(int(cell)) for cell in counts.cells]
+    return [
+        HatOutcome(
+            number,
+            release_id(name, counts.start_ms, counts.end_ms),
+            name,
+            rows := counts.rows(number),
+            Terms(),
+            np.zeros(rows.stop - rows.start, dtype=np.int64),
+        )
+        for number, name in enumerate(names)
+    ]
+
+
+def ids_of(hats: Sequence[HatOutcome]) -> list[str]:
+    """Their release ids."""
+    return [hat.release_id for hat in hats]

@@ -1,0 +1,46 @@
+"""Budget periods that overlap: refused before a slot is charged, until a person accepts the sum in words.
+
+Periods of another zone or length are other balances: by its pings in the overlap a plate could lose the budget of each
+of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from udp_stream.errors import PrivacyRefused
+from udp_stream.ledger.budgets import largest_budgets
+from udp_stream.ledger.port import Ledger
+from udp_stream.planning.calendar import BudgetCalendar
+from udp_stream.planning.periods import epsilon_text, overlap_words
+
+NAMED_MAX = 3
+"""Periods named in a refusal; one that overlaps a lifetime may overlap thousands."""
+
+
+def require_no_overlap(period: str, budget_nano: int, calendar: BudgetCalendar, ledger: Ledger) -> None:
+    """PrivacyRefused if plates were charged in periods that overlap this one, unless the sum was accepted.
+
+    What was accepted once is not summed again for the same periods.
+    """
+    others = calendar.overlapping(period, ledger.periods())
+    if not others or (period, *others) in calendar.accepted:
+        return
+    budgets = largest_budgets(ledger, (period, *others))
+    sum_nano = max(budget_nano, budgets.get(period, 0)) + sum(budgets.get(other, 0) for other in others)
+    if sum_nano > calendar.accepted_nano:
+        raise PrivacyRefused(_refusal(period, others, sum_nano, budget_nano, calendar.accepted_nano))
+    calendar.accepted.add((period, *others))
+
+
+def _refusal(period: str, others: Sequence[str], sum_nano: int, ours_nano: int, accepted_nano: int) -> str:
+    """What would hold, and the words that accept it."""
+    named = ", ".join(others[:NAMED_MAX]) + (f" and {len(others) - NAMED_MAX} more" if len(others) > NAMED_MAX else "")
+    accepted = f" (accepted so far: {overlap_words(accepted_nano)})" if accepted_nano else ""
+    return (
+        f"the budget period {period} overlaps {named}, in which plates were charged on this ledger. Each period has a "
+        f"budget of its own: where they overlap, a plate could lose epsilon {epsilon_text(sum_nano)}, not "
+        f"{epsilon_text(ours_nano)}{accepted}. Set hat.timezone and budget.period as they were, or release only from "
+        f'the end of the other period on; or accept the sum: --accept-overlap "{overlap_words(sum_nano)}" '
+        "(budget.accept_overlap)"
+    )
