@@ -15,23 +15,7 @@ import msgspec
 
 from udp_stream.ledger.port import Mark
 from udp_stream.shuffle.barrier import BarrierCheckpoint
-
-
-class ShardCheckpoint(msgspec.Struct, frozen=True, array_like=True):
-    """Where to resume one partition of the shuffle topic."""
-
-    shard: BarrierCheckpoint
-    planner: BarrierCheckpoint | None = None
-
-    @classmethod
-    def at(cls, offset: int) -> ShardCheckpoint:
-        """From this offset on, with no knowledge of what is before it."""
-        return cls(BarrierCheckpoint(offset), BarrierCheckpoint(offset))
-
-    @property
-    def offset(self) -> int:
-        """Where to resume reading. Shard and planner each skip what is before their own checkpoint."""
-        return self.shard.offset if self.planner is None else min(self.shard.offset, self.planner.offset)
+from udp_stream.shuffle.shard_protocol import ShardCheckpoint
 
 
 class _Metadata(msgspec.Struct, frozen=True, array_like=True):

@@ -26,10 +26,10 @@ from streams.offsets import Committed, Offsets
 from streams.producer import OutgoingRecord, Producer
 from streams.topics import Topics
 from udp_stream.errors import ConfigError, DependencyUnavailable
-from udp_stream.shuffle.ping_chunks import PingsEnd, cut
+from udp_stream.shuffle.ping_chunks import PingChunk, PingsEnd
+from udp_stream.shuffle.source_protocol import Send, SourceProtocol
 from udp_stream.shuffle.wire import encode_message
 from udp_stream.windows.clocks import LogPlaces
-from udp_stream.windows.slot_tables import SlotPings
 from udp_stream.windows.source_reader import ReadingRules, Refused, SourceCheckpoint, SourceReader
 
 LOG_APPEND_TIME = 1
@@ -49,19 +49,19 @@ class _Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(slots=True)
 class _Assignment:
-    """One of our partitions. `may_commit` is False while something that its reader closed is not yet on the broker.
+    """One of our partitions. `rejecting` are the batches of refusals that the broker has not acknowledged yet; reading
+    continues meanwhile."""
 
-    `rejecting` are the batches of refusals that the broker has not acknowledged yet; reading goes on meanwhile.
-    `announced_through_ms`: shards know that this source has closed every slot that ends by then.
-    """
-
-    reader: SourceReader
+    protocol: SourceProtocol
     active_s: float
-    may_commit: bool = True
     rejecting: deque[asyncio.Future[None]] = field(default_factory=deque)
-    announced_through_ms: int | None = None
     committed: SourceCheckpoint | None = None
-    ticked: bool = False
+
+    def checkpoint_if_moved(self) -> SourceCheckpoint | None:
+        """The checkpoint to commit, if there is a new one and it is safe once `rejecting` are acknowledged."""
+        if not self.protocol.may_commit or (to := self.protocol.checkpoint()) == self.committed:
+            return None
+        return to
 
 
 class SourceProcessor:
@@ -98,17 +98,21 @@ class SourceProcessor:
     def next_offsets(self) -> dict[TP, int]:
         """The next offset to read, for each of our partitions."""
         name = self._topics.pings.name
-        return {TP(name, partition): assigned.reader.next_offset for partition, assigned in self._assignments.items()}
+        return {
+            TP(name, partition): assigned.protocol.reader.next_offset
+            for partition, assigned in self._assignments.items()
+        }
 
     async def assign(self, tps: set[TP]) -> None:
         """These partitions are ours: resume from their checkpoints."""
         committed, first = await self._offsets.committed(tps), await self._offsets.first(tps)
         self._assignments = {
-            tp.partition: _Assignment(
-                SourceReader(self._rules, self._start(tp, committed[tp], first[tp])), self._clock()
-            )
-            for tp in tps
+            tp.partition: self._assignment(tp, self._start(tp, committed[tp], first[tp])) for tp in tps
         }
+
+    def _assignment(self, tp: TP, start: SourceCheckpoint) -> _Assignment:
+        reader = SourceReader(self._rules, start)
+        return _Assignment(SourceProtocol(tp.partition, self._topics.parts.partitions, reader), self._clock())
 
     def _start(self, tp: TP, committed: Committed, first: int) -> SourceCheckpoint:
         if committed.offset < 0:
@@ -131,20 +135,22 @@ class SourceProcessor:
             return
         if records[0].timestamp_type != LOG_APPEND_TIME:
             raise ConfigError(f"{records[0].topic}: expected message.timestamp.type=LogAppendTime, got CreateTime")
-        assigned.may_commit = False
-        result = assigned.reader.read(*columns_of(records))
-        assigned.active_s, assigned.ticked = self._clock(), False
+        worked = False
+        result = assigned.protocol.read(*columns_of(records))
+        assigned.active_s = self._clock()
         self.pings += result.pings
-        await self._reject(partition, assigned, result.refused)
-        moved = await self._send_slots(partition, assigned, result.closed)
-        assigned.may_commit = True
-        if moved:
+        while (step := assigned.protocol.next()) is not None:
+            if isinstance(step, Send):
+                await self._send(step.messages)
+            else:
+                await self._reject(partition, assigned, step.refused)
+            assigned.protocol.done(step)
+            worked = worked or isinstance(step, Send)
+        if worked:
             await self.commit()
 
     async def _reject(self, partition: int, assigned: _Assignment, refused: Sequence[Refused]) -> None:
         """Send the refusals; `commit` waits until the broker has them."""
-        if not refused:
-            return
         source, target = self._topics.pings.name, self._topics.rejected.name
         while len(assigned.rejecting) >= UNDER_WAY_MAX or (assigned.rejecting and assigned.rejecting[0].done()):
             await assigned.rejecting.popleft()
@@ -158,23 +164,11 @@ class SourceProcessor:
         )
         assigned.rejecting.append(sent)
 
-    async def _send_slots(self, partition: int, assigned: _Assignment, closed: Sequence[SlotPings]) -> bool:
-        """Send the chunks of closed slots and the time through which all is closed; True if that time has moved."""
-        through = assigned.reader.through_ms
-        if through == assigned.announced_through_ms:
-            return False
-        shards = self._topics.parts.partitions
-        messages = [chunk for slot in closed for chunk in cut(slot, partition, shards)]
-        if through is not None:
-            messages += [PingsEnd(partition, shard, through) for shard in range(shards)]
+    async def _send(self, messages: Sequence[PingChunk | PingsEnd]) -> None:
+        name, headers = self._topics.parts.name, [self._binding.header]
         await self._producer.write(
-            OutgoingRecord(
-                self._topics.parts.name, encode_message(one), headers=[self._binding.header], partition=one.shard
-            )
-            for one in messages
+            OutgoingRecord(name, encode_message(one), headers=headers, partition=one.shard) for one in messages
         )
-        assigned.announced_through_ms = through
-        return True
 
     async def commit(self) -> None:
         """Commit the checkpoints that have moved and whose work is on the broker.
@@ -182,11 +176,10 @@ class SourceProcessor:
         One commit after the other, so that no checkpoint goes back.
         """
         async with self._committing:
-            ready = {partition: assigned for partition, assigned in self._assignments.items() if assigned.may_commit}
-            moved = {partition: (assigned, assigned.reader.checkpoint()) for partition, assigned in ready.items()}
-            moved = {
-                partition: (assigned, to) for partition, (assigned, to) in moved.items() if to != assigned.committed
-            }
+            moved: dict[int, tuple[_Assignment, SourceCheckpoint]] = {}
+            for partition, assigned in self._assignments.items():
+                if (to := assigned.checkpoint_if_moved()) is not None:
+                    moved[partition] = assigned, to
             for rejecting in [rejecting for assigned, _ in moved.values() for rejecting in assigned.rejecting]:
                 await rejecting
             if moved and await self._offsets.commit(self._commits({p: to for p, (_, to) in moved.items()})):
@@ -208,17 +201,13 @@ class SourceProcessor:
         The decision is then in the log, at the same offset for every reader.
         """
         for partition, assigned in list(self._assignments.items()):
-            silent = self._clock() - assigned.active_s >= self._idle_s
-            if not (
-                silent and assigned.may_commit and not assigned.ticked and assigned.reader.tick_would_close(wall_ms)
-            ):
+            is_silent = self._clock() - assigned.active_s >= self._idle_s
+            if not is_silent or not assigned.protocol.wants_tick(wall_ms):
                 continue
             tp = TP(self._topics.pings.name, partition)
-            if (
-                await self._offsets.is_read(tp, assigned.reader.next_offset)
-                and self._assignments.get(partition) is assigned
-            ):
-                assigned.ticked = True  # until it is read, or something else is
+            is_read = await self._offsets.is_read(tp, assigned.protocol.reader.next_offset)
+            if is_read and self._assignments.get(partition) is assigned:
+                assigned.protocol.ticked()
                 await self._producer.write(
                     [OutgoingRecord(tp.topic, b"{}", headers=[(TICK, b"1")], partition=partition)]
                 )

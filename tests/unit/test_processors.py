@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import pytest
 from faust.types import TP
 
-from streams import source_processor
 from streams.binding import Binding
 from streams.headers import TICK
 from streams.offsets import Committed
@@ -24,8 +23,9 @@ from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.record import decode
+from udp_stream.shuffle import source_protocol
 from udp_stream.shuffle.ping_chunks import PingChunk, cut
-from udp_stream.shuffle.shard import Shard
+from udp_stream.shuffle.shard_protocol import ShardCheckpoint, ShardProtocol
 from udp_stream.shuffle.wire import decode_message
 from udp_stream.testing import SeededEntropy
 from udp_stream.windows.source_reader import ReadingRules
@@ -286,7 +286,7 @@ def test_what_is_left_of_a_slot_whose_pings_are_deleted_by_now_holds_up_nothing(
 
 
 def test_a_loss_of_parts_that_is_accepted_holds_up_nothing(monkeypatch):
-    monkeypatch.setattr(source_processor, "cut", partial(cut, rows_max=20))
+    monkeypatch.setattr(source_protocol, "cut", partial(cut, rows_max=20))
     parts = TP(TOPICS.parts.name, 0)
 
     async def reads_and_commits(broker, worker):
@@ -312,7 +312,7 @@ def test_a_worker_that_was_replaced_publishes_nothing_and_asks_to_be_told():
         await paused.assign()
         await Worker(broker, ledger, thread, once=True).run(random.Random(0))
         published, offsets = list(broker.logs[TP(TOPICS.release.name, 0)]), dict(broker.offsets)
-        paused.parts._assignments[0].shard = Shard(2)  # it goes on where it was
+        paused.parts._assignments[0].protocol = ShardProtocol(0, 1, 2, ShardCheckpoint.at(0))  # it goes on where it was
         await paused.parts.process(broker.logs[TP(TOPICS.parts.name, 0)])
         assert broker.rejoins == 1 and broker.logs[TP(TOPICS.release.name, 0)] == published != []
         await paused.parts.commit()
@@ -481,3 +481,29 @@ def test_only_so_many_batches_of_refusals_are_under_way():
         assert len(broker.under_way) == UNDER_WAY_MAX + 1
 
     with_worker(broker, work)
+
+
+def test_a_silent_partition_is_ticked_also_by_a_worker_that_has_read_nothing_of_it():
+    """Its watermark is in the commit: the open slot before it has to close without another ping."""
+    broker = filled()
+
+    async def work(thread):
+        first = Worker(broker, MemoryLedger(), thread)
+        await first.assign()
+        for source in range(2):
+            await first.pings.process(broker.logs[TP(TOPICS.pings.name, source)])
+        await first.pings.commit()
+        second = Worker(broker, MemoryLedger(), thread)
+        await second.assign()
+        ends = {tp: len(broker.logs[tp]) for tp in [TP(TOPICS.pings.name, source) for source in range(2)]}
+        for source in range(2):  # as if all that is behind the checkpoint had been read and refused before
+            assigned = second.pings._assignments[source]
+            assigned.protocol.reader.next_offset = len(broker.logs[TP(TOPICS.pings.name, source)])
+        second.time_s += 100
+        await second.pings.tick(broker.now_ms)
+        assert all(len(broker.logs[tp]) == end + 1 for tp, end in ends.items())
+        await second.pings.tick(broker.now_ms)
+        assert all(len(broker.logs[tp]) == end + 1 for tp, end in ends.items()), "one tick is enough until it is read"
+
+    with ThreadPoolExecutor(1) as thread:
+        asyncio.run(work(thread))

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from faust.types import TP
 
-from streams import source_processor
-from streams.checkpoints import ShardCheckpoint, decode_checkpoint, encode_checkpoint
+from streams.checkpoints import decode_checkpoint, encode_checkpoint
 from streams.offsets import Committed
 from streams.source_processor import columns_of
 from tests.unit.test_processors import FLAGS, START, TOPICS, Broker, Died, Worker, lives, outcome, rules_of
@@ -23,9 +22,11 @@ from udp_stream.planning.slot_plan import PlanChunk
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.record import decode
 from udp_stream.release.road import release_slot
+from udp_stream.shuffle import source_protocol
 from udp_stream.shuffle.barrier import BarrierCheckpoint
 from udp_stream.shuffle.count_chunks import CountChunk, CountsEnd
 from udp_stream.shuffle.ping_chunks import PingChunk, PingsEnd, cut, merge
+from udp_stream.shuffle.shard_protocol import ShardCheckpoint
 from udp_stream.shuffle.wire import decode_message, encode_message
 from udp_stream.testing import SeededEntropy
 from udp_stream.windows.slot_tables import tabulate
@@ -69,7 +70,7 @@ def city(dice=None):
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
     """So that workers die between the chunks of a slot."""
-    monkeypatch.setattr(source_processor, "cut", partial(cut, rows_max=5))
+    monkeypatch.setattr(source_protocol, "cut", partial(cut, rows_max=5))
 
 
 def settings_of(kind):
@@ -271,7 +272,7 @@ def test_a_commit_while_releases_are_on_their_way_does_not_let_go_of_their_slot(
         with pytest.raises(Died):
             for _ in range(4):
                 for tp in sorted(parts):
-                    at = worker.parts._assignments[tp.partition].checkpoint().offset
+                    at = worker.parts._assignments[tp.partition].protocol.checkpoint().offset
                     await worker.parts.process(list(broker.logs[tp])[at:])
         await asyncio.gather(*committing)
         held = [broker.offsets.get(tp, Committed(0, "")).offset for tp in sorted(parts)]

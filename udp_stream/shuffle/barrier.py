@@ -177,17 +177,29 @@ class SlotBarrier(Generic[C]):
         self._held[chunk.slot_start].chunks.setdefault((chunk.sender, chunk.digest, chunk.number), chunk)
 
     def _add_marker(self, marker: EndMarker) -> None:
-        sender = marker.sender
-        self._require_known(sender)
-        before, through = self._through[sender], max(self._through[sender], marker.through_ms)
-        self._through = (*self._through[:sender], through, *self._through[sender + 1 :])
-        for start in [start for start, held in self._held.items() if before < held.end_ms <= through]:
-            held, named = self._held[start], marker.slot_start == start
-            found = held.close(sender, marker.digest if named else None)
-            if named and found < marker.chunks and not self._accept_loss:
-                held.missing[sender] = marker.chunks
-            if held.end_ms <= self.through_ms and not held.chunks and not held.missing:
-                del self._held[start]  # every sender has closed it without chunks
+        self._require_known(marker.sender)
+        for start in self._advance(marker):
+            self._end(start, marker)
+            self._forget_if_empty(start)
+
+    def _advance(self, marker: EndMarker) -> list[int]:
+        """Move the sender's closing time, never back; the slots held that this closes."""
+        before, through = self._through[marker.sender], max(self._through[marker.sender], marker.through_ms)
+        self._through = (*self._through[: marker.sender], through, *self._through[marker.sender + 1 :])
+        return [start for start, held in self._held.items() if before < held.end_ms <= through]
+
+    def _end(self, start: int, marker: EndMarker) -> None:
+        """The sender has ended the slot: with the chunks that the marker names, or with none if it names another."""
+        held, is_named = self._held[start], marker.slot_start == start
+        found = held.close(marker.sender, marker.digest if is_named else None)
+        if is_named and found < marker.chunks and not self._accept_loss:
+            held.missing[marker.sender] = marker.chunks
+
+    def _forget_if_empty(self, start: int) -> None:
+        """Every sender has closed it without chunks: nobody waits for it."""
+        held = self._held[start]
+        if held.end_ms <= self.through_ms and not held.chunks and not held.missing:
+            del self._held[start]
 
     def _require_known(self, sender: int) -> None:
         if sender >= len(self._through):
@@ -215,11 +227,13 @@ class SlotBarrier(Generic[C]):
         """Forget a slot: its outcome has been delivered."""
         self._done_ms = max(self._done_ms, self._held.pop(start).end_ms)
 
-    def checkpoint(self) -> BarrierCheckpoint:
-        """Where to resume after a crash."""
+    def checkpoint(self, done: int | None = None) -> BarrierCheckpoint:
+        """Where to resume after a crash; with `done`, once that slot is done, too."""
         here = BarrierCheckpoint(self._next, self._through)
-        first = min((held.checkpoint for held in self._held.values()), key=_offset, default=here)
-        return BarrierCheckpoint(first.offset, first.through_ms, self._done_ms)
+        held = (slot.checkpoint for start, slot in self._held.items() if start != done)
+        first = min(held, key=_offset, default=here)
+        done_ms = self._done_ms if done is None else max(self._done_ms, self._held[done].end_ms)
+        return BarrierCheckpoint(first.offset, first.through_ms, done_ms)
 
 
 def _offset(checkpoint: BarrierCheckpoint) -> int:

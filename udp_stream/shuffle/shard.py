@@ -66,9 +66,9 @@ class Shard:
         self._pings.done(start)
         self._plans.pop(start, None)
 
-    def checkpoint(self) -> BarrierCheckpoint:
-        """Where to resume after a crash."""
-        return self._pings.checkpoint()
+    def checkpoint(self, released: int | None = None) -> BarrierCheckpoint:
+        """Where to resume after a crash; with `released`, once that slot is released, too."""
+        return self._pings.checkpoint(released)
 
 
 def counts_of_shards(

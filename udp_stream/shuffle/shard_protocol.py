@@ -1,0 +1,221 @@
+"""The protocol of a shard, and on partition 0 of the planner: what to do next, and what may be committed. No I/O.
+
+Slot by slot, in order of time. `next` gives the first of these steps that is due; the caller does it and says so.
+
+| step | when | answer of the caller |
+| --- | --- | --- |
+| `Count` | every source has closed a slot | `counted`; its counts are sent next |
+| `Send` | something is to be sent: counts, plans, or the time through which all is counted | `sent` |
+| `PlanSlot` | all shards have counted a slot; on partition 0 alone | `planned`; each shard is sent its share next |
+| `Release` | the oldest counted slot has its whole plan | `recorded`, then `published` |
+
+The output of a step is on all replicas before a checkpoint moves past its input, and a repeated output changes nothing.
+So a crash anywhere repeats a step with the same outcome.
+
+A shard's checkpoint stays before the chunks of a slot until the slot is published, and its plan lies behind them. The
+planner's checkpoint stays before the counts until every plan is sent. Partition 0 has both.
+
+Charging and recording are done under the fence of the partition. A worker that is refused there has lost the partition,
+and drops this object with all that is in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from udp_stream.lifecycle import SLOT_LIFE, SlotState, advance
+from udp_stream.planning.slot_plan import PlanChunk, SlotPlan, cut_plan
+from udp_stream.shuffle.barrier import BarrierCheckpoint
+from udp_stream.shuffle.count_chunks import CountChunk, CountsEnd, cut_counts
+from udp_stream.shuffle.ping_chunks import shard_of
+from udp_stream.shuffle.shard import Shard, counts_of_shards
+from udp_stream.windows.slot_tables import SlotCounts, SlotPings, SlotValues
+
+PLANNER = 0
+"""The partition whose owner plans for all shards."""
+
+Outgoing = tuple[int, CountChunk | CountsEnd | PlanChunk]
+"""A partition of the shuffle topic, and a message for it."""
+
+
+class ShardCheckpoint(msgspec.Struct, frozen=True, array_like=True):
+    """Where to resume one partition of the shuffle topic."""
+
+    shard: BarrierCheckpoint
+    planner: BarrierCheckpoint | None = None
+
+    @classmethod
+    def at(cls, offset: int) -> ShardCheckpoint:
+        """From this offset on, with no knowledge of what is before it."""
+        return cls(BarrierCheckpoint(offset), BarrierCheckpoint(offset))
+
+    @property
+    def offset(self) -> int:
+        """Where to resume reading. Shard and planner each skip what is before their own checkpoint."""
+        return self.shard.offset if self.planner is None else min(self.shard.offset, self.planner.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Count the pings of this slot."""
+
+    start: int
+    pings: SlotPings
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send these messages; per partition in this order."""
+
+    messages: Sequence[Outgoing]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSlot:
+    """Plan and charge this slot from the counts of all shards."""
+
+    start: int
+    chunks: Sequence[CountChunk]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Draw and record this slot on its plan."""
+
+    start: int
+    counts: SlotCounts
+    values: SlotValues
+    plan: SlotPlan
+
+
+Step = Count | Send | PlanSlot | Release
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A slot that every source has closed, and once it is counted its tables."""
+
+    state: SlotState
+    table: tuple[SlotCounts, SlotValues] | None = None
+
+
+class ShardProtocol:
+    """One partition of the shuffle topic, while it is ours. Do what `next` says until it says nothing."""
+
+    def __init__(
+        self, partition: int, shards: int, sources: int, start: ShardCheckpoint, accept_loss: bool = False
+    ) -> None:
+        """Resume from a checkpoint. With `accept_loss`, a slot whose chunks are missing consists of those there are."""
+        self._partition = partition
+        self._shards = shards
+        self._shard = Shard(sources, start.shard, accept_loss)
+        self._planner = counts_of_shards(shards, start.planner, accept_loss) if partition == PLANNER else None
+        self._slots: dict[int, _Slot] = {}
+        self._outbox: list[Outgoing] = []
+        self._planned: list[int] = []
+        self._counts_sent_through_ms = self._shard.through_ms
+        self._step: Step | None = None
+
+    @property
+    def next_offset(self) -> int:
+        """The offset of the next message to read."""
+        return self._shard.next_offset
+
+    @property
+    def done_ms(self) -> int:
+        """Every slot that ends by this time is published."""
+        return self._shard.checkpoint().done_ms
+
+    def add(self, offset: int, message: object) -> None:
+        """Add the message at an offset. Messages before the checkpoint, and repeats, change nothing."""
+        self._shard.add(offset, message)
+        if self._planner is not None:
+            self._planner.add(offset, message)
+
+    def next(self) -> Step | None:
+        """The first step that is due; the same one until the caller says that it was done."""
+        if self._step is None:
+            self._step = self._count() or self._send() or self._plan() or self._release()
+        return self._step
+
+    def _count(self) -> Count | None:
+        for start in self._shard.due()[:1]:
+            self._slots[start] = _Slot(advance(SLOT_LIFE, SlotState.OPEN, "closed by all sources"))
+            return Count(start, self._shard.collect(start))
+        return None
+
+    def counted(self, start: int, counts: SlotCounts, values: SlotValues) -> None:
+        """The slot is counted. Its counts are sent to the planner next, unless its plan has arrived already."""
+        slot, self._step = self._slots[start], None
+        slot.state, slot.table = advance(SLOT_LIFE, slot.state, "counted"), (counts, values)
+        if self._shard.plan(start) is None:
+            self._outbox += [(PLANNER, message) for message in cut_counts(counts, self._partition)]
+
+    def _send(self) -> Send | None:
+        through = self._shard.through_ms
+        if through > self._counts_sent_through_ms:
+            return Send([*self._outbox, (PLANNER, CountsEnd(self._partition, through))])
+        return Send(list(self._outbox)) if self._outbox else None
+
+    def sent(self) -> None:
+        """What `Send` held is on the broker."""
+        self._step = None
+        self._outbox.clear()
+        self._counts_sent_through_ms = self._shard.through_ms
+        for start in self._planned:
+            if self._planner is not None:
+                self._planner.done(start)
+        self._planned.clear()
+
+    def _plan(self) -> PlanSlot | None:
+        if self._planner is not None:
+            for start in self._planner.due()[:1]:
+                return PlanSlot(start, self._planner.collect(start))
+        return None
+
+    def planned(self, start: int, counts: SlotCounts, plan: SlotPlan) -> None:
+        """The slot is charged. Each shard that has counted something is sent its share of the plan next, even if that
+        has no HATs."""
+        self._step = None
+        of_plan = shard_of(plan.cells, self._shards)
+        for shard in sorted(set(shard_of(counts.cells, self._shards).tolist())):
+            self._outbox += [(shard, chunk) for chunk in cut_plan(plan.for_hats(of_plan == shard), shard)]
+        self._planned.append(start)
+
+    def _release(self) -> Release | None:
+        for start, slot in sorted(self._slots.items())[:1]:
+            plan = self._shard.plan(start)
+            if plan is not None and slot.table is not None:
+                slot.state = advance(SLOT_LIFE, slot.state, "plan complete")
+                return Release(start, *slot.table, plan)
+        return None
+
+    def recorded(self, start: int) -> ShardCheckpoint:
+        """The slot's releases are recorded: publish them together with this checkpoint, which is behind the slot."""
+        slot = self._slots[start]
+        slot.state = advance(SLOT_LIFE, slot.state, "recorded")
+        return self._checkpoint(released=start)
+
+    def published(self, start: int) -> None:
+        """Readers have the slot, and its checkpoint is committed."""
+        self._step = None
+        advance(SLOT_LIFE, self._slots.pop(start).state, "published")
+        self._shard.released(start)
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether a commit of `checkpoint` is safe: everything that follows from what was read has been sent, and no
+        slot is being published, which commits a checkpoint of its own."""
+        is_quiet = all(slot.state in (SlotState.COUNTED, SlotState.PLANNED) for slot in self._slots.values())
+        return is_quiet and not self._shard.due() and self._send() is None
+
+    def checkpoint(self) -> ShardCheckpoint:
+        """Where to resume after a crash; commit it only while `may_commit`."""
+        return self._checkpoint()
+
+    def _checkpoint(self, released: int | None = None) -> ShardCheckpoint:
+        planner = None if self._planner is None else self._planner.checkpoint()
+        return ShardCheckpoint(self._shard.checkpoint(released), planner)

@@ -1,0 +1,95 @@
+"""The protocol of a source partition: what to send, when a tick is wanted, and when a commit is safe. It does no I/O.
+
+| step | when | what is sent |
+| --- | --- | --- |
+| `Reject` | messages were refused | these messages, to their own topic |
+| `Send` | the time through which all slots are closed has moved | to each shard: its chunks, end markers, that time |
+
+A checkpoint may be committed only while neither is left to do: what was read before it would not be read again. What is
+sent twice, after a crash, is the same chunks under the same digest, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from udp_stream.shuffle.ping_chunks import PingChunk, PingsEnd, cut
+from udp_stream.windows.clocks import LogPlaces
+from udp_stream.windows.slot_tables import SlotPings
+from udp_stream.windows.source_reader import ReadResult, Refused, SourceCheckpoint, SourceReader
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """Send these refused messages to their topic, in order."""
+
+    refused: Sequence[Refused]
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send these messages, each to its own shard's partition; per shard in this order."""
+
+    messages: Sequence[PingChunk | PingsEnd]
+
+
+class SourceProtocol:
+    """One source partition, while it is ours. Do what `next` says until it says nothing, after each `read`."""
+
+    def __init__(self, source: int, shards: int, reader: SourceReader) -> None:
+        """Nothing is left to do before the first message is read."""
+        self.reader = reader
+        self._source = source
+        self._shards = shards
+        self._refused: Sequence[Refused] = ()
+        self._closed: list[SlotPings] = []
+        self._announced_through_ms: int | None = None
+        self._has_ticked = False
+        self._step: Reject | Send | None = None
+
+    def read(self, messages: Sequence[bytes], places: LogPlaces) -> ReadResult:
+        """Read the next messages of the partition, in order, with their places."""
+        result = self.reader.read(messages, places)
+        self._refused, self._closed = result.refused, result.closed
+        self._has_ticked = False
+        self._step = self._due()
+        return result
+
+    def next(self) -> Reject | Send | None:
+        """What is to be done now; the same step until `done` says that it was."""
+        return self._step
+
+    def done(self, step: Reject | Send) -> None:
+        """The broker has taken what this step sends."""
+        if isinstance(step, Reject):
+            self._refused = ()
+        else:
+            self._closed, self._announced_through_ms = [], self.reader.through_ms
+        self._step = self._due()
+
+    def _due(self) -> Reject | Send | None:
+        through = self.reader.through_ms
+        if self._refused:
+            return Reject(self._refused)
+        if through is None or through == self._announced_through_ms:
+            return None
+        chunks = [chunk for slot in self._closed for chunk in cut(slot, self._source, self._shards)]
+        return Send([*chunks, *(PingsEnd(self._source, shard, through) for shard in range(self._shards))])
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether everything that follows from what was read has been sent."""
+        return self._step is None
+
+    def checkpoint(self) -> SourceCheckpoint:
+        """Where to resume after a crash; commit it only while `may_commit`."""
+        return self.reader.checkpoint()
+
+    def wants_tick(self, wall_ms: int) -> bool:
+        """Whether a tick record appended at this time would close a slot. One is enough until something is read."""
+        return self.may_commit and not self._has_ticked and self.reader.tick_would_close(wall_ms)
+
+    def ticked(self) -> None:
+        """A tick record is about to be appended."""
+        self._has_ticked = True
