@@ -224,9 +224,9 @@ class ShardProcessor:
             match step:
                 case Count():
                     await self._count(assigned, step)
-                case Send(messages):
-                    await self._send(messages)
-                    assigned.protocol.sent()
+                case Send():
+                    await self._send(step.messages)
+                    assigned.protocol.sent(step)
                 case PlanSlot():
                     await self._plan(assigned, step)
                 case Release():

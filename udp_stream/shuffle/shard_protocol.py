@@ -68,9 +68,10 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send these messages; per partition in this order."""
+    """Send these messages; per partition in this order. They say that all is counted through `through_ms`."""
 
     messages: Sequence[Outgoing]
+    through_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +122,9 @@ class ShardProtocol:
 
     @property
     def next_offset(self) -> int:
-        """The offset of the next message to read."""
-        return self._shard.next_offset
+        """The offset of the next message to read: the first that shard or planner does not know."""
+        shard = self._shard.next_offset
+        return shard if self._planner is None else min(shard, self._planner.next_offset)
 
     @property
     def done_ms(self) -> int:
@@ -157,14 +159,14 @@ class ShardProtocol:
     def _send(self) -> Send | None:
         through = self._shard.through_ms
         if through > self._counts_sent_through_ms:
-            return Send([*self._outbox, (PLANNER, CountsEnd(self._partition, through))])
-        return Send(list(self._outbox)) if self._outbox else None
+            return Send([*self._outbox, (PLANNER, CountsEnd(self._partition, through))], through)
+        return Send(list(self._outbox), through) if self._outbox else None
 
-    def sent(self) -> None:
-        """What `Send` held is on the broker."""
+    def sent(self, step: Send) -> None:
+        """What this step held is on the broker."""
         self._step = None
         self._outbox.clear()
-        self._counts_sent_through_ms = self._shard.through_ms
+        self._counts_sent_through_ms = step.through_ms
         for start in self._planned:
             if self._planner is not None:
                 self._planner.done(start)

@@ -29,9 +29,14 @@ class Reject:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send these messages, each to its own shard's partition; per shard in this order."""
+    """Send these messages, each to its own shard's partition; per shard in this order.
+
+    They hold all slots that were closed when this step was made, `slots` of them, and say so through `through_ms`.
+    """
 
     messages: Sequence[PingChunk | PingsEnd]
+    slots: int
+    through_ms: int
 
 
 class SourceProtocol:
@@ -42,7 +47,7 @@ class SourceProtocol:
         self.reader = reader
         self._source = source
         self._shards = shards
-        self._refused: Sequence[Refused] = ()
+        self._refused: list[Refused] = []
         self._closed: list[SlotPings] = []
         self._announced_through_ms: int | None = None
         self._has_ticked = False
@@ -51,9 +56,10 @@ class SourceProtocol:
     def read(self, messages: Sequence[bytes], places: LogPlaces) -> ReadResult:
         """Read the next messages of the partition, in order, with their places."""
         result = self.reader.read(messages, places)
-        self._refused, self._closed = result.refused, result.closed
+        self._refused += result.refused
+        self._closed += result.closed
         self._has_ticked = False
-        self._step = self._due()
+        self._step = self._step or self._due()
         return result
 
     def next(self) -> Reject | Send | None:
@@ -63,19 +69,21 @@ class SourceProtocol:
     def done(self, step: Reject | Send) -> None:
         """The broker has taken what this step sends."""
         if isinstance(step, Reject):
-            self._refused = ()
+            del self._refused[: len(step.refused)]
         else:
-            self._closed, self._announced_through_ms = [], self.reader.through_ms
+            del self._closed[: step.slots]
+            self._announced_through_ms = step.through_ms
         self._step = self._due()
 
     def _due(self) -> Reject | Send | None:
-        through = self.reader.through_ms
         if self._refused:
-            return Reject(self._refused)
+            return Reject(tuple(self._refused))
+        through = self.reader.through_ms
         if through is None or through == self._announced_through_ms:
             return None
         chunks = [chunk for slot in self._closed for chunk in cut(slot, self._source, self._shards)]
-        return Send([*chunks, *(PingsEnd(self._source, shard, through) for shard in range(self._shards))])
+        ends = [PingsEnd(self._source, shard, through) for shard in range(self._shards)]
+        return Send([*chunks, *ends], len(self._closed), through)
 
     @property
     def may_commit(self) -> bool:

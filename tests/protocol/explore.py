@@ -1,0 +1,601 @@
+"""Every order of what two workers can do over two source partitions, two shards and two slots, with faults in between.
+
+The protocols are the product's (`shuffle/`), and so are counting, planning, drawing and the ledger in memory; only the
+broker is a model: logs, committed offsets, and who owns what. A state of the whole is a tuple of small numbers, as each
+local state is kept once and each local step is done once. So all states can be visited.
+
+A worker *crashes*: its partitions lose what they held, any part of what they were sending has arrived, and the other
+worker resumes from what was committed. A *rebalance* hands a pair of partitions to the other worker; the old owner does
+not know it yet, and completes what it has begun. Commits happen or do not happen wherever the protocol allows them.
+
+What only one partition can see is done at once: reading, counting, and calls of the ledger have no other order that
+anybody could tell from this one. Messages that go to one log are appended in every order.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+import random
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from udp_stream.adapters.settings import load
+from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.pings.decoder import PingDecoder
+from udp_stream.release.charge import plan_slot
+from udp_stream.release.context import ReleaseContext
+from udp_stream.release.draw import record_slot
+from udp_stream.release.record import decode
+from udp_stream.shuffle.count_chunks import merge_counts
+from udp_stream.shuffle.shard_protocol import Count, PlanSlot, Release, ShardCheckpoint, ShardProtocol
+from udp_stream.shuffle.source_protocol import SourceProtocol
+from udp_stream.shuffle.wire import decode_message, encode_message
+from udp_stream.testing import SeededEntropy
+from udp_stream.windows.clocks import LogPlaces
+from udp_stream.windows.slot_tables import tabulate
+from udp_stream.windows.source_reader import ReadingRules, SourceCheckpoint, SourceReader
+
+FLAGS = ("hat.slot=1h", "hat.timezone=UTC", "hat.grace=0s", "kafka.disorder=0s", "release.min_plates=2",
+         "release.cdf_epsilon=0", "budget.epsilon=10", "release.mean=baseline")  # fmt: skip
+START = 1_704_067_200_000
+HOUR = 3_600_000
+LONGITUDES = (72.8, 72.9)
+"""Of two cells, one for each shard."""
+
+SOURCES, SHARDS = (0, 1), (2, 3)
+"""Actors: two source partitions, then two shards, of which the first has the planner. Pairs are (0, 2) and (1, 3)."""
+
+
+class Violation(AssertionError):
+    """Something that must never be."""
+
+
+class Actor(NamedTuple):
+    """A partition in the hands of a worker: its local state, and how far its step is carried out."""
+
+    local: int
+    delivered: tuple[int, ...] = ()
+    is_recorded: bool = False
+
+
+class State(NamedTuple):
+    """All there is. A zombie is an actor whose partition has gone to the other worker.
+
+    `commits` has, for each partition, every checkpoint that may be the last one committed: whether a plain commit has
+    come or not is told only by the fault that follows.
+    """
+
+    actors: tuple[Actor, ...]
+    logs: tuple[tuple[int, ...], tuple[int, ...]]
+    commits: tuple[tuple[int, ...], ...]
+    ledger: int
+    published: tuple[tuple[str, int, int], ...]
+    owners: tuple[int, int]
+    zombies: tuple[tuple[int, Actor], ...]
+    faults: int
+
+
+@dataclass(frozen=True)
+class Planted:
+    """Faults of the protocol that the exploration must find: checkpoints are committed before what they are behind is
+    sent or published; a ledger decides anew what it has decided; an owner of before publishes and commits."""
+
+    commits_too_early: bool = False
+    forgets_plans: bool = False
+    ignores_fences: bool = False
+
+
+OFFSETS = frozenset({"_next", "checkpoint"})
+"""What a barrier remembers of places in its log: without a fault to come, nobody reads there again."""
+
+
+def freeze(value: Any, shared: frozenset[int], without: frozenset[str] = frozenset()) -> Any:
+    """A hashable value that is equal for objects which are equal in all that they hold, some names left out."""
+    if value is None or isinstance(value, int | str | bytes | float | Enum):
+        return value
+    if id(value) in shared:
+        return "shared"
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.tobytes()
+    if isinstance(value, dict):
+        return tuple(sorted((freeze(k, shared), freeze(v, shared, without)) for k, v in value.items()))
+    if isinstance(value, list | tuple):
+        return tuple(freeze(one, shared, without) for one in value)
+    if callable(value):
+        return "function"
+    names = getattr(value, "__struct_fields__", None) or (
+        [one.name for one in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else vars(value)
+    )
+    kept = (name for name in names if name not in without)
+    return type(value).__name__, tuple(freeze(getattr(value, name), shared, without) for name in kept)
+
+
+def _apart(value: Any) -> Any:
+    """Of a shard with a planner: how much further on the one is than the other."""
+    planner = getattr(value, "_planner", None)
+    return True if planner is None else ("apart", planner.next_offset - value._shard.next_offset)
+
+
+@dataclass
+class Kept:
+    """Objects by number, each of them once."""
+
+    shared: tuple[Any, ...] = ()
+    objects: list[Any] = field(default_factory=list)
+    numbers: dict[Any, int] = field(default_factory=dict)
+
+    def number(self, value: Any, without: frozenset[str] = frozenset()) -> int:
+        key = bool(without) and _apart(value), freeze(value, frozenset(map(id, self.shared)), without)
+        if key not in self.numbers:
+            self.numbers[key] = len(self.objects)
+            self.objects.append(value)
+        return self.numbers[key]
+
+    def fresh(self, number: int) -> Any:
+        """A copy to work on."""
+        return copy.deepcopy(self.objects[number], {id(one): one for one in self.shared})
+
+
+class World:
+    """What may follow on a state, with the product's own protocols."""
+
+    def __init__(
+        self, once: bool = True, whole_batches: bool = True, planted: Planted = Planted()
+    ) -> None:  # fmt: skip
+        """With `once`, releases and checkpoint are one transaction; else the checkpoint is committed afterwards.
+
+        With `whole_batches`, an owner reads all there is before it does what is due; else message by message.
+        """
+        self.once, self.whole_batches, self.planted = once, whole_batches, planted
+        settings = load(None, FLAGS, {})
+        self.contexts = [
+            dataclasses.replace(
+                ReleaseContext(settings.policy, settings.calendar, SeededEntropy(seed), "explored"),
+                policy=load(None, (*FLAGS, f"release.mean_epsilon={1 + seed / 10}"), {}).policy,
+            )
+            for seed in range(4)
+        ]
+        rules = ReadingRules(
+            PingDecoder(settings.ping_rules),
+            dataclasses.replace(settings.window_rules, disorder_ms=0),
+            settings.calendar.slots,
+            7,
+            lambda plate: plate.encode(),
+        )
+        self.rules = rules
+        self.locals = Kept((rules, rules.windows))
+        self.lock = threading.Lock()
+        self.ledgers = Kept((self.lock,))
+        self.checkpoints, self.messages, self.payloads = Kept(), Kept(), Kept()
+        self.memo: dict[Any, Any] = {}
+        self.batches = [self._batches(source) for source in range(2)]
+
+    def _batches(self, source: int) -> list[tuple[list[bytes], LogPlaces]]:
+        """Two pings in each of two slots, of which the second closes the first; then a tick closes the second."""
+        plate, messages, times = b"ab"[source : source + 1], [], []
+        for slot in range(2):
+            for minute, longitude in enumerate(LONGITUDES):
+                at = b"2024-01-01T%02d:%02d:00Z" % (slot, minute)
+                messages.append(
+                    b'{"license_plate": "%s", "observationDateTime": "%s", "speed": %d, "location": {"type": "Point", '
+                    b'"coordinates": [%.2f, 21.1]}}' % (plate, at, 20 + source, longitude)
+                )
+                times.append(START + slot * HOUR + minute * 60_000 + 1)
+        tick = [b""], _places(len(messages), [START + 2 * HOUR + 1], tick=True)
+        return [(messages, _places(0, times, tick=False)), tick]
+
+    def begin(self, faults: int) -> State:
+        """Nothing is read; worker 0 has the first pair of partitions, worker 1 the second."""
+        actors = tuple(Actor(self._resumed(i, -1)) for i in range(4))
+        state = State(actors, ((), ()), ((-1,),) * 4, self.ledgers.number(self._new_ledger()), (), (0, 1), (), faults)
+        return state if faults else self._last(state)
+
+    def _new_ledger(self) -> MemoryLedger:
+        ledger = Forgetful() if self.planted.forgets_plans else MemoryLedger()
+        ledger._lock, ledger._meta = self.lock, {"ledger_id": "explored"}
+        return ledger
+
+    def _resumed(self, actor: int, commit: int) -> int:
+        """The local state of a partition that is taken over."""
+        if actor in SOURCES:
+            start = SourceCheckpoint(0) if commit < 0 else self.checkpoints.objects[commit]
+            return self.locals.number(SourceProtocol(actor, 2, SourceReader(self.rules, start)))
+        start = ShardCheckpoint.at(0) if commit < 0 else self.checkpoints.objects[commit]
+        return self.locals.number(ShardProtocol(actor - 2, 2, 2, start))
+
+    # --- one actor ---
+
+    def kind(self, i: int, actor: Actor, state: State) -> str:
+        """What it would do next. A zombie reads no more."""
+        step = self._cached(("step", actor.local), lambda: self.locals.objects[actor.local].next())
+        is_owner = actor == state.actors[i]
+        if is_owner and (step is None or self.whole_batches) and self._unread(i, actor, state) is not None:
+            return "read"
+        return "idle" if step is None else type(step).__name__
+
+    def _cached(self, key: Any, work: Callable[[], Any]) -> Any:
+        if key not in self.memo:
+            self.memo[key] = work()
+        return self.memo[key]
+
+    def _unread(self, i: int, actor: Actor, state: State) -> Any:
+        protocol = self.locals.objects[actor.local]
+        if i in SOURCES:
+            rest = [one for one in self.batches[i] if one[1].offset[-1] >= protocol.reader.next_offset]
+            return rest[0] if rest else None
+        log = state.logs[i - 2]
+        at = protocol.next_offset if state.faults else 0
+        return (protocol.next_offset, log[at]) if at < len(log) else None
+
+    def _local(self, actor: Actor, event: Any, do: Callable[[Any], object]) -> Actor:
+        """The actor after something happened to it."""
+
+        def work() -> int:
+            protocol = self.locals.fresh(actor.local)
+            do(protocol)
+            protocol.next()
+            return self.locals.number(protocol, self.without)
+
+        return Actor(self._cached((actor.local, event), work))
+
+    def read(self, i: int, actor: Actor, state: State) -> Actor:
+        unread = self._unread(i, actor, state)
+        if i in SOURCES:
+            return self._local(actor, "read", lambda protocol: protocol.read(*unread))
+        offset, message = unread
+        content = decode_message(self.messages.objects[message])
+        return self._local(actor, ("add", offset, message), lambda protocol: protocol.add(offset, content))
+
+    def count(self, actor: Actor) -> Actor:
+        def do(protocol: ShardProtocol) -> None:
+            step = protocol.next()
+            assert isinstance(step, Count)
+            protocol.counted(step.start, *tabulate(step.pings))
+
+        return self._local(actor, "count", do)
+
+    def sends(self, i: int, actor: Actor) -> dict[int, tuple[int, ...]]:
+        """By log, the messages of its step that are not sent yet."""
+
+        def work() -> dict[int, tuple[int, ...]]:
+            step = self.locals.fresh(actor.local).next()
+            pairs = [(m.shard, m) for m in step.messages] if i in SOURCES else step.messages
+            found: dict[int, list[int]] = {}
+            for log, message in pairs:
+                found.setdefault(log, []).append(self.messages.number(encode_message(message)))
+            return {log: tuple(messages) for log, messages in found.items()}
+
+        whole = self._cached(("sends", actor.local), work)
+        return {log: messages for log, messages in whole.items() if log not in actor.delivered}
+
+    def delivered(self, i: int, actor: Actor, log: int) -> Actor:
+        """After its messages for this log have arrived."""
+        if len(self.sends(i, actor)) > 1:
+            return actor._replace(delivered=tuple(sorted((*actor.delivered, log))))
+        if i in SOURCES:
+            return self._local(actor, "sent", lambda protocol: protocol.done(protocol.next()))
+        return self._local(actor, "sent", lambda protocol: protocol.sent(protocol.next()))
+
+    def plan(self, actor: Actor, state: State, fault: int) -> tuple[Actor, int]:
+        def work() -> tuple[Actor, int]:
+            ledger = self.ledgers.fresh(state.ledger)
+            step = self.locals.fresh(actor.local).next()
+            assert isinstance(step, PlanSlot)
+            counts = merge_counts(step.chunks)
+            plan = plan_slot(counts, self.contexts[fault], ledger)
+            after = self._local(actor, ("planned", freeze(plan, frozenset())),
+                                lambda protocol: protocol.planned(step.start, counts, plan))  # fmt: skip
+            return after, self.ledgers.number(ledger)
+
+        return self._cached(("plan", actor.local, state.ledger, fault), work)
+
+    def record(self, actor: Actor, state: State, fault: int) -> tuple[int, tuple[tuple[str, int], ...]]:
+        """The ledger afterwards, and what is to be published: (id, payload)."""
+
+        def work() -> tuple[int, tuple[tuple[str, int], ...]]:
+            ledger = self.ledgers.fresh(state.ledger)
+            step = self.locals.fresh(actor.local).next()
+            assert isinstance(step, Release)
+            recorded = record_slot(step.counts, step.values, step.plan, self.contexts[fault], ledger)
+            named = tuple((id_, self.payloads.number(payload)) for id_, _, payload in recorded.payloads)
+            return self.ledgers.number(ledger), named
+
+        return self._cached(("record", actor.local, state.ledger, fault), work)
+
+    def publish(self, actor: Actor) -> tuple[Actor, int]:
+        """The actor afterwards, and the checkpoint that is committed with its releases."""
+        found: list[ShardCheckpoint] = []
+
+        def do(protocol: ShardProtocol) -> None:
+            start = protocol.next().start
+            found.append(protocol.recorded(start))
+            protocol.published(start)
+
+        def work() -> tuple[Actor, int]:
+            after = self._local(actor, "published", do)
+            return after, self.checkpoints.number(found[0])
+
+        return self._cached(("publish", actor.local), work)
+
+    def commit(self, actor: Actor) -> int | None:
+        """The checkpoint that it may commit now, if any."""
+
+        def work() -> int | None:
+            protocol = self.locals.objects[actor.local]
+            step = protocol.next()
+            if self.planted.commits_too_early and isinstance(step, Release):
+                return self.checkpoints.number(protocol._checkpoint(released=step.start))
+            if not protocol.may_commit and not self.planted.commits_too_early:
+                return None
+            return self.checkpoints.number(protocol.checkpoint())
+
+        return self._cached(("commit", actor.local), work)
+
+    # --- all of them ---
+
+    def successors(self, state: State) -> Iterator[State]:
+        """Every state that may follow."""
+        self.without = frozenset() if state.faults else OFFSETS
+        kinds = [self.kind(i, actor, state) for i, actor in enumerate(state.actors)]
+        fault = self.faults_max - state.faults
+        for i, kind in enumerate(kinds):  # seen by nobody else: first, and in one order
+            if kind in ("read", "Count", "Reject"):
+                yield self._alone(i, state, kind)
+                return
+        if not (state.zombies and self.planted.ignores_fences):
+            for i, kind in enumerate(kinds):  # seen by the worker's own faults alone
+                if kind in ("PlanSlot", "Release"):
+                    yield from self._with_ledger(state, i, state.actors[i], kind, fault)
+                    yield from self._faults(state, state.owners[i % 2])
+                    return
+        for i, kind in enumerate(kinds):
+            if kind == "Send":
+                yield from self._sent(state, i)
+            elif kind in ("PlanSlot", "Release"):
+                yield from self._with_ledger(state, i, state.actors[i], kind, fault)
+        yield from self._zombies(state, fault)
+        for worker in sorted(set(state.owners)):
+            yield from self._faults(state, worker)
+
+    faults_max = 0
+    is_calm = False
+    """No fault comes now, though one may come later."""
+
+    without: frozenset[str] = frozenset()
+
+    def _with(self, state: State, i: int, actor: Actor) -> State:
+        after = state._replace(actors=(*state.actors[:i], actor, *state.actors[i + 1 :]))
+        to = self.commit(actor) if state.faults and not actor.is_recorded else None
+        if to is None or to in state.commits[i]:
+            return after
+        return self._committed(after, i, (*state.commits[i], to))
+
+    def _alone(self, i: int, state: State, kind: str) -> State:
+        actor = state.actors[i]
+        if kind == "Count":
+            return self._with(state, i, self.count(actor))
+        after = self._with(
+            state, i, self.read(i, actor, state)._replace(delivered=actor.delivered, is_recorded=actor.is_recorded)
+        )
+        return after if state.faults or i in SOURCES else self._without_first(after, i - 2)
+
+    def _without_first(self, state: State, log: int) -> State:
+        """Read, and by nobody ever again."""
+        logs = list(state.logs)
+        logs[log] = logs[log][1:]
+        return state._replace(logs=(logs[0], logs[1]))
+
+    def _committed(self, state: State, i: int, to: tuple[int, ...]) -> State:
+        if not state.faults:
+            return state
+        return state._replace(commits=(*state.commits[:i], tuple(sorted(to)), *state.commits[i + 1 :]))
+
+    def _append(self, state: State, log: int, messages: tuple[int, ...]) -> State:
+        logs = list(state.logs)
+        logs[log] += messages
+        return state._replace(logs=(logs[0], logs[1]))
+
+    def _sent(self, state: State, i: int) -> Iterator[State]:
+        """What goes to different logs arrives in any order; with a fault to come at once, as a fault cuts it anyhow."""
+        logs = list(self.sends(i, state.actors[i]))
+        for one in [logs] if self.faults_max else [[log] for log in logs]:
+            after = state
+            for log in one:
+                arrived = self._append(after, log, self.sends(i, after.actors[i])[log])
+                after = self._with(arrived, i, self.delivered(i, after.actors[i], log))
+            yield after
+
+    def _with_ledger(self, state: State, i: int, actor: Actor, kind: str, fault: int) -> Iterator[State]:
+        if kind == "PlanSlot":
+            after, ledger = self.plan(actor, state, fault)
+            yield self._with(state, i, after)._replace(ledger=ledger)
+        elif not actor.is_recorded:
+            ledger, _ = self.record(actor, state, fault)
+            yield self._with(state, i, actor._replace(is_recorded=True))._replace(ledger=ledger)
+        else:
+            _, payloads = self.record(actor, state, fault)  # recorded: whoever asks is told the same
+            published = self._published(state.published, payloads)
+            after, to = self.publish(actor)
+            done = self._committed(state, i, (to,))._replace(published=published)
+            yield self._with(done, i, after)
+            if not self.once and state.faults:  # readers have it, and the commit does not come
+                yield from self._faults(state._replace(published=published), state.owners[i % 2])
+
+    def _published(
+        self, before: tuple[tuple[str, int, int], ...], payloads: tuple[tuple[str, int], ...]
+    ) -> tuple[tuple[str, int, int], ...]:
+        found = {name: (payload, times) for name, payload, times in before}
+        for name, payload in payloads:
+            known, times = found.get(name, (payload, 0))
+            if known != payload:
+                raise Violation(f"{name} was published as two payloads")
+            if times and self.once:
+                raise Violation(f"{name} was published twice")
+            found[name] = payload, 1
+        return tuple(sorted((name, *rest) for name, rest in found.items()))
+
+    def _zombies(self, state: State, fault: int) -> Iterator[State]:
+        """An owner that does not know that it is none: what it was sending arrives late. The fence refuses the rest."""
+        for at, (i, zombie) in enumerate(state.zombies):
+            rest = state._replace(zombies=(*state.zombies[:at], *state.zombies[at + 1 :]))
+            kind = self.kind(i, zombie, state)
+            if kind == "Send":
+                yield self._append_all(rest, self.sends(i, zombie))
+            else:
+                yield from self._zombie_ledger(rest, i, zombie, kind, fault)
+
+    def _zombie_ledger(self, state: State, i: int, zombie: Actor, kind: str, fault: int) -> Iterator[State]:
+        """As its owner would; what it commits counts, and nobody refuses it."""
+        for after in self._with_ledger(self._with(state, i, zombie), i, zombie, kind, fault):
+            yield self._with(after, i, state.actors[i])._replace(zombies=(*after.zombies, (i, after.actors[i])))
+
+    def _faults(self, state: State, worker: int) -> Iterator[State]:
+        if not state.faults or self.is_calm:
+            return
+        mine = [pair for pair in (0, 1) if state.owners[pair] == worker]
+        for arrived in self._arrived(state, [i for pair in mine for i in (pair, pair + 2)]):
+            yield from self._taken_over(arrived, mine, 1 - worker, zombies=())
+        for pair in mine:
+            i = pair, pair + 2
+            zombies = tuple((one, state.actors[one]) for one in i if self._lives_on(one, state))
+            if zombies:
+                yield from self._taken_over(state, [pair], 1 - worker, zombies=(*state.zombies, *zombies))
+
+    def _lives_on(self, i: int, state: State) -> bool:
+        """Whether what its owner has begun may still be seen by others."""
+        kind = self.kind(i, state.actors[i], state)
+        return kind == "Send" or (self.planted.ignores_fences and kind in ("PlanSlot", "Release"))
+
+    def _arrived(self, state: State, dead: list[int]) -> Iterator[State]:
+        """Any part of what they were sending has arrived: of each log nothing, the first message, or all, but not all
+        of all."""
+        states = [state]
+        for i in dead:
+            if self.kind(i, state.actors[i], state) == "Send":
+                sends = self.sends(i, state.actors[i])
+                parts = [[(), messages[:1], messages][: 1 + len(messages)] for messages in sends.values()]
+                states = [
+                    self._append_all(one, dict(zip(sends, some, strict=True)))
+                    for one in states
+                    for some in itertools.product(*parts)
+                    if list(some) != list(sends.values())
+                ]
+        yield from states
+
+    def _append_all(self, state: State, messages: dict[int, tuple[int, ...]]) -> State:
+        for log, some in messages.items():
+            state = self._append(state, log, some)
+        return state
+
+    def _taken_over(self, state: State, pairs: list[int], worker: int, zombies: tuple[Any, ...]) -> Iterator[State]:
+        """The other worker resumes from any checkpoint that may have been committed."""
+        mine = [i for pair in pairs for i in (pair, pair + 2)]
+        owners = tuple(worker if pair in pairs else state.owners[pair] for pair in (0, 1))
+        for commits in itertools.product(*(state.commits[i] for i in mine)):
+            actors, committed = list(state.actors), list(state.commits)
+            for i, commit in zip(mine, commits, strict=True):
+                actors[i], committed[i] = Actor(self._resumed(i, commit)), (commit,)
+            yield self._fewer_faults(
+                state._replace(
+                    actors=tuple(actors), commits=tuple(committed), owners=owners, zombies=zombies,
+                    faults=state.faults - 1,
+                )
+            )  # fmt: skip
+
+    def _fewer_faults(self, after: State) -> State:
+        return after if after.faults else self._last(after)
+
+    def _last(self, state: State) -> State:
+        """No fault is to come: nobody reads again what was read, so places in logs mean nothing any more."""
+
+        def placeless(actor: Actor) -> Actor:
+            return actor._replace(local=self.locals.number(self.locals.objects[actor.local], OFFSETS))
+
+        ends = [self.locals.objects[state.actors[i].local].next_offset for i in SHARDS]
+        return state._replace(
+            actors=tuple(map(placeless, state.actors)),
+            zombies=tuple((i, placeless(zombie)) for i, zombie in state.zombies),
+            logs=(state.logs[0][ends[0] :], state.logs[1][ends[1] :]),
+            commits=((-1,),) * 4,
+        )
+
+    def require_done(self, state: State) -> None:
+        """Nothing more can happen: every HAT is published, and every plate was charged once, for what was drawn."""
+        ledger: MemoryLedger = self.ledgers.objects[state.ledger]
+        published = {name: decode(self.payloads.objects[payload]) for name, payload, _ in state.published}
+        if len(published) != 4:
+            raise Violation(f"expected 4 HATs to be published, got {sorted(published)}")
+        if ledger.verify():
+            raise Violation(ledger.verify()[0])
+        for entry in ledger.entries():
+            record = published[entry.release_id]
+            if record.status != "released" or set(entry.charged.tolist()) != {round(record.privacy.epsilon * 1e9)}:
+                raise Violation(f"{entry.release_id} was charged {entry.charged.tolist()} and says {record.privacy}")
+            if len(entry.plates) != 2:
+                raise Violation(f"{entry.release_id} has {len(entry.plates)} plates")
+
+
+class Forgetful(MemoryLedger):
+    """A planted fault: what was decided on is forgotten, so that a repeat is decided anew."""
+
+    def admit(self, period: str, budget: int, plates: Any, admissions: Any) -> Any:
+        for one in admissions:
+            held = self._admissions.get(one.release_id)
+            if held is not None and held.payload is None:
+                del self._admissions[one.release_id]
+        return super().admit(period, budget, plates, admissions)
+
+
+def _places(first: int, times: list[int], tick: bool) -> LogPlaces:
+    count = len(times)
+    return LogPlaces(np.arange(first, first + count), np.array(times, np.int64), np.full(count, tick))
+
+
+def walk(world: World, faults: int, dice: random.Random) -> int:
+    """One random way through, to its end; how many faults it had."""
+    world.faults_max = faults
+    state, todo = world.begin(faults), []
+    while True:
+        world.is_calm = dice.random() < 0.9
+        if not (todo := list(world.successors(state))):
+            world.is_calm = True
+            if not (todo := list(world.successors(state))):
+                world.require_done(state)
+                return faults - state.faults
+        state = dice.choice(todo)
+
+
+@dataclass(frozen=True)
+class Explored:
+    """How much there was."""
+
+    states: int
+    ends: int
+
+
+def explore(world: World, faults: int, states_max: int = 10**9) -> Explored:
+    """Visit every state; Violation for the first that must not be. RuntimeError beyond `states_max`."""
+    world.faults_max = faults
+    first = world.begin(faults)
+    seen, todo, ends = {first}, [first], 0
+    while todo:
+        state = todo.pop()
+        is_end = True
+        for after in world.successors(state):  # a fault need not come, and neither need a zombie's messages
+            is_end = is_end and (after.faults < state.faults or len(after.zombies) < len(state.zombies))
+            if after not in seen:
+                seen.add(after)
+                todo.append(after)
+        if is_end:
+            world.require_done(state)
+            ends += 1
+        if len(seen) > states_max:
+            raise RuntimeError(f"more than {states_max} states")
+    return Explored(len(seen), ends)

@@ -1,0 +1,44 @@
+"""The protocols of sources, shards and planner, in every order; and faults that are planted in them are found."""
+
+import random
+
+import pytest
+
+from tests.protocol.explore import Planted, Violation, World, explore, walk
+
+
+@pytest.mark.parametrize("whole_batches", [True, False])
+def test_without_a_fault_every_order_ends_in_four_releases(whole_batches):
+    found = explore(World(whole_batches=whole_batches), faults=0)
+    assert found.states > 2000 and found.ends > 1
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_with_a_fault_anywhere_every_order_ends_the_same(once):
+    """A crash or a rebalance of either worker, anywhere, with any commit before it and any part of a message sent."""
+    found = explore(World(once=once), faults=1)
+    assert found.states > 300_000 and found.ends > 300
+
+
+def walks(world, faults, seeds):
+    return [walk(world, faults, random.Random(seed)) for seed in seeds]
+
+
+@pytest.mark.parametrize("whole_batches", [True, False])
+@pytest.mark.parametrize("once", [True, False])
+def test_with_up_to_three_faults_random_orders_end_the_same(once, whole_batches):
+    faults = walks(World(once, whole_batches), 3, range(50))
+    assert faults.count(3) > 10
+
+
+PLANTED = {
+    "commits too early": Planted(commits_too_early=True),
+    "plan not remembered": Planted(forgets_plans=True),
+    "fence ignored": Planted(ignores_fences=True),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_faults_are_found(name):
+    with pytest.raises(Violation):
+        walks(World(planted=PLANTED[name]), 3, range(200))
