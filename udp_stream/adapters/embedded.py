@@ -21,6 +21,8 @@ from udp_stream.adapters.settings import Settings
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entropy, Ledger
 from udp_stream.pings.decoder import PingDecoder, Refusal, originals
+from udp_stream.pings.formats import PingFormat
+from udp_stream.pings.json_reader import JSON
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.draw import Payloads, RecordedSlot
 from udp_stream.release.record import Release, decode
@@ -103,7 +105,7 @@ class Embedded:
         `others` is what `other_policies` tells of the ledger; `trial` is true of a ledger of this run only.
         """
         self._policy = settings.policy
-        self._decoder = PingDecoder(settings.ping_rules)
+        self._ping_rules = settings.ping_rules
         self._windows = Windows(settings.window_rules, hashed)
         self._context = ReleaseContext(
             self._policy,
@@ -122,15 +124,15 @@ class Embedded:
         self.summary = Summary(policy=self._policy.fingerprint(), others=others or {})
 
     def run(self, frames: Iterable[list[bytes]]) -> Summary:
-        """Read the log to its end and release every HAT in it."""
+        """Read a log of JSON messages to its end and release every HAT in it."""
         for messages in frames:
             self.push(messages)
         self.finish()
         return self.summary
 
-    def push(self, messages: list[bytes]) -> None:
-        """One frame: decode, place, and release the slots that it closes."""
-        pings, refusals = self._decoder.decode(messages)
+    def push(self, messages: list[bytes], ping_format: PingFormat = JSON) -> None:
+        """One frame, whose messages are of this format: decode, place, and release the slots that it closes."""
+        pings, refusals = PingDecoder(self._ping_rules, ping_format).decode(messages)
         start, end = self._context.calendar.slots.place(pings.time_ms)
         cell = cells_of(pings.lat, pings.lon, self._policy.resolution)
         closed, unplaced = self._windows.push(Frame(pings, cell, start, end))
@@ -138,7 +140,7 @@ class Embedded:
         self.summary.messages += len(messages)
         self.summary.pings += int(pings.time_ms.size) - len(unplaced)
         self.summary.held += int(pings.time_ms.size) - len(unplaced)
-        self._refuse(messages, refusals)
+        self._refuse(messages, refusals, ping_format)
         for slot in closed:
             self._release(slot)
 
@@ -174,11 +176,11 @@ class Embedded:
             if (overlap := overlap_of(self._ledger, period)) is not None:
                 self.summary.overlaps[period] = overlap
 
-    def _refuse(self, messages: list[bytes], refusals: list[Refusal]) -> None:
+    def _refuse(self, messages: list[bytes], refusals: list[Refusal], ping_format: PingFormat) -> None:
         self.summary.refused.update(str(refusal.reason) for refusal in refusals)
         if self._reject is not None:
             refusals.sort(key=lambda refusal: (refusal.message, refusal.position))
-            for message, refusal in zip(originals(messages, refusals), refusals, strict=True):
+            for message, refusal in zip(originals(messages, refusals, ping_format), refusals, strict=True):
                 self._reject(message, refusal)
 
 

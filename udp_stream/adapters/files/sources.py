@@ -1,4 +1,4 @@
-"""Recorded pings: files, or standard input, as batches of raw messages for `PingDecoder`.
+"""Recorded pings: files, or standard input, as frames of raw messages for `PingDecoder`.
 
 What a file is, is decided in this order:
 
@@ -24,7 +24,7 @@ import os
 import stat
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import BinaryIO
@@ -33,6 +33,7 @@ import msgspec
 
 from udp_stream.adapters.files.csv_rows import csv_messages
 from udp_stream.errors import UsageError
+from udp_stream.pings.json_reader import JSON
 
 Progress = Callable[[int, int | None], None]
 """Called with the bytes read so far, before decompression, and how many there are, if that can be known."""
@@ -59,7 +60,7 @@ class _Results(msgspec.Struct):
 _find_results = msgspec.json.Decoder(_Results).decode
 
 
-def read_messages(path: str, batch: int = 4096, progress: Progress | None = None) -> Iterator[list[bytes]]:
+def read_messages(path: str, batch: int = 4096, progress: Progress | None = None) -> Generator[list[bytes], None, None]:
     """Batches of `batch` messages (the last may be shorter) of a file, or of standard input for `-`.
 
     UsageError, when the first batch is asked for, if the file cannot be read or is of a kind that is not; and later if
@@ -82,6 +83,26 @@ def read_messages(path: str, batch: int = 4096, progress: Progress | None = None
             yield from _batches(_messages(path, name, blocks), batch)
     except OSError as error:
         raise _unreadable(path, error) from error
+
+
+class FileSource:
+    """A file, or standard input for `-`, as a source: read once, from its beginning to its end."""
+
+    unit: str | None = None
+    format = JSON
+
+    def __init__(self, path: str, progress: Progress | None = None) -> None:
+        """UsageError as `require_readable` raises it; nothing is read yet."""
+        require_readable([path])
+        self._messages = read_messages(path, progress=progress)
+
+    def messages(self) -> Iterator[list[bytes]]:
+        """As `read_messages` gives them."""
+        return self._messages
+
+    def close(self) -> None:
+        """Close the file, wherever reading is."""
+        self._messages.close()
 
 
 def require_readable(paths: Iterable[str]) -> None:

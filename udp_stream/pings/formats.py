@@ -1,0 +1,79 @@
+"""Ping format: how the bytes of messages spell pings. JSON is one (`json_reader`); others need no JSON text in between.
+
+A format gives fields of the right type, and says why a piece is no ping. It judges no value: limits, box and speeds are
+`PingDecoder`'s, the same for every format. So a format that is wrong can lose pings or invent them, but it cannot get a
+speed past the bound that the noise is scaled to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from msgspec import Raw, Struct
+from numpy.typing import NDArray
+
+from udp_stream.pings.refusals import Refusal
+
+NOT_IN_ARRAY = -1
+"""The position of a ping that is a message by itself."""
+
+
+class Point(Struct, array_like=True, gc=False):
+    """Degrees in GeoJSON's order; an altitude, or anything else behind the first two, is skipped."""
+
+    lon: float
+    lat: float
+
+
+class Location(Struct, gc=False):
+    """A GeoJSON point; `type` may be left out."""
+
+    coordinates: Point
+    type: Literal["Point"] = "Point"
+
+
+class WirePing(Struct, gc=False):
+    """A ping whose fields have the right types; their values are not checked yet.
+
+    `observationDateTime` is a text that `timestamps` reads; `speed` is in the source's unit.
+
+    >>> WirePing("A1", "2022-01-01T10:10:35+05:30", Location(Point(72.8, 21.1)), 12.5).location.coordinates.lat
+    21.1
+    """
+
+    license_plate: str
+    observationDateTime: str  # noqa: N815  the feed's name
+    location: Location
+    speed: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WireBatch:
+    """The pings of a batch in order; for each the index of its message and its position there; and what was refused.
+
+    `message` and `position` have the length of `pings`; `position` is NOT_IN_ARRAY for a ping that is a message by
+    itself. `refusals` are in the order of messages and positions.
+    """
+
+    pings: Sequence[WirePing]
+    message: NDArray[np.int32]
+    position: NDArray[np.int32]
+    refusals: list[Refusal]
+
+
+@dataclass(frozen=True, slots=True)
+class PingFormat:
+    """Two functions, both pure.
+
+    `read(messages, max_message_bytes, max_pings_per_message)`: the pings of a batch, and a refusal for every piece that
+    is none. It raises nothing, whatever the bytes.
+
+    `split(message)`: the bytes of each ping of a message that `read` could open, by position, for what is kept of
+    refused pings; None if the message is to be kept whole.
+    """
+
+    read: Callable[[Sequence[bytes], int, int], WireBatch]
+    split: Callable[[bytes], Sequence[bytes | Raw] | None]
