@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
@@ -24,8 +24,8 @@ from udp_stream.pings.decoder import PingDecoder, Refusal, originals
 from udp_stream.pings.formats import PingFormat
 from udp_stream.pings.json_reader import JSON
 from udp_stream.release.context import ReleaseContext
-from udp_stream.release.draw import Payloads, RecordedSlot
-from udp_stream.release.record import Release, decode
+from udp_stream.release.delivery import PublishedRelease, ReleaseSink, fan_out
+from udp_stream.release.draw import RecordedSlot
 from udp_stream.release.road import release_slot
 from udp_stream.windows.grid import cells_of
 from udp_stream.windows.open_slots import Frame, Windows
@@ -66,16 +66,12 @@ class Summary:
     expected_error: float = 0.0
     overlaps: dict[str, Overlap] = field(default_factory=dict)
 
-    def add(self, payloads: Payloads, made: Collection[str] = ()) -> None:
-        """Count a slot's records, of which this run `made` those of these ids.
-
-        Errors are weighed by pings, as the baseline guess's are.
-        """
+    def add(self, releases: Sequence[PublishedRelease]) -> None:
+        """Count a slot's records: a sink. Errors are weighed by pings, as the baseline guess's are."""
         self.slots += 1
-        for release_id, _, payload in payloads:
-            record: Release = decode(payload)
+        for release in releases:
+            record = release.record
             self.hats[record.status] += 1
-            self.made += release_id in made
             self.promises[record.policy, record.privacy.period, record.privacy.period_epsilon] += 1
             if record.status == "released":
                 self.pings_released += record.counts.samples
@@ -86,7 +82,7 @@ class Summary:
 
 
 class Embedded:
-    """One log through one ledger. `publish` and `reject` are where records and refused messages go."""
+    """One log through one ledger. `publish` and `reject` are where releases and refused messages go."""
 
     def __init__(
         self,
@@ -95,7 +91,7 @@ class Embedded:
         entropy: Entropy,
         hashed: Callable[[str], bytes],
         software: str,
-        publish: Callable[[Payloads], None],
+        publish: ReleaseSink,
         reject: Callable[[bytes, Refusal], None] | None = None,
         others: Mapping[str, str] | None = None,
         trial: bool = False,
@@ -117,11 +113,11 @@ class Embedded:
             before_charge=self._note_policy,
         )
         self._ledger = ledger
-        self._publish = publish
         self._reject = reject
         self._looked: set[str] = set()
         self._noted = False
         self.summary = Summary(policy=self._policy.fingerprint(), others=others or {})
+        self._publish = fan_out(self.summary.add, publish)
 
     def run(self, frames: Iterable[list[bytes]]) -> Summary:
         """Read a log of JSON messages to its end and release every HAT in it."""
@@ -155,9 +151,9 @@ class Embedded:
 
         def publish(recorded: RecordedSlot) -> None:
             self.summary.held -= int(slot.time.size)
-            self.summary.add(recorded.payloads, recorded.made)
+            self.summary.made += len(recorded.made)
             self.summary.unwritten = True
-            self._publish(recorded.payloads)
+            self._publish([PublishedRelease(payload) for _, _, payload in recorded.payloads])
             self.summary.unwritten = False
 
         release_slot(counts, values, self._context, self._ledger, publish)
@@ -184,11 +180,11 @@ class Embedded:
                 self._reject(message, refusal)
 
 
-def record_writer(out: BinaryIO) -> Callable[[Payloads], None]:
+def record_writer(out: BinaryIO) -> ReleaseSink:
     """Writes one record a line, and hands a slot's records on to the operating system before they count."""
 
-    def publish(payloads: Payloads) -> None:
-        out.write(b"".join(payload + b"\n" for _, _, payload in payloads))
+    def publish(releases: Sequence[PublishedRelease]) -> None:
+        out.write(b"".join(release.payload + b"\n" for release in releases))
         out.flush()
 
     return publish
