@@ -23,7 +23,6 @@ import itertools
 import os
 import stat
 import sys
-import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -32,6 +31,7 @@ from typing import BinaryIO
 import msgspec
 
 from udp_stream.adapters.files.csv_rows import csv_messages
+from udp_stream.adapters.files.gzip_members import MAGIC, GzipError, GzipMembers
 from udp_stream.errors import UsageError
 from udp_stream.pings.json_reader import JSON
 
@@ -45,9 +45,7 @@ MAX_DOCUMENT_BYTES = 2**30
 """A document must be held in memory to be cut into pings; lines and CSV need not."""
 
 _BLOCK_BYTES = 2**18  # measured: 64 KiB to 256 KiB read fastest, from 1 MiB on the caches are too small
-_PIECE_BYTES = 2**12
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_GZIP = 16 + zlib.MAX_WBITS
 
 _split_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _parse = msgspec.json.Decoder(msgspec.Raw).decode
@@ -157,41 +155,21 @@ def _size(file: BinaryIO | io.FileIO) -> int | None:
 
 
 def _inflate(path: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The blocks, decompressed if they begin as gzip does; any number of members, and zeros after the last."""
+    """The blocks, decompressed if they begin as gzip does."""
     start = b""
-    while len(start) < 2 and (block := next(blocks, b"")):
+    while len(start) < len(MAGIC) and (block := next(blocks, b"")):
         start += block
     blocks = itertools.chain([start], blocks)
-    if not start.startswith(b"\x1f\x8b"):
+    if not start.startswith(MAGIC):
         yield from blocks
         return
-    member = zlib.decompressobj(_GZIP)
-    is_between = False  # members
+    members = GzipMembers(_BLOCK_BYTES)
     try:
-        for rest in _in_pieces(blocks):
-            while rest:
-                if is_between:
-                    rest = rest.lstrip(b"\0")
-                    if not rest:
-                        break
-                    member, is_between = zlib.decompressobj(_GZIP), False
-                if out := member.decompress(rest, _BLOCK_BYTES):
-                    yield out
-                is_between = member.eof
-                rest = member.unused_data if member.eof else member.unconsumed_tail
-        while not member.eof and (out := member.decompress(b"", _BLOCK_BYTES)):
-            yield out
-    except zlib.error as error:
-        raise UsageError(f"{path}: its gzip data are damaged ({error}); what came before was read") from error
-    if not member.eof:
-        raise UsageError(f"{path}: its gzip data end too early; what came before was read")
-
-
-def _in_pieces(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Little by little: of damaged data, zlib keeps to itself what it made of the same piece."""
-    for block in blocks:
-        for first in range(0, len(block), _PIECE_BYTES):
-            yield block[first : first + _PIECE_BYTES]
+        for block in blocks:
+            yield from members.feed(block)
+        yield from members.end()
+    except GzipError as error:
+        raise UsageError(f"{path}: its gzip data {error}; what came before was read") from error
 
 
 def _batches(messages: Iterator[list[bytes]], size: int) -> Iterator[list[bytes]]:
