@@ -6,7 +6,7 @@ from contextlib import closing
 
 from streams.topics import BOOTSTRAP_MS, partitions_of, topics_of
 from udp_stream.adapters.kafka_section import KafkaSection
-from udp_stream.errors import DependencyUnavailable
+from udp_stream.errors import DependencyUnavailable, needs
 from udp_stream.release.delivery import PublishedRelease, ReleaseReader
 
 POLL_MS = 500
@@ -18,11 +18,9 @@ def read_releases(kafka: KafkaSection, follow: bool = False) -> ReleaseReader:
     Each record once with `kafka.transactions`. Without, one that was published twice comes twice, with the same bytes
     and release id. Raises DependencyUnavailable if no broker answers or the topic is missing.
     """
-    try:
+    with needs("Kafka client", "kafka"):
         from kafka import KafkaConsumer, TopicPartition
         from kafka.errors import KafkaError
-    except ImportError as error:
-        raise DependencyUnavailable("no Kafka client: pip install 'udp-stream[kafka]'") from error
     topic = topics_of(kafka).release.name
     partitions = [TopicPartition(topic, number) for number in range(partitions_of(kafka.bootstrap, topic))]
     try:

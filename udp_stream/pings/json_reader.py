@@ -23,8 +23,10 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from udp_stream.pings.formats import NOT_IN_ARRAY, Location, PingFormat, Point, WireBatch, WirePing
 from udp_stream.pings.refusals import Reason, Refusal
 
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""Tolerated before JSON, and before any file of pings."""
+
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # all that msgspec raises on bad bytes
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _WHITE_SPACE = b" \t\r\n"
 
 
@@ -110,7 +112,7 @@ def read_batch(messages: Sequence[bytes], max_message_bytes: int, max_pings_per_
 def split_message(message: bytes) -> list[Raw] | None:
     """The pings of an array or envelope, each as its original bytes; None for one ping, and for a string.
 
-    Call it for messages that `read_batch` could open; others make msgspec raise.
+    Call it for JSON alone; msgspec.DecodeError leaves for anything else, and for `results` that are no array.
 
     >>> [bytes(ping) for ping in split_message(b'{"results": [{"speed": 1}, 2]}') or []]
     [b'{"speed": 1}', b'2']
@@ -147,7 +149,7 @@ def _open_message(index: int, message: bytes, max_bytes: int, max_pings: int) ->
 
 
 def _trim(text: bytes) -> bytes:
-    return text.removeprefix(_BYTE_ORDER_MARK).lstrip(_WHITE_SPACE)
+    return text.removeprefix(BYTE_ORDER_MARK).lstrip(_WHITE_SPACE)
 
 
 def _unwrap(text: bytes) -> bytes:

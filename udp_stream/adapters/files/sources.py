@@ -8,9 +8,9 @@ What a file is, is decided in this order:
    not begin as JSON does. It is lines if the first line is JSON by itself and another follows, or if it is no beginning
    of JSON. It is one document otherwise: a single line, or JSON laid out over many.
 
-Lines: one message each. A document: an array, or the `results` of an object, gives a message per ping, so that a
-huge file is not one oversized message; anything else is one message. A document that does not parse is read as lines,
-so that a first line cut short costs only itself. CSV: see `csv_rows`.
+Lines: one message each. A document: an array of pings, bare or in an object (`json_reader`), gives a message per ping,
+so that a huge file is not one oversized message; anything else is one message. A document that does not parse is read
+as lines, so that a first line cut short costs only itself. CSV: see `csv_rows`.
 
 Nothing is judged here. What is broken is passed on as it is, for the decoder to refuse it by name. Sources raise
 `UsageError`, and only for what is wrong with the file as a whole.
@@ -33,7 +33,7 @@ import msgspec
 from udp_stream.adapters.files.csv_rows import csv_messages
 from udp_stream.adapters.files.gzip_members import MAGIC, GzipError, GzipMembers
 from udp_stream.errors import UsageError
-from udp_stream.pings.json_reader import JSON
+from udp_stream.pings.json_reader import BYTE_ORDER_MARK, JSON, split_message
 
 Progress = Callable[[int, int | None], None]
 """Called with the bytes read so far, before decompression, and how many there are, if that can be known."""
@@ -45,17 +45,8 @@ MAX_DOCUMENT_BYTES = 2**30
 """A document must be held in memory to be cut into pings; lines and CSV need not."""
 
 _BLOCK_BYTES = 2**18  # measured: 64 KiB to 256 KiB read fastest, from 1 MiB on the caches are too small
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
-_split_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _parse = msgspec.json.Decoder(msgspec.Raw).decode
-
-
-class _Results(msgspec.Struct):
-    results: msgspec.Raw
-
-
-_find_results = msgspec.json.Decoder(_Results).decode
 
 
 def read_messages(path: str, batch: int = 4096, progress: Progress | None = None) -> Generator[list[bytes], None, None]:
@@ -213,9 +204,9 @@ def _without_byte_order_mark(blocks: Iterator[bytes]) -> Iterator[bytes]:
     start = b""
     for block in blocks:
         start += block
-        if len(start) >= len(_BYTE_ORDER_MARK):
+        if len(start) >= len(BYTE_ORDER_MARK):
             break
-    yield start.removeprefix(_BYTE_ORDER_MARK)
+    yield start.removeprefix(BYTE_ORDER_MARK)
     yield from blocks
 
 
@@ -268,10 +259,10 @@ def _document(path: str, blocks: Iterator[bytes]) -> Iterator[list[bytes]]:
         yield from _lines(iter([text]))
         return
     try:
-        array = text if text.lstrip().startswith(b"[") else bytes(_find_results(text).results)
-        yield [bytes(piece) for piece in _split_array(array)]
-    except msgspec.ValidationError:  # no array in it
-        yield [text.strip()]
+        pings = split_message(text)
+    except msgspec.ValidationError:  # `results` are no array
+        pings = None
+    yield [text.strip()] if pings is None else [bytes(ping) for ping in pings]
 
 
 def _csv(path: str, blocks: Iterator[bytes]) -> Iterator[list[bytes]]:

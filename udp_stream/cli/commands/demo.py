@@ -16,7 +16,7 @@ from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
 from udp_stream.cli.outputs import open_output, require_distinct, used_files
 from udp_stream.cli.report import SOFTWARE, console, print_summary
-from udp_stream.errors import DependencyUnavailable, UsageError
+from udp_stream.errors import UsageError, needs
 from udp_stream.release.delivery import PublishedRelease
 from udp_stream.release.record import Release
 from udp_stream.trial.fleet.fleet import IST, Fleet
@@ -46,10 +46,8 @@ def demo(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def _on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[PublishedRelease], Summary]:
-    try:
+    with needs("Kafka client", "services"):
         from udp_stream.cli.commands.demo_kafka import run_on_kafka
-    except ImportError as error:
-        raise DependencyUnavailable("no Kafka client: pip install 'udp-stream[services]'") from error
     return run_on_kafka(arguments, fleet)
 
 
