@@ -113,6 +113,10 @@ class Pings:
     them. `time_ms`: Unix milliseconds, UTC, rounded down. `lat`, `lon`: degrees. `speed`: quanta of 1/4096 km/h,
     rounded to the nearest, in [0, max_quanta]. `message`: index of the message in the batch. `position`: the ping's
     place in its message's array, -1 if the message is the ping itself.
+
+    >>> pings, _ = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200)).decode([])
+    >>> len(pings), pings.plates, pings.speed
+    (0, (), array([], dtype=int32))
     """
 
     plates: tuple[str, ...]
@@ -237,6 +241,7 @@ class _Columns:
             in_use[plate] = True
             plate = (np.cumsum(in_use, dtype=np.uint32) - np.uint32(1))[plate]
             plates = [text for text, used in zip(plates, in_use.tolist(), strict=True) if used]
+        # Clamped here, before anything is stored: sensitivities rest on no speed being above max_quanta.
         quanta = np.minimum(np.rint(self.kmh[kept] * QUANTA_PER_KMH), self.rules.max_quanta).astype(np.int32)
         columns: tuple[NDArray[Any], ...] = (
             *(plate, self.time_ms[kept], self.lat[kept], self.lon[kept]),
@@ -248,7 +253,11 @@ class _Columns:
 
 
 def plate_name(text: str) -> str:
-    """The plate that is meant: white space around it is dropped."""
+    """The plate that is meant: white space around it is dropped.
+
+    >>> plate_name(" GJ05ZZ0001 ")
+    'GJ05ZZ0001'
+    """
     return text.strip()
 
 
@@ -256,7 +265,7 @@ def _index_plates(texts: list[str]) -> tuple[list[str], NDArray[np.uint32]]:
     """The distinct plates, stripped of white space, and for each text the index of its plate."""
     index: defaultdict[str, int] = defaultdict(count().__next__)
     plate = np.fromiter(map(index.__getitem__, texts), np.uint32, len(texts))
-    stripped = [plate_name(text) for text in index]
+    stripped = [plate_name(text) for text in index]  # distinct texts only: few, where pings are many
     if stripped == list(index):
         return stripped, plate
     plates, renamed = _index_plates(stripped)
@@ -275,7 +284,12 @@ def original(messages: Sequence[bytes], refusal: Refusal) -> bytes:
 def originals(
     messages: Sequence[bytes], refusals: Sequence[Refusal], ping_format: PingFormat = JSON
 ) -> Iterator[bytes]:
-    """The bytes of each refusal, in order; a message is cut up once for all of its refusals that follow each other."""
+    """The bytes of each refusal, in order; a message is cut up once for all of its refusals that follow each other.
+
+    >>> both = [Refusal(0, 0, Reason.MISSING_FIELD, "$.speed"), Refusal(0, 2, Reason.WRONG_TYPE, "$")]
+    >>> list(originals([b"[{}, 1, 2]"], both))
+    [b'{}', b'2']
+    """
     cut_up, pieces = -1, None
     for refusal in refusals:
         piece: bytes | Raw = messages[refusal.message]
@@ -291,6 +305,9 @@ def json_messages(messages: list[bytes], ping_format: PingFormat, rules: PingRul
     """Messages of a format as messages of JSON, which is what topics hold: a message for each ping, in order.
 
     What the format refuses stays as it is, for the reader of the topic to refuse. Messages of JSON stay as they are.
+
+    >>> json_messages([b'[{"speed": 1}, {}]'], JSON, PingRules(max_kmh=65, reject_above_kmh=200))
+    [b'[{"speed": 1}, {}]']
     """
     if ping_format is JSON:
         return messages

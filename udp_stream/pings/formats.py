@@ -22,14 +22,24 @@ NOT_IN_ARRAY = -1
 
 
 class Point(Struct, array_like=True, gc=False):
-    """Degrees in GeoJSON's order; an altitude, or anything else behind the first two, is skipped."""
+    """Degrees in GeoJSON's order; an altitude, or anything else behind the first two, is skipped.
+
+    >>> from msgspec import json
+    >>> json.decode(b"[72.8, 21.1, 12.0]", type=Point)
+    Point(lon=72.8, lat=21.1)
+    """
 
     lon: float
     lat: float
 
 
 class Location(Struct, gc=False):
-    """A GeoJSON point; `type` may be left out."""
+    """A GeoJSON point; `type` may be left out.
+
+    >>> from msgspec import json
+    >>> json.encode(Location(Point(72.8, 21.1)))
+    b'{"coordinates":[72.8,21.1],"type":"Point"}'
+    """
 
     coordinates: Point
     type: Literal["Point"] = "Point"
@@ -56,6 +66,11 @@ class WireBatch:
 
     `message` and `position` have the length of `pings`; `position` is NOT_IN_ARRAY for a ping that is a message by
     itself. `refusals` are in the order of messages and positions.
+
+    >>> of_messages = np.array([0, 1, 1], np.int32), np.array([NOT_IN_ARRAY, 0, 1], np.int32)
+    >>> three = WireBatch([WirePing("A1", "now", Location(Point(0, 0)), 5.0)] * 3, *of_messages, [])
+    >>> three.pings[2].speed, three.message[2], three.position[2]
+    (5.0, np.int32(1), np.int32(1))
     """
 
     pings: Sequence[WirePing]
@@ -73,6 +88,10 @@ class PingFormat:
 
     `split(message)`: the bytes of each ping of a message that `read` could open, by position, for what is kept of
     refused pings; None if the message is to be kept whole.
+
+    >>> from udp_stream.pings.json_reader import JSON
+    >>> JSON.read([b"{}"], 1000, 10).refusals[0].path, [bytes(ping) for ping in JSON.split(b"[1, {}]")]
+    ('$.license_plate', [b'1', b'{}'])
     """
 
     read: Callable[[Sequence[bytes], int, int], WireBatch]

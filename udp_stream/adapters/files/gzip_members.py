@@ -17,7 +17,12 @@ _GZIP = 16 + zlib.MAX_WBITS
 
 
 class GzipError(ValueError):
-    """The data are no gzip, or not whole; the message ends the sentence "the data ..."."""
+    """The data are no gzip, or not whole; the message ends the sentence "the data ...".
+
+    >>> list(GzipMembers(1000).end())
+    Traceback (most recent call last):
+    udp_stream.adapters.files.gzip_members.GzipError: end too early
+    """
 
 
 class GzipMembers:

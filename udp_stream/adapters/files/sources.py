@@ -75,7 +75,16 @@ def read_messages(path: str, batch: int = 4096, progress: Progress | None = None
 
 
 class FileSource:
-    """A file, or standard input for `-`, as a source: read once, from its beginning to its end."""
+    """A file, or standard input for `-`, as a source: read once, from its beginning to its end.
+
+    >>> from contextlib import closing
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "pings").write_bytes(b"[1,\\n2]")
+    ...     with closing(FileSource(f"{folder}/pings")) as source:
+    ...         list(source.messages())
+    [[b'1', b'2']]
+    """
 
     unit: str | None = None
     format = JSON
@@ -98,6 +107,10 @@ def require_readable(paths: Iterable[str]) -> None:
     """UsageError for the first that is not there, is a directory, is of a kind that is not read, or may not be read.
 
     Nothing is read, and no pipe is opened: that would take it from who writes to it.
+
+    >>> require_readable(["vehicles.pb"])
+    Traceback (most recent call last):
+    udp_stream.errors.UsageError: vehicles.pb: GTFS-Realtime files (.pb) are not read by this version
     """
     for path in paths:
         _refuse_gtfs(path)
