@@ -1,9 +1,10 @@
 """Sources of pings, chosen by the scheme of their name.
 
-A name with a scheme, such as `mqtt://broker/topic`, is given to the source that is registered for it in `SOURCES`.
-Every other name is a path, or `-` for standard input. A scheme has two characters or more before `://`:
-`a:b.ndjson`, `C:/pings.csv` and `file:pings` are paths. The name alone decides, and not which files there are, so that
-a file cannot stand in for a live source. A file whose name looks like a scheme is reached as `./mqtt://...`.
+A name with a scheme, such as `mqtt://broker/topic`, is given to the source that is registered for it in
+`SOURCES`. Every other name is a path, or `-` for standard input. A scheme has two characters or more before
+`://`: `a:b.ndjson`, `C:/pings.csv` and `file:pings` are paths. The name alone decides, and not which files
+there are, so that a file cannot stand in for a live source. A file whose name looks like a scheme is reached
+as `./mqtt://...`.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ _SCHEME = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 
 
 class Source(Protocol):
-    """Where pings come from. To make one reads nothing, and raises UsageError for a name that cannot be read."""
+    """Where pings come from. Making one reads nothing; UsageError for a name that cannot be read."""
 
     @property
     def unit(self) -> str | None:
-        """The unit of its speeds (`kmh`, `mps`, `mph`); None for a source that may hold any: `speed.unit` tells."""
+        """The unit of its speeds (`kmh`, `mps`, `mph`); None if it may be any, and `speed.unit` says
+        which."""
         ...
 
     @property
@@ -35,7 +37,7 @@ class Source(Protocol):
     def messages(self) -> Iterator[list[bytes]]:
         """Its messages, in order, in frames: the clock observes a frame at once. Ask once.
 
-        It ends when the source does. UsageError or DependencyUnavailable if it fails, after what it gave before.
+        It ends when the source does. UsageError or DependencyUnavailable if it fails, after what it gave.
         """
         ...
 
@@ -45,7 +47,7 @@ class Source(Protocol):
 
 
 Opener = Callable[[str, Progress | None], Source]
-"""Makes a source from its whole name; how far it has read is reported to the second argument, if that can be known."""
+"""Makes a source from its whole name, and reports to the second argument how far it has read."""
 
 SOURCES: Final[dict[str, Opener]] = {}
 """Sources by scheme, in lower case. Files have none."""
@@ -54,7 +56,7 @@ SOURCES: Final[dict[str, Opener]] = {}
 def open_source(name: str, unit: str, progress: Progress | None = None) -> Source:
     """The source of a name; nothing is read yet. `unit` is what speeds are taken to be in (`speed.unit`).
 
-    UsageError for an unknown scheme and for a file that cannot be read; ConfigError for a source of another unit.
+    UsageError: an unknown scheme, or a file that cannot be read. ConfigError: a source of another unit.
 
     >>> open_source("mqtt://me:secret@broker/buses", "kmh")  # doctest: +ELLIPSIS
     Traceback (most recent call last):

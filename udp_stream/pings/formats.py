@@ -1,8 +1,8 @@
-"""Ping format: how the bytes of messages spell pings. JSON is one (`json_reader`); others need no JSON text in between.
+"""Ping format: how the bytes of messages spell pings. JSON is one (`json_reader`); others may be binary.
 
-A format gives fields of the right type, and says why a piece is no ping. It judges no value: limits, box and speeds are
-`PingDecoder`'s, the same for every format. So a format that is wrong can lose pings or invent them, but it cannot get a
-speed past the bound that the noise is scaled to.
+A format gives fields of the right type, and says why a piece is no ping. It judges no value: limits, box and
+speeds are `PingDecoder`'s, the same for every format. So a format that is wrong can lose pings or invent
+them, but it cannot get a speed past the bound that the noise is scaled to.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class WirePing(Struct, gc=False):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WireBatch:
-    """The pings of a batch in order; for each the index of its message and its position there; and what was refused.
+    """The pings of a batch in order, where each of them comes from, and what was refused.
 
-    `message` and `position` have the length of `pings`; `position` is NOT_IN_ARRAY for a ping that is a message by
-    itself. `refusals` are in the order of messages and positions.
+    `message`: for each ping the index of its message in the batch. `position`: its place there, NOT_IN_ARRAY
+    if it is a message by itself. `refusals` are in the order of messages and positions.
 
     >>> of_messages = np.array([0, 1, 1], np.int32), np.array([NOT_IN_ARRAY, 0, 1], np.int32)
     >>> three = WireBatch([WirePing("A1", "now", Location(Point(0, 0)), 5.0)] * 3, *of_messages, [])
@@ -83,11 +83,11 @@ class WireBatch:
 class PingFormat:
     """Two functions, both pure.
 
-    `read(messages, max_message_bytes, max_pings_per_message)`: the pings of a batch, and a refusal for every piece that
-    is none. It raises nothing, whatever the bytes.
+    `read(messages, max_message_bytes, max_pings_per_message)`: the pings of a batch, and a refusal for every
+    piece that is none. It raises nothing, whatever the bytes.
 
-    `split(message)`: the bytes of each ping of a message that `read` could open, by position, for what is kept of
-    refused pings; None if the message is to be kept whole.
+    `split(message)`: the bytes of each ping of a message that `read` could open, by position, for what is
+    kept of refused pings; None if the message is to be kept whole.
 
     >>> from udp_stream.pings.json_reader import JSON
     >>> JSON.read([b"{}"], 1000, 10).refusals[0].path, [bytes(ping) for ping in JSON.split(b"[1, {}]")]

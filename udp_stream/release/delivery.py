@@ -1,10 +1,10 @@
 """Releases on their way to readers, and back from them: the bytes of a record, and the record that they hold.
 
-The bytes are the release: they are what the ledger recorded, and every reader gets the same ones. The record is decoded
-from them once, when it is first asked for, however many sinks look at it.
+The bytes are the release: they are what the ledger recorded, and every reader gets the same ones. The record
+is decoded from them once, when it is first asked for, however many sinks look at it.
 
-A sink takes the releases of a slot together. It may be given a slot again, with the same bytes, after a crash or after
-another sink failed: so it goes by `release_id`, and not by how often something came.
+A sink takes the releases of a slot together. It may be given a slot again, with the same bytes, after a crash
+or after another sink failed: so it goes by `release_id`, and not by how often something came.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ ReleaseSink = Callable[[Sequence[PublishedRelease]], None]
 """Takes the releases of one slot, by cell; none if the slot has no HATs. What it raises stops the run."""
 
 ReleaseReader = Iterator[PublishedRelease]
-"""Gives releases back, each with its bytes: from a topic (`streams/releases.py`) or from a file (`releases_of`)."""
+"""Gives releases back, with their bytes: of a topic (`streams/releases.py`) or of a file (`releases_of`)."""
 
 
 def fan_out(*sinks: ReleaseSink) -> ReleaseSink:
-    """One sink that gives every slot to all of these, in order; those behind one that raises do not get the slot.
+    """One sink that gives a slot to all of these, in order; where one raises, those behind it do not get it.
 
     >>> seen = []
     >>> both = fan_out(lambda slot: seen.append(len(slot)), lambda slot: seen.extend(one.payload for one in slot))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 DAY_MS = 86_400_000
 _EPOCH = dt.date(1970, 1, 1).toordinal()
-_CACHED_DAYS = 64  # a day of hours is 200 bytes; a log jumps back a few days at most, a broken clock anywhere
+_CACHED_DAYS = 64  # 1 KB each with slots of an hour; a log moves on day by day, but broken clocks jump about
 
 
 def cells_of(lat: NDArray[np.float64], lon: NDArray[np.float64], resolution: int) -> NDArray[np.uint64]:

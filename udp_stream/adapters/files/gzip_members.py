@@ -1,7 +1,7 @@
 """Gzip, decompressed as it comes: any number of members, one after another, and zeros behind any of them.
 
-Output comes in blocks of bounded size, however well the data are packed. Of damaged data, what was whole before the
-damage is given first.
+Output comes in blocks of bounded size, however well the data are packed. Of damaged data, what was whole
+before the damage is given first.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class GzipMembers:
         self._is_between = False  # members: one has ended, and of the next nothing has come
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """What comes out of the next data. GzipError if they are damaged, after what came out before the damage."""
+        """The output of the next data. GzipError if they are damaged, after what comes out before the
+        damage."""
         for first in range(0, len(data), _PIECE_BYTES):
             rest = data[first : first + _PIECE_BYTES]
             while rest := self._begun(rest):
