@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.feeds import Feed, feed_of
-from udp_stream.adapters.embedded import Embedded, Payloads
+from udp_stream.adapters.embedded import Embedded
 from udp_stream.adapters.files.sources import read_messages
 from udp_stream.adapters.settings import load
 from udp_stream.ledger.memory import MemoryLedger
-from udp_stream.release.record import Release, decode, release_id
+from udp_stream.release.delivery import PublishedRelease
+from udp_stream.release.record import Release, release_id
 from udp_stream.testing import SeededEntropy
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.grid import cell_name
@@ -49,18 +50,17 @@ def truth_of(feed: Feed) -> Truth:
 
 def released(feed: Feed, seed: int) -> list[Release]:
     """One run on a ledger of its own: the records that have a mean."""
-    payloads: list[Payloads] = []
+    releases: list[PublishedRelease] = []
     runtime = Embedded(
         load(None, feed.flags, {}),
         MemoryLedger(),
         SeededEntropy(seed),
         lambda plate: plate.encode().ljust(32),
         "benchmark",
-        payloads.append,
+        releases.extend,
     )
     runtime.run(read_messages(feed.path))
-    records = [decode(payload) for batch in payloads for _, _, payload in batch]
-    return [record for record in records if record.mean is not None]
+    return [release.record for release in releases if release.record.mean is not None]
 
 
 def figures(truth: Truth, records: list[Release]) -> tuple[float, float, float, float, float, float]:

@@ -23,7 +23,7 @@ from zlib import crc32
 import msgspec
 
 from streams.topics import BOOTSTRAP_MS, partitions_of
-from udp_stream.errors import DependencyUnavailable, UsageError
+from udp_stream.errors import DependencyUnavailable, UsageError, needs
 from udp_stream.pings.timestamps import parse_timestamps
 
 SPEED_BYTES = 32
@@ -111,11 +111,9 @@ class Feed:
 
     def __init__(self, bootstrap: str, topic: str, batch: int, pace: Pace) -> None:
         """DependencyUnavailable if no broker answers or it has no such topic."""
-        try:
+        with needs("Kafka client", "kafka"):
             from kafka import KafkaProducer
             from kafka.errors import KafkaError
-        except ImportError as error:
-            raise DependencyUnavailable("no Kafka client: pip install 'udp-stream[kafka]'") from error
         self._errors = KafkaError
         self._topic = topic
         self._batch = batch

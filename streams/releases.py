@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 
 from streams.topics import BOOTSTRAP_MS, partitions_of, topics_of
 from udp_stream.adapters.kafka_section import KafkaSection
-from udp_stream.errors import DependencyUnavailable
+from udp_stream.errors import DependencyUnavailable, needs
+from udp_stream.release.delivery import PublishedRelease, ReleaseReader
 
 POLL_MS = 500
 
 
-def read_releases(kafka: KafkaSection, follow: bool = False) -> Iterator[bytes]:
-    """Every release record, in order within a cell; all that are there now, or with `follow` also all that come.
+def read_releases(kafka: KafkaSection, follow: bool = False) -> ReleaseReader:
+    """Every release, in order within a cell; all that are there now, or with `follow` also all that come.
 
     Each record once with `kafka.transactions`. Without, one that was published twice comes twice, with the same bytes
     and release id. Raises DependencyUnavailable if no broker answers or the topic is missing.
     """
-    try:
+    with needs("Kafka client", "kafka"):
         from kafka import KafkaConsumer, TopicPartition
         from kafka.errors import KafkaError
-    except ImportError as error:
-        raise DependencyUnavailable("no Kafka client: pip install 'udp-stream[kafka]'") from error
     topic = topics_of(kafka).release.name
     partitions = [TopicPartition(topic, number) for number in range(partitions_of(kafka.bootstrap, topic))]
     try:
@@ -39,6 +37,6 @@ def read_releases(kafka: KafkaSection, follow: bool = False) -> Iterator[bytes]:
             ends = consumer.end_offsets(partitions)
             while follow or any(consumer.position(partition) < ends[partition] for partition in partitions):
                 for records in consumer.poll(timeout_ms=POLL_MS).values():
-                    yield from (record.value for record in records)
+                    yield from (PublishedRelease(record.value) for record in records)
     except KafkaError as error:
         raise DependencyUnavailable(f"Kafka at {kafka.bootstrap}: {error}") from error

@@ -35,8 +35,8 @@ from udp_stream.ledger.port import Ledger, Mark
 from udp_stream.planning.slot_plan import SlotPlan
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.context import ReleaseContext
-from udp_stream.release.draw import Payloads, RecordedSlot, record_slot
-from udp_stream.release.record import decode
+from udp_stream.release.delivery import PublishedRelease
+from udp_stream.release.draw import record_slot
 from udp_stream.shuffle.count_chunks import merge_counts
 from udp_stream.shuffle.shard_protocol import Count, Outgoing, PlanSlot, Release, Send, ShardCheckpoint, ShardProtocol
 from udp_stream.shuffle.wire import decode_message, encode_message
@@ -263,21 +263,24 @@ class ShardProcessor:
         recorded = await self._in_thread(
             partial(record_slot, step.counts, step.values, plan, self._context, assigned.ledger)
         )
-        await self._publish(assigned, step.start, recorded)
+        releases = [PublishedRelease(payload) for _, _, payload in recorded.payloads]
+        await self._publish(assigned, step.start, releases, recorded.mark)
         await self._in_thread(partial(recorded.published, assigned.ledger))
-        self.summary.add(recorded.payloads)
+        self.summary.add(releases)
 
-    async def _publish(self, assigned: _Assignment, start: int, recorded: RecordedSlot) -> None:
+    async def _publish(
+        self, assigned: _Assignment, start: int, releases: Sequence[PublishedRelease], mark: Mark | None
+    ) -> None:
         """Publish a slot, with the checkpoint behind it, once no other commit is under way."""
         async with self._committing:
             if not self._is_ours(assigned):
                 raise Fenced("a rebalance has taken the shard")
-            if recorded.mark is not None and self._mark is not None and not recorded.mark.at_least(self._mark):
+            if mark is not None and self._mark is not None and not mark.at_least(self._mark):
                 # Another machine has seen the ledger further than the mark that is kept on this one.
                 await self._in_thread(lambda: self._ledger.compare(self._mark))
             to = assigned.protocol.recorded(start)
-            self._remember_mark(recorded.mark)
-            await assigned.publisher.publish(self._records(recorded.payloads), self._commits({assigned.partition: to}))
+            self._remember_mark(mark)
+            await assigned.publisher.publish(self._records(releases), self._commits({assigned.partition: to}))
             assigned.protocol.published(start)
             assigned.committed = to
 
@@ -292,14 +295,14 @@ class ShardProcessor:
         """Run slow work in the ledger's thread, so that it blocks only the ledger."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
-    def _records(self, payloads: Payloads) -> list[OutgoingRecord]:
+    def _records(self, releases: Sequence[PublishedRelease]) -> list[OutgoingRecord]:
         """Each release for two topics: all releases, and the latest of each cell."""
         source = f"udp-stream/{self._topics.release.name}"
-        headed = [(cell.encode(), payload, release_headers(decode(payload), source)) for _, cell, payload in payloads]
+        headed = [(release, release_headers(release.record, source)) for release in releases]
         return [
-            OutgoingRecord(topic, payload, key=cell, headers=headers)
+            OutgoingRecord(topic, release.payload, key=release.record.hat.cell.encode(), headers=headers)
             for topic in (self._topics.release.name, self._topics.latest.name)
-            for cell, payload, headers in headed
+            for release, headers in headed
         ]
 
     async def commit(self) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from udp_stream.adapters.kafka_section import KafkaSection
-from udp_stream.errors import ConfigError, DependencyUnavailable
+from udp_stream.errors import ConfigError, DependencyUnavailable, needs
 from udp_stream.units import parse_duration
 
 BOOTSTRAP_MS = 5_000
@@ -147,11 +147,9 @@ def _settings(client: Any, name: str) -> dict[str, str]:
 @contextmanager
 def admin(bootstrap: str) -> Iterator[Any]:
     """An administrator's client. Raises DependencyUnavailable, with what to install or start."""
-    try:
+    with needs("Kafka client", "kafka"):
         from kafka import KafkaAdminClient
         from kafka.errors import KafkaError
-    except ImportError as error:
-        raise DependencyUnavailable("no Kafka client: pip install 'udp-stream[kafka]'") from error
     client = None
     try:
         client = KafkaAdminClient(bootstrap_servers=bootstrap, bootstrap_timeout_ms=BOOTSTRAP_MS)

@@ -3,6 +3,11 @@
 A refusal that is expected (a broken ping, a plate without budget) is a value with a named reason, never one of these.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class UdpStreamError(Exception):
     """Base of all our exceptions; on its own it means that the fault is ours."""
@@ -36,3 +41,18 @@ class PrivacyRefused(UdpStreamError):
 
 class Fenced(PrivacyRefused):
     """Another worker has our place since: we are refused, and must stop working on it."""
+
+
+@contextmanager
+def needs(what: str, extra: str) -> Iterator[None]:
+    """Around the import of a package that only comes with an extra: DependencyUnavailable, with what to install.
+
+    >>> with needs("Kafka client", "kafka"):
+    ...     import no_such_package
+    Traceback (most recent call last):
+    udp_stream.errors.DependencyUnavailable: no Kafka client: pip install 'udp-stream[kafka]'
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise DependencyUnavailable(f"no {what}: pip install 'udp-stream[{extra}]'") from error

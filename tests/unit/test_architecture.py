@@ -19,7 +19,7 @@ LADDER = (
     {"planning"},
     {"experiments", "release", "shuffle"},
     {"adapters.entropy", "adapters.files", "adapters.kafka_section", "adapters.text", "trial"},
-    {"adapters.settings"},
+    {"adapters.schemes", "adapters.settings"},
     {"adapters.ledgers"},
     {"adapters.embedded", "adapters.one_off"},
     {"cli"},

@@ -1,6 +1,7 @@
 """The synthetic fleet as of now: on time, without end, at any hour; and a sign of life, seldom and in time."""
 
 import json
+from contextlib import ExitStack
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 
 from udp_stream.adapters.files.heartbeat import BEAT_S, Heartbeat
-from udp_stream.cli.commands.feed import _source
+from udp_stream.adapters.settings import load
+from udp_stream.cli.commands.feed import _frames
 from udp_stream.errors import UsageError
 from udp_stream.trial.fleet.fleet import Fleet
 from udp_stream.trial.fleet.live import BUSY_HOURS, FIRST_MORNING, live_messages
@@ -92,9 +94,11 @@ def parse(*words):
     [[], ["--fleet", "3", "pings.ndjson"], ["--fleet", "3", "--rate", "9"], ["--fleet", "3", "--batch", "2"]],
 )
 def test_files_or_a_fleet(words):
-    with pytest.raises(UsageError):
-        _source(parse(*words))
-    assert next(iter(_source(parse("--fleet", "3", "--ago", "10m"))))
+    settings = load(None, (), {})
+    with ExitStack() as stack:
+        with pytest.raises(UsageError):
+            _frames(parse(*words), settings, stack)
+        assert next(iter(_frames(parse("--fleet", "3", "--ago", "10m"), settings, stack)))
 
 
 def test_a_sign_of_life_is_given_seldom_and_only_when_asked_for(tmp_path: Path):

@@ -108,6 +108,10 @@ def test_every_form_gives_a_message_per_ping(
         (NDJSON[:-20], [*LINES[:-1], LINES[-1][:-20]]),
         (json.dumps(LINES[0].decode()).encode(), [json.dumps(LINES[0].decode()).encode()]),
         (b'{\n"results": 5}', [b'{\n"results": 5}']),
+        (
+            b'{"results": [1],\n"license_plate": "A"}',
+            [b'{"results": [1],\n"license_plate": "A"}'],
+        ),  # a ping has a plate
         (b"[[1],\n2]", [b"[1]", b"2"]),
         (b"[1]\n[2]\n", [b"[1]", b"[2]"]),
         (b"[1,\n2]\n[3]\n", [b"[1,", b"2]", b"[3]"]),

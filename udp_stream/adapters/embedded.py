@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
@@ -21,9 +21,11 @@ from udp_stream.adapters.settings import Settings
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entropy, Ledger
 from udp_stream.pings.decoder import PingDecoder, Refusal, originals
+from udp_stream.pings.formats import PingFormat
+from udp_stream.pings.json_reader import JSON
 from udp_stream.release.context import ReleaseContext
-from udp_stream.release.draw import Payloads, RecordedSlot
-from udp_stream.release.record import Release, decode
+from udp_stream.release.delivery import PublishedRelease, ReleaseSink, fan_out
+from udp_stream.release.draw import RecordedSlot
 from udp_stream.release.road import release_slot
 from udp_stream.windows.grid import cells_of
 from udp_stream.windows.open_slots import Frame, Windows
@@ -64,16 +66,12 @@ class Summary:
     expected_error: float = 0.0
     overlaps: dict[str, Overlap] = field(default_factory=dict)
 
-    def add(self, payloads: Payloads, made: Collection[str] = ()) -> None:
-        """Count a slot's records, of which this run `made` those of these ids.
-
-        Errors are weighed by pings, as the baseline guess's are.
-        """
+    def add(self, releases: Sequence[PublishedRelease]) -> None:
+        """Count a slot's records: a sink. Errors are weighed by pings, as the baseline guess's are."""
         self.slots += 1
-        for release_id, _, payload in payloads:
-            record: Release = decode(payload)
+        for release in releases:
+            record = release.record
             self.hats[record.status] += 1
-            self.made += release_id in made
             self.promises[record.policy, record.privacy.period, record.privacy.period_epsilon] += 1
             if record.status == "released":
                 self.pings_released += record.counts.samples
@@ -84,7 +82,7 @@ class Summary:
 
 
 class Embedded:
-    """One log through one ledger. `publish` and `reject` are where records and refused messages go."""
+    """One log through one ledger. `publish` and `reject` are where releases and refused messages go."""
 
     def __init__(
         self,
@@ -93,7 +91,7 @@ class Embedded:
         entropy: Entropy,
         hashed: Callable[[str], bytes],
         software: str,
-        publish: Callable[[Payloads], None],
+        publish: ReleaseSink,
         reject: Callable[[bytes, Refusal], None] | None = None,
         others: Mapping[str, str] | None = None,
         trial: bool = False,
@@ -103,7 +101,7 @@ class Embedded:
         `others` is what `other_policies` tells of the ledger; `trial` is true of a ledger of this run only.
         """
         self._policy = settings.policy
-        self._decoder = PingDecoder(settings.ping_rules)
+        self._ping_rules = settings.ping_rules
         self._windows = Windows(settings.window_rules, hashed)
         self._context = ReleaseContext(
             self._policy,
@@ -115,22 +113,22 @@ class Embedded:
             before_charge=self._note_policy,
         )
         self._ledger = ledger
-        self._publish = publish
         self._reject = reject
         self._looked: set[str] = set()
         self._noted = False
         self.summary = Summary(policy=self._policy.fingerprint(), others=others or {})
+        self._publish = fan_out(self.summary.add, publish)
 
     def run(self, frames: Iterable[list[bytes]]) -> Summary:
-        """Read the log to its end and release every HAT in it."""
+        """Read a log of JSON messages to its end and release every HAT in it."""
         for messages in frames:
             self.push(messages)
         self.finish()
         return self.summary
 
-    def push(self, messages: list[bytes]) -> None:
-        """One frame: decode, place, and release the slots that it closes."""
-        pings, refusals = self._decoder.decode(messages)
+    def push(self, messages: list[bytes], ping_format: PingFormat = JSON) -> None:
+        """One frame, whose messages are of this format: decode, place, and release the slots that it closes."""
+        pings, refusals = PingDecoder(self._ping_rules, ping_format).decode(messages)
         start, end = self._context.calendar.slots.place(pings.time_ms)
         cell = cells_of(pings.lat, pings.lon, self._policy.resolution)
         closed, unplaced = self._windows.push(Frame(pings, cell, start, end))
@@ -138,7 +136,7 @@ class Embedded:
         self.summary.messages += len(messages)
         self.summary.pings += int(pings.time_ms.size) - len(unplaced)
         self.summary.held += int(pings.time_ms.size) - len(unplaced)
-        self._refuse(messages, refusals)
+        self._refuse(messages, refusals, ping_format)
         for slot in closed:
             self._release(slot)
 
@@ -153,9 +151,9 @@ class Embedded:
 
         def publish(recorded: RecordedSlot) -> None:
             self.summary.held -= int(slot.time.size)
-            self.summary.add(recorded.payloads, recorded.made)
+            self.summary.made += len(recorded.made)
             self.summary.unwritten = True
-            self._publish(recorded.payloads)
+            self._publish([PublishedRelease(payload) for _, _, payload in recorded.payloads])
             self.summary.unwritten = False
 
         release_slot(counts, values, self._context, self._ledger, publish)
@@ -174,19 +172,19 @@ class Embedded:
             if (overlap := overlap_of(self._ledger, period)) is not None:
                 self.summary.overlaps[period] = overlap
 
-    def _refuse(self, messages: list[bytes], refusals: list[Refusal]) -> None:
+    def _refuse(self, messages: list[bytes], refusals: list[Refusal], ping_format: PingFormat) -> None:
         self.summary.refused.update(str(refusal.reason) for refusal in refusals)
         if self._reject is not None:
             refusals.sort(key=lambda refusal: (refusal.message, refusal.position))
-            for message, refusal in zip(originals(messages, refusals), refusals, strict=True):
+            for message, refusal in zip(originals(messages, refusals, ping_format), refusals, strict=True):
                 self._reject(message, refusal)
 
 
-def record_writer(out: BinaryIO) -> Callable[[Payloads], None]:
+def record_writer(out: BinaryIO) -> ReleaseSink:
     """Writes one record a line, and hands a slot's records on to the operating system before they count."""
 
-    def publish(payloads: Payloads) -> None:
-        out.write(b"".join(payload + b"\n" for _, _, payload in payloads))
+    def publish(releases: Sequence[PublishedRelease]) -> None:
+        out.write(b"".join(release.payload + b"\n" for release in releases))
         out.flush()
 
     return publish

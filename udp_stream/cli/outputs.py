@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 
 from udp_stream.adapters.ledgers.opening import ledger_files
 from udp_stream.adapters.ledgers.plate_keys import is_key
+from udp_stream.adapters.ledgers.sqlite.file import MAGIC
 from udp_stream.adapters.settings import Settings
 from udp_stream.errors import UsageError
 
@@ -28,7 +29,6 @@ FileRole = tuple[str, str | Path | None]
 PUBLIC, PRIVATE = 0o666, 0o600
 """Modes of new files."""
 
-_DATABASE = b"SQLite format 3\0"
 _WRITE_AHEAD_LOGS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
 
 
@@ -117,7 +117,7 @@ def _looks_like(path: str) -> str | None:
         return None
     with Path(path).open("rb") as file:
         head = file.read(100)
-    if head.startswith((_DATABASE, *_WRITE_AHEAD_LOGS)):
+    if head.startswith((MAGIC, *_WRITE_AHEAD_LOGS)):
         return "an SQLite database, as ledgers are"
     return "the key of a ledger" if is_key(head) else None
 

@@ -27,7 +27,8 @@ class _Bar:
         self._task = self._bar.add_task(name, total=total, rate="")
 
     def __enter__(self) -> Self:
-        """Show the bar."""
+        """Show the bar; its time begins here, and not when it was made."""
+        self._bar.reset(self._task)
         self._bar.start()
         return self
 

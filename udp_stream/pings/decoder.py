@@ -1,9 +1,9 @@
 """Pings: raw messages to columns, and a refusal for everything that does not count.
 
-`ping_json` reads the messages, `timestamps` the times; here are the rules for the values, checked a column at a
-time. A ping with several faults is refused for the first of them: first the shape (fields present and of their JSON
-type: plate, time, location, speed), then the values in this order: plate, time, coordinates out of range, zero, outside
-the box, speed not finite, negative, above the limit.
+A format (`formats.py`) reads the messages, `timestamps` the times; here are the rules for the values, checked a
+column at a time. A ping with several faults is refused for the first of them: first the shape (fields present and of
+their JSON type: plate, time, location, speed), then the values in this order: plate, time, coordinates out of range,
+zero, outside the box, speed not finite, negative, above the limit.
 """
 
 from __future__ import annotations
@@ -13,18 +13,31 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
+from operator import itemgetter
 from typing import Any
 
+import msgspec
 import numpy as np
 from msgspec import Raw
 from numpy.typing import NDArray
 
-from udp_stream.pings.json_reader import NOT_IN_ARRAY, WirePing, read_batch, split_message
+from udp_stream.pings.formats import NOT_IN_ARRAY, PingFormat, WirePing
+from udp_stream.pings.json_reader import JSON
 from udp_stream.pings.refusals import Reason, Refusal
 from udp_stream.pings.timestamps import NO_OFFSET, UNREADABLE, parse_timestamps
 from udp_stream.units import KMH_PER_UNIT, KMH_QUANTUM, QUANTA_PER_KMH
 
-__all__ = ["PingDecoder", "PingRules", "Pings", "Reason", "Refusal", "original", "originals", "plate_name"]
+__all__ = [
+    "PingDecoder",
+    "PingRules",
+    "Pings",
+    "Reason",
+    "Refusal",
+    "json_messages",
+    "original",
+    "originals",
+    "plate_name",
+]
 
 MAX_PLATE_CHARS = 64
 """No plate is longer. It bounds what one ping can make the ledger and the open slots remember."""
@@ -32,6 +45,8 @@ MAX_PLATE_CHARS = 64
 _YEAR_2000_MS = 946_684_800_000
 _YEAR_2100_MS = 4_102_444_800_000
 _MAX_QUANTA = 2**31 - 1
+
+_encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +113,10 @@ class Pings:
     them. `time_ms`: Unix milliseconds, UTC, rounded down. `lat`, `lon`: degrees. `speed`: quanta of 1/4096 km/h,
     rounded to the nearest, in [0, max_quanta]. `message`: index of the message in the batch. `position`: the ping's
     place in its message's array, -1 if the message is the ping itself.
+
+    >>> pings, _ = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200)).decode([])
+    >>> len(pings), pings.plates, pings.speed
+    (0, (), array([], dtype=int32))
     """
 
     plates: tuple[str, ...]
@@ -130,13 +149,14 @@ class PingDecoder:
     """
 
     rules: PingRules
+    format: PingFormat = JSON
 
     def decode(self, messages: Sequence[bytes]) -> tuple[Pings, list[Refusal]]:
         """The accepted pings, and the refusals in the order of messages and positions; no bytes make it raise.
 
         Every ping of every message is in one of the two; so is every message, but for an array without pings.
         """
-        batch = read_batch(messages, self.rules.max_message_bytes, self.rules.max_pings_per_message)
+        batch = self.format.read(messages, self.rules.max_message_bytes, self.rules.max_pings_per_message)
         columns = _Columns(batch.pings, batch.message, batch.position, self.rules)
         refused = columns.refusals()
         if not refused:
@@ -166,7 +186,7 @@ class _Columns:
     """The columns of a batch before the values are checked, and `fault`, what the checks found in each row."""
 
     def __init__(
-        self, wire: list[WirePing], message: NDArray[np.int32], position: NDArray[np.int32], rules: PingRules
+        self, wire: Sequence[WirePing], message: NDArray[np.int32], position: NDArray[np.int32], rules: PingRules
     ) -> None:
         size = len(wire)
         self.message, self.position, self.rules = message, position, rules
@@ -198,11 +218,11 @@ class _Columns:
             self.time_status == UNREADABLE,
             self.time_status == NO_OFFSET,
             (self.time_ms < rules.earliest_ms) | (self.time_ms >= rules.latest_ms),
-            np.abs(lon) > 180,
-            np.abs(lat) > 90,
+            ~(np.abs(lon) <= 180),  # so, and not with >: JSON has no nan, but another format may
+            ~(np.abs(lat) <= 90),
             (lon == 0) & (lat == 0),
             outside,
-            np.isinf(self.source_speed),
+            ~np.isfinite(self.source_speed),
             self.source_speed < 0,
             self.kmh > rules.reject_above_kmh,
         )
@@ -221,6 +241,7 @@ class _Columns:
             in_use[plate] = True
             plate = (np.cumsum(in_use, dtype=np.uint32) - np.uint32(1))[plate]
             plates = [text for text, used in zip(plates, in_use.tolist(), strict=True) if used]
+        # Clamped here, before anything is stored: sensitivities rest on no speed being above max_quanta.
         quanta = np.minimum(np.rint(self.kmh[kept] * QUANTA_PER_KMH), self.rules.max_quanta).astype(np.int32)
         columns: tuple[NDArray[Any], ...] = (
             *(plate, self.time_ms[kept], self.lat[kept], self.lon[kept]),
@@ -232,7 +253,11 @@ class _Columns:
 
 
 def plate_name(text: str) -> str:
-    """The plate that is meant: white space around it is dropped."""
+    """The plate that is meant: white space around it is dropped.
+
+    >>> plate_name(" GJ05ZZ0001 ")
+    'GJ05ZZ0001'
+    """
     return text.strip()
 
 
@@ -240,7 +265,7 @@ def _index_plates(texts: list[str]) -> tuple[list[str], NDArray[np.uint32]]:
     """The distinct plates, stripped of white space, and for each text the index of its plate."""
     index: defaultdict[str, int] = defaultdict(count().__next__)
     plate = np.fromiter(map(index.__getitem__, texts), np.uint32, len(texts))
-    stripped = [plate_name(text) for text in index]
+    stripped = [plate_name(text) for text in index]  # distinct texts only: few, where pings are many
     if stripped == list(index):
         return stripped, plate
     plates, renamed = _index_plates(stripped)
@@ -256,14 +281,39 @@ def original(messages: Sequence[bytes], refusal: Refusal) -> bytes:
     return next(originals(messages, [refusal]))
 
 
-def originals(messages: Sequence[bytes], refusals: Sequence[Refusal]) -> Iterator[bytes]:
-    """The bytes of each refusal, in order; a message is cut up once for all of its refusals that follow each other."""
+def originals(
+    messages: Sequence[bytes], refusals: Sequence[Refusal], ping_format: PingFormat = JSON
+) -> Iterator[bytes]:
+    """The bytes of each refusal, in order; a message is cut up once for all of its refusals that follow each other.
+
+    >>> both = [Refusal(0, 0, Reason.MISSING_FIELD, "$.speed"), Refusal(0, 2, Reason.WRONG_TYPE, "$")]
+    >>> list(originals([b"[{}, 1, 2]"], both))
+    [b'{}', b'2']
+    """
     cut_up, pieces = -1, None
     for refusal in refusals:
         piece: bytes | Raw = messages[refusal.message]
         if refusal.position != NOT_IN_ARRAY:
             if refusal.message != cut_up:
-                cut_up, pieces = refusal.message, split_message(messages[refusal.message])
+                cut_up, pieces = refusal.message, ping_format.split(messages[refusal.message])
             if pieces is not None:
                 piece = pieces[refusal.position]
         yield bytes(piece)
+
+
+def json_messages(messages: list[bytes], ping_format: PingFormat, rules: PingRules) -> list[bytes]:
+    """Messages of a format as messages of JSON, which is what topics hold: a message for each ping, in order.
+
+    What the format refuses stays as it is, for the reader of the topic to refuse. Messages of JSON stay as they are.
+
+    >>> json_messages([b'[{"speed": 1}, {}]'], JSON, PingRules(max_kmh=65, reject_above_kmh=200))
+    [b'[{"speed": 1}, {}]']
+    """
+    if ping_format is JSON:
+        return messages
+    batch = ping_format.read(messages, rules.max_message_bytes, rules.max_pings_per_message)
+    places = zip(batch.message.tolist(), batch.position.tolist(), strict=True)
+    pieces = [(place, _encode(ping)) for place, ping in zip(places, batch.pings, strict=True)]
+    refused = zip(batch.refusals, originals(messages, batch.refusals, ping_format), strict=True)
+    pieces += [((refusal.message, refusal.position), data) for refusal, data in refused]
+    return [data for _, data in sorted(pieces, key=itemgetter(0))]

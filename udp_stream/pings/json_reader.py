@@ -15,51 +15,28 @@ cannot be read and is refused as not JSON.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 import msgspec
 import numpy as np
 from msgspec import UNSET, Raw, Struct, UnsetType
-from numpy.typing import NDArray
 
+from udp_stream.pings.formats import NOT_IN_ARRAY, Location, PingFormat, Point, WireBatch, WirePing
 from udp_stream.pings.refusals import Reason, Refusal
 
-NOT_IN_ARRAY = -1
-"""The position of a ping that is a message by itself."""
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""Tolerated before JSON, and before any file of pings."""
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # all that msgspec raises on bad bytes
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _WHITE_SPACE = b" \t\r\n"
 
 
-class Point(Struct, array_like=True, gc=False):
-    """GeoJSON's order; an altitude, or anything else behind the first two, is skipped."""
-
-    lon: float
-    lat: float
-
-
-class Location(Struct, gc=False):
-    """A GeoJSON point; `type` may be left out."""
-
-    coordinates: Point
-    type: Literal["Point"] = "Point"
-
-
-class WirePing(Struct, gc=False):
-    """A ping whose fields have the right JSON types; their values are not checked yet."""
-
-    license_plate: str
-    observationDateTime: str  # noqa: N815  the feed's name
-    location: Location
-    speed: float
+class _Ping(WirePing, gc=False):
     # Never read. An array is no bool, so an envelope fails here at once and not after a look at all of its pings.
     results: bool | UnsetType = UNSET
 
 
 class _Envelope(Struct, gc=False):
-    results: list[WirePing]
+    results: list[_Ping]
     license_plate: UnsetType = UNSET
 
 
@@ -78,8 +55,8 @@ class _LooseObject(Struct, gc=False):
     results: Raw | UnsetType = UNSET
 
 
-_decode_ping = msgspec.json.Decoder(WirePing).decode
-_decode_pings = msgspec.json.Decoder(list[WirePing]).decode
+_decode_ping = msgspec.json.Decoder(_Ping).decode
+_decode_pings = msgspec.json.Decoder(list[_Ping]).decode
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
 _decode_object = msgspec.json.Decoder(_LooseObject).decode
 _decode_location = msgspec.json.Decoder(_LooseLocation).decode
@@ -95,16 +72,6 @@ class _Fault(Exception):
         super().__init__(reason, path)
         self.reason = reason
         self.path = path
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class WireBatch:
-    """The pings of a batch in order; for each the index of its message and its position there; and what was refused."""
-
-    pings: list[WirePing]
-    message: NDArray[np.int32]
-    position: NDArray[np.int32]
-    refusals: list[Refusal]
 
 
 def read_batch(messages: Sequence[bytes], max_message_bytes: int, max_pings_per_message: int) -> WireBatch:
@@ -145,7 +112,7 @@ def read_batch(messages: Sequence[bytes], max_message_bytes: int, max_pings_per_
 def split_message(message: bytes) -> list[Raw] | None:
     """The pings of an array or envelope, each as its original bytes; None for one ping, and for a string.
 
-    Call it for messages that `read_batch` could open; others make msgspec raise.
+    Call it for JSON alone; msgspec.DecodeError leaves for anything else, and for `results` that are no array.
 
     >>> [bytes(ping) for ping in split_message(b'{"results": [{"speed": 1}, 2]}') or []]
     [b'{"speed": 1}', b'2']
@@ -159,7 +126,10 @@ def split_message(message: bytes) -> list[Raw] | None:
     return None
 
 
-_Opened = tuple[list[WirePing], Sequence[int], list[Refusal]]
+JSON = PingFormat(read_batch, split_message)
+"""Messages of JSON, as the exchange, its recordings and our topics have them."""
+
+_Opened = tuple[Sequence[WirePing], Sequence[int], list[Refusal]]
 """Pings, their positions if they were in an array, refusals."""
 
 
@@ -179,7 +149,7 @@ def _open_message(index: int, message: bytes, max_bytes: int, max_pings: int) ->
 
 
 def _trim(text: bytes) -> bytes:
-    return text.removeprefix(_BYTE_ORDER_MARK).lstrip(_WHITE_SPACE)
+    return text.removeprefix(BYTE_ORDER_MARK).lstrip(_WHITE_SPACE)
 
 
 def _unwrap(text: bytes) -> bytes:
@@ -230,7 +200,7 @@ def _open_array(index: int, array: bytes, max_pings: int) -> _Opened:
     return pings, positions, refusals
 
 
-def _all_of(pings: list[WirePing], max_pings: int) -> _Opened:
+def _all_of(pings: Sequence[WirePing], max_pings: int) -> _Opened:
     if len(pings) > max_pings:
         raise _Fault(Reason.TOO_MANY_PINGS, "$")
     return pings, range(len(pings)), []

@@ -65,6 +65,9 @@ class Refusal:
     `message` is its index in the batch; `position` is the ping's place in the message's array, or -1 if the message is
     the ping itself or is refused whole. `path` is a JSON path to the fault within the refused piece, such as
     `$.location.coordinates[1]`; it never holds content. `lag_ms`: how late, for `late`.
+
+    >>> Refusal(message=3, position=-1, reason=Reason.LATE, path="$.observationDateTime", lag_ms=90_000).reason.value
+    'late'
     """
 
     message: int

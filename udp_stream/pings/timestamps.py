@@ -9,7 +9,9 @@ to msgspec one by one. So the fast way never decides that a text is wrong, and a
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -23,10 +25,19 @@ NO_OFFSET: Final = 2
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MILLISECOND = datetime.timedelta(milliseconds=1)
 
-# Width of the text -> (digits of the fraction, whether the offset is written as hours and minutes or as Z).
-_SPELLINGS = {20: (0, False), 24: (3, False), 27: (6, False), 25: (0, True), 29: (3, True), 32: (6, True)}
+_EXAMPLES = (
+    "2022-01-01T10:10:35Z",
+    "2022-01-01T10:10:35.123Z",
+    "2022-01-01T10:10:35.123456Z",
+    "2022-01-01T10:10:35+05:30",
+    "2022-01-01T10:10:35.123+05:30",
+    "2022-01-01T10:10:35.123456+05:30",
+)
+"""One of each spelling that is read as columns; no two have the same width."""
 
 _FEWEST_FOR_COLUMNS = 128  # below it msgspec, at 1 us a text, is done before numpy (150 us a call) has started
+
+_COMMA = ord(",") - ord("+")  # it stands between + and -
 
 _NO_DAYS = 0
 _DAYS_IN_MONTH = np.array([_NO_DAYS, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31, _NO_DAYS], np.int32)
@@ -51,7 +62,7 @@ def parse_timestamps(texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[n
         width = int(np.median(widths))  # one feed, one spelling: nearly all have this width
         others = np.flatnonzero(widths != width)
         if width in _SPELLINGS and others.size <= count // 2:
-            time_ms, read = _parse_fixed_width(_with_blanks(texts, others, width), *_SPELLINGS[width])
+            time_ms, read = _parse_fixed_width(_with_blanks(texts, others, width), _SPELLINGS[width])
             unread = ~read
             unread[others] = False
             time_ms[others], status[others] = parse_timestamps([texts[row] for row in others.tolist()])
@@ -80,37 +91,68 @@ def _parse_one(text: str) -> tuple[int, int]:
     return (moment - _EPOCH) // _MILLISECOND, READ
 
 
-def _parse_fixed_width(
-    texts: Sequence[str], fraction_digits: int, has_offset: bool
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Milliseconds of texts of one width, and which of them were spelled `YYYY-MM-DDThh:mm:ss[.fraction](Z|+hh:mm)`.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Spelling:
+    """A fixed width, made from an example. `template`: its bytes, with 0 for a digit and + for a sign. `freedom`: by
+    how much a byte may be above the template's: 9 for a digit, 2 for a sign (+ , or -; the comma is refused later)."""
 
-    Anything but ASCII becomes one byte that is no digit, so that the rows stay aligned.
-    """
-    fraction = "." + "0" * fraction_digits if fraction_digits else ""
-    template = np.frombuffer(f"0000-00-00T00:00:00{fraction}{'+00:00' if has_offset else 'Z'}".encode(), np.uint8)
-    freedom = 9 * (template == ord("0")).view(np.uint8) + 2 * (template == ord("+")).view(np.uint8)  # + , or -
-    joined = np.frombuffer("".join(texts).encode("latin-1", "replace"), np.uint8)
-    # One contiguous row per place in the text; digits become their values, and what is below its template wraps round.
-    places = np.ascontiguousarray(joined.reshape(-1, template.size).T) - template[:, None]
-    good: NDArray[np.bool_] = (places <= freedom[:, None]).all(axis=0)
+    template: NDArray[np.uint8]
+    freedom: NDArray[np.uint8]
+    has_fraction: bool
+    has_offset: bool
 
-    date = _first_if_all_alike(places[:10])
-    year = _two_digits(date, 0).astype(np.int32) * 100 + _two_digits(date, 2)
-    day, is_day = _days_since_1970(year, _two_digits(date, 5), _two_digits(date, 8))
+    @classmethod
+    def of(cls, example: str) -> _Spelling:
+        template = np.frombuffer(re.sub("[0-9]", "0", example).encode(), np.uint8)
+        freedom = np.where(template == ord("0"), 9, np.where(template == ord("+"), 2, 0)).astype(np.uint8)
+        return cls(template, freedom, "." in example, "+" in example)
+
+
+_SPELLINGS = {len(example): _Spelling.of(example) for example in _EXAMPLES}
+
+
+def _parse_fixed_width(texts: Sequence[str], spelling: _Spelling) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Milliseconds of texts of the spelling's width, and which of them are times in that spelling."""
+    places, good = _digits(texts, spelling)
+    day, is_day = _date(places[:10])
     hour, minute, second = _two_digits(places, 11), _two_digits(places, 14), _two_digits(places, 17)
     good &= is_day & (hour <= 23) & (minute <= 59) & (second <= 59)
     minutes = day.astype(np.int64) * 1440 + (hour.astype(np.int64) * 60 + minute)
-    if has_offset:
-        zone = _first_if_all_alike(places[-6:])
-        sign, offset_hour, offset_minute = zone[0], _two_digits(zone, 1), _two_digits(zone, 4)
-        good &= (sign != ord(",") - ord("+")) & (offset_hour <= 23) & (offset_minute <= 59)
-        offset = offset_hour.astype(np.int64) * 60 + offset_minute
-        minutes -= np.where(sign == 0, offset, -offset)
+    if spelling.has_offset:
+        offset, is_offset = _offset(places[-6:])
+        good &= is_offset
+        minutes -= offset
     time_ms = minutes * 60_000 + second.astype(np.int64) * 1000
-    if fraction_digits:
+    if spelling.has_fraction:  # rounded down: digits behind the third do not count
         time_ms += _two_digits(places, 20).astype(np.int64) * 10 + places[22]
     return time_ms, good
+
+
+def _digits(texts: Sequence[str], spelling: _Spelling) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """A row for each place in the texts, in which a digit stands as its value; and which texts follow the spelling.
+
+    Anything but ASCII becomes one byte that is no digit, so that the texts stay aligned. A byte below its template's
+    wraps round, and so is above it by more than it may.
+    """
+    joined = np.frombuffer("".join(texts).encode("latin-1", "replace"), np.uint8)
+    places = np.ascontiguousarray(joined.reshape(-1, spelling.template.size).T) - spelling.template[:, None]
+    good = np.asarray((places <= spelling.freedom[:, None]).all(axis=0))
+    return places, good
+
+
+def _date(places: NDArray[np.uint8]) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    """Days since 1970-01-01 of the ten places `YYYY-MM-DD`, and which are dates; one column if all are alike."""
+    date = _first_if_all_alike(places)
+    year = _two_digits(date, 0).astype(np.int32) * 100 + _two_digits(date, 2)
+    return _days_since_1970(year, _two_digits(date, 5), _two_digits(date, 8))
+
+
+def _offset(places: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Minutes ahead of UTC of the six places `+hh:mm`, and which of them are offsets; one column if all are alike."""
+    zone = _first_if_all_alike(places)
+    sign, hour, minute = zone[0], _two_digits(zone, 1), _two_digits(zone, 4)
+    ahead = hour.astype(np.int64) * 60 + minute
+    return np.where(sign == 0, ahead, -ahead), (sign != _COMMA) & (hour <= 23) & (minute <= 59)
 
 
 def _first_if_all_alike(places: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -38,6 +38,9 @@ class WindowRules:
 
     `ahead_ms`, the quorums: of the agreement clock. `skew_ms`, `disorder_ms`: of the append clock: how far a ping may
     be ahead of the broker, and how long after the newest ping older ones are waited for.
+
+    >>> WindowRules(grace_ms=60_000).quorum_min
+    3
     """
 
     grace_ms: int = 120_000
@@ -56,6 +59,10 @@ class LogPlaces:
 
     `offset` rises; `append_ms` is the broker's append time; `tick` is True for records that only tell the time and have
     no pings.
+
+    >>> places = LogPlaces(np.array([40, 41]), np.array([7_000, 8_000]), np.array([False, True]))
+    >>> places.behind(1).offset
+    array([41])
     """
 
     offset: Times
@@ -72,6 +79,11 @@ class Frame:
     """One run of the log, decoded and placed: `cell`, `slot_start` and `slot_end` belong to the rows of `pings`.
 
     `places` is None for a log without offsets and append times.
+
+    >>> none, no_time = np.zeros(0), np.zeros(0, np.int64)
+    >>> empty = Pings((), none, no_time, none, none, none, none, none)
+    >>> Frame(empty, np.zeros(0, np.uint64), no_time, no_time).places is None
+    True
     """
 
     pings: Pings
@@ -83,14 +95,23 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observed:
-    """For each row of a frame: the watermark before it, and whether it comes from the future."""
+    """For each row of a frame: the watermark before it, and whether it comes from the future.
+
+    >>> Observed(np.array([7_000, 7_000]), np.array([False, True])).ahead.sum()
+    np.int64(1)
+    """
 
     watermark_before_ms: Times
     ahead: NDArray[np.bool_]
 
 
 class Clock(Protocol):
-    """Turns frames into watermarks. `watermark_ms` is None before the first ping, and never goes back."""
+    """Turns frames into watermarks. `watermark_ms` is None before the first ping, and never goes back.
+
+    >>> clocks: list[Clock] = [AgreementClock(WindowRules()), AppendClock(WindowRules())]
+    >>> [clock.watermark_ms for clock in clocks]
+    [None, None]
+    """
 
     watermark_ms: int | None
 
@@ -106,13 +127,21 @@ class AgreementClock:
     there are fewer): neither one plate alone nor a few broken ones of a large fleet can move it. A plate counts with
     the newest time of the last frame it was in, so one wrong time is forgotten with the plate's next frame. And
     `ping_share` of the frame's pings must agree too, so that wrong times strewn over many plates do not add up.
+
+    Four plates, one of them far ahead: the third newest time counts.
+
+    >>> clock, plates, none = AgreementClock(WindowRules()), ("A", "B", "C", "D"), np.zeros(4)
+    >>> times = np.array([1_000, 3_000, 2_000, 10**15])
+    >>> clock.advance(Pings(plates, np.arange(4, dtype=np.uint32), times, none, none, none, none, none))
+    >>> clock.watermark_ms
+    2000
     """
 
     def __init__(self, rules: WindowRules) -> None:
         """A clock that has not begun: `watermark_ms` is None until the first ping."""
         self._rules = rules
         self._newest_of: dict[str, int] = {}
-        self._crowded = 1024
+        self._crowded = 1024  # plates: below it, looking for old ones to forget costs more than they do
         self.watermark_ms: int | None = None
 
     def observe(self, frame: Frame) -> Observed:
@@ -128,6 +157,7 @@ class AgreementClock:
             return
         newest_of = self._newest_times(pings, pings.time_ms)
         share = int(np.ceil(self._rules.ping_share * pings.time_ms.size))
+        # The older of the two: plates and pings must both have reached the time.
         self._set(min(self._reached(newest_of), _kth_newest(pings.time_ms, share)))
         if self.watermark_ms is not None:
             within = pings.time_ms <= self.watermark_ms + self._rules.ahead_ms
@@ -155,7 +185,7 @@ class AgreementClock:
 
     def _forget(self, before_ms: int) -> None:
         self._newest_of = {plate: time for plate, time in self._newest_of.items() if time >= before_ms}
-        self._crowded = max(1024, 2 * len(self._newest_of))
+        self._crowded = max(1024, 2 * len(self._newest_of))  # doubled, so that forgetting stays rare as fleets grow
 
 
 def _kth_newest(times: Times, k: int) -> int:
@@ -169,6 +199,15 @@ class AppendClock:
     A ping is accepted if its time is at most `skew_ms` after its message's append time, so no plate can move the clock
     past what the broker has seen. A tick says that until its append time nothing else came: it counts like a ping of
     that moment. Pings of one message are observed together; a message is judged by those before it in the log.
+
+    A ping of 100 s, one from the future, and a tick at 190 s; the disorder that is allowed for is 60 s:
+
+    >>> clock, none, message = AppendClock(WindowRules()), np.zeros(2), np.array([0, 1], np.int32)
+    >>> two = Pings(("A",), none.astype(np.uint32), np.array([100_000, 10**15]), none, none, none, message, none)
+    >>> appended = LogPlaces(np.arange(3), np.array([101_000, 102_000, 190_000]), np.array([False, False, True]))
+    >>> observed = clock.observe(Frame(two, np.zeros(2, np.uint64), two.time_ms, two.time_ms, appended))
+    >>> observed.ahead.tolist(), observed.watermark_before_ms[1], clock.watermark_ms
+    ([False, True], np.int64(40000), 130000)
     """
 
     def __init__(self, rules: WindowRules, watermark_ms: int | None = None) -> None:
@@ -184,6 +223,7 @@ class AppendClock:
         ahead = pings.time_ms > places.append_ms[pings.message] + self._rules.skew_ms
         reached = np.where(places.tick, places.append_ms, NEVER)
         np.maximum.at(reached, pings.message[~ahead], pings.time_ms[~ahead])
+        # NEVER is the lowest integer: less anything, it would wrap round to the far future.
         reached = np.where(reached == NEVER, NEVER, reached - self._rules.disorder_ms)
         times = np.maximum.accumulate(np.append(NEVER if self.watermark_ms is None else self.watermark_ms, reached))
         if times[-1] != NEVER:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 DAY_MS = 86_400_000
 _EPOCH = dt.date(1970, 1, 1).toordinal()
-_CACHED_DAYS = 64
+_CACHED_DAYS = 64  # 1 KB each with slots of an hour; a log moves on day by day, but broken clocks jump about
 
 
 def cells_of(lat: NDArray[np.float64], lon: NDArray[np.float64], resolution: int) -> NDArray[np.uint64]:
@@ -31,12 +31,20 @@ def cells_of(lat: NDArray[np.float64], lon: NDArray[np.float64], resolution: int
 
 
 def cell_name(cell: int) -> str:
-    """H3's usual text form of a cell, 15 hexadecimal digits."""
+    """H3's usual text form of a cell, 15 hexadecimal digits.
+
+    >>> cell_name(609162003746914303)
+    '8742d9d6bffffff'
+    """
     return str(h3.int_to_str(cell))
 
 
 def cell_center(cell: int) -> tuple[float, float]:
-    """(lon, lat) of a cell's centre, in GeoJSON's order, to 6 decimals (0.1 m)."""
+    """(lon, lat) of a cell's centre, in GeoJSON's order, to 6 decimals (0.1 m).
+
+    >>> cell_center(609162003746914303)
+    (72.826137, 21.169377)
+    """
     lat, lon = h3.cell_to_latlng(cell)
     return round(lon, 6), round(lat, 6)
 
@@ -88,6 +96,7 @@ class SlotGrid:
 
     def _instants(self, ordinal: int) -> set[int]:
         step = max(1, self.seconds // 86_400)
+        # A local day begins up to 14 hours before the UTC day of its date, or 12 behind it: two days more on each side.
         first = (ordinal - 2) // step * step
         found: set[int] = set()
         for local_day in range(first, ordinal + step + 3, step):

@@ -32,12 +32,16 @@ __all__ = ["AgreementClock", "AppendClock", "Clock", "Frame", "LateOrFull", "Log
 _ROW = np.dtype([("plate", "<u4"), ("time", "<u4"), ("cell", "<u8"), ("speed", "<i4")])
 """20 bytes per open ping."""
 
-_CHUNK_ROWS_MIN = 256
+_CHUNK_ROWS_MIN = 256  # 5 KiB: a slot of few pings stays small, a large one soon grows by eighths
 
 
 @dataclass(frozen=True, slots=True)
 class LateOrFull:
-    """A ping that a window refused: its row in the frame, why, and for late ones by how much."""
+    """A ping that a window refused: its row in the frame, why, and for late ones by how much.
+
+    >>> LateOrFull(2, Reason.SLOT_FULL).lag_ms is None
+    True
+    """
 
     row: int
     reason: Reason
@@ -102,7 +106,20 @@ class _OpenSlot:
 
 
 class Windows:
-    """The open slots of one log. `hashed` turns a plate into its keyed hash; nothing behind this knows plates."""
+    """The open slots of one log. `hashed` turns a plate into its keyed hash; nothing behind this knows plates.
+
+    Three plates at 1 s in a slot of 10 s, and then at 131 s: with the usual grace of 120 s the first slot closes.
+
+    >>> windows = Windows(WindowRules(), lambda plate: plate.encode())
+    >>> def frame(ms):
+    ...     times, slot, none = np.full(3, ms), np.full(3, ms // 10_000 * 10_000), np.zeros(3)
+    ...     pings = Pings(("A", "B", "C"), np.arange(3, dtype=np.uint32), times, none, none, none, none, none)
+    ...     return Frame(pings, np.zeros(3, np.uint64), slot, slot + 10_000)
+    >>> [len(windows.push(frame(ms))[0]) for ms in (1_000, 129_999, 131_000)], windows.open_pings
+    ([0, 0, 1], 6)
+    >>> [refused.reason.value for refused in windows.push(frame(2_000))[1]]
+    ['late', 'late', 'late']
+    """
 
     def __init__(self, rules: WindowRules, hashed: Callable[[str], bytes], clock: Clock | None = None) -> None:
         """Windows with no slot open; the clock is that of a file unless another is given."""

@@ -26,6 +26,10 @@ class SlotPings:
     """All accepted pings of one slot, as columns of equal length.
 
     `plates` are keyed hashes; `plate` indexes them; `time` is ms after the slot's start; `speed` is in quanta.
+
+    >>> columns = (np.array([value], kind) for value, kind in ((0, "u4"), (500, "u4"), (7, "u8"), (4096, "i4")))
+    >>> SlotPings(0, 3_600_000, (b"hash of A1",), *columns).time
+    array([500], dtype=uint32)
     """
 
     start_ms: int
@@ -42,6 +46,11 @@ class SlotCounts:
     """The public side: HAT h is `cells[h]`; its plates are rows `hat_rows[h]` to `hat_rows[h+1]`.
 
     Row r says that `plates[plate[r]]` has `count[r]` samples. `repeats` counts the pings dropped as repeats.
+
+    >>> table = [np.array(column) for column in ([0x8760, 0x8761], [0, 2, 3], [0, 1, 1], [2, 3, 5])]
+    >>> counts = SlotCounts(0, 3_600_000, (b"a", b"b"), *table, repeats=0)
+    >>> counts.rows(0), counts.count[counts.rows(1)]
+    (slice(0, 2, None), array([5]))
     """
 
     start_ms: int
@@ -63,6 +72,12 @@ class SlotValues:
     """The secret side: the speeds (quanta), row by row of `SlotCounts`, each row's in order of time.
 
     Row r's samples are `speed[starts[r]:starts[r + 1]]`.
+
+    >>> values = SlotValues(np.array([10, 20, 30, 40]), np.array([0, 1, 3, 4]))
+    >>> values.of_rows(slice(0, 2)), values.of_admitted(slice(0, 2), np.array([False, True]))
+    (array([10, 20, 30]), array([20, 30]))
+    >>> values.clamped(25).speed
+    array([10, 20, 25, 25])
     """
 
     speed: NDArray[np.int64]
@@ -83,7 +98,12 @@ class SlotValues:
 
 
 def without_repeats(pings: SlotPings) -> SlotPings:
-    """The same pings, each (plate, time) once: those that `tabulate` would keep, before cells are dealt out."""
+    """The same pings, each (plate, time) once: those that `tabulate` would keep, before cells are dealt out.
+
+    >>> columns = [np.array(column, np.uint64) for column in ([0, 0], [5, 5], [8, 7], [1, 2])]
+    >>> without_repeats(SlotPings(0, 3_600_000, (b"a",), *columns)).cell
+    array([7], dtype=uint64)
+    """
     plate_time = pings.plate.astype(np.uint64) << np.uint64(32) | pings.time
     chosen = _first_per_plate_time(plate_time, pings.cell, pings.speed)
     if chosen.size == pings.plate.size:

@@ -24,7 +24,11 @@ from udp_stream.windows.slot_tables import SlotPings
 
 @dataclass(frozen=True, slots=True)
 class SourceCheckpoint:
-    """Resume at `offset` with this watermark; refusals before `rejected_through` were rejected already."""
+    """Resume at `offset` with this watermark; refusals before `rejected_through` were rejected already.
+
+    >>> SourceCheckpoint(0).watermark_ms is None
+    True
+    """
 
     offset: int
     watermark_ms: int | None = None
@@ -33,7 +37,12 @@ class SourceCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A refusal, the offset of its message, and the original bytes."""
+    """A refusal, the offset of its message, and the original bytes.
+
+    >>> from udp_stream.pings.decoder import Reason
+    >>> Refused(41, Refusal(1, -1, Reason.NOT_JSON, "$"), b"junk").offset
+    41
+    """
 
     offset: int
     refusal: Refusal
@@ -42,7 +51,11 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """The outcome of a run of records: slots closed, oldest first; refusals in order; the number of pings counted."""
+    """The outcome of a run of records: slots closed, oldest first; refusals in order; the number of pings counted.
+
+    >>> ReadResult(closed=[], refused=[], pings=0).pings
+    0
+    """
 
     closed: list[SlotPings]
     refused: list[Refused]
@@ -51,7 +64,14 @@ class ReadResult:
 
 @dataclass(frozen=True, slots=True)
 class ReadingRules:
-    """What all readers of a deployment share. `hashed` gives a plate's keyed hash."""
+    """What all readers of a deployment share. `hashed` gives a plate's keyed hash.
+
+    >>> from datetime import UTC
+    >>> from udp_stream.pings.decoder import PingRules
+    >>> decoder = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200))
+    >>> ReadingRules(decoder, WindowRules(), SlotGrid(3600, UTC), 7, lambda plate: plate.encode()).resolution
+    7
+    """
 
     decoder: PingDecoder
     windows: WindowRules
@@ -61,7 +81,22 @@ class ReadingRules:
 
 
 class SourceReader:
-    """The open slots of one source partition, and the position in its log."""
+    """The open slots of one source partition, and the position in its log.
+
+    A broken message and a tick: the tick at 8:00 closes what ended an hour ago, and a restart reads on behind it.
+
+    >>> from datetime import UTC
+    >>> from udp_stream.pings.decoder import PingRules
+    >>> decoder = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200))
+    >>> rules = ReadingRules(decoder, WindowRules(), SlotGrid(3600, UTC), 7, lambda plate: plate.encode())
+    >>> reader = SourceReader(rules, SourceCheckpoint(40))
+    >>> eight_ms = 8 * 3_600_000
+    >>> read = reader.read([b"junk", b""], LogPlaces(np.array([40, 41]), np.full(2, eight_ms), np.array([False, True])))
+    >>> read.closed, read.pings, [(refused.offset, refused.refusal.reason.value) for refused in read.refused]
+    ([], 0, [(40, 'not_json')])
+    >>> reader.checkpoint(), reader.through_ms == eight_ms - 3_600_000
+    (SourceCheckpoint(offset=42, watermark_ms=28740000, rejected_through=42), True)
+    """
 
     def __init__(self, rules: ReadingRules, start: SourceCheckpoint) -> None:
         """Resume from a checkpoint."""
@@ -124,6 +159,13 @@ class SourceReader:
 
 
 def refusal_of(pings: Pings, refused: LateOrFull) -> Refusal:
-    """What a window refused, as a refusal of its message."""
+    """What a window refused, as a refusal of its message.
+
+    >>> from udp_stream.pings.decoder import Reason
+    >>> none, message, position = np.zeros(2), np.array([0, 7], np.int32), np.array([-1, 3], np.int32)
+    >>> two = Pings(("A",), none.astype(np.uint32), none.astype(np.int64), none, none, none, message, position)
+    >>> refusal_of(two, LateOrFull(1, Reason.LATE, 500))
+    Refusal(message=7, position=3, reason=<Reason.LATE: 'late'>, path='$.observationDateTime', lag_ms=500)
+    """
     message, position = int(pings.message[refused.row]), int(pings.position[refused.row])
     return Refusal(message, position, refused.reason, "$.observationDateTime", refused.lag_ms)

@@ -6,6 +6,9 @@ Columns, in any order, others ignored: `license_plate`, `observationDateTime`, `
 holds a JSON number (or, for `location.coordinates`, array) becomes one; any other stays text, for the decoder to
 refuse by its path.
 
+Why rows become JSON, and are no `PingFormat` of their own: topics hold JSON, so `feed` needs the text anyway; what is
+kept of a refused row is that text (docs); and whether a file is CSV is known from its content, once it is being read.
+
 A row is a line: quoted cells cannot hold line breaks. A line that is no row of the header's width, or not UTF-8, is
 passed on as it is, which no decoder takes for JSON.
 """

@@ -1,4 +1,4 @@
-"""Recorded pings: files, or standard input, as batches of raw messages for `PingDecoder`.
+"""Recorded pings: files, or standard input, as frames of raw messages for `PingDecoder`.
 
 What a file is, is decided in this order:
 
@@ -8,9 +8,9 @@ What a file is, is decided in this order:
    not begin as JSON does. It is lines if the first line is JSON by itself and another follows, or if it is no beginning
    of JSON. It is one document otherwise: a single line, or JSON laid out over many.
 
-Lines: one message each. A document: an array, or the `results` of an object, gives a message per ping, so that a
-huge file is not one oversized message; anything else is one message. A document that does not parse is read as lines,
-so that a first line cut short costs only itself. CSV: see `csv_rows`.
+Lines: one message each. A document: an array of pings, bare or in an object (`json_reader`), gives a message per ping,
+so that a huge file is not one oversized message; anything else is one message. A document that does not parse is read
+as lines, so that a first line cut short costs only itself. CSV: see `csv_rows`.
 
 Nothing is judged here. What is broken is passed on as it is, for the decoder to refuse it by name. Sources raise
 `UsageError`, and only for what is wrong with the file as a whole.
@@ -23,8 +23,7 @@ import itertools
 import os
 import stat
 import sys
-import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import BinaryIO
@@ -32,7 +31,9 @@ from typing import BinaryIO
 import msgspec
 
 from udp_stream.adapters.files.csv_rows import csv_messages
+from udp_stream.adapters.files.gzip_members import MAGIC, GzipError, GzipMembers
 from udp_stream.errors import UsageError
+from udp_stream.pings.json_reader import BYTE_ORDER_MARK, JSON, split_message
 
 Progress = Callable[[int, int | None], None]
 """Called with the bytes read so far, before decompression, and how many there are, if that can be known."""
@@ -44,22 +45,11 @@ MAX_DOCUMENT_BYTES = 2**30
 """A document must be held in memory to be cut into pings; lines and CSV need not."""
 
 _BLOCK_BYTES = 2**18  # measured: 64 KiB to 256 KiB read fastest, from 1 MiB on the caches are too small
-_PIECE_BYTES = 2**12
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_GZIP = 16 + zlib.MAX_WBITS
 
-_split_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _parse = msgspec.json.Decoder(msgspec.Raw).decode
 
 
-class _Results(msgspec.Struct):
-    results: msgspec.Raw
-
-
-_find_results = msgspec.json.Decoder(_Results).decode
-
-
-def read_messages(path: str, batch: int = 4096, progress: Progress | None = None) -> Iterator[list[bytes]]:
+def read_messages(path: str, batch: int = 4096, progress: Progress | None = None) -> Generator[list[bytes], None, None]:
     """Batches of `batch` messages (the last may be shorter) of a file, or of standard input for `-`.
 
     UsageError, when the first batch is asked for, if the file cannot be read or is of a kind that is not; and later if
@@ -84,10 +74,43 @@ def read_messages(path: str, batch: int = 4096, progress: Progress | None = None
         raise _unreadable(path, error) from error
 
 
+class FileSource:
+    """A file, or standard input for `-`, as a source: read once, from its beginning to its end.
+
+    >>> from contextlib import closing
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "pings").write_bytes(b"[1,\\n2]")
+    ...     with closing(FileSource(f"{folder}/pings")) as source:
+    ...         list(source.messages())
+    [[b'1', b'2']]
+    """
+
+    unit: str | None = None
+    format = JSON
+
+    def __init__(self, path: str, progress: Progress | None = None) -> None:
+        """UsageError as `require_readable` raises it; nothing is read yet."""
+        require_readable([path])
+        self._messages = read_messages(path, progress=progress)
+
+    def messages(self) -> Iterator[list[bytes]]:
+        """As `read_messages` gives them."""
+        return self._messages
+
+    def close(self) -> None:
+        """Close the file, wherever reading is."""
+        self._messages.close()
+
+
 def require_readable(paths: Iterable[str]) -> None:
     """UsageError for the first that is not there, is a directory, is of a kind that is not read, or may not be read.
 
     Nothing is read, and no pipe is opened: that would take it from who writes to it.
+
+    >>> require_readable(["vehicles.pb"])
+    Traceback (most recent call last):
+    udp_stream.errors.UsageError: vehicles.pb: GTFS-Realtime files (.pb) are not read by this version
     """
     for path in paths:
         _refuse_gtfs(path)
@@ -136,41 +159,21 @@ def _size(file: BinaryIO | io.FileIO) -> int | None:
 
 
 def _inflate(path: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The blocks, decompressed if they begin as gzip does; any number of members, and zeros after the last."""
+    """The blocks, decompressed if they begin as gzip does."""
     start = b""
-    while len(start) < 2 and (block := next(blocks, b"")):
+    while len(start) < len(MAGIC) and (block := next(blocks, b"")):
         start += block
     blocks = itertools.chain([start], blocks)
-    if not start.startswith(b"\x1f\x8b"):
+    if not start.startswith(MAGIC):
         yield from blocks
         return
-    member = zlib.decompressobj(_GZIP)
-    is_between = False  # members
+    members = GzipMembers(_BLOCK_BYTES)
     try:
-        for rest in _in_pieces(blocks):
-            while rest:
-                if is_between:
-                    rest = rest.lstrip(b"\0")
-                    if not rest:
-                        break
-                    member, is_between = zlib.decompressobj(_GZIP), False
-                if out := member.decompress(rest, _BLOCK_BYTES):
-                    yield out
-                is_between = member.eof
-                rest = member.unused_data if member.eof else member.unconsumed_tail
-        while not member.eof and (out := member.decompress(b"", _BLOCK_BYTES)):
-            yield out
-    except zlib.error as error:
-        raise UsageError(f"{path}: its gzip data are damaged ({error}); what came before was read") from error
-    if not member.eof:
-        raise UsageError(f"{path}: its gzip data end too early; what came before was read")
-
-
-def _in_pieces(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Little by little: of damaged data, zlib keeps to itself what it made of the same piece."""
-    for block in blocks:
-        for first in range(0, len(block), _PIECE_BYTES):
-            yield block[first : first + _PIECE_BYTES]
+        for block in blocks:
+            yield from members.feed(block)
+        yield from members.end()
+    except GzipError as error:
+        raise UsageError(f"{path}: its gzip data {error}; what came before was read") from error
 
 
 def _batches(messages: Iterator[list[bytes]], size: int) -> Iterator[list[bytes]]:
@@ -214,9 +217,9 @@ def _without_byte_order_mark(blocks: Iterator[bytes]) -> Iterator[bytes]:
     start = b""
     for block in blocks:
         start += block
-        if len(start) >= len(_BYTE_ORDER_MARK):
+        if len(start) >= len(BYTE_ORDER_MARK):
             break
-    yield start.removeprefix(_BYTE_ORDER_MARK)
+    yield start.removeprefix(BYTE_ORDER_MARK)
     yield from blocks
 
 
@@ -269,10 +272,10 @@ def _document(path: str, blocks: Iterator[bytes]) -> Iterator[list[bytes]]:
         yield from _lines(iter([text]))
         return
     try:
-        array = text if text.lstrip().startswith(b"[") else bytes(_find_results(text).results)
-        yield [bytes(piece) for piece in _split_array(array)]
-    except msgspec.ValidationError:  # no array in it
-        yield [text.strip()]
+        pings = split_message(text)
+    except msgspec.ValidationError:  # `results` are no array
+        pings = None
+    yield [text.strip()] if pings is None else [bytes(ping) for ping in pings]
 
 
 def _csv(path: str, blocks: Iterator[bytes]) -> Iterator[list[bytes]]:

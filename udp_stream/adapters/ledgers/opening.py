@@ -11,9 +11,10 @@ from urllib.parse import parse_qs, urlsplit
 
 from udp_stream.adapters.ledgers.ledger_id import kept_mark, known_ledger, replace_mark
 from udp_stream.adapters.ledgers.plate_keys import PlateKeys, load_or_create_key
+from udp_stream.adapters.ledgers.sqlite.file import MAGIC
 from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
 from udp_stream.adapters.settings import SQLITE, LedgerSection, is_file
-from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UsageError
+from udp_stream.errors import ConfigError, PrivacyRefused, UsageError, needs
 from udp_stream.ledger.port import Ledger, Mark
 
 REDIS = ("redis://", "rediss://", "unix://", "redis+cluster://", "rediss+cluster://")
@@ -164,10 +165,8 @@ def _redis(url: str) -> Any:
         raise ConfigError(
             f"ledger.url: expected sqlite:FILE or redis://HOST:PORT/DB, got {url.partition('://')[0]}://..."
         )
-    try:
+    with needs("Redis client", "redis"):
         from udp_stream.adapters.ledgers.redis import ledger as redis_ledger
-    except ImportError as error:
-        raise DependencyUnavailable("no Redis client: pip install 'udp-stream[redis]'") from error
     return redis_ledger
 
 
@@ -184,7 +183,7 @@ def _is_there(url: str) -> bool:
         return False
     try:
         with _path(url).open("rb") as file:
-            return file.read(16) == b"SQLite format 3\0"
+            return file.read(len(MAGIC)) == MAGIC
     except OSError:
         return False
 

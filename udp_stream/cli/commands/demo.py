@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 
-from udp_stream.adapters.embedded import Embedded, Summary
+from udp_stream.adapters.embedded import Embedded, Summary, record_writer
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.ledgers.which_ledger import begin_run, trial_ledger
@@ -16,9 +16,9 @@ from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
 from udp_stream.cli.outputs import open_output, require_distinct, used_files
 from udp_stream.cli.report import SOFTWARE, console, print_summary
-from udp_stream.errors import DependencyUnavailable, UsageError
-from udp_stream.release.draw import Payloads
-from udp_stream.release.record import Release, decode
+from udp_stream.errors import UsageError, needs
+from udp_stream.release.delivery import PublishedRelease
+from udp_stream.release.record import Release
 from udp_stream.trial.fleet.fleet import IST, Fleet
 
 MORNING = datetime(2024, 1, 8, 6, tzinfo=IST)
@@ -38,34 +38,32 @@ def demo(arguments: argparse.Namespace, settings: Settings) -> None:
         hours=arguments.slots * settings.policy.slot_seconds / 3600,
     )
     with open_output(arguments.out or os.devnull) as out:
-        payloads, summary = _on_kafka(arguments, fleet) if arguments.kafka else _embedded(arguments, settings, fleet)
-        out.write(b"".join(payload + b"\n" for payload in payloads))
+        releases, summary = _on_kafka(arguments, fleet) if arguments.kafka else _embedded(arguments, settings, fleet)
+        record_writer(out)(releases)
     if arguments.out != "-":
-        print(picture(payloads, settings.speed.max_kmh))
+        print(picture(releases, settings.speed.max_kmh))
     print_summary(summary, settings)
 
 
-def _on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[bytes], Summary]:
-    try:
+def _on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[PublishedRelease], Summary]:
+    with needs("Kafka client", "services"):
         from udp_stream.cli.commands.demo_kafka import run_on_kafka
-    except ImportError as error:
-        raise DependencyUnavailable("no Kafka client: pip install 'udp-stream[services]'") from error
     return run_on_kafka(arguments, fleet)
 
 
-def _embedded(arguments: argparse.Namespace, settings: Settings, fleet: Fleet) -> tuple[list[bytes], Summary]:
-    payloads: list[bytes] = []
+def _embedded(
+    arguments: argparse.Namespace, settings: Settings, fleet: Fleet
+) -> tuple[list[PublishedRelease], Summary]:
+    releases: list[PublishedRelease] = []
     with ExitStack() as stack:
         trial = not arguments.ledger
         place = stack.enter_context(trial_ledger(settings)) if trial else settings.ledger
         ledger, keys = stack.enter_context(ledger_and_keys(place, allow_volatile=arguments.allow_volatile_ledger))
         others = begin_run(place, ledger, settings)
-
-        def publish(released: Payloads) -> None:
-            payloads.extend(payload for _, _, payload in released)
-
-        runtime = Embedded(settings, ledger, OsEntropy(), keys.key_of, SOFTWARE, publish, others=others, trial=trial)
-        return payloads, runtime.run(_told(fleet.messages(), runtime, arguments))
+        runtime = Embedded(
+            settings, ledger, OsEntropy(), keys.key_of, SOFTWARE, releases.extend, others=others, trial=trial
+        )
+        return releases, runtime.run(_told(fleet.messages(), runtime, arguments))
 
 
 def _told(frames: Iterator[list[bytes]], runtime: Embedded, arguments: argparse.Namespace) -> Iterator[list[bytes]]:
@@ -80,11 +78,10 @@ CELLS_SHOWN = 12
 BAR_STEPS = 65
 
 
-def picture(payloads: list[bytes], max_kmh: float) -> str:
+def picture(releases: Sequence[PublishedRelease], max_kmh: float) -> str:
     """The busiest cells of the busiest slot as text: the private mean and its 95 % interval, slowest cell first."""
-    records = [decode(payload) for payload in payloads]
     slots: dict[str, list[Release]] = {}
-    for record in records:
+    for record in (release.record for release in releases):
         slots.setdefault(record.hat.slot_start, []).append(record)
     if not slots:
         return "nothing was released"

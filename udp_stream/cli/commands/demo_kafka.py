@@ -17,15 +17,16 @@ import numpy as np
 
 from streams.feed import Feed, Pace
 from streams.headers import ERROR
+from streams.releases import read_releases
 from streams.topic_reader import read_topic
-from streams.topics import Topics, create_topics, topics_of
+from streams.topics import create_topics, topics_of
 from udp_stream.adapters.embedded import Summary
 from udp_stream.adapters.ledgers.opening import ledger_place
 from udp_stream.adapters.ledgers.which_ledger import say
 from udp_stream.adapters.settings import Settings, load
 from udp_stream.cli.report import console
 from udp_stream.errors import DependencyUnavailable
-from udp_stream.release.record import Release, decode
+from udp_stream.release.delivery import PublishedRelease
 from udp_stream.trial.fleet.fleet import Fleet
 from udp_stream.trial.services.both import Services, services
 from udp_stream.trial.services.process import Program, Running, launch
@@ -38,7 +39,7 @@ SETTLED_S = 3.0
 PATIENCE_S = 300.0
 
 
-def run_on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[bytes], Summary]:
+def run_on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[PublishedRelease], Summary]:
     """Start everything, send the fleet's pings, give back every release once the last slot is out, stop everything."""
     with ExitStack() as stack:
         status = stack.enter_context(console().status("starting Kafka and Redis"))
@@ -57,8 +58,8 @@ def run_on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[byte
         def told(slots: int, hats: int) -> None:
             status.update(f"{WORKERS} workers on {feed.sent:,} pings: {hats} HATs of {slots} slots released")
 
-        payloads = _until_settled(settings, topics, _last_slot(fleet, settings), workers, told)
-        return payloads, _summary(feed.sent, payloads, read_topic(bootstrap, topics.rejected))
+        releases = _until_settled(settings, _last_slot(fleet, settings), workers, told)
+        return releases, _summary(feed.sent, releases, read_topic(bootstrap, topics.rejected))
 
 
 def _flags(running: Services, folder: Path) -> list[str]:
@@ -91,40 +92,35 @@ def _last_slot(fleet: Fleet, settings: Settings) -> str:
 
 
 def _until_settled(
-    settings: Settings, topics: Topics, last: str, workers: list[Running], told: Callable[[int, int], None]
-) -> list[bytes]:
+    settings: Settings, last: str, workers: list[Running], told: Callable[[int, int], None]
+) -> list[PublishedRelease]:
     """Every release, each once, in order of slots and cells."""
-    records: list[Release] = []
-    payloads: dict[str, bytes] = {}
+    releases: dict[str, PublishedRelease] = {}
+    slots: set[str] = set()
     deadline, changed_s = time.monotonic() + PATIENCE_S, time.monotonic()
-    while not (last in {one.hat.slot_start for one in records} and time.monotonic() - changed_s > SETTLED_S):
+    while not (last in slots and time.monotonic() - changed_s > SETTLED_S):
         if time.monotonic() > deadline:
             raise DependencyUnavailable(f"the workers have not finished within {PATIENCE_S:g} s")
         for worker in workers:
             worker.fail_if_ended()
-        found = {_id(one): one.value for one in read_topic(settings.kafka.bootstrap, topics.release)}
-        if len(found) > len(payloads):
-            payloads, changed_s = found, time.monotonic()
-            records = [decode(payload) for payload in payloads.values()]
-            told(len({one.hat.slot_start for one in records}), len(records))
+        found = {release.record.release_id: release for release in read_releases(settings.kafka)}
+        if len(found) > len(releases):
+            releases, changed_s = found, time.monotonic()
+            slots = {release.record.hat.slot_start for release in releases.values()}
+            told(len(slots), len(releases))
         time.sleep(0.5)
-    ordered = sorted(zip(records, payloads.values(), strict=True), key=lambda one: _place(one[0]))
-    return [payload for _, payload in ordered]
+    return sorted(releases.values(), key=_place)
 
 
-def _id(record: Any) -> str:
-    return str(dict(record.headers)["ce_id"].decode())
+def _place(release: PublishedRelease) -> tuple[str, str]:
+    return release.record.hat.slot_start, release.record.hat.cell
 
 
-def _place(record: Release) -> tuple[str, str]:
-    return record.hat.slot_start, record.hat.cell
-
-
-def _summary(sent: int, payloads: list[bytes], rejected: list[Any]) -> Summary:
+def _summary(sent: int, releases: list[PublishedRelease], rejected: list[Any]) -> Summary:
     """The same numbers as of the embedded runtime, from what a subscriber can read."""
     refused = Counter(dict(record.headers)[f"{ERROR}.reason"].decode() for record in rejected)
     summary = Summary(messages=sent, pings=sent - refused.total(), refused=refused)
-    for _, slot in groupby(payloads, key=lambda payload: decode(payload).hat.slot_start):
-        summary.add([("", "", payload) for payload in slot])
-    summary.repeats = summary.pings - sum(decode(payload).counts.samples for payload in payloads)
+    for _, slot in groupby(releases, key=lambda release: release.record.hat.slot_start):
+        summary.add(list(slot))
+    summary.repeats = summary.pings - sum(release.record.counts.samples for release in releases)
     return summary

@@ -14,7 +14,7 @@ from udp_stream.adapters.files.sources import read_messages
 from udp_stream.adapters.ledgers.opening import inspect_ledger, known_here, ledger_and_keys, ledger_there
 from udp_stream.adapters.ledgers.overlaps import overlaps_on, said
 from udp_stream.adapters.settings import Settings
-from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UdpStreamError
+from udp_stream.errors import ConfigError, PrivacyRefused, UdpStreamError, needs
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.pings.speed_unit import PAIRS_MIN, unit_evidence
 from udp_stream.units import KMH_PER_UNIT
@@ -72,10 +72,8 @@ def _promise(settings: Settings) -> str:
 
 def _topics(settings: Settings) -> str:
     """ConfigError for anything about the topics that is not as `topics create` would make it."""
-    try:
+    with needs("Kafka client", "kafka"):
         from streams.topics import differences
-    except ImportError as error:
-        raise DependencyUnavailable("no Kafka client: pip install 'udp-stream[kafka]'") from error
     found = differences(settings.kafka)
     if found:
         raise ConfigError("; ".join(found))
@@ -84,11 +82,9 @@ def _topics(settings: Settings) -> str:
 
 def _deployment(settings: Settings) -> str:
     """PrivacyRefused if the workers have another ledger than this configuration: its workers would be refused."""
-    try:
+    with needs("Kafka client", "kafka"):
         from streams.binding import claimed
         from streams.topics import topics_of
-    except ImportError as error:
-        raise DependencyUnavailable("no Kafka client: pip install 'udp-stream[kafka]'") from error
     claim = claimed(settings.kafka.bootstrap, topics_of(settings.kafka).deployment)
     if claim is None:
         return "no worker has claimed a ledger yet"
@@ -100,11 +96,9 @@ def _deployment(settings: Settings) -> str:
 
 
 def _unit_of_topic(settings: Settings) -> str:
-    try:
+    with needs("Kafka client", "kafka"):
         from streams.topic_reader import read_topic
         from streams.topics import topics_of
-    except ImportError as error:
-        raise DependencyUnavailable("no Kafka client: pip install 'udp-stream[kafka]'") from error
     records = read_topic(settings.kafka.bootstrap, topics_of(settings.kafka).pings, LATEST)
     return _unit((record.value or b"" for record in records), settings)
 

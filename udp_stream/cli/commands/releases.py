@@ -11,8 +11,8 @@ from udp_stream.adapters.settings import Settings
 
 def releases(arguments: argparse.Namespace, settings: Settings) -> None:
     """Print the records of the output topic, one a line; with `--follow`, go on until stopped."""
-    for record in read_releases(settings.kafka, follow=arguments.follow):
-        sys.stdout.buffer.write(record + b"\n")
+    for release in read_releases(settings.kafka, follow=arguments.follow):
+        sys.stdout.buffer.write(release.payload + b"\n")
         if arguments.follow:
             sys.stdout.buffer.flush()
     sys.stdout.buffer.flush()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
 
 from udp_stream.adapters.embedded import Embedded, record_writer, rejected_writer
 from udp_stream.adapters.entropy import OsEntropy
-from udp_stream.adapters.files.sources import read_messages, require_readable
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.ledgers.which_ledger import begin_run, trial_ledger
+from udp_stream.adapters.schemes import Source, open_source
 from udp_stream.adapters.settings import Settings
 from udp_stream.cli.outputs import PRIVATE, open_output, require_distinct, used_files
 from udp_stream.cli.progress import ReadingProgress
@@ -24,8 +24,9 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
         raise UsageError("--trial keeps a ledger for this run only: leave --ledger or --trial out")
     outputs = ("--out", arguments.out), ("--rejected", arguments.rejected)
     require_distinct(outputs, used_files(arguments, settings, arguments.files))
-    require_readable(arguments.files)
+    progress = ReadingProgress(arguments.files)
     with ExitStack() as stack:
+        sources = [_opened(name, settings, progress, stack) for name in arguments.files]
         place = stack.enter_context(trial_ledger(settings)) if arguments.trial else settings.ledger
         ledger, keys = stack.enter_context(ledger_and_keys(place, allow_volatile=arguments.allow_volatile_ledger))
         others = begin_run(place, ledger, settings)
@@ -43,8 +44,8 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
             arguments.trial,
         )
         try:
-            with ReadingProgress(arguments.files) as progress:
-                runtime.run(progress.counted(_frames(arguments.files, progress), runtime))
+            with progress:
+                _read(sources, runtime, progress)
         except BaseException:
             if runtime.summary.messages:
                 print_summary(runtime.summary, settings)
@@ -52,7 +53,14 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
         print_summary(runtime.summary, settings)
 
 
-def _frames(files: list[str], progress: ReadingProgress) -> Iterator[list[bytes]]:
-    """The frames of all files; none spans two files, so that a new file's plates are observed together."""
-    for file in files:
-        yield from read_messages(file, progress=progress.of(file))
+def _opened(name: str, settings: Settings, progress: ReadingProgress, stack: ExitStack) -> Source:
+    return stack.enter_context(closing(open_source(name, settings.speed.unit, progress.of(name))))
+
+
+def _read(sources: Sequence[Source], runtime: Embedded, progress: ReadingProgress) -> None:
+    """All sources, one after another, as one log; no frame spans two, so that a new file's plates are observed
+    together."""
+    for source in sources:
+        for messages in progress.counted(source.messages(), runtime):
+            runtime.push(messages, source.format)
+    runtime.finish()

@@ -7,16 +7,14 @@ import argparse
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.settings import Settings
 from udp_stream.cli.report import SOFTWARE
-from udp_stream.errors import DependencyUnavailable
+from udp_stream.errors import needs
 
 
 def worker(arguments: argparse.Namespace, settings: Settings) -> None:
     """Work until stopped. Raises ConfigError if no ledger is named, DependencyUnavailable if Faust is not installed."""
     settings.ledger.require_named()
-    try:
+    with needs("Faust", "kafka"):
         from streams.worker import Deployment, run_worker
-    except ImportError as error:
-        raise DependencyUnavailable("no Faust: pip install 'udp-stream[kafka]'") from error
     run_worker(
         Deployment(
             settings,

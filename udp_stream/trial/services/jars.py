@@ -26,7 +26,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from udp_stream.errors import DependencyUnavailable
+from udp_stream.errors import DependencyUnavailable, needs
 
 KAFKA = "4.3.0"
 SCALA = "2.13"
@@ -110,10 +110,8 @@ def _digest(file: Path) -> str:
 
 
 def _maven() -> Any:
-    try:
+    with needs("jgo to fetch Kafka's jars with", "services"):
         return import_module("jgo.maven").MavenContext
-    except ImportError as error:
-        raise DependencyUnavailable(f"no jgo to fetch Kafka's jars with: {INSTALL}") from error
 
 
 def write_jar_list() -> None:

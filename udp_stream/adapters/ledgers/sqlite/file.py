@@ -23,6 +23,9 @@ SCHEMA_VERSION = 1
 APPLICATION_ID = 0x75647073  # "udps", so that `file` and we know our own
 BUSY_TIMEOUT_S = 60.0
 
+MAGIC = b"SQLite format 3\0"
+"""The first bytes of every SQLite database."""
+
 _SCHEMA = f"""
 PRAGMA application_id = {APPLICATION_ID};
 BEGIN;

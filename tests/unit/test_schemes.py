@@ -1,0 +1,171 @@
+"""Sources by scheme: a path is a file, an unknown scheme is refused in words, and a new source needs its entry only."""
+
+import json
+import sys
+from contextlib import ExitStack
+
+import msgspec
+import pytest
+
+from tests.runtime.harness import CONFIG, fleet_log
+from tests.toys import ToySource, toy
+from udp_stream.adapters import schemes
+from udp_stream.adapters.files.sources import FileSource
+from udp_stream.adapters.schemes import open_source
+from udp_stream.adapters.settings import load
+from udp_stream.cli import main as cli
+from udp_stream.cli.commands.feed import _frames
+from udp_stream.errors import ConfigError, UsageError
+
+PING = b'{"license_plate": "A1"}'
+
+
+@pytest.fixture
+def toys(monkeypatch):
+    """A place to register sources for one test."""
+    monkeypatch.setattr(schemes, "SOURCES", {})
+    return schemes.SOURCES
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "pings.ndjson",
+        "feed_2022-01-01T10:10.json",
+        "file:pings",
+        "mqtt:pings",
+        "C:pings.csv.ndjson",
+        "C:\\pings.ndjson",
+        "C://pings.ndjson",
+        "://pings",
+        "1a://pings",
+        "./mqtt://pings",
+    ],
+)
+def test_names_without_a_scheme_are_files_colons_or_not(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(PING)
+    source = open_source(name, "kmh")
+    assert isinstance(source, FileSource) and list(source.messages()) == [[PING]]
+    source.close()
+
+
+@pytest.mark.parametrize("name", ["mqtt://me:secret@broker", "FILE:///pings", "a+b.c-1://x", "mqtt://"])
+def test_an_unknown_scheme_is_refused_with_what_there_is_and_without_what_may_be_secret(
+    toys, tmp_path, monkeypatch, name
+):
+    """Even if a file is called so: the name alone decides."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mqtt:").mkdir()
+    (tmp_path / "mqtt:" / "me:secret@broker").write_bytes(PING)
+    scheme = name.partition("://")[0].lower()
+    with pytest.raises(UsageError, match=r"expected a file, or - for standard input, got .*") as refused:
+        open_source(name, "kmh")
+    assert f"{scheme}:// (" in str(refused.value) and "secret" not in str(refused.value)
+    toys |= {"toy": lambda name, _: ToySource([]), "bus": lambda name, _: ToySource([])}
+    with pytest.raises(UsageError, match="expected bus://, toy://, a file, or - for standard input, got"):
+        open_source(name, "kmh")
+
+
+def test_a_source_gets_its_whole_name_and_the_hook_for_its_progress(toys):
+    told = []
+    toys["toy"] = lambda name, progress: told.append((name, progress)) or ToySource([])
+    hook = lambda read, total: None  # noqa: E731
+    assert isinstance(open_source("TOY://some/where?x=1", "kmh", hook), ToySource)
+    assert told == [("TOY://some/where?x=1", hook)]
+
+
+def test_a_source_of_another_unit_than_the_configured_one_is_refused_and_closed(toys):
+    source = ToySource([], unit="mps")
+    toys["toy"] = lambda name, _: source
+    assert open_source("toy://", "mps") is source and not source.closed
+    with pytest.raises(ConfigError, match=r"expected speed\.unit = 'mps' for toy://, got 'kmh'"):
+        open_source("toy://", "kmh")
+    assert source.closed
+
+
+def test_a_file_that_cannot_be_read_is_refused_when_it_is_opened_and_a_good_one_is_not_read(tmp_path):
+    with pytest.raises(UsageError, match="No such file"):
+        open_source(str(tmp_path / "nowhere"), "kmh")
+    path = tmp_path / "pings"
+    path.write_bytes(b"junk")
+    source = open_source(str(path), "kmh")
+    path.write_bytes(PING)
+    assert next(source.messages()) == [PING]
+    source.close()
+    assert list(source.messages()) == []
+
+
+def as_toy(messages):
+    """The pings of a clean log, in the toy's spelling."""
+    for message in messages:
+        ping = msgspec.json.decode(message)
+        lon, lat = ping["location"]["coordinates"][:2]
+        yield toy(ping["license_plate"], ping["observationDateTime"], lon, lat, ping["speed"])
+
+
+def replay(tmp_path, *names):
+    settings = [part for flag in CONFIG for part in ("--set", flag)]
+    ledger, out, no = (str(tmp_path / f"{names[0].partition(':')[0]}.{what}") for what in ("ledger", "out", "no"))
+    words = ["replay", *names, *settings, "--ledger", ledger, "--out", out, "--rejected", no]
+    arguments = cli._parser().parse_args(words)
+    arguments.command(arguments, load(None, arguments.set, options=cli._options(arguments)))
+
+
+def test_a_toy_source_of_a_toy_format_goes_through_replay_to_releases(toys, tmp_path, monkeypatch):
+    """The same HATs, statuses and counts as the file's with the same pings; what is refused is kept as it came."""
+    monkeypatch.chdir(tmp_path)
+    log = fleet_log(clean=True, hours=0.6)
+    (tmp_path / "file.ndjson").write_bytes(b"\n".join(log))
+    spelled = [*as_toy(log[:-1]), next(as_toy(log[-1:])) + b"|junk"]
+    source = ToySource([spelled[at : at + 4096] for at in range(0, len(spelled), 4096)])
+    toys["toy"] = lambda name, _: source
+    replay(tmp_path, "toy://city")
+    replay(tmp_path, "file.ndjson")
+    assert source.given == len(source.frames) and source.closed
+
+    def public(path):
+        records = [json.loads(line) for line in path.read_bytes().splitlines()]
+        return [(one["release_id"], one["status"], one["counts"]) for one in records]
+
+    assert public(tmp_path / "toy.out") == public(tmp_path / "file.ndjson.out") != []
+    assert [json.loads(line)["message"] for line in (tmp_path / "toy.no").read_bytes().splitlines()] == ["junk"]
+
+
+def test_replay_refuses_an_unknown_scheme_before_it_makes_anything(tmp_path):
+    with pytest.raises(UsageError, match="begins with mqtt://"):
+        replay(tmp_path, "mqtt://broker/buses")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_replay_closes_a_source_that_fails_and_one_that_it_never_reached(toys, tmp_path):
+    class Broken(ToySource):
+        def messages(self):
+            yield from super().messages()
+            raise UsageError("the line went dead")
+
+    sources = {"one": Broken([[b"junk"]]), "two": ToySource([])}
+    toys |= {scheme: lambda name, _: sources[name[:3]] for scheme in sources}
+    with pytest.raises(UsageError, match="went dead"):
+        replay(tmp_path, "one://", "two://")
+    assert sources["one"].closed and sources["two"].closed and sources["two"].given == 0
+
+
+def test_a_toy_source_goes_through_feed_as_json(toys):
+    frames = [[toy("A1", "2022-01-01T10:10:35Z", 72.5, 21.25, 5), b"junk"]]
+    source = ToySource(frames)
+    toys["toy"] = lambda name, _: source
+    with ExitStack() as stack:
+        arguments = cli._parser().parse_args(["feed", "toy://"])
+        ((ping, junk),) = _frames(arguments, load(None, (), {}), stack)
+        assert not source.closed
+    assert msgspec.json.decode(ping)["license_plate"] == "A1" and junk == b"junk" and source.closed
+
+
+def test_standard_input_is_a_source_too(tmp_path, monkeypatch):
+    (tmp_path / "pings").write_bytes(PING)
+    with (tmp_path / "pings").open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert list(open_source("-", "kmh").messages()) == [[PING]]

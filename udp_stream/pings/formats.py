@@ -1,0 +1,98 @@
+"""Ping format: how the bytes of messages spell pings. JSON is one (`json_reader`); others may be binary.
+
+A format gives fields of the right type, and says why a piece is no ping. It judges no value: limits, box and
+speeds are `PingDecoder`'s, the same for every format. So a format that is wrong can lose pings or invent
+them, but it cannot get a speed past the bound that the noise is scaled to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from msgspec import Raw, Struct
+from numpy.typing import NDArray
+
+from udp_stream.pings.refusals import Refusal
+
+NOT_IN_ARRAY = -1
+"""The position of a ping that is a message by itself."""
+
+
+class Point(Struct, array_like=True, gc=False):
+    """Degrees in GeoJSON's order; an altitude, or anything else behind the first two, is skipped.
+
+    >>> from msgspec import json
+    >>> json.decode(b"[72.8, 21.1, 12.0]", type=Point)
+    Point(lon=72.8, lat=21.1)
+    """
+
+    lon: float
+    lat: float
+
+
+class Location(Struct, gc=False):
+    """A GeoJSON point; `type` may be left out.
+
+    >>> from msgspec import json
+    >>> json.encode(Location(Point(72.8, 21.1)))
+    b'{"coordinates":[72.8,21.1],"type":"Point"}'
+    """
+
+    coordinates: Point
+    type: Literal["Point"] = "Point"
+
+
+class WirePing(Struct, gc=False):
+    """A ping whose fields have the right types; their values are not checked yet.
+
+    `observationDateTime` is a text that `timestamps` reads; `speed` is in the source's unit.
+
+    >>> WirePing("A1", "2022-01-01T10:10:35+05:30", Location(Point(72.8, 21.1)), 12.5).location.coordinates.lat
+    21.1
+    """
+
+    license_plate: str
+    observationDateTime: str  # noqa: N815  the feed's name
+    location: Location
+    speed: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WireBatch:
+    """The pings of a batch in order, where each of them comes from, and what was refused.
+
+    `message`: for each ping the index of its message in the batch. `position`: its place there, NOT_IN_ARRAY
+    if it is a message by itself. `refusals` are in the order of messages and positions.
+
+    >>> of_messages = np.array([0, 1, 1], np.int32), np.array([NOT_IN_ARRAY, 0, 1], np.int32)
+    >>> three = WireBatch([WirePing("A1", "now", Location(Point(0, 0)), 5.0)] * 3, *of_messages, [])
+    >>> three.pings[2].speed, three.message[2], three.position[2]
+    (5.0, np.int32(1), np.int32(1))
+    """
+
+    pings: Sequence[WirePing]
+    message: NDArray[np.int32]
+    position: NDArray[np.int32]
+    refusals: list[Refusal]
+
+
+@dataclass(frozen=True, slots=True)
+class PingFormat:
+    """Two functions, both pure.
+
+    `read(messages, max_message_bytes, max_pings_per_message)`: the pings of a batch, and a refusal for every
+    piece that is none. It raises nothing, whatever the bytes.
+
+    `split(message)`: the bytes of each ping of a message that `read` could open, by position, for what is
+    kept of refused pings; None if the message is to be kept whole.
+
+    >>> from udp_stream.pings.json_reader import JSON
+    >>> JSON.read([b"{}"], 1000, 10).refusals[0].path, [bytes(ping) for ping in JSON.split(b"[1, {}]")]
+    ('$.license_plate', [b'1', b'{}'])
+    """
+
+    read: Callable[[Sequence[bytes], int, int], WireBatch]
+    split: Callable[[bytes], Sequence[bytes | Raw] | None]
