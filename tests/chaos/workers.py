@@ -7,11 +7,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos.proxy import Link
+from tests.forked import Forked
 
 SERVING = "udp-stream: worker of group"
 RESTART_S = 0.3
@@ -34,7 +35,7 @@ class Worker:
     said: Path
     wanted: bool = False
     paused: bool = False
-    process: subprocess.Popen[bytes] | None = None
+    process: Forked | None = None
     told_at: int = 0
     ended_s: float = 0.0
 
@@ -56,8 +57,7 @@ class Worker:
     def send(self, number: int) -> None:
         """A signal, if there is anybody to hear it."""
         if self.process is not None:
-            with suppress(ProcessLookupError):
-                self.process.send_signal(number)
+            self.process.send_signal(number)
 
 
 @dataclass
@@ -179,11 +179,8 @@ class Workers:
             self.troubles.append(f"{place.name} refused a ledger that is as it should be:\n{place.told[-1500:]}")
 
     def _start(self, place: Worker) -> None:
-        with place.said.open("ab") as said:
-            place.told_at = said.tell()
-            place.process = subprocess.Popen(
-                [str(word) for word in self.command(place)], stdout=said, stderr=said, cwd=self.folder
-            )
+        place.told_at = place.said.stat().st_size
+        place.process = Forked("tests.chaos.broken_worker", self.command(place), place.said, self.folder)
         self.starts += 1
 
 
