@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos.proxy import Link
-from tests.forked import Forked
+from tests.forked import Forked, forked_to_log
 
 SERVING = "udp-stream: worker of group"
 RESTART_S = 0.3
@@ -180,7 +180,7 @@ class Workers:
 
     def _start(self, place: Worker) -> None:
         place.told_at = place.said.stat().st_size
-        place.process = Forked("tests.chaos.broken_worker", self.command(place), place.said, self.folder)
+        place.process = forked_to_log("tests.chaos.broken_worker", self.command(place), place.said, self.folder)
         self.starts += 1
 
 

@@ -13,7 +13,7 @@ from uuid import uuid4
 from streams.feed import Feed, Pace
 from streams.topic_reader import records_of
 from streams.topics import create_topics, topics_of
-from tests.forked import Forked
+from tests.forked import forked_to_log
 from tests.runtime.harness import beside, frames_of
 from udp_stream.adapters.embedded import Embedded, record_writer
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
@@ -157,7 +157,8 @@ def worker(city, instance="one", stop="", seed=SEED):
     to stop itself (`seeded_worker.py`)."""
     said = city.folder / f"{instance}.err"
     served = said.read_text().count(SERVING) if said.exists() else 0
-    process = Forked("tests.integration.seeded_worker", [city.config, seed, instance, stop], said, city.folder)
+    given = [city.config, seed, instance, stop]
+    process = forked_to_log("tests.integration.seeded_worker", given, said, city.folder)
     try:
         yield process
         if process.poll() is None:
