@@ -38,12 +38,14 @@ def on():
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("buses", "seconds", "kills"), [(15, 20, 2), pytest.param(40, 60, 5, marks=pytest.mark.long)], ids=["short", "long"]
+    ("buses", "hours", "seconds", "kills"),
+    [(40, 4, 20, 2), pytest.param(40, 18, 60, 5, marks=pytest.mark.long)],
+    ids=["a morning", "a day"],
 )
-def test_a_day_of_chaos_violates_nothing(on, tmp_path, buses, seconds, kills):
+def test_a_day_of_chaos_violates_nothing(on, tmp_path, buses, hours, seconds, kills):
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
-    day = synthetic_day(seed, buses)
+    day = synthetic_day(seed, buses, hours=hours)
     done = play(on, tmp_path, day, AMPLE, seed=seed, seconds=seconds, database=next(DATABASES))
     print(done.told())
     assert done.violations == []
