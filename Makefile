@@ -12,7 +12,7 @@ demo: $(STAMP)  ## a synthetic fleet through the embedded runtime: no services, 
 	$(BIN)/udp-stream demo --headless --slots 3
 
 test: $(STAMP)  ## every check; Kafka and Redis as containers where there are images, else as child processes
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadscope -m "not long"
+	$(BIN)/python -m pytest --numprocesses 4 --dist loadscope -m "not long"
 
 test-long: $(STAMP)  ## what `make test` has a short form of, in full: more kills, more time, more draws
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadscope -m long
