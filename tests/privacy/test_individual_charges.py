@@ -27,6 +27,9 @@ COARSE = 2**28 + 3
 """A speed limit for which noise lives on a coarser lattice than the statistic, so that rounding costs."""
 
 COUNTS = [c for users in (1, 2, 3) for c in itertools.product((1, 2, 3), repeat=users) if sum(c) <= 6]
+LARGEST_LAST = [pytest.param(c, marks=pytest.mark.long if sum(c) > 5 else ()) for c in COUNTS]
+"""The largest have most of the datasets."""
+
 GROUPINGS = ("best-fit", "wrap-around")
 
 
@@ -82,7 +85,7 @@ def losses(plan, counts, speeds):
 
 
 @pytest.mark.parametrize("speed", [5, COARSE])
-@pytest.mark.parametrize("counts", COUNTS, ids=str)
+@pytest.mark.parametrize("counts", LARGEST_LAST, ids=str)
 def test_whoever_is_halted_no_admitted_plate_loses_more_than_it_was_charged(counts, speed):
     for epsilon_nano in (NANO, 370_000_001):
         for priced in linear_plans(counts, epsilon_nano, speed):
