@@ -143,14 +143,15 @@ class Workers:
         return [*troubles, *self.troubles]
 
     def _end(self, place: Worker) -> str | None:
-        if not place.alive:
+        process = place.process  # which the supervisor forgets once it has ended
+        if process is None or process.poll() is not None:
             return None
         deadline = time.monotonic() + END_S
-        while place.alive and not place.serving and time.monotonic() < deadline:
+        while process.poll() is None and not place.serving and time.monotonic() < deadline:
             time.sleep(0.05)  # it cannot heed a signal yet
-        place.send(signal.SIGTERM)
+        process.send_signal(signal.SIGTERM)
         try:
-            status = place.process.wait(END_S)
+            status = process.wait(END_S)
         except subprocess.TimeoutExpired:
             return f"{place.name} did not end within {END_S:g} s of SIGTERM"
         return None if status == 0 else f"{place.name} ended with status {status} after SIGTERM:\n{place.told[-1500:]}"
