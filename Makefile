@@ -6,13 +6,19 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CONTAINER_TESTS := containers or shared_services
 
-.PHONY: demo test chaos test-containers images lint bench bench-stream services clean
+.PHONY: demo test test-long chaos test-containers images lint bench bench-stream services clean
 
 demo: $(STAMP)  ## a synthetic fleet through the embedded runtime: no services, no files
 	$(BIN)/udp-stream demo --headless --slots 3
 
-test: $(STAMP)  ## every test; Kafka and Redis as containers where there are images, else as child processes
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadscope
+test: $(STAMP)  ## every check; Kafka and Redis as containers where there are images, else as child processes
+	$(BIN)/python -m pytest --numprocesses 4 --dist loadscope -m "not long"
+
+test-long: $(STAMP)  ## what `make test` has a short form of, in full: more kills, more time, more draws
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadscope -m long
+
+# Tests start our program hundreds of times. Where Python is told to keep no compiled code it would compile it each time.
+test test-long test-containers chaos: export PYTHONDONTWRITEBYTECODE =
 
 test-containers: images  ## what talks to Kafka and Redis, on containers alone, and the compose file; needs a Docker engine
 	set -a && . out/images.env && UDP_STREAM_SERVICES=containers \

@@ -1,4 +1,4 @@
-"""A worker with one part changed on purpose, for tests alone: python broken_worker.py FAULT worker ...
+"""A worker with one part changed on purpose, for tests alone: main(FAULT, "worker", ...), or as a script.
 
 One change is no fault and makes a sound worker easier to hit. The others show that the checks after chaos see what they
 are there to see.
@@ -21,7 +21,7 @@ from streams.transport import BatchConsumer, BatchSchema
 from udp_stream.adapters.ledgers.redis import ledger as redis_ledger
 from udp_stream.adapters.ledgers.redis.ledger import RedisLedger
 from udp_stream.adapters.ledgers.redis.scripts import load_scripts, scripts_of
-from udp_stream.cli.main import main
+from udp_stream.cli import main as cli
 from udp_stream.ledger.past import see
 from udp_stream.ledger.port import Mark
 from udp_stream.shuffle.ping_chunks import cut
@@ -121,6 +121,10 @@ def _rewrite(name: str, *changes: tuple[str, str]) -> None:
     redis_ledger.load_scripts = lambda: rewritten  # type: ignore[assignment]
 
 
+def main(fault: str, *arguments: str) -> int:
+    {one.__name__: one for one in FAULTS}[fault]()
+    return cli.main(arguments)
+
+
 if __name__ == "__main__":
-    {fault.__name__: fault for fault in FAULTS}[sys.argv[1]]()
-    sys.exit(main(sys.argv[2:]))
+    sys.exit(main(*sys.argv[1:]))

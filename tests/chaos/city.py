@@ -143,7 +143,7 @@ class City:
         """There once the log is being fed."""
         return self.folder / "feed.alive"
 
-    @property
+    @cached_property
     def settings(self):
         """As whoever looks from outside the proxy has them."""
         return load(self.config, (), {})
@@ -153,11 +153,11 @@ class City:
         return Workers(self._command, self.places, self.folder)
 
     def _command(self, place: Worker) -> list[object]:
-        """The real command line, small parts or a part broken; every other place is a static member of the group."""
+        """Small parts or a part broken, and a command line; every other place is a static member of the group."""
         flags = {"kafka.bootstrap": self.ground.proxied, **self.flags, "ledger.url": self.ledger_url(place.link)}
         static = ["--instance", place.name] if self.places.index(place) % 2 == 0 else []
         sets = [word for key, value in flags.items() for word in ("--set", f"{key}={value}")]
-        return [sys.executable, BROKEN, self.fault or "small_parts", "worker", "--config", self.config, *sets, *static]
+        return [self.fault or "small_parts", "worker", "--config", self.config, *sets, *static]
 
     def ledger_url(self, link: Link) -> str:
         """The deployment's ledger, by this way to it."""

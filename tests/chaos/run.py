@@ -22,7 +22,9 @@ TAIL = 0.2
 """The share of the time in which nothing is fed any more and the last slots close by ticks."""
 MOST = 0.8
 LONGER = 3
-"""On a machine that has little time for us, faults go on until most HATs are recorded, for at most so much longer."""
+LONGER_S = 180.0
+"""On a machine that has little time for us, faults go on until most HATs are recorded, for at most so much longer, or
+until so many seconds have passed in all."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +57,12 @@ class Round:
         return "\n".join(lines)
 
 
-def synthetic_day(seed: int, buses: int = 60, ping_seconds: float = 30) -> list[bytes]:
-    """A day of a fleet with its faults, but for pings hours late or decades ahead: a file and a topic, whose clocks
-    differ, do not agree on those."""
+def synthetic_day(seed: int, buses: int = 60, ping_seconds: float = 30, hours: float = 18) -> list[bytes]:
+    """A day of a fleet, or its first hours, with its faults, but for pings hours late or decades ahead: a file and a
+    topic, whose clocks differ, do not agree on those."""
     faults = Imperfections(late=0.0, far_future=0.0)
     start = datetime(2024, 1, 8, 5, 0, tzinfo=IST)
-    fleet = Fleet(seed=seed, buses=buses, start=start, hours=18, ping_seconds=ping_seconds, imperfections=faults)
+    fleet = Fleet(seed=seed, buses=buses, start=start, hours=hours, ping_seconds=ping_seconds, imperfections=faults)
     return [message for batch in fleet.messages() for message in batch]
 
 
@@ -95,7 +97,8 @@ def play(
         for place in city.places:
             workers.kill(place)
         while time.monotonic() < began + seconds or (
-            time.monotonic() < began + LONGER * seconds and int(city.recorded() or 0) < MOST * len(expected)
+            time.monotonic() < began + max(LONGER * seconds, LONGER_S)
+            and int(city.recorded() or 0) < MOST * len(expected)
         ):
             adversary.rest()
             adversary.strike()

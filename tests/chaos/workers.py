@@ -7,11 +7,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos.proxy import Link
+from tests.forked import Forked, forked_to_log
 
 SERVING = "udp-stream: worker of group"
 RESTART_S = 0.3
@@ -34,7 +35,7 @@ class Worker:
     said: Path
     wanted: bool = False
     paused: bool = False
-    process: subprocess.Popen[bytes] | None = None
+    process: Forked | None = None
     told_at: int = 0
     ended_s: float = 0.0
 
@@ -56,8 +57,7 @@ class Worker:
     def send(self, number: int) -> None:
         """A signal, if there is anybody to hear it."""
         if self.process is not None:
-            with suppress(ProcessLookupError):
-                self.process.send_signal(number)
+            self.process.send_signal(number)
 
 
 @dataclass
@@ -143,14 +143,15 @@ class Workers:
         return [*troubles, *self.troubles]
 
     def _end(self, place: Worker) -> str | None:
-        if not place.alive:
+        process = place.process  # which the supervisor forgets once it has ended
+        if process is None or process.poll() is not None:
             return None
         deadline = time.monotonic() + END_S
-        while place.alive and not place.serving and time.monotonic() < deadline:
+        while process.poll() is None and not place.serving and time.monotonic() < deadline:
             time.sleep(0.05)  # it cannot heed a signal yet
-        place.send(signal.SIGTERM)
+        process.send_signal(signal.SIGTERM)
         try:
-            status = place.process.wait(END_S)
+            status = process.wait(END_S)
         except subprocess.TimeoutExpired:
             return f"{place.name} did not end within {END_S:g} s of SIGTERM"
         return None if status == 0 else f"{place.name} ended with status {status} after SIGTERM:\n{place.told[-1500:]}"
@@ -179,11 +180,8 @@ class Workers:
             self.troubles.append(f"{place.name} refused a ledger that is as it should be:\n{place.told[-1500:]}")
 
     def _start(self, place: Worker) -> None:
-        with place.said.open("ab") as said:
-            place.told_at = said.tell()
-            place.process = subprocess.Popen(
-                [str(word) for word in self.command(place)], stdout=said, stderr=said, cwd=self.folder
-            )
+        place.told_at = place.said.stat().st_size
+        place.process = forked_to_log("tests.chaos.broken_worker", self.command(place), place.said, self.folder)
         self.starts += 1
 
 

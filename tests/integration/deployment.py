@@ -4,8 +4,6 @@ import asyncio
 import io
 import re
 import signal
-import subprocess
-import sys
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ from uuid import uuid4
 from streams.feed import Feed, Pace
 from streams.topic_reader import records_of
 from streams.topics import create_topics, topics_of
+from tests.forked import forked_to_log
 from tests.runtime.harness import beside, frames_of
 from udp_stream.adapters.embedded import Embedded, record_writer
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
@@ -156,12 +155,10 @@ def _until_it_serves(process, said, before):
 def worker(city, instance="one", stop="", seed=SEED):
     """A worker process; ended by SIGTERM within seconds, and with status 0, unless it was killed. `stop`: where it is
     to stop itself (`seeded_worker.py`)."""
-    script = Path(__file__).with_name("seeded_worker.py")
     said = city.folder / f"{instance}.err"
     served = said.read_text().count(SERVING) if said.exists() else 0
-    with said.open("ab") as err:
-        command = [sys.executable, script, city.config, seed, instance, stop]
-        process = subprocess.Popen(command, stderr=err, cwd=city.folder)
+    given = [city.config, seed, instance, stop]
+    process = forked_to_log("tests.integration.seeded_worker", given, said, city.folder)
     try:
         yield process
         if process.poll() is None:

@@ -1,4 +1,4 @@
-"""A worker whose noise follows from a seed, for tests alone: python seeded_worker.py CONFIG SEED INSTANCE [STOP].
+"""A worker whose noise follows from a seed, for tests alone: main(CONFIG, SEED, INSTANCE, STOP).
 
 STOP is SIGNAL@POINT@N: the worker sends itself the signal when it comes to that point of publishing for the Nth time.
 """
@@ -7,7 +7,6 @@ import functools
 import inspect
 import os
 import signal
-import sys
 from pathlib import Path
 
 from aiokafka import AIOKafkaProducer
@@ -69,7 +68,3 @@ def main(config, seed, instance, stop=""):
         number, point, nth = stop.split("@")
         stop_at(signal.Signals[number], point, int(nth))
     run_worker(Deployment(load(Path(config), (), {}), SeededEntropy(seed), "udp-stream test", instance=instance))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

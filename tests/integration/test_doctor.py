@@ -1,13 +1,12 @@
 """`doctor` on a deployment that is well, and on each way in which it is not; it leaves nothing behind."""
 
-import subprocess
-import sys
 from uuid import uuid4
 
 import pytest
 
 from streams.feed import Feed, Pace
 from streams.topics import admin, create_topics, topics_of
+from tests.forked import run_forked
 from tests.integration.test_redis_ledger import replicas_of
 from tests.runtime.harness import fleet_log
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
@@ -34,10 +33,9 @@ def doctor(config, *flags):
 
 
 def run(verb, config, *flags):
-    command = [sys.executable, "-m", "udp_stream", verb, "--config", config, *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=config.parent)
-    assert "Traceback" not in done.stderr, done.stderr
-    return done.returncode, done.stdout + done.stderr
+    done = run_forked([verb, "--config", config, *flags], cwd=config.parent)
+    assert b"Traceback" not in done.stderr, done.stderr
+    return done.returncode, (done.stdout + done.stderr).decode()
 
 
 def test_all_is_well_before_the_ledger_is_made_and_after(deployment):

@@ -47,11 +47,17 @@ def test_store_keeps_promise(check: Callable[[LedgerFactory], None], cluster: Ru
     check(partial(open_redis_ledger, cluster.url, prefix=f"{{udp-{uuid4()}}}"))
 
 
-@pytest.mark.parametrize("number", range(NODES))
-def test_all_checks_run_on_one_ledger_and_one_node(number: int, cluster: RunningCluster, clients: list[Any]) -> None:
+@pytest.mark.parametrize(
+    ("number", "left_out"),
+    [*((number, check_large_slots) for number in range(NODES)), pytest.param(0, None, marks=pytest.mark.long)],
+)
+def test_all_checks_run_on_one_ledger_and_one_node(
+    number: int, left_out: Callable[[LedgerFactory], None] | None, cluster: RunningCluster, clients: list[Any]
+) -> None:
+    """Large slots take seconds; `test_store_keeps_promise` has them too, on a ledger of their own."""
     prefix = prefix_at(number)
     for check in ALL_LEDGER_CHECKS:
-        if number == 0 or check is not check_large_slots:  # which takes seconds
+        if check is not left_out:
             check(partial(open_redis_ledger, cluster.url, prefix=prefix))
     with open_redis_ledger(cluster.url, prefix=prefix) as ledger:
         assert ledger.verify() == []

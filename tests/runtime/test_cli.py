@@ -13,6 +13,7 @@ from contextlib import closing
 
 import pytest
 
+from tests.forked import run_forked
 from tests.runtime.harness import fleet_log
 from udp_stream.cli import main as cli
 from udp_stream.release import record as release
@@ -22,10 +23,7 @@ FLAGS = ["--set", "hat.slot=15m", "--set", "hat.resolution=7", "--set", "release
 
 
 def run(*arguments, cwd, stdin=None, **environment):
-    return subprocess.run(
-        [*UDP_STREAM, *map(str, arguments)], cwd=cwd, input=stdin, capture_output=True, timeout=40,
-        env={**os.environ, "NO_COLOR": "1", **environment},
-    )  # fmt: skip
+    return run_forked(arguments, cwd=cwd, stdin=stdin, env={**os.environ, "NO_COLOR": "1", **environment})
 
 
 @pytest.fixture

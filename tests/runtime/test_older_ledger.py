@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from tests.forked import run_forked
 from tests.runtime.harness import CONFIG, fleet_log
 from udp_stream.release.record import decode
 
@@ -17,10 +18,9 @@ FLAGS = [word for flag in CONFIG for word in ("--set", flag)]
 
 
 def run(folder, *arguments):
-    command = [sys.executable, "-m", "udp_stream", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=120)
-    assert "Traceback" not in done.stderr, done.stderr
-    return done
+    done = run_forked(arguments, cwd=folder, timeout=120)
+    assert b"Traceback" not in done.stderr, done.stderr
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 def replay(folder, log, out):

@@ -178,7 +178,7 @@ def test_auto_is_a_function_of_counts_terms_and_settings():
 @pytest.mark.parametrize(
     ("feed", "repeats"),
     [
-        ("surat-itms-2022-01-01.ndjson.gz:65:Asia/Kolkata", 250),
+        pytest.param("surat-itms-2022-01-01.ndjson.gz:65:Asia/Kolkata", 250, marks=pytest.mark.long),
         ("austin-capmetro-2016-03-22.ndjson.gz:115:America/Chicago", 8),
     ],
 )
