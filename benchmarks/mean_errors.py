@@ -119,7 +119,7 @@ def _with_worst_case_cap(plan: HatPlan) -> HatPlan:
     """The papers' rule: the mean of the first min(m_l, m) samples of each plate, m of least E(m); no array is full."""
     mean = plan.mean
     assert mean is not None
-    cap = worst_case_cap(mean.counts, mean.epsilon_nano)
+    cap = worst_case_cap(mean.counts, mean.cost.nano)
     given = np.minimum(mean.counts.by_plate, cap)
     kept = int(given.sum())
     return replace(

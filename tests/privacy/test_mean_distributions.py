@@ -11,6 +11,7 @@ from scipy import stats
 
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
+from udp_stream.mechanisms.noise import pure
 from udp_stream.planning.hat_plan import HatPlan, Terms
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.testing import seeded_bits
@@ -23,8 +24,8 @@ RUNS = 4000
 
 
 def plan_of(name, grouping="best-fit", epsilon=1.0, users=COUNTS):
-    mean = MECHANISMS[name].plan(SamplesPerPlate(users), round(epsilon * NANO), U, grouping)
-    return HatPlan(Terms(mean_nano=mean.epsilon_nano), users, mean, None, None, mean.charges)
+    mean = MECHANISMS[name].plan(SamplesPerPlate(users), pure(round(epsilon * NANO)), U, grouping)
+    return HatPlan(Terms(mean_nano=mean.cost.nano), users, mean, None, None, mean.charges)
 
 
 def noisy_means(plan, samples, seed, runs=RUNS):

@@ -18,6 +18,7 @@ from udp_stream.experiments.synthetic import itms_counts
 from udp_stream.mechanisms.grouping import SamplesPerPlate, best_fit, wrap_around_count
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.means._projected import levy_cap
+from udp_stream.mechanisms.noise import pure
 from udp_stream.mechanisms.variance import plan_variance
 from udp_stream.planning.hat_plan import HatPlan, Terms
 from udp_stream.planning.suppression import Suppression
@@ -60,15 +61,15 @@ def outcome_of(name, setup):
 def test_a_single_repetition_is_what_a_release_would_be_from_the_same_bits(name, grouping):
     for seed in range(6):
         hat = small_hat(seed, 7 + seed)
-        plan = MECHANISMS[name].plan(hat.counts, NANO // 2, U, grouping)
+        plan = MECHANISMS[name].plan(hat.counts, pure(NANO // 2), U, grouping)
         (found,) = repeated_means(plan, hat.samples, 1, seeded_bits(seed))
-        whole = HatPlan(Terms(mean_nano=plan.epsilon_nano), hat.counts.by_plate, plan, None, None, plan.charges)
+        whole = HatPlan(Terms(mean_nano=plan.cost.nano), hat.counts.by_plate, plan, None, None, plan.charges)
         assert found == np.clip(estimate_hats([whole], [hat.samples], seeded_bits(seed))[0].mean, 0, U)
 
 
 def test_a_single_repetition_of_a_variance_is_what_a_release_would_be():
     hat = small_hat(1, 30)
-    plan = plan_variance(hat.counts, NANO, U)
+    plan = plan_variance(hat.counts, pure(NANO), U)
     whole = HatPlan(Terms(variance_nano=NANO), hat.counts.by_plate, None, plan, None, plan.charges)
     (found,) = repeated_variances(plan, hat.samples, 1, seeded_bits(3))
     assert found == estimate_hats([whole], [hat.samples], seeded_bits(3))[0].variance
@@ -78,7 +79,7 @@ def test_a_single_repetition_of_a_variance_is_what_a_release_would_be():
 def test_repetitions_choose_their_intervals_anew(name):
     """The spread over repetitions at once is that over releases one by one; not that of noise about one interval."""
     hat = small_hat(2, 40)
-    plan = MECHANISMS[name].plan(hat.counts, NANO, U, "best-fit")
+    plan = MECHANISMS[name].plan(hat.counts, pure(NANO), U, "best-fit")
     at_once = error_of(repeated_means(plan, hat.samples, 4000, seeded_bits(1)), hat.mean)
     one_by_one = error_of(
         np.array([repeated_means(plan, hat.samples, 1, seeded_bits(f"one{i}"))[0] for i in range(1500)]), hat.mean
@@ -89,7 +90,7 @@ def test_repetitions_choose_their_intervals_anew(name):
 
 def test_errors_of_plain_noise_are_the_noise():
     hat = small_hat(3, 200)
-    plan = MECHANISMS["baseline"].plan(hat.counts, 2 * NANO, U, "best-fit")
+    plan = MECHANISMS["baseline"].plan(hat.counts, pure(2 * NANO), U, "best-fit")
     error, spread = error_of(repeated_means(plan, hat.samples, 20_000, seeded_bits(1)), hat.mean)
     assert error == pytest.approx(plan.noise_bound, rel=0.03) and 0 < spread < 0.02 * error
 

@@ -15,6 +15,7 @@ from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, MeanPlan
 from udp_stream.mechanisms.means._projected import levy_cap
 from udp_stream.mechanisms.means.base import Grouping
+from udp_stream.mechanisms.noise import pure
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
 
@@ -34,7 +35,7 @@ class Series:
 
     def plan(self, counts: SamplesPerPlate, epsilon: float, max_speed: int) -> MeanPlan:
         """The mechanism's own plan for these counts."""
-        asked = counts, round(epsilon * NANO), max_speed, self.grouping
+        asked = counts, pure(round(epsilon * NANO)), max_speed, self.grouping
         if self.levys_cap:
             return ArrayAveraging().plan_with_cap(*asked, levy_cap(counts))
         return MECHANISMS[self.mechanism].plan(*asked)

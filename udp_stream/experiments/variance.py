@@ -28,6 +28,7 @@ from udp_stream.experiments.base import (
 from udp_stream.experiments.mean_itms import choices, data_sets
 from udp_stream.experiments.repeated import buffered, error_of, repeated_variances
 from udp_stream.mechanisms.grouping import SamplesPerPlate
+from udp_stream.mechanisms.noise import pure
 from udp_stream.mechanisms.variance import VariancePlan, plan_variance, plan_variance_with_cap
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
@@ -70,7 +71,7 @@ def jobs(setup: Setup) -> list[Job]:
 
 
 def _plan(rule: str, counts: SamplesPerPlate, epsilon: float, max_speed: int) -> VariancePlan:
-    asked = counts, round(epsilon * NANO), max_speed
+    asked = counts, pure(round(epsilon * NANO)), max_speed
     return plan_variance(*asked) if rule == "best cap" else plan_variance_with_cap(*asked, counts.largest)
 
 

@@ -26,6 +26,7 @@ from udp_stream.experiments.mean_errors import falls
 from udp_stream.experiments.mean_itms import BUSIEST, choices, data_sets
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import Baseline, Optimal
+from udp_stream.mechanisms.noise import pure
 from udp_stream.planning.worst_case import epsilon_limits, errors_at_every_count
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
@@ -83,8 +84,8 @@ def worst_of(counts: SamplesPerPlate, epsilon: float, max_speed: int) -> Worst:
     nano = round(epsilon * NANO)
     errors = errors_at_every_count(counts, nano)
     at = int(np.argmin(errors))
-    optimal = Optimal().plan(counts, nano, max_speed, "best-fit")
-    baseline = Baseline().plan(counts, nano, max_speed, "best-fit").error_bound
+    optimal = Optimal().plan(counts, pure(nano), max_speed, "best-fit")
+    baseline = Baseline().plan(counts, pure(nano), max_speed, "best-fit").error_bound
     return Worst(
         int(counts.descending[at]),
         float(errors[at]),

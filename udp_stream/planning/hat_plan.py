@@ -30,6 +30,7 @@ from udp_stream.mechanisms.cdfs.mechanism import CdfPlan, cdf_for_admitted, plan
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS, CompareAt, MeanPlan, expected_abs_error, plan_automatic, spread
 from udp_stream.mechanisms.means.automatic import EXACT
+from udp_stream.mechanisms.noise import pure
 from udp_stream.mechanisms.variance import VariancePlan, plan_variance, variance_for_admitted
 from udp_stream.planning.allowances import EPSILON_NANO_MAX, EPSILON_NANO_MIN, expected_visits, fair_shares, hat_epsilon
 from udp_stream.planning.policy import AccountingDetail, Grouping, Mean, Policy
@@ -206,10 +207,10 @@ def plan_hat(by_plate: NDArray[np.int64], terms: Terms, policy: Policy) -> HatPl
     """The plan for plates with these counts (at least one plate, each with a sample) on these terms, and its price."""
     counts = SamplesPerPlate(by_plate)
     mean = plan_mean(counts, terms, policy.max_speed) if terms.mean_nano else None
-    variance = plan_variance(counts, terms.variance_nano, policy.max_speed) if terms.variance_nano else None
+    variance = plan_variance(counts, pure(terms.variance_nano), policy.max_speed) if terms.variance_nano else None
     cdf = None
     if terms.cdf_nano:
-        cdf = plan_cdf(counts, terms.cdf_nano, policy.max_speed / QUANTA_PER_KMH, policy.bins)
+        cdf = plan_cdf(counts, pure(terms.cdf_nano), policy.max_speed / QUANTA_PER_KMH, policy.bins)
     charges = np.full(counts.plates, terms.charge_nano, dtype=np.int64)
     if terms.accounting_detail == "individual":
         parts = [statistic.charges for statistic in (mean, variance, cdf) if statistic is not None]
@@ -238,7 +239,7 @@ def plan_admitted(plan: HatPlan, admitted: NDArray[np.bool_], policy: Policy) ->
 
 def plan_mean(counts: SamplesPerPlate, terms: Terms, max_speed: int) -> MeanPlan:
     """The mechanism of the terms, or for "auto" the one of least expected error for what it charges."""
-    asked = terms.mean_nano, max_speed, terms.grouping
+    asked = pure(terms.mean_nano), max_speed, terms.grouping
     if terms.mean == "auto":
         return plan_automatic(counts, *asked, terms.compare_at)
     return MECHANISMS[terms.mean].plan(counts, *asked)

@@ -1,6 +1,6 @@
 """Estimates: plans, samples and bits to noisy values. The only place where speeds meet noise.
 
-Everything released is an integer vector plus discrete Laplace noise, so the noise of all HATs of a slot is drawn in one
+Everything released is an integer vector plus noise of one family, so the noise of all HATs of a slot is drawn in one
 call, and what follows it is post-processing.
 """
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.cdfs.mechanism import CdfPlan, cdf_values_of_many, node_counts
 from udp_stream.mechanisms.means import MECHANISMS
-from udp_stream.mechanisms.noise import Lattice, discrete_laplace, laplace_lattice
+from udp_stream.mechanisms.noise import Lattice, Noise, lattice_of
 from udp_stream.mechanisms.variance import variance_query, variance_value
 from udp_stream.planning.hat_plan import HatPlan
 
@@ -55,9 +55,8 @@ def estimate_hats(plans: Sequence[HatPlan], samples: Sequence[Integers], bits: B
     queries = [_query(plan, speeds, bits) for plan, speeds in zip(plans, samples, strict=True)]
     if not queries:
         return []
-    noise = discrete_laplace(
-        bits, np.concatenate([query.t for query in queries]), np.concatenate([query.s for query in queries])
-    )
+    t, s = np.concatenate([query.t for query in queries]), np.concatenate([query.s for query in queries])
+    noise = _family(plans).draw(bits, t, s)
     noisy = np.concatenate([query.integers for query in queries]) + noise
     parts = np.split(noisy, np.cumsum([query.integers.size for query in queries])[:-1])
     cdfs = _cdfs(plans, parts)
@@ -66,17 +65,25 @@ def estimate_hats(plans: Sequence[HatPlan], samples: Sequence[Integers], bits: B
     ]
 
 
+def _family(plans: Sequence[HatPlan]) -> Noise:
+    """The one family of all plans: a ledger keeps one measure, hence so do the plans of a slot."""
+    families = {one.noise for plan in plans for one in (plan.mean, plan.variance, plan.cdf) if one is not None}
+    if len(families) != 1:
+        raise ValueError(f"expected plans with noise of one family, got {sorted(one.name for one in families)}")
+    return families.pop()
+
+
 def _query(plan: HatPlan, samples: Integers, bits: Bits) -> _Query:
     first, lattices, mean, projected_to, variance = [], [], None, None, None
     if plan.mean is not None:
         asked = MECHANISMS[plan.mean.mechanism].query(plan.mean, samples, bits)
-        mean = laplace_lattice(asked.sensitivity, plan.mean.noise_epsilon_nano)
+        mean = lattice_of(asked.sensitivity, plan.mean.noise_cost)
         projected_to = asked.projected_to
         first.append(mean.project(asked.statistic))
         lattices.append(mean.t)
     if plan.variance is not None:
         asked = variance_query(plan.variance, samples)
-        variance = laplace_lattice(asked.sensitivity, plan.variance.epsilon_nano)
+        variance = lattice_of(asked.sensitivity, plan.variance.cost)
         first.append(variance.project(asked.statistic))
         lattices.append(variance.t)
     integers, t, s = np.array(first, np.int64), np.array(lattices, np.int64), np.ones(len(first), np.int64)
@@ -110,9 +117,9 @@ def _estimate(plan: HatPlan, query: _Query, noisy: Integers, cdf: list[float] | 
     mean_scale = variance_scale = 0.0
     if plan.mean is not None and query.mean is not None:
         mean = (int(noisy[0]) << query.mean.shift) / plan.mean.divisor
-        mean_scale = query.mean.scale / plan.mean.divisor
+        mean_scale = plan.mean.noise.expected_abs(query.mean.scale) / plan.mean.divisor
     if plan.variance is not None and query.variance is not None:
         at = 0 if mean is None else 1
         variance = variance_value(plan.variance, int(noisy[at]) << query.variance.shift)
-        variance_scale = query.variance.scale / plan.variance.divisor
+        variance_scale = plan.variance.noise.expected_abs(query.variance.scale) / plan.variance.divisor
     return HatEstimate(mean, mean_scale, query.projected_to, variance, variance_scale, cdf)

@@ -199,7 +199,7 @@ def mean_record(
         value_kmh=round(plan.released(noisy) / QUANTA_PER_KMH, 3),
         mechanism=plan.mechanism,
         grouping=plan.grouping,
-        epsilon=plan.epsilon_nano / NANO,
+        epsilon=plan.cost.nano / NANO,
         scale_kmh=round(scale / QUANTA_PER_KMH, 4),
         expected_abs_error_kmh=round(error / QUANTA_PER_KMH, 4),
         interval95_kmh=(round(low / QUANTA_PER_KMH, 3), round(high / QUANTA_PER_KMH, 3)),
@@ -214,7 +214,7 @@ def variance_record(plan: VariancePlan, value: float, scale: float, left_out: ND
     return Variance(
         value_kmh2=round(value_kmh2, 3),
         mechanism="clipped-variance",
-        epsilon=plan.epsilon_nano / NANO,
+        epsilon=plan.cost.nano / NANO,
         scale_kmh2=round(scale_kmh2, 4),
         expected_abs_error_kmh2=round(scale_kmh2, 4),
         bias_bound_kmh2=round(bias, 4),
@@ -226,7 +226,7 @@ def cdf_record(plan: CdfPlan, values: list[float]) -> Cdf:
     return Cdf(
         edges_kmh=plan.bins.edges_kmh,
         values=tuple(round(value, 6) for value in values),
-        epsilon=plan.epsilon_nano / NANO,
+        epsilon=plan.cost.nano / NANO,
         branching=plan.tree.branching,
         budgets=tuple(budget / NANO for budget in plan.budgets_nano),
         expected_rms_error=round(plan.rms_error, 4),

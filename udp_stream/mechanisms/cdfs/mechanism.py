@@ -31,8 +31,7 @@ from udp_stream.mechanisms.cdfs.tree import (
     squared_error,
 )
 from udp_stream.mechanisms.grouping import SamplesPerPlate, within_cap
-from udp_stream.mechanisms.individual_charges import epsilon_within, share_charges
-from udp_stream.mechanisms.noise import DRAWABLE_NANO_MIN
+from udp_stream.mechanisms.noise import Cost, Noise, noise_of
 from udp_stream.units import NANO
 
 Integers = NDArray[np.int64]
@@ -40,7 +39,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class CdfPlan:
-    """How one HAT's CDF will be taken, from counts, epsilon and settings only.
+    """How one HAT's CDF will be taken, from counts, cost and settings only.
 
     `kept` of the samples are used, at most `cap` of a plate. `t` and `s` give each node's noise scale t/s.
     """
@@ -50,10 +49,15 @@ class CdfPlan:
     counts: SamplesPerPlate
     cap: int
     kept: int
-    epsilon_nano: int
+    cost: Cost
     budgets_nano: tuple[int, ...]
     t: Integers
     s: Integers
+
+    @property
+    def noise(self) -> Noise:
+        """The family that the noise is of."""
+        return noise_of(self.cost)
 
     @property
     def given(self) -> Integers:
@@ -62,8 +66,8 @@ class CdfPlan:
 
     @property
     def charges(self) -> Integers:
-        """What each plate loses, in nano-epsilon rounded up: at most `epsilon_nano`."""
-        return share_charges(self.given, self.cap, self.epsilon_nano)
+        """What each plate loses, in nano-units rounded up: at most `cost`."""
+        return self.noise.charges(self.given, self.cap, self.cost)
 
     @property
     def bias_bound(self) -> float:
@@ -74,49 +78,50 @@ class CdfPlan:
     def rms_error(self) -> float:
         """Root mean square noise of a share before consistency, over the edges."""
         error = squared_error(self.tree.branching, self.tree.shares, self.tree.bins) / self.tree.bins
-        return self.cap * math.sqrt(error) * NANO / (self.kept * self.epsilon_nano)
+        return self.cap * math.sqrt(error) * NANO / (self.kept * self.cost.nano)
 
 
 def plan_cdf(
-    counts: SamplesPerPlate, epsilon_nano: int, max_kmh: float, bins: Literal["auto"] | int | tuple[float, ...]
+    counts: SamplesPerPlate, cost: Cost, max_kmh: float, bins: Literal["auto"] | int | tuple[float, ...]
 ) -> CdfPlan:
     """Bins, tree, cap and scales. The cap is the count of least dropped share plus noise at eight bins.
 
-    It is lower where the noise of that could not be drawn: a level's scale of 2 cap / e_i is to be below 2**26, also
-    once rounding has taken a nano or two from e_i, for the plates that are admitted.
+    It is lower where the noise of that could not be drawn, also once rounding has taken a nano or two from a level's
+    budget, for the plates that are admitted.
 
     Raises ValueError if the bins are not valid for `max_kmh` or the epsilon is too small to draw noise for.
     """
     kept = counts.kept_at_every_count
-    epsilon = epsilon_nano / NANO
+    epsilon = cost.nano / NANO
     error = 1 - kept / counts.total + counts.descending * (_noise_at_eight_bins() / epsilon) / kept
     best = int(np.argmin(error))
     cap, used = int(counts.descending[best]), int(kept[best])
     chosen = auto_bins(used, cap, epsilon, max_kmh) if bins == "auto" else _fixed_bins(bins, max_kmh)
     tree = best_tree(chosen.count)
-    drawable = max(1, min(level_budgets(tree, epsilon_nano)) // DRAWABLE_NANO_MIN)
+    least = cost.with_nano(min(level_budgets(tree, cost.nano)))
+    drawable = max(1, noise_of(cost).counts_drawable(least))
     if cap > drawable:
         cap, used = drawable, counts.kept(drawable)
-    budgets, t, s = _noise_of_nodes(chosen.count, cap, epsilon_nano)
-    return CdfPlan(chosen, tree, counts, cap, used, epsilon_nano, budgets, t, s)
+    budgets, t, s = _noise_of_nodes(chosen.count, cap, cost)
+    return CdfPlan(chosen, tree, counts, cap, used, cost, budgets, t, s)
 
 
 def cdf_for_admitted(plan: CdfPlan, admitted: NDArray[np.bool_]) -> CdfPlan:
     """The plan for those of its plates (at least one) that were admitted: same bins and cap, each within its charge."""
     counts, given = SamplesPerPlate(plan.counts.by_plate[admitted]), plan.given[admitted]
     cap = int(given.max())
-    epsilon_nano = epsilon_within(given, cap, plan.charges[admitted], plan.epsilon_nano)
-    budgets, t, s = _noise_of_nodes(plan.bins.count, cap, epsilon_nano)
+    cost = plan.noise.within(given, cap, plan.charges[admitted], plan.cost)
+    budgets, t, s = _noise_of_nodes(plan.bins.count, cap, cost)
     kept = int(given.sum())
-    return replace(plan, counts=counts, cap=cap, kept=kept, epsilon_nano=epsilon_nano, budgets_nano=budgets, t=t, s=s)
+    return replace(plan, counts=counts, cap=cap, kept=kept, cost=cost, budgets_nano=budgets, t=t, s=s)
 
 
 @lru_cache(maxsize=1024)
-def _noise_of_nodes(bins: int, cap: int, epsilon_nano: int) -> tuple[tuple[int, ...], Integers, Integers]:
+def _noise_of_nodes(bins: int, cap: int, cost: Cost) -> tuple[tuple[int, ...], Integers, Integers]:
     """The levels' budgets, and every node's scale t/s; the HATs of a slot share a few of these."""
     tree = best_tree(bins)
-    scales = np.array(node_scales(tree, cap, epsilon_nano), dtype=np.int64)[level_of_node(tree)]
-    return tuple(level_budgets(tree, epsilon_nano)), scales[:, 0].copy(), scales[:, 1].copy()
+    scales = np.array(node_scales(tree, cap, cost), dtype=np.int64)[level_of_node(tree)]
+    return tuple(level_budgets(tree, cost.nano)), scales[:, 0].copy(), scales[:, 1].copy()
 
 
 @cache

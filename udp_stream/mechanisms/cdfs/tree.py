@@ -27,15 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.mechanisms.cdfs.bins import BINS_MAX
-from udp_stream.units import NANO
+from udp_stream.mechanisms.noise import Cost, counts_scale
 
 Integers = NDArray[np.int64]
-
-SCALE_NUMERATOR_MAX = 2**26
-"""Largest t of a noise scale t/s: what the sampler of discrete Laplace noise takes (`noise.SCALE_MAX`)."""
-
-SCALE_SHIFT_MAX = 16
-"""Denominators s are at most 2**16; beyond, a scale of one count or more is off by less than 2**-16 of itself."""
 
 
 @dataclass(frozen=True)
@@ -214,31 +208,18 @@ def level_budgets(tree: Tree, epsilon_nano: int) -> tuple[int, ...]:
     return tuple(budgets)
 
 
-def node_scales(tree: Tree, cap: int, epsilon_nano: int) -> list[tuple[int, int]]:
-    """Per level the scale t/s of the discrete Laplace noise that makes the tree `epsilon_nano`-DP for every plate.
+def node_scales(tree: Tree, cap: int, cost: Cost) -> list[tuple[int, int]]:
+    """Per level the scale t/s of the noise by which the tree costs every plate at most `cost`.
 
-    A plate moves at most `cap` samples, which changes a level by at most 2 cap in l1: the scale is 2 cap / e_i, rounded
-    *up* to t / 2**k with t <= 2**26 and the largest k in 0..16. Raises ValueError if cap < 1, a level has no
-    budget, or a scale exceeds 2**26.
+    A plate moves at most `cap` samples in each level (`noise.counts_scale`). Raises ValueError if cap < 1, a level has
+    no budget, or a scale exceeds 2**26.
 
-    >>> node_scales(Tree((2, 2), (0.5, 0.5), 4), cap=3, epsilon_nano=1_000_000_000)
+    >>> node_scales(Tree((2, 2), (0.5, 0.5), 4), cap=3, cost=Cost("pure", 1_000_000_000))
     [(786432, 65536), (786432, 65536)]
     """
     if cap < 1:
         raise ValueError(f"expected cap >= 1, got {cap}")
-    return [_scale_up(2 * cap * NANO, budget) for budget in level_budgets(tree, epsilon_nano)]
-
-
-def _scale_up(numerator: int, denominator: int) -> tuple[int, int]:
-    """The least t/s >= numerator/denominator at the finest s that lets t fit."""
-    for shift in range(SCALE_SHIFT_MAX, -1, -1):
-        t = -((-numerator << shift) // denominator)
-        if t <= SCALE_NUMERATOR_MAX:
-            return t, 1 << shift
-    raise ValueError(
-        f"expected a noise scale of at most {SCALE_NUMERATOR_MAX} counts, got {numerator}/{denominator}: "
-        "lower the cap or raise epsilon"
-    )
+    return [counts_scale(cap, cost.with_nano(budget)) for budget in level_budgets(tree, cost.nano)]
 
 
 def _check_branching(branching: tuple[int, ...]) -> None:

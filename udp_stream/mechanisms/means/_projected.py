@@ -1,7 +1,7 @@
 """What Levy and the two quantile mechanisms share: a private interval, then the mean of array means projected to it.
 
-Half of epsilon buys the interval [a, b]; the array means are projected to it, so that each of the arrays a plate
-touches (BestFit: one; WrapAround: two) moves the sum by at most b - a; half of epsilon is for that sum's noise.
+Half of the cost buys the interval [a, b]; the array means are projected to it, so that each of the arrays a plate
+touches (BestFit: one; WrapAround: two) moves the sum by at most b - a; half of it is for that sum's noise.
 Counts alone can promise nothing about an interval that speeds choose: the bias bound is U.
 
 Every plate is charged in full. The interval's choice goes by ranks, which count arrays: however few of an array's
@@ -26,11 +26,10 @@ from udp_stream.mechanisms.grouping import (
     wrap_around_positions,
 )
 from udp_stream.mechanisms.means.base import Grouping, Integers, MeanPlan, MeanQuery, array_means
+from udp_stream.mechanisms.noise import Cost
 
 
-def plan_projected(
-    name: str, counts: SamplesPerPlate, epsilon_nano: int, max_speed: int, grouping: Grouping
-) -> MeanPlan:
+def plan_projected(name: str, counts: SamplesPerPlate, cost: Cost, max_speed: int, grouping: Grouping) -> MeanPlan:
     """A plan with the cap that maximises sum min(m_l, m) / sqrt(m) (arXiv 2401.15906, equation 1)."""
     cap = levy_cap(counts)
     arrays = best_fit(counts, cap) if grouping == "best-fit" else None
@@ -40,8 +39,8 @@ def plan_projected(
         grouping=grouping,
         counts=counts,
         max_speed=max_speed,
-        epsilon_nano=epsilon_nano,
-        noise_epsilon_nano=epsilon_nano - epsilon_nano // 2,
+        cost=cost,
+        noise_cost=cost.with_nano(cost.nano - interval_cost(cost).nano),
         cap=cap,
         given=wrap_around_given(counts, cap) if arrays is None else np.minimum(counts.by_plate, cap),
         moves=None,
@@ -52,26 +51,35 @@ def plan_projected(
     )
 
 
+def interval_cost(cost: Cost) -> Cost:
+    """What of a projected mean's cost its private interval may spend: half, rounded down; the rest is the noise's.
+
+    >>> interval_cost(Cost("pure", 5))
+    Cost(measure='pure', nano=2)
+    """
+    return cost.with_nano(cost.nano // 2)
+
+
 class Projected(ABC):
     """The mechanisms that project: the same cap and grouping for all, every plate charged in full.
 
-    Each has its own private interval, for half of epsilon.
+    Each has its own private interval, for half of the cost.
     """
 
     name: str
 
     @abstractmethod
     def intervals(self, plan: MeanPlan, means: Integers, bits: Bits, draws: int) -> tuple[Integers, Integers]:
-        """The lower and upper ends, in 0..U, of that many independent intervals; each costs half of epsilon."""
+        """The lower and upper ends, in 0..U, of that many independent intervals; each costs `interval_cost`."""
 
-    def plan(self, counts: SamplesPerPlate, epsilon_nano: int, max_speed: int, grouping: Grouping) -> MeanPlan:
+    def plan(self, counts: SamplesPerPlate, cost: Cost, max_speed: int, grouping: Grouping) -> MeanPlan:
         """Cap by the paper's equation 1."""
-        return plan_projected(self.name, counts, epsilon_nano, max_speed, grouping)
+        return plan_projected(self.name, counts, cost, max_speed, grouping)
 
     def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
         """A new plan for the admitted plates alone: each has been charged in full, so any will do."""
         counts = SamplesPerPlate(plan.counts.by_plate[admitted])
-        return self.plan(counts, plan.epsilon_nano, plan.max_speed, plan.grouping or "best-fit")
+        return self.plan(counts, plan.cost, plan.max_speed, plan.grouping or "best-fit")
 
     def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:
         """The sum of the array means projected to one private interval."""

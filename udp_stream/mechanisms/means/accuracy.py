@@ -46,7 +46,8 @@ from typing import NamedTuple
 import numpy as np
 
 from udp_stream.mechanisms.means.base import Integers, MeanPlan
-from udp_stream.mechanisms.means.interval import Floats, interval95, low_end
+from udp_stream.mechanisms.noise.base import Floats
+from udp_stream.mechanisms.noise.interval import interval95
 
 VARIANCE = 1 / 12
 """Of the reference speeds, as a share of U^2."""
@@ -92,7 +93,8 @@ def accuracy_of(
     error, own = expected_abs_error(noise, _with_fill(plan, off, filled), plan.max_speed), 1 - filled
     if own == 0:
         return Accuracy(error, 0.0, float(plan.max_speed))
-    low, high = interval95((noisy - filled * plan.fill) / own, noise / own, off / own, plan.max_speed)
+    unfilled = (noisy - filled * plan.fill) / own
+    low, high = interval95(plan.noise, unfilled, noise / own, off / own, plan.max_speed)
     value = plan.released(noisy)
     return Accuracy(error, min(value, low), max(value, high))
 
@@ -104,6 +106,7 @@ def _projected(plan: MeanPlan, noisy: float, noise: float, off: float, interval:
     less = np.sqrt(np.maximum(_LEAST_SHAPE, 4 * truths * (plan.max_speed - truths) / plan.max_speed**2))
     scatter = less * sqrt(SCATTER * array_variance(plan))
     centre, around = _clipped(truths, interval, scatter, int(plan.divisor), less * off)
+    low_end = plan.noise.low_end
     low, high = a + low_end(noisy - a, noise, around, b - a), b - low_end(b - noisy, noise, around, b - a)
     ruled_out_by = np.maximum(low - centre, centre - high)
     left = np.flatnonzero(ruled_out_by <= max(0.0, ruled_out_by.min()))

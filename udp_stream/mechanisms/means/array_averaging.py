@@ -34,6 +34,7 @@ from udp_stream.mechanisms.grouping import (
     wrap_around_given,
 )
 from udp_stream.mechanisms.means.base import Grouping, Integers, MeanPlan, MeanQuery, array_means, narrowed
+from udp_stream.mechanisms.noise import Cost
 from udp_stream.units import NANO
 
 
@@ -42,12 +43,12 @@ class ArrayAveraging:
 
     name = "array-averaging"
 
-    def plan(self, counts: SamplesPerPlate, epsilon_nano: int, max_speed: int, grouping: Grouping) -> MeanPlan:
+    def plan(self, counts: SamplesPerPlate, cost: Cost, max_speed: int, grouping: Grouping) -> MeanPlan:
         """The papers' cap: the median, at most a factor two from the least possible noise (their Lemma III.2)."""
-        return self.plan_with_cap(counts, epsilon_nano, max_speed, grouping, counts.median)
+        return self.plan_with_cap(counts, cost, max_speed, grouping, counts.median)
 
     def plan_with_cap(
-        self, counts: SamplesPerPlate, epsilon_nano: int, max_speed: int, grouping: Grouping, cap: int
+        self, counts: SamplesPerPlate, cost: Cost, max_speed: int, grouping: Grouping, cap: int
     ) -> MeanPlan:
         """Array-Averaging with arrays of length `cap`, 1 <= cap <= the largest count."""
         if not 1 <= cap <= counts.largest:
@@ -68,8 +69,8 @@ class ArrayAveraging:
             grouping=grouping,
             counts=counts,
             max_speed=max_speed,
-            epsilon_nano=epsilon_nano,
-            noise_epsilon_nano=epsilon_nano,
+            cost=cost,
+            noise_cost=cost,
             cap=cap,
             given=given,
             moves=moves,

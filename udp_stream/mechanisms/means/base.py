@@ -3,7 +3,7 @@
 Privacy unit: license plate. Neighbours: swap-values (same plates, same counts, one plate's speeds differ). Assumed of
 the input: integer speeds in 0..U quanta, plates and counts as in the plan. Guaranteed: the query's statistic changes by
 at most `sensitivity` when one plate's speeds change, by at most `moves[l]` when they are plate l's, and a private
-interval it may have used costs what `noise_epsilon_nano` leaves of `epsilon_nano`.
+interval it may have used costs what `noise_cost` leaves of `cost`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.grouping import Arrays, SamplesPerPlate, within_cap
-from udp_stream.mechanisms.individual_charges import laplace_charges, laplace_epsilon_within
-from udp_stream.units import NANO
+from udp_stream.mechanisms.noise import Cost, Noise, charges_of, cost_within, expected_noise, noise_of
 
 Integers = NDArray[np.int64]
 
@@ -26,12 +25,12 @@ Grouping = Literal["best-fit", "wrap-around"]
 
 @dataclass(frozen=True, slots=True)
 class MeanPlan:
-    """How one HAT's mean will be taken, from counts, epsilon and U only; speeds in quanta.
+    """How one HAT's mean will be taken, from counts, cost and U only; speeds in quanta.
 
     The estimate is (statistic + noise) / divisor. `sensitivity` is the statistic's for a plate, before any private
-    interval narrows it; `noise_epsilon_nano` is what the final noise may spend, the rest of `epsilon_nano` pays for
-    the interval. `bias_bound` is the worst over all speeds in [0, U] of |estimate without noise - sample mean|; what it
-    is likely to be says `accuracy`. Where the samples' weights add up to less than 1, `fill` has the rest.
+    interval narrows it. `noise_cost` is what the final noise may cost; the rest of `cost` pays for the interval.
+    `bias_bound` is the worst over all speeds in [0, U] of |estimate without noise - sample mean|; what it is likely to
+    be says `accuracy`. Where the samples' weights add up to less than 1, `fill` has the rest.
 
     Plate by plate, in the order of the counts: `given` is how many of its first samples enter the statistic, `moves`
     by how much it alone can move it; None where every plate is charged in full.
@@ -41,8 +40,8 @@ class MeanPlan:
     grouping: Grouping | None
     counts: SamplesPerPlate
     max_speed: int
-    epsilon_nano: int
-    noise_epsilon_nano: int
+    cost: Cost
+    noise_cost: Cost
     cap: int
     given: Integers
     moves: Integers | None
@@ -53,9 +52,14 @@ class MeanPlan:
     arrays: Arrays | None = None
 
     @property
+    def noise(self) -> Noise:
+        """The family that the noise is of."""
+        return noise_of(self.noise_cost)
+
+    @property
     def noise_bound(self) -> float:
-        """Expected absolute noise in quanta, at the sensitivity above: E|Lap(b)| = b."""
-        return self.sensitivity * NANO / self.noise_epsilon_nano / self.divisor
+        """Expected absolute noise in quanta, at the sensitivity above."""
+        return expected_noise(self.sensitivity, self.noise_cost) / self.divisor
 
     @property
     def error_bound(self) -> float:
@@ -73,17 +77,17 @@ class MeanPlan:
 
     @property
     def charges(self) -> Integers:
-        """What each plate loses, in nano-epsilon rounded up: at most `epsilon_nano`, and that for the largest mover."""
+        """What each plate loses, in nano-units rounded up: at most `cost`, and that for the largest mover."""
         if self.moves is None:
-            return np.full(self.counts.plates, self.epsilon_nano, dtype=np.int64)
-        return laplace_charges(self.moves, self.sensitivity, self.epsilon_nano)
+            return np.full(self.counts.plates, self.cost.nano, dtype=np.int64)
+        return charges_of(self.moves, self.sensitivity, self.cost)
 
 
 @dataclass(frozen=True, slots=True)
 class MeanQuery:
     """The integer to which noise is added, and how far one plate can move it; [a, b] if it was projected to one.
 
-    The interval is private by itself, paid for with what `noise_epsilon_nano` leaves: as public as the noisy value.
+    The interval is private by itself, paid for with what `noise_cost` leaves: as public as the noisy value.
     """
 
     statistic: int
@@ -99,7 +103,7 @@ class MeanMechanism(Protocol):
         """As in the configuration and in release records."""
         ...
 
-    def plan(self, counts: SamplesPerPlate, epsilon_nano: int, max_speed: int, grouping: Grouping) -> MeanPlan:
+    def plan(self, counts: SamplesPerPlate, cost: Cost, max_speed: int, grouping: Grouping) -> MeanPlan:
         """Fix everything that counts can fix."""
         ...
 
@@ -115,21 +119,21 @@ class MeanMechanism(Protocol):
 def narrowed(plan: MeanPlan, admitted: NDArray[np.bool_], **changes: Any) -> MeanPlan:
     """The same statistic without the plates that were halted: the others give what they gave and move what they moved.
 
-    So each one's loss stays within its charge as long as the noise does; epsilon becomes the largest loss that is left.
+    So each one's loss stays within its charge as long as the noise does; the cost becomes the largest loss left.
     """
     if plan.moves is None:
         raise ValueError("expected a plan whose plates are charged by what they move")
     moves = plan.moves[admitted]
     sensitivity = max(1, int(moves.max()))
-    epsilon_nano = laplace_epsilon_within(moves, sensitivity, plan.charges[admitted], plan.epsilon_nano)
+    cost = cost_within(moves, sensitivity, plan.charges[admitted], plan.cost)
     return replace(
         plan,
         counts=SamplesPerPlate(plan.counts.by_plate[admitted]),
         given=plan.given[admitted],
         moves=moves,
         sensitivity=sensitivity,
-        epsilon_nano=epsilon_nano,
-        noise_epsilon_nano=epsilon_nano,
+        cost=cost,
+        noise_cost=cost,
         **changes,
     )
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means.base import Grouping, Integers, MeanPlan, MeanQuery, narrowed
+from udp_stream.mechanisms.noise import Cost
 
 
 class Baseline:
@@ -19,15 +20,15 @@ class Baseline:
 
     name = "baseline"
 
-    def plan(self, counts: SamplesPerPlate, epsilon_nano: int, max_speed: int, grouping: Grouping) -> MeanPlan:  # noqa: ARG002
+    def plan(self, counts: SamplesPerPlate, cost: Cost, max_speed: int, grouping: Grouping) -> MeanPlan:  # noqa: ARG002
         """Baseline has no parameters; it does not group."""
         return MeanPlan(
             mechanism=self.name,
             grouping=None,
             counts=counts,
             max_speed=max_speed,
-            epsilon_nano=epsilon_nano,
-            noise_epsilon_nano=epsilon_nano,
+            cost=cost,
+            noise_cost=cost,
             cap=counts.largest,
             given=counts.by_plate,
             moves=max_speed * counts.by_plate,

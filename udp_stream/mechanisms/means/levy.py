@@ -8,9 +8,9 @@ import numpy as np
 
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.grouping import wrap_around_count
-from udp_stream.mechanisms.means._projected import Projected, touched
+from udp_stream.mechanisms.means._projected import Projected, interval_cost, touched
 from udp_stream.mechanisms.means.base import Integers, MeanPlan
-from udp_stream.mechanisms.noise import exponential_choices
+from udp_stream.mechanisms.noise.exponential import exponential_choices
 
 GAMMA = 0.2
 """The probability with which the array means may miss the concentration radius; the paper's value."""
@@ -25,8 +25,8 @@ def concentration_radius(plan: MeanPlan) -> int:
 class Levy(Projected):
     """The median's bin costs eps/2 by the exponential mechanism, the projected mean eps/2.
 
-    Bins of width tau over [0, U]; cost of a bin: max(#means in bins to its left, #to its right), which one array
-    moves by at most one; under WrapAround a plate moves two arrays, so the choice is made at half the epsilon.
+    Bins of width tau over [0, U]; penalty of a bin: max(#means in bins to its left, #to its right), which one array
+    moves by at most one; under WrapAround a plate moves two arrays.
     """
 
     name = "levy"
@@ -37,9 +37,9 @@ class Levy(Projected):
         bins = -(-(plan.max_speed + 1) // tau)
         occupancy = np.bincount(np.minimum(means // tau, bins - 1), minlength=bins)
         left = np.cumsum(occupancy) - occupancy
-        costs = np.maximum(left, means.size - left - occupancy)
-        epsilon_nano = plan.epsilon_nano // 2 // touched(plan.grouping)
-        chosen = np.array(exponential_choices(bits, costs.tolist(), [1] * bins, means.size, epsilon_nano, draws))
+        penalties = np.maximum(left, means.size - left - occupancy).tolist()
+        moved, cost = touched(plan.grouping), interval_cost(plan.cost)
+        chosen = np.array(exponential_choices(bits, penalties, [1] * bins, means.size, moved, cost, draws))
         centre = chosen * tau + tau // 2
         low, high = np.maximum(0, centre - 3 * tau // 2), np.minimum(plan.max_speed, centre + 3 * tau // 2)
         return np.minimum(low, plan.max_speed), high

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.grouping import SamplesPerPlate, within_cap
 from udp_stream.mechanisms.means.base import Grouping, Integers, MeanPlan, MeanQuery, narrowed
-from udp_stream.units import NANO
+from udp_stream.mechanisms.noise import Cost, noise_of
 
 
 class Optimal:
@@ -30,14 +30,15 @@ class Optimal:
 
     name = "optimal"
 
-    def plan(self, counts: SamplesPerPlate, epsilon_nano: int, max_speed: int, grouping: Grouping) -> MeanPlan:  # noqa: ARG002
+    def plan(self, counts: SamplesPerPlate, cost: Cost, max_speed: int, grouping: Grouping) -> MeanPlan:  # noqa: ARG002
         """Fill with U/2, the constant whose worst error is least when nothing is known."""
-        return self.plan_with_fill(counts, epsilon_nano, max_speed, fill=max_speed // 2)
+        return self.plan_with_fill(counts, cost, max_speed, fill=max_speed // 2)
 
-    def plan_with_fill(self, counts: SamplesPerPlate, epsilon_nano: int, max_speed: int, fill: int) -> MeanPlan:
+    def plan_with_fill(self, counts: SamplesPerPlate, cost: Cost, max_speed: int, fill: int) -> MeanPlan:
         """The cap of least worst-case error for this fill (0 <= fill <= U, public: a constant or an old release)."""
         worst = max(fill, max_speed - fill)
-        k = -(-max_speed * NANO // (worst * epsilon_nano))
+        over, under = noise_of(cost).unit_scale(cost)
+        k = -(-max_speed * over // (worst * under))
         cap = int(counts.descending[min(k, counts.plates) - 1])
         given = np.minimum(counts.by_plate, cap)
         dropped = 1 - int(given.sum()) / counts.total
@@ -46,8 +47,8 @@ class Optimal:
             grouping=None,
             counts=counts,
             max_speed=max_speed,
-            epsilon_nano=epsilon_nano,
-            noise_epsilon_nano=epsilon_nano,
+            cost=cost,
+            noise_cost=cost,
             cap=cap,
             given=given,
             moves=max_speed * given,

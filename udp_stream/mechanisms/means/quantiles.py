@@ -8,34 +8,36 @@ from __future__ import annotations
 import numpy as np
 
 from udp_stream.ledger.port import Bits
-from udp_stream.mechanisms.means._projected import Projected, touched
+from udp_stream.mechanisms.means._projected import Projected, interval_cost, touched
 from udp_stream.mechanisms.means.base import Integers, MeanPlan
-from udp_stream.mechanisms.noise import exponential_choices, randbelow
-from udp_stream.units import NANO
+from udp_stream.mechanisms.noise import Cost, noise_of
+from udp_stream.mechanisms.noise.exponential import exponential_choices
+from udp_stream.mechanisms.noise.uniform import randbelow
 
 
 def private_quantiles(
-    bits: Bits, values: Integers, rank: int, max_speed: int, epsilon_nano: int, draws: int
+    bits: Bits, values: Integers, rank: int, max_speed: int, moved: int, cost: Cost, draws: int
 ) -> Integers:
-    """Lattice points of 0..U with about `rank` of the values at or below them, each eps-DP if one value may change.
+    """Lattice points of 0..U with about `rank` of the values at or below them, each at `cost`.
 
-    Every point v has the cost |#{values <= v} - rank|, which one value moves by at most one; points are chosen by the
-    exponential mechanism. Points between neighbouring values share their cost, so an interval is drawn by its length
-    times its weight, then a point in it evenly.
+    Every point v has the penalty |#{values <= v} - rank|, which a plate that touches `moved` values moves by at most
+    that; points are chosen by the exponential mechanism. Points between neighbouring values share their penalty, so an
+    interval is drawn by its length times its weight, then a point in it evenly.
     """
     cuts = np.concatenate(([0], np.sort(values), [max_speed + 1]))
     sizes = np.diff(cuts)
-    costs = np.abs(np.arange(sizes.size) - rank)
-    chosen = exponential_choices(bits, costs.tolist(), sizes.tolist(), values.size, epsilon_nano, draws)
+    penalties = np.abs(np.arange(sizes.size) - rank).tolist()
+    chosen = exponential_choices(bits, penalties, sizes.tolist(), values.size, moved, cost, draws)
     return np.array([int(cuts[interval]) + randbelow(bits, int(sizes[interval])) for interval in chosen])
 
 
 def quantile_intervals(
     plan: MeanPlan, means: Integers, bits: Bits, draws: int, ranks: tuple[int, int]
 ) -> tuple[Integers, Integers]:
-    """A quarter of epsilon for each end (halved again if a plate touches two arrays); crossed ends are ordered."""
-    epsilon_nano = plan.epsilon_nano // 4 // touched(plan.grouping)
-    one, other = (private_quantiles(bits, means, rank, plan.max_speed, epsilon_nano, draws) for rank in ranks)
+    """Half of the interval's cost for each end; crossed ends are ordered."""
+    moved, whole = touched(plan.grouping), interval_cost(plan.cost)
+    cost = whole.with_nano(whole.nano // 2)
+    one, other = (private_quantiles(bits, means, rank, plan.max_speed, moved, cost, draws) for rank in ranks)
     return np.minimum(one, other), np.maximum(one, other)
 
 
@@ -57,5 +59,6 @@ class EpsQuantile(Projected):
 
     def intervals(self, plan: MeanPlan, means: Integers, bits: Bits, draws: int) -> tuple[Integers, Integers]:
         """With fewer than 2 ceil(2/eps) arrays both ends aim at the median."""
-        low = min(-(-2 * NANO // plan.epsilon_nano), means.size // 2)
+        over, under = noise_of(plan.cost).unit_scale(plan.cost)
+        low = min(-(-2 * over // under), means.size // 2)
         return quantile_intervals(plan, means, bits, draws, (low, means.size - low))
