@@ -128,10 +128,10 @@ def _with_worst_case_cap(plan: HatPlan) -> HatPlan:
             mean,
             cap=cap,
             given=given,
-            moves=mean.max_speed * given,
+            moves=mean.range.width * given,
             divisor=kept,
-            sensitivity=mean.max_speed * cap,
-            bias_bound=mean.max_speed * (1 - kept / mean.counts.total),
+            sensitivity=mean.range.width * cap,
+            bias_bound=mean.range.width * (1 - kept / mean.counts.total),
         ),
     )
 

@@ -16,6 +16,7 @@ from udp_stream.mechanisms.cdfs.mechanism import cdf_for_admitted, node_counts, 
 from udp_stream.mechanisms.grouping import SamplesPerPlate, wrap_around_given, wrap_around_positions
 from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, Baseline, Optimal
 from udp_stream.mechanisms.noise import charges_of, lattice_of, pure
+from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.variance import plan_variance_with_cap, variance_for_admitted, variance_query
 from udp_stream.planning.hat_plan import plan_admitted, plan_hat, terms_of
 from udp_stream.release.estimate import estimate_hats
@@ -43,12 +44,12 @@ def ranges_by_plate(counts, results, speeds=3):
 
 def linear_plans(counts, epsilon_nano, speed):
     hat = SamplesPerPlate(np.array(counts))
-    yield Baseline().plan(hat, pure(epsilon_nano), speed, "best-fit")
+    yield Baseline().plan(hat, pure(epsilon_nano), Range(0, speed), "best-fit")
     for fill in (0, 2, speed):
-        yield Optimal().plan_with_fill(hat, pure(epsilon_nano), speed, fill)
+        yield Optimal().plan_with_fill(hat, pure(epsilon_nano), Range(0, speed), fill)
     for grouping in GROUPINGS:
         for cap in range(1, hat.largest + 1):
-            yield ArrayAveraging().plan_with_cap(hat, pure(epsilon_nano), speed, grouping, cap)
+            yield ArrayAveraging().plan_with_cap(hat, pure(epsilon_nano), Range(0, speed), grouping, cap)
 
 
 def subsets(plates):
@@ -110,7 +111,9 @@ def test_a_plan_for_the_admitted_is_within_its_bias_bound(counts):
 
 
 def test_a_plate_with_one_sample_of_a_full_array_pays_for_one_sample():
-    plan = ArrayAveraging().plan_with_cap(SamplesPerPlate(np.array([8, 7, 1])), pure(NANO), 65 * 4096, "best-fit", 8)
+    plan = ArrayAveraging().plan_with_cap(
+        SamplesPerPlate(np.array([8, 7, 1])), pure(NANO), Range(0, 65 * 4096), "best-fit", 8
+    )
     assert plan.charges.tolist() == [NANO, NANO * 7 // 8, NANO // 8]
 
 
@@ -138,7 +141,7 @@ def test_wrap_around_uses_the_first_samples_of_each_plate(counts):
 def test_plates_are_charged_in_full_where_speeds_choose_the_interval(name, grouping):
     """One of 40 samples can carry an array's mean past every other mean, and every rank with it."""
     hat = SamplesPerPlate(np.array([40, 39, 1, 40]))
-    plan = MECHANISMS[name].plan(hat, pure(NANO), 65 * 4096, grouping)
+    plan = MECHANISMS[name].plan(hat, pure(NANO), Range(0, 65 * 4096), grouping)
     assert plan.charges.tolist() == [NANO] * 4
     final = MECHANISMS[name].for_admitted(plan, np.array([False, True, True, True]))
     assert final.charges.tolist() == [NANO] * 3 and final.cost.nano == NANO
@@ -173,7 +176,7 @@ def test_no_plate_loses_more_to_a_cdf_than_it_was_charged(counts, bins):
 def test_no_plate_loses_more_to_a_variance_than_it_was_charged(counts, speed):
     """With fewer samples the shares shift against the small plates: there the noise has to grow, and does."""
     for cap in range(1, max(counts) + 1):
-        priced = plan_variance_with_cap(SamplesPerPlate(np.array(counts)), pure(700_000_000), speed, cap)
+        priced = plan_variance_with_cap(SamplesPerPlate(np.array(counts)), pure(700_000_000), Range(0, speed), cap)
         for admitted in subsets(len(counts)):
             final = variance_for_admitted(priced, admitted)
             left = tuple(np.array(counts)[admitted].tolist())
@@ -188,7 +191,7 @@ def test_no_plate_loses_more_to_a_variance_than_it_was_charged(counts, speed):
 
 
 def test_the_noise_of_a_variance_grows_where_a_small_plate_has_paid_for_less():
-    priced = plan_variance_with_cap(SamplesPerPlate(np.array([6, 6, 6, 1])), pure(NANO), 65 * 4096, 6)
+    priced = plan_variance_with_cap(SamplesPerPlate(np.array([6, 6, 6, 1])), pure(NANO), Range(0, 65 * 4096), 6)
     final = variance_for_admitted(priced, np.array([True, False, False, True]))
     assert final.cost.nano < NANO
     assert (final.charges <= priced.charges[[0, 3]]).all()
@@ -206,7 +209,7 @@ def test_a_plan_that_would_cost_a_plate_more_than_it_paid_is_refused(monkeypatch
     assert plan_admitted(plan, admitted, policy).charges.tolist() == [NANO, NANO, NANO // 8]
 
     def packed_anew(self, plan, admitted):
-        return self.plan(SamplesPerPlate(plan.counts.by_plate[admitted]), plan.cost, plan.max_speed, "best-fit")
+        return self.plan(SamplesPerPlate(plan.counts.by_plate[admitted]), plan.cost, plan.range, "best-fit")
 
     monkeypatch.setattr(ArrayAveraging, "for_admitted", packed_anew)
     with pytest.raises(Exception, match="lose more"):
@@ -225,7 +228,7 @@ def test_uniform_accounting_charges_everybody_alike_and_plans_anew():
 def test_an_audit_of_a_plate_with_a_small_share_sees_its_charge_and_no_more(name):
     """At epsilon 6 the plate pays a fifth or so; charging 30 % less than that would be caught by the same audit."""
     users = np.array([10, 10, 8, 2, 6, 4, 3, 2])
-    mean = MECHANISMS[name].plan(SamplesPerPlate(users), pure(6 * NANO), 65 * 4096, "best-fit")
+    mean = MECHANISMS[name].plan(SamplesPerPlate(users), pure(6 * NANO), Range(0, 65 * 4096), "best-fit")
     small = 3
     charge = int(mean.charges[small]) / NANO
     assert 1 <= charge <= 2.5

@@ -12,6 +12,7 @@ from scipy import stats
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import pure
+from udp_stream.mechanisms.range import Range
 from udp_stream.planning.hat_plan import HatPlan, Terms
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.testing import seeded_bits
@@ -24,7 +25,7 @@ RUNS = 4000
 
 
 def plan_of(name, grouping="best-fit", epsilon=1.0, users=COUNTS):
-    mean = MECHANISMS[name].plan(SamplesPerPlate(users), pure(round(epsilon * NANO)), U, grouping)
+    mean = MECHANISMS[name].plan(SamplesPerPlate(users), pure(round(epsilon * NANO)), Range(0, U), grouping)
     return HatPlan(Terms(mean_nano=mean.cost.nano), users, mean, None, None, mean.charges)
 
 

@@ -10,6 +10,7 @@ import pytest
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import pure
+from udp_stream.mechanisms.range import Range
 from udp_stream.planning.hat_plan import HatPlan, Terms
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.testing import seeded_bits
@@ -29,7 +30,7 @@ def gaussian_samples(total):
 
 
 def mean_absolute_error(name, counts, epsilon):
-    mean = MECHANISMS[name].plan(SamplesPerPlate(counts), pure(round(epsilon * 1e9)), U, "best-fit")
+    mean = MECHANISMS[name].plan(SamplesPerPlate(counts), pure(round(epsilon * 1e9)), Range(0, U), "best-fit")
     samples = gaussian_samples(int(counts.sum()))
     plan = HatPlan(Terms(mean_nano=mean.cost.nano), counts, mean, None, None, mean.charges)
     found = estimate_hats([plan] * RUNS, [samples] * RUNS, seeded_bits(f"{name}/{epsilon}"))

@@ -13,6 +13,7 @@ from udp_stream.mechanisms.cdfs.mechanism import cdf_for_admitted, plan_cdf
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS, plan_automatic
 from udp_stream.mechanisms.noise import FAMILIES, Cost, charges_of, cost_within, lattice_of
+from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.variance import plan_variance, variance_for_admitted
 from udp_stream.planning.hat_plan import HatPlan, Terms
 from udp_stream.release.estimate import estimate_hats
@@ -81,7 +82,7 @@ def estimates(plan, samples, runs=200):
 @pytest.mark.parametrize("name", ["baseline", "array-averaging", "optimal"])
 def test_a_mean_has_the_familys_noise_charges_and_interval(name, grouping, samples):
     counts = SamplesPerPlate(BY_PLATE)
-    plan = MECHANISMS[name].plan(counts, COST, U, grouping)
+    plan = MECHANISMS[name].plan(counts, COST, Range(0, U), grouping)
     assert plan.noise_bound == pytest.approx(plan.sensitivity / math.sqrt(4) / 2 / plan.divisor, rel=1e-6)
     assert plan.charges.tolist() == [-(-COST.nano * int(m) ** 2 // plan.sensitivity**2) for m in plan.moves]
     final = MECHANISMS[name].for_admitted(plan, ADMITTED)
@@ -99,18 +100,18 @@ def test_a_mean_has_the_familys_noise_charges_and_interval(name, grouping, sampl
 
 @pytest.mark.parametrize("name", ["levy", "fixed-quantile", "eps-quantile"])
 def test_a_projected_mean_runs_through(name, samples):
-    plan = MECHANISMS[name].plan(SamplesPerPlate(BY_PLATE), COST, U, "best-fit")
+    plan = MECHANISMS[name].plan(SamplesPerPlate(BY_PLATE), COST, Range(0, U), "best-fit")
     (one,) = estimates(hat_plan(mean=plan), samples, 1)
     assert mean_record(plan, one.mean, one.mean_scale, projected_to=one.projected_to).mechanism == name
 
 
 def test_the_automatic_choice_weighs_the_familys_noise():
-    plan = plan_automatic(SamplesPerPlate(BY_PLATE), COST, U, "best-fit", "epsilon")
+    plan = plan_automatic(SamplesPerPlate(BY_PLATE), COST, Range(0, U), "best-fit", "epsilon")
     assert plan.cost == COST and plan.noise.name == "toy"
 
 
 def test_a_variance_has_the_familys_noise_and_charges(samples):
-    plan = plan_variance(SamplesPerPlate(BY_PLATE), COST, U)
+    plan = plan_variance(SamplesPerPlate(BY_PLATE), COST, Range(0, U))
     final = variance_for_admitted(plan, ADMITTED)
     assert (final.charges <= plan.charges[ADMITTED]).all() and final.cost.measure == "toy"
     found = estimates(hat_plan(variance=plan), samples)
@@ -133,14 +134,19 @@ def test_a_cdf_has_the_familys_noise_and_charges(samples):
 
 def test_all_three_are_drawn_together(samples):
     counts = SamplesPerPlate(BY_PLATE)
-    mean, variance = MECHANISMS["baseline"].plan(counts, COST, U, "best-fit"), plan_variance(counts, COST, U)
+    mean, variance = (
+        MECHANISMS["baseline"].plan(counts, COST, Range(0, U), "best-fit"),
+        plan_variance(counts, COST, Range(0, U)),
+    )
     (one,) = estimates(hat_plan(mean, variance, plan_cdf(counts, COST, 65.0, 8)), samples, 1)
     assert None not in (one.mean, one.variance, one.cdf)
 
 
 def test_plans_of_two_families_are_not_drawn_together(samples):
     plans = [
-        hat_plan(mean=MECHANISMS["baseline"].plan(SamplesPerPlate(BY_PLATE), Cost(measure, NANO), U, "best-fit"))
+        hat_plan(
+            mean=MECHANISMS["baseline"].plan(SamplesPerPlate(BY_PLATE), Cost(measure, NANO), Range(0, U), "best-fit")
+        )
         for measure in ("pure", "toy")
     ]
     with pytest.raises(ValueError, match="one family"):

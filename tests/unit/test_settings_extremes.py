@@ -16,6 +16,7 @@ from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS, expected_abs_error
 from udp_stream.mechanisms.noise import lattice_of, pure
 from udp_stream.mechanisms.noise.laplace import DRAWABLE_NANO_MIN
+from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.variance import plan_variance_with_cap, variance_query
 from udp_stream.planning.allowances import EPSILON_NANO_MAX, FIXED_NANO_MIN
 from udp_stream.planning.hat_plan import plan_admitted, plan_hat, terms_of
@@ -151,7 +152,7 @@ def test_a_variance_of_the_largest_slot_fits_on_its_lattice(kmh, pairs):
 
 def test_a_variance_of_many_fast_samples_is_exact():
     speed, count = 1000 * QUANTA_PER_KMH, 2**20
-    plan = plan_variance_with_cap(SamplesPerPlate(np.array([count, count])), pure(NANO), speed, cap=count)
+    plan = plan_variance_with_cap(SamplesPerPlate(np.array([count, count])), pure(NANO), Range(0, speed), cap=count)
     asked = variance_query(plan, np.repeat([0, speed], count))
     assert asked.statistic == speed**2 * count**2
 

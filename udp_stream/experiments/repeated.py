@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 
 
 def repeated_means(plan: MeanPlan, samples: Integers, draws: int, bits: Bits) -> Floats:
-    """That many independent estimates of the mean, in quanta within [0, U]; `samples` are in quanta."""
+    """That many independent estimates of the mean, in quanta within the range; `samples` are in quanta."""
     return repeated_means_of([plan], [samples], draws, bits)[0]
 
 
@@ -31,7 +31,11 @@ def repeated_means_of(plans: Sequence[MeanPlan], samples: Sequence[Integers], dr
     queries = [_on_lattice(plan, speeds, draws, bits) for plan, speeds in zip(plans, samples, strict=True)]
     steps, t, shift = (np.concatenate(columns) for columns in zip(*queries, strict=True))
     noisy = (steps + plans[0].noise.draw(bits, t) << shift).astype(np.float64).reshape(len(plans), draws)
-    return [np.clip(row / plan.divisor, 0.0, float(plan.max_speed)) for plan, row in zip(plans, noisy, strict=True)]
+    return [_released(plan, row) for plan, row in zip(plans, noisy, strict=True)]
+
+
+def _released(plan: MeanPlan, noisy: Floats) -> Floats:
+    return np.clip(plan.range.low + noisy / plan.divisor, float(plan.range.low), float(plan.range.high))
 
 
 def _on_lattice(plan: MeanPlan, samples: Integers, draws: int, bits: Bits) -> tuple[Integers, Integers, Integers]:

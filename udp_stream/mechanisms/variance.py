@@ -1,8 +1,9 @@
 """The variance of one HAT's samples (their squares' mean less their mean's square), user-level eps-DP.
 
 Privacy unit: license plate. Neighbours: swap-values (same plates, same counts, one plate's speeds differ). Assumed of
-the input: integer speeds in 0..U quanta, plates and counts as in the plan. Guaranteed: the statistic below changes by
-at most `sensitivity` when one plate's speeds change. Source: arXiv 2405.06261, the theorems on sensitivity and on
+the input: integers, plates and counts as in the plan. Guaranteed: the statistic below changes by at most `sensitivity`
+when one plate's speeds change. Speeds are clipped to their public range, of width U, and counted from its low end: that
+keeps the sums small, and a variance what it is. Source: arXiv 2405.06261, the theorems on sensitivity and on
 clipping error of the clipped variance; the proofs here are ours, and cover what the text at hand gets wrong.
 
 Plate l gives its first G_l = min(m_l, cap) samples; M = sum m_l, G = sum G_l. The statistic is the integer
@@ -38,21 +39,22 @@ from numpy.typing import NDArray
 from udp_stream.mechanisms.grouping import Integers, SamplesPerPlate, within_cap
 from udp_stream.mechanisms.means.base import MeanQuery
 from udp_stream.mechanisms.noise import Cost, Noise, charges_of, cost_within, expected_noise, noise_of
+from udp_stream.mechanisms.range import Range
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class VariancePlan:
-    """How one HAT's variance will be taken, from counts, cost and U only; speeds in quanta, errors in quanta^2.
+    """How one HAT's variance will be taken, from counts, cost and range only; speeds in quanta, errors in quanta^2.
 
     The estimate is (statistic + noise) / divisor, divisor = kept^2. `sensitivity` is the statistic's for the plate that
     gives most, but never below 1: a single kept sample has no variance, and its T = 0 takes the same road as others.
-    `bias_bound` is the worst over all speeds in [0, U] of |variance of the kept - variance of all samples|.
+    `bias_bound` is the worst over all speeds in the range of |variance of the kept - variance of all samples|.
     """
 
     counts: SamplesPerPlate
-    max_speed: int
+    range: Range
     cost: Cost
     cap: int
     kept: int
@@ -81,14 +83,14 @@ class VariancePlan:
         return self.bias_bound + self.noise_bound
 
 
-def plan_variance(counts: SamplesPerPlate, cost: Cost, max_speed: int) -> VariancePlan:
+def plan_variance(counts: SamplesPerPlate, cost: Cost, range: Range) -> VariancePlan:
     """The cap of least worst-case error among all caps from 1 to the largest count (the larger cap on ties).
 
     Not only the counts themselves: where one plate holds half of the samples, the noise depends on whether their number
     is odd, and the best cap may lie between two counts.
 
     >>> counts = SamplesPerPlate(np.array([9, 3, 2, 2, 2, 2]))
-    >>> plan = plan_variance(counts, Cost("pure", 250_000_000), max_speed=65 * 4096)
+    >>> plan = plan_variance(counts, Cost("pure", 250_000_000), Range(0, 65 * 4096))
     >>> plan.cap, plan.kept, plan.sensitivity == 2 * 10 * (65 * 4096) ** 2
     (2, 12, True)
 
@@ -96,34 +98,34 @@ def plan_variance(counts: SamplesPerPlate, cost: Cost, max_speed: int) -> Varian
     """
     errors = _error_at_every_cap(counts, cost)
     cap = errors.size - int(np.argmin(errors[::-1]))
-    return plan_variance_with_cap(counts, cost, max_speed, cap)
+    return plan_variance_with_cap(counts, cost, range, cap)
 
 
-def plan_variance_with_cap(counts: SamplesPerPlate, cost: Cost, max_speed: int, cap: int) -> VariancePlan:
+def plan_variance_with_cap(counts: SamplesPerPlate, cost: Cost, range: Range, cap: int) -> VariancePlan:
     """The plan for a given cap, 1 <= cap <= the largest count.
 
-    Raises ValueError for other caps, and for a cost below one nano-unit or max_speed < 1.
+    Raises ValueError for other caps, and for a cost below one nano-unit.
     """
     if not 1 <= cap <= counts.largest:
         raise ValueError(f"expected 1 <= cap <= {counts.largest}, got {cap}")
-    if cost.nano < 1 or max_speed < 1:
-        raise ValueError(f"expected cost >= 1 nano and max_speed >= 1, got {cost.nano} and {max_speed}")
+    if cost.nano < 1:
+        raise ValueError(f"expected cost >= 1 nano, got {cost.nano}")
     kept = counts.kept(cap)
     return VariancePlan(
         counts=counts,
-        max_speed=max_speed,
+        range=range,
         cost=cost,
         cap=cap,
         kept=kept,
         divisor=kept**2,
-        sensitivity=max(1, max_speed**2 * _most_pairs(cap, kept)),
-        bias_bound=bias_among(counts.total, kept, max_speed),
+        sensitivity=max(1, range.width**2 * _most_pairs(cap, kept)),
+        bias_bound=bias_among(counts.total, kept, range),
     )
 
 
-def bias_among(total: int, kept: int, max_speed: int) -> float:
+def bias_among(total: int, kept: int, range: Range) -> float:
     """The worst over all speeds of |variance of `kept` samples - variance of all `total` that they are among|."""
-    return max_speed**2 * _most_pairs(total - kept, total) / total**2
+    return range.width**2 * _most_pairs(total - kept, total) / total**2
 
 
 def _most_pairs(movable: int, total: int) -> int:
@@ -154,11 +156,11 @@ def variance_query(plan: VariancePlan, samples: Integers) -> MeanQuery:
     """T of the kept samples, and how far one plate can move it; `samples` plate by plate, in the order of the counts.
 
     >>> counts = SamplesPerPlate(np.array([2, 1]))
-    >>> plan = plan_variance_with_cap(counts, Cost("pure", 10**9), max_speed=5, cap=2)
+    >>> plan = plan_variance_with_cap(counts, Cost("pure", 10**9), Range(0, 5), cap=2)
     >>> variance_query(plan, np.array([0, 5, 1]))
     MeanQuery(statistic=42, sensitivity=50, projected_to=None)
     """
-    kept = samples[within_cap(plan.counts, plan.cap)].astype(np.int64)
+    kept = plan.range.above_low(samples[within_cap(plan.counts, plan.cap)]).astype(np.int64)
     # sums are exact in 63 bits, squares 2**18 at a time; what comes of them need not be, so Python's integers
     parts = [kept[i : i + _SQUARES] for i in range(0, kept.size, _SQUARES)]
     squares = sum(int(np.dot(part, part)) for part in parts)
@@ -167,7 +169,7 @@ def variance_query(plan: VariancePlan, samples: Integers) -> MeanQuery:
 
 def variance_value(plan: VariancePlan, noisy: int) -> float:
     """The variance in quanta^2 from T plus noise, clamped to [0, U^2/4], where every variance lies."""
-    return min(max(noisy / plan.divisor, 0.0), plan.max_speed**2 / 4)
+    return min(max(noisy / plan.divisor, 0.0), plan.range.width**2 / 4)
 
 
 def plate_sensitivity(plan: VariancePlan) -> NDArray[np.object_]:
@@ -177,12 +179,12 @@ def plate_sensitivity(plan: VariancePlan) -> NDArray[np.object_]:
     sensitivity is what it loses. (Objects, because U^2 G^2/4 outgrows 63 bits at some 20,000 samples.)
 
     >>> counts = SamplesPerPlate(np.array([3, 1, 1, 2]))
-    >>> plate_sensitivity(plan_variance_with_cap(counts, Cost("pure", 10**9), max_speed=10, cap=2))
+    >>> plate_sensitivity(plan_variance_with_cap(counts, Cost("pure", 10**9), Range(0, 10), cap=2))
     array([800, 500, 500, 800], dtype=object)
     """
     given = np.minimum(plan.counts.by_plate, plan.cap)
     k = np.minimum(given, plan.kept // 2)
-    moves: NDArray[np.object_] = (k * (plan.kept - k)).astype(object) * plan.max_speed**2
+    moves: NDArray[np.object_] = (k * (plan.kept - k)).astype(object) * plan.range.width**2
     return moves
 
 
@@ -202,7 +204,7 @@ def variance_for_admitted(plan: VariancePlan, admitted: NDArray[np.bool_]) -> Va
     """
     counts = SamplesPerPlate(plan.counts.by_plate[admitted])
     cap = min(plan.cap, counts.largest)
-    final = plan_variance_with_cap(counts, plan.cost, plan.max_speed, cap)
+    final = plan_variance_with_cap(counts, plan.cost, plan.range, cap)
     return replace(
         final, cost=cost_within(plate_sensitivity(final), final.sensitivity, plan.charges[admitted], plan.cost)
     )

@@ -31,6 +31,7 @@ from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS, CompareAt, MeanPlan, expected_abs_error, plan_automatic, spread
 from udp_stream.mechanisms.means.automatic import EXACT
 from udp_stream.mechanisms.noise import pure
+from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.variance import VariancePlan, plan_variance, variance_for_admitted
 from udp_stream.planning.allowances import EPSILON_NANO_MAX, EPSILON_NANO_MIN, expected_visits, fair_shares, hat_epsilon
 from udp_stream.planning.policy import AccountingDetail, Grouping, Mean, Policy
@@ -135,8 +136,8 @@ class HatPlan:
             return "as configured"
         if self.terms.compare_at == "charge":
             return "at equal charge every grouping has the same noise, and this has no bias"
-        error = expected_abs_error(self.mean.noise_bound, spread(self.mean), self.mean.max_speed)
-        guessing = EXACT * self.mean.max_speed / 2
+        error = expected_abs_error(self.mean.noise_bound, spread(self.mean), self.mean.range.width)
+        guessing = EXACT * self.mean.range.width / 2
         allowed = "that of guessing U/2" if self.mean.error_bound <= guessing else "that of optimal"
         return (
             f"least charge within 3 % of the least expected error, {error / QUANTA_PER_KMH:.2f} km/h, "
@@ -206,8 +207,8 @@ def _terms(shares: NDArray[np.int64], policy: Policy) -> Terms:
 def plan_hat(by_plate: NDArray[np.int64], terms: Terms, policy: Policy) -> HatPlan:
     """The plan for plates with these counts (at least one plate, each with a sample) on these terms, and its price."""
     counts = SamplesPerPlate(by_plate)
-    mean = plan_mean(counts, terms, policy.max_speed) if terms.mean_nano else None
-    variance = plan_variance(counts, pure(terms.variance_nano), policy.max_speed) if terms.variance_nano else None
+    mean = plan_mean(counts, terms, policy.range) if terms.mean_nano else None
+    variance = plan_variance(counts, pure(terms.variance_nano), policy.range) if terms.variance_nano else None
     cdf = None
     if terms.cdf_nano:
         cdf = plan_cdf(counts, pure(terms.cdf_nano), policy.max_speed / QUANTA_PER_KMH, policy.bins)
@@ -237,9 +238,9 @@ def plan_admitted(plan: HatPlan, admitted: NDArray[np.bool_], policy: Policy) ->
     return HatPlan(plan.terms, by_plate, mean, variance, cdf, charges)
 
 
-def plan_mean(counts: SamplesPerPlate, terms: Terms, max_speed: int) -> MeanPlan:
+def plan_mean(counts: SamplesPerPlate, terms: Terms, range: Range) -> MeanPlan:
     """The mechanism of the terms, or for "auto" the one of least expected error for what it charges."""
-    asked = pure(terms.mean_nano), max_speed, terms.grouping
+    asked = pure(terms.mean_nano), range, terms.grouping
     if terms.mean == "auto":
         return plan_automatic(counts, *asked, terms.compare_at)
     return MECHANISMS[terms.mean].plan(counts, *asked)

@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from udp_stream.mechanisms.range import Range
+
 Mean = Literal["auto", "baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile", "optimal"]
 Grouping = Literal["best-fit", "wrap-around"]
 AccountingDetail = Literal["individual", "uniform"]
@@ -46,6 +48,11 @@ class Policy(msgspec.Struct, frozen=True):
     accounting_detail: AccountingDetail = "individual"
     suppression: Suppression = "off"
     hats_max: int = 0
+
+    @property
+    def range(self) -> Range:
+        """The public range of a speed, in quanta."""
+        return Range(0, self.max_speed)
 
     def fingerprint(self) -> str:
         """The same for equal policies, 16 hexadecimal digits; releases carry it as `policy`."""

@@ -81,8 +81,8 @@ def _worst_case(by_plate: NDArray[np.int64], terms: Terms, policy: Policy) -> fl
     if terms.withheld or not terms.mean_nano:
         return 0.0
     kept = by_plate[terms.rows_kept(by_plate.size)]
-    plan = plan_mean(SamplesPerPlate(kept), terms, policy.max_speed)
-    return plan.error_bound + policy.max_speed * (1 - int(kept.sum()) / int(by_plate.sum()))
+    plan = plan_mean(SamplesPerPlate(kept), terms, policy.range)
+    return plan.error_bound + policy.range.width * (1 - int(kept.sum()) / int(by_plate.sum()))
 
 
 def kept_rows(counts: SlotCounts, terms: Sequence[Terms], policy: Policy) -> NDArray[np.bool_]:

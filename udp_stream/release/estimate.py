@@ -116,7 +116,7 @@ def _estimate(plan: HatPlan, query: _Query, noisy: Integers, cdf: list[float] | 
     mean = variance = None
     mean_scale = variance_scale = 0.0
     if plan.mean is not None and query.mean is not None:
-        mean = (int(noisy[0]) << query.mean.shift) / plan.mean.divisor
+        mean = plan.mean.value(int(noisy[0]) << query.mean.shift)
         mean_scale = plan.mean.noise.expected_abs(query.mean.scale) / plan.mean.divisor
     if plan.variance is not None and query.variance is not None:
         at = 0 if mean is None else 1

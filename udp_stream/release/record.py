@@ -193,7 +193,7 @@ def mean_record(
 ) -> Mean:
     """A noisy mean, its scale and its private interval (quanta) as a record; `left_out` counts the other plates."""
     others = int(left_out.sum())
-    bias = plan.bias_bound + plan.max_speed * others / (plan.counts.total + others)
+    bias = plan.bias_bound + plan.range.width * others / (plan.counts.total + others)
     error, low, high = accuracy_of(plan, noisy, scale, left_out, projected_to)
     return Mean(
         value_kmh=round(plan.released(noisy) / QUANTA_PER_KMH, 3),
@@ -203,13 +203,13 @@ def mean_record(
         scale_kmh=round(scale / QUANTA_PER_KMH, 4),
         expected_abs_error_kmh=round(error / QUANTA_PER_KMH, 4),
         interval95_kmh=(round(low / QUANTA_PER_KMH, 3), round(high / QUANTA_PER_KMH, 3)),
-        bias_bound_kmh=round(min(bias, plan.max_speed) / QUANTA_PER_KMH, 4),
+        bias_bound_kmh=round(min(bias, plan.range.width) / QUANTA_PER_KMH, 4),
     )
 
 
 def variance_record(plan: VariancePlan, value: float, scale: float, left_out: NDArray[np.int64] = NOBODY) -> Variance:
     """A variance and its noise scale (quanta^2) as a record; `left_out` are the counts of the HAT's other plates."""
-    among_all = bias_among(plan.counts.total + int(left_out.sum()), plan.kept, plan.max_speed)
+    among_all = bias_among(plan.counts.total + int(left_out.sum()), plan.kept, plan.range)
     value_kmh2, scale_kmh2, bias = (q / QUANTA_PER_KMH**2 for q in (value, scale, among_all))
     return Variance(
         value_kmh2=round(value_kmh2, 3),

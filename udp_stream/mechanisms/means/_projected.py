@@ -27,9 +27,10 @@ from udp_stream.mechanisms.grouping import (
 )
 from udp_stream.mechanisms.means.base import Grouping, Integers, MeanPlan, MeanQuery, array_means
 from udp_stream.mechanisms.noise import Cost
+from udp_stream.mechanisms.range import Range
 
 
-def plan_projected(name: str, counts: SamplesPerPlate, cost: Cost, max_speed: int, grouping: Grouping) -> MeanPlan:
+def plan_projected(name: str, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping) -> MeanPlan:
     """A plan with the cap that maximises sum min(m_l, m) / sqrt(m) (arXiv 2401.15906, equation 1)."""
     cap = levy_cap(counts)
     arrays = best_fit(counts, cap) if grouping == "best-fit" else None
@@ -38,15 +39,15 @@ def plan_projected(name: str, counts: SamplesPerPlate, cost: Cost, max_speed: in
         mechanism=name,
         grouping=grouping,
         counts=counts,
-        max_speed=max_speed,
+        range=range,
         cost=cost,
         noise_cost=cost.with_nano(cost.nano - interval_cost(cost).nano),
         cap=cap,
         given=wrap_around_given(counts, cap) if arrays is None else np.minimum(counts.by_plate, cap),
         moves=None,
         divisor=count,
-        sensitivity=max_speed * touched(grouping),
-        bias_bound=float(max_speed),
+        sensitivity=range.width * touched(grouping),
+        bias_bound=float(range.width),
         arrays=arrays,
     )
 
@@ -70,23 +71,27 @@ class Projected(ABC):
 
     @abstractmethod
     def intervals(self, plan: MeanPlan, means: Integers, bits: Bits, draws: int) -> tuple[Integers, Integers]:
-        """The lower and upper ends, in 0..U, of that many independent intervals; each costs `interval_cost`."""
+        """The lower and upper ends, in 0..U above the range's low end, of that many independent intervals.
 
-    def plan(self, counts: SamplesPerPlate, cost: Cost, max_speed: int, grouping: Grouping) -> MeanPlan:
+        Each interval costs `interval_cost`.
+        """
+
+    def plan(self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping) -> MeanPlan:
         """Cap by the paper's equation 1."""
-        return plan_projected(self.name, counts, cost, max_speed, grouping)
+        return plan_projected(self.name, counts, cost, range, grouping)
 
     def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
         """A new plan for the admitted plates alone: each has been charged in full, so any will do."""
         counts = SamplesPerPlate(plan.counts.by_plate[admitted])
-        return self.plan(counts, plan.cost, plan.max_speed, plan.grouping or "best-fit")
+        return self.plan(counts, plan.cost, plan.range, plan.grouping or "best-fit")
 
     def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:
         """The sum of the array means projected to one private interval."""
         means = means_of_arrays(plan, samples)
         low, high = self.intervals(plan, means, bits, draws=1)
         sums, sensitivities = projected_queries(plan, means, low, high)
-        return MeanQuery(int(sums[0]), int(sensitivities[0]), (int(low[0]), int(high[0])))
+        at = plan.range.low
+        return MeanQuery(int(sums[0]), int(sensitivities[0]), (at + int(low[0]), at + int(high[0])))
 
 
 def levy_cap(counts: SamplesPerPlate) -> int:
@@ -104,11 +109,11 @@ def touched(grouping: Grouping | None) -> int:
 
 
 def means_of_arrays(plan: MeanPlan, samples: Integers) -> Integers:
-    """The array means under either grouping, in whole quanta 0..U."""
+    """The array means under either grouping, in whole quanta above the low end, 0..U."""
     if plan.arrays is not None:
         return array_means(plan, samples)
-    poured = samples[wrap_around_positions(plan.counts, plan.cap)].reshape(-1, plan.cap)
-    means: Integers = poured.sum(axis=1) // plan.cap
+    poured = plan.range.above_low(samples[wrap_around_positions(plan.counts, plan.cap)])
+    means: Integers = poured.reshape(-1, plan.cap).sum(axis=1) // plan.cap
     return means
 
 

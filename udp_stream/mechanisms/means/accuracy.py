@@ -1,5 +1,7 @@
 """How far a mean is likely to be off: its noise, and what grouping and projection are likely to bias it by.
 
+All formulas count speeds from the low end of their range, [0, U] being what is left of it.
+
 **Reference speeds.** What grouping, capping and filling do to a mean depends on the speeds, which no plan may look at.
 So they are taken to be what one expects who knows nothing but U: as widely scattered as speeds spread evenly over
 [0, U], which have the variance U^2/12; half of it between plates, half within; and a HAT's mean anywhere in [0, U]
@@ -84,28 +86,31 @@ def accuracy_of(
 ) -> Accuracy:
     """Of a noisy mean with noise of this expected size (above 0), and the private interval if there was one.
 
-    Everything in quanta. What is released is the noisy mean put into [0, U]. The true mean is that of the plan's plates
-    and of those left out, which have these counts.
+    Everything in quanta. What is released is the noisy mean put into the range. The true mean is that of the plan's
+    plates and of those left out, which have these counts.
     """
     off, filled = _scattered(plan, left_out)
     if projected_to is not None:
         return _projected(plan, noisy, noise, off, projected_to)
-    error, own = expected_abs_error(noise, _with_fill(plan, off, filled), plan.max_speed), 1 - filled
+    at, width = plan.range.low, plan.range.width
+    error, own = expected_abs_error(noise, _with_fill(plan, off, filled), width), 1 - filled
     if own == 0:
-        return Accuracy(error, 0.0, float(plan.max_speed))
-    unfilled = (noisy - filled * plan.fill) / own
-    low, high = interval95(plan.noise, unfilled, noise / own, off / own, plan.max_speed)
+        return Accuracy(error, float(at), float(plan.range.high))
+    unfilled = (noisy - at - filled * plan.fill) / own
+    low, high = interval95(plan.noise, unfilled, noise / own, off / own, width)
     value = plan.released(noisy)
-    return Accuracy(error, min(value, low), max(value, high))
+    return Accuracy(error, min(value, at + low), max(value, at + high))
 
 
 def _projected(plan: MeanPlan, noisy: float, noise: float, off: float, interval: tuple[int, int]) -> Accuracy:
     """By what each truth would have given; `off` is the spread before projection."""
-    (a, b), value = interval, plan.released(noisy)
-    truths = np.linspace(0, plan.max_speed, TRUTHS + 1)
-    less = np.sqrt(np.maximum(_LEAST_SHAPE, 4 * truths * (plan.max_speed - truths) / plan.max_speed**2))
+    at, width = plan.range.low, plan.range.width
+    a, b = interval[0] - at, interval[1] - at
+    value, noisy = plan.released(noisy) - at, noisy - at
+    truths = np.linspace(0, width, TRUTHS + 1)
+    less = np.sqrt(np.maximum(_LEAST_SHAPE, 4 * truths * (width - truths) / width**2))
     scatter = less * sqrt(SCATTER * array_variance(plan))
-    centre, around = _clipped(truths, interval, scatter, int(plan.divisor), less * off)
+    centre, around = _clipped(truths, (a, b), scatter, int(plan.divisor), less * off)
     low_end = plan.noise.low_end
     low, high = a + low_end(noisy - a, noise, around, b - a), b - low_end(b - noisy, noise, around, b - a)
     ruled_out_by = np.maximum(low - centre, centre - high)
@@ -115,7 +120,7 @@ def _projected(plan: MeanPlan, noisy: float, noise: float, off: float, interval:
     log_likelihood = -np.abs(noisy - centre) / size - np.log(size)
     likely = np.exp(log_likelihood - log_likelihood.max())  # with next to no noise, all would else be 0
     error = float(np.abs(value - truths) @ likely / likely.sum())
-    return Accuracy(error, min(value, float(ends[0])), max(value, float(ends[1])))
+    return Accuracy(error, at + min(value, float(ends[0])), at + max(value, float(ends[1])))
 
 
 def _clipped(
@@ -144,7 +149,7 @@ def spread(plan: MeanPlan, left_out: Integers = NOBODY) -> float:
 
 
 def _with_fill(plan: MeanPlan, scattered: float, filled: float) -> float:
-    return hypot(scattered, filled * hypot(plan.fill - plan.max_speed / 2, plan.max_speed / sqrt(12)))
+    return hypot(scattered, filled * hypot(plan.fill - plan.range.width / 2, plan.range.width / sqrt(12)))
 
 
 def _scattered(plan: MeanPlan, left_out: Integers) -> tuple[float, float]:
@@ -164,17 +169,17 @@ def _scattered(plan: MeanPlan, left_out: Integers) -> tuple[float, float]:
     squares = float((between * between).sum()) + even**2 * float((left_out * left_out).sum())
     within = float((weight * of_plate).sum()) - even * own
     scattered = VARIANCE * (BETWEEN * squares + (1 - BETWEEN) * within)
-    return plan.max_speed * sqrt(max(0.0, scattered)), max(0.0, 1 - own)
+    return plan.range.width * sqrt(max(0.0, scattered)), max(0.0, 1 - own)
 
 
-def expected_abs_error(noise: float, spread: float, max_speed: int) -> float:
+def expected_abs_error(noise: float, spread: float, width: int) -> float:
     """Expected |released mean - sample mean| for noise of this expected size (above 0); all in quanta.
 
     >>> round(expected_abs_error(3.0, 4.0, 1000), 2), round(expected_abs_error(1e9, 0.0, 1000))
     (4.97, 500)
     """
     size = hypot(noise, spread)
-    return size * (1 + size / max_speed * expm1(-max_speed / size))
+    return size * (1 + size / width * expm1(-width / size))
 
 
 def array_variance(plan: MeanPlan) -> float:
@@ -191,4 +196,4 @@ def array_variance(plan: MeanPlan) -> float:
         cuts = np.union1d(poured, plan.cap * np.arange(arrays + 1))
         shares = np.diff(cuts) / plan.cap
         squares, alone = float((shares * shares).sum()) / arrays, 1 / plan.cap
-    return plan.max_speed**2 * VARIANCE * (BETWEEN * squares + (1 - BETWEEN) * alone)
+    return plan.range.width**2 * VARIANCE * (BETWEEN * squares + (1 - BETWEEN) * alone)

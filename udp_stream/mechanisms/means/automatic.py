@@ -33,6 +33,7 @@ from udp_stream.mechanisms.means.base import Grouping, MeanPlan
 from udp_stream.mechanisms.means.baseline import Baseline
 from udp_stream.mechanisms.means.optimal import Optimal
 from udp_stream.mechanisms.noise import Cost, expected_noise
+from udp_stream.mechanisms.range import Range
 
 Integers = NDArray[np.int64]
 
@@ -52,17 +53,17 @@ EXACT = 1 + 1e-9
 
 
 def plan_automatic(
-    counts: SamplesPerPlate, cost: Cost, max_speed: int, grouping: Grouping, compare_at: CompareAt
+    counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping, compare_at: CompareAt
 ) -> MeanPlan:
     """The candidate of least charge among those of least expected error whose worst case is allowed; deterministic."""
-    asked = cost, max_speed, grouping
+    asked = cost, range, grouping
     baseline = Baseline().plan(counts, *asked)
     if compare_at == "charge":
         return baseline
     optimal = Optimal().plan(counts, *asked)
-    allowed = EXACT * max(max_speed / 2, optimal.error_bound)
+    allowed = EXACT * max(range.width / 2, optimal.error_bound)
     plans = [baseline, optimal]
-    for cap in averaging_caps(counts, cost, grouping, allowed / max_speed):
+    for cap in averaging_caps(counts, cost, grouping, allowed / range.width):
         plans.append(ArrayAveraging().plan_with_cap(counts, *asked, cap))
     plans = [plan for plan in plans if plan.error_bound <= allowed]
     errors = [hypot(plan.noise_bound, accuracy.spread(plan)) for plan in plans]

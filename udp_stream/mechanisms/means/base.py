@@ -1,9 +1,12 @@
 """What the mean mechanisms share: their plan, their query, and the projections of array means.
 
+Speeds have a public range [low, high]; U = high - low is its width. Inside, speeds are clipped and counted from the low
+end (`Range.above_low`), so that everything below is about values in 0..U; `MeanPlan.value` adds the low end again.
+
 Privacy unit: license plate. Neighbours: swap-values (same plates, same counts, one plate's speeds differ). Assumed of
-the input: integer speeds in 0..U quanta, plates and counts as in the plan. Guaranteed: the query's statistic changes by
-at most `sensitivity` when one plate's speeds change, by at most `moves[l]` when they are plate l's, and a private
-interval it may have used costs what `noise_cost` leaves of `cost`.
+the input: integers, plates and counts as in the plan. Guaranteed: the query's statistic changes by at most
+`sensitivity` when one plate's speeds change, by at most `moves[l]` when they are plate l's, and a private interval it
+may have used costs what `noise_cost` leaves of `cost`.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from numpy.typing import NDArray
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.grouping import Arrays, SamplesPerPlate, within_cap
 from udp_stream.mechanisms.noise import Cost, Noise, charges_of, cost_within, expected_noise, noise_of
+from udp_stream.mechanisms.range import Range
 
 Integers = NDArray[np.int64]
 
@@ -25,12 +29,13 @@ Grouping = Literal["best-fit", "wrap-around"]
 
 @dataclass(frozen=True, slots=True)
 class MeanPlan:
-    """How one HAT's mean will be taken, from counts, cost and U only; speeds in quanta.
+    """How one HAT's mean will be taken, from counts, cost and range only; speeds in quanta.
 
-    The estimate is (statistic + noise) / divisor. `sensitivity` is the statistic's for a plate, before any private
-    interval narrows it. `noise_cost` is what the final noise may cost; the rest of `cost` pays for the interval.
-    `bias_bound` is the worst over all speeds in [0, U] of |estimate without noise - sample mean|; what it is likely to
-    be says `accuracy`. Where the samples' weights add up to less than 1, `fill` has the rest.
+    The estimate is low + (statistic + noise) / divisor. `sensitivity` is the statistic's for a plate, before any
+    private interval narrows it. `noise_cost` is what the final noise may cost; the rest of `cost` pays for the
+    interval. `bias_bound` is the worst over all speeds in the range of |estimate without noise - sample mean|; what it
+    is likely to be says `accuracy`. Where the samples' weights add up to less than 1, `fill` has the rest, in quanta
+    above the low end.
 
     Plate by plate, in the order of the counts: `given` is how many of its first samples enter the statistic, `moves`
     by how much it alone can move it; None where every plate is charged in full.
@@ -39,7 +44,7 @@ class MeanPlan:
     mechanism: str
     grouping: Grouping | None
     counts: SamplesPerPlate
-    max_speed: int
+    range: Range
     cost: Cost
     noise_cost: Cost
     cap: int
@@ -66,9 +71,13 @@ class MeanPlan:
         """Worst-case bias plus expected noise, in quanta: what counts alone can promise."""
         return self.bias_bound + self.noise_bound
 
+    def value(self, noisy: float) -> float:
+        """The noisy mean, in quanta, of a statistic with its noise; it may lie beyond the range."""
+        return self.range.low + noisy / self.divisor
+
     def released(self, noisy: float) -> float:
-        """What is released of a noisy mean: it, put into [0, U]."""
-        return min(max(noisy, 0.0), float(self.max_speed))
+        """What is released of a noisy mean: it, put into the range."""
+        return self.range.clip(noisy)
 
     @property
     def used_samples(self) -> int:
@@ -103,7 +112,7 @@ class MeanMechanism(Protocol):
         """As in the configuration and in release records."""
         ...
 
-    def plan(self, counts: SamplesPerPlate, cost: Cost, max_speed: int, grouping: Grouping) -> MeanPlan:
+    def plan(self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping) -> MeanPlan:
         """Fix everything that counts can fix."""
         ...
 
@@ -139,13 +148,13 @@ def narrowed(plan: MeanPlan, admitted: NDArray[np.bool_], **changes: Any) -> Mea
 
 
 def array_means(plan: MeanPlan, samples: Integers) -> Integers:
-    """Means of the BestFit arrays over their filled positions, floored to whole quanta; in 0..U like the samples.
+    """Means of the BestFit arrays over their filled positions, floored to whole quanta, above the low end: in 0..U.
 
     Positions of plates that were halted count as filled and hold zeros.
     """
     if plan.arrays is None:
         raise ValueError("expected a plan with arrays")
-    kept = samples[within_cap(plan.counts, plan.cap)]
+    kept = plan.range.above_low(samples[within_cap(plan.counts, plan.cap)])
     array_of_sample = np.repeat(plan.arrays.of_plate, plan.given)
     # weighted bincount adds doubles: exact, as the sums stay far below 2**53 quanta
     sums = np.bincount(array_of_sample, weights=kept, minlength=plan.arrays.count).astype(np.int64)

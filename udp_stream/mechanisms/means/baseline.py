@@ -9,6 +9,7 @@ from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means.base import Grouping, Integers, MeanPlan, MeanQuery, narrowed
 from udp_stream.mechanisms.noise import Cost
+from udp_stream.mechanisms.range import Range
 
 
 class Baseline:
@@ -20,20 +21,20 @@ class Baseline:
 
     name = "baseline"
 
-    def plan(self, counts: SamplesPerPlate, cost: Cost, max_speed: int, grouping: Grouping) -> MeanPlan:  # noqa: ARG002
+    def plan(self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping) -> MeanPlan:  # noqa: ARG002
         """Baseline has no parameters; it does not group."""
         return MeanPlan(
             mechanism=self.name,
             grouping=None,
             counts=counts,
-            max_speed=max_speed,
+            range=range,
             cost=cost,
             noise_cost=cost,
             cap=counts.largest,
             given=counts.by_plate,
-            moves=max_speed * counts.by_plate,
+            moves=range.width * counts.by_plate,
             divisor=counts.total,
-            sensitivity=max_speed * counts.largest,
+            sensitivity=range.width * counts.largest,
             bias_bound=0.0,
         )
 
@@ -42,5 +43,5 @@ class Baseline:
         return narrowed(plan, admitted, divisor=int(plan.given[admitted].sum()))
 
     def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:  # noqa: ARG002
-        """The sum of the samples."""
-        return MeanQuery(int(samples.sum()), plan.sensitivity)
+        """The sum of the samples, each above the low end."""
+        return MeanQuery(int(plan.range.above_low(samples).sum()), plan.sensitivity)

@@ -19,7 +19,7 @@ GAMMA = 0.2
 def concentration_radius(plan: MeanPlan) -> int:
     """tau = U sqrt(log(2K/gamma) / (2 m)) in quanta, rounded up, K as under WrapAround; public."""
     count = wrap_around_count(plan.counts, plan.cap)
-    return math.ceil(plan.max_speed * math.sqrt(math.log(2 * count / GAMMA) / (2 * plan.cap)))
+    return math.ceil(plan.range.width * math.sqrt(math.log(2 * count / GAMMA) / (2 * plan.cap)))
 
 
 class Levy(Projected):
@@ -34,12 +34,12 @@ class Levy(Projected):
     def intervals(self, plan: MeanPlan, means: Integers, bits: Bits, draws: int) -> tuple[Integers, Integers]:
         """Private median bins, intervals of width 3 tau around their centres, clipped to [0, U]."""
         tau = concentration_radius(plan)
-        bins = -(-(plan.max_speed + 1) // tau)
+        bins = -(-(plan.range.width + 1) // tau)
         occupancy = np.bincount(np.minimum(means // tau, bins - 1), minlength=bins)
         left = np.cumsum(occupancy) - occupancy
         penalties = np.maximum(left, means.size - left - occupancy).tolist()
         moved, cost = touched(plan.grouping), interval_cost(plan.cost)
         chosen = np.array(exponential_choices(bits, penalties, [1] * bins, means.size, moved, cost, draws))
         centre = chosen * tau + tau // 2
-        low, high = np.maximum(0, centre - 3 * tau // 2), np.minimum(plan.max_speed, centre + 3 * tau // 2)
-        return np.minimum(low, plan.max_speed), high
+        low, high = np.maximum(0, centre - 3 * tau // 2), np.minimum(plan.range.width, centre + 3 * tau // 2)
+        return np.minimum(low, plan.range.width), high

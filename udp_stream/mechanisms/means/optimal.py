@@ -1,7 +1,7 @@
 """The worst-case optimum with a public fill (THEORY of this project; the papers' rule is arXiv 2405.06261's E(m)).
 
-Every plate gives its first min(m_l, m) samples; the M - sum G_l that are dropped are replaced by a public constant c
-instead of being renormalised away: (sum of kept + c * dropped) / M.
+Every plate gives its first min(m_l, m) samples; the M - sum G_l that are dropped are replaced by a public constant c,
+counted from the range's low end like the samples, instead of being renormalised away: (sum of kept + c * dropped) / M.
 
 * Sensitivity of the sum: U max G_l = U m; plate l moves it by U G_l.
 * Worst-case bias: max(c, U - c) (1 - sum G_l / M), reached when all dropped samples are at one end.
@@ -19,6 +19,7 @@ from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.grouping import SamplesPerPlate, within_cap
 from udp_stream.mechanisms.means.base import Grouping, Integers, MeanPlan, MeanQuery, narrowed
 from udp_stream.mechanisms.noise import Cost, noise_of
+from udp_stream.mechanisms.range import Range
 
 
 class Optimal:
@@ -30,15 +31,16 @@ class Optimal:
 
     name = "optimal"
 
-    def plan(self, counts: SamplesPerPlate, cost: Cost, max_speed: int, grouping: Grouping) -> MeanPlan:  # noqa: ARG002
-        """Fill with U/2, the constant whose worst error is least when nothing is known."""
-        return self.plan_with_fill(counts, cost, max_speed, fill=max_speed // 2)
+    def plan(self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping) -> MeanPlan:  # noqa: ARG002
+        """Fill with the middle of the range, the constant whose worst error is least when nothing is known."""
+        return self.plan_with_fill(counts, cost, range, fill=range.low + range.width // 2)
 
-    def plan_with_fill(self, counts: SamplesPerPlate, cost: Cost, max_speed: int, fill: int) -> MeanPlan:
-        """The cap of least worst-case error for this fill (0 <= fill <= U, public: a constant or an old release)."""
-        worst = max(fill, max_speed - fill)
+    def plan_with_fill(self, counts: SamplesPerPlate, cost: Cost, range: Range, fill: int) -> MeanPlan:
+        """The cap of least worst-case error for this fill (in the range, public: a constant or an old release)."""
+        above, width = fill - range.low, range.width
+        worst = max(above, width - above)
         over, under = noise_of(cost).unit_scale(cost)
-        k = -(-max_speed * over // (worst * under))
+        k = -(-width * over // (worst * under))
         cap = int(counts.descending[min(k, counts.plates) - 1])
         given = np.minimum(counts.by_plate, cap)
         dropped = 1 - int(given.sum()) / counts.total
@@ -46,15 +48,15 @@ class Optimal:
             mechanism=self.name,
             grouping=None,
             counts=counts,
-            max_speed=max_speed,
+            range=range,
             cost=cost,
             noise_cost=cost,
             cap=cap,
             given=given,
-            moves=max_speed * given,
+            moves=width * given,
             divisor=counts.total,
-            sensitivity=max_speed * cap,
-            fill=fill,
+            sensitivity=width * cap,
+            fill=above,
             bias_bound=worst * dropped,
         )
 
@@ -66,10 +68,10 @@ class Optimal:
             plan,
             admitted,
             divisor=total,
-            bias_bound=max(plan.fill, plan.max_speed - plan.fill) * dropped,
+            bias_bound=max(plan.fill, plan.range.width - plan.fill) * dropped,
         )
 
     def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:  # noqa: ARG002
         """The sum of the kept samples and the fill of the dropped ones."""
-        kept = samples[within_cap(plan.counts, plan.cap)]
+        kept = plan.range.above_low(samples[within_cap(plan.counts, plan.cap)])
         return MeanQuery(int(kept.sum()) + plan.fill * (samples.size - kept.size), plan.sensitivity)

@@ -16,15 +16,15 @@ from udp_stream.mechanisms.noise.uniform import randbelow
 
 
 def private_quantiles(
-    bits: Bits, values: Integers, rank: int, max_speed: int, moved: int, cost: Cost, draws: int
+    bits: Bits, values: Integers, rank: int, width: int, moved: int, cost: Cost, draws: int
 ) -> Integers:
-    """Lattice points of 0..U with about `rank` of the values at or below them, each at `cost`.
+    """Lattice points of 0..width with about `rank` of the values at or below them, each at `cost`.
 
     Every point v has the penalty |#{values <= v} - rank|, which a plate that touches `moved` values moves by at most
     that; points are chosen by the exponential mechanism. Points between neighbouring values share their penalty, so an
     interval is drawn by its length times its weight, then a point in it evenly.
     """
-    cuts = np.concatenate(([0], np.sort(values), [max_speed + 1]))
+    cuts = np.concatenate(([0], np.sort(values), [width + 1]))
     sizes = np.diff(cuts)
     penalties = np.abs(np.arange(sizes.size) - rank).tolist()
     chosen = exponential_choices(bits, penalties, sizes.tolist(), values.size, moved, cost, draws)
@@ -37,7 +37,7 @@ def quantile_intervals(
     """Half of the interval's cost for each end; crossed ends are ordered."""
     moved, whole = touched(plan.grouping), interval_cost(plan.cost)
     cost = whole.with_nano(whole.nano // 2)
-    one, other = (private_quantiles(bits, means, rank, plan.max_speed, moved, cost, draws) for rank in ranks)
+    one, other = (private_quantiles(bits, means, rank, plan.range.width, moved, cost, draws) for rank in ranks)
     return np.minimum(one, other), np.maximum(one, other)
 
 
