@@ -23,6 +23,10 @@ class SamplesPerPlate:
     """How many samples each plate has in one HAT, and what follows from that.
 
     `by_plate` holds positive integers in the plates' canonical order. Public under swap-values, hence free to use.
+
+    >>> counts = SamplesPerPlate(np.array([5, 2, 9]))
+    >>> counts.plates, counts.total, counts.largest, counts.median, counts.kept(4)
+    (3, 16, 9, 5, 10)
     """
 
     def __init__(self, by_plate: Integers) -> None:
@@ -70,7 +74,11 @@ class SamplesPerPlate:
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """A grouping: plate l goes whole into array `of_plate[l]`; array i holds `filled[i]` samples."""
+    """A grouping: plate l goes whole into array `of_plate[l]`; array i holds `filled[i]` samples.
+
+    >>> best_fit(SamplesPerPlate(np.array([3, 2, 1])), cap=3).filled.tolist()  # the second array holds two plates
+    [3, 3]
+    """
 
     cap: int
     of_plate: Integers
@@ -124,7 +132,11 @@ def best_fit(counts: SamplesPerPlate, cap: int) -> Arrays:
 
 
 def wrap_around_count(counts: SamplesPerPlate, cap: int) -> int:
-    """K, the number of full arrays under WrapAround: floor(sum min(m_l, cap) / cap)."""
+    """K, the number of full arrays under WrapAround: floor(sum min(m_l, cap) / cap).
+
+    >>> wrap_around_count(SamplesPerPlate(np.array([5, 2, 2])), cap=3)  # 3 + 2 + 2 samples
+    2
+    """
     return counts.kept(cap) // cap
 
 
@@ -132,6 +144,9 @@ def wrap_around_positions(counts: SamplesPerPlate, cap: int) -> Integers:
     """Which samples fill the K arrays, in order: indices into the HAT's samples (plate by plate), K * cap of them.
 
     Array i holds the positions i * cap to (i + 1) * cap of the result. Source: arXiv 2401.15906, Section III-A 1.
+
+    >>> wrap_around_positions(SamplesPerPlate(np.array([1, 5, 2])), cap=2).tolist()  # the largest plate is poured first
+    [1, 2, 6, 7]
     """
     starts = np.cumsum(counts.by_plate) - counts.by_plate
     sizes = np.minimum(counts.descending, cap)
@@ -156,12 +171,20 @@ def wrap_around_given(counts: SamplesPerPlate, cap: int) -> Integers:
 
 
 def first_samples(counts: SamplesPerPlate, given: Integers) -> NDArray[np.bool_]:
-    """Which of the HAT's samples (plate by plate) are among their plate's first `given[plate]`."""
+    """Which of the HAT's samples (plate by plate) are among their plate's first `given[plate]`.
+
+    >>> first_samples(SamplesPerPlate(np.array([3, 2])), given=np.array([1, 2])).tolist()
+    [True, False, False, True, True]
+    """
     kept: NDArray[np.bool_] = counts.place_of_sample < np.repeat(given, counts.by_plate)
     return kept
 
 
 def within_cap(counts: SamplesPerPlate, cap: int) -> NDArray[np.bool_]:
-    """Which of the HAT's samples (plate by plate) are among their plate's first `cap`."""
+    """Which of the HAT's samples (plate by plate) are among their plate's first `cap`.
+
+    >>> within_cap(SamplesPerPlate(np.array([3, 1])), cap=2).tolist()
+    [True, True, False, True]
+    """
     kept: NDArray[np.bool_] = counts.place_of_sample < cap
     return kept

@@ -51,6 +51,10 @@ class VariancePlan:
     The estimate is (statistic + noise) / divisor, divisor = kept^2. `sensitivity` is the statistic's for the plate that
     gives most, but never below 1: a single kept sample has no variance, and its T = 0 takes the same road as others.
     `bias_bound` is the worst over all speeds in the range of |variance of the kept - variance of all samples|.
+
+    >>> plan = plan_variance_with_cap(SamplesPerPlate(np.array([2, 1, 1])), Cost("pure", 10**9), Range(0, 10), cap=2)
+    >>> plan.divisor, plan.bias_bound, plan.noise_bound  # no sample is dropped; U^2 G^2/4 = 400
+    (16, 0.0, 25.0)
     """
 
     counts: SamplesPerPlate
@@ -97,7 +101,7 @@ def plan_variance(counts: SamplesPerPlate, cost: Cost, range: Range) -> Variance
     Raises ValueError as `plan_variance_with_cap` does. Time O(plates + largest count).
     """
     errors = _error_at_every_cap(counts, cost)
-    cap = errors.size - int(np.argmin(errors[::-1]))
+    cap = errors.size - int(np.argmin(errors[::-1]))  # the last of the least: the larger cap drops fewer samples
     return plan_variance_with_cap(counts, cost, range, cap)
 
 
@@ -105,6 +109,10 @@ def plan_variance_with_cap(counts: SamplesPerPlate, cost: Cost, range: Range, ca
     """The plan for a given cap, 1 <= cap <= the largest count.
 
     Raises ValueError for other caps, and for a cost below one nano-unit.
+
+    >>> plan = plan_variance_with_cap(SamplesPerPlate(np.array([3, 1, 1])), Cost("pure", 10**9), Range(0, 10), cap=1)
+    >>> plan.kept, plan.sensitivity, plan.bias_bound
+    (3, 200, 24.0)
     """
     if not 1 <= cap <= counts.largest:
         raise ValueError(f"expected 1 <= cap <= {counts.largest}, got {cap}")
@@ -124,7 +132,11 @@ def plan_variance_with_cap(counts: SamplesPerPlate, cost: Cost, range: Range, ca
 
 
 def bias_among(total: int, kept: int, range: Range) -> float:
-    """The worst over all speeds of |variance of `kept` samples - variance of all `total` that they are among|."""
+    """The worst over all speeds of |variance of `kept` samples - variance of all `total` that they are among|.
+
+    >>> bias_among(total=5, kept=5, range=Range(0, 10)), bias_among(total=5, kept=4, range=Range(0, 10))
+    (0.0, 16.0)
+    """
     return range.width**2 * _most_pairs(total - kept, total) / total**2
 
 
@@ -168,7 +180,12 @@ def variance_query(plan: VariancePlan, samples: Integers) -> MeanQuery:
 
 
 def variance_value(plan: VariancePlan, noisy: int) -> float:
-    """The variance in quanta^2 from T plus noise, clamped to [0, U^2/4], where every variance lies."""
+    """The variance in quanta^2 from T plus noise, clamped to [0, U^2/4], where every variance lies.
+
+    >>> plan = plan_variance_with_cap(SamplesPerPlate(np.array([2, 1])), Cost("pure", 10**9), Range(0, 10), cap=2)
+    >>> variance_value(plan, 90), variance_value(plan, -5), variance_value(plan, 10**6)
+    (10.0, 0.0, 25.0)
+    """
     return min(max(noisy / plan.divisor, 0.0), plan.range.width**2 / 4)
 
 
@@ -192,6 +209,10 @@ def plate_charges(plan: VariancePlan) -> Integers:
     """What each plate loses, in nano-units rounded up, at most `cost`: individual accounting.
 
     A plate that moves T by U^2 k (G - k) pays by its steps on the noise's lattice, of those of the largest mover.
+
+    >>> counts = SamplesPerPlate(np.array([3, 1, 1, 2]))
+    >>> plate_charges(plan_variance_with_cap(counts, Cost("pure", 10**9), Range(0, 10), cap=2)).tolist()
+    [1000000000, 625000000, 625000000, 1000000000]
     """
     return charges_of(plate_sensitivity(plan), plan.sensitivity, plan.cost)
 
@@ -201,6 +222,11 @@ def variance_for_admitted(plan: VariancePlan, admitted: NDArray[np.bool_]) -> Va
 
     With fewer samples G a plate's share g (G - g) of the largest mover's is not what it was, so the noise may have to
     grow: the cost is lowered until no plate's share of it exceeds its charge.
+
+    >>> plan = plan_variance_with_cap(SamplesPerPlate(np.array([2, 2, 1])), Cost("pure", 10**9), Range(0, 10), cap=2)
+    >>> left = variance_for_admitted(plan, np.array([True, False, True]))
+    >>> left.kept, bool((left.charges <= plan.charges[[0, 2]]).all())
+    (3, True)
     """
     counts = SamplesPerPlate(plan.counts.by_plate[admitted])
     cap = min(plan.cap, counts.largest)

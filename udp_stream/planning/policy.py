@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from hashlib import blake2b
 from typing import Literal
 
@@ -52,8 +53,14 @@ class Policy(msgspec.Struct, frozen=True):
     @property
     def range(self) -> Range:
         """The public range of a speed, in quanta."""
-        return Range(0, self.max_speed)
+        return _from_zero(self.max_speed)
 
     def fingerprint(self) -> str:
         """The same for equal policies, 16 hexadecimal digits; releases carry it as `policy`."""
         return blake2b(msgspec.json.encode(self, order="sorted"), digest_size=8).hexdigest()
+
+
+@cache
+def _from_zero(high: int) -> Range:
+    """The range up to U, made once: it is asked for with every HAT."""
+    return Range(0, high)

@@ -31,7 +31,13 @@ from udp_stream.mechanisms.range import Range
 
 
 def plan_projected(name: str, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping) -> MeanPlan:
-    """A plan with the cap that maximises sum min(m_l, m) / sqrt(m) (arXiv 2401.15906, equation 1)."""
+    """A plan with the cap that maximises sum min(m_l, m) / sqrt(m) (arXiv 2401.15906, equation 1).
+
+    >>> counts = SamplesPerPlate(np.array([4, 4, 2]))
+    >>> plan = plan_projected("levy", counts, Cost("pure", 10**9), Range(0, 100), "best-fit")
+    >>> plan.cap, plan.divisor, plan.sensitivity, plan.noise_cost.nano, plan.moves is None
+    (4, 3, 100, 500000000, True)
+    """
     cap = levy_cap(counts)
     arrays = best_fit(counts, cap) if grouping == "best-fit" else None
     count = wrap_around_count(counts, cap) if arrays is None else arrays.count
@@ -65,6 +71,11 @@ class Projected(ABC):
     """The mechanisms that project: the same cap and grouping for all, every plate charged in full.
 
     Each has its own private interval, for half of the cost.
+
+    >>> from udp_stream.mechanisms.means.levy import Levy
+    >>> plan = Levy().plan(SamplesPerPlate(np.array([2, 2])), Cost("pure", 10**9), Range(0, 100), "best-fit")
+    >>> Levy().for_admitted(plan, np.array([True, False])).charges.tolist()
+    [1000000000]
     """
 
     name: str
@@ -98,18 +109,31 @@ def levy_cap(counts: SamplesPerPlate) -> int:
     """argmax over the counts of sum_l min(m_l, m) / sqrt(m); between counts the sum is linear, so no other m is better.
 
     Between two neighbouring counts the objective is (A + B m) / sqrt(m), whose only stationary point is a minimum.
+
+    >>> levy_cap(SamplesPerPlate(np.array([9, 4, 4, 4, 1])))  # 17 / 2 is more than 22 / 3
+    4
     """
     score = counts.kept_at_every_count / np.sqrt(counts.descending)
     return int(counts.descending[int(np.argmax(score))])
 
 
 def touched(grouping: Grouping | None) -> int:
-    """How many arrays a plate can touch."""
+    """How many arrays a plate can touch.
+
+    >>> touched("best-fit"), touched("wrap-around")
+    (1, 2)
+    """
     return 2 if grouping == "wrap-around" else 1
 
 
 def means_of_arrays(plan: MeanPlan, samples: Integers) -> Integers:
-    """The array means under either grouping, in whole quanta above the low end, 0..U."""
+    """The array means under either grouping, in whole quanta above the low end, 0..U.
+
+    >>> counts = SamplesPerPlate(np.array([2, 2]))
+    >>> plan = plan_projected("levy", counts, Cost("pure", 10**9), Range(10, 100), "best-fit")
+    >>> means_of_arrays(plan, np.array([10, 20, 50, 200])).tolist()  # above 10; 200 is clipped to 100
+    [5, 65]
+    """
     if plan.arrays is not None:
         return array_means(plan, samples)
     poured = plan.range.above_low(samples[wrap_around_positions(plan.counts, plan.cap)])
@@ -118,7 +142,14 @@ def means_of_arrays(plan: MeanPlan, samples: Integers) -> Integers:
 
 
 def projected_queries(plan: MeanPlan, means: Integers, low: Integers, high: Integers) -> tuple[Integers, Integers]:
-    """The sum of the means projected to each [low, high], and its sensitivity: at least one quantum, to draw noise."""
+    """The sum of the means projected to each [low, high], and its sensitivity: at least one quantum, to draw noise.
+
+    >>> counts = SamplesPerPlate(np.array([1, 1, 1]))
+    >>> plan = plan_projected("levy", counts, Cost("pure", 10**9), Range(0, 100), "best-fit")
+    >>> sums, sensitivities = projected_queries(plan, np.array([0, 50, 90]), np.array([40]), np.array([60]))
+    >>> sums.tolist(), sensitivities.tolist()  # 40 + 50 + 60
+    ([150], [20])
+    """
     ascending = np.sort(means)
     upto = np.append(0, np.cumsum(ascending))
     below, through = np.searchsorted(ascending, low), np.searchsorted(ascending, high, side="right")

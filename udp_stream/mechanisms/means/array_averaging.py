@@ -40,7 +40,13 @@ from udp_stream.units import NANO
 
 
 class ArrayAveraging:
-    """Mean of array means; the cap is the median of the counts unless another is given."""
+    """Mean of array means; the cap is the median of the counts unless another is given.
+
+    >>> counts = SamplesPerPlate(np.array([4, 2, 2]))
+    >>> plan = ArrayAveraging().plan_with_cap(counts, Cost("pure", 10**9), Range(0, 100), "best-fit", cap=4)
+    >>> plan.divisor, plan.sensitivity, plan.charges.tolist()  # two plates share the second array, and its charge
+    (2, 100, [1000000000, 500000000, 500000000])
+    """
 
     name = "array-averaging"
 
@@ -57,6 +63,7 @@ class ArrayAveraging:
         arrays, width = None, range.width
         if grouping == "best-fit":
             arrays, given = best_fit(counts, cap), np.minimum(counts.by_plate, cap)
+            # the floor of a mean moves by at most the ceiling of what the mean moves by
             moves = -(-width * given // arrays.filled.take(arrays.of_plate))
             divisor, sensitivity = arrays.count, width
             excess = float(np.maximum(0.0, 1 / arrays.count - arrays.filled / counts.total).sum())
@@ -108,7 +115,12 @@ def _poured_for_admitted(plan: MeanPlan, admitted: NDArray[np.bool_], total: int
 
 
 def worst_case_cap(counts: SamplesPerPlate, epsilon_nano: int) -> int:
-    """The count m of least E(m) = 1 - sum G_l / M + m / (eps sum G_l), the papers' worst case (arXiv 2405.06261)."""
+    """The count m of least E(m) = 1 - sum G_l / M + m / (eps sum G_l), the papers' worst case (arXiv 2405.06261).
+
+    >>> counts = SamplesPerPlate(np.array([9, 3, 2, 2]))
+    >>> [worst_case_cap(counts, epsilon_nano) for epsilon_nano in (10**8, 10**9)]
+    [2, 9]
+    """
     kept = counts.kept_at_every_count
     error = 1 - kept / counts.total + counts.descending * (NANO / epsilon_nano) / kept
     return int(counts.descending[int(np.argmin(error))])

@@ -55,7 +55,13 @@ EXACT = 1 + 1e-9
 def plan_automatic(
     counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping, compare_at: CompareAt
 ) -> MeanPlan:
-    """The candidate of least charge among those of least expected error whose worst case is allowed; deterministic."""
+    """The candidate of least charge among those of least expected error whose worst case is allowed; deterministic.
+
+    >>> counts = SamplesPerPlate(np.array([40, 4, 4, 4]))
+    >>> asked = Cost("pure", 10**9), Range(0, 1000), "best-fit"
+    >>> [plan_automatic(counts, *asked, compare_at).mechanism for compare_at in ("epsilon", "charge")]
+    ['optimal', 'baseline']
+    """
     asked = cost, range, grouping
     baseline = Baseline().plan(counts, *asked)
     if compare_at == "charge":

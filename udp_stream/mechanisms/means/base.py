@@ -39,6 +39,12 @@ class MeanPlan:
 
     Plate by plate, in the order of the counts: `given` is how many of its first samples enter the statistic, `moves`
     by how much it alone can move it; None where every plate is charged in full.
+
+    >>> from udp_stream.mechanisms.means.baseline import Baseline
+    >>> counts = SamplesPerPlate(np.array([4, 1]))
+    >>> plan = Baseline().plan(counts, Cost("pure", 10**9), Range(0, 1000), "best-fit")
+    >>> plan.charges.tolist(), plan.noise_bound, plan.value(2500), plan.released(-3.0)
+    ([1000000000, 250000000], 800.0, 500.0, 0.0)
     """
 
     mechanism: str
@@ -97,6 +103,9 @@ class MeanQuery:
     """The integer to which noise is added, and how far one plate can move it; [a, b] if it was projected to one.
 
     The interval is private by itself, paid for with what `noise_cost` leaves: as public as the noisy value.
+
+    >>> MeanQuery(statistic=2500, sensitivity=4000).projected_to is None
+    True
     """
 
     statistic: int
@@ -105,7 +114,13 @@ class MeanQuery:
 
 
 class MeanMechanism(Protocol):
-    """One way of taking a mean."""
+    """One way of taking a mean.
+
+    >>> from udp_stream.mechanisms.means.baseline import Baseline
+    >>> mechanism: MeanMechanism = Baseline()
+    >>> mechanism.name
+    'baseline'
+    """
 
     @property
     def name(self) -> str:
@@ -129,11 +144,18 @@ def narrowed(plan: MeanPlan, admitted: NDArray[np.bool_], **changes: Any) -> Mea
     """The same statistic without the plates that were halted: the others give what they gave and move what they moved.
 
     So each one's loss stays within its charge as long as the noise does; the cost becomes the largest loss left.
+
+    >>> from udp_stream.mechanisms.means.baseline import Baseline
+    >>> counts = SamplesPerPlate(np.array([4, 1, 1]))
+    >>> plan = Baseline().plan(counts, Cost("pure", 10**9), Range(0, 1000), "best-fit")
+    >>> left = narrowed(plan, np.array([False, True, True]), divisor=2)
+    >>> left.sensitivity, left.cost.nano, left.charges.tolist()  # the same noise, as small plates paid for no less
+    (1000, 250000000, [250000000, 250000000])
     """
     if plan.moves is None:
         raise ValueError("expected a plan whose plates are charged by what they move")
     moves = plan.moves[admitted]
-    sensitivity = max(1, int(moves.max()))
+    sensitivity = max(1, int(moves.max()))  # noise is drawn even where no plate moves anything
     cost = cost_within(moves, sensitivity, plan.charges[admitted], plan.cost)
     return replace(
         plan,
@@ -151,6 +173,12 @@ def array_means(plan: MeanPlan, samples: Integers) -> Integers:
     """Means of the BestFit arrays over their filled positions, floored to whole quanta, above the low end: in 0..U.
 
     Positions of plates that were halted count as filled and hold zeros.
+
+    >>> from udp_stream.mechanisms.means.array_averaging import ArrayAveraging
+    >>> counts = SamplesPerPlate(np.array([2, 1, 1]))
+    >>> plan = ArrayAveraging().plan_with_cap(counts, Cost("pure", 10**9), Range(0, 100), "best-fit", cap=2)
+    >>> array_means(plan, np.array([10, 21, 40, 60])).tolist()
+    [15, 50]
     """
     if plan.arrays is None:
         raise ValueError("expected a plan with arrays")

@@ -17,6 +17,10 @@ class Baseline:
 
     Sensitivity of the sum: U m_max, since the plate with most samples can move each of them by U; plate l moves it by
     U m_l. No bias; the expected absolute error is exactly U m_max / (M eps).
+
+    >>> plan = Baseline().plan(SamplesPerPlate(np.array([2, 1])), Cost("pure", 10**9), Range(10, 110), "best-fit")
+    >>> plan.sensitivity, plan.divisor, Baseline().query(plan, np.array([10, 40, 70]), bytes).statistic
+    (200, 3, 90)
     """
 
     name = "baseline"

@@ -17,7 +17,15 @@ GAMMA = 0.2
 
 
 def concentration_radius(plan: MeanPlan) -> int:
-    """tau = U sqrt(log(2K/gamma) / (2 m)) in quanta, rounded up, K as under WrapAround; public."""
+    """tau = U sqrt(log(2K/gamma) / (2 m)) in quanta, rounded up, K as under WrapAround; public.
+
+    >>> from udp_stream.mechanisms.grouping import SamplesPerPlate
+    >>> from udp_stream.mechanisms.noise import Cost
+    >>> from udp_stream.mechanisms.range import Range
+    >>> plan = Levy().plan(SamplesPerPlate(np.full(20, 50)), Cost("pure", 10**9), Range(0, 1000), "best-fit")
+    >>> concentration_radius(plan)
+    231
+    """
     count = wrap_around_count(plan.counts, plan.cap)
     return math.ceil(plan.range.width * math.sqrt(math.log(2 * count / GAMMA) / (2 * plan.cap)))
 
@@ -27,6 +35,14 @@ class Levy(Projected):
 
     Bins of width tau over [0, U]; penalty of a bin: max(#means in bins to its left, #to its right), which one array
     moves by at most one; under WrapAround a plate moves two arrays.
+
+    >>> import os
+    >>> from udp_stream.mechanisms.grouping import SamplesPerPlate
+    >>> from udp_stream.mechanisms.noise import Cost
+    >>> from udp_stream.mechanisms.range import Range
+    >>> plan = Levy().plan(SamplesPerPlate(np.full(20, 50)), Cost("pure", 10**11), Range(0, 1000), "best-fit")
+    >>> Levy().query(plan, np.full(1000, 500), os.urandom).projected_to
+    (231, 923)
     """
 
     name = "levy"
@@ -42,4 +58,5 @@ class Levy(Projected):
         chosen = np.array(exponential_choices(bits, penalties, [1] * bins, means.size, moved, cost, draws))
         centre = chosen * tau + tau // 2
         low, high = np.maximum(0, centre - 3 * tau // 2), np.minimum(plan.range.width, centre + 3 * tau // 2)
+        # the last bin may reach beyond U, so its centre less a radius may, too
         return np.minimum(low, plan.range.width), high

@@ -27,6 +27,11 @@ class Optimal:
 
     In that case the cap is the smallest count, so that every plate still has its say; the error bound, which the plan
     states, then exceeds `max(c, U - c)`.
+
+    >>> counts = SamplesPerPlate(np.array([9, 3, 3, 1]))
+    >>> plan = Optimal().plan(counts, Cost("pure", 10**9), Range(0, 100), "best-fit")
+    >>> plan.cap, plan.used_samples, plan.fill, plan.bias_bound  # the second largest count; 6 of 16 are filled by 50
+    (3, 10, 50, 18.75)
     """
 
     name = "optimal"
@@ -40,6 +45,7 @@ class Optimal:
         above, width = fill - range.low, range.width
         worst = max(above, width - above)
         over, under = noise_of(cost).unit_scale(cost)
+        # in integers: rounding must not decide which plate's count is the cap
         k = -(-width * over // (worst * under))
         cap = int(counts.descending[min(k, counts.plates) - 1])
         given = np.minimum(counts.by_plate, cap)

@@ -61,7 +61,13 @@ def pure(epsilon_nano: int) -> Cost:
 
 
 class Noise(Protocol):
-    """One family of noise: symmetric, on the integers. Its scale is a fraction t/s, in units of what it is added to."""
+    """One family of noise: symmetric, on the integers. Its scale is a fraction t/s, in units of what it is added to.
+
+    >>> from udp_stream.mechanisms.noise.laplace import DiscreteLaplace
+    >>> family: Noise = DiscreteLaplace()
+    >>> family.charges(np.array([1, 2]), most=2, cost=pure(10**9)).tolist()
+    [500000000, 1000000000]
+    """
 
     @property
     def name(self) -> str:

@@ -25,6 +25,10 @@ def exponential_weights(epsilon_nano: int, largest: int) -> tuple[int, ...]:
     stays, each index moves by at most one either way; if it rises by one, each falls by 0, 1 or 2; if it falls, each
     rises so. With F <= exp(eps/2) the largest ratio of neighbours, every weight, hence their sum, changes by factors
     in [1/F, F], or in [1, F^2], or in [1/F^2, 1]: in each case their quotient by at most F^2 <= exp(eps).
+
+    >>> table = exponential_weights(2 * 10**9, largest=3)
+    >>> [round(weight / table[-1], 3) for weight in table]  # 1, e, e^2, e^3 backwards
+    [20.086, 7.389, 2.718, 1.0]
     """
     if epsilon_nano < 1:
         raise ValueError(f"expected epsilon_nano >= 1, got {epsilon_nano}")

@@ -80,6 +80,9 @@ def lattice_of(sensitivity: int, cost: Cost) -> Lattice:
     if sensitivity < 1 or cost.nano < 1:
         raise ValueError(f"expected sensitivity and cost >= 1 nano, got {sensitivity} and {cost.nano}")
     over, under = noise_of(cost).unit_scale(cost)
+    t = -(-sensitivity * over // under)
+    if t <= SCALE_MAX:  # nearly always: no rounding
+        return Lattice(t, 0)
     # no shift below this one can do, so the search starts here: it ends at once or one later
     shift = max(0, (sensitivity * over // under).bit_length() - SCALE_MAX.bit_length())
     while True:
