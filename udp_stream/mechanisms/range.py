@@ -1,8 +1,9 @@
-"""The public range of a value: what one plate can change, clip to it, and count from its low end.
+"""The public range of a value: samples are clipped to it, and its width bounds what one plate can change.
 
-A range is fixed before anything is seen that it is to protect: from configuration, or from what has been released.
-Mechanisms see samples only through `above_low`. So a statistic's sensitivity follows from the width, whatever comes in,
-and moving samples and range together moves nothing but the value that is released.
+A range is fixed before anything is seen that it is to protect: from configuration, or from what has been
+released. Means and variances see samples only through `above_low`. So their sensitivity follows from the width,
+whatever comes in, and moving samples and range together moves nothing but the value that is released. (A CDF
+counts samples in bins: its edges are its range, and its sensitivity does not depend on them.)
 """
 
 from __future__ import annotations

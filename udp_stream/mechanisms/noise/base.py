@@ -1,14 +1,15 @@
 """What a family of noise is, and what a release costs: the seam between mechanisms and noise.
 
-A mechanism turns samples into integers and states how far one plate can move them. A family says how much noise that
-takes at a cost, what each plate then loses, and draws it. The measure of a cost chooses the family (`families.py`), so
-a mechanism names neither.
+A mechanism turns samples into integers and states how far one plate can move them. A family says how much
+noise that takes at a cost, what each plate then loses, and draws it. The measure of a cost chooses the family
+(`families.py`), so a mechanism names neither.
 
 What a mechanism releases comes in two shapes:
 
-* one integer, a *statistic*, which a plate moves by up to its sensitivity. It is rounded to a lattice (`lattice.py`).
-* *counts* in which a plate moves up to so many samples from one entry to another: the nodes of one level of a CDF's
-  tree. Each family knows how large such a move is in the norm that it goes by.
+* one integer, a *statistic*, which a plate moves by up to its sensitivity. It is rounded to a lattice
+  (`lattice.py`).
+* *counts* in which a plate moves up to so many samples from one entry to another: the nodes of one level of a
+  CDF's tree. Each family knows how large such a move is in the norm that it goes by.
 """
 
 from __future__ import annotations

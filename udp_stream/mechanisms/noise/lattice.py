@@ -1,16 +1,16 @@
 """Where noise lives: the finest lattice on which it can be drawn, its scale there, and what plates lose by it.
 
-The samplers take scales t/s with t <= `SCALE_MAX`. A statistic that needs more is rounded to multiples of 2**shift and
-gets noise there, so that releases are exact at every sensitivity. Rounding is part of the account: plates are charged
-by the lattice steps that they can move the *rounded* statistic.
+The samplers take scales t/s with t <= `SCALE_MAX`. A statistic that needs more is rounded to multiples of
+2**shift and gets noise there, so that releases are exact at every sensitivity. Rounding is part of the
+account: plates are charged by the lattice steps that they can move the *rounded* statistic.
 
-**Individual accounting.** Privacy unit: license plate. Neighbours: swap-values. Assumed: an integer statistic that
-plate l alone moves by at most `moves[l]`, and noise of the family and cost below. Then swapping plate l's values costs
-it at most its charge. Everything here reads counts only, so charges are public and known before anything is drawn
-(sharper than arXiv 2405.06261, which charges every plate the full epsilon).
+**Individual accounting.** Privacy unit: license plate. Neighbours: swap-values. Assumed: an integer statistic
+that plate l alone moves by at most `moves[l]`, and noise of the family and cost below. Then swapping plate
+l's values costs it at most its charge. Everything here reads counts only, so charges are public and known
+before anything is drawn (sharper than arXiv 2405.06261, which charges every plate the full epsilon).
 
-Charges are asked for on a plan for *all* plates of a HAT; the ledger halts some. What the others then lose must stay
-within what they were charged, so the noise is made to cover it (`cost_within`).
+Charges are asked for on a plan for *all* plates of a HAT; the ledger halts some. What the others then lose
+must stay within what they were charged, so the noise is made to cover it (`cost_within`).
 """
 
 from __future__ import annotations
