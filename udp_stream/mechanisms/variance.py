@@ -38,6 +38,7 @@ from numpy.typing import NDArray
 from udp_stream.mechanisms.grouping import Integers, SamplesPerPlate, within_cap
 from udp_stream.mechanisms.individual_charges import laplace_charges, laplace_epsilon_within
 from udp_stream.mechanisms.means.base import MeanQuery
+from udp_stream.mechanisms.statistic_terms import Choice
 from udp_stream.units import NANO
 
 Floats = NDArray[np.float64]
@@ -60,6 +61,11 @@ class VariancePlan:
     divisor: int
     sensitivity: int
     bias_bound: float
+
+    @property
+    def choice(self) -> Choice:
+        """What fixed this plan beside counts, epsilon and U."""
+        return Choice("clipped-variance", self.cap)
 
     @property
     def charges(self) -> Integers:

@@ -28,32 +28,28 @@ from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Balance
 from udp_stream.mechanisms.cdfs.mechanism import CdfPlan, cdf_for_admitted, plan_cdf
 from udp_stream.mechanisms.grouping import SamplesPerPlate
-from udp_stream.mechanisms.means import MECHANISMS, CompareAt, MeanPlan, expected_abs_error, plan_automatic, spread
+from udp_stream.mechanisms.means import MECHANISMS, MeanPlan, expected_abs_error, plan_automatic, spread
 from udp_stream.mechanisms.means.automatic import EXACT
-from udp_stream.mechanisms.variance import VariancePlan, plan_variance, variance_for_admitted
+from udp_stream.mechanisms.statistic_terms import Choice, CompareAt, StatisticTerms
+from udp_stream.mechanisms.variance import VariancePlan, plan_variance, plan_variance_with_cap, variance_for_admitted
 from udp_stream.planning.allowances import EPSILON_NANO_MAX, EPSILON_NANO_MIN, expected_visits, fair_shares, hat_epsilon
-from udp_stream.planning.policy import AccountingDetail, Grouping, Mean, Policy
+from udp_stream.planning.policy import AccountingDetail, Policy
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.slot_tables import SlotCounts
 
 
-class Terms(msgspec.Struct, frozen=True):
-    """What a HAT's admission was asked on: nano-epsilons of each statistic, or why nothing is asked.
+class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a HAT's admission was asked on: what each statistic may cost and how it is taken, or why nothing is asked.
 
-    With the counts they fix every plate's charge, so what else decides on shares is here too and not in the policy,
-    which may have changed when a retry comes; and the budget that each plate was asked within, for the record.
-    `compare_at` is what mean "auto" holds equal between mechanisms. `kept` has a bit for each of the HAT's rows that
+    With the counts and U they fix every plate's charge and, once all is chosen, the plan. So neither a retry nor a
+    shard searches again: by then the policy may have changed, and the software too. `period` and `budget_nano` are the
+    promise that each plate was asked within, for the record. `kept` has a bit for each of the HAT's rows that
     contributes, the first row's the highest of the first byte; empty: all do. "unplanned" are HATs that no plan knows.
     """
 
-    mean_nano: int = 0
-    variance_nano: int = 0
-    cdf_nano: int = 0
+    statistics: tuple[StatisticTerms, ...] = ()
     withheld: Literal["", "few_plates", "budget", "unplanned"] = ""
     accounting_detail: AccountingDetail = "uniform"
-    mean: Mean = "auto"
-    grouping: Grouping = "best-fit"
-    compare_at: CompareAt = "epsilon"
     kept: bytes = b""
     period: str = ""
     budget_nano: int = 0
@@ -70,7 +66,50 @@ class Terms(msgspec.Struct, frozen=True):
     @property
     def charge_nano(self) -> int:
         """The most that an admitted plate pays."""
-        return self.mean_nano + self.variance_nano + self.cdf_nano
+        return sum(one.epsilon_nano for one in self.statistics)
+
+    @property
+    def mean_nano(self) -> int:
+        """The mean's epsilon; 0 without one."""
+        return self.nano_of("mean")
+
+    def nano_of(self, statistic: str) -> int:
+        """A statistic's epsilon; 0 where it is not asked for.
+
+        >>> Terms((StatisticTerms("cdf", 5),)).nano_of("cdf"), Terms().nano_of("cdf")
+        (5, 0)
+        """
+        one = self.of(statistic)
+        return 0 if one is None else one.epsilon_nano
+
+    def of(self, statistic: str) -> StatisticTerms | None:
+        """What is asked of a statistic."""
+        return next((one for one in self.statistics if one.statistic == statistic), None)
+
+    def at(self, statistic: str, epsilon_nano: int) -> Terms:
+        """The same with another epsilon for a statistic, whose cap is then to be chosen anew.
+
+        >>> Terms((StatisticTerms("mean", 5), StatisticTerms("cdf", 5))).at("mean", 3).charge_nano
+        8
+        """
+        changed = (one.at(epsilon_nano) if one.statistic == statistic else one for one in self.statistics)
+        return msgspec.structs.replace(self, statistics=tuple(changed))
+
+    def chosen(self, statistic: str, choice: Choice) -> Terms:
+        """The same, with what was decided for a statistic, unless that was decided before."""
+        changed = (
+            one.chosen(choice) if one.statistic == statistic and one.choice is None else one for one in self.statistics
+        )
+        return msgspec.structs.replace(self, statistics=tuple(changed))
+
+    def as_chosen(self, other: Terms) -> Terms:
+        """The same, with what other terms have chosen for statistics that they ask in the same way."""
+        known = {one.at(one.epsilon_nano): one for one in other.statistics}
+        return msgspec.structs.replace(self, statistics=tuple(known.get(one, one) for one in self.statistics))
+
+    def open(self) -> Terms:
+        """The same with nothing chosen: for other counts."""
+        return msgspec.structs.replace(self, statistics=tuple(one.at(one.epsilon_nano) for one in self.statistics))
 
     def rows_kept(self, rows: int) -> NDArray[np.bool_]:
         """Which of so many rows contribute; none if that was said of another number of rows.
@@ -87,20 +126,18 @@ class Terms(msgspec.Struct, frozen=True):
 
 
 def terms_of(policy: Policy, mean_nano: int, variance_nano: int, cdf_nano: int) -> Terms:
-    """Terms with these epsilons, as a policy has it.
+    """Terms with these epsilons, as a policy has it; statistics without one are not asked for.
 
     An automatic epsilon is the larger the less of it plates pay, a fixed one is not.
     """
     follows_charge = policy.mean_nano is None and policy.accounting_detail == "individual"
-    return Terms(
-        mean_nano=mean_nano,
-        variance_nano=variance_nano,
-        cdf_nano=cdf_nano,
-        accounting_detail=policy.accounting_detail,
-        mean=policy.mean,
-        grouping=policy.grouping,
-        compare_at="charge" if follows_charge else "epsilon",
+    compare_at: CompareAt = "charge" if follows_charge else "epsilon"
+    asked = (
+        StatisticTerms("mean", mean_nano, policy.mean, policy.grouping, compare_at),
+        StatisticTerms("variance", variance_nano),
+        StatisticTerms("cdf", cdf_nano),
     )
+    return Terms(tuple(one for one in asked if one.epsilon_nano), accounting_detail=policy.accounting_detail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +167,10 @@ class HatPlan:
     @property
     def why(self) -> str:
         """Why this mean mechanism."""
-        if self.mean is None or self.terms.mean != "auto":
+        asked = self.terms.of("mean")
+        if self.mean is None or asked is None or asked.mechanism != "auto":
             return "as configured"
-        if self.terms.compare_at == "charge":
+        if asked.compare_at == "charge":
             return "at equal charge every grouping has the same noise, and this has no bias"
         error = expected_abs_error(self.mean.noise_bound, spread(self.mean), self.mean.max_speed)
         guessing = EXACT * self.mean.max_speed / 2
@@ -150,8 +188,14 @@ def slot_terms(counts: SlotCounts, balance: Balance, in_period: SlotInPeriod, po
     terms = _hats_terms(counts, enough, allowances, policy)
     if policy.accounting_detail == "uniform" or None not in (policy.mean_nano, policy.cdf_nano):
         return terms
-    parts = _usual_parts(counts, terms, policy)
-    return _hats_terms(counts, enough, np.minimum(allowances / parts, 2.0**62).astype(np.int64), policy)
+    priced = [
+        None if of_hat.withheld else _price(SamplesPerPlate(counts.count[counts.rows(hat)]), of_hat, policy)
+        for hat, of_hat in enumerate(terms)
+    ]
+    shares = _usual_shares(counts, priced)
+    affordable = np.minimum(allowances / shares, 2.0**62).astype(np.int64)
+    again = _hats_terms(counts, enough, affordable, policy)
+    return [of_hat if one is None else of_hat.as_chosen(one.terms) for of_hat, one in zip(again, priced, strict=True)]
 
 
 def _hats_terms(
@@ -163,21 +207,20 @@ def _hats_terms(
     ]
 
 
-def _usual_parts(counts: SlotCounts, terms: list[Terms], policy: Policy) -> NDArray[np.float64]:
+def _usual_shares(counts: SlotCounts, priced: list[_Price | None]) -> NDArray[np.float64]:
     """Which part of a HAT's epsilon each plate is charged, on average over its HATs in this slot; 1 where unknown.
 
     A plate that usually pays a third of epsilon can afford three times the epsilon with the same allowance. (Austin,
     2015-06-07, whole day: the expected error falls from 53 to 45 km/h for Array-Averaging and from 114 to 45 for
     Baseline, plates spend what they spent under uniform accounting, and the evening is served like the morning.)
     """
-    parts, hats = np.zeros((2, len(counts.plates)))
-    for hat, of_hat in enumerate(terms):
-        if not of_hat.withheld:
-            rows = counts.rows(hat)
-            charges = plan_hat(counts.count[rows], of_hat, policy).charges
-            parts[counts.plate[rows]] += charges / of_hat.charge_nano
-            hats[counts.plate[rows]] += 1
-    return np.divide(parts, hats, out=np.ones_like(parts), where=hats > 0)
+    shares, hats = np.zeros((2, len(counts.plates)))
+    for hat, price in enumerate(priced):
+        if price is not None:
+            plates = counts.plate[counts.rows(hat)]
+            shares[plates] += price.charges / price.terms.charge_nano
+            hats[plates] += 1
+    return np.divide(shares, hats, out=np.ones_like(shares), where=hats > 0)
 
 
 def _fair_shares(
@@ -191,30 +234,65 @@ def _fair_shares(
 
 def _terms(shares: NDArray[np.int64], policy: Policy) -> Terms:
     """Fixed epsilons as configured; automatic ones share what the HAT's plates can spend beside the fixed ones."""
+    if None not in (policy.mean_nano, policy.cdf_nano):
+        return terms_at(0, policy)
+    each = automatic_nano(hat_epsilon(shares), policy)
+    return Terms(withheld="budget") if each < EPSILON_NANO_MIN else terms_at(each, policy)
+
+
+def automatic_nano(allowance_nano: int, policy: Policy) -> int:
+    """What each automatic epsilon of the policy (one at least) gets of what plates can spend on a HAT.
+
+    Fixed ones come first. What is left may be less than `EPSILON_NANO_MIN`, and below 0.
+    """
     fixed = (policy.mean_nano or 0) + policy.variance_nano + (policy.cdf_nano or 0)
     automatic = (policy.mean_nano, policy.cdf_nano).count(None)
-    if not automatic:
-        return terms_of(policy, policy.mean_nano or 0, policy.variance_nano, policy.cdf_nano or 0)
-    each = min((hat_epsilon(shares) - fixed) // automatic, EPSILON_NANO_MAX)
-    if each < EPSILON_NANO_MIN:
-        return Terms(withheld="budget")
-    mean_nano, cdf_nano = (each if nano is None else nano for nano in (policy.mean_nano, policy.cdf_nano))
+    return min((allowance_nano - fixed) // automatic, EPSILON_NANO_MAX)
+
+
+def terms_at(automatic_nano: int, policy: Policy) -> Terms:
+    """Terms with this for each automatic epsilon, fixed ones as configured."""
+    mean_nano, cdf_nano = (automatic_nano if nano is None else nano for nano in (policy.mean_nano, policy.cdf_nano))
     return terms_of(policy, mean_nano, policy.variance_nano, cdf_nano)
 
 
 def plan_hat(by_plate: NDArray[np.int64], terms: Terms, policy: Policy) -> HatPlan:
-    """The plan for plates with these counts (at least one plate, each with a sample) on these terms, and its price."""
-    counts = SamplesPerPlate(by_plate)
-    mean = plan_mean(counts, terms, policy.max_speed) if terms.mean_nano else None
-    variance = plan_variance(counts, terms.variance_nano, policy.max_speed) if terms.variance_nano else None
-    cdf = None
-    if terms.cdf_nano:
-        cdf = plan_cdf(counts, terms.cdf_nano, policy.max_speed / QUANTA_PER_KMH, policy.bins)
+    """The plan for plates with these counts (at least one plate, each with a sample) on these terms, and its price.
+
+    What terms leave to be chosen is chosen, and the plan's own terms say what: on those, the plan is made again
+    without a search.
+    """
+    price = _price(SamplesPerPlate(by_plate), terms, policy)
+    return HatPlan(price.terms, by_plate, price.mean, price.variance, price.cdf, price.charges)
+
+
+@dataclass(frozen=True, slots=True)
+class _Price:
+    """What each plate of a HAT pays on some terms, and the plans of the statistics that it follows from."""
+
+    terms: Terms
+    mean: MeanPlan | None
+    variance: VariancePlan | None
+    cdf: CdfPlan | None
+    charges: NDArray[np.int64]
+
+
+def _price(counts: SamplesPerPlate, terms: Terms, policy: Policy) -> _Price:
+    asked = terms.of("mean")
+    mean = None if asked is None else plan_mean(counts, asked, policy.max_speed)
+    asked = terms.of("variance")
+    variance = None if asked is None else _plan_variance(counts, asked, policy)
+    asked = terms.of("cdf")
+    cdf = None if asked is None else _plan_cdf(counts, asked, policy)
+    found = {"mean": mean, "variance": variance, "cdf": cdf}
     charges = np.full(counts.plates, terms.charge_nano, dtype=np.int64)
     if terms.accounting_detail == "individual":
-        parts = [statistic.charges for statistic in (mean, variance, cdf) if statistic is not None]
-        charges = np.maximum(1, sum(parts))
-    return HatPlan(terms, by_plate, mean, variance, cdf, charges)
+        charges = np.maximum(1, sum(plan.charges for plan in found.values() if plan is not None))
+    chosen = terms
+    for name, plan in found.items():
+        if plan is not None:
+            chosen = chosen.chosen(name, plan.choice)
+    return _Price(chosen, mean, variance, cdf, charges)
 
 
 def plan_admitted(plan: HatPlan, admitted: NDArray[np.bool_], policy: Policy) -> HatPlan:
@@ -225,7 +303,7 @@ def plan_admitted(plan: HatPlan, admitted: NDArray[np.bool_], policy: Policy) ->
     if admitted.all():
         return plan
     if plan.terms.accounting_detail == "uniform":
-        return plan_hat(plan.by_plate[admitted], plan.terms, policy)
+        return plan_hat(plan.by_plate[admitted], plan.terms.open(), policy)
     mean = None if plan.mean is None else MECHANISMS[plan.mean.mechanism].for_admitted(plan.mean, admitted)
     variance = None if plan.variance is None else variance_for_admitted(plan.variance, admitted)
     cdf = None if plan.cdf is None else cdf_for_admitted(plan.cdf, admitted)
@@ -236,9 +314,21 @@ def plan_admitted(plan: HatPlan, admitted: NDArray[np.bool_], policy: Policy) ->
     return HatPlan(plan.terms, by_plate, mean, variance, cdf, charges)
 
 
-def plan_mean(counts: SamplesPerPlate, terms: Terms, max_speed: int) -> MeanPlan:
-    """The mechanism of the terms, or for "auto" the one of least expected error for what it charges."""
-    asked = terms.mean_nano, max_speed, terms.grouping
-    if terms.mean == "auto":
-        return plan_automatic(counts, *asked, terms.compare_at)
-    return MECHANISMS[terms.mean].plan(counts, *asked)
+def plan_mean(counts: SamplesPerPlate, asked: StatisticTerms, max_speed: int) -> MeanPlan:
+    """The mechanism that was chosen or is configured, or for "auto" the one of least expected error for its charge."""
+    terms, choice = (asked.epsilon_nano, max_speed, asked.grouping), asked.choice
+    if choice is not None:
+        return MECHANISMS[choice.mechanism].plan_with_cap(counts, *terms, choice.cap_among(counts))
+    if asked.mechanism == "auto":
+        return plan_automatic(counts, *terms, asked.compare_at)
+    return MECHANISMS[asked.mechanism].plan(counts, *terms)
+
+
+def _plan_variance(counts: SamplesPerPlate, asked: StatisticTerms, policy: Policy) -> VariancePlan:
+    if asked.choice is None:
+        return plan_variance(counts, asked.epsilon_nano, policy.max_speed)
+    return plan_variance_with_cap(counts, asked.epsilon_nano, policy.max_speed, asked.choice.cap_among(counts))
+
+
+def _plan_cdf(counts: SamplesPerPlate, asked: StatisticTerms, policy: Policy) -> CdfPlan:
+    return plan_cdf(counts, asked.epsilon_nano, policy.max_speed / QUANTA_PER_KMH, policy.bins, asked.choice)

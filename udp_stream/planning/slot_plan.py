@@ -108,7 +108,7 @@ class _Columns(msgspec.Struct, frozen=True, array_like=True):
     charged: bytes
 
 
-class PlanChunk(msgspec.Struct, frozen=True, tag="plan.1"):
+class PlanChunk(msgspec.Struct, frozen=True, tag="plan.2"):
     """Chunk `number` of the `chunks` of a shard's plan; `digest` covers all of them."""
 
     slot_start: int

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Balance
 from udp_stream.mechanisms.grouping import SamplesPerPlate
+from udp_stream.mechanisms.statistic_terms import Choice, StatisticTerms
 from udp_stream.planning.hat_plan import SlotInPeriod, Terms, plan_mean, slot_terms
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.suppression import Occupancy, chop_user, suppress_to
@@ -49,13 +50,15 @@ def terms_from_counts(counts: SlotCounts, balance: Balance, in_period: SlotInPer
     kept = kept_rows(counts, terms, policy)
     if policy.hats_max:
         return _terms_of_kept(counts, kept, balance, in_period, policy)
-    limit = worst_cases(counts, terms, policy).max(initial=0.0)
+    worst_cases = WorstCases(counts, policy)
+    errors, terms = worst_cases.of(terms)
+    limit = errors.max(initial=0.0)
     for _ in range(_ROUNDS_MAX):
         if kept.all():
             break
-        suppressed = _terms_of_kept(counts, kept, balance, in_period, policy)
+        errors, suppressed = worst_cases.of(_terms_of_kept(counts, kept, balance, in_period, policy))
         lost = [bool(now.withheld and not before.withheld) for now, before in zip(suppressed, terms, strict=True)]
-        breaks = np.array(lost, dtype=bool) | (worst_cases(counts, suppressed, policy) > limit)
+        breaks = np.array(lost, dtype=bool) | (errors > limit)
         if not breaks.any():
             return suppressed
         kept |= np.repeat(breaks, np.diff(counts.hat_rows))
@@ -69,20 +72,39 @@ def _terms_of_kept(
     return [_with_kept(of_hat, kept[counts.rows(hat)]) for hat, of_hat in enumerate(terms)]
 
 
-def worst_cases(counts: SlotCounts, terms: Sequence[Terms], policy: Policy) -> NDArray[np.float64]:
-    """HAT by HAT, the worst-case bias plus expected noise of its mean, for all its samples; 0 where none is released.
+class WorstCases:
+    """The worst case of each HAT of a slot: bias plus expected noise of its mean, for all its samples; from counts.
 
-    In quanta, from counts alone: `error_bound` of the plan for the kept plates, plus U (1 - G / M).
+    A mean is planned once for the same plates at the same epsilon, however often it is asked for.
     """
-    return np.array([_worst_case(counts.count[counts.rows(h)], of_hat, policy) for h, of_hat in enumerate(terms)])
 
+    def __init__(self, counts: SlotCounts, policy: Policy) -> None:
+        """Nothing is planned yet."""
+        self._counts, self._policy = counts, policy
+        self._known: dict[tuple[int, bytes, StatisticTerms], tuple[float, Choice]] = {}
 
-def _worst_case(by_plate: NDArray[np.int64], terms: Terms, policy: Policy) -> float:
-    if terms.withheld or not terms.mean_nano:
-        return 0.0
-    kept = by_plate[terms.rows_kept(by_plate.size)]
-    plan = plan_mean(SamplesPerPlate(kept), terms, policy.max_speed)
-    return plan.error_bound + policy.max_speed * (1 - int(kept.sum()) / int(by_plate.sum()))
+    def of(self, terms: Sequence[Terms]) -> tuple[NDArray[np.float64], list[Terms]]:
+        """HAT by HAT, in quanta, 0 where no mean is released; and the terms with what was chosen for the mean.
+
+        `error_bound` of the plan for the kept plates, plus U (1 - G / M).
+        """
+        found = [self._of_hat(hat, of_hat) for hat, of_hat in enumerate(terms)]
+        return np.array([error for error, _ in found]), [of_hat for _, of_hat in found]
+
+    def _of_hat(self, hat: int, terms: Terms) -> tuple[float, Terms]:
+        mean = terms.of("mean")
+        if terms.withheld or mean is None:
+            return 0.0, terms
+        key = hat, terms.kept, mean.at(mean.epsilon_nano)
+        if key not in self._known:
+            self._known[key] = self._planned(self._counts.count[self._counts.rows(hat)], terms, mean)
+        error, choice = self._known[key]
+        return error, terms.chosen("mean", choice)
+
+    def _planned(self, by_plate: NDArray[np.int64], terms: Terms, mean: StatisticTerms) -> tuple[float, Choice]:
+        kept, max_speed = by_plate[terms.rows_kept(by_plate.size)], self._policy.max_speed
+        plan = plan_mean(SamplesPerPlate(kept), mean, max_speed)
+        return plan.error_bound + max_speed * (1 - int(kept.sum()) / int(by_plate.sum())), plan.choice
 
 
 def kept_rows(counts: SlotCounts, terms: Sequence[Terms], policy: Policy) -> NDArray[np.bool_]:

@@ -30,8 +30,8 @@ from udp_stream.experiments.worst import best_m, curve_rows, e_of_m, least_error
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import expected_abs_error, spread
 from udp_stream.mechanisms.means.accuracy import SCATTER
-from udp_stream.planning.allowances import EPSILON_NANO_MAX, EPSILON_NANO_MIN
-from udp_stream.planning.hat_plan import HatPlan, Terms, plan_hat, terms_of
+from udp_stream.planning.allowances import EPSILON_NANO_MIN
+from udp_stream.planning.hat_plan import HatPlan, Terms, automatic_nano, plan_hat, terms_at
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.worst_case import epsilon_limits
 from udp_stream.release.estimate import estimate_hats
@@ -184,17 +184,15 @@ def terms_for(policy: Policy, hats_per_period: int, part: float | None = None) -
     `part` is what a plate usually pays of a HAT's epsilon; None while that is not known. Raises ConfigError if an
     automatic epsilon is too small for any HAT once it is.
     """
-    fixed = (policy.mean_nano or 0) + policy.variance_nano + (policy.cdf_nano or 0)
-    automatic = (policy.mean_nano, policy.cdf_nano).count(None)
-    each = (int(policy.budget_nano / hats_per_period / (part or 1)) - fixed) // automatic if automatic else 0
-    if automatic and part is not None and each < EPSILON_NANO_MIN:
+    if None not in (policy.mean_nano, policy.cdf_nano):
+        return terms_at(0, policy)
+    each = automatic_nano(int(policy.budget_nano / hats_per_period / (part or 1)), policy)
+    if part is not None and each < EPSILON_NANO_MIN:
         raise ConfigError(
             f"budget.epsilon: an automatic epsilon would be below {EPSILON_NANO_MIN / NANO:g} if the budget of "
             f"{policy.budget_nano / NANO:g} is spread over {hats_per_period} HATs"
         )
-    each = min(max(each, EPSILON_NANO_MIN), EPSILON_NANO_MAX)
-    mean_nano, cdf_nano = (each if nano is None else nano for nano in (policy.mean_nano, policy.cdf_nano))
-    return terms_of(policy, mean_nano, policy.variance_nano, cdf_nano)
+    return terms_at(max(each, EPSILON_NANO_MIN), policy)
 
 
 def typical_counts(plates: int, pings_per_plate: int) -> NDArray[np.int64]:

@@ -14,18 +14,18 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.mechanisms.cdfs.automatic import auto_bins
-from udp_stream.mechanisms.cdfs.bins import Bins, bins_from_edges, equal_bins
+from udp_stream.mechanisms.cdfs.bins import Bins, bins_from_edges, equal_bins, zero_and_equal_bins
 from udp_stream.mechanisms.cdfs.consistency import consistent_counts, shares
 from udp_stream.mechanisms.cdfs.search import best_tree
 from udp_stream.mechanisms.cdfs.tree import (
     Tree,
     level_budgets,
     level_counts,
-    level_of_node,
     node_scales,
     prefixes,
     squared_error,
@@ -33,16 +33,24 @@ from udp_stream.mechanisms.cdfs.tree import (
 from udp_stream.mechanisms.grouping import SamplesPerPlate, within_cap
 from udp_stream.mechanisms.individual_charges import epsilon_within, share_charges
 from udp_stream.mechanisms.noise import DRAWABLE_NANO_MIN
+from udp_stream.mechanisms.statistic_terms import Choice
 from udp_stream.units import NANO
 
 Integers = NDArray[np.int64]
+
+BinsAsked = Literal["auto"] | int | tuple[float, ...]
+"""As configured: "auto", a number of equal bins, or edges in km/h."""
+
+TREE = "tree"
+"""The name of this mechanism."""
 
 
 @dataclass(frozen=True, slots=True)
 class CdfPlan:
     """How one HAT's CDF will be taken, from counts, epsilon and settings only.
 
-    `kept` of the samples are used, at most `cap` of a plate. `t` and `s` give each node's noise scale t/s.
+    `kept` of the samples are used, at most `cap` of a plate. `t` and `s` give each node's noise scale t/s. `choice` is
+    what fixed it beside counts, epsilon and U when it was priced.
     """
 
     bins: Bins
@@ -54,6 +62,7 @@ class CdfPlan:
     budgets_nano: tuple[int, ...]
     t: Integers
     s: Integers
+    choice: Choice
 
     @property
     def given(self) -> Integers:
@@ -78,27 +87,46 @@ class CdfPlan:
 
 
 def plan_cdf(
-    counts: SamplesPerPlate, epsilon_nano: int, max_kmh: float, bins: Literal["auto"] | int | tuple[float, ...]
+    counts: SamplesPerPlate, epsilon_nano: int, max_kmh: float, bins: BinsAsked, choice: Choice | None = None
 ) -> CdfPlan:
-    """Bins, tree, cap and scales. The cap is the count of least dropped share plus noise at eight bins.
+    """Bins, tree, cap and scales, by a choice that was made before, or else the best one for these counts.
+
+    Raises ValueError if the bins are not valid for `max_kmh` or the epsilon is too small to draw noise for.
+    """
+    if choice is None or not (choice.bins or isinstance(bins, tuple)):  # edges that it was for may be gone by now
+        choice = _best_choice(counts, epsilon_nano, max_kmh, bins)
+    cap, chosen = choice.cap_among(counts), _bins_of(choice, max_kmh, bins)
+    budgets, t, s = _noise_of_nodes(chosen.count, cap, epsilon_nano)
+    tree = best_tree(chosen.count)
+    return CdfPlan(chosen, tree, counts, cap, counts.kept(cap), epsilon_nano, budgets, t, s, choice)
+
+
+def _best_choice(counts: SamplesPerPlate, epsilon_nano: int, max_kmh: float, bins: BinsAsked) -> Choice:
+    """The cap is the count of least dropped share plus noise at eight bins.
 
     It is lower where the noise of that could not be drawn: a level's scale of 2 cap / e_i is to be below 2**26, also
     once rounding has taken a nano or two from e_i, for the plates that are admitted.
-
-    Raises ValueError if the bins are not valid for `max_kmh` or the epsilon is too small to draw noise for.
     """
     kept = counts.kept_at_every_count
     epsilon = epsilon_nano / NANO
     error = 1 - kept / counts.total + counts.descending * (_noise_at_eight_bins() / epsilon) / kept
     best = int(np.argmin(error))
-    cap, used = int(counts.descending[best]), int(kept[best])
-    chosen = auto_bins(used, cap, epsilon, max_kmh) if bins == "auto" else _fixed_bins(bins, max_kmh)
-    tree = best_tree(chosen.count)
-    drawable = max(1, min(level_budgets(tree, epsilon_nano)) // DRAWABLE_NANO_MIN)
-    if cap > drawable:
-        cap, used = drawable, counts.kept(drawable)
-    budgets, t, s = _noise_of_nodes(chosen.count, cap, epsilon_nano)
-    return CdfPlan(chosen, tree, counts, cap, used, epsilon_nano, budgets, t, s)
+    cap = int(counts.descending[best])
+    if bins == "auto":
+        equal = auto_bins(int(kept[best]), cap, epsilon, max_kmh).count - 1
+        choice = Choice(TREE, cap, equal, zeros_apart=True)
+    else:
+        choice = Choice(TREE, cap, bins if isinstance(bins, int) else 0)
+    budgets = level_budgets(best_tree(_bins_of(choice, max_kmh, bins).count), epsilon_nano)
+    drawable = max(1, min(budgets) // DRAWABLE_NANO_MIN)
+    return choice if cap <= drawable else msgspec.structs.replace(choice, cap=drawable)
+
+
+def _bins_of(choice: Choice, max_kmh: float, bins: BinsAsked) -> Bins:
+    """The chosen number of equal bins, or else those with the configured edges."""
+    if choice.bins or not isinstance(bins, tuple):
+        return _equal_bins(choice.bins, choice.zeros_apart, max_kmh)
+    return _bins_from_edges(bins, max_kmh)
 
 
 def cdf_for_admitted(plan: CdfPlan, admitted: NDArray[np.bool_]) -> CdfPlan:
@@ -115,8 +143,10 @@ def cdf_for_admitted(plan: CdfPlan, admitted: NDArray[np.bool_]) -> CdfPlan:
 def _noise_of_nodes(bins: int, cap: int, epsilon_nano: int) -> tuple[tuple[int, ...], Integers, Integers]:
     """The levels' budgets, and every node's scale t/s; the HATs of a slot share a few of these."""
     tree = best_tree(bins)
-    scales = np.array(node_scales(tree, cap, epsilon_nano), dtype=np.int64)[level_of_node(tree)]
-    return tuple(level_budgets(tree, epsilon_nano)), scales[:, 0].copy(), scales[:, 1].copy()
+    t, s = (
+        np.repeat(of_levels, tree.level_sizes) for of_levels in zip(*node_scales(tree, cap, epsilon_nano), strict=True)
+    )
+    return level_budgets(tree, epsilon_nano), t, s
 
 
 @cache
@@ -125,9 +155,14 @@ def _noise_at_eight_bins() -> float:
     return math.sqrt(squared_error(tree.branching, tree.shares, tree.bins) / 8)
 
 
+@lru_cache(maxsize=1024)
+def _equal_bins(count: int, zeros_apart: bool, max_kmh: float) -> Bins:
+    return (zero_and_equal_bins if zeros_apart else equal_bins)(count, max_kmh)
+
+
 @cache
-def _fixed_bins(bins: int | tuple[float, ...], max_kmh: float) -> Bins:
-    return equal_bins(bins, max_kmh) if isinstance(bins, int) else bins_from_edges(bins, max_kmh)
+def _bins_from_edges(edges_kmh: tuple[float, ...], max_kmh: float) -> Bins:
+    return bins_from_edges(edges_kmh, max_kmh)
 
 
 def node_counts(plan: CdfPlan, samples: Integers) -> Integers:

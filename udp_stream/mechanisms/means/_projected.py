@@ -29,10 +29,10 @@ from udp_stream.mechanisms.means.base import Grouping, Integers, MeanPlan, MeanQ
 
 
 def plan_projected(
-    name: str, counts: SamplesPerPlate, epsilon_nano: int, max_speed: int, grouping: Grouping
+    name: str, counts: SamplesPerPlate, epsilon_nano: int, max_speed: int, grouping: Grouping, cap: int | None = None
 ) -> MeanPlan:
-    """A plan with the cap that maximises sum min(m_l, m) / sqrt(m) (arXiv 2401.15906, equation 1)."""
-    cap = levy_cap(counts)
+    """A plan with this cap, else the one that maximises sum min(m_l, m) / sqrt(m) (arXiv 2401.15906, equation 1)."""
+    cap = levy_cap(counts) if cap is None else cap
     arrays = best_fit(counts, cap) if grouping == "best-fit" else None
     count = wrap_around_count(counts, cap) if arrays is None else arrays.count
     return MeanPlan(
@@ -67,6 +67,12 @@ class Projected(ABC):
     def plan(self, counts: SamplesPerPlate, epsilon_nano: int, max_speed: int, grouping: Grouping) -> MeanPlan:
         """Cap by the paper's equation 1."""
         return plan_projected(self.name, counts, epsilon_nano, max_speed, grouping)
+
+    def plan_with_cap(
+        self, counts: SamplesPerPlate, epsilon_nano: int, max_speed: int, grouping: Grouping, cap: int
+    ) -> MeanPlan:
+        """Another cap."""
+        return plan_projected(self.name, counts, epsilon_nano, max_speed, grouping, cap)
 
     def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
         """A new plan for the admitted plates alone: each has been charged in full, so any will do."""

@@ -21,7 +21,6 @@ and counts cannot say what that interval will save. On the recorded feeds they e
 from __future__ import annotations
 
 from math import hypot
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,11 +31,10 @@ from udp_stream.mechanisms.means.array_averaging import ArrayAveraging
 from udp_stream.mechanisms.means.base import Grouping, MeanPlan
 from udp_stream.mechanisms.means.baseline import Baseline
 from udp_stream.mechanisms.means.optimal import Optimal
+from udp_stream.mechanisms.statistic_terms import CompareAt
 from udp_stream.units import NANO
 
 Integers = NDArray[np.int64]
-
-CompareAt = Literal["epsilon", "charge"]
 
 AS_GOOD = 1.03
 """Errors within this factor are as good: far below what a feed of hundreds of HATs could tell apart."""

@@ -9,7 +9,7 @@ interval it may have used costs what `noise_epsilon_nano` leaves of `epsilon_nan
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.grouping import Arrays, SamplesPerPlate, within_cap
 from udp_stream.mechanisms.individual_charges import laplace_charges, laplace_epsilon_within
+from udp_stream.mechanisms.statistic_terms import Choice
+from udp_stream.mechanisms.statistic_terms import Grouping as Grouping  # for every mechanism
 from udp_stream.units import NANO
 
 Integers = NDArray[np.int64]
-
-Grouping = Literal["best-fit", "wrap-around"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,11 @@ class MeanPlan:
     bias_bound: float
     fill: int = 0
     arrays: Arrays | None = None
+
+    @property
+    def choice(self) -> Choice:
+        """What fixed this plan beside counts, epsilon, U and grouping."""
+        return Choice(self.mechanism, self.cap)
 
     @property
     def noise_bound(self) -> float:
@@ -100,7 +105,13 @@ class MeanMechanism(Protocol):
         ...
 
     def plan(self, counts: SamplesPerPlate, epsilon_nano: int, max_speed: int, grouping: Grouping) -> MeanPlan:
-        """Fix everything that counts can fix."""
+        """Fix everything that counts can fix, the cap too."""
+        ...
+
+    def plan_with_cap(
+        self, counts: SamplesPerPlate, epsilon_nano: int, max_speed: int, grouping: Grouping, cap: int
+    ) -> MeanPlan:
+        """The plan with a cap that was chosen before, 1 <= cap <= the largest count."""
         ...
 
     def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:

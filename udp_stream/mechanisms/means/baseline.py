@@ -36,6 +36,17 @@ class Baseline:
             bias_bound=0.0,
         )
 
+    def plan_with_cap(
+        self,
+        counts: SamplesPerPlate,
+        epsilon_nano: int,
+        max_speed: int,
+        grouping: Grouping,
+        cap: int,  # noqa: ARG002
+    ) -> MeanPlan:
+        """It does not cap either: every plate gives all of its samples."""
+        return self.plan(counts, epsilon_nano, max_speed, grouping)
+
     def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
         """The sum of fewer plates, over fewer samples."""
         return narrowed(plan, admitted, divisor=int(plan.given[admitted].sum()))

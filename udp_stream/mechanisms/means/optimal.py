@@ -36,9 +36,22 @@ class Optimal:
 
     def plan_with_fill(self, counts: SamplesPerPlate, epsilon_nano: int, max_speed: int, fill: int) -> MeanPlan:
         """The cap of least worst-case error for this fill (0 <= fill <= U, public: a constant or an old release)."""
-        worst = max(fill, max_speed - fill)
-        k = -(-max_speed * NANO // (worst * epsilon_nano))
+        k = -(-max_speed * NANO // (max(fill, max_speed - fill) * epsilon_nano))
         cap = int(counts.descending[min(k, counts.plates) - 1])
+        return self._filled(counts, epsilon_nano, max_speed, fill, cap)
+
+    def plan_with_cap(
+        self,
+        counts: SamplesPerPlate,
+        epsilon_nano: int,
+        max_speed: int,
+        grouping: Grouping,  # noqa: ARG002
+        cap: int,
+    ) -> MeanPlan:
+        """With this cap, and the fill U/2."""
+        return self._filled(counts, epsilon_nano, max_speed, max_speed // 2, cap)
+
+    def _filled(self, counts: SamplesPerPlate, epsilon_nano: int, max_speed: int, fill: int, cap: int) -> MeanPlan:
         given = np.minimum(counts.by_plate, cap)
         dropped = 1 - int(given.sum()) / counts.total
         return MeanPlan(
@@ -54,7 +67,7 @@ class Optimal:
             divisor=counts.total,
             sensitivity=max_speed * cap,
             fill=fill,
-            bias_bound=worst * dropped,
+            bias_bound=max(fill, max_speed - fill) * dropped,
         )
 
     def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
