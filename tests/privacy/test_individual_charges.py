@@ -242,6 +242,6 @@ def test_an_audit_of_a_plate_with_a_small_share_sees_its_charge_and_no_more(name
 def noisy_statistics(mean, samples, seed, runs):
     policy = policy_of()
     plan = plan_hat(mean.counts.by_plate, terms_of(policy, mean.epsilon_nano, 0, 0), policy)
-    plan = type(plan)(plan.terms, plan.by_plate, mean, None, None, mean.charges)
+    plan = type(plan)(plan.terms, plan.by_plate, {"mean": mean}, mean.charges)
     found = estimate_hats([plan] * runs, [samples] * runs, seeded_bits(seed))
     return np.array([one.mean for one in found])

@@ -25,7 +25,7 @@ RUNS = 4000
 
 def plan_of(name, grouping="best-fit", epsilon=1.0, users=COUNTS):
     mean = MECHANISMS[name].plan(SamplesPerPlate(users), round(epsilon * NANO), U, grouping)
-    return HatPlan(terms_of(load(None, (), {}).policy, mean.epsilon_nano, 0, 0), users, mean, None, None, mean.charges)
+    return HatPlan(terms_of(load(None, (), {}).policy, mean.epsilon_nano, 0, 0), users, {"mean": mean}, mean.charges)
 
 
 def noisy_means(plan, samples, seed, runs=RUNS):

@@ -31,7 +31,7 @@ def gaussian_samples(total):
 def mean_absolute_error(name, counts, epsilon):
     mean = MECHANISMS[name].plan(SamplesPerPlate(counts), round(epsilon * 1e9), U, "best-fit")
     samples = gaussian_samples(int(counts.sum()))
-    plan = HatPlan(terms_of(load(None, (), {}).policy, mean.epsilon_nano, 0, 0), counts, mean, None, None, mean.charges)
+    plan = HatPlan(terms_of(load(None, (), {}).policy, mean.epsilon_nano, 0, 0), counts, {"mean": mean}, mean.charges)
     found = estimate_hats([plan] * RUNS, [samples] * RUNS, seeded_bits(f"{name}/{epsilon}"))
     return float(np.mean([abs(np.clip(one.mean, 0, U) - samples.mean()) for one in found])) / 4096
 

@@ -12,17 +12,8 @@ from scipy.optimize import minimize
 
 from udp_stream.mechanisms import noise
 from udp_stream.mechanisms.cdfs import tree as tree_module
-from udp_stream.mechanisms.cdfs.tree import (
-    Tree,
-    covering_uses,
-    level_budgets,
-    level_counts,
-    level_of_node,
-    node_scales,
-    optimal_shares,
-    prefixes,
-    squared_error,
-)
+from udp_stream.mechanisms.cdfs.coverings import covering_uses, optimal_shares, prefixes, squared_error
+from udp_stream.mechanisms.cdfs.tree import Tree, level_budgets, level_counts, level_of_node, node_scales
 from udp_stream.units import NANO
 
 BRANCHINGS = [(2,), (5,), (2, 2), (3, 2), (2, 3), (2, 2, 2), (4, 3, 2), (2, 5, 3)]

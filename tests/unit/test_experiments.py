@@ -66,9 +66,7 @@ def test_a_single_repetition_is_what_a_release_would_be_from_the_same_bits(name,
         whole = HatPlan(
             terms_of(load(None, (), {}).policy, plan.epsilon_nano, 0, 0),
             hat.counts.by_plate,
-            plan,
-            None,
-            None,
+            {"mean": plan},
             plan.charges,
         )
         assert found == np.clip(estimate_hats([whole], [hat.samples], seeded_bits(seed))[0].mean, 0, U)
@@ -78,7 +76,7 @@ def test_a_single_repetition_of_a_variance_is_what_a_release_would_be():
     hat = small_hat(1, 30)
     plan = plan_variance(hat.counts, NANO, U)
     whole = HatPlan(
-        terms_of(load(None, (), {}).policy, 0, NANO, 0), hat.counts.by_plate, None, plan, None, plan.charges
+        terms_of(load(None, (), {}).policy, 0, NANO, 0), hat.counts.by_plate, {"variance": plan}, plan.charges
     )
     (found,) = repeated_variances(plan, hat.samples, 1, seeded_bits(3))
     assert found == estimate_hats([whole], [hat.samples], seeded_bits(3))[0].variance

@@ -15,7 +15,9 @@ from udp_stream.adapters.settings import load
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import ArrayAveraging, Baseline, Optimal, spread
 from udp_stream.mechanisms.means.automatic import AS_GOOD, CAPS_TRIED, averaging_caps, plan_automatic
-from udp_stream.planning.hat_plan import plan_hat, plan_mean, terms_of
+from udp_stream.mechanisms.statistic import PublicSettings
+from udp_stream.mechanisms.statistics import MeanStatistic
+from udp_stream.planning.hat_plan import plan_hat, terms_of
 from udp_stream.units import NANO
 
 U = 65 * 4096
@@ -162,9 +164,13 @@ def test_an_automatic_epsilon_is_compared_at_equal_charge_and_a_fixed_one_at_equ
             ("release.mean_epsilon=auto", "budget.accounting_detail=uniform"),
         )
     )
+    plan_mean, public = MeanStatistic().plan, PublicSettings(U)
     assert [terms.compare_at for terms in (fixed, automatic, uniform)] == ["epsilon", "charge", "epsilon"]
-    assert [plan_mean(counts, terms, U).mechanism for terms in (fixed, automatic)] == ["array-averaging", "baseline"]
-    assert plan_mean(counts, msgspec.structs.replace(automatic, mechanism="levy"), U).mechanism == "levy"
+    assert [plan_mean(counts, terms, public).mechanism for terms in (fixed, automatic)] == [
+        "array-averaging",
+        "baseline",
+    ]
+    assert plan_mean(counts, msgspec.structs.replace(automatic, mechanism="levy"), public).mechanism == "levy"
 
 
 def test_auto_is_a_function_of_counts_terms_and_settings():

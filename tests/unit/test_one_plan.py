@@ -11,6 +11,7 @@ import pytest
 from tests.unit.test_flow import CELLS, START, a_context, run
 from tests.unit.test_planner import CHOP, city, planned, uneven_city
 from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.mechanisms import statistics
 from udp_stream.mechanisms.cdfs import mechanism as cdfs
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
@@ -39,8 +40,8 @@ class Searches:
         self._spy(monkeypatch, hat_plan, "plan_hat", self.plans, lambda by_plate: by_plate)
         self._spy(monkeypatch, charge, "plan_hat", self.plans, lambda by_plate: by_plate)
         self._spy(monkeypatch, draw, "plan_hat", self.plans, lambda by_plate: by_plate)
-        self._spy(monkeypatch, hat_plan, "plan_automatic", self.means, lambda counts: counts.by_plate)
-        self._spy(monkeypatch, hat_plan, "plan_variance", self.variances, lambda counts: counts.by_plate)
+        self._spy(monkeypatch, statistics, "plan_automatic", self.means, lambda counts: counts.by_plate)
+        self._spy(monkeypatch, statistics, "plan_variance", self.variances, lambda counts: counts.by_plate)
         self._spy(monkeypatch, cdfs, "_best_choice", self.cdfs, lambda counts: counts.by_plate)
 
     @staticmethod
@@ -125,8 +126,7 @@ def test_a_plan_on_chosen_terms_is_the_plan_that_chose_them(mean, grouping):
 def fields(plan):
     """All of a plan, as text that compares."""
     with np.printoptions(threshold=10**6):
-        statistics = (plan.mean, plan.variance, plan.cdf)
-        named = [{f.name: getattr(one, f.name) for f in dataclasses.fields(one)} for one in statistics]
+        named = [{f.name: getattr(one, f.name) for f in dataclasses.fields(one)} for one in plan.statistics.values()]
         counts = [one.pop("counts").by_plate.tolist() for one in named]
         return plan.terms, plan.by_plate.tolist(), plan.charges.tolist(), counts, str(named)
 
@@ -138,10 +138,12 @@ def test_a_version_that_would_choose_otherwise_keeps_to_what_was_priced(where, m
     expected = run(MemoryLedger(), context, contents)
     ledger = MemoryLedger()
     plan = plan_slot(contents[0], context, ledger)
-    monkeypatch.setattr(hat_plan, "plan_automatic", lambda counts, *asked: MECHANISMS["levy"].plan(counts, *asked[:3]))
+    monkeypatch.setattr(
+        statistics, "plan_automatic", lambda counts, *asked: MECHANISMS["levy"].plan(counts, *asked[:3])
+    )
     other = Choice("tree", 1, 3, True)
     monkeypatch.setattr(cdfs, "_best_choice", lambda *_: other)
-    monkeypatch.setattr(hat_plan, "plan_variance", lambda c, e, u: hat_plan.plan_variance_with_cap(c, e, u, 1))
+    monkeypatch.setattr(statistics, "plan_variance", lambda c, e, u: statistics.plan_variance_with_cap(c, e, u, 1))
     assert plan_hat(contents[0].count, plan.terms[0].open(), context.policy).cdf.cap == 1  # it would
     if where == "a retry":
         again = plan_slot(contents[0], context, ledger)

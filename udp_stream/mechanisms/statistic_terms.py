@@ -64,5 +64,5 @@ compare_at='epsilon', choice=None)
         return msgspec.structs.replace(self, epsilon_nano=epsilon_nano, choice=None)
 
     def chosen(self, choice: Choice) -> StatisticTerms:
-        """The same, with what was decided."""
-        return msgspec.structs.replace(self, choice=choice)
+        """The same, with what was decided, unless that was decided before."""
+        return self if self.choice is not None else msgspec.structs.replace(self, choice=choice)

@@ -17,8 +17,9 @@ remembered with the verdict, first one wins, so that a retry plans the same.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -26,12 +27,14 @@ from numpy.typing import NDArray
 
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Balance
-from udp_stream.mechanisms.cdfs.mechanism import CdfPlan, cdf_for_admitted, plan_cdf
+from udp_stream.mechanisms.cdfs.mechanism import CdfPlan
 from udp_stream.mechanisms.grouping import SamplesPerPlate
-from udp_stream.mechanisms.means import MECHANISMS, MeanPlan, expected_abs_error, plan_automatic, spread
+from udp_stream.mechanisms.means import MeanPlan, expected_abs_error, spread
 from udp_stream.mechanisms.means.automatic import EXACT
+from udp_stream.mechanisms.statistic import StatisticPlan
 from udp_stream.mechanisms.statistic_terms import Choice, CompareAt, StatisticTerms
-from udp_stream.mechanisms.variance import VariancePlan, plan_variance, plan_variance_with_cap, variance_for_admitted
+from udp_stream.mechanisms.statistics import STATISTICS
+from udp_stream.mechanisms.variance import VariancePlan
 from udp_stream.planning.allowances import EPSILON_NANO_MAX, EPSILON_NANO_MIN, expected_visits, fair_shares, hat_epsilon
 from udp_stream.planning.policy import AccountingDetail, Policy
 from udp_stream.units import QUANTA_PER_KMH
@@ -96,10 +99,8 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(self, statistics=tuple(changed))
 
     def chosen(self, statistic: str, choice: Choice) -> Terms:
-        """The same, with what was decided for a statistic, unless that was decided before."""
-        changed = (
-            one.chosen(choice) if one.statistic == statistic and one.choice is None else one for one in self.statistics
-        )
+        """The same, with what was decided for a statistic."""
+        changed = (one.chosen(choice) if one.statistic == statistic else one for one in self.statistics)
         return msgspec.structs.replace(self, statistics=tuple(changed))
 
     def as_chosen(self, other: Terms) -> Terms:
@@ -151,7 +152,7 @@ class SlotInPeriod:
 
 @dataclass(frozen=True, slots=True)
 class HatPlan:
-    """What will be computed for one HAT from the samples of plates with these counts.
+    """What will be computed for one HAT from the samples of plates with these counts: a plan for each statistic.
 
     `charges` are what each of them pays, in nano-epsilon: never less than it loses, and at least 1, so that a plate
     that gives nothing is admitted like others.
@@ -159,10 +160,26 @@ class HatPlan:
 
     terms: Terms
     by_plate: NDArray[np.int64]
-    mean: MeanPlan | None
-    variance: VariancePlan | None
-    cdf: CdfPlan | None
+    statistics: Mapping[str, StatisticPlan]
     charges: NDArray[np.int64]
+
+    @property
+    def mean(self) -> MeanPlan | None:
+        """The mean's, if it is asked for."""
+        plan = self.statistics.get("mean")
+        return plan if isinstance(plan, MeanPlan) else None
+
+    @property
+    def variance(self) -> VariancePlan | None:
+        """The variance's, if it is asked for."""
+        plan = self.statistics.get("variance")
+        return plan if isinstance(plan, VariancePlan) else None
+
+    @property
+    def cdf(self) -> CdfPlan | None:
+        """The CDF's, if it is asked for."""
+        plan = self.statistics.get("cdf")
+        return plan if isinstance(plan, CdfPlan) else None
 
     @property
     def why(self) -> str:
@@ -263,36 +280,26 @@ def plan_hat(by_plate: NDArray[np.int64], terms: Terms, policy: Policy) -> HatPl
     without a search.
     """
     price = _price(SamplesPerPlate(by_plate), terms, policy)
-    return HatPlan(price.terms, by_plate, price.mean, price.variance, price.cdf, price.charges)
+    return HatPlan(price.terms, by_plate, price.statistics, price.charges)
 
 
-@dataclass(frozen=True, slots=True)
-class _Price:
+class _Price(NamedTuple):
     """What each plate of a HAT pays on some terms, and the plans of the statistics that it follows from."""
 
     terms: Terms
-    mean: MeanPlan | None
-    variance: VariancePlan | None
-    cdf: CdfPlan | None
+    statistics: Mapping[str, StatisticPlan]
     charges: NDArray[np.int64]
 
 
 def _price(counts: SamplesPerPlate, terms: Terms, policy: Policy) -> _Price:
-    asked = terms.of("mean")
-    mean = None if asked is None else plan_mean(counts, asked, policy.max_speed)
-    asked = terms.of("variance")
-    variance = None if asked is None else _plan_variance(counts, asked, policy)
-    asked = terms.of("cdf")
-    cdf = None if asked is None else _plan_cdf(counts, asked, policy)
-    found = {"mean": mean, "variance": variance, "cdf": cdf}
+    public = policy.public
+    plans = [STATISTICS[asked.statistic].plan(counts, asked, public) for asked in terms.statistics]
     charges = np.full(counts.plates, terms.charge_nano, dtype=np.int64)
     if terms.accounting_detail == "individual":
-        charges = np.maximum(1, sum(plan.charges for plan in found.values() if plan is not None))
-    chosen = terms
-    for name, plan in found.items():
-        if plan is not None:
-            chosen = chosen.chosen(name, plan.choice)
-    return _Price(chosen, mean, variance, cdf, charges)
+        charges = np.maximum(1, sum(plan.charges for plan in plans))
+    asked = tuple(one.chosen(plan.choice) for one, plan in zip(terms.statistics, plans, strict=True))
+    chosen = msgspec.structs.replace(terms, statistics=asked)
+    return _Price(chosen, {one.statistic: plan for one, plan in zip(asked, plans, strict=True)}, charges)
 
 
 def plan_admitted(plan: HatPlan, admitted: NDArray[np.bool_], policy: Policy) -> HatPlan:
@@ -304,31 +311,8 @@ def plan_admitted(plan: HatPlan, admitted: NDArray[np.bool_], policy: Policy) ->
         return plan
     if plan.terms.accounting_detail == "uniform":
         return plan_hat(plan.by_plate[admitted], plan.terms.open(), policy)
-    mean = None if plan.mean is None else MECHANISMS[plan.mean.mechanism].for_admitted(plan.mean, admitted)
-    variance = None if plan.variance is None else variance_for_admitted(plan.variance, admitted)
-    cdf = None if plan.cdf is None else cdf_for_admitted(plan.cdf, admitted)
-    for priced, final in ((plan.mean, mean), (plan.variance, variance), (plan.cdf, cdf)):
-        if priced is not None and final is not None and np.any(final.charges > priced.charges[admitted]):
+    final = {name: STATISTICS[name].for_admitted(priced, admitted) for name, priced in plan.statistics.items()}
+    for name, priced in plan.statistics.items():
+        if np.any(final[name].charges > priced.charges[admitted]):
             raise PrivacyRefused("a plate would lose more to a statistic than it was charged for it")
-    by_plate, charges = plan.by_plate[admitted], plan.charges[admitted]
-    return HatPlan(plan.terms, by_plate, mean, variance, cdf, charges)
-
-
-def plan_mean(counts: SamplesPerPlate, asked: StatisticTerms, max_speed: int) -> MeanPlan:
-    """The mechanism that was chosen or is configured, or for "auto" the one of least expected error for its charge."""
-    terms, choice = (asked.epsilon_nano, max_speed, asked.grouping), asked.choice
-    if choice is not None:
-        return MECHANISMS[choice.mechanism].plan_with_cap(counts, *terms, choice.cap_among(counts))
-    if asked.mechanism == "auto":
-        return plan_automatic(counts, *terms, asked.compare_at)
-    return MECHANISMS[asked.mechanism].plan(counts, *terms)
-
-
-def _plan_variance(counts: SamplesPerPlate, asked: StatisticTerms, policy: Policy) -> VariancePlan:
-    if asked.choice is None:
-        return plan_variance(counts, asked.epsilon_nano, policy.max_speed)
-    return plan_variance_with_cap(counts, asked.epsilon_nano, policy.max_speed, asked.choice.cap_among(counts))
-
-
-def _plan_cdf(counts: SamplesPerPlate, asked: StatisticTerms, policy: Policy) -> CdfPlan:
-    return plan_cdf(counts, asked.epsilon_nano, policy.max_speed / QUANTA_PER_KMH, policy.bins, asked.choice)
+    return HatPlan(plan.terms, plan.by_plate[admitted], final, plan.charges[admitted])

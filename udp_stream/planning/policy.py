@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from udp_stream.mechanisms.statistic import BinsAsked, PublicSettings
+
 Mean = Literal["auto", "baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile", "optimal"]
 Grouping = Literal["best-fit", "wrap-around"]
 AccountingDetail = Literal["individual", "uniform"]
@@ -39,13 +41,18 @@ class Policy(msgspec.Struct, frozen=True):
     mean_nano: int | None
     variance_nano: int
     cdf_nano: int | None
-    bins: Literal["auto"] | int | tuple[float, ...]
+    bins: BinsAsked
     min_plates: int
     neighbours: Literal["swap-values"] = "swap-values"
     accounting: Literal["pure"] = "pure"
     accounting_detail: AccountingDetail = "individual"
     suppression: Suppression = "off"
     hats_max: int = 0
+
+    @property
+    def public(self) -> PublicSettings:
+        """What statistics go by beside counts and terms."""
+        return PublicSettings(self.max_speed, self.bins)
 
     def fingerprint(self) -> str:
         """The same for equal policies, 16 hexadecimal digits; releases carry it as `policy`."""

@@ -33,7 +33,8 @@ from numpy.typing import NDArray
 from udp_stream.ledger.port import Balance
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.statistic_terms import Choice, StatisticTerms
-from udp_stream.planning.hat_plan import SlotInPeriod, Terms, plan_mean, slot_terms
+from udp_stream.mechanisms.statistics import MeanStatistic
+from udp_stream.planning.hat_plan import SlotInPeriod, Terms, slot_terms
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.suppression import Occupancy, chop_user, suppress_to
 from udp_stream.windows.slot_tables import SlotCounts
@@ -102,9 +103,9 @@ class WorstCases:
         return error, terms.chosen("mean", choice)
 
     def _planned(self, by_plate: NDArray[np.int64], terms: Terms, mean: StatisticTerms) -> tuple[float, Choice]:
-        kept, max_speed = by_plate[terms.rows_kept(by_plate.size)], self._policy.max_speed
-        plan = plan_mean(SamplesPerPlate(kept), mean, max_speed)
-        return plan.error_bound + max_speed * (1 - int(kept.sum()) / int(by_plate.sum())), plan.choice
+        kept, public = by_plate[terms.rows_kept(by_plate.size)], self._policy.public
+        plan = MeanStatistic().plan(SamplesPerPlate(kept), mean, public)
+        return plan.error_bound + public.max_speed * (1 - int(kept.sum()) / int(by_plate.sum())), plan.choice
 
 
 def kept_rows(counts: SlotCounts, terms: Sequence[Terms], policy: Policy) -> NDArray[np.bool_]:

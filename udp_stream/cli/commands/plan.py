@@ -237,7 +237,7 @@ def _mean_error_kmh(plan: HatPlan) -> float:
             np.repeat(rng.standard_normal(counts.size), counts) + rng.standard_normal(counts.sum())
         )
         samples.append(np.clip(np.round(speeds), 0, mean.max_speed).astype(np.int64))
-    alone = replace(plan, variance=None, cdf=None)
+    alone = replace(plan, statistics={"mean": mean})
     estimates = estimate_hats([alone] * TRIALS, samples, seeded_bits("plan"))
     errors = [
         abs(mean.released(estimate.mean) - speeds.mean())

@@ -10,9 +10,10 @@ loses e_i g / cap there, and eps g / cap in all.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from typing import Literal
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -21,25 +22,17 @@ from numpy.typing import NDArray
 from udp_stream.mechanisms.cdfs.automatic import auto_bins
 from udp_stream.mechanisms.cdfs.bins import Bins, bins_from_edges, equal_bins, zero_and_equal_bins
 from udp_stream.mechanisms.cdfs.consistency import consistent_counts, shares
+from udp_stream.mechanisms.cdfs.coverings import prefixes, squared_error
 from udp_stream.mechanisms.cdfs.search import best_tree
-from udp_stream.mechanisms.cdfs.tree import (
-    Tree,
-    level_budgets,
-    level_counts,
-    node_scales,
-    prefixes,
-    squared_error,
-)
+from udp_stream.mechanisms.cdfs.tree import Tree, level_budgets, level_counts, node_scales
 from udp_stream.mechanisms.grouping import SamplesPerPlate, within_cap
 from udp_stream.mechanisms.individual_charges import epsilon_within, share_charges
 from udp_stream.mechanisms.noise import DRAWABLE_NANO_MIN
+from udp_stream.mechanisms.statistic import BinsAsked
 from udp_stream.mechanisms.statistic_terms import Choice
 from udp_stream.units import NANO
 
 Integers = NDArray[np.int64]
-
-BinsAsked = Literal["auto"] | int | tuple[float, ...]
-"""As configured: "auto", a number of equal bins, or edges in km/h."""
 
 TREE = "tree"
 """The name of this mechanism."""
@@ -165,6 +158,57 @@ def _bins_from_edges(edges_kmh: tuple[float, ...], max_kmh: float) -> Bins:
     return bins_from_edges(edges_kmh, max_kmh)
 
 
+class CdfMechanism(Protocol):
+    """One way of taking a CDF: noisy counts of nodes, and what cumulative shares they say."""
+
+    @property
+    def name(self) -> str:
+        """As in terms."""
+        ...
+
+    def plan(
+        self, counts: SamplesPerPlate, epsilon_nano: int, max_kmh: float, bins: BinsAsked, choice: Choice | None
+    ) -> CdfPlan:
+        """Fix everything that counts can fix; its choice names this mechanism."""
+        ...
+
+    def for_admitted(self, plan: CdfPlan, admitted: NDArray[np.bool_]) -> CdfPlan:
+        """The plan for those of its plates (at least one) that the ledger admitted, within each one's charge."""
+        ...
+
+    def node_counts(self, plan: CdfPlan, samples: Integers) -> Integers:
+        """The integers to which noise of the plan's scales t/s is added."""
+        ...
+
+    def values(self, plans: Sequence[CdfPlan], noisy_nodes: Integers) -> list[list[float]]:
+        """Shares at the edges, row by row, of plans that share bins: post-processing."""
+        ...
+
+
+class TreeCdf:
+    """The best tree for the bins, the plain covering estimate, made consistent."""
+
+    name = TREE
+
+    def plan(
+        self, counts: SamplesPerPlate, epsilon_nano: int, max_kmh: float, bins: BinsAsked, choice: Choice | None
+    ) -> CdfPlan:
+        """As `plan_cdf`."""
+        return plan_cdf(counts, epsilon_nano, max_kmh, bins, choice)
+
+    def for_admitted(self, plan: CdfPlan, admitted: NDArray[np.bool_]) -> CdfPlan:
+        """The same bins and cap."""
+        return cdf_for_admitted(plan, admitted)
+
+    def node_counts(self, plan: CdfPlan, samples: Integers) -> Integers:
+        """Of the tree."""
+        return node_counts(plan, samples)
+
+    def values(self, plans: Sequence[CdfPlan], noisy_nodes: Integers) -> list[list[float]]:
+        """Consistent ones."""
+        return cdf_values_of_many(plans, noisy_nodes)
+
+
 def node_counts(plan: CdfPlan, samples: Integers) -> Integers:
     """The exact counts of the tree's nodes; one plate moves level i of them by at most 2 cap in l1."""
     kept = samples[within_cap(plan.counts, plan.cap)]
@@ -180,7 +224,7 @@ def cdf_values(plan: CdfPlan, noisy_nodes: Integers) -> list[float]:
     return cdf_values_of_many([plan], noisy_nodes[np.newaxis])[0]
 
 
-def cdf_values_of_many(plans: list[CdfPlan], noisy_nodes: Integers) -> list[list[float]]:
+def cdf_values_of_many(plans: Sequence[CdfPlan], noisy_nodes: Integers) -> list[list[float]]:
     """`cdf_values` of plans that share bins, row by row of `noisy_nodes`: one pass over all of them."""
     totals = np.array([plan.kept for plan in plans])
     counts = consistent_counts(prefixes(plans[0].tree, noisy_nodes, totals), totals)
