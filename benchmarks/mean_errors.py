@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from benchmarks.feeds import Feed, feed_of
 from udp_stream.mechanisms.means.array_averaging import worst_case_cap
-from udp_stream.planning.hat_plan import HatPlan, plan_hat, terms_of
+from udp_stream.planning.hat_plan import HatPlan, plan_hat
+from udp_stream.planning.terms import terms_of
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.release.record import mean_record
 from udp_stream.testing import seeded_bits

@@ -18,7 +18,8 @@ from udp_stream.mechanisms.individual_charges import laplace_charges
 from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, Baseline, Optimal
 from udp_stream.mechanisms.noise import laplace_lattice
 from udp_stream.mechanisms.variance import plan_variance_with_cap, variance_for_admitted, variance_query
-from udp_stream.planning.hat_plan import plan_admitted, plan_hat, terms_of
+from udp_stream.planning.hat_plan import plan_admitted, plan_hat
+from udp_stream.planning.terms import terms_of
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO

@@ -20,8 +20,9 @@ from udp_stream.mechanisms.grouping import SamplesPerPlate, best_fit, wrap_aroun
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.means._projected import levy_cap
 from udp_stream.mechanisms.variance import plan_variance
-from udp_stream.planning.hat_plan import HatPlan, terms_of
+from udp_stream.planning.hat_plan import HatPlan
 from udp_stream.planning.suppression import Suppression
+from udp_stream.planning.terms import terms_of
 from udp_stream.planning.worst_case import Occupancy
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.testing import seeded_bits

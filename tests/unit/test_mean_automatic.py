@@ -17,7 +17,8 @@ from udp_stream.mechanisms.means import ArrayAveraging, Baseline, Optimal, sprea
 from udp_stream.mechanisms.means.automatic import AS_GOOD, CAPS_TRIED, averaging_caps, plan_automatic
 from udp_stream.mechanisms.statistic import PublicSettings
 from udp_stream.mechanisms.statistics import MeanStatistic
-from udp_stream.planning.hat_plan import plan_hat, terms_of
+from udp_stream.planning.hat_plan import plan_hat
+from udp_stream.planning.terms import terms_of
 from udp_stream.units import NANO
 
 U = 65 * 4096

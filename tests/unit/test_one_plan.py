@@ -18,8 +18,9 @@ from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.means import automatic as automatic_mean
 from udp_stream.mechanisms.statistic_terms import Choice, StatisticTerms
 from udp_stream.planning import hat_plan, slot_terms
-from udp_stream.planning.hat_plan import Terms, plan_hat
+from udp_stream.planning.hat_plan import plan_hat
 from udp_stream.planning.slot_plan import cut_plan, merge_plan
+from udp_stream.planning.terms import Terms
 from udp_stream.release import charge, draw
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.draw import record_slot

@@ -20,8 +20,9 @@ from udp_stream.mechanisms.noise import Lattice, laplace_lattice
 from udp_stream.mechanisms.statistic import Query
 from udp_stream.mechanisms.statistic_terms import Choice, StatisticTerms
 from udp_stream.mechanisms.statistics import STATISTICS
-from udp_stream.planning.hat_plan import Terms, plan_admitted, plan_hat
+from udp_stream.planning.hat_plan import plan_admitted, plan_hat
 from udp_stream.planning.slot_plan import cut_plan, merge_plan
+from udp_stream.planning.terms import Terms
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.draw import record_slot
 from udp_stream.release.estimate import estimate_hats

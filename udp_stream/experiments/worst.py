@@ -26,7 +26,7 @@ from udp_stream.experiments.mean_errors import falls
 from udp_stream.experiments.mean_itms import BUSIEST, choices, data_sets
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import Baseline, Optimal
-from udp_stream.planning.worst_case import epsilon_limits, errors_at_every_count
+from udp_stream.planning.worst_case import epsilon_limits
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
 SWEEP = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0)
@@ -81,7 +81,7 @@ class Worst:
 def worst_of(counts: SamplesPerPlate, epsilon: float, max_speed: int) -> Worst:
     """Least E(m) at its largest best m, and its two neighbours."""
     nano = round(epsilon * NANO)
-    errors = errors_at_every_count(counts, nano)
+    errors = counts.errors_at_every_count(NANO / nano)
     at = int(np.argmin(errors))
     optimal = Optimal().plan(counts, nano, max_speed, "best-fit")
     baseline = Baseline().plan(counts, nano, max_speed, "best-fit").error_bound
@@ -143,7 +143,7 @@ def _curve_rows(data: DataSet, epsilon: float) -> list[CurveRow]:
 def curve_rows(data: str, counts: SamplesPerPlate, max_speed: int, epsilon: float, share: float) -> list[CurveRow]:
     """E(m) at each count, ascending."""
     most = max_speed / QUANTA_PER_KMH
-    errors = errors_at_every_count(counts, round(epsilon * NANO)) * most
+    errors = counts.errors_at_every_count(NANO / round(epsilon * NANO)) * most
     by_count = dict(zip(counts.descending.tolist(), errors.tolist(), strict=True))
     return [CurveRow(data, epsilon, m, error, most / 2, share) for m, error in sorted(by_count.items())]
 

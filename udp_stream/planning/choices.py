@@ -44,7 +44,14 @@ class Choices(Protocol):
 
 
 class Batches:
-    """Looks at all HATs of some hundred plates at once, and on a plate's turn again at those changed since."""
+    """Looks at all HATs of some hundred plates at once, and on a plate's turn again at those changed since.
+
+    >>> from udp_stream.planning.worst_case import Occupancy
+    >>> rows = np.array([0, 2, 4]), np.array([0, 1, 0, 1]), np.array([4, 2, 1, 1])
+    >>> choices = Batches(City(Occupancy(*rows, plates=2), 10**9))
+    >>> choices.begin(2, np.array([0, 1])).tolist(), [row for _, row in choices.turns(np.array([1, 0]))]
+    ([1.5, 1.3333333333333335], [1, 2])
+    """
 
     def __init__(self, city: City) -> None:
         """No plate has come into play yet."""
@@ -86,6 +93,12 @@ class Heaps:
     For every kept row of such a plate `bound[row]` is at most its E, and is in the plate's heap. While a HAT's two
     largest counts stay as they are its E's only rise (in doubles too: each operation is monotone) until it is lost, so
     bounds stay true.
+
+    >>> from udp_stream.planning.worst_case import Occupancy
+    >>> rows = np.array([0, 2, 4]), np.array([0, 1, 0, 1]), np.array([4, 2, 1, 1])
+    >>> choices = Heaps(City(Occupancy(*rows, plates=2), 10**9))
+    >>> choices.begin(2, np.array([0, 1])).tolist(), [row for _, row in choices.turns(np.array([1, 0]))]
+    ([1.5, 1.3333333333333335], [1, 2])
     """
 
     def __init__(self, city: City) -> None:

@@ -16,6 +16,10 @@ class Suppression:
 
     `hats_before` and `hats_after` (the papers' K) are the most HATs that one plate is in; `threshold` is E_thresh, the
     largest noise error before; `errors[h]` is E of HAT h now.
+
+    >>> left = Suppression(np.array([True, False]), 2, 1, threshold=0.5, errors=np.array([0.25, 0.5]))
+    >>> left.worst_error
+    0.5
     """
 
     keep: NDArray[np.bool_]

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -32,118 +32,22 @@ from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MeanPlan, expected_abs_error, spread
 from udp_stream.mechanisms.means.automatic import EXACT
 from udp_stream.mechanisms.statistic import StatisticPlan
-from udp_stream.mechanisms.statistic_terms import Choice, CompareAt, StatisticTerms
 from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.mechanisms.variance import VariancePlan
-from udp_stream.planning.allowances import EPSILON_NANO_MAX, EPSILON_NANO_MIN, expected_visits, fair_shares, hat_epsilon
-from udp_stream.planning.policy import AccountingDetail, Policy
+from udp_stream.planning.allowances import EPSILON_NANO_MIN, expected_visits, fair_shares, hat_epsilon
+from udp_stream.planning.policy import Policy
+from udp_stream.planning.terms import Terms, automatic_nano, terms_at
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.slot_tables import SlotCounts
 
 
-class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a HAT's admission was asked on: what each statistic may cost and how it is taken, or why nothing is asked.
-
-    With the counts and U they fix every plate's charge and, once all is chosen, the plan. So neither a retry nor a
-    shard searches again: by then the policy may have changed, and the software too. `period` and `budget_nano` are the
-    promise that each plate was asked within, for the record. `kept` has a bit for each of the HAT's rows that
-    contributes, the first row's the highest of the first byte; empty: all do. "unplanned" are HATs that no plan knows.
-    """
-
-    statistics: tuple[StatisticTerms, ...] = ()
-    withheld: Literal["", "few_plates", "budget", "unplanned"] = ""
-    accounting_detail: AccountingDetail = "uniform"
-    kept: bytes = b""
-    period: str = ""
-    budget_nano: int = 0
-
-    def within(self, policy: Policy) -> Terms:
-        """The same under the policy's promise to a plate."""
-        return msgspec.structs.replace(
-            self,
-            accounting_detail=policy.accounting_detail,
-            period=policy.period,
-            budget_nano=policy.budget_nano,
-        )
-
-    @property
-    def charge_nano(self) -> int:
-        """The most that an admitted plate pays."""
-        return sum(one.epsilon_nano for one in self.statistics)
-
-    @property
-    def mean_nano(self) -> int:
-        """The mean's epsilon; 0 without one."""
-        return self.nano_of("mean")
-
-    def nano_of(self, statistic: str) -> int:
-        """A statistic's epsilon; 0 where it is not asked for.
-
-        >>> Terms((StatisticTerms("cdf", 5),)).nano_of("cdf"), Terms().nano_of("cdf")
-        (5, 0)
-        """
-        one = self.of(statistic)
-        return 0 if one is None else one.epsilon_nano
-
-    def of(self, statistic: str) -> StatisticTerms | None:
-        """What is asked of a statistic."""
-        return next((one for one in self.statistics if one.statistic == statistic), None)
-
-    def at(self, statistic: str, epsilon_nano: int) -> Terms:
-        """The same with another epsilon for a statistic, whose cap is then to be chosen anew.
-
-        >>> Terms((StatisticTerms("mean", 5), StatisticTerms("cdf", 5))).at("mean", 3).charge_nano
-        8
-        """
-        changed = (one.at(epsilon_nano) if one.statistic == statistic else one for one in self.statistics)
-        return msgspec.structs.replace(self, statistics=tuple(changed))
-
-    def chosen(self, statistic: str, choice: Choice) -> Terms:
-        """The same, with what was decided for a statistic."""
-        changed = (one.chosen(choice) if one.statistic == statistic else one for one in self.statistics)
-        return msgspec.structs.replace(self, statistics=tuple(changed))
-
-    def as_chosen(self, other: Terms) -> Terms:
-        """The same, with what other terms have chosen for statistics that they ask in the same way."""
-        known = {one.at(one.epsilon_nano): one for one in other.statistics}
-        return msgspec.structs.replace(self, statistics=tuple(known.get(one, one) for one in self.statistics))
-
-    def open(self) -> Terms:
-        """The same with nothing chosen: for other counts."""
-        return msgspec.structs.replace(self, statistics=tuple(one.at(one.epsilon_nano) for one in self.statistics))
-
-    def rows_kept(self, rows: int) -> NDArray[np.bool_]:
-        """Which of so many rows contribute; none if that was said of another number of rows.
-
-        >>> Terms(kept=bytes([0b101_00000])).rows_kept(3).tolist(), Terms().rows_kept(2).tolist()
-        ([True, False, True], [True, True])
-        """
-        if not self.kept:
-            return np.ones(rows, dtype=bool)
-        packed = np.frombuffer(self.kept, dtype=np.uint8)
-        if packed.size != -(-rows // 8):
-            return np.zeros(rows, dtype=bool)
-        return np.unpackbits(packed, count=rows).astype(bool)
-
-
-def terms_of(policy: Policy, mean_nano: int, variance_nano: int, cdf_nano: int) -> Terms:
-    """Terms with these epsilons, as a policy has it; statistics without one are not asked for.
-
-    An automatic epsilon is the larger the less of it plates pay, a fixed one is not.
-    """
-    follows_charge = policy.mean_nano is None and policy.accounting_detail == "individual"
-    compare_at: CompareAt = "charge" if follows_charge else "epsilon"
-    asked = (
-        StatisticTerms("mean", mean_nano, policy.mean, policy.grouping, compare_at),
-        StatisticTerms("variance", variance_nano),
-        StatisticTerms("cdf", cdf_nano),
-    )
-    return Terms(tuple(one for one in asked if one.epsilon_nano), accounting_detail=policy.accounting_detail)
-
-
 @dataclass(frozen=True, slots=True)
 class SlotInPeriod:
-    """Where a slot lies in its budget period: the period's name, and whole slots before and after this one in it."""
+    """Where a slot lies in its budget period: the period's name, and whole slots before and after this one in it.
+
+    >>> SlotInPeriod("1d from 2024-01-08T00:00:00+05:30", slots_gone=6, slots_left=17).slots_left
+    17
+    """
 
     period: str
     slots_gone: int
@@ -156,6 +60,13 @@ class HatPlan:
 
     `charges` are what each of them pays, in nano-epsilon: never less than it loses, and at least 1, so that a plate
     that gives nothing is admitted like others.
+
+    >>> from udp_stream.adapters.settings import Settings
+    >>> from udp_stream.planning.terms import terms_of
+    >>> policy = Settings().policy
+    >>> plan = plan_hat(np.array([4, 2]), terms_of(policy, 10**9, 0, 0), policy)
+    >>> plan.mean.mechanism, plan.cdf, plan.charges.tolist()
+    ('baseline', None, [1000000000, 500000000])
     """
 
     terms: Terms
@@ -199,7 +110,17 @@ class HatPlan:
 
 
 def slot_terms(counts: SlotCounts, balance: Balance, in_period: SlotInPeriod, policy: Policy) -> list[Terms]:
-    """The terms of every HAT of a slot; `balance` belongs to `counts.plates`."""
+    """The terms of every HAT of a slot; `balance` belongs to `counts.plates`.
+
+    >>> from udp_stream.adapters.settings import Settings
+    >>> plates, nothing = (b"a", b"b"), np.zeros(2, np.int64)
+    >>> rows = dict(hat_rows=np.array([0, 2]), plate=np.array([0, 1]), count=np.array([4, 2]), repeats=0)
+    >>> counts = SlotCounts(0, 3_600_000, plates, np.array([7], np.uint64), **rows)
+    >>> policy = msgspec.structs.replace(Settings().policy, min_plates=2, mean_nano=10**9, cdf_nano=0)
+    >>> (terms,) = slot_terms(counts, Balance(nothing, nothing), SlotInPeriod("May", 0, 23), policy)
+    >>> terms.charge_nano, terms.withheld
+    (1000000000, '')
+    """
     enough = np.diff(counts.hat_rows) >= policy.min_plates
     allowances = _fair_shares(counts, enough, balance, in_period, policy)
     terms = _hats_terms(counts, enough, allowances, policy)
@@ -257,27 +178,18 @@ def _terms(shares: NDArray[np.int64], policy: Policy) -> Terms:
     return Terms(withheld="budget") if each < EPSILON_NANO_MIN else terms_at(each, policy)
 
 
-def automatic_nano(allowance_nano: int, policy: Policy) -> int:
-    """What each automatic epsilon of the policy (one at least) gets of what plates can spend on a HAT.
-
-    Fixed ones come first. What is left may be less than `EPSILON_NANO_MIN`, and below 0.
-    """
-    fixed = (policy.mean_nano or 0) + policy.variance_nano + (policy.cdf_nano or 0)
-    automatic = (policy.mean_nano, policy.cdf_nano).count(None)
-    return min((allowance_nano - fixed) // automatic, EPSILON_NANO_MAX)
-
-
-def terms_at(automatic_nano: int, policy: Policy) -> Terms:
-    """Terms with this for each automatic epsilon, fixed ones as configured."""
-    mean_nano, cdf_nano = (automatic_nano if nano is None else nano for nano in (policy.mean_nano, policy.cdf_nano))
-    return terms_of(policy, mean_nano, policy.variance_nano, cdf_nano)
-
-
 def plan_hat(by_plate: NDArray[np.int64], terms: Terms, policy: Policy) -> HatPlan:
     """The plan for plates with these counts (at least one plate, each with a sample) on these terms, and its price.
 
     What terms leave to be chosen is chosen, and the plan's own terms say what: on those, the plan is made again
     without a search.
+
+    >>> from udp_stream.adapters.settings import Settings
+    >>> from udp_stream.planning.terms import terms_of
+    >>> policy = Settings().policy
+    >>> plan = plan_hat(np.array([4, 2, 1]), terms_of(policy, 10**9, 0, 0), policy)
+    >>> plan.terms.of("mean").choice, plan_hat(plan.by_plate, plan.terms, policy).terms == plan.terms
+    (Choice(mechanism='baseline', cap=4, bins=0, zeros_apart=False), True)
     """
     price = _price(SamplesPerPlate(by_plate), terms, policy)
     return HatPlan(price.terms, by_plate, price.statistics, price.charges)
@@ -306,6 +218,14 @@ def plan_admitted(plan: HatPlan, admitted: NDArray[np.bool_], policy: Policy) ->
     """The plan for those of its plates (at least one) that paid; PrivacyRefused if one would lose more than it paid.
 
     Under uniform accounting everybody paid for everything, so that the admitted plates are planned for anew.
+
+    >>> from udp_stream.adapters.settings import Settings
+    >>> from udp_stream.planning.terms import terms_of
+    >>> policy = Settings().policy
+    >>> plan = plan_hat(np.array([4, 2, 1]), terms_of(policy, 10**9, 0, 0), policy)
+    >>> final = plan_admitted(plan, np.array([False, True, True]), policy)
+    >>> final.mean.epsilon_nano, final.charges.tolist()
+    (500000000, [500000000, 250000000])
     """
     if admitted.all():
         return plan

@@ -36,7 +36,15 @@ class Move(NamedTuple):
 
 
 def even_out(city: City, hats_max: int) -> None:
-    """Move by move, lower the largest E, as `suppress_to` says."""
+    """Move by move, lower the largest E, as `suppress_to` says.
+
+    >>> import numpy as np
+    >>> from udp_stream.planning.worst_case import Occupancy
+    >>> city = City(Occupancy(np.array([0, 3]), np.array([0, 1, 2]), np.array([9, 1, 1]), plates=3), 10**8)
+    >>> even_out(city, hats_max=1)
+    >>> city.outcome().keep.tolist()
+    [False, True, True]
+    """
     errors = city.errors
     worst = [(-errors.error(hat), hat) for hat in range(city.hats)]
     heapify(worst)

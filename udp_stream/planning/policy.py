@@ -23,6 +23,11 @@ class Policy(msgspec.Struct, frozen=True):
     plate pays for a release by its own share of the noise's sensitivity ("individual"), or as much as any ("uniform").
     `suppression`: whether plates leave some of their HATs altogether, so that each is in fewer; `hats_max`: in how many
     of a slot a plate stays then (0: in as many as CHOP-USER leaves).
+
+    >>> from udp_stream.adapters.settings import Settings
+    >>> policy = Settings().policy
+    >>> policy.neighbours, policy.public.bins, len(policy.fingerprint())
+    ('swap-values', 'auto', 16)
     """
 
     resolution: int

@@ -34,9 +34,10 @@ from udp_stream.ledger.port import Balance
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.statistic_terms import Choice, StatisticTerms
 from udp_stream.mechanisms.statistics import MeanStatistic
-from udp_stream.planning.hat_plan import SlotInPeriod, Terms, slot_terms
+from udp_stream.planning.hat_plan import SlotInPeriod, slot_terms
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.suppression import Occupancy, chop_user, suppress_to
+from udp_stream.planning.terms import Terms
 from udp_stream.windows.slot_tables import SlotCounts
 
 _ROUNDS_MAX = 10
@@ -44,7 +45,17 @@ _ROUNDS_MAX = 10
 
 
 def terms_from_counts(counts: SlotCounts, balance: Balance, in_period: SlotInPeriod, policy: Policy) -> list[Terms]:
-    """The terms of every HAT of a slot; `balance` belongs to `counts.plates`."""
+    """The terms of every HAT of a slot; `balance` belongs to `counts.plates`.
+
+    >>> from udp_stream.adapters.settings import Settings
+    >>> rows = dict(hat_rows=np.array([0, 2, 4]), plate=np.array([0, 1, 0, 1]), count=np.array([3, 1, 3, 3]), repeats=0)
+    >>> counts = SlotCounts(0, 3_600_000, (b"a", b"b"), np.array([7, 8], np.uint64), **rows)
+    >>> chop = dict(mean_nano=10**9, cdf_nano=0, suppression="chop-user", hats_max=1, min_plates=1)
+    >>> unspent = Balance(np.zeros(2, np.int64), np.zeros(2, np.int64))
+    >>> asked = counts, unspent, SlotInPeriod("May", 0, 23), struct_replace(Settings().policy, **chop)
+    >>> [terms.rows_kept(2).tolist() for terms in terms_from_counts(*asked)]
+    [[True, False], [False, True]]
+    """
     terms = slot_terms(counts, balance, in_period, policy)
     if policy.suppression == "off":
         return terms
@@ -77,6 +88,15 @@ class WorstCases:
     """The worst case of each HAT of a slot: bias plus expected noise of its mean, for all its samples; from counts.
 
     A mean is planned once for the same plates at the same epsilon, however often it is asked for.
+
+    >>> from udp_stream.adapters.settings import Settings
+    >>> rows = dict(hat_rows=np.array([0, 2]), plate=np.array([0, 1]), count=np.array([3, 1]), repeats=0)
+    >>> counts = SlotCounts(0, 3_600_000, (b"a", b"b"), np.array([7], np.uint64), **rows)
+    >>> policy = struct_replace(Settings().policy, max_speed=1000)
+    >>> asked = StatisticTerms("mean", 10**9, mechanism="baseline")
+    >>> errors, (terms,) = WorstCases(counts, policy).of([Terms((asked,))])
+    >>> errors.tolist(), terms.of("mean").choice.cap
+    ([750.0], 3)
     """
 
     def __init__(self, counts: SlotCounts, policy: Policy) -> None:
@@ -109,7 +129,16 @@ class WorstCases:
 
 
 def kept_rows(counts: SlotCounts, terms: Sequence[Terms], policy: Policy) -> NDArray[np.bool_]:
-    """Which rows CHOP-USER leaves; all where nothing is to be released. HATs below `min_plates` are left alone."""
+    """Which rows CHOP-USER leaves; all where nothing is to be released. HATs below `min_plates` are left alone.
+
+    >>> from udp_stream.adapters.settings import Settings
+    >>> rows = dict(hat_rows=np.array([0, 2, 4]), plate=np.array([0, 1, 0, 1]), count=np.array([3, 1, 3, 3]), repeats=0)
+    >>> counts = SlotCounts(0, 3_600_000, (b"a", b"b"), np.array([7, 8], np.uint64), **rows)
+    >>> chop = dict(suppression="chop-user", hats_max=1, min_plates=1)
+    >>> terms = [Terms((StatisticTerms("mean", 10**9),))] * 2
+    >>> kept_rows(counts, terms, struct_replace(Settings().policy, **chop)).tolist()
+    [True, False, False, True]
+    """
     kept = np.ones(counts.plate.size, dtype=bool)
     epsilons = sorted(of_hat.mean_nano or of_hat.charge_nano for of_hat in terms if not of_hat.withheld)
     if epsilons:
@@ -128,7 +157,14 @@ def kept_rows(counts: SlotCounts, terms: Sequence[Terms], policy: Policy) -> NDA
 
 
 def counts_of_rows(counts: SlotCounts, kept: NDArray[np.bool_]) -> SlotCounts:
-    """The counts of some rows; every HAT stays, even without rows."""
+    """The counts of some rows; every HAT stays, even without rows.
+
+    >>> rows = dict(hat_rows=np.array([0, 2, 3]), plate=np.array([0, 1, 0]), count=np.array([4, 2, 7]), repeats=0)
+    >>> counts = SlotCounts(0, 3_600_000, (b"a", b"b"), np.array([7, 8], np.uint64), **rows)
+    >>> fewer = counts_of_rows(counts, np.array([True, True, False]))
+    >>> fewer.hat_rows.tolist(), fewer.count.tolist()
+    ([0, 2, 2], [4, 2])
+    """
     before = np.append(0, np.cumsum(kept))
     return replace(counts, hat_rows=before[counts.hat_rows], plate=counts.plate[kept], count=counts.count[kept])
 

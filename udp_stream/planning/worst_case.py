@@ -34,17 +34,6 @@ def hat_error(total: int, kept: int, largest: int, epsilon: float) -> float:
     return (1 - kept / total) + largest / (kept * epsilon) if kept else inf
 
 
-def errors_at_every_count(counts: SamplesPerPlate, epsilon_nano: int) -> Floats:
-    """E(m) as a share of U, for m each entry of `counts.descending`; `array_averaging.worst_case_cap` minimises it.
-
-    >>> errors_at_every_count(SamplesPerPlate(np.array([4, 2, 2])), 10**9).tolist()
-    [0.5, 0.5833333333333333, 0.5833333333333333]
-    """
-    kept = counts.kept_at_every_count
-    errors: Floats = (1 - kept / counts.total) + counts.descending * (NANO / epsilon_nano) / kept
-    return errors
-
-
 def epsilon_limits(counts: SamplesPerPlate) -> tuple[float, float]:
     """(eps_min, eps_max): m_min is a best cap exactly for eps <= eps_min, m_max exactly for eps >= eps_max.
 
@@ -72,6 +61,10 @@ class Occupancy:
 
     Row r says that plate `plate[r]`, in 0..plates-1, has `count[r]` >= 1 samples; no plate twice in one HAT, no HAT
     without rows. Raises ValueError where this can be seen not to hold.
+
+    >>> pairs = Occupancy(np.array([0, 2, 3]), np.array([0, 1, 0]), np.array([3, 1, 5]), plates=2)
+    >>> pairs.hats, pairs.hat_of_row().tolist()
+    (2, [0, 0, 1])
     """
 
     hat_rows: Integers

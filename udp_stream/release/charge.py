@@ -16,9 +16,10 @@ import numpy as np
 
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Ledger, Verdict
-from udp_stream.planning.hat_plan import HatPlan, SlotInPeriod, Terms, plan_hat
+from udp_stream.planning.hat_plan import HatPlan, SlotInPeriod, plan_hat
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.slot_plan import SlotPlan, row_digests
+from udp_stream.planning.terms import Terms
 from udp_stream.release.context import LedgerHistory, ReleaseContext
 from udp_stream.release.outcome import HatOutcome, hats_of, ids_of
 from udp_stream.release.overlap import require_no_overlap

@@ -19,8 +19,9 @@ from udp_stream.mechanisms.cdfs.mechanism import CdfPlan
 from udp_stream.mechanisms.means import NOBODY, MeanPlan, accuracy_of
 from udp_stream.mechanisms.statistics import NoisyMean, NoisyVariance
 from udp_stream.mechanisms.variance import VariancePlan, bias_among
-from udp_stream.planning.hat_plan import HatPlan, Terms
+from udp_stream.planning.hat_plan import HatPlan
 from udp_stream.planning.policy import AccountingDetail, Policy
+from udp_stream.planning.terms import Terms
 from udp_stream.release.estimate import HatEstimate
 from udp_stream.units import NANO, QUANTA_PER_KMH
 

@@ -31,8 +31,9 @@ from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import expected_abs_error, spread
 from udp_stream.mechanisms.means.accuracy import SCATTER
 from udp_stream.planning.allowances import EPSILON_NANO_MIN
-from udp_stream.planning.hat_plan import HatPlan, Terms, automatic_nano, plan_hat, terms_at
+from udp_stream.planning.hat_plan import HatPlan, plan_hat
 from udp_stream.planning.policy import Policy
+from udp_stream.planning.terms import Terms, automatic_nano, terms_at
 from udp_stream.planning.worst_case import epsilon_limits
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.testing import seeded_bits

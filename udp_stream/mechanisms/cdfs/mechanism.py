@@ -102,8 +102,7 @@ def _best_choice(counts: SamplesPerPlate, epsilon_nano: int, max_kmh: float, bin
     """
     kept = counts.kept_at_every_count
     epsilon = epsilon_nano / NANO
-    error = 1 - kept / counts.total + counts.descending * (_noise_at_eight_bins() / epsilon) / kept
-    best = int(np.argmin(error))
+    best = int(np.argmin(counts.errors_at_every_count(_noise_at_eight_bins() / epsilon)))
     cap = int(counts.descending[best])
     if bins == "auto":
         equal = auto_bins(int(kept[best]), cap, epsilon, max_kmh).count - 1

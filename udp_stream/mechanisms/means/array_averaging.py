@@ -106,6 +106,4 @@ def _poured_for_admitted(plan: MeanPlan, admitted: NDArray[np.bool_], total: int
 
 def worst_case_cap(counts: SamplesPerPlate, epsilon_nano: int) -> int:
     """The count m of least E(m) = 1 - sum G_l / M + m / (eps sum G_l), the papers' worst case (arXiv 2405.06261)."""
-    kept = counts.kept_at_every_count
-    error = 1 - kept / counts.total + counts.descending * (NANO / epsilon_nano) / kept
-    return int(counts.descending[int(np.argmin(error))])
+    return int(counts.descending[int(np.argmin(counts.errors_at_every_count(NANO / epsilon_nano)))])
