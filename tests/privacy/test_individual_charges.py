@@ -18,7 +18,8 @@ from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, Baseline, Op
 from udp_stream.mechanisms.noise import charges_of, lattice_of, pure
 from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.variance import plan_variance_with_cap, variance_for_admitted, variance_query
-from udp_stream.planning.hat_plan import plan_admitted, plan_hat, terms_of
+from udp_stream.planning.hat_plan import plan_admitted, plan_hat
+from udp_stream.planning.terms import terms_of
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
@@ -244,6 +245,6 @@ def test_an_audit_of_a_plate_with_a_small_share_sees_its_charge_and_no_more(name
 def noisy_statistics(mean, samples, seed, runs):
     policy = policy_of()
     plan = plan_hat(mean.counts.by_plate, terms_of(policy, mean.cost.nano, 0, 0), policy)
-    plan = type(plan)(plan.terms, plan.by_plate, mean, None, None, mean.charges)
+    plan = type(plan)(plan.terms, plan.by_plate, {"mean": mean}, mean.charges)
     found = estimate_hats([plan] * runs, [samples] * runs, seeded_bits(seed))
     return np.array([one.mean for one in found])

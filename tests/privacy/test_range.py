@@ -21,7 +21,8 @@ from udp_stream.mechanisms.variance import (
     variance_query,
     variance_value,
 )
-from udp_stream.planning.hat_plan import HatPlan, Terms
+from udp_stream.planning.hat_plan import HatPlan
+from udp_stream.planning.terms import Terms
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.release.record import mean_record
 from udp_stream.testing import seeded_bits
@@ -122,8 +123,9 @@ def speeds():
 
 
 def estimated(plan, samples, seed=7, runs=20):
-    hat = HatPlan(Terms(mean_nano=NANO), plan.counts.by_plate, plan, None, None, plan.charges)
-    return estimate_hats([hat] * runs, [samples] * runs, seeded_bits(seed))
+    hat = HatPlan(Terms(), plan.counts.by_plate, {"mean": plan}, plan.charges)
+    found = estimate_hats([hat] * runs, [samples] * runs, seeded_bits(seed))
+    return [one.noisy_mean for one in found]
 
 
 @pytest.mark.parametrize("grouping", GROUPINGS)
@@ -140,11 +142,11 @@ def test_a_mean_moves_with_its_range_and_nothing_else_does(name, grouping):
         assert plans[0].error_bound == plans[1].error_bound
         own = samples[np.repeat(kept, BY_PLATE)]
         for one, other in zip(estimated(plans[0], own), estimated(plans[1], own + SHIFT), strict=True):
-            assert other.mean_scale == one.mean_scale and other.mean == pytest.approx(one.mean + SHIFT)
+            assert other.scale == one.scale and other.value == pytest.approx(one.value + SHIFT)
             if one.projected_to is not None:
                 assert other.projected_to == tuple(end + SHIFT for end in one.projected_to)
-            before = accuracy_of(plans[0], one.mean, one.mean_scale, projected_to=one.projected_to)
-            after = accuracy_of(plans[1], other.mean, other.mean_scale, projected_to=other.projected_to)
+            before = accuracy_of(plans[0], one.value, one.scale, projected_to=one.projected_to)
+            after = accuracy_of(plans[1], other.value, other.scale, projected_to=other.projected_to)
             ends = before.low + SHIFT, before.high + SHIFT
             assert after == pytest.approx((before.expected_abs_error, *ends))
 
@@ -157,11 +159,11 @@ def test_releases_and_intervals_stay_inside_whatever_speeds_and_noise_are(name, 
     wild = np.random.default_rng(4).integers(0, 10**7, int(BY_PLATE.sum()))
     beyond = False
     for one in estimated(plan, wild, runs=40):
-        beyond |= not limits.low <= one.mean <= limits.high
-        assert limits.low <= plan.released(one.mean) <= limits.high
+        beyond |= not limits.low <= one.value <= limits.high
+        assert limits.low <= plan.released(one.value) <= limits.high
         if one.projected_to is not None:
             assert limits.low <= one.projected_to[0] <= one.projected_to[1] <= limits.high
-        record = mean_record(plan, one.mean, one.mean_scale, projected_to=one.projected_to)
+        record = mean_record(plan, one.value, one.scale, projected_to=one.projected_to)
         low, high = record.interval95_kmh
         assert limits.low / 4096 - 1e-3 <= low <= record.value_kmh <= high <= limits.high / 4096 + 1e-3
         assert record.bias_bound_kmh <= WIDTH / 4096

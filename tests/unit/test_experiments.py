@@ -8,6 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from udp_stream.adapters.settings import load
 from udp_stream.cli.experiment_files import write_outcome, write_table
 from udp_stream.experiments import chop, mean_itms, scaling, variance, worst
 from udp_stream.experiments.base import EPSILONS, DataSet, Hat, Setup
@@ -21,8 +22,9 @@ from udp_stream.mechanisms.means._projected import levy_cap
 from udp_stream.mechanisms.noise import pure
 from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.variance import plan_variance
-from udp_stream.planning.hat_plan import HatPlan, Terms
+from udp_stream.planning.hat_plan import HatPlan
 from udp_stream.planning.suppression import Suppression
+from udp_stream.planning.terms import terms_of
 from udp_stream.planning.worst_case import Occupancy
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.testing import seeded_bits
@@ -64,14 +66,21 @@ def test_a_single_repetition_is_what_a_release_would_be_from_the_same_bits(name,
         hat = small_hat(seed, 7 + seed)
         plan = MECHANISMS[name].plan(hat.counts, pure(NANO // 2), Range(0, U), grouping)
         (found,) = repeated_means(plan, hat.samples, 1, seeded_bits(seed))
-        whole = HatPlan(Terms(mean_nano=plan.cost.nano), hat.counts.by_plate, plan, None, None, plan.charges)
+        whole = HatPlan(
+            terms_of(load(None, (), {}).policy, plan.cost.nano, 0, 0),
+            hat.counts.by_plate,
+            {"mean": plan},
+            plan.charges,
+        )
         assert found == np.clip(estimate_hats([whole], [hat.samples], seeded_bits(seed))[0].mean, 0, U)
 
 
 def test_a_single_repetition_of_a_variance_is_what_a_release_would_be():
     hat = small_hat(1, 30)
     plan = plan_variance(hat.counts, pure(NANO), Range(0, U))
-    whole = HatPlan(Terms(variance_nano=NANO), hat.counts.by_plate, None, plan, None, plan.charges)
+    whole = HatPlan(
+        terms_of(load(None, (), {}).policy, 0, NANO, 0), hat.counts.by_plate, {"variance": plan}, plan.charges
+    )
     (found,) = repeated_variances(plan, hat.samples, 1, seeded_bits(3))
     assert found == estimate_hats([whole], [hat.samples], seeded_bits(3))[0].variance
 

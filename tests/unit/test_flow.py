@@ -18,6 +18,7 @@ from udp_stream.ledger.port import Admission
 from udp_stream.mechanisms.cdfs.mechanism import node_counts
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import lattice_of
+from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.mechanisms.variance import variance_query
 from udp_stream.release import draw, road
 from udp_stream.release import record as records
@@ -351,7 +352,8 @@ def test_the_planner_is_given_no_speed():
     from udp_stream.planning import hat_plan as plan
     from udp_stream.planning import slot_terms as planner
 
-    functions = (plan.slot_terms, plan.plan_hat, plan.plan_mean, plan.plan_admitted, planner.terms_from_counts)
+    of_statistics = [method for one in STATISTICS.values() for method in (one.plan, one.for_admitted)]
+    functions = (plan.slot_terms, plan.plan_hat, plan.plan_admitted, planner.terms_from_counts, *of_statistics)
     for function in (*functions, from_counts, plan_slot):
         assert "SlotValues" not in str(inspect.signature(function))
     assert {field.name for field in dataclasses.fields(slot()[0])}.isdisjoint({"speed", "values", "samples"})

@@ -17,7 +17,10 @@ from udp_stream.mechanisms.means import ArrayAveraging, Baseline, Optimal, sprea
 from udp_stream.mechanisms.means.automatic import AS_GOOD, CAPS_TRIED, averaging_caps, plan_automatic
 from udp_stream.mechanisms.noise import pure
 from udp_stream.mechanisms.range import Range
-from udp_stream.planning.hat_plan import Terms, plan_hat, plan_mean, terms_of
+from udp_stream.mechanisms.statistic import PublicSettings
+from udp_stream.mechanisms.statistics import MeanStatistic
+from udp_stream.planning.hat_plan import plan_hat
+from udp_stream.planning.terms import terms_of
 from udp_stream.units import NANO
 
 U = 65 * 4096
@@ -83,8 +86,10 @@ def test_without_that_promise_auto_would_go_beyond_it():
     free = min(averaging, key=lambda plan: hypot(plan.noise_bound, spread(plan)))
     taken = plan_automatic(hat, pure(NANO), Range(0, U), "best-fit", "epsilon")
     assert free.error_bound > U / 2 >= taken.error_bound
-    policy = load(None, (), {}).policy
-    at_one, at_a_hundredth = (plan_hat(hat.by_plate, Terms(mean_nano=nano), policy) for nano in (NANO, NANO // 100))
+    policy = load(None, ("release.mean_epsilon=1",), {}).policy
+    at_one, at_a_hundredth = (
+        plan_hat(hat.by_plate, terms_of(policy, nano, 0, 0), policy) for nano in (NANO, NANO // 100)
+    )
     assert at_one.why.endswith("worst cases up to that of guessing U/2")
     assert at_a_hundredth.why.endswith("worst cases up to that of optimal")
 
@@ -163,23 +168,25 @@ def test_at_equal_charge_no_grouping_cap_or_fill_has_a_smaller_worst_case(counts
 def test_an_automatic_epsilon_is_compared_at_equal_charge_and_a_fixed_one_at_equal_epsilon():
     counts = SamplesPerPlate(np.array([40, 9, 8, 8, 7, 7, 6, 5, 5, 4]))
     fixed, automatic, uniform = (
-        terms_of(load(None, ("release.mean=auto", *flags), {}).policy, NANO, 0, 0)
+        terms_of(load(None, ("release.mean=auto", *flags), {}).policy, NANO, 0, 0).of("mean")
         for flags in (
             ("release.mean_epsilon=1",),
             ("release.mean_epsilon=auto",),
             ("release.mean_epsilon=auto", "budget.accounting_detail=uniform"),
         )
     )
+    plan_mean, public = MeanStatistic().plan, PublicSettings(Range(0, U))
     assert [terms.compare_at for terms in (fixed, automatic, uniform)] == ["epsilon", "charge", "epsilon"]
-    assert [plan_mean(counts, terms, Range(0, U)).mechanism for terms in (fixed, automatic)] == [
+    assert [plan_mean(counts, terms, public).mechanism for terms in (fixed, automatic)] == [
         "array-averaging",
         "baseline",
     ]
-    assert plan_mean(counts, msgspec.structs.replace(automatic, mean="levy"), Range(0, U)).mechanism == "levy"
+    assert plan_mean(counts, msgspec.structs.replace(automatic, mechanism="levy"), public).mechanism == "levy"
 
 
 def test_auto_is_a_function_of_counts_terms_and_settings():
-    policy, terms = load(None, ("release.mean=auto",), {}).policy, Terms(mean_nano=NANO)
+    policy = load(None, ("release.mean=auto", "release.mean_epsilon=1"), {}).policy
+    terms = terms_of(policy, NANO, 0, 0)
     counts = np.random.default_rng(5).integers(1, 50, 60)
     one, two = (plan_hat(counts.copy(), terms, policy) for _ in range(2))
     assert (one.mean.mechanism, one.mean.cap) == (two.mean.mechanism, two.mean.cap)

@@ -15,7 +15,8 @@ from udp_stream.mechanisms.means import MECHANISMS, plan_automatic
 from udp_stream.mechanisms.noise import FAMILIES, Cost, charges_of, cost_within, lattice_of
 from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.variance import plan_variance, variance_for_admitted
-from udp_stream.planning.hat_plan import HatPlan, Terms
+from udp_stream.planning.hat_plan import HatPlan
+from udp_stream.planning.terms import Terms
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.release.record import mean_record, variance_record
 from udp_stream.testing import seeded_bits
@@ -70,8 +71,8 @@ def samples():
     return np.random.default_rng(1).integers(0, U + 1, int(BY_PLATE.sum()))
 
 
-def hat_plan(mean=None, variance=None, cdf=None):
-    return HatPlan(Terms(mean_nano=COST.nano), BY_PLATE, mean, variance, cdf, np.ones(BY_PLATE.size, np.int64))
+def hat_plan(**statistics):
+    return HatPlan(Terms(), BY_PLATE, statistics, np.ones(BY_PLATE.size, np.int64))
 
 
 def estimates(plan, samples, runs=200):
@@ -91,9 +92,9 @@ def test_a_mean_has_the_familys_noise_charges_and_interval(name, grouping, sampl
     found = estimates(hat_plan(mean=plan), samples)
     scale = lattice_of(plan.sensitivity, COST).scale / plan.divisor
     off = np.array([one.mean for one in found]) - exact
-    assert {one.mean_scale for one in found} == {scale / 2}
+    assert {one.noisy_mean.scale for one in found} == {scale / 2}
     assert 0.9 * scale < np.abs(off).max() <= scale and abs(np.abs(off).mean() / scale - 0.5) < 0.06
-    record = mean_record(plan, found[0].mean, found[0].mean_scale)
+    record = mean_record(plan, found[0].mean, found[0].noisy_mean.scale)
     low, high = record.interval95_kmh
     assert low <= record.value_kmh <= high and record.scale_kmh == round(scale / 2 / 4096, 4)
 
@@ -102,7 +103,7 @@ def test_a_mean_has_the_familys_noise_charges_and_interval(name, grouping, sampl
 def test_a_projected_mean_runs_through(name, samples):
     plan = MECHANISMS[name].plan(SamplesPerPlate(BY_PLATE), COST, Range(0, U), "best-fit")
     (one,) = estimates(hat_plan(mean=plan), samples, 1)
-    assert mean_record(plan, one.mean, one.mean_scale, projected_to=one.projected_to).mechanism == name
+    assert mean_record(plan, one.mean, one.noisy_mean.scale, projected_to=one.noisy_mean.projected_to).mechanism == name
 
 
 def test_the_automatic_choice_weighs_the_familys_noise():
@@ -116,8 +117,8 @@ def test_a_variance_has_the_familys_noise_and_charges(samples):
     assert (final.charges <= plan.charges[ADMITTED]).all() and final.cost.measure == "toy"
     found = estimates(hat_plan(variance=plan), samples)
     scale = lattice_of(plan.sensitivity, COST).scale / plan.divisor
-    assert {one.variance_scale for one in found} == {scale / 2}
-    assert variance_record(plan, found[0].variance, found[0].variance_scale).scale_kmh2 > 0
+    assert {one.noisy_variance.scale for one in found} == {scale / 2}
+    assert variance_record(plan, found[0].variance, found[0].noisy_variance.scale).scale_kmh2 > 0
 
 
 def test_a_cdf_has_the_familys_noise_and_charges(samples):
@@ -138,7 +139,7 @@ def test_all_three_are_drawn_together(samples):
         MECHANISMS["baseline"].plan(counts, COST, Range(0, U), "best-fit"),
         plan_variance(counts, COST, Range(0, U)),
     )
-    (one,) = estimates(hat_plan(mean, variance, plan_cdf(counts, COST, 65.0, 8)), samples, 1)
+    (one,) = estimates(hat_plan(mean=mean, variance=variance, cdf=plan_cdf(counts, COST, 65.0, 8)), samples, 1)
     assert None not in (one.mean, one.variance, one.cdf)
 
 

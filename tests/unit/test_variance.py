@@ -19,7 +19,7 @@ from udp_stream.mechanisms.variance import (
     variance_query,
     variance_value,
 )
-from udp_stream.planning.worst_case import epsilon_limits, errors_at_every_count
+from udp_stream.planning.worst_case import epsilon_limits
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 
@@ -109,7 +109,7 @@ def mean_error(hat, epsilon, cap):
 @given(counts_lists, epsilons)
 def test_errors_at_every_count_are_those_of_the_formula_and_least_at_the_worst_case_cap(counts, epsilon_nano):
     hat = SamplesPerPlate(np.array(counts))
-    errors = errors_at_every_count(hat, epsilon_nano)
+    errors = hat.errors_at_every_count(NANO / epsilon_nano)
     expected = [mean_error(hat, epsilon_nano / NANO, int(cap)) for cap in hat.descending]
     assert errors.tolist() == pytest.approx(expected)
     assert mean_error(hat, epsilon_nano / NANO, worst_case_cap(hat, epsilon_nano)) == pytest.approx(errors.min())

@@ -28,7 +28,7 @@ from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import Baseline, Optimal
 from udp_stream.mechanisms.noise import pure
 from udp_stream.mechanisms.range import Range
-from udp_stream.planning.worst_case import epsilon_limits, errors_at_every_count
+from udp_stream.planning.worst_case import epsilon_limits
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
 SWEEP = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0)
@@ -83,7 +83,7 @@ class Worst:
 def worst_of(counts: SamplesPerPlate, epsilon: float, range: Range) -> Worst:
     """Least E(m) at its largest best m, and its two neighbours."""
     nano = round(epsilon * NANO)
-    errors = errors_at_every_count(counts, nano)
+    errors = counts.errors_at_every_count(NANO / nano)
     at = int(np.argmin(errors))
     optimal = Optimal().plan(counts, pure(nano), range, "best-fit")
     baseline = Baseline().plan(counts, pure(nano), range, "best-fit").error_bound
@@ -145,7 +145,7 @@ def _curve_rows(data: DataSet, epsilon: float) -> list[CurveRow]:
 def curve_rows(data: str, counts: SamplesPerPlate, range: Range, epsilon: float, share: float) -> list[CurveRow]:
     """E(m) at each count, ascending."""
     most = range.width / QUANTA_PER_KMH
-    errors = errors_at_every_count(counts, round(epsilon * NANO)) * most
+    errors = counts.errors_at_every_count(NANO / round(epsilon * NANO)) * most
     by_count = dict(zip(counts.descending.tolist(), errors.tolist(), strict=True))
     return [CurveRow(data, epsilon, m, error, most / 2, share) for m, error in sorted(by_count.items())]
 

@@ -65,6 +65,18 @@ class SamplesPerPlate:
         kept: Integers = (below + ascending * np.arange(self.plates, 0, -1))[::-1]
         return kept
 
+    def errors_at_every_count(self, noise: float) -> NDArray[np.float64]:
+        """E(m) = 1 - G/M + m noise / G for m each entry of `descending`, where caps leave G of the M samples.
+
+        The worst case of what is dropped, plus noise whose expected size is m `noise` (arXiv 2405.06261).
+
+        >>> SamplesPerPlate(np.array([4, 2, 2])).errors_at_every_count(1.0).tolist()
+        [0.5, 0.5833333333333333, 0.5833333333333333]
+        """
+        kept = self.kept_at_every_count
+        errors: NDArray[np.float64] = 1 - kept / self.total + self.descending * noise / kept
+        return errors
+
     @cached_property
     def place_of_sample(self) -> NDArray[np.int32]:
         """For each sample of the HAT (plate by plate), how many of its plate's samples come before it."""

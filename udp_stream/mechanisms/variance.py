@@ -40,6 +40,7 @@ from udp_stream.mechanisms.grouping import Integers, SamplesPerPlate, within_cap
 from udp_stream.mechanisms.means.base import MeanQuery
 from udp_stream.mechanisms.noise import Cost, Noise, charges_of, cost_within, expected_noise, noise_of
 from udp_stream.mechanisms.range import Range
+from udp_stream.mechanisms.statistic_terms import Choice
 
 Floats = NDArray[np.float64]
 
@@ -65,6 +66,11 @@ class VariancePlan:
     divisor: int
     sensitivity: int
     bias_bound: float
+
+    @property
+    def choice(self) -> Choice:
+        """What fixed this plan beside counts, cost and range."""
+        return Choice("clipped-variance", self.cap)
 
     @property
     def charges(self) -> Integers:

@@ -42,7 +42,11 @@ def expected_visits(now: Integers, before: Integers, slots_gone: int, slots_left
 
 
 def fair_shares(budget_nano: int, spent: Integers, visits: NDArray[np.float64]) -> Integers:
-    """Nano-units that each plate can spend per HAT if it is to last for `visits` HATs (at least one each)."""
+    """Nano-units that each plate can spend per HAT if it is to last for `visits` HATs (at least one each).
+
+    >>> fair_shares(100, spent=np.array([0, 40, 100]), visits=np.array([4.0, 0.5, 2.0])).tolist()
+    [25, 60, 0]
+    """
     left = np.maximum(0, budget_nano - spent)
     shares: Integers = np.floor(left / np.maximum(1.0, visits)).astype(np.int64)
     return shares

@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from udp_stream.mechanisms.range import Range
+from udp_stream.mechanisms.statistic import BinsAsked, PublicSettings
 
 Mean = Literal["auto", "baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile", "optimal"]
 Grouping = Literal["best-fit", "wrap-around"]
@@ -24,6 +25,11 @@ class Policy(msgspec.Struct, frozen=True):
     plate pays for a release by its own share of the noise's sensitivity ("individual"), or as much as any ("uniform").
     `suppression`: whether plates leave some of their HATs altogether, so that each is in fewer; `hats_max`: in how many
     of a slot a plate stays then (0: in as many as CHOP-USER leaves).
+
+    >>> from udp_stream.adapters.settings import Settings
+    >>> policy = Settings().policy
+    >>> policy.neighbours, policy.public.bins, len(policy.fingerprint())
+    ('swap-values', 'auto', 16)
     """
 
     resolution: int
@@ -42,13 +48,18 @@ class Policy(msgspec.Struct, frozen=True):
     mean_nano: int | None
     variance_nano: int
     cdf_nano: int | None
-    bins: Literal["auto"] | int | tuple[float, ...]
+    bins: BinsAsked
     min_plates: int
     neighbours: Literal["swap-values"] = "swap-values"
     accounting: Literal["pure"] = "pure"
     accounting_detail: AccountingDetail = "individual"
     suppression: Suppression = "off"
     hats_max: int = 0
+
+    @property
+    def public(self) -> PublicSettings:
+        """What statistics go by beside counts and terms."""
+        return PublicSettings(self.range, self.bins)
 
     @property
     def range(self) -> Range:

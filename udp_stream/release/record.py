@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import Annotated, Any, Final, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -16,9 +17,11 @@ from numpy.typing import NDArray
 
 from udp_stream.mechanisms.cdfs.mechanism import CdfPlan
 from udp_stream.mechanisms.means import NOBODY, MeanPlan, accuracy_of
+from udp_stream.mechanisms.statistics import NoisyMean, NoisyVariance
 from udp_stream.mechanisms.variance import VariancePlan, bias_among
-from udp_stream.planning.hat_plan import HatPlan, Terms
+from udp_stream.planning.hat_plan import HatPlan
 from udp_stream.planning.policy import AccountingDetail, Policy
+from udp_stream.planning.terms import Terms
 from udp_stream.release.estimate import HatEstimate
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
@@ -233,20 +236,46 @@ def cdf_record(plan: CdfPlan, values: list[float]) -> Cdf:
     )
 
 
+class StatisticRecords(NamedTuple):
+    """The records of a HAT's statistics, in the fields that a release has for them; None for what was not asked."""
+
+    mean: Mean | None = None
+    variance: Variance | None = None
+    cdf: Cdf | None = None
+
+
+def _mean(plan: MeanPlan, noisy: NoisyMean, left_out: NDArray[np.int64]) -> Mean:
+    return mean_record(plan, noisy.value, noisy.scale, left_out, noisy.projected_to)
+
+
+def _variance(plan: VariancePlan, noisy: NoisyVariance, left_out: NDArray[np.int64]) -> Variance:
+    return variance_record(plan, noisy.value, noisy.scale, left_out)
+
+
+def _cdf(plan: CdfPlan, values: list[float], left_out: NDArray[np.int64]) -> Cdf:  # noqa: ARG001
+    return cdf_record(plan, values)
+
+
+_RECORDS: dict[str, Callable[[Any, Any, NDArray[np.int64]], Mean | Variance | Cdf]] = {
+    "mean": _mean,
+    "variance": _variance,
+    "cdf": _cdf,
+}
+"""`Any`: each is handed the plan and the value that its own statistic made."""
+
+
 def statistics(
     plan: HatPlan | None, estimate: HatEstimate | None, left_out: NDArray[np.int64] = NOBODY
-) -> tuple[Mean | None, Variance | None, Cdf | None]:
+) -> StatisticRecords:
     """The records of what was estimated; nothing for a withheld HAT. `left_out` are the counts of plates not in it."""
     if plan is None or estimate is None:
-        return None, None, None
-    mean = variance = cdf = None
-    if plan.mean is not None and estimate.mean is not None:
-        mean = mean_record(plan.mean, estimate.mean, estimate.mean_scale, left_out, estimate.projected_to)
-    if plan.variance is not None and estimate.variance is not None:
-        variance = variance_record(plan.variance, estimate.variance, estimate.variance_scale, left_out)
-    if plan.cdf is not None and estimate.cdf is not None:
-        cdf = cdf_record(plan.cdf, estimate.cdf)
-    return mean, variance, cdf
+        return StatisticRecords()
+    found: dict[str, Any] = {
+        name: record(plan.statistics[name], estimate.values[name], left_out)
+        for name, record in _RECORDS.items()
+        if name in estimate.values
+    }
+    return StatisticRecords(**found)
 
 
 def privacy_record(policy: Policy, terms: Terms, charge_nano: int, caveats: tuple[str, ...] = ()) -> Privacy:

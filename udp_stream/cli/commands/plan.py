@@ -31,9 +31,10 @@ from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import expected_abs_error, spread
 from udp_stream.mechanisms.means.accuracy import SCATTER
 from udp_stream.mechanisms.range import Range
-from udp_stream.planning.allowances import EPSILON_NANO_MAX, EPSILON_NANO_MIN
-from udp_stream.planning.hat_plan import HatPlan, Terms, plan_hat, terms_of
+from udp_stream.planning.allowances import EPSILON_NANO_MIN
+from udp_stream.planning.hat_plan import HatPlan, plan_hat
 from udp_stream.planning.policy import Policy
+from udp_stream.planning.terms import Terms, automatic_nano, terms_at
 from udp_stream.planning.worst_case import epsilon_limits
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.testing import seeded_bits
@@ -185,17 +186,15 @@ def terms_for(policy: Policy, hats_per_period: int, part: float | None = None) -
     `part` is what a plate usually pays of a HAT's epsilon; None while that is not known. Raises ConfigError if an
     automatic epsilon is too small for any HAT once it is.
     """
-    fixed = (policy.mean_nano or 0) + policy.variance_nano + (policy.cdf_nano or 0)
-    automatic = (policy.mean_nano, policy.cdf_nano).count(None)
-    each = (int(policy.budget_nano / hats_per_period / (part or 1)) - fixed) // automatic if automatic else 0
-    if automatic and part is not None and each < EPSILON_NANO_MIN:
+    if None not in (policy.mean_nano, policy.cdf_nano):
+        return terms_at(0, policy)
+    each = automatic_nano(int(policy.budget_nano / hats_per_period / (part or 1)), policy)
+    if part is not None and each < EPSILON_NANO_MIN:
         raise ConfigError(
             f"budget.epsilon: an automatic epsilon would be below {EPSILON_NANO_MIN / NANO:g} if the budget of "
             f"{policy.budget_nano / NANO:g} is spread over {hats_per_period} HATs"
         )
-    each = min(max(each, EPSILON_NANO_MIN), EPSILON_NANO_MAX)
-    mean_nano, cdf_nano = (each if nano is None else nano for nano in (policy.mean_nano, policy.cdf_nano))
-    return terms_of(policy, mean_nano, policy.variance_nano, cdf_nano)
+    return terms_at(max(each, EPSILON_NANO_MIN), policy)
 
 
 def typical_counts(plates: int, pings_per_plate: int) -> NDArray[np.int64]:
@@ -240,7 +239,7 @@ def _mean_error_kmh(plan: HatPlan) -> float:
             np.repeat(rng.standard_normal(counts.size), counts) + rng.standard_normal(counts.sum())
         )
         samples.append(np.clip(np.round(speeds), 0, mean.range.width).astype(np.int64))
-    alone = replace(plan, variance=None, cdf=None)
+    alone = replace(plan, statistics={"mean": mean})
     estimates = estimate_hats([alone] * TRIALS, samples, seeded_bits("plan"))
     errors = [
         abs(mean.released(estimate.mean) - speeds.mean())

@@ -30,15 +30,17 @@ from udp_stream.mechanisms.noise import Cost
 from udp_stream.mechanisms.range import Range
 
 
-def plan_projected(name: str, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping) -> MeanPlan:
-    """A plan with the cap that maximises sum min(m_l, m) / sqrt(m) (arXiv 2401.15906, equation 1).
+def plan_projected(
+    name: str, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping, cap: int | None = None
+) -> MeanPlan:
+    """A plan with this cap, else the one that maximises sum min(m_l, m) / sqrt(m) (arXiv 2401.15906, equation 1).
 
     >>> counts = SamplesPerPlate(np.array([4, 4, 2]))
     >>> plan = plan_projected("levy", counts, Cost("pure", 10**9), Range(0, 100), "best-fit")
     >>> plan.cap, plan.divisor, plan.sensitivity, plan.noise_cost.nano, plan.moves is None
     (4, 3, 100, 500000000, True)
     """
-    cap = levy_cap(counts)
+    cap = levy_cap(counts) if cap is None else cap
     arrays = best_fit(counts, cap) if grouping == "best-fit" else None
     count = wrap_around_count(counts, cap) if arrays is None else arrays.count
     return MeanPlan(
@@ -90,6 +92,12 @@ class Projected(ABC):
     def plan(self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping) -> MeanPlan:
         """Cap by the paper's equation 1."""
         return plan_projected(self.name, counts, cost, range, grouping)
+
+    def plan_with_cap(
+        self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping, cap: int
+    ) -> MeanPlan:
+        """Another cap."""
+        return plan_projected(self.name, counts, cost, range, grouping, cap)
 
     def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
         """A new plan for the admitted plates alone: each has been charged in full, so any will do."""

@@ -121,6 +121,4 @@ def worst_case_cap(counts: SamplesPerPlate, epsilon_nano: int) -> int:
     >>> [worst_case_cap(counts, epsilon_nano) for epsilon_nano in (10**8, 10**9)]
     [2, 9]
     """
-    kept = counts.kept_at_every_count
-    error = 1 - kept / counts.total + counts.descending * (NANO / epsilon_nano) / kept
-    return int(counts.descending[int(np.argmin(error))])
+    return int(counts.descending[int(np.argmin(counts.errors_at_every_count(NANO / epsilon_nano)))])

@@ -21,7 +21,6 @@ and counts cannot say what that interval will save. On the recorded feeds they e
 from __future__ import annotations
 
 from math import hypot
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,10 +33,9 @@ from udp_stream.mechanisms.means.baseline import Baseline
 from udp_stream.mechanisms.means.optimal import Optimal
 from udp_stream.mechanisms.noise import Cost, expected_noise
 from udp_stream.mechanisms.range import Range
+from udp_stream.mechanisms.statistic_terms import CompareAt
 
 Integers = NDArray[np.int64]
-
-CompareAt = Literal["epsilon", "charge"]
 
 AS_GOOD = 1.03
 """Errors within this factor are as good: far below what a feed of hundreds of HATs could tell apart."""

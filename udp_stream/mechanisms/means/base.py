@@ -12,7 +12,7 @@ may have used costs what `noise_cost` leaves of `cost`.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +21,10 @@ from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.grouping import Arrays, SamplesPerPlate, within_cap
 from udp_stream.mechanisms.noise import Cost, Noise, charges_of, cost_within, expected_noise, noise_of
 from udp_stream.mechanisms.range import Range
+from udp_stream.mechanisms.statistic_terms import Choice
+from udp_stream.mechanisms.statistic_terms import Grouping as Grouping  # for every mechanism
 
 Integers = NDArray[np.int64]
-
-Grouping = Literal["best-fit", "wrap-around"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,11 @@ class MeanPlan:
     bias_bound: float
     fill: int = 0
     arrays: Arrays | None = None
+
+    @property
+    def choice(self) -> Choice:
+        """What fixed this plan beside counts, cost, range and grouping."""
+        return Choice(self.mechanism, self.cap)
 
     @property
     def noise(self) -> Noise:
@@ -128,7 +133,13 @@ class MeanMechanism(Protocol):
         ...
 
     def plan(self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping) -> MeanPlan:
-        """Fix everything that counts can fix."""
+        """Fix everything that counts can fix, the cap too."""
+        ...
+
+    def plan_with_cap(
+        self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping, cap: int
+    ) -> MeanPlan:
+        """The plan with a cap that was chosen before, 1 <= cap <= the largest count."""
         ...
 
     def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:

@@ -42,6 +42,17 @@ class Baseline:
             bias_bound=0.0,
         )
 
+    def plan_with_cap(
+        self,
+        counts: SamplesPerPlate,
+        cost: Cost,
+        range: Range,
+        grouping: Grouping,
+        cap: int,  # noqa: ARG002
+    ) -> MeanPlan:
+        """It does not cap either: every plate gives all of its samples."""
+        return self.plan(counts, cost, range, grouping)
+
     def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
         """The sum of fewer plates, over fewer samples."""
         return narrowed(plan, admitted, divisor=int(plan.given[admitted].sum()))

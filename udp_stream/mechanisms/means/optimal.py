@@ -43,12 +43,26 @@ class Optimal:
     def plan_with_fill(self, counts: SamplesPerPlate, cost: Cost, range: Range, fill: int) -> MeanPlan:
         """The cap of least worst-case error for this fill (in the range, public: a constant or an old release)."""
         above, width = fill - range.low, range.width
-        worst = max(above, width - above)
         over, under = noise_of(cost).unit_scale(cost)
         # in integers: rounding must not decide which plate's count is the cap
-        k = -(-width * over // (worst * under))
+        k = -(-width * over // (max(above, width - above) * under))
         cap = int(counts.descending[min(k, counts.plates) - 1])
-        given = np.minimum(counts.by_plate, cap)
+        return self._filled(counts, cost, range, above, cap)
+
+    def plan_with_cap(
+        self,
+        counts: SamplesPerPlate,
+        cost: Cost,
+        range: Range,
+        grouping: Grouping,  # noqa: ARG002
+        cap: int,
+    ) -> MeanPlan:
+        """With this cap, filled with the middle of the range too."""
+        return self._filled(counts, cost, range, range.width // 2, cap)
+
+    def _filled(self, counts: SamplesPerPlate, cost: Cost, range: Range, above: int, cap: int) -> MeanPlan:
+        """With a fill that lies this far above the range's low end."""
+        given, width = np.minimum(counts.by_plate, cap), range.width
         dropped = 1 - int(given.sum()) / counts.total
         return MeanPlan(
             mechanism=self.name,
@@ -63,7 +77,7 @@ class Optimal:
             divisor=counts.total,
             sensitivity=width * cap,
             fill=above,
-            bias_bound=worst * dropped,
+            bias_bound=max(above, width - above) * dropped,
         )
 
     def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
