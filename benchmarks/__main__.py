@@ -21,9 +21,10 @@ from udp_stream.adapters.files.sources import read_messages
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.settings import LedgerSection, load
 from udp_stream.mechanisms.grouping import SamplesPerPlate, best_fit
-from udp_stream.mechanisms.noise import discrete_laplace
+from udp_stream.mechanisms.noise.laplace import discrete_laplace
 from udp_stream.pings.decoder import PingDecoder
-from udp_stream.planning.hat_plan import plan_hat, terms_of
+from udp_stream.planning.hat_plan import plan_hat
+from udp_stream.planning.terms import terms_of
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.trial.fleet.fleet import IST, Fleet, write_ndjson
 from udp_stream.windows.open_slots import Frame, Windows

@@ -12,7 +12,8 @@ import sys
 import numpy as np
 
 from benchmarks.feeds import Feed, feed_of
-from udp_stream.planning.hat_plan import plan_hat, terms_of
+from udp_stream.planning.hat_plan import plan_hat
+from udp_stream.planning.terms import terms_of
 from udp_stream.units import NANO
 
 FIXED, AUTOMATIC = "release.mean_epsilon=1", "release.mean_epsilon=auto"

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from benchmarks.feeds import Feed, feed_of
 from udp_stream.mechanisms.means.array_averaging import worst_case_cap
-from udp_stream.planning.hat_plan import HatPlan, plan_hat, terms_of
+from udp_stream.planning.hat_plan import HatPlan, plan_hat
+from udp_stream.planning.terms import terms_of
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.release.record import mean_record
 from udp_stream.testing import seeded_bits
@@ -119,29 +120,27 @@ def _with_worst_case_cap(plan: HatPlan) -> HatPlan:
     """The papers' rule: the mean of the first min(m_l, m) samples of each plate, m of least E(m); no array is full."""
     mean = plan.mean
     assert mean is not None
-    cap = worst_case_cap(mean.counts, mean.epsilon_nano)
+    cap = worst_case_cap(mean.counts, mean.cost.nano)
     given = np.minimum(mean.counts.by_plate, cap)
     kept = int(given.sum())
-    return replace(
-        plan,
-        mean=replace(
-            mean,
-            cap=cap,
-            given=given,
-            moves=mean.max_speed * given,
-            divisor=kept,
-            sensitivity=mean.max_speed * cap,
-            bias_bound=mean.max_speed * (1 - kept / mean.counts.total),
-        ),
+    capped = replace(
+        mean,
+        cap=cap,
+        given=given,
+        moves=mean.range.width * given,
+        divisor=kept,
+        sensitivity=mean.range.width * cap,
+        bias_bound=mean.range.width * (1 - kept / mean.counts.total),
     )
+    return replace(plan, statistics={"mean": capped})
 
 
 def _draw(plans: Sequence[HatPlan], hats: Hats, seed: int) -> list[tuple[float, float, float, float]]:
     estimates = estimate_hats(plans, hats.speeds, seeded_bits(seed))
     records = [
-        mean_record(plan.mean, estimate.mean, estimate.mean_scale, projected_to=estimate.projected_to)
+        mean_record(plan.mean, noisy.value, noisy.scale, projected_to=noisy.projected_to)
         for plan, estimate in zip(plans, estimates, strict=True)
-        if plan.mean is not None and estimate.mean is not None
+        if plan.mean is not None and (noisy := estimate.noisy_mean) is not None
     ]
     return [(record.value_kmh, *record.interval95_kmh, record.expected_abs_error_kmh) for record in records]
 

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from benchmarks.constants import MIN_PLATES, guess_of
 from benchmarks.feeds import Feed, feed_of
-from udp_stream.planning.hat_plan import HatPlan, plan_hat, terms_of
+from udp_stream.planning.hat_plan import HatPlan, plan_hat
+from udp_stream.planning.terms import terms_of
 from udp_stream.release.estimate import HatEstimate, estimate_hats
 from udp_stream.testing import seeded_bits
 from udp_stream.units import QUANTA_PER_KMH

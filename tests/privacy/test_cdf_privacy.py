@@ -11,7 +11,8 @@ from scipy import stats
 from udp_stream.mechanisms.cdfs.mechanism import cdf_values, node_counts, plan_cdf
 from udp_stream.mechanisms.cdfs.tree import level_of_node
 from udp_stream.mechanisms.grouping import SamplesPerPlate
-from udp_stream.mechanisms.noise import discrete_laplace
+from udp_stream.mechanisms.noise import pure
+from udp_stream.mechanisms.noise.laplace import discrete_laplace
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 
@@ -23,7 +24,7 @@ COUNTS = [c for users in (1, 2, 3) for c in itertools.product((1, 2, 3), repeat=
 @pytest.mark.parametrize("counts", COUNTS, ids=str)
 def test_levels_move_by_at_most_what_their_noise_is_for(counts):
     """Every dataset, every choice of one plate's speeds: each level's l1 change times its budget/scale stays in eps."""
-    plan = plan_cdf(SamplesPerPlate(np.array(counts)), NANO, 65.0, EDGES)
+    plan = plan_cdf(SamplesPerPlate(np.array(counts)), pure(NANO), 65.0, EDGES)
     data = list(itertools.product(SPEEDS, repeat=sum(counts)))
     nodes = {row: node_counts(plan, np.array(row)) for row in data}
     scale = plan.t / plan.s
@@ -45,8 +46,8 @@ def test_levels_move_by_at_most_what_their_noise_is_for(counts):
 
 
 def test_bins_and_budgets_are_functions_of_counts_and_the_budget_is_spent_exactly():
-    plan = plan_cdf(SamplesPerPlate(np.array([9, 4, 4, 2])), 333_333_333, 65.0, 65)
-    assert sum(plan.budgets_nano) == plan.epsilon_nano == 333_333_333
+    plan = plan_cdf(SamplesPerPlate(np.array([9, 4, 4, 2])), pure(333_333_333), 65.0, 65)
+    assert sum(plan.budgets_nano) == plan.cost.nano == 333_333_333
     scale = (plan.t / plan.s)[np.unique(level_of_node(plan.tree), return_index=True)[1]]
     for exact, drawn in zip((2 * plan.cap * NANO / budget for budget in plan.budgets_nano), scale, strict=True):
         assert exact <= drawn <= exact * (1 + 1e-4)
@@ -67,7 +68,7 @@ def likelihood_ratio_loss(plan, first, second, drawn):
 def test_neighbours_cannot_be_told_apart_beyond_epsilon():
     """The likelihood ratio of 20,000 releases: its maximum is within epsilon, and comes near it: no slack is hidden."""
     counts = SamplesPerPlate(np.array([6, 3, 3, 2]))
-    plan = plan_cdf(counts, NANO, 65.0, EDGES)
+    plan = plan_cdf(counts, pure(NANO), 65.0, EDGES)
     slow, fast = (np.zeros(14, dtype=np.int64) for _ in range(2))
     fast[:6] = 65 * 4096
     ends = node_counts(plan, slow), node_counts(plan, fast)
@@ -79,7 +80,7 @@ def test_neighbours_cannot_be_told_apart_beyond_epsilon():
 
 
 def test_noise_has_its_scale_in_every_level_and_30_percent_off_is_noticed():
-    plan = plan_cdf(SamplesPerPlate(np.full(30, 4)), NANO // 10, 65.0, 65)
+    plan = plan_cdf(SamplesPerPlate(np.full(30, 4)), pure(NANO // 10), 65.0, 65)
     samples = np.random.default_rng(1).integers(0, 65 * 4096, 120)
     noise = releases(plan, samples, "scale", 300) - node_counts(plan, samples)
     for level in range(len(plan.tree.branching)):
@@ -91,7 +92,7 @@ def test_noise_has_its_scale_in_every_level_and_30_percent_off_is_noticed():
 
 
 def test_values_are_a_distribution_function_whatever_the_noise():
-    plan = plan_cdf(SamplesPerPlate(np.array([2, 1, 1])), NANO // 100, 65.0, EDGES)
+    plan = plan_cdf(SamplesPerPlate(np.array([2, 1, 1])), pure(NANO // 100), 65.0, EDGES)
     for nodes in releases(plan, np.array([0, 0, 4096, 8192]), "shape", 200):
         values = cdf_values(plan, nodes)
         assert values == sorted(values) and values[-1] == 1 and 0 <= values[0] == values[1]

@@ -14,11 +14,12 @@ from tests.privacy.test_mean_distributions import epsilon_seen
 from udp_stream.adapters.settings import load
 from udp_stream.mechanisms.cdfs.mechanism import cdf_for_admitted, node_counts, plan_cdf
 from udp_stream.mechanisms.grouping import SamplesPerPlate, wrap_around_given, wrap_around_positions
-from udp_stream.mechanisms.individual_charges import laplace_charges
 from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, Baseline, Optimal
-from udp_stream.mechanisms.noise import laplace_lattice
+from udp_stream.mechanisms.noise import charges_of, lattice_of, pure
+from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.variance import plan_variance_with_cap, variance_for_admitted, variance_query
-from udp_stream.planning.hat_plan import plan_admitted, plan_hat, terms_of
+from udp_stream.planning.hat_plan import plan_admitted, plan_hat
+from udp_stream.planning.terms import terms_of
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
@@ -47,12 +48,12 @@ def ranges_by_plate(counts, results, speeds=3):
 
 def linear_plans(counts, epsilon_nano, speed):
     hat = SamplesPerPlate(np.array(counts))
-    yield Baseline().plan(hat, epsilon_nano, speed, "best-fit")
+    yield Baseline().plan(hat, pure(epsilon_nano), Range(0, speed), "best-fit")
     for fill in (0, 2, speed):
-        yield Optimal().plan_with_fill(hat, epsilon_nano, speed, fill)
+        yield Optimal().plan_with_fill(hat, pure(epsilon_nano), Range(0, speed), fill)
     for grouping in GROUPINGS:
         for cap in range(1, hat.largest + 1):
-            yield ArrayAveraging().plan_with_cap(hat, epsilon_nano, speed, grouping, cap)
+            yield ArrayAveraging().plan_with_cap(hat, pure(epsilon_nano), Range(0, speed), grouping, cap)
 
 
 def subsets(plates):
@@ -79,7 +80,7 @@ def losses(plan, counts, speeds):
     """Each plate's exact loss: how many lattice steps it moves the rounded statistic by, over the scale drawn."""
     data = datasets(sum(counts), speeds)
     query = MECHANISMS[plan.mechanism].query(plan, data[0], seeded_bits(0))
-    lattice = laplace_lattice(query.sensitivity, plan.noise_epsilon_nano)
+    lattice = lattice_of(query.sensitivity, plan.noise_cost)
     rounded = np.array([lattice.project(statistic) for statistic in statistics(plan, data).tolist()])
     return [Fraction(steps, lattice.t) for steps in ranges_by_plate(counts, rounded)], lattice
 
@@ -98,7 +99,7 @@ def test_whoever_is_halted_no_admitted_plate_loses_more_than_it_was_charged(coun
                 paid = priced.charges[admitted].tolist()
                 for loss, charge, claimed in zip(lost, paid, final.charges.tolist(), strict=True):
                     assert loss <= Fraction(claimed, NANO) <= Fraction(charge, NANO), (priced, admitted)
-                assert final.epsilon_nano <= max(max(paid), 1) or not final.moves.any()
+                assert final.cost.nano <= max(max(paid), 1) or not final.moves.any()
 
 
 @pytest.mark.parametrize("counts", COUNTS, ids=str)
@@ -114,14 +115,16 @@ def test_a_plan_for_the_admitted_is_within_its_bias_bound(counts):
 
 
 def test_a_plate_with_one_sample_of_a_full_array_pays_for_one_sample():
-    plan = ArrayAveraging().plan_with_cap(SamplesPerPlate(np.array([8, 7, 1])), NANO, 65 * 4096, "best-fit", 8)
+    plan = ArrayAveraging().plan_with_cap(
+        SamplesPerPlate(np.array([8, 7, 1])), pure(NANO), Range(0, 65 * 4096), "best-fit", 8
+    )
     assert plan.charges.tolist() == [NANO, NANO * 7 // 8, NANO // 8]
 
 
 def test_rounding_to_a_coarse_lattice_is_charged():
     """Shift 3: a plate that moves the statistic by 9 of 2^28 may still move it by two steps of 2^25."""
-    lattice = laplace_lattice(2**28, NANO)
-    (charge, most) = laplace_charges(np.array([9, 2**28]), 2**28, NANO).tolist()
+    lattice = lattice_of(2**28, pure(NANO))
+    (charge, most) = charges_of(np.array([9, 2**28]), 2**28, pure(NANO)).tolist()
     assert lattice.shift == 3 and most == NANO
     assert charge == -(-2 * NANO // ((2**28 >> 3) + 1)) > 9 * NANO // 2**28
 
@@ -142,10 +145,10 @@ def test_wrap_around_uses_the_first_samples_of_each_plate(counts):
 def test_plates_are_charged_in_full_where_speeds_choose_the_interval(name, grouping):
     """One of 40 samples can carry an array's mean past every other mean, and every rank with it."""
     hat = SamplesPerPlate(np.array([40, 39, 1, 40]))
-    plan = MECHANISMS[name].plan(hat, NANO, 65 * 4096, grouping)
+    plan = MECHANISMS[name].plan(hat, pure(NANO), Range(0, 65 * 4096), grouping)
     assert plan.charges.tolist() == [NANO] * 4
     final = MECHANISMS[name].for_admitted(plan, np.array([False, True, True, True]))
-    assert final.charges.tolist() == [NANO] * 3 and final.epsilon_nano == NANO
+    assert final.charges.tolist() == [NANO] * 3 and final.cost.nano == NANO
 
 
 @pytest.mark.parametrize("counts", [c for c in COUNTS if sum(c) <= 5], ids=str)
@@ -153,7 +156,7 @@ def test_plates_are_charged_in_full_where_speeds_choose_the_interval(name, group
 def test_no_plate_loses_more_to_a_cdf_than_it_was_charged(counts, bins):
     """All its levels together: the sum over nodes of |change| over the node's scale, for every pair of neighbours."""
     speeds = (0, 20 * 4096, 65 * 4096)
-    priced = plan_cdf(SamplesPerPlate(np.array(counts)), 700_000_000, 65.0, bins)
+    priced = plan_cdf(SamplesPerPlate(np.array(counts)), pure(700_000_000), 65.0, bins)
     for admitted in subsets(len(counts)):
         final = cdf_for_admitted(priced, admitted)
         left = np.array(counts)[admitted].tolist()
@@ -177,11 +180,11 @@ def test_no_plate_loses_more_to_a_cdf_than_it_was_charged(counts, bins):
 def test_no_plate_loses_more_to_a_variance_than_it_was_charged(counts, speed):
     """With fewer samples the shares shift against the small plates: there the noise has to grow, and does."""
     for cap in range(1, max(counts) + 1):
-        priced = plan_variance_with_cap(SamplesPerPlate(np.array(counts)), 700_000_000, speed, cap)
+        priced = plan_variance_with_cap(SamplesPerPlate(np.array(counts)), pure(700_000_000), Range(0, speed), cap)
         for admitted in subsets(len(counts)):
             final = variance_for_admitted(priced, admitted)
             left = tuple(np.array(counts)[admitted].tolist())
-            lattice = laplace_lattice(final.sensitivity, final.epsilon_nano)
+            lattice = lattice_of(final.sensitivity, final.cost)
             data = datasets(sum(left), (0, 1, speed))
             rounded = np.array([lattice.project(variance_query(final, row).statistic) for row in data])
             paid = priced.charges[admitted].tolist()
@@ -192,9 +195,9 @@ def test_no_plate_loses_more_to_a_variance_than_it_was_charged(counts, speed):
 
 
 def test_the_noise_of_a_variance_grows_where_a_small_plate_has_paid_for_less():
-    priced = plan_variance_with_cap(SamplesPerPlate(np.array([6, 6, 6, 1])), NANO, 65 * 4096, 6)
+    priced = plan_variance_with_cap(SamplesPerPlate(np.array([6, 6, 6, 1])), pure(NANO), Range(0, 65 * 4096), 6)
     final = variance_for_admitted(priced, np.array([True, False, False, True]))
-    assert final.epsilon_nano < NANO
+    assert final.cost.nano < NANO
     assert (final.charges <= priced.charges[[0, 3]]).all()
 
 
@@ -210,7 +213,7 @@ def test_a_plan_that_would_cost_a_plate_more_than_it_paid_is_refused(monkeypatch
     assert plan_admitted(plan, admitted, policy).charges.tolist() == [NANO, NANO, NANO // 8]
 
     def packed_anew(self, plan, admitted):
-        return self.plan(SamplesPerPlate(plan.counts.by_plate[admitted]), plan.epsilon_nano, plan.max_speed, "best-fit")
+        return self.plan(SamplesPerPlate(plan.counts.by_plate[admitted]), plan.cost, plan.range, "best-fit")
 
     monkeypatch.setattr(ArrayAveraging, "for_admitted", packed_anew)
     with pytest.raises(Exception, match="lose more"):
@@ -222,14 +225,14 @@ def test_uniform_accounting_charges_everybody_alike_and_plans_anew():
     plan = plan_hat(np.array([9, 2, 1]), terms_of(policy, NANO, 0, NANO // 2), policy)
     assert plan.charges.tolist() == [3 * NANO // 2] * 3
     final = plan_admitted(plan, np.array([False, True, True]), policy)
-    assert final.mean.epsilon_nano == NANO and final.mean.sensitivity == 2 * policy.max_speed
+    assert final.mean.cost.nano == NANO and final.mean.sensitivity == 2 * policy.max_speed
 
 
 @pytest.mark.parametrize("name", ["baseline", "array-averaging", "optimal"])
 def test_an_audit_of_a_plate_with_a_small_share_sees_its_charge_and_no_more(name):
     """At epsilon 6 the plate pays a fifth or so; charging 30 % less than that would be caught by the same audit."""
     users = np.array([10, 10, 8, 2, 6, 4, 3, 2])
-    mean = MECHANISMS[name].plan(SamplesPerPlate(users), 6 * NANO, 65 * 4096, "best-fit")
+    mean = MECHANISMS[name].plan(SamplesPerPlate(users), pure(6 * NANO), Range(0, 65 * 4096), "best-fit")
     small = 3
     charge = int(mean.charges[small]) / NANO
     assert 1 <= charge <= 2.5
@@ -244,7 +247,7 @@ def test_an_audit_of_a_plate_with_a_small_share_sees_its_charge_and_no_more(name
 
 def noisy_statistics(mean, samples, seed, runs):
     policy = policy_of()
-    plan = plan_hat(mean.counts.by_plate, terms_of(policy, mean.epsilon_nano, 0, 0), policy)
-    plan = type(plan)(plan.terms, plan.by_plate, mean, None, None, mean.charges)
+    plan = plan_hat(mean.counts.by_plate, terms_of(policy, mean.cost.nano, 0, 0), policy)
+    plan = type(plan)(plan.terms, plan.by_plate, {"mean": mean}, mean.charges)
     found = estimate_hats([plan] * runs, [samples] * runs, seeded_bits(seed))
     return np.array([one.mean for one in found])

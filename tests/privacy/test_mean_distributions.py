@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from udp_stream.adapters.settings import load
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
-from udp_stream.planning.hat_plan import HatPlan, Terms
+from udp_stream.mechanisms.noise import pure
+from udp_stream.mechanisms.range import Range
+from udp_stream.planning.hat_plan import HatPlan
+from udp_stream.planning.terms import terms_of
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
@@ -25,8 +29,8 @@ AUDIT_RUNS = 6000
 
 
 def plan_of(name, grouping="best-fit", epsilon=1.0, users=COUNTS):
-    mean = MECHANISMS[name].plan(SamplesPerPlate(users), round(epsilon * NANO), U, grouping)
-    return HatPlan(Terms(mean_nano=mean.epsilon_nano), users, mean, None, None, mean.charges)
+    mean = MECHANISMS[name].plan(SamplesPerPlate(users), pure(round(epsilon * NANO)), Range(0, U), grouping)
+    return HatPlan(terms_of(load(None, (), {}).policy, mean.cost.nano, 0, 0), users, {"mean": mean}, mean.charges)
 
 
 def noisy_means(plan, samples, seed, runs=RUNS):

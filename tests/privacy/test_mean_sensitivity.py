@@ -14,6 +14,8 @@ from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, Baseline, Optimal
 from udp_stream.mechanisms.means._projected import means_of_arrays, plan_projected, projected_queries, touched
 from udp_stream.mechanisms.means.array_averaging import worst_case_cap
+from udp_stream.mechanisms.noise import pure
+from udp_stream.mechanisms.range import Range
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 
@@ -42,12 +44,12 @@ def range_over_one_plate(counts, results):
 
 def linear_plans(counts, epsilon_nano):
     hat = SamplesPerPlate(np.array(counts))
-    yield Baseline().plan(hat, epsilon_nano, U, "best-fit")
+    yield Baseline().plan(hat, pure(epsilon_nano), Range(0, U), "best-fit")
     for fill in (0, 2, U):
-        yield Optimal().plan_with_fill(hat, epsilon_nano, U, fill)
+        yield Optimal().plan_with_fill(hat, pure(epsilon_nano), Range(0, U), fill)
     for grouping in GROUPINGS:
         for cap in range(1, hat.largest + 1):
-            yield ArrayAveraging().plan_with_cap(hat, epsilon_nano, U, grouping, cap)
+            yield ArrayAveraging().plan_with_cap(hat, pure(epsilon_nano), Range(0, U), grouping, cap)
 
 
 @pytest.mark.parametrize("counts", COUNTS, ids=str)
@@ -70,8 +72,11 @@ def test_sensitivities_and_bias_bounds_are_not_larger_than_needed(counts):
     data = datasets(sum(counts))
     truth = data.mean(axis=1)
     hat = SamplesPerPlate(np.array(counts))
-    plans = [Baseline().plan(hat, NANO, U, "best-fit"), Optimal().plan(hat, NANO, U, "best-fit")]
-    plans += [ArrayAveraging().plan(hat, NANO, U, grouping) for grouping in GROUPINGS]
+    plans = [
+        Baseline().plan(hat, pure(NANO), Range(0, U), "best-fit"),
+        Optimal().plan(hat, pure(NANO), Range(0, U), "best-fit"),
+    ]
+    plans += [ArrayAveraging().plan(hat, pure(NANO), Range(0, U), grouping) for grouping in GROUPINGS]
     for plan in plans:
         statistic = np.array([MECHANISMS[plan.mechanism].query(plan, row, seeded_bits(0)).statistic for row in data])
         if plan.grouping != "wrap-around":  # there the plate with most samples may lie in a dropped array
@@ -82,7 +87,7 @@ def test_sensitivities_and_bias_bounds_are_not_larger_than_needed(counts):
 def test_wrap_around_averaging_needs_half_of_what_the_papers_charge():
     """One plate in two arrays moves the mean by U/K, not 2U/K: both parts together are at most one array long."""
     counts = (3, 2, 2)
-    plan = ArrayAveraging().plan_with_cap(SamplesPerPlate(np.array(counts)), NANO, U, "wrap-around", 3)
+    plan = ArrayAveraging().plan_with_cap(SamplesPerPlate(np.array(counts)), pure(NANO), Range(0, U), "wrap-around", 3)
     statistic = np.array([ArrayAveraging().query(plan, row, seeded_bits(0)).statistic for row in datasets(7)])
     arrays = plan.divisor // plan.cap
     assert range_over_one_plate(counts, statistic)[0] / plan.divisor == U / arrays
@@ -93,7 +98,7 @@ def test_wrap_around_averaging_needs_half_of_what_the_papers_charge():
 def test_projected_sums_and_the_scores_of_private_intervals_move_as_charged(counts, grouping):
     """For every interval the sum moves by (b - a) per array touched; the ranks behind every cost by one per array."""
     data = datasets(sum(counts))
-    plan = plan_projected("levy", SamplesPerPlate(np.array(counts)), NANO, U, grouping)
+    plan = plan_projected("levy", SamplesPerPlate(np.array(counts)), pure(NANO), Range(0, U), grouping)
     means = np.array([means_of_arrays(plan, row) for row in data])
     arrays = touched(grouping)
     for low, high in itertools.combinations_with_replacement(range(U + 1), 2):
@@ -120,7 +125,7 @@ def test_the_optimal_cap_has_the_least_worst_case_error_among_all_caps(counts, f
     def error(cap):
         return worst * (1 - hat.kept(cap) / hat.total) + speed * cap / (hat.total * epsilon)
 
-    plan = Optimal().plan_with_fill(hat, round(epsilon * NANO), speed, fill)
+    plan = Optimal().plan_with_fill(hat, pure(round(epsilon * NANO)), Range(0, speed), fill)
     least = min(error(cap) for cap in range(min(counts), max(counts) + 1))
     assert plan.error_bound == pytest.approx(error(plan.cap)) == pytest.approx(least)
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from udp_stream.mechanisms.grouping import SamplesPerPlate
-from udp_stream.mechanisms.noise import SCALE_MAX, laplace_lattice
+from udp_stream.mechanisms.noise import SCALE_MAX, lattice_of, pure
+from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.variance import (
     plan_variance,
     plan_variance_with_cap,
@@ -33,7 +34,9 @@ def datasets(total):
 
 def plans(counts, epsilon_nano=NANO, max_speed=U):
     hat = SamplesPerPlate(np.array(counts))
-    return [plan_variance_with_cap(hat, epsilon_nano, max_speed, cap) for cap in range(1, hat.largest + 1)]
+    return [
+        plan_variance_with_cap(hat, pure(epsilon_nano), Range(0, max_speed), cap) for cap in range(1, hat.largest + 1)
+    ]
 
 
 def ranges(counts, results):
@@ -93,7 +96,7 @@ def test_the_sensitivity_in_every_case_of_parity_and_majority(G):
             for c in range(G - g + 1)
             for k, i in itertools.product(range(g + 1), repeat=2)
         ]
-        plan = plan_variance_with_cap(SamplesPerPlate(np.array([g] + [1] * (G - g))), NANO, 7, g)
+        plan = plan_variance_with_cap(SamplesPerPlate(np.array([g] + [1] * (G - g))), pure(NANO), Range(0, 7), g)
         assert max(moves) * 49 == plate_sensitivity(plan)[0]
         assert plan.sensitivity == max(1, 49 * theory_sensitivity(g, G))
 
@@ -127,7 +130,9 @@ def brute_bias(G, M):
 @pytest.mark.parametrize("M", range(1, 15))
 def test_the_bias_in_every_case_of_parity_and_majority(M):
     for G in range(1, M + 1):
-        plan = plan_variance_with_cap(SamplesPerPlate(np.array([M - G + 1] + [1] * (G - 1))), NANO, 7, 1)
+        plan = plan_variance_with_cap(
+            SamplesPerPlate(np.array([M - G + 1] + [1] * (G - 1))), pure(NANO), Range(0, 7), 1
+        )
         assert plan.kept == G
         assert brute_bias(G, M) == theory_bias(G, M)
         assert plan.bias_bound == pytest.approx(float(49 * theory_bias(G, M)))
@@ -144,7 +149,7 @@ def test_the_slides_print_the_two_cases_of_the_bias_the_other_way_round():
 def test_item_level_sensitivity_is_the_case_of_one_sample_per_plate():
     """U^2 (L - 1) / L^2; the slides' remark prints L for L^2."""
     for L in range(3, 12):
-        plan = plan_variance_with_cap(SamplesPerPlate(np.ones(L, dtype=np.int64)), NANO, U, 1)
+        plan = plan_variance_with_cap(SamplesPerPlate(np.ones(L, dtype=np.int64)), pure(NANO), Range(0, U), 1)
         assert Fraction(plan.sensitivity, plan.divisor) == Fraction(U * U * (L - 1), L * L)
 
 
@@ -152,7 +157,9 @@ def test_random_interior_data_stay_within_both_bounds():
     rng = np.random.default_rng(0)
     for _ in range(300):
         counts = rng.integers(1, 6, rng.integers(1, 5))
-        plan = plan_variance_with_cap(SamplesPerPlate(counts), NANO, 1000, int(rng.integers(1, counts.max() + 1)))
+        plan = plan_variance_with_cap(
+            SamplesPerPlate(counts), pure(NANO), Range(0, 1000), int(rng.integers(1, counts.max() + 1))
+        )
         data = rng.integers(0, 1001, (40, counts.sum()))
         plate = int(rng.integers(counts.size))
         own = np.repeat(np.arange(counts.size), counts) == plate
@@ -170,7 +177,7 @@ def test_each_plate_is_charged_what_its_rounded_statistic_can_move(counts, epsil
     speed = 10**6
     data = datasets(sum(counts)) * (speed // U)
     for plan in plans(counts, epsilon_nano, speed):
-        lattice = laplace_lattice(plan.sensitivity, epsilon_nano)
+        lattice = lattice_of(plan.sensitivity, pure(epsilon_nano))
         assert lattice.shift > 0 or plan.kept == 1
         rounded = np.array([lattice.project(variance_query(plan, row).statistic) for row in data])
         for steps, charge in zip(ranges(counts, rounded), plate_charges(plan).tolist(), strict=True):
@@ -178,7 +185,7 @@ def test_each_plate_is_charged_what_its_rounded_statistic_can_move(counts, epsil
 
 
 def test_the_largest_giver_is_charged_all_and_the_others_their_share():
-    plan = plan_variance_with_cap(SamplesPerPlate(np.array([8, 4, 4, 4, 2, 2])), NANO, 65 * 4096, 8)
+    plan = plan_variance_with_cap(SamplesPerPlate(np.array([8, 4, 4, 4, 2, 2])), pure(NANO), Range(0, 65 * 4096), 8)
     shares = plate_charges(plan) / NANO
     assert shares.tolist() == pytest.approx([1, 80 / 128, 80 / 128, 80 / 128, 44 / 128, 44 / 128], abs=1e-6)
     assert shares.max() <= 1
@@ -188,7 +195,7 @@ def test_the_largest_giver_is_charged_all_and_the_others_their_share():
 @pytest.mark.parametrize("bits", range(53, 130, 7))
 def test_noise_can_be_drawn_for_sensitivities_beyond_63_bits(bits, epsilon_nano):
     sensitivity = 2**bits + 12_345
-    lattice = laplace_lattice(sensitivity, epsilon_nano)
+    lattice = lattice_of(sensitivity, pure(epsilon_nano))
     step = 1 << lattice.shift
     bases = [0, 1, step // 2 - 1, step // 2, step - 1, 3 * step + step // 3]
     most = max(lattice.project(base + sensitivity) - lattice.project(base) for base in bases)
@@ -203,7 +210,7 @@ def test_large_hats_are_exact(users):
     speed = 65 * 4096
     rng = np.random.default_rng(users)
     counts = rng.integers(1, 40, users)
-    plan = plan_variance(SamplesPerPlate(counts), NANO // 2, speed)
+    plan = plan_variance(SamplesPerPlate(counts), pure(NANO // 2), Range(0, speed))
     samples = rng.choice([0, speed, speed - 1, 12_345], counts.sum())
     starts = np.cumsum(counts) - counts
     kept = [x for s, c in zip(starts, counts, strict=True) for x in samples[s : s + min(int(c), plan.cap)].tolist()]

@@ -6,16 +6,10 @@ import numpy as np
 import pytest
 
 from udp_stream.mechanisms.cdfs.consistency import consistent_counts
+from udp_stream.mechanisms.cdfs.coverings import optimal_shares, prefixes, squared_error
 from udp_stream.mechanisms.cdfs.search import best_tree
-from udp_stream.mechanisms.cdfs.tree import (
-    Tree,
-    level_counts,
-    level_of_node,
-    node_scales,
-    optimal_shares,
-    prefixes,
-    squared_error,
-)
+from udp_stream.mechanisms.cdfs.tree import Tree, level_counts, level_of_node, node_scales
+from udp_stream.mechanisms.noise import pure
 from udp_stream.units import NANO
 
 RUNS = 4000
@@ -31,7 +25,7 @@ def seeded_discrete_laplace(rng, scales, shape):
 def simulated_errors(tree, cap, epsilon, seed, leaf_counts):
     """Squared errors of the plain estimate, one per run, and the estimates."""
     rng = np.random.default_rng(seed)
-    scales = [node_scales(tree, cap, round(epsilon * NANO))[level] for level in level_of_node(tree)]
+    scales = [node_scales(tree, cap, pure(round(epsilon * NANO)))[level] for level in level_of_node(tree)]
     noisy = level_counts(tree, leaf_counts) + seeded_discrete_laplace(rng, scales, (RUNS, tree.nodes))
     estimates = prefixes(tree, noisy, int(leaf_counts.sum()))
     return ((estimates - np.cumsum(leaf_counts)) ** 2).sum(axis=1), estimates

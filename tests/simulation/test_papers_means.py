@@ -7,9 +7,13 @@ skewed like theirs (median 46, largest 417). User scaling repeats every user ten
 import numpy as np
 import pytest
 
+from udp_stream.adapters.settings import load
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
-from udp_stream.planning.hat_plan import HatPlan, Terms
+from udp_stream.mechanisms.noise import pure
+from udp_stream.mechanisms.range import Range
+from udp_stream.planning.hat_plan import HatPlan
+from udp_stream.planning.terms import terms_of
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.testing import seeded_bits
 
@@ -30,9 +34,9 @@ def gaussian_samples(total):
 
 
 def mean_absolute_error(name, counts, epsilon, runs=RUNS):
-    mean = MECHANISMS[name].plan(SamplesPerPlate(counts), round(epsilon * 1e9), U, "best-fit")
+    mean = MECHANISMS[name].plan(SamplesPerPlate(counts), pure(round(epsilon * 1e9)), Range(0, U), "best-fit")
     samples = gaussian_samples(int(counts.sum()))
-    plan = HatPlan(Terms(mean_nano=mean.epsilon_nano), counts, mean, None, None, mean.charges)
+    plan = HatPlan(terms_of(load(None, (), {}).policy, mean.cost.nano, 0, 0), counts, {"mean": mean}, mean.charges)
     found = estimate_hats([plan] * runs, [samples] * runs, seeded_bits(f"{name}/{epsilon}"))
     return float(np.mean([abs(np.clip(one.mean, 0, U) - samples.mean()) for one in found])) / 4096
 

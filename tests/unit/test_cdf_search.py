@@ -8,8 +8,8 @@ import pytest
 from scipy.optimize import brentq
 
 from udp_stream.mechanisms.cdfs.bins import BINS_MAX
+from udp_stream.mechanisms.cdfs.coverings import covering_uses, optimal_shares, squared_error
 from udp_stream.mechanisms.cdfs.search import best_tree
-from udp_stream.mechanisms.cdfs.tree import covering_uses, optimal_shares, squared_error
 
 
 @cache

@@ -10,19 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from udp_stream.mechanisms import noise
-from udp_stream.mechanisms.cdfs import tree as tree_module
-from udp_stream.mechanisms.cdfs.tree import (
-    Tree,
-    covering_uses,
-    level_budgets,
-    level_counts,
-    level_of_node,
-    node_scales,
-    optimal_shares,
-    prefixes,
-    squared_error,
-)
+from udp_stream.mechanisms.cdfs.coverings import covering_uses, optimal_shares, prefixes, squared_error
+from udp_stream.mechanisms.cdfs.tree import Tree, level_budgets, level_counts, level_of_node, node_scales
+from udp_stream.mechanisms.noise import pure
+from udp_stream.mechanisms.noise.laplace import discrete_laplace
+from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 
 BRANCHINGS = [(2,), (5,), (2, 2), (3, 2), (2, 3), (2, 2, 2), (4, 3, 2), (2, 5, 3)]
@@ -204,7 +196,7 @@ def test_a_plate_changes_a_level_by_at_most_twice_its_samples_and_can_do_so(bran
 def test_scales_cover_the_sensitivity_at_a_total_loss_of_at_most_epsilon(branching, cap, epsilon_nano):
     tree = tree_of(branching)
     try:
-        scales = node_scales(tree, cap, epsilon_nano)
+        scales = node_scales(tree, cap, pure(epsilon_nano))
     except ValueError:
         assert 2 * cap * NANO / min(level_budgets(tree, epsilon_nano)) > 2**26 - 1
         return
@@ -234,21 +226,24 @@ def test_a_budget_that_leaves_a_level_nothing_is_refused(epsilon_nano):
 
 def test_scales_round_up_at_known_values():
     tree = Tree((2, 2), (0.5, 0.5), 4)
-    assert node_scales(tree, cap=1, epsilon_nano=6 * NANO) == [(-(-2 * 2**16 // 3), 2**16)] * 2
-    assert node_scales(tree, cap=2**24, epsilon_nano=2 * NANO) == [(2**26, 2)] * 2
+    assert node_scales(tree, cap=1, cost=pure(6 * NANO)) == [(-(-2 * 2**16 // 3), 2**16)] * 2
+    assert node_scales(tree, cap=2**24, cost=pure(2 * NANO)) == [(2**26, 2)] * 2
 
 
 def test_noise_beyond_the_samplers_range_is_refused():
     tree = Tree((2, 2), (0.5, 0.5), 4)
-    assert node_scales(tree, cap=2**25, epsilon_nano=2 * NANO) == [(2**26, 1)] * 2
+    assert node_scales(tree, cap=2**25, cost=pure(2 * NANO)) == [(2**26, 1)] * 2
     with pytest.raises(ValueError, match="noise scale of at most"):
-        node_scales(tree, cap=2**25 + 1, epsilon_nano=2 * NANO)
+        node_scales(tree, cap=2**25 + 1, cost=pure(2 * NANO))
     with pytest.raises(ValueError, match="cap >= 1"):
-        node_scales(tree, cap=0, epsilon_nano=2 * NANO)
+        node_scales(tree, cap=0, cost=pure(2 * NANO))
 
 
 def test_every_scale_suits_the_sampler():
-    assert tree_module.SCALE_NUMERATOR_MAX <= noise.SCALE_MAX
+    (t, s), _ = node_scales(Tree((2, 2), (0.5, 0.5), 4), cap=2**25, cost=pure(2 * NANO))
+    assert discrete_laplace(seeded_bits(1), np.array([t]), s).size == 1
+    with pytest.raises(ValueError, match="expected 1 <= t"):
+        discrete_laplace(seeded_bits(1), np.array([t + 1]), s)
 
 
 @pytest.mark.parametrize(

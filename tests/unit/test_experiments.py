@@ -8,6 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from udp_stream.adapters.settings import load
 from udp_stream.cli.experiment_files import write_outcome, write_table
 from udp_stream.experiments import chop, mean_itms, scaling, variance, worst
 from udp_stream.experiments.base import EPSILONS, DataSet, Hat, Setup
@@ -18,9 +19,12 @@ from udp_stream.experiments.synthetic import itms_counts
 from udp_stream.mechanisms.grouping import SamplesPerPlate, best_fit, wrap_around_count
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.means._projected import levy_cap
+from udp_stream.mechanisms.noise import pure
+from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.variance import plan_variance
-from udp_stream.planning.hat_plan import HatPlan, Terms
+from udp_stream.planning.hat_plan import HatPlan
 from udp_stream.planning.suppression import Suppression
+from udp_stream.planning.terms import terms_of
 from udp_stream.planning.worst_case import Occupancy
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.testing import seeded_bits
@@ -43,7 +47,7 @@ def small_feed(plates=(3, 12, 14, 20)):
     hat, plate = np.array(rows).T
     counts = np.concatenate([one.counts.by_plate for one in hats])
     who = Occupancy(np.searchsorted(hat, np.arange(len(hats) + 1)), plate, counts, max(plates))
-    return DataSet("feed", True, U, hats, who)
+    return DataSet("feed", True, Range(0, U), hats, who)
 
 
 def setup_of(data=(), repetitions=20, seed=1):
@@ -60,16 +64,23 @@ def outcome_of(name, setup):
 def test_a_single_repetition_is_what_a_release_would_be_from_the_same_bits(name, grouping):
     for seed in range(6):
         hat = small_hat(seed, 7 + seed)
-        plan = MECHANISMS[name].plan(hat.counts, NANO // 2, U, grouping)
+        plan = MECHANISMS[name].plan(hat.counts, pure(NANO // 2), Range(0, U), grouping)
         (found,) = repeated_means(plan, hat.samples, 1, seeded_bits(seed))
-        whole = HatPlan(Terms(mean_nano=plan.epsilon_nano), hat.counts.by_plate, plan, None, None, plan.charges)
+        whole = HatPlan(
+            terms_of(load(None, (), {}).policy, plan.cost.nano, 0, 0),
+            hat.counts.by_plate,
+            {"mean": plan},
+            plan.charges,
+        )
         assert found == np.clip(estimate_hats([whole], [hat.samples], seeded_bits(seed))[0].mean, 0, U)
 
 
 def test_a_single_repetition_of_a_variance_is_what_a_release_would_be():
     hat = small_hat(1, 30)
-    plan = plan_variance(hat.counts, NANO, U)
-    whole = HatPlan(Terms(variance_nano=NANO), hat.counts.by_plate, None, plan, None, plan.charges)
+    plan = plan_variance(hat.counts, pure(NANO), Range(0, U))
+    whole = HatPlan(
+        terms_of(load(None, (), {}).policy, 0, NANO, 0), hat.counts.by_plate, {"variance": plan}, plan.charges
+    )
     (found,) = repeated_variances(plan, hat.samples, 1, seeded_bits(3))
     assert found == estimate_hats([whole], [hat.samples], seeded_bits(3))[0].variance
 
@@ -78,7 +89,7 @@ def test_a_single_repetition_of_a_variance_is_what_a_release_would_be():
 def test_repetitions_choose_their_intervals_anew(name):
     """The spread over repetitions at once is that over releases one by one; not that of noise about one interval."""
     hat = small_hat(2, 40)
-    plan = MECHANISMS[name].plan(hat.counts, NANO, U, "best-fit")
+    plan = MECHANISMS[name].plan(hat.counts, pure(NANO), Range(0, U), "best-fit")
     at_once = error_of(repeated_means(plan, hat.samples, 4000, seeded_bits(1)), hat.mean)
     one_by_one = error_of(
         np.array([repeated_means(plan, hat.samples, 1, seeded_bits(f"one{i}"))[0] for i in range(1500)]), hat.mean
@@ -89,7 +100,7 @@ def test_repetitions_choose_their_intervals_anew(name):
 
 def test_errors_of_plain_noise_are_the_noise():
     hat = small_hat(3, 200)
-    plan = MECHANISMS["baseline"].plan(hat.counts, 2 * NANO, U, "best-fit")
+    plan = MECHANISMS["baseline"].plan(hat.counts, pure(2 * NANO), Range(0, U), "best-fit")
     error, spread = error_of(repeated_means(plan, hat.samples, 20_000, seeded_bits(1)), hat.mean)
     assert error == pytest.approx(plan.noise_bound, rel=0.03) and 0 < spread < 0.02 * error
 
@@ -198,7 +209,7 @@ def fabricated(errors, constant=5.0):
 @pytest.mark.parametrize(("levy", "agrees"), [(1.0, True), (3.0, False)])
 def test_the_best_mechanism_is_judged_by_the_numbers(levy, agrees):
     errors = fabricated({scaling.LEVY: levy, scaling.BASELINE: 2.0, scaling.AVERAGING: 4.0})
-    data = DataSet("d", False, U, (small_hat(1, 5),))
+    data = DataSet("d", False, Range(0, U), (small_hat(1, 5),))
     verdict = scaling._best_of(data, errors, scaling.LEVY, (scaling.BASELINE, scaling.AVERAGING), "s", "because")
     assert verdict.agrees is agrees and ("because" in str(verdict)) is not agrees
     assert ("baseline at epsilon 0.5" in verdict.seen) is not agrees
@@ -214,7 +225,7 @@ def test_a_mechanism_is_better_than_the_constant_from_the_epsilon_at_which_it_is
 
 @pytest.mark.parametrize(("spread", "agrees"), [(1.0, True), (2.0, False)])
 def test_little_difference_and_similar_are_ratios(spread, agrees):
-    data = DataSet("d", True, U, (small_hat(1, 5),))
+    data = DataSet("d", True, Range(0, U), (small_hat(1, 5),))
     errors = fabricated({one: 1.0 if one.mechanism != "levy" else spread for one in CLIPPING})
     assert mean_itms._little_difference(data, errors).agrees is agrees
     both = fabricated({CLIPPING[0]: 1.0, mean_itms.WRAPPED[0]: spread})
@@ -271,7 +282,8 @@ def test_the_slides_properties_of_the_best_cap_hold_for_many_counts_and_their_li
 
 def test_the_public_fill_is_judged_by_the_numbers():
     rows = [
-        worst.worst_row("d", "h", [SamplesPerPlate(itms_counts())], U, epsilon, share=1.0) for epsilon in worst.SWEEP
+        worst.worst_row("d", "h", [SamplesPerPlate(itms_counts())], Range(0, U), epsilon, share=1.0)
+        for epsilon in worst.SWEEP
     ]
     assert worst._improvement(rows).agrees
     spoilt = [dataclasses.replace(row, optimal_worst_kmh=row.worst_error_kmh * 1.1) for row in rows]

@@ -17,7 +17,8 @@ from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission
 from udp_stream.mechanisms.cdfs.mechanism import node_counts
 from udp_stream.mechanisms.means import MECHANISMS
-from udp_stream.mechanisms.noise import laplace_lattice
+from udp_stream.mechanisms.noise import lattice_of
+from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.mechanisms.variance import variance_query
 from udp_stream.release import draw, road
 from udp_stream.release import record as records
@@ -249,14 +250,14 @@ def losses(plan):
     for start, end in zip(ends - plan.by_plate, ends, strict=True):
         slow, fast = middle.copy(), middle.copy()
         slow[start:end], fast[start:end] = 0, 65 * 4096
-        mean = Fraction(plan.mean.epsilon_nano, NANO)
+        mean = Fraction(plan.mean.cost.nano, NANO)
         if plan.mean.moves is not None:
             mechanism = MECHANISMS[plan.mean.mechanism]
             ask = [mechanism.query(plan.mean, samples, None) for samples in (slow, fast)]
-            lattice = laplace_lattice(ask[0].sensitivity, plan.mean.noise_epsilon_nano)
+            lattice = lattice_of(ask[0].sensitivity, plan.mean.noise_cost)
             mean = Fraction(lattice.project(ask[1].statistic) - lattice.project(ask[0].statistic), lattice.t)
         ask = [variance_query(plan.variance, samples) for samples in (slow, fast, middle)]
-        lattice = laplace_lattice(ask[0].sensitivity, plan.variance.epsilon_nano)
+        lattice = lattice_of(ask[0].sensitivity, plan.variance.cost)
         lowest, *_, highest = sorted(lattice.project(one.statistic) for one in ask)
         variance = Fraction(highest - lowest, lattice.t)
         change = np.abs(node_counts(plan.cdf, slow) - node_counts(plan.cdf, fast))
@@ -351,7 +352,8 @@ def test_the_planner_is_given_no_speed():
     from udp_stream.planning import hat_plan as plan
     from udp_stream.planning import slot_terms as planner
 
-    functions = (plan.slot_terms, plan.plan_hat, plan.plan_mean, plan.plan_admitted, planner.terms_from_counts)
+    of_statistics = [method for one in STATISTICS.values() for method in (one.plan, one.for_admitted)]
+    functions = (plan.slot_terms, plan.plan_hat, plan.plan_admitted, planner.terms_from_counts, *of_statistics)
     for function in (*functions, from_counts, plan_slot):
         assert "SlotValues" not in str(inspect.signature(function))
     assert {field.name for field in dataclasses.fields(slot()[0])}.isdisjoint({"speed", "values", "samples"})

@@ -15,6 +15,8 @@ from udp_stream.mechanisms.grouping import (
 from udp_stream.mechanisms.means import ArrayAveraging, Baseline, Levy
 from udp_stream.mechanisms.means._projected import levy_cap
 from udp_stream.mechanisms.means.levy import concentration_radius
+from udp_stream.mechanisms.noise import pure
+from udp_stream.mechanisms.range import Range
 
 counts_and_cap = st.lists(st.integers(1, 12), min_size=1, max_size=25).flatmap(
     lambda counts: st.tuples(st.just(counts), st.integers(min(counts), max(counts)))
@@ -92,12 +94,12 @@ def test_sample_scaling_keeps_the_scale_of_plain_means_and_divides_levys_by_its_
     rng = np.random.default_rng(3)
     counts = rng.integers(1, 60, 150)
     plain, scaled = (SamplesPerPlate(counts * factor) for factor in (1, 10))
-    one, ten = (Baseline().plan(hat, 10**9, 65 * 4096, "best-fit") for hat in (plain, scaled))
+    one, ten = (Baseline().plan(hat, pure(10**9), Range(0, 65 * 4096), "best-fit") for hat in (plain, scaled))
     assert one.noise_bound == pytest.approx(ten.noise_bound)
     for grouping in ("best-fit", "wrap-around"):
-        one, ten = (ArrayAveraging().plan(hat, 10**9, 65 * 4096, grouping) for hat in (plain, scaled))
+        one, ten = (ArrayAveraging().plan(hat, pure(10**9), Range(0, 65 * 4096), grouping) for hat in (plain, scaled))
         assert one.noise_bound == pytest.approx(ten.noise_bound)
-    levy_one, levy_ten = (Levy().plan(hat, 10**9, 65 * 4096, "best-fit") for hat in (plain, scaled))
+    levy_one, levy_ten = (Levy().plan(hat, pure(10**9), Range(0, 65 * 4096), "best-fit") for hat in (plain, scaled))
     assert levy_ten.cap == 10 * levy_one.cap and levy_ten.divisor == levy_one.divisor
     assert concentration_radius(levy_one) / concentration_radius(levy_ten) == pytest.approx(10**0.5, rel=1e-4)
 

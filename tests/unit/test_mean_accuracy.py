@@ -1,5 +1,7 @@
 """What records say of how far a mean may be off: spread, intervals and expected errors, against simulated speeds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,10 @@ from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS, Baseline, accuracy_of, expected_abs_error, spread
 from udp_stream.mechanisms.means._projected import means_of_arrays
 from udp_stream.mechanisms.means.accuracy import TRUTHS, array_variance
-from udp_stream.mechanisms.means.interval import interval95
+from udp_stream.mechanisms.noise import pure
+from udp_stream.mechanisms.noise.interval import interval95
+from udp_stream.mechanisms.noise.laplace import DiscreteLaplace
+from udp_stream.mechanisms.range import Range
 from udp_stream.release.record import mean_record
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
@@ -15,18 +20,26 @@ from udp_stream.units import NANO
 U = 65 * 4096
 
 
+def unclipped(plan):
+    """The same statistic over a range that no reference speed leaves: formulas are about speeds before clipping."""
+    far = 10 * U
+    return replace(plan, range=Range(-far, U + far), fill=plan.fill and plan.fill + far)
+
+
 @pytest.mark.parametrize("name", ["array-averaging", "optimal"])
 @pytest.mark.parametrize("grouping", ["best-fit", "wrap-around"])
 def test_the_spread_is_that_of_reference_speeds(name, grouping):
     """U^2/12 around a mean anywhere in [0, U], half of it between plates; a spread 30 % off would be noticed."""
     counts = np.array([30, 12, 7, 6, 4, 3, 3, 1])
-    plan = MECHANISMS[name].plan(SamplesPerPlate(counts), NANO // 2, U, grouping)
+    plan = MECHANISMS[name].plan(SamplesPerPlate(counts), pure(NANO // 2), Range(0, U), grouping)
     rng, part, runs = np.random.default_rng(1), U / 24**0.5, 4000
     means = rng.uniform(0, U, (runs, 1))
     scatter = part * np.repeat(rng.standard_normal((runs, counts.size)), counts, axis=1)
     scatter += part * rng.standard_normal(scatter.shape)
     speeds = means + scatter - scatter.mean(axis=1, keepdims=True)
-    bias = [MECHANISMS[name].query(plan, row, None).statistic / plan.divisor - row.mean() for row in speeds.astype(int)]
+    wide = unclipped(plan)
+    asked = [MECHANISMS[name].query(wide, row, None).statistic for row in speeds.astype(int)]
+    bias = [wide.value(statistic) - row.mean() for statistic, row in zip(asked, speeds, strict=True)]
     assert np.std(bias) == pytest.approx(spread(plan), rel=0.06)
 
 
@@ -34,7 +47,7 @@ def test_the_spread_is_that_of_reference_speeds(name, grouping):
 def test_the_spread_counts_those_who_are_left_out(name):
     """The last three plates of five are not in the plan, and the mean is to be that of all."""
     counts, out = np.array([12, 7]), np.array([30, 4, 1])
-    plan = MECHANISMS[name].plan(SamplesPerPlate(counts), NANO // 2, U, "best-fit")
+    plan = MECHANISMS[name].plan(SamplesPerPlate(counts), pure(NANO // 2), Range(0, U), "best-fit")
     rng, part, runs = np.random.default_rng(1), U / 24**0.5, 4000
     everybody = np.append(counts, out)
     scatter = part * np.repeat(rng.standard_normal((runs, 5)), everybody, axis=1)
@@ -44,16 +57,19 @@ def test_the_spread_counts_those_who_are_left_out(name):
     if name == "levy":  # what the spread says is before projection
         estimates = kept.mean(axis=1)
     else:
-        asked = [MECHANISMS[name].query(plan, row, None).statistic for row in kept.astype(int)]
-        estimates = np.array(asked) / plan.divisor
+        wide = unclipped(plan)
+        asked = [MECHANISMS[name].query(wide, row, None).statistic for row in kept.astype(int)]
+        estimates = np.array([wide.value(statistic) for statistic in asked])
     assert np.std(estimates - speeds.mean(axis=1)) == pytest.approx(spread(plan, out), rel=0.06)
     assert spread(plan, out) > spread(plan)
 
 
 def test_no_bias_no_spread():
     counts = SamplesPerPlate(np.array([9, 3, 1]))
-    assert spread(Baseline().plan(counts, NANO, U, "best-fit")) == 0
-    assert spread(MECHANISMS["levy"].plan(SamplesPerPlate(np.array([4, 4, 4])), NANO, U, "best-fit")) == 0
+    assert spread(Baseline().plan(counts, pure(NANO), Range(0, U), "best-fit")) == 0
+    assert (
+        spread(MECHANISMS["levy"].plan(SamplesPerPlate(np.array([4, 4, 4])), pure(NANO), Range(0, U), "best-fit")) == 0
+    )
 
 
 PLATES = [30, 12, 12, 9, 9, 8, 7, 7, 6, 6, 6, 5, 5, 5, 4, 4, 4, 3, 3, 3, 2, 2, 1, 1]
@@ -68,9 +84,9 @@ def reference_speeds(rng, means, part=1.0):
 
 @pytest.mark.parametrize("grouping", ["best-fit", "wrap-around"])
 def test_array_means_scatter_as_the_reference_says(grouping):
-    plan = MECHANISMS["levy"].plan(SamplesPerPlate(np.array(PLATES)), NANO, U, grouping)
+    plan = MECHANISMS["levy"].plan(SamplesPerPlate(np.array(PLATES)), pure(NANO), Range(0, U), grouping)
     speeds = reference_speeds(np.random.default_rng(3), np.zeros(3000))
-    means = np.array([means_of_arrays(plan, row) for row in speeds])
+    means = np.array([means_of_arrays(unclipped(plan), row) for row in speeds])
     assert means.var(axis=0).mean() == pytest.approx(array_variance(plan), rel=0.03)
 
 
@@ -83,11 +99,11 @@ def test_intervals_of_projected_means_hold_the_truth_however_speeds_scatter(name
 
     It is more, as it takes truths anywhere for alike, though the interval that was found tells more of them.
     """
-    plan = MECHANISMS[name].plan(SamplesPerPlate(np.array(PLATES)), round(epsilon * NANO), U, grouping)
+    plan = MECHANISMS[name].plan(SamplesPerPlate(np.array(PLATES)), pure(round(epsilon * NANO)), Range(0, U), grouping)
     rng, bits, rows = np.random.default_rng(4), seeded_bits(4), []
     for speeds in reference_speeds(rng, rng.uniform(0, U, 400), part).clip(0, U):
         query, truth = MECHANISMS[name].query(plan, speeds, bits), speeds.mean()
-        noise = query.sensitivity * NANO / plan.noise_epsilon_nano / plan.divisor
+        noise = query.sensitivity * NANO / plan.noise_cost.nano / plan.divisor
         noisy = query.statistic / plan.divisor + rng.laplace(0, noise)
         value = float(np.clip(noisy, 0, U))
         stated, low, high = accuracy_of(plan, noisy, noise, projected_to=query.projected_to)
@@ -101,7 +117,9 @@ def test_intervals_of_projected_means_hold_the_truth_however_speeds_scatter(name
 @pytest.mark.parametrize("projected", [(U // 3, U // 3), (0, U), (3 * U // 10, 4 * U // 10)])
 @pytest.mark.parametrize("noisy", [-U, 0.2 * U, 0.35 * U, 2 * U])
 def test_however_unlikely_a_noisy_mean_is_its_accuracy_is_a_number(noisy, projected):
-    plan = MECHANISMS["fixed-quantile"].plan(SamplesPerPlate(np.full(400, 5)), 1000 * NANO, U, "best-fit")
+    plan = MECHANISMS["fixed-quantile"].plan(
+        SamplesPerPlate(np.full(400, 5)), pure(1000 * NANO), Range(0, U), "best-fit"
+    )
     error, low, high = accuracy_of(plan, noisy, U / 1e9, projected_to=projected)
     assert 0 <= low <= np.clip(noisy, 0, U) <= high <= U and 0 <= error <= U
 
@@ -109,7 +127,7 @@ def test_however_unlikely_a_noisy_mean_is_its_accuracy_is_a_number(noisy, projec
 @pytest.mark.parametrize(("noisy", "noise"), [(0.02, 1 / 400), (0.02, 1 / 40), (0.1, 1 / 400)])
 def test_the_stated_error_of_a_projected_mean_is_that_over_the_truths_that_may_have_made_it(noisy, noise):
     """Speeds scatter less near the ends of [0, U]: so truths that are there are likelier to have made a mean there."""
-    plan = MECHANISMS["levy"].plan(SamplesPerPlate(np.array(PLATES)), 4 * NANO, U, "best-fit")
+    plan = MECHANISMS["levy"].plan(SamplesPerPlate(np.array(PLATES)), pure(4 * NANO), Range(0, U), "best-fit")
     rng = np.random.default_rng(7)
     truth = rng.uniform(0, U, 400_000)
     off = spread(plan) * np.sqrt(4 * truth * (U - truth)) / U
@@ -123,13 +141,13 @@ def test_the_stated_error_of_a_projected_mean_is_that_over_the_truths_that_may_h
 def test_intervals_take_a_public_fill_off(counts, truth):
     """The fill draws what is released towards U/2, where most samples are dropped out of the interval: then it is made
     an end, and truths are held that are missed on that side."""
-    plan = MECHANISMS["optimal"].plan(SamplesPerPlate(np.array(counts)), NANO // 4, U, "best-fit")
-    rng, noise, held = np.random.default_rng(6), plan.noise_bound, []
+    plan = MECHANISMS["optimal"].plan(SamplesPerPlate(np.array(counts)), pure(NANO // 4), Range(0, U), "best-fit")
+    rng, noise, held, wide = np.random.default_rng(6), plan.noise_bound, [], unclipped(plan)
     assert plan.used_samples < 0.8 * plan.counts.total
     part = U / 24**0.5 * rng.standard_normal((1500, len(counts)))
     scatter = np.repeat(part, counts, axis=1) + U / 24**0.5 * rng.standard_normal((1500, sum(counts)))
     for speeds in (truth * U + scatter - scatter.mean(axis=1, keepdims=True)).round().astype(int):
-        noisy = MECHANISMS["optimal"].query(plan, speeds, None).statistic / plan.divisor + rng.laplace(0, noise)
+        noisy = wide.value(MECHANISMS["optimal"].query(wide, speeds, None).statistic) + rng.laplace(0, noise)
         _, low, high = accuracy_of(plan, noisy, noise)
         assert 0 <= low <= np.clip(noisy, 0, U) <= high <= U
         held.append(low <= truth * U <= high)
@@ -138,7 +156,7 @@ def test_intervals_take_a_public_fill_off(counts, truth):
 
 def test_an_estimate_that_is_all_fill_rules_nothing_out():
     averaging = MECHANISMS["array-averaging"]
-    plan = averaging.plan_with_cap(SamplesPerPlate(np.array([7, 7, 3])), NANO, U, "wrap-around", 7)
+    plan = averaging.plan_with_cap(SamplesPerPlate(np.array([7, 7, 3])), pure(NANO), Range(0, U), "wrap-around", 7)
     alone = averaging.for_admitted(plan, np.array([False, False, True]))
     assert (alone.used_samples, alone.fill) == (0, U // 2)
     _, low, high = accuracy_of(alone, 0.9 * U, U / 100, np.array([7, 7]))
@@ -147,7 +165,7 @@ def test_an_estimate_that_is_all_fill_rules_nothing_out():
 
 def test_a_mean_at_the_end_of_a_narrow_interval_says_nothing_about_what_lies_beyond():
     """Array means far below [a, b] come out as a, however far: the interval reaches down to 0, and not above b."""
-    plan = MECHANISMS["fixed-quantile"].plan(SamplesPerPlate(np.array(PLATES)), NANO, U, "best-fit")
+    plan = MECHANISMS["fixed-quantile"].plan(SamplesPerPlate(np.array(PLATES)), pure(NANO), Range(0, U), "best-fit")
     low_end, high_end = 9 * U // 10, 9 * U // 10 + U // 100
     error, low, high = accuracy_of(plan, float(low_end), U / 1000, projected_to=(low_end, high_end))
     assert low == 0 and low_end <= high < U and error > U / 4
@@ -156,11 +174,11 @@ def test_a_mean_at_the_end_of_a_narrow_interval_says_nothing_about_what_lies_bey
 @pytest.mark.parametrize("name", ["levy", "fixed-quantile"])
 def test_much_noise_makes_no_interval_of_a_projected_mean_too_sure_of_itself_or_too_wide(name):
     """However far beyond [0, U] noisy means lie."""
-    plan = MECHANISMS[name].plan(SamplesPerPlate(np.array(PLATES)), NANO // 4, U, "wrap-around")
+    plan = MECHANISMS[name].plan(SamplesPerPlate(np.array(PLATES)), pure(NANO // 4), Range(0, U), "wrap-around")
     rng, bits, held = np.random.default_rng(8), seeded_bits(8), []
     for speeds in reference_speeds(rng, rng.uniform(0.1 * U, 0.9 * U, 1500), 0.5).clip(0, U):
         query = MECHANISMS[name].query(plan, speeds, bits)
-        noise = query.sensitivity * NANO / plan.noise_epsilon_nano / plan.divisor
+        noise = query.sensitivity * NANO / plan.noise_cost.nano / plan.divisor
         noisy = query.statistic / plan.divisor + rng.laplace(0, noise)
         _, low, high = accuracy_of(plan, noisy, noise, projected_to=query.projected_to)
         held.append(low <= speeds.mean() <= high)
@@ -169,7 +187,7 @@ def test_much_noise_makes_no_interval_of_a_projected_mean_too_sure_of_itself_or_
 
 @pytest.mark.parametrize("beyond", [0, 3, 6, 20])
 def test_a_noisy_mean_far_beyond_its_private_interval_says_that_the_truth_is_about_its_end_or_beyond(beyond):
-    plan = MECHANISMS["levy"].plan(SamplesPerPlate(np.full(400, 100)), NANO, U, "best-fit")
+    plan = MECHANISMS["levy"].plan(SamplesPerPlate(np.full(400, 100)), pure(NANO), Range(0, U), "best-fit")
     a, b, noise = 4 * U // 10, 6 * U // 10, U / 100
     _, low, high = accuracy_of(plan, a - beyond * noise, noise, projected_to=(a, b))
     assert low == 0 and 0.25 * U < high < 0.45 * U  # array means scatter by a tenth of U
@@ -179,9 +197,9 @@ def test_a_noisy_mean_far_beyond_its_private_interval_says_that_the_truth_is_abo
 
 def test_where_projection_does_nothing_the_interval_is_that_of_noise_and_spread_in_steps_rounded_outwards():
     """[0, U] around a mean in its middle, many arrays: clipping moves nothing."""
-    plan = MECHANISMS["levy"].plan(SamplesPerPlate(np.full(400, 100)), NANO, U, "best-fit")
+    plan = MECHANISMS["levy"].plan(SamplesPerPlate(np.full(400, 100)), pure(NANO), Range(0, U), "best-fit")
     noise, step = U / 40, U / TRUTHS
-    exact = interval95(0.47 * U, noise, 0.0, U)
+    exact = interval95(DiscreteLaplace(), 0.47 * U, noise, 0.0, U)
     error, low, high = accuracy_of(plan, 0.47 * U, noise, projected_to=(0, U))
     assert exact[0] - 2 * step <= low <= exact[0] and exact[1] <= high <= exact[1] + 2 * step
     assert step < U / 200 and error == pytest.approx(noise, rel=0.05)
@@ -189,7 +207,7 @@ def test_where_projection_does_nothing_the_interval_is_that_of_noise_and_spread_
 
 @pytest.mark.parametrize("name", ["baseline", "array-averaging", "optimal", "levy"])
 def test_a_record_is_less_sure_of_a_mean_whose_plates_are_not_all_there(name):
-    plan = MECHANISMS[name].plan(SamplesPerPlate(np.array(PLATES)), NANO, U, "best-fit")
+    plan = MECHANISMS[name].plan(SamplesPerPlate(np.array(PLATES)), pure(NANO), Range(0, U), "best-fit")
     projected = (U // 4, 3 * U // 4) if name == "levy" else None
     whole, part = (
         mean_record(plan, U / 2, U / 100, np.array(out, dtype=np.int64), projected) for out in ([], [50, 40, 30])
@@ -202,7 +220,7 @@ def test_a_record_is_less_sure_of_a_mean_whose_plates_are_not_all_there(name):
 
 
 def test_a_record_has_a_mean_within_its_range_and_an_interval_that_knows_how_far_beyond_it_was():
-    plan = Baseline().plan(SamplesPerPlate(np.array(PLATES)), NANO, U, "best-fit")
+    plan = Baseline().plan(SamplesPerPlate(np.array(PLATES)), pure(NANO), Range(0, U), "best-fit")
     near, far = (mean_record(plan, beyond * U, U / 50) for beyond in (-0.001, -0.5))
     assert near.value_kmh == far.value_kmh == near.interval95_kmh[0] == far.interval95_kmh[0] == 0
     assert far.interval95_kmh[1] == pytest.approx(65 * np.log(10) / 50, rel=1e-3)
@@ -218,7 +236,7 @@ def test_an_interval_misses_any_truth_with_probability_one_in_twenty(truth, nois
     p = (np.arange(2000) + 0.5) / 2000
     laplace = np.where(p < 0.5, np.log(2 * p), -np.log(2 * (1 - p))) * noise
     noisy = truth + laplace
-    low, high = np.array([interval95(value, noise, 0.0, 65) for value in noisy.tolist()]).T
+    low, high = np.array([interval95(DiscreteLaplace(), value, noise, 0.0, 65) for value in noisy.tolist()]).T
     assert np.mean((low <= truth) & (truth <= high)) == pytest.approx(0.95, abs=0.0011)
     released = noisy.clip(0, 65)
     assert np.all((low >= 0) & (low <= released) & (released <= high) & (high <= 65) & (low < high))
@@ -228,7 +246,7 @@ def test_an_interval_misses_any_truth_with_probability_one_in_twenty(truth, nois
 def test_a_truth_is_held_by_the_likeliest_of_what_it_may_be_released_as(noise):
     """In order of the ratio of likelihoods to that of the likeliest truth (Feldman and Cousins), ties nearest first."""
     noisy = np.linspace(-12 * noise, 65 + 12 * noise, 2001)
-    low, high = np.array([interval95(value, noise, 0.0, 65) for value in noisy.tolist()]).T
+    low, high = np.array([interval95(DiscreteLaplace(), value, noise, 0.0, 65) for value in noisy.tolist()]).T
     for truth in (1.0, 4.0, 12.0, 17.5, 30.0, 45.0, 61.0):
         density = np.exp(-np.abs(noisy - truth) / noise)
         ratio = np.abs(noisy - truth) - np.abs(noisy - noisy.clip(0, 65))
@@ -244,7 +262,10 @@ def test_an_interval_of_noise_and_normal_spread_misses_about_one_in_twenty(truth
     rng = np.random.default_rng(5)
     for noise, sd in ((1.0, 3.0), (4.0, 2.0), (3.0, 10.0), (10.0, 10.0)):
         noisy = truth + rng.laplace(0, noise, 4000) + sd * rng.standard_normal(4000)
-        held = [low <= truth <= high for low, high in (interval95(value, noise, sd, 65) for value in noisy.tolist())]
+        held = [
+            low <= truth <= high
+            for low, high in (interval95(DiscreteLaplace(), value, noise, sd, 65) for value in noisy.tolist())
+        ]
         assert 0.94 <= np.mean(held) <= 0.965
 
 

@@ -15,7 +15,12 @@ from udp_stream.adapters.settings import load
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import ArrayAveraging, Baseline, Optimal, spread
 from udp_stream.mechanisms.means.automatic import AS_GOOD, CAPS_TRIED, averaging_caps, plan_automatic
-from udp_stream.planning.hat_plan import Terms, plan_hat, plan_mean, terms_of
+from udp_stream.mechanisms.noise import pure
+from udp_stream.mechanisms.range import Range
+from udp_stream.mechanisms.statistic import PublicSettings
+from udp_stream.mechanisms.statistics import MeanStatistic
+from udp_stream.planning.hat_plan import plan_hat
+from udp_stream.planning.terms import terms_of
 from udp_stream.units import NANO
 
 U = 65 * 4096
@@ -33,13 +38,13 @@ def mean_share(plan):
 @given(hat_counts, epsilons, groupings)
 def test_auto_takes_the_least_charge_within_three_percent_of_the_least_expected_error(counts, epsilon, grouping):
     hat, nano = SamplesPerPlate(np.array(counts)), round(epsilon * NANO)
-    candidates = [mechanism.plan(hat, nano, U, grouping) for mechanism in (Baseline(), Optimal())]
+    candidates = [mechanism.plan(hat, pure(nano), Range(0, U), grouping) for mechanism in (Baseline(), Optimal())]
     allowed = max(U / 2, candidates[1].error_bound) * (1 + 1e-9)
-    caps = averaging_caps(hat, nano, grouping, allowed / U)
-    candidates += [ArrayAveraging().plan_with_cap(hat, nano, U, grouping, cap) for cap in caps]
+    caps = averaging_caps(hat, pure(nano), grouping, allowed / U)
+    candidates += [ArrayAveraging().plan_with_cap(hat, pure(nano), Range(0, U), grouping, cap) for cap in caps]
     candidates = [plan for plan in candidates if plan.error_bound <= allowed]
     errors = [hypot(plan.noise_bound, spread(plan)) for plan in candidates]
-    chosen = plan_automatic(hat, nano, U, grouping, "epsilon")
+    chosen = plan_automatic(hat, pure(nano), Range(0, U), grouping, "epsilon")
     assert hypot(chosen.noise_bound, spread(chosen)) <= AS_GOOD * min(errors)
     as_good = [plan for plan, error in zip(candidates, errors, strict=True) if error <= AS_GOOD * min(errors)]
     assert mean_share(chosen) == pytest.approx(min(map(mean_share, as_good)))
@@ -50,8 +55,10 @@ def test_auto_takes_the_least_charge_within_three_percent_of_the_least_expected_
 def test_the_worst_case_of_auto_is_within_that_of_guessing_wherever_the_optimum_is(counts, epsilon, grouping):
     """U/2 is the worst error of the guess U/2; Optimal's is the least of capped sums with a fill."""
     hat, nano = SamplesPerPlate(np.array(counts)), round(epsilon * NANO)
-    taken = plan_automatic(hat, nano, U, grouping, "epsilon")
-    assert taken.error_bound <= max(U / 2, Optimal().plan(hat, nano, U, grouping).error_bound) * (1 + 1e-9)
+    taken = plan_automatic(hat, pure(nano), Range(0, U), grouping, "epsilon")
+    assert taken.error_bound <= max(U / 2, Optimal().plan(hat, pure(nano), Range(0, U), grouping).error_bound) * (
+        1 + 1e-9
+    )
 
 
 @pytest.mark.parametrize(
@@ -63,21 +70,26 @@ def test_the_worst_case_of_auto_is_within_that_of_guessing_wherever_the_optimum_
 )
 def test_a_cap_is_not_lost_to_rounding_or_rough_formulas(counts):
     hat = SamplesPerPlate(np.array(counts))
-    averaging = [ArrayAveraging().plan_with_cap(hat, NANO, U, "best-fit", cap) for cap in set(counts)]
+    averaging = [ArrayAveraging().plan_with_cap(hat, pure(NANO), Range(0, U), "best-fit", cap) for cap in set(counts)]
     best = min(hypot(plan.noise_bound, spread(plan)) for plan in averaging if plan.error_bound <= U / 2 * (1 + 1e-9))
-    chosen = plan_automatic(hat, NANO, U, "best-fit", "epsilon")
+    chosen = plan_automatic(hat, pure(NANO), Range(0, U), "best-fit", "epsilon")
     assert hypot(chosen.noise_bound, spread(chosen)) <= AS_GOOD * best
 
 
 def test_without_that_promise_auto_would_go_beyond_it():
     """A HAT of the recorded kind, in which the least expected error alone would promise less than a guess."""
     hat = SamplesPerPlate(np.array([60, 50, 40, 30, 20, 12, 8, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1]))
-    averaging = [ArrayAveraging().plan_with_cap(hat, NANO, U, "best-fit", cap) for cap in set(hat.by_plate.tolist())]
+    averaging = [
+        ArrayAveraging().plan_with_cap(hat, pure(NANO), Range(0, U), "best-fit", cap)
+        for cap in set(hat.by_plate.tolist())
+    ]
     free = min(averaging, key=lambda plan: hypot(plan.noise_bound, spread(plan)))
-    taken = plan_automatic(hat, NANO, U, "best-fit", "epsilon")
+    taken = plan_automatic(hat, pure(NANO), Range(0, U), "best-fit", "epsilon")
     assert free.error_bound > U / 2 >= taken.error_bound
-    policy = load(None, (), {}).policy
-    at_one, at_a_hundredth = (plan_hat(hat.by_plate, Terms(mean_nano=nano), policy) for nano in (NANO, NANO // 100))
+    policy = load(None, ("release.mean_epsilon=1",), {}).policy
+    at_one, at_a_hundredth = (
+        plan_hat(hat.by_plate, terms_of(policy, nano, 0, 0), policy) for nano in (NANO, NANO // 100)
+    )
     assert at_one.why.endswith("worst cases up to that of guessing U/2")
     assert at_a_hundredth.why.endswith("worst cases up to that of optimal")
 
@@ -98,7 +110,7 @@ def test_the_caps_are_the_best_of_all_counts_by_formulas_written_plainly(counts,
         error = hypot(1 / epsilon / arrays, ((between + 1 / G - 1 / total) / 24) ** 0.5)
         return error, 1 - used / total + 1 / epsilon / arrays
 
-    caps = averaging_caps(SamplesPerPlate(np.array(counts)), round(epsilon * NANO), grouping, allowed)
+    caps = averaging_caps(SamplesPerPlate(np.array(counts)), pure(round(epsilon * NANO)), grouping, allowed)
     judgements = sorted(judged(cap) for cap in set(counts))
     surely = [error for error, worst in judgements if worst <= allowed][: CAPS_TRIED - 1]
     assert len(set(caps)) == len(caps) <= CAPS_TRIED
@@ -114,10 +126,13 @@ def test_where_all_counts_differ_auto_is_near_the_best_of_them(plates, epsilon):
     rng, nano = np.random.default_rng(plates), round(epsilon * NANO)
     for _ in range(4):
         hat = SamplesPerPlate(rng.lognormal(6, 0.6, plates).astype(int))
-        allowed = max(U / 2, Optimal().plan(hat, nano, U, "best-fit").error_bound)
-        plans = [ArrayAveraging().plan_with_cap(hat, nano, U, "best-fit", cap) for cap in set(hat.by_plate.tolist())]
+        allowed = max(U / 2, Optimal().plan(hat, pure(nano), Range(0, U), "best-fit").error_bound)
+        plans = [
+            ArrayAveraging().plan_with_cap(hat, pure(nano), Range(0, U), "best-fit", cap)
+            for cap in set(hat.by_plate.tolist())
+        ]
         best = min(hypot(plan.noise_bound, spread(plan)) for plan in plans if plan.error_bound <= allowed)
-        chosen = plan_automatic(hat, nano, U, "best-fit", "epsilon")
+        chosen = plan_automatic(hat, pure(nano), Range(0, U), "best-fit", "epsilon")
         assert hypot(chosen.noise_bound, spread(chosen)) <= 1.06 * best
 
 
@@ -126,10 +141,10 @@ def test_where_all_counts_differ_auto_is_near_the_best_of_them(plates, epsilon):
 def test_at_equal_charge_every_grouping_and_cap_has_the_noise_of_the_plain_mean(counts, which, grouping):
     """Noise times the mean share of epsilon that plates pay is U / (L eps): so Baseline, without bias, is taken."""
     hat = SamplesPerPlate(np.array(counts))
-    averaging = ArrayAveraging().plan_with_cap(hat, NANO, U, grouping, counts[which % len(counts)])
-    for plan in (averaging, Baseline().plan(hat, NANO, U, grouping)):
+    averaging = ArrayAveraging().plan_with_cap(hat, pure(NANO), Range(0, U), grouping, counts[which % len(counts)])
+    for plan in (averaging, Baseline().plan(hat, pure(NANO), Range(0, U), grouping)):
         assert plan.noise_bound * mean_share(plan) == pytest.approx(U / len(counts), rel=1e-3)
-    assert plan_automatic(hat, NANO, U, grouping, "charge").mechanism == "baseline"
+    assert plan_automatic(hat, pure(NANO), Range(0, U), grouping, "charge").mechanism == "baseline"
 
 
 @settings(max_examples=60)
@@ -139,12 +154,12 @@ def test_at_equal_charge_no_grouping_cap_or_fill_has_a_smaller_worst_case(counts
     hat, nano = SamplesPerPlate(np.array(counts)), round(epsilon * NANO)
     charge = times / len(counts)
     others = (
-        ArrayAveraging().plan_with_cap(hat, nano, U, grouping, counts[which % len(counts)]),
-        Optimal().plan(hat, nano, U, grouping),
-        Optimal().plan_with_fill(hat, nano, U, fill=U // 5),
+        ArrayAveraging().plan_with_cap(hat, pure(nano), Range(0, U), grouping, counts[which % len(counts)]),
+        Optimal().plan(hat, pure(nano), Range(0, U), grouping),
+        Optimal().plan_with_fill(hat, pure(nano), Range(0, U), fill=U // 5),
     )
     worst = [plan.noise_bound * epsilon * mean_share(plan) / charge + plan.bias_bound for plan in others]
-    taken = plan_automatic(hat, nano, U, grouping, "charge")
+    taken = plan_automatic(hat, pure(nano), Range(0, U), grouping, "charge")
     ours = taken.noise_bound * epsilon * mean_share(taken) / charge
     assert taken.bias_bound == 0 and ours == pytest.approx(U / len(counts) / charge, rel=1e-3)
     assert ours <= min(worst) * (1 + 1e-3)
@@ -153,20 +168,25 @@ def test_at_equal_charge_no_grouping_cap_or_fill_has_a_smaller_worst_case(counts
 def test_an_automatic_epsilon_is_compared_at_equal_charge_and_a_fixed_one_at_equal_epsilon():
     counts = SamplesPerPlate(np.array([40, 9, 8, 8, 7, 7, 6, 5, 5, 4]))
     fixed, automatic, uniform = (
-        terms_of(load(None, ("release.mean=auto", *flags), {}).policy, NANO, 0, 0)
+        terms_of(load(None, ("release.mean=auto", *flags), {}).policy, NANO, 0, 0).of("mean")
         for flags in (
             ("release.mean_epsilon=1",),
             ("release.mean_epsilon=auto",),
             ("release.mean_epsilon=auto", "budget.accounting_detail=uniform"),
         )
     )
+    plan_mean, public = MeanStatistic().plan, PublicSettings(Range(0, U))
     assert [terms.compare_at for terms in (fixed, automatic, uniform)] == ["epsilon", "charge", "epsilon"]
-    assert [plan_mean(counts, terms, U).mechanism for terms in (fixed, automatic)] == ["array-averaging", "baseline"]
-    assert plan_mean(counts, msgspec.structs.replace(automatic, mean="levy"), U).mechanism == "levy"
+    assert [plan_mean(counts, terms, public).mechanism for terms in (fixed, automatic)] == [
+        "array-averaging",
+        "baseline",
+    ]
+    assert plan_mean(counts, msgspec.structs.replace(automatic, mechanism="levy"), public).mechanism == "levy"
 
 
 def test_auto_is_a_function_of_counts_terms_and_settings():
-    policy, terms = load(None, ("release.mean=auto",), {}).policy, Terms(mean_nano=NANO)
+    policy = load(None, ("release.mean=auto", "release.mean_epsilon=1"), {}).policy
+    terms = terms_of(policy, NANO, 0, 0)
     counts = np.random.default_rng(5).integers(1, 50, 60)
     one, two = (plan_hat(counts.copy(), terms, policy) for _ in range(2))
     assert (one.mean.mechanism, one.mean.cap) == (two.mean.mechanism, two.mean.cap)

@@ -11,7 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from udp_stream.mechanisms import noise
+from udp_stream.mechanisms.noise import SCALE_MAX, laplace, lattice_of, pure, uniform
+from udp_stream.mechanisms.noise.exponential import choice_weights, exponential_choices, exponential_weights
+from udp_stream.mechanisms.noise.laplace import discrete_laplace
+from udp_stream.mechanisms.noise.uniform import randbelow
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 
@@ -38,38 +41,38 @@ def chi_square_p(draws: np.ndarray, t: int, s: int) -> float:
 
 @pytest.mark.parametrize(("t", "s"), [(1, 1), (3, 2), (1, 3), (8, 1), (100, 7), (4096, 1000)])
 def test_discrete_laplace_has_its_exact_distribution_and_the_test_has_power(t, s):
-    draws = noise.discrete_laplace(seeded_bits(f"chi/{t}/{s}"), np.full(60_000, t), s)
+    draws = discrete_laplace(seeded_bits(f"chi/{t}/{s}"), np.full(60_000, t), s)
     assert chi_square_p(draws, t, s) > 1e-6
     for factor in (0.7, 1.3):  # the same test rejects a scale that is 30 % off
-        wrong = noise.discrete_laplace(seeded_bits(f"off/{t}/{s}"), np.full(60_000, round(1000 * factor * t)), 1000 * s)
+        wrong = discrete_laplace(seeded_bits(f"off/{t}/{s}"), np.full(60_000, round(1000 * factor * t)), 1000 * s)
         assert chi_square_p(wrong, t, s) < 1e-6
 
 
 def test_large_scales_follow_the_continuous_laplace_distribution():
     t = 2**26
-    draws = noise.discrete_laplace(seeded_bits(5), np.full(50_000, t))
+    draws = discrete_laplace(seeded_bits(5), np.full(50_000, t))
     assert stats.kstest(draws / t, "laplace").pvalue > 1e-6
     assert stats.kstest(draws / (0.7 * t), "laplace").pvalue < 1e-6
 
 
 def test_every_draw_has_its_own_scale():
     scales = np.tile([1, 50, 2500], 40_000)
-    draws = np.abs(noise.discrete_laplace(seeded_bits(6), scales)).reshape(-1, 3).mean(axis=0)
+    draws = np.abs(discrete_laplace(seeded_bits(6), scales)).reshape(-1, 3).mean(axis=0)
     expected = [2 * math.exp(-1 / t) / (1 - math.exp(-2 / t)) for t in (1, 50, 2500)]
     assert draws == pytest.approx(expected, rel=0.02)
 
 
 def test_draws_are_independent_of_how_many_are_asked_for_at_once():
     """More than one chunk is no other distribution."""
-    draws = noise.discrete_laplace(seeded_bits(7), np.full(2 * noise._CHUNK + 3, 5))
-    assert draws.size == 2 * noise._CHUNK + 3
+    draws = discrete_laplace(seeded_bits(7), np.full(2 * laplace._CHUNK + 3, 5))
+    assert draws.size == 2 * laplace._CHUNK + 3
     assert chi_square_p(draws, 5, 1) > 1e-6
 
 
 @pytest.mark.parametrize(("t", "s"), [(0, 1), (2**26 + 1, 1), (1, 0)])
 def test_a_scale_out_of_range_is_refused_with_the_rule(t, s):
     with pytest.raises(ValueError, match="expected 1 <= t"):
-        noise.discrete_laplace(seeded_bits(0), np.array([t]), s)
+        discrete_laplace(seeded_bits(0), np.array([t]), s)
 
 
 @pytest.mark.parametrize(
@@ -84,15 +87,15 @@ def test_bernoulli_decides_every_16_bit_word_as_arithmetic_says(p, q, monkeypatc
         asked.append(Fraction(numerator, denominator))
         return False
 
-    monkeypatch.setattr(noise, "_resolve_bernoulli", resolve)
-    decided = noise._bernoulli(lambda n: words[:n], np.full(65536, p), np.full(65536, q))
+    monkeypatch.setattr(uniform, "resolve_bernoulli", resolve)
+    decided = uniform.bernoulli(lambda n: words[:n], np.full(65536, p), np.full(65536, q))
     rest = Fraction(p, q) * 65536 - int(decided.sum())
     assert int(decided.sum()) == p * 65536 // q
     assert asked == ([rest] if rest else [])
 
 
 def test_the_rare_tie_is_resolved_with_the_right_probability():
-    yes = sum(noise._resolve_bernoulli(seeded_bits(i), 3, 7) for i in range(4000))
+    yes = sum(uniform.resolve_bernoulli(seeded_bits(i), 3, 7) for i in range(4000))
     assert stats.binomtest(yes, 4000, 3 / 7).pvalue > 1e-6
     assert stats.binomtest(yes, 4000, 0.7 * 3 / 7).pvalue < 1e-6
 
@@ -102,20 +105,20 @@ def test_thresholds_of_the_geometric_part_are_exact(digits):
     with localcontext() as context:
         context.prec = 80
         exact = [int(Decimal(-k).exp() * 2 ** (32 * digits)) for k in range(1, 65)]
-    assert list(noise._exp_thresholds(digits)) == exact
+    assert list(laplace._exp_thresholds(digits)) == exact
 
 
 def test_a_geometric_word_on_a_threshold_takes_more_bits():
     """The word floor(2^32/e) is undecided between 0 and 1: both happen, in the ratio that further digits say."""
-    word = noise._exp_thresholds(1)[0]
-    values = [noise._resolve_geometric(seeded_bits(i), word) for i in range(2000)]
-    share = Fraction(noise._exp_thresholds(3)[0] - word * 2**64, 2**64)
+    word = laplace._exp_thresholds(1)[0]
+    values = [laplace._resolve_geometric(seeded_bits(i), word) for i in range(2000)]
+    share = Fraction(laplace._exp_thresholds(3)[0] - word * 2**64, 2**64)
     assert set(values) == {0, 1}
     assert stats.binomtest(sum(values), 2000, float(share)).pvalue > 1e-6
 
 
 def test_geometric_part_matches_its_distribution_beyond_the_first_word():
-    values = noise._geometric_of_e(seeded_bits(3), 200_000)
+    values = laplace._geometric_of_e(seeded_bits(3), 200_000)
     observed = [(values >= k).mean() for k in range(1, 6)]
     assert observed == pytest.approx([math.exp(-k) for k in range(1, 6)], rel=0.06)
 
@@ -123,7 +126,7 @@ def test_geometric_part_matches_its_distribution_beyond_the_first_word():
 @pytest.mark.parametrize("bound", [1, 2, 3, 7, 10, 255, 256, 257])
 def test_randbelow_is_uniform(bound):
     bits = seeded_bits(bound)
-    draws = [noise.randbelow(bits, bound) for _ in range(20 * bound + 200)]
+    draws = [randbelow(bits, bound) for _ in range(20 * bound + 200)]
     assert set(draws) <= set(range(bound))
     if bound > 1:
         assert stats.chisquare(np.bincount(draws, minlength=bound)).pvalue > 1e-6
@@ -131,7 +134,7 @@ def test_randbelow_is_uniform(bound):
 
 @pytest.mark.parametrize("epsilon_nano", [10**6, 125_000_000, 10**9, 7 * 10**9])
 def test_exponential_weights_never_differ_by_more_than_epsilon_allows(epsilon_nano):
-    table = noise.exponential_weights(epsilon_nano, largest_cost=10**6)
+    table = exponential_weights(epsilon_nano, largest=10**6)
     with localcontext() as context:
         context.prec = 60
         limit = (Decimal(epsilon_nano) / (2 * 10**9)).exp()
@@ -144,15 +147,15 @@ def test_exponential_weights_never_differ_by_more_than_epsilon_allows(epsilon_na
 
 def test_there_are_no_more_weights_than_costs_can_be():
     """At the smallest epsilons a table for any cost has 100,000 entries, and every HAT has its own epsilon."""
-    assert len(noise.exponential_weights(10**5, largest_cost=40)) == 41
-    assert len(noise.exponential_weights(10**9, largest_cost=10**6)) == 71
+    assert len(exponential_weights(10**5, largest=40)) == 41
+    assert len(exponential_weights(10**9, largest=10**6)) == 71
 
 
 def test_exponential_choice_follows_its_weights_and_the_test_has_power():
     costs, sizes, epsilon = [4, 1, 0, 2, 6], [3, 1, 2, 0, 5], 1.5
     bits = seeded_bits("choice")
     chosen = np.bincount(
-        noise.exponential_choices(bits, costs, sizes, 6, int(epsilon * 1e9), draws=20_000), minlength=5
+        exponential_choices(bits, costs, sizes, 6, 1, pure(int(epsilon * 1e9)), draws=20_000), minlength=5
     )
 
     def p_value(eps):
@@ -168,9 +171,9 @@ def test_exponential_choice_follows_its_weights_and_the_test_has_power():
 
 def test_large_costs_are_told_apart_however_far_the_least_is_from_nothing():
     """300 arrays in five bins: at epsilon 1 all costs above 140 would weigh the same, counted from nothing."""
-    chosen = noise.exponential_choices(seeded_bits(3), [299, 161, 139, 300, 300], [1] * 5, 300, NANO, draws=2000)
+    chosen = exponential_choices(seeded_bits(3), [299, 161, 139, 300, 300], [1] * 5, 300, 1, pure(NANO), draws=2000)
     assert np.bincount(chosen, minlength=5)[2] > 0.99 * 2000
-    far = noise.exponential_choices(seeded_bits(3), [500_000, 500_001], [1, 0], 10**6, 1000 * NANO, draws=5)
+    far = exponential_choices(seeded_bits(3), [500_000, 500_001], [1, 0], 10**6, 1, pure(1000 * NANO), draws=5)
     assert far == [0] * 5
 
 
@@ -180,10 +183,10 @@ def test_choices_between_neighbours_cost_no_more_than_epsilon(data, epsilon):
     """Exact probabilities, with costs on both sides of the table's end; each cost moves by at most one."""
     costs = data.draw(st.lists(st.sampled_from([0, 1, 2, 3, 17, 18, 34, 35, 36, 70, 400]), min_size=1, max_size=6))
     moved = [max(0, cost + data.draw(st.integers(-1, 1))) for cost in costs]
-    table = noise.exponential_weights(round(epsilon * NANO), largest_cost=10**6)
+    table = exponential_weights(round(epsilon * NANO), largest=10**6)
 
     def probabilities(costs):
-        weights = noise.choice_weights(costs, [1] * len(costs), table)
+        weights = choice_weights(costs, [1] * len(costs), table)
         return [Fraction(weight, sum(weights)) for weight in weights]
 
     limit = Fraction(math.exp(epsilon)) * (1 + Fraction(1, 10**12))
@@ -193,21 +196,21 @@ def test_choices_between_neighbours_cost_no_more_than_epsilon(data, epsilon):
 
 def test_no_candidate_is_an_error():
     with pytest.raises(ValueError, match="expected bound >= 1"):
-        noise.exponential_choices(seeded_bits(0), [0], [0], 0, 10**9, draws=1)
+        exponential_choices(seeded_bits(0), [0], [0], 0, 1, pure(10**9), draws=1)
 
 
 @pytest.mark.parametrize("sensitivity", [1, 7, 4096, 266_240, 266_240 * 5_000, 2**55])
 @pytest.mark.parametrize("epsilon_nano", [10**6, 333_333_333, 10**9, 5 * 10**10])
 def test_lattice_scale_covers_the_sensitivity_with_rounding(sensitivity, epsilon_nano):
     """t lattice steps are at least (most steps two neighbours can differ by) / eps, and hardly more than needed."""
-    lattice = noise.laplace_lattice(sensitivity, epsilon_nano)
+    lattice = lattice_of(sensitivity, pure(epsilon_nano))
     step = 1 << lattice.shift
     most = max(abs(lattice.project(base + sensitivity) - lattice.project(base)) for base in _bases(step))
     assert Fraction(lattice.t) >= Fraction(most * 10**9, epsilon_nano)
-    assert lattice.t <= noise.SCALE_MAX
+    assert lattice.t <= SCALE_MAX
     exact = sensitivity * 1e9 / epsilon_nano
     assert lattice.scale <= exact * (1 + step / sensitivity) + step
-    assert lattice.shift == 0 or lattice.t > noise.SCALE_MAX / 4  # no coarser than it has to be
+    assert lattice.shift == 0 or lattice.t > SCALE_MAX / 4  # no coarser than it has to be
     for base in _bases(step):  # rounding is to the nearest
         assert abs(lattice.project(base) * step - base) <= step / 2
 
@@ -217,10 +220,10 @@ def _bases(step):
 
 
 def test_an_epsilon_too_small_for_any_noise_is_refused():
-    with pytest.raises(ValueError, match="expected an epsilon"):
-        noise.laplace_lattice(1, 1)
+    with pytest.raises(ValueError, match="expected a cost"):
+        lattice_of(1, pure(1))
     with pytest.raises(ValueError, match="expected sensitivity"):
-        noise.laplace_lattice(0, 10**9)
+        lattice_of(0, pure(10**9))
 
 
 def test_precision_probe_finds_nothing():
@@ -229,7 +232,7 @@ def test_precision_probe_finds_nothing():
     Scale 1 km/h on the lattice of 1/4096: every output of either is a multiple of 1/4096 and any multiple can occur, so
     the share of small outputs off the lattice of 2^-53 is 0 for both, where float noise shows 69 % against 0 %.
     """
-    draws = noise.discrete_laplace(seeded_bits("probe"), np.full(400_000, 4096))
+    draws = discrete_laplace(seeded_bits("probe"), np.full(400_000, 4096))
     outputs = {base: (base * 4096 + draws) / 4096 for base in (0, 1)}
     small = {base: values[np.abs(values) < 0.5] for base, values in outputs.items()}
     certifying = {base: float(np.mean(np.fmod(values, 2.0**-53) != 0)) for base, values in small.items()}

@@ -14,10 +14,11 @@ from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError, PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission, Balance
-from udp_stream.planning.hat_plan import SlotInPeriod, Terms, plan_hat
+from udp_stream.planning.hat_plan import SlotInPeriod, plan_hat
 from udp_stream.planning.slot_plan import SlotPlan, row_digests
 from udp_stream.planning.slot_terms import counts_of_rows, kept_rows, terms_from_counts
 from udp_stream.planning.suppression import Occupancy, chop_user, suppress_to
+from udp_stream.planning.terms import Terms
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.draw import record_slot
 from udp_stream.release.outcome import hats_of, ids_of
@@ -72,7 +73,7 @@ def test_suppression_goes_over_the_hats_that_are_large_enough_and_leaves_them_so
     assert found.tolist() == expected.keep.tolist()
     assert all(terms[h].rows_kept(np.diff(counts.hat_rows)[h]).sum() >= minimum for h in large)
     assert {t.withheld for h, t in enumerate(terms) if h not in large} <= {"few_plates"}
-    assert replace(terms[large[0]], kept=b"") == replace(planned(counts, BASELINE)[0][large[0]], kept=b"")
+    assert replace(terms[large[0]].open(), kept=b"") == replace(planned(counts, BASELINE)[0][large[0]], kept=b"")
     assert policy.suppression == "chop-user"
 
 
@@ -366,7 +367,7 @@ def thrifty(counts, balance, moment, policy, history):
     terms = terms_from_counts(counts, balance, moment, policy)
     length = counts.end_ms - counts.start_ms
     before = history.releases(counts.start_ms - length, counts.start_ms, counts.cells.tolist())
-    return [replace(t, mean_nano=t.mean_nano // 2) if tight(r) else t for t, r in zip(terms, before, strict=True)]
+    return [t.at("mean", t.mean_nano // 2) if tight(r) else t for t, r in zip(terms, before, strict=True)]
 
 
 def tight(record):

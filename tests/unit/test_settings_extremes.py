@@ -14,10 +14,13 @@ from udp_stream.mechanisms.cdfs.search import best_tree
 from udp_stream.mechanisms.cdfs.tree import level_budgets
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS, expected_abs_error
-from udp_stream.mechanisms.noise import DRAWABLE_NANO_MIN, laplace_lattice
+from udp_stream.mechanisms.noise import lattice_of, pure
+from udp_stream.mechanisms.noise.laplace import DRAWABLE_NANO_MIN
+from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.variance import plan_variance_with_cap, variance_query
 from udp_stream.planning.allowances import EPSILON_NANO_MAX, FIXED_NANO_MIN
-from udp_stream.planning.hat_plan import plan_admitted, plan_hat, terms_of
+from udp_stream.planning.hat_plan import plan_admitted, plan_hat
+from udp_stream.planning.terms import terms_of
 from udp_stream.release import record as release
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.units import NANO, QUANTA_PER_KMH
@@ -135,7 +138,7 @@ def test_whoever_is_halted_the_rest_can_have_its_noise(mean, grouping, epsilon_n
 
 
 def test_so_many_samples_of_one_plate_enter_a_cdf_that_its_noise_can_be_drawn():
-    plan = plan_cdf(SamplesPerPlate(np.full(10, 10**6)), FIXED_NANO_MIN, 65.0, "auto")
+    plan = plan_cdf(SamplesPerPlate(np.full(10, 10**6)), pure(FIXED_NANO_MIN), 65.0, "auto")
     assert plan.cap == min(plan.budgets_nano) // DRAWABLE_NANO_MIN and plan.kept == 10 * plan.cap
 
 
@@ -144,13 +147,13 @@ def test_so_many_samples_of_one_plate_enter_a_cdf_that_its_noise_can_be_drawn():
 def test_a_variance_of_the_largest_slot_fits_on_its_lattice(kmh, pairs):
     """Half of the samples at either end of the scale, at the largest epsilon: 63 bits hold that and its noise."""
     square = (kmh * QUANTA_PER_KMH) ** 2
-    lattice = laplace_lattice(square * pairs, EPSILON_NANO_MAX)
+    lattice = lattice_of(square * pairs, pure(EPSILON_NANO_MAX))
     assert lattice.project(square * PINGS_MAX**2 // 4) + 64 * lattice.t < 2**63
 
 
 def test_a_variance_of_many_fast_samples_is_exact():
     speed, count = 1000 * QUANTA_PER_KMH, 2**20
-    plan = plan_variance_with_cap(SamplesPerPlate(np.array([count, count])), NANO, speed, cap=count)
+    plan = plan_variance_with_cap(SamplesPerPlate(np.array([count, count])), pure(NANO), Range(0, speed), cap=count)
     asked = variance_query(plan, np.repeat([0, speed], count))
     assert asked.statistic == speed**2 * count**2
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from udp_stream.planning import suppression
+from udp_stream.planning import choices, suppression
 from udp_stream.planning.suppression import Occupancy, chop_user, suppress_to
 from udp_stream.planning.worst_case import HatErrors
 from udp_stream.units import NANO
@@ -79,8 +79,8 @@ def naive_chop(occupancy, epsilon_nano, floor=0, limit=None, plates_min=1):
 @pytest.mark.parametrize(("batched", "batch"), [(0, 1), (2, 2), (32, 1), (32, 3), (32, 256)])
 def test_chop_user_equals_the_papers_text(batched, batch, monkeypatch):
     """By heaps only, by batches only, and changing over in between: the same rows, on 800 cities each."""
-    monkeypatch.setattr(suppression, "_BATCHED_HATS_MAX", batched)
-    monkeypatch.setattr(suppression, "_BATCH", batch)
+    monkeypatch.setattr(suppression, "BATCHED_HATS_MAX", batched)
+    monkeypatch.setattr(choices, "_BATCH", batch)
     rng = np.random.default_rng(batched * 1000 + batch)
     suppressed = 0
     for case in range(800):
@@ -95,7 +95,7 @@ def test_chop_user_equals_the_papers_text(batched, batch, monkeypatch):
 @pytest.mark.parametrize("batched", [0, 3, 32])
 def test_no_hat_is_left_with_fewer_plates_than_asked(batched, monkeypatch):
     """A HAT that has fewer from the start keeps what it has."""
-    monkeypatch.setattr(suppression, "_BATCHED_HATS_MAX", batched)
+    monkeypatch.setattr(suppression, "BATCHED_HATS_MAX", batched)
     rng = np.random.default_rng(batched)
     suppressed, at_least = 0, 0
     for case in range(500):
@@ -116,9 +116,9 @@ def test_larger_cities_come_out_the_same_by_heaps_and_by_batches(batched, monkey
     rng = np.random.default_rng(7)
     cities = [random_city(rng, hats_max=40, plates_max=60, counts=(1, 2, 3, 5, 8, 13, 40)) for _ in range(12)]
     expected = [naive_chop(city, NANO // 5, limit=0.9) for city in cities]
-    monkeypatch.setattr(suppression, "_BATCHED_HATS_MAX", batched)
+    monkeypatch.setattr(suppression, "BATCHED_HATS_MAX", batched)
     for city, (mask, _, _) in zip(cities, expected, strict=True):
-        state = suppression._City(city, NANO // 5)
+        state = suppression.City(city, NANO // 5)
         suppression._descend(state, 0, 0.9)
         assert state.outcome().keep.tolist() == mask
 
@@ -229,7 +229,7 @@ def test_hat_errors_follow_every_suppression_and_restoration():
             return [error_of(occupancy.count[s].sum(), occupancy.count[s][keep[s]].tolist(), 1.0) for s in slices]
 
         for row in rng.integers(0, keep.size, 40).tolist():
-            hat = errors.hat[row]
+            hat = errors.rows.hat[row]
             foreseen = errors.error_without(row) if keep[row] else errors.error_with(row)
             at_once = errors.errors_without(np.flatnonzero(keep))
             assert at_once.tolist() == [errors.error_without(other) for other in np.flatnonzero(keep).tolist()]
@@ -260,12 +260,12 @@ def test_suppress_to_keeps_the_limit_and_is_no_worse_than_chop_user_where_both_a
 @pytest.mark.parametrize("floor", [1, 2])
 def test_the_descent_to_a_number_of_hats_equals_its_naive_text(batched, floor, monkeypatch):
     """By heaps, by batches, and changing over: HATs are lost, and left for nothing from then on."""
-    monkeypatch.setattr(suppression, "_BATCHED_HATS_MAX", batched)
+    monkeypatch.setattr(suppression, "BATCHED_HATS_MAX", batched)
     rng, lost = np.random.default_rng(batched), 0
     for case in range(250):
         occupancy, epsilon_nano = random_city(rng, 9, 18), EPSILONS[case % len(EPSILONS)]
         plates_min = int(rng.integers(1, 7))
-        state = suppression._City(occupancy, epsilon_nano, plates_min)
+        state = suppression.City(occupancy, epsilon_nano, plates_min)
         suppression._descend(state, floor, np.inf)
         mask, hats_after, _ = naive_chop(occupancy, epsilon_nano, floor, np.inf, plates_min)
         assert (state.outcome().keep.tolist(), state.outcome().hats_after) == (mask, hats_after)

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means.array_averaging import worst_case_cap
-from udp_stream.mechanisms.noise import discrete_laplace, laplace_lattice
+from udp_stream.mechanisms.noise import lattice_of, pure
+from udp_stream.mechanisms.noise.laplace import discrete_laplace
+from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.variance import (
     plan_variance,
     plan_variance_with_cap,
@@ -17,7 +19,7 @@ from udp_stream.mechanisms.variance import (
     variance_query,
     variance_value,
 )
-from udp_stream.planning.worst_case import epsilon_limits, errors_at_every_count
+from udp_stream.planning.worst_case import epsilon_limits
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 
@@ -29,8 +31,11 @@ epsilons = st.integers(10**6, 10 * NANO)
 @given(counts_lists, epsilons)
 def test_the_cap_has_the_least_error_bound_of_all_caps(counts, epsilon_nano):
     hat = SamplesPerPlate(np.array(counts))
-    bounds = [plan_variance_with_cap(hat, epsilon_nano, U, cap).error_bound for cap in range(1, hat.largest + 1)]
-    assert plan_variance(hat, epsilon_nano, U).error_bound == pytest.approx(min(bounds), rel=1e-9)
+    bounds = [
+        plan_variance_with_cap(hat, pure(epsilon_nano), Range(0, U), cap).error_bound
+        for cap in range(1, hat.largest + 1)
+    ]
+    assert plan_variance(hat, pure(epsilon_nano), Range(0, U)).error_bound == pytest.approx(min(bounds), rel=1e-9)
 
 
 def test_the_best_cap_is_a_count_unless_one_plate_holds_half_of_the_samples():
@@ -38,16 +43,16 @@ def test_the_best_cap_is_a_count_unless_one_plate_holds_half_of_the_samples():
     for counts in itertools.combinations_with_replacement(range(1, 7), 4):
         hat = SamplesPerPlate(np.array(counts))
         for epsilon_nano in (NANO // 20, NANO // 3, NANO, 4 * NANO):
-            plan = plan_variance(hat, epsilon_nano, U)
+            plan = plan_variance(hat, pure(epsilon_nano), Range(0, U))
             if 2 * plan.cap < plan.kept:
                 assert plan.cap in counts
-    between = plan_variance(SamplesPerPlate(np.array([3, 1])), NANO // 10, U)
+    between = plan_variance(SamplesPerPlate(np.array([3, 1])), pure(NANO // 10), Range(0, U))
     assert (between.cap, between.kept) == (2, 3)  # an odd number: U^2/4 (1 - 1/9) instead of U^2/4 with caps 1 and 3
 
 
 def test_a_larger_epsilon_lowers_the_error_bound_and_ends_in_no_clipping():
     hat = SamplesPerPlate(np.array([30, 9, 9, 8, 5, 2, 2, 1]))
-    plans = [plan_variance(hat, int(epsilon * NANO), U) for epsilon in np.geomspace(0.01, 100, 40)]
+    plans = [plan_variance(hat, pure(int(epsilon * NANO)), Range(0, U)) for epsilon in np.geomspace(0.01, 100, 40)]
     bounds = [plan.error_bound for plan in plans]
     assert bounds == sorted(bounds, reverse=True)
     assert plans[-1].cap == 30 and plans[-1].bias_bound == 0
@@ -55,28 +60,28 @@ def test_a_larger_epsilon_lowers_the_error_bound_and_ends_in_no_clipping():
 
 def test_without_noise_the_value_is_the_variance():
     rng = np.random.default_rng(1)
-    plan = plan_variance_with_cap(SamplesPerPlate(np.array([4, 3, 2])), NANO, U, 4)
+    plan = plan_variance_with_cap(SamplesPerPlate(np.array([4, 3, 2])), pure(NANO), Range(0, U), 4)
     samples = rng.integers(0, U + 1, 9)
     assert variance_value(plan, variance_query(plan, samples).statistic) == pytest.approx(samples.var())
 
 
 def test_values_are_clamped_to_where_variances_lie():
-    plan = plan_variance_with_cap(SamplesPerPlate(np.array([2, 2])), NANO, U, 2)
+    plan = plan_variance_with_cap(SamplesPerPlate(np.array([2, 2])), pure(NANO), Range(0, U), 2)
     assert variance_value(plan, -(10**40)) == 0.0
     assert variance_value(plan, 10**40) == U * U / 4
 
 
 def test_the_noise_is_as_large_as_the_plan_says():
     """Mean absolute noise over 20,000 draws within 5 % of the bound: a scale 30 % off would not pass."""
-    plan = plan_variance(SamplesPerPlate(np.full(40, 5)), NANO, U)
-    lattice = laplace_lattice(plan.sensitivity, plan.epsilon_nano)
+    plan = plan_variance(SamplesPerPlate(np.full(40, 5)), pure(NANO), Range(0, U))
+    lattice = lattice_of(plan.sensitivity, plan.cost)
     noise = discrete_laplace(seeded_bits("variance"), np.full(20_000, lattice.t))
     absolute = np.abs(noise.astype(float) * 2.0**lattice.shift / plan.divisor).mean()
     assert absolute == pytest.approx(plan.noise_bound, rel=0.05)
 
 
 def test_a_single_sample_has_no_variance_and_costs_nobody_anything():
-    plan = plan_variance(SamplesPerPlate(np.array([1])), NANO, U)
+    plan = plan_variance(SamplesPerPlate(np.array([1])), pure(NANO), Range(0, U))
     assert (plan.kept, plan.sensitivity, plan.bias_bound) == (1, 1, 0.0)
     assert [variance_query(plan, np.array([x])).statistic for x in (0, 7, U)] == [0, 0, 0]
     assert plate_charges(plan).tolist() == [0]
@@ -87,13 +92,13 @@ def test_a_single_sample_has_no_variance_and_costs_nobody_anything():
     [
         (0, NANO, U, "expected 1 <= cap <= 3, got 0"),
         (4, NANO, U, "expected 1 <= cap <= 3, got 4"),
-        (1, 0, U, "expected epsilon_nano >= 1"),
-        (1, NANO, 0, "and max_speed >= 1"),
+        (1, 0, U, "expected cost >= 1 nano"),
+        (1, NANO, 0, "low < high"),
     ],
 )
 def test_what_cannot_be_planned_is_refused_with_the_rule(cap, epsilon_nano, max_speed, message):
     with pytest.raises(ValueError, match=message):
-        plan_variance_with_cap(SamplesPerPlate(np.array([3, 1])), epsilon_nano, max_speed, cap)
+        plan_variance_with_cap(SamplesPerPlate(np.array([3, 1])), pure(epsilon_nano), Range(0, max_speed), cap)
 
 
 def mean_error(hat, epsilon, cap):
@@ -104,7 +109,7 @@ def mean_error(hat, epsilon, cap):
 @given(counts_lists, epsilons)
 def test_errors_at_every_count_are_those_of_the_formula_and_least_at_the_worst_case_cap(counts, epsilon_nano):
     hat = SamplesPerPlate(np.array(counts))
-    errors = errors_at_every_count(hat, epsilon_nano)
+    errors = hat.errors_at_every_count(NANO / epsilon_nano)
     expected = [mean_error(hat, epsilon_nano / NANO, int(cap)) for cap in hat.descending]
     assert errors.tolist() == pytest.approx(expected)
     assert mean_error(hat, epsilon_nano / NANO, worst_case_cap(hat, epsilon_nano)) == pytest.approx(errors.min())

@@ -32,7 +32,7 @@ def read_feed(path: str, settings: Settings, progress: Progress | None = None) -
     busiest = max((counts for counts, _ in tables), key=lambda counts: int(counts.count.sum()))
     who = Occupancy(busiest.hat_rows, busiest.plate, busiest.count, len(busiest.plates))
     name = Path(path).name.removesuffix(".gz").rpartition(".")[0] or path
-    return DataSet(name, True, settings.policy.max_speed, hats, who)
+    return DataSet(name, True, settings.policy.range, hats, who)
 
 
 def _slots(pings: Pings, settings: Settings) -> Sequence[SlotPings]:

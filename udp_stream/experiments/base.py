@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.grouping import SamplesPerPlate
+from udp_stream.mechanisms.range import Range
 from udp_stream.planning.worst_case import Occupancy
 from udp_stream.units import QUANTA_PER_KMH
 
@@ -36,7 +37,7 @@ class Hat:
 
 @dataclass(frozen=True)
 class DataSet:
-    """HATs with their speeds, U in quanta, and who was where in the busiest slot.
+    """HATs with their speeds, the public range of a speed, and who was where in the busiest slot.
 
     `recorded`: of real pings; then the constant is their city-wide mean. Data drawn in a feed's likeness are given the
     feed's, in quanta. What has no city has the constant that anyone can guess who knows nothing: U/2.
@@ -44,7 +45,7 @@ class DataSet:
 
     name: str
     recorded: bool
-    max_speed: int
+    range: Range
     hats: tuple[Hat, ...]
     busiest_slot: Occupancy | None = None
     city_mean: float | None = None
@@ -59,7 +60,7 @@ class DataSet:
         """The best guess of every HAT's mean that one number can be, in quanta."""
         if self.recorded:
             return sum(float(hat.samples.sum()) for hat in self.hats) / self.total
-        return self.max_speed / 2 if self.city_mean is None else self.city_mean
+        return self.range.low + self.range.width / 2 if self.city_mean is None else self.city_mean
 
     @property
     def constant_is(self) -> str:

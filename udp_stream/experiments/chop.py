@@ -79,7 +79,7 @@ def slots(setup: Setup) -> list[Slot]:
     found = [Slot(HEAVY, city, ITMS_MAX_KMH, int(city.count.sum()))]
     for data in setup.data:
         if data.busiest_slot is not None:
-            most, pings = data.max_speed / QUANTA_PER_KMH, int(data.busiest_slot.count.sum())
+            most, pings = data.range.width / QUANTA_PER_KMH, int(data.busiest_slot.count.sum())
             found.append(Slot(f"{data.name}, all HATs", data.busiest_slot, most, pings))
             enough = of_at_least(data.busiest_slot, setup.min_plates)
             if enough.hats:

@@ -15,6 +15,8 @@ from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, MeanPlan
 from udp_stream.mechanisms.means._projected import levy_cap
 from udp_stream.mechanisms.means.base import Grouping
+from udp_stream.mechanisms.noise import pure
+from udp_stream.mechanisms.range import Range
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
 
@@ -32,9 +34,9 @@ class Series:
         wrapped = ", wrap-around" if self.grouping == "wrap-around" else ""
         return self.mechanism + wrapped + (", Levy's cap" if self.levys_cap else "")
 
-    def plan(self, counts: SamplesPerPlate, epsilon: float, max_speed: int) -> MeanPlan:
+    def plan(self, counts: SamplesPerPlate, epsilon: float, range: Range) -> MeanPlan:
         """The mechanism's own plan for these counts."""
-        asked = counts, round(epsilon * NANO), max_speed, self.grouping
+        asked = counts, pure(round(epsilon * NANO)), range, self.grouping
         if self.levys_cap:
             return ArrayAveraging().plan_with_cap(*asked, levy_cap(counts))
         return MECHANISMS[self.mechanism].plan(*asked)
@@ -86,7 +88,7 @@ def _point(
     """Repetitions are shared out over the HATs: at least that many draws in all."""
     bits = buffered(setup.bits(f"{data.name}/{label}/{series.name}/{epsilon}"))
     draws = -(-setup.repetitions // len(hats))
-    plans = [series.plan(hat.counts, epsilon, data.max_speed) for hat in hats]
+    plans = [series.plan(hat.counts, epsilon, data.range) for hat in hats]
     found = repeated_means_of(plans, [hat.samples for hat in hats], draws, bits)
     errors = [error_of(values, hat.mean) for values, hat in zip(found, hats, strict=True)]
     weights = np.array([hat.counts.total for hat in hats]) / sum(hat.counts.total for hat in hats)

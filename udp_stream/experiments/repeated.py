@@ -15,14 +15,14 @@ from udp_stream.experiments.base import Integers
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.means import MECHANISMS, MeanPlan
 from udp_stream.mechanisms.means._projected import Projected, means_of_arrays, projected_queries
-from udp_stream.mechanisms.noise import discrete_laplace, laplace_lattice
+from udp_stream.mechanisms.noise import lattice_of
 from udp_stream.mechanisms.variance import VariancePlan, variance_query, variance_value
 
 Floats = NDArray[np.float64]
 
 
 def repeated_means(plan: MeanPlan, samples: Integers, draws: int, bits: Bits) -> Floats:
-    """That many independent estimates of the mean, in quanta within [0, U]; `samples` are in quanta."""
+    """That many independent estimates of the mean, in quanta within the range; `samples` are in quanta."""
     return repeated_means_of([plan], [samples], draws, bits)[0]
 
 
@@ -30,8 +30,12 @@ def repeated_means_of(plans: Sequence[MeanPlan], samples: Sequence[Integers], dr
     """The same for many HATs, their noise drawn in one call."""
     queries = [_on_lattice(plan, speeds, draws, bits) for plan, speeds in zip(plans, samples, strict=True)]
     steps, t, shift = (np.concatenate(columns) for columns in zip(*queries, strict=True))
-    noisy = (steps + discrete_laplace(bits, t) << shift).astype(np.float64).reshape(len(plans), draws)
-    return [np.clip(row / plan.divisor, 0.0, float(plan.max_speed)) for plan, row in zip(plans, noisy, strict=True)]
+    noisy = (steps + plans[0].noise.draw(bits, t) << shift).astype(np.float64).reshape(len(plans), draws)
+    return [_released(plan, row) for plan, row in zip(plans, noisy, strict=True)]
+
+
+def _released(plan: MeanPlan, noisy: Floats) -> Floats:
+    return np.clip(plan.range.low + noisy / plan.divisor, float(plan.range.low), float(plan.range.high))
 
 
 def _on_lattice(plan: MeanPlan, samples: Integers, draws: int, bits: Bits) -> tuple[Integers, Integers, Integers]:
@@ -44,7 +48,7 @@ def _on_lattice(plan: MeanPlan, samples: Integers, draws: int, bits: Bits) -> tu
         query = mechanism.query(plan, samples, bits)
         sums, sensitivities = np.full(draws, query.statistic), np.full(draws, query.sensitivity)
     distinct, which = np.unique(sensitivities, return_inverse=True)
-    lattices = [laplace_lattice(int(sensitivity), plan.noise_epsilon_nano) for sensitivity in distinct]
+    lattices = [lattice_of(int(sensitivity), plan.noise_cost) for sensitivity in distinct]
     t, shift = np.array([(one.t, one.shift) for one in lattices], dtype=np.int64)[which].T
     half = np.where(shift > 0, 1 << np.maximum(shift - 1, 0), 0)
     return sums + half >> shift, t, shift
@@ -67,9 +71,9 @@ def buffered(bits: Bits, block: int = 1 << 16) -> Bits:
 def repeated_variances(plan: VariancePlan, samples: Integers, draws: int, bits: Bits) -> Floats:
     """That many independent estimates of the variance, in quanta^2."""
     query = variance_query(plan, samples)
-    lattice = laplace_lattice(query.sensitivity, plan.epsilon_nano)
+    lattice = lattice_of(query.sensitivity, plan.cost)
     base = lattice.project(query.statistic)
-    noise = discrete_laplace(bits, np.full(draws, lattice.t)).tolist()
+    noise = plan.noise.draw(bits, np.full(draws, lattice.t)).tolist()
     return np.array([variance_value(plan, (base + one) << lattice.shift) for one in noise])
 
 

@@ -25,6 +25,7 @@ from udp_stream.experiments.synthetic import LAMBDA, gaussian_hat, itms_like, sa
 from udp_stream.mechanisms.grouping import SamplesPerPlate, wrap_around_count
 from udp_stream.mechanisms.means._projected import levy_cap, means_of_arrays
 from udp_stream.mechanisms.means.levy import GAMMA, concentration_radius
+from udp_stream.mechanisms.range import Range
 from udp_stream.units import QUANTA_PER_KMH
 
 SOURCE = "2401.15906, Section IV-C"
@@ -44,14 +45,14 @@ def pairs(setup: Setup, what: str) -> list[tuple[DataSet, DataSet]]:
 
 def _pair(setup: Setup, data: DataSet, what: str) -> tuple[DataSet, DataSet]:
     hat = data.busiest
-    shape = hat.mean / QUANTA_PER_KMH, float(hat.samples.std()) / QUANTA_PER_KMH, data.max_speed
+    shape = hat.mean / QUANTA_PER_KMH, float(hat.samples.std()) / QUANTA_PER_KMH, data.range
     name = f"{data.name}, drawn" if data.recorded else data.name
 
     def drawn(counts: Integers, label: str) -> DataSet:
         rng = setup.rng(f"{what}/{data.name}/{label}")
         hat = gaussian_hat(counts, *shape, rng)
         city_mean = data.constant if data.recorded else None
-        return DataSet(f"{name}{label}", False, data.max_speed, (hat,), city_mean=city_mean)
+        return DataSet(f"{name}{label}", False, data.range, (hat,), city_mean=city_mean)
 
     counts = hat.counts.by_plate
     return drawn(counts, ""), drawn(SCALED[what](counts), f", {what} x{LAMBDA}")
@@ -96,9 +97,9 @@ def _list(epsilons: Sequence[float]) -> str:
 
 def _levy(data: DataSet) -> tuple[int, int, float, float]:
     """Levy's cap, its number of full arrays, its radius tau and U, both in km/h."""
-    plan = LEVY.plan(data.hats[0].counts, 1.0, data.max_speed)
+    plan = LEVY.plan(data.hats[0].counts, 1.0, data.range)
     tau = concentration_radius(plan) / QUANTA_PER_KMH
-    return plan.cap, wrap_around_count(plan.counts, plan.cap), tau, data.max_speed / QUANTA_PER_KMH
+    return plan.cap, wrap_around_count(plan.counts, plan.cap), tau, data.range.width / QUANTA_PER_KMH
 
 
 def _sample_verdicts(base: DataSet, scaled: DataSet, before: Errors, after: Errors) -> list[Verdict]:
@@ -148,7 +149,7 @@ def _user_verdicts(base: DataSet, scaled: DataSet, before: Errors, after: Errors
     scaled_cap, scaled_arrays, scaled_tau, _ = _levy(scaled)
     others = (BASELINE, AVERAGING_LEVYS, LEVY, DEPENDENT)
     log_ratio = math.sqrt(math.log(2 * scaled_arrays / GAMMA) / math.log(2 * arrays / GAMMA))
-    spread = _spread_of_means(scaled.hats[0], scaled.max_speed)
+    spread = _spread_of_means(scaled.hats[0], scaled.range)
     return [
         _best_of(
             scaled,
@@ -189,9 +190,9 @@ def _second_best(scaled: DataSet, after: Errors) -> Verdict:
     )
 
 
-def _spread_of_means(hat: Hat, max_speed: int) -> float:
+def _spread_of_means(hat: Hat, range: Range) -> float:
     """Between the exact 0.1 and 0.9 quantiles of the array means, in km/h."""
-    plan = FIXED.plan(hat.counts, 1.0, max_speed)
+    plan = FIXED.plan(hat.counts, 1.0, range)
     low, high = np.quantile(means_of_arrays(plan, hat.samples), (0.1, 0.9)) / QUANTA_PER_KMH
     return float(high - low)
 
@@ -199,9 +200,7 @@ def _spread_of_means(hat: Hat, max_speed: int) -> float:
 def _exact_quantiles(scaled: DataSet, levy_kmh: float, most: float) -> Verdict:
     """Proposition IV.2: with exact quantiles, Array-Averaging draws the least noise but for FixedQuantile."""
     hat = scaled.hats[0]
-    means = np.sort(
-        means_of_arrays(FIXED.plan(SamplesPerPlate(hat.counts.by_plate), 1.0, scaled.max_speed), hat.samples)
-    )
+    means = np.sort(means_of_arrays(FIXED.plan(SamplesPerPlate(hat.counts.by_plate), 1.0, scaled.range), hat.samples))
     rank = 2  # ceil(2 / eps) at epsilon 1
     dependent = float(means[-rank] - means[rank - 1]) / QUANTA_PER_KMH
     least = min(2 * levy_kmh, 2 * dependent)

@@ -8,6 +8,7 @@ import numpy as np
 
 from udp_stream.experiments.base import DataSet, Hat, Integers
 from udp_stream.mechanisms.grouping import SamplesPerPlate
+from udp_stream.mechanisms.range import Range
 from udp_stream.planning.worst_case import Occupancy
 from udp_stream.units import QUANTA_PER_KMH
 
@@ -42,17 +43,17 @@ def itms_counts() -> Integers:
     return counts
 
 
-def gaussian_hat(counts: Integers, mean_kmh: float, sd_kmh: float, max_speed: int, rng: np.random.Generator) -> Hat:
+def gaussian_hat(counts: Integers, mean_kmh: float, sd_kmh: float, range: Range, rng: np.random.Generator) -> Hat:
     """Independent speeds for these counts, normal and clipped to [0, U] (quanta)."""
     speeds = rng.normal(mean_kmh * QUANTA_PER_KMH, sd_kmh * QUANTA_PER_KMH, int(counts.sum()))
-    return Hat(SamplesPerPlate(counts), np.clip(np.round(speeds), 0, max_speed).astype(np.int64))
+    return Hat(SamplesPerPlate(counts), np.clip(np.round(speeds), range.low, range.high).astype(np.int64))
 
 
 def itms_like(rng: np.random.Generator) -> DataSet:
     """The papers' HAT in its likeness, as their own data are not public."""
-    max_speed = ITMS_MAX_KMH * QUANTA_PER_KMH
-    hat = gaussian_hat(itms_counts(), ITMS_MEAN_KMH, ITMS_SD_KMH, max_speed, rng)
-    return DataSet("ITMS-like", False, max_speed, (hat,))
+    range = Range(0, ITMS_MAX_KMH * QUANTA_PER_KMH)
+    hat = gaussian_hat(itms_counts(), ITMS_MEAN_KMH, ITMS_SD_KMH, range, rng)
+    return DataSet("ITMS-like", False, range, (hat,))
 
 
 def samples_scaled(counts: Integers) -> Integers:

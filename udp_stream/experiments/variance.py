@@ -28,6 +28,8 @@ from udp_stream.experiments.base import (
 from udp_stream.experiments.mean_itms import choices, data_sets
 from udp_stream.experiments.repeated import buffered, error_of, repeated_variances
 from udp_stream.mechanisms.grouping import SamplesPerPlate
+from udp_stream.mechanisms.noise import pure
+from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.variance import VariancePlan, plan_variance, plan_variance_with_cap
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
@@ -69,8 +71,8 @@ def jobs(setup: Setup) -> list[Job]:
     return work
 
 
-def _plan(rule: str, counts: SamplesPerPlate, epsilon: float, max_speed: int) -> VariancePlan:
-    asked = counts, round(epsilon * NANO), max_speed
+def _plan(rule: str, counts: SamplesPerPlate, epsilon: float, range: Range) -> VariancePlan:
+    asked = counts, pure(round(epsilon * NANO)), range
     return plan_variance(*asked) if rule == "best cap" else plan_variance_with_cap(*asked, counts.largest)
 
 
@@ -82,7 +84,7 @@ def _point(
     guess = _constant(data)
     found = []
     for hat in hats:
-        plan, truth = _plan(rule, hat.counts, epsilon, data.max_speed), float(hat.samples.var())
+        plan, truth = _plan(rule, hat.counts, epsilon, data.range), float(hat.samples.var())
         error = error_of(repeated_variances(plan, hat.samples, draws, bits), truth)
         found.append((*error, abs(guess - truth), plan.noise_bound, plan.bias_bound))
     weights = np.array([hat.counts.total for hat in hats]) / sum(hat.counts.total for hat in hats)
@@ -109,7 +111,7 @@ def _point(
 def _constant(data: DataSet) -> float:
     """The middle of [0, U^2/4] where nothing is known; else the mean variance of the HATs, weighed by samples."""
     if not data.recorded:
-        return data.max_speed**2 / 8
+        return data.range.width**2 / 8
     variances, weights = zip(*((float(hat.samples.var()), hat.counts.total) for hat in data.hats), strict=True)
     return float(np.average(variances, weights=weights))
 

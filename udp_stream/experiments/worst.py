@@ -26,7 +26,9 @@ from udp_stream.experiments.mean_errors import falls
 from udp_stream.experiments.mean_itms import BUSIEST, choices, data_sets
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import Baseline, Optimal
-from udp_stream.planning.worst_case import epsilon_limits, errors_at_every_count
+from udp_stream.mechanisms.noise import pure
+from udp_stream.mechanisms.range import Range
+from udp_stream.planning.worst_case import epsilon_limits
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
 SWEEP = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0)
@@ -78,19 +80,19 @@ class Worst:
     optimal: float
 
 
-def worst_of(counts: SamplesPerPlate, epsilon: float, max_speed: int) -> Worst:
+def worst_of(counts: SamplesPerPlate, epsilon: float, range: Range) -> Worst:
     """Least E(m) at its largest best m, and its two neighbours."""
     nano = round(epsilon * NANO)
-    errors = errors_at_every_count(counts, nano)
+    errors = counts.errors_at_every_count(NANO / nano)
     at = int(np.argmin(errors))
-    optimal = Optimal().plan(counts, nano, max_speed, "best-fit")
-    baseline = Baseline().plan(counts, nano, max_speed, "best-fit").error_bound
+    optimal = Optimal().plan(counts, pure(nano), range, "best-fit")
+    baseline = Baseline().plan(counts, pure(nano), range, "best-fit").error_bound
     return Worst(
         int(counts.descending[at]),
         float(errors[at]),
-        baseline / max_speed,
+        baseline / range.width,
         optimal.cap,
-        optimal.error_bound / max_speed,
+        optimal.error_bound / range.width,
     )
 
 
@@ -105,18 +107,18 @@ def jobs(setup: Setup) -> list[Job]:
 
 def _rows(setup: Setup, data: DataSet, epsilon: float) -> list[WorstRow]:
     return [
-        worst_row(data.name, label, [hat.counts for hat in hats], data.max_speed, epsilon, data.share(hats))
+        worst_row(data.name, label, [hat.counts for hat in hats], data.range, epsilon, data.share(hats))
         for label, hats in choices(setup, data)
     ]
 
 
 def worst_row(
-    data: str, label: str, hats: Sequence[SamplesPerPlate], max_speed: int, epsilon: float, share: float
+    data: str, label: str, hats: Sequence[SamplesPerPlate], range: Range, epsilon: float, share: float
 ) -> WorstRow:
     """One row from HATs' counts, U in quanta; the caps are those of the median HAT."""
-    found = [worst_of(counts, epsilon, max_speed) for counts in hats]
+    found = [worst_of(counts, epsilon, range) for counts in hats]
     weights = [counts.total for counts in hats]
-    most = max_speed / QUANTA_PER_KMH
+    most = range.width / QUANTA_PER_KMH
     worst, baseline, optimal = (
         float(np.average(errors, weights=weights)) * most
         for errors in zip(*((one.error, one.baseline, one.optimal) for one in found), strict=True)
@@ -137,13 +139,13 @@ def worst_row(
 
 
 def _curve_rows(data: DataSet, epsilon: float) -> list[CurveRow]:
-    return curve_rows(data.name, data.busiest.counts, data.max_speed, epsilon, data.share([data.busiest]))
+    return curve_rows(data.name, data.busiest.counts, data.range, epsilon, data.share([data.busiest]))
 
 
-def curve_rows(data: str, counts: SamplesPerPlate, max_speed: int, epsilon: float, share: float) -> list[CurveRow]:
+def curve_rows(data: str, counts: SamplesPerPlate, range: Range, epsilon: float, share: float) -> list[CurveRow]:
     """E(m) at each count, ascending."""
-    most = max_speed / QUANTA_PER_KMH
-    errors = errors_at_every_count(counts, round(epsilon * NANO)) * most
+    most = range.width / QUANTA_PER_KMH
+    errors = counts.errors_at_every_count(NANO / round(epsilon * NANO)) * most
     by_count = dict(zip(counts.descending.tolist(), errors.tolist(), strict=True))
     return [CurveRow(data, epsilon, m, error, most / 2, share) for m, error in sorted(by_count.items())]
 

@@ -23,6 +23,10 @@ class SamplesPerPlate:
     """How many samples each plate has in one HAT, and what follows from that.
 
     `by_plate` holds positive integers in the plates' canonical order. Public under swap-values, hence free to use.
+
+    >>> counts = SamplesPerPlate(np.array([5, 2, 9]))
+    >>> counts.plates, counts.total, counts.largest, counts.median, counts.kept(4)
+    (3, 16, 9, 5, 10)
     """
 
     def __init__(self, by_plate: Integers) -> None:
@@ -61,6 +65,18 @@ class SamplesPerPlate:
         kept: Integers = (below + ascending * np.arange(self.plates, 0, -1))[::-1]
         return kept
 
+    def errors_at_every_count(self, noise: float) -> NDArray[np.float64]:
+        """E(m) = 1 - G/M + m noise / G for m each entry of `descending`, where caps leave G of the M samples.
+
+        The worst case of what is dropped, plus noise whose expected size is m `noise` (arXiv 2405.06261).
+
+        >>> SamplesPerPlate(np.array([4, 2, 2])).errors_at_every_count(1.0).tolist()
+        [0.5, 0.5833333333333333, 0.5833333333333333]
+        """
+        kept = self.kept_at_every_count
+        errors: NDArray[np.float64] = 1 - kept / self.total + self.descending * noise / kept
+        return errors
+
     @cached_property
     def place_of_sample(self) -> NDArray[np.int32]:
         """For each sample of the HAT (plate by plate), how many of its plate's samples come before it."""
@@ -70,7 +86,11 @@ class SamplesPerPlate:
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """A grouping: plate l goes whole into array `of_plate[l]`; array i holds `filled[i]` samples."""
+    """A grouping: plate l goes whole into array `of_plate[l]`; array i holds `filled[i]` samples.
+
+    >>> best_fit(SamplesPerPlate(np.array([3, 2, 1])), cap=3).filled.tolist()  # the second array holds two plates
+    [3, 3]
+    """
 
     cap: int
     of_plate: Integers
@@ -124,7 +144,11 @@ def best_fit(counts: SamplesPerPlate, cap: int) -> Arrays:
 
 
 def wrap_around_count(counts: SamplesPerPlate, cap: int) -> int:
-    """K, the number of full arrays under WrapAround: floor(sum min(m_l, cap) / cap)."""
+    """K, the number of full arrays under WrapAround: floor(sum min(m_l, cap) / cap).
+
+    >>> wrap_around_count(SamplesPerPlate(np.array([5, 2, 2])), cap=3)  # 3 + 2 + 2 samples
+    2
+    """
     return counts.kept(cap) // cap
 
 
@@ -132,6 +156,9 @@ def wrap_around_positions(counts: SamplesPerPlate, cap: int) -> Integers:
     """Which samples fill the K arrays, in order: indices into the HAT's samples (plate by plate), K * cap of them.
 
     Array i holds the positions i * cap to (i + 1) * cap of the result. Source: arXiv 2401.15906, Section III-A 1.
+
+    >>> wrap_around_positions(SamplesPerPlate(np.array([1, 5, 2])), cap=2).tolist()  # the largest plate is poured first
+    [1, 2, 6, 7]
     """
     starts = np.cumsum(counts.by_plate) - counts.by_plate
     sizes = np.minimum(counts.descending, cap)
@@ -156,12 +183,20 @@ def wrap_around_given(counts: SamplesPerPlate, cap: int) -> Integers:
 
 
 def first_samples(counts: SamplesPerPlate, given: Integers) -> NDArray[np.bool_]:
-    """Which of the HAT's samples (plate by plate) are among their plate's first `given[plate]`."""
+    """Which of the HAT's samples (plate by plate) are among their plate's first `given[plate]`.
+
+    >>> first_samples(SamplesPerPlate(np.array([3, 2])), given=np.array([1, 2])).tolist()
+    [True, False, False, True, True]
+    """
     kept: NDArray[np.bool_] = counts.place_of_sample < np.repeat(given, counts.by_plate)
     return kept
 
 
 def within_cap(counts: SamplesPerPlate, cap: int) -> NDArray[np.bool_]:
-    """Which of the HAT's samples (plate by plate) are among their plate's first `cap`."""
+    """Which of the HAT's samples (plate by plate) are among their plate's first `cap`.
+
+    >>> within_cap(SamplesPerPlate(np.array([3, 1])), cap=2).tolist()
+    [True, True, False, True]
+    """
     kept: NDArray[np.bool_] = counts.place_of_sample < cap
     return kept

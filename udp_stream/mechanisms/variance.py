@@ -1,8 +1,9 @@
 """The variance of one HAT's samples (their squares' mean less their mean's square), user-level eps-DP.
 
 Privacy unit: license plate. Neighbours: swap-values (same plates, same counts, one plate's speeds differ). Assumed of
-the input: integer speeds in 0..U quanta, plates and counts as in the plan. Guaranteed: the statistic below changes by
-at most `sensitivity` when one plate's speeds change. Source: arXiv 2405.06261, the theorems on sensitivity and on
+the input: integers, plates and counts as in the plan. Guaranteed: the statistic below changes by at most `sensitivity`
+when one plate's speeds change. Speeds are clipped to their public range, of width U, and counted from its low end: that
+keeps the sums small, and a variance what it is. Source: arXiv 2405.06261, the theorems on sensitivity and on
 clipping error of the clipped variance; the proofs here are ours, and cover what the text at hand gets wrong.
 
 Plate l gives its first G_l = min(m_l, cap) samples; M = sum m_l, G = sum G_l. The statistic is the integer
@@ -36,25 +37,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.mechanisms.grouping import Integers, SamplesPerPlate, within_cap
-from udp_stream.mechanisms.individual_charges import laplace_charges, laplace_epsilon_within
 from udp_stream.mechanisms.means.base import MeanQuery
-from udp_stream.units import NANO
+from udp_stream.mechanisms.noise import Cost, Noise, charges_of, cost_within, expected_noise, noise_of
+from udp_stream.mechanisms.range import Range
+from udp_stream.mechanisms.statistic_terms import Choice
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class VariancePlan:
-    """How one HAT's variance will be taken, from counts, epsilon and U only; speeds in quanta, errors in quanta^2.
+    """How one HAT's variance will be taken, from counts, cost and range only; speeds in quanta, errors in quanta^2.
 
     The estimate is (statistic + noise) / divisor, divisor = kept^2. `sensitivity` is the statistic's for the plate that
     gives most, but never below 1: a single kept sample has no variance, and its T = 0 takes the same road as others.
-    `bias_bound` is the worst over all speeds in [0, U] of |variance of the kept - variance of all samples|.
+    `bias_bound` is the worst over all speeds in the range of |variance of the kept - variance of all samples|.
+
+    >>> plan = plan_variance_with_cap(SamplesPerPlate(np.array([2, 1, 1])), Cost("pure", 10**9), Range(0, 10), cap=2)
+    >>> plan.divisor, plan.bias_bound, plan.noise_bound  # no sample is dropped; U^2 G^2/4 = 400
+    (16, 0.0, 25.0)
     """
 
     counts: SamplesPerPlate
-    max_speed: int
-    epsilon_nano: int
+    range: Range
+    cost: Cost
     cap: int
     kept: int
     divisor: int
@@ -62,14 +68,24 @@ class VariancePlan:
     bias_bound: float
 
     @property
+    def choice(self) -> Choice:
+        """What fixed this plan beside counts, cost and range."""
+        return Choice("clipped-variance", self.cap)
+
+    @property
     def charges(self) -> Integers:
-        """What each plate loses, in nano-epsilon rounded up: at most `epsilon_nano`."""
+        """What each plate loses, in nano-units rounded up: at most `cost`."""
         return plate_charges(self)
 
     @property
+    def noise(self) -> Noise:
+        """The family that the noise is of."""
+        return noise_of(self.cost)
+
+    @property
     def noise_bound(self) -> float:
-        """Expected absolute noise: E|Lap(b)| = b."""
-        return self.sensitivity * NANO / self.epsilon_nano / self.divisor
+        """Expected absolute noise."""
+        return expected_noise(self.sensitivity, self.cost) / self.divisor
 
     @property
     def error_bound(self) -> float:
@@ -77,49 +93,57 @@ class VariancePlan:
         return self.bias_bound + self.noise_bound
 
 
-def plan_variance(counts: SamplesPerPlate, epsilon_nano: int, max_speed: int) -> VariancePlan:
+def plan_variance(counts: SamplesPerPlate, cost: Cost, range: Range) -> VariancePlan:
     """The cap of least worst-case error among all caps from 1 to the largest count (the larger cap on ties).
 
     Not only the counts themselves: where one plate holds half of the samples, the noise depends on whether their number
     is odd, and the best cap may lie between two counts.
 
     >>> counts = SamplesPerPlate(np.array([9, 3, 2, 2, 2, 2]))
-    >>> plan = plan_variance(counts, epsilon_nano=250_000_000, max_speed=65 * 4096)
+    >>> plan = plan_variance(counts, Cost("pure", 250_000_000), Range(0, 65 * 4096))
     >>> plan.cap, plan.kept, plan.sensitivity == 2 * 10 * (65 * 4096) ** 2
     (2, 12, True)
 
     Raises ValueError as `plan_variance_with_cap` does. Time O(plates + largest count).
     """
-    errors = _error_at_every_cap(counts, epsilon_nano)
-    cap = errors.size - int(np.argmin(errors[::-1]))
-    return plan_variance_with_cap(counts, epsilon_nano, max_speed, cap)
+    errors = _error_at_every_cap(counts, cost)
+    cap = errors.size - int(np.argmin(errors[::-1]))  # the last of the least: the larger cap drops fewer samples
+    return plan_variance_with_cap(counts, cost, range, cap)
 
 
-def plan_variance_with_cap(counts: SamplesPerPlate, epsilon_nano: int, max_speed: int, cap: int) -> VariancePlan:
+def plan_variance_with_cap(counts: SamplesPerPlate, cost: Cost, range: Range, cap: int) -> VariancePlan:
     """The plan for a given cap, 1 <= cap <= the largest count.
 
-    Raises ValueError for other caps, and for epsilon_nano < 1 or max_speed < 1.
+    Raises ValueError for other caps, and for a cost below one nano-unit.
+
+    >>> plan = plan_variance_with_cap(SamplesPerPlate(np.array([3, 1, 1])), Cost("pure", 10**9), Range(0, 10), cap=1)
+    >>> plan.kept, plan.sensitivity, plan.bias_bound
+    (3, 200, 24.0)
     """
     if not 1 <= cap <= counts.largest:
         raise ValueError(f"expected 1 <= cap <= {counts.largest}, got {cap}")
-    if epsilon_nano < 1 or max_speed < 1:
-        raise ValueError(f"expected epsilon_nano >= 1 and max_speed >= 1, got {epsilon_nano} and {max_speed}")
+    if cost.nano < 1:
+        raise ValueError(f"expected cost >= 1 nano, got {cost.nano}")
     kept = counts.kept(cap)
     return VariancePlan(
         counts=counts,
-        max_speed=max_speed,
-        epsilon_nano=epsilon_nano,
+        range=range,
+        cost=cost,
         cap=cap,
         kept=kept,
         divisor=kept**2,
-        sensitivity=max(1, max_speed**2 * _most_pairs(cap, kept)),
-        bias_bound=bias_among(counts.total, kept, max_speed),
+        sensitivity=max(1, range.width**2 * _most_pairs(cap, kept)),
+        bias_bound=bias_among(counts.total, kept, range),
     )
 
 
-def bias_among(total: int, kept: int, max_speed: int) -> float:
-    """The worst over all speeds of |variance of `kept` samples - variance of all `total` that they are among|."""
-    return max_speed**2 * _most_pairs(total - kept, total) / total**2
+def bias_among(total: int, kept: int, range: Range) -> float:
+    """The worst over all speeds of |variance of `kept` samples - variance of all `total` that they are among|.
+
+    >>> bias_among(total=5, kept=5, range=Range(0, 10)), bias_among(total=5, kept=4, range=Range(0, 10))
+    (0.0, 16.0)
+    """
+    return range.width**2 * _most_pairs(total - kept, total) / total**2
 
 
 def _most_pairs(movable: int, total: int) -> int:
@@ -128,12 +152,12 @@ def _most_pairs(movable: int, total: int) -> int:
     return k * (total - k)
 
 
-def _error_at_every_cap(counts: SamplesPerPlate, epsilon_nano: int) -> Floats:
+def _error_at_every_cap(counts: SamplesPerPlate, cost: Cost) -> Floats:
     """Worst-case bias plus expected noise in units of U^2, for the caps 1, 2, ... up to the largest count."""
     up_to = np.cumsum(np.bincount(counts.by_plate))  # how many plates have at most j samples, j = 0, 1, ...
     kept = np.cumsum(counts.plates - up_to[:-1])
     caps = np.arange(1, counts.largest + 1)
-    noise = _share_of_pairs(caps, kept) * (NANO / epsilon_nano)
+    noise = _share_of_pairs(caps, kept) * expected_noise(1, cost)
     return noise + _share_of_pairs(counts.total - kept, np.full_like(kept, counts.total))
 
 
@@ -149,11 +173,12 @@ _SQUARES = 2**18
 def variance_query(plan: VariancePlan, samples: Integers) -> MeanQuery:
     """T of the kept samples, and how far one plate can move it; `samples` plate by plate, in the order of the counts.
 
-    >>> plan = plan_variance_with_cap(SamplesPerPlate(np.array([2, 1])), epsilon_nano=10**9, max_speed=5, cap=2)
+    >>> counts = SamplesPerPlate(np.array([2, 1]))
+    >>> plan = plan_variance_with_cap(counts, Cost("pure", 10**9), Range(0, 5), cap=2)
     >>> variance_query(plan, np.array([0, 5, 1]))
     MeanQuery(statistic=42, sensitivity=50, projected_to=None)
     """
-    kept = samples[within_cap(plan.counts, plan.cap)].astype(np.int64)
+    kept = plan.range.above_low(samples[within_cap(plan.counts, plan.cap)]).astype(np.int64)
     # sums are exact in 63 bits, squares 2**18 at a time; what comes of them need not be, so Python's integers
     parts = [kept[i : i + _SQUARES] for i in range(0, kept.size, _SQUARES)]
     squares = sum(int(np.dot(part, part)) for part in parts)
@@ -161,8 +186,13 @@ def variance_query(plan: VariancePlan, samples: Integers) -> MeanQuery:
 
 
 def variance_value(plan: VariancePlan, noisy: int) -> float:
-    """The variance in quanta^2 from T plus noise, clamped to [0, U^2/4], where every variance lies."""
-    return min(max(noisy / plan.divisor, 0.0), plan.max_speed**2 / 4)
+    """The variance in quanta^2 from T plus noise, clamped to [0, U^2/4], where every variance lies.
+
+    >>> plan = plan_variance_with_cap(SamplesPerPlate(np.array([2, 1])), Cost("pure", 10**9), Range(0, 10), cap=2)
+    >>> variance_value(plan, 90), variance_value(plan, -5), variance_value(plan, 10**6)
+    (10.0, 0.0, 25.0)
+    """
+    return min(max(noisy / plan.divisor, 0.0), plan.range.width**2 / 4)
 
 
 def plate_sensitivity(plan: VariancePlan) -> NDArray[np.object_]:
@@ -171,32 +201,42 @@ def plate_sensitivity(plan: VariancePlan) -> NDArray[np.object_]:
     U^2 g (G - g) for a plate with g < G/2 of the G samples, else U^2 floor(G^2/4): its share of the noise's
     sensitivity is what it loses. (Objects, because U^2 G^2/4 outgrows 63 bits at some 20,000 samples.)
 
-    >>> plate_sensitivity(plan_variance_with_cap(SamplesPerPlate(np.array([3, 1, 1, 2])), 10**9, max_speed=10, cap=2))
+    >>> counts = SamplesPerPlate(np.array([3, 1, 1, 2]))
+    >>> plate_sensitivity(plan_variance_with_cap(counts, Cost("pure", 10**9), Range(0, 10), cap=2))
     array([800, 500, 500, 800], dtype=object)
     """
     given = np.minimum(plan.counts.by_plate, plan.cap)
     k = np.minimum(given, plan.kept // 2)
-    moves: NDArray[np.object_] = (k * (plan.kept - k)).astype(object) * plan.max_speed**2
+    moves: NDArray[np.object_] = (k * (plan.kept - k)).astype(object) * plan.range.width**2
     return moves
 
 
 def plate_charges(plan: VariancePlan) -> Integers:
-    """What each plate loses, in nano-epsilon rounded up, at most `epsilon_nano`: individual accounting.
+    """What each plate loses, in nano-units rounded up, at most `cost`: individual accounting.
 
     A plate that moves T by U^2 k (G - k) pays by its steps on the noise's lattice, of those of the largest mover.
+
+    >>> counts = SamplesPerPlate(np.array([3, 1, 1, 2]))
+    >>> plate_charges(plan_variance_with_cap(counts, Cost("pure", 10**9), Range(0, 10), cap=2)).tolist()
+    [1000000000, 625000000, 625000000, 1000000000]
     """
-    return laplace_charges(plate_sensitivity(plan), plan.sensitivity, plan.epsilon_nano)
+    return charges_of(plate_sensitivity(plan), plan.sensitivity, plan.cost)
 
 
 def variance_for_admitted(plan: VariancePlan, admitted: NDArray[np.bool_]) -> VariancePlan:
     """The plan for those of its plates (at least one) that the ledger admitted, each within its charge; the same cap.
 
     With fewer samples G a plate's share g (G - g) of the largest mover's is not what it was, so the noise may have to
-    grow: epsilon is lowered until it covers everybody.
+    grow: the cost is lowered until no plate's share of it exceeds its charge.
+
+    >>> plan = plan_variance_with_cap(SamplesPerPlate(np.array([2, 2, 1])), Cost("pure", 10**9), Range(0, 10), cap=2)
+    >>> left = variance_for_admitted(plan, np.array([True, False, True]))
+    >>> left.kept, bool((left.charges <= plan.charges[[0, 2]]).all())
+    (3, True)
     """
     counts = SamplesPerPlate(plan.counts.by_plate[admitted])
     cap = min(plan.cap, counts.largest)
-    final = plan_variance_with_cap(counts, plan.epsilon_nano, plan.max_speed, cap)
-    charges = plan.charges[admitted]
-    epsilon_nano = laplace_epsilon_within(plate_sensitivity(final), final.sensitivity, charges, plan.epsilon_nano)
-    return replace(final, epsilon_nano=epsilon_nano)
+    final = plan_variance_with_cap(counts, plan.cost, plan.range, cap)
+    return replace(
+        final, cost=cost_within(plate_sensitivity(final), final.sensitivity, plan.charges[admitted], plan.cost)
+    )

@@ -18,11 +18,12 @@ EPSILON_NANO_MIN = 1_000_000
 
 FIXED_NANO_MIN = 1000
 """A configured epsilon's smallest parts (0.29 of it for a level of a CDF's tree, half for what projects) still exceed
-`noise.DRAWABLE_NANO_MIN`, and an eighth, a private quantile's, is above 0: noise can be drawn at any counts and U."""
+`noise.laplace.DRAWABLE_NANO_MIN`, and an eighth, a private quantile's, is above 0: noise can be drawn at any counts
+and U."""
 
 EPSILON_NANO_MAX = 1000 * NANO
 """Of one statistic of a HAT: with 2**28 samples, the most that a slot may hold, a variance on its noise's lattice is at
-most 2**26 * 2**27 * 1000, which fits in 63 bits with room for the noise (`noise.laplace_lattice`, `variance`)."""
+most 2**26 * 2**27 * 1000, which fits in 63 bits with room for the noise (`noise.lattice_of`, `variance`)."""
 
 
 def expected_visits(now: Integers, before: Integers, slots_gone: int, slots_left: int) -> NDArray[np.float64]:
@@ -41,7 +42,11 @@ def expected_visits(now: Integers, before: Integers, slots_gone: int, slots_left
 
 
 def fair_shares(budget_nano: int, spent: Integers, visits: NDArray[np.float64]) -> Integers:
-    """Nano-units that each plate can spend per HAT if it is to last for `visits` HATs (at least one each)."""
+    """Nano-units that each plate can spend per HAT if it is to last for `visits` HATs (at least one each).
+
+    >>> fair_shares(100, spent=np.array([0, 40, 100]), visits=np.array([4.0, 0.5, 2.0])).tolist()
+    [25, 60, 0]
+    """
     left = np.maximum(0, budget_nano - spent)
     shares: Integers = np.floor(left / np.maximum(1.0, visits)).astype(np.int64)
     return shares

@@ -17,6 +17,12 @@ class BudgetCalendar:
     """Slots and budget periods of a policy in its zone, and what was accepted of periods that overlap.
 
     `accepted_nano` is the most that the budgets of periods that overlap may sum to; 0 where no overlap was accepted.
+
+    >>> from udp_stream.adapters.settings import Settings
+    >>> calendar = Settings().calendar
+    >>> noon = calendar.slot_in_period(1_704_715_200_000)
+    >>> noon.period, noon.slots_gone + noon.slots_left + 1
+    ('1d from 2024-01-08T00:00:00+05:30', 4)
     """
 
     def __init__(self, policy: Policy, slots: SlotGrid, periods: SlotGrid | None, accepted_nano: int = 0) -> None:

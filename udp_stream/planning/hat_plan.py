@@ -17,8 +17,9 @@ remembered with the verdict, first one wins, so that a retry plans the same.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -26,86 +27,27 @@ from numpy.typing import NDArray
 
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Balance
-from udp_stream.mechanisms.cdfs.mechanism import CdfPlan, cdf_for_admitted, plan_cdf
+from udp_stream.mechanisms.cdfs.mechanism import CdfPlan
 from udp_stream.mechanisms.grouping import SamplesPerPlate
-from udp_stream.mechanisms.means import MECHANISMS, CompareAt, MeanPlan, expected_abs_error, plan_automatic, spread
+from udp_stream.mechanisms.means import MeanPlan, expected_abs_error, spread
 from udp_stream.mechanisms.means.automatic import EXACT
-from udp_stream.mechanisms.variance import VariancePlan, plan_variance, variance_for_admitted
-from udp_stream.planning.allowances import EPSILON_NANO_MAX, EPSILON_NANO_MIN, expected_visits, fair_shares, hat_epsilon
-from udp_stream.planning.policy import AccountingDetail, Grouping, Mean, Policy
+from udp_stream.mechanisms.statistic import StatisticPlan
+from udp_stream.mechanisms.statistics import STATISTICS
+from udp_stream.mechanisms.variance import VariancePlan
+from udp_stream.planning.allowances import EPSILON_NANO_MIN, expected_visits, fair_shares, hat_epsilon
+from udp_stream.planning.policy import Policy
+from udp_stream.planning.terms import Terms, automatic_nano, terms_at
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.slot_tables import SlotCounts
 
 
-class Terms(msgspec.Struct, frozen=True):
-    """What a HAT's admission was asked on: nano-epsilons of each statistic, or why nothing is asked.
-
-    With the counts they fix every plate's charge, so what else decides on shares is here too and not in the policy,
-    which may have changed when a retry comes; and the budget that each plate was asked within, for the record.
-    `compare_at` is what mean "auto" holds equal between mechanisms. `kept` has a bit for each of the HAT's rows that
-    contributes, the first row's the highest of the first byte; empty: all do. "unplanned" are HATs that no plan knows.
-    """
-
-    mean_nano: int = 0
-    variance_nano: int = 0
-    cdf_nano: int = 0
-    withheld: Literal["", "few_plates", "budget", "unplanned"] = ""
-    accounting_detail: AccountingDetail = "uniform"
-    mean: Mean = "auto"
-    grouping: Grouping = "best-fit"
-    compare_at: CompareAt = "epsilon"
-    kept: bytes = b""
-    period: str = ""
-    budget_nano: int = 0
-
-    def within(self, policy: Policy) -> Terms:
-        """The same under the policy's promise to a plate."""
-        return msgspec.structs.replace(
-            self,
-            accounting_detail=policy.accounting_detail,
-            period=policy.period,
-            budget_nano=policy.budget_nano,
-        )
-
-    @property
-    def charge_nano(self) -> int:
-        """The most that an admitted plate pays."""
-        return self.mean_nano + self.variance_nano + self.cdf_nano
-
-    def rows_kept(self, rows: int) -> NDArray[np.bool_]:
-        """Which of so many rows contribute; none if that was said of another number of rows.
-
-        >>> Terms(kept=bytes([0b101_00000])).rows_kept(3).tolist(), Terms().rows_kept(2).tolist()
-        ([True, False, True], [True, True])
-        """
-        if not self.kept:
-            return np.ones(rows, dtype=bool)
-        packed = np.frombuffer(self.kept, dtype=np.uint8)
-        if packed.size != -(-rows // 8):
-            return np.zeros(rows, dtype=bool)
-        return np.unpackbits(packed, count=rows).astype(bool)
-
-
-def terms_of(policy: Policy, mean_nano: int, variance_nano: int, cdf_nano: int) -> Terms:
-    """Terms with these epsilons, as a policy has it.
-
-    An automatic epsilon is the larger the less of it plates pay, a fixed one is not.
-    """
-    follows_charge = policy.mean_nano is None and policy.accounting_detail == "individual"
-    return Terms(
-        mean_nano=mean_nano,
-        variance_nano=variance_nano,
-        cdf_nano=cdf_nano,
-        accounting_detail=policy.accounting_detail,
-        mean=policy.mean,
-        grouping=policy.grouping,
-        compare_at="charge" if follows_charge else "epsilon",
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class SlotInPeriod:
-    """Where a slot lies in its budget period: the period's name, and whole slots before and after this one in it."""
+    """Where a slot lies in its budget period: the period's name, and whole slots before and after this one in it.
+
+    >>> SlotInPeriod("1d from 2024-01-08T00:00:00+05:30", slots_gone=6, slots_left=17).slots_left
+    17
+    """
 
     period: str
     slots_gone: int
@@ -114,28 +56,52 @@ class SlotInPeriod:
 
 @dataclass(frozen=True, slots=True)
 class HatPlan:
-    """What will be computed for one HAT from the samples of plates with these counts.
+    """What will be computed for one HAT from the samples of plates with these counts: a plan for each statistic.
 
     `charges` are what each of them pays, in nano-epsilon: never less than it loses, and at least 1, so that a plate
     that gives nothing is admitted like others.
+
+    >>> from udp_stream.adapters.settings import Settings
+    >>> from udp_stream.planning.terms import terms_of
+    >>> policy = Settings().policy
+    >>> plan = plan_hat(np.array([4, 2]), terms_of(policy, 10**9, 0, 0), policy)
+    >>> plan.mean.mechanism, plan.cdf, plan.charges.tolist()
+    ('baseline', None, [1000000000, 500000000])
     """
 
     terms: Terms
     by_plate: NDArray[np.int64]
-    mean: MeanPlan | None
-    variance: VariancePlan | None
-    cdf: CdfPlan | None
+    statistics: Mapping[str, StatisticPlan]
     charges: NDArray[np.int64]
+
+    @property
+    def mean(self) -> MeanPlan | None:
+        """The mean's, if it is asked for."""
+        plan = self.statistics.get("mean")
+        return plan if isinstance(plan, MeanPlan) else None
+
+    @property
+    def variance(self) -> VariancePlan | None:
+        """The variance's, if it is asked for."""
+        plan = self.statistics.get("variance")
+        return plan if isinstance(plan, VariancePlan) else None
+
+    @property
+    def cdf(self) -> CdfPlan | None:
+        """The CDF's, if it is asked for."""
+        plan = self.statistics.get("cdf")
+        return plan if isinstance(plan, CdfPlan) else None
 
     @property
     def why(self) -> str:
         """Why this mean mechanism."""
-        if self.mean is None or self.terms.mean != "auto":
+        asked = self.terms.of("mean")
+        if self.mean is None or asked is None or asked.mechanism != "auto":
             return "as configured"
-        if self.terms.compare_at == "charge":
+        if asked.compare_at == "charge":
             return "at equal charge every grouping has the same noise, and this has no bias"
-        error = expected_abs_error(self.mean.noise_bound, spread(self.mean), self.mean.max_speed)
-        guessing = EXACT * self.mean.max_speed / 2
+        error = expected_abs_error(self.mean.noise_bound, spread(self.mean), self.mean.range.width)
+        guessing = EXACT * self.mean.range.width / 2
         allowed = "that of guessing U/2" if self.mean.error_bound <= guessing else "that of optimal"
         return (
             f"least charge within 3 % of the least expected error, {error / QUANTA_PER_KMH:.2f} km/h, "
@@ -144,14 +110,30 @@ class HatPlan:
 
 
 def slot_terms(counts: SlotCounts, balance: Balance, in_period: SlotInPeriod, policy: Policy) -> list[Terms]:
-    """The terms of every HAT of a slot; `balance` belongs to `counts.plates`."""
+    """The terms of every HAT of a slot; `balance` belongs to `counts.plates`.
+
+    >>> from udp_stream.adapters.settings import Settings
+    >>> plates, nothing = (b"a", b"b"), np.zeros(2, np.int64)
+    >>> rows = dict(hat_rows=np.array([0, 2]), plate=np.array([0, 1]), count=np.array([4, 2]), repeats=0)
+    >>> counts = SlotCounts(0, 3_600_000, plates, np.array([7], np.uint64), **rows)
+    >>> policy = msgspec.structs.replace(Settings().policy, min_plates=2, mean_nano=10**9, cdf_nano=0)
+    >>> (terms,) = slot_terms(counts, Balance(nothing, nothing), SlotInPeriod("May", 0, 23), policy)
+    >>> terms.charge_nano, terms.withheld
+    (1000000000, '')
+    """
     enough = np.diff(counts.hat_rows) >= policy.min_plates
     allowances = _fair_shares(counts, enough, balance, in_period, policy)
     terms = _hats_terms(counts, enough, allowances, policy)
     if policy.accounting_detail == "uniform" or None not in (policy.mean_nano, policy.cdf_nano):
         return terms
-    parts = _usual_parts(counts, terms, policy)
-    return _hats_terms(counts, enough, np.minimum(allowances / parts, 2.0**62).astype(np.int64), policy)
+    priced = [
+        None if of_hat.withheld else _price(SamplesPerPlate(counts.count[counts.rows(hat)]), of_hat, policy)
+        for hat, of_hat in enumerate(terms)
+    ]
+    shares = _usual_shares(counts, priced)
+    affordable = np.minimum(allowances / shares, 2.0**62).astype(np.int64)
+    again = _hats_terms(counts, enough, affordable, policy)
+    return [of_hat if one is None else of_hat.as_chosen(one.terms) for of_hat, one in zip(again, priced, strict=True)]
 
 
 def _hats_terms(
@@ -163,21 +145,20 @@ def _hats_terms(
     ]
 
 
-def _usual_parts(counts: SlotCounts, terms: list[Terms], policy: Policy) -> NDArray[np.float64]:
+def _usual_shares(counts: SlotCounts, priced: list[_Price | None]) -> NDArray[np.float64]:
     """Which part of a HAT's epsilon each plate is charged, on average over its HATs in this slot; 1 where unknown.
 
     A plate that usually pays a third of epsilon can afford three times the epsilon with the same allowance. (Austin,
     2015-06-07, whole day: the expected error falls from 53 to 45 km/h for Array-Averaging and from 114 to 45 for
     Baseline, plates spend what they spent under uniform accounting, and the evening is served like the morning.)
     """
-    parts, hats = np.zeros((2, len(counts.plates)))
-    for hat, of_hat in enumerate(terms):
-        if not of_hat.withheld:
-            rows = counts.rows(hat)
-            charges = plan_hat(counts.count[rows], of_hat, policy).charges
-            parts[counts.plate[rows]] += charges / of_hat.charge_nano
-            hats[counts.plate[rows]] += 1
-    return np.divide(parts, hats, out=np.ones_like(parts), where=hats > 0)
+    shares, hats = np.zeros((2, len(counts.plates)))
+    for hat, price in enumerate(priced):
+        if price is not None:
+            plates = counts.plate[counts.rows(hat)]
+            shares[plates] += price.charges / price.terms.charge_nano
+            hats[plates] += 1
+    return np.divide(shares, hats, out=np.ones_like(shares), where=hats > 0)
 
 
 def _fair_shares(
@@ -191,54 +172,67 @@ def _fair_shares(
 
 def _terms(shares: NDArray[np.int64], policy: Policy) -> Terms:
     """Fixed epsilons as configured; automatic ones share what the HAT's plates can spend beside the fixed ones."""
-    fixed = (policy.mean_nano or 0) + policy.variance_nano + (policy.cdf_nano or 0)
-    automatic = (policy.mean_nano, policy.cdf_nano).count(None)
-    if not automatic:
-        return terms_of(policy, policy.mean_nano or 0, policy.variance_nano, policy.cdf_nano or 0)
-    each = min((hat_epsilon(shares) - fixed) // automatic, EPSILON_NANO_MAX)
-    if each < EPSILON_NANO_MIN:
-        return Terms(withheld="budget")
-    mean_nano, cdf_nano = (each if nano is None else nano for nano in (policy.mean_nano, policy.cdf_nano))
-    return terms_of(policy, mean_nano, policy.variance_nano, cdf_nano)
+    if None not in (policy.mean_nano, policy.cdf_nano):
+        return terms_at(0, policy)
+    each = automatic_nano(hat_epsilon(shares), policy)
+    return Terms(withheld="budget") if each < EPSILON_NANO_MIN else terms_at(each, policy)
 
 
 def plan_hat(by_plate: NDArray[np.int64], terms: Terms, policy: Policy) -> HatPlan:
-    """The plan for plates with these counts (at least one plate, each with a sample) on these terms, and its price."""
-    counts = SamplesPerPlate(by_plate)
-    mean = plan_mean(counts, terms, policy.max_speed) if terms.mean_nano else None
-    variance = plan_variance(counts, terms.variance_nano, policy.max_speed) if terms.variance_nano else None
-    cdf = None
-    if terms.cdf_nano:
-        cdf = plan_cdf(counts, terms.cdf_nano, policy.max_speed / QUANTA_PER_KMH, policy.bins)
+    """The plan for plates with these counts (at least one plate, each with a sample) on these terms, and its price.
+
+    What terms leave to be chosen is chosen, and the plan's own terms say what: on those, the plan is made again
+    without a search.
+
+    >>> from udp_stream.adapters.settings import Settings
+    >>> from udp_stream.planning.terms import terms_of
+    >>> policy = Settings().policy
+    >>> plan = plan_hat(np.array([4, 2, 1]), terms_of(policy, 10**9, 0, 0), policy)
+    >>> plan.terms.of("mean").choice, plan_hat(plan.by_plate, plan.terms, policy).terms == plan.terms
+    (Choice(mechanism='baseline', cap=4, bins=0, zeros_apart=False), True)
+    """
+    price = _price(SamplesPerPlate(by_plate), terms, policy)
+    return HatPlan(price.terms, by_plate, price.statistics, price.charges)
+
+
+class _Price(NamedTuple):
+    """What each plate of a HAT pays on some terms, and the plans of the statistics that it follows from."""
+
+    terms: Terms
+    statistics: Mapping[str, StatisticPlan]
+    charges: NDArray[np.int64]
+
+
+def _price(counts: SamplesPerPlate, terms: Terms, policy: Policy) -> _Price:
+    public = policy.public
+    plans = [STATISTICS[asked.statistic].plan(counts, asked, public) for asked in terms.statistics]
     charges = np.full(counts.plates, terms.charge_nano, dtype=np.int64)
     if terms.accounting_detail == "individual":
-        parts = [statistic.charges for statistic in (mean, variance, cdf) if statistic is not None]
-        charges = np.maximum(1, sum(parts))
-    return HatPlan(terms, by_plate, mean, variance, cdf, charges)
+        charges = np.maximum(1, sum(plan.charges for plan in plans))
+    asked = tuple(one.chosen(plan.choice) for one, plan in zip(terms.statistics, plans, strict=True))
+    chosen = msgspec.structs.replace(terms, statistics=asked)
+    return _Price(chosen, {one.statistic: plan for one, plan in zip(asked, plans, strict=True)}, charges)
 
 
 def plan_admitted(plan: HatPlan, admitted: NDArray[np.bool_], policy: Policy) -> HatPlan:
     """The plan for those of its plates (at least one) that paid; PrivacyRefused if one would lose more than it paid.
 
     Under uniform accounting everybody paid for everything, so that the admitted plates are planned for anew.
+
+    >>> from udp_stream.adapters.settings import Settings
+    >>> from udp_stream.planning.terms import terms_of
+    >>> policy = Settings().policy
+    >>> plan = plan_hat(np.array([4, 2, 1]), terms_of(policy, 10**9, 0, 0), policy)
+    >>> final = plan_admitted(plan, np.array([False, True, True]), policy)
+    >>> final.mean.cost.nano, final.charges.tolist()
+    (500000000, [500000000, 250000000])
     """
     if admitted.all():
         return plan
     if plan.terms.accounting_detail == "uniform":
-        return plan_hat(plan.by_plate[admitted], plan.terms, policy)
-    mean = None if plan.mean is None else MECHANISMS[plan.mean.mechanism].for_admitted(plan.mean, admitted)
-    variance = None if plan.variance is None else variance_for_admitted(plan.variance, admitted)
-    cdf = None if plan.cdf is None else cdf_for_admitted(plan.cdf, admitted)
-    for priced, final in ((plan.mean, mean), (plan.variance, variance), (plan.cdf, cdf)):
-        if priced is not None and final is not None and np.any(final.charges > priced.charges[admitted]):
+        return plan_hat(plan.by_plate[admitted], plan.terms.open(), policy)
+    final = {name: STATISTICS[name].for_admitted(priced, admitted) for name, priced in plan.statistics.items()}
+    for name, priced in plan.statistics.items():
+        if np.any(final[name].charges > priced.charges[admitted]):
             raise PrivacyRefused("a plate would lose more to a statistic than it was charged for it")
-    by_plate, charges = plan.by_plate[admitted], plan.charges[admitted]
-    return HatPlan(plan.terms, by_plate, mean, variance, cdf, charges)
-
-
-def plan_mean(counts: SamplesPerPlate, terms: Terms, max_speed: int) -> MeanPlan:
-    """The mechanism of the terms, or for "auto" the one of least expected error for what it charges."""
-    asked = terms.mean_nano, max_speed, terms.grouping
-    if terms.mean == "auto":
-        return plan_automatic(counts, *asked, terms.compare_at)
-    return MECHANISMS[terms.mean].plan(counts, *asked)
+    return HatPlan(plan.terms, plan.by_plate[admitted], final, plan.charges[admitted])

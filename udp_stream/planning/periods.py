@@ -36,7 +36,11 @@ _WORDS = re.compile(r"epsilon ([0-9]{1,9}(?:\.[0-9]{1,9})?) in all")
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """Unix seconds from `start` to before `end`, both infinite where the name tells no time; `offset` from UTC."""
+    """Unix seconds from `start` to before `end`, both infinite where the name tells no time; `offset` from UTC.
+
+    >>> Period("one", 0.0, 10.0).overlaps(Period("two", 9.0, 20.0)), Period("one", 0.0, 10.0).end
+    (True, 10.0)
+    """
 
     name: str
     start: float = -inf

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from hashlib import blake2b
 from typing import Literal
 
 import msgspec
+
+from udp_stream.mechanisms.range import Range
+from udp_stream.mechanisms.statistic import BinsAsked, PublicSettings
 
 Mean = Literal["auto", "baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile", "optimal"]
 Grouping = Literal["best-fit", "wrap-around"]
@@ -21,6 +25,11 @@ class Policy(msgspec.Struct, frozen=True):
     plate pays for a release by its own share of the noise's sensitivity ("individual"), or as much as any ("uniform").
     `suppression`: whether plates leave some of their HATs altogether, so that each is in fewer; `hats_max`: in how many
     of a slot a plate stays then (0: in as many as CHOP-USER leaves).
+
+    >>> from udp_stream.adapters.settings import Settings
+    >>> policy = Settings().policy
+    >>> policy.neighbours, policy.public.bins, len(policy.fingerprint())
+    ('swap-values', 'auto', 16)
     """
 
     resolution: int
@@ -39,7 +48,7 @@ class Policy(msgspec.Struct, frozen=True):
     mean_nano: int | None
     variance_nano: int
     cdf_nano: int | None
-    bins: Literal["auto"] | int | tuple[float, ...]
+    bins: BinsAsked
     min_plates: int
     neighbours: Literal["swap-values"] = "swap-values"
     accounting: Literal["pure"] = "pure"
@@ -47,6 +56,22 @@ class Policy(msgspec.Struct, frozen=True):
     suppression: Suppression = "off"
     hats_max: int = 0
 
+    @property
+    def public(self) -> PublicSettings:
+        """What statistics go by beside counts and terms."""
+        return PublicSettings(self.range, self.bins)
+
+    @property
+    def range(self) -> Range:
+        """The public range of a speed, in quanta."""
+        return _from_zero(self.max_speed)
+
     def fingerprint(self) -> str:
         """The same for equal policies, 16 hexadecimal digits; releases carry it as `policy`."""
         return blake2b(msgspec.json.encode(self, order="sorted"), digest_size=8).hexdigest()
+
+
+@cache
+def _from_zero(high: int) -> Range:
+    """The range up to U, made once: it is asked for with every HAT."""
+    return Range(0, high)

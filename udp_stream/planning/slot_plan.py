@@ -16,7 +16,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.planning.hat_plan import HatPlan, Terms
+from udp_stream.planning.hat_plan import HatPlan
+from udp_stream.planning.terms import Terms
 from udp_stream.windows.slot_tables import SlotCounts
 
 CHUNK_BYTES = 800_000
@@ -32,6 +33,13 @@ class SlotPlan:
 
     0 was charged to rows that were suppressed or could not pay. `priced`, where it is at hand, are the plans for the
     rows that were offered, which charges came from; they follow from counts and terms, and do not travel.
+
+    >>> rows = dict(hat_rows=np.array([0, 1]), plate=np.array([0]), count=np.array([4]), repeats=0)
+    >>> counts = SlotCounts(0, 3_600_000, (b"a",), np.array([7], np.uint64), **rows)
+    >>> columns = counts.cells, counts.hat_rows, tuple(row_digests(counts)), (Terms(),), np.array([5])
+    >>> plan = SlotPlan(0, 3_600_000, *columns)
+    >>> plan.find(7, plan.digests[0]), plan.find(7, b"other row"), plan.charged_rows(0).tolist()
+    (0, None, [5])
     """
 
     start_ms: int
@@ -85,7 +93,13 @@ class SlotPlan:
 
 
 def row_digests(counts: SlotCounts) -> list[bytes]:
-    """For each HAT, a digest of its rows: plates (keyed hashes of one length) and their numbers of samples."""
+    """For each HAT, a digest of its rows: plates (keyed hashes of one length) and their numbers of samples.
+
+    >>> rows = dict(hat_rows=np.array([0, 1, 2]), plate=np.array([0, 0]), count=np.array([4, 4]), repeats=0)
+    >>> one, other = row_digests(SlotCounts(0, 3_600_000, (b"a",), np.array([7, 8], np.uint64), **rows))
+    >>> len(one), one == other
+    (8, True)
+    """
     width = len(counts.plates[0]) if counts.plates else 1
     plates = np.frombuffer(b"".join(counts.plates), dtype=f"V{width}")[counts.plate].tobytes()
     samples = counts.count.astype("<i8").tobytes()
@@ -108,7 +122,7 @@ class _Columns(msgspec.Struct, frozen=True, array_like=True):
     charged: bytes
 
 
-class PlanChunk(msgspec.Struct, frozen=True, tag="plan.1"):
+class PlanChunk(msgspec.Struct, frozen=True, tag="plan.2"):
     """Chunk `number` of the `chunks` of a shard's plan; `digest` covers all of them."""
 
     slot_start: int
@@ -125,7 +139,13 @@ _decoder: msgspec.msgpack.Decoder[_Columns] = msgspec.msgpack.Decoder(_Columns)
 
 
 def cut_plan(plan: SlotPlan, shard: int, chunk_bytes: int = CHUNK_BYTES) -> Iterator[PlanChunk]:
-    """A shard's plan as messages, at least one; equal plans give equal messages."""
+    """A shard's plan as messages, at least one; equal plans give equal messages.
+
+    >>> rows = dict(hat_rows=np.array([0]), plate=np.array([], int), count=np.array([], int), repeats=0)
+    >>> nobody = SlotCounts(0, 3_600_000, (), np.array([], np.uint64), **rows)
+    >>> [(chunk.number, chunk.chunks) for chunk in cut_plan(SlotPlan.empty(nobody), shard=3, chunk_bytes=20)]
+    [(0, 2), (1, 2)]
+    """
     content = _encoder.encode(
         _Columns(
             plan.start_ms,
@@ -144,7 +164,13 @@ def cut_plan(plan: SlotPlan, shard: int, chunk_bytes: int = CHUNK_BYTES) -> Iter
 
 
 def merge_plan(chunks: Sequence[PlanChunk]) -> SlotPlan:
-    """The plan from all of its chunks, in order."""
+    """The plan from all of its chunks, in order.
+
+    >>> rows = dict(hat_rows=np.array([0]), plate=np.array([], int), count=np.array([], int), repeats=0)
+    >>> nobody = SlotCounts(0, 3_600_000, (), np.array([], np.uint64), **rows)
+    >>> merge_plan(list(cut_plan(SlotPlan.empty(nobody), shard=3, chunk_bytes=20))).cells.size
+    0
+    """
     columns = _decoder.decode(b"".join(chunk.content for chunk in chunks))
     digests = columns.digests
     return SlotPlan(

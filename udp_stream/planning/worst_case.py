@@ -34,17 +34,6 @@ def hat_error(total: int, kept: int, largest: int, epsilon: float) -> float:
     return (1 - kept / total) + largest / (kept * epsilon) if kept else inf
 
 
-def errors_at_every_count(counts: SamplesPerPlate, epsilon_nano: int) -> Floats:
-    """E(m) as a share of U, for m each entry of `counts.descending`; `array_averaging.worst_case_cap` minimises it.
-
-    >>> errors_at_every_count(SamplesPerPlate(np.array([4, 2, 2])), 10**9).tolist()
-    [0.5, 0.5833333333333333, 0.5833333333333333]
-    """
-    kept = counts.kept_at_every_count
-    errors: Floats = (1 - kept / counts.total) + counts.descending * (NANO / epsilon_nano) / kept
-    return errors
-
-
 def epsilon_limits(counts: SamplesPerPlate) -> tuple[float, float]:
     """(eps_min, eps_max): m_min is a best cap exactly for eps <= eps_min, m_max exactly for eps >= eps_max.
 
@@ -72,6 +61,10 @@ class Occupancy:
 
     Row r says that plate `plate[r]`, in 0..plates-1, has `count[r]` >= 1 samples; no plate twice in one HAT, no HAT
     without rows. Raises ValueError where this can be seen not to hold.
+
+    >>> pairs = Occupancy(np.array([0, 2, 3]), np.array([0, 1, 0]), np.array([3, 1, 5]), plates=2)
+    >>> pairs.hats, pairs.hat_of_row().tolist()
+    (2, [0, 0, 1])
     """
 
     hat_rows: Integers
@@ -99,6 +92,38 @@ class Occupancy:
         return np.repeat(np.arange(self.hats), np.diff(self.hat_rows))
 
 
+@dataclass(slots=True)
+class _Hats:
+    """One entry per HAT, as 64-bit integers that Python reads one by one and numpy all at once.
+
+    `total` samples, of which `kept`; `spare` is how many plates may still leave, negative once the HAT is lost; `first`
+    and `second` are its two largest kept counts (0 where there is none), at these places of `_Rows.by_count`.
+    """
+
+    total: array[int]
+    kept: array[int]
+    spare: array[int]
+    first: array[int]
+    second: array[int]
+    first_at: list[int]
+    second_at: list[int]
+
+
+@dataclass(slots=True)
+class _Rows:
+    """One entry per row: its HAT, its count, and whether it is kept; HAT and count once for Python, once for numpy.
+
+    `by_count` lists the rows HAT by HAT, the largest count first.
+    """
+
+    hat: list[int]
+    count: list[int]
+    kept: bytearray
+    by_count: list[int]
+    hats: Integers
+    counts: Integers
+
+
 class HatErrors:
     """E of every HAT while rows (one plate's samples in one HAT) are suppressed and restored.
 
@@ -107,6 +132,11 @@ class HatErrors:
 
     A HAT that keeps fewer than `plates_min` plates (or than it ever had, if that is less) is lost: its E is infinite,
     and to suppress more of it costs nothing.
+
+    >>> city = Occupancy(np.array([0, 3]), np.array([0, 1, 2]), np.array([4, 2, 2]), plates=3)
+    >>> errors = HatErrors(city, epsilon_nano=10**9)
+    >>> errors.error(0), errors.error_without(0), errors.suppress(0), errors.error(0)
+    (0.5, 1.0, True, 1.0)
     """
 
     def __init__(self, occupancy: Occupancy, epsilon_nano: int, plates_min: int = 1) -> None:
@@ -115,59 +145,54 @@ class HatErrors:
             raise ValueError(f"expected epsilon_nano >= 1, got {epsilon_nano}")
         if plates_min < 1:
             raise ValueError(f"expected plates_min >= 1, got {plates_min}")
-        hat, hat_rows, count = occupancy.hat_of_row(), occupancy.hat_rows, occupancy.count
+        hat, sizes, count = occupancy.hat_of_row(), np.diff(occupancy.hat_rows), occupancy.count
         self.epsilon = epsilon_nano / NANO
-        self.kept_rows = bytearray(b"\1") * count.size
-        self.rows_from: list[int] = hat_rows.tolist()
-        self.hat_of, self.count_of = hat, count
-        self.hat = [h for h, rows in enumerate(np.diff(hat_rows).tolist()) for _ in range(rows)]
-        self.count: list[int] = count.tolist()
-        # arrays of 64-bit integers, to be read one by one by Python and all at once by numpy
-        self.total: array[int] = array("q", np.diff(np.append(0, np.cumsum(count))[hat_rows]).tolist())
-        self.kept: array[int] = self.total[:]
-        # how many plates may still leave, negative if lost
-        self.spare: array[int] = array("q", np.maximum(np.diff(hat_rows) - plates_min, 0).tolist())
-        self.first: array[int] = self.total[:]
-        self.second: array[int] = self.total[:]
-        self._by_count: list[int] = np.lexsort((-count, hat)).tolist()
-        self._first_at, self._second_at = self.rows_from[:-1], self.rows_from[:-1]
-        for h in range(len(self.total)):
+        self.rows_from: list[int] = occupancy.hat_rows.tolist()
+        total = array("q", np.diff(np.append(0, np.cumsum(count))[occupancy.hat_rows]).tolist())
+        spare = array("q", np.maximum(sizes - plates_min, 0).tolist())
+        starts = self.rows_from[:-1]
+        self.hats = _Hats(total, total[:], spare, total[:], total[:], starts, starts[:])
+        by_count: list[int] = np.lexsort((-count, hat)).tolist()
+        self.rows = _Rows(hat.tolist(), count.tolist(), bytearray(b"\1") * count.size, by_count, hat, count)
+        for h in range(len(total)):
             self._settle(h)
 
     def lost(self, hat: int) -> bool:
         """Whether a HAT keeps too few plates."""
-        return self.spare[hat] < 0
+        return self.hats.spare[hat] < 0
 
     def error(self, hat: int) -> float:
         """E of a HAT as it is."""
         if self.lost(hat):
             return inf
-        return hat_error(self.total[hat], self.kept[hat], self.first[hat], self.epsilon)
+        return hat_error(self.hats.total[hat], self.hats.kept[hat], self.hats.first[hat], self.epsilon)
 
     def error_without(self, row: int) -> float:
         """E of the row's HAT if this kept row were suppressed; -inf if the HAT is lost already."""
-        hat, count = self.hat[row], self.count[row]
-        kept, largest = self.kept[hat] - count, self.first[hat]
+        hat, count, hats = self.rows.hat[row], self.rows.count[row], self.hats
+        kept, largest = hats.kept[hat] - count, hats.first[hat]
         if count == largest:
-            largest = self.second[hat]
-        if self.spare[hat] <= 0:
-            return -inf if self.spare[hat] else inf
-        return (1 - kept / self.total[hat]) + largest / (kept * self.epsilon)
+            largest = hats.second[hat]
+        if hats.spare[hat] <= 0:
+            return -inf if hats.spare[hat] else inf
+        return (1 - kept / hats.total[hat]) + largest / (kept * self.epsilon)
 
     def error_with(self, row: int) -> float:
         """E of the row's HAT if this suppressed row were restored."""
-        hat, count = self.hat[row], self.count[row]
-        if self.spare[hat] < -1:
+        hat, count, hats = self.rows.hat[row], self.rows.count[row], self.hats
+        if hats.spare[hat] < -1:
             return inf
-        return hat_error(self.total[hat], self.kept[hat] + count, max(self.first[hat], count), self.epsilon)
+        return hat_error(hats.total[hat], hats.kept[hat] + count, max(hats.first[hat], count), self.epsilon)
 
     def errors_without(self, rows: Integers) -> Floats:
         """`error_without` of many rows, in an array of any shape: the very same doubles."""
-        hat, count = self.hat_of[rows], self.count_of[rows]
-        kept, first = np.frombuffer(self.kept, np.int64)[hat] - count, np.frombuffer(self.first, np.int64)[hat]
-        largest = np.where(count == first, np.frombuffer(self.second, np.int64)[hat], first)
-        shares = (1 - kept / np.frombuffer(self.total, np.int64)[hat]) + largest / (np.maximum(kept, 1) * self.epsilon)
-        spare = np.frombuffer(self.spare, np.int64)[hat]
+        hat, count = self.rows.hats[rows], self.rows.counts[rows]
+        total, kept, first, second, spare = (
+            np.frombuffer(column, np.int64)[hat]
+            for column in (self.hats.total, self.hats.kept, self.hats.first, self.hats.second, self.hats.spare)
+        )
+        left, largest = kept - count, np.where(count == first, second, first)
+        shares = (1 - left / total) + largest / (np.maximum(left, 1) * self.epsilon)
         return np.where(spare > 0, shares, np.where(spare < 0, -inf, inf))
 
     def suppress(self, row: int) -> bool:
@@ -175,33 +200,34 @@ class HatErrors:
 
         So it may where one of the two largest counts changes, or the HAT is lost by it.
         """
-        hat = self.hat[row]
-        self.kept_rows[row] = 0
-        self.spare[hat] -= 1
-        self.kept[hat] -= self.count[row]
-        if self.count[row] < self.second[hat]:
-            return self.spare[hat] == -1
-        first, second = self.first[hat], self.second[hat]
+        hat, count, hats = self.rows.hat[row], self.rows.count[row], self.hats
+        self.rows.kept[row] = 0
+        hats.spare[hat] -= 1
+        hats.kept[hat] -= count
+        if count < hats.second[hat]:
+            return hats.spare[hat] == -1
+        first, second = hats.first[hat], hats.second[hat]
         self._settle(hat)
-        return first != self.first[hat] or second != self.second[hat] or self.spare[hat] == -1
+        return first != hats.first[hat] or second != hats.second[hat] or hats.spare[hat] == -1
 
     def restore(self, row: int) -> None:
         """Take a suppressed row back."""
-        hat = self.hat[row]
-        self.kept_rows[row] = 1
-        self.spare[hat] += 1
-        self.kept[hat] += self.count[row]
-        self._first_at[hat] = self._second_at[hat] = self.rows_from[hat]
+        hat = self.rows.hat[row]
+        self.rows.kept[row] = 1
+        self.hats.spare[hat] += 1
+        self.hats.kept[hat] += self.rows.count[row]
+        self.hats.first_at[hat] = self.hats.second_at[hat] = self.rows_from[hat]
         self._settle(hat)
 
     def _settle(self, hat: int) -> None:
         """Move both marks on to the next kept rows (or the HAT's end), and note their counts."""
-        first_at, end = self._first_at[hat], self.rows_from[hat + 1]
-        while first_at < end and not self.kept_rows[self._by_count[first_at]]:
+        hats, rows, end = self.hats, self.rows, self.rows_from[hat + 1]
+        first_at = hats.first_at[hat]
+        while first_at < end and not rows.kept[rows.by_count[first_at]]:
             first_at += 1
-        second_at = max(self._second_at[hat], first_at + 1)
-        while second_at < end and not self.kept_rows[self._by_count[second_at]]:
+        second_at = max(hats.second_at[hat], first_at + 1)
+        while second_at < end and not rows.kept[rows.by_count[second_at]]:
             second_at += 1
-        self._first_at[hat], self._second_at[hat] = first_at, second_at
-        self.first[hat] = self.count[self._by_count[first_at]] if first_at < end else 0
-        self.second[hat] = self.count[self._by_count[second_at]] if second_at < end else 0
+        hats.first_at[hat], hats.second_at[hat] = first_at, second_at
+        hats.first[hat] = rows.count[rows.by_count[first_at]] if first_at < end else 0
+        hats.second[hat] = rows.count[rows.by_count[second_at]] if second_at < end else 0

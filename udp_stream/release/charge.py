@@ -16,9 +16,10 @@ import numpy as np
 
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Ledger, Verdict
-from udp_stream.planning.hat_plan import SlotInPeriod, Terms, plan_hat
+from udp_stream.planning.hat_plan import HatPlan, SlotInPeriod, plan_hat
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.slot_plan import SlotPlan, row_digests
+from udp_stream.planning.terms import Terms
 from udp_stream.release.context import LedgerHistory, ReleaseContext
 from udp_stream.release.outcome import HatOutcome, hats_of, ids_of
 from udp_stream.release.overlap import require_no_overlap
@@ -59,11 +60,17 @@ def _price(
 
 
 def _priced(hat: HatOutcome, counts: SlotCounts, terms: Terms, policy: Policy) -> HatOutcome:
+    """The HAT with its plan, on terms that say what the plan chose."""
+    plan = _plan(hat, counts, terms, policy)
+    return hat.asked(terms if plan is None else plan.terms, plan)
+
+
+def _plan(hat: HatOutcome, counts: SlotCounts, terms: Terms, policy: Policy) -> HatPlan | None:
     """The plan for the rows that the terms offer; none where nothing is offered."""
     by_plate = counts.count[hat.rows]
     kept = terms.rows_kept(by_plate.size)
     is_offered = not terms.withheld and bool(kept.any())
-    return hat.asked(terms, plan_hat(by_plate[kept], terms, policy) if is_offered else None)
+    return plan_hat(by_plate[kept], terms, policy) if is_offered else None
 
 
 def _charge(
@@ -78,7 +85,8 @@ def _charge(
         if remembered == hat.terms:
             charged.append(hat.decided(verdict.charged))
         else:
-            again.append(_priced(hat, counts, remembered, policy))
+            # On these very terms, whatever they leave to be chosen: others would never be those remembered.
+            again.append(hat.asked(remembered, _plan(hat, counts, remembered, policy)))
     # A ledger keeps the first terms for ever, so asking once more is enough.
     for hat, verdict in zip(again, _admit(again, counts, in_period, policy, ledger), strict=True):
         if _terms_of(verdict) != hat.terms:

@@ -8,9 +8,10 @@ from typing import Protocol
 
 from udp_stream.ledger.port import Balance, Entropy, Ledger
 from udp_stream.planning.calendar import BudgetCalendar
-from udp_stream.planning.hat_plan import SlotInPeriod, Terms
+from udp_stream.planning.hat_plan import SlotInPeriod
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.slot_terms import terms_from_counts
+from udp_stream.planning.terms import Terms
 from udp_stream.release.record import Release, decode, release_id
 from udp_stream.windows.grid import cell_name
 from udp_stream.windows.slot_tables import SlotCounts

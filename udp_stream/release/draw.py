@@ -13,9 +13,10 @@ import msgspec
 import numpy as np
 
 from udp_stream.ledger.port import Admission, Entropy, Ledger, Mark
-from udp_stream.planning.hat_plan import Terms, plan_admitted, plan_hat
+from udp_stream.planning.hat_plan import plan_admitted, plan_hat
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.slot_plan import SlotPlan, row_digests
+from udp_stream.planning.terms import Terms
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.estimate import HatEstimate, estimate_hats
 from udp_stream.release.outcome import NO_ROWS, HatOutcome, hats_of, ids_of

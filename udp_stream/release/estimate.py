@@ -1,118 +1,100 @@
 """Estimates: plans, samples and bits to noisy values. The only place where speeds meet noise.
 
-Everything released is an integer vector plus discrete Laplace noise, so the noise of all HATs of a slot is drawn in one
+Everything released is an integer vector plus noise of one family, so the noise of all HATs of a slot is drawn in one
 call, and what follows it is post-processing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Bits
-from udp_stream.mechanisms.cdfs.mechanism import CdfPlan, cdf_values_of_many, node_counts
-from udp_stream.mechanisms.means import MECHANISMS
-from udp_stream.mechanisms.noise import Lattice, discrete_laplace, laplace_lattice
-from udp_stream.mechanisms.variance import variance_query, variance_value
+from udp_stream.mechanisms.noise import Noise
+from udp_stream.mechanisms.statistic import Integers, Query
+from udp_stream.mechanisms.statistics import STATISTICS, NoisyMean, NoisyVariance
 from udp_stream.planning.hat_plan import HatPlan
-
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class HatEstimate:
-    """What came out for one HAT: mean and variance with their noise scales, in quanta, and the CDF at its edges.
+    """What came out for one HAT: for each statistic that was asked for, what `Statistic.values` made of it."""
 
-    The mean is the noisy one, which may lie beyond [0, U]: how far tells what it does not rule out. The scale of what
-    was not asked for is 0. Some means are projected to a private interval.
-    """
+    values: Mapping[str, object]
 
-    mean: float | None
-    mean_scale: float
-    projected_to: tuple[int, int] | None
-    variance: float | None
-    variance_scale: float
-    cdf: list[float] | None
+    @property
+    def noisy_mean(self) -> NoisyMean | None:
+        """The mean, if it was asked for."""
+        value = self.values.get("mean")
+        return value if isinstance(value, NoisyMean) else None
+
+    @property
+    def mean(self) -> float | None:
+        """The mean in quanta, which may lie beyond the range."""
+        return None if self.noisy_mean is None else self.noisy_mean.value
+
+    @property
+    def noisy_variance(self) -> NoisyVariance | None:
+        """The variance, if it was asked for."""
+        value = self.values.get("variance")
+        return value if isinstance(value, NoisyVariance) else None
+
+    @property
+    def variance(self) -> float | None:
+        """The variance in quanta^2."""
+        return None if self.noisy_variance is None else self.noisy_variance.value
+
+    @property
+    def cdf(self) -> list[float] | None:
+        """The CDF at its edges, if it was asked for."""
+        value = self.values.get("cdf")
+        return value if isinstance(value, list) else None
 
 
 @dataclass(frozen=True, slots=True)
-class _Query:
-    """Integers that await noise of scale t/s each: mean, variance, nodes; and the lattices of the first two."""
+class _Asked:
+    """A statistic of the HAT at this place in a slot, and its query."""
 
-    integers: Integers
-    t: Integers
-    s: Integers
-    mean: Lattice | None
-    projected_to: tuple[int, int] | None
-    variance: Lattice | None
+    place: int
+    statistic: str
+    query: Query
 
 
 def estimate_hats(plans: Sequence[HatPlan], samples: Sequence[Integers], bits: Bits) -> list[HatEstimate]:
     """One estimate per plan; `samples[i]` are its admitted plates' speeds in quanta, in the order of its counts."""
-    queries = [_query(plan, speeds, bits) for plan, speeds in zip(plans, samples, strict=True)]
-    if not queries:
-        return []
-    noise = discrete_laplace(
-        bits, np.concatenate([query.t for query in queries]), np.concatenate([query.s for query in queries])
-    )
-    noisy = np.concatenate([query.integers for query in queries]) + noise
-    parts = np.split(noisy, np.cumsum([query.integers.size for query in queries])[:-1])
-    cdfs = _cdfs(plans, parts)
-    return [
-        _estimate(plan, query, part, cdf) for plan, query, part, cdf in zip(plans, queries, parts, cdfs, strict=True)
+    asked = [
+        _Asked(place, name, STATISTICS[name].query(of_statistic, speeds, bits))
+        for place, (plan, speeds) in enumerate(zip(plans, samples, strict=True))
+        for name, of_statistic in plan.statistics.items()
     ]
+    values: list[dict[str, object]] = [{} for _ in plans]
+    noisy = _noisy([one.query for one in asked], _family(plans), bits) if asked else []
+    for name, statistic in STATISTICS.items():  # all HATs of a statistic at once: CDFs are the quicker for it
+        of_hats = [(one, integers) for one, integers in zip(asked, noisy, strict=True) if one.statistic == name]
+        found = statistic.values(
+            [plans[one.place].statistics[name] for one, _ in of_hats],
+            [one.query for one, _ in of_hats],
+            [integers for _, integers in of_hats],
+        )
+        for (one, _), value in zip(of_hats, found, strict=True):
+            values[one.place][name] = value
+    return [HatEstimate(one) for one in values]
 
 
-def _query(plan: HatPlan, samples: Integers, bits: Bits) -> _Query:
-    first, lattices, mean, projected_to, variance = [], [], None, None, None
-    if plan.mean is not None:
-        asked = MECHANISMS[plan.mean.mechanism].query(plan.mean, samples, bits)
-        mean = laplace_lattice(asked.sensitivity, plan.mean.noise_epsilon_nano)
-        projected_to = asked.projected_to
-        first.append(mean.project(asked.statistic))
-        lattices.append(mean.t)
-    if plan.variance is not None:
-        asked = variance_query(plan.variance, samples)
-        variance = laplace_lattice(asked.sensitivity, plan.variance.epsilon_nano)
-        first.append(variance.project(asked.statistic))
-        lattices.append(variance.t)
-    integers, t, s = np.array(first, np.int64), np.array(lattices, np.int64), np.ones(len(first), np.int64)
-    if plan.cdf is not None:
-        integers = np.concatenate((integers, node_counts(plan.cdf, samples)))
-        t, s = np.concatenate((t, plan.cdf.t)), np.concatenate((s, plan.cdf.s))
-    return _Query(integers, t, s, mean, projected_to, variance)
+def _family(plans: Sequence[HatPlan]) -> Noise:
+    """The one family of all plans: a ledger keeps one measure, hence so do the plans of a slot."""
+    families = {of_statistic.noise for plan in plans for of_statistic in plan.statistics.values()}
+    if len(families) != 1:
+        raise ValueError(f"expected plans with noise of one family, got {sorted(one.name for one in families)}")
+    return families.pop()
 
 
-def _cdfs(plans: Sequence[HatPlan], parts: Sequence[Integers]) -> list[list[float] | None]:
-    """The CDFs' values, computed together for all HATs with the same bins."""
-    values: list[list[float] | None] = [None] * len(plans)
-    for alike in _alike([plan.cdf for plan in plans]):
-        cdf_plans = [cdf for i in alike if (cdf := plans[i].cdf) is not None]
-        rows = np.stack([parts[i][-cdf_plans[0].tree.nodes :] for i in alike])
-        for i, row in zip(alike, cdf_values_of_many(cdf_plans, rows), strict=True):
-            values[i] = row
-    return values
-
-
-def _alike(cdfs: Sequence[CdfPlan | None]) -> Iterator[list[int]]:
-    groups: dict[tuple[float, ...], list[int]] = {}
-    for i, cdf in enumerate(cdfs):
-        if cdf is not None:
-            groups.setdefault(cdf.bins.edges_kmh, []).append(i)
-    yield from groups.values()
-
-
-def _estimate(plan: HatPlan, query: _Query, noisy: Integers, cdf: list[float] | None) -> HatEstimate:
-    mean = variance = None
-    mean_scale = variance_scale = 0.0
-    if plan.mean is not None and query.mean is not None:
-        mean = (int(noisy[0]) << query.mean.shift) / plan.mean.divisor
-        mean_scale = query.mean.scale / plan.mean.divisor
-    if plan.variance is not None and query.variance is not None:
-        at = 0 if mean is None else 1
-        variance = variance_value(plan.variance, int(noisy[at]) << query.variance.shift)
-        variance_scale = query.variance.scale / plan.variance.divisor
-    return HatEstimate(mean, mean_scale, query.projected_to, variance, variance_scale, cdf)
+def _noisy(queries: Sequence[Query], family: Noise, bits: Bits) -> list[Integers]:
+    """The integers of every query with their noise, which is drawn in one call."""
+    t, s = np.concatenate([query.t for query in queries]), np.concatenate([query.s for query in queries])
+    noisy = np.concatenate([query.integers for query in queries]) + family.draw(bits, t, s)
+    ends = np.cumsum([0, *(query.integers.size for query in queries)]).tolist()
+    return [noisy[start:end] for start, end in pairwise(ends)]

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Admission
 from udp_stream.lifecycle import HAT_LIFE, HatState, advance
-from udp_stream.planning.hat_plan import HatPlan, Terms
+from udp_stream.planning.hat_plan import HatPlan
+from udp_stream.planning.terms import Terms
 from udp_stream.release.record import Status, release_id
 from udp_stream.windows.grid import cell_name
 from udp_stream.windows.slot_tables import SlotCounts

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import Annotated, Any, Final, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -16,9 +17,11 @@ from numpy.typing import NDArray
 
 from udp_stream.mechanisms.cdfs.mechanism import CdfPlan
 from udp_stream.mechanisms.means import NOBODY, MeanPlan, accuracy_of
+from udp_stream.mechanisms.statistics import NoisyMean, NoisyVariance
 from udp_stream.mechanisms.variance import VariancePlan, bias_among
-from udp_stream.planning.hat_plan import HatPlan, Terms
+from udp_stream.planning.hat_plan import HatPlan
 from udp_stream.planning.policy import AccountingDetail, Policy
+from udp_stream.planning.terms import Terms
 from udp_stream.release.estimate import HatEstimate
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
@@ -193,28 +196,28 @@ def mean_record(
 ) -> Mean:
     """A noisy mean, its scale and its private interval (quanta) as a record; `left_out` counts the other plates."""
     others = int(left_out.sum())
-    bias = plan.bias_bound + plan.max_speed * others / (plan.counts.total + others)
+    bias = plan.bias_bound + plan.range.width * others / (plan.counts.total + others)
     error, low, high = accuracy_of(plan, noisy, scale, left_out, projected_to)
     return Mean(
         value_kmh=round(plan.released(noisy) / QUANTA_PER_KMH, 3),
         mechanism=plan.mechanism,
         grouping=plan.grouping,
-        epsilon=plan.epsilon_nano / NANO,
+        epsilon=plan.cost.nano / NANO,
         scale_kmh=round(scale / QUANTA_PER_KMH, 4),
         expected_abs_error_kmh=round(error / QUANTA_PER_KMH, 4),
         interval95_kmh=(round(low / QUANTA_PER_KMH, 3), round(high / QUANTA_PER_KMH, 3)),
-        bias_bound_kmh=round(min(bias, plan.max_speed) / QUANTA_PER_KMH, 4),
+        bias_bound_kmh=round(min(bias, plan.range.width) / QUANTA_PER_KMH, 4),
     )
 
 
 def variance_record(plan: VariancePlan, value: float, scale: float, left_out: NDArray[np.int64] = NOBODY) -> Variance:
     """A variance and its noise scale (quanta^2) as a record; `left_out` are the counts of the HAT's other plates."""
-    among_all = bias_among(plan.counts.total + int(left_out.sum()), plan.kept, plan.max_speed)
+    among_all = bias_among(plan.counts.total + int(left_out.sum()), plan.kept, plan.range)
     value_kmh2, scale_kmh2, bias = (q / QUANTA_PER_KMH**2 for q in (value, scale, among_all))
     return Variance(
         value_kmh2=round(value_kmh2, 3),
         mechanism="clipped-variance",
-        epsilon=plan.epsilon_nano / NANO,
+        epsilon=plan.cost.nano / NANO,
         scale_kmh2=round(scale_kmh2, 4),
         expected_abs_error_kmh2=round(scale_kmh2, 4),
         bias_bound_kmh2=round(bias, 4),
@@ -226,27 +229,53 @@ def cdf_record(plan: CdfPlan, values: list[float]) -> Cdf:
     return Cdf(
         edges_kmh=plan.bins.edges_kmh,
         values=tuple(round(value, 6) for value in values),
-        epsilon=plan.epsilon_nano / NANO,
+        epsilon=plan.cost.nano / NANO,
         branching=plan.tree.branching,
         budgets=tuple(budget / NANO for budget in plan.budgets_nano),
         expected_rms_error=round(plan.rms_error, 4),
     )
 
 
+class StatisticRecords(NamedTuple):
+    """The records of a HAT's statistics, in the fields that a release has for them; None for what was not asked."""
+
+    mean: Mean | None = None
+    variance: Variance | None = None
+    cdf: Cdf | None = None
+
+
+def _mean(plan: MeanPlan, noisy: NoisyMean, left_out: NDArray[np.int64]) -> Mean:
+    return mean_record(plan, noisy.value, noisy.scale, left_out, noisy.projected_to)
+
+
+def _variance(plan: VariancePlan, noisy: NoisyVariance, left_out: NDArray[np.int64]) -> Variance:
+    return variance_record(plan, noisy.value, noisy.scale, left_out)
+
+
+def _cdf(plan: CdfPlan, values: list[float], left_out: NDArray[np.int64]) -> Cdf:  # noqa: ARG001
+    return cdf_record(plan, values)
+
+
+_RECORDS: dict[str, Callable[[Any, Any, NDArray[np.int64]], Mean | Variance | Cdf]] = {
+    "mean": _mean,
+    "variance": _variance,
+    "cdf": _cdf,
+}
+"""`Any`: each is handed the plan and the value that its own statistic made."""
+
+
 def statistics(
     plan: HatPlan | None, estimate: HatEstimate | None, left_out: NDArray[np.int64] = NOBODY
-) -> tuple[Mean | None, Variance | None, Cdf | None]:
+) -> StatisticRecords:
     """The records of what was estimated; nothing for a withheld HAT. `left_out` are the counts of plates not in it."""
     if plan is None or estimate is None:
-        return None, None, None
-    mean = variance = cdf = None
-    if plan.mean is not None and estimate.mean is not None:
-        mean = mean_record(plan.mean, estimate.mean, estimate.mean_scale, left_out, estimate.projected_to)
-    if plan.variance is not None and estimate.variance is not None:
-        variance = variance_record(plan.variance, estimate.variance, estimate.variance_scale, left_out)
-    if plan.cdf is not None and estimate.cdf is not None:
-        cdf = cdf_record(plan.cdf, estimate.cdf)
-    return mean, variance, cdf
+        return StatisticRecords()
+    found: dict[str, Any] = {
+        name: record(plan.statistics[name], estimate.values[name], left_out)
+        for name, record in _RECORDS.items()
+        if name in estimate.values
+    }
+    return StatisticRecords(**found)
 
 
 def privacy_record(policy: Policy, terms: Terms, charge_nano: int, caveats: tuple[str, ...] = ()) -> Privacy:

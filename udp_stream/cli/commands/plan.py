@@ -30,9 +30,11 @@ from udp_stream.experiments.worst import best_m, curve_rows, e_of_m, least_error
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import expected_abs_error, spread
 from udp_stream.mechanisms.means.accuracy import SCATTER
-from udp_stream.planning.allowances import EPSILON_NANO_MAX, EPSILON_NANO_MIN
-from udp_stream.planning.hat_plan import HatPlan, Terms, plan_hat, terms_of
+from udp_stream.mechanisms.range import Range
+from udp_stream.planning.allowances import EPSILON_NANO_MIN
+from udp_stream.planning.hat_plan import HatPlan, plan_hat
 from udp_stream.planning.policy import Policy
+from udp_stream.planning.terms import Terms, automatic_nano, terms_at
 from udp_stream.planning.worst_case import epsilon_limits
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.testing import seeded_bits
@@ -87,7 +89,7 @@ class Bought:
             found.append(Error("a mean errs by", ONE_MEAN, self.mean_error_kmh, self.mean_error_kmh, ".1f"))
         if variance is not None:
             noise = variance.noise_bound
-            clamped = expected_abs_error(noise, 0, variance.max_speed**2 // 4)
+            clamped = expected_abs_error(noise, 0, variance.range.width**2 // 4)
             sizes = clamped / QUANTA_PER_KMH**2, noise / QUANTA_PER_KMH**2
             found.append(Error("the noise of a variance is", ONE_VARIANCE, *sizes, ".0f"))
         if cdf is not None:
@@ -184,17 +186,15 @@ def terms_for(policy: Policy, hats_per_period: int, part: float | None = None) -
     `part` is what a plate usually pays of a HAT's epsilon; None while that is not known. Raises ConfigError if an
     automatic epsilon is too small for any HAT once it is.
     """
-    fixed = (policy.mean_nano or 0) + policy.variance_nano + (policy.cdf_nano or 0)
-    automatic = (policy.mean_nano, policy.cdf_nano).count(None)
-    each = (int(policy.budget_nano / hats_per_period / (part or 1)) - fixed) // automatic if automatic else 0
-    if automatic and part is not None and each < EPSILON_NANO_MIN:
+    if None not in (policy.mean_nano, policy.cdf_nano):
+        return terms_at(0, policy)
+    each = automatic_nano(int(policy.budget_nano / hats_per_period / (part or 1)), policy)
+    if part is not None and each < EPSILON_NANO_MIN:
         raise ConfigError(
             f"budget.epsilon: an automatic epsilon would be below {EPSILON_NANO_MIN / NANO:g} if the budget of "
             f"{policy.budget_nano / NANO:g} is spread over {hats_per_period} HATs"
         )
-    each = min(max(each, EPSILON_NANO_MIN), EPSILON_NANO_MAX)
-    mean_nano, cdf_nano = (each if nano is None else nano for nano in (policy.mean_nano, policy.cdf_nano))
-    return terms_of(policy, mean_nano, policy.variance_nano, cdf_nano)
+    return terms_at(max(each, EPSILON_NANO_MIN), policy)
 
 
 def typical_counts(plates: int, pings_per_plate: int) -> NDArray[np.int64]:
@@ -230,16 +230,16 @@ def _mean_error_kmh(plan: HatPlan) -> float:
     if mean is None:
         return float("nan")
     if mean.moves is not None:
-        return expected_abs_error(mean.noise_bound, spread(mean), mean.max_speed) / QUANTA_PER_KMH
+        return expected_abs_error(mean.noise_bound, spread(mean), mean.range.width) / QUANTA_PER_KMH
     rng, counts = np.random.default_rng(0), mean.counts.by_plate
     samples = []
-    for truth in rng.uniform(0, mean.max_speed, TRIALS):
-        part = np.sqrt(SCATTER * truth * (mean.max_speed - truth) / 3 / 2)
+    for truth in rng.uniform(0, mean.range.width, TRIALS):
+        part = np.sqrt(SCATTER * truth * (mean.range.width - truth) / 3 / 2)
         speeds = truth + part * (
             np.repeat(rng.standard_normal(counts.size), counts) + rng.standard_normal(counts.sum())
         )
-        samples.append(np.clip(np.round(speeds), 0, mean.max_speed).astype(np.int64))
-    alone = replace(plan, variance=None, cdf=None)
+        samples.append(np.clip(np.round(speeds), 0, mean.range.width).astype(np.int64))
+    alone = replace(plan, statistics={"mean": mean})
     estimates = estimate_hats([alone] * TRIALS, samples, seeded_bits("plan"))
     errors = [
         abs(mean.released(estimate.mean) - speeds.mean())
@@ -254,15 +254,15 @@ def _worst_case(out: Console, arguments: argparse.Namespace, policy: Policy, typ
     epsilon, counts = typical.plan.terms.mean_nano / NANO, SamplesPerPlate(typical.plan.by_plate)
     about = f"a typical HAT of {counted(typical.plates, 'plate')} and {counted(counts.total, 'ping')}"
     out.print(f"\nWorst case over all speeds, {about}, at epsilon {epsilon:.4g}; every plate gives at most m pings:")
-    out.print(_table_of_e(counts, policy.max_speed, epsilon))
-    out.print(_worst_case_in_words(counts, policy.max_speed, epsilon))
+    out.print(_table_of_e(counts, policy.range, epsilon))
+    out.print(_worst_case_in_words(counts, policy.range, epsilon))
     if arguments.plot is not None:
         with named(arguments.plot):
-            draw(_worst_case_figure(about, counts, policy.max_speed, epsilon), arguments.plot)
+            draw(_worst_case_figure(about, counts, policy.range, epsilon), arguments.plot)
 
 
-def _table_of_e(counts: SamplesPerPlate, max_speed: int, epsilon: float) -> Table:
-    rows = curve_rows("", counts, max_speed, epsilon, share=1.0)
+def _table_of_e(counts: SamplesPerPlate, speeds: Range, epsilon: float) -> Table:
+    rows = curve_rows("", counts, speeds, epsilon, share=1.0)
     best = min(rows, key=lambda row: row.worst_error_kmh)
     shown = {round(i * (len(rows) - 1) / 6) for i in range(7)} | {rows.index(best)}
     table = Table(box=None, pad_edge=False)
@@ -270,17 +270,17 @@ def _table_of_e(counts: SamplesPerPlate, max_speed: int, epsilon: float) -> Tabl
         table.add_column(name, justify="right" if name else "left")
     for at in sorted(shown):
         row, kept = rows[at], counts.kept(rows[at].m)
-        noise = max_speed / QUANTA_PER_KMH * row.m / (kept * epsilon)
+        noise = speeds.width / QUANTA_PER_KMH * row.m / (kept * epsilon)
         figures = f"{max(0.0, row.worst_error_kmh - noise):.2f}", f"{noise:.2f}", f"{row.worst_error_kmh:.2f}"
         table.add_row(str(row.m), f"{kept / counts.total:.0%}", *figures, "least" if row is best else "")
     return table
 
 
-def _worst_case_in_words(counts: SamplesPerPlate, max_speed: int, epsilon: float) -> str:
+def _worst_case_in_words(counts: SamplesPerPlate, speeds: Range, epsilon: float) -> str:
     sweep = [epsilon * factor for factor in (0.01, 0.1, 0.3, 1, 3, 10)]
-    caps = ", ".join(f"{worst_of(counts, one, max_speed).best_m} at {one:.3g}" for one in sweep)
+    caps = ", ".join(f"{worst_of(counts, one, speeds).best_m} at {one:.3g}" for one in sweep)
     (low, high), printed = epsilon_limits(counts), "{:.3g} and {:.3g}".format(*printed_limits(counts))
-    here = worst_row("", "", [counts], max_speed, epsilon, share=1.0)
+    here = worst_row("", "", [counts], speeds, epsilon, share=1.0)
     limits = (
         "All counts are equal: any m but theirs is worse."
         if high == 0
@@ -293,12 +293,10 @@ def _worst_case_in_words(counts: SamplesPerPlate, max_speed: int, epsilon: float
     )
 
 
-def _worst_case_figure(about: str, counts: SamplesPerPlate, max_speed: int, epsilon: float) -> Figure:
-    drawn = [
-        row for factor in (0.1, 0.3, 1, 3) for row in curve_rows("", counts, max_speed, epsilon * factor, share=1.0)
-    ]
+def _worst_case_figure(about: str, counts: SamplesPerPlate, speeds: Range, epsilon: float) -> Figure:
+    drawn = [row for factor in (0.1, 0.3, 1, 3) for row in curve_rows("", counts, speeds, epsilon * factor, share=1.0)]
     grid = np.geomspace(epsilon / 100, epsilon * 10, 31).tolist()
-    rows = [worst_row("", "", [counts], max_speed, one, share=1.0) for one in grid]
+    rows = [worst_row("", "", [counts], speeds, one, share=1.0) for one in grid]
     panels = e_of_m(drawn), best_m(counts, rows), least_errors("least worst-case error", rows)
     return Figure("plan", f"{about}; epsilon {epsilon:.4g} per mean", panels)
 
@@ -335,7 +333,7 @@ def _cells(one: Bought, resolution: int) -> list[tuple[str, str]]:
             ("noise km/h", f"{mean.noise_bound / QUANTA_PER_KMH:.2f}"),
             ("expected error", f"{one.mean_error_kmh:.2f}"),
             _baseline_guess(ONE_MEAN, resolution),
-            ("error bound", f"{min(mean.error_bound, mean.max_speed) / QUANTA_PER_KMH:.2f}"),
+            ("error bound", f"{min(mean.error_bound, mean.range.width) / QUANTA_PER_KMH:.2f}"),
         ]
     if variance is not None:
         cells += [

@@ -22,8 +22,8 @@ from bisect import bisect_right
 from functools import cache, lru_cache
 
 from udp_stream.mechanisms.cdfs.bins import Bins, zero_and_equal_bins
+from udp_stream.mechanisms.cdfs.coverings import squared_error
 from udp_stream.mechanisms.cdfs.search import best_tree
-from udp_stream.mechanisms.cdfs.tree import squared_error
 
 LADDER = (2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 26, 32, 52, 65)
 """Numbers of equal bins to choose from, next to the bin of exact zeros; several divide 65 km/h into whole widths."""

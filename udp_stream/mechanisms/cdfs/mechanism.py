@@ -10,39 +10,39 @@ loses e_i g / cap there, and eps g / cap in all.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from typing import Literal
+from typing import Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.mechanisms.cdfs.automatic import auto_bins
-from udp_stream.mechanisms.cdfs.bins import Bins, bins_from_edges, equal_bins
+from udp_stream.mechanisms.cdfs.bins import Bins, bins_from_edges, equal_bins, zero_and_equal_bins
 from udp_stream.mechanisms.cdfs.consistency import consistent_counts, shares
+from udp_stream.mechanisms.cdfs.coverings import prefixes, squared_error
 from udp_stream.mechanisms.cdfs.search import best_tree
-from udp_stream.mechanisms.cdfs.tree import (
-    Tree,
-    level_budgets,
-    level_counts,
-    level_of_node,
-    node_scales,
-    prefixes,
-    squared_error,
-)
+from udp_stream.mechanisms.cdfs.tree import Tree, level_budgets, level_counts, node_scales
 from udp_stream.mechanisms.grouping import SamplesPerPlate, within_cap
-from udp_stream.mechanisms.individual_charges import epsilon_within, share_charges
-from udp_stream.mechanisms.noise import DRAWABLE_NANO_MIN
+from udp_stream.mechanisms.noise import Cost, Noise, noise_of
+from udp_stream.mechanisms.statistic import BinsAsked
+from udp_stream.mechanisms.statistic_terms import Choice
 from udp_stream.units import NANO
 
 Integers = NDArray[np.int64]
 
+TREE = "tree"
+"""The name of this mechanism."""
+
 
 @dataclass(frozen=True, slots=True)
 class CdfPlan:
-    """How one HAT's CDF will be taken, from counts, epsilon and settings only.
+    """How one HAT's CDF will be taken, from counts, cost and settings only.
 
-    `kept` of the samples are used, at most `cap` of a plate. `t` and `s` give each node's noise scale t/s.
+    `kept` of the samples are used, at most `cap` of a plate. `t` and `s` give each node's noise scale t/s. `choice` is
+    what fixed it beside counts, cost and U when it was priced.
     """
 
     bins: Bins
@@ -50,10 +50,16 @@ class CdfPlan:
     counts: SamplesPerPlate
     cap: int
     kept: int
-    epsilon_nano: int
+    cost: Cost
     budgets_nano: tuple[int, ...]
     t: Integers
     s: Integers
+    choice: Choice
+
+    @property
+    def noise(self) -> Noise:
+        """The family that the noise is of."""
+        return noise_of(self.cost)
 
     @property
     def given(self) -> Integers:
@@ -62,8 +68,8 @@ class CdfPlan:
 
     @property
     def charges(self) -> Integers:
-        """What each plate loses, in nano-epsilon rounded up: at most `epsilon_nano`."""
-        return share_charges(self.given, self.cap, self.epsilon_nano)
+        """What each plate loses, in nano-units rounded up: at most `cost`."""
+        return self.noise.charges(self.given, self.cap, self.cost)
 
     @property
     def bias_bound(self) -> float:
@@ -74,49 +80,68 @@ class CdfPlan:
     def rms_error(self) -> float:
         """Root mean square noise of a share before consistency, over the edges."""
         error = squared_error(self.tree.branching, self.tree.shares, self.tree.bins) / self.tree.bins
-        return self.cap * math.sqrt(error) * NANO / (self.kept * self.epsilon_nano)
+        return self.cap * math.sqrt(error) * NANO / (self.kept * self.cost.nano)
 
 
 def plan_cdf(
-    counts: SamplesPerPlate, epsilon_nano: int, max_kmh: float, bins: Literal["auto"] | int | tuple[float, ...]
+    counts: SamplesPerPlate, cost: Cost, max_kmh: float, bins: BinsAsked, choice: Choice | None = None
 ) -> CdfPlan:
-    """Bins, tree, cap and scales. The cap is the count of least dropped share plus noise at eight bins.
+    """Bins, tree, cap and scales, by a choice that was made before, or else the best one for these counts.
 
-    It is lower where the noise of that could not be drawn: a level's scale of 2 cap / e_i is to be below 2**26, also
-    once rounding has taken a nano or two from e_i, for the plates that are admitted.
+    Raises ValueError if the bins are not valid for `max_kmh` or the cost is too small to draw noise for.
+    """
+    if choice is None or not (choice.bins or isinstance(bins, tuple)):  # edges that it was for may be gone by now
+        choice = _best_choice(counts, cost, max_kmh, bins)
+    cap, chosen = choice.cap_among(counts), _bins_of(choice, max_kmh, bins)
+    budgets, t, s = _noise_of_nodes(chosen.count, cap, cost)
+    tree = best_tree(chosen.count)
+    return CdfPlan(chosen, tree, counts, cap, counts.kept(cap), cost, budgets, t, s, choice)
 
-    Raises ValueError if the bins are not valid for `max_kmh` or the epsilon is too small to draw noise for.
+
+def _best_choice(counts: SamplesPerPlate, cost: Cost, max_kmh: float, bins: BinsAsked) -> Choice:
+    """The cap is the count of least dropped share plus noise at eight bins.
+
+    It is lower where the noise of that could not be drawn, also once rounding has taken a nano or two from a level's
+    budget, for the plates that are admitted.
     """
     kept = counts.kept_at_every_count
-    epsilon = epsilon_nano / NANO
-    error = 1 - kept / counts.total + counts.descending * (_noise_at_eight_bins() / epsilon) / kept
-    best = int(np.argmin(error))
-    cap, used = int(counts.descending[best]), int(kept[best])
-    chosen = auto_bins(used, cap, epsilon, max_kmh) if bins == "auto" else _fixed_bins(bins, max_kmh)
-    tree = best_tree(chosen.count)
-    drawable = max(1, min(level_budgets(tree, epsilon_nano)) // DRAWABLE_NANO_MIN)
-    if cap > drawable:
-        cap, used = drawable, counts.kept(drawable)
-    budgets, t, s = _noise_of_nodes(chosen.count, cap, epsilon_nano)
-    return CdfPlan(chosen, tree, counts, cap, used, epsilon_nano, budgets, t, s)
+    epsilon = cost.nano / NANO
+    best = int(np.argmin(counts.errors_at_every_count(_noise_at_eight_bins() / epsilon)))
+    cap = int(counts.descending[best])
+    if bins == "auto":
+        equal = auto_bins(int(kept[best]), cap, epsilon, max_kmh).count - 1
+        choice = Choice(TREE, cap, equal, zeros_apart=True)
+    else:
+        choice = Choice(TREE, cap, bins if isinstance(bins, int) else 0)
+    tree = best_tree(_bins_of(choice, max_kmh, bins).count)
+    least = cost.with_nano(min(level_budgets(tree, cost.nano)))
+    drawable = max(1, noise_of(cost).counts_drawable(least))
+    return choice if cap <= drawable else msgspec.structs.replace(choice, cap=drawable)
+
+
+def _bins_of(choice: Choice, max_kmh: float, bins: BinsAsked) -> Bins:
+    """The chosen number of equal bins, or else those with the configured edges."""
+    if choice.bins or not isinstance(bins, tuple):
+        return _equal_bins(choice.bins, choice.zeros_apart, max_kmh)
+    return _bins_from_edges(bins, max_kmh)
 
 
 def cdf_for_admitted(plan: CdfPlan, admitted: NDArray[np.bool_]) -> CdfPlan:
     """The plan for those of its plates (at least one) that were admitted: same bins and cap, each within its charge."""
     counts, given = SamplesPerPlate(plan.counts.by_plate[admitted]), plan.given[admitted]
     cap = int(given.max())
-    epsilon_nano = epsilon_within(given, cap, plan.charges[admitted], plan.epsilon_nano)
-    budgets, t, s = _noise_of_nodes(plan.bins.count, cap, epsilon_nano)
+    cost = plan.noise.within(given, cap, plan.charges[admitted], plan.cost)
+    budgets, t, s = _noise_of_nodes(plan.bins.count, cap, cost)
     kept = int(given.sum())
-    return replace(plan, counts=counts, cap=cap, kept=kept, epsilon_nano=epsilon_nano, budgets_nano=budgets, t=t, s=s)
+    return replace(plan, counts=counts, cap=cap, kept=kept, cost=cost, budgets_nano=budgets, t=t, s=s)
 
 
 @lru_cache(maxsize=1024)
-def _noise_of_nodes(bins: int, cap: int, epsilon_nano: int) -> tuple[tuple[int, ...], Integers, Integers]:
+def _noise_of_nodes(bins: int, cap: int, cost: Cost) -> tuple[tuple[int, ...], Integers, Integers]:
     """The levels' budgets, and every node's scale t/s; the HATs of a slot share a few of these."""
     tree = best_tree(bins)
-    scales = np.array(node_scales(tree, cap, epsilon_nano), dtype=np.int64)[level_of_node(tree)]
-    return tuple(level_budgets(tree, epsilon_nano)), scales[:, 0].copy(), scales[:, 1].copy()
+    t, s = (np.repeat(of_levels, tree.level_sizes) for of_levels in zip(*node_scales(tree, cap, cost), strict=True))
+    return level_budgets(tree, cost.nano), t, s
 
 
 @cache
@@ -125,9 +150,65 @@ def _noise_at_eight_bins() -> float:
     return math.sqrt(squared_error(tree.branching, tree.shares, tree.bins) / 8)
 
 
+@lru_cache(maxsize=1024)
+def _equal_bins(count: int, zeros_apart: bool, max_kmh: float) -> Bins:
+    return (zero_and_equal_bins if zeros_apart else equal_bins)(count, max_kmh)
+
+
 @cache
-def _fixed_bins(bins: int | tuple[float, ...], max_kmh: float) -> Bins:
-    return equal_bins(bins, max_kmh) if isinstance(bins, int) else bins_from_edges(bins, max_kmh)
+def _bins_from_edges(edges_kmh: tuple[float, ...], max_kmh: float) -> Bins:
+    return bins_from_edges(edges_kmh, max_kmh)
+
+
+class CdfMechanism(Protocol):
+    """One way of taking a CDF: noisy counts of nodes, and what cumulative shares they say."""
+
+    @property
+    def name(self) -> str:
+        """As in terms."""
+        ...
+
+    def plan(
+        self, counts: SamplesPerPlate, cost: Cost, max_kmh: float, bins: BinsAsked, choice: Choice | None
+    ) -> CdfPlan:
+        """Fix everything that counts can fix; its choice names this mechanism."""
+        ...
+
+    def for_admitted(self, plan: CdfPlan, admitted: NDArray[np.bool_]) -> CdfPlan:
+        """The plan for those of its plates (at least one) that the ledger admitted, within each one's charge."""
+        ...
+
+    def node_counts(self, plan: CdfPlan, samples: Integers) -> Integers:
+        """The integers to which noise of the plan's scales t/s is added."""
+        ...
+
+    def values(self, plans: Sequence[CdfPlan], noisy_nodes: Integers) -> list[list[float]]:
+        """Shares at the edges, row by row, of plans that share bins: post-processing."""
+        ...
+
+
+class TreeCdf:
+    """The best tree for the bins, the plain covering estimate, made consistent."""
+
+    name = TREE
+
+    def plan(
+        self, counts: SamplesPerPlate, cost: Cost, max_kmh: float, bins: BinsAsked, choice: Choice | None
+    ) -> CdfPlan:
+        """As `plan_cdf`."""
+        return plan_cdf(counts, cost, max_kmh, bins, choice)
+
+    def for_admitted(self, plan: CdfPlan, admitted: NDArray[np.bool_]) -> CdfPlan:
+        """The same bins and cap."""
+        return cdf_for_admitted(plan, admitted)
+
+    def node_counts(self, plan: CdfPlan, samples: Integers) -> Integers:
+        """Of the tree."""
+        return node_counts(plan, samples)
+
+    def values(self, plans: Sequence[CdfPlan], noisy_nodes: Integers) -> list[list[float]]:
+        """Consistent ones."""
+        return cdf_values_of_many(plans, noisy_nodes)
 
 
 def node_counts(plan: CdfPlan, samples: Integers) -> Integers:
@@ -145,7 +226,7 @@ def cdf_values(plan: CdfPlan, noisy_nodes: Integers) -> list[float]:
     return cdf_values_of_many([plan], noisy_nodes[np.newaxis])[0]
 
 
-def cdf_values_of_many(plans: list[CdfPlan], noisy_nodes: Integers) -> list[list[float]]:
+def cdf_values_of_many(plans: Sequence[CdfPlan], noisy_nodes: Integers) -> list[list[float]]:
     """`cdf_values` of plans that share bins, row by row of `noisy_nodes`: one pass over all of them."""
     totals = np.array([plan.kept for plan in plans])
     counts = consistent_counts(prefixes(plans[0].tree, noisy_nodes, totals), totals)

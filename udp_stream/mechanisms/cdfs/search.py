@@ -19,7 +19,8 @@ import math
 from functools import cache
 
 from udp_stream.mechanisms.cdfs.bins import BINS_MAX
-from udp_stream.mechanisms.cdfs.tree import Tree, digit_sum, optimal_shares
+from udp_stream.mechanisms.cdfs.coverings import digit_sum, optimal_shares
+from udp_stream.mechanisms.cdfs.tree import Tree
 
 _Path = tuple[int, int, tuple[int, ...]]
 """Cost so far, height, branching from the top down: compared in this order."""

@@ -1,10 +1,9 @@
-"""Level-uniform trees of counts, and the cumulative counts read off them (arXiv 2409.18573, Section IV).
+"""Level-uniform trees of counts: their shape, and the noise of their nodes (arXiv 2409.18573, Section IV).
 
 **Theory of operation.** The bins of a CDF are the leaves of a tree. Each node but the root holds the number of samples
 below it plus noise; the root's, the number of all samples, is public. Level i (1..h, from the root down) has branching
-b_i and a part e_i of the CDF's budget, sum e_i = eps. A cumulative count is the sum of the nodes of its *covering*:
-with k = sum_i d_i L_i, where L_i is the number of leaves under a node of level i, the first k leaves are covered by d_i
-siblings in level i. So the total squared error is a sum over digits, and `covering_uses` is all there is to know.
+b_i and a part e_i of the CDF's budget, sum e_i = eps. (What
+cumulative counts are read off them, and how far those are off: `coverings.py`.)
 
 A tree may have more leaves than the CDF has bins: the bins at the right end are then always empty (publicly so).
 
@@ -27,15 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.mechanisms.cdfs.bins import BINS_MAX
-from udp_stream.units import NANO
+from udp_stream.mechanisms.noise import Cost, counts_scale
 
 Integers = NDArray[np.int64]
-
-SCALE_NUMERATOR_MAX = 2**26
-"""Largest t of a noise scale t/s: what the sampler of discrete Laplace noise takes (`noise.SCALE_MAX`)."""
-
-SCALE_SHIFT_MAX = 16
-"""Denominators s are at most 2**16; beyond, a scale of one count or more is off by less than 2**-16 of itself."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +49,7 @@ class Tree:
 
     def __post_init__(self) -> None:
         """Check the rules above."""
-        _check_branching(self.branching)
+        check_branching(self.branching)
         if len(self.shares) != len(self.branching):
             raise ValueError(f"expected a share per level, got {len(self.shares)} for {len(self.branching)} levels")
         if not all(share > 0 for share in self.shares) or not math.isclose(math.fsum(self.shares), 1, rel_tol=1e-9):
@@ -80,67 +73,6 @@ class Tree:
         return sum(self.level_sizes)
 
 
-def covering_uses(branching: tuple[int, ...], bins: int) -> tuple[int, ...]:
-    """Per level: how many nodes of it the coverings of the first `bins` - 1 prefixes use in all (the last is public).
-
-    With bins = leaves this is K (b_i - 1) / 2, the count in the proof of Theorem IV.1.
-
-    >>> covering_uses((4, 4), 16), covering_uses((4, 4), 13)
-    ((24, 24), (15, 18))
-    """
-    _check_branching(branching)
-    leaves = math.prod(branching)
-    if not 2 <= bins <= leaves:
-        raise ValueError(f"expected 2 <= bins <= {leaves}, got {bins}")
-    uses = []
-    for b in branching:
-        leaves //= b
-        uses.append(digit_sum(bins, leaves, b))
-    return tuple(uses)
-
-
-def digit_sum(bins: int, leaves_below: int, b: int) -> int:
-    """Sum over k < bins of the digit floor(k / leaves_below) mod b, in closed form.
-
-    >>> digit_sum(7, 2, 3) == sum(k // 2 % 3 for k in range(7))
-    True
-    """
-    periods, rest = divmod(bins, leaves_below * b)
-    digit, part = divmod(rest, leaves_below)
-    return (periods * b * (b - 1) + digit * (digit - 1)) // 2 * leaves_below + digit * part
-
-
-def optimal_shares(branching: tuple[int, ...], bins: int | None = None) -> tuple[float, ...]:
-    """The shares of the budget that minimise `squared_error`, proportional to the cube roots of `covering_uses`.
-
-    For `bins` = leaves, the default, that is (b_i - 1)^(1/3): Theorem IV.2. Raises ValueError if a level is never used.
-
-    >>> optimal_shares((9, 2))
-    (0.6666666666666666, 0.3333333333333333)
-    """
-    uses = covering_uses(branching, math.prod(branching) if bins is None else bins)
-    if min(uses) == 0:
-        raise ValueError(f"expected bins > leaves under one child of the root, got {bins} with branching {branching}")
-    roots = [math.cbrt(n) for n in uses]
-    return tuple(root / math.fsum(roots) for root in roots)
-
-
-def squared_error(branching: tuple[int, ...], shares: tuple[float, ...], bins: int) -> float:
-    """Expected squared l2 error of the plain estimate of the first `bins` prefixes of the CDF, in units 1/(n eps)^2.
-
-    (In units 1/eps^2 for counts; times cap^2 at user level.) For bins = leaves it is 4 K sum_i (b_i - 1)/e_i^2:
-    Theorem IV.1. For a padded tree it counts what the bins asked for use; the last prefix is public and has no error.
-    The noise is taken for continuous: at a scale of one count or more the discrete one's variance is less by under 8 %.
-
-    >>> round(squared_error((16, 16), (0.5, 0.5), 256)), round(squared_error((256,), (1.0,), 256))
-    (122880, 261120)
-    """
-    uses = covering_uses(branching, bins)
-    if len(shares) != len(branching):
-        raise ValueError(f"expected a share per level, got {len(shares)} for {len(branching)} levels")
-    return math.fsum(8 * n / share**2 for n, share in zip(uses, shares, strict=True))
-
-
 def level_of_node(tree: Tree) -> Integers:
     """For each node, in the order of `level_counts`, the index of its level into `branching`, `shares`, `node_scales`.
 
@@ -159,7 +91,7 @@ def level_counts(tree: Tree, leaf_counts: NDArray[Any]) -> Integers:
     >>> level_counts(Tree((2, 2), (0.5, 0.5), 3), np.array([5, 1, 2]))
     array([6, 2, 5, 1, 2, 0])
     """
-    counts = _integers(leaf_counts, "leaf counts")
+    counts = integers_of(leaf_counts, "leaf counts")
     if counts.ndim == 0 or counts.shape[-1] not in (tree.bins, tree.leaves):
         raise ValueError(f"expected {tree.bins} or {tree.leaves} leaf counts, got shape {counts.shape}")
     levels = [_padded(counts, tree.leaves)]
@@ -169,40 +101,12 @@ def level_counts(tree: Tree, leaf_counts: NDArray[Any]) -> Integers:
     return np.concatenate(levels[::-1], axis=-1)
 
 
-def prefixes(tree: Tree, noisy_nodes: NDArray[Any], total: int | NDArray[Any]) -> Integers:
-    """The plain covering estimate of the cumulative counts, (..., bins), the last one `total` (Definition IV.1).
-
-    `noisy_nodes`: integers, (..., nodes), in the order of `level_counts`; `total`: the public number of samples, one
-    for all or of shape (...). Unbiased; neither monotone nor in [0, total] (see `consistency`). Raises ValueError for a
-    wrong shape or for counts that are not integers. Post-processing.
-
-    >>> tree = Tree((2, 2), (0.5, 0.5), 3)
-    >>> prefixes(tree, level_counts(tree, np.array([5, 1, 2])), total=8)
-    array([5, 6, 8])
-    """
-    nodes = _integers(noisy_nodes, "noisy counts")
-    if nodes.ndim == 0 or nodes.shape[-1] != tree.nodes:
-        raise ValueError(f"expected {tree.nodes} noisy counts, got shape {nodes.shape}")
-    before = np.zeros((*nodes.shape[:-1], 1), dtype=np.int64)  # per node of a level: all that lies left of it
-    start = 0
-    for b, size in zip(tree.branching, tree.level_sizes, strict=True):
-        siblings = nodes[..., start : start + size].reshape(*nodes.shape[:-1], size // b, b)
-        here = np.repeat(before, b, axis=-1).reshape(siblings.shape)
-        here[..., 1:] += np.cumsum(siblings[..., :-1], axis=-1)
-        before = here.reshape(*nodes.shape[:-1], size)
-        start += size
-    result = np.empty((*nodes.shape[:-1], tree.bins), dtype=np.int64)
-    result[..., :-1] = before[..., 1 : tree.bins]
-    result[..., -1] = total
-    return result
-
-
 def level_budgets(tree: Tree, epsilon_nano: int) -> tuple[int, ...]:
     """Each level's part of the budget in nano-epsilon: integers >= 1 that sum to exactly `epsilon_nano`.
 
     Shares are rounded down, the last level takes the remainder. Raises ValueError if a level would get nothing.
 
-    >>> level_budgets(Tree((9, 2), optimal_shares((9, 2)), 18), 100)
+    >>> level_budgets(Tree((9, 2), (2 / 3, 1 / 3), 18), 100)
     (66, 34)
     """
     budgets = [math.floor(share * epsilon_nano) for share in tree.shares[:-1]]
@@ -214,39 +118,28 @@ def level_budgets(tree: Tree, epsilon_nano: int) -> tuple[int, ...]:
     return tuple(budgets)
 
 
-def node_scales(tree: Tree, cap: int, epsilon_nano: int) -> list[tuple[int, int]]:
-    """Per level the scale t/s of the discrete Laplace noise that makes the tree `epsilon_nano`-DP for every plate.
+def node_scales(tree: Tree, cap: int, cost: Cost) -> list[tuple[int, int]]:
+    """Per level the scale t/s of the noise by which the tree costs every plate at most `cost`.
 
-    A plate moves at most `cap` samples, which changes a level by at most 2 cap in l1: the scale is 2 cap / e_i, rounded
-    *up* to t / 2**k with t <= 2**26 and the largest k in 0..16. Raises ValueError if cap < 1, a level has no
-    budget, or a scale exceeds 2**26.
+    A plate moves at most `cap` samples in each level (`noise.counts_scale`). Raises ValueError if cap < 1, a level has
+    no budget, or a scale exceeds 2**26.
 
-    >>> node_scales(Tree((2, 2), (0.5, 0.5), 4), cap=3, epsilon_nano=1_000_000_000)
+    >>> node_scales(Tree((2, 2), (0.5, 0.5), 4), cap=3, cost=Cost("pure", 1_000_000_000))
     [(786432, 65536), (786432, 65536)]
     """
     if cap < 1:
         raise ValueError(f"expected cap >= 1, got {cap}")
-    return [_scale_up(2 * cap * NANO, budget) for budget in level_budgets(tree, epsilon_nano)]
+    return [counts_scale(cap, cost.with_nano(budget)) for budget in level_budgets(tree, cost.nano)]
 
 
-def _scale_up(numerator: int, denominator: int) -> tuple[int, int]:
-    """The least t/s >= numerator/denominator at the finest s that lets t fit."""
-    for shift in range(SCALE_SHIFT_MAX, -1, -1):
-        t = -((-numerator << shift) // denominator)
-        if t <= SCALE_NUMERATOR_MAX:
-            return t, 1 << shift
-    raise ValueError(
-        f"expected a noise scale of at most {SCALE_NUMERATOR_MAX} counts, got {numerator}/{denominator}: "
-        "lower the cap or raise epsilon"
-    )
-
-
-def _check_branching(branching: tuple[int, ...]) -> None:
+def check_branching(branching: tuple[int, ...]) -> None:
+    """ValueError unless there is a level, and each has two children or more a node."""
     if not branching or min(branching) < 2:
         raise ValueError(f"expected at least one level, each with branching >= 2, got {branching}")
 
 
-def _integers(values: NDArray[Any], what: str) -> Integers:
+def integers_of(values: NDArray[Any], what: str) -> Integers:
+    """As 64-bit integers; ValueError for anything else."""
     array = np.asarray(values)
     if array.dtype.kind not in "iu":
         raise ValueError(f"expected integer {what}, got dtype {array.dtype}")

@@ -6,7 +6,7 @@ plan side sees counts only; the estimate side sees a plan, the samples and bits.
 
 from udp_stream.mechanisms.means.accuracy import NOBODY, accuracy_of, expected_abs_error, spread
 from udp_stream.mechanisms.means.array_averaging import ArrayAveraging
-from udp_stream.mechanisms.means.automatic import CompareAt, plan_automatic
+from udp_stream.mechanisms.means.automatic import plan_automatic
 from udp_stream.mechanisms.means.base import MeanMechanism, MeanPlan, MeanQuery
 from udp_stream.mechanisms.means.baseline import Baseline
 from udp_stream.mechanisms.means.levy import Levy
@@ -18,7 +18,6 @@ __all__ = [
     "NOBODY",
     "ArrayAveraging",
     "Baseline",
-    "CompareAt",
     "EpsQuantile",
     "FixedQuantile",
     "Levy",

@@ -1,41 +1,24 @@
 """How far a mean is likely to be off: its noise, and what grouping and projection are likely to bias it by.
 
+All formulas count speeds from the low end of their range; U is its width. Each stands above the line that computes it.
+
 **Reference speeds.** What grouping, capping and filling do to a mean depends on the speeds, which no plan may look at.
 So they are taken to be what one expects who knows nothing but U: as widely scattered as speeds spread evenly over
 [0, U], which have the variance U^2/12; half of it between plates, half within; and a HAT's mean anywhere in [0, U]
 alike. Nothing here is estimated from a feed; `docs/measurements.md` has what comes of it on the recorded ones.
 
-**Spread.** An estimate weighs sample j by w_j, the sample mean by 1/M. Let the weights of plate l, of m_l samples, add
-up to A_l. The variance of the difference of the two is
+**Spread.** The standard deviation, at reference speeds, of the estimate without noise less the sample mean (`spread`).
+Samples that a mean leaves out, because their plates cannot pay or are suppressed, have the weight 0 in it.
 
-    U^2/24 (sum_l (A_l - m_l/M)^2 + sum_j (w_j - 1/M)^2).
-
-If all weights add up to 1 - d only, the rest being a public fill c, the estimate without noise is (1 - d) t + d c for
-the sample mean t, and a spread of the variance above with 1 - d for both 1s; its difference to t, for t anywhere in
-[0, U] alike, has d^2 ((c - U/2)^2 + U^2/12) more.
-
-Samples that a mean leaves out, because their plates cannot pay or are suppressed, are among these with w_j = 0.
-
-**Error.** Noise of expected size b and a spread s together have an expected size of about hypot(b, s): exact for s = 0,
-to second order for small s, 7 % too much for s = b. Released means lie in [0, U], which spares what lies beyond; over
-true means anywhere in [0, U] alike, a size x turns into x (1 - x/U (1 - exp(-U/x))).
-
-**Interval.** That of noise and spread in [0, U] (`interval95`). A public fill is taken off before: the
-interval is that of (x - d c) / (1 - d) for the noisy mean x, noise and the spread around (1 - d) t + d c divided
-likewise; what is released is inside, or made an end.
+**Interval.** Noise and spread in [0, U] (`noise.interval`). What is released is inside, or made an end.
 
 **Projection** to a private interval [a, b], which is as public as the mean: let the K array means scatter around the
 true mean t like normal variables X. A HAT with the mean t can scatter the less the nearer t is to an end: reference
 speeds then have the variance t (U - t) / 3, as spread evenly they have U^2/12 (both are beta distributions of the same
-concentration), and s and v below shrink with it. Between no variance and the one that this gives to an array nobody can
-tell, so half of it is taken: v. A projected mean then is g(t) = E clip(X, a, b) and a spread, whose variance is
-
-    (Var clip(X) - p^2 v) / K + p^2 s^2,    p = P(a < X < b) = Cov(X, clip(X)) / v  (Stein's lemma):
-
-what clipping adds once the mean of the K is known, and what the mean of the K is off by, as far as clipping lets it
-through. The interval of the mean holds the truths t for which g(t) lies in the interval of g, as above with [a, b] for
-[0, U], a test of each turned round: far beyond a or b, where g hardly moves, all or none. The expected error is the
-mean of |released - t| over t in [0, U], weighed by how likely each makes the noisy mean.
+concentration), and s and v below shrink with it. No plan can tell where between no variance and the one that this gives
+to an array the truth is, so half of it is taken: v. A truth t gives a projected mean around g(t), with a spread of its
+own (`_clipped`). The interval of the mean holds the truths t for which g(t) lies in the interval of g, [a, b] standing
+for [0, U], a test of each turned round: far beyond a or b, where g hardly moves, all or none.
 """
 
 from __future__ import annotations
@@ -46,7 +29,8 @@ from typing import NamedTuple
 import numpy as np
 
 from udp_stream.mechanisms.means.base import Integers, MeanPlan
-from udp_stream.mechanisms.means.interval import Floats, interval95, low_end
+from udp_stream.mechanisms.noise.base import Floats
+from udp_stream.mechanisms.noise.interval import interval95
 
 VARIANCE = 1 / 12
 """Of the reference speeds, as a share of U^2."""
@@ -67,7 +51,11 @@ NOBODY = np.empty(0, dtype=np.int64)
 
 
 class Accuracy(NamedTuple):
-    """What a released mean can be off by, in quanta: expected absolute error, and ends of the 95 % interval."""
+    """What a released mean can be off by, in quanta: expected absolute error, and ends of the 95 % interval.
+
+    >>> Accuracy(3.0, low=10.0, high=20.0).high
+    20.0
+    """
 
     expected_abs_error: float
     low: float
@@ -83,49 +71,76 @@ def accuracy_of(
 ) -> Accuracy:
     """Of a noisy mean with noise of this expected size (above 0), and the private interval if there was one.
 
-    Everything in quanta. What is released is the noisy mean put into [0, U]. The true mean is that of the plan's plates
-    and of those left out, which have these counts.
+    Everything in quanta. What is released is the noisy mean put into the range. The true mean is that of the plan's
+    plates and of those left out, which have these counts.
+
+    >>> from udp_stream.mechanisms.grouping import SamplesPerPlate
+    >>> from udp_stream.mechanisms.means.baseline import Baseline
+    >>> from udp_stream.mechanisms.noise import Cost
+    >>> from udp_stream.mechanisms.range import Range
+    >>> counts = SamplesPerPlate(np.full(10, 4))
+    >>> plan = Baseline().plan(counts, Cost("pure", 10**9), Range(0, 1000), "best-fit")
+    >>> [round(figure) for figure in accuracy_of(plan, noisy=500.0, noise=plan.noise_bound)]
+    [90, 250, 750]
     """
     off, filled = _scattered(plan, left_out)
     if projected_to is not None:
         return _projected(plan, noisy, noise, off, projected_to)
-    error, own = expected_abs_error(noise, _with_fill(plan, off, filled), plan.max_speed), 1 - filled
+    at, width = plan.range.low, plan.range.width
+    error, own = expected_abs_error(noise, _with_fill(plan, off, filled), width), 1 - filled
     if own == 0:
-        return Accuracy(error, 0.0, float(plan.max_speed))
-    low, high = interval95((noisy - filled * plan.fill) / own, noise / own, off / own, plan.max_speed)
+        return Accuracy(error, float(at), float(plan.range.high))
+    # without its public fill, d of it, the noisy mean x is (x - d c) / (1 - d); noise and spread grow likewise
+    unfilled = (noisy - at - filled * plan.fill) / own
+    low, high = interval95(plan.noise, unfilled, noise / own, off / own, width)
     value = plan.released(noisy)
-    return Accuracy(error, min(value, low), max(value, high))
+    return Accuracy(error, min(value, at + low), max(value, at + high))
 
 
 def _projected(plan: MeanPlan, noisy: float, noise: float, off: float, interval: tuple[int, int]) -> Accuracy:
     """By what each truth would have given; `off` is the spread before projection."""
-    (a, b), value = interval, plan.released(noisy)
-    truths = np.linspace(0, plan.max_speed, TRUTHS + 1)
-    less = np.sqrt(np.maximum(_LEAST_SHAPE, 4 * truths * (plan.max_speed - truths) / plan.max_speed**2))
+    at, width = plan.range.low, plan.range.width
+    a, b = interval[0] - at, interval[1] - at
+    value, noisy = plan.released(noisy) - at, noisy - at
+    truths = np.linspace(0, width, TRUTHS + 1)
+    # scatter at a truth t, over that at U/2: sqrt(4 t (U - t)) / U
+    less = np.sqrt(np.maximum(_LEAST_SHAPE, 4 * truths * (width - truths) / width**2))
+    # sqrt(v), v = half of an array mean's variance
     scatter = less * sqrt(SCATTER * array_variance(plan))
-    centre, around = _clipped(truths, interval, scatter, int(plan.divisor), less * off)
+    centre, around = _clipped(truths, (a, b), scatter, int(plan.divisor), less * off)
+    low_end = plan.noise.low_end
+    # the interval of g, in [a, b], mirrored for its upper end
     low, high = a + low_end(noisy - a, noise, around, b - a), b - low_end(b - noisy, noise, around, b - a)
+    # truths whose g(t) lies in it; if none does, those that come nearest
     ruled_out_by = np.maximum(low - centre, centre - high)
     left = np.flatnonzero(ruled_out_by <= max(0.0, ruled_out_by.min()))
+    # a step further on either side, as the truths are tried in steps
     ends = truths[max(0, left[0] - 1)], truths[min(TRUTHS, left[-1] + 1)]
+    # noise and spread together are taken for Laplace noise of their size b: the density is exp(-|x - g| / b) / 2b
     size = np.hypot(noise, around)
     log_likelihood = -np.abs(noisy - centre) / size - np.log(size)
     likely = np.exp(log_likelihood - log_likelihood.max())  # with next to no noise, all would else be 0
+    # the mean of |released - t| over t in [0, U], weighed by how likely each makes the noisy mean
     error = float(np.abs(value - truths) @ likely / likely.sum())
-    return Accuracy(error, min(value, float(ends[0])), max(value, float(ends[1])))
+    return Accuracy(error, at + min(value, float(ends[0])), at + max(value, float(ends[1])))
 
 
 def _clipped(
     truths: Floats, interval: tuple[int, int], scatter: Floats, arrays: int, off: Floats
 ) -> tuple[Floats, Floats]:
-    """Where a projected mean lies for each truth, and its spread; by the moments of a clipped normal variable."""
+    """g(t), where a projected mean lies for a truth t, and its spread: by the moments of a clipped normal variable."""
+    # a and b in standard deviations of X around t; P(X < a) and P(X < b)
     ends = (np.array(interval)[:, None] - truths) / scatter
     (a, b), (below_a, below_b) = ends, (1 + _erf(ends / sqrt(2))) / 2
     density_a, density_b = np.exp(-(ends**2) / 2) / sqrt(2 * pi)
+    # p = P(a < X < b) = Cov(X, clip(X)) / v (Stein's lemma)
     inside = below_b - below_a
+    # E clip(Z) and E clip(Z)^2 for a standard normal Z, clipped to the ends
     mean = a * below_a + (density_a - density_b) + b * (1 - below_b)
     square = a * a * below_a + inside + a * density_a - b * density_b + b * b * (1 - below_b)
+    # (Var clip(X) - p^2 v) / K: what clipping adds once the mean of the K arrays is known
     clipping = np.maximum(0.0, square - mean * mean - inside * inside) * scatter**2
+    # p^2 s^2: what the mean of the K is off by, as far as clipping lets it through
     return truths + scatter * mean, np.sqrt(clipping / arrays + (inside * off) ** 2)
 
 
@@ -136,16 +151,29 @@ def spread(plan: MeanPlan, left_out: Integers = NOBODY) -> float:
     """Standard deviation of (estimate without noise - sample mean) at the reference speeds, in quanta.
 
     The sample mean is that of the plan's plates and of those left out, which have these counts. Before any projection.
+
+    >>> from udp_stream.mechanisms.grouping import SamplesPerPlate
+    >>> from udp_stream.mechanisms.means.optimal import Optimal
+    >>> from udp_stream.mechanisms.noise import Cost
+    >>> from udp_stream.mechanisms.range import Range
+    >>> counts = SamplesPerPlate(np.array([40, 4, 4, 4]))
+    >>> plan = Optimal().plan(counts, Cost("pure", 10**9), Range(0, 1000), "best-fit")
+    >>> plan.used_samples, round(spread(plan))
+    (16, 204)
     """
     return _with_fill(plan, *_scattered(plan, left_out))
 
 
 def _with_fill(plan: MeanPlan, scattered: float, filled: float) -> float:
-    return hypot(scattered, filled * hypot(plan.fill - plan.max_speed / 2, plan.max_speed / sqrt(12)))
+    # for t anywhere in [0, U] alike, the fill adds d^2 ((c - U/2)^2 + U^2/12) to the variance
+    return hypot(scattered, filled * hypot(plan.fill - plan.range.width / 2, plan.range.width / sqrt(12)))
 
 
 def _scattered(plan: MeanPlan, left_out: Integers) -> tuple[float, float]:
-    """The spread around (1 - d) t + d c, where t is the true mean; and d, the share of the public fill c."""
+    """The spread around (1 - d) t + d c, where t is the true mean; and d, the share of the public fill c.
+
+    An estimate weighs sample j by w_j; the weights of plate l, of m_l samples, add up to A_l, and all of them to 1 - d.
+    """
     counts, given = plan.counts, plan.given
     if not (left_out.size or plan.bias_bound):
         return 0.0, 0.0
@@ -155,37 +183,54 @@ def _scattered(plan: MeanPlan, left_out: Integers) -> tuple[float, float]:
     elif plan.moves is None:
         weight = weight / plan.cap
     of_plate = weight * given
-    own = float(of_plate.sum())
+    own = float(of_plate.sum())  # 1 - d
+    # what a sample weighs in (1 - d) times the mean of all M samples
     even = own / (counts.total + int(left_out.sum()))
+    # between plates: sum_l (A_l - (1 - d) m_l / M)^2, where A_l = 0 for those left out
     between = of_plate - even * counts.by_plate
     squares = float((between * between).sum()) + even**2 * float((left_out * left_out).sum())
+    # within plates: sum_j (w_j - (1 - d) / M)^2 = sum_j w_j^2 - (1 - d)^2 / M
     within = float((weight * of_plate).sum()) - even * own
+    # U^2/24 (between + within)
     scattered = VARIANCE * (BETWEEN * squares + (1 - BETWEEN) * within)
-    return plan.max_speed * sqrt(max(0.0, scattered)), max(0.0, 1 - own)
+    return plan.range.width * sqrt(max(0.0, scattered)), max(0.0, 1 - own)
 
 
-def expected_abs_error(noise: float, spread: float, max_speed: int) -> float:
+def expected_abs_error(noise: float, spread: float, width: int) -> float:
     """Expected |released mean - sample mean| for noise of this expected size (above 0); all in quanta.
 
     >>> round(expected_abs_error(3.0, 4.0, 1000), 2), round(expected_abs_error(1e9, 0.0, 1000))
     (4.97, 500)
     """
+    # hypot(b, s) is exact for s = 0, of second order for small s, and 7 % too much for s = b
     size = hypot(noise, spread)
-    return size * (1 + size / max_speed * expm1(-max_speed / size))
+    # what lies beyond [0, U] is clamped: over truths anywhere in it alike, x becomes x (1 - x/U (1 - exp(-U/x)))
+    return size * (1 + size / width * expm1(-width / size))
 
 
 def array_variance(plan: MeanPlan) -> float:
     """Of an array's mean at the reference speeds, mean over the plan's arrays, in quanta^2.
 
     Plates with the shares q_l of an array of w samples give it the variance U^2/24 (sum_l q_l^2 + 1/w).
+
+    >>> from udp_stream.mechanisms.grouping import SamplesPerPlate
+    >>> from udp_stream.mechanisms.means.array_averaging import ArrayAveraging
+    >>> from udp_stream.mechanisms.noise import Cost
+    >>> from udp_stream.mechanisms.range import Range
+    >>> counts = SamplesPerPlate(np.array([4, 4]))
+    >>> plan = ArrayAveraging().plan(counts, Cost("pure", 10**9), Range(0, 1000), "best-fit")
+    >>> round(array_variance(plan)) == round(1000**2 / 24 * (1 + 1 / 4))  # one plate of 4 samples in each array
+    True
     """
     if plan.arrays is not None:
         filled = plan.arrays.filled
+        # sum_l q_l^2 and 1/w, means over arrays
         shares = plan.given / filled.take(plan.arrays.of_plate)
         squares, alone = float((shares * shares).sum()) / filled.size, float((1 / filled).mean())
     else:
         arrays, poured = int(plan.divisor), np.cumsum(plan.given[plan.counts.order])
+        # plates lie end to end and arrays are cut off in turn: every piece between two cuts is one share
         cuts = np.union1d(poured, plan.cap * np.arange(arrays + 1))
         shares = np.diff(cuts) / plan.cap
         squares, alone = float((shares * shares).sum()) / arrays, 1 / plan.cap
-    return plan.max_speed**2 * VARIANCE * (BETWEEN * squares + (1 - BETWEEN) * alone)
+    return plan.range.width**2 * VARIANCE * (BETWEEN * squares + (1 - BETWEEN) * alone)

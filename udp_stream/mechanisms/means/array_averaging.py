@@ -34,48 +34,57 @@ from udp_stream.mechanisms.grouping import (
     wrap_around_given,
 )
 from udp_stream.mechanisms.means.base import Grouping, Integers, MeanPlan, MeanQuery, array_means, narrowed
+from udp_stream.mechanisms.noise import Cost
+from udp_stream.mechanisms.range import Range
 from udp_stream.units import NANO
 
 
 class ArrayAveraging:
-    """Mean of array means; the cap is the median of the counts unless another is given."""
+    """Mean of array means; the cap is the median of the counts unless another is given.
+
+    >>> counts = SamplesPerPlate(np.array([4, 2, 2]))
+    >>> plan = ArrayAveraging().plan_with_cap(counts, Cost("pure", 10**9), Range(0, 100), "best-fit", cap=4)
+    >>> plan.divisor, plan.sensitivity, plan.charges.tolist()  # two plates share the second array, and its charge
+    (2, 100, [1000000000, 500000000, 500000000])
+    """
 
     name = "array-averaging"
 
-    def plan(self, counts: SamplesPerPlate, epsilon_nano: int, max_speed: int, grouping: Grouping) -> MeanPlan:
+    def plan(self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping) -> MeanPlan:
         """The papers' cap: the median, at most a factor two from the least possible noise (their Lemma III.2)."""
-        return self.plan_with_cap(counts, epsilon_nano, max_speed, grouping, counts.median)
+        return self.plan_with_cap(counts, cost, range, grouping, counts.median)
 
     def plan_with_cap(
-        self, counts: SamplesPerPlate, epsilon_nano: int, max_speed: int, grouping: Grouping, cap: int
+        self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping, cap: int
     ) -> MeanPlan:
         """Array-Averaging with arrays of length `cap`, 1 <= cap <= the largest count."""
         if not 1 <= cap <= counts.largest:
             raise ValueError(f"expected 1 <= cap <= {counts.largest}, got {cap}")
-        arrays = None
+        arrays, width = None, range.width
         if grouping == "best-fit":
             arrays, given = best_fit(counts, cap), np.minimum(counts.by_plate, cap)
-            moves = -(-max_speed * given // arrays.filled.take(arrays.of_plate))
-            divisor, sensitivity = arrays.count, max_speed
+            # the floor of a mean moves by at most the ceiling of what the mean moves by
+            moves = -(-width * given // arrays.filled.take(arrays.of_plate))
+            divisor, sensitivity = arrays.count, width
             excess = float(np.maximum(0.0, 1 / arrays.count - arrays.filled / counts.total).sum())
         else:
             given = wrap_around_given(counts, cap)
-            moves = max_speed * given
-            divisor, sensitivity = int(given.sum()), max_speed * cap
+            moves = width * given
+            divisor, sensitivity = int(given.sum()), width * cap
             excess = 1 - divisor / counts.total
         return MeanPlan(
             mechanism=self.name,
             grouping=grouping,
             counts=counts,
-            max_speed=max_speed,
-            epsilon_nano=epsilon_nano,
-            noise_epsilon_nano=epsilon_nano,
+            range=range,
+            cost=cost,
+            noise_cost=cost,
             cap=cap,
             given=given,
             moves=moves,
             divisor=divisor,
             sensitivity=sensitivity,
-            bias_bound=max_speed * excess,
+            bias_bound=width * excess,
             arrays=arrays,
         )
 
@@ -88,24 +97,28 @@ class ArrayAveraging:
         left = np.bincount(arrays.of_plate, weights=given, minlength=arrays.count)
         divisor = float((left / arrays.filled).sum())
         excess = float((left * np.maximum(0.0, 1 / (arrays.filled * divisor) - 1 / total)).sum())
-        return narrowed(plan, admitted, arrays=arrays, divisor=divisor, bias_bound=plan.max_speed * excess)
+        return narrowed(plan, admitted, arrays=arrays, divisor=divisor, bias_bound=plan.range.width * excess)
 
     def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:  # noqa: ARG002
         """The sum of the array means (BestFit) or of all samples in full arrays (WrapAround)."""
         if plan.grouping == "best-fit":
             return MeanQuery(int(array_means(plan, samples).sum()), plan.sensitivity)
-        return MeanQuery(int(samples[first_samples(plan.counts, plan.given)].sum()) + plan.fill, plan.sensitivity)
+        used = plan.range.above_low(samples[first_samples(plan.counts, plan.given)])
+        return MeanQuery(int(used.sum()) + plan.fill, plan.sensitivity)
 
 
 def _poured_for_admitted(plan: MeanPlan, admitted: NDArray[np.bool_], total: int, used: int) -> MeanPlan:
-    """Under WrapAround. Those left may have given nothing, all of it lying beyond the full arrays: then U/2 is said."""
+    """Under WrapAround. Those left may have given nothing, all of it lying beyond the full arrays: then the middle."""
     if used:
-        return narrowed(plan, admitted, divisor=used, bias_bound=plan.max_speed * (1 - used / total))
-    return narrowed(plan, admitted, divisor=1, bias_bound=float(plan.max_speed), fill=plan.max_speed // 2)
+        return narrowed(plan, admitted, divisor=used, bias_bound=plan.range.width * (1 - used / total))
+    return narrowed(plan, admitted, divisor=1, bias_bound=float(plan.range.width), fill=plan.range.width // 2)
 
 
 def worst_case_cap(counts: SamplesPerPlate, epsilon_nano: int) -> int:
-    """The count m of least E(m) = 1 - sum G_l / M + m / (eps sum G_l), the papers' worst case (arXiv 2405.06261)."""
-    kept = counts.kept_at_every_count
-    error = 1 - kept / counts.total + counts.descending * (NANO / epsilon_nano) / kept
-    return int(counts.descending[int(np.argmin(error))])
+    """The count m of least E(m) = 1 - sum G_l / M + m / (eps sum G_l), the papers' worst case (arXiv 2405.06261).
+
+    >>> counts = SamplesPerPlate(np.array([9, 3, 2, 2]))
+    >>> [worst_case_cap(counts, epsilon_nano) for epsilon_nano in (10**8, 10**9)]
+    [2, 9]
+    """
+    return int(counts.descending[int(np.argmin(counts.errors_at_every_count(NANO / epsilon_nano)))])

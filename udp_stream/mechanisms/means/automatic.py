@@ -21,7 +21,6 @@ and counts cannot say what that interval will save. On the recorded feeds they e
 from __future__ import annotations
 
 from math import hypot
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,11 +31,11 @@ from udp_stream.mechanisms.means.array_averaging import ArrayAveraging
 from udp_stream.mechanisms.means.base import Grouping, MeanPlan
 from udp_stream.mechanisms.means.baseline import Baseline
 from udp_stream.mechanisms.means.optimal import Optimal
-from udp_stream.units import NANO
+from udp_stream.mechanisms.noise import Cost, expected_noise
+from udp_stream.mechanisms.range import Range
+from udp_stream.mechanisms.statistic_terms import CompareAt
 
 Integers = NDArray[np.int64]
-
-CompareAt = Literal["epsilon", "charge"]
 
 AS_GOOD = 1.03
 """Errors within this factor are as good: far below what a feed of hundreds of HATs could tell apart."""
@@ -52,17 +51,23 @@ EXACT = 1 + 1e-9
 
 
 def plan_automatic(
-    counts: SamplesPerPlate, epsilon_nano: int, max_speed: int, grouping: Grouping, compare_at: CompareAt
+    counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping, compare_at: CompareAt
 ) -> MeanPlan:
-    """The candidate of least charge among those of least expected error whose worst case is allowed; deterministic."""
-    asked = epsilon_nano, max_speed, grouping
+    """The candidate of least charge among those of least expected error whose worst case is allowed; deterministic.
+
+    >>> counts = SamplesPerPlate(np.array([40, 4, 4, 4]))
+    >>> asked = Cost("pure", 10**9), Range(0, 1000), "best-fit"
+    >>> [plan_automatic(counts, *asked, compare_at).mechanism for compare_at in ("epsilon", "charge")]
+    ['optimal', 'baseline']
+    """
+    asked = cost, range, grouping
     baseline = Baseline().plan(counts, *asked)
     if compare_at == "charge":
         return baseline
     optimal = Optimal().plan(counts, *asked)
-    allowed = EXACT * max(max_speed / 2, optimal.error_bound)
+    allowed = EXACT * max(range.width / 2, optimal.error_bound)
     plans = [baseline, optimal]
-    for cap in averaging_caps(counts, epsilon_nano, grouping, allowed / max_speed):
+    for cap in averaging_caps(counts, cost, grouping, allowed / range.width):
         plans.append(ArrayAveraging().plan_with_cap(counts, *asked, cap))
     plans = [plan for plan in plans if plan.error_bound <= allowed]
     errors = [hypot(plan.noise_bound, accuracy.spread(plan)) for plan in plans]
@@ -75,14 +80,14 @@ def _mean_share(plan: MeanPlan) -> float:
     return 1.0 if plan.moves is None else int(plan.moves.sum()) / plan.moves.size / plan.sensitivity
 
 
-def averaging_caps(counts: SamplesPerPlate, epsilon_nano: int, grouping: Grouping, allowed: float) -> list[int]:
+def averaging_caps(counts: SamplesPerPlate, cost: Cost, grouping: Grouping, allowed: float) -> list[int]:
     """The few counts that are likely the best caps for Array-Averaging, best first; O(L log L).
 
     All but one have a worst case of at most `allowed`, a share of U, and that one hardly more. By formulas for arrays
     that are all equally full: K = floor(G/m) under WrapAround; under BestFit at least ceil(G/m) and the number of
     plates too large to share.
 
-    >>> averaging_caps(SamplesPerPlate(np.array([30, 6, 6, 5, 5, 4])), 10**9, "best-fit", allowed=1.0)
+    >>> averaging_caps(SamplesPerPlate(np.array([30, 6, 6, 5, 5, 4])), Cost("pure", 10**9), "best-fit", allowed=1.0)
     [6, 5, 4, 30]
     """
     caps, total = counts.descending[::-1], counts.total
@@ -93,7 +98,7 @@ def averaging_caps(counts: SamplesPerPlate, epsilon_nano: int, grouping: Groupin
     between = squares / kept**2 - (2 / total) * (products / kept) + int(squares[-1]) / total**2
     within = 1 / kept - 1 / total
     scattered = accuracy.VARIANCE * (accuracy.BETWEEN * between + (1 - accuracy.BETWEEN) * within)
-    noise = NANO / epsilon_nano / arrays
+    noise = expected_noise(1, cost) / arrays
     used = kept if grouping == "best-fit" else arrays * caps
     once = np.ones(caps.size, dtype=bool)
     np.not_equal(caps[1:], caps[:-1], out=once[1:])

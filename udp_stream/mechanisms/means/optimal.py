@@ -1,7 +1,7 @@
 """The worst-case optimum with a public fill (THEORY of this project; the papers' rule is arXiv 2405.06261's E(m)).
 
-Every plate gives its first min(m_l, m) samples; the M - sum G_l that are dropped are replaced by a public constant c
-instead of being renormalised away: (sum of kept + c * dropped) / M.
+Every plate gives its first min(m_l, m) samples; the M - sum G_l that are dropped are replaced by a public constant c,
+counted from the range's low end like the samples, instead of being renormalised away: (sum of kept + c * dropped) / M.
 
 * Sensitivity of the sum: U max G_l = U m; plate l moves it by U G_l.
 * Worst-case bias: max(c, U - c) (1 - sum G_l / M), reached when all dropped samples are at one end.
@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.grouping import SamplesPerPlate, within_cap
 from udp_stream.mechanisms.means.base import Grouping, Integers, MeanPlan, MeanQuery, narrowed
-from udp_stream.units import NANO
+from udp_stream.mechanisms.noise import Cost, noise_of
+from udp_stream.mechanisms.range import Range
 
 
 class Optimal:
@@ -26,35 +27,57 @@ class Optimal:
 
     In that case the cap is the smallest count, so that every plate still has its say; the error bound, which the plan
     states, then exceeds `max(c, U - c)`.
+
+    >>> counts = SamplesPerPlate(np.array([9, 3, 3, 1]))
+    >>> plan = Optimal().plan(counts, Cost("pure", 10**9), Range(0, 100), "best-fit")
+    >>> plan.cap, plan.used_samples, plan.fill, plan.bias_bound  # the second largest count; 6 of 16 are filled by 50
+    (3, 10, 50, 18.75)
     """
 
     name = "optimal"
 
-    def plan(self, counts: SamplesPerPlate, epsilon_nano: int, max_speed: int, grouping: Grouping) -> MeanPlan:  # noqa: ARG002
-        """Fill with U/2, the constant whose worst error is least when nothing is known."""
-        return self.plan_with_fill(counts, epsilon_nano, max_speed, fill=max_speed // 2)
+    def plan(self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping) -> MeanPlan:  # noqa: ARG002
+        """Fill with the middle of the range, the constant whose worst error is least when nothing is known."""
+        return self.plan_with_fill(counts, cost, range, fill=range.low + range.width // 2)
 
-    def plan_with_fill(self, counts: SamplesPerPlate, epsilon_nano: int, max_speed: int, fill: int) -> MeanPlan:
-        """The cap of least worst-case error for this fill (0 <= fill <= U, public: a constant or an old release)."""
-        worst = max(fill, max_speed - fill)
-        k = -(-max_speed * NANO // (worst * epsilon_nano))
+    def plan_with_fill(self, counts: SamplesPerPlate, cost: Cost, range: Range, fill: int) -> MeanPlan:
+        """The cap of least worst-case error for this fill (in the range, public: a constant or an old release)."""
+        above, width = fill - range.low, range.width
+        over, under = noise_of(cost).unit_scale(cost)
+        # in integers: rounding must not decide which plate's count is the cap
+        k = -(-width * over // (max(above, width - above) * under))
         cap = int(counts.descending[min(k, counts.plates) - 1])
-        given = np.minimum(counts.by_plate, cap)
+        return self._filled(counts, cost, range, above, cap)
+
+    def plan_with_cap(
+        self,
+        counts: SamplesPerPlate,
+        cost: Cost,
+        range: Range,
+        grouping: Grouping,  # noqa: ARG002
+        cap: int,
+    ) -> MeanPlan:
+        """With this cap, filled with the middle of the range too."""
+        return self._filled(counts, cost, range, range.width // 2, cap)
+
+    def _filled(self, counts: SamplesPerPlate, cost: Cost, range: Range, above: int, cap: int) -> MeanPlan:
+        """With a fill that lies this far above the range's low end."""
+        given, width = np.minimum(counts.by_plate, cap), range.width
         dropped = 1 - int(given.sum()) / counts.total
         return MeanPlan(
             mechanism=self.name,
             grouping=None,
             counts=counts,
-            max_speed=max_speed,
-            epsilon_nano=epsilon_nano,
-            noise_epsilon_nano=epsilon_nano,
+            range=range,
+            cost=cost,
+            noise_cost=cost,
             cap=cap,
             given=given,
-            moves=max_speed * given,
+            moves=width * given,
             divisor=counts.total,
-            sensitivity=max_speed * cap,
-            fill=fill,
-            bias_bound=worst * dropped,
+            sensitivity=width * cap,
+            fill=above,
+            bias_bound=max(above, width - above) * dropped,
         )
 
     def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
@@ -65,10 +88,10 @@ class Optimal:
             plan,
             admitted,
             divisor=total,
-            bias_bound=max(plan.fill, plan.max_speed - plan.fill) * dropped,
+            bias_bound=max(plan.fill, plan.range.width - plan.fill) * dropped,
         )
 
     def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:  # noqa: ARG002
         """The sum of the kept samples and the fill of the dropped ones."""
-        kept = samples[within_cap(plan.counts, plan.cap)]
+        kept = plan.range.above_low(samples[within_cap(plan.counts, plan.cap)])
         return MeanQuery(int(kept.sum()) + plan.fill * (samples.size - kept.size), plan.sensitivity)

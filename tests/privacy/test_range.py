@@ -1,0 +1,191 @@
+"""Ranges that do not start at 0: sensitivity by brute force, releases that stay inside, and equivariance.
+
+Every dataset with speeds beyond either end of the range, which are clipped to the ends, and two between them.
+"""
+
+import itertools
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from udp_stream.mechanisms.grouping import SamplesPerPlate
+from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, Baseline, Optimal, accuracy_of, plan_automatic
+from udp_stream.mechanisms.means._projected import means_of_arrays, projected_queries
+from udp_stream.mechanisms.noise import lattice_of, pure
+from udp_stream.mechanisms.range import Range
+from udp_stream.mechanisms.variance import (
+    plan_variance,
+    plan_variance_with_cap,
+    variance_for_admitted,
+    variance_query,
+    variance_value,
+)
+from udp_stream.planning.hat_plan import HatPlan
+from udp_stream.planning.terms import Terms
+from udp_stream.release.estimate import estimate_hats
+from udp_stream.release.record import mean_record
+from udp_stream.testing import seeded_bits
+from udp_stream.units import NANO
+
+SMALL = Range(3, 8)
+SPEEDS = (0, 4, 5, 20)
+COUNTS = [c for plates in (1, 2, 3) for c in itertools.product((1, 2, 3), repeat=plates) if sum(c) <= 5]
+GROUPINGS = ("best-fit", "wrap-around")
+
+WIDTH, SHIFT = 40 * 4096, 17 * 4096 + 5
+BY_PLATE = np.array([9, 7, 4, 4, 3, 2, 2, 1])
+ADMITTED = np.array([False, True, True, False, True, True, True, True])
+
+
+def datasets(total):
+    return np.array(list(itertools.product(SPEEDS, repeat=total)))
+
+
+def widest_by_plate(counts, results):
+    """For each plate the largest max - min of `results` (one per dataset) over its own speeds, the others' fixed."""
+    table = results.reshape((len(SPEEDS),) * sum(counts))
+    ends = np.cumsum(counts)
+    axes = [tuple(range(end - count, end)) for end, count in zip(ends, counts, strict=True)]
+    return [int((table.max(axis=of_plate) - table.min(axis=of_plate)).max()) for of_plate in axes]
+
+
+def linear_plans(counts):
+    hat = SamplesPerPlate(np.array(counts))
+    yield Baseline().plan(hat, pure(NANO), SMALL, "best-fit")
+    for fill in range(SMALL.low, SMALL.high + 1):
+        yield Optimal().plan_with_fill(hat, pure(NANO), SMALL, fill)
+    for grouping in GROUPINGS:
+        for cap in range(1, hat.largest + 1):
+            yield ArrayAveraging().plan_with_cap(hat, pure(NANO), SMALL, grouping, cap)
+
+
+@pytest.mark.parametrize("counts", COUNTS, ids=str)
+def test_a_mean_moves_by_at_most_its_sensitivity_and_is_within_its_bias_bound(counts):
+    data = datasets(sum(counts))
+    truth = np.clip(data, SMALL.low, SMALL.high).mean(axis=1)
+    for plan in linear_plans(counts):
+        query = MECHANISMS[plan.mechanism].query
+        statistics = np.array([query(plan, row, seeded_bits(0)).statistic for row in data])
+        moved = widest_by_plate(counts, statistics)
+        assert all(seen <= claimed for seen, claimed in zip(moved, plan.moves.tolist(), strict=True)), plan
+        if plan.arrays is None:
+            assert moved == plan.moves.tolist() and max(moved) <= plan.sensitivity
+        assert plan.mechanism == "array-averaging" or max(moved) == plan.sensitivity
+        floors = 0 if plan.arrays is None else 1
+        values = np.array([plan.value(statistic) for statistic in statistics.tolist()])
+        assert np.abs(values - truth).max() <= plan.bias_bound + floors + 1e-9, plan
+        assert values.min() >= SMALL.low - 1e-9 and values.max() <= SMALL.high + 1e-9
+
+
+@pytest.mark.parametrize("grouping", GROUPINGS)
+@pytest.mark.parametrize("counts", [c for c in COUNTS if sum(c) <= 4], ids=str)
+def test_a_projected_sum_moves_by_at_most_its_sensitivity(counts, grouping):
+    plan = MECHANISMS["levy"].plan(SamplesPerPlate(np.array(counts)), pure(NANO), SMALL, grouping)
+    means = [means_of_arrays(plan, row) for row in datasets(sum(counts))]
+    assert min(row.min() for row in means) == 0 and max(row.max() for row in means) == SMALL.width
+    for low, high in itertools.combinations_with_replacement(range(SMALL.width + 1), 2):
+        ends = np.array([low]), np.array([high])
+        sums, sensitivity = np.array([projected_queries(plan, row, *ends) for row in means])[:, :, 0].T
+        assert max(widest_by_plate(counts, sums)) <= sensitivity[0] <= plan.sensitivity
+
+
+@pytest.mark.parametrize("counts", COUNTS, ids=str)
+def test_a_variance_moves_by_exactly_its_sensitivity_and_lies_in_its_range(counts):
+    data = datasets(sum(counts))
+    for cap in range(1, max(counts) + 1):
+        plan = plan_variance_with_cap(SamplesPerPlate(np.array(counts)), pure(NANO), SMALL, cap)
+        statistics = [variance_query(plan, row).statistic for row in data]
+        assert max(1, *widest_by_plate(counts, np.array(statistics))) == plan.sensitivity
+        values = [variance_value(plan, statistic) for statistic in statistics]
+        truth = np.clip(data, SMALL.low, SMALL.high).var(axis=1)
+        assert min(values) >= 0 and max(values) <= SMALL.width**2 / 4
+        assert np.abs(values - truth).max() <= plan.bias_bound + 1e-9
+
+
+def pair_of_plans(name, grouping):
+    """The same plan at two ranges of one width."""
+    hat, cost = SamplesPerPlate(BY_PLATE), pure(NANO // 2)
+    for low in (0, SHIFT):
+        yield MECHANISMS[name].plan(hat, cost, Range(low, low + WIDTH), grouping)
+
+
+def but_for_ranges(plan):
+    return {
+        field.name: repr(getattr(plan, field.name))
+        for field in fields(plan)
+        if field.name not in ("range", "counts")
+    }  # fmt: skip
+
+
+def speeds():
+    return np.random.default_rng(3).integers(0, WIDTH + 1, int(BY_PLATE.sum()))
+
+
+def estimated(plan, samples, seed=7, runs=20):
+    hat = HatPlan(Terms(), plan.counts.by_plate, {"mean": plan}, plan.charges)
+    found = estimate_hats([hat] * runs, [samples] * runs, seeded_bits(seed))
+    return [one.noisy_mean for one in found]
+
+
+@pytest.mark.parametrize("grouping", GROUPINGS)
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_a_mean_moves_with_its_range_and_nothing_else_does(name, grouping):
+    at_zero, shifted = pair_of_plans(name, grouping)
+    samples = speeds()
+    for plans, kept in (
+        ((at_zero, shifted), np.ones(BY_PLATE.size, dtype=bool)),
+        (tuple(MECHANISMS[name].for_admitted(plan, ADMITTED) for plan in (at_zero, shifted)), ADMITTED),
+    ):
+        assert but_for_ranges(plans[0]) == but_for_ranges(plans[1])
+        assert plans[0].charges.tolist() == plans[1].charges.tolist()
+        assert plans[0].error_bound == plans[1].error_bound
+        own = samples[np.repeat(kept, BY_PLATE)]
+        for one, other in zip(estimated(plans[0], own), estimated(plans[1], own + SHIFT), strict=True):
+            assert other.scale == one.scale and other.value == pytest.approx(one.value + SHIFT)
+            if one.projected_to is not None:
+                assert other.projected_to == tuple(end + SHIFT for end in one.projected_to)
+            before = accuracy_of(plans[0], one.value, one.scale, projected_to=one.projected_to)
+            after = accuracy_of(plans[1], other.value, other.scale, projected_to=other.projected_to)
+            ends = before.low + SHIFT, before.high + SHIFT
+            assert after == pytest.approx((before.expected_abs_error, *ends))
+
+
+@pytest.mark.parametrize("grouping", GROUPINGS)
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_releases_and_intervals_stay_inside_whatever_speeds_and_noise_are(name, grouping):
+    limits = Range(SHIFT, SHIFT + WIDTH)
+    plan = MECHANISMS[name].plan(SamplesPerPlate(BY_PLATE), pure(NANO // 100), limits, grouping)
+    wild = np.random.default_rng(4).integers(0, 10**7, int(BY_PLATE.sum()))
+    beyond = False
+    for one in estimated(plan, wild, runs=40):
+        beyond |= not limits.low <= one.value <= limits.high
+        assert limits.low <= plan.released(one.value) <= limits.high
+        if one.projected_to is not None:
+            assert limits.low <= one.projected_to[0] <= one.projected_to[1] <= limits.high
+        record = mean_record(plan, one.value, one.scale, projected_to=one.projected_to)
+        low, high = record.interval95_kmh
+        assert limits.low / 4096 - 1e-3 <= low <= record.value_kmh <= high <= limits.high / 4096 + 1e-3
+        assert record.bias_bound_kmh <= WIDTH / 4096
+    assert beyond or plan.noise_bound < WIDTH / 10  # the noise is large enough to leave the range
+
+
+def test_the_automatic_choice_does_not_depend_on_where_the_range_lies():
+    hat, cost = SamplesPerPlate(BY_PLATE), pure(NANO // 2)
+    plans = [plan_automatic(hat, cost, Range(low, low + WIDTH), "best-fit", "epsilon") for low in (0, SHIFT)]
+    assert but_for_ranges(plans[0]) == but_for_ranges(plans[1])
+
+
+def test_a_variance_does_not_depend_on_where_the_range_lies():
+    samples = speeds()
+    plans = [plan_variance(SamplesPerPlate(BY_PLATE), pure(NANO), Range(low, low + WIDTH)) for low in (0, SHIFT)]
+    for one, other in (plans, [variance_for_admitted(plan, ADMITTED) for plan in plans]):
+        assert but_for_ranges(one) == but_for_ranges(other) and one.charges.tolist() == other.charges.tolist()
+        assert lattice_of(one.sensitivity, one.cost) == lattice_of(other.sensitivity, other.cost)
+    assert variance_query(plans[0], samples) == variance_query(plans[1], samples + SHIFT)
+
+
+@pytest.mark.parametrize(("low", "high"), [(5, 5), (6, 5)])
+def test_a_range_without_width_is_refused(low, high):
+    with pytest.raises(ValueError, match="low < high"):
+        Range(low, high)

@@ -1,0 +1,211 @@
+"""Another statistic, and another way of taking a CDF, are registered and go all the way: nothing else is changed."""
+
+import dataclasses
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import pytest
+
+from tests.unit.test_flow import a_context
+from tests.unit.test_planner import city, planned
+from udp_stream.errors import PrivacyRefused
+from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.mechanisms.cdfs import CDF_MECHANISMS, TreeCdf
+from udp_stream.mechanisms.cdfs.coverings import prefixes
+from udp_stream.mechanisms.cdfs.tree import Tree, level_of_node, node_scales
+from udp_stream.mechanisms.grouping import SamplesPerPlate
+from udp_stream.mechanisms.noise import Cost, Lattice, charges_of, cost_within, lattice_of, noise_of
+from udp_stream.mechanisms.noise.laplace import DiscreteLaplace
+from udp_stream.mechanisms.statistic import Query
+from udp_stream.mechanisms.statistic_terms import Choice, StatisticTerms
+from udp_stream.mechanisms.statistics import STATISTICS
+from udp_stream.planning.hat_plan import plan_admitted, plan_hat
+from udp_stream.planning.slot_plan import cut_plan, merge_plan
+from udp_stream.planning.terms import Terms
+from udp_stream.release.charge import plan_slot
+from udp_stream.release.draw import record_slot
+from udp_stream.release.estimate import estimate_hats
+from udp_stream.release.record import decode, statistics
+from udp_stream.testing import seeded_bits
+from udp_stream.units import NANO
+
+
+@dataclass(frozen=True)
+class StoppedPlan:
+    """Each plate gives its first `cap` samples."""
+
+    counts: SamplesPerPlate
+    cost: Cost
+    cap: int
+
+    @property
+    def choice(self):
+        return Choice("stopped", self.cap)
+
+    @property
+    def given(self):
+        return np.minimum(self.counts.by_plate, self.cap)
+
+    @property
+    def charges(self):
+        return charges_of(self.given, int(self.given.max()), self.cost)
+
+    @property
+    def noise(self):
+        return noise_of(self.cost)
+
+
+class Stopped:
+    """The share of samples at speed zero."""
+
+    name = "stopped"
+
+    def plan(self, counts, asked, public):  # noqa: ARG002
+        cap = counts.median if asked.choice is None else asked.choice.cap_among(counts)
+        return StoppedPlan(counts, asked.cost, cap)
+
+    def for_admitted(self, plan, admitted):
+        final = StoppedPlan(SamplesPerPlate(plan.counts.by_plate[admitted]), plan.cost, plan.cap)
+        most = int(final.given.max())
+        return dataclasses.replace(final, cost=cost_within(final.given, most, plan.charges[admitted], plan.cost))
+
+    def query(self, plan, samples, bits):  # noqa: ARG002
+        kept = samples[plan.counts.place_of_sample < plan.cap]
+        return Query.of_one(int((kept == 0).sum()), lattice_of(int(plan.given.max()), plan.cost))
+
+    def values(self, plans, queries, noisy):
+        return [
+            min(1.0, max(0.0, query.noisy_value(one) / int(plan.given.sum())))
+            for plan, query, one in zip(plans, queries, noisy, strict=True)
+        ]
+
+
+@pytest.fixture
+def stopped(monkeypatch):
+    monkeypatch.setitem(STATISTICS, "stopped", Stopped())
+    return StatisticTerms("stopped", NANO // 4)
+
+
+def with_it(terms, asked):
+    return msgspec.structs.replace(terms, statistics=(*terms.statistics, asked))
+
+
+def test_a_statistic_that_is_registered_goes_from_plan_to_value(stopped):
+    """Alone, and between others: what those release does not change, as noise is drawn in the terms' order."""
+    counts, values = city(1)
+    rows = counts.rows(0)
+    by_plate, policy = counts.count[rows], a_context().policy
+    alone = Terms((msgspec.structs.replace(stopped, epsilon_nano=50 * NANO),), accounting_detail="individual")
+    plan = plan_hat(by_plate, alone, policy)
+    cap = SamplesPerPlate(by_plate).median
+    assert plan.terms.of("stopped").choice == Choice("stopped", cap)
+    assert plan.charges.max() == 50 * NANO
+    assert plan.charges.tolist() == (-(-50 * NANO * np.minimum(by_plate, cap) // cap)).tolist()
+    admitted = by_plate <= cap
+    final = plan_admitted(plan, admitted, policy)
+    assert (final.charges == plan.charges[admitted]).all() and 0 < admitted.sum() < admitted.size
+    samples = np.where(values.of_admitted(rows, admitted) % 3 == 0, 0, 1)
+    (estimate,) = estimate_hats([final], [samples], seeded_bits(1))
+    kept = samples[final.statistics["stopped"].counts.place_of_sample < cap]
+    assert estimate.values["stopped"] == pytest.approx((kept == 0).mean(), abs=0.02)
+    assert (estimate.mean, estimate.variance, estimate.cdf) == (None, None, None)
+    assert statistics(final, estimate) == (None, None, None)
+
+
+def test_a_registered_statistic_is_charged_for_travels_and_leaves_the_others_records_as_they_were(stopped):
+    contents, ledger, without = city(2), MemoryLedger(), MemoryLedger()
+    counts = contents[0]
+    terms = planned(counts)[0]
+    context = dataclasses.replace(a_context(), planner=lambda *_: [with_it(one, stopped) for one in terms])
+    plan, plain = plan_slot(counts, context, ledger), plan_slot(counts, a_context(), without)
+    for hat, priced in enumerate(plan.priced):
+        own = priced.statistics["stopped"].charges
+        assert own.max() == NANO // 4
+        assert (plan.charged_rows(hat) == plain.charged_rows(hat) + own).all()
+    sent = merge_plan(list(cut_plan(plan, 0)))
+    assert sent.terms == plan.terms and all(one.of("stopped").choice.cap for one in sent.terms)
+    drawn = record_slot(*contents, sent, context, ledger).payloads
+    records = [decode(payload) for _, _, payload in drawn]
+    assert all(one.status == "released" and one.mean and one.cdf for one in records)
+    assert {one.privacy.epsilon for one in records} == {max(t.charge_nano for t in plan.terms) / NANO}
+    assert ledger.verify() == []
+
+
+def test_a_statistic_that_would_cost_a_plate_more_than_it_paid_is_refused(stopped, monkeypatch):
+    policy, terms = a_context().policy, Terms((stopped,), accounting_detail="individual")
+    plan = plan_hat(np.array([1, 4, 4]), terms, policy)
+    monkeypatch.setattr(Stopped, "for_admitted", lambda self, p, a: StoppedPlan(SamplesPerPlate(p.counts.by_plate[a]),
+                                                                               p.cost, p.cap))  # fmt: skip
+    with pytest.raises(PrivacyRefused, match="lose more to a statistic"):
+        plan_admitted(plan, np.array([True, False, False]), policy)
+
+
+def test_the_noise_of_all_statistics_of_all_hats_is_drawn_in_one_call(stopped, monkeypatch):
+    calls, real = [], DiscreteLaplace.draw
+    monkeypatch.setattr(
+        DiscreteLaplace, "draw", lambda self, bits, t, s: calls.append(t.size) or real(self, bits, t, s)
+    )
+    (counts, values), policy = city(3), a_context("release.variance_epsilon=0.5").policy
+    plans = [
+        plan_hat(counts.count[counts.rows(hat)], with_it(terms, stopped), policy)
+        for hat, terms in enumerate(planned(counts, "release.variance_epsilon=0.5")[0])
+    ]
+    estimates = estimate_hats(plans, [values.of_rows(counts.rows(hat)) for hat in range(3)], seeded_bits(1))
+    assert calls == [sum(3 + plan.cdf.tree.nodes for plan in plans)]
+    assert all(list(one.values) == ["mean", "variance", "cdf", "stopped"] for one in estimates)
+    assert estimate_hats([], [], seeded_bits(1)) == []
+
+
+class Flat(TreeCdf):
+    """Every bin a child of the root, and running maxima for consistency."""
+
+    name = "flat"
+
+    def plan(self, counts, cost, max_kmh, bins, choice):
+        plan = super().plan(counts, cost, max_kmh, bins, choice)
+        return self._flat(dataclasses.replace(plan, choice=msgspec.structs.replace(plan.choice, mechanism="flat")))
+
+    def for_admitted(self, plan, admitted):
+        return self._flat(super().for_admitted(plan, admitted))
+
+    def _flat(self, plan):
+        tree = Tree((plan.bins.count,), (1.0,), plan.bins.count)
+        scales = np.array(node_scales(tree, plan.cap, plan.cost))[level_of_node(tree)]
+        return dataclasses.replace(plan, tree=tree, budgets_nano=(plan.cost.nano,), t=scales[:, 0], s=scales[:, 1])
+
+    def values(self, plans, noisy_nodes):
+        totals = np.array([plan.kept for plan in plans])
+        shares = np.clip(prefixes(plans[0].tree, noisy_nodes, totals) / totals[:, None], 0, 1)
+        return np.hstack((np.zeros((len(plans), 1)), np.maximum.accumulate(shares, axis=1))).tolist()
+
+
+def test_another_way_of_taking_a_cdf_is_registered_and_named_in_terms(monkeypatch):
+    """Beside trees, in one slot: each HAT's values come from its own mechanism."""
+    monkeypatch.setitem(CDF_MECHANISMS, "flat", Flat())
+    (counts, values), policy = city(4), a_context("release.bins=64").policy
+    flat = Terms((StatisticTerms("cdf", 500 * NANO, mechanism="flat"),), accounting_detail="individual")
+    tree = Terms((StatisticTerms("cdf", 500 * NANO),), accounting_detail="individual")
+    plans = [plan_hat(counts.count[counts.rows(hat)], (flat, tree, flat)[hat], policy) for hat in range(3)]
+    assert [plan.terms.of("cdf").choice.mechanism for plan in plans] == ["flat", "tree", "flat"]
+    assert [len(plan.cdf.tree.branching) == 1 for plan in plans] == [True, False, True]
+    again = plan_hat(plans[0].by_plate, plans[0].terms, policy)
+    assert again.terms == plans[0].terms and again.cdf.t.tolist() == plans[0].cdf.t.tolist()
+    admitted = np.arange(plans[0].by_plate.size) % 2 == 0
+    final = [plan_admitted(plans[0], admitted, policy), *plans[1:]]
+    assert final[0].cdf.tree == plans[0].cdf.tree and (final[0].cdf.charges <= plans[0].charges[admitted]).all()
+    rows = [counts.rows(hat) for hat in range(3)]
+    samples = [values.of_admitted(rows[0], admitted), values.of_rows(rows[1]), values.of_rows(rows[2])]
+    for plan, speeds, one in zip(final, samples, estimate_hats(final, samples, seeded_bits(2)), strict=True):
+        kept = speeds[plan.cdf.counts.place_of_sample < plan.cdf.cap] / 4096
+        truth = [(kept <= edge).mean() for edge in plan.cdf.bins.edges_kmh[1:]]
+        assert one.cdf[1:] == pytest.approx(truth, abs=0.03) and one.cdf == sorted(one.cdf)
+        record = statistics(plan, one).cdf
+        assert record.branching == plan.cdf.tree.branching and len(record.values) == len(record.edges_kmh)
+
+
+def test_the_query_of_a_vector_has_no_one_scale():
+    vector = Query(np.zeros(2, int), np.ones(2, int), np.ones(2, int))
+    with pytest.raises(ValueError, match="expected the query of a single integer"):
+        _ = vector.scale
+    assert Query.of_one(7, Lattice(t=4, shift=0)).scale == 4.0

@@ -1,0 +1,107 @@
+"""Cumulative counts read off a tree by the plain covering estimate, and its error (arXiv 2409.18573, Section IV).
+
+A cumulative count is the sum of the nodes of its *covering*: with k = sum_i d_i L_i, where L_i is the number of leaves
+under a node of level i, the first k leaves are covered by d_i siblings in level i. So the total squared error is a sum
+over digits, and `covering_uses` is all there is to know. The shares of the budget that are best for this estimate
+follow from it, and so does the best tree (`search.py`); another estimate has others.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from udp_stream.mechanisms.cdfs.tree import Integers, Tree, check_branching, integers_of
+
+
+def covering_uses(branching: tuple[int, ...], bins: int) -> tuple[int, ...]:
+    """Per level: how many nodes of it the coverings of the first `bins` - 1 prefixes use in all (the last is public).
+
+    With bins = leaves this is K (b_i - 1) / 2, the count in the proof of Theorem IV.1.
+
+    >>> covering_uses((4, 4), 16), covering_uses((4, 4), 13)
+    ((24, 24), (15, 18))
+    """
+    check_branching(branching)
+    leaves = math.prod(branching)
+    if not 2 <= bins <= leaves:
+        raise ValueError(f"expected 2 <= bins <= {leaves}, got {bins}")
+    uses = []
+    for b in branching:
+        leaves //= b
+        uses.append(digit_sum(bins, leaves, b))
+    return tuple(uses)
+
+
+def digit_sum(bins: int, leaves_below: int, b: int) -> int:
+    """Sum over k < bins of the digit floor(k / leaves_below) mod b, in closed form.
+
+    >>> digit_sum(7, 2, 3) == sum(k // 2 % 3 for k in range(7))
+    True
+    """
+    periods, rest = divmod(bins, leaves_below * b)
+    digit, part = divmod(rest, leaves_below)
+    return (periods * b * (b - 1) + digit * (digit - 1)) // 2 * leaves_below + digit * part
+
+
+def optimal_shares(branching: tuple[int, ...], bins: int | None = None) -> tuple[float, ...]:
+    """The shares of the budget that minimise `squared_error`, proportional to the cube roots of `covering_uses`.
+
+    For `bins` = leaves, the default, that is (b_i - 1)^(1/3): Theorem IV.2. Raises ValueError if a level is never used.
+
+    >>> optimal_shares((9, 2))
+    (0.6666666666666666, 0.3333333333333333)
+    """
+    uses = covering_uses(branching, math.prod(branching) if bins is None else bins)
+    if min(uses) == 0:
+        raise ValueError(f"expected bins > leaves under one child of the root, got {bins} with branching {branching}")
+    roots = [math.cbrt(n) for n in uses]
+    return tuple(root / math.fsum(roots) for root in roots)
+
+
+def squared_error(branching: tuple[int, ...], shares: tuple[float, ...], bins: int) -> float:
+    """Expected squared l2 error of the plain estimate of the first `bins` prefixes of the CDF, in units 1/(n eps)^2.
+
+    (In units 1/eps^2 for counts; times cap^2 at user level.) For bins = leaves it is 4 K sum_i (b_i - 1)/e_i^2:
+    Theorem IV.1. For a padded tree it counts what the bins asked for use; the last prefix is public and has no error.
+    The noise is taken for continuous: at a scale of one count or more the discrete one's variance is less by under 8 %.
+
+    >>> round(squared_error((16, 16), (0.5, 0.5), 256)), round(squared_error((256,), (1.0,), 256))
+    (122880, 261120)
+    """
+    uses = covering_uses(branching, bins)
+    if len(shares) != len(branching):
+        raise ValueError(f"expected a share per level, got {len(shares)} for {len(branching)} levels")
+    return math.fsum(8 * n / share**2 for n, share in zip(uses, shares, strict=True))
+
+
+def prefixes(tree: Tree, noisy_nodes: NDArray[Any], total: int | NDArray[Any]) -> Integers:
+    """The plain covering estimate of the cumulative counts, (..., bins), the last one `total` (Definition IV.1).
+
+    `noisy_nodes`: integers, (..., nodes), in the order of `level_counts`; `total`: the public number of samples, one
+    for all or of shape (...). Unbiased; neither monotone nor in [0, total] (see `consistency`). Raises ValueError for a
+    wrong shape or for counts that are not integers. Post-processing.
+
+    >>> from udp_stream.mechanisms.cdfs.tree import level_counts
+    >>> tree = Tree((2, 2), (0.5, 0.5), 3)
+    >>> prefixes(tree, level_counts(tree, np.array([5, 1, 2])), total=8)
+    array([5, 6, 8])
+    """
+    nodes = integers_of(noisy_nodes, "noisy counts")
+    if nodes.ndim == 0 or nodes.shape[-1] != tree.nodes:
+        raise ValueError(f"expected {tree.nodes} noisy counts, got shape {nodes.shape}")
+    before = np.zeros((*nodes.shape[:-1], 1), dtype=np.int64)  # per node of a level: all that lies left of it
+    start = 0
+    for b, size in zip(tree.branching, tree.level_sizes, strict=True):
+        siblings = nodes[..., start : start + size].reshape(*nodes.shape[:-1], size // b, b)
+        here = np.repeat(before, b, axis=-1).reshape(siblings.shape)
+        here[..., 1:] += np.cumsum(siblings[..., :-1], axis=-1)
+        before = here.reshape(*nodes.shape[:-1], size)
+        start += size
+    result = np.empty((*nodes.shape[:-1], tree.bins), dtype=np.int64)
+    result[..., :-1] = before[..., 1 : tree.bins]
+    result[..., -1] = total
+    return result

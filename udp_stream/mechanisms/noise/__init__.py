@@ -1,0 +1,22 @@
+"""Noise: what a cost buys, exactly drawn. `base` is the seam, `families` the registry, one file per family."""
+
+from udp_stream.mechanisms.noise.base import SCALE_MAX, Cost, Integers, Measure, Noise, pure
+from udp_stream.mechanisms.noise.families import FAMILIES, expected_noise, noise_of
+from udp_stream.mechanisms.noise.lattice import Lattice, charges_of, cost_within, counts_scale, lattice_of
+
+__all__ = [
+    "FAMILIES",
+    "SCALE_MAX",
+    "Cost",
+    "Integers",
+    "Lattice",
+    "Measure",
+    "Noise",
+    "charges_of",
+    "cost_within",
+    "counts_scale",
+    "expected_noise",
+    "lattice_of",
+    "noise_of",
+    "pure",
+]

@@ -1,0 +1,31 @@
+"""Which noise makes a cost true: the families, by the measure that they keep to."""
+
+from __future__ import annotations
+
+from udp_stream.mechanisms.noise.base import Cost, Measure, Noise
+from udp_stream.mechanisms.noise.laplace import DiscreteLaplace
+
+FAMILIES: dict[Measure, Noise] = {"pure": DiscreteLaplace()}
+"""By the measure of the cost."""
+
+
+def noise_of(cost: Cost) -> Noise:
+    """The family that a cost is paid to.
+
+    >>> from udp_stream.mechanisms.noise.base import pure
+    >>> noise_of(pure(10**9)).name
+    'discrete-laplace'
+    """
+    return FAMILIES[cost.measure]
+
+
+def expected_noise(sensitivity: int, cost: Cost) -> float:
+    """The expected size of the noise that a statistic of this sensitivity gets, before its scale is rounded up.
+
+    >>> from udp_stream.mechanisms.noise.base import pure
+    >>> expected_noise(3, pure(500_000_000))
+    6.0
+    """
+    noise = noise_of(cost)
+    over, under = noise.unit_scale(cost)
+    return noise.expected_abs(sensitivity * over / under)

@@ -1,0 +1,126 @@
+"""What the statistics of a HAT share: how one is planned, priced, narrowed, asked for and read off its noisy integers.
+
+Privacy unit: license plate. Neighbours: swap-values. A statistic is a vector of integers, each with noise of a scale
+that is fixed by its plan, or by a private choice that the plan has paid for. Plans come from counts, settings and
+cost. Whatever is computed from the noisy integers is post-processing.
+
+A plug-in point like this one is where a guarantee is lost: the tests that every mechanism must pass are in
+`tests/privacy/` (brute force of its sensitivity, a distribution test, an audit).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from udp_stream.ledger.port import Bits
+from udp_stream.mechanisms.grouping import SamplesPerPlate
+from udp_stream.mechanisms.noise import Lattice, Noise
+from udp_stream.mechanisms.range import Range
+from udp_stream.mechanisms.statistic_terms import Choice, StatisticTerms
+
+Integers = NDArray[np.int64]
+
+BinsAsked = Literal["auto"] | int | tuple[float, ...]
+"""Of a CDF, as configured: "auto", a number of equal bins, or edges in km/h."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublicSettings:
+    """What is public of the speeds: their range, in quanta, and the bins in which CDFs are asked for."""
+
+    range: Range
+    bins: BinsAsked = "auto"
+
+
+class StatisticPlan(Protocol):
+    """How a statistic of one HAT will be taken, from counts and settings only."""
+
+    @property
+    def choice(self) -> Choice:
+        """What was chosen for it: with counts and terms it makes the same plan again."""
+        ...
+
+    @property
+    def noise(self) -> Noise:
+        """The family that its noise is of."""
+        ...
+
+    @property
+    def charges(self) -> Integers:
+        """What each plate loses, in nano-units rounded up, in the order of the counts."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """The exact integers of a statistic, and the scale t/s of the noise that each is to get.
+
+    `lattice` is what a single integer was rounded to; `projected_to` the private interval [a, b] in quanta that was
+    paid for on the way, if one was.
+    """
+
+    integers: Integers
+    t: Integers
+    s: Integers
+    lattice: Lattice | None = None
+    projected_to: tuple[int, int] | None = None
+
+    @staticmethod
+    def of_one(statistic: int, lattice: Lattice, projected_to: tuple[int, int] | None = None) -> Query:
+        """A single integer, rounded to the lattice of its noise.
+
+        >>> query = Query.of_one(13, Lattice(t=8, shift=2))
+        >>> query.integers.tolist(), query.t.tolist(), query.noisy_value(np.array([5]))
+        ([3], [8], 20)
+        """
+        t, s = np.array([lattice.t]), np.ones(1, dtype=np.int64)
+        return Query(np.array([lattice.project(statistic)]), t, s, lattice, projected_to)
+
+    @property
+    def scale(self) -> float:
+        """The noise's scale in the statistic's own unit; ValueError for a vector."""
+        return self._lattice.scale
+
+    def noisy_value(self, noisy: Integers) -> int:
+        """A single noisy integer, back in the statistic's own unit; ValueError for a vector."""
+        return int(noisy[0]) << self._lattice.shift
+
+    @property
+    def _lattice(self) -> Lattice:
+        if self.lattice is None:
+            raise ValueError("expected the query of a single integer, got that of a vector")
+        return self.lattice
+
+
+P = TypeVar("P", bound=StatisticPlan)
+V = TypeVar("V", covariant=True)
+
+
+class Statistic(Protocol[P, V]):
+    """One statistic that HATs can be asked for; `V` is what is released of it."""
+
+    @property
+    def name(self) -> str:
+        """As terms name it."""
+        ...
+
+    def plan(self, counts: SamplesPerPlate, asked: StatisticTerms, public: PublicSettings) -> P:
+        """By the choice in its terms; without one, whatever is best for these counts."""
+        ...
+
+    def for_admitted(self, plan: P, admitted: NDArray[np.bool_]) -> P:
+        """The plan for those of its plates (at least one) that the ledger admitted, within each one's charge."""
+        ...
+
+    def query(self, plan: P, samples: Integers, bits: Bits) -> Query:
+        """The integers of the samples (plate by plate, in the order of the counts); bits pay for private choices."""
+        ...
+
+    def values(self, plans: Sequence[P], queries: Sequence[Query], noisy: Sequence[Integers]) -> Sequence[V]:
+        """What is released of many HATs, each from its noisy integers alone: post-processing."""
+        ...

@@ -1,0 +1,78 @@
+"""What a statistic of a HAT is asked for, and what the search for its plan decided: small, public, stored and sent.
+
+With the HAT's counts and the range of speeds they fix the plan, so that whoever has them builds it without searching.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from udp_stream.mechanisms.grouping import SamplesPerPlate
+from udp_stream.mechanisms.noise import Cost, pure
+
+Grouping = Literal["best-fit", "wrap-around"]
+
+CompareAt = Literal["epsilon", "charge"]
+
+
+class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The mechanism that was chosen, and the most samples that a plate gives; of a CDF its bins too.
+
+    `bins` is a number of equal bins, next to one of exact zeros if `zeros_apart`; 0 where edges are configured, which
+    belong to the range of speeds, or where there are none.
+    """
+
+    mechanism: str
+    cap: int
+    bins: int = 0
+    zeros_apart: bool = False
+
+    def cap_among(self, counts: SamplesPerPlate) -> int:
+        """The cap for these counts.
+
+        It was chosen for them. Counts are read again, though, and the largest may be smaller by now; then each plate
+        gives all that it has.
+
+        >>> import numpy as np
+        >>> Choice("optimal", cap=9).cap_among(SamplesPerPlate(np.array([4, 2])))
+        4
+        """
+        return max(1, min(self.cap, counts.largest))
+
+
+class StatisticTerms(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a statistic may cost, and how it is to be taken: as configured, and what was chosen by that.
+
+    `mechanism` may be "auto"; `compare_at` is what "auto" holds equal between mechanisms. Without a `choice` a plan
+    has to search for it.
+
+    >>> StatisticTerms("mean", 10**9, choice=Choice("baseline", 12)).at(2 * 10**9)
+    StatisticTerms(statistic='mean', epsilon_nano=2000000000, mechanism='auto', grouping='best-fit', \
+compare_at='epsilon', choice=None)
+    """
+
+    statistic: str
+    epsilon_nano: int
+    mechanism: str = "auto"
+    grouping: Grouping = "best-fit"
+    compare_at: CompareAt = "epsilon"
+    choice: Choice | None = None
+
+    @property
+    def cost(self) -> Cost:
+        """The same in the measure that the ledger keeps: the one place that says which.
+
+        >>> StatisticTerms("mean", 10**9).cost
+        Cost(measure='pure', nano=1000000000)
+        """
+        return pure(self.epsilon_nano)
+
+    def at(self, epsilon_nano: int) -> StatisticTerms:
+        """The same at another epsilon. What is best there is another question: the choice is open again."""
+        return msgspec.structs.replace(self, epsilon_nano=epsilon_nano, choice=None)
+
+    def chosen(self, choice: Choice) -> StatisticTerms:
+        """The same, with what was decided, unless that was decided before."""
+        return self if self.choice is not None else msgspec.structs.replace(self, choice=choice)

@@ -1,0 +1,146 @@
+"""Terms: what a HAT's admission is asked on. The ledger remembers them with the verdict; plans carry them to shards."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from udp_stream.mechanisms.statistic_terms import Choice, CompareAt, StatisticTerms
+from udp_stream.planning.allowances import EPSILON_NANO_MAX
+from udp_stream.planning.policy import AccountingDetail, Policy
+
+
+class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a HAT's admission was asked on: what each statistic may cost and how it is taken, or why nothing is asked.
+
+    With the counts and U they fix every plate's charge and, once all is chosen, the plan. So neither a retry nor a
+    shard searches again: by then the policy may have changed, and the software too. `period` and `budget_nano` are the
+    promise that each plate was asked within, for the record. `kept` has a bit for each of the HAT's rows that
+    contributes, the first row's the highest of the first byte; empty: all do. "unplanned" are HATs that no plan knows.
+    """
+
+    statistics: tuple[StatisticTerms, ...] = ()
+    withheld: Literal["", "few_plates", "budget", "unplanned"] = ""
+    accounting_detail: AccountingDetail = "uniform"
+    kept: bytes = b""
+    period: str = ""
+    budget_nano: int = 0
+
+    def within(self, policy: Policy) -> Terms:
+        """The same under the policy's promise to a plate."""
+        return msgspec.structs.replace(
+            self,
+            accounting_detail=policy.accounting_detail,
+            period=policy.period,
+            budget_nano=policy.budget_nano,
+        )
+
+    @property
+    def charge_nano(self) -> int:
+        """The most that an admitted plate pays."""
+        return sum(one.epsilon_nano for one in self.statistics)
+
+    @property
+    def mean_nano(self) -> int:
+        """The mean's epsilon; 0 without one."""
+        return self.nano_of("mean")
+
+    def nano_of(self, statistic: str) -> int:
+        """A statistic's epsilon; 0 where it is not asked for.
+
+        >>> Terms((StatisticTerms("cdf", 5),)).nano_of("cdf"), Terms().nano_of("cdf")
+        (5, 0)
+        """
+        one = self.of(statistic)
+        return 0 if one is None else one.epsilon_nano
+
+    def of(self, statistic: str) -> StatisticTerms | None:
+        """What is asked of a statistic."""
+        return next((one for one in self.statistics if one.statistic == statistic), None)
+
+    def at(self, statistic: str, epsilon_nano: int) -> Terms:
+        """The same with another epsilon for a statistic, whose cap is then to be chosen anew.
+
+        >>> Terms((StatisticTerms("mean", 5), StatisticTerms("cdf", 5))).at("mean", 3).charge_nano
+        8
+        """
+        changed = (one.at(epsilon_nano) if one.statistic == statistic else one for one in self.statistics)
+        return msgspec.structs.replace(self, statistics=tuple(changed))
+
+    def chosen(self, statistic: str, choice: Choice) -> Terms:
+        """The same, with what was decided for a statistic."""
+        changed = (one.chosen(choice) if one.statistic == statistic else one for one in self.statistics)
+        return msgspec.structs.replace(self, statistics=tuple(changed))
+
+    def as_chosen(self, other: Terms) -> Terms:
+        """The same, with what other terms have chosen for statistics that they ask in the same way."""
+        known = {one.at(one.epsilon_nano): one for one in other.statistics}
+        return msgspec.structs.replace(self, statistics=tuple(known.get(one, one) for one in self.statistics))
+
+    def open(self) -> Terms:
+        """The same with nothing chosen: for other counts."""
+        return msgspec.structs.replace(self, statistics=tuple(one.at(one.epsilon_nano) for one in self.statistics))
+
+    def rows_kept(self, rows: int) -> NDArray[np.bool_]:
+        """Which of so many rows contribute; none if that was said of another number of rows.
+
+        >>> Terms(kept=bytes([0b101_00000])).rows_kept(3).tolist(), Terms().rows_kept(2).tolist()
+        ([True, False, True], [True, True])
+        """
+        if not self.kept:
+            return np.ones(rows, dtype=bool)
+        packed = np.frombuffer(self.kept, dtype=np.uint8)
+        if packed.size != -(-rows // 8):
+            return np.zeros(rows, dtype=bool)
+        return np.unpackbits(packed, count=rows).astype(bool)
+
+
+def terms_of(policy: Policy, mean_nano: int, variance_nano: int, cdf_nano: int) -> Terms:
+    """Terms with these epsilons, as a policy has it; statistics without one are not asked for.
+
+    An automatic epsilon is the larger the less of it plates pay, a fixed one is not.
+
+    >>> from udp_stream.adapters.settings import Settings
+    >>> terms = terms_of(Settings().policy, mean_nano=10**9, variance_nano=0, cdf_nano=5 * 10**8)
+    >>> [one.statistic for one in terms.statistics], terms.of("mean").compare_at, terms.charge_nano
+    (['mean', 'cdf'], 'charge', 1500000000)
+    """
+    follows_charge = policy.mean_nano is None and policy.accounting_detail == "individual"
+    compare_at: CompareAt = "charge" if follows_charge else "epsilon"
+    asked = (
+        StatisticTerms("mean", mean_nano, policy.mean, policy.grouping, compare_at),
+        StatisticTerms("variance", variance_nano),
+        StatisticTerms("cdf", cdf_nano),
+    )
+    return Terms(tuple(one for one in asked if one.epsilon_nano), accounting_detail=policy.accounting_detail)
+
+
+def automatic_nano(allowance_nano: int, policy: Policy) -> int:
+    """What each automatic epsilon of the policy (one at least) gets of what plates can spend on a HAT.
+
+    Fixed ones come first. What is left may be less than `EPSILON_NANO_MIN`, and below 0.
+
+    >>> from udp_stream.adapters.settings import Settings
+    >>> policy = msgspec.structs.replace(Settings().policy, mean_nano=None, variance_nano=100, cdf_nano=None)
+    >>> automatic_nano(1100, policy)
+    500
+    """
+    fixed = (policy.mean_nano or 0) + policy.variance_nano + (policy.cdf_nano or 0)
+    automatic = (policy.mean_nano, policy.cdf_nano).count(None)
+    return min((allowance_nano - fixed) // automatic, EPSILON_NANO_MAX)
+
+
+def terms_at(automatic_nano: int, policy: Policy) -> Terms:
+    """Terms with this for each automatic epsilon, fixed ones as configured.
+
+    >>> from udp_stream.adapters.settings import Settings
+    >>> policy = msgspec.structs.replace(Settings().policy, mean_nano=None, cdf_nano=200)
+    >>> terms = terms_at(500, policy)
+    >>> terms.nano_of("mean"), terms.nano_of("cdf")
+    (500, 200)
+    """
+    mean_nano, cdf_nano = (automatic_nano if nano is None else nano for nano in (policy.mean_nano, policy.cdf_nano))
+    return terms_of(policy, mean_nano, policy.variance_nano, cdf_nano)
