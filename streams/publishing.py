@@ -52,7 +52,7 @@ from streams.producer import REQUEST_BYTES_MAX, OutgoingRecord, Producer
 from udp_stream.errors import DependencyUnavailable, Fenced
 from udp_stream.ledger.port import Ledger
 from udp_stream.pings.timestamps import parse_timestamps
-from udp_stream.release.record import decode
+from udp_stream.release.record import decode, kind_of
 from udp_stream.shuffle.ping_chunks import shard_of
 
 BEGIN_S = 60.0
@@ -190,7 +190,7 @@ async def _stop(producer: AIOKafkaProducer) -> None:
 
 def settle(ledger: Ledger, shard: int, shards: int, released_ms: int) -> None:
     """Inform the ledger of published releases: those of the shard's slots that end by its checkpoint."""
-    waiting = [(id_, decode(payload).hat) for id_, payload in ledger.unpublished()]
+    waiting = [(id_, decode(payload).hat) for id_, payload in ledger.unpublished() if kind_of(id_) == "hat"]
     if not waiting:
         return
     ends, _ = parse_timestamps([hat.slot_end for _, hat in waiting])

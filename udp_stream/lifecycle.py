@@ -52,7 +52,7 @@ SLOT_LIFE: Final[Life[SlotState]] = {
 }
 
 HAT_LIFE: Final[Life[HatState]] = {
-    HatState.NEW: {"charged": HatState.CHARGED, "withheld": HatState.WITHHELD, "found": HatState.RECORDED},
+    HatState.NEW: {"charged": HatState.CHARGED, "withheld": HatState.WITHHELD, "recorded": HatState.RECORDED},
     HatState.CHARGED: {"recorded": HatState.RECORDED, "withheld": HatState.WITHHELD},
     HatState.WITHHELD: {"recorded": HatState.RECORDED},
     HatState.RECORDED: {"published": HatState.PUBLISHED},

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -138,6 +139,13 @@ class ForgetsMinAdmitted(MemoryLedger):
         return super()._decide(period, budget, plates, free)
 
 
+class IgnoresAllowances(MemoryLedger):
+    """Breaks promise 1: by the budget alone."""
+
+    def admit(self, period, budget, plates, admissions):
+        return super().admit(period, budget, plates, [replace(one, allowances=None) for one in admissions])
+
+
 class ForgetsWithheld(MemoryLedger):
     def _admit(self, period, budget, plates, admission):  # type: ignore[no-untyped-def]
         verdict = super()._admit(period, budget, plates, admission)
@@ -165,6 +173,7 @@ BROKEN: list[tuple[type[MemoryLedger], Check]] = [
     (ChecksThenCharges, checks.check_concurrent_writers),
     (RoundsToMicro, checks.check_never_over_budget),
     (KeepsSingleFloats, checks.check_never_over_budget),
+    (IgnoresAllowances, checks.check_allowances),
     (ForgetsMinAdmitted, checks.check_min_admitted_charges_nobody),
     (ForgetsWithheld, checks.check_min_admitted_charges_nobody),
     (NeverPublishes, checks.check_unpublished_then_published),

@@ -13,6 +13,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 
@@ -118,6 +119,20 @@ def check_never_over_budget(open_ledger: LedgerFactory) -> None:
         expect(_charged(verdicts), [[7, 2], [0, 0], [3, 8]], "all of an amount or none of it, in the order given")
         expect(_charged(ledger.admit("over/all", 5, plates, [ask("over/all-4", [1, 1])])), [[0, 0]], "a lower budget")
         expect(_charged(ledger.admit("over/zero", 0, plates, [ask("over/zero", [1])])), [[0]], "a budget of nothing")
+
+
+def check_allowances(open_ledger: LedgerFactory) -> None:
+    """A member whose allowance a charge would exceed is halted, whatever the budget; the budget holds beside it."""
+    plates = _plates("allowances", 3)
+    with open_ledger() as ledger:
+        ledger.admit("allowances", 10, plates, [ask("allowances/0", [2, 2, 2], [0, 1, 2])])
+        tight = replace(ask("allowances/1", [3, 3, 3], [0, 1, 2]), allowances=np.array([4, 5, 2**52]))
+        over = replace(ask("allowances/2", [5, 6, 5], [0, 1, 2]), allowances=np.array([2**52, 2**52, 2**52]))
+        expect(_charged(ledger.admit("allowances", 10, plates, [tight])), [[0, 3, 3]], "an allowance holds")
+        expect(_charged(ledger.admit("allowances", 10, plates, [over])), [[5, 0, 5]], "the budget holds beside it")
+        few = replace(ask("allowances/3", [1, 1], [0, 1], min_admitted=2), allowances=np.array([8, 5]))
+        expect(_charged(ledger.admit("allowances", 10, plates, [few])), [[0, 0]], "halted members are not admitted")
+        expect(_spent(ledger, "allowances", plates), [7, 5, 10], "balances are what was charged")
 
 
 def check_min_admitted_charges_nobody(open_ledger: LedgerFactory) -> None:
@@ -455,6 +470,7 @@ ALL_LEDGER_CHECKS: tuple[Callable[[LedgerFactory], None], ...] = (
     check_admit_charges_once,
     check_repeat_is_remembered,
     check_never_over_budget,
+    check_allowances,
     check_min_admitted_charges_nobody,
     check_first_record_stands,
     check_record_needs_admission,

@@ -80,7 +80,7 @@ class MemoryLedger:
 
     def _decide(self, period: str, budget: int, plates: Sequence[bytes], admission: Admission) -> _Remembered:
         spent = np.array([self._spent.get((period, plate), 0) for plate in plates], np.int64)
-        charged = decide(spent, admission.charges, budget, admission.min_admitted).tolist()
+        charged = decide(spent, admission.charges, budget, admission.min_admitted, admission.allowances).tolist()
         self._charge(period, plates, charged)
         return _Remembered(period, budget, dict(zip(plates, charged, strict=True)), admission.terms)
 

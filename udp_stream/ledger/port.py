@@ -58,6 +58,8 @@ class Admission:
 
     `members` index the `plates` of the call; `charges` are nano-units, one per member, positive. `terms` is what the
     planner fixed before it knew who can pay (the epsilons); it is remembered with the verdict, first one wins.
+    `allowances`, where they are given, are the most that each member may have spent once it is charged; the call's
+    budget holds beside them.
     """
 
     release_id: str
@@ -65,6 +67,7 @@ class Admission:
     charges: NDArray[np.int64]
     min_admitted: int
     terms: bytes
+    allowances: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, slots=True)

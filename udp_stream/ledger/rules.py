@@ -39,15 +39,25 @@ def require_valid(budget: int, plates: Sequence[bytes], admissions: Sequence[Adm
         _require_values(len(plates), admissions)
 
 
-def decide(spent: NDArray[np.int64], charges: NDArray[np.int64], budget: int, min_admitted: int) -> NDArray[np.int64]:
+def decide(
+    spent: NDArray[np.int64],
+    charges: NDArray[np.int64],
+    budget: int,
+    min_admitted: int,
+    allowances: NDArray[np.int64] | None = None,
+) -> NDArray[np.int64]:
     """Nano-units charged to each member (0: HALT), from what each has spent; none if fewer than `min_admitted` can pay.
 
     >>> decide(np.array([0, 8]), np.array([3, 3]), budget=10, min_admitted=1)
     array([3, 0])
     >>> decide(np.array([0, 8]), np.array([3, 3]), budget=10, min_admitted=2)
     array([0, 0])
+    >>> decide(np.array([0, 0]), np.array([3, 3]), budget=10, min_admitted=1, allowances=np.array([2, 20]))
+    array([0, 3])
     """
     affordable = spent + charges <= budget
+    if allowances is not None:
+        affordable &= spent + charges <= allowances
     if np.count_nonzero(affordable) < min_admitted:
         return np.zeros_like(charges)
     return np.where(affordable, charges, 0)
@@ -86,6 +96,10 @@ def _require_shape(admission: Admission) -> None:
         raise ValueError(f"expected int64 members and charges, got {members.dtype} and {charges.dtype} in {name!r}")
     if members.ndim != 1 or members.shape != charges.shape:
         raise ValueError(f"expected one charge per member, got shapes {members.shape}, {charges.shape} in {name!r}")
+    if admission.allowances is not None and (
+        admission.allowances.dtype != np.int64 or admission.allowances.shape != members.shape
+    ):
+        raise ValueError(f"expected an int64 allowance per member, got {admission.allowances.shape} in {name!r}")
     if admission.min_admitted < 0:
         raise ValueError(f"expected min_admitted >= 0, got {admission.min_admitted} in {name!r}")
 
@@ -101,6 +115,10 @@ def _require_values(plates: int, admissions: Sequence[Admission]) -> None:
             raise ValueError(f"expected {rule} in {admissions[owners[np.argmax(broken)]].release_id!r}")
 
     refuse(f"0 <= member < {plates}, got one outside", (members < 0) | (members >= plates), owners)
+    allowances = np.concatenate([one.charges if one.allowances is None else one.allowances for one in admissions])
+    refuse(
+        "0 <= allowance < 2**53 nano-units, got one outside", (allowances < 0) | (allowances >= AMOUNT_LIMIT), owners
+    )
     refuse("0 < charge < 2**53 nano-units, got one outside", (charges <= 0) | (charges >= AMOUNT_LIMIT), owners)
     pairs = np.sort(owners * max(plates, 1) + members)
     refuse("distinct members in each admission, got a repeated one", pairs[1:] == pairs[:-1], pairs // max(plates, 1))

@@ -13,13 +13,16 @@ from udp_stream.planning.allowances import EPSILON_NANO_MAX
 from udp_stream.planning.policy import AccountingDetail, Policy
 
 
-class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
+class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag="terms.2", tag_field="v"):
     """What a HAT's admission was asked on: what each statistic may cost and how it is taken, or why nothing is asked.
 
     With the counts and U they fix every plate's charge and, once all is chosen, the plan. So neither a retry nor a
     shard searches again: by then the policy may have changed, and the software too. `period` and `budget_nano` are the
     promise that each plate was asked within, for the record. `kept` has a bit for each of the HAT's rows that
     contributes, the first row's the highest of the first byte; empty: all do. "unplanned" are HATs that no plan knows.
+
+    A ledger keeps them for ever. Their tag has a version: change it with the fields, and terms of another version are
+    refused instead of read as something else.
     """
 
     statistics: tuple[StatisticTerms, ...] = ()

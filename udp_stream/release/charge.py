@@ -15,12 +15,13 @@ import msgspec
 import numpy as np
 
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.port import Ledger, Verdict
+from udp_stream.ledger.port import Admission, Ledger
 from udp_stream.planning.hat_plan import HatPlan, SlotInPeriod, plan_hat
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.slot_plan import SlotPlan, row_digests
 from udp_stream.planning.terms import Terms
 from udp_stream.release.context import LedgerHistory, ReleaseContext
+from udp_stream.release.once import charge_once
 from udp_stream.release.outcome import HatOutcome, hats_of, ids_of
 from udp_stream.release.overlap import require_no_overlap
 from udp_stream.windows.slot_tables import SlotCounts
@@ -79,31 +80,28 @@ def _charge(
     """Charge every HAT on its terms. Where the ledger remembers other terms (a retry, a race), charge on those."""
     # Larger HATs first: where budgets run out, they go to the statistics that say most. Ties by cell.
     queue = sorted(hats, key=lambda hat: hat.rows.start - hat.rows.stop)
-    charged, again = [], []
-    for hat, verdict in zip(queue, _admit(queue, counts, in_period, policy, ledger), strict=True):
-        remembered = _terms_of(verdict)
-        if remembered == hat.terms:
-            charged.append(hat.decided(verdict.charged))
-        else:
-            # On these very terms, whatever they leave to be chosen: others would never be those remembered.
-            again.append(hat.asked(remembered, _plan(hat, counts, remembered, policy)))
-    # A ledger keeps the first terms for ever, so asking once more is enough.
-    for hat, verdict in zip(again, _admit(again, counts, in_period, policy, ledger), strict=True):
-        if _terms_of(verdict) != hat.terms:
-            raise PrivacyRefused(f"the ledger remembers other terms of {hat.release_id} each time it is asked")
-        charged.append(hat.decided(verdict.charged))
+
+    def on_terms(i: int, remembered: bytes) -> Admission:
+        terms = terms_from(remembered, queue[i].release_id)
+        # On these very terms, whatever they leave to be chosen: others would never be those remembered.
+        queue[i] = queue[i].asked(terms, _plan(queue[i], counts, terms, policy))
+        return queue[i].admission(counts, policy.min_plates, remembered)
+
+    asked = [hat.admission(counts, policy.min_plates) for hat in queue]
+    found = charge_once(ledger, in_period.period, policy.budget_nano, counts.plates, asked, on_terms)
+    charged = [hat.decided(one.charged) for hat, one in zip(queue, found, strict=True)]
     return sorted(charged, key=lambda hat: hat.number)
 
 
-def _admit(
-    hats: Sequence[HatOutcome], counts: SlotCounts, in_period: SlotInPeriod, policy: Policy, ledger: Ledger
-) -> list[Verdict]:
-    admissions = [hat.admission(counts, policy.min_plates) for hat in hats]
-    return ledger.admit(in_period.period, policy.budget_nano, counts.plates, admissions) if hats else []
-
-
-def _terms_of(verdict: Verdict) -> Terms:
-    return msgspec.json.decode(verdict.terms, type=Terms)
+def terms_from(remembered: bytes, id_: str) -> Terms:
+    """The terms that a ledger remembers; PrivacyRefused if another version of the software wrote them."""
+    try:
+        return msgspec.json.decode(remembered, type=Terms)
+    except msgspec.DecodeError as error:
+        raise PrivacyRefused(
+            f"{id_} was charged by another version of udp-stream, on terms that this one cannot read, and is not "
+            "recorded yet: finish its slot with the version that charged it"
+        ) from error
 
 
 def _slot_plan(hats: Sequence[HatOutcome], counts: SlotCounts) -> SlotPlan:

@@ -19,6 +19,7 @@ from udp_stream.planning.slot_plan import SlotPlan, row_digests
 from udp_stream.planning.terms import Terms
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.estimate import HatEstimate, estimate_hats
+from udp_stream.release.once import draw_once
 from udp_stream.release.outcome import NO_ROWS, HatOutcome, hats_of, ids_of
 from udp_stream.release.record import SCHEMA, Counts, Hat, Release, encode, privacy_record, statistics
 from udp_stream.windows.grid import cell_center
@@ -58,24 +59,17 @@ def record_slot(
     The ledger's mark is raised last, so that whatever is published, some mark knows.
     """
     hats = hats_of(counts)
-    known = {
-        hat.number: hat.found(payload)
-        for hat, payload in zip(hats, ledger.recorded(ids_of(hats)), strict=True)
-        if payload is not None
-    }
-    todo = [hat for hat in hats if hat.number not in known]
-    made = frozenset[str]()
-    if todo:
-        decided = _decide(todo, counts, plan, context.policy)
-        _admit_unplanned(decided, counts, context, ledger)
-        drawn = _draw(decided, counts, values, context)
-        recorded = ledger.record(list(zip(ids_of(decided), drawn, strict=True)))
-        made = frozenset(
-            hat.release_id for hat, ours, kept in zip(decided, drawn, recorded, strict=True) if ours == kept
-        )
-        known |= {hat.number: hat.recorded(kept) for hat, kept in zip(decided, recorded, strict=True)}
-    done = tuple(known[hat.number] for hat in hats)
-    return RecordedSlot(done, made, ledger.mark(_witness(done)) if done else None)
+
+    def draw(todo: Sequence[int]) -> list[bytes]:
+        for i, decided in zip(todo, _decide([hats[i] for i in todo], counts, plan, context.policy), strict=True):
+            hats[i] = decided
+        new = [hats[i] for i in todo]
+        _admit_unplanned(new, counts, context, ledger)
+        return _draw(new, counts, values, context)
+
+    drawn = draw_once(ledger, ids_of(hats), draw)
+    done = tuple(hat.recorded(payload) for hat, payload in zip(hats, drawn.payloads, strict=True))
+    return RecordedSlot(done, drawn.made, ledger.mark(_witness(done)) if done else None)
 
 
 def _witness(hats: Sequence[HatOutcome]) -> str:

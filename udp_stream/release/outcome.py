@@ -65,9 +65,9 @@ class HatOutcome:
         """Still new: these terms, and the plan for the rows that they offer, if they offer any."""
         return replace(self, terms=terms, plan=plan)
 
-    def admission(self, counts: SlotCounts, min_plates: int) -> Admission:
-        """Each offered plate's own charge; of a HAT that is withheld, none."""
-        terms = msgspec.json.encode(self.terms)
+    def admission(self, counts: SlotCounts, min_plates: int, written: bytes | None = None) -> Admission:
+        """Each offered plate's own charge; of a HAT that is withheld, none. `written` are its terms as remembered."""
+        terms = msgspec.json.encode(self.terms) if written is None else written
         if self.plan is None:
             return Admission(self.release_id, NO_ROWS, NO_ROWS, min_plates, terms)
         offered = counts.plate[self.rows][self.terms.rows_kept(self.charged.size)]
@@ -88,10 +88,6 @@ class HatOutcome:
         """Nothing is drawn for it, whatever some of its rows were charged."""
         rows = self.charged if charged is None else charged
         return replace(self, state=self._after("withheld"), terms=terms, charged=rows, plan=None)
-
-    def found(self, payload: bytes) -> HatOutcome:
-        """It was recorded before."""
-        return replace(self, state=self._after("found"), payload=payload)
 
     def recorded(self, payload: bytes) -> HatOutcome:
         """What the ledger holds from now on: ours, or that of whoever came first."""

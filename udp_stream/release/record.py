@@ -175,6 +175,16 @@ def release_id(cell: str, start_ms: int, end_ms: int) -> str:
     return f"{cell}-{start_ms // 1000}-{(end_ms - start_ms) // 1000}"
 
 
+def kind_of(release_id: str) -> str:
+    """What is released under an id: a HAT, or what stands before its first colon.
+
+    >>> kind_of("87608c4d2ffffff-1641011400-3600"), kind_of("query:near-the-station:1641011400")
+    ('hat', 'query')
+    """
+    kind, colon, _ = release_id.partition(":")
+    return kind if colon else "hat"
+
+
 def slot_of(release_id: str) -> tuple[int, int]:
     """When the slot of an id starts and ends, in Unix seconds; raises ValueError if it is no id of ours.
 

@@ -25,7 +25,7 @@ from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entry, Ledger
 from udp_stream.planning.periods import together
-from udp_stream.release.record import Release, decode, slot_of
+from udp_stream.release.record import Release, decode, kind_of, slot_of
 from udp_stream.units import NANO, duration_name
 from udp_stream.windows.grid import SlotGrid
 
@@ -108,7 +108,7 @@ class _Account:
             self.slots_s.add(int(end - start))
         self.periods.setdefault(entry.period, _Spent()).take(entry, start, end)
         self.under[_length(entry.period), entry.budget] += bool(entry.charged.any())
-        if entry.payload is not None:
+        if entry.payload is not None and kind_of(entry.release_id) == "hat":
             record = _record(entry.release_id, entry.payload)
             made = _made(record)
             self.made[made] += 1

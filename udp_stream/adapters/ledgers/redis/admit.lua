@@ -2,7 +2,7 @@
 -- they charge, and what is to be remembered of them, is kept at the end, all of it at once.
 -- KEYS: marks, order, periods, balances of the period, then the admission of each HAT.
 -- ARGV: as the guard; period; budget; then of each HAT: release id; least number admitted; what to remember before the
---       amounts (head); plates, one after the other; charges, 8 bytes each, little endian.
+--       amounts (head); plates, one after the other; charges, 8 bytes each, little endian; allowances likewise, or ''.
 -- Answers for each HAT 'new' and its amounts charged (0: HALT), or 'known' and what is remembered of it: head, amounts,
 -- plates. A balance is two integers of 8 bytes: spent, charges.
 
@@ -68,13 +68,15 @@ end
 
 local charged = {} -- the plates that were, as keys
 -- Who can pay does, unless too few can.
-local function decide(plates, charges, least)
+local function decide(plates, charges, least, allowances)
   local count = #charges / 8
   local names, asked = names_in(plates, count), numbers_in(charges, count)
+  local most = allowances ~= '' and numbers_in(allowances, count)
   look_up(names)
   local pays, payers = {}, 0
   for i = 1, count do
-    pays[i] = asked[i] <= budget - spent[names[i]] -- exact: all are below 2^53
+    local limit = most and math.min(budget, most[i]) or budget
+    pays[i] = asked[i] <= limit - spent[names[i]] -- exact: all are below 2^53
     if pays[i] then payers = payers + 1 end
   end
   if payers < least then return string.rep(HALT, count) end
@@ -92,14 +94,14 @@ end
 local answers, ids = {}, {}
 local memory, memories = {}, {} -- by id; key, memory, key, memory...
 for hat = 1, #KEYS - 4 do
-  local release_id, least, head, plates, charges = unpack(ARGV, 5 * hat + 1, 5 * hat + 5)
+  local release_id, least, head, plates, charges, allowances = unpack(ARGV, 6 * hat, 6 * hat + 5)
   local known = memory[release_id] or redis.call('GET', KEYS[4 + hat])
   if known then
     answers[hat] = {'known', known}
   else
     refused = stale() or unfit()
     if refused then return refused end
-    local amounts = decide(plates, charges, tonumber(least))
+    local amounts = decide(plates, charges, tonumber(least), allowances)
     answers[hat] = {'new', amounts}
     ids[#ids + 1] = release_id
     memory[release_id] = head .. amounts .. plates

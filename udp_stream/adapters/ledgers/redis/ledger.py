@@ -263,7 +263,8 @@ class RedisLedger:
         for one, plates in batch:
             keys.append(key("admission", one.release_id))
             head, charges = packing.head_of(period, budget, one), amounts_of(one.charges)
-            arguments += encoded(one.release_id), int(one.min_admitted), head, plates, charges
+            allowances = b"" if one.allowances is None else amounts_of(one.allowances)
+            arguments += encoded(one.release_id), int(one.min_admitted), head, plates, charges, allowances
         return self._session.script("admit", keys, *arguments)
 
     def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:

@@ -305,7 +305,7 @@ class SqliteLedger:
         balance = self._balances(period, plates)
         decided: dict[str, Decision] = {}
         for release_id, one in fresh.items():
-            charged = decide(balance.spent[one.members], one.charges, budget, one.min_admitted)
+            charged = decide(balance.spent[one.members], one.charges, budget, one.min_admitted, one.allowances)
             balance.spent[one.members] += charged
             balance.charges[one.members] += charged > 0
             decided[release_id] = Decision(packed[one.members].tobytes(), charged, one.terms)

@@ -1,0 +1,84 @@
+"""The road below every release carries another kind than HATs: a toy query, of one plate's part in a sum."""
+
+import json
+
+import msgspec
+import numpy as np
+import pytest
+
+from streams.publishing import settle
+from tests.unit.test_flow import a_context, run, slot
+from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
+from udp_stream.adapters.ledgers.statement import statement
+from udp_stream.adapters.settings import load
+from udp_stream.errors import PrivacyRefused
+from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.ledger.port import Admission
+from udp_stream.planning.terms import Terms
+from udp_stream.release.charge import terms_from
+from udp_stream.release.once import charge_once, draw_once
+from udp_stream.release.record import decode, kind_of
+
+PLATES = [b"hash0000", b"hash0001", b"hash0002"]
+PERIOD = "1d from 2022-01-01T00:00:00+05:30"
+QUERY = "query:near-the-station:1641011400"
+
+
+def query(nano, allowances=None):
+    """Each plate pays alike; the terms say how much."""
+    return Admission(QUERY, np.arange(3), np.full(3, nano), 1, str(nano).encode(), allowances)
+
+
+def answered(ledger, nano, drawn, allowances=None):
+    """Charge, then draw; `drawn` gets what was charged on, and stands for the noise."""
+    (found,) = charge_once(
+        ledger, PERIOD, 10**10, PLATES, [query(nano, allowances)], lambda _, terms: query(int(terms), allowances)
+    )
+    return found, draw_once(ledger, [QUERY], lambda _: [drawn(found)])
+
+
+def told(seed):
+    return lambda found: f"{seed}:{found.admission.terms.decode()}:{found.charged.tolist()}".encode()
+
+
+def test_a_query_is_charged_once_and_drawn_once_on_the_terms_that_came_first(tmp_path):
+    with open_sqlite_ledger(tmp_path / "ledger") as ledger:
+        found, first = answered(ledger, 5, told("first"))
+        assert (first.payloads, first.made) == ((b"first:5:[5, 5, 5]",), {QUERY})
+    with open_sqlite_ledger(tmp_path / "ledger") as ledger:
+        found, again = answered(ledger, 7, told("again"))
+        assert found.charged.tolist() == [5, 5, 5] and (again.payloads, again.made) == (first.payloads, frozenset())
+        assert ledger.verify() == [] and ledger.balances(PERIOD, PLATES).spent.tolist() == [5, 5, 5]
+
+
+def test_a_plate_has_an_allowance_of_its_own():
+    found, _ = answered(MemoryLedger(), 5, told("x"), allowances=np.array([4, 5, 6]))
+    assert found.charged.tolist() == [0, 5, 5]
+
+
+def test_nothing_is_drawn_that_was_not_charged():
+    ledger = MemoryLedger()
+    with pytest.raises(PrivacyRefused, match="expected an admission before each record"):
+        draw_once(ledger, [QUERY], lambda _: [b"17"])
+    assert ledger.recorded([QUERY]) == [None]
+
+
+def test_hats_and_queries_share_a_plate_s_budget_and_nobody_takes_one_for_the_other():
+    ledger = MemoryLedger()
+    answered(ledger, 9_600_000_000, told("q"))
+    records = [decode(payload) for _, payload in run(ledger, a_context(), slot())]
+    assert any(0 < one.counts.admitted_plates == one.counts.plates - 3 for one in records)
+    settle(ledger, 0, 1, 2**60)
+    assert [id_ for id_, _ in ledger.unpublished()] == [QUERY], "a query is published by somebody else"
+    facts = statement(load(None, (), {}), ledger)
+    assert "plates_charged" in json.dumps(facts)
+    assert kind_of(QUERY) == "query" and all(kind_of(one.release_id) == "hat" for one in records)
+
+
+def test_terms_of_another_version_are_refused_and_not_read_as_something_else():
+    before = b'{"mean_nano":500000000,"variance_nano":0,"cdf_nano":0,"withheld":"","accounting_detail":"individual"}'
+    later = msgspec.json.encode(Terms()).replace(b"terms.2", b"terms.3")
+    for terms in (before, later):
+        with pytest.raises(PrivacyRefused, match="charged by another version of udp-stream"):
+            terms_from(terms, "87608c4d2ffffff-1641011400-3600")
+    assert terms_from(msgspec.json.encode(Terms()), "87608c4d2ffffff-1641011400-3600") == Terms()
