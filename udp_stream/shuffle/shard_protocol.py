@@ -32,6 +32,7 @@ from udp_stream.shuffle.barrier import BarrierCheckpoint
 from udp_stream.shuffle.count_chunks import CountChunk, CountsEnd, cut_counts
 from udp_stream.shuffle.ping_chunks import shard_of
 from udp_stream.shuffle.shard import Shard, counts_of_shards
+from udp_stream.shuffle.stage import SlotStage
 from udp_stream.windows.slot_tables import SlotCounts, SlotPings, SlotValues
 
 PLANNER = 0
@@ -113,10 +114,11 @@ class ShardProtocol:
         self._partition = partition
         self._shards = shards
         self._shard = Shard(sources, start.shard, accept_loss)
-        self._planner = counts_of_shards(shards, start.planner, accept_loss) if partition == PLANNER else None
+        self._planner: SlotStage[CountChunk] | None = None
+        if partition == PLANNER:
+            self._planner = SlotStage(counts_of_shards(shards, start.planner, accept_loss))
         self._slots: dict[int, _Slot] = {}
         self._outbox: list[Outgoing] = []
-        self._planned: list[int] = []
         self._counts_sent_through_ms = self._shard.through_ms
         self._step: Step | None = None
 
@@ -167,16 +169,12 @@ class ShardProtocol:
         self._step = None
         self._outbox.clear()
         self._counts_sent_through_ms = step.through_ms
-        for start in self._planned:
-            if self._planner is not None:
-                self._planner.done(start)
-        self._planned.clear()
+        if self._planner is not None:
+            self._planner.sent()
 
     def _plan(self) -> PlanSlot | None:
-        if self._planner is not None:
-            for start in self._planner.due()[:1]:
-                return PlanSlot(start, self._planner.collect(start))
-        return None
+        due = None if self._planner is None else self._planner.due()
+        return None if due is None else PlanSlot(*due)
 
     def planned(self, start: int, counts: SlotCounts, plan: SlotPlan) -> None:
         """The slot is charged. Each shard that has counted something is sent its share of the plan next, even if that
@@ -185,7 +183,8 @@ class ShardProtocol:
         of_plan = shard_of(plan.cells, self._shards)
         for shard in sorted(set(shard_of(counts.cells, self._shards).tolist())):
             self._outbox += [(shard, chunk) for chunk in cut_plan(plan.for_hats(of_plan == shard), shard)]
-        self._planned.append(start)
+        if self._planner is not None:
+            self._planner.worked(start)
 
     def _release(self) -> Release | None:
         for start, slot in sorted(self._slots.items())[:1]:
