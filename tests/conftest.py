@@ -10,7 +10,7 @@ settings.register_profile("shared-machine", deadline=None)
 settings.load_profile("shared-machine")
 
 
-FAULTS = ("compose", "once", "redis", "services", "time")
+FAULTS = ("compose", "once", "redis", "services")
 """Beginnings of the files whose services are killed, paused or their own; the other files share theirs and wait."""
 
 
