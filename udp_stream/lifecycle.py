@@ -17,7 +17,11 @@ from udp_stream.errors import UdpStreamError
 
 
 class SlotState(StrEnum):
-    """How far a slot has come."""
+    """How far a slot has come.
+
+    >>> [state.value for state in SlotState]
+    ['open', 'closed', 'counted', 'planned', 'recorded', 'done']
+    """
 
     OPEN = "open"
     CLOSED = "closed"
@@ -28,7 +32,11 @@ class SlotState(StrEnum):
 
 
 class HatState(StrEnum):
-    """How far a HAT has come. Withheld HATs have a release, too: it says why there is no statistic."""
+    """How far a HAT has come. Withheld HATs have a release, too: it says why there is no statistic.
+
+    >>> [state.value for state, ways in HAT_LIFE.items() if "recorded" in ways]
+    ['charged', 'withheld']
+    """
 
     NEW = "new"
     CHARGED = "charged"

@@ -1,14 +1,34 @@
-"""For tests and `reproduce` only: bits from a seed, and ledgers that fail. Nothing here may run in a deployment."""
+"""For tests, examples and `reproduce` only: bits from a seed, ledgers that fail, one small slot.
+
+Nothing here may run in a deployment.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
+from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Bits, Ledger
+from udp_stream.planning.calendar import BudgetCalendar
+from udp_stream.planning.hat_plan import HatPlan, plan_hat
+from udp_stream.planning.policy import Policy
+from udp_stream.planning.terms import terms_of
+from udp_stream.release.context import ReleaseContext
+from udp_stream.release.draw import RecordedSlot
+from udp_stream.release.road import release_slot
+from udp_stream.units import NANO, QUANTA_PER_KMH
+from udp_stream.windows.grid import SlotGrid
+from udp_stream.windows.slot_tables import SlotCounts, SlotPings, SlotValues, tabulate
+
+SLOT_START, SLOT_END = 1_641_009_600_000, 1_641_013_200_000
+"""The slot of the examples: 2022-01-01, from 04:00 to 05:00 UTC."""
+
+_CELLS = (609161983530369023, 609162003226820607)
 
 
 def seeded_bits(seed: int | str) -> Bits:
@@ -95,3 +115,65 @@ class RivalledLedger:
             return call(*arguments)
 
         return rivalled
+
+
+def seven_pings() -> SlotPings:
+    """The pings of a slot: four plates in one cell, and one of them in another, too; 10 to 60 km/h.
+
+    >>> seven_pings().plate.tolist()
+    [0, 1, 1, 2, 2, 3, 3]
+    """
+    return SlotPings(
+        SLOT_START,
+        SLOT_END,
+        plates=(b"hash of A", b"hash of B", b"hash of C", b"hash of D"),
+        plate=np.array([0, 1, 1, 2, 2, 3, 3], np.uint32),
+        time=np.arange(7, dtype=np.uint32) * 1000,
+        cell=np.array(_CELLS, np.uint64)[[0, 0, 0, 0, 0, 0, 1]],
+        speed=np.array([10, 20, 30, 40, 50, 60, 30], np.int32) * QUANTA_PER_KMH,
+    )
+
+
+def two_hats() -> tuple[SlotCounts, SlotValues]:
+    """The tables of `seven_pings`: a HAT of four plates, and one of a single plate.
+
+    >>> counts, values = two_hats()
+    >>> counts.hat_rows.tolist(), counts.count.tolist()
+    ([0, 4, 5], [1, 2, 2, 1, 1])
+    """
+    return tabulate(seven_pings())
+
+
+def a_context() -> ReleaseContext:
+    """A small deployment: cells of resolution 7, hours and days of UTC, mean and CDF of HATs of two plates or more.
+
+    >>> a_context().calendar.slot_in_period(SLOT_START).period
+    '1d from 2022-01-01T00:00:00+00:00'
+    """
+    policy = Policy(
+        resolution=7, slot_seconds=3600, timezone="UTC", grace_ms=60_000, max_speed=65 * QUANTA_PER_KMH, unit="kmh",
+        reject_above_kmh=200, box=None, budget_nano=10 * NANO, period="1d", period_seconds=86_400, mean="baseline",
+        grouping="best-fit", mean_nano=NANO // 2, variance_nano=0, cdf_nano=NANO // 4, bins=(0.0, 20.0, 40.0, 65.0),
+        min_plates=2,
+    )  # fmt: skip
+    calendar = BudgetCalendar(policy, SlotGrid(policy.slot_seconds, UTC), SlotGrid(86_400, UTC))
+    return ReleaseContext(policy, calendar, SeededEntropy(1), "udp-stream example")
+
+
+def a_plan() -> HatPlan:
+    """A plan for two plates, of one sample and of two: mean, variance and CDF, each at epsilon 1.
+
+    >>> sorted(a_plan().statistics), a_plan().by_plate.tolist()
+    (['cdf', 'mean', 'variance'], [1, 2])
+    """
+    policy = a_context().policy
+    return plan_hat(np.array([1, 2]), terms_of(policy, NANO, NANO, NANO), policy)
+
+
+def released_slot() -> RecordedSlot:
+    """What the road makes of `two_hats`, on a ledger in memory.
+
+    >>> [(hat.status, hat.state.value) for hat in released_slot().hats]
+    [('released', 'published'), ('withheld_few_plates', 'published')]
+    """
+    return release_slot(*two_hats(), a_context(), MemoryLedger(), publish=lambda _: None)

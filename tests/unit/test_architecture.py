@@ -14,11 +14,11 @@ ROOT = Path(__file__).parents[2]
 LADDER = (
     {"errors", "units"},
     {"ledger", "lifecycle"},
-    {"testing", "pings"},
+    {"pings"},
     {"mechanisms", "windows"},
     {"planning"},
     {"experiments", "release", "shuffle"},
-    {"adapters.entropy", "adapters.files", "adapters.kafka_section", "adapters.text", "trial"},
+    {"adapters.entropy", "adapters.files", "adapters.kafka_section", "adapters.text", "testing", "trial"},
     {"adapters.schemes", "adapters.settings"},
     {"adapters.ledgers"},
     {"adapters.embedded", "adapters.one_off"},

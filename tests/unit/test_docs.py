@@ -1,5 +1,6 @@
 """The pages in `docs/` name everything that they must, and their links lead somewhere. Their commands are not run."""
 
+import ast
 import re
 from collections import defaultdict
 from decimal import ROUND_HALF_UP, Decimal
@@ -120,3 +121,64 @@ def test_no_page_is_an_orphan():
     """Each page is linked from another."""
     linked = {target for page in PAGES for target in links(page) if target != page}
     assert not [page.name for page in PAGES[1:] if page not in linked]
+
+
+SHOWN_ROOMS = (
+    "units", "lifecycle", "pings", "windows", "mechanisms", "planning", "ledger", "release", "shuffle"
+)  # fmt: skip
+"""Rooms in which whoever reads a function or class sees it at work. Their examples run, with all doctests."""
+
+SHOWN_ELSEWHERE = {
+    "ledger/checks.py": {"CheckFailed": "an exception: the example of `expect` raises it"},
+    "release/record.py": dict.fromkeys(
+        ("Hat", "Mean", "Variance", "Cdf", "Counts", "Privacy", "Release"),
+        "its docstring is the description in the published JSON Schema: `decode` and what makes them show them",
+    ),
+}
+"""Names without an example of their own, by file, and why."""
+
+
+def without_example(source):
+    """Public functions and classes of a file whose docstrings, their own and their methods', show no call.
+
+    Protocols have nothing to call.
+    """
+    for node in ast.parse(source).body:
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef) or node.name.startswith("_"):
+            continue
+        bases = {ast.unparse(base).partition("[")[0] for base in getattr(node, "bases", ())}
+        parts = (part for part in [node, *node.body] if isinstance(part, ast.FunctionDef | ast.ClassDef))
+        if "Protocol" not in bases and not any(">>> " in (ast.get_docstring(part) or "") for part in parts):
+            yield node.name
+
+
+def unshown(path):
+    """The same of a file below `udp_stream`; the checks of a ledger are run by its contract."""
+    names = without_example((ROOT / "udp_stream" / path).read_text(encoding="utf-8"))
+    return {name for name in names if path != "ledger/checks.py" or not name.startswith("check_")}
+
+
+@pytest.mark.parametrize("room", SHOWN_ROOMS)
+def test_every_public_function_and_class_of_a_room_has_an_example(room):
+    package = ROOT / "udp_stream"
+    files = sorted((package / room).rglob("*.py")) or [package / f"{room}.py"]
+    paths = [file.relative_to(package).as_posix() for file in files]
+    assert not {path: names for path in paths if (names := unshown(path) - SHOWN_ELSEWHERE.get(path, {}).keys())}
+
+
+@pytest.mark.parametrize("path", SHOWN_ELSEWHERE)
+def test_a_name_is_shown_elsewhere_only_while_it_has_no_example(path):
+    assert SHOWN_ELSEWHERE[path].keys() <= unshown(path)
+
+
+def test_a_function_or_class_without_an_example_is_found():
+    code = """
+def bare(): "Says, and does not show."
+def shown(): ">>> shown()"
+def _private(): ...
+class Bare: ...
+class ByMethod:
+    def call(self): ">>> ByMethod().call()"
+class Port(Protocol): ...
+"""
+    assert list(without_example(code)) == ["bare", "Bare"]

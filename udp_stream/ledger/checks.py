@@ -48,7 +48,11 @@ def ask(
     min_admitted: int = 0,
     terms: bytes = b"",
 ) -> Admission:
-    """An admission of the first plates of a call, or of the members given."""
+    """An admission of the first plates of a call, or of the members given.
+
+    >>> ask("hat", [3, 4], members=[2, 0]).members
+    array([2, 0])
+    """
     chosen = range(len(charges)) if members is None else members
     return Admission(release_id, np.array(chosen, np.int64), np.array(charges, np.int64), min_admitted, terms)
 
@@ -313,7 +317,13 @@ def check_balances_equal_entries(open_ledger: LedgerFactory) -> None:
 
 
 def expect_sums(ledger: Ledger) -> None:
-    """CheckFailed unless each balance of the whole ledger is the sum of its entries, and none is over its budget."""
+    """CheckFailed unless each balance of the whole ledger is the sum of its entries, and none is over its budget.
+
+    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> ledger = MemoryLedger()
+    >>> _ = ledger.admit("May", 10, [b"a", b"b"], [ask("hat", [3, 4])])
+    >>> expect_sums(ledger)
+    """
     plates: dict[str, set[bytes]] = defaultdict(set)
     entries = list(ledger.entries())
     for entry in entries:

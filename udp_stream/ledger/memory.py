@@ -28,7 +28,7 @@ class _Remembered:
 
 
 class MemoryLedger:
-    """A `ports.Ledger` in memory, for any number of threads.
+    """A `port.Ledger` in memory, for any number of threads.
 
     >>> ledger = MemoryLedger()
     >>> hat = Admission("hat", np.array([0]), np.array([4]), min_admitted=0, terms=b"")
@@ -36,6 +36,11 @@ class MemoryLedger:
     array([4])
     >>> ledger.record([("hat", b"first")]), ledger.record([("hat", b"second")])
     ([b'first'], [b'first'])
+    >>> ledger.spent(b"plate"), list(ledger.unpublished())
+    ({'2024-05-01': 4}, [('hat', b'first')])
+    >>> ledger.published(["hat"])
+    >>> list(ledger.unpublished()), ledger.verify(), ledger.mark("hat").recorded
+    ([], [], 1)
     """
 
     def __init__(self) -> None:
@@ -45,6 +50,7 @@ class MemoryLedger:
         self._charges: dict[tuple[str, bytes], int] = {}
         self._admissions: dict[str, _Remembered] = {}
         self._recorded: list[str] = []
+        # The address tells apart the ledgers that live at the same time, and none outlives its process.
         self._meta = {"ledger_id": f"memory-{id(self):x}"}
 
     def recorded(self, release_ids: Sequence[str]) -> list[bytes | None]:

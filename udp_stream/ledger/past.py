@@ -34,7 +34,11 @@ _FORGOTTEN = "forgotten:"
 
 
 class Forgotten(msgspec.Struct, frozen=True):
-    """What a person has accepted: in which words, when, and the mark that the ledger was behind."""
+    """What a person has accepted: in which words, when, and the mark that the ledger was behind.
+
+    >>> Forgotten("two HATs are forgotten", "2026-11-22", Mark("5eed", 0, 8, 6)).mark.admitted
+    8
+    """
 
     words: str
     at: str
@@ -42,12 +46,21 @@ class Forgotten(msgspec.Struct, frozen=True):
 
 
 def digest_of(payload: bytes) -> bytes:
-    """16 bytes that tell a record from any other draw of its HAT."""
+    """16 bytes that tell a record from any other draw of its HAT.
+
+    >>> len(digest_of(b"a draw")), digest_of(b"a draw") == digest_of(b"another draw")
+    (16, False)
+    """
     return blake2b(payload, digest_size=16).digest()
 
 
 def forgotten(meta: Mapping[str, str]) -> list[Forgotten]:
-    """What was accepted on this ledger, oldest first, from what it knows of itself; as many eras have ended."""
+    """What was accepted on this ledger, oldest first, from what it knows of itself; as many eras have ended.
+
+    >>> note = '{"words": "two HATs are forgotten", "at": "2026-11-22", "mark": ["5eed", 0, 8, 6]}'
+    >>> [one.words for one in forgotten({"ledger_id": "5eed", "forgotten:0": note})]
+    ['two HATs are forgotten']
+    """
     found: list[Forgotten] = []
     while (text := meta.get(f"{_FORGOTTEN}{len(found)}")) is not None:
         found.append(msgspec.json.decode(text, type=Forgotten))
@@ -55,7 +68,13 @@ def forgotten(meta: Mapping[str, str]) -> list[Forgotten]:
 
 
 def forget(ledger: Ledger, what: Forgotten) -> bool:
-    """Note for ever what was accepted: an era ends. False if another acceptance came first."""
+    """Note for ever what was accepted: an era ends. False if another acceptance came first.
+
+    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> ledger, what = MemoryLedger(), Forgotten("two HATs are forgotten", "2026-11-22", Mark("5eed", 0, 8, 6))
+    >>> forget(ledger, what), forgotten(ledger.meta()) == [what]
+    (True, True)
+    """
     name, text = f"{_FORGOTTEN}{len(forgotten(ledger.meta()))}", msgspec.json.encode(what).decode()
     return ledger.note(name, text) == text
 
@@ -73,7 +92,12 @@ def caveats(meta: Mapping[str, str]) -> tuple[str, ...]:
 
 
 class Seen(NamedTuple):
-    """What there is to see of a ledger: what it knows of itself, how far it is, and the digests of some records."""
+    """What there is to see of a ledger: what it knows of itself, how far it is, and the digests of some records.
+
+    >>> seen = Seen({"ledger_id": "5eed"}, Progress(8, 6, "first", "last"), {"last": b"digest"})
+    >>> seen.mark("last")
+    Mark(ledger_id='5eed', era=0, admitted=8, recorded=6, release_id='last', digest=b'digest')
+    """
 
     meta: Mapping[str, str]
     progress: Progress
@@ -88,7 +112,12 @@ class Seen(NamedTuple):
 
 
 def see(ledger: Ledger, *release_ids: str) -> Seen:
-    """Look at the ledger, and at these records; an empty id names none."""
+    """Look at the ledger, and at these records; an empty id names none.
+
+    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> see(MemoryLedger(), "never drawn").digests
+    {}
+    """
     named = [one for one in dict.fromkeys(release_ids) if one]
     payloads = zip(named, ledger.recorded(named), strict=True)
     digests = {name: digest_of(payload) for name, payload in payloads if payload is not None}
@@ -99,6 +128,12 @@ def behind(seen: Seen, mark: Mark) -> str | None:
     """In which way the ledger is behind the mark: a part of a sentence, or None if it is not.
 
     The mark's record was looked at.
+
+    >>> seen = Seen({"ledger_id": "5eed"}, Progress(8, 6, "first", "last"), {})
+    >>> behind(seen, Mark("5eed", 0, 8, 7))
+    'it holds 8 charged and 6 recorded HATs, and has held 8 charged and 7 recorded HATs'
+    >>> behind(seen, Mark("5eed", 0, 8, 6)) is None
+    True
     """
     now = seen.mark(mark.release_id)
     if now.era > mark.era:
@@ -115,7 +150,13 @@ def behind(seen: Seen, mark: Mark) -> str | None:
 
 
 def require_not_behind(seen: Seen, mark: Mark, place: object) -> None:
-    """Raise PrivacyRefused if the ledger at this place is behind the mark, or another one."""
+    """Raise PrivacyRefused if the ledger at this place is behind the mark, or another one.
+
+    >>> seen = Seen({"ledger_id": "5eed"}, Progress(8, 6, "first", "last"), {})
+    >>> require_not_behind(seen, Mark("0dd5", 0, 8, 6), "/data/ledger")
+    Traceback (most recent call last):
+    udp_stream.errors.PrivacyRefused: expected the ledger 0dd5 at /data/ledger, got 5eed
+    """
     if (now := seen.meta["ledger_id"]) != mark.ledger_id:
         raise PrivacyRefused(f"expected the ledger {mark.ledger_id} at {place}, got {now}")
     if (how := behind(seen, mark)) is not None:

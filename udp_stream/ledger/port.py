@@ -60,6 +60,11 @@ class Admission:
     planner fixed before it knew who can pay (the epsilons); it is remembered with the verdict, first one wins.
     `allowances`, where they are given, are the most that each member may have spent once it is charged; the call's
     budget holds beside them.
+
+    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> hat = Admission("hat", members=np.array([2, 0]), charges=np.array([3, 4]), min_admitted=1, terms=b"")
+    >>> MemoryLedger().admit("May", 3, [b"a", b"b", b"c"], [hat])[0].charged
+    array([3, 0])
     """
 
     release_id: str
@@ -72,7 +77,11 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the ledger decided, and remembers, for one HAT: `charged[i]` nano-units of member i, 0 where HALT."""
+    """What the ledger decided, and remembers, for one HAT: `charged[i]` nano-units of member i, 0 where HALT.
+
+    >>> Verdict(charged=np.array([3, 0]), terms=b"").admitted
+    array([ True, False])
+    """
 
     charged: NDArray[np.int64]
     terms: bytes
@@ -85,7 +94,12 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """What plates have spent in a period: nano-units, and in how many charges (one per HAT)."""
+    """What plates have spent in a period: nano-units, and in how many charges (one per HAT).
+
+    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> MemoryLedger().balances("May", [b"plate"])
+    Balance(spent=array([0]), charges=array([0]))
+    """
 
     spent: NDArray[np.int64]
     charges: NDArray[np.int64]
@@ -93,7 +107,12 @@ class Balance:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One remembered admission: who was charged what, for which release, in which period, under which budget."""
+    """One remembered admission: who was charged what, for which release, in which period, under which budget.
+
+    >>> entry = Entry("hat", "May", 10, (b"a", b"b"), np.array([4, 0]), payload=None, published=False)
+    >>> dict(zip(entry.plates, entry.charged.tolist()))
+    {b'a': 4, b'b': 0}
+    """
 
     release_id: str
     period: str
@@ -106,7 +125,12 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a ledger has come: HATs ever admitted, payloads recorded; ids of the oldest and newest admission."""
+    """How far a ledger has come: HATs ever admitted, payloads recorded; ids of the oldest and newest admission.
+
+    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> MemoryLedger().progress()
+    Progress(admitted=0, recorded=0, oldest=None, newest=None)
+    """
 
     admitted: int
     recorded: int
@@ -118,6 +142,12 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     """How far a ledger had come when something was last published from it: what `past.py` is about.
 
     `digest` is that of the record of `release_id`, if one is named. `era` counts what was accepted as forgotten.
+
+    >>> before = Mark("5eed", era=0, admitted=8, recorded=6)
+    >>> Mark("5eed", era=0, admitted=7, recorded=6).at_least(before)
+    False
+    >>> Mark("5eed", era=1, admitted=0, recorded=0).at_least(before)
+    True
     """
 
     ledger_id: str

@@ -120,5 +120,6 @@ def _require_values(plates: int, admissions: Sequence[Admission]) -> None:
         "0 <= allowance < 2**53 nano-units, got one outside", (allowances < 0) | (allowances >= AMOUNT_LIMIT), owners
     )
     refuse("0 < charge < 2**53 nano-units, got one outside", (charges <= 0) | (charges >= AMOUNT_LIMIT), owners)
+    # One integer for each admission and member: two that are equal lie side by side once sorted.
     pairs = np.sort(owners * max(plates, 1) + members)
     refuse("distinct members in each admission, got a repeated one", pairs[1:] == pairs[:-1], pairs // max(plates, 1))

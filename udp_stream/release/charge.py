@@ -32,6 +32,17 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
 
     PrivacyRefused if its budget period overlaps others and their sum was not accepted: before anything is charged, and
     again before anything is drawn.
+
+    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.testing import a_context, two_hats
+    >>> (counts, _), ledger = two_hats(), MemoryLedger()
+    >>> plan = plan_slot(counts, a_context(), ledger)
+    >>> [terms.withheld for terms in plan.terms], (plan.charged / 1e9).tolist()
+    (['', 'few_plates'], [0.5, 0.75, 0.75, 0.5, 0.0])
+    >>> again = plan_slot(counts, a_context(), ledger)  # finds what was charged, and charges nothing
+    >>> (period,) = ledger.periods()
+    >>> again.charged.tolist() == plan.charged.tolist(), ledger.balances(period, counts.plates).charges
+    (True, array([1, 1, 1, 1]))
     """
     hats = hats_of(counts)
     if None not in ledger.recorded(ids_of(hats)):

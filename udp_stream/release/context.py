@@ -26,7 +26,12 @@ class History(Protocol):
 
 
 class LedgerHistory:
-    """The releases that a ledger holds."""
+    """The releases that a ledger holds.
+
+    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> LedgerHistory(MemoryLedger()).releases(0, 3_600_000, [0x87608C4D2FFFFFF])
+    [None]
+    """
 
     def __init__(self, ledger: Ledger) -> None:
         """Nothing is asked yet."""
@@ -46,7 +51,16 @@ asked twice, may answer differently; the ledger keeps the terms that came first.
 def from_counts(
     counts: SlotCounts, balance: Balance, in_period: SlotInPeriod, policy: Policy, history: History
 ) -> Sequence[Terms]:  # fmt: skip
-    """The planner that reads no history."""
+    """The planner that reads no history.
+
+    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.testing import a_context, two_hats
+    >>> (counts, _), context, ledger = two_hats(), a_context(), MemoryLedger()
+    >>> balance, in_period = ledger.balances("1d", counts.plates), context.calendar.slot_in_period(counts.start_ms)
+    >>> terms = from_counts(counts, balance, in_period, context.policy, LedgerHistory(ledger))
+    >>> [(one.withheld, one.mean_nano) for one in terms]
+    [('', 500000000), ('few_plates', 0)]
+    """
     del history
     return terms_from_counts(counts, balance, in_period, policy)
 
@@ -61,6 +75,12 @@ class ReleaseContext:
 
     `caveats` and `trial` go into every record: facts about the ledger that it was made on. `before_charge` is called
     each time before plates are charged.
+
+    >>> from udp_stream.testing import SeededEntropy, a_context
+    >>> given = a_context()
+    >>> context = ReleaseContext(given.policy, given.calendar, SeededEntropy(7), "udp-stream 1.0", trial=True)
+    >>> context.planner is from_counts, context.caveats
+    (True, ())
     """
 
     policy: Policy

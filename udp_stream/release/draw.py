@@ -34,6 +34,11 @@ class RecordedSlot:
     """HATs that are recorded, by cell, and the ledger's mark, which knows them; None where there are no HATs.
 
     `made` are the ids of those that this call recorded; the others were there before.
+
+    >>> from udp_stream.testing import released_slot
+    >>> slot = released_slot()
+    >>> [cell for _, cell, _ in slot.payloads], len(slot.made), slot.mark.recorded
+    (['8742d98b6ffffff', '8742d9d4cffffff'], 2, 2)
     """
 
     hats: tuple[HatOutcome, ...]
@@ -57,6 +62,16 @@ def record_slot(
     """Draw and record these HATs on their plan. A HAT that the plan lacks, or has with other rows, is withheld.
 
     The ledger's mark is raised last, so that whatever is published, some mark knows.
+
+    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.release.charge import plan_slot
+    >>> from udp_stream.testing import a_context, two_hats
+    >>> (counts, values), context, ledger = two_hats(), a_context(), MemoryLedger()
+    >>> plan = plan_slot(counts, context, ledger)
+    >>> drawn = record_slot(counts, values, plan, context, ledger)
+    >>> again = record_slot(counts, values, plan, context, ledger)
+    >>> len(drawn.made), len(again.made), drawn.payloads == again.payloads
+    (2, 0, True)
     """
     hats = hats_of(counts)
 
@@ -99,6 +114,7 @@ def _decided(hat: HatOutcome, counts: SlotCounts, digest: bytes, plan: SlotPlan,
     paid = (charged[kept] > 0) & (charged[kept] >= priced.charges)
     paid_rows = np.zeros(charged.size, dtype=np.int64)
     paid_rows[kept] = np.where(paid, charged[kept], 0)
+    # The ledger charged enough plates, or none; of those that it charged, some may stay out by now.
     if paid.sum() < max(1, policy.min_plates):
         return hat.withheld(terms, paid_rows)
     return hat.ready(terms, paid_rows, plan_admitted(priced, paid, policy))

@@ -21,7 +21,12 @@ from udp_stream.planning.hat_plan import HatPlan
 
 @dataclass(frozen=True, slots=True)
 class HatEstimate:
-    """What came out for one HAT: for each statistic that was asked for, what `Statistic.values` made of it."""
+    """What came out for one HAT: for each statistic that was asked for, what `Statistic.values` made of it.
+
+    >>> only_mean = HatEstimate({"mean": NoisyMean(4096.0, scale=512.0, projected_to=None)})
+    >>> only_mean.mean, only_mean.variance, only_mean.cdf
+    (4096.0, None, None)
+    """
 
     values: Mapping[str, object]
 
@@ -64,7 +69,13 @@ class _Asked:
 
 
 def estimate_hats(plans: Sequence[HatPlan], samples: Sequence[Integers], bits: Bits) -> list[HatEstimate]:
-    """One estimate per plan; `samples[i]` are its admitted plates' speeds in quanta, in the order of its counts."""
+    """One estimate per plan; `samples[i]` are its admitted plates' speeds in quanta, in the order of its counts.
+
+    >>> from udp_stream.testing import a_plan, seeded_bits
+    >>> (estimate,) = estimate_hats([a_plan()], [4096 * np.array([10, 20, 30])], seeded_bits(1))
+    >>> estimate.mean != 4096 * 20, estimate.noisy_mean.scale > 0, len(estimate.cdf)
+    (True, True, 4)
+    """
     asked = [
         _Asked(place, name, STATISTICS[name].query(of_statistic, speeds, bits))
         for place, (plan, speeds) in enumerate(zip(plans, samples, strict=True))

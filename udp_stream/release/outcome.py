@@ -30,6 +30,15 @@ class HatOutcome:
     `rows` are its rows in `SlotCounts`. `charged` has nano-epsilon for each of them: 0 for those that are left out, by
     suppression or because they could not pay. `plan` is for the rows that are offered while the HAT is new, and for
     those that are admitted once it is charged; None where nothing is to be drawn. `payload` is what the ledger holds.
+
+    >>> from udp_stream.testing import two_hats
+    >>> new = hats_of(two_hats()[0])[1]
+    >>> withheld = new.withheld(Terms(withheld="few_plates"))
+    >>> withheld.status, withheld.charge_nano, withheld.recorded(b"record").published().state.value
+    ('withheld_few_plates', 0, 'published')
+    >>> new.published()
+    Traceback (most recent call last):
+    udp_stream.errors.UdpStreamError: expected one of ['charged', 'found', 'withheld'] for what is new, got 'published'
     """
 
     number: int
@@ -102,7 +111,12 @@ class HatOutcome:
 
 
 def hats_of(counts: SlotCounts) -> list[HatOutcome]:
-    """The HATs of a slot, new, by cell."""
+    """The HATs of a slot, new, by cell.
+
+    >>> from udp_stream.testing import two_hats
+    >>> [(hat.number, hat.rows, hat.state.value) for hat in hats_of(two_hats()[0])]
+    [(0, slice(0, 4, None), 'new'), (1, slice(4, 5, None), 'new')]
+    """
     names = [cell_name(int(cell)) for cell in counts.cells]
     return [
         HatOutcome(
@@ -118,5 +132,10 @@ def hats_of(counts: SlotCounts) -> list[HatOutcome]:
 
 
 def ids_of(hats: Sequence[HatOutcome]) -> list[str]:
-    """Their release ids."""
+    """Their release ids.
+
+    >>> from udp_stream.testing import two_hats
+    >>> ids_of(hats_of(two_hats()[0]))
+    ['8742d98b6ffffff-1641009600-3600', '8742d9d4cffffff-1641009600-3600']
+    """
     return [hat.release_id for hat in hats]

@@ -22,6 +22,17 @@ def require_no_overlap(period: str, budget_nano: int, calendar: BudgetCalendar, 
     """PrivacyRefused if plates were charged in periods that overlap this one, unless the sum was accepted.
 
     What was accepted once is not summed again for the same periods.
+
+    >>> from udp_stream.ledger.checks import ask
+    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.testing import a_context
+    >>> calendar, ledger, budget = a_context().calendar, MemoryLedger(), 10 * 10**9
+    >>> _ = ledger.admit("1d from 2022-01-01T00:00:00+05:30", budget, [b"plate"], [ask("hat", [1])])
+    >>> require_no_overlap("1d from 2022-01-01T00:00:00+00:00", budget, calendar, ledger)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    udp_stream.errors.PrivacyRefused: the budget period ... a plate could lose epsilon 20, not 10. Set ...
+    >>> calendar.accepted_nano = 2 * budget
+    >>> require_no_overlap("1d from 2022-01-01T00:00:00+00:00", budget, calendar, ledger)
     """
     others = calendar.overlapping(period, ledger.periods())
     if not others or (period, *others) in calendar.accepted:

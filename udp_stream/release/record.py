@@ -146,17 +146,32 @@ _DECODER = msgspec.json.Decoder(Release)
 
 
 def encode(release: Release) -> bytes:
-    """The record's bytes: JSON on one line, fields in the order of the types."""
+    """The record's bytes: JSON on one line, fields in the order of the types.
+
+    >>> from udp_stream.testing import released_slot
+    >>> encode(decode(released_slot().hats[0].payload))[:31]
+    b'{"schema":"udp-stream/release/1'
+    """
     return _ENCODER.encode(release)
 
 
 def decode(payload: bytes) -> Release:
-    """The record of some bytes; raises msgspec.ValidationError if they are not one."""
+    """The record of some bytes; raises msgspec.ValidationError if they are not one.
+
+    >>> from udp_stream.testing import released_slot
+    >>> record = decode(released_slot().hats[0].payload)
+    >>> record.status, record.counts.plates, record.privacy.epsilon, record.hat.slot_start
+    ('released', 4, 0.75, '2022-01-01T04:00:00+00:00')
+    """
     return _DECODER.decode(payload)
 
 
 def json_schema() -> dict[str, Any]:
-    """The record's JSON Schema (2020-12), as published in `docs/`."""
+    """The record's JSON Schema (2020-12), as published in `docs/`.
+
+    >>> sorted(json_schema()["$defs"])
+    ['Cdf', 'Counts', 'Hat', 'Mean', 'Privacy', 'Release', 'Variance']
+    """
     schema = msgspec.json.schema(Release)
     for definition in schema["$defs"].values():
         if "description" in definition:  # docstrings keep their indentation before Python 3.13
@@ -204,7 +219,13 @@ def mean_record(
     left_out: NDArray[np.int64] = NOBODY,
     projected_to: tuple[int, int] | None = None,
 ) -> Mean:
-    """A noisy mean, its scale and its private interval (quanta) as a record; `left_out` counts the other plates."""
+    """A noisy mean, its scale and its private interval (quanta) as a record; `left_out` counts the other plates.
+
+    >>> from udp_stream.testing import a_plan
+    >>> mean = mean_record(a_plan().mean, noisy=-4096.0, scale=2 * 4096.0)  # quanta; no mean is below 0
+    >>> mean.value_kmh, mean.scale_kmh, mean.bias_bound_kmh
+    (0.0, 2.0, 0.0)
+    """
     others = int(left_out.sum())
     bias = plan.bias_bound + plan.range.width * others / (plan.counts.total + others)
     error, low, high = accuracy_of(plan, noisy, scale, left_out, projected_to)
@@ -221,7 +242,12 @@ def mean_record(
 
 
 def variance_record(plan: VariancePlan, value: float, scale: float, left_out: NDArray[np.int64] = NOBODY) -> Variance:
-    """A variance and its noise scale (quanta^2) as a record; `left_out` are the counts of the HAT's other plates."""
+    """A variance and its noise scale (quanta^2) as a record; `left_out` are the counts of the HAT's other plates.
+
+    >>> from udp_stream.testing import a_plan
+    >>> variance_record(a_plan().variance, value=100.0 * 4096**2, scale=9.0 * 4096**2).value_kmh2
+    100.0
+    """
     among_all = bias_among(plan.counts.total + int(left_out.sum()), plan.kept, plan.range)
     value_kmh2, scale_kmh2, bias = (q / QUANTA_PER_KMH**2 for q in (value, scale, among_all))
     return Variance(
@@ -235,7 +261,12 @@ def variance_record(plan: VariancePlan, value: float, scale: float, left_out: ND
 
 
 def cdf_record(plan: CdfPlan, values: list[float]) -> Cdf:
-    """A CDF's values at its edges as a record."""
+    """A CDF's values at its edges as a record.
+
+    >>> from udp_stream.testing import a_plan
+    >>> cdf_record(a_plan().cdf, [0.0, 0.25, 0.5, 1.0]).edges_kmh
+    (0.0, 20.0, 40.0, 65.0)
+    """
     return Cdf(
         edges_kmh=plan.bins.edges_kmh,
         values=tuple(round(value, 6) for value in values),
@@ -247,7 +278,11 @@ def cdf_record(plan: CdfPlan, values: list[float]) -> Cdf:
 
 
 class StatisticRecords(NamedTuple):
-    """The records of a HAT's statistics, in the fields that a release has for them; None for what was not asked."""
+    """The records of a HAT's statistics, in the fields that a release has for them; None for what was not asked.
+
+    >>> StatisticRecords()
+    StatisticRecords(mean=None, variance=None, cdf=None)
+    """
 
     mean: Mean | None = None
     variance: Variance | None = None
@@ -277,7 +312,13 @@ _RECORDS: dict[str, Callable[[Any, Any, NDArray[np.int64]], Mean | Variance | Cd
 def statistics(
     plan: HatPlan | None, estimate: HatEstimate | None, left_out: NDArray[np.int64] = NOBODY
 ) -> StatisticRecords:
-    """The records of what was estimated; nothing for a withheld HAT. `left_out` are the counts of plates not in it."""
+    """The records of what was estimated; nothing for a withheld HAT. `left_out` are the counts of plates not in it.
+
+    >>> from udp_stream.testing import a_plan
+    >>> found = statistics(a_plan(), HatEstimate({"mean": NoisyMean(4096.0, scale=4096.0, projected_to=None)}))
+    >>> found.mean.value_kmh, found.variance, found.cdf
+    (1.0, None, None)
+    """
     if plan is None or estimate is None:
         return StatisticRecords()
     found: dict[str, Any] = {
@@ -289,7 +330,14 @@ def statistics(
 
 
 def privacy_record(policy: Policy, terms: Terms, charge_nano: int, caveats: tuple[str, ...] = ()) -> Privacy:
-    """The most that the release cost an admitted plate (0 if withheld), under the promise that it was charged under."""
+    """The most that the release cost an admitted plate (0 if withheld), under the promise that it was charged under.
+
+    >>> from udp_stream.testing import a_context
+    >>> policy = a_context().policy
+    >>> cost = privacy_record(policy, Terms().within(policy), charge_nano=750_000_000)
+    >>> cost.epsilon, cost.period_epsilon, cost.period
+    (0.75, 10.0, '1d')
+    """
     return Privacy(
         unit="license_plate",
         neighbours=policy.neighbours,

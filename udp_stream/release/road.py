@@ -30,7 +30,16 @@ def release_slot(
     ledger: Ledger,
     publish: Callable[[RecordedSlot], None],
 ) -> RecordedSlot:
-    """Release every HAT of a closed slot: `publish` has handed them to their readers when it returns."""
+    """Release every HAT of a closed slot: `publish` has handed them to their readers when it returns.
+
+    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.testing import a_context, two_hats
+    >>> ledger = MemoryLedger()
+    >>> slot = release_slot(*two_hats(), a_context(), ledger, publish=lambda slot: print(len(slot.payloads), "out"))
+    2 out
+    >>> [hat.status for hat in slot.hats], list(ledger.unpublished())
+    (['released', 'withheld_few_plates'], [])
+    """
     plan = plan_slot(counts, context, ledger)
     recorded = record_slot(counts, values, plan, context, ledger)
     publish(recorded)

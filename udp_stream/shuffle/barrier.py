@@ -91,7 +91,11 @@ C = TypeVar("C", bound=Chunk)
 
 
 class BarrierCheckpoint(msgspec.Struct, frozen=True, array_like=True):
-    """Resume reading at `offset`, with what each sender had closed by then; slots that end by `done_ms` are done."""
+    """Resume reading at `offset`, with what each sender had closed by then; slots that end by `done_ms` are done.
+
+    >>> BarrierCheckpoint(0).done_ms == NOT_YET
+    True
+    """
 
     offset: int
     through_ms: tuple[int, ...] = ()
@@ -119,7 +123,20 @@ class _HeldSlot:
 
 
 class SlotBarrier(Generic[C]):
-    """The slots of one log that are not done yet. It ignores messages of other types than its chunk and its marker."""
+    """The slots of one log that are not done yet. It ignores messages of other types than its chunk and its marker.
+
+    >>> from udp_stream.shuffle.ping_chunks import PingChunk, PingsEnd, cut
+    >>> from udp_stream.testing import seven_pings
+    >>> barrier = SlotBarrier(PingChunk, PingsEnd, senders=1)
+    >>> chunk, end = cut(seven_pings(), source=0, shards=1)
+    >>> barrier.add(0, chunk)
+    >>> barrier.due(), barrier.checkpoint().offset
+    ([], 0)
+    >>> barrier.add(1, end)
+    >>> (start,) = barrier.due()
+    >>> barrier.collect(start) == [chunk], barrier.checkpoint().offset, barrier.checkpoint(done=start).offset
+    (True, 0, 2)
+    """
 
     def __init__(
         self,

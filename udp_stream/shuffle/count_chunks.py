@@ -21,7 +21,13 @@ ROWS_MAX = 24_000
 
 
 class CountColumns(msgspec.Struct, frozen=True, array_like=True):
-    """Columns, little-endian: hashes of `hash_bytes` each, and for each row its plate's number, cell and samples."""
+    """Columns, little-endian: hashes of `hash_bytes` each, and for each row its plate's number, cell and samples.
+
+    >>> from udp_stream.testing import two_hats
+    >>> chunk, _ = cut_counts(two_hats()[0], shard=0)
+    >>> np.frombuffer(chunk.counts.count, "<u4").tolist()
+    [1, 2, 2, 1, 1]
+    """
 
     hash_bytes: int
     plates: bytes
@@ -31,7 +37,11 @@ class CountColumns(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CountChunk(msgspec.Struct, frozen=True, tag="counts.1"):
-    """Some rows of a shard's counts. No field can hold a speed."""
+    """Some rows of a shard's counts. No field can hold a speed.
+
+    >>> CountChunk(0, 3_600_000, 2, b"digest", 0, CountColumns(2, b"aa", b"", b"", b"")).sender
+    2
+    """
 
     slot_start: int
     slot_end: int
@@ -50,6 +60,9 @@ class CountsEnd(msgspec.Struct, frozen=True, tag="counts-end.1"):
     """The shard has counted every slot that ends by `through_ms`.
 
     If `slot_start` is given, that slot has `chunks` chunks of this digest.
+
+    >>> CountsEnd(shard=2, through_ms=3_600_000).slot_start is None  # it has counted nothing, and says so
+    True
     """
 
     shard: int
@@ -65,7 +78,13 @@ class CountsEnd(msgspec.Struct, frozen=True, tag="counts-end.1"):
 
 
 def cut_counts(counts: SlotCounts, shard: int, rows_max: int = ROWS_MAX) -> Iterator[CountChunk | CountsEnd]:
-    """The chunks of a slot of one shard, and their end marker."""
+    """The chunks of a slot of one shard, and their end marker.
+
+    >>> from udp_stream.testing import two_hats
+    >>> *chunks, end = cut_counts(two_hats()[0], shard=0, rows_max=2)
+    >>> [chunk.number for chunk in chunks], end.chunks
+    ([0, 1, 2], 3)
+    """
     cell = np.repeat(counts.cells, np.diff(counts.hat_rows))
     chunks = [_columns(counts, cell, slice(first, first + rows_max)) for first in range(0, cell.size, rows_max)]
     digest = digest_of(chunks)
@@ -84,7 +103,14 @@ def _columns(counts: SlotCounts, cell: NDArray[np.uint64], rows: slice) -> Count
 
 def merge_counts(chunks: Sequence[CountChunk], samples_max: int = PINGS_MAX) -> SlotCounts:
     """The counts of all shards together; ValueError for no chunks, or chunks of different slots; PrivacyRefused if a
-    HAT has more than `samples_max` samples."""
+    HAT has more than `samples_max` samples.
+
+    >>> from udp_stream.testing import two_hats
+    >>> *chunks, _ = cut_counts(two_hats()[0], shard=0, rows_max=2)
+    >>> merged = merge_counts(chunks[::-1])
+    >>> merged.hat_rows.tolist(), merged.count.tolist()
+    ([0, 4, 5], [1, 2, 2, 1, 1])
+    """
     if len({(chunk.slot_start, chunk.slot_end) for chunk in chunks}) != 1:
         raise ValueError(f"expected chunks of one slot, got {len(chunks)} chunks of none or several")
     tables = [chunk.counts for chunk in chunks]

@@ -31,6 +31,11 @@ class PingColumns(msgspec.Struct, frozen=True, array_like=True):
 
     `plates`: hashes of `hash_bytes` each. For each row, `plate`: its plate's number, `time`: ms since the slot's start,
     and `cell`.
+
+    >>> from udp_stream.testing import seven_pings
+    >>> chunk, _ = cut(seven_pings(), source=0, shards=1)
+    >>> np.frombuffer(chunk.counts.time, "<u4").tolist()
+    [0, 1000, 2000, 3000, 4000, 5000, 6000]
     """
 
     hash_bytes: int
@@ -41,7 +46,13 @@ class PingColumns(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PingChunk(msgspec.Struct, frozen=True, tag="pings.1"):
-    """Some pings of a slot; `speeds` (quanta, 4 bytes each) belong to the rows of `counts`."""
+    """Some pings of a slot; `speeds` (quanta, 4 bytes each) belong to the rows of `counts`.
+
+    >>> from udp_stream.testing import seven_pings
+    >>> chunk, _ = cut(seven_pings(), source=3, shards=1)
+    >>> chunk.sender, (np.frombuffer(chunk.speeds, "<i4") // 4096).tolist()
+    (3, [10, 20, 30, 40, 50, 60, 30])
+    """
 
     slot_start: int
     slot_end: int
@@ -62,6 +73,9 @@ class PingsEnd(msgspec.Struct, frozen=True, tag="pings-end.1"):
     """The source has closed every slot that ends by `through_ms`.
 
     If `slot_start` is given, that slot has `chunks` chunks of this digest for this shard.
+
+    >>> PingsEnd(source=3, shard=0, through_ms=3_600_000).slot_start is None  # no pings in what it has closed
+    True
     """
 
     source: int
@@ -83,6 +97,8 @@ def shard_of(cells: NDArray[np.uint64], shards: int) -> NDArray[np.int64]:
     >>> shard_of(np.array([0x87608c4d2ffffff, 0x87608c4d0ffffff], np.uint64), 1).tolist()
     [0, 0]
     """
+    # Neighbouring cells differ in few bits, in the middle: folding and an odd multiplier (2**64 / golden ratio) carry
+    # the difference into the high bits, and only those are taken.
     mixed = (cells ^ (cells >> np.uint64(29))) * np.uint64(0x9E3779B97F4A7C15)
     return ((mixed >> np.uint64(33)) % np.uint64(shards)).astype(np.int64)
 
@@ -92,6 +108,10 @@ def cut(slot: SlotPings, source: int, shards: int, rows_max: int = ROWS_MAX) -> 
 
     Repeats of (plate, time) are dropped here, since two of them may lie in cells of different shards. (Repeats that
     arrive on different source partitions first meet in a shard.)
+
+    >>> from udp_stream.testing import seven_pings
+    >>> [(type(message).__name__, message.shard) for message in cut(seven_pings(), source=0, shards=2)]
+    [('PingChunk', 0), ('PingsEnd', 0), ('PingChunk', 1), ('PingsEnd', 1)]
     """
     slot = without_repeats(slot)
     of = shard_of(slot.cell, shards)
@@ -126,7 +146,13 @@ def _columns(slot: SlotPings, rows: NDArray[np.int64]) -> tuple[PingColumns, byt
 
 
 def merge(chunks: Sequence[PingChunk]) -> SlotPings:
-    """The pings of distinct chunks of one slot together; ValueError for none, or for chunks of different slots."""
+    """The pings of distinct chunks of one slot together; ValueError for none, or for chunks of different slots.
+
+    >>> from udp_stream.testing import seven_pings
+    >>> *chunks, _ = cut(seven_pings(), source=0, shards=1, rows_max=3)
+    >>> len(chunks), merge(chunks).time.tolist() == seven_pings().time.tolist()
+    (3, True)
+    """
     if len({(chunk.slot_start, chunk.slot_end) for chunk in chunks}) != 1:
         raise ValueError(f"expected chunks of one slot, got {len(chunks)} chunks of none or several")
     number: dict[bytes, int] = {}

@@ -17,7 +17,22 @@ from udp_stream.windows.slot_tables import SlotPings
 
 
 class Shard:
-    """The slots of one shard that are not released yet."""
+    """The slots of one shard that are not released yet.
+
+    >>> from udp_stream.planning.slot_plan import cut_plan
+    >>> from udp_stream.shuffle.ping_chunks import cut
+    >>> from udp_stream.testing import seven_pings, two_hats
+    >>> shard, (chunk, end) = Shard(sources=1), cut(seven_pings(), source=0, shards=1)
+    >>> shard.add(0, chunk)
+    >>> shard.add(1, end)
+    >>> (start,) = shard.due()
+    >>> shard.collect(start).plate.size, shard.plan(start)
+    (7, None)
+    >>> (plan,) = cut_plan(SlotPlan.empty(two_hats()[0]), shard=0)
+    >>> shard.add(2, plan)
+    >>> shard.plan(start).cells.size, shard.checkpoint().offset, shard.checkpoint(released=start).offset
+    (0, 0, 3)
+    """
 
     def __init__(self, sources: int, start: BarrierCheckpoint | None = None, accept_loss: bool = False) -> None:
         """From the beginning, or from a checkpoint. Sources that the checkpoint does not know have closed nothing.
@@ -74,5 +89,14 @@ class Shard:
 def counts_of_shards(
     shards: int, start: BarrierCheckpoint | None = None, accept_loss: bool = False
 ) -> SlotBarrier[CountChunk]:
-    """What the planner reads: the counts of all shards."""
+    """What the planner reads: the counts of all shards.
+
+    >>> from udp_stream.shuffle.count_chunks import cut_counts
+    >>> from udp_stream.testing import two_hats
+    >>> planner = counts_of_shards(1)
+    >>> for offset, message in enumerate(cut_counts(two_hats()[0], shard=0)):
+    ...     planner.add(offset, message)
+    >>> [len(planner.collect(start)) for start in planner.due()]
+    [1]
+    """
     return SlotBarrier(CountChunk, CountsEnd, shards, start, accept_loss)

@@ -43,7 +43,11 @@ Outgoing = tuple[int, CountChunk | CountsEnd | PlanChunk]
 
 
 class ShardCheckpoint(msgspec.Struct, frozen=True, array_like=True):
-    """Where to resume one partition of the shuffle topic."""
+    """Where to resume one partition of the shuffle topic.
+
+    >>> ShardCheckpoint(BarrierCheckpoint(9), planner=BarrierCheckpoint(4)).offset, ShardCheckpoint.at(7).offset
+    (4, 7)
+    """
 
     shard: BarrierCheckpoint
     planner: BarrierCheckpoint | None = None
@@ -61,7 +65,12 @@ class ShardCheckpoint(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Count the pings of this slot."""
+    """Count the pings of this slot.
+
+    >>> from udp_stream.testing import SLOT_START, seven_pings
+    >>> Count(SLOT_START, seven_pings()).pings.plate.size
+    7
+    """
 
     start: int
     pings: SlotPings
@@ -69,7 +78,12 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send these messages; per partition in this order. They say that all is counted through `through_ms`."""
+    """Send these messages; per partition in this order. They say that all is counted through `through_ms`.
+
+    >>> step = Send([(PLANNER, CountsEnd(shard=2, through_ms=3_600_000))], through_ms=3_600_000)
+    >>> [(partition, message.shard) for partition, message in step.messages]
+    [(0, 2)]
+    """
 
     messages: Sequence[Outgoing]
     through_ms: int
@@ -77,7 +91,14 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class PlanSlot:
-    """Plan and charge this slot from the counts of all shards."""
+    """Plan and charge this slot from the counts of all shards.
+
+    >>> from udp_stream.shuffle.count_chunks import merge_counts
+    >>> from udp_stream.testing import SLOT_START, two_hats
+    >>> chunk, _ = cut_counts(two_hats()[0], shard=0)
+    >>> merge_counts(PlanSlot(SLOT_START, [chunk]).chunks).cells.size
+    2
+    """
 
     start: int
     chunks: Sequence[CountChunk]
@@ -85,7 +106,13 @@ class PlanSlot:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Draw and record this slot on its plan."""
+    """Draw and record this slot on its plan.
+
+    >>> from udp_stream.testing import SLOT_START, two_hats
+    >>> counts, values = two_hats()
+    >>> Release(SLOT_START, counts, values, SlotPlan.empty(counts)).plan.cells.size
+    0
+    """
 
     start: int
     counts: SlotCounts
@@ -105,7 +132,23 @@ class _Slot:
 
 
 class ShardProtocol:
-    """One partition of the shuffle topic, while it is ours. Do what `next` says until it says nothing."""
+    """One partition of the shuffle topic, while it is ours. Do what `next` says until it says nothing.
+
+    >>> from udp_stream.shuffle.ping_chunks import cut
+    >>> from udp_stream.testing import seven_pings
+    >>> from udp_stream.windows.slot_tables import tabulate
+    >>> protocol = ShardProtocol(PLANNER, shards=1, sources=1, start=ShardCheckpoint.at(0))
+    >>> for offset, message in enumerate(cut(seven_pings(), source=0, shards=1)):
+    ...     protocol.add(offset, message)
+    >>> count = protocol.next()
+    >>> protocol.counted(count.start, *tabulate(count.pings))
+    >>> send = protocol.next()
+    >>> [type(message).__name__ for _, message in send.messages], protocol.may_commit
+    (['CountChunk', 'CountsEnd', 'CountsEnd'], False)
+    >>> protocol.sent(send)
+    >>> protocol.next(), protocol.may_commit, protocol.checkpoint().offset  # the slot waits for its plan
+    (None, True, 0)
+    """
 
     def __init__(
         self, partition: int, shards: int, sources: int, start: ShardCheckpoint, accept_loss: bool = False
@@ -187,6 +230,7 @@ class ShardProtocol:
             self._planner.worked(start)
 
     def _release(self) -> Release | None:
+        # The oldest only, whichever plan came first: a checkpoint says through which time all slots are done.
         for start, slot in sorted(self._slots.items())[:1]:
             plan = self._shard.plan(start)
             if plan is not None and slot.table is not None:

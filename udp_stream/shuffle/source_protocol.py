@@ -22,7 +22,12 @@ from udp_stream.windows.source_reader import ReadResult, Refused, SourceCheckpoi
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Send these refused messages to their topic, in order."""
+    """Send these refused messages to their topic, in order.
+
+    >>> from udp_stream.pings.refusals import Reason, Refusal
+    >>> Reject([Refused(41, Refusal(1, -1, Reason.NOT_JSON, "$"), b"junk")]).refused[0].offset
+    41
+    """
 
     refused: Sequence[Refused]
 
@@ -32,6 +37,9 @@ class Send:
     """Send these messages, each to its own shard's partition; per shard in this order.
 
     They hold all slots that were closed when this step was made, `slots` of them, and say so through `through_ms`.
+
+    >>> Send([PingsEnd(source=0, shard=1, through_ms=3_600_000)], slots=0, through_ms=3_600_000).messages[0].shard
+    1
     """
 
     messages: Sequence[PingChunk | PingsEnd]
@@ -40,7 +48,28 @@ class Send:
 
 
 class SourceProtocol:
-    """One source partition, while it is ours. Do what `next` says until it says nothing, after each `read`."""
+    """One source partition, while it is ours. Do what `next` says until it says nothing, after each `read`.
+
+    >>> import numpy as np
+    >>> from datetime import UTC
+    >>> from udp_stream.pings.decoder import PingDecoder, PingRules
+    >>> from udp_stream.windows.clocks import WindowRules
+    >>> from udp_stream.windows.grid import SlotGrid
+    >>> from udp_stream.windows.source_reader import ReadingRules
+    >>> decoder = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200))
+    >>> rules = ReadingRules(decoder, WindowRules(), SlotGrid(3600, UTC), 7, lambda plate: plate.encode())
+    >>> protocol = SourceProtocol(0, shards=2, reader=SourceReader(rules, SourceCheckpoint(40)))
+    >>> eight_ms = 8 * 3_600_000
+    >>> places = LogPlaces(np.array([40, 41]), np.full(2, eight_ms), np.array([False, True]))
+    >>> _ = protocol.read([b"junk", b""], places)
+    >>> while (step := protocol.next()) is not None:
+    ...     print(type(step).__name__, protocol.may_commit)
+    ...     protocol.done(step)
+    Reject False
+    Send False
+    >>> protocol.may_commit, protocol.checkpoint().offset, protocol.wants_tick(eight_ms)
+    (True, 42, False)
+    """
 
     def __init__(self, source: int, shards: int, reader: SourceReader) -> None:
         """Nothing is left to do before the first message is read."""

@@ -22,10 +22,18 @@ _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 
 def encode_message(message: Message) -> bytes:
-    """The message as bytes; equal messages give equal bytes."""
+    """The message as bytes; equal messages give equal bytes.
+
+    >>> encode_message(CountsEnd(shard=1, through_ms=3_600_000)) == encode_message(CountsEnd(1, 3_600_000))
+    True
+    """
     return _encoder.encode(message)
 
 
 def decode_message(data: bytes) -> Message:
-    """Undo `encode_message`; raises msgspec.DecodeError for any other bytes."""
+    """Undo `encode_message`; raises msgspec.DecodeError for any other bytes.
+
+    >>> decode_message(encode_message(CountsEnd(shard=1, through_ms=3_600_000)))
+    CountsEnd(shard=1, through_ms=3600000, slot_start=None, digest=b'', chunks=0)
+    """
     return _decoder.decode(data)
