@@ -105,7 +105,14 @@ def _charge(
 
 
 def terms_from(remembered: bytes, id_: str) -> Terms:
-    """The terms that a ledger remembers; PrivacyRefused if another version of the software wrote them."""
+    """The terms that a ledger remembers; PrivacyRefused if another version of the software wrote them.
+
+    >>> terms_from(b'{"withheld": "few_plates"}', "hat").withheld
+    'few_plates'
+    >>> terms_from(b'{"withheld": "whim"}', "hat")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    udp_stream.errors.PrivacyRefused: hat was charged by another version of udp-stream, on terms that ...
+    """
     try:
         return msgspec.json.decode(remembered, type=Terms)
     except msgspec.DecodeError as error:

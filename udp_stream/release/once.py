@@ -23,7 +23,12 @@ from udp_stream.ledger.port import Admission, Ledger
 
 @dataclass(frozen=True, slots=True)
 class Charged:
-    """What an id was charged: nano-epsilon of each member of its admission, 0 for those that could not pay."""
+    """What an id was charged: nano-epsilon of each member of its admission, 0 for those that could not pay.
+
+    >>> asked = Admission("hat", np.array([0, 1]), np.array([4, 4]), 0, b"")
+    >>> Charged(asked, np.array([4, 0])).charged > 0  # who takes part
+    array([ True, False])
+    """
 
     admission: Admission
     charged: NDArray[np.int64]
@@ -31,7 +36,11 @@ class Charged:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The payload of each id as the ledger holds it, and the ids that this call has recorded."""
+    """The payload of each id as the ledger holds it, and the ids that this call has recorded.
+
+    >>> Drawn(payloads=(b"17", b"before"), made=frozenset({"query:stop:7"})).payloads[0]
+    b'17'
+    """
 
     payloads: tuple[bytes, ...]
     made: frozenset[str]

@@ -36,9 +36,9 @@ class HatOutcome:
     >>> withheld = new.withheld(Terms(withheld="few_plates"))
     >>> withheld.status, withheld.charge_nano, withheld.recorded(b"record").published().state.value
     ('withheld_few_plates', 0, 'published')
-    >>> new.published()
+    >>> new.published()  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    udp_stream.errors.UdpStreamError: expected one of ['charged', 'found', 'withheld'] for what is new, got 'published'
+    udp_stream.errors.UdpStreamError: expected one of [...] for what is new, got 'published'
     """
 
     number: int

@@ -18,7 +18,21 @@ C = TypeVar("C", bound=Chunk)
 
 
 class SlotStage(Generic[C]):
-    """One stage of one partition: `due` slots are worked on, `worked` gives their output, `sent` lets go of them."""
+    """One stage of one partition: `due` slots are worked on, `worked` gives their output, `sent` lets go of them.
+
+    >>> from udp_stream.shuffle.ping_chunks import PingChunk, PingsEnd, cut
+    >>> from udp_stream.testing import seven_pings
+    >>> stage = SlotStage(SlotBarrier(PingChunk, PingsEnd, senders=1))
+    >>> for offset, message in enumerate(cut(seven_pings(), source=0, shards=1)):
+    ...     stage.add(offset, message)
+    >>> start, chunks = stage.due()
+    >>> stage.worked(start)
+    >>> stage.checkpoint().offset, stage.due()
+    (0, None)
+    >>> stage.sent()
+    >>> stage.checkpoint().offset
+    2
+    """
 
     def __init__(self, barrier: SlotBarrier[C]) -> None:
         """With a barrier at its checkpoint."""
