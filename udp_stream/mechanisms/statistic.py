@@ -31,7 +31,11 @@ BinsAsked = Literal["auto"] | int | tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class PublicSettings:
-    """What is public of the speeds: their range, in quanta, and the bins in which CDFs are asked for."""
+    """What is public of the speeds: their range, in quanta, and the bins in which CDFs are asked for.
+
+    >>> PublicSettings(Range(0, 65 * 4096)).bins
+    'auto'
+    """
 
     range: Range
     bins: BinsAsked = "auto"

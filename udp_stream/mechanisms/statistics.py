@@ -36,6 +36,9 @@ class NoisyMean:
     """A mean with its noise's expected size, in quanta, and the private interval that it was projected to, if it was.
 
     The value may lie beyond the range: how far tells what it does not rule out.
+
+    >>> NoisyMean(-0.5, scale=2.0, projected_to=None).value
+    -0.5
     """
 
     value: float
@@ -45,14 +48,27 @@ class NoisyMean:
 
 @dataclass(frozen=True, slots=True)
 class NoisyVariance:
-    """A variance within [0, U^2/4], with its noise's expected size; in quanta^2."""
+    """A variance within [0, U^2/4], with its noise's expected size; in quanta^2.
+
+    >>> NoisyVariance(4.0, scale=2.0).scale
+    2.0
+    """
 
     value: float
     scale: float
 
 
 class MeanStatistic:
-    """By the mechanism that was chosen or is configured, or for "auto" the one of least expected error."""
+    """By the mechanism that was chosen or is configured, or for "auto" the one of least expected error.
+
+    >>> from udp_stream.mechanisms.range import Range
+    >>> counts, public = SamplesPerPlate(np.array([2, 1])), PublicSettings(Range(0, 65 * 4096), bins=4)
+    >>> statistic = MeanStatistic()
+    >>> plan = statistic.plan(counts, StatisticTerms(statistic.name, 10**9), public)
+    >>> query = statistic.query(plan, np.array([10, 20, 30]) * 4096, bits=bytes)
+    >>> plan.mechanism, query.integers.tolist()
+    ('optimal', [296960])
+    """
 
     name = "mean"
 
@@ -88,7 +104,16 @@ class MeanStatistic:
 
 
 class VarianceStatistic:
-    """By the clipped variance."""
+    """By the clipped variance.
+
+    >>> from udp_stream.mechanisms.range import Range
+    >>> counts, public = SamplesPerPlate(np.array([2, 1])), PublicSettings(Range(0, 65 * 4096), bins=4)
+    >>> statistic = VarianceStatistic()
+    >>> plan = statistic.plan(counts, StatisticTerms(statistic.name, 10**9), public)
+    >>> query = statistic.query(plan, np.array([10, 20, 30]) * 4096, bits=bytes)
+    >>> plan.cap, query.integers.tolist()
+    (2, [2457600])
+    """
 
     name = "variance"
 
@@ -120,7 +145,16 @@ class VarianceStatistic:
 
 
 class CdfStatistic:
-    """By the mechanism that was chosen; "auto" is the best tree."""
+    """By the mechanism that was chosen; "auto" is the best tree.
+
+    >>> from udp_stream.mechanisms.range import Range
+    >>> counts, public = SamplesPerPlate(np.array([2, 1])), PublicSettings(Range(0, 65 * 4096), bins=4)
+    >>> statistic = CdfStatistic()
+    >>> plan = statistic.plan(counts, StatisticTerms(statistic.name, 10**9), public)
+    >>> query = statistic.query(plan, np.array([10, 20, 30]) * 4096, bits=bytes)
+    >>> statistic.values([plan], [query], [query.integers])
+    [[0.0, 0.5, 1.0, 1.0, 1.0]]
+    """
 
     name = "cdf"
 

@@ -123,7 +123,11 @@ class _Columns(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PlanChunk(msgspec.Struct, frozen=True, tag="plan.2"):
-    """Chunk `number` of the `chunks` of a shard's plan; `digest` covers all of them."""
+    """Chunk `number` of the `chunks` of a shard's plan; `digest` covers all of them.
+
+    >>> PlanChunk(0, 3_600_000, shard=1, digest=b"8 bytes.", number=0, chunks=1, content=b"").shard
+    1
+    """
 
     slot_start: int
     slot_end: int

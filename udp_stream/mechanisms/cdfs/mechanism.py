@@ -43,6 +43,12 @@ class CdfPlan:
 
     `kept` of the samples are used, at most `cap` of a plate. `t` and `s` give each node's noise scale t/s. `choice` is
     what fixed it beside counts, cost and U when it was priced.
+
+    >>> from udp_stream.mechanisms.noise import pure
+    >>> counts = SamplesPerPlate(np.array([3, 1, 1]))
+    >>> plan = plan_cdf(counts, pure(10**9), max_kmh=40.0, bins=4)
+    >>> plan.cap, plan.kept, plan.bins.edges_kmh, plan.charges.tolist()
+    (1, 3, (0.0, 10.0, 20.0, 30.0, 40.0), [1000000000, 1000000000, 1000000000])
     """
 
     bins: Bins
@@ -89,6 +95,12 @@ def plan_cdf(
     """Bins, tree, cap and scales, by a choice that was made before, or else the best one for these counts.
 
     Raises ValueError if the bins are not valid for `max_kmh` or the cost is too small to draw noise for.
+
+    >>> from udp_stream.mechanisms.noise import pure
+    >>> counts = SamplesPerPlate(np.array([3, 1, 1]))
+    >>> plan = plan_cdf(counts, pure(10**9), max_kmh=40.0, bins=4)
+    >>> plan.cap, plan.given.tolist(), round(plan.rms_error, 2)
+    (1, [1, 1, 1], 1.15)
     """
     if choice is None or not (choice.bins or isinstance(bins, tuple)):  # edges that it was for may be gone by now
         choice = _best_choice(counts, cost, max_kmh, bins)
@@ -127,7 +139,15 @@ def _bins_of(choice: Choice, max_kmh: float, bins: BinsAsked) -> Bins:
 
 
 def cdf_for_admitted(plan: CdfPlan, admitted: NDArray[np.bool_]) -> CdfPlan:
-    """The plan for those of its plates (at least one) that were admitted: same bins and cap, each within its charge."""
+    """The plan for those of its plates (at least one) that were admitted: same bins and cap, each within its charge.
+
+    >>> from udp_stream.mechanisms.noise import pure
+    >>> counts = SamplesPerPlate(np.array([3, 1, 1]))
+    >>> plan = plan_cdf(counts, pure(10**9), max_kmh=40.0, bins=4)
+    >>> final = cdf_for_admitted(plan, np.array([False, True, True]))
+    >>> final.cap, bool((final.charges <= plan.charges[1:]).all())
+    (1, True)
+    """
     counts, given = SamplesPerPlate(plan.counts.by_plate[admitted]), plan.given[admitted]
     cap = int(given.max())
     cost = plan.noise.within(given, cap, plan.charges[admitted], plan.cost)
@@ -188,7 +208,15 @@ class CdfMechanism(Protocol):
 
 
 class TreeCdf:
-    """The best tree for the bins, the plain covering estimate, made consistent."""
+    """The best tree for the bins, the plain covering estimate, made consistent.
+
+    >>> from udp_stream.mechanisms.noise import pure
+    >>> tree, counts = TreeCdf(), SamplesPerPlate(np.array([1, 1, 1]))
+    >>> plan = tree.plan(counts, pure(10**9), max_kmh=40.0, bins=4, choice=None)
+    >>> nodes = tree.node_counts(plan, np.array([5, 15, 35]) * 4096)
+    >>> tree.values([plan], nodes[np.newaxis])
+    [[0.0, 0.3333333333333333, 0.6666666666666666, 0.6666666666666666, 1.0]]
+    """
 
     name = TREE
 
@@ -212,7 +240,14 @@ class TreeCdf:
 
 
 def node_counts(plan: CdfPlan, samples: Integers) -> Integers:
-    """The exact counts of the tree's nodes; one plate moves level i of them by at most 2 cap in l1."""
+    """The exact counts of the tree's nodes; one plate moves level i of them by at most 2 cap in l1.
+
+    >>> from udp_stream.mechanisms.noise import pure
+    >>> counts = SamplesPerPlate(np.array([3, 1, 1]))
+    >>> plan = plan_cdf(counts, pure(10**9), max_kmh=40.0, bins=4)
+    >>> node_counts(plan, np.array([5, 5, 5, 15, 35]) * 4096).tolist()
+    [1, 1, 0, 1]
+    """
     kept = samples[within_cap(plan.counts, plan.cap)]
     leaves = np.bincount(plan.bins.bin_of(kept), minlength=plan.tree.leaves)
     return level_counts(plan.tree, leaves)
@@ -222,12 +257,26 @@ def cdf_values(plan: CdfPlan, noisy_nodes: Integers) -> list[float]:
     """Shares at the edges from noisy node counts: one per edge, non-decreasing in [0, 1], the last one 1.
 
     Post-processing. The value at the first edge is that at exact zero if zeros have a bin of their own, else 0.
+
+    >>> from udp_stream.mechanisms.noise import pure
+    >>> counts = SamplesPerPlate(np.array([3, 1, 1]))
+    >>> plan = plan_cdf(counts, pure(10**9), max_kmh=40.0, bins=4)
+    >>> cdf_values(plan, node_counts(plan, np.array([5, 5, 5, 15, 35]) * 4096))
+    [0.0, 0.3333333333333333, 0.6666666666666666, 0.6666666666666666, 1.0]
     """
     return cdf_values_of_many([plan], noisy_nodes[np.newaxis])[0]
 
 
 def cdf_values_of_many(plans: Sequence[CdfPlan], noisy_nodes: Integers) -> list[list[float]]:
-    """`cdf_values` of plans that share bins, row by row of `noisy_nodes`: one pass over all of them."""
+    """`cdf_values` of plans that share bins, row by row of `noisy_nodes`: one pass over all of them.
+
+    >>> from udp_stream.mechanisms.noise import pure
+    >>> counts = SamplesPerPlate(np.array([3, 1, 1]))
+    >>> plan = plan_cdf(counts, pure(10**9), max_kmh=40.0, bins=4)
+    >>> nodes = node_counts(plan, np.array([5, 5, 5, 15, 35]) * 4096)
+    >>> cdf_values_of_many([plan, plan], np.stack([nodes, nodes]))[1]
+    [0.0, 0.3333333333333333, 0.6666666666666666, 0.6666666666666666, 1.0]
+    """
     totals = np.array([plan.kept for plan in plans])
     counts = consistent_counts(prefixes(plans[0].tree, noisy_nodes, totals), totals)
     values = np.asarray(shares(counts, totals))

@@ -133,13 +133,24 @@ def node_scales(tree: Tree, cap: int, cost: Cost) -> list[tuple[int, int]]:
 
 
 def check_branching(branching: tuple[int, ...]) -> None:
-    """ValueError unless there is a level, and each has two children or more a node."""
+    """ValueError unless there is a level, and each has two children or more a node.
+
+    >>> check_branching((2, 3))
+    >>> check_branching((2, 1))
+    Traceback (most recent call last):
+        ...
+    ValueError: expected at least one level, each with branching >= 2, got (2, 1)
+    """
     if not branching or min(branching) < 2:
         raise ValueError(f"expected at least one level, each with branching >= 2, got {branching}")
 
 
 def integers_of(values: NDArray[Any], what: str) -> Integers:
-    """As 64-bit integers; ValueError for anything else."""
+    """As 64-bit integers; ValueError for anything else.
+
+    >>> integers_of(np.array([1, 2], np.uint8), "counts").dtype
+    dtype('int64')
+    """
     array = np.asarray(values)
     if array.dtype.kind not in "iu":
         raise ValueError(f"expected integer {what}, got dtype {array.dtype}")
