@@ -91,11 +91,12 @@ class MemoryLedger:
         return _Remembered(period, budget, dict(zip(plates, charged, strict=True)), admission.terms)
 
     def _charge(self, period: str, plates: Sequence[bytes], charged: Sequence[int]) -> None:
+        spent, charges = self._spent, self._charges
         for plate, amount in zip(plates, charged, strict=True):
             if amount:
                 key = (period, plate)
-                self._spent[key] = self._spent.get(key, 0) + amount
-                self._charges[key] = self._charges.get(key, 0) + 1
+                spent[key] = spent.get(key, 0) + amount
+                charges[key] = charges.get(key, 0) + 1
 
     def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
         """Keep the first payload of each id; PrivacyRefused, keeping none, if any id was never admitted."""

@@ -41,7 +41,7 @@ class SamplesPerPlate:
     @cached_property
     def order(self) -> Integers:
         """Plates by non-increasing count, ties as they came."""
-        return np.argsort(-self.by_plate, kind="stable")
+        return (-self.by_plate).argsort(kind="stable")
 
     @cached_property
     def descending(self) -> Integers:
@@ -61,7 +61,7 @@ class SamplesPerPlate:
     def kept_at_every_count(self) -> Integers:
         """`kept(m)` for m each entry of `descending`."""
         ascending = self.descending[::-1]
-        below = np.concatenate(([0], np.cumsum(ascending)[:-1]))
+        below = ascending.cumsum() - ascending
         kept: Integers = (below + ascending * np.arange(self.plates, 0, -1))[::-1]
         return kept
 

@@ -17,7 +17,7 @@ remembered with the verdict, first one wins, so that a retry plans the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -31,7 +31,7 @@ from udp_stream.mechanisms.cdfs.mechanism import CdfPlan
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MeanPlan, expected_abs_error, spread
 from udp_stream.mechanisms.means.automatic import EXACT
-from udp_stream.mechanisms.statistic import StatisticPlan
+from udp_stream.mechanisms.statistic import PublicSettings, StatisticPlan
 from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.mechanisms.variance import VariancePlan
 from udp_stream.planning.allowances import EPSILON_NANO_MIN, expected_visits, fair_shares, hat_epsilon
@@ -126,14 +126,22 @@ def slot_terms(counts: SlotCounts, balance: Balance, in_period: SlotInPeriod, po
     terms = _hats_terms(counts, enough, allowances, policy)
     if policy.accounting_detail == "uniform" or None not in (policy.mean_nano, policy.cdf_nano):
         return terms
+    public = policy.public
     priced = [
-        None if of_hat.withheld else _price(SamplesPerPlate(counts.count[counts.rows(hat)]), of_hat, policy)
+        None if of_hat.withheld else _price(SamplesPerPlate(counts.count[counts.rows(hat)]), of_hat, public)
         for hat, of_hat in enumerate(terms)
     ]
     shares = _usual_shares(counts, priced)
     affordable = np.minimum(allowances / shares, 2.0**62).astype(np.int64)
     again = _hats_terms(counts, enough, affordable, policy)
-    return [of_hat if one is None else of_hat.as_chosen(one.terms) for of_hat, one in zip(again, priced, strict=True)]
+    return [_as_priced(of_hat, one) for of_hat, one in zip(again, priced, strict=True)]
+
+
+def _as_priced(terms: Terms, price: _Price | None) -> Terms:
+    """What was chosen when the HAT was priced stands for statistics that are asked for at the same epsilon again."""
+    if price is None or set(terms.statistics).isdisjoint(price.asked.statistics):
+        return terms
+    return terms.as_chosen(price.chosen)
 
 
 def _hats_terms(
@@ -152,12 +160,13 @@ def _usual_shares(counts: SlotCounts, priced: list[_Price | None]) -> NDArray[np
     2015-06-07, whole day: the expected error falls from 53 to 45 km/h for Array-Averaging and from 114 to 45 for
     Baseline, plates spend what they spent under uniform accounting, and the evening is served like the morning.)
     """
-    shares, hats = np.zeros((2, len(counts.plates)))
-    for hat, price in enumerate(priced):
-        if price is not None:
-            plates = counts.plate[counts.rows(hat)]
-            shares[plates] += price.charges / price.terms.charge_nano
-            hats[plates] += 1
+    known = [price for price in priced if price is not None]
+    if not known:
+        return np.ones(len(counts.plates))
+    is_priced = np.repeat([price is not None for price in priced], np.diff(counts.hat_rows))
+    parts = np.concatenate([price.charges / price.asked.charge_nano for price in known])
+    plates, many = counts.plate[is_priced], len(counts.plates)
+    shares, hats = np.bincount(plates, weights=parts, minlength=many), np.bincount(plates, minlength=many)
     return np.divide(shares, hats, out=np.ones_like(shares), where=hats > 0)
 
 
@@ -191,27 +200,30 @@ def plan_hat(by_plate: NDArray[np.int64], terms: Terms, policy: Policy) -> HatPl
     >>> plan.terms.of("mean").choice, plan_hat(plan.by_plate, plan.terms, policy).terms == plan.terms
     (Choice(mechanism='baseline', cap=4, bins=0, zeros_apart=False), True)
     """
-    price = _price(SamplesPerPlate(by_plate), terms, policy)
-    return HatPlan(price.terms, by_plate, price.statistics, price.charges)
+    price = _price(SamplesPerPlate(by_plate), terms, policy.public)
+    of_statistics = {one.statistic: plan for one, plan in zip(terms.statistics, price.plans, strict=True)}
+    return HatPlan(price.chosen, by_plate, of_statistics, price.charges)
 
 
 class _Price(NamedTuple):
-    """What each plate of a HAT pays on some terms, and the plans of the statistics that it follows from."""
+    """What each plate of a HAT pays on some terms, and the plans that it follows from, a statistic's each."""
 
-    terms: Terms
-    statistics: Mapping[str, StatisticPlan]
+    asked: Terms
+    plans: Sequence[StatisticPlan]
     charges: NDArray[np.int64]
 
+    @property
+    def chosen(self) -> Terms:
+        """The terms, with what the plans chose."""
+        asked = zip(self.asked.statistics, self.plans, strict=True)
+        return msgspec.structs.replace(self.asked, statistics=tuple(one.chosen(plan.choice) for one, plan in asked))
 
-def _price(counts: SamplesPerPlate, terms: Terms, policy: Policy) -> _Price:
-    public = policy.public
+
+def _price(counts: SamplesPerPlate, terms: Terms, public: PublicSettings) -> _Price:
     plans = [STATISTICS[asked.statistic].plan(counts, asked, public) for asked in terms.statistics]
-    charges = np.full(counts.plates, terms.charge_nano, dtype=np.int64)
-    if terms.accounting_detail == "individual":
-        charges = np.maximum(1, sum(plan.charges for plan in plans))
-    asked = tuple(one.chosen(plan.choice) for one, plan in zip(terms.statistics, plans, strict=True))
-    chosen = msgspec.structs.replace(terms, statistics=asked)
-    return _Price(chosen, {one.statistic: plan for one, plan in zip(asked, plans, strict=True)}, charges)
+    if terms.accounting_detail == "uniform":
+        return _Price(terms, plans, np.full(counts.plates, terms.charge_nano, dtype=np.int64))
+    return _Price(terms, plans, np.maximum(1, sum(plan.charges for plan in plans)))
 
 
 def plan_admitted(plan: HatPlan, admitted: NDArray[np.bool_], policy: Policy) -> HatPlan:

@@ -87,6 +87,14 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         """The same with nothing chosen: for other counts."""
         return msgspec.structs.replace(self, statistics=tuple(one.at(one.epsilon_nano) for one in self.statistics))
 
+    def of_kept(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """What the rows that contribute have, of what each of the HAT's rows has; no copy is made if all contribute.
+
+        >>> Terms(kept=bytes([0b101_00000])).of_kept(np.array([7, 8, 9])).tolist()
+        [7, 9]
+        """
+        return values[self.rows_kept(values.size)] if self.kept else values
+
     def rows_kept(self, rows: int) -> NDArray[np.bool_]:
         """Which of so many rows contribute; none if that was said of another number of rows.
 

@@ -79,10 +79,8 @@ def _priced(hat: HatOutcome, counts: SlotCounts, terms: Terms, policy: Policy) -
 
 def _plan(hat: HatOutcome, counts: SlotCounts, terms: Terms, policy: Policy) -> HatPlan | None:
     """The plan for the rows that the terms offer; none where nothing is offered."""
-    by_plate = counts.count[hat.rows]
-    kept = terms.rows_kept(by_plate.size)
-    is_offered = not terms.withheld and bool(kept.any())
-    return plan_hat(by_plate[kept], terms, policy) if is_offered else None
+    offered = terms.of_kept(counts.count[hat.rows])
+    return plan_hat(offered, terms, policy) if offered.size and not terms.withheld else None
 
 
 def _charge(

@@ -79,7 +79,7 @@ class HatOutcome:
         terms = msgspec.json.encode(self.terms) if written is None else written
         if self.plan is None:
             return Admission(self.release_id, NO_ROWS, NO_ROWS, min_plates, terms)
-        offered = counts.plate[self.rows][self.terms.rows_kept(self.charged.size)]
+        offered = self.terms.of_kept(counts.plate[self.rows])
         return Admission(self.release_id, offered, self.plan.charges, min_plates, terms)
 
     def decided(self, charged: NDArray[np.int64]) -> HatOutcome:
