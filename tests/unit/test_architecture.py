@@ -41,7 +41,7 @@ WORLD = {"asyncio", "datetime.now", "io", "logging", "os", "pathlib", "random", 
 OUTSIDE = ("adapters", "trial", "cli", "streams", "__main__")
 """What may: the world that the product runs on, what people read, and Kafka."""
 
-THREADS = {"udp_stream.ledger.memory", "udp_stream.ledger.checks"}
+THREADS = {"udp_stream.ledger.memory", "udp_stream.ledger.checks.crowds"}
 
 
 def sources():
