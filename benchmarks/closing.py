@@ -25,7 +25,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from benchmarks.__main__ import say
 from streams.topics import create_topics, topics_of
-from udp_stream.adapters.ledgers.redis.ledger import open_redis_ledger
+from udp_stream.adapters.ledgers.redis.opening import open_redis_ledger
 from udp_stream.adapters.settings import Settings, load
 from udp_stream.ledger.port import Admission
 from udp_stream.trial.fleet.fleet import IST

@@ -1,6 +1,7 @@
 """`python -m benchmarks.rooms [FOLDER]`: the house in figures, and its rooms with what each imports, from the sources.
 
-A room is a package, a part of `adapters`, or `streams`. Its floor is the longest road of imports below it.
+A room is a package, a part of `adapters`, `cli/main.py`, or `streams`. Its floor is the longest road of imports below
+it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def room_of(module: str) -> str:
     parts = module.split(".")
     if parts[0] == "streams":
         return "streams"
-    deep = parts[1:2] == ["adapters"] or parts[1:3] == ["cli", "commands"]
+    deep = parts[1:2] == ["adapters"] or parts[1:3] in (["cli", "commands"], ["cli", "main"])
     return ".".join(parts[1:3] if deep else parts[1:2])
 
 

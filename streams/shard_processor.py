@@ -194,7 +194,7 @@ class ShardProcessor:
     async def _fenced(self, tp: TP) -> Ledger:
         if not isinstance(self._ledger, Fencing):
             return self._ledger
-        from udp_stream.adapters.ledgers.redis.ledger import Fence
+        from udp_stream.adapters.ledgers.redis.session import Fence
 
         ledger, name = self._ledger, f"{tp.topic}/{tp.partition}"
         epoch = await self._in_thread(lambda: ledger.take_epoch(name))

@@ -20,7 +20,7 @@ from pathlib import Path
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
     [
-        "streams.worker", "udp_stream.adapters.ledgers.redis.ledger",
+        "streams.worker", "udp_stream.adapters.ledgers.redis.opening",
         *(f"udp_stream.cli.commands.{verb}" for verb in ("demo", "doctor", "ledger", "plan", "replay", "worker")),
     ]
 )  # fmt: skip

@@ -18,7 +18,7 @@ from streams.producer import OutgoingRecord, Producer
 from streams.source_processor import SourceProcessor
 from streams.topics import Topic
 from streams.transport import BatchConsumer, BatchSchema
-from udp_stream.adapters.ledgers.redis import ledger as redis_ledger
+from udp_stream.adapters.ledgers.redis import opening as redis_opening
 from udp_stream.adapters.ledgers.redis.ledger import RedisLedger
 from udp_stream.adapters.ledgers.redis.scripts import load_scripts, scripts_of
 from udp_stream.cli import main as cli
@@ -118,7 +118,7 @@ def _rewrite(name: str, *changes: tuple[str, str]) -> None:
         assert texts[name].count(sound) == 1, sound
         texts[name] = texts[name].replace(sound, broken)
     rewritten = scripts_of(texts)
-    redis_ledger.load_scripts = lambda: rewritten  # type: ignore[assignment]
+    redis_opening.load_scripts = lambda: rewritten  # type: ignore[assignment]
 
 
 def main(fault: str, *arguments: str) -> int:

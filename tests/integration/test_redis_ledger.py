@@ -19,14 +19,18 @@ from redis import Redis
 
 from tests.contract.road import CHECKS, Opening
 from udp_stream.adapters.ledgers.opening import inspect_ledger, ledger_and_keys
+from udp_stream.adapters.ledgers.redis import audit as redis_audit
 from udp_stream.adapters.ledgers.redis import connection as redis_connection
 from udp_stream.adapters.ledgers.redis import durability as redis_durability
 from udp_stream.adapters.ledgers.redis import ledger as redis_ledger
+from udp_stream.adapters.ledgers.redis import opening as redis_opening
 from udp_stream.adapters.ledgers.redis.connection import Connection
-from udp_stream.adapters.ledgers.redis.ledger import Fence, Fenced, RedisLedger, open_redis_ledger
+from udp_stream.adapters.ledgers.redis.ledger import RedisLedger
+from udp_stream.adapters.ledgers.redis.opening import open_redis_ledger
 from udp_stream.adapters.ledgers.redis.scripts import SCRIPTS, load_scripts, scripts_of
+from udp_stream.adapters.ledgers.redis.session import Fence, Session
 from udp_stream.adapters.settings import load
-from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused
+from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused
 from udp_stream.ledger import checks
 from udp_stream.ledger.checks import ALL_LEDGER_CHECKS, CheckFailed, ask
 from udp_stream.ledger.memory import MemoryLedger
@@ -200,7 +204,7 @@ def _change_script(monkeypatch: pytest.MonkeyPatch, script: str, part: str, chan
     sound = load_scripts()
     assert sound[script].text.count(part) == 1
     changed = scripts_of({script: sound[script].text.replace(part, change)})
-    monkeypatch.setattr(redis_ledger, "load_scripts", lambda: {**sound, **changed})
+    monkeypatch.setattr(redis_opening, "load_scripts", lambda: {**sound, **changed})
 
 
 # Kills.
@@ -613,16 +617,16 @@ def test_verify_names_what_does_not_add_up(tamper: Callable[[Any, str], object],
 def test_verify_heeds_what_came_later_also_behind_a_lost_admission(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened, listed = opener(redis_url), RedisLedger._listed
+    opened, listed = opener(redis_url), redis_audit.listed
     with opened() as ledger, client_of(redis_url) as client:
 
-        def admit_and_list(self: RedisLedger) -> Any:
+        def admit_and_list(session: Session) -> Any:
             ledger.admit("p", 10, [b"z"], [ask("later", [3])])  # when the balances have been read
-            return listed(self)
+            return listed(session)
 
         ledger.admit("p", 10, [b"x", b"y"], [ask("lost", [3], [0]), ask("kept", [3], [1])])
         client.delete(f"{opened.keywords['prefix']}:admission:lost")  # type: ignore[attr-defined]
-        monkeypatch.setattr(RedisLedger, "_listed", admit_and_list)
+        monkeypatch.setattr(redis_audit, "listed", admit_and_list)
         assert ledger.verify() == [
             "lost: admitted, but its admission is gone",
             "plate 78 in p: expected 0 spent in 0 charges, got 3 in 1",

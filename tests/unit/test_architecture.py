@@ -24,10 +24,12 @@ LADDER = (
     {"adapters.embedded", "adapters.one_off"},
     {"cli"},
     {"streams"},
-    {"cli.commands", "__main__"},
+    {"cli.commands"},
+    {"cli.main"},
+    {"__main__"},
 )
 """Rooms from the bottom; a file may import from the rungs below its room's, and rooms from within themselves. What
-verbs share lies below `streams`, and the verbs, which start it, above."""
+verbs share lies below `streams`, and the verbs, which start it, above; the command line, which joins them, on top."""
 
 RUNG = {name: rung for rung, names in enumerate(LADDER) for name in names}
 
@@ -39,7 +41,7 @@ WORLD = {"asyncio", "datetime.now", "io", "logging", "os", "pathlib", "random", 
 OUTSIDE = ("adapters", "trial", "cli", "streams", "__main__")
 """What may: the world that the product runs on, what people read, and Kafka."""
 
-THREADS = {"udp_stream.ledger.memory", "udp_stream.ledger.checks"}
+THREADS = {"udp_stream.ledger.memory", "udp_stream.ledger.checks.crowds"}
 
 
 def sources():
@@ -50,11 +52,11 @@ def sources():
 
 
 def room_of(module):
-    """The room of a file or module; the verbs are one of their own."""
+    """The room of a file or module; the verbs are one of their own, and so is the file that joins them."""
     if module.split(".")[0] == "streams":
         return "streams"
     parts = module.split(".")[1:]
-    if parts[0] == "adapters" or parts[:2] == ["cli", "commands"]:
+    if parts[0] == "adapters" or parts[:2] in (["cli", "commands"], ["cli", "main"]):
         return ".".join(parts[:2])
     return parts[0]
 
@@ -150,6 +152,20 @@ def test_a_verb_that_releases_takes_its_bits_from_the_operating_system_and_never
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
     modules = loaded.stdout.split()
     assert "udp_stream.adapters.entropy" in modules and "udp_stream.testing" not in modules
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["replay", "--help"], ["worker", "--no-such-option"]], ids=str)
+def test_help_and_usage_import_neither_arrays_nor_clients(arguments):
+    """They answer at once: no verb's code is imported before it runs, nor the configuration."""
+    program = (
+        "import sys, udp_stream.cli.main as cli\n"
+        "try: cli.main(sys.argv[1:])\n"
+        "except SystemExit: print('imported:', *sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, cwd=ROOT)
+    modules = done.stdout.partition("imported:")[2].split()
+    assert "udp_stream.cli.commands.worker_parser" in modules
+    assert not {"numpy", "h3", "msgspec", "faust", "kafka", "redis", "udp_stream.cli.commands.worker"} & set(modules)
 
 
 def test_importing_a_module_does_nothing():

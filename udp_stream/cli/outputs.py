@@ -11,16 +11,18 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from udp_stream.adapters.ledgers.opening import ledger_files
 from udp_stream.adapters.ledgers.plate_keys import is_key
 from udp_stream.adapters.ledgers.sqlite.file import MAGIC
 from udp_stream.adapters.settings import Settings
+from udp_stream.cli.named_files import NamedFile
+from udp_stream.cli.named_files import named as named  # for those who open outputs
 from udp_stream.errors import UsageError
 
 FileRole = tuple[str, str | Path | None]
@@ -73,25 +75,6 @@ def open_output(name: str, mode: int = PUBLIC) -> AbstractContextManager[BinaryI
     except OSError as error:
         raise UsageError(f"{_title(name)}: cannot be written ({error.strerror})") from error
     return nullcontext(sys.stdout.buffer)
-
-
-class NamedFile(io.FileIO):
-    """A file whose name stands in the OSError when it cannot be written."""
-
-    def write(self, data: Any, /) -> Any:
-        """As any file does."""
-        with named(str(self.name)):
-            return super().write(data)
-
-
-@contextmanager
-def named(name: str | Path) -> Iterator[None]:
-    """What fails inside is about this file: its name is put into an OSError that has none."""
-    try:
-        yield
-    except OSError as error:
-        error.filename = error.filename or str(name)
-        raise
 
 
 def _title(name: str) -> str:

@@ -13,7 +13,7 @@ import sys
 from contextlib import suppress
 from typing import Any, TextIO
 
-from udp_stream.cli.outputs import NamedFile
+from udp_stream.cli.named_files import NamedFile
 
 _WHEN_CLOSED = {"stdin": os.O_WRONLY, "stdout": os.O_RDONLY, "stderr": os.O_WRONLY}
 """How the null device is opened in its place: the wrong way round where use must fail."""

@@ -166,8 +166,8 @@ def _redis(url: str) -> Any:
             f"ledger.url: expected sqlite:FILE or redis://HOST:PORT/DB, got {url.partition('://')[0]}://..."
         )
     with needs("Redis client", "redis"):
-        from udp_stream.adapters.ledgers.redis import ledger as redis_ledger
-    return redis_ledger
+        from udp_stream.adapters.ledgers.redis import opening
+    return opening
 
 
 def _is_missing(url: str) -> bool:

@@ -19,19 +19,7 @@ second) and recorded in 0.07 s, one HAT alone in 0.6 ms. Redis does nothing else
 plates (`BATCH_MEMBERS`), 40 ms for 5,000 payloads (`BATCH_RELEASES`). The plates of one HAT are one script, however
 many they are: 0.3 s for 100,000, 5 s for a million, which a cluster's `cluster-node-timeout` (15 s) has to exceed.
 
-**Durability.** Opening refuses a server that would forget what it has answered: it needs `appendonly yes`, `appendfsync
-always`, `no-appendfsync-on-rewrite no` and `maxmemory-policy noeviction`, in a cluster on every master. With these a
-killed server comes back with every answer it gave. A *failover* is another matter: replication does not wait, and a
-promoted replica may lack the last charges. So opening refuses a server that has replicas, connected or in the cluster's
-slots, unless it is opened with `replicas=1` or more (`ledger.replicas`): then nothing is answered before so many
-replicas have it (WAIT). What no opening can see is a replica that joins later. Also set `min-replicas-to-write 1`, so
-that a master that is cut off stops by itself, and give replicas the same settings as masters: they are not checked. An
-owner whose epoch the promoted replica never received is stopped.
-
-**A wiped ledger** would give every plate its budget again. Each ledger has an id, kept in Redis and, with `id_file`,
-beside the plate key. Opening refuses a Redis that has no ledger or another one where the file knows one; every script
-refuses if the id is gone, so that a FLUSHALL stops releases at once; and no script charges a period whose balances are
-gone.
+**Durability, and a wiped ledger.** `opening.py` says what is refused, and why.
 
 **Fencing.** A worker that takes over a shard takes its next epoch (`take_epoch`); an owner with an earlier one can
 neither admit nor record anything new (`Fenced`), only read what is recorded.
@@ -46,95 +34,34 @@ at last `balance:PERIOD` and its place in `periods`. Never earlier: without its 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import replace
-from datetime import UTC, datetime
 from itertools import pairwise
 from types import TracebackType
 from typing import Self, TypeVar
 
-from udp_stream.adapters.ledgers.ledger_id import compare, known_ledger, raise_mark, remember_ledger
+from udp_stream.adapters.ledgers.ledger_id import compare, raise_mark
 from udp_stream.adapters.ledgers.packing import amounts, amounts_of, column
 from udp_stream.adapters.ledgers.redis import packing
-from udp_stream.adapters.ledgers.redis.connection import OPENING_PAUSES_S, Command, connection_to
-from udp_stream.adapters.ledgers.redis.durability import find_or_make, require_durable, require_replicas
+from udp_stream.adapters.ledgers.redis.audit import discrepancies, listed, periods
+from udp_stream.adapters.ledgers.redis.connection import Command
 from udp_stream.adapters.ledgers.redis.packing import decoded, encoded
-from udp_stream.adapters.ledgers.redis.scripts import load_scripts
-from udp_stream.adapters.ledgers.redis.session import CHUNK, Fence, Session, require_prefix
-from udp_stream.errors import Fenced, PrivacyRefused
-from udp_stream.ledger.past import VOLATILE
+from udp_stream.adapters.ledgers.redis.session import CHUNK, Fence, Session
+from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission, Balance, Entry, Mark, Progress, Verdict
-from udp_stream.ledger.rules import misfits, require_valid
+from udp_stream.ledger.rules import require_valid
 
-__all__ = ["DEFAULT_PREFIX", "Fence", "Fenced", "RedisLedger", "inspect_redis", "open_redis_ledger"]
-
-DEFAULT_PREFIX = "{udp}"
 MEMBERS_MAX = 20_000_000  # of a HAT: 24 bytes each, and Redis takes values of 512 MB
 BATCH_MEMBERS, BATCH_HATS = 25_000, 1000  # that one script admits: 25 ms, during which Redis does nothing else
 BATCH_RELEASES, BATCH_BYTES = 5000, 8_000_000  # that one script records: 40 ms, likewise
-PAGE = 500  # what an iterator reads at a time
+PAGE = 500  # what `unpublished` reads at a time
 EPOCH, ADMITTED = "epoch:", "admitted"  # among the marks: a shard's epoch, and how many HATs were ever admitted
 
 T = TypeVar("T")
 
 
-def open_redis_ledger(
-    url: str,
-    *,
-    prefix: str = DEFAULT_PREFIX,
-    id_file: str | os.PathLike[str] | None = None,
-    allow_volatile: bool = False,
-    replicas: int = 0,
-) -> RedisLedger:
-    """Open the ledger at `url`, or make it if there is none; use it as a context manager.
-
-    `url` is redis://, rediss:// or unix://, or redis+cluster:// of any node. `id_file` remembers which ledger it was,
-    and its high-water mark, so that one that is wiped or older is noticed. `replicas` is how many of them must have a
-    write before it is answered.
-
-    Raises ConfigError for another URL or a prefix without a hash tag, DependencyUnavailable if Redis cannot be reached,
-    and PrivacyRefused if it would forget, or has forgotten. With `allow_volatile` a server that would forget is used
-    all the same, with a warning, and the ledger notes it for ever.
-    """
-    connection = connection_to(url, require_prefix(prefix), load_scripts(), replicas)
-    known = known_ledger(id_file)
-    try:
-        durable = require_durable(connection, replicas, allow_volatile)
-        ledger_id = find_or_make(connection, prefix, known)
-        if id_file is not None and known is None:
-            remember_ledger(id_file, ledger_id)
-        ledger = RedisLedger(Session(connection, prefix, ledger_id), id_file)
-        if not durable:
-            ledger.note(VOLATILE, datetime.now(UTC).strftime("%Y-%m-%d"))
-    except BaseException:
-        connection.close()
-        raise
-    return ledger
-
-
-def ledger_at(url: str, prefix: str = DEFAULT_PREFIX) -> str | None:
-    """The id of the ledger that is there, empty if it has lost its marks, None if nothing of a ledger is there.
-
-    Nothing is made. DependencyUnavailable if Redis cannot be reached.
-    """
-    with closing(connection_to(url, require_prefix(prefix), {})) as connection:
-        keys = [f"{prefix}:{name}" for name in ("meta", "order", "periods", "recorded")]
-        found, ledger_id = connection.exchange([("EXISTS", *keys), ("HGET", keys[0], "ledger_id")], OPENING_PAUSES_S)
-    return decoded(ledger_id or b"") if found else None
-
-
-def inspect_redis(url: str, replicas: int = 0) -> None:
-    """Ask every server that writes whether it would forget; nothing is made. Raises as `open_redis_ledger`."""
-    with closing(connection_to(url, DEFAULT_PREFIX, {})) as connection:
-        require_durable(connection, replicas)
-        if replicas:
-            require_replicas(connection, replicas)
-
-
 class RedisLedger:
-    """A `ports.Ledger` in Redis, for any number of threads; make it with `open_redis_ledger`.
+    """A `ports.Ledger` in Redis, for any number of threads; `opening.py` makes it.
 
     Any call may raise DependencyUnavailable once it has asked again for some ten seconds (45 where replicas stay away);
     what it asked for may then be remembered or not, and asking again tells. A call that charges or records raises
@@ -214,8 +141,7 @@ class RedisLedger:
 
     def periods(self) -> list[str]:
         """Every period in which some plate was charged, sorted."""
-        (found,) = self._session.exchange(("SMEMBERS", self._session.key("periods")))
-        return sorted(decoded(period) for period in found)
+        return periods(self._session)
 
     def recorded(self, release_ids: Sequence[str]) -> list[bytes | None]:
         """The recorded payload of each id, or None."""
@@ -332,7 +258,7 @@ class RedisLedger:
 
         Raises PrivacyRefused at one that is listed and not there any more.
         """
-        for name, entry in self._listed():
+        for name, entry in listed(self._session):
             if entry is None:
                 raise PrivacyRefused(
                     f"expected the admission of {name!r}, got none: the ledger has lost it; restore it"
@@ -346,57 +272,7 @@ class RedisLedger:
         of what was charged until the moment they were read, and that every payload was admitted. Others may write
         meanwhile.
         """
-        first, balances = self._snapshot("")
-        until: dict[str, int] = {}
-        for period in self.periods():
-            until[period], of_period = self._snapshot(period)
-            balances += of_period
-        gone: list[str] = []
-        sums = list(misfits(self._entries_until(until, first, gone), balances))
-        missing = [f"{name}: admitted, but its admission is gone" for name in gone]
-        return missing + sums + [f"{name}: released, but never admitted" for name in self._unadmitted()]
-
-    def _snapshot(self, period: str) -> tuple[int, list[tuple[str, bytes, int, int]]]:
-        """How many admissions there were, and (period, plate, spent, charges) of the period's plates at that moment."""
-        keys = (self._session.key("order"), self._session.key("balance", period))
-        ((_, length, flat),) = self._session.run(self._session.script("snapshot", keys, fenced=False))
-        pairs = zip(flat[::2], flat[1::2], strict=True)
-        return length, [(period, plate, *packing.spent_and_charges(value)) for plate, value in pairs]
-
-    def _entries_until(self, until: dict[str, int], otherwise: int, gone: list[str]) -> Iterator[Entry]:
-        """Entries up to the place at which the balances of their period were read; ids that are lost go to `gone`."""
-        for place, (name, entry) in enumerate(self._listed()):
-            if entry is None:
-                gone.append(name)
-            elif place < until.get(entry.period, otherwise):
-                yield entry
-
-    def _listed(self) -> Iterator[tuple[str, Entry | None]]:
-        """Every admission ever made, oldest first: its id, and None where it is not there any more."""
-        key, start = self._session.key, 0
-        while names := self._session.exchange(("LRANGE", key("order"), start, start + PAGE - 1))[0]:
-            ids = [decoded(name) for name in names]
-            # A payload is looked up before its place in the queue: what is seen and waits no more was published.
-            admissions, payloads, waiting = self._session.exchange(
-                ("MGET", *(key("admission", name) for name in ids)),
-                ("MGET", *(key("release", name) for name in ids)),
-                ("ZMSCORE", key("unpublished"), *names),
-            )
-            for name, blob, payload, number in zip(ids, admissions, payloads, waiting, strict=True):
-                yield name, None if blob is None else packing.entry_of(name, blob, payload, waiting=number is not None)
-            start += len(names)
-
-    def _unadmitted(self) -> Iterator[str]:
-        """Ids that have a payload and no admission."""
-        start = self._session.key("release", "")
-        pattern = re.sub(rb"([\[\]*?\\])", rb"\\\1", start) + b"*"
-        cursor: int | None = None
-        while cursor != 0:
-            ((after, keys),) = self._session.exchange(("SCAN", cursor or 0, "MATCH", pattern, "COUNT", PAGE))
-            names = [decoded(key[len(start) :]) for key in keys]
-            present = self._session.exchange(*(("EXISTS", self._session.key("admission", name)) for name in names))
-            yield from (name for name, there in zip(names, present, strict=True) if not there)
-            cursor = int(after)
+        return discrepancies(self._session)
 
 
 def _never_admitted(name: str) -> PrivacyRefused:

@@ -1,0 +1,76 @@
+"""What single keys may be: the least and most of epsilons and durations, and the words of a refusal."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from udp_stream.errors import ConfigError
+from udp_stream.planning.allowances import EPSILON_NANO_MAX, FIXED_NANO_MIN
+from udp_stream.units import NANO, nano_charge, parse_duration
+
+EPSILON_MIN = FIXED_NANO_MIN / NANO
+EPSILON_MAX = EPSILON_NANO_MAX / NANO
+
+Budget = Annotated[float, msgspec.Meta(ge=EPSILON_MIN, le=1e6)]
+"""Up to 1e15 nano-epsilon: a ledger's amounts lie below 2**53."""
+Epsilon = Annotated[float, msgspec.Meta(ge=0, le=EPSILON_MAX)]
+
+EPSILONS = {
+    "release.mean_epsilon": f"0, {EPSILON_MIN:g} to {EPSILON_MAX:g}, or auto",
+    "release.variance_epsilon": f"0, or {EPSILON_MIN:g} to {EPSILON_MAX:g}",
+    "release.cdf_epsilon": f"0, {EPSILON_MIN:g} to {EPSILON_MAX:g}, or auto",
+}
+"""What each may be."""
+
+DURATIONS = {
+    "hat.slot": ("1m", "31d"),
+    "hat.grace": ("0s", "31d"),
+    "pings.ahead": ("0s", "36500d"),
+    "budget.period": ("1m", "36500d"),
+    "kafka.retention": ("1m", "36500d"),
+    "kafka.idle_timeout": ("0.1s", "31d"),
+    "kafka.disorder": ("0s", "31d"),
+    "kafka.skew": ("0s", "31d"),
+    "kafka.session_timeout": ("1s", "1d"),
+    "kafka.stuck_timeout": ("1s", "31d"),
+}
+"""The shortest and the longest of each. Milliseconds of a slot have 32 bits (49 days), those of a session Kafka's 31
+(24 days), calendars four digits for the year; no timeout is zero, which would pass at once."""
+
+
+def nano(epsilon: float | Literal["auto"]) -> int | None:
+    """Nano-epsilon of a charge; None is for "auto"."""
+    return None if epsilon == "auto" else nano_charge(epsilon)
+
+
+def milliseconds(duration: str) -> int:
+    """Milliseconds of a duration, rounded."""
+    return round(parse_duration(duration) * 1000)
+
+
+def whole_seconds(name: str, duration: str) -> int:
+    """Seconds of a slot or period, within `DURATIONS`: a length that divides a day or is whole days."""
+    seconds = seconds_of(name, duration)
+    whole = int(seconds)
+    if seconds != whole or (86_400 % whole and whole % 86_400):
+        raise ConfigError(f"{name}: expected at least 1m that divides a day, or whole days, got {duration!r}")
+    return whole
+
+
+def seconds_of(name: str, duration: str) -> float:
+    """Seconds of a duration. ConfigError if it is none, or not within `DURATIONS`."""
+    try:
+        seconds = parse_duration(duration)
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from error
+    least, most = DURATIONS[name]
+    require(parse_duration(least) <= seconds <= parse_duration(most), name, f"{least} to {most}", duration)
+    return seconds
+
+
+def require(holds: bool, key: str, rule: str, value: object) -> None:
+    """ConfigError, with the key, the rule and the value, unless it holds."""
+    if not holds:
+        raise ConfigError(f"{key}: expected {rule}, got {value}")

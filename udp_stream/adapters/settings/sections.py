@@ -1,0 +1,198 @@
+"""The sections of the configuration, one frozen value each, with their defaults, and what the core makes of them.
+
+Every default carries the measurement or the reason it was chosen by; `docs/configuration.md` tells the same at length.
+What changes privacy goes on to the core as a `Policy`; the rest stays out here.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
+
+from udp_stream.adapters.kafka_section import KafkaSection
+from udp_stream.adapters.settings.limits import Budget, Epsilon, milliseconds, nano, whole_seconds
+from udp_stream.errors import ConfigError
+from udp_stream.pings.decoder import PingRules
+from udp_stream.planning.calendar import BudgetCalendar
+from udp_stream.planning.periods import accepted_nano
+from udp_stream.planning.policy import AccountingDetail, Grouping, Mean, Policy, Suppression
+from udp_stream.units import QUANTA_PER_KMH, duration_name, nano_allowance, nano_charge
+from udp_stream.windows.grid import SlotGrid
+from udp_stream.windows.open_slots import WindowRules
+from udp_stream.windows.slot_tables import PINGS_MAX
+
+SQLITE = "sqlite:"
+
+DEFAULT_LEDGER = "sqlite:udp-stream.ledger"
+"""In the current folder: a first run needs no service and no setting."""
+
+
+class HatSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where and when: resolution 6 (36 km2) and six hours are the finest at which epsilon 10 a day rivals a guess."""
+
+    resolution: Annotated[int, msgspec.Meta(ge=0, le=15)] = 6
+    slot: str = "6h"
+    timezone: str = "Asia/Kolkata"
+    grace: str = "2m"
+
+
+class SpeedSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """U = 65 km/h: India's limit for buses within municipal limits, 60 km/h and 5 % (S.O. 1522(E), 2018), rounded up.
+
+    The value came first from arXiv 2401.15906, which gives no reason. Take yours from a speed limit or a limiter, never
+    from recorded speeds: their maximum is a function of what is protected.
+    """
+
+    max_kmh: Annotated[float, msgspec.Meta(ge=1, le=1000)] = 65.0
+    unit: Literal["kmh", "mps", "mph"] = "kmh"
+    reject_above_kmh: Annotated[float, msgspec.Meta(ge=1, le=2000)] = 200.0
+
+
+class PingsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a source may send: `box` is [west, south, east, north] in degrees, absent for the whole world."""
+
+    box: tuple[float, float, float, float] | None = None
+    ahead: str = "1d"
+    per_slot_max: Annotated[int, msgspec.Meta(ge=1, le=PINGS_MAX)] = 50_000_000
+
+
+class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Epsilon 10 per plate and day: `udp-stream plan` says what it buys.
+
+    Individual accounting promises the same for 1.0 to 2.5 times the releases (`benchmarks/budget_shares.py`).
+    """
+
+    epsilon: Budget = 10.0
+    period: str = "1d"
+    accounting: Literal["pure", "zcdp", "approximate"] = "pure"
+    delta: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 1e-6
+    accounting_detail: AccountingDetail = "individual"
+    accept_overlap: str = ""
+
+
+class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Epsilons are per HAT; "auto" spreads what a plate has left over the HATs that it is likely still to visit.
+
+    With them mean "auto" errs by 2 to 22 % less than Array-Averaging on seven of eight days. CDFs are off: at
+    epsilon 1 they err more on every feed than one city-wide CDF does (`docs/measurements.md`).
+    """
+
+    mean: Mean = "auto"
+    grouping: Grouping = "best-fit"
+    mean_epsilon: Epsilon | Literal["auto"] = "auto"
+    variance_epsilon: Epsilon = 0.0
+    cdf_epsilon: Epsilon | Literal["auto"] = 0.0
+    bins: Literal["auto"] | int | tuple[float, ...] = "auto"
+    min_plates: Annotated[int, msgspec.Meta(ge=1, le=PINGS_MAX)] = 10
+    suppression: Suppression = "off"
+    hats_max: Annotated[int, msgspec.Meta(ge=0, le=PINGS_MAX)] = 0
+
+
+class LedgerSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where balances are kept; the key of the plates' hashes is beside it unless told otherwise.
+
+    `url` is empty where nobody named a ledger. One run on one machine then takes `DEFAULT_LEDGER`; workers share a
+    ledger, so they take none that was not named.
+    """
+
+    url: str = ""
+    key_file: str = ""
+    replicas: Annotated[int, msgspec.Meta(ge=0, le=9)] = 0
+
+    @property
+    def place(self) -> str:
+        """The ledger that was named, or the default one."""
+        return self.url or DEFAULT_LEDGER
+
+    def require_named(self) -> None:
+        """ConfigError if nobody named a ledger: for what shares one with others."""
+        if not self.url:
+            raise ConfigError(
+                "ledger.url: expected the one ledger that all workers of the deployment share, got none: name it with "
+                "--ledger redis://HOST:PORT/DB, or with --ledger sqlite:FILE where all workers run on this machine"
+            )
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The whole configuration."""
+
+    hat: HatSection = HatSection()
+    speed: SpeedSection = SpeedSection()
+    pings: PingsSection = PingsSection()
+    budget: BudgetSection = BudgetSection()
+    release: ReleaseSection = ReleaseSection()
+    ledger: LedgerSection = LedgerSection()
+    kafka: KafkaSection = KafkaSection()
+
+    @property
+    def policy(self) -> Policy:
+        """What changes privacy, or what is computed."""
+        lifetime = self.budget.period == "lifetime"
+        period_seconds = None if lifetime else whole_seconds("budget.period", self.budget.period)
+        return Policy(
+            resolution=self.hat.resolution,
+            slot_seconds=whole_seconds("hat.slot", self.hat.slot),
+            timezone=self.hat.timezone,
+            grace_ms=milliseconds(self.hat.grace),
+            max_speed=int(self.speed.max_kmh * QUANTA_PER_KMH),
+            unit=self.speed.unit,
+            reject_above_kmh=self.speed.reject_above_kmh,
+            box=self.pings.box,
+            budget_nano=nano_allowance(self.budget.epsilon),
+            period="lifetime" if period_seconds is None else duration_name(period_seconds),
+            period_seconds=period_seconds,
+            mean=self.release.mean,
+            grouping=self.release.grouping,
+            mean_nano=nano(self.release.mean_epsilon),
+            variance_nano=nano_charge(self.release.variance_epsilon),
+            cdf_nano=nano(self.release.cdf_epsilon),
+            bins=self.release.bins,
+            min_plates=self.release.min_plates,
+            accounting_detail=self.budget.accounting_detail,
+            suppression=self.release.suppression,
+            hats_max=self.release.hats_max,
+        )
+
+    @property
+    def ping_rules(self) -> PingRules:
+        """What the decoder accepts."""
+        return PingRules(
+            unit=self.speed.unit,
+            max_kmh=self.speed.max_kmh,
+            reject_above_kmh=self.speed.reject_above_kmh,
+            box=self.pings.box,
+        )
+
+    @property
+    def window_rules(self) -> WindowRules:
+        """What the windows keep open, and for how long."""
+        return WindowRules(
+            grace_ms=milliseconds(self.hat.grace),
+            ahead_ms=milliseconds(self.pings.ahead),
+            pings_per_slot_max=self.pings.per_slot_max,
+            skew_ms=milliseconds(self.kafka.skew),
+            disorder_ms=milliseconds(self.kafka.disorder),
+        )
+
+    @property
+    def zone(self) -> ZoneInfo:
+        """The zone of the slots; raises ConfigError if there is none of that name."""
+        try:
+            return ZoneInfo(self.hat.timezone)
+        except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # OSError: the name of a folder of zones
+            raise ConfigError(f"hat.timezone: expected an IANA time zone, got {self.hat.timezone!r}") from error
+
+    @property
+    def calendar(self) -> BudgetCalendar:
+        """Slots and periods in the zone."""
+        policy = self.policy
+        periods = None if policy.period_seconds is None else SlotGrid(policy.period_seconds, self.zone)
+        accepted = accepted_nano(self.budget.accept_overlap)
+        return BudgetCalendar(policy, SlotGrid(policy.slot_seconds, self.zone), periods, accepted)
+
+
+def is_file(url: str) -> bool:
+    """Whether a ledger's URL names a file: `sqlite:FILE`, or just the file."""
+    return url.startswith(SQLITE) or "://" not in url

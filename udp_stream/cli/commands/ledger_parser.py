@@ -1,0 +1,28 @@
+"""The options of `ledger`."""
+
+from __future__ import annotations
+
+from udp_stream.cli.options import Parser, Verbs, add_ledger_options, add_verb
+
+EXAMPLES = (
+    "udp-stream ledger show GJ05ZZ0001 --ledger city.ledger",
+    "udp-stream ledger verify --ledger redis://ledger:6379/0",
+    "udp-stream ledger export --ledger city.ledger > statement.json",
+    "udp-stream ledger accept-older --ledger city.ledger        says what is forgotten; accepts nothing by itself",
+)
+
+
+def add(verbs: Verbs) -> None:
+    """The verb, with its options and examples."""
+    parser = verbs.add_parser("ledger", help="what plates have spent", description="Look into a ledger.")
+    inner = parser.add_subparsers(title="verbs", required=True, metavar="VERB", parser_class=Parser)
+    show = add_verb(inner, "show", "what a plate has spent and has left, by period", "ledger")
+    show.add_argument("plate", metavar="PLATE")
+    verify = add_verb(inner, "verify", "recompute every balance from the entries", "ledger")
+    export = add_verb(inner, "export", "a privacy statement of the deployment, as JSON", "ledger")
+    older = add_verb(inner, "accept-older", "go on with a ledger that was restored from an older copy", "ledger")
+    older.add_argument("--saying", metavar="WORDS", help="what is forgotten, in the words that this verb prints")
+    for parsed, example in zip((show, verify, export, older), EXAMPLES, strict=True):
+        add_ledger_options(parsed, "ledger file or URL (default: ledger.url)")
+        parsed.epilog = f"examples:\n  {example}\n"
+    parser.epilog = "examples:\n" + "".join(f"  {example}\n" for example in EXAMPLES[:3])

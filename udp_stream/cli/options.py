@@ -1,0 +1,127 @@
+"""What parsers of verbs share: a verb that is imported when it runs, options by the same name, values they accept."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from udp_stream.units import parse_duration
+
+if TYPE_CHECKING:
+    from udp_stream.adapters.settings import Settings
+
+BUSES_MAX = 100_000
+SEED_MAX = 2**63 - 1
+AGO_MAX = "31d"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that prints its examples line by line, as they are written."""
+
+    def __init__(self, **options: object) -> None:
+        """Takes what `ArgumentParser` takes, but for the formatter."""
+        super().__init__(**options, formatter_class=argparse.RawDescriptionHelpFormatter)  # type: ignore[arg-type]
+
+
+Verbs: TypeAlias = "argparse._SubParsersAction[Parser]"
+"""Where verbs are added."""
+
+
+def add_verb(verbs: Verbs, name: str, summary: str, module: str) -> Parser:
+    """A verb that the function of its name in `cli/commands/MODULE.py` does, with the options that every verb has."""
+    parser = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+    parser.add_argument("--config", type=Path, metavar="TOML", help="configuration file")
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one key")
+    parser.set_defaults(command=_lazily(module, name))
+    return parser
+
+
+def _lazily(module: str, verb: str) -> Callable[[argparse.Namespace, Settings], None]:
+    """Import a verb's code when it runs, so that `--help` and short verbs start fast."""
+
+    def run(arguments: argparse.Namespace, settings: Settings) -> None:
+        from importlib import import_module
+
+        getattr(import_module(f"udp_stream.cli.commands.{module}"), verb.replace("-", "_"))(arguments, settings)
+
+    return run
+
+
+def add_ledger_options(parser: argparse.ArgumentParser, default: str) -> None:
+    """Which ledger; `default` says what is taken where none is named."""
+    parser.add_argument("--ledger", type=ledger_place, metavar="FILE", help=default)
+    parser.add_argument(
+        "--allow-volatile-ledger",
+        action="store_true",
+        help="for trials: accept a Redis that can lose writes, and with them the privacy statement",
+    )
+
+
+def add_accept_overlap(parser: argparse.ArgumentParser) -> None:
+    """For verbs that charge."""
+    parser.add_argument(
+        "--accept-overlap",
+        metavar="WORDS",
+        help="charge in a budget period that overlaps one of another zone or length; WORDS are those of the refusal, "
+        'such as "epsilon 20 in all", what a plate can lose then',
+    )
+
+
+def add_alive(parser: Parser) -> None:
+    """For verbs that go on until stopped."""
+    parser.add_argument(
+        "--alive", type=Path, metavar="FILE", help="touch this file while work goes on, for health checks"
+    )
+
+
+def add_bootstrap(parser: Parser) -> None:
+    """For verbs that talk with Kafka."""
+    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="of Kafka (default: kafka.bootstrap)")
+
+
+def positive(text: str) -> float:
+    """A number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < 1e9:
+        raise argparse.ArgumentTypeError(f"expected a number above 0 and below 1e9, got {text!r}")
+    return number
+
+
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """What reads a whole number of that range."""
+
+    def read(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if not least <= number <= most:
+            raise argparse.ArgumentTypeError(f"expected a whole number, {least} to {most}, got {text!r}")
+        return number
+
+    return read
+
+
+def ledger_place(text: str) -> str:
+    """A ledger has a name: it is neither nothing nor a standard stream."""
+    from udp_stream.adapters.settings import NO_LEDGERS
+
+    if text in NO_LEDGERS:
+        raise argparse.ArgumentTypeError(f"expected a file or URL, got {repr(text) if text else 'nothing'}")
+    return text
+
+
+def past(text: str) -> float:
+    """Seconds ago."""
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if seconds > parse_duration(AGO_MAX):
+        raise argparse.ArgumentTypeError(f"expected 0s to {AGO_MAX}, got {text!r}")
+    return seconds

@@ -1,0 +1,72 @@
+"""Promises over time: what was returned survives, entries rebuild balances, notes and progress are kept."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from udp_stream.ledger.checks.expecting import ask, expect, expect_sums, plates_of, spent_by
+from udp_stream.ledger.port import LedgerFactory
+
+
+def check_balances_equal_entries(open_ledger: LedgerFactory) -> None:
+    """The entries rebuild every balance, whatever was admitted, halted, withheld or repeated."""
+    plates = plates_of("sums", 7)
+    rng = np.random.default_rng(7)  # decides what is asked, no noise
+    names: set[str] = set()
+    with open_ledger() as ledger:
+        for step in range(40):
+            asked = []
+            for _ in range(rng.integers(1, 4)):
+                members = rng.permutation(7)[: rng.integers(0, 8)].tolist()
+                charges = rng.integers(1, 30, len(members)).tolist()
+                asked.append(ask(f"sums/{rng.integers(0, 50)}", charges, members, int(rng.integers(0, 4))))
+            ledger.admit(f"sums/{step % 2}", 100, plates, asked)
+            names.update(one.release_id for one in asked)
+        expect_sums(ledger)
+        found = sorted(entry.release_id for entry in ledger.entries() if entry.release_id.startswith("sums/"))
+        expect(found, sorted(names), "every admission has its entry")
+
+
+def check_survives_reopen(open_ledger: LedgerFactory) -> None:
+    """What a call returned is there when the ledger is opened again."""
+    plates = plates_of("reopen", 2)
+    asked = ask("reopen/1", [3, 11], terms=b"first")
+    with open_ledger() as ledger:
+        ledger.admit("reopen", 10, plates, [asked])
+    with open_ledger() as ledger:
+        (verdict,) = ledger.admit("reopen", 1000, plates, [ask("reopen/1", [1, 1], terms=b"second")])
+        expect((verdict.charged.tolist(), verdict.terms), ([3, 0], b"first"), "a verdict survives")
+        expect(spent_by(ledger, "reopen", plates), [3, 0], "a charge survives")
+        ledger.record([("reopen/1", b"payload")])
+    with open_ledger() as ledger:
+        expect(ledger.record([("reopen/1", b"other")]), [b"payload"], "a payload survives")
+        expect(("reopen/1", b"payload") in list(ledger.unpublished()), True, "what was not published survives")
+        ledger.published(["reopen/1"])
+    with open_ledger() as ledger:
+        expect("reopen/1" in dict(ledger.unpublished()), False, "what was published survives")
+        (entry,) = (entry for entry in ledger.entries() if entry.release_id == "reopen/1")
+        kept = (entry.period, entry.budget, entry.plates, entry.charged.tolist(), entry.payload, entry.published)
+        expect(kept, ("reopen", 10, tuple(plates), [3, 0], b"payload", True), "an entry survives")
+
+
+def check_notes_and_progress(open_ledger: LedgerFactory) -> None:
+    """The first text of a note is kept; progress counts HATs and payloads, and knows the newest HAT; periods are those
+    in which some plate was charged."""
+    plates = plates_of("noted", 1)
+    with open_ledger() as ledger:
+        name = ledger.meta()["ledger_id"]
+        expect(ledger.note("noted", "first"), "first", "a note is kept")
+        expect(ledger.note("noted", "second"), "first", "the first note is kept")
+        before = ledger.progress()
+        ledger.admit("noted", 10, plates, [ask("noted/1", [3]), ask("noted/2", [9])])
+        ledger.admit("noted/nobody", 1, plates, [ask("noted/3", [2])])
+        ledger.record([("noted/1", b"payload"), ("noted/1", b"again")])
+    with open_ledger() as ledger:
+        after, meta = ledger.progress(), ledger.meta()
+        expect((meta["noted"], meta["ledger_id"]), ("first", name), "a note and the ledger's id survive")
+        expect(after.admitted - before.admitted, 3, "HATs admitted are counted once each, also where nobody could pay")
+        expect(after.recorded - before.recorded, 1, "payloads that are kept are counted")
+        expect(after.newest, "noted/3", "the newest admission is known")
+        expect(before.oldest in (None, after.oldest), True, "the oldest admission stays")
+        found = [period for period in ledger.periods() if period.startswith("noted")]
+        expect(found, ["noted"], "periods are those in which some plate was charged")
