@@ -29,7 +29,6 @@ from streams.offsets import Committed, Offsets
 from streams.producer import OutgoingRecord, Producer
 from streams.publishing import AtLeastOnce, Publisher, PublisherOf, settle
 from streams.topics import Topics
-from udp_stream.adapters.embedded import Summary
 from udp_stream.errors import DependencyUnavailable, Fenced
 from udp_stream.ledger.port import Ledger, Mark
 from udp_stream.planning.slot_plan import SlotPlan
@@ -37,6 +36,7 @@ from udp_stream.release.charge import plan_slot
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.delivery import PublishedRelease
 from udp_stream.release.draw import record_slot
+from udp_stream.release.facts import Observer, SlotCounted, report_recorded, report_to, slot_published
 from udp_stream.shuffle.count_chunks import merge_counts
 from udp_stream.shuffle.shard_protocol import Count, Outgoing, PlanSlot, Release, Send, ShardCheckpoint, ShardProtocol
 from udp_stream.shuffle.wire import decode_message, encode_message
@@ -89,6 +89,7 @@ class ShardProcessor:
         thread: ThreadPoolExecutor,
         accept_loss: bool = False,
         publisher_of: PublisherOf | None = None,
+        observers: Sequence[Observer] = (),
     ) -> None:
         """No shards yet. The ledger is called in `thread` alone. Without `publisher_of`, releases are at least once."""
         self._binding = binding
@@ -102,11 +103,11 @@ class ShardProcessor:
         self._accept_loss = accept_loss
         self._publisher_of = self._at_least_once if publisher_of is None else publisher_of
         self._assignments: dict[int, _Assignment] = {}
-        self._last_plan: SlotPlan | None = None
+        self._last_plan: SlotPlan | None = None  # our own planner has priced most HATs that we release
         self._revocations = 0
         self._closing: set[asyncio.Future[None]] = set()
         self._committing = asyncio.Lock()
-        self.summary = Summary()
+        self._report = report_to(*observers)
 
     def revoke(self) -> None:
         """The partitions are no longer ours: drop their state at once."""
@@ -245,7 +246,7 @@ class ShardProcessor:
 
     async def _count(self, assigned: _Assignment, step: Count) -> None:
         counts, values = await self._in_thread(partial(tabulate, step.pings))
-        self.summary.repeats += counts.repeats
+        self._report(SlotCounted(step.start, counts.repeats))
         assigned.protocol.counted(step.start, counts, values)
 
     async def _plan(self, assigned: _Assignment, step: PlanSlot) -> None:
@@ -257,16 +258,15 @@ class ShardProcessor:
         self._last_plan = plan
 
     async def _release(self, assigned: _Assignment, step: Release) -> None:
-        plan = step.plan
-        if self._last_plan is not None:  # our own planner has priced most of these HATs
-            plan = plan.with_priced(self._last_plan)
+        plan = step.plan if self._last_plan is None else step.plan.with_priced(self._last_plan)
         recorded = await self._in_thread(
             partial(record_slot, step.counts, step.values, plan, self._context, assigned.ledger)
         )
         releases = [PublishedRelease(payload) for _, _, payload in recorded.payloads]
+        report_recorded(self._report, step.counts, recorded, releases)
         await self._publish(assigned, step.start, releases, recorded.mark)
         await self._in_thread(partial(recorded.published, assigned.ledger))
-        self.summary.add(releases)
+        self._report(slot_published(step.start, releases))
 
     async def _publish(
         self, assigned: _Assignment, start: int, releases: Sequence[PublishedRelease], mark: Mark | None

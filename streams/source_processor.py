@@ -26,6 +26,7 @@ from streams.offsets import Committed, Offsets
 from streams.producer import OutgoingRecord, Producer
 from streams.topics import Topics
 from udp_stream.errors import ConfigError, DependencyUnavailable
+from udp_stream.release.facts import Observer, batch_read, report_to
 from udp_stream.shuffle.ping_chunks import PingChunk, PingsEnd
 from udp_stream.shuffle.source_protocol import Send, SourceProtocol
 from udp_stream.shuffle.wire import encode_message
@@ -77,6 +78,7 @@ class SourceProcessor:
         idle_s: float,
         accept_loss: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        observers: Sequence[Observer] = (),
     ) -> None:
         """No partitions yet. With `accept_loss`, a log that begins after the checkpoint is read from its beginning."""
         self._rules = rules
@@ -89,7 +91,7 @@ class SourceProcessor:
         self._clock = clock
         self._assignments: dict[int, _Assignment] = {}
         self._committing = asyncio.Lock()
-        self.pings = 0
+        self._report = report_to(*observers)
 
     def revoke(self) -> None:
         """The partitions are no longer ours: drop their state at once."""
@@ -138,7 +140,7 @@ class SourceProcessor:
         worked = False
         result = assigned.protocol.read(*columns_of(records))
         assigned.active_s = self._clock()
-        self.pings += result.pings
+        self._report(batch_read(result.messages, result.pings, [one.refusal for one in result.refused]))
         while (step := assigned.protocol.next()) is not None:
             if isinstance(step, Send):
                 await self._send(step.messages)

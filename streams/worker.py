@@ -28,6 +28,7 @@ from aiokafka.errors import KafkaError
 from streams.agents import Stop, connect, keep_time
 from streams.app import build_app
 from streams.binding import Binding, claim
+from streams.closing_line import ClosingLine
 from streams.offsets import Offsets
 from streams.producer import Producer
 from streams.publishing import StrictlyOnce
@@ -101,7 +102,7 @@ async def _work(
     deployment: Deployment, ledger: Ledger, keys: PlateKeys, thread: ThreadPoolExecutor, folder: str
 ) -> tuple[int, BaseException | None]:
     """Start, serve, drain; what stopped us: a signal's number or 0, and an error or None."""
-    settings, stop = deployment.settings, Stop()
+    settings, stop, closing = deployment.settings, Stop(), ClosingLine()
     asyncio.get_running_loop().set_exception_handler(_loop_error)
     signals = _heed_signals(stop)
     topics, idle_s = topics_of(settings.kafka), parse_duration(settings.kafka.idle_timeout)
@@ -121,11 +122,22 @@ async def _work(
     )
     async with Producer(settings.kafka.bootstrap) as producer:
         await claim(settings.kafka.bootstrap, topics.deployment, binding, producer)
-        pings = SourceProcessor(rules, topics, offsets, producer, binding, idle_s, deployment.accept_loss)
+        pings = SourceProcessor(
+            rules, topics, offsets, producer, binding, idle_s, deployment.accept_loss, observers=[closing.observe]
+        )
         once = partial(StrictlyOnce.begin, settings.kafka.bootstrap, settings.kafka.group)
         publisher_of = once if settings.kafka.transactions else None
         parts = ShardProcessor(
-            context, topics, offsets, producer, ledger, binding, thread, deployment.accept_loss, publisher_of
+            context,
+            topics,
+            offsets,
+            producer,
+            ledger,
+            binding,
+            thread,
+            deployment.accept_loss,
+            publisher_of,
+            [closing.observe],
         )
         connect(app, topics, offsets, pings, parts, stop)
         print(f"udp-stream: worker of group {settings.kafka.group} at {settings.kafka.bootstrap}", file=sys.stderr)
@@ -148,10 +160,6 @@ async def _work(
         await asyncio.gather(*serving, return_exceptions=True)
         await app.stop()
         await parts.close()
-    hats = parts.summary.hats
-    closing = (
-        f"{pings.pings:,} pings read, {hats['released']:,} HATs released, {hats.total() - hats['released']:,} withheld"
-    )
     print(f"udp-stream: {closing}", file=sys.stderr)
     return (signals[0] if signals else 0), stop.error
 

@@ -11,11 +11,13 @@ from faust.types import TP
 
 from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of
 from tests.unit.test_processors import TOPICS, Worker, filled
-from udp_stream.adapters.embedded import Embedded, Summary, record_writer
+from udp_stream.adapters.embedded import Embedded, record_writer
 from udp_stream.adapters.settings import load
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.release import delivery
 from udp_stream.release.delivery import PublishedRelease, fan_out, releases_of
+from udp_stream.release.facts import SlotRecorded
+from udp_stream.release.summary import Summary
 from udp_stream.testing import SeededEntropy
 
 
@@ -81,9 +83,9 @@ def test_on_kafka_too_a_release_is_decoded_once_for_headers_and_summary(decoded)
     broker = filled()
 
     async def run(thread):
-        worker = Worker(broker, MemoryLedger(), thread)
-        await worker.run(random.Random(0))
-        return worker.parts.summary
+        summary = Summary()
+        await Worker(broker, MemoryLedger(), thread, observers=[summary.observe]).run(random.Random(0))
+        return summary
 
     with ThreadPoolExecutor(1) as thread:
         summary = asyncio.run(run(thread))
@@ -92,9 +94,9 @@ def test_on_kafka_too_a_release_is_decoded_once_for_headers_and_summary(decoded)
     assert summary.hats.total() == len(published) and summary.slots > 1
 
 
-def test_the_summary_is_a_sink_that_counts_a_slot_without_hats_too():
+def test_the_summary_counts_a_slot_without_hats_too():
     summary = Summary()
-    fan_out(summary.add)([])
+    summary.observe(SlotRecorded(0, 0, 0))
     assert summary.slots == 1 and summary.hats.total() == 0
 
 

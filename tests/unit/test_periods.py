@@ -8,13 +8,14 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from udp_stream.adapters.ledgers.overlaps import Overlap, days_of, largest_budgets, overlap_of, overlaps_on, said
+from udp_stream.adapters.ledgers.overlaps import days_of, largest_budgets, overlap_of, overlaps_on, said
 from udp_stream.adapters.ledgers.statement import statement
 from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission
 from udp_stream.planning.periods import accepted_nano, overlap_words, overlapping, overlaps_of, period_of, together
+from udp_stream.release.facts import PeriodsOverlap
 
 KOLKATA = [f"1d from 2024-01-{day:02}T00:00:00+05:30" for day in range(7, 12)]
 UTC = [f"1d from 2024-01-{day:02}T00:00:00+00:00" for day in range(7, 12)]
@@ -98,7 +99,7 @@ def test_what_a_ledger_sums_to_is_what_its_statement_says():
     for number, (period, epsilon) in enumerate([(MONDAY, 10), (MONDAY, 12), (MONDAY_UTC, 10), (KOLKATA[4], 30)]):
         charge(ledger, period, epsilon, number)
     assert largest_budgets(ledger, [MONDAY]) == {MONDAY: 12 * 10**9}
-    assert overlap_of(ledger, MONDAY_UTC) == Overlap(MONDAY_UTC, (MONDAY,), 22 * 10**9)
+    assert overlap_of(ledger, MONDAY_UTC) == PeriodsOverlap(MONDAY_UTC, (MONDAY,), 22 * 10**9)
     assert overlap_of(ledger, KOLKATA[4]) is overlap_of(ledger, UTC[0]) is None
     stated = statement(load(None, (), {}), ledger)["privacy"]["privacy_loss"]["periods"]
     sums = {one["period"]: one["epsilon_guaranteed_with_overlapping"] for one in stated}

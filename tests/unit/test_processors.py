@@ -130,16 +130,35 @@ def rules_of(settings, context):
 
 
 class Worker:
-    def __init__(self, broker, ledger, thread, settings=SETTINGS, once=False, accept_loss=False, binding=OURS):
+    def __init__(
+        self, broker, ledger, thread, settings=SETTINGS, once=False, accept_loss=False, binding=OURS, observers=()
+    ):
         context = ReleaseContext(settings.policy, settings.calendar, SeededEntropy(1), "test")
         self.broker = broker
         self.time_s = 0.0
         self.topics = topics_of(settings.kafka)
         self.pings = SourceProcessor(
-            rules_of(settings, context), self.topics, broker, broker, binding, 60, accept_loss, lambda: self.time_s
+            rules_of(settings, context),
+            self.topics,
+            broker,
+            broker,
+            binding,
+            60,
+            accept_loss,
+            lambda: self.time_s,
+            observers,
         )
         self.parts = ShardProcessor(
-            context, self.topics, broker, broker, ledger, binding, thread, accept_loss, self.once if once else None
+            context,
+            self.topics,
+            broker,
+            broker,
+            ledger,
+            binding,
+            thread,
+            accept_loss,
+            self.once if once else None,
+            observers,
         )
 
     async def once(self, shard):

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from udp_stream.adapters.embedded import Summary
 from udp_stream.adapters.settings import load
 from udp_stream.cli.report import print_summary
+from udp_stream.release.summary import Summary
 
 FIXED = ("release.mean_epsilon=1",)
 

@@ -8,14 +8,12 @@ same bytes, the rest is done once.
 from __future__ import annotations
 
 import base64
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 import msgspec
 
-from udp_stream.adapters.ledgers.overlaps import Overlap, overlap_of
+from udp_stream.adapters.ledgers.overlaps import overlap_of
 from udp_stream.adapters.ledgers.policy_keys import note_policy
 from udp_stream.adapters.settings import Settings
 from udp_stream.ledger.past import caveats
@@ -24,65 +22,22 @@ from udp_stream.pings.decoder import PingDecoder, Refusal, originals
 from udp_stream.pings.formats import PingFormat
 from udp_stream.pings.json_reader import JSON
 from udp_stream.release.context import ReleaseContext
-from udp_stream.release.delivery import PublishedRelease, ReleaseSink, fan_out
+from udp_stream.release.delivery import PublishedRelease, ReleaseSink
 from udp_stream.release.draw import RecordedSlot
+from udp_stream.release.facts import Observer, SlotCounted, batch_read, report_recorded, report_to, slot_published
 from udp_stream.release.road import release_slot
+from udp_stream.release.summary import Summary
 from udp_stream.windows.grid import cells_of
 from udp_stream.windows.open_slots import Frame, Windows
 from udp_stream.windows.slot_tables import SlotPings, tabulate
 from udp_stream.windows.source_reader import refusal_of
 
 
-@dataclass(slots=True)
-class Summary:
-    """What a run did, in numbers that are public: no plate, no speed.
-
-    `held` pings lie in slots not yet released. `promises` counts the records by the policy they were made under, its
-    period and that period's epsilon; `made` of them were recorded by this run. `unwritten` is true from when records
-    stand in the ledger until all of them are in the output. `overlaps` has, of each period of this run that overlaps
-    others on the ledger, what they sum to.
-
-    `policy` is the run's own, by its fingerprint: means count only if they were made under it (all if it is ""), as an
-    error that is expected under other settings says nothing of these. `others` tells how these differ from those of
-    other policies, by fingerprint.
-    """
-
-    policy: str = ""
-    others: Mapping[str, str] = field(default_factory=dict)
-
-    messages: int = 0
-    pings: int = 0
-    repeats: int = 0
-    slots: int = 0
-    refused: Counter[str] = field(default_factory=Counter)
-    hats: Counter[str] = field(default_factory=Counter)
-    promises: Counter[tuple[str, str, float]] = field(default_factory=Counter)
-    made: int = 0
-    held: int = 0
-    unwritten: bool = False
-    pings_released: int = 0
-    means: int = 0
-    pings_of_means: int = 0
-    expected_error: float = 0.0
-    overlaps: dict[str, Overlap] = field(default_factory=dict)
-
-    def add(self, releases: Sequence[PublishedRelease]) -> None:
-        """Count a slot's records: a sink. Errors are weighed by pings, as the baseline guess's are."""
-        self.slots += 1
-        for release in releases:
-            record = release.record
-            self.hats[record.status] += 1
-            self.promises[record.policy, record.privacy.period, record.privacy.period_epsilon] += 1
-            if record.status == "released":
-                self.pings_released += record.counts.samples
-            if record.mean is not None and self.policy in ("", record.policy):
-                self.means += 1
-                self.pings_of_means += record.counts.samples
-                self.expected_error += record.mean.expected_abs_error_kmh * record.counts.samples
-
-
 class Embedded:
-    """One log through one ledger. `publish` and `reject` are where releases and refused messages go."""
+    """One log through one ledger. `publish` and `reject` are where releases and refused messages go.
+
+    Facts go to `summary`, and to the observers beside it.
+    """
 
     def __init__(
         self,
@@ -95,6 +50,7 @@ class Embedded:
         reject: Callable[[bytes, Refusal], None] | None = None,
         others: Mapping[str, str] | None = None,
         trial: bool = False,
+        observers: Sequence[Observer] = (),
     ) -> None:
         """Nothing is read or written before `run`.
 
@@ -117,7 +73,8 @@ class Embedded:
         self._looked: set[str] = set()
         self._noted = False
         self.summary = Summary(policy=self._policy.fingerprint(), others=others or {})
-        self._publish = fan_out(self.summary.add, publish)
+        self._report = report_to(self.summary.observe, *observers)
+        self._publish = publish
 
     def run(self, frames: Iterable[list[bytes]]) -> Summary:
         """Read a log of JSON messages to its end and release every HAT in it."""
@@ -133,9 +90,7 @@ class Embedded:
         cell = cells_of(pings.lat, pings.lon, self._policy.resolution)
         closed, unplaced = self._windows.push(Frame(pings, cell, start, end))
         refusals += [refusal_of(pings, refused) for refused in unplaced]
-        self.summary.messages += len(messages)
-        self.summary.pings += int(pings.time_ms.size) - len(unplaced)
-        self.summary.held += int(pings.time_ms.size) - len(unplaced)
+        self._report(batch_read(len(messages), len(pings) - len(unplaced), refusals))
         self._refuse(messages, refusals, ping_format)
         for slot in closed:
             self._release(slot)
@@ -147,14 +102,13 @@ class Embedded:
 
     def _release(self, slot: SlotPings) -> None:
         counts, values = tabulate(slot)
-        self.summary.repeats += counts.repeats
+        self._report(SlotCounted(slot.start_ms, counts.repeats))
 
         def publish(recorded: RecordedSlot) -> None:
-            self.summary.held -= int(slot.time.size)
-            self.summary.made += len(recorded.made)
-            self.summary.unwritten = True
-            self._publish([PublishedRelease(payload) for _, _, payload in recorded.payloads])
-            self.summary.unwritten = False
+            releases = [PublishedRelease(payload) for _, _, payload in recorded.payloads]
+            report_recorded(self._report, counts, recorded, releases)
+            self._publish(releases)
+            self._report(slot_published(slot.start_ms, releases))
 
         release_slot(counts, values, self._context, self._ledger, publish)
         self._look_around(self._context.calendar.slot_in_period(slot.start_ms).period)
@@ -170,10 +124,9 @@ class Embedded:
         if period not in self._looked:
             self._looked.add(period)
             if (overlap := overlap_of(self._ledger, period)) is not None:
-                self.summary.overlaps[period] = overlap
+                self._report(overlap)
 
     def _refuse(self, messages: list[bytes], refusals: list[Refusal], ping_format: PingFormat) -> None:
-        self.summary.refused.update(str(refusal.reason) for refusal in refusals)
         if self._reject is not None:
             refusals.sort(key=lambda refusal: (refusal.message, refusal.position))
             for message, refusal in zip(originals(messages, refusals, ping_format), refusals, strict=True):

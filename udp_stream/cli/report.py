@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 
 from udp_stream import __version__
-from udp_stream.adapters.embedded import Summary
 from udp_stream.adapters.ledgers.overlaps import said
 from udp_stream.adapters.ledgers.policy_keys import difference, named
 from udp_stream.adapters.settings import Settings
@@ -19,6 +18,7 @@ from udp_stream.adapters.text import counted
 from udp_stream.pings.decoder import Reason
 from udp_stream.planning.periods import epsilon_text
 from udp_stream.planning.policy import Policy
+from udp_stream.release.summary import Summary
 
 SOFTWARE = f"udp-stream {__version__}"
 

@@ -3,6 +3,8 @@
 The bytes are the release: they are what the ledger recorded, and every reader gets the same ones. The record
 is decoded from them once, when it is first asked for, however many sinks look at it.
 
+A sink gets the releases themselves; an observer (`facts.py`) gets facts of the run, and no release.
+
 A sink takes the releases of a slot together. It may be given a slot again, with the same bytes, after a crash
 or after another sink failed: so it goes by `release_id`, and not by how often something came.
 """

@@ -51,14 +51,16 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """The outcome of a run of records: slots closed, oldest first; refusals in order; the number of pings counted.
+    """The outcome of a run of records: slots closed, oldest first; refusals in order; the number of messages read,
+    without ticks and those that this reader had read before; and of pings counted.
 
-    >>> ReadResult(closed=[], refused=[], pings=0).pings
+    >>> ReadResult(closed=[], refused=[], messages=0, pings=0).pings
     0
     """
 
     closed: list[SlotPings]
     refused: list[Refused]
+    messages: int
     pings: int
 
 
@@ -112,7 +114,7 @@ class SourceReader:
         if known:
             messages, places = messages[known:], places.behind(known)
         if not messages:
-            return ReadResult([], [], 0)
+            return ReadResult([], [], 0, 0)
         pings, refusals = self._rules.decoder.decode(messages)
         start, end = self._rules.grid.place(pings.time_ms)
         cell = cells_of(pings.lat, pings.lon, self._rules.resolution)
@@ -120,7 +122,8 @@ class SourceReader:
         refusals = [refusal for refusal in refusals if not places.tick[refusal.message]]
         refusals += [refusal_of(pings, one) for one in unplaced]
         self.next_offset = int(places.offset[-1]) + 1
-        return ReadResult(closed, self._new_refusals(messages, places, refusals), len(pings) - len(unplaced))
+        refused = self._new_refusals(messages, places, refusals)
+        return ReadResult(closed, refused, int((~places.tick).sum()), len(pings) - len(unplaced))
 
     def _new_refusals(self, messages: Sequence[bytes], places: LogPlaces, refusals: list[Refusal]) -> list[Refused]:
         """The refusals that were not rejected before a restart, in order."""

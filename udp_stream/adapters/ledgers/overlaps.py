@@ -14,18 +14,9 @@ from math import inf
 from udp_stream.ledger.budgets import largest_budgets
 from udp_stream.ledger.port import Ledger
 from udp_stream.planning.periods import epsilon_text, overlapping, overlaps_of, period_of, together
+from udp_stream.release.facts import PeriodsOverlap
 
 NAMED_MAX = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Overlap:
-    """A period, those that overlap it, and the sum of their budgets, which is what a plate can lose by its pings in it;
-    in nano-epsilon."""
-
-    period: str
-    others: tuple[str, ...]
-    sum_nano: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,26 +34,26 @@ class Days:
         return f"{self.first}" if self.first == self.last else f"{self.first} to {self.last}"
 
 
-def overlap_of(ledger: Ledger, period: str) -> Overlap | None:
+def overlap_of(ledger: Ledger, period: str) -> PeriodsOverlap | None:
     """What this period sums to with those that overlap it; None if none does, or nobody was charged in it."""
     known = ledger.periods()
     others = overlapping(period, known)
     if not others or period not in known:
         return None
-    return Overlap(period, others, sum(largest_budgets(ledger, (period, *others)).values()))
+    return PeriodsOverlap(period, others, sum(largest_budgets(ledger, (period, *others)).values()))
 
 
-def overlaps_on(ledger: Ledger) -> list[Overlap]:
+def overlaps_on(ledger: Ledger) -> list[PeriodsOverlap]:
     """Each period of the ledger that overlaps others, by the sum, largest first."""
     others = {name: found for name, found in overlaps_of(ledger.periods()).items() if found}
     if not others:
         return []
     sums = together(largest_budgets(ledger, others))
-    overlaps = [Overlap(name, tuple(sorted(others[name])), sums[name]) for name in others]
+    overlaps = [PeriodsOverlap(name, tuple(sorted(others[name])), sums[name]) for name in others]
     return sorted(overlaps, key=lambda one: (-one.sum_nano, one.period))
 
 
-def said(overlaps: Collection[Overlap]) -> str:
+def said(overlaps: Collection[PeriodsOverlap]) -> str:
     """The largest sum in a sentence, and in which periods it holds."""
     worst = max(overlaps, key=lambda one: one.sum_nano)
     others = ", ".join(worst.others[:NAMED_MAX])

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 
-from udp_stream.adapters.embedded import Embedded, Summary, record_writer
+from udp_stream.adapters.embedded import Embedded, record_writer
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.ledgers.which_ledger import begin_run, trial_ledger
@@ -19,6 +19,7 @@ from udp_stream.cli.report import SOFTWARE, console, print_summary
 from udp_stream.errors import UsageError, needs
 from udp_stream.release.delivery import PublishedRelease
 from udp_stream.release.record import Release
+from udp_stream.release.summary import Summary
 from udp_stream.trial.fleet.fleet import IST, Fleet
 
 MORNING = datetime(2024, 1, 8, 6, tzinfo=IST)

@@ -20,13 +20,14 @@ from streams.headers import ERROR
 from streams.releases import read_releases
 from streams.topic_reader import read_topic
 from streams.topics import create_topics, topics_of
-from udp_stream.adapters.embedded import Summary
 from udp_stream.adapters.ledgers.opening import ledger_place
 from udp_stream.adapters.ledgers.which_ledger import say
 from udp_stream.adapters.settings import Settings, load
 from udp_stream.cli.report import console
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.release.delivery import PublishedRelease
+from udp_stream.release.facts import hat_recorded
+from udp_stream.release.summary import Summary
 from udp_stream.trial.fleet.fleet import Fleet
 from udp_stream.trial.services.both import Services, services
 from udp_stream.trial.services.process import Program, Running, launch
@@ -121,6 +122,8 @@ def _summary(sent: int, releases: list[PublishedRelease], rejected: list[Any]) -
     refused = Counter(dict(record.headers)[f"{ERROR}.reason"].decode() for record in rejected)
     summary = Summary(messages=sent, pings=sent - refused.total(), refused=refused)
     for _, slot in groupby(releases, key=lambda release: release.record.hat.slot_start):
-        summary.add(list(slot))
+        summary.slots += 1
+        for release in slot:
+            summary.observe(hat_recorded(release.record))
     summary.repeats = summary.pings - sum(release.record.counts.samples for release in releases)
     return summary

@@ -1,0 +1,36 @@
+"""The last line of a worker: an observer of what it read and published."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from udp_stream.release.facts import BatchRead, Fact, SlotPublished
+
+
+@dataclass(slots=True)
+class ClosingLine:
+    """What a worker did, for the line on stderr when it ends. A HAT counts once readers have it.
+
+    >>> line = ClosingLine()
+    >>> line.observe(BatchRead(3, 1200, {}))
+    >>> line.observe(SlotPublished(0, {"released": 2, "withheld_budget": 1}))
+    >>> print(line)
+    1,200 pings read, 2 HATs released, 1 withheld
+    """
+
+    pings: int = 0
+    released: int = 0
+    withheld: int = 0
+
+    def observe(self, fact: Fact) -> None:
+        """Count a fact; most are none of its business."""
+        if isinstance(fact, BatchRead):
+            self.pings += fact.pings
+        elif isinstance(fact, SlotPublished):
+            released = fact.hats.get("released", 0)
+            self.released += released
+            self.withheld += sum(fact.hats.values()) - released
+
+    def __str__(self) -> str:
+        """The line."""
+        return f"{self.pings:,} pings read, {self.released:,} HATs released, {self.withheld:,} withheld"

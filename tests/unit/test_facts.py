@@ -1,0 +1,240 @@
+"""Facts of a run: both runtimes report the same ones of the same log, and none holds a plate or a speed."""
+
+import asyncio
+import random
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields, is_dataclass, replace
+from types import NoneType
+from typing import Literal, get_args, get_origin, get_type_hints
+
+import pytest
+from faust.types import TP
+
+from streams.closing_line import ClosingLine
+from tests.unit.test_processors import FLAGS, TOPICS, Broker, Worker
+from udp_stream.adapters.embedded import Embedded
+from udp_stream.adapters.settings import load
+from udp_stream.errors import Fenced
+from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.pings.refusals import Reason
+from udp_stream.planning.periods import overlap_words
+from udp_stream.release.facts import (
+    BatchRead,
+    Fact,
+    HatRecorded,
+    PeriodsOverlap,
+    SlotCounted,
+    SlotPublished,
+    SlotRecorded,
+)
+from udp_stream.release.record import decode
+from udp_stream.release.summary import Summary
+from udp_stream.testing import SeededEntropy
+
+START = 1_704_067_200_000
+HOUR = 3_600_000
+PLATES = [f"GJ05AB{number:04}" for number in range(4)]
+MINUTES = range(0, 190, 2)
+SETTINGS = load(None, (*FLAGS, "release.variance_epsilon=0.5"), {})
+
+
+def ping(plate, minute):
+    hour, minute = divmod(minute, 60)
+    return (
+        b'{"license_plate": "%s", "observationDateTime": "2024-01-01T%02d:%02d:00Z", "speed": 37.25, "location": '
+        b'{"type": "Point", "coordinates": [72.8, 21.1]}}' % (plate.encode(), hour, minute)
+    )
+
+
+def log():
+    """(minute, source, message): three hours in order of time. The last plate is in the first two only.
+
+    Half an hour in, both sources say the same of the first plate. Some messages are junk.
+    """
+    content = random.Random(5)
+    for minute in MINUTES:
+        for number, plate in enumerate(PLATES if minute < 120 else PLATES[:3]):
+            yield minute, number // 2, ping(plate, minute)
+        if minute == 30:
+            yield minute, 1, ping(PLATES[0], minute)
+        if content.random() < 0.1:
+            yield minute, 0, content.choice([b"?", b"{}"])
+
+
+def of_embedded(ledger, *observers, sink=lambda _: None, settings=SETTINGS):
+    runtime = Embedded(
+        settings, ledger, SeededEntropy(1), lambda plate: plate.encode(), "test", sink, observers=observers
+    )
+    runtime.run([[message] for _, _, message in log()])
+    return runtime.summary
+
+
+def filled_broker():
+    broker = Broker()
+    for minute, source, message in log():
+        broker.now_ms = START + minute * 60_000
+        broker.append(TOPICS.pings.name, source, message)
+    broker.now_ms = START + 5 * HOUR
+    return broker
+
+
+def of_processors(broker, ledger, *observers, once=False):
+    async def run(thread):
+        worker = Worker(broker, ledger, thread, SETTINGS, once, observers=observers)
+        await worker.run(random.Random(0))
+
+    with ThreadPoolExecutor(1) as thread:
+        asyncio.run(run(thread))
+
+
+def read_in_all(facts):
+    """One fact for all that was read: how a log is cut into batches is the runtime's own affair."""
+    batches = [fact for fact in facts if isinstance(fact, BatchRead)]
+    refused = sum((Counter(one.refused) for one in batches), Counter())
+    return BatchRead(sum(one.messages for one in batches), sum(one.pings for one in batches), dict(refused))
+
+
+def of_slots(facts):
+    return [fact for fact in facts if not isinstance(fact, BatchRead)]
+
+
+def test_a_toy_observer_sees_the_same_facts_on_both_roads():
+    embedded, processors = [], []
+    of_embedded(MemoryLedger(), embedded.append)
+    of_processors(filled_broker(), MemoryLedger(), processors.append)
+    assert read_in_all(embedded) == read_in_all(processors)
+    # A slot is counted when it closes, and several may close before the first is released.
+    counted_first = [sorted(of_slots(facts), key=lambda fact: isinstance(fact, SlotCounted), reverse=True)
+                for facts in (embedded, processors)]  # fmt: skip
+    assert counted_first[0] == counted_first[1]
+    kinds = [type(fact) for fact in of_slots(embedded)]
+    assert kinds == [SlotCounted, SlotRecorded, HatRecorded, SlotPublished] * 4
+
+
+def test_the_facts_are_what_the_log_says():
+    facts, messages = [], [message for _, _, message in log()]
+    of_embedded(MemoryLedger(), facts.append)
+    junk, empty = messages.count(b"?"), messages.count(b"{}")
+    read = read_in_all(facts)
+    assert read == BatchRead(len(messages), len(messages) - junk - empty,
+                             {Reason.NOT_JSON: junk, Reason.MISSING_FIELD: empty})  # fmt: skip
+    assert junk and empty
+    assert [fact for fact in facts if isinstance(fact, SlotCounted)] == [
+        SlotCounted(START + hour * HOUR, 1 if hour == 0 else 0) for hour in range(4)
+    ]
+    recorded = [fact for fact in facts if isinstance(fact, SlotRecorded)]
+    assert recorded == [SlotRecorded(START + hour * HOUR, pings, 1) for hour, pings in enumerate([121, 120, 90, 15])]
+    hats = [fact for fact in facts if isinstance(fact, HatRecorded)]
+    assert [hat.samples for hat in hats] == [120, 120, 90, 15]
+    assert {hat.policy for hat in hats} == {SETTINGS.policy.fingerprint()}
+    published = [fact for fact in facts if isinstance(fact, SlotPublished)]
+    assert published == [SlotPublished(START + n * HOUR, {hat.status: 1}) for n, hat in enumerate(hats)]
+
+
+def test_the_summary_is_what_the_facts_say_on_both_roads():
+    beside, of_stream = Summary(policy=SETTINGS.policy.fingerprint()), Summary(policy=SETTINGS.policy.fingerprint())
+    out = []
+    summary = of_embedded(MemoryLedger(), beside.observe, sink=out.extend)
+    of_processors(filled_broker(), MemoryLedger(), of_stream.observe)
+    assert summary == beside
+    assert replace(of_stream, refused=summary.refused) == summary and +of_stream.refused == +summary.refused
+    assert (summary.slots, summary.made, summary.held, summary.repeats, summary.unwritten) == (4, 4, 0, 1, False)
+    records = [release.record for release in out]
+    assert summary.hats == Counter(record.status for record in records)
+    assert summary.means == sum(record.mean is not None for record in records) > 0
+    weighed = (one.counts.samples * one.mean.expected_abs_error_kmh for one in records if one.mean)
+    assert summary.expected_error == pytest.approx(sum(weighed))
+
+
+def test_a_second_run_reports_the_slots_again_and_makes_no_hat():
+    ledger, first, second = MemoryLedger(), [], []
+    of_embedded(ledger, first.append)
+    of_embedded(ledger, second.append)
+    assert second == [replace(fact, made=0) if isinstance(fact, SlotRecorded) else fact for fact in first]
+
+
+def test_periods_that_overlap_are_reported_once_each_and_are_in_the_summary():
+    ledger, facts = MemoryLedger(), []
+    of_embedded(ledger)
+    accepted = f"budget.accept_overlap={overlap_words(2 * SETTINGS.policy.budget_nano)}"
+    elsewhere = load(None, (*FLAGS, "hat.timezone=Asia/Kolkata", accepted), {})
+    summary = of_embedded(ledger, facts.append, settings=elsewhere)
+    overlaps = [fact for fact in facts if isinstance(fact, PeriodsOverlap)]
+    assert [one.sum_nano for one in overlaps] == [2 * SETTINGS.policy.budget_nano]
+    assert summary.overlaps == {one.period: one for one in overlaps}
+
+
+def test_a_slot_that_readers_do_not_get_is_recorded_and_not_published():
+    facts = []
+
+    def full(_releases):
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        of_embedded(MemoryLedger(), facts.append, sink=full)
+    assert [type(fact) for fact in of_slots(facts)] == [SlotCounted, SlotRecorded, HatRecorded]
+
+
+def test_the_closing_line_counts_what_this_worker_published_and_not_what_it_was_fenced_off_from(monkeypatch):
+    broker, line, summary = filled_broker(), ClosingLine(), Summary()
+
+    async def fenced(*_):
+        raise Fenced("a later epoch")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tests.unit.test_processors.Once.publish", fenced)
+        of_processors(broker, ledger := MemoryLedger(), line.observe, summary.observe, once=True)
+    assert summary.hats.total() == summary.slots == 1 and summary.unwritten
+    assert str(line) == f"{summary.pings:,} pings read, 0 HATs released, 0 withheld"
+    after = ClosingLine()
+    of_processors(broker, ledger, after.observe, once=True)
+    statuses = [decode(record.value).status for record in broker.logs[TP(TOPICS.release.name, 0)]]
+    assert (after.released, after.withheld) == (statuses.count("released"), 4 - statuses.count("released"))
+    assert after.released
+
+
+def test_ticks_are_no_messages_and_neither_is_what_a_worker_has_read_before():
+    facts, broker = [], filled_broker()
+    of_processors(broker, MemoryLedger(), facts.append)
+    assert any(record.headers for record in broker.logs[TP(TOPICS.pings.name, 0)])
+    assert read_in_all(facts).messages == len(list(log()))
+
+
+NAMES = {"HatRecorded.policy", "HatRecorded.period", "PeriodsOverlap.period", "PeriodsOverlap.others"}
+"""Fields of text: a policy's fingerprint, and budget periods."""
+
+PUBLIC_NUMBERS = {"HatRecorded.period_epsilon", "HatRecorded.mean_error_kmh"}
+"""Fields with fractions: known from settings and counts before noise is drawn."""
+
+
+def leaves(hint):
+    """The types that values of this one are made of."""
+    if get_origin(hint) is Literal:
+        return {Literal}
+    parts = [one for one in get_args(hint) if one is not ...]
+    return set().union(*map(leaves, parts)) if parts else {hint}
+
+
+def test_by_its_types_a_fact_holds_no_plate_and_no_speed():
+    kinds = get_args(Fact)
+    assert all(is_dataclass(kind) and kind.__dataclass_params__.frozen for kind in kinds) and len(kinds) == 6
+    free = {"text": set(), "fractions": set()}
+    for kind in kinds:
+        hints = get_type_hints(kind)
+        for one in fields(kind):
+            found = leaves(hints[one.name])
+            assert found <= {int, float, str, bool, NoneType, Reason, Literal}, f"{kind.__name__}.{one.name}: {found}"
+            if str in found:
+                free["text"].add(f"{kind.__name__}.{one.name}")
+            if float in found:
+                free["fractions"].add(f"{kind.__name__}.{one.name}")
+    assert free == {"text": NAMES, "fractions": PUBLIC_NUMBERS}
+
+
+def test_nothing_of_a_plate_is_in_the_facts_of_a_run():
+    facts = []
+    of_embedded(MemoryLedger(), facts.append)
+    of_processors(filled_broker(), MemoryLedger(), facts.append)
+    told = repr(facts)
+    assert facts and not [word for word in (*PLATES, "GJ05", "37.25") if word in told]

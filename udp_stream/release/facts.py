@@ -1,0 +1,154 @@
+"""Facts of a run, and observers of them: what both runtimes report while they work.
+
+A fact is a value that is public: counts, times of slots, statuses, names of policies and budget periods. It never holds
+a plate, a cell or a speed. The words that people read are made of facts elsewhere (`cli/report.py`).
+
+An observer gets facts, of every step as it happens; a sink (`delivery.py`) gets the releases themselves.
+
+| fact | when |
+| --- | --- |
+| `BatchRead` | messages were decoded and placed; before refusals are written or a slot is released |
+| `SlotCounted` | a closed slot was counted |
+| `SlotRecorded`, then a `HatRecorded` for each HAT | the ledger holds the slot; before readers have it |
+| `SlotPublished` | readers have it |
+| `PeriodsOverlap` | a budget period of the run overlaps others on the ledger; the embedded runtime asks after a slot |
+
+On Kafka a slot is a shard's part of it. What is done again after a crash is reported again: a message that was read
+twice, or a slot, which then has no HAT that was made.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from udp_stream.pings.refusals import Reason, Refusal
+from udp_stream.release.delivery import PublishedRelease
+from udp_stream.release.draw import RecordedSlot
+from udp_stream.release.record import Release, Status
+from udp_stream.windows.slot_tables import SlotCounts
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRead:
+    """Messages read, the pings in them that were accepted, and those refused, by reason in order of appearance."""
+
+    messages: int
+    pings: int
+    refused: Mapping[Reason, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotCounted:
+    """A closed slot, and the repeats that counting dropped.
+
+    On Kafka these are the repeats across source partitions: each partition has dropped its own before.
+    """
+
+    start_ms: int
+    repeats: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRecorded:
+    """A slot in the ledger: its pings, repeats included, and how many HATs this run recorded; others were before."""
+
+    start_ms: int
+    pings: int
+    made: int
+
+
+@dataclass(frozen=True, slots=True)
+class HatRecorded:
+    """What one record of the slot says: its status, samples, and the policy, period and epsilon that it was made under.
+
+    `mean_error_kmh` is the expected absolute error of its mean; None if it has no mean.
+    """
+
+    status: Status
+    samples: int
+    policy: str
+    period: str
+    period_epsilon: float
+    mean_error_kmh: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPublished:
+    """Readers have this slot; how many HATs of each status."""
+
+    start_ms: int
+    hats: Mapping[Status, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodsOverlap:
+    """A period, those that overlap it, and the sum of their budgets, which is what a plate can lose by its pings in it;
+    in nano-epsilon."""
+
+    period: str
+    others: tuple[str, ...]
+    sum_nano: int
+
+
+Fact = BatchRead | SlotCounted | SlotRecorded | HatRecorded | SlotPublished | PeriodsOverlap
+
+Observer = Callable[[Fact], None]
+"""Gets each fact as it happens, in the thread of the runtime, which waits for it. What it raises stops the run."""
+
+
+def report_to(*observers: Observer) -> Observer:
+    """One observer that gives each fact to all of these, in order.
+
+    >>> seen = []
+    >>> report_to(seen.append, lambda fact: seen.append(fact.repeats))(SlotCounted(0, 3))
+    >>> seen
+    [SlotCounted(start_ms=0, repeats=3), 3]
+    """
+
+    def report(fact: Fact) -> None:
+        for observe in observers:
+            observe(fact)
+
+    return report
+
+
+def batch_read(messages: int, pings: int, refusals: Iterable[Refusal]) -> BatchRead:
+    """The fact of a batch.
+
+    >>> batch_read(3, 2, [Refusal(1, -1, Reason.NOT_JSON, "$")]).refused[Reason.NOT_JSON]
+    1
+    """
+    return BatchRead(messages, pings, dict(Counter(refusal.reason for refusal in refusals)))
+
+
+def hat_recorded(record: Release) -> HatRecorded:
+    """The fact of a record."""
+    return HatRecorded(
+        record.status,
+        record.counts.samples,
+        record.policy,
+        record.privacy.period,
+        record.privacy.period_epsilon,
+        None if record.mean is None else record.mean.expected_abs_error_kmh,
+    )
+
+
+def report_recorded(
+    report: Observer, counts: SlotCounts, recorded: RecordedSlot, releases: Sequence[PublishedRelease]
+) -> None:
+    """Report a slot that the ledger holds, then each of its HATs, by cell."""
+    pings = int(counts.count.sum()) + counts.repeats
+    report(SlotRecorded(counts.start_ms, pings, len(recorded.made)))
+    for release in releases:
+        report(hat_recorded(release.record))
+
+
+def slot_published(start_ms: int, releases: Sequence[PublishedRelease]) -> SlotPublished:
+    """The fact of a slot whose releases readers have.
+
+    >>> slot_published(0, [])
+    SlotPublished(start_ms=0, hats={})
+    """
+    return SlotPublished(start_ms, dict(Counter(release.record.status for release in releases)))

@@ -1,0 +1,87 @@
+"""The summary of a run: an observer that turns facts into numbers. `cli/report.py` turns these into words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from udp_stream.release.facts import (
+    BatchRead,
+    Fact,
+    HatRecorded,
+    PeriodsOverlap,
+    SlotCounted,
+    SlotPublished,
+    SlotRecorded,
+)
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a run did, in numbers that are public: no plate, no speed.
+
+    `held` pings lie in slots not yet released. `promises` counts the records by the policy they were made under, its
+    period and that period's epsilon; `made` of them were recorded by this run. `unwritten` is true from when records
+    stand in the ledger until all of them are in the output. `overlaps` has, of each period of this run that overlaps
+    others on the ledger, what they sum to.
+
+    `policy` is the run's own, by its fingerprint: means count only if they were made under it (all if it is ""), as an
+    error that is expected under other settings says nothing of these. `others` tells how these differ from those of
+    other policies, by fingerprint.
+    """
+
+    policy: str = ""
+    others: Mapping[str, str] = field(default_factory=dict)
+
+    messages: int = 0
+    pings: int = 0
+    repeats: int = 0
+    slots: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    hats: Counter[str] = field(default_factory=Counter)
+    promises: Counter[tuple[str, str, float]] = field(default_factory=Counter)
+    made: int = 0
+    held: int = 0
+    unwritten: bool = False
+    pings_released: int = 0
+    means: int = 0
+    pings_of_means: int = 0
+    expected_error: float = 0.0
+    overlaps: dict[str, PeriodsOverlap] = field(default_factory=dict)
+
+    def observe(self, fact: Fact) -> None:
+        """Count a fact."""
+        match fact:
+            case BatchRead():
+                self._read(fact)
+            case SlotCounted():
+                self.repeats += fact.repeats
+            case SlotRecorded():
+                self.slots += 1
+                self.made += fact.made
+                self.held -= fact.pings
+                self.unwritten = True
+            case HatRecorded():
+                self._recorded(fact)
+            case SlotPublished():
+                self.unwritten = False
+            case PeriodsOverlap():
+                self.overlaps[fact.period] = fact
+
+    def _read(self, batch: BatchRead) -> None:
+        self.messages += batch.messages
+        self.pings += batch.pings
+        self.held += batch.pings
+        self.refused.update({str(reason): count for reason, count in batch.refused.items()})
+
+    def _recorded(self, hat: HatRecorded) -> None:
+        """Errors are weighed by pings, as the baseline guess's are."""
+        self.hats[hat.status] += 1
+        self.promises[hat.policy, hat.period, hat.period_epsilon] += 1
+        if hat.status == "released":
+            self.pings_released += hat.samples
+        if hat.mean_error_kmh is not None and self.policy in ("", hat.policy):
+            self.means += 1
+            self.pings_of_means += hat.samples
+            self.expected_error += hat.mean_error_kmh * hat.samples
