@@ -22,9 +22,11 @@ TAIL = 0.2
 """The share of the time in which nothing is fed any more and the last slots close by ticks."""
 MOST = 0.8
 LONGER = 3
-LONGER_S = 180.0
+LONGER_S = 300.0
 """On a machine that has little time for us, faults go on until most HATs are recorded, for at most so much longer, or
 until so many seconds have passed in all."""
+BREATH_S = 10.0
+"""Then each fault waits so long at most until something has been recorded since the last one."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,8 @@ def play(
             and int(city.recorded() or 0) < MOST * len(expected)
         ):
             adversary.rest()
+            if time.monotonic() > began + seconds:
+                _until_more_is_recorded(city)
             adversary.strike()
         adversary.leave_nothing_out()
         adversary.relent()
@@ -117,6 +121,12 @@ def play(
         seed, profile, len(expected), len(messages), adversary.kills, adversary.done, workers.starts, endings,
         before_quiet, quiet_s, missed + troubles + found,
     )  # fmt: skip
+
+
+def _until_more_is_recorded(city) -> None:
+    before, deadline = city.recorded(), time.monotonic() + BREATH_S
+    while city.recorded() in (before, None) and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
 def _wait(city, expected) -> list[str]:

@@ -36,7 +36,7 @@ def on():
         yield made
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("buses", "hours", "seconds", "kills"),
     [(40, 4, 20, 2), pytest.param(40, 18, 60, 5, marks=pytest.mark.long)],
