@@ -26,7 +26,7 @@ from udp_stream.mechanisms.means.array_averaging import worst_case_cap
 from udp_stream.planning.hat_plan import HatPlan, plan_hat
 from udp_stream.planning.terms import terms_of
 from udp_stream.release.estimate import estimate_hats
-from udp_stream.release.record import mean_record
+from udp_stream.release.statistic_records import mean_record
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO, QUANTA_PER_KMH
 

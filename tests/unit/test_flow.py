@@ -21,7 +21,7 @@ from udp_stream.mechanisms.noise import lattice_of
 from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.mechanisms.variance import variance_query
 from udp_stream.release import draw, road
-from udp_stream.release import record as records
+from udp_stream.release import statistic_records as records
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.context import ReleaseContext, from_counts
 from udp_stream.release.record import decode

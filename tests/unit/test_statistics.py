@@ -26,7 +26,8 @@ from udp_stream.planning.terms import Terms
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.draw import record_slot
 from udp_stream.release.estimate import estimate_hats
-from udp_stream.release.record import decode, statistics
+from udp_stream.release.record import decode
+from udp_stream.release.statistic_records import statistics
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 

@@ -25,7 +25,8 @@ from udp_stream.planning.policy import Grouping, Policy
 from udp_stream.planning.policy import Mean as Mechanism
 from udp_stream.planning.terms import Terms, terms_of
 from udp_stream.release.estimate import estimate_hats
-from udp_stream.release.record import Cdf, Mean, Variance, statistics
+from udp_stream.release.record import Cdf, Mean, Variance
+from udp_stream.release.statistic_records import statistics
 from udp_stream.units import NANO, QUANTA_PER_KMH, nano_allowance
 
 Speeds = Mapping[str, Sequence[float]]

@@ -21,7 +21,8 @@ from udp_stream.release.context import ReleaseContext
 from udp_stream.release.estimate import HatEstimate, estimate_hats
 from udp_stream.release.once import draw_once
 from udp_stream.release.outcome import NO_ROWS, HatOutcome, hats_of, ids_of
-from udp_stream.release.record import SCHEMA, Counts, Hat, Release, encode, privacy_record, statistics
+from udp_stream.release.record import SCHEMA, Counts, Hat, Release, encode
+from udp_stream.release.statistic_records import privacy_record, statistics
 from udp_stream.windows.grid import cell_center
 from udp_stream.windows.slot_tables import SlotCounts, SlotValues
 

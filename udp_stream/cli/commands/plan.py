@@ -13,8 +13,8 @@ from rich.table import Table
 
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
-from udp_stream.cli.outputs import named, require_distinct, used_files
-from udp_stream.cli.plots import draw, require_plots
+from udp_stream.cli.outputs import require_distinct, used_files
+from udp_stream.cli.plots import require_plots
 from udp_stream.cli.report import (
     ONE_CDF,
     ONE_MEAN,
@@ -24,18 +24,15 @@ from udp_stream.cli.report import (
     printer,
     served_shares,
 )
+from udp_stream.cli.worst_case import print_worst_case
 from udp_stream.errors import ConfigError, UsageError
-from udp_stream.experiments.base import Figure
-from udp_stream.experiments.worst import best_m, curve_rows, e_of_m, least_errors, printed_limits, worst_of, worst_row
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import expected_abs_error, spread
 from udp_stream.mechanisms.means.accuracy import SCATTER
-from udp_stream.mechanisms.range import Range
 from udp_stream.planning.allowances import EPSILON_NANO_MIN
 from udp_stream.planning.hat_plan import HatPlan, plan_hat
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.terms import Terms, automatic_nano, terms_at
-from udp_stream.planning.worst_case import epsilon_limits
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO, QUANTA_PER_KMH
@@ -119,7 +116,13 @@ def plan(arguments: argparse.Namespace, settings: Settings) -> None:
     if served:
         _beside_the_guesses(out, served, typical, policy.resolution)
     if typical.plan.mean is not None:
-        _worst_case(out, arguments, policy, typical)
+        print_worst_case(
+            out,
+            SamplesPerPlate(typical.plan.by_plate),
+            policy.range,
+            typical.plan.terms.mean_nano / NANO,
+            arguments.plot,
+        )
     out.print(
         f"min_plates is {policy.min_plates}: smaller HATs are withheld and cost nothing. "
         "A plate's presence and its number of pings are public under swap-values."
@@ -247,58 +250,6 @@ def _mean_error_kmh(plan: HatPlan) -> float:
         if estimate.mean is not None
     ]
     return float(np.mean(errors)) / QUANTA_PER_KMH
-
-
-def _worst_case(out: Console, arguments: argparse.Namespace, policy: Policy, typical: Bought) -> None:
-    """E(m) of one typical HAT at the epsilon of its mean, as a table, in words, and, if asked for, drawn."""
-    epsilon, counts = typical.plan.terms.mean_nano / NANO, SamplesPerPlate(typical.plan.by_plate)
-    about = f"a typical HAT of {counted(typical.plates, 'plate')} and {counted(counts.total, 'ping')}"
-    out.print(f"\nWorst case over all speeds, {about}, at epsilon {epsilon:.4g}; every plate gives at most m pings:")
-    out.print(_table_of_e(counts, policy.range, epsilon))
-    out.print(_worst_case_in_words(counts, policy.range, epsilon))
-    if arguments.plot is not None:
-        with named(arguments.plot):
-            draw(_worst_case_figure(about, counts, policy.range, epsilon), arguments.plot)
-
-
-def _table_of_e(counts: SamplesPerPlate, speeds: Range, epsilon: float) -> Table:
-    rows = curve_rows("", counts, speeds, epsilon, share=1.0)
-    best = min(rows, key=lambda row: row.worst_error_kmh)
-    shown = {round(i * (len(rows) - 1) / 6) for i in range(7)} | {rows.index(best)}
-    table = Table(box=None, pad_edge=False)
-    for name in ("m", "pings kept", "worst bias km/h", "noise km/h", "E(m) km/h", ""):
-        table.add_column(name, justify="right" if name else "left")
-    for at in sorted(shown):
-        row, kept = rows[at], counts.kept(rows[at].m)
-        noise = speeds.width / QUANTA_PER_KMH * row.m / (kept * epsilon)
-        figures = f"{max(0.0, row.worst_error_kmh - noise):.2f}", f"{noise:.2f}", f"{row.worst_error_kmh:.2f}"
-        table.add_row(str(row.m), f"{kept / counts.total:.0%}", *figures, "least" if row is best else "")
-    return table
-
-
-def _worst_case_in_words(counts: SamplesPerPlate, speeds: Range, epsilon: float) -> str:
-    sweep = [epsilon * factor for factor in (0.01, 0.1, 0.3, 1, 3, 10)]
-    caps = ", ".join(f"{worst_of(counts, one, speeds).best_m} at {one:.3g}" for one in sweep)
-    (low, high), printed = epsilon_limits(counts), "{:.3g} and {:.3g}".format(*printed_limits(counts))
-    here = worst_row("", "", [counts], speeds, epsilon, share=1.0)
-    limits = (
-        "All counts are equal: any m but theirs is worse."
-        if high == 0
-        else f"m = {int(counts.descending[-1])} is best up to epsilon {low:.3g}, m = {counts.largest} from "
-        f"{high:.3g} on (the slides' sufficient limits: {printed})."
-    )
-    return (
-        f"The best m never falls as epsilon grows: {caps}. {limits} With dropped pings filled by U/2 instead, m = "
-        f"{here.optimal_m} has {here.optimal_worst_kmh:.2f} km/h; guessing U/2 has {here.constant_worst_kmh:g}."
-    )
-
-
-def _worst_case_figure(about: str, counts: SamplesPerPlate, speeds: Range, epsilon: float) -> Figure:
-    drawn = [row for factor in (0.1, 0.3, 1, 3) for row in curve_rows("", counts, speeds, epsilon * factor, share=1.0)]
-    grid = np.geomspace(epsilon / 100, epsilon * 10, 31).tolist()
-    rows = [worst_row("", "", [counts], speeds, one, share=1.0) for one in grid]
-    panels = e_of_m(drawn), best_m(counts, rows), least_errors("least worst-case error", rows)
-    return Figure("plan", f"{about}; epsilon {epsilon:.4g} per mean", panels)
 
 
 def _head(policy: Policy, hats_per_period: int) -> str:
