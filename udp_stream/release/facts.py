@@ -32,7 +32,11 @@ from udp_stream.windows.slot_tables import SlotCounts
 
 @dataclass(frozen=True, slots=True)
 class BatchRead:
-    """Messages read, the pings in them that were accepted, and those refused, by reason in order of appearance."""
+    """Messages read, the pings in them that were accepted, and those refused, by reason in order of appearance.
+
+    >>> BatchRead(messages=3, pings=2, refused={Reason.NOT_JSON: 1}).pings
+    2
+    """
 
     messages: int
     pings: int
@@ -44,6 +48,9 @@ class SlotCounted:
     """A closed slot, and the repeats that counting dropped.
 
     On Kafka these are the repeats across source partitions: each partition has dropped its own before.
+
+    >>> SlotCounted(start_ms=0, repeats=3).repeats
+    3
     """
 
     start_ms: int
@@ -52,7 +59,11 @@ class SlotCounted:
 
 @dataclass(frozen=True, slots=True)
 class SlotRecorded:
-    """A slot in the ledger: its pings, repeats included, and how many HATs this run recorded; others were before."""
+    """A slot in the ledger: its pings, repeats included, and how many HATs this run recorded; others were before.
+
+    >>> SlotRecorded(start_ms=0, pings=400, made=2).made
+    2
+    """
 
     start_ms: int
     pings: int
@@ -64,6 +75,9 @@ class HatRecorded:
     """What one record of the slot says: its status, samples, and the policy, period and epsilon that it was made under.
 
     `mean_error_kmh` is the expected absolute error of its mean; None if it has no mean.
+
+    >>> HatRecorded("withheld_budget", 12, "5eed", "1d", 10.0, mean_error_kmh=None).status
+    'withheld_budget'
     """
 
     status: Status
@@ -76,7 +90,11 @@ class HatRecorded:
 
 @dataclass(frozen=True, slots=True)
 class SlotPublished:
-    """Readers have this slot; how many HATs of each status."""
+    """Readers have this slot; how many HATs of each status.
+
+    >>> SlotPublished(0, {"released": 2, "withheld_few_plates": 1}).hats["released"]
+    2
+    """
 
     start_ms: int
     hats: Mapping[Status, int]
@@ -85,7 +103,11 @@ class SlotPublished:
 @dataclass(frozen=True, slots=True)
 class PeriodsOverlap:
     """A period, those that overlap it, and the sum of their budgets, which is what a plate can lose by its pings in it;
-    in nano-epsilon."""
+    in nano-epsilon.
+
+    >>> PeriodsOverlap("lifetime", ("1d from 2024-01-08T00:00:00+05:30",), 20 * 10**9).sum_nano
+    20000000000
+    """
 
     period: str
     others: tuple[str, ...]
@@ -124,7 +146,13 @@ def batch_read(messages: int, pings: int, refusals: Iterable[Refusal]) -> BatchR
 
 
 def hat_recorded(record: Release) -> HatRecorded:
-    """The fact of a record."""
+    """The fact of a record.
+
+    >>> from udp_stream.testing import released_slot
+    >>> from udp_stream.release.record import decode
+    >>> hat_recorded(decode(released_slot().payloads[0][2])).status
+    'released'
+    """
     return HatRecorded(
         record.status,
         record.counts.samples,
@@ -138,7 +166,14 @@ def hat_recorded(record: Release) -> HatRecorded:
 def report_recorded(
     report: Observer, counts: SlotCounts, recorded: RecordedSlot, releases: Sequence[PublishedRelease]
 ) -> None:
-    """Report a slot that the ledger holds, then each of its HATs, by cell."""
+    """Report a slot that the ledger holds, then each of its HATs, by cell.
+
+    >>> from udp_stream.testing import released_slot, two_hats
+    >>> seen = []
+    >>> report_recorded(seen.append, two_hats()[0], released_slot(), [])
+    >>> type(seen[0]).__name__
+    'SlotRecorded'
+    """
     pings = int(counts.count.sum()) + counts.repeats
     report(SlotRecorded(counts.start_ms, pings, len(recorded.made)))
     for release in releases:

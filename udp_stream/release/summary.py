@@ -29,6 +29,12 @@ class Summary:
     `policy` is the run's own, by its fingerprint: means count only if they were made under it (all if it is ""), as an
     error that is expected under other settings says nothing of these. `others` tells how these differ from those of
     other policies, by fingerprint.
+
+    >>> summary = Summary()
+    >>> for fact in (BatchRead(3, 2, {}), SlotCounted(0, repeats=1), SlotRecorded(0, pings=2, made=1)):
+    ...     summary.observe(fact)
+    >>> summary.pings, summary.repeats, summary.made, summary.held
+    (2, 1, 1, 0)
     """
 
     policy: str = ""
