@@ -1,11 +1,11 @@
-"""What CHOP-USER buys on a feed: HATs per plate, composed losses and noise with and without it, from counts alone.
+"""The effect of CHOP-USER on a feed: HATs per plate, composed losses and noise with and without it, from counts alone.
 
 `python -m benchmarks.chop_user FEED:U:ZONE ...`, feeds as for `replay`; `fleet` is a synthetic one. H3 7, 1 h, HATs of
 10 plates and more. Epsilon 1 for each mean with an ample budget, and "auto" with 10 a day, under which the default
 mechanism takes Baseline. K: the most HATs that one plate is in, over slots of an hour; loss: what plates were charged
-over the whole feed; noise: the expected absolute noise of a mean in km/h, weighed by pings; constant: what the mean of
-all of the feed's pings, guessed for the same HATs, errs by; kept: of the pings in HATs that are large enough; served:
-the share of all pings in HATs that are released.
+over the whole feed; noise: the expected absolute noise of a mean in km/h, weighed by pings; guess: the error of the
+baseline guess, the mean of all of the feed's pings, in the same HATs; kept: of the pings in HATs that are large
+enough; served: the share of all pings in HATs that are released.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def feed_file(name: str, folder: str) -> str:
 
 
 def main() -> None:
-    names = "K", "mean K", "loss max", "median", "noise", "worst", "constant", "kept", "served"
+    names = "K", "mean K", "loss max", "median", "noise", "worst", "guess", "kept", "served"
     print(" " * 54 + "".join(f"{name:>{w}}" for name, w in zip(names, (7, 8, 9, 9, 9, 9, 9, 8, 8), strict=True)))
     with tempfile.TemporaryDirectory() as folder:
         for argument in sys.argv[1:]:

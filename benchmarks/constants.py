@@ -1,4 +1,4 @@
-"""What anyone can guess: how far one city-wide mean, variance and CDF are off, at H3 4 to 9 and slots of 1 and 6 hours.
+"""The baseline guess: how far one city-wide mean, variance and CDF are off, at H3 4 to 9 and slots of 1 and 6 hours.
 
 `python -m benchmarks.constants FILE:U:ZONE ...`. One guess for every HAT of a feed, from all of its accepted pings:
 their mean; the HATs' variances, weighed by pings; their CDF. Errors over the HATs of at least 10 plates, weighed by
@@ -25,7 +25,7 @@ RESOLUTIONS, SLOTS = range(4, 10), ("1h", "6h")
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """The errors of the three guesses, and the share of pings in the HATs that they are over."""
+    """The errors of the three baseline guesses, and the share of pings in the HATs that they are over."""
 
     mean_kmh: float
     variance_kmh2: float

@@ -2,7 +2,8 @@
 
 `python -m benchmarks.day_errors [--set SECTION.KEY=VALUE ...] [--repeats N] FILE:U:ZONE ...`; without `--set` the
 defaults. Seeds are 0, 1, 2, ... Errors are in km/h, weighed by pings; *all HATs*: the withheld ones, too, with the
-constant's error; *released*: those with a mean, and the constant over the same ones; served: their share of pings.
+baseline guess's error; *released*: those with a mean, and the baseline guess over the same ones; served: their share
+of pings.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from udp_stream.windows.grid import cell_name
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """By release id: true mean and pings; and the mean of all pings, which is the constant."""
+    """By release id: true mean and pings; and the mean of all pings, which is the baseline guess."""
 
     hats: dict[str, tuple[float, int]]
     constant: float
     pings: int
 
     def guess_errs(self, ids: set[str]) -> float:
-        """The sum over pings of what the constant errs by in these HATs."""
+        """The sum over pings of the baseline guess's error in these HATs."""
         return sum(abs(mean - self.constant) * pings for i, (mean, pings) in self.hats.items() if i in ids)
 
 
@@ -64,7 +65,7 @@ def released(feed: Feed, seed: int) -> list[Release]:
 
 
 def figures(truth: Truth, records: list[Release]) -> tuple[float, float, float, float, float, float]:
-    """Error over all HATs, the constant's; over released ones, the constant's; served; share of intervals that hold."""
+    """Errors of releases and the baseline guess over all HATs, and over released ones; served; share held."""
     ids = {record.release_id for record in records}
     means = [(record.mean, *truth.hats[record.release_id]) for record in records if record.mean is not None]
     errs = sum(abs(mean.value_kmh - true) * pings for mean, true, pings in means)
@@ -87,7 +88,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], dest="flags", metavar="SECTION.KEY=VALUE")
     parser.add_argument("--repeats", type=int, default=12)
     arguments = parser.parse_args()
-    print(f"{'':<34}{'all HATs':>15}{'constant':>10}{'released':>15}{'constant':>10}{'served':>8}{'cover95':>9}")
+    print(f"{'':<34}{'all HATs':>15}{'guess':>10}{'released':>15}{'guess':>10}{'served':>8}{'cover95':>9}")
     for argument in arguments.feeds:
         feed = feed_of(argument, "hat.slot=6h", "hat.resolution=6", *arguments.flags)
         truth = truth_of(feed)

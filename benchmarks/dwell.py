@@ -16,7 +16,7 @@ from udp_stream.units import QUANTA_PER_KMH
 
 
 def errors_of(feed: Feed) -> tuple[float, float]:
-    """The constant's error and the line's, km/h."""
+    """The errors of the baseline guess and of the line, km/h."""
     hats = []
     for counts, values in feed.slots():
         for rows in map(counts.rows, range(counts.cells.size)):
@@ -35,7 +35,7 @@ def main() -> None:
     for name in parser.parse_args().feeds:
         feed = feed_of(name)
         constant, line = errors_of(feed)
-        print(f"{feed.name}: constant {constant:.2f} km/h, line {line:.2f} km/h, ratio {line / constant:.2f}")
+        print(f"{feed.name}: baseline guess {constant:.2f} km/h, line {line:.2f} km/h, ratio {line / constant:.2f}")
 
 
 if __name__ == "__main__":

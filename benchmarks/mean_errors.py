@@ -1,4 +1,4 @@
-"""How far each mechanism's means are off, beside the number to beat: every HAT of at least 10 plates of recorded feeds.
+"""How far each mechanism's means are off, beside the baseline guess: every HAT of at least 10 plates of recorded feeds.
 
 `python -m benchmarks.mean_errors FILE:U:ZONE ...`, at H3 7, 1 h and epsilon 1 per mean (`--epsilon`), as
 `docs/measurements.md` has it. Plans, estimates and records are made as for a release, all plates admitted; noise from
@@ -6,7 +6,7 @@ seeds 0, 1, 2, ..., so that a second run prints the same. Columns, weighed by pi
 
 * error: mean |released - sample mean| in km/h, and its standard deviation over the repeats;
 * stated: the error that records expect; bound: the mean worst case, over all speeds, of bias and expected noise;
-* constant: the error of the feed's one mean, guessed for the same HATs; served: their share of all pings;
+* guess: the error of the baseline guess, the feed's one mean, for the same HATs; served: their share of all pings;
 * cover95: the share of HATs whose interval holds the sample mean; width: the mean width of intervals in km/h;
 * charge: what a plate pays, as a share of epsilon, mean over (plate, HAT).
 """
@@ -49,7 +49,7 @@ MIN_PLATES = 10
 
 @dataclass(frozen=True, slots=True)
 class Hats:
-    """The HATs of a feed that are released: counts, speeds in quanta, true means, pings; and the guess beside them."""
+    """A feed's released HATs: counts, speeds in quanta, true means, pings; and the baseline guess beside them."""
 
     counts: Sequence[NDArray[np.int64]]
     speeds: Sequence[NDArray[np.int64]]
@@ -75,7 +75,7 @@ class Row:
 
 
 def hats_of(feed: Feed) -> Hats:
-    """Every HAT of at least `MIN_PLATES` plates; the constant is the mean of all of the feed's accepted pings."""
+    """Every HAT of at least `MIN_PLATES` plates; the baseline guess is the mean of all of the feed's accepted pings."""
     counts, speeds, total, pings = [], [], 0, 0
     for slot, values in feed.slots():
         total, pings = total + int(values.speed.sum()), pings + values.speed.size
@@ -166,7 +166,7 @@ def main() -> None:
         hats = hats_of(feed)
         print(f"{feed.name}, epsilon {arguments.epsilon:g} per mean, {hats.pings.size} HATs")
         print(
-            f"{'':<18}{'error':>14}{'stated':>8}{'bound':>7}{'constant':>10}{'served':>8}{'cover95':>9}{'width':>7}"
+            f"{'':<18}{'error':>14}{'stated':>8}{'bound':>7}{'guess':>10}{'served':>8}{'cover95':>9}{'width':>7}"
             f"{'charge':>8}"
         )
         for way in WAYS:

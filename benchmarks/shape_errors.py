@@ -1,10 +1,10 @@
-"""How far released variances and CDFs are off, beside one city-wide variance and CDF guessed for every HAT.
+"""How far released variances and CDFs are off, beside the baseline guess: one city-wide variance and CDF.
 
 `python -m benchmarks.shape_errors [--repeats N] FILE:U:ZONE ...`, at H3 7, 1 h and H3 6, 6 h, epsilon 1 and 4 for each
 statistic, over HATs of at least 10 plates, weighed by pings. Plans and estimates are made as for a release, all plates
 admitted; noise from seeds 0, 1, 2, ... Columns: mean absolute error of the variance in (km/h)^2, the noise that plans
-state, the constant; root mean square error of CDF values, the noise that plans state (before values are made
-monotone), the constant; served: the share of all pings in these HATs.
+state, the baseline guess; root mean square error of CDF values, the noise that plans state (before values are made
+monotone), the baseline guess; served: the share of all pings in these HATs.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=20)
     arguments = parser.parse_args()
     print(
-        f"{'':<34}{'H3, slot':>9}{'epsilon':>8}{'variance':>10}{'noise':>8}{'constant':>9}{'CDF rms':>9}{'noise':>7}"
-        f"{'constant':>9}{'served':>8}"
+        f"{'':<34}{'H3, slot':>9}{'epsilon':>8}{'variance':>10}{'noise':>8}{'guess':>9}{'CDF rms':>9}{'noise':>7}"
+        f"{'guess':>9}{'served':>8}"
     )
     for argument, (resolution, slot) in product(arguments.feeds, HATS):
         feed = feed_of(argument, f"hat.resolution={resolution}", f"hat.slot={slot}")

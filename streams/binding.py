@@ -1,6 +1,6 @@
 """Which ledger and which key a deployment works on: one of each, for all of its workers and for ever.
 
-Two ledgers are two budgets for every plate, and two keys make every plate two. A worker cannot see by itself that the
+Two ledgers are two budgets for every plate, and two keys make every plate two. A worker alone cannot see that the
 others have another ledger, so there are three checks:
 
 * **The claim.** Before a worker joins the group, it looks at the deployment's topic. Where that is empty it writes what
@@ -77,7 +77,7 @@ class Binding(NamedTuple):
         try:
             other = Binding.read(theirs or "")
         except ValueError:
-            return "does not say on which ledger it works: another version of udp-stream wrote it"
+            return "does not name its ledger: another version of udp-stream wrote it"
         if other.ledger_id != self.ledger_id:
             return f"works on the ledger {other.ledger_id}, and this worker on {self.ledger_id}"
         return f"works with the plates' key {other.key}, and this worker with {self.key}"

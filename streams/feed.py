@@ -43,7 +43,7 @@ _ping = msgspec.json.Decoder(_Ping).decode
 
 
 def partition_of(plate: str, partitions: int) -> int:
-    """The partition of a plate: for ever the same for a number of partitions, hence a hash that has no key.
+    """The partition of a plate: for ever the same for a number of partitions, so the hash has no key.
 
     >>> partition_of("GJ05ZZ0001", 8), partition_of(" GJ05ZZ0001", 8), partition_of("GJ05ZZ0002", 8)
     (3, 3, 5)
@@ -66,7 +66,7 @@ AGREEING = 4
 
 
 class Pace:
-    """When the next message may go: so many a second, or so many times faster than the pings' own times."""
+    """When the next message may go: at a rate a second, or at a multiple of the pings' own pace."""
 
     def __init__(self, rate: float | None = None, speedup: float | None = None) -> None:
         """Without either, at once."""

@@ -60,7 +60,7 @@ class Offsets:
         return True
 
     async def _commit(self, commits: Mapping[TopicPartition, OffsetAndMetadata], generation: int) -> None:
-        """As the consumer's own commit, which however retries in whatever generation of the group it finds itself.
+        """Like the consumer's own commit, but without retries in a later generation of the group.
 
         In a later generation the partition may belong to another worker whose checkpoint is further on. The broker
         would still accept our commit: from any member, and from anyone if the group has no members.

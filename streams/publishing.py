@@ -61,7 +61,7 @@ BEGIN_S = 60.0
 CLOSE_S = 5.0
 
 TRANSACTION_MS = 60_000
-"""After so long the broker aborts a transaction by itself. A slot takes well below a second; until a transaction ends,
+"""After this time the broker aborts a transaction. A slot takes well below a second; until a transaction ends,
 readers of what is committed wait behind it."""
 
 # The broker says one of these to a producer that is not the latest of its id, or whose transaction it has given up.

@@ -106,7 +106,7 @@ def differences(kafka: KafkaSection) -> list[str]:
 def partitions_of(bootstrap: str, topic: str) -> int:
     """How many partitions a topic has. DependencyUnavailable if no broker answers or has such a topic.
 
-    Readers and writers ask here first: where brokers make topics for whoever asks, a client's own question would.
+    Readers and writers ask here first: some brokers make a topic when a client asks for it, and this question does not.
     """
     with admin(bootstrap) as client:
         if topic not in client.list_topics():

@@ -7,8 +7,8 @@ pinned version and the tests on it.
 
 `_read_offset` of a partition is the offset after the last record handed over.
 
-A fetch that a rebalance overtakes is not handed over. It may be of the partition as newly assigned, whose position then
-stands behind it: so whatever is dropped is followed by a seek, or it would never be read.
+A fetch that a rebalance overtakes is not handed over. It may be of the partition as newly assigned, whose position is
+then behind it. So a seek follows every dropped fetch; without it the fetch would never be read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Watchdog: end a worker that is stuck, for whatever reason, so that its supervisor can start it again.
+"""Watchdog: end a worker that is stuck for any reason, so that its supervisor can restart it.
 
 A consumer that no longer fetches, a rebalance that never ends, a call without an answer, a broker that is gone: from
 the outside they look alike. There is work to do, or the broker does not say that there is none, and for a long time
@@ -55,11 +55,11 @@ class Watchdog:
             self._seen, self._moved_s = positions, self._clock()
         elif self._clock() - self._moved_s > self._patience_s:
             raise DependencyUnavailable(
-                f"nothing was done for {self._patience_s:g} s, with something to do or no word from Kafka: start again"
+                f"no progress for {self._patience_s:g} s, with work to do or no answer from Kafka: restart the worker"
             )
 
     async def _ask(self) -> bool:
         try:
             return await self._idle(self._positions())
-        except Exception:  # noqa: BLE001 (whatever it is: the broker did not say that there is no work)
+        except Exception:  # noqa: BLE001 (any error: the broker did not say that there is no work)
             return False

@@ -158,7 +158,7 @@ def test_a_worker_that_nobody_answers_ends(on, scene, silent):
     if silent == "broker":
         on.broker_link.stall(SECONDS_MAX)
         caught.go_on()
-    until(lambda: any("status 4: nothing was done for" in how for how in workers.endings))
+    until(lambda: any("status 4: no progress for" in how for how in workers.endings))
     on.broker_link.stall(0)
     caught.lose()
     until(lambda: city.expected().keys() <= city.done())

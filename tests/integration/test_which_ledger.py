@@ -24,8 +24,8 @@ def test_a_worker_names_its_ledger_and_the_keys_in_which_other_settings_differ(c
     named, warned, *_ = (here.folder / "two.err").read_text().splitlines()
     assert re.match(rf"udp-stream: ledger {re.escape(where)}, made \S+Z: {len(expected)} HATs, the first of the", named)
     assert warned == (
-        "udp-stream: warning: the ledger holds HATs made under other settings (release.min_plates 4 -> 5): HATs that "
-        "stand in it come out as they were"
+        "udp-stream: warning: the ledger holds HATs made under other settings (release.min_plates 4 -> 5): these HATs "
+        "keep their records"
     )
     with here.ledger() as (ledger, _):
         noted = {name for name in ledger.meta() if name.startswith("policy:")}

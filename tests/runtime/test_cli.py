@@ -291,24 +291,26 @@ def test_demo_runs_without_services_or_files(tmp_path):
 
 def test_plan_says_what_a_configuration_buys_and_whether_a_guess_is_better(tmp_path):
     poor = run("plan", "--plates", 20, "--hats-per-period", 80, "--set", "hat.resolution=7", cwd=tmp_path).stdout
-    assert b"buys less than that guess" in b" ".join(poor.split())
+    assert b"are worse than the baseline guess" in b" ".join(poor.split())
     good = run("plan", "--plates", 150, "--set", "release.cdf_epsilon=0.5", cwd=tmp_path).stdout
-    assert b"tell more than that guess" in b" ".join(good.split())
+    assert b"are better than the baseline guess" in b" ".join(good.split())
     assert b"baseline guess" in good and b"baseline" in good and b"equal charge" in good
     fixed = run("plan", "--set", "release.mean_epsilon=1", "--set", "hat.resolution=7", cwd=tmp_path).stdout
-    assert b"array-averaging" in fixed and b"HATs of 10 plates get less than that guess" in b" ".join(fixed.split())
+    assert b"array-averaging" in fixed and b"HATs of 10 plates are worse than the baseline guess" in b" ".join(
+        fixed.split()
+    )
     assert b"62% to 95% of all pings" in b" ".join(fixed.split())
 
 
 @pytest.mark.parametrize(
     ("statistic", "epsilon", "plates", "constant", "verdict"),
     [
-        ("variance", 1, 20, "42-99", "less than that guess"),
-        ("variance", 40, 150, "42-99", "tell more than that guess"),
-        ("variance", 1, 200, "42-99", "about as good as that guess"),
-        ("cdf", 1, 20, "0.075-0.093", "less than that guess"),
-        ("cdf", 4, 150, "0.075-0.093", "tell more than that guess"),
-        ("cdf", 1, 160, "0.075-0.093", "about as good as that guess"),
+        ("variance", 1, 20, "42-99", "worse than the baseline guess"),
+        ("variance", 40, 150, "42-99", "are better than the baseline guess"),
+        ("variance", 1, 200, "42-99", "about as good as the baseline guess"),
+        ("cdf", 1, 20, "0.075-0.093", "worse than the baseline guess"),
+        ("cdf", 4, 150, "0.075-0.093", "are better than the baseline guess"),
+        ("cdf", 1, 160, "0.075-0.093", "about as good as the baseline guess"),
     ],
 )
 def test_plan_has_a_guess_and_the_share_served_beside_what_is_released_without_a_mean(
@@ -322,7 +324,7 @@ def test_plan_has_a_guess_and_the_share_served_beside_what_is_released_without_a
     )
     sets = [word for one in asked for word in ("--set", one)]
     said = " ".join(run("plan", "--plates", plates, *sets, cwd=tmp_path).stdout.decode().split())
-    assert f"One city-wide {'CDF' if statistic == 'cdf' else 'variance'} for every HAT errs by" in said
+    assert f"(one city-wide {'CDF' if statistic == 'cdf' else 'variance'} for every HAT) errs by" in said
     assert f" {constant} " in said and verdict in said and "noise km/h" not in said
     assert "62% to 95% of all pings" in said
 
@@ -351,7 +353,9 @@ def test_plan_has_the_constant_beside_each_statistic_in_full(tmp_path):
     done = run("plan", *sets, cwd=tmp_path).stdout
     (row,) = [line.split() for line in done.splitlines() if line.startswith(b"    80 ")]
     assert {b"1.4-3.4", b"16-83", b"0.042-0.062"} <= set(row)
-    assert done.count(b"less than that guess") == 3 + 2  # 5 to 40 plates in each, and the last row's two verdicts
+    assert (
+        done.count(b"worse than the baseline guess") == 3 + 2
+    )  # 5 to 40 plates in each, and the last row's two verdicts
 
 
 VERBS = [

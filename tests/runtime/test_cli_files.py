@@ -277,7 +277,7 @@ def test_a_reader_that_has_gone_away_is_told_by_every_verb_alike(city):
         done = subprocess.run([*UDP_STREAM, *verb], cwd=city, stdout=write, stderr=subprocess.PIPE, timeout=40)
         os.close(write)
         last = done.stderr.splitlines()[-1]
-        assert (done.returncode, last) == (4, b"udp-stream: the reader of our output has gone away")
+        assert (done.returncode, last) == (4, b"udp-stream: the reader of the output has closed it")
 
 
 def test_a_directory_is_no_ledger(city):
@@ -290,7 +290,7 @@ def test_an_empty_file_is_a_run_of_nothing_and_says_so(name, city):
     (city / name).write_bytes(b"\n \n" if name == "blank.csv" else b"")
     done = replay(city, files=(name,))
     assert (done.returncode, done.stdout) == (0, b"")
-    assert "No ping was accepted: there was none to read." in words(done.stderr)
+    assert "No ping was accepted: the input has none." in words(done.stderr)
 
 
 def test_when_nothing_is_accepted_the_commonest_reason_is_told(city):
@@ -300,7 +300,11 @@ def test_when_nothing_is_accepted_the_commonest_reason_is_told(city):
     (city / "pretty.ndjson").write_text(json.dumps(pings, indent=1))
     done = replay(city, files=("pretty.ndjson",))
     said = words(done.stderr)
-    assert done.returncode == 0 and "were refused as not_json." in said and "does not end in .ndjson" in said
+    assert (
+        done.returncode == 0
+        and "were refused as not_json." in said
+        and "must not have a name that ends in .ndjson" in said
+    )
     (city / "pretty.ndjson").rename(city / "pretty.json")
     assert "pings 20 accepted" in words(replay(city, files=("pretty.json",)).stderr)
 

@@ -80,7 +80,9 @@ def test_a_trial_has_a_ledger_of_its_own_and_marks_its_records(log, tmp_path):
     assert all(json.loads(line)["trial"] is True for line in first.splitlines() + again.splitlines())
     ids = [[record.release_id for record in records(out)] for out in (first, again)]
     assert ids[0] == ids[1] and first != again
-    assert "trial: the ledger is for this run only and gone afterwards. Another run draws every HAT again" in said
+    assert (
+        "trial: this ledger is for this run only and is deleted afterwards. Another run draws every HAT again" in said
+    )
     assert "do not publish these records beside others" in said
     (place,) = re.findall(r"ledger (\S+), new", said)
     assert not Path(place).parent.exists()
@@ -125,7 +127,7 @@ def test_a_demo_is_a_trial_unless_it_keeps_its_ledger(tmp_path):
     demo = ("demo", "--headless", "--slots", "1", "--buses", "40", "--set", "release.min_plates=2", "--out", "-")
     done = run(*demo, cwd=tmp_path)
     assert done.returncode == 0 and all(record.trial for record in records(done.stdout))
-    assert b"trial: the ledger is for this run only" in done.stderr and b", new\n" in done.stderr
+    assert b"trial: this ledger is for this run only" in done.stderr and b", new\n" in done.stderr
     kept = run(*demo, "--ledger", "l", cwd=tmp_path)
     assert kept.returncode == 0 and records(kept.stdout)
     assert b'"trial"' not in kept.stdout and b"trial: " not in kept.stderr
@@ -137,26 +139,28 @@ def test_records_of_other_settings_are_warned_of_first_with_the_keys_and_the_num
     out, said = replay(log, "--ledger", "l", *MPS, cwd=tmp_path)
     lines, here = said.splitlines(), records(out)
     assert lines[1] == (
-        "udp-stream: warning: the ledger holds HATs made under other settings (speed.unit kmh -> mps): HATs that stand "
-        "in it come out as they were"
+        "udp-stream: warning: the ledger holds HATs made under other settings (speed.unit kmh -> mps): these HATs "
+        "keep their records"
     )
     stand = [one for one in here if one.release_id in set(before)]
     assert 0 < len(stand) < len(here)
     assert lines[2] == (
-        f"warning: {len(stand)} of {len(here)} records stand from before under other settings (speed.unit kmh -> mps) "
-        f"and came out as they were; {len(here) - len(stand)} were made anew"
+        f"warning: {len(stand)} of {len(here)} records were made earlier under other settings "
+        f"(speed.unit kmh -> mps) and are unchanged; {len(here) - len(stand)} are new"
     )
     _, again = replay(log, "--ledger", "l", *MPS, cwd=tmp_path)
     assert (
-        f"{len(stand)} of {len(here)} records stand from before under other settings (speed.unit kmh -> mps) and came "
-        f"out as they were; {len(here) - len(stand)} stand from before under these, 0 were made anew"
+        f"{len(stand)} of {len(here)} records were made earlier under other settings (speed.unit kmh -> mps) "
+        f"and are unchanged; {len(here) - len(stand)} were made earlier under these, 0 are new"
     ) in again
 
 
 def test_a_verdict_is_on_what_was_made_under_these_settings_alone(log, part, tmp_path):
     replay(log, "--ledger", "l", cwd=tmp_path)
     out, said = replay(log, "--ledger", "l", *MPS, cwd=tmp_path)
-    assert f"warning: {len(records(out))} of {len(records(out))} records stand" in said and "0 were made anew" in said
+    assert (
+        f"warning: {len(records(out))} of {len(records(out))} records were made earlier" in said and "0 are new" in said
+    )
     assert any(record.mean for record in records(out)) and "guess" not in said and "expected error" not in said
     replay(part, "--ledger", "l2", cwd=tmp_path)
     out, said = replay(log, "--ledger", "l2", *MPS, cwd=tmp_path)
@@ -193,6 +197,4 @@ def test_a_demo_on_a_ledger_of_other_settings_warns_too(tmp_path):
     assert b"warning" not in run(*demo, cwd=tmp_path).stderr
     said = run(*demo, "--set", "release.min_plates=2", cwd=tmp_path).stderr.decode()
     assert "made under other settings (release.min_plates 10 -> 2)" in said
-    assert (
-        "stand from before under other settings (release.min_plates 10 -> 2) and came out as they were; 0 were" in said
-    )
+    assert "made earlier under other settings (release.min_plates 10 -> 2) and are unchanged; 0 are new" in said

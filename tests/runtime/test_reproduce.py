@@ -62,7 +62,11 @@ def test_reproduce_writes_figures_tables_and_verdicts_for_a_feed(run, log, tmp_p
     written = {path.name for path in (tmp_path / "figures").iterdir()}
     names = {f"worst-case-{data}.{kind}" for data in ("ITMS-like", "fleet") for kind in ("png", "svg")}
     assert written == names | {"worst-case.csv", "worst-case-of-m.csv", "worst-case.txt"}
-    assert "statements agree" in said and "the guess U/2 has 40 km/h" in said and "the guess U/2 has 32.5 km/h" in said
+    assert (
+        "statements agree" in said
+        and "the baseline guess U/2 has 40 km/h" in said
+        and "the baseline guess U/2 has 32.5 km/h" in said
+    )
     assert "not private" in err
 
 
@@ -70,9 +74,9 @@ def test_plan_prints_the_worst_case_always_and_draws_it_when_asked(run, tmp_path
     status, said, err = run("plan", "--plates", 30, "--plot", "e.svg")
     assert status == 0, err
     assert "E(m) km/h" in said and "least" in said and "The best m never falls as epsilon grows" in said
-    assert "best up to epsilon" in said and "guessing U/2 has 32.5" in said
+    assert "best up to epsilon" in said and "the baseline guess U/2 has 32.5" in said
     drawn = (tmp_path / "e.svg").read_text()
-    assert all(text in drawn for text in ("cap m, samples", "worst-case error, km/h", "constant (U/2)"))
+    assert all(text in drawn for text in ("cap m, samples", "worst-case error, km/h", "baseline guess (U/2)"))
     assert run("plan", "--plates", 30)[1] == said
 
 

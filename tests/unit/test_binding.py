@@ -29,8 +29,8 @@ PARTS = {TP(TOPICS.parts.name, 0)}
     [
         ([OTHER_LEDGER.header], "it works on the ledger 0ther, and this worker on 5eed. All workers"),
         ([("more", b""), OTHER_KEY.header], "it works with the plates' key 0ther, and this worker with cafe. All"),
-        ([], "it does not say on which ledger it works"),
-        ([("udp-stream-ledger", b"\xff")], "it does not say on which ledger it works"),
+        ([], "it does not name its ledger"),
+        ([("udp-stream-ledger", b"\xff")], "it does not name its ledger"),
     ],
 )
 def test_what_is_different_is_said(headers, sentence):

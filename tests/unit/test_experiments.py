@@ -219,7 +219,7 @@ def test_the_best_mechanism_is_judged_by_the_numbers(levy, agrees):
 def test_a_mechanism_is_better_than_the_constant_from_the_epsilon_at_which_it_is(error, since):
     series = Series("levy")
     said = fabricated({series: error}).beside_the_constant([series])
-    assert "the constant (U/2) errs by 5.00 km/h; share of pings served 50%" in said
+    assert "the baseline guess (U/2) errs by 5.00 km/h; share of pings served 50%" in said
     assert (f"levy from {since}" in said) if since else ("none; not up to 2: levy" in said)
 
 

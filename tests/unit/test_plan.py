@@ -37,7 +37,9 @@ def test_a_fixed_epsilon_of_more_than_an_even_share_is_planned_where_plates_pay_
 def test_fixed_epsilons_that_outlast_no_period_are_told(capsys):
     _, text = said(capsys, *sets("release.mean_epsilon=4"))
     assert "fixed, for any number of HATs" in text
-    assert re.search(r"A median plate's budget lasts for \d( to \d)? of its 12 HATs; then it pays for no more\.", text)
+    assert re.search(
+        r"A median plate's budget lasts for \d( to \d)? of its 12 HATs; then it is in no further release\.", text
+    )
     for flags in (("release.mean_epsilon=0.1",), ("release.mean_epsilon=auto",)):
         assert "budget lasts for" not in said(capsys, *sets(*flags))[1]
 
@@ -46,7 +48,7 @@ def test_fixed_epsilons_that_outlast_no_period_are_told(capsys):
 def test_where_nothing_was_measured_the_nearest_is_named_and_no_verdict_given(capsys, resolution, measured):
     _, text = said(capsys, *sets(f"hat.resolution={resolution}"))
     assert f"at resolution {measured}, the nearest that we measured." in text and f"guess at {measured}" in text
-    assert "this resolution" not in text and "that guess" not in text
+    assert "this resolution" not in text and "these releases" not in text
 
 
 def test_the_verdict_is_of_the_typical_hat_and_does_not_send_the_reader_back_to_plan(capsys):
@@ -62,7 +64,7 @@ def test_hats_below_min_plates_are_marked_as_withheld(capsys):
     _, text = said(capsys, *sets("release.min_plates=11"))
     assert "releases 5 withheld 10 withheld 20 " in text and "20, 40, 80, 160 plates: " in text
     _, text = said(capsys, "--plates", "1")
-    assert "releases 1 withheld (" in text and "1 plate and 40 pings" in text and "that guess" not in text
+    assert "releases 1 withheld (" in text and "1 plate and 40 pings" in text and "these releases" not in text
 
 
 def test_a_row_that_is_withheld_refuses_no_configuration(capsys):
@@ -77,5 +79,5 @@ def test_what_projects_has_its_noise_explained_and_no_bound_beyond_u(capsys):
         _, text = said(capsys, "--plates", "20", *sets(f"release.mean={mean}", "release.mean_epsilon=0.01"))
         (row,) = re.findall(rf"20 0.01 {mean} ([\d.]+) [\d.]+ [\d.-]+ ([\d.]+) ", text)
         assert float(row[0]) > 65 and row[1] == "65.00"
-        assert "(noise and error bound: if the private interval is all of [0, U]; expected error: by trials" in text
+        assert "(noise and error bound: if the private interval is all of [0, U]; expected error: by simulation" in text
     assert "by trials" not in said(capsys, "--plates", "20", *sets("release.mean=baseline"))[1]

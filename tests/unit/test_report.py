@@ -36,12 +36,12 @@ def test_hats_whose_plates_could_not_pay_are_told_where_epsilons_are_fixed(said)
 def test_no_verdict_is_without_the_share_of_pings_that_it_is_about(said):
     summary = Summary(pings=110, repeats=10, means=1, pings_of_means=13, expected_error=13 * 0.5)
     text = said(summary)
-    assert "weighed by pings; 13% of pings lie in HATs that got one. One city-wide mean" in text
-    assert "these releases tell more than that guess." in text
+    assert "weighed by pings; 13% of pings lie in HATs with a mean. The baseline guess (one city-wide mean" in text
+    assert "these releases are better than the baseline guess." in text
     summary.expected_error = 13 * 50
-    assert "less than that guess. `udp-stream plan` shows what would help." in said(summary)
+    assert "worse than the baseline guess. `udp-stream plan` shows what would help." in said(summary)
     text = said(summary, "hat.resolution=12")
-    assert "at resolution 9, the nearest that we measured." in text and "that guess" not in text
+    assert "at resolution 9, the nearest that we measured." in text and "these releases" not in text
 
 
 def test_one_is_no_plural(said):
@@ -60,12 +60,12 @@ def test_records_from_before_under_other_settings_are_the_first_line(said):
     summary = Summary(policy=OURS, others={"old": "speed.unit kmh -> mps", "older": "hat.grace 1m -> 2m"}, made=27)
     summary.promises.update({(OURS, "1d", 10.0): 30, ("old", "1d", 10.0): 81, ("old", "1d", 5.0): 9})
     assert said(summary).startswith(
-        "warning: 90 of 120 records stand from before under other settings (speed.unit kmh -> mps) and came out as "
-        "they were; 3 stand from before under these, 27 were made anew pings "
+        "warning: 90 of 120 records were made earlier under other settings (speed.unit kmh -> mps) and are "
+        "unchanged; 3 were made earlier under these, 27 are new pings "
     )
     summary.promises.update({("older", "1d", 10.0): 100, ("unknown", "1d", 10.0): 1})
     assert (
-        "warning: 191 of 221 records stand from before under other settings "
+        "warning: 191 of 221 records were made earlier under other settings "
         f"(hat.grace 1m -> 2m; speed.unit kmh -> mps; policy unknown -> {OURS}) and" in said(summary)
     )
 
@@ -74,9 +74,9 @@ def test_one_record_from_before_is_no_plural_and_values_are_no_markup(said):
     summary = Summary(policy=OURS, others={"old": "release.bins auto -> [b]"}, made=1)
     summary.promises.update({("old", "1d", 10.0): 1})
     text = said(summary)
-    assert "1 of 1 record stands from before" in text and "(release.bins auto -> [b]) and came out as it was" in text
+    assert "1 of 1 record was made earlier" in text and "(release.bins auto -> [b]) and is unchanged" in text
     summary.promises[OURS, "1d", 10.0] = 2
-    assert "1 stands from before under these, 1 was made anew" in said(summary)
+    assert "1 was made earlier under these, 1 is new" in said(summary)
 
 
 def test_where_nothing_stands_from_other_settings_there_is_no_warning(said):

@@ -185,7 +185,7 @@ def test_records_that_stand_from_another_policy_are_told_with_its_epsilon(tmp_pa
     assert before > 0 < after
     said = protected(summary, poor)
     assert f"at epsilon 0.1 per 1d in {after} of {before + after} records" in said
-    assert f"stand from before, under other settings: {before} at epsilon 10 per 1d." in said
+    assert f"are older, under other settings: {before} at epsilon 10 per 1d." in said
     with ledger_and_keys(LedgerSection(url=str(tmp_path / "l"))) as (ledger, _):
         text = statement(poor, ledger)
     assert text["privacy"]["privacy_loss"]["privacy_parameters"] == {"epsilon": 10.0}

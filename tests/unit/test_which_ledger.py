@@ -69,4 +69,4 @@ def test_many_other_settings_are_one_warning(capsys):
     assert len(begin_run(settings.ledger, ledger, settings)) == 5
     (_, warning) = capsys.readouterr().err.splitlines()
     assert warning.startswith("udp-stream: warning: the ledger holds HATs made under other settings (")
-    assert warning.endswith("; and 2 more): HATs that stand in it come out as they were")
+    assert warning.endswith("; and 2 more): these HATs keep their records")

@@ -106,7 +106,7 @@ def private_cdf(
 ) -> PrivateCdf:
     """The shares of all speeds, each clamped to [0, `max_kmh`], at or below edges: of equal bins, or those given.
 
-    A first edge that stands twice gives exact zeros a bin of their own. Raises as `private_mean`.
+    A first edge that is given twice gives exact zeros a bin of their own. Raises as `private_mean`.
 
     >>> speeds = {f"bus {i}": [20.0 + i % 5] * 40 for i in range(50)}
     >>> cdf = private_cdf(speeds, epsilon=2.0, max_kmh=65, bins=13)

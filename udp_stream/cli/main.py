@@ -34,13 +34,13 @@ EXAMPLES = """\
 examples:
   udp-stream demo --headless --slots 3             a synthetic fleet, no services, no files
   udp-stream replay pings.ndjson.gz --out releases.ndjson
-  udp-stream plan --plates 30 --pings-per-plate 40 what a configuration buys
+  udp-stream plan --plates 30 --pings-per-plate 40 what to expect of a configuration
   udp-stream reproduce mean-itms --data pings.ndjson.gz
   udp-stream topics create && udp-stream worker    the deployment on Kafka
   udp-stream feed pings.ndjson.gz --bootstrap localhost:9092 --speedup 60
-  udp-stream releases --follow                     what comes out of it
-  udp-stream ledger show GJ05ZZ0001                what a plate has spent and has left
-  udp-stream doctor                                is the deployment reachable and safe
+  udp-stream releases --follow                     the records that it released
+  udp-stream ledger show GJ05ZZ0001                what a plate was charged and has left
+  udp-stream doctor                                check that the deployment is reachable and safe
 
 exit status: 0 done; 1 our fault; 2 usage; 3 configuration invalid; 4 a dependency is unavailable;
 5 refused to protect privacy; 130 interrupted
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        return _fail(DependencyUnavailable("the reader of our output has gone away"))
+        return _fail(DependencyUnavailable("the reader of the output has closed it"))
     except UdpStreamError as error:
         return _fail(error)
     except OSError as error:  # a full disk, a file taken away: of the machine, not of ours

@@ -55,7 +55,7 @@ def add_ledger_options(parser: argparse.ArgumentParser, default: str) -> None:
     parser.add_argument(
         "--allow-volatile-ledger",
         action="store_true",
-        help="for trials: accept a Redis that can lose writes, and with them the privacy statement",
+        help="for trials: accept a Redis that can lose writes; the privacy statement then does not hold",
     )
 
 
@@ -64,21 +64,21 @@ def add_accept_overlap(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept-overlap",
         metavar="WORDS",
-        help="charge in a budget period that overlaps one of another zone or length; WORDS are those of the refusal, "
-        'such as "epsilon 20 in all", what a plate can lose then',
+        help="charge in a budget period that overlaps one of another zone or length; WORDS say what a plate can then "
+        'lose, as the refusal does: "epsilon 20 in all"',
     )
 
 
 def add_alive(parser: Parser) -> None:
     """For verbs that go on until stopped."""
     parser.add_argument(
-        "--alive", type=Path, metavar="FILE", help="touch this file while work goes on, for health checks"
+        "--alive", type=Path, metavar="FILE", help="touch this file while the process makes progress, for health checks"
     )
 
 
 def add_bootstrap(parser: Parser) -> None:
     """For verbs that talk with Kafka."""
-    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="of Kafka (default: kafka.bootstrap)")
+    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="address of Kafka (default: kafka.bootstrap)")
 
 
 def positive(text: str) -> float:

@@ -82,7 +82,7 @@ def _title(name: str) -> str:
 
 
 def _is_same(one: str, other: str) -> bool:
-    """Whether both are one file, whatever it is called; of files that do not exist, whether both would be."""
+    """Whether both names are one file; for files that do not exist, whether they would be."""
     try:
         return Path(one).samefile(other)
     except OSError:

@@ -1,4 +1,4 @@
-"""What people read on stderr: the summary of a run, beside the number to beat."""
+"""What people read on stderr: the summary of a run, beside the baseline guess."""
 
 from __future__ import annotations
 
@@ -46,33 +46,36 @@ class Guess:
         Where the baseline guess was not measured there is no verdict.
         """
         low, high = self.range_at(resolution)
-        errs, measured = f"{self.name} for every HAT errs by {low} to {high}{self.unit}", nearest_measured(resolution)
+        errs, measured = (
+            f"The baseline guess ({self.name} for every HAT) errs by {low} to {high}{self.unit}",
+            nearest_measured(resolution),
+        )
         if resolution != measured:
             return f"{errs} at resolution {measured}, the nearest that we measured."
         beside = f"{errs} at this resolution on the feeds we measured"
         if most < low:
-            return f"{beside}: these releases tell more than that guess."
+            return f"{beside}: these releases are better than the baseline guess."
         if least <= high:
-            return f"{beside}: these releases are about as good as that guess."
-        return f"{beside}: this configuration buys less than that guess. {advice}"
+            return f"{beside}: these releases are about as good as the baseline guess."
+        return f"{beside}: these releases are worse than the baseline guess. {advice}"
 
 
 ONE_MEAN = Guess(
-    "One city-wide mean",
+    "one city-wide mean",
     " km/h",
     {4: (0.3, 1.8), 5: (0.7, 2.5), 6: (1.4, 3.4), 7: (3.2, 5.3), 8: (5.4, 7.6), 9: (6.9, 10.4)},
 )
 """Mean absolute errors."""
 
 ONE_VARIANCE = Guess(
-    "One city-wide variance",
+    "one city-wide variance",
     " (km/h)^2",
     {4: (4, 30), 5: (7, 92), 6: (16, 83), 7: (42, 99), 8: (50, 112), 9: (30, 104)},
 )
 """Mean absolute errors."""
 
 ONE_CDF = Guess(
-    "One city-wide CDF",
+    "one city-wide CDF",
     "",
     {4: (0.016, 0.041), 5: (0.024, 0.046), 6: (0.042, 0.062), 7: (0.075, 0.093), 8: (0.108, 0.173), 9: (0.134, 0.196)},
 )
@@ -113,7 +116,7 @@ def printer(width: int) -> Console:
 
 
 def print_summary(summary: Summary, settings: Settings) -> None:
-    """Records that stand from before under other settings, if any; then counts by status and reason, the expected error
+    """Earlier records under other settings, if any; then counts by status and reason, the expected error
     of what was made under these, and whether it beats the baseline guess."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_row("pings", f"{summary.pings:,} accepted, {summary.repeats:,} of them repeats")
@@ -134,18 +137,18 @@ def print_summary(summary: Summary, settings: Settings) -> None:
     if summary.unwritten:
         out.print(
             "Some records are in the ledger but not in the output. Run again with the whole log on the same ledger: "
-            "they come out as they are, and nothing is charged twice."
+            "the run writes them unchanged and charges no plate twice."
         )
     if summary.held:
         wait = "1 accepted ping waits" if summary.held == 1 else f"{summary.held:,} accepted pings wait"
         out.print(
-            f"{wait} in slots that were not released. Run again with the whole log on the same ledger: it goes on "
-            "from here, and nothing is charged twice."
+            f"{wait} in slots that were not released. Run again with the whole log on the same ledger: it "
+            "continues from here and charges no plate twice."
         )
     late = summary.refused["late"]
     if late > LATE_SHARE_SUSPICIOUS * summary.pings:
         came = f"{counted(late, 'ping')} came after {'its' if late == 1 else 'their'} slot had closed"
-        out.print(f"{came}: are the files given in the order of their times?")
+        out.print(f"{came}: are the files in the order of their times?")
     if out_of_budget := _out_of_budget(summary, settings.policy):
         out.print(out_of_budget)
     if summary.means:
@@ -153,16 +156,18 @@ def print_summary(summary: Summary, settings: Settings) -> None:
         under = " under these settings" if before else ""
         out.print(
             f"expected error of a released mean{under}: {error:.1f} km/h, weighed by pings; "
-            f"{summary.pings_of_means / pings:.0%} of pings lie in HATs that got one. "
+            f"{summary.pings_of_means / pings:.0%} of pings lie in HATs with a mean. "
             f"{ONE_MEAN.verdict(settings.hat.resolution, error, error, '`udp-stream plan` shows what would help.')}"
         )
     if summary.overlaps:
         out.print(f"Warning: {said(summary.overlaps.values())}.")
-    out.print(f"{protected(summary, settings)} Not protected: that a plate was in a HAT, and how often it pinged.")
+    out.print(
+        f"{protected(summary, settings)} Not protected: the presence of a plate in a HAT, and its number of pings."
+    )
 
 
 def _out_of_budget(summary: Summary, policy: Policy) -> str | None:
-    """What to do about HATs whose plates could not pay; "auto" spreads the budget, so that little more can be done."""
+    """Advice on HATs whose plates had too little budget left; with "auto" there is none, as it spreads the budget."""
     withheld = summary.hats["withheld_budget"]
     if not withheld or None in (policy.mean_nano, policy.cdf_nano):
         return None
@@ -174,7 +179,7 @@ def _out_of_budget(summary: Summary, policy: Policy) -> str | None:
 
 
 def from_before(summary: Summary, policy: Policy) -> str | None:
-    """A warning where records stand from before under other settings: how many, which keys differ, how many are new."""
+    """A warning where earlier records were made under other settings: how many, which keys differ, how many are new."""
     before, fingerprint = Counter[str](), policy.fingerprint()
     for (made_under, _, _), records in summary.promises.items():
         if made_under != fingerprint:
@@ -184,17 +189,16 @@ def from_before(summary: Summary, policy: Policy) -> str | None:
     differences = [difference(summary.others, made_under, policy) for made_under, _ in before.most_common()]
     records, others = summary.promises.total(), before.total()
     kept = records - others - summary.made
-    stand, as_they_were = ("stands", "it was") if others == 1 else ("stand", "they were")
-    same = f"{kept:,} {'stands' if kept == 1 else 'stand'} from before under these, " if kept else ""
+    were, are = ("was", "is") if others == 1 else ("were", "are")
+    same = f"{kept:,} {'was' if kept == 1 else 'were'} made earlier under these, " if kept else ""
     return (
-        f"warning: {others:,} of {counted(records, 'record')} {stand} from before under other settings "
-        f"({named(differences)}) and came out as {as_they_were}; "
-        f"{same}{summary.made:,} {'was' if summary.made == 1 else 'were'} made anew"
+        f"warning: {others:,} of {counted(records, 'record')} {were} made earlier under other settings "
+        f"({named(differences)}) and {are} unchanged; {same}{summary.made:,} {'is' if summary.made == 1 else 'are'} new"
     )
 
 
 def protected(summary: Summary, settings: Settings) -> str:
-    """At which epsilon; records that stand from before under other settings keep the one that they were made at."""
+    """At which epsilon; earlier records under other settings keep their own."""
     promise = f"Protected: each plate's speeds, at epsilon {settings.budget.epsilon:g} per {settings.policy.period}"
     if summary.overlaps:
         most = max(overlap.sum_nano for overlap in summary.overlaps.values())
@@ -210,17 +214,17 @@ def protected(summary: Summary, settings: Settings) -> str:
         return f"{promise}."
     before = ", ".join(f"{records:,} {at}" for at, records in standing.most_common())
     return (
-        f"{promise} in {ours:,} of {ours + standing.total():,} records. The others stand from before, under other "
-        f"settings: {before}. What a plate can lose in all of them together, `udp-stream ledger export` states."
+        f"{promise} in {ours:,} of {ours + standing.total():,} records. The others are older, under other "
+        f"settings: {before}. `udp-stream ledger export` states what a plate can lose in all of them together."
     )
 
 
 def why_nothing(summary: Summary) -> str:
     """Why no ping was accepted, and what would help where that can be told."""
     if not summary.refused:
-        return "No ping was accepted: there was none to read."
+        return "No ping was accepted: the input has none."
     ((reason, count),) = summary.refused.most_common(1)
     said = f"No ping was accepted: {count:,} of {summary.refused.total():,} were refused as {reason}."
     if reason != Reason.NOT_JSON:
         return said
-    return f"{said} One JSON document over many lines is read as such if its name does not end in .ndjson or .jsonl."
+    return f"{said} A file of one JSON document must not have a name that ends in .ndjson or .jsonl."

@@ -1,4 +1,4 @@
-"""Standard streams that fail as they should: loudly for what is data, never for what is told beside it.
+"""Standard streams that fail as they should: loudly for data, never for messages beside it.
 
 A program may be started with some of them closed. Their numbers would then go to the next files that are opened, a
 ledger for one, and what is printed would be written there or lost without a word. Here they are filled first: reading
@@ -20,7 +20,7 @@ _WHEN_CLOSED = {"stdin": os.O_WRONLY, "stdout": os.O_RDONLY, "stderr": os.O_WRON
 
 
 def use_standard_streams() -> None:
-    """Put such streams in the place of the interpreter's own; those that somebody has replaced are left alone."""
+    """Put such streams in the place of the interpreter's own; streams that a caller has replaced are left alone."""
     for name, flags in _WHEN_CLOSED.items():
         if getattr(sys, name) is None:
             os.open(os.devnull, flags)  # the lowest free number: the stream's
@@ -43,7 +43,7 @@ def let_go_of_stdout() -> None:
 
 
 class _Unfailing(io.FileIO):
-    """What it cannot write is lost: a run does not stop because nobody listens."""
+    """What it cannot write is lost: a run does not stop because its output has no reader."""
 
     def write(self, data: Any, /) -> Any:
         with suppress(OSError):

@@ -58,7 +58,8 @@ def _worst_case_in_words(counts: SamplesPerPlate, speeds: Range, epsilon: float)
     )
     return (
         f"The best m never falls as epsilon grows: {caps}. {limits} With dropped pings filled by U/2 instead, m = "
-        f"{here.optimal_m} has {here.optimal_worst_kmh:.2f} km/h; guessing U/2 has {here.constant_worst_kmh:g}."
+        f"{here.optimal_m} has {here.optimal_worst_kmh:.2f} km/h; "
+        f"the baseline guess U/2 has {here.constant_worst_kmh:g}."
     )
 
 

@@ -39,8 +39,8 @@ class Hat:
 class DataSet:
     """HATs with their speeds, the public range of a speed, and who was where in the busiest slot.
 
-    `recorded`: of real pings; then the constant is their city-wide mean. Data drawn in a feed's likeness are given the
-    feed's, in quanta. What has no city has the constant that anyone can guess who knows nothing: U/2.
+    `recorded`: of real pings; then the baseline guess (`constant`) is their city-wide mean. Data drawn in a feed's
+    likeness are given the feed's, in quanta. Data without a city have U/2.
     """
 
     name: str
@@ -57,7 +57,7 @@ class DataSet:
 
     @cached_property
     def constant(self) -> float:
-        """The best guess of every HAT's mean that one number can be, in quanta."""
+        """The baseline guess of every HAT's mean, in quanta."""
         if self.recorded:
             return sum(float(hat.samples.sum()) for hat in self.hats) / self.total
         return self.range.low + self.range.width / 2 if self.city_mean is None else self.city_mean
@@ -75,7 +75,7 @@ class DataSet:
         return max(self.hats, key=lambda hat: hat.counts.total)
 
     def of_at_least(self, plates: int) -> tuple[Hat, ...]:
-        """The HATs with so many plates."""
+        """The HATs with at least this many plates."""
         return tuple(hat for hat in self.hats if hat.counts.plates >= plates)
 
     def share(self, hats: Sequence[Hat]) -> float:
@@ -83,7 +83,7 @@ class DataSet:
         return sum(hat.counts.total for hat in hats) / self.total
 
     def constant_error_kmh(self, hats: Sequence[Hat]) -> float:
-        """How far the constant is off the means of these HATs, weighed by samples."""
+        """How far the baseline guess is off the means of these HATs, weighed by samples."""
         errors = [abs(hat.mean - self.constant) for hat in hats]
         return float(np.average(errors, weights=[hat.counts.total for hat in hats])) / QUANTA_PER_KMH
 
@@ -111,7 +111,7 @@ Job = Callable[[], Sequence[Row]]
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One line of a panel. A `guess` is the number to beat; `marks` are points without a line."""
+    """One line of a panel. A `guess` is the baseline guess; `marks` are points without a line."""
 
     name: str
     x: tuple[float, ...]

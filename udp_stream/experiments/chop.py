@@ -42,9 +42,9 @@ SOURCE = "slides, CHOP-USER; 2405.06261"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChopRow:
-    """One outcome over a slot's HATs; errors are worst cases, and the constant's is that of guessing U/2.
+    """One outcome over a slot's HATs; errors are worst cases; the baseline guess is U/2.
 
-    Kept: of the pings in these HATs. Served: the share of all of the slot's pings in those that keep anybody.
+    Kept: of the pings in these HATs. Served: the share of all of the slot's pings in those that keep a plate.
     """
 
     data: str
@@ -88,7 +88,7 @@ def slots(setup: Setup) -> list[Slot]:
 
 
 def of_at_least(occupancy: Occupancy, plates: int) -> Occupancy:
-    """The HATs with so many plates."""
+    """The HATs with at least this many plates."""
     sizes = np.diff(occupancy.hat_rows)
     rows = np.repeat(sizes >= plates, sizes)
     starts = np.append(0, np.cumsum(sizes[sizes >= plates]))
@@ -160,7 +160,7 @@ def _row(slot: Slot, rule: str, epsilon: float, outcome: Suppression) -> ChopRow
 
 
 def conclude(setup: Setup, rows: Sequence[ChopRow]) -> Outcome:
-    """The loss over epsilon, the worst-case error beside the constant's, and that over the number of HATs."""
+    """The loss over epsilon, the worst-case error beside the baseline guess's, and that over the number of HATs."""
     figures, verdicts = [], []
     for slot in slots(setup):
         chopped = [row for row in rows if (row.data, row.rule) == (slot.name, CHOP)]
@@ -189,7 +189,7 @@ def _errors(rows: Sequence[ChopRow]) -> Panel:
     curves = (
         _curve("threshold (before)", rows, "epsilon", "threshold_kmh"),
         _curve("after", rows, "epsilon", "worst_error_kmh"),
-        _curve("constant (U/2)", rows, "epsilon", "constant_worst_kmh", guess=True),
+        _curve("baseline guess (U/2)", rows, "epsilon", "constant_worst_kmh", guess=True),
     )
     return Panel("worst HAT", "epsilon per HAT", "worst-case error, km/h", curves, log_x=True, log_y=True)
 
@@ -200,7 +200,7 @@ def _fixed_numbers(rows: Sequence[ChopRow], plain: Sequence[ChopRow]) -> Panel:
         _curve("suppressed for the least worst error", finite, "hats_after", "worst_error_kmh"),
         _curve("each plate where it has most", others, "hats_after", "worst_error_kmh"),
         _curve("threshold (nothing suppressed)", finite, "hats_after", "threshold_kmh"),
-        _curve("constant (U/2)", finite, "hats_after", "constant_worst_kmh", guess=True),
+        _curve("baseline guess (U/2)", finite, "hats_after", "constant_worst_kmh", guess=True),
     )
     title = f"worst HAT at epsilon {FIXED_EPSILON:g}"
     return Panel(title, "HATs per plate, at most", "worst-case error, km/h", curves, log_y=True)
@@ -232,7 +232,7 @@ def _gains(slot: Slot, chopped: Sequence[ChopRow]) -> Verdict:
         small.hats_after <= 0.75 * before and small.hats_after <= large.hats_after,
         f"{before} HATs before; K by epsilon: {', '.join(f'{row.hats_after} at {row.epsilon:g}' for row in chopped)} "
         f"(clear: a quarter less at epsilon {small.epsilon:g})",
-        "whoever leaves a HAT makes a bias of its share, and the threshold leaves no room for that"
+        "a plate that leaves a HAT causes a bias of its share, and the threshold leaves no room for that"
         + (f"; {single:.0%} of the HATs have a single plate, which can never leave" if single else ""),
     )
 
@@ -272,13 +272,13 @@ def _fixed(slot: Slot, fixed: Sequence[ChopRow], plain: Sequence[ChopRow]) -> Ve
 def _number_to_beat(slot: Slot, chopped: Sequence[ChopRow]) -> Verdict:
     useful = [row.epsilon for row in chopped if row.worst_error_kmh < row.constant_worst_kmh]
     return Verdict(
-        f"{slot.name}: the worst-case error that is kept is below that of guessing U/2",
-        "not stated by them; the number to beat",
+        f"{slot.name}: the worst-case error that is kept is below that of the baseline guess U/2",
+        "not stated by them; the baseline guess",
         len(useful) == len(chopped),
-        f"{chopped[0].constant_worst_kmh:.4g} km/h for the guess; the worst HAT is "
+        f"{chopped[0].constant_worst_kmh:.4g} km/h for the baseline guess; the worst HAT is "
         + (f"better from epsilon {min(useful):g} on" if useful else f"worse up to epsilon {chopped[-1].epsilon:g}")
         + f"; share of the slot's pings served {chopped[-1].share_of_slots_pings_served:.0%}",
-        "where it is worse, the threshold itself is: it preserves an error beyond that of a guess without data",
+        "where it is worse, the threshold itself is: it preserves an error beyond that of the baseline guess",
     )
 
 

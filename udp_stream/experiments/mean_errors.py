@@ -54,7 +54,7 @@ WRAPPED = tuple(Series(one.mechanism, "wrap-around") for one in CLIPPING)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanRow:
-    """One point: the error over the given HATs, weighed by their pings, beside the constant's over the same HATs.
+    """One point: the error over the given HATs, weighed by their pings, beside the baseline guess's over the same.
 
     `noise_kmh` is the expected absolute noise that counts alone can state (for projected means: at the whole of U).
     """
@@ -143,15 +143,17 @@ class Errors:
         return ", ".join(f"{name} {error:.3g}" for error, name in found)
 
     def panel(self, title: str, series: Iterable[Series]) -> Panel:
-        """Error over epsilon, with the constant across."""
+        """Error over epsilon, with the baseline guess across."""
         curves = [Curve(one.name, EPSILONS, tuple(row.error_kmh for row in self.of(one))) for one in series]
         constant = (self.rows[0].constant_kmh,) * 2
-        curves.append(Curve(f"constant ({self.rows[0].constant})", (EPSILONS[0], EPSILONS[-1]), constant, "guess"))
+        curves.append(
+            Curve(f"baseline guess ({self.rows[0].constant})", (EPSILONS[0], EPSILONS[-1]), constant, "guess")
+        )
         log = all(y > 0 for curve in curves for y in curve.y)
         return Panel(title, "epsilon per mean", "mean absolute error, km/h", tuple(curves), log_y=log)
 
     def beside_the_constant(self, series: Iterable[Series]) -> str:
-        """Which mechanism beats the constant, and from which epsilon on."""
+        """Which mechanism beats the baseline guess, and from which epsilon on."""
         constant = self.rows[0].constant_kmh
         better: list[str] = []
         never: list[str] = []
@@ -159,7 +161,7 @@ class Errors:
             won = [row.error_kmh < constant for row in self.of(one)]
             since = next((row.epsilon for i, row in enumerate(self.of(one)) if all(won[i:])), None)
             (never if since is None else better).append(one.name if since is None else f"{one.name} from {since:g}")
-        said = f"the constant ({self.rows[0].constant}) errs by {constant:.2f} km/h; "
+        said = f"the baseline guess ({self.rows[0].constant}) errs by {constant:.2f} km/h; "
         said += f"share of pings served {self.rows[0].share_of_pings:.0%}; "
         said += f"better than it, by epsilon: {', '.join(better) or 'none'}"
         return said + (f"; not up to {EPSILONS[-1]:g}: {', '.join(never)}" if never else "")

@@ -161,7 +161,7 @@ def _little_difference(data: DataSet, found: Errors) -> Verdict:
         f"{EARLY}, Figure 2",
         bool(max(ratios) < LITTLE),
         f"the worst errs {min(ratios):.2f} to {max(ratios):.2f} times as much as the best (little: below {LITTLE})",
-        f"Array-Averaging spends all of epsilon on its noise, the others half of it on an interval that at "
+        f"Array-Averaging uses all of epsilon for its noise, the others half of it for an interval that at "
         f"{data.busiest.counts.plates} plates is wide or misplaced; at epsilon 0.5: {found.said(CLIPPING, 0.5)} km/h",
     )
 
@@ -170,8 +170,8 @@ def _numbers_to_beat(found: Errors, everywhere: Errors) -> list[Verdict]:
     series: tuple[Series, ...] = (*PUBLISHED, *OURS)
     return [
         Verdict(
-            f"{one.rows[0].data}, {one.rows[0].hats}: at epsilon 1 a release of the papers' beats the constant",
-            "not stated by them; the number to beat",
+            f"{one.rows[0].data}, {one.rows[0].hats}: at epsilon 1 a release of the papers' beats the baseline guess",
+            "not stated by them; the baseline guess",
             any(one.at(other) < one.rows[0].constant_kmh for other in PUBLISHED),
             one.beside_the_constant(series),
             "noise of about U / (K epsilon), K at most the number of plates, must cover all of [0, U], of which HATs' "

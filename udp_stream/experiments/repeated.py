@@ -1,7 +1,7 @@
 """One plan's estimate drawn many times over the same speeds: what `estimate` does once, for all repetitions at once.
 
 The deterministic part (array means, costs of private choices) is computed once; every private choice and every noise
-draw is made anew for each repetition. Repetitions spend no budget because nothing here is released.
+draw is made anew for each repetition. Repetitions charge nothing because nothing here is released.
 """
 
 from __future__ import annotations

@@ -216,8 +216,8 @@ def _exact_quantiles(scaled: DataSet, levy_kmh: float, most: float) -> Verdict:
 
 def _number_to_beat(after: Errors, what: str) -> Verdict:
     return Verdict(
-        f"{after.rows[0].data}: at epsilon 1 every mechanism of the papers beats the constant",
-        "not stated by them; the number to beat",
+        f"{after.rows[0].data}: at epsilon 1 every mechanism of the papers beats the baseline guess",
+        "not stated by them; the baseline guess",
         all(after.at(one) < after.rows[0].constant_kmh for one in PUBLISHED),
         after.beside_the_constant(SERIES[what]),
         "scaled up, but not far enough for every mechanism's noise to fall below that",

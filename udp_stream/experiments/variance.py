@@ -44,7 +44,7 @@ THEOREMS = "slides, theorems on sensitivity and on clipping error; 2405.06261"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VarianceRow:
-    """One point: the error of the variance over the given HATs, weighed by their pings, beside the constant's."""
+    """One point: the error of the variance over the given HATs, weighed by pings, beside the baseline guess's."""
 
     data: str
     hats: str
@@ -137,7 +137,7 @@ def _of_rule(rows: Sequence[VarianceRow], rule: str) -> list[VarianceRow]:
 def _panel(label: str, rows: Sequence[VarianceRow]) -> Panel:
     curves = [Curve(rule, EPSILONS, tuple(row.error_kmh2 for row in _of_rule(rows, rule))) for rule in RULES]
     ends = EPSILONS[0], EPSILONS[-1]
-    curves.append(Curve(f"constant ({rows[0].constant})", ends, (rows[0].constant_kmh2,) * 2, "guess"))
+    curves.append(Curve(f"baseline guess ({rows[0].constant})", ends, (rows[0].constant_kmh2,) * 2, "guess"))
     log = all(y > 0 for curve in curves for y in curve.y)
     title = f"{label} ({rows[0].share_of_pings:.0%} of pings)"
     return Panel(title, "epsilon per variance", "mean absolute error, (km/h)\u00b2", tuple(curves), log_y=log)
@@ -168,10 +168,10 @@ def _number_to_beat(name: str, label: str, rows: Sequence[VarianceRow]) -> Verdi
     at_one = [row for row in rows if row.epsilon == 1.0]
     best, constant = min(row.error_kmh2 for row in at_one), rows[0].constant_kmh2
     return Verdict(
-        f"{name}, {label}: at epsilon 1 a released variance beats the constant",
-        "not stated by them; the number to beat",
+        f"{name}, {label}: at epsilon 1 a released variance beats the baseline guess",
+        "not stated by them; the baseline guess",
         best < constant,
-        f"{best:.3g} against {constant:.3g} (km/h)^2 of the constant ({rows[0].constant}); share of pings served "
+        f"{best:.3g} against {constant:.3g} (km/h)^2 of the baseline guess ({rows[0].constant}); share of pings served "
         f"{rows[0].share_of_pings:.0%}",
         "one plate can move a HAT's variance by up to U^2/4 times a share that few plates leave large",
     )

@@ -42,7 +42,7 @@ SOURCE = "slides, properties of m(epsilon)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorstRow:
-    """The least worst-case error of one HAT, or of several, weighed by pings; the constant is U/2 in every row."""
+    """The least worst-case error of one HAT, or of several, weighed by pings; the baseline guess is always U/2."""
 
     data: str
     hats: str
@@ -178,7 +178,7 @@ def conclude(setup: Setup, rows: Sequence[WorstRow | CurveRow]) -> Outcome:
 
 
 def e_of_m(rows: Sequence[CurveRow]) -> Panel:
-    """E(m), a curve for each epsilon, with its least value marked, and the constant across."""
+    """E(m), a curve for each epsilon, with its least value marked, and the baseline guess across."""
     curves, least = [], []
     for epsilon in sorted({row.epsilon for row in rows}):
         points = [(float(row.m), row.worst_error_kmh) for row in rows if row.epsilon == epsilon]
@@ -186,7 +186,7 @@ def e_of_m(rows: Sequence[CurveRow]) -> Panel:
         least.append(min(points, key=lambda point: point[1]))
     curves.append(_through("best m", least, "marks"))
     ends = float(min(row.m for row in rows)), float(max(row.m for row in rows))
-    curves.append(Curve("constant (U/2)", ends, (rows[0].constant_worst_kmh,) * 2, "guess"))
+    curves.append(Curve("baseline guess (U/2)", ends, (rows[0].constant_worst_kmh,) * 2, "guess"))
     return Panel("E(m)", "cap m, samples", "worst-case error, km/h", tuple(curves), log_x=True, log_y=True)
 
 
@@ -209,7 +209,7 @@ def best_m(counts: SamplesPerPlate, rows: Sequence[WorstRow]) -> Panel:
 
 
 def least_errors(title: str, rows: Sequence[WorstRow]) -> Panel:
-    """The least worst-case error over epsilon: without a cap, by the papers' rule, with a public fill, and a guess."""
+    """The least worst-case error over epsilon: no cap, the papers' rule, a public fill, the baseline guess."""
     epsilons = tuple(row.epsilon for row in rows)
     curves = [
         Curve(name, epsilons, tuple(getattr(row, field) for row in rows))
@@ -219,7 +219,7 @@ def least_errors(title: str, rows: Sequence[WorstRow]) -> Panel:
             ("public fill", "optimal_worst_kmh"),
         )
     ]
-    curves.append(Curve("constant (U/2)", epsilons, tuple(row.constant_worst_kmh for row in rows), "guess"))
+    curves.append(Curve("baseline guess (U/2)", epsilons, tuple(row.constant_worst_kmh for row in rows), "guess"))
     return Panel(title, "epsilon per mean", "least worst-case error, km/h", tuple(curves), log_x=True, log_y=True)
 
 
@@ -293,7 +293,7 @@ def _improvement(rows: Sequence[WorstRow]) -> Verdict:
         "ours, beside 2405.06261's E(m); docs/mechanisms/optimal.md",
         all(ratio <= 1 + 1e-9 for ratio in ratios.values()),
         f"times that of the papers' rule, by epsilon: {', '.join(asked.values())}; share of pings "
-        f"{rows[0].share_of_pings:.0%}; the guess U/2 has {rows[0].constant_worst_kmh:g} km/h, "
+        f"{rows[0].share_of_pings:.0%}; the baseline guess U/2 has {rows[0].constant_worst_kmh:g} km/h, "
         + (
             f"which the fill beats from epsilon {held[0].epsilon:g}"
             if held

@@ -60,7 +60,7 @@ class MemoryLedger:
             return [None if remembered is None else remembered.payload for remembered in found]
 
     def balances(self, period: str, plates: Sequence[bytes]) -> Balance:
-        """What each plate has spent in the period."""
+        """The sum of each plate's charges in the period."""
         keys = [(period, plate) for plate in plates]
         with self._lock:
             return Balance(
@@ -128,7 +128,7 @@ class MemoryLedger:
         yield from waiting
 
     def spent(self, plate: bytes) -> dict[str, int]:
-        """Nano-units that the plate has spent, by period."""
+        """Nano-units that the plate was charged, by period."""
         with self._lock:
             return {period: amount for (period, owner), amount in sorted(self._spent.items()) if owner == plate}
 

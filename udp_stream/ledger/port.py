@@ -4,8 +4,8 @@
 
 1. `admit` is atomic and idempotent per release id. The first call decides, for each plate, CONT (admitted) or HALT by
    what is left of its budget in the period, and charges the admitted plates at once, all or none of one plate's
-   amount. If fewer than `min_admitted` plates could pay, nobody is admitted or charged. A repeat returns the remembered
-   verdict and terms, charges nothing, and never admits a plate that the first call did not.
+   amount. If fewer than `min_admitted` plates have enough left, none is admitted or charged. A repeat returns the
+   remembered verdict and terms, charges nothing, and never admits a plate that the first call did not.
 2. No balance ever exceeds its budget, whatever runs at the same time; a charge is never refunded.
 3. `record` keeps the first payload of a release id for ever and returns it. An id that was never admitted cannot be
    recorded (`PrivacyRefused`): charge before you draw.
@@ -22,7 +22,7 @@
    kept apart from the ledger, where there is a place for it.
 
 Plates appear here only as keyed hashes (`bytes`), distinct and of one length within a call; amounts and budgets stay
-below 2**53 nano-units. A call that breaks these rules raises ValueError and charges nobody.
+below 2**53 nano-units. A call that breaks these rules raises ValueError and charges no plate.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Admission:
     """One HAT asks to charge its plates.
 
     `members` index the `plates` of the call; `charges` are nano-units, one per member, positive. `terms` is what the
-    planner fixed before it knew who can pay (the epsilons); it is remembered with the verdict, first one wins.
+    planner fixed before it knew the balances (the epsilons); it is remembered with the verdict, first one wins.
     `allowances`, where they are given, are the most that each member may have spent once it is charged; the call's
     budget holds beside them.
 
@@ -172,7 +172,7 @@ class Ledger(Protocol):
         ...
 
     def balances(self, period: str, plates: Sequence[bytes]) -> Balance:
-        """What each plate has spent in the period."""
+        """The sum of each plate's charges in the period."""
         ...
 
     def admit(
@@ -194,7 +194,7 @@ class Ledger(Protocol):
         ...
 
     def spent(self, plate: bytes) -> dict[str, int]:
-        """Nano-units that the plate has spent, by period."""
+        """Nano-units that the plate was charged, by period."""
         ...
 
     def entries(self) -> Iterator[Entry]:

@@ -1,4 +1,4 @@
-"""The ledger's rules as pure functions: what is asked of a call, who can pay, and whether balances add up.
+"""The ledger's rules as pure functions: what a call must satisfy, which plates it charges, and whether balances add up.
 
 Every store uses these, so that stores cannot differ in them.
 """
@@ -46,7 +46,7 @@ def decide(
     min_admitted: int,
     allowances: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
-    """Nano-units charged to each member (0: HALT), from what each has spent; none if fewer than `min_admitted` can pay.
+    """Nano-units charged to each member (0: HALT), from their balances; none if fewer than `min_admitted` have enough.
 
     >>> decide(np.array([0, 8]), np.array([3, 3]), budget=10, min_admitted=1)
     array([3, 0])

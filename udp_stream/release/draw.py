@@ -101,7 +101,7 @@ def _decide(
 
 
 def _decided(hat: HatOutcome, counts: SlotCounts, digest: bytes, plan: SlotPlan, policy: Policy) -> HatOutcome:
-    """Charged, with the plan for the plates that paid; or withheld."""
+    """Charged, with the plan for the plates that were charged; or withheld."""
     at = plan.find(int(counts.cells[hat.number]), digest)
     if at is None:
         return hat.withheld(_unplanned(policy))
@@ -111,7 +111,7 @@ def _decided(hat: HatOutcome, counts: SlotCounts, digest: bytes, plan: SlotPlan,
         return hat.withheld(terms)
     priced = plan.priced[at] if plan.priced is not None else None
     priced = priced or plan_hat(counts.count[hat.rows][kept], terms, policy)
-    # Charges are remembered, counts are read again: a plate that paid less than its part costs by now stays out.
+    # Charges are remembered, counts are read again: a plate whose charge is below its part by now stays out.
     paid = (charged[kept] > 0) & (charged[kept] >= priced.charges)
     paid_rows = np.zeros(charged.size, dtype=np.int64)
     paid_rows[kept] = np.where(paid, charged[kept], 0)

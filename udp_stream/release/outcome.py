@@ -28,7 +28,7 @@ class HatOutcome:
     """HAT `number` of a slot: its id, how far it has come, and what was decided.
 
     `rows` are its rows in `SlotCounts`. `charged` has nano-epsilon for each of them: 0 for those that are left out, by
-    suppression or because they could not pay. `plan` is for the rows that are offered while the HAT is new, and for
+    suppression or for lack of budget. `plan` is for the rows that are offered while the HAT is new, and for
     those that are admitted once it is charged; None where nothing is to be drawn. `payload` is what the ledger holds.
 
     >>> from udp_stream.testing import two_hats
@@ -90,7 +90,7 @@ class HatOutcome:
         return replace(self, state=self._after("charged" if rows.any() else "withheld"), charged=rows)
 
     def ready(self, terms: Terms, charged: NDArray[np.int64], plan: HatPlan) -> HatOutcome:
-        """Charged, as the slot's plan says: what each row paid, and the plan for those that paid."""
+        """Charged, as the slot's plan says: each row's charge, and the plan for the charged rows."""
         return replace(self, state=self._after("charged"), terms=terms, charged=charged, plan=plan)
 
     def withheld(self, terms: Terms, charged: NDArray[np.int64] | None = None) -> HatOutcome:
@@ -99,7 +99,7 @@ class HatOutcome:
         return replace(self, state=self._after("withheld"), terms=terms, charged=rows, plan=None)
 
     def recorded(self, payload: bytes) -> HatOutcome:
-        """What the ledger holds from now on: ours, or that of whoever came first."""
+        """What the ledger holds from now on: ours, or an earlier one."""
         return replace(self, state=self._after("recorded"), payload=payload)
 
     def published(self) -> HatOutcome:

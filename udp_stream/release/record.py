@@ -71,7 +71,7 @@ class Variance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Cdf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The share of the admitted plates' samples at or below each edge.
 
-    A first edge that stands twice gives exact zeros a bin of their own. `budgets` are the tree levels' parts of
+    A first edge that is given twice gives exact zeros a bin of their own. `budgets` are the tree levels' parts of
     `epsilon`; `expected_rms_error` is the noise of a value before it is made monotone, in shares.
     """
 

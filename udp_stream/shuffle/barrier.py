@@ -213,7 +213,7 @@ class SlotBarrier(Generic[C]):
             held.missing[marker.sender] = marker.chunks
 
     def _forget_if_empty(self, start: int) -> None:
-        """Every sender has closed it without chunks: nobody waits for it."""
+        """Every sender has closed it without chunks: nothing waits for it."""
         held = self._held[start]
         if held.end_ms <= self.through_ms and not held.chunks and not held.missing:
             del self._held[start]

@@ -35,7 +35,7 @@ class GzipMembers:
     """
 
     def __init__(self, block_bytes: int) -> None:
-        """Blocks of output have at most so many bytes."""
+        """Blocks of output have at most this many bytes."""
         self._block_bytes = block_bytes
         self._member = zlib.decompressobj(_GZIP)
         self._is_between = False  # members: one has ended, and of the next nothing has come

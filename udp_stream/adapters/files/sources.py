@@ -2,7 +2,7 @@
 
 What a file is, is decided in this order:
 
-1. Gzip by its first two bytes, whatever the name.
+1. Gzip by its first two bytes, under any name.
 2. A name ending in `.csv` (or `.csv.gz`) is CSV, in `.ndjson` or `.jsonl` (or with `.gz`) is lines.
 3. Else by content, after a byte order mark. It is CSV if the first line has `license_plate` and a comma in it and does
    not begin as JSON does. It is lines if the first line is JSON by itself and another follows, or if it is no beginning
@@ -106,7 +106,7 @@ class FileSource:
 def require_readable(paths: Iterable[str]) -> None:
     """UsageError for the first that is not there, is a directory, is of a kind that is not read, or may not be read.
 
-    Nothing is read, and no pipe is opened: that would take it from who writes to it.
+    Nothing is read, and no pipe is opened: opening it would disturb its writer.
 
     >>> require_readable(["vehicles.pb"])
     Traceback (most recent call last):

@@ -37,7 +37,7 @@ def ledger_and_keys(
     made = not key_file.exists()
     if made and (must_exist or known is not None or _is_there(asked.place)):
         raise _no_key(key_file, asked.place)
-    # The key comes first: whoever dies now leaves a key without a ledger, not a ledger without its key.
+    # The key comes first: a crash here leaves a key without a ledger, not a ledger without its key.
     keys = PlateKeys(load_or_create_key(key_file))
     with _opened(asked, id_file, allow_volatile) as ledger:
         try:

@@ -35,7 +35,7 @@ class Days:
 
 
 def overlap_of(ledger: Ledger, period: str) -> PeriodsOverlap | None:
-    """What this period sums to with those that overlap it; None if none does, or nobody was charged in it."""
+    """What this period sums to with those that overlap it; None if none does, or it has no charge."""
     known = ledger.periods()
     others = overlapping(period, known)
     if not others or period not in known:

@@ -4,7 +4,7 @@ Outside the ledger and the raw topics a plate leaves no trace; in the ledger it 
 ledger without the key says nothing about who drove. The key matters as much as the ledger: under another key every
 plate looks new and gets its budget again, which is why a ledger is bound to the `fingerprint` of its key.
 
-The key file is made complete under another name and linked into place. Whoever comes second finds the first one's key.
+The key file is made complete under another name and linked into place. A second process finds the key of the first.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The privacy statement of a deployment, in the fields of OpenDP's Deployments Registry (tiers 1 to 3).
 
-What it says was promised and spent comes from the ledger's entries: the budget and the period that each was admitted
-under, and the record that stands. The configuration speaks only where nothing was charged or recorded yet.
+Budgets and charges come from the ledger's entries: each has its budget, its period and its record. The configuration
+counts only if nothing was charged or recorded yet.
 
 A plate's total in a period is at most the largest budget of the period's entries, since each was admitted only while
 the total stayed within its own. Periods of other lengths or zones are other balances, so the budgets of those that
@@ -92,7 +92,7 @@ class _Made(msgspec.Struct, frozen=True):
 class _Account:
     """All that the entries of a ledger say.
 
-    `under` counts the HATs that anybody was charged for, `made` and `released` the records, all and those that are not
+    `under` counts the HATs with a charge, `made` and `released` the records, all and those that are not
     withheld.
     """
 
@@ -116,7 +116,7 @@ class _Account:
 
 
 def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
-    """What is promised, what was spent, and what is not protected; no plate, keyed or not, is in it.
+    """What is promised, what was charged, and what is not protected; no plate, keyed or not, is in it.
 
     Raises PrivacyRefused if the ledger holds a record that cannot be read.
     """
@@ -162,7 +162,7 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
             "accounting": {
                 "charges": "; or ".join(CHARGES[detail] for detail in sorted(details)),
                 "composition": "basic, per plate: the sum of what it was charged; never more than the bound of arXiv "
-                "2405.06261, the most that a release cost anybody times the most releases that one plate is in",
+                "2405.06261, the largest charge of a release times the most releases that one plate is in",
                 "post_processing": "intervals and expected errors of noisy means, clamping to [0, U] (variances to "
                 "[0, U^2/4]), monotone CDFs, rounding: means to 0.001 km/h, variances to 0.001 km2/h2, CDF values to "
                 "0.000001",

@@ -58,8 +58,8 @@ def begin_run(asked: LedgerSection, ledger: Ledger, settings: Settings) -> dict[
     others = other_policies(ledger, settings.policy)
     if others:
         say(
-            f"warning: the ledger holds HATs made under other settings ({named(list(others.values()))}): HATs that "
-            "stand in it come out as they were"
+            f"warning: the ledger holds HATs made under other settings ({named(list(others.values()))}): these "
+            "HATs keep their records"
         )
     return others
 
@@ -78,8 +78,8 @@ def trial_ledger(settings: Settings) -> Iterator[LedgerSection]:
     untouched = f" The configured ledger {ledger_place(configured)} is not touched." if is_used else ""
     with TemporaryDirectory(prefix="udp-stream-trial-") as folder:
         say(
-            "trial: the ledger is for this run only and gone afterwards. Another run draws every HAT again, so do not "
-            f'publish these records beside others; each says "trial": true.{untouched}'
+            "trial: this ledger is for this run only and is deleted afterwards. Another run draws every HAT again, so "
+            f'do not publish these records beside others; each says "trial": true.{untouched}'
         )
         yield LedgerSection(url=f"{folder}/trial.ledger")
 

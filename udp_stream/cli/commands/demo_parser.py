@@ -7,10 +7,10 @@ from udp_stream.cli.options import BUSES_MAX, SEED_MAX, Verbs, add_accept_overla
 
 def add(verbs: Verbs) -> None:
     """The verb, with its options and examples."""
-    parser = add_verb(verbs, "demo", "a synthetic Surat-like fleet through the embedded runtime", "demo")
+    parser = add_verb(verbs, "demo", "try it on a synthetic fleet like Surat's", "demo")
     parser.add_argument("--headless", action="store_true", help="run as fast as it can, print a summary and exit")
     parser.add_argument(
-        "--kafka", action="store_true", help="through a real Kafka and Redis and two workers, started for this run"
+        "--kafka", action="store_true", help="use a real Kafka, a real Redis and two workers, started for this run"
     )
     parser.add_argument("--slots", type=whole(1, 10_000), default=3, metavar="N", help="how many slots (default: 3)")
     parser.add_argument(
@@ -21,10 +21,10 @@ def add(verbs: Verbs) -> None:
         type=whole(0, SEED_MAX),
         default=1,
         metavar="N",
-        help="of the fleet's movements, never of the noise (default: 1)",
+        help="seed of the fleet's movements, never of the noise (default: 1)",
     )
     parser.add_argument("--out", metavar="FILE", help="one release record a line")
-    add_ledger_options(parser, "keep the ledger there (default: for this run only, and records say trial)")
+    add_ledger_options(parser, "keep the ledger there (default: for this run only; records say trial)")
     add_accept_overlap(parser)
     parser.epilog = """\
 examples:

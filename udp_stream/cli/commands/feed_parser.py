@@ -7,28 +7,28 @@ from udp_stream.cli.options import BUSES_MAX, Verbs, add_alive, add_bootstrap, a
 
 def add(verbs: Verbs) -> None:
     """The verb, with its options and examples."""
-    parser = add_verb(verbs, "feed", "pings into Kafka, recorded ones or of a synthetic fleet", "feed")
+    parser = add_verb(verbs, "feed", "send pings to Kafka, recorded or from a synthetic fleet", "feed")
     parser.add_argument("files", nargs="*", metavar="FILE", help="as for replay; - for stdin")
     add_bootstrap(parser)
     parser.add_argument(
         "--fleet",
         type=whole(1, BUSES_MAX),
         metavar="BUSES",
-        help="no files: a synthetic fleet, as of now, until stopped",
+        help="instead of files: a synthetic fleet, from now on, until stopped",
     )
     parser.add_argument(
-        "--ago", type=past, metavar="DURATION", default="0s", help="the fleet set out so long ago (default: now)"
+        "--ago", type=past, metavar="DURATION", default="0s", help="how long ago the fleet started (default: 0s)"
     )
     add_alive(parser)
     pace = parser.add_mutually_exclusive_group()
     pace.add_argument("--rate", type=positive, metavar="N", help="messages a second (default: as fast as it can)")
-    pace.add_argument("--speedup", type=positive, metavar="N", help="times the pings' own pace")
+    pace.add_argument("--speedup", type=positive, metavar="N", help="N times as fast as the pings' own times")
     parser.add_argument(
         "--batch",
         type=whole(1, 10_000),
         default=1,
         metavar="N",
-        help="pings in an array: cut by this number alone (default: 1)",
+        help="pings in an array; only this number limits it (default: 1)",
     )
     parser.epilog = """\
 examples:

@@ -28,7 +28,7 @@ from udp_stream.units import NANO
 
 
 def show(arguments: argparse.Namespace, settings: Settings) -> None:
-    """What a plate has spent and has left, one period a line, oldest first; then a sum for each day on which its
+    """What a plate was charged and has left, one period a line, oldest first; then a sum for each day on which its
     periods overlap."""
     budget = settings.policy.budget_nano
     with _open(arguments, settings) as (ledger, keys):
@@ -86,15 +86,17 @@ def accept_older(arguments: argparse.Namespace, settings: Settings) -> None:
         words = _forgotten_words(ledger, kept, settings)
         if arguments.saying != words:
             raise PrivacyRefused(
-                f"{_why_older(ledger, kept)}. Plates in what is forgotten get that budget again, and HATs in it are "
-                "drawn a second time: a plate may lose up to its budget once more in these periods. Restore a newer "
-                "copy if there is one. To go on with this one, stop every worker and give this command again with "
-                f"--saying {shlex.quote(words)}"
+                f"{_why_older(ledger, kept)}. The forgotten charges give plates that budget again, and the forgotten "
+                "HATs are drawn a second time: a plate can lose up to its budget once more in these periods. Restore a "
+                "newer copy if there is one. To continue with this one, stop every worker and run this command again "
+                f"with --saying {shlex.quote(words)}"
             )
         if not forget(ledger, Forgotten(words, datetime.now(UTC).isoformat(timespec="seconds"), kept)):
-            raise PrivacyRefused("somebody else has accepted something on this ledger just now: look again")
+            raise PrivacyRefused(
+                "another command has just accepted something on this ledger: run this one again to see what"
+            )
         replace_mark_of(settings.ledger, ledger)
-    print(f"accepted, and remembered by the ledger for ever: {words}")
+    print(f"accepted; the ledger keeps these words for ever: {words}")
 
 
 def _forgotten_words(ledger: Ledger, kept: Mark, settings: Settings) -> str:

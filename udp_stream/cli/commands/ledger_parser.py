@@ -8,20 +8,20 @@ EXAMPLES = (
     "udp-stream ledger show GJ05ZZ0001 --ledger city.ledger",
     "udp-stream ledger verify --ledger redis://ledger:6379/0",
     "udp-stream ledger export --ledger city.ledger > statement.json",
-    "udp-stream ledger accept-older --ledger city.ledger        says what is forgotten; accepts nothing by itself",
+    "udp-stream ledger accept-older --ledger city.ledger        prints what is forgotten; changes nothing yet",
 )
 
 
 def add(verbs: Verbs) -> None:
     """The verb, with its options and examples."""
-    parser = verbs.add_parser("ledger", help="what plates have spent", description="Look into a ledger.")
+    parser = verbs.add_parser("ledger", help="inspect what plates were charged", description="Inspect a ledger.")
     inner = parser.add_subparsers(title="verbs", required=True, metavar="VERB", parser_class=Parser)
-    show = add_verb(inner, "show", "what a plate has spent and has left, by period", "ledger")
+    show = add_verb(inner, "show", "what a plate was charged and has left, by period", "ledger")
     show.add_argument("plate", metavar="PLATE")
     verify = add_verb(inner, "verify", "recompute every balance from the entries", "ledger")
     export = add_verb(inner, "export", "a privacy statement of the deployment, as JSON", "ledger")
-    older = add_verb(inner, "accept-older", "go on with a ledger that was restored from an older copy", "ledger")
-    older.add_argument("--saying", metavar="WORDS", help="what is forgotten, in the words that this verb prints")
+    older = add_verb(inner, "accept-older", "continue with a ledger that was restored from an older copy", "ledger")
+    older.add_argument("--saying", metavar="WORDS", help="the words about what is forgotten, as this verb prints them")
     for parsed, example in zip((show, verify, export, older), EXAMPLES, strict=True):
         add_ledger_options(parsed, "ledger file or URL (default: ledger.url)")
         parsed.epilog = f"examples:\n  {example}\n"

@@ -1,4 +1,4 @@
-"""`plan`: what a configuration buys, from no data, with the number to beat beside it."""
+"""`plan`: what to expect of a configuration, without data, beside the baseline guess."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def plan(arguments: argparse.Namespace, settings: Settings) -> None:
     out = printer(width=160)
     out.print(_head(policy, arguments.hats_per_period))
     _print_whole(out, _table(bought, policy.resolution))
-    out.print("(releases: how many such HATs the budget of the median plate buys in a period)")
+    out.print("(releases: the number of such HATs for which the median plate's budget suffices in a period)")
     for note in _notes(policy, served, arguments.hats_per_period):
         out.print(note)
     if served:
@@ -124,7 +124,7 @@ def plan(arguments: argparse.Namespace, settings: Settings) -> None:
             arguments.plot,
         )
     out.print(
-        f"min_plates is {policy.min_plates}: smaller HATs are withheld and cost nothing. "
+        f"min_plates is {policy.min_plates}: smaller HATs are withheld without a charge. "
         "A plate's presence and its number of pings are public under swap-values."
     )
 
@@ -140,8 +140,8 @@ def _notes(policy: Policy, served: list[Bought], hats_per_period: int) -> list[s
     notes = []
     if any(one.plan.mean is not None and one.plan.mean.moves is None for one in served):
         notes.append(
-            "(noise and error bound: if the private interval is all of [0, U]; expected error: by trials, with the "
-            "interval found)"
+            "(noise and error bound: if the private interval is all of [0, U]; expected error: by simulation, with "
+            "the interval found)"
         )
     for why, plates in _reasons(served).items():
         notes.append(f"{', '.join(plates)} {'plate' if plates == ['1'] else 'plates'}: {why}.")
@@ -149,8 +149,8 @@ def _notes(policy: Policy, served: list[Bought], hats_per_period: int) -> list[s
     if served and lasting[0] < hats_per_period and None not in (policy.mean_nano, policy.cdf_nano):
         how_many = f"{lasting[0]}" if lasting[0] == lasting[-1] else f"{lasting[0]} to {lasting[-1]}"
         notes.append(
-            f"A median plate's budget lasts for {how_many} of its {counted(hats_per_period, 'HAT')}; then it pays for "
-            "no more."
+            f"A median plate's budget lasts for {how_many} of its {counted(hats_per_period, 'HAT')}; then it is in no "
+            "further release."
         )
     return notes
 
@@ -178,16 +178,16 @@ def _beside_the_guesses(out: Console, served: list[Bought], typical: Bought, res
         others = [(one, of_one) for one, of_one in zip(served, of_sizes, strict=True) if one is not typical]
         worse = [str(one.plates) for one, of_one in others if of_one.least > most]
         if worse and measured:
-            out.print(f"HATs of {', '.join(worse)} plates get less than that guess.")
+            out.print(f"HATs of {', '.join(worse)} plates are worse than the baseline guess.")
     least, largest = served_shares(resolution)
     out.print(f"HATs of at least 10 plates held {least:.0%} to {largest:.0%} of all pings there.")
 
 
 def terms_for(policy: Policy, hats_per_period: int, part: float | None = None) -> Terms:
-    """The epsilons of a HAT when a plate's budget is spread over so many of them; fixed ones as they are.
+    """The epsilons of a HAT when a plate's budget is spread over `hats_per_period` HATs; fixed ones unchanged.
 
-    `part` is what a plate usually pays of a HAT's epsilon; None while that is not known. Raises ConfigError if an
-    automatic epsilon is too small for any HAT once it is.
+    `part` is the share of a HAT's epsilon that a plate is usually charged; None while that is not known.
+    Raises ConfigError if an automatic epsilon is too small for any HAT once it is.
     """
     if None not in (policy.mean_nano, policy.cdf_nano):
         return terms_at(0, policy)
@@ -257,7 +257,7 @@ def _head(policy: Policy, hats_per_period: int) -> str:
     how = f"spread over {counted(hats_per_period, 'HAT')} a period" if automatic else "fixed, for any number of HATs"
     return (
         f"epsilon {policy.budget_nano / NANO:g} per plate and {policy.period}, {how}; "
-        f"U = {policy.max_speed / QUANTA_PER_KMH:g} km/h. An epsilon is the most that a plate of the HAT pays."
+        f"U = {policy.max_speed / QUANTA_PER_KMH:g} km/h. An epsilon is the largest charge to a plate of the HAT."
     )
 
 

@@ -9,7 +9,7 @@ from udp_stream.cli.options import Verbs, add_verb, whole
 
 def add(verbs: Verbs) -> None:
     """The verb, with its options and examples."""
-    parser = add_verb(verbs, "plan", "what a configuration buys, from no data", "plan")
+    parser = add_verb(verbs, "plan", "what to expect of a configuration; needs no data", "plan")
     parser.add_argument("--plates", type=whole(1, 100_000), metavar="N", help="plates in a typical HAT")
     parser.add_argument("--pings-per-plate", type=whole(1, 1_000_000), default=40, metavar="N", help="(default: 40)")
     parser.add_argument(
@@ -17,7 +17,7 @@ def add(verbs: Verbs) -> None:
         type=whole(1, 1_000_000),
         default=12,
         metavar="N",
-        help="HATs a plate visits (default: 12)",
+        help="HATs that a plate visits (default: 12)",
     )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the worst case over the cap: .png or .svg")
     parser.epilog = """\

@@ -7,9 +7,9 @@ from udp_stream.cli.options import Verbs, add_bootstrap, add_verb
 
 def add(verbs: Verbs) -> None:
     """The verb, with its options and examples."""
-    parser = add_verb(verbs, "releases", "what the deployment on Kafka has released", "releases")
+    parser = add_verb(verbs, "releases", "print what the deployment on Kafka has released", "releases")
     add_bootstrap(parser)
-    parser.add_argument("--follow", action="store_true", help="go on with what comes, until stopped")
+    parser.add_argument("--follow", action="store_true", help="wait for further records, until stopped")
     parser.epilog = """\
 examples:
   udp-stream releases > releases.ndjson

@@ -7,12 +7,12 @@ from udp_stream.cli.options import Verbs, add_accept_overlap, add_ledger_options
 
 def add(verbs: Verbs) -> None:
     """The verb, with its options and examples."""
-    parser = add_verb(verbs, "replay", "recorded pings from files through the embedded runtime", "replay")
+    parser = add_verb(verbs, "replay", "release the recorded pings of files, in one process", "replay")
     parser.add_argument("files", nargs="+", metavar="FILE", help="ndjson, JSON array or CSV; .gz of each; - for stdin")
     parser.add_argument("--out", metavar="FILE", default="-", help="one release record a line (default: stdout)")
     add_ledger_options(parser, "ledger file or URL (default: ledger.url)")
-    parser.add_argument("--trial", action="store_true", help="a ledger for this run only; its records say so")
-    parser.add_argument("--rejected", metavar="FILE", help="what was refused, one message a line, with its reason")
+    parser.add_argument("--trial", action="store_true", help="use a ledger for this run only; its records say so")
+    parser.add_argument("--rejected", metavar="FILE", help="refused pings, one message a line, with the reason")
     add_accept_overlap(parser)
     parser.epilog = """\
 examples:
@@ -20,7 +20,7 @@ examples:
   udp-stream replay monday.ndjson.gz tuesday.ndjson.gz --ledger city.ledger --out releases.ndjson
   zcat pings.ndjson.gz | udp-stream replay - --set hat.timezone=America/Chicago --set speed.max_kmh=115
 
-The end of the last file closes every slot: give a slot's pings in one run. A second run on the same ledger writes the
-same bytes and charges nothing. --trial is for first attempts: the next run draws every HAT again, so do not publish its
-records beside others. The rejected file holds raw pings: guard it as you guard the feed.
+The end of the last file closes every slot, so give all pings of a slot in one run. A second run on the same ledger
+writes the same bytes and charges nothing. --trial is for first attempts: the next run draws every HAT again, so do not
+publish its records beside others. The rejected file holds raw pings: guard it as you guard the feed.
 """

@@ -9,9 +9,7 @@ from udp_stream.cli.options import SEED_MAX, Verbs, add_verb, whole
 
 def add(verbs: Verbs) -> None:
     """The verb, with its options and examples."""
-    parser = add_verb(
-        verbs, "reproduce", "the papers' figures and tables, with what agrees and what does not", "reproduce"
-    )
+    parser = add_verb(verbs, "reproduce", "compute the papers' figures and tables, and say what agrees", "reproduce")
     parser.add_argument(
         "names",
         nargs="*",
@@ -23,14 +21,18 @@ def add(verbs: Verbs) -> None:
         action="append",
         default=[],
         metavar="FILE[,SECTION.KEY=VALUE...]",
-        help="a recorded feed, with the keys in which it differs; as often as wanted",
+        help="a recorded feed, with its own values of keys; repeat for more feeds",
     )
     parser.add_argument("--out", type=Path, default=Path("reproduced"), metavar="DIR", help="(default: reproduced)")
     parser.add_argument(
-        "--seed", type=whole(0, SEED_MAX), default=1, metavar="N", help="of drawn data and noise (default: 1)"
+        "--seed", type=whole(0, SEED_MAX), default=1, metavar="N", help="seed of drawn data and noise (default: 1)"
     )
     parser.add_argument(
-        "--repetitions", type=whole(1, 1_000_000), default=10_000, metavar="N", help="of each point (default: 10000)"
+        "--repetitions",
+        type=whole(1, 1_000_000),
+        default=10_000,
+        metavar="N",
+        help="runs for each point (default: 10000)",
     )
     parser.epilog = """\
 examples:
@@ -38,5 +40,5 @@ examples:
   udp-stream reproduce mean-itms --data surat.ndjson.gz --data austin.csv,speed.max_kmh=115,hat.timezone=US/Central
 
 HATs are the papers' (H3 7, 1 h) unless --set or a feed's keys say otherwise. Needs pip install '.[plots]'.
-What comes out of recorded feeds is not private: true means, and errors against them.
+Results for recorded feeds are not private: they contain true means, and errors against them.
 """

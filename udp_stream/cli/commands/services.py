@@ -16,7 +16,7 @@ LOOK_SECONDS = 0.5
 def services(arguments: argparse.Namespace, _settings: Settings) -> None:
     """Start both, print where they answer, stop them on SIGTERM or SIGINT.
 
-    Raises DependencyUnavailable if one cannot be started, or ends by itself.
+    Raises DependencyUnavailable if one cannot be started, or ends early.
     """
     with both(arguments.folder) as running:
         print(f"KAFKA_BOOTSTRAP={running.kafka.bootstrap}\nREDIS_URL={running.redis.url}", flush=True)

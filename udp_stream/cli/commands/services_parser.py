@@ -9,7 +9,9 @@ from udp_stream.cli.options import Verbs, add_verb
 
 def add(verbs: Verbs) -> None:
     """The verb, with its options and examples."""
-    parser = add_verb(verbs, "services", "a real Kafka and Redis on this machine, for trials and tests", "services")
+    parser = add_verb(
+        verbs, "services", "start a real Kafka and Redis on this machine, for trials and tests", "services"
+    )
     parser.add_argument("--folder", type=Path, metavar="DIR", help="keep the data there (default: temporary)")
     parser.epilog = """\
 examples:

@@ -7,7 +7,7 @@ from udp_stream.cli.options import Parser, Verbs, add_bootstrap, add_verb
 
 def add(verbs: Verbs) -> None:
     """The verb, with its options and examples."""
-    parser = verbs.add_parser("topics", help="the topics of the deployment", description="The topics on Kafka.")
+    parser = verbs.add_parser("topics", help="make the topics of the deployment", description="The topics on Kafka.")
     inner = parser.add_subparsers(title="verbs", required=True, metavar="VERB", parser_class=Parser)
     create = add_verb(inner, "create", "make the topics that are missing", "topics")
     add_bootstrap(create)

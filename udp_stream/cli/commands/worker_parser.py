@@ -7,9 +7,11 @@ from udp_stream.cli.options import Verbs, add_accept_overlap, add_alive, add_boo
 
 def add(verbs: Verbs) -> None:
     """The verb, with its options and examples."""
-    parser = add_verb(verbs, "worker", "a worker of the deployment on Kafka", "worker")
+    parser = add_verb(verbs, "worker", "run a worker of the deployment on Kafka", "worker")
     add_bootstrap(parser)
-    parser.add_argument("--instance", metavar="NAME", help="of this worker for ever: restarted, it goes on at once")
+    parser.add_argument(
+        "--instance", metavar="NAME", help="permanent name of this worker; after a restart it continues at once"
+    )
     parser.add_argument(
         "--accept-loss",
         action="store_true",
@@ -23,5 +25,5 @@ examples:
   udp-stream worker --config city.toml --instance worker-1
   udp-stream worker --set ledger.url=redis://ledger:6379/0 --set kafka.bootstrap=kafka:9092
 
-Start as many as wanted, on any machines, on one ledger and one key file; kill any of them at any time.
+Start as many as you like, on any machines, with one ledger and one key file. You may kill any of them at any time.
 """

@@ -28,7 +28,7 @@ def check_admit_charges_once(open_ledger: LedgerFactory) -> None:
 
 
 def check_repeat_is_remembered(open_ledger: LedgerFactory) -> None:
-    """A repeat returns the first verdict and terms, whatever it asks; it charges nothing and admits nobody anew."""
+    """A repeat returns the first verdict and terms, whatever it asks; it charges nothing and admits no other plate."""
     plates = plates_of("repeat", 4)
     with open_ledger() as ledger:
         ledger.admit("repeat", 10, plates, [ask("repeat/0", [8], [1])])
@@ -52,7 +52,7 @@ def check_repeat_is_remembered(open_ledger: LedgerFactory) -> None:
 
 
 def check_never_over_budget(open_ledger: LedgerFactory) -> None:
-    """A plate pays to the last nano-unit and not one more, up to the largest amounts; a lower budget admits nobody."""
+    """A plate is charged to its last nano-unit and no further, for large amounts too; a lower budget admits none."""
     plates = plates_of("over", 2)
     top = AMOUNT_LIMIT - 1
     with open_ledger() as ledger:
@@ -83,7 +83,7 @@ def check_allowances(open_ledger: LedgerFactory) -> None:
 
 
 def check_min_admitted_charges_nobody(open_ledger: LedgerFactory) -> None:
-    """With fewer payers than `min_admitted` nobody is charged, and that too is remembered."""
+    """With fewer plates than `min_admitted` none is charged, and that too is remembered."""
     plates = plates_of("few", 3)
     with open_ledger() as ledger:
         ledger.admit("few", 10, plates, [ask("few/0", [9, 9], [0, 1])])

@@ -62,7 +62,7 @@ def charged_by(verdicts: Iterable[Verdict]) -> list[list[int]]:
 
 
 def spent_by(ledger: Ledger, period: str, plates: Sequence[bytes]) -> list[int]:
-    """What each plate has spent in the period.
+    """The sum of each plate's charges in the period.
 
     >>> from udp_stream.ledger.memory import MemoryLedger
     >>> ledger = MemoryLedger()

@@ -36,7 +36,7 @@ from udp_stream.trial.services import guard as services_guard
 HOST = "127.0.0.1"
 LOG = "service.log"
 LOG_LINES = 12
-ATTEMPTS = 5  # a port lost to somebody else five times in a row is no race any more
+ATTEMPTS = 5  # a port lost to another process five times in a row is no race any more
 POLL_SECONDS = 0.02
 KILL_SECONDS = 10.0  # a killed process is gone at once, unless the kernel holds it
 # Below 32768, from where Linux takes the ports of outgoing connections: a client that keeps calling a stopped service
@@ -248,7 +248,7 @@ def _is_free(port: int) -> bool:
 
 
 def on_free_ports(number: int, start: Callable[[list[int]], _T]) -> _T:
-    """What `start` makes on free ports; tries others if they are lost to somebody else."""
+    """What `start` makes on free ports; tries others if another process takes them."""
     for _ in range(ATTEMPTS - 1):
         with suppress(PortTaken):
             return start(free_ports(number))

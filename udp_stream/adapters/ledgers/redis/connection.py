@@ -1,7 +1,7 @@
 """The way to the ledger's Redis: which server has it, what is asked again, and what is given up.
 
-Every command of ours can be sent twice (the ledger's promises are per release id), so whatever went unanswered is asked
-again, all of it, after a short pause, and the last failure leaves as DependencyUnavailable. A connection that died may
+Every command of ours can be sent twice (the ledger's promises are per release id), so a command without an answer is
+sent again, all of it, after a short pause, and the last failure leaves as DependencyUnavailable. A dead connection may
 still carry out what it was sent: that too is only a repeat.
 
 In a cluster all keys of a ledger lie in one hash slot. The server that holds the slot is found with CLUSTER SLOTS,
@@ -26,7 +26,7 @@ from udp_stream.adapters.ledgers.redis.scripts import Script
 from udp_stream.errors import ConfigError, DependencyUnavailable
 
 PAUSES_S = (0.05, 0.1, 0.2, 0.4, *[0.8] * 12)  # some ten seconds: a server restarts, a replica is promoted
-OPENING_PAUSES_S = PAUSES_S[:4]  # nobody is there yet who would lose anything
+OPENING_PAUSES_S = PAUSES_S[:4]  # nothing can be lost yet
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 30.0  # a slot of a large city takes a second
 SCHEMES = ("redis", "rediss", "unix")
@@ -143,7 +143,7 @@ class Connection:
 
     def _ask(self, holder: str, commands: Sequence[Command]) -> tuple[list[Any], Exception | None]:
         """The replies and the first trouble among them; scripts that the server has forgotten are loaded at once."""
-        # What is waited for is the connection's own last write, and a repeat would not write: hence the beat.
+        # What is waited for is the connection's own last write, and a repeat would not write: so it writes a beat.
         waited: list[Command] = []
         if self.replicas:
             waited = [("INCR", self.beat), ("WAIT", self.replicas, self.replicas_timeout_ms)]

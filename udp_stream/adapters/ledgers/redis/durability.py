@@ -16,7 +16,7 @@ from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 
 OVERRIDE = "--allow-volatile-ledger"
 WHAT_IS_LOST = (
-    "whatever Redis forgets is budget that plates get again, and HATs that are drawn a second time: "
+    "plates get budget again, and HATs are drawn a second time, for every write that Redis loses: "
     "the privacy statement does not hold"
 )
 

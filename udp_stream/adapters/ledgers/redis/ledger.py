@@ -4,15 +4,15 @@ Theory of operation. Redis runs one script at a time and nothing in between, so 
 `admit.lua` takes some hundred HATs, in the order given: one that is remembered is answered with that; if the
 caller's epoch is stale, it refuses; else it decides for every plate. At its end it charges and remembers, all at once.
 `record.lua` takes some thousand payloads and keeps the first of each id. A call is as many scripts as it takes,
-one after the other. Sending any of them twice is harmless, so whatever went unanswered is sent again
-(`connection.py`); whoever dies between two leaves HATs that are done and HATs that are not, as between two calls.
+one after the other. Sending any of them twice is harmless, so a script without an answer is sent again
+(`connection.py`). A worker that dies between two scripts leaves some HATs done and others not, as between two calls.
 
 A call to `record` of several scripts keeps nothing if an id was never admitted: it asks before the first of them, and
 since an admission stays for ever, what was admitted then still is.
 
-**One hash slot.** The plates of a HAT are paid or not paid together (`min_admitted`), so one script must reach all of
-them, and with them the order of admissions, the payloads and the fencing epochs; in a cluster a script reaches one
-hash slot. Hence all keys of a deployment share one hash tag, `{udp}` unless told otherwise: in a cluster the ledger
+**One hash slot.** The plates of a HAT are charged together or not at all (`min_admitted`), so one script must reach
+all of them, and with them the order of admissions, the payloads and the fencing epochs. In a cluster a script reaches
+one hash slot. So all keys of a deployment share one hash tag, `{udp}` unless told otherwise: in a cluster the ledger
 lives on one shard and its replicas, and a second city takes another prefix. One core is far more than one city needs.
 Measured on two shared cores with every write synced: 3,000 HATs of 50 plates are admitted in 0.2 s (650,000 plates a
 second) and recorded in 0.07 s, one HAT alone in 0.6 ms. Redis does nothing else during a script: 25 ms for 25,000
@@ -151,7 +151,7 @@ class RedisLedger:
         return payloads
 
     def balances(self, period: str, plates: Sequence[bytes]) -> Balance:
-        """What each plate has spent in the period."""
+        """The sum of each plate's charges in the period."""
         key = self._session.key("balance", period)
         commands: list[Command] = [("HMGET", key, *some) for some in _chunks(plates)]
         return packing.balance(value for reply in self._session.exchange(*commands) for value in reply)
@@ -162,7 +162,7 @@ class RedisLedger:
         """Charge the plates of each HAT, in the order given, or return what was decided before.
 
         ValueError, charging nobody, if a rule of `require_valid` is broken or a HAT has more than MEMBERS_MAX members.
-        Fenced and PrivacyRefused leave whatever was charged before remembered.
+        Fenced and PrivacyRefused: earlier charges of the call are kept.
         """
         require_valid(budget, plates, admissions)
         for one in admissions:
@@ -197,7 +197,7 @@ class RedisLedger:
         """Record payloads; return what is recorded under each id: its first payload.
 
         Raises PrivacyRefused, keeping none of them, if any id was never admitted. Where a call ends in the middle, by
-        Fenced or otherwise, what was recorded stands, and asking again does the rest.
+        Fenced or otherwise, records are kept, and a repeated call does the rest.
         """
         batches = _batches(releases, [len(payload) for _, payload in releases], BATCH_RELEASES, BATCH_BYTES)
         if len(batches) > 1:
@@ -247,7 +247,7 @@ class RedisLedger:
             last = int(float(found[-1]))
 
     def spent(self, plate: bytes) -> dict[str, int]:
-        """Nano-units that the plate has spent, by period."""
+        """Nano-units that the plate was charged, by period."""
         periods = self.periods()
         commands: list[Command] = [("HGET", self._session.key("balance", period), plate) for period in periods]
         found = zip(periods, self._session.exchange(*commands), strict=True)
@@ -285,7 +285,7 @@ def _chunks(values: Sequence[T]) -> list[Sequence[T]]:
 
 
 def _batches(items: Sequence[T], sizes: Sequence[int], number: int, size: int) -> list[Sequence[T]]:
-    """The same in order, cut into what a script takes: so many items, of that size together or one larger by itself."""
+    """The same in order, cut into scripts: at most `number` items of `size` together, or one larger item alone."""
     starts, together = [0], 0
     for at, one in enumerate(sizes):
         together += one

@@ -63,7 +63,7 @@ def entry_of(release_id: str, blob: bytes, payload: bytes | None, waiting: bool)
 
 
 def balance(values: Iterable[bytes | None]) -> Balance:
-    """What plates have spent; None is a plate that was never charged."""
+    """The sums of plates' charges; None is a plate that was never charged."""
     table = amounts(b"".join(value or bytes(_BALANCE.size) for value in values)).reshape(-1, 2)
     return Balance(spent=table[:, 0].copy(), charges=table[:, 1].copy())
 

@@ -1,6 +1,6 @@
 """The SQLite file of a ledger: made whole or not at all, durable, and refused where it is not the ledger it should be.
 
-The file is made complete under another name and linked into place, so nobody ever sees half a ledger, and an empty file
+The file is made complete under another name and linked into place, so half a ledger is never seen, and an empty file
 at the ledger's path is one that was truncated: refused, because starting anew would hand out every budget again. For
 the same reason a write-ahead log without its ledger is refused, and so is a ledger that is missing, or another one,
 where one is known.

@@ -5,7 +5,7 @@ only ever added to, and a trigger holds that. `balances` sums it by plate and pe
 adds the admission, and can be rebuilt from it (`verify`). `releases` keeps the first payload of a release id.
 
 Every write is one `BEGIN IMMEDIATE` transaction: it reads balances only once it holds the file's single write lock, so
-two writers cannot both spend the same nano-unit. `synchronous=FULL` syncs the log before a call returns.
+two writers cannot both charge the same nano-unit of a budget. `synchronous=FULL` syncs the log before a call returns.
 
 `file.py` makes the file and opens it, and refuses one that lost what it knew. A ledger that is bound to another
 plate key is refused too, and, with `id_file`, one that is not where it was: starting anew would hand out every budget
@@ -176,7 +176,7 @@ class SqliteLedger:
         return [payloads.get(release_id) for release_id in release_ids]
 
     def balances(self, period: str, plates: Sequence[bytes]) -> Balance:
-        """What each plate has spent in the period."""
+        """The sum of each plate's charges in the period."""
         with self._transaction("DEFERRED"):
             return self._balances(period, plates)
 
@@ -230,7 +230,7 @@ class SqliteLedger:
             yield release_id, payload
 
     def spent(self, plate: bytes) -> dict[str, int]:
-        """Nano-units that the plate has spent, by period."""
+        """Nano-units that the plate was charged, by period."""
         with usable(self.path):
             return dict(self._connection.execute(_PERIODS_OF_PLATE, (plate,)))
 
