@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.rooms_picture import picture
+
 ROOT = Path(__file__).parents[2]
 
 LADDER = (
@@ -100,6 +102,12 @@ def test_the_page_on_architecture_has_every_room_and_no_other():
     }
     left_out = {"__main__", "testing", "adapters.text", "adapters.kafka_section"}
     assert named == RUNG.keys() - left_out | {"streams"}
+
+
+def test_the_picture_of_the_rooms_is_that_of_the_imports(monkeypatch):
+    """Draw it anew: python -m benchmarks.rooms_picture docs/rooms.svg."""
+    monkeypatch.chdir(ROOT)
+    assert (ROOT / "docs" / "rooms.svg").read_text(encoding="utf-8") == picture()
 
 
 def test_no_files_import_each_other_in_a_circle():
