@@ -91,6 +91,13 @@ def published(city):
     return len(asyncio.run(records_of(city.settings.kafka.bootstrap, topics_of(city.settings.kafka).release)))
 
 
+def settled(city):
+    """Nothing is published for a while: what was fed has been released."""
+    seen = published(city)
+    time.sleep(2)
+    return published(city) == seen
+
+
 def ambush(adversary, call, answered):
     deadline = time.monotonic() + SECONDS_MAX
     while (caught := adversary.ambush(call, answered)) is None:

@@ -159,12 +159,12 @@ BROKEN: list[tuple[str, str, str, Check]] = [
         "redis.call('HSET', KEYS[4], string.sub(plates, 1, 7), struct.pack('<i8i8', 9, 2))",
         checks.check_balances_equal_entries,
     ),
-    ("admit", "asked[i] <= budget - spent[names[i]]", "true", checks.check_never_over_budget),
-    ("admit", "asked[i] <= budget - spent[names[i]]", "asked[i] <= budget", checks.check_never_over_budget),
+    ("admit", "asked[i] <= limit - spent[names[i]]", "true", checks.check_never_over_budget),
+    ("admit", "asked[i] <= limit - spent[names[i]]", "asked[i] <= limit", checks.check_never_over_budget),
     (
         "admit",
-        "asked[i] <= budget - spent[names[i]]",
-        "asked[i] < budget - spent[names[i]]",
+        "asked[i] <= limit - spent[names[i]]",
+        "asked[i] < limit - spent[names[i]]",
         checks.check_never_over_budget,
     ),
     ("admit", "if not spent[name] then", "if true then", checks.check_never_over_budget),
@@ -680,7 +680,7 @@ def test_a_server_that_forgets_is_refused(
         assert client.keys() == []
         with caplog.at_level(logging.WARNING), open_redis_ledger(redis_server.url, allow_volatile=True):
             assert f"{setting} {value}" in caplog.text
-            assert "budget that plates get again" in caplog.text
+            assert "plates get budget again" in caplog.text
         client.config_set(setting, dict(DURABLE_SETTINGS)[setting])
         with open_redis_ledger(redis_server.url) as ledger:  # durable by now, and marked for ever
             (caveat,) = caveats(ledger.meta())
@@ -757,7 +757,7 @@ def test_a_server_whose_replica_could_take_over_without_the_last_charges_is_refu
             ledger.admit("p", 10, [b"x"], [ask("hat", [3])])
         with caplog.at_level(logging.WARNING), open_redis_ledger(redis_server.url, allow_volatile=True) as ledger:
             assert ledger.spent(b"x") == {"p": 3}
-        assert "ledger.replicas is 0" in caplog.text and "budget that plates get again" in caplog.text
+        assert "ledger.replicas is 0" in caplog.text and "plates get budget again" in caplog.text
 
 
 def test_a_server_that_hides_its_replicas_is_refused(redis_server: RunningRedis) -> None:

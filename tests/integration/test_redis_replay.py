@@ -145,7 +145,7 @@ def test_a_redis_ledger_is_named_without_its_password_and_says_what_it_holds(red
     again, said = run("replay", str(log), *flags, "--set", "speed.unit=mps")
     assert again == out and re.match(line, said)
     assert said.count("under other settings (speed.unit kmh -> mps)") == 2
-    assert f"warning: {len(slots)} of {len(slots)} records stand" in said
+    assert f"warning: {len(slots)} of {len(slots)} records were made earlier" in said
 
 
 def test_a_failover_in_the_middle_of_a_replay_draws_no_hat_twice(redis_server, tmp_path, monkeypatch):
