@@ -97,7 +97,7 @@ def test_automatic_epsilons_and_suppression_go_with_any_number_of_shards():
         ("[hat]\ntimezone = 'Mars/Olympus'", "hat.timezone: expected an IANA time zone, got 'Mars/Olympus'"),
         ("[budget]\nperiod = '4h'", r"budget.period: expected a multiple of hat.slot \(6h\)"),
         ("[budget]\nepsilon = -1", "budget.epsilon: .*>= 1e-06, got -1"),
-        ("[budget]\nepsilon = 0.5\n[release]\nmean_epsilon = 0.6", "budget.epsilon: expected at least the charge of one HAT"),
+        ("[budget]\nepsilon = 0.5\n[release]\nmean_epsilon = 0.6", "budget.epsilon: expected at least the charge"),
         ("[budget]\nperiod = 'lifetime'", 'budget.period: expected a duration for "auto"'),
         ("[speed]\nmax_kmh = 90\nreject_above_kmh = 80", "speed.reject_above_kmh: expected at least speed.max_kmh"),
         ("[release]\nmean = 'median'", "release.mean: "),
