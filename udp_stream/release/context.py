@@ -50,7 +50,7 @@ asked twice, may answer differently; the ledger keeps the terms that came first.
 
 def from_counts(
     counts: SlotCounts, balance: Balance, in_period: SlotInPeriod, policy: Policy, history: History
-) -> Sequence[Terms]:  # fmt: skip
+) -> Sequence[Terms]:
     """The planner that reads no history.
 
     >>> from udp_stream.ledger.memory import MemoryLedger

@@ -77,9 +77,9 @@ def record_slot(
     hats = hats_of(counts)
 
     def draw(todo: Sequence[int]) -> list[bytes]:
-        for i, decided in zip(todo, _decide([hats[i] for i in todo], counts, plan, context.policy), strict=True):
+        new = _decide([hats[i] for i in todo], counts, plan, context.policy)
+        for i, decided in zip(todo, new, strict=True):
             hats[i] = decided
-        new = [hats[i] for i in todo]
         _admit_unplanned(new, counts, context, ledger)
         return _draw(new, counts, values, context)
 
@@ -93,9 +93,7 @@ def _witness(hats: Sequence[HatOutcome]) -> str:
     return max(hats, key=lambda hat: len(hat.payload or b"")).release_id
 
 
-def _decide(
-    hats: Sequence[HatOutcome], counts: SlotCounts, plan: SlotPlan, policy: Policy
-) -> list[HatOutcome]:  # fmt: skip
+def _decide(hats: Sequence[HatOutcome], counts: SlotCounts, plan: SlotPlan, policy: Policy) -> list[HatOutcome]:
     digests = row_digests(counts)
     return [_decided(hat, counts, digests[hat.number], plan, policy) for hat in hats]
 
