@@ -87,7 +87,7 @@ class RefundsOnRepeat(MemoryLedger):
     def _admit(self, period, budget, plates, admission):  # type: ignore[no-untyped-def]
         known = self._admissions.pop(admission.release_id, None)
         for plate, amount in (known.charged if known else {}).items():
-            self._spent[known.period, plate] = self._spent.get((known.period, plate), 0) - amount
+            self._sums[known.period, plate] = self._sums.get((known.period, plate), 0) - amount
         return super()._admit(period, budget, plates, admission)
 
 
@@ -135,7 +135,7 @@ class KeepsSingleFloats(MemoryLedger):
     def _charge(self, period: str, plates: Sequence[bytes], charged: Sequence[int]) -> None:
         super()._charge(period, plates, charged)
         for plate in plates:
-            self._spent[period, plate] = int(np.float32(self._spent.get((period, plate), 0)))
+            self._sums[period, plate] = int(np.float32(self._sums.get((period, plate), 0)))
 
 
 class ForgetsMinAdmitted(MemoryLedger):
@@ -256,14 +256,14 @@ class SqliteMatchesModel(RuleBasedStateMachine):
         self.payloads: dict[str, bytes] = {}
         self.waiting: list[str] = []
 
-    def spent(self, period: str, plate: int) -> int:
+    def charged(self, period: str, plate: int) -> int:
         return sum(charged.get(plate, 0) for when, charged, _ in self.admitted.values() if when == period)
 
     def model(self, period: str, budget: int, name: str, asked: dict[int, int], least: int) -> tuple[list[int], bytes]:
         if name not in self.admitted:
-            payers = {p: n for p, n in asked.items() if self.spent(period, p) + n <= budget}
+            fitting = {p: n for p, n in asked.items() if self.charged(period, p) + n <= budget}
             terms = f"{name} {least} {len(asked)}".encode()
-            self.admitted[name] = (period, payers if len(payers) >= least else {}, terms)
+            self.admitted[name] = (period, fitting if len(fitting) >= least else {}, terms)
         _, charged, terms = self.admitted[name]
         return [charged.get(plate, 0) for plate in asked], terms
 
@@ -305,8 +305,8 @@ class SqliteMatchesModel(RuleBasedStateMachine):
     def agrees(self) -> None:
         plates = [bytes([letter]) for letter in LETTERS]
         for period in ("mon", "tue"):
-            expected = [self.spent(period, letter) for letter in LETTERS]
-            assert self.ledger.balances(period, plates).spent.tolist() == expected
+            expected = [self.charged(period, letter) for letter in LETTERS]
+            assert self.ledger.balances(period, plates).charged.tolist() == expected
         assert list(self.ledger.unpublished()) == [(name, self.payloads[name]) for name in self.waiting]
         assert [entry.release_id for entry in self.ledger.entries()] == list(self.admitted)
         assert self.ledger.verify() == []
@@ -423,8 +423,8 @@ def test_locked_ledger_is_unavailable(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("tampering", "sentence"),
     [
-        ("UPDATE balances SET spent = 1", "plate 78 in p: expected 3 spent in 1 charges, got 1 in 1"),
-        ("DELETE FROM balances", "plate 78 in p: expected 3 spent in 1 charges, got 0 in 0"),
+        ("UPDATE balances SET spent = 1", "plate 78 in p: expected 3 charged in 1 entries, got 1 in 1"),
+        ("DELETE FROM balances", "plate 78 in p: expected 3 charged in 1 entries, got 0 in 0"),
         ("DROP TRIGGER admissions_stand; UPDATE admissions SET budget = 2", "hat: charging 3 puts plate 78 over"),
         ("INSERT INTO releases (release_id, payload) VALUES ('drawn', x'00')", "drawn: released, but never admitted"),
         ("DROP TRIGGER admissions_stay; DELETE FROM admissions", "got 3 in 1"),

@@ -48,7 +48,7 @@ def test_a_query_is_charged_once_and_drawn_once_on_the_terms_that_came_first(tmp
     with open_sqlite_ledger(tmp_path / "ledger") as ledger:
         found, again = answered(ledger, 7, told("again"))
         assert found.charged.tolist() == [5, 5, 5] and (again.payloads, again.made) == (first.payloads, frozenset())
-        assert ledger.verify() == [] and ledger.balances(PERIOD, PLATES).spent.tolist() == [5, 5, 5]
+        assert ledger.verify() == [] and ledger.balances(PERIOD, PLATES).charged.tolist() == [5, 5, 5]
 
 
 def test_a_plate_has_an_allowance_of_its_own():

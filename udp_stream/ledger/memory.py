@@ -36,7 +36,7 @@ class MemoryLedger:
     array([4])
     >>> ledger.record([("hat", b"first")]), ledger.record([("hat", b"second")])
     ([b'first'], [b'first'])
-    >>> ledger.spent(b"plate"), list(ledger.unpublished())
+    >>> ledger.charged_by_period(b"plate"), list(ledger.unpublished())
     ({'2024-05-01': 4}, [('hat', b'first')])
     >>> ledger.published(["hat"])
     >>> list(ledger.unpublished()), ledger.verify(), ledger.mark("hat").recorded
@@ -44,9 +44,9 @@ class MemoryLedger:
     """
 
     def __init__(self) -> None:
-        """Nothing spent, nothing remembered."""
+        """Nothing charged, nothing remembered."""
         self._lock = threading.Lock()
-        self._spent: dict[tuple[str, bytes], int] = {}
+        self._sums: dict[tuple[str, bytes], int] = {}
         self._charges: dict[tuple[str, bytes], int] = {}
         self._admissions: dict[str, _Remembered] = {}
         self._recorded: list[str] = []
@@ -64,7 +64,7 @@ class MemoryLedger:
         keys = [(period, plate) for plate in plates]
         with self._lock:
             return Balance(
-                spent=np.array([self._spent.get(key, 0) for key in keys], np.int64),
+                charged=np.array([self._sums.get(key, 0) for key in keys], np.int64),
                 charges=np.array([self._charges.get(key, 0) for key in keys], np.int64),
             )
 
@@ -85,17 +85,17 @@ class MemoryLedger:
         return Verdict(np.array(charged, np.int64), remembered.terms)
 
     def _decide(self, period: str, budget: int, plates: Sequence[bytes], admission: Admission) -> _Remembered:
-        spent = np.array([self._spent.get((period, plate), 0) for plate in plates], np.int64)
-        charged = decide(spent, admission.charges, budget, admission.min_admitted, admission.allowances).tolist()
+        before = np.array([self._sums.get((period, plate), 0) for plate in plates], np.int64)
+        charged = decide(before, admission.charges, budget, admission.min_admitted, admission.allowances).tolist()
         self._charge(period, plates, charged)
         return _Remembered(period, budget, dict(zip(plates, charged, strict=True)), admission.terms)
 
     def _charge(self, period: str, plates: Sequence[bytes], charged: Sequence[int]) -> None:
-        spent, charges = self._spent, self._charges
+        sums, charges = self._sums, self._charges
         for plate, amount in zip(plates, charged, strict=True):
             if amount:
                 key = (period, plate)
-                spent[key] = spent.get(key, 0) + amount
+                sums[key] = sums.get(key, 0) + amount
                 charges[key] = charges.get(key, 0) + 1
 
     def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
@@ -127,10 +127,10 @@ class MemoryLedger:
             waiting = [(name, one.payload) for name, one in found if one.payload is not None and not one.published]
         yield from waiting
 
-    def spent(self, plate: bytes) -> dict[str, int]:
+    def charged_by_period(self, plate: bytes) -> dict[str, int]:
         """Nano-units that the plate was charged, by period."""
         with self._lock:
-            return {period: amount for (period, owner), amount in sorted(self._spent.items()) if owner == plate}
+            return {period: amount for (period, owner), amount in sorted(self._sums.items()) if owner == plate}
 
     def entries(self) -> Iterator[Entry]:
         """Every admission ever made, oldest first."""
@@ -144,7 +144,7 @@ class MemoryLedger:
         """Recompute every balance from the entries: a sentence for each contradiction."""
         with self._lock:
             balances = [
-                (period, plate, amount, self._charges[period, plate]) for (period, plate), amount in self._spent.items()
+                (period, plate, amount, self._charges[period, plate]) for (period, plate), amount in self._sums.items()
             ]
         return list(misfits(self.entries(), balances))
 
@@ -172,7 +172,7 @@ class MemoryLedger:
     def periods(self) -> list[str]:
         """Every period in which some plate was charged, sorted."""
         with self._lock:
-            return sorted({period for period, _ in self._spent})
+            return sorted({period for period, _ in self._sums})
 
     def mark(self, release_id: str) -> Mark:
         """How far it has come; there is no place apart from it."""

@@ -93,7 +93,7 @@ class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 class LedgerSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where balances are kept; the key of the plates' hashes is beside it unless told otherwise.
 
-    `url` is empty where nobody named a ledger. One run on one machine then takes `DEFAULT_LEDGER`; workers share a
+    `url` is empty where no ledger was named. One run on one machine then takes `DEFAULT_LEDGER`; workers share a
     ledger, so they take none that was not named.
     """
 
@@ -107,7 +107,7 @@ class LedgerSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         return self.url or DEFAULT_LEDGER
 
     def require_named(self) -> None:
-        """ConfigError if nobody named a ledger: for what shares one with others."""
+        """ConfigError if no ledger was named: for commands that share one with others."""
         if not self.url:
             raise ConfigError(
                 "ledger.url: expected the one ledger that all workers of the deployment share, got none: name it with "
