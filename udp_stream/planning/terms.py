@@ -8,12 +8,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.mechanisms.noise import Measure
 from udp_stream.mechanisms.statistic_terms import CompareAt, StatisticTerms
 from udp_stream.planning.allowances import EPSILON_NANO_MAX
 from udp_stream.planning.policy import AccountingDetail, Policy
 
 
-class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag="terms.2", tag_field="v"):
+class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag="terms.3", tag_field="v"):
     """What a HAT's admission was asked on: what each statistic may cost and how it is taken, or why nothing is asked.
 
     With the counts and U they fix every plate's charge and, once all is chosen, the plan. So neither a retry nor a
@@ -123,10 +124,11 @@ def terms_of(policy: Policy, mean_nano: int, variance_nano: int, cdf_nano: int) 
     """
     follows_charge = policy.mean_nano is None and policy.accounting_detail == "individual"
     compare_at: CompareAt = "charge" if follows_charge else "epsilon"
+    measure: Measure = policy.accounting
     asked = (
-        StatisticTerms("mean", mean_nano, policy.mean, policy.grouping, compare_at),
-        StatisticTerms("variance", variance_nano),
-        StatisticTerms("cdf", cdf_nano),
+        StatisticTerms("mean", mean_nano, policy.mean, policy.grouping, compare_at, measure),
+        StatisticTerms("variance", variance_nano, measure=measure),
+        StatisticTerms("cdf", cdf_nano, measure=measure),
     )
     return Terms(tuple(one for one in asked if one.epsilon_nano), accounting_detail=policy.accounting_detail)
 
