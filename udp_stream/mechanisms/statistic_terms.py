@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from udp_stream.mechanisms.grouping import SamplesPerPlate
-from udp_stream.mechanisms.noise import Cost, pure
+from udp_stream.mechanisms.noise import Cost, Measure
 
 Grouping = Literal["best-fit", "wrap-around"]
 
@@ -45,12 +45,12 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
 class StatisticTerms(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a statistic may cost, and how it is to be taken: as configured, and what was chosen by that.
 
-    `mechanism` may be "auto"; `compare_at` is what "auto" holds equal between mechanisms. Without a `choice` a plan
-    has to search for it.
+    `epsilon_nano` are nano-units of `measure`, which the ledger keeps. `mechanism` may be "auto"; `compare_at` is what
+    "auto" holds equal between mechanisms. Without a `choice` a plan has to search for it.
 
     >>> StatisticTerms("mean", 10**9, choice=Choice("baseline", 12)).at(2 * 10**9)
     StatisticTerms(statistic='mean', epsilon_nano=2000000000, mechanism='auto', grouping='best-fit', \
-compare_at='epsilon', choice=None)
+compare_at='epsilon', measure='pure', choice=None)
     """
 
     statistic: str
@@ -58,16 +58,17 @@ compare_at='epsilon', choice=None)
     mechanism: str = "auto"
     grouping: Grouping = "best-fit"
     compare_at: CompareAt = "epsilon"
+    measure: Measure = "pure"
     choice: Choice | None = None
 
     @property
     def cost(self) -> Cost:
-        """The same in the measure that the ledger keeps: the one place that says which.
+        """The most that a plate may lose to it.
 
         >>> StatisticTerms("mean", 10**9).cost
         Cost(measure='pure', nano=1000000000)
         """
-        return pure(self.epsilon_nano)
+        return Cost(self.measure, self.epsilon_nano)
 
     def at(self, epsilon_nano: int) -> StatisticTerms:
         """The same at another epsilon. What is best there is another question: the choice is open again."""

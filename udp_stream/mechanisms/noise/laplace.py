@@ -82,6 +82,10 @@ class DiscreteLaplace:
         """E|Lap(b)| = b; the discrete one's is less, by one part in 2**25 at the largest scales."""
         return scale
 
+    def expected_square(self, scale: float) -> float:
+        """2 b^2; the discrete one's is less, at a scale of one count or more by under 8 %."""
+        return 2 * scale * scale
+
     def low_end(self, noisy: Floats | float, size: float, spread: Floats | float, width: int) -> Floats:
         """By the ratio of likelihoods (`interval.py`)."""
         return laplace_low_end(noisy, size, spread, width)
