@@ -19,11 +19,10 @@ def test_with_three_faults_anywhere_every_order_ends_the_same(once):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("once", "faults"), [(True, 3), (False, 2)])
-def test_with_more_faults_two_slots_that_are_sent_at_once_end_the_same(once, faults):
-    found = Whole(**AT_ONCE, once=once).explore(faults)
-    assert len(found.ends) == 1 and sum(found.states) > 12 ** (faults + 2)
+def test_with_two_faults_two_slots_that_are_sent_at_once_end_the_same():
+    """With three: `make explore FAULTS=3`."""
+    found = Whole(**AT_ONCE).explore(2)
+    assert len(found.ends) == 1 and sum(found.states) > 100_000
 
 
 @pytest.mark.long
