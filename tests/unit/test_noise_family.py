@@ -53,6 +53,9 @@ class Even:
     def expected_abs(self, scale):
         return scale / 2
 
+    def deviation(self, scale):
+        return 1.25 * scale
+
     def low_end(self, noisy, size, spread, width):
         return np.clip(noisy - 2 * size - 2 * spread, 0, width)
 

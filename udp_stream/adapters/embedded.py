@@ -21,10 +21,11 @@ from udp_stream.ledger.port import Entropy, Ledger
 from udp_stream.pings.decoder import PingDecoder, Refusal, originals
 from udp_stream.pings.formats import PingFormat
 from udp_stream.pings.json_reader import JSON
-from udp_stream.release.context import ReleaseContext
+from udp_stream.release.context import ReleaseContext, around_forecasts, from_counts
 from udp_stream.release.delivery import PublishedRelease, ReleaseSink
 from udp_stream.release.draw import RecordedSlot
 from udp_stream.release.facts import Observer, SlotCounted, batch_read, report_recorded, report_to, slot_published
+from udp_stream.release.forecaster import Forecaster
 from udp_stream.release.road import release_slot
 from udp_stream.release.summary import Summary
 from udp_stream.windows.grid import cells_of
@@ -59,6 +60,7 @@ class Embedded:
         self._policy = settings.policy
         self._ping_rules = settings.ping_rules
         self._windows = Windows(settings.window_rules, hashed)
+        forecaster = Forecaster(settings.calendar.slots, self._policy.max_speed, software, self._policy.counts_read)
         self._context = ReleaseContext(
             self._policy,
             settings.calendar,
@@ -67,6 +69,8 @@ class Embedded:
             caveats=caveats(ledger.meta()),
             trial=trial,
             before_charge=self._note_policy,
+            planner=around_forecasts(forecaster) if self._policy.forecasts else from_counts,
+            forecaster=forecaster,
         )
         self._ledger = ledger
         self._reject = reject

@@ -8,10 +8,13 @@ from typing import Literal
 
 import msgspec
 
+from udp_stream.forecast.prior import CountsRead
 from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.statistic import BinsAsked, PublicSettings
 
-Mean = Literal["auto", "baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile", "optimal"]
+Mean = Literal[
+    "auto", "baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile", "optimal", "forecast-clip"
+]
 Grouping = Literal["best-fit", "wrap-around"]
 AccountingDetail = Literal["individual", "uniform"]
 Suppression = Literal["off", "chop-user"]
@@ -24,7 +27,7 @@ class Policy(msgspec.Struct, frozen=True):
     lifetime). `bins` is "auto", a number of equal bins, or edges in km/h. `accounting_detail`: a
     plate pays for a release by its own share of the noise's sensitivity ("individual"), or as much as any ("uniform").
     `suppression`: whether plates leave some of their HATs altogether, so that each is in fewer; `hats_max`: in how many
-    of a slot a plate stays then (0: in as many as CHOP-USER leaves).
+    of a slot a plate stays then (0: in as many as CHOP-USER leaves). `counts_read`: what forecasts read of counts.
 
     >>> from udp_stream.adapters.settings import Settings
     >>> policy = Settings().policy
@@ -55,6 +58,12 @@ class Policy(msgspec.Struct, frozen=True):
     accounting_detail: AccountingDetail = "individual"
     suppression: Suppression = "off"
     hats_max: int = 0
+    counts_read: CountsRead = "plates"
+
+    @property
+    def forecasts(self) -> bool:
+        """Whether means are taken around forecasts, where that errs less."""
+        return self.mean == "forecast-clip" or (self.mean == "auto" and self.suppression == "off")
 
     @property
     def public(self) -> PublicSettings:

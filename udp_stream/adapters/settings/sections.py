@@ -14,6 +14,7 @@ import msgspec
 from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.adapters.settings.limits import Budget, Epsilon, milliseconds, nano, whole_seconds
 from udp_stream.errors import ConfigError
+from udp_stream.forecast.prior import CountsRead
 from udp_stream.pings.decoder import PingRules
 from udp_stream.planning.calendar import BudgetCalendar
 from udp_stream.planning.periods import accepted_nano
@@ -90,6 +91,12 @@ class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     hats_max: Annotated[int, msgspec.Meta(ge=0, le=PINGS_MAX)] = 0
 
 
+class ForecastSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What forecasts read of the counts: those of each plate say most (`docs/mechanisms/forecast.md`)."""
+
+    counts: CountsRead = "plates"
+
+
 class LedgerSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where balances are kept; the key of the plates' hashes is beside it unless told otherwise.
 
@@ -123,6 +130,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     pings: PingsSection = PingsSection()
     budget: BudgetSection = BudgetSection()
     release: ReleaseSection = ReleaseSection()
+    forecast: ForecastSection = ForecastSection()
     ledger: LedgerSection = LedgerSection()
     kafka: KafkaSection = KafkaSection()
 
@@ -153,6 +161,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             accounting_detail=self.budget.accounting_detail,
             suppression=self.release.suppression,
             hats_max=self.release.hats_max,
+            counts_read=self.forecast.counts,
         )
 
     @property

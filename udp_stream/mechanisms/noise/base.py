@@ -110,6 +110,10 @@ class Noise(Protocol):
         """The expected size of noise of this scale, in its unit."""
         ...
 
+    def deviation(self, scale: float) -> float:
+        """The standard deviation of noise of this scale, in its unit."""
+        ...
+
     def low_end(self, noisy: Floats | float, size: float, spread: Floats | float, width: int) -> Floats:
         """The lower end of the 95 % interval of truths in [0, width]; elementwise (`interval.interval95`).
 

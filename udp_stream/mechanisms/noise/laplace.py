@@ -16,6 +16,7 @@ the `most` steps that noise of cost epsilon is for loses epsilon n / most, and i
 from __future__ import annotations
 
 from functools import cache
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,10 @@ class DiscreteLaplace:
     def expected_abs(self, scale: float) -> float:
         """E|Lap(b)| = b; the discrete one's is less, by one part in 2**25 at the largest scales."""
         return scale
+
+    def deviation(self, scale: float) -> float:
+        """Of Lap(b): sqrt(2) b."""
+        return sqrt(2) * scale
 
     def low_end(self, noisy: Floats | float, size: float, spread: Floats | float, width: int) -> Floats:
         """By the ratio of likelihoods (`interval.py`)."""

@@ -1,0 +1,102 @@
+"""Terms around a forecast: what each HAT of a slot is asked, where its mean is taken around what is forecast for it.
+
+**Price.** Its largest mover pays a twelfth of a plate's budget for a mean, others their share of that. A few precise
+releases tell more than many noisy ones: the forecast carries what they tell to the other HATs.
+
+**Pace.** Most of the budget may be spent at once, as early releases serve the whole day. The rest is let out over the
+period, slot by slot, so that some is left for the evening; no visit needs to be foretold. The ledger holds a plate to
+it (`Terms.allowance_nano`).
+
+**Order.** HATs are charged in the order of what they tell for what they cost: the variance that the release takes from
+the HAT's estimate, times its pings, over the sum of its charges. HATs that would tell next to nothing are withheld as
+uninformative, and nobody pays there.
+
+It reads counts, budgets, settings, and the forecast, which follows from counts and earlier releases.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from udp_stream.forecast.slot import SlotForecast
+from udp_stream.mechanisms.forecast_clip import NAME, Around, ForecastClipPlan, plan_around
+from udp_stream.mechanisms.grouping import SamplesPerPlate
+from udp_stream.mechanisms.noise import pure
+from udp_stream.mechanisms.statistic_terms import AroundForecast, StatisticTerms
+from udp_stream.planning.hat_plan import SlotInPeriod
+from udp_stream.planning.policy import Policy
+from udp_stream.planning.terms import HatForecast, Terms, terms_of
+from udp_stream.units import QUANTA_PER_KMH
+from udp_stream.windows.slot_tables import SlotCounts
+
+PRICES_PER_BUDGET = 12
+"""How many means a plate's budget of the period buys that it moves the most."""
+
+HEAD_START = 0.6
+"""The share of the budget that a plate may have spent at the very start of the period; the rest is let out evenly."""
+
+PLATES_MIN = 3
+"""A mean around a forecast of fewer plates tells less than its counts do."""
+
+TOLD_MIN = 0.1
+"""The least share of the forecast's variance that a release has to take away."""
+
+
+def terms_around(counts: SlotCounts, forecast: SlotForecast, in_period: SlotInPeriod, policy: Policy) -> list[Terms]:
+    """The terms of every HAT of a slot around its forecast."""
+    cost, allowance = _price_nano(policy), _allowance_nano(in_period, policy)
+    terms, worth = [], np.zeros(counts.cells.size)
+    for hat in range(counts.cells.size):
+        rows = counts.rows(hat)
+        foretold = _hat_forecast(forecast, hat)
+        if rows.stop - rows.start < policy.min_plates:
+            terms.append(Terms(withheld="few_plates", forecast=foretold))
+            continue
+        around, here = AroundForecast.of(float(forecast.mean[hat]), forecast.plates[rows]), counts.count[rows]
+        centres = Around(around.hat_quanta, around.plates_quanta)
+        plan = plan_around(SamplesPerPlate(here), centres, pure(cost), policy.range)
+        told = _told(plan, foretold)
+        if rows.stop - rows.start < PLATES_MIN or told < TOLD_MIN:
+            terms.append(Terms(withheld="uninformative", forecast=foretold))
+            continue
+        worth[hat] = told * foretold.deviation**2 * int(here.sum()) / int(plan.charges.sum())
+        terms.append(_asked(around, foretold, cost, allowance, policy))
+    turns = np.argsort(np.argsort(-worth, kind="stable")).tolist()
+    return [msgspec.structs.replace(one, turn=turn) for one, turn in zip(terms, turns, strict=True)]
+
+
+def _price_nano(policy: Policy) -> int:
+    """What the largest mover pays for a mean."""
+    if policy.mean_nano is not None:
+        return policy.mean_nano
+    automatic = (policy.mean_nano, policy.cdf_nano).count(None)
+    return policy.budget_nano // (PRICES_PER_BUDGET * automatic)
+
+
+def _allowance_nano(in_period: SlotInPeriod, policy: Policy) -> int:
+    """The most that a plate may have been charged by the end of this slot."""
+    gone, all_slots = in_period.slots_gone + 1, in_period.slots_gone + 1 + in_period.slots_left
+    return int(policy.budget_nano * (HEAD_START + (1 - HEAD_START) * gone / all_slots))
+
+
+def _hat_forecast(forecast: SlotForecast, hat: int) -> HatForecast:
+    value, rest = round(float(forecast.mean[hat]), 3), float(forecast.rest[hat])
+    prior = (float(forecast.prior.by_hat[hat]), *forecast.prior.features[hat].tolist())
+    deviation = float(np.sqrt(forecast.variance[hat] + rest))
+    return HatForecast(value, round(deviation, 3), round(float(np.sqrt(rest)), 3), prior)
+
+
+def _told(plan: ForecastClipPlan, forecast: HatForecast) -> float:
+    """The share of the forecast's variance that the release takes away."""
+    observed = (plan.noise_deviation**2 + plan.spread**2) / QUANTA_PER_KMH**2
+    return forecast.deviation**2 / (forecast.deviation**2 + observed)
+
+
+def _asked(around: AroundForecast, forecast: HatForecast, cost_nano: int, allowance_nano: int, policy: Policy) -> Terms:
+    cdf_nano = cost_nano if policy.cdf_nano is None else policy.cdf_nano
+    others = terms_of(policy, 0, policy.variance_nano, cdf_nano)
+    mean = StatisticTerms(NAME, cost_nano, NAME, around=around)
+    return msgspec.structs.replace(
+        others, statistics=(mean, *others.statistics), allowance_nano=allowance_nano, forecast=forecast
+    )

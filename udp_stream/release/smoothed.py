@@ -1,0 +1,184 @@
+"""Smoothed estimates: what releases and counts together say of every HAT. Post-processing: it costs no budget.
+
+A release that was measured is off by its noise; its forecast is off by what the HAT has of its own. The estimate weighs
+both. A HAT that was not measured gets its forecast, after the slot's other releases; so does every cell that was
+observed before. This is what people should read.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from udp_stream.forecast.bank import Observed, Predicted
+from udp_stream.forecast.features import PER_HAT
+from udp_stream.forecast.memory import Memory
+from udp_stream.forecast.prior import SlotPrior
+from udp_stream.mechanisms.forecast_clip import NAME
+from udp_stream.mechanisms.speed_spread import mean_variance
+from udp_stream.release.record import Hat, NonNegative, Release
+from udp_stream.windows.grid import cell_center, cell_name
+
+SCHEMA: Final = "udp-stream/smoothed/1"
+
+Floats = NDArray[np.float64]
+
+_NORMAL95 = 1.96
+_MEAN_ABS = 0.798
+"""E|x| of a normal variable, in standard deviations."""
+
+_PER_NOISE = 1.2533
+"""A standard deviation in expected absolute errors, of the same."""
+
+
+class Guess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is to be said without any release of this cell: by one number for the city, and by the HAT's counts."""
+
+    constant_kmh: NonNegative
+    counts_kmh: NonNegative
+    expected_abs_error_kmh: NonNegative
+
+
+class Smoothed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The estimate of one HAT's mean speed, from releases and counts alone.
+
+    `release_id` is that of the HAT's release; null for a cell without pings in the slot.
+    """
+
+    schema: Literal["udp-stream/smoothed/1"]
+    hat: Hat
+    value_kmh: NonNegative
+    interval95_kmh: tuple[NonNegative, NonNegative]
+    expected_abs_error_kmh: Annotated[float, msgspec.Meta(ge=0)]
+    guess: Guess
+    release_id: str | None
+    software: str
+
+
+_ENCODER = msgspec.json.Encoder()
+
+
+def encode_smoothed(estimate: Smoothed) -> bytes:
+    """The record's bytes: JSON on one line."""
+    return _ENCODER.encode(estimate)
+
+
+def smooth_slot(
+    records: Sequence[Release], memory: Memory, day: dt.date, max_kmh: float, software: str
+) -> list[Smoothed]:
+    """Learn the releases of one slot (all of its HATs, at least one), then estimate each HAT and each cell seen before.
+
+    HATs first, in the order of their records, then the other cells, by cell.
+    """
+    cells = np.array([int(record.hat.cell, 16) for record in records], dtype=np.uint64)
+    prior, rest = prior_of_records(records), rest_of_records(records)
+    measured = np.array([at for at, record in enumerate(records) if record.mean is not None], dtype=np.int64)
+    value, noise, is_clipped = _measured([record for record in records if record.mean is not None])
+    if measured.size:
+        chosen = SlotPrior(prior.by_row, prior.by_hat[measured], prior.features[measured])
+        memory.learn(day, Observed(cells[measured], chosen, value, noise + rest[measured], is_clipped))
+    here = memory.predict(day, cells, prior)
+    mean, variance = here.mean.copy(), here.variance + rest
+    gain = rest[measured] / (rest[measured] + noise)
+    mean[measured] += gain * (value - here.skew * is_clipped - here.mean[measured])
+    variance[measured] = here.variance[measured] * (1 - gain) ** 2 + rest[measured] * (1 - gain)
+    guess = memory.guess(day, prior)
+    samples = np.array([max(1, record.counts.samples) for record in records])
+    constant = float(np.average(mean, weights=samples))
+    slot = _Slot(records[0].hat, constant, max_kmh, software)
+    estimates = [
+        slot.estimate(record.hat, float(mean[at]), float(variance[at]), guess, at, float(rest[at]), record.release_id)
+        for at, record in enumerate(records)
+    ]
+    return estimates + _elsewhere(sorted(set(memory.cells(day)) - set(cells.tolist())), memory, day, slot)
+
+
+def _elsewhere(cells: Sequence[int], memory: Memory, day: dt.date, slot: _Slot) -> list[Smoothed]:
+    """Cells that were observed before and have no pings in the slot."""
+    prior = SlotPrior(np.zeros(0), np.zeros(len(cells)), np.zeros((len(cells), PER_HAT)))
+    there, guess = memory.predict(day, np.array(cells, dtype=np.uint64), prior), memory.guess(day, prior)
+    rest = float(mean_variance(np.array([1]), np.array([0]), 1)[0])
+    return [
+        slot.estimate(
+            msgspec.structs.replace(slot.hat, cell=cell_name(cell), center=cell_center(cell)),
+            float(there.mean[at]), float(there.variance[at]) + rest, guess, at, rest, None,
+        )
+        for at, cell in enumerate(cells)
+    ]  # fmt: skip
+
+
+class _Slot(msgspec.Struct, frozen=True):
+    """What the estimates of a slot say alike; `hat` is any of its HATs."""
+
+    hat: Hat
+    constant: float
+    max_kmh: float
+    software: str
+
+    def estimate(
+        self, hat: Hat, mean: float, variance: float, guess: Predicted, at: int, rest: float, release_id: str | None
+    ) -> Smoothed:
+        """One HAT's."""
+        off, guess_off = np.sqrt(variance), np.sqrt(guess.variance[at] + rest)
+        ends = self._clip(mean - _NORMAL95 * off), self._clip(mean + _NORMAL95 * off)
+        constant, counts = self._clip(self.constant), self._clip(float(guess.mean[at]))
+        return Smoothed(
+            SCHEMA,
+            hat,
+            self._clip(mean),
+            ends,
+            round(float(_MEAN_ABS * off), 3),
+            Guess(constant, counts, round(float(_MEAN_ABS * guess_off), 3)),
+            release_id,
+            self.software,
+        )
+
+    def _clip(self, kmh: float) -> float:
+        return round(min(max(float(kmh), 0.0), self.max_kmh), 3)
+
+
+def prior_of_records(records: Sequence[Release]) -> SlotPrior:
+    """What the records' forecasts read of counts; 0 for records that have none."""
+    priors = np.zeros((len(records), 1 + PER_HAT))
+    for at, record in enumerate(records):
+        if record.forecast is not None and len(record.forecast.prior) == 1 + PER_HAT:
+            priors[at] = record.forecast.prior
+    return SlotPrior(np.zeros(0), priors[:, 0], priors[:, 1:])
+
+
+def rest_of_records(records: Sequence[Release]) -> Floats:
+    """Variance of each HAT's rest; from its counts where the record has no forecast: as if all plates sent alike."""
+    return np.array([_rest(record) for record in records])
+
+
+def _rest(record: Release) -> float:
+    if record.forecast is not None:
+        return record.forecast.rest_kmh**2
+    plates, samples = max(1, record.counts.plates), max(1, record.counts.samples)
+    pings = np.full(plates, max(1, samples // plates))
+    return float(mean_variance(pings, np.zeros(plates, dtype=np.int64), 1)[0])
+
+
+def _measured(records: Sequence[Release]) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Values, variances, and whether a narrow clip took them."""
+    found = [_value_of(record) for record in records]
+    values, variances = (np.array([one[which] for one in found]) for which in (0, 1))
+    return (
+        values,
+        variances,
+        np.array([record.mean is not None and record.mean.mechanism == NAME for record in records]),
+    )
+
+
+def _value_of(record: Release) -> tuple[float, float]:
+    forecast, mean = record.forecast, record.mean
+    if forecast is not None and forecast.measured_kmh is not None and forecast.measured_deviation_kmh is not None:
+        return forecast.measured_kmh, forecast.measured_deviation_kmh**2
+    if mean is None:
+        raise ValueError("expected a release with a mean")
+    return mean.value_kmh, (_PER_NOISE * mean.expected_abs_error_kmh) ** 2
