@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.mechanisms.statistic_terms import Choice, CompareAt, StatisticTerms
+from udp_stream.mechanisms.statistic_terms import CompareAt, StatisticTerms
 from udp_stream.planning.allowances import EPSILON_NANO_MAX
 from udp_stream.planning.policy import AccountingDetail, Policy
 
@@ -72,16 +72,6 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         """
         changed = (one.at(epsilon_nano) if one.statistic == statistic else one for one in self.statistics)
         return msgspec.structs.replace(self, statistics=tuple(changed))
-
-    def chosen(self, statistic: str, choice: Choice) -> Terms:
-        """The same, with what was decided for a statistic."""
-        changed = (one.chosen(choice) if one.statistic == statistic else one for one in self.statistics)
-        return msgspec.structs.replace(self, statistics=tuple(changed))
-
-    def as_chosen(self, other: Terms) -> Terms:
-        """The same, with what other terms have chosen for statistics that they ask in the same way."""
-        known = {one.at(one.epsilon_nano): one for one in other.statistics}
-        return msgspec.structs.replace(self, statistics=tuple(known.get(one, one) for one in self.statistics))
 
     def open(self) -> Terms:
         """The same with nothing chosen: for other counts."""

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from udp_stream.ledger.port import Balance, Entropy, Ledger
 from udp_stream.planning.calendar import BudgetCalendar
-from udp_stream.planning.hat_plan import SlotInPeriod
+from udp_stream.planning.hat_plan import HatPlans, SlotInPeriod
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.slot_terms import terms_from_counts
 from udp_stream.planning.terms import Terms
@@ -43,13 +43,19 @@ class LedgerHistory:
         return [None if payload is None else decode(payload) for payload in payloads]
 
 
-Planner = Callable[[SlotCounts, Balance, SlotInPeriod, Policy, History], Sequence[Terms]]
+Planner = Callable[[SlotCounts, Balance, SlotInPeriod, Policy, History, HatPlans], Sequence[Terms]]
 """Decides the terms of every HAT of a slot, from counts, balances and earlier releases. Two planners, or one that is
-asked twice, may answer differently; the ledger keeps the terms that came first."""
+asked twice, may answer differently; the ledger keeps the terms that came first. What it plans on the way is not planned
+again."""
 
 
 def from_counts(
-    counts: SlotCounts, balance: Balance, in_period: SlotInPeriod, policy: Policy, history: History
+    counts: SlotCounts,
+    balance: Balance,
+    in_period: SlotInPeriod,
+    policy: Policy,
+    history: History,
+    plans: HatPlans,
 ) -> Sequence[Terms]:
     """The planner that reads no history.
 
@@ -57,12 +63,13 @@ def from_counts(
     >>> from udp_stream.testing import a_context, two_hats
     >>> (counts, _), context, ledger = two_hats(), a_context(), MemoryLedger()
     >>> balance, in_period = ledger.balances("1d", counts.plates), context.calendar.slot_in_period(counts.start_ms)
-    >>> terms = from_counts(counts, balance, in_period, context.policy, LedgerHistory(ledger))
+    >>> public = LedgerHistory(ledger), HatPlans(context.policy.public)
+    >>> terms = from_counts(counts, balance, in_period, context.policy, *public)
     >>> [(one.withheld, one.mean_nano) for one in terms]
     [('', 500000000), ('few_plates', 0)]
     """
     del history
-    return terms_from_counts(counts, balance, in_period, policy)
+    return terms_from_counts(counts, balance, in_period, policy, plans)
 
 
 def _nothing() -> None:
