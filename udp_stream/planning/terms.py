@@ -85,6 +85,18 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         """
         return values[self.rows_kept(values.size)] if self.kept else values
 
+    def to_rows(self, offered: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
+        """Undo `of_kept`: what each of so many rows has, 0 for those that do not contribute.
+
+        >>> Terms(kept=bytes([0b101_00000])).to_rows(np.array([7, 9]), rows=3).tolist()
+        [7, 0, 9]
+        """
+        if not self.kept:
+            return offered
+        values = np.zeros(rows, dtype=np.int64)
+        values[self.rows_kept(rows)] = offered
+        return values
+
     def rows_kept(self, rows: int) -> NDArray[np.bool_]:
         """Which of so many rows contribute; none if that was said of another number of rows.
 
