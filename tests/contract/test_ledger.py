@@ -28,6 +28,7 @@ from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger import checks
 from udp_stream.ledger.checks import ALL_LEDGER_CHECKS, CheckFailed, ask
 from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.ledger.packing import Decision
 from udp_stream.ledger.port import Ledger, LedgerFactory, Verdict
 
 Check = Callable[[LedgerFactory], None]
@@ -79,32 +80,39 @@ class RecordsHalfACall(MemoryLedger):
 
 
 class RefundsOnRepeat(MemoryLedger):
-    def _admit(self, period, budget, plates, admission):  # type: ignore[no-untyped-def]
-        known = self._admissions.pop(admission.release_id, None)
-        for plate, amount in (known.charged if known else {}).items():
-            self._spent[known.period, plate] = self._spent.get((known.period, plate), 0) - amount
-        return super()._admit(period, budget, plates, admission)
+    def admit(self, period, budget, plates, admissions):  # type: ignore[no-untyped-def]
+        for one in admissions:
+            if known := self._admissions.pop(one.release_id, None):
+                for plate, amount in zip(known.decision.names(), known.decision.charged.tolist(), strict=True):
+                    self._spent[known.period, plate] = self._spent.get((known.period, plate), 0) - amount
+        return super().admit(period, budget, plates, admissions)
 
 
 class ChargesTwiceOnRepeat(MemoryLedger):
-    def _admit(self, period, budget, plates, admission):  # type: ignore[no-untyped-def]
-        known = self._admissions.get(admission.release_id)
-        if known:
-            self._charge(period, plates, [known.charged.get(plate, 0) for plate in plates])
-        return super()._admit(period, budget, plates, admission)
+    def admit(self, period, budget, plates, admissions):  # type: ignore[no-untyped-def]
+        for one in admissions:
+            if known := self._admissions.get(one.release_id):
+                for plate, amount in zip(known.decision.names(), known.decision.charged.tolist(), strict=True):
+                    if amount and plate in {plates[i] for i in one.members}:
+                        self._spent[period, plate] = self._spent.get((period, plate), 0) + amount
+                        self._charges[period, plate] = self._charges.get((period, plate), 0) + 1
+        return super().admit(period, budget, plates, admissions)
 
 
 class AdmitsNewMembersOnRepeat(MemoryLedger):
-    def _admit(self, period, budget, plates, admission):  # type: ignore[no-untyped-def]
-        known = self._admissions.get(admission.release_id)
-        for plate, amount in zip(plates, admission.charges.tolist() if known else (), strict=False):
-            known.charged.setdefault(plate, amount)
-        return super()._admit(period, budget, plates, admission)
+    def admit(self, period, budget, plates, admissions):  # type: ignore[no-untyped-def]
+        for one in admissions:
+            if known := self._admissions.get(one.release_id):
+                asked = dict(zip([plates[i] for i in one.members], one.charges.tolist(), strict=True))
+                charged = asked | dict(zip(known.decision.names(), known.decision.charged.tolist(), strict=True))
+                known.decision = Decision(b"".join(charged), np.array(list(charged.values())), known.decision.terms)
+        return super().admit(period, budget, plates, admissions)
 
 
 class LastTermsWin(MemoryLedger):
-    def _admit(self, period, budget, plates, admission):  # type: ignore[no-untyped-def]
-        return Verdict(super()._admit(period, budget, plates, admission).charged, admission.terms)
+    def admit(self, period, budget, plates, admissions):  # type: ignore[no-untyped-def]
+        verdicts = super().admit(period, budget, plates, admissions)
+        return [Verdict(one.charged, asked.terms) for one, asked in zip(verdicts, admissions, strict=True)]
 
 
 class ChecksThenCharges(MemoryLedger):
@@ -114,29 +122,28 @@ class ChecksThenCharges(MemoryLedger):
         super().__init__()
         self._lock = nullcontext()  # type: ignore[assignment]
 
-    def _charge(self, period: str, plates: Sequence[bytes], charged: Sequence[int]) -> None:
+    def _settle(self, *asked):  # type: ignore[no-untyped-def]
         time.sleep(0)  # gives way
-        super()._charge(period, plates, charged)
+        super()._settle(*asked)
 
 
 class RoundsToMicro(MemoryLedger):
     """Compares micro-units, rounded to the nearest."""
 
-    def _decide(self, period, budget, plates, admission):  # type: ignore[no-untyped-def]
-        return super()._decide(period, (budget + 500) // 1000 * 1000 + 499, plates, admission)
+    def _decide(self, period, budget, *asked):  # type: ignore[no-untyped-def]
+        super()._decide(period, (budget + 500) // 1000 * 1000 + 499, *asked)
 
 
 class KeepsSingleFloats(MemoryLedger):
-    def _charge(self, period: str, plates: Sequence[bytes], charged: Sequence[int]) -> None:
-        super()._charge(period, plates, charged)
+    def _settle(self, period, plates, *asked):  # type: ignore[no-untyped-def]
+        super()._settle(period, plates, *asked)
         for plate in plates:
             self._spent[period, plate] = int(np.float32(self._spent.get((period, plate), 0)))
 
 
 class ForgetsMinAdmitted(MemoryLedger):
-    def _decide(self, period, budget, plates, admission):  # type: ignore[no-untyped-def]
-        free = ask(admission.release_id, admission.charges.tolist(), admission.members.tolist(), 0, admission.terms)
-        return super()._decide(period, budget, plates, free)
+    def admit(self, period, budget, plates, admissions):  # type: ignore[no-untyped-def]
+        return super().admit(period, budget, plates, [replace(one, min_admitted=0) for one in admissions])
 
 
 class IgnoresAllowances(MemoryLedger):
@@ -147,11 +154,12 @@ class IgnoresAllowances(MemoryLedger):
 
 
 class ForgetsWithheld(MemoryLedger):
-    def _admit(self, period, budget, plates, admission):  # type: ignore[no-untyped-def]
-        verdict = super()._admit(period, budget, plates, admission)
-        if plates and not verdict.admitted.any():
-            del self._admissions[admission.release_id]
-        return verdict
+    def admit(self, period, budget, plates, admissions):  # type: ignore[no-untyped-def]
+        verdicts = super().admit(period, budget, plates, admissions)
+        for one, verdict in zip(admissions, verdicts, strict=True):
+            if one.members.size and not verdict.admitted.any():
+                self._admissions.pop(one.release_id, None)
+        return verdicts
 
 
 class NeverPublishes(MemoryLedger):

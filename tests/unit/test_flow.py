@@ -352,8 +352,9 @@ def test_the_planner_is_given_no_speed():
     from udp_stream.planning import hat_plan as plan
     from udp_stream.planning import slot_terms as planner
 
-    of_statistics = [method for one in STATISTICS.values() for method in (one.plan, one.for_admitted)]
-    functions = (plan.slot_terms, plan.plan_hat, plan.plan_admitted, planner.terms_from_counts, *of_statistics)
+    of_statistics = [method for one in STATISTICS.values() for method in (one.plan, one.at, one.for_admitted)]
+    of_slots = (plan.slot_terms, plan.HatPlans.of, plan.HatPlans.of_statistic, planner.terms_from_counts)
+    functions = (*of_slots, plan.plan_hat, plan.plan_admitted, *of_statistics)
     for function in (*functions, from_counts, plan_slot):
         assert "SlotValues" not in str(inspect.signature(function))
     assert {field.name for field in dataclasses.fields(slot()[0])}.isdisjoint({"speed", "values", "samples"})

@@ -66,6 +66,9 @@ class Stopped:
         cap = counts.median if asked.choice is None else asked.choice.cap_among(counts)
         return StoppedPlan(counts, asked.cost, cap)
 
+    def at(self, plan, asked, public):  # noqa: ARG002
+        return dataclasses.replace(plan, cost=asked.cost)
+
     def for_admitted(self, plan, admitted):
         final = StoppedPlan(SamplesPerPlate(plan.counts.by_plate[admitted]), plan.cost, plan.cap)
         most = int(final.given.max())

@@ -10,19 +10,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from udp_stream.errors import PrivacyRefused
+from udp_stream.ledger.packing import Decision, column
 from udp_stream.ledger.past import require_not_behind, see
 from udp_stream.ledger.port import Admission, Balance, Entry, Mark, Progress, Verdict
-from udp_stream.ledger.rules import decide, misfits, require_valid
+from udp_stream.ledger.rules import decide_in_turn, misfits, require_valid
 
 
 @dataclass(slots=True)
 class _Remembered:
     period: str
     budget: int
-    charged: dict[bytes, int]
-    terms: bytes
+    decision: Decision
     payload: bytes | None = None
     published: bool = False
 
@@ -61,42 +62,51 @@ class MemoryLedger:
 
     def balances(self, period: str, plates: Sequence[bytes]) -> Balance:
         """The sum of each plate's charges in the period."""
-        keys = [(period, plate) for plate in plates]
         with self._lock:
-            return Balance(
-                spent=np.array([self._spent.get(key, 0) for key in keys], np.int64),
-                charges=np.array([self._charges.get(key, 0) for key in keys], np.int64),
-            )
+            return self._balances(period, plates)
+
+    def _balances(self, period: str, plates: Sequence[bytes]) -> Balance:
+        keys = [(period, plate) for plate in plates]
+        return Balance(
+            spent=np.array([self._spent.get(key, 0) for key in keys], np.int64),
+            charges=np.array([self._charges.get(key, 0) for key in keys], np.int64),
+        )
 
     def admit(
         self, period: str, budget: int, plates: Sequence[bytes], admissions: Sequence[Admission]
     ) -> list[Verdict]:
         """Charge, or return what was decided before; ValueError as in `require_valid`."""
         require_valid(budget, plates, admissions)
+        packed = column(plates)
         with self._lock:
-            return [self._admit(period, budget, [plates[i] for i in one.members], one) for one in admissions]
+            fresh: dict[str, Admission] = {}
+            for one in admissions:
+                if one.release_id not in self._admissions:
+                    fresh.setdefault(one.release_id, one)
+            if fresh:
+                self._decide(period, budget, plates, packed, list(fresh.values()))
+            decided = [self._admissions[one.release_id].decision for one in admissions]
+        return [
+            decision.recalled(packed[one.members].tobytes(), one.members.size)
+            for one, decision in zip(admissions, decided, strict=True)
+        ]
 
-    def _admit(self, period: str, budget: int, plates: Sequence[bytes], admission: Admission) -> Verdict:
-        remembered = self._admissions.get(admission.release_id)
-        if remembered is None:
-            remembered = self._decide(period, budget, plates, admission)
-            self._admissions[admission.release_id] = remembered
-        charged = [remembered.charged.get(plate, 0) for plate in plates]
-        return Verdict(np.array(charged, np.int64), remembered.terms)
+    def _decide(
+        self, period: str, budget: int, plates: Sequence[bytes], packed: NDArray[np.void], fresh: Sequence[Admission]
+    ) -> None:
+        """Decide, charge and remember HATs that were never asked about, in the order given."""
+        balance = self._balances(period, plates)
+        before = balance.charges.copy()
+        for one, charged in zip(fresh, decide_in_turn(balance, budget, fresh), strict=True):
+            decision = Decision(packed[one.members].tobytes(), charged, one.terms)
+            self._admissions[one.release_id] = _Remembered(period, budget, decision)
+        self._settle(period, plates, balance, np.flatnonzero(balance.charges > before))
 
-    def _decide(self, period: str, budget: int, plates: Sequence[bytes], admission: Admission) -> _Remembered:
-        spent = np.array([self._spent.get((period, plate), 0) for plate in plates], np.int64)
-        charged = decide(spent, admission.charges, budget, admission.min_admitted, admission.allowances).tolist()
-        self._charge(period, plates, charged)
-        return _Remembered(period, budget, dict(zip(plates, charged, strict=True)), admission.terms)
-
-    def _charge(self, period: str, plates: Sequence[bytes], charged: Sequence[int]) -> None:
-        spent, charges = self._spent, self._charges
-        for plate, amount in zip(plates, charged, strict=True):
-            if amount:
-                key = (period, plate)
-                spent[key] = spent.get(key, 0) + amount
-                charges[key] = charges.get(key, 0) + 1
+    def _settle(self, period: str, plates: Sequence[bytes], balance: Balance, touched: NDArray[np.int64]) -> None:
+        """These plates' balances are what they are after a call."""
+        spent, charges = balance.spent.tolist(), balance.charges.tolist()
+        for i in touched.tolist():
+            self._spent[period, plates[i]], self._charges[period, plates[i]] = spent[i], charges[i]
 
     def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
         """Keep the first payload of each id; PrivacyRefused, keeping none, if any id was never admitted."""
@@ -137,8 +147,8 @@ class MemoryLedger:
         with self._lock:
             remembered = list(self._admissions.items())
         for release_id, one in remembered:
-            charged = np.array(list(one.charged.values()), np.int64)
-            yield Entry(release_id, one.period, one.budget, tuple(one.charged), charged, one.payload, one.published)
+            plates, charged = tuple(one.decision.names()), one.decision.charged.copy()
+            yield Entry(release_id, one.period, one.budget, plates, charged, one.payload, one.published)
 
     def newest(self) -> Iterator[str]:
         """The id of every admission, newest first."""

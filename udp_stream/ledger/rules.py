@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.ledger.port import Admission, Entry
+from udp_stream.ledger.port import Admission, Balance, Entry
 
 AMOUNT_LIMIT = 2**53
 """Amounts lie below it: integers that every store and language on the way (Lua, JSON) holds exactly."""
@@ -55,12 +55,36 @@ def decide(
     >>> decide(np.array([0, 0]), np.array([3, 3]), budget=10, min_admitted=1, allowances=np.array([2, 20]))
     array([0, 3])
     """
-    affordable = spent + charges <= budget
+    after = spent + charges
+    affordable = after <= budget
     if allowances is not None:
-        affordable &= spent + charges <= allowances
+        affordable &= after <= allowances
     if np.count_nonzero(affordable) < min_admitted:
         return np.zeros_like(charges)
-    return np.where(affordable, charges, 0)
+    return charges * affordable
+
+
+def decide_in_turn(balance: Balance, budget: int, admissions: Sequence[Admission]) -> list[NDArray[np.int64]]:
+    """What each of these HATs charges its members, one HAT after the other; none was asked about before.
+
+    `balance` has the plates of the call, which members index. It is brought up to date.
+
+    >>> balance = Balance(np.array([0, 8]), np.array([0, 2]))
+    >>> hats = [Admission(id_, np.array([0, 1]), np.array([3, 2]), 1, b"") for id_ in ("first", "second")]
+    >>> [charged.tolist() for charged in decide_in_turn(balance, 10, hats)]
+    [[3, 2], [3, 0]]
+    >>> balance
+    Balance(spent=array([ 6, 10]), charges=array([2, 3]))
+    """
+    charged = []
+    for one in admissions:
+        spent = balance.spent[one.members]
+        charged.append(decide(spent, one.charges, budget, one.min_admitted, one.allowances))
+        balance.spent[one.members] = spent + charged[-1]
+    if admissions:
+        payers = np.concatenate([one.members for one in admissions])[np.concatenate(charged) > 0]
+        balance.charges[:] += np.bincount(payers, minlength=balance.charges.size)
+    return charged
 
 
 def misfits(entries: Iterable[Entry], balances: Iterable[tuple[str, bytes, int, int]]) -> Iterator[str]:

@@ -117,6 +117,13 @@ class Statistic(Protocol[P, V]):
         """By the choice in its terms; without one, whatever is best for these counts."""
         ...
 
+    def at(self, plan: P, asked: StatisticTerms, public: PublicSettings) -> P:
+        """What `plan` gives for the same plates where only epsilon is another; what does not depend on it is kept.
+
+        Of both terms, those of the plan at hand and these, none says what was chosen.
+        """
+        ...
+
     def for_admitted(self, plan: P, admitted: NDArray[np.bool_]) -> P:
         """The plan for those of its plates (at least one) that the ledger admitted, within each one's charge."""
         ...

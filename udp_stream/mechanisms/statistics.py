@@ -6,7 +6,7 @@ Each joins its mechanisms, which state their sensitivity and cost, to what `stat
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -83,6 +83,12 @@ class MeanStatistic:
             return plan_automatic(counts, *terms, asked.compare_at)
         return MECHANISMS[asked.mechanism].plan(counts, *terms)
 
+    def at(self, plan: MeanPlan, asked: StatisticTerms, public: PublicSettings) -> MeanPlan:
+        """Which mechanism is best, and its cap, may depend on epsilon; at equal charge the best one does not."""
+        if asked.mechanism == "auto" and asked.compare_at == "epsilon":
+            return self.plan(plan.counts, asked, public)
+        return MECHANISMS[plan.mechanism].at(plan, asked.cost)
+
     def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
         """As its mechanism has it."""
         return MECHANISMS[plan.mechanism].for_admitted(plan, admitted)
@@ -128,6 +134,10 @@ class ForecastClipStatistic:
         around = Around(asked.around.hat_quanta, asked.around.plates_quanta)
         return plan_around(counts, around, asked.cost, public.range)
 
+    def at(self, plan: ForecastClipPlan, asked: StatisticTerms, public: PublicSettings) -> ForecastClipPlan:  # noqa: ARG002
+        """Weights and widths do not depend on epsilon."""
+        return replace(plan, cost=asked.cost)
+
     def for_admitted(self, plan: ForecastClipPlan, admitted: NDArray[np.bool_]) -> ForecastClipPlan:
         """Around the same forecast."""
         return around_for_admitted(plan, admitted)
@@ -165,6 +175,10 @@ class VarianceStatistic:
         if asked.choice is None:
             return plan_variance(counts, asked.cost, public.range)
         return plan_variance_with_cap(counts, asked.cost, public.range, asked.choice.cap_among(counts))
+
+    def at(self, plan: VariancePlan, asked: StatisticTerms, public: PublicSettings) -> VariancePlan:
+        """The cap is another one."""
+        return self.plan(plan.counts, asked, public)
 
     def for_admitted(self, plan: VariancePlan, admitted: NDArray[np.bool_]) -> VariancePlan:
         """The same cap."""
@@ -207,6 +221,10 @@ class CdfStatistic:
         mechanism = CDF_MECHANISMS[configured if asked.choice is None else asked.choice.mechanism]
         max_kmh = public.range.high / QUANTA_PER_KMH
         return mechanism.plan(counts, asked.cost, max_kmh, public.bins, asked.choice)
+
+    def at(self, plan: CdfPlan, asked: StatisticTerms, public: PublicSettings) -> CdfPlan:
+        """Cap and bins are others."""
+        return self.plan(plan.counts, asked, public)
 
     def for_admitted(self, plan: CdfPlan, admitted: NDArray[np.bool_]) -> CdfPlan:
         """As its mechanism has it."""

@@ -16,18 +16,22 @@ It reads counts, budgets, settings, and the forecast, which follows from counts 
 
 from __future__ import annotations
 
+from math import hypot
+from typing import NamedTuple
+
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from udp_stream.forecast.slot import SlotForecast
-from udp_stream.mechanisms.forecast_clip import NAME, Around, ForecastClipPlan, plan_around
-from udp_stream.mechanisms.grouping import SamplesPerPlate
-from udp_stream.mechanisms.noise import pure
+from udp_stream.mechanisms.forecast_clip import NAME, ForecastClipPlan
+from udp_stream.mechanisms.means import MeanPlan, spread
+from udp_stream.mechanisms.statistic import StatisticPlan
 from udp_stream.mechanisms.statistic_terms import AroundForecast, StatisticTerms
-from udp_stream.planning.hat_plan import SlotInPeriod
+from udp_stream.planning.hat_plan import HatPlans, SlotInPeriod
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.terms import HatForecast, Terms, terms_of
-from udp_stream.units import QUANTA_PER_KMH
+from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.slot_tables import SlotCounts
 
 PRICES_PER_BUDGET = 12
@@ -42,28 +46,59 @@ PLATES_MIN = 3
 TOLD_MIN = 0.1
 """The least share of the forecast's variance that a release has to take away."""
 
+_NORMAL = 1.2533
+"""The standard deviation of a normal variable, in expected sizes."""
 
-def terms_around(counts: SlotCounts, forecast: SlotForecast, in_period: SlotInPeriod, policy: Policy) -> list[Terms]:
-    """The terms of every HAT of a slot around its forecast."""
+
+def terms_around(
+    counts: SlotCounts, forecast: SlotForecast, in_period: SlotInPeriod, policy: Policy, plans: HatPlans
+) -> list[Terms]:
+    """The terms of every HAT of a slot around its forecast; `plans` are the slot's."""
     cost, allowance = _price_nano(policy), _allowance_nano(in_period, policy)
     terms, worth = [], np.zeros(counts.cells.size)
     for hat in range(counts.cells.size):
-        rows = counts.rows(hat)
-        foretold = _hat_forecast(forecast, hat)
-        if rows.stop - rows.start < policy.min_plates:
+        rows, foretold = counts.rows(hat), _hat_forecast(forecast, hat)
+        here = counts.count[rows]
+        if here.size < policy.min_plates:
             terms.append(Terms(withheld="few_plates", forecast=foretold))
             continue
-        around, here = AroundForecast.of(float(forecast.mean[hat]), forecast.plates[rows]), counts.count[rows]
-        centres = Around(around.hat_quanta, around.plates_quanta)
-        plan = plan_around(SamplesPerPlate(here), centres, pure(cost), policy.range)
-        told = _told(plan, foretold)
-        if rows.stop - rows.start < PLATES_MIN or told < TOLD_MIN:
+        around = AroundForecast.of(float(forecast.mean[hat]), forecast.plates[rows])
+        mean = _mean(here, around, cost, policy, plans)
+        told = foretold.deviation**2 / (foretold.deviation**2 + mean.variance)
+        if here.size < PLATES_MIN or told < TOLD_MIN:
             terms.append(Terms(withheld="uninformative", forecast=foretold))
             continue
-        worth[hat] = told * foretold.deviation**2 * int(here.sum()) / int(plan.charges.sum())
-        terms.append(_asked(around, foretold, cost, allowance, policy))
+        worth[hat] = told * foretold.deviation**2 * int(here.sum()) / int(mean.plan.charges.sum())
+        terms.append(_asked(mean.asked, foretold, allowance, policy))
     turns = np.argsort(np.argsort(-worth, kind="stable")).tolist()
     return [msgspec.structs.replace(one, turn=turn) for one, turn in zip(terms, turns, strict=True)]
+
+
+class _Mean(NamedTuple):
+    """How a HAT's mean is to be taken, and the variance of what it is likely to be off by, in km2/h2."""
+
+    asked: StatisticTerms
+    plan: StatisticPlan
+    variance: float
+
+
+def _mean(
+    by_plate: NDArray[np.int64], around: AroundForecast, cost_nano: int, policy: Policy, plans: HatPlans
+) -> _Mean:
+    """Around the forecast; under "auto" by another mechanism, where that errs less at the same epsilon."""
+    asked = StatisticTerms(NAME, cost_nano, NAME, around=around)
+    plan = plans.of_statistic(by_plate, asked)
+    if not isinstance(plan, ForecastClipPlan):
+        raise TypeError(f"expected a plan around a forecast, got {plan}")
+    error = hypot(plan.noise_deviation, plan.spread)
+    # No other mechanism has less noise than half of Baseline's, so most HATs need no second plan.
+    least = policy.range.width * int(by_plate.max()) * NANO / (2 * int(by_plate.sum()) * cost_nano)
+    if policy.mean == "auto" and least < error:
+        other = StatisticTerms("mean", cost_nano, "auto", policy.grouping, "epsilon")
+        mean = plans.of_statistic(by_plate, other)
+        if isinstance(mean, MeanPlan) and (off := _NORMAL * hypot(mean.noise_bound, spread(mean))) < error:
+            return _Mean(other, mean, (off / QUANTA_PER_KMH) ** 2)
+    return _Mean(asked, plan, (error / QUANTA_PER_KMH) ** 2)
 
 
 def _price_nano(policy: Policy) -> int:
@@ -87,16 +122,10 @@ def _hat_forecast(forecast: SlotForecast, hat: int) -> HatForecast:
     return HatForecast(value, round(deviation, 3), round(float(np.sqrt(rest)), 3), prior)
 
 
-def _told(plan: ForecastClipPlan, forecast: HatForecast) -> float:
-    """The share of the forecast's variance that the release takes away."""
-    observed = (plan.noise_deviation**2 + plan.spread**2) / QUANTA_PER_KMH**2
-    return forecast.deviation**2 / (forecast.deviation**2 + observed)
-
-
-def _asked(around: AroundForecast, forecast: HatForecast, cost_nano: int, allowance_nano: int, policy: Policy) -> Terms:
-    cdf_nano = cost_nano if policy.cdf_nano is None else policy.cdf_nano
+def _asked(mean: StatisticTerms, forecast: HatForecast, allowance_nano: int, policy: Policy) -> Terms:
+    """The mean, and the other statistics that are configured: an automatic CDF costs what the mean does."""
+    cdf_nano = mean.epsilon_nano if policy.cdf_nano is None else policy.cdf_nano
     others = terms_of(policy, 0, policy.variance_nano, cdf_nano)
-    mean = StatisticTerms(NAME, cost_nano, NAME, around=around)
     return msgspec.structs.replace(
         others, statistics=(mean, *others.statistics), allowance_nano=allowance_nano, forecast=forecast
     )

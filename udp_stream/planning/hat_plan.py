@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -34,6 +33,7 @@ from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MeanPlan, expected_abs_error, spread
 from udp_stream.mechanisms.means.automatic import EXACT
 from udp_stream.mechanisms.statistic import PublicSettings, StatisticPlan
+from udp_stream.mechanisms.statistic_terms import StatisticTerms
 from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.mechanisms.variance import VariancePlan
 from udp_stream.planning.allowances import EPSILON_NANO_MIN, expected_visits, fair_shares, hat_epsilon
@@ -123,15 +123,18 @@ class HatPlan:
         )
 
 
-def slot_terms(counts: SlotCounts, balance: Balance, in_period: SlotInPeriod, policy: Policy) -> list[Terms]:
-    """The terms of every HAT of a slot; `balance` belongs to `counts.plates`.
+def slot_terms(
+    counts: SlotCounts, balance: Balance, in_period: SlotInPeriod, policy: Policy, plans: HatPlans
+) -> list[Terms]:
+    """The terms of every HAT of a slot; `balance` belongs to `counts.plates`, `plans` to the slot.
 
     >>> from udp_stream.adapters.settings import Settings
     >>> plates, nothing = (b"a", b"b"), np.zeros(2, np.int64)
     >>> rows = dict(hat_rows=np.array([0, 2]), plate=np.array([0, 1]), count=np.array([4, 2]), repeats=0)
     >>> counts = SlotCounts(0, 3_600_000, plates, np.array([7], np.uint64), **rows)
     >>> policy = msgspec.structs.replace(Settings().policy, min_plates=2, mean_nano=10**9, cdf_nano=0)
-    >>> (terms,) = slot_terms(counts, Balance(nothing, nothing), SlotInPeriod("May", 0, 23), policy)
+    >>> asked = counts, Balance(nothing, nothing), SlotInPeriod("May", 0, 23), policy
+    >>> (terms,) = slot_terms(*asked, HatPlans(policy.public))
     >>> terms.charge_nano, terms.withheld
     (1000000000, '')
     """
@@ -140,22 +143,13 @@ def slot_terms(counts: SlotCounts, balance: Balance, in_period: SlotInPeriod, po
     terms = _hats_terms(counts, enough, allowances, policy)
     if policy.accounting_detail == "uniform" or None not in (policy.mean_nano, policy.cdf_nano):
         return terms
-    public = policy.public
     priced = [
-        None if of_hat.withheld else _price(SamplesPerPlate(counts.count[counts.rows(hat)]), of_hat, public)
+        None if of_hat.withheld else plans.of(counts.count[counts.rows(hat)], of_hat)
         for hat, of_hat in enumerate(terms)
     ]
     shares = _usual_shares(counts, priced)
     affordable = np.minimum(allowances / shares, 2.0**62).astype(np.int64)
-    again = _hats_terms(counts, enough, affordable, policy)
-    return [_as_priced(of_hat, one) for of_hat, one in zip(again, priced, strict=True)]
-
-
-def _as_priced(terms: Terms, price: _Price | None) -> Terms:
-    """What was chosen when the HAT was priced stands for statistics that are asked for at the same epsilon again."""
-    if price is None or set(terms.statistics).isdisjoint(price.asked.statistics):
-        return terms
-    return terms.as_chosen(price.chosen)
+    return _hats_terms(counts, enough, affordable, policy)
 
 
 def _hats_terms(
@@ -167,18 +161,18 @@ def _hats_terms(
     ]
 
 
-def _usual_shares(counts: SlotCounts, priced: list[_Price | None]) -> NDArray[np.float64]:
+def _usual_shares(counts: SlotCounts, priced: Sequence[HatPlan | None]) -> NDArray[np.float64]:
     """Which part of a HAT's epsilon each plate is charged, on average over its HATs in this slot; 1 where unknown.
 
     A plate that usually pays a third of epsilon can afford three times the epsilon with the same allowance. (Austin,
     2015-06-07, whole day: the expected error falls from 53 to 45 km/h for Array-Averaging and from 114 to 45 for
     Baseline, plates spend what they spent under uniform accounting, and the evening is served like the morning.)
     """
-    known = [price for price in priced if price is not None]
+    known = [plan for plan in priced if plan is not None]
     if not known:
         return np.ones(len(counts.plates))
-    is_priced = np.repeat([price is not None for price in priced], np.diff(counts.hat_rows))
-    parts = np.concatenate([price.charges / price.asked.charge_nano for price in known])
+    is_priced = np.repeat([plan is not None for plan in priced], np.diff(counts.hat_rows))
+    parts = np.concatenate([plan.charges / plan.terms.charge_nano for plan in known])
     plates, many = counts.plate[is_priced], len(counts.plates)
     shares, hats = np.bincount(plates, weights=parts, minlength=many), np.bincount(plates, minlength=many)
     return np.divide(shares, hats, out=np.ones_like(shares), where=hats > 0)
@@ -214,30 +208,68 @@ def plan_hat(by_plate: NDArray[np.int64], terms: Terms, policy: Policy) -> HatPl
     >>> plan.terms.of("mean").choice, plan_hat(plan.by_plate, plan.terms, policy).terms == plan.terms
     (Choice(mechanism='baseline', cap=4, bins=0, zeros_apart=False), True)
     """
-    price = _price(SamplesPerPlate(by_plate), terms, policy.public)
-    of_statistics = {one.statistic: plan for one, plan in zip(terms.statistics, price.plans, strict=True)}
-    return HatPlan(price.chosen, by_plate, of_statistics, price.charges)
+    return HatPlans(policy.public).of(by_plate, terms)
 
 
-class _Price(NamedTuple):
-    """What each plate of a HAT pays on some terms, and the plans that it follows from, a statistic's each."""
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What is known of plates with these counts: the plan of each statistic, and what it was last asked on."""
 
-    asked: Terms
-    plans: Sequence[StatisticPlan]
-    charges: NDArray[np.int64]
-
-    @property
-    def chosen(self) -> Terms:
-        """The terms, with what the plans chose."""
-        asked = zip(self.asked.statistics, self.plans, strict=True)
-        return msgspec.structs.replace(self.asked, statistics=tuple(one.chosen(plan.choice) for one, plan in asked))
+    counts: SamplesPerPlate
+    plans: dict[str, tuple[StatisticTerms, StatisticPlan]]
 
 
-def _price(counts: SamplesPerPlate, terms: Terms, public: PublicSettings) -> _Price:
-    plans = [STATISTICS[asked.statistic].plan(counts, asked, public) for asked in terms.statistics]
-    if terms.accounting_detail == "uniform":
-        return _Price(terms, plans, np.full(counts.plates, terms.charge_nano, dtype=np.int64))
-    return _Price(terms, plans, np.maximum(1, sum(plan.charges for plan in plans)))
+class HatPlans:
+    """The plans of a slot, each made once: the planner prices with them, and the release is made on them.
+
+    They follow from counts and terms alone, so whoever asks first changes nothing. At another epsilon a plan is kept
+    but for what depends on that.
+
+    >>> from udp_stream.adapters.settings import Settings
+    >>> from udp_stream.planning.terms import terms_of
+    >>> policy = Settings().policy
+    >>> plans, by_plate = HatPlans(policy.public), np.array([4, 2, 1])
+    >>> cheap, dear = (plans.of(by_plate, terms_of(policy, nano, 0, 0)) for nano in (10**8, 10**9))
+    >>> cheap.charges.tolist(), dear.charges.tolist(), cheap.mean.counts is dear.mean.counts
+    ([100000000, 50000000, 25000000], [1000000000, 500000000, 250000000], True)
+    """
+
+    def __init__(self, public: PublicSettings) -> None:
+        """Nothing is planned yet."""
+        self._public = public
+        self._made: dict[bytes, _Made] = {}
+
+    def of(self, by_plate: NDArray[np.int64], terms: Terms) -> HatPlan:
+        """As `plan_hat`."""
+        plans = {asked.statistic: self.of_statistic(by_plate, asked) for asked in terms.statistics}
+        chosen = tuple(asked.chosen(plans[asked.statistic].choice) for asked in terms.statistics)
+        if terms.accounting_detail == "uniform":
+            charges = np.full(by_plate.size, terms.charge_nano, dtype=np.int64)
+        else:
+            charges = np.maximum(1, sum(plan.charges for plan in plans.values()))
+        return HatPlan(msgspec.structs.replace(terms, statistics=chosen), by_plate, plans, charges)
+
+    def of_statistic(self, by_plate: NDArray[np.int64], asked: StatisticTerms) -> StatisticPlan:
+        """The plan of one statistic of plates with these counts (at least one plate, each with a sample)."""
+        key = by_plate.tobytes()
+        made = self._made.get(key)
+        if made is None:
+            made = self._made[key] = _Made(SamplesPerPlate(by_plate), {})
+        plan = self._plan(made, asked)
+        made.plans[asked.statistic] = asked, plan
+        return plan
+
+    def _plan(self, made: _Made, asked: StatisticTerms) -> StatisticPlan:
+        statistic = STATISTICS[asked.statistic]
+        if (known := made.plans.get(asked.statistic)) is not None:
+            before, plan = known
+            if asked in (before, before.chosen(plan.choice)):
+                return plan
+            if before.choice is None and asked == before.at(asked.epsilon_nano):
+                moved: StatisticPlan = statistic.at(plan, asked, self._public)
+                return moved
+        fresh: StatisticPlan = statistic.plan(made.counts, asked, self._public)
+        return fresh
 
 
 def plan_admitted(plan: HatPlan, admitted: NDArray[np.bool_], policy: Policy) -> HatPlan:

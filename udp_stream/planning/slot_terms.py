@@ -31,10 +31,8 @@ from msgspec.structs import replace as struct_replace
 from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Balance
-from udp_stream.mechanisms.grouping import SamplesPerPlate
-from udp_stream.mechanisms.statistic_terms import Choice, StatisticTerms
-from udp_stream.mechanisms.statistics import MeanStatistic
-from udp_stream.planning.hat_plan import SlotInPeriod, slot_terms
+from udp_stream.mechanisms.means import MeanPlan
+from udp_stream.planning.hat_plan import HatPlans, SlotInPeriod, slot_terms
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.suppression import Occupancy, chop_user, suppress_to
 from udp_stream.planning.terms import Terms
@@ -44,8 +42,10 @@ _ROUNDS_MAX = 10
 """At a fixed epsilon two are enough, as HATs do not depend on each other; under "auto" up to 5 were seen."""
 
 
-def terms_from_counts(counts: SlotCounts, balance: Balance, in_period: SlotInPeriod, policy: Policy) -> list[Terms]:
-    """The terms of every HAT of a slot; `balance` belongs to `counts.plates`.
+def terms_from_counts(
+    counts: SlotCounts, balance: Balance, in_period: SlotInPeriod, policy: Policy, plans: HatPlans | None = None
+) -> list[Terms]:
+    """The terms of every HAT of a slot; `balance` belongs to `counts.plates`, `plans` to the slot.
 
     >>> from udp_stream.adapters.settings import Settings
     >>> rows = dict(hat_rows=np.array([0, 2, 4]), plate=np.array([0, 1, 0, 1]), count=np.array([3, 1, 3, 3]), repeats=0)
@@ -56,19 +56,24 @@ def terms_from_counts(counts: SlotCounts, balance: Balance, in_period: SlotInPer
     >>> [terms.rows_kept(2).tolist() for terms in terms_from_counts(*asked)]
     [[True, False], [False, True]]
     """
-    terms = slot_terms(counts, balance, in_period, policy)
+    plans = HatPlans(policy.public) if plans is None else plans
+    terms = slot_terms(counts, balance, in_period, policy, plans)
     if policy.suppression == "off":
         return terms
     kept = kept_rows(counts, terms, policy)
+
+    def terms_of_kept() -> list[Terms]:
+        left = slot_terms(counts_of_rows(counts, kept), balance, in_period, policy, plans)
+        return [_with_kept(of_hat, kept[counts.rows(hat)]) for hat, of_hat in enumerate(left)]
+
     if policy.hats_max:
-        return _terms_of_kept(counts, kept, balance, in_period, policy)
-    worst_cases = WorstCases(counts, policy)
-    errors, terms = worst_cases.of(terms)
-    limit = errors.max(initial=0.0)
+        return terms_of_kept()
+    limit = worst_cases(counts, terms, policy, plans).max(initial=0.0)
     for _ in range(_ROUNDS_MAX):
         if kept.all():
             break
-        errors, suppressed = worst_cases.of(_terms_of_kept(counts, kept, balance, in_period, policy))
+        suppressed = terms_of_kept()
+        errors = worst_cases(counts, suppressed, policy, plans)
         lost = [bool(now.withheld and not before.withheld) for now, before in zip(suppressed, terms, strict=True)]
         breaks = np.array(lost, dtype=bool) | (errors > limit)
         if not breaks.any():
@@ -77,55 +82,36 @@ def terms_from_counts(counts: SlotCounts, balance: Balance, in_period: SlotInPer
     return terms
 
 
-def _terms_of_kept(
-    counts: SlotCounts, kept: NDArray[np.bool_], balance: Balance, in_period: SlotInPeriod, policy: Policy
-) -> list[Terms]:
-    terms = slot_terms(counts_of_rows(counts, kept), balance, in_period, policy)
-    return [_with_kept(of_hat, kept[counts.rows(hat)]) for hat, of_hat in enumerate(terms)]
+def worst_cases(counts: SlotCounts, terms: Sequence[Terms], policy: Policy, plans: HatPlans) -> NDArray[np.float64]:
+    """The worst case of each HAT of a slot, in quanta: bias plus expected noise of its mean, for all its samples.
 
-
-class WorstCases:
-    """The worst case of each HAT of a slot: bias plus expected noise of its mean, for all its samples; from counts.
-
-    A mean is planned once for the same plates at the same epsilon, however often it is asked for.
+    `error_bound` of the plan for the kept plates, plus U (1 - G / M); 0 where no mean is released. From counts.
 
     >>> from udp_stream.adapters.settings import Settings
     >>> rows = dict(hat_rows=np.array([0, 2]), plate=np.array([0, 1]), count=np.array([3, 1]), repeats=0)
     >>> counts = SlotCounts(0, 3_600_000, (b"a", b"b"), np.array([7], np.uint64), **rows)
     >>> policy = struct_replace(Settings().policy, max_speed=1000)
-    >>> asked = StatisticTerms("mean", 10**9, mechanism="baseline")
-    >>> errors, (terms,) = WorstCases(counts, policy).of([Terms((asked,))])
-    >>> errors.tolist(), terms.of("mean").choice.cap
-    ([750.0], 3)
+    >>> from udp_stream.mechanisms.statistic_terms import StatisticTerms
+    >>> asked = Terms((StatisticTerms("mean", 10**9, mechanism="baseline"),))
+    >>> worst_cases(counts, [asked], policy, HatPlans(policy.public)).tolist()
+    [750.0]
     """
+    by_hat = (counts.count[counts.rows(hat)] for hat in range(counts.cells.size))
+    width = policy.range.width
+    return np.array(
+        [_worst_case(all_of_hat, of_hat, width, plans) for all_of_hat, of_hat in zip(by_hat, terms, strict=True)]
+    )
 
-    def __init__(self, counts: SlotCounts, policy: Policy) -> None:
-        """Nothing is planned yet."""
-        self._counts, self._policy = counts, policy
-        self._known: dict[tuple[int, bytes, StatisticTerms], tuple[float, Choice]] = {}
 
-    def of(self, terms: Sequence[Terms]) -> tuple[NDArray[np.float64], list[Terms]]:
-        """HAT by HAT, in quanta, 0 where no mean is released; and the terms with what was chosen for the mean.
-
-        `error_bound` of the plan for the kept plates, plus U (1 - G / M).
-        """
-        found = [self._of_hat(hat, of_hat) for hat, of_hat in enumerate(terms)]
-        return np.array([error for error, _ in found]), [of_hat for _, of_hat in found]
-
-    def _of_hat(self, hat: int, terms: Terms) -> tuple[float, Terms]:
-        mean = terms.of("mean")
-        if terms.withheld or mean is None:
-            return 0.0, terms
-        key = hat, terms.kept, mean.at(mean.epsilon_nano)
-        if key not in self._known:
-            self._known[key] = self._planned(self._counts.count[self._counts.rows(hat)], terms, mean)
-        error, choice = self._known[key]
-        return error, terms.chosen("mean", choice)
-
-    def _planned(self, by_plate: NDArray[np.int64], terms: Terms, mean: StatisticTerms) -> tuple[float, Choice]:
-        kept, public = by_plate[terms.rows_kept(by_plate.size)], self._policy.public
-        plan = MeanStatistic().plan(SamplesPerPlate(kept), mean, public)
-        return plan.error_bound + public.range.width * (1 - int(kept.sum()) / int(by_plate.sum())), plan.choice
+def _worst_case(by_plate: NDArray[np.int64], terms: Terms, width: int, plans: HatPlans) -> float:
+    mean = terms.of("mean")
+    if terms.withheld or mean is None:
+        return 0.0
+    kept = terms.of_kept(by_plate)
+    plan = plans.of_statistic(kept, mean)
+    if not isinstance(plan, MeanPlan):
+        raise TypeError(f"expected the plan of a mean, got {type(plan).__name__}")
+    return plan.error_bound + width * (1 - int(kept.sum()) / int(by_plate.sum()))
 
 
 def kept_rows(counts: SlotCounts, terms: Sequence[Terms], policy: Policy) -> NDArray[np.bool_]:
@@ -135,6 +121,7 @@ def kept_rows(counts: SlotCounts, terms: Sequence[Terms], policy: Policy) -> NDA
     >>> rows = dict(hat_rows=np.array([0, 2, 4]), plate=np.array([0, 1, 0, 1]), count=np.array([3, 1, 3, 3]), repeats=0)
     >>> counts = SlotCounts(0, 3_600_000, (b"a", b"b"), np.array([7, 8], np.uint64), **rows)
     >>> chop = dict(suppression="chop-user", hats_max=1, min_plates=1)
+    >>> from udp_stream.mechanisms.statistic_terms import StatisticTerms
     >>> terms = [Terms((StatisticTerms("mean", 10**9),))] * 2
     >>> kept_rows(counts, terms, struct_replace(Settings().policy, **chop)).tolist()
     [True, False, False, True]

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.mechanisms.statistic_terms import Choice, CompareAt, StatisticTerms
+from udp_stream.mechanisms.statistic_terms import CompareAt, StatisticTerms
 from udp_stream.planning.allowances import EPSILON_NANO_MAX
 from udp_stream.planning.policy import AccountingDetail, Policy
 
@@ -91,16 +91,6 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         changed = (one.at(epsilon_nano) if one.statistic == statistic else one for one in self.statistics)
         return msgspec.structs.replace(self, statistics=tuple(changed))
 
-    def chosen(self, statistic: str, choice: Choice) -> Terms:
-        """The same, with what was decided for a statistic."""
-        changed = (one.chosen(choice) if one.statistic == statistic else one for one in self.statistics)
-        return msgspec.structs.replace(self, statistics=tuple(changed))
-
-    def as_chosen(self, other: Terms) -> Terms:
-        """The same, with what other terms have chosen for statistics that they ask in the same way."""
-        known = {one.at(one.epsilon_nano): one for one in other.statistics}
-        return msgspec.structs.replace(self, statistics=tuple(known.get(one, one) for one in self.statistics))
-
     def open(self) -> Terms:
         """The same with nothing chosen: for other counts."""
         return msgspec.structs.replace(self, statistics=tuple(one.at(one.epsilon_nano) for one in self.statistics))
@@ -120,6 +110,18 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         [7, 9]
         """
         return values[self.rows_kept(values.size)] if self.kept else values
+
+    def to_rows(self, offered: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
+        """Undo `of_kept`: what each of so many rows has, 0 for those that do not contribute.
+
+        >>> Terms(kept=bytes([0b101_00000])).to_rows(np.array([7, 9]), rows=3).tolist()
+        [7, 0, 9]
+        """
+        if not self.kept:
+            return offered
+        values = np.zeros(rows, dtype=np.int64)
+        values[self.rows_kept(rows)] = offered
+        return values
 
     def rows_kept(self, rows: int) -> NDArray[np.bool_]:
         """Which of so many rows contribute; none if that was said of another number of rows.

@@ -16,7 +16,7 @@ import numpy as np
 
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission, Ledger
-from udp_stream.planning.hat_plan import HatPlan, SlotInPeriod, plan_hat
+from udp_stream.planning.hat_plan import HatPlan, HatPlans, SlotInPeriod
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.slot_plan import SlotPlan, row_digests
 from udp_stream.planning.terms import Terms
@@ -51,43 +51,54 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
     if None not in ledger.recorded(ids_of(hats)):
         return SlotPlan.empty(counts)
     policy, in_period = context.policy, context.calendar.slot_in_period(counts.start_ms)
-    priced = _price(hats, counts, in_period, context, ledger)
+    plans = HatPlans(policy.public)
+    priced = _price(hats, counts, in_period, context, ledger, plans)
     is_charging = any(hat.plan is not None for hat in priced)
     if is_charging:
         require_no_overlap(in_period.period, policy.budget_nano, context.calendar, ledger)
     context.before_charge()
-    charged = _charge(priced, counts, in_period, policy, ledger)
+    charged = _charge(priced, counts, in_period, policy, ledger, plans)
     if is_charging:  # of two runs that begin at once, at least one sees the other here, before anything is drawn
         require_no_overlap(in_period.period, policy.budget_nano, context.calendar, ledger)
     return _slot_plan(charged, counts)
 
 
 def _price(
-    hats: Sequence[HatOutcome], counts: SlotCounts, in_period: SlotInPeriod, context: ReleaseContext, ledger: Ledger
+    hats: Sequence[HatOutcome],
+    counts: SlotCounts,
+    in_period: SlotInPeriod,
+    context: ReleaseContext,
+    ledger: Ledger,
+    plans: HatPlans,
 ) -> list[HatOutcome]:
     """The terms of each HAT and the plan that its price follows from; PrivacyRefused if the planner leaves one out."""
     policy = context.policy
     balance = ledger.balances(in_period.period, counts.plates)
-    planned = context.planner(counts, balance, in_period, policy, LedgerHistory(ledger))
+    planned = context.planner(counts, balance, in_period, policy, LedgerHistory(ledger), plans)
     if len(planned) != len(hats):
         raise PrivacyRefused(f"expected terms for each of {len(hats)} HATs, got {len(planned)}")
-    return [_priced(hat, counts, terms.within(policy), policy) for hat, terms in zip(hats, planned, strict=True)]
+    return [_priced(hat, counts, terms.within(policy), plans) for hat, terms in zip(hats, planned, strict=True)]
 
 
-def _priced(hat: HatOutcome, counts: SlotCounts, terms: Terms, policy: Policy) -> HatOutcome:
+def _priced(hat: HatOutcome, counts: SlotCounts, terms: Terms, plans: HatPlans) -> HatOutcome:
     """The HAT with its plan, on terms that say what the plan chose."""
-    plan = _plan(hat, counts, terms, policy)
+    plan = _plan(hat, counts, terms, plans)
     return hat.asked(terms if plan is None else plan.terms, plan)
 
 
-def _plan(hat: HatOutcome, counts: SlotCounts, terms: Terms, policy: Policy) -> HatPlan | None:
+def _plan(hat: HatOutcome, counts: SlotCounts, terms: Terms, plans: HatPlans) -> HatPlan | None:
     """The plan for the rows that the terms offer; none where nothing is offered."""
     offered = terms.of_kept(counts.count[hat.rows])
-    return plan_hat(offered, terms, policy) if offered.size and not terms.withheld else None
+    return plans.of(offered, terms) if offered.size and not terms.withheld else None
 
 
 def _charge(
-    hats: Sequence[HatOutcome], counts: SlotCounts, in_period: SlotInPeriod, policy: Policy, ledger: Ledger
+    hats: Sequence[HatOutcome],
+    counts: SlotCounts,
+    in_period: SlotInPeriod,
+    policy: Policy,
+    ledger: Ledger,
+    plans: HatPlans,
 ) -> list[HatOutcome]:
     """Charge every HAT on its terms. Where the ledger remembers other terms (a retry, a race), charge on those."""
     # Larger HATs first: where budgets run out, they go to the statistics that say most. Ties by cell.
@@ -96,7 +107,7 @@ def _charge(
     def on_terms(i: int, remembered: bytes) -> Admission:
         terms = terms_from(remembered, queue[i].release_id)
         # On these very terms, whatever they leave to be chosen: others would never be those remembered.
-        queue[i] = queue[i].asked(terms, _plan(queue[i], counts, terms, policy))
+        queue[i] = queue[i].asked(terms, _plan(queue[i], counts, terms, plans))
         return queue[i].admission(counts, policy.min_plates, remembered)
 
     asked = [hat.admission(counts, policy.min_plates) for hat in queue]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from udp_stream.ledger.port import Balance, Entropy
 from udp_stream.planning.around import terms_around
 from udp_stream.planning.calendar import BudgetCalendar
-from udp_stream.planning.hat_plan import SlotInPeriod
+from udp_stream.planning.hat_plan import HatPlans, SlotInPeriod
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.slot_terms import terms_from_counts
 from udp_stream.planning.terms import Terms
@@ -16,13 +16,19 @@ from udp_stream.release.forecaster import Forecaster
 from udp_stream.release.history import History
 from udp_stream.windows.slot_tables import SlotCounts
 
-Planner = Callable[[SlotCounts, Balance, SlotInPeriod, Policy, History], Sequence[Terms]]
+Planner = Callable[[SlotCounts, Balance, SlotInPeriod, Policy, History, HatPlans], Sequence[Terms]]
 """Decides the terms of every HAT of a slot, from counts, balances and earlier releases. Two planners, or one that is
-asked twice, may answer differently; the ledger keeps the terms that came first."""
+asked twice, may answer differently; the ledger keeps the terms that came first. What it plans on the way is not planned
+again."""
 
 
 def from_counts(
-    counts: SlotCounts, balance: Balance, in_period: SlotInPeriod, policy: Policy, history: History
+    counts: SlotCounts,
+    balance: Balance,
+    in_period: SlotInPeriod,
+    policy: Policy,
+    history: History,
+    plans: HatPlans,
 ) -> Sequence[Terms]:
     """The planner that reads no history.
 
@@ -31,22 +37,28 @@ def from_counts(
     >>> (counts, _), context, ledger = two_hats(), a_context(), MemoryLedger()
     >>> balance, in_period = ledger.balances("1d", counts.plates), context.calendar.slot_in_period(counts.start_ms)
     >>> from udp_stream.release.history import LedgerHistory
-    >>> terms = from_counts(counts, balance, in_period, context.policy, LedgerHistory(ledger))
+    >>> public = LedgerHistory(ledger), HatPlans(context.policy.public)
+    >>> terms = from_counts(counts, balance, in_period, context.policy, *public)
     >>> [(one.withheld, one.mean_nano) for one in terms]
     [('', 500000000), ('few_plates', 0)]
     """
     del history
-    return terms_from_counts(counts, balance, in_period, policy)
+    return terms_from_counts(counts, balance, in_period, policy, plans)
 
 
 def around_forecasts(forecaster: Forecaster) -> Planner:
     """The planner that takes means around what this forecaster says."""
 
     def planner(
-        counts: SlotCounts, balance: Balance, in_period: SlotInPeriod, policy: Policy, history: History
+        counts: SlotCounts,
+        balance: Balance,
+        in_period: SlotInPeriod,
+        policy: Policy,
+        history: History,
+        plans: HatPlans,
     ) -> Sequence[Terms]:
         del balance
-        return terms_around(counts, forecaster.forecast(counts, history), in_period, policy)
+        return terms_around(counts, forecaster.forecast(counts, history), in_period, policy, plans)
 
     return planner
 

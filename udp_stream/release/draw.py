@@ -104,17 +104,16 @@ def _decided(hat: HatOutcome, counts: SlotCounts, digest: bytes, plan: SlotPlan,
     if at is None:
         return hat.withheld(_unplanned(policy))
     terms, charged = plan.terms[at], plan.charged_rows(at)
-    kept = terms.rows_kept(charged.size)
-    if terms.withheld or not kept.any():
+    offered = terms.of_kept(charged)
+    if terms.withheld or not offered.size:
         return hat.withheld(terms)
     priced = plan.priced[at] if plan.priced is not None else None
-    priced = priced or plan_hat(counts.count[hat.rows][kept], terms, policy)
+    priced = priced or plan_hat(terms.of_kept(counts.count[hat.rows]), terms, policy)
     # Charges are remembered, counts are read again: a plate whose charge is below its part by now stays out.
-    paid = (charged[kept] > 0) & (charged[kept] >= priced.charges)
-    paid_rows = np.zeros(charged.size, dtype=np.int64)
-    paid_rows[kept] = np.where(paid, charged[kept], 0)
+    paid = (offered > 0) & (offered >= priced.charges)
+    paid_rows = terms.to_rows(offered * paid, charged.size)
     # The ledger charged enough plates, or none; of those that it charged, some may stay out by now.
-    if paid.sum() < max(1, policy.min_plates):
+    if np.count_nonzero(paid) < max(1, policy.min_plates):
         return hat.withheld(terms, paid_rows)
     return hat.ready(terms, paid_rows, plan_admitted(priced, paid, policy))
 

@@ -6,10 +6,10 @@ Its states are those of `lifecycle.HAT_LIFE`. Each step gives a new outcome, and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Admission
@@ -29,8 +29,7 @@ _WITHHELD: dict[str, Status] = {
 NO_ROWS = np.array([], dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class HatOutcome:
+class HatOutcome(msgspec.Struct, frozen=True, eq=False):
     """HAT `number` of a slot: its id, how far it has come, and what was decided.
 
     `rows` are its rows in `SlotCounts`. `charged` has nano-epsilon for each of them: 0 for those that are left out, by
@@ -89,9 +88,7 @@ class HatOutcome:
 
     def decided(self, charged: NDArray[np.int64]) -> HatOutcome:
         """What the ledger charged each offered row."""
-        rows = np.zeros(self.charged.size, dtype=np.int64)
-        if self.plan is not None:
-            rows[self.terms.rows_kept(rows.size)] = charged
+        rows = self.charged if self.plan is None else self.terms.to_rows(charged, self.charged.size)
         return replace(self, state=self._after("charged" if rows.any() else "withheld"), charged=rows)
 
     def ready(self, terms: Terms, charged: NDArray[np.int64], plan: HatPlan) -> HatOutcome:
@@ -122,15 +119,15 @@ def hats_of(counts: SlotCounts) -> list[HatOutcome]:
     >>> [(hat.number, hat.rows, hat.state.value) for hat in hats_of(two_hats()[0])]
     [(0, slice(0, 4, None), 'new'), (1, slice(4, 5, None), 'new')]
     """
-    names = [cell_name(int(cell)) for cell in counts.cells]
+    names, nothing, unasked = map(cell_name, counts.cells.tolist()), np.zeros_like(counts.count), Terms()
     return [
         HatOutcome(
             number,
             release_id(name, counts.start_ms, counts.end_ms),
             name,
             rows := counts.rows(number),
-            Terms(),
-            np.zeros(rows.stop - rows.start, dtype=np.int64),
+            unasked,
+            nothing[rows],
         )
         for number, name in enumerate(names)
     ]

@@ -93,6 +93,8 @@ class SlotValues:
 
     def of_admitted(self, rows: slice, admitted: NDArray[np.bool_]) -> NDArray[np.int64]:
         """The samples of those rows of a range that were admitted."""
+        if admitted.all():
+            return self.of_rows(rows)
         counts = np.diff(self.starts[rows.start : rows.stop + 1])
         return self.of_rows(rows)[np.repeat(admitted, counts)]
 

@@ -13,6 +13,7 @@ be as narrow as U n / w, or narrower.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +50,7 @@ def plan_projected(
         counts=counts,
         range=range,
         cost=cost,
-        noise_cost=cost.with_nano(cost.nano - interval_cost(cost).nano),
+        noise_cost=noise_cost(cost),
         cap=cap,
         given=wrap_around_given(counts, cap) if arrays is None else np.minimum(counts.by_plate, cap),
         moves=None,
@@ -67,6 +68,15 @@ def interval_cost(cost: Cost) -> Cost:
     Cost(measure='pure', nano=2)
     """
     return cost.with_nano(cost.nano // 2)
+
+
+def noise_cost(cost: Cost) -> Cost:
+    """The rest of it, which the final noise may cost.
+
+    >>> noise_cost(Cost("pure", 5))
+    Cost(measure='pure', nano=3)
+    """
+    return cost.with_nano(cost.nano - interval_cost(cost).nano)
 
 
 class Projected(ABC):
@@ -98,6 +108,10 @@ class Projected(ABC):
     ) -> MeanPlan:
         """Another cap."""
         return plan_projected(self.name, counts, cost, range, grouping, cap)
+
+    def at(self, plan: MeanPlan, cost: Cost) -> MeanPlan:
+        """Neither cap nor arrays depend on the cost."""
+        return replace(plan, cost=cost, noise_cost=noise_cost(cost))
 
     def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
         """A new plan for the admitted plates alone: each has been charged in full, so any will do."""

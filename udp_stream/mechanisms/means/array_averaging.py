@@ -22,6 +22,8 @@ becomes U sum_i u_i max(0, 1 / (w_i D) - 1/M).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -87,6 +89,10 @@ class ArrayAveraging:
             bias_bound=width * excess,
             arrays=arrays,
         )
+
+    def at(self, plan: MeanPlan, cost: Cost) -> MeanPlan:
+        """The median, hence the arrays, do not depend on the cost."""
+        return replace(plan, cost=cost, noise_cost=cost)
 
     def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
         """The arrays as they were, without the plates that were halted."""

@@ -142,6 +142,10 @@ class MeanMechanism(Protocol):
         """The plan with a cap that was chosen before, 1 <= cap <= the largest count."""
         ...
 
+    def at(self, plan: MeanPlan, cost: Cost) -> MeanPlan:
+        """What `plan` gives for the same plates at another cost; `plan` was made by that, or by `at`."""
+        ...
+
     def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
         """The plan for those of its plates (at least one) that the ledger admitted, within each one's charge."""
         ...

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -52,6 +54,10 @@ class Baseline:
     ) -> MeanPlan:
         """It does not cap either: every plate gives all of its samples."""
         return self.plan(counts, cost, range, grouping)
+
+    def at(self, plan: MeanPlan, cost: Cost) -> MeanPlan:
+        """Nothing but the noise depends on the cost."""
+        return replace(plan, cost=cost, noise_cost=cost)
 
     def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
         """The sum of fewer plates, over fewer samples."""

@@ -80,6 +80,10 @@ class Optimal:
             bias_bound=max(above, width - above) * dropped,
         )
 
+    def at(self, plan: MeanPlan, cost: Cost) -> MeanPlan:
+        """With the cap that is best at it."""
+        return self.plan(plan.counts, cost, plan.range, "best-fit")
+
     def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
         """The same cap and fill: a smaller cap would drop samples for which the noise has been scaled already."""
         total = int(plan.counts.by_plate[admitted].sum())

@@ -127,7 +127,8 @@ def charges_of(moves: NDArray[Any], sensitivity: int, cost: Cost) -> Integers:
     noise, lattice = noise_of(cost), lattice_of(sensitivity, cost)
     charges = noise.charges(lattice.steps(moves), lattice.steps(sensitivity), cost)
     least = min(noise.least_nano, cost.nano)
-    return np.where(charges > 0, np.maximum(charges, least), 0)
+    charged: Integers = np.maximum(charges, least * (charges > 0))
+    return charged
 
 
 def cost_within(moves: NDArray[Any], sensitivity: int, charges: Integers, cost: Cost) -> Cost:

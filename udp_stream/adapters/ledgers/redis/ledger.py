@@ -41,13 +41,13 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from udp_stream.adapters.ledgers.ledger_id import compare, raise_mark
-from udp_stream.adapters.ledgers.packing import amounts, amounts_of, column
 from udp_stream.adapters.ledgers.redis import packing
 from udp_stream.adapters.ledgers.redis.audit import discrepancies, listed, newest, periods
 from udp_stream.adapters.ledgers.redis.connection import Command
 from udp_stream.adapters.ledgers.redis.packing import decoded, encoded
 from udp_stream.adapters.ledgers.redis.session import CHUNK, Fence, Session
 from udp_stream.errors import PrivacyRefused
+from udp_stream.ledger.packing import amounts, amounts_of, column
 from udp_stream.ledger.port import Admission, Balance, Entry, Mark, Progress, Verdict
 from udp_stream.ledger.rules import require_valid
 

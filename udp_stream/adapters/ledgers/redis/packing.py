@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from udp_stream.adapters.ledgers.packing import Decision, amounts
+from udp_stream.ledger.packing import Decision, amounts
 from udp_stream.ledger.port import Admission, Balance, Entry
 
 _HEAD = struct.Struct("<qIII")  # budget, bytes of the period, bytes of the terms, members
@@ -41,7 +41,7 @@ def remembered(blob: bytes) -> Remembered:
     """Read an admission.
 
     >>> import numpy as np
-    >>> from udp_stream.adapters.ledgers.packing import amounts_of
+    >>> from udp_stream.ledger.packing import amounts_of
     >>> hat = Admission("hat", np.array([0]), np.array([7]), min_admitted=0, terms=b"terms")
     >>> remembered(head_of("May", 10, hat) + amounts_of(hat.charges) + b"plate")
     Remembered(period='May', budget=10, decision=Decision(plates=b'plate', charged=array([7]), terms=b'terms'))

@@ -28,11 +28,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.adapters.ledgers.ledger_id import compare, known_ledger, raise_mark, remember_ledger
-from udp_stream.adapters.ledgers.packing import Decision, amounts, amounts_of, column, cut
 from udp_stream.adapters.ledgers.sqlite.file import open_ledger_file, usable
 from udp_stream.errors import PrivacyRefused
+from udp_stream.ledger.packing import Decision, amounts, amounts_of, column, cut
 from udp_stream.ledger.port import Admission, Balance, Entry, Mark, Progress, Verdict
-from udp_stream.ledger.rules import decide, misfits, require_valid
+from udp_stream.ledger.rules import decide_in_turn, misfits, require_valid
 
 CHUNK = 500  # host parameters in one statement; older builds of SQLite allow 999
 PAGE = 500  # rows that an iterator reads at a time
@@ -308,14 +308,12 @@ class SqliteLedger:
         self, period: str, budget: int, plates: Sequence[bytes], packed: NDArray[np.void], fresh: dict[str, Admission]
     ) -> dict[str, Decision]:
         """Decide, charge and remember HATs that were never asked about, in the order given."""
-        balance = self._balances(period, plates)
-        decided: dict[str, Decision] = {}
-        for release_id, one in fresh.items():
-            charged = decide(balance.spent[one.members], one.charges, budget, one.min_admitted, one.allowances)
-            balance.spent[one.members] += charged
-            balance.charges[one.members] += charged > 0
-            decided[release_id] = Decision(packed[one.members].tobytes(), charged, one.terms)
-        touched = np.unique(np.concatenate([one.members for one in fresh.values()]))
+        balance, hats = self._balances(period, plates), list(fresh.values())
+        decided = {
+            one.release_id: Decision(packed[one.members].tobytes(), charged, one.terms)
+            for one, charged in zip(hats, decide_in_turn(balance, budget, hats), strict=True)
+        }
+        touched = np.unique(np.concatenate([one.members for one in hats]))
         self._settle(period, plates, balance, touched[balance.charges[touched] > 0])
         self._remember(period, budget, decided)
         return decided
