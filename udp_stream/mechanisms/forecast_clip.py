@@ -139,10 +139,15 @@ class ForecastClipPlan:
 
 
 def plan_around(counts: SamplesPerPlate, around: Around, cost: Cost, range: Range) -> ForecastClipPlan:
-    """Widths and weights for these plates; ValueError if there is not a forecast within the range for each of them."""
-    centres, pings = around.plates, counts.by_plate
-    if centres.shape != pings.shape or np.any(centres < range.low) or np.any(centres > range.high):
-        raise ValueError("expected a forecast within the range of speeds for each plate")
+    """Widths and weights for these plates; ValueError if there is not a forecast for each of them.
+
+    A forecast beyond the range, of a time when it was another, counts as the range's end.
+    """
+    pings = counts.by_plate
+    if around.plates.shape != pings.shape:
+        raise ValueError(f"expected a forecast for each of {pings.size} plates, got {around.plates.size}")
+    around = Around(int(range.clip(around.hat)), np.clip(around.plates, range.low, range.high))
+    centres = around.plates
     variance = plate_variance(pings)
     half = np.maximum(1, np.rint(HALF_WIDTH * np.sqrt(variance) * QUANTA_PER_KMH)).astype(np.int64)
     per_sample = 1 / (pings * variance)

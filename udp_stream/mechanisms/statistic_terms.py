@@ -73,6 +73,11 @@ class AroundForecast(msgspec.Struct, frozen=True):
         return self.hat * (QUANTA_PER_KMH // STEPS_PER_KMH)
 
     @property
+    def plates_count(self) -> int:
+        """How many plates it is a forecast of."""
+        return len(self.plates) // 2
+
+    @property
     def plates_quanta(self) -> NDArray[np.int64]:
         """The plates', in quanta."""
         return np.frombuffer(self.plates, "<u2").astype(np.int64) * (QUANTA_PER_KMH // STEPS_PER_KMH)

@@ -18,6 +18,7 @@ Mean = Literal[
 Grouping = Literal["best-fit", "wrap-around"]
 AccountingDetail = Literal["individual", "uniform"]
 Suppression = Literal["off", "chop-user"]
+CountsReleased = Literal["all", "released", "none"]
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -27,7 +28,8 @@ class Policy(msgspec.Struct, frozen=True):
     lifetime). `bins` is "auto", a number of equal bins, or edges in km/h. `accounting_detail`: a
     plate pays for a release by its own share of the noise's sensitivity ("individual"), or as much as any ("uniform").
     `suppression`: whether plates leave some of their HATs altogether, so that each is in fewer; `hats_max`: in how many
-    of a slot a plate stays then (0: in as many as CHOP-USER leaves). `counts_read`: what forecasts read of counts.
+    of a slot a plate stays then (0: in as many as CHOP-USER leaves). `counts_read`: what forecasts read of counts;
+    `counts_released`: which records carry counts.
 
     >>> from udp_stream.adapters.settings import Settings
     >>> policy = Settings().policy
@@ -59,11 +61,13 @@ class Policy(msgspec.Struct, frozen=True):
     suppression: Suppression = "off"
     hats_max: int = 0
     counts_read: CountsRead = "plates"
+    counts_released: CountsReleased = "all"
 
     @property
     def forecasts(self) -> bool:
         """Whether means are taken around forecasts, where that errs less."""
-        return self.mean == "forecast-clip" or (self.mean == "auto" and self.suppression == "off")
+        asked = self.mean == "forecast-clip" or (self.mean == "auto" and self.suppression == "off")
+        return asked and self.mean_nano != 0
 
     @property
     def public(self) -> PublicSettings:

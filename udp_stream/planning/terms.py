@@ -109,7 +109,8 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         >>> Terms(kept=bytes([0b101_00000])).of_kept(np.array([7, 8, 9])).tolist()
         [7, 9]
         """
-        return values[self.rows_kept(values.size)] if self.kept else values
+        kept = self.rows_kept(values.size)
+        return values if kept.all() else values[kept]
 
     def to_rows(self, offered: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
         """Undo `of_kept`: what each of so many rows has, 0 for those that do not contribute.
@@ -129,6 +130,11 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         >>> Terms(kept=bytes([0b101_00000])).rows_kept(3).tolist(), Terms().rows_kept(2).tolist()
         ([True, False, True], [True, True])
         """
+        kept = self._rows_offered(rows)
+        forecast = (one.around.plates_count for one in self.statistics if one.around is not None)
+        return np.zeros(rows, dtype=bool) if any(plates != kept.sum() for plates in forecast) else kept
+
+    def _rows_offered(self, rows: int) -> NDArray[np.bool_]:
         if not self.kept:
             return np.ones(rows, dtype=bool)
         packed = np.frombuffer(self.kept, dtype=np.uint8)

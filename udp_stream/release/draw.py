@@ -174,6 +174,8 @@ def _record(hat: HatOutcome, counts: SlotCounts, estimate: HatEstimate | None, c
     context, by_plate, admitted = common.context, counts.count[hat.rows], hat.admitted
     mean, variance, cdf = statistics(hat.plan, estimate, by_plate[~admitted])
     used = 0 if hat.plan is None else hat.plan.used_samples
+    kept_back = {"all": False, "released": hat.plan is None, "none": True}
+    shown = not kept_back[context.policy.counts_released]
     return Release(
         schema=SCHEMA,
         release_id=hat.release_id,
@@ -188,10 +190,10 @@ def _record(hat: HatOutcome, counts: SlotCounts, estimate: HatEstimate | None, c
         mean=mean,
         variance=variance,
         cdf=cdf,
-        counts=Counts(int(by_plate.size), int(by_plate.sum()), int(admitted.sum()), used),
+        counts=Counts(int(by_plate.size), int(by_plate.sum()), int(admitted.sum()), used) if shown else None,
         privacy=privacy_record(context.policy, hat.terms, hat.charge_nano, context.caveats),
         policy=common.fingerprint,
         software=context.software,
         trial=context.trial,
-        forecast=forecast_record(hat.terms, hat.plan, estimate),
+        forecast=forecast_record(hat.terms, hat.plan, estimate) if shown else None,
     )

@@ -129,6 +129,7 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One HAT's record: the only one there will ever be under its `release_id`.
 
+    `counts` is null where the settings keep counts back (`release.counts`), and so is `forecast` then.
     `trial` is there, and true, if the record was made on a ledger of one run only: other runs draw the HAT again.
     """
 
@@ -139,12 +140,22 @@ class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     mean: Mean | None
     variance: Variance | None
     cdf: Cdf | None
-    counts: Counts
+    counts: Counts | None
     privacy: Privacy
     policy: str
     software: str
     trial: bool = False
     forecast: Forecast | None = None
+
+    @property
+    def plates(self) -> int:
+        """How many plates the HAT has; 0 where counts are kept back."""
+        return 0 if self.counts is None else self.counts.plates
+
+    @property
+    def samples(self) -> int:
+        """How many samples it has; 0 where counts are kept back."""
+        return 0 if self.counts is None else self.counts.samples
 
 
 _ID = re.compile(r"[0-9a-f]{15}-(-?[0-9]+)-([0-9]+)")

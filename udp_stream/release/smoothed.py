@@ -88,7 +88,7 @@ def smooth_slot(
     mean[measured] += gain * (value - here.skew * is_clipped - here.mean[measured])
     variance[measured] = here.variance[measured] * (1 - gain) ** 2 + rest[measured] * (1 - gain)
     guess = memory.guess(day, prior)
-    samples = np.array([max(1, record.counts.samples) for record in records])
+    samples = np.array([max(1, record.samples) for record in records])
     constant = float(np.average(mean, weights=samples))
     slot = _Slot(records[0].hat, constant, max_kmh, software)
     estimates = [
@@ -159,7 +159,7 @@ def rest_of_records(records: Sequence[Release]) -> Floats:
 def _rest(record: Release) -> float:
     if record.forecast is not None:
         return record.forecast.rest_kmh**2
-    plates, samples = max(1, record.counts.plates), max(1, record.counts.samples)
+    plates, samples = max(1, record.plates), max(1, record.samples)
     pings = np.full(plates, max(1, samples // plates))
     return float(mean_variance(pings, np.zeros(plates, dtype=np.int64), 1)[0])
 

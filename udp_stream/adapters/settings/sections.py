@@ -18,7 +18,7 @@ from udp_stream.forecast.prior import CountsRead
 from udp_stream.pings.decoder import PingRules
 from udp_stream.planning.calendar import BudgetCalendar
 from udp_stream.planning.periods import accepted_nano
-from udp_stream.planning.policy import AccountingDetail, Grouping, Mean, Policy, Suppression
+from udp_stream.planning.policy import AccountingDetail, CountsReleased, Grouping, Mean, Policy, Suppression
 from udp_stream.units import QUANTA_PER_KMH, duration_name, nano_allowance, nano_charge
 from udp_stream.windows.grid import SlotGrid
 from udp_stream.windows.open_slots import WindowRules
@@ -89,6 +89,7 @@ class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     min_plates: Annotated[int, msgspec.Meta(ge=1, le=PINGS_MAX)] = 10
     suppression: Suppression = "off"
     hats_max: Annotated[int, msgspec.Meta(ge=0, le=PINGS_MAX)] = 0
+    counts: CountsReleased = "all"
 
 
 class ForecastSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -162,6 +163,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             suppression=self.release.suppression,
             hats_max=self.release.hats_max,
             counts_read=self.forecast.counts,
+            counts_released=self.release.counts,
         )
 
     @property
