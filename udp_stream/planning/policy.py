@@ -80,8 +80,16 @@ class Policy(msgspec.Struct, frozen=True):
         return _from_zero(self.max_speed)
 
     def fingerprint(self) -> str:
-        """The same for equal policies, 16 hexadecimal digits; releases carry it as `policy`."""
-        return blake2b(msgspec.json.encode(self, order="sorted"), digest_size=8).hexdigest()
+        """The same for equal policies, 16 hexadecimal digits; releases carry it as `policy`.
+
+        Settings that have no effect are left out, so that a version that knows more of them gives the same.
+        """
+        settings = msgspec.to_builtins(self)
+        if not self.forecasts:
+            del settings["counts_read"]
+        if self.counts_released == "all":
+            del settings["counts_released"]
+        return blake2b(msgspec.json.encode(settings, order="sorted"), digest_size=8).hexdigest()
 
 
 @cache
