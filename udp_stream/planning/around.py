@@ -16,7 +16,7 @@ It reads counts, budgets, settings, and the forecast, which follows from counts 
 
 from __future__ import annotations
 
-from math import hypot
+from math import ceil, hypot
 from typing import NamedTuple
 
 import msgspec
@@ -46,6 +46,9 @@ PLATES_MIN = 3
 TOLD_MIN = 0.1
 """The least share of the forecast's variance that a release has to take away."""
 
+ADMITTED_MIN = 0.5
+"""The least share of a HAT's plates that have to be able to pay: a mean of few of them is worth less than it costs."""
+
 _NORMAL = 1.2533
 """The standard deviation of a normal variable, in expected sizes."""
 
@@ -69,7 +72,8 @@ def terms_around(
             terms.append(Terms(withheld="uninformative", forecast=foretold))
             continue
         worth[hat] = told * foretold.deviation**2 * int(here.sum()) / int(mean.plan.charges.sum())
-        terms.append(_asked(mean.asked, foretold, allowance, policy))
+        least = ceil(ADMITTED_MIN * here.size)
+        terms.append(msgspec.structs.replace(_asked(mean.asked, foretold, allowance, policy), admitted_min=least))
     turns = np.argsort(np.argsort(-worth, kind="stable")).tolist()
     return [msgspec.structs.replace(one, turn=turn) for one, turn in zip(terms, turns, strict=True)]
 

@@ -33,7 +33,8 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     shard searches again: by then the policy may have changed, and the software too. `period` and `budget_nano` are the
     promise that each plate was asked within, for the record. `kept` has a bit for each of the HAT's rows that
     contributes, the first row's the highest of the first byte; empty: all do. `allowance_nano` is the most that a plate
-    may have been charged in the period once it is charged for this; 0: its budget. `turn` is the place in which
+    may have been charged in the period once it is charged for this; 0: its budget. Of fewer plates than `admitted_min`
+    that can pay, or `min_plates`, none is charged. `turn` is the place in which
     the slot's HATs are charged, lowest first, of the same the larger HAT. "unplanned" are HATs that no plan knows.
 
     A ledger keeps them for ever. Their tag has a version: change it with the fields, and terms of another version are
@@ -48,6 +49,7 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     budget_nano: int = 0
     allowance_nano: int = 0
     turn: int = 0
+    admitted_min: int = 0
     forecast: HatForecast | None = None
 
     def within(self, policy: Policy) -> Terms:

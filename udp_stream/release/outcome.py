@@ -82,9 +82,10 @@ class HatOutcome(msgspec.Struct, frozen=True, eq=False):
         terms = msgspec.json.encode(self.terms) if written is None else written
         if self.plan is None:
             return Admission(self.release_id, NO_ROWS, NO_ROWS, min_plates, terms)
+        least = max(min_plates, self.terms.admitted_min)
         offered = self.terms.of_kept(counts.plate[self.rows])
         allowed = np.full(offered.size, self.terms.allowance_nano) if self.terms.allowance_nano else None
-        return Admission(self.release_id, offered, self.plan.charges, min_plates, terms, allowed)
+        return Admission(self.release_id, offered, self.plan.charges, least, terms, allowed)
 
     def decided(self, charged: NDArray[np.int64]) -> HatOutcome:
         """What the ledger charged each offered row."""
