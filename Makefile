@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CONTAINER_TESTS := containers or shared_services
 
-.PHONY: demo test test-long chaos test-containers images lint bench bench-stream services clean
+.PHONY: demo test test-long explore chaos test-containers images lint bench bench-stream services clean
 
 demo: $(STAMP)  ## a synthetic fleet through the embedded runtime: no services, no files
 	$(BIN)/udp-stream demo --headless --slots 3
@@ -16,6 +16,10 @@ test: $(STAMP)  ## every check; Kafka and Redis as containers where there are im
 
 test-long: $(STAMP)  ## what `make test` has a short form of, in full: more kills, more time, more draws
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadscope -m long
+
+explore: $(STAMP)  ## every order of the shuffle's protocols, to its end: make explore FAULTS=3 SLOTS=2 READS=1
+	$(BIN)/python -m tests.protocol $(if $(FAULTS),--faults $(FAULTS)) $(if $(SLOTS),--slots $(SLOTS)) \
+		$(if $(READS),--reads $(READS))
 
 # Tests start our program hundreds of times. Where Python is told to keep no compiled code it would compile it each time.
 test test-long test-containers chaos: export PYTHONDONTWRITEBYTECODE =

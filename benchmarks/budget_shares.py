@@ -2,7 +2,7 @@
 
 `python -m benchmarks.budget_shares FEED:U:ZONE ...`, feeds as for `replay`. For each plate, its HATs divided by the sum
 of its charges in units of epsilon; printed are the median plate, the 10th and the 90th percentile. A plate all of whose
-samples are left out pays next to nothing: "free".
+samples are left out is charged next to nothing: "free".
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def times_more(feed: Feed, hats: list[tuple[np.ndarray, np.ndarray]], way: str) 
     """For each plate: HATs over charges, at epsilon 1 for one statistic."""
     policy = feed.policy(*WAYS[way])
     nanos = {"variance": (0, NANO, 0), "cdf": (0, 0, NANO)}.get(way, (NANO, 0, 0))
-    visits, paid = np.zeros((2, 1 + max(int(plates.max()) for plates, _ in hats)))
+    visits, charged = np.zeros((2, 1 + max(int(plates.max()) for plates, _ in hats)))
     for plates, counts in hats:
         visits[plates] += 1
-        paid[plates] += plan_hat(counts, terms_of(policy, *nanos), policy).charges / NANO
+        charged[plates] += plan_hat(counts, terms_of(policy, *nanos), policy).charges / NANO
     there = visits > 0
-    ratios: np.ndarray = visits[there] / paid[there]
+    ratios: np.ndarray = visits[there] / charged[there]
     return ratios
 
 

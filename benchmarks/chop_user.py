@@ -50,7 +50,7 @@ class Outcome:
     offered: list[int] = field(default_factory=list)
 
     def line(self, pings: int) -> str:
-        """As a table shows it, for a feed of so many pings."""
+        """As a table shows it, for a feed of that many pings."""
         offered = sum(self.offered)
         losses, (noise, kept) = np.array(list(self.loss.values())), np.array(self.noise).T
         return (

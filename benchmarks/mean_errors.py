@@ -8,7 +8,7 @@ seeds 0, 1, 2, ..., so that a second run prints the same. Columns, weighed by pi
 * stated: the error that records expect; bound: the mean worst case, over all speeds, of bias and expected noise;
 * guess: the error of the baseline guess, the feed's one mean, for the same HATs; served: their share of all pings;
 * cover95: the share of HATs whose interval holds the sample mean; width: the mean width of intervals in km/h;
-* charge: what a plate pays, as a share of epsilon, mean over (plate, HAT).
+* charge: what a plate is charged, as a share of epsilon, mean over (plate, HAT).
 """
 
 from __future__ import annotations

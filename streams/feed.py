@@ -178,7 +178,7 @@ class Feed:
         if held and size > ARRAY_BYTES_MAX:
             raise UsageError(
                 f"expected --batch of at most {len(held)} for these pings, got {self._batch}: an array has at most "
-                f"{ARRAY_BYTES_MAX:,} bytes, with {SPEED_BYTES} for each speed; what was sent before stays"
+                f"{ARRAY_BYTES_MAX:,} bytes, with {SPEED_BYTES} for each speed. Arrays already sent stay in the topic"
             )
         held.append(message)
         self._held_bytes[partition] = size

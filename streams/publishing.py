@@ -133,8 +133,9 @@ class StrictlyOnce:
         except (KafkaError, TimeoutError) as error:
             await _stop(producer)
             raise DependencyUnavailable(
-                f"Kafka at {bootstrap} begins no transaction ({type(error).__name__}): are there fewer brokers than "
-                "transaction.state.log.replication.factor? kafka.transactions = false publishes at least once"
+                f"Kafka at {bootstrap} cannot begin a transaction ({type(error).__name__}): are there fewer brokers "
+                "than transaction.state.log.replication.factor? With kafka.transactions = false releases are "
+                "published at least once"
             ) from error
         return cls(producer, group)
 
@@ -150,7 +151,9 @@ class StrictlyOnce:
             raise
         except KafkaError as error:
             if isinstance(error, _LOST) or isinstance(error.__cause__, _LOST):
-                raise Fenced("a later transaction of this shard has begun, or ours was ended for us") from error
+                raise Fenced(
+                    "another worker has begun a later transaction of this shard, or the broker has ended ours"
+                ) from error
             raise DependencyUnavailable(f"Kafka did not take a slot's releases: {error}") from error
 
     async def _transact(self, records: Iterable[OutgoingRecord], checkpoint: Mapping[TP, Committed]) -> None:

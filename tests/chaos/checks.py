@@ -182,12 +182,12 @@ def _sums(seen: Collected) -> Iterator[str]:
     sums: dict[tuple[str, bytes], tuple[int, int]] = dict.fromkeys(seen.balances, (0, 0))
     for entry in seen.entries:
         for plate, amount in zip(entry.plates, entry.charged.tolist(), strict=True):
-            spent, charges = sums.get((entry.period, plate), (0, 0))
-            sums[entry.period, plate] = (spent + amount, charges + (amount > 0))
+            charged, charges = sums.get((entry.period, plate), (0, 0))
+            sums[entry.period, plate] = (charged + amount, charges + (amount > 0))
     for (period, plate), wanted in sums.items():
         got = seen.balances.get((period, plate), (0, 0))
         if got != wanted:
-            yield f"plate {plate.hex()} in {period}: expected (spent, charges) {wanted} from its HATs, got {got}"
+            yield f"plate {plate.hex()} in {period}: expected (charged, charges) {wanted} from its HATs, got {got}"
 
 
 def nobody_is_over_budget(seen: Collected) -> Iterator[str]:
@@ -197,9 +197,9 @@ def nobody_is_over_budget(seen: Collected) -> Iterator[str]:
     stated = {nano_allowance(one.record.privacy.period_epsilon) for one in seen.expected.values()}
     if told != stated:
         yield f"the ledger was told budgets {sorted(told)}, expected {sorted(stated)}"
-    for (period, plate), (spent, _) in seen.balances.items():
-        if period not in budgets or spent > budgets[period]:
-            yield f"plate {plate.hex()} in {period}: spent {spent} of {budgets.get(period)}"
+    for (period, plate), (charged, _) in seen.balances.items():
+        if period not in budgets or charged > budgets[period]:
+            yield f"plate {plate.hex()} in {period}: charged {charged} of {budgets.get(period)}"
 
 
 def nothing_is_unpublished(seen: Collected) -> Iterator[str]:

@@ -234,7 +234,7 @@ class City:
             balances = {}
             for period in {entry.period for entry in entries}:
                 balance = ledger.balances(period, plates)
-                pairs = zip(balance.spent.tolist(), balance.charges.tolist(), strict=True)
+                pairs = zip(balance.charged.tolist(), balance.charges.tolist(), strict=True)
                 balances |= {(period, plate): pair for plate, pair in zip(plates, pairs, strict=True)}
             misfits, waiting = tuple(ledger.verify()), tuple(id_ for id_, _ in ledger.unpublished())
         return Collected(

@@ -1,14 +1,14 @@
 """A child process that writes to a ledger until it is killed, and prints each answer it got.
 
-`python ledger_writer.py PATH RUN`: prints `[what, id, answer]` as one JSON line each, flushed after the call returned.
+`main(PATH, RUN)` prints `[what, id, answer]` as one JSON line each, flushed after the call returned.
 It asks for new ids, and each time again for an earlier one, with other members and another payload.
 """
 
 import itertools
 import json
 import random
-import sys
 from collections.abc import Iterator
+from typing import NoReturn
 
 import numpy as np
 
@@ -47,7 +47,7 @@ def answers(ledger: SqliteLedger, run: str, step: int) -> Iterator[tuple[str, st
         yield from (("published", name, True) for name in ids)
 
 
-def main(path: str, run: str) -> None:
+def main(path: str, run: str) -> NoReturn:
     print(json.dumps(["started", run, None]), flush=True)
     step = itertools.count()
     while True:
@@ -55,7 +55,3 @@ def main(path: str, run: str) -> None:
             for _ in range(5):
                 for answer in answers(ledger, run, next(step)):
                     print(json.dumps(answer), flush=True)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

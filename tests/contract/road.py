@@ -72,8 +72,8 @@ def require_whole(ledger: Ledger, published: dict[str, bytes]) -> None:
         assert max(entry.charged.tolist(), default=0) == round(record.privacy.epsilon * 1e9)
         assert int((entry.charged > 0).sum()) == record.counts.admitted_plates
     period = a_context().calendar.slot_in_period(START).period
-    for plate, spent in zip(_slot()[0].plates, ledger.balances(period, _slot()[0].plates).spent, strict=True):
-        assert spent == sum(_paid(ledger, plate))
+    for plate, charged in zip(_slot()[0].plates, ledger.balances(period, _slot()[0].plates).charged, strict=True):
+        assert charged == sum(_paid(ledger, plate))
 
 
 def _paid(ledger: Ledger, plate: bytes) -> Iterator[int]:

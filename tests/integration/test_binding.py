@@ -12,6 +12,7 @@ from redis import Redis
 
 from streams.binding import HEADER, Binding
 from streams.topics import admin
+from tests.forked import forked_to_log, run_forked
 from tests.integration.deployment import SERVING, worker
 from tests.runtime.harness import fleet_log
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
@@ -21,14 +22,17 @@ PATIENCE_S = 30
 
 
 @contextmanager
-def starting(city, name, *flags):
-    """A worker by the real command line, in a folder of its own."""
+def starting(city, name, *flags, really=False):
+    """A worker in a folder of its own; `really` by an interpreter of its own, as from a shell."""
     folder = city.folder / name
     folder.mkdir()
     said = folder / "said"
-    command = [sys.executable, "-m", "udp_stream", "worker", "--config", city.config, *map(str, flags)]
-    with said.open("wb") as err:
-        process = subprocess.Popen(list(map(str, command)), stderr=err, cwd=folder)
+    arguments = [str(one) for one in ("worker", "--config", city.config, *flags)]
+    if really:
+        with said.open("wb") as err:
+            process = subprocess.Popen([sys.executable, "-m", "udp_stream", *arguments], stderr=err, cwd=folder)
+    else:
+        process = forked_to_log("tests.forked", arguments, said, folder)
     process.said = said
     try:
         yield process
@@ -62,9 +66,8 @@ def ledger_flags(folder, name, key="plates.key"):
 
 
 def doctor(city, *flags):
-    command = [sys.executable, "-m", "udp_stream", "doctor", "--config", city.config, *flags]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=city.folder, timeout=60)
-    return done.returncode, done.stdout + done.stderr
+    done = run_forked(["doctor", "--config", city.config, *flags], cwd=city.folder)
+    return done.returncode, (done.stdout + done.stderr).decode()
 
 
 def without_ledger(city):
@@ -78,7 +81,7 @@ def test_a_worker_takes_no_ledger_that_nobody_has_named(city):
     """And makes nothing: no ledger, no key, no claim."""
     made = city(fleet_log(clean=True)[:2000])
     without_ledger(made)
-    with starting(made, "one") as process:
+    with starting(made, "one", really=True) as process:
         status, said = ends(process)
     assert status == 3 and "ledger.url: expected the one ledger that all workers of the deployment share" in said
     assert [path.name for path in (made.folder / "one").iterdir()] == ["said"]
@@ -101,7 +104,7 @@ def test_of_two_ledgers_that_start_at_the_same_moment_one_is_taken_for_ever(city
         serves(other)
     with starting(made, "later", *flags["one" if name == "two" else "two"]) as later:
         assert ends(later)[0] == 5
-    with starting(made, "again", *flags[name]) as again:
+    with starting(made, "again", *flags[name], really=True) as again:
         serves(again)
 
 
@@ -126,9 +129,9 @@ def test_another_ledger_or_key_takes_nothing_over_even_where_the_claim_is_gone(c
         shutil.rmtree(made.folder / "other-ledger")
         with admin(made.settings.kafka.bootstrap) as client:
             client.delete_topics([made.topics.deployment.name])
-        create = [sys.executable, "-m", "udp_stream", "topics", "create", "--config", str(made.config)]
+        create = ["topics", "create", "--config", made.config]
         deadline = time.monotonic() + PATIENCE_S
-        while b"deployment.v1: created" not in subprocess.run(create, capture_output=True, check=False).stdout:
+        while b"deployment.v1: created" not in run_forked(create, cwd=made.folder).stdout:
             assert time.monotonic() < deadline
             time.sleep(0.3)
     flags = (f"ledger.url={made.folder}/other", f"ledger.key_file={made.folder}/other.key")

@@ -50,7 +50,7 @@ def test_all_is_well_before_the_ledger_is_made_and_after(deployment):
     assert status == 0 and "bound to the key" in said, said
     (deployment.parent / "city.ledger").rename(deployment.parent / "kept")
     status, said = doctor(deployment, "--ledger", url)
-    assert status == 5 and "is not mounted; restore it" in said and not (deployment.parent / "city.ledger").exists()
+    assert status == 5 and "is not mounted: restore it" in said and not (deployment.parent / "city.ledger").exists()
     (deployment.parent / "kept").rename(deployment.parent / "city.ledger")
     (deployment.parent / "plates.key").unlink()
     status, said = doctor(deployment, "--ledger", url)

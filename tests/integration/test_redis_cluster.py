@@ -17,7 +17,7 @@ from udp_stream.adapters.ledgers.redis.ledger import RedisLedger
 from udp_stream.adapters.ledgers.redis.opening import inspect_redis, open_redis_ledger
 from udp_stream.adapters.ledgers.redis.session import Fence
 from udp_stream.errors import DependencyUnavailable, Fenced, PrivacyRefused
-from udp_stream.ledger.checks import ALL_LEDGER_CHECKS, ask, check_large_slots
+from udp_stream.ledger.checks import ALL_LEDGER_CHECKS, ask, check_concurrent_writers, check_large_slots
 from udp_stream.ledger.port import LedgerFactory
 from udp_stream.trial.services.both import RunningCluster, RunningRedis, start_redis, start_redis_cluster
 from udp_stream.trial.services.redis import CLUSTER_CONFIGURATION, command
@@ -51,15 +51,19 @@ def test_store_keeps_promise(check: Callable[[LedgerFactory], None], cluster: Ru
 
 @pytest.mark.parametrize(
     ("number", "left_out"),
-    [*((number, check_large_slots) for number in range(NODES)), pytest.param(0, None, marks=pytest.mark.long)],
+    [
+        (0, (check_large_slots,)),
+        *((number, (check_large_slots, check_concurrent_writers)) for number in range(1, NODES)),
+        *(pytest.param(number, (), marks=pytest.mark.long) for number in range(NODES)),
+    ],
 )
 def test_all_checks_run_on_one_ledger_and_one_node(
-    number: int, left_out: Callable[[LedgerFactory], None] | None, cluster: RunningCluster, clients: list[Any]
+    number: int, left_out: tuple[Callable[[LedgerFactory], None], ...], cluster: RunningCluster, clients: list[Any]
 ) -> None:
-    """Large slots take seconds; `test_store_keeps_promise` has them too, on a ledger of their own."""
+    """Crowds take seconds; `test_store_keeps_promise` has them too, on a ledger of their own."""
     prefix = prefix_at(number)
     for check in ALL_LEDGER_CHECKS:
-        if check is not left_out:
+        if check not in left_out:
             check(partial(open_redis_ledger, cluster.url, prefix=prefix))
     with open_redis_ledger(cluster.url, prefix=prefix) as ledger:
         assert ledger.verify() == []

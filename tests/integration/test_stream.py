@@ -18,6 +18,7 @@ from streams.headers import ERROR
 from streams.releases import read_releases
 from streams.topic_reader import read_topic
 from streams.topics import admin, create_topics, differences, topics_of
+from tests.forked import forked_to_log, run_forked
 from tests.integration.deployment import agree, worker
 from tests.runtime.harness import fleet_log
 from udp_stream.adapters.settings import load
@@ -57,14 +58,14 @@ def test_workers_on_a_redis_ledger_suppress_over_three_shards(city, redis_server
 
 def test_a_worker_that_cannot_work_ends_with_a_sentence_and_a_status(city):
     here = city([])
-    command = [sys.executable, "-m", "udp_stream", "worker", "--config", here.config, "--set"]
+    command = ["worker", "--config", here.config, "--set"]
     for flag, status, sentence in (
         ("kafka.prefix=elsewhere.", 3, "topic elsewhere.bus.pings.v1 is missing"),
         ("kafka.bootstrap=127.0.0.1:1", 4, "Kafka at 127.0.0.1:1"),
     ):
-        done = subprocess.run([*command, flag], capture_output=True, text=True, timeout=60, cwd=here.folder)
-        assert done.returncode == status and sentence in done.stderr, done.stderr
-        assert "Traceback" not in done.stderr
+        done = run_forked([*command, flag], cwd=here.folder)
+        assert done.returncode == status and sentence in done.stderr.decode(), done.stderr
+        assert b"Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -81,10 +82,9 @@ def test_something_else_in_the_middle_ends_the_worker(city, bound, status, sente
     producer = KafkaProducer(bootstrap_servers=here.settings.kafka.bootstrap)
     producer.send(here.topics.parts.name, value=b"no part", headers=headers).get(20)
     producer.close()
-    command = [sys.executable, "-m", "udp_stream", "worker", "--config", here.config]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=here.folder)
+    done = run_forked(["worker", "--config", here.config], cwd=here.folder)
     assert done.returncode == status, done.stderr
-    assert sentence in done.stderr and "no part" not in done.stderr
+    assert sentence in done.stderr.decode() and b"no part" not in done.stderr
 
 
 def test_a_worker_in_another_zone_than_the_ledgers_is_refused_until_the_sum_is_accepted(city):
@@ -93,15 +93,17 @@ def test_a_worker_in_another_zone_than_the_ledgers_is_refused_until_the_sum_is_a
     hat = Admission("hat", np.array([0]), np.array([1]), 1, b"{}")
     with here.ledger() as (ledger, _):
         ledger.admit("1d from 2024-01-08T00:00:00+00:00", 10**10, [b"plate"], [hat])
-    command = [sys.executable, "-m", "udp_stream", "worker", "--config", here.config]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=here.folder)
+    command = ["worker", "--config", here.config]
+    done = run_forked(command, cwd=here.folder)
     assert done.returncode == 5, done.stderr
-    assert "1d from 2024-01-08T00:00:00+05:30 overlaps 1d from 2024-01-08T00:00:00+00:00" in done.stderr
-    assert "could lose epsilon 16, not 6" in done.stderr and '--accept-overlap "epsilon 16 in all"' in done.stderr
+    assert b"1d from 2024-01-08T00:00:00+05:30 overlaps 1d from 2024-01-08T00:00:00+00:00" in done.stderr
+    assert b"could lose epsilon 16, not 6" in done.stderr and b'--accept-overlap "epsilon 16 in all"' in done.stderr
     assert not here.releases()
     with here.ledger() as (ledger, _):
         assert [entry.release_id for entry in ledger.entries()] == ["hat"]
-    accepting = subprocess.Popen([*command, "--accept-overlap", "epsilon 16 in all"], cwd=here.folder)
+    accepting = forked_to_log(
+        "tests.forked", [*command, "--accept-overlap", "epsilon 16 in all"], here.folder / "accepting", here.folder
+    )
     try:
         deadline = time.monotonic() + 40
         while not here.releases():

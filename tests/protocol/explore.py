@@ -85,11 +85,16 @@ class State(NamedTuple):
 @dataclass(frozen=True)
 class Planted:
     """Faults of the protocol that the exploration must find: checkpoints are committed before what they are behind is
-    sent or published; a ledger decides anew what it has decided; an owner of before publishes and commits."""
+    sent or published; a ledger decides anew what it has decided; an owner of before publishes and commits.
+
+    `fence_wraps`: a fence counts takeovers and begins anew after so many, so it takes the owner of that many takeovers
+    ago for the latest one. (`whole.py` alone knows it.)
+    """
 
     commits_too_early: bool = False
     forgets_plans: bool = False
     ignores_fences: bool = False
+    fence_wraps: int = 0
 
 
 OFFSETS = frozenset({"_next", "checkpoint"})
@@ -147,13 +152,15 @@ class World:
     """What may follow on a state, with the product's own protocols."""
 
     def __init__(
-        self, once: bool = True, whole_batches: bool = True, planted: Planted = Planted()
+        self, once: bool = True, whole_batches: bool = True, planted: Planted = Planted(), slots: int = 2,
+        reads: int = 2,
     ) -> None:  # fmt: skip
         """With `once`, releases and checkpoint are one transaction; else the checkpoint is committed afterwards.
 
         With `whole_batches`, an owner reads all there is before it does what is due; else message by message.
         """
         self.once, self.whole_batches, self.planted = once, whole_batches, planted
+        self.slots, self.reads = slots, reads
         settings = load(None, FLAGS, {})
         self.contexts = [
             dataclasses.replace(
@@ -178,9 +185,12 @@ class World:
         self.batches = [self._batches(source) for source in range(2)]
 
     def _batches(self, source: int) -> list[tuple[list[bytes], LogPlaces]]:
-        """Two pings in each of two slots, of which the second closes the first; then a tick closes the second."""
+        """Two pings in each slot, of which the next closes the one before; then a tick closes the last.
+
+        With `reads` of 1, all of it is read at once, and all slots are closed and sent at once.
+        """
         plate, messages, times = b"ab"[source : source + 1], [], []
-        for slot in range(2):
+        for slot in range(self.slots):
             for minute, longitude in enumerate(LONGITUDES):
                 at = b"2024-01-01T%02d:%02d:00Z" % (slot, minute)
                 messages.append(
@@ -188,8 +198,12 @@ class World:
                     b'"coordinates": [%.2f, 21.1]}}' % (plate, at, 20 + source, longitude)
                 )
                 times.append(START + slot * HOUR + minute * 60_000 + 1)
-        tick = [b""], _places(len(messages), [START + 2 * HOUR + 1], tick=True)
-        return [(messages, _places(0, times, tick=False)), tick]
+        times.append(START + self.slots * HOUR + 1)
+        if self.reads > 1:
+            tick = [b""], _places(len(messages), times[-1:], tick=True)
+            return [(messages, _places(0, times[:-1], tick=False)), tick]
+        is_tick = np.array([False] * len(messages) + [True])
+        return [([*messages, b""], LogPlaces(np.arange(len(times)), np.array(times, np.int64), is_tick))]
 
     def begin(self, faults: int) -> State:
         """Nothing is read; worker 0 has the first pair of partitions, worker 1 the second."""
@@ -530,8 +544,8 @@ class World:
         """Nothing more can happen: every HAT is published, and every plate was charged once, for what was drawn."""
         ledger: MemoryLedger = self.ledgers.objects[state.ledger]
         published = {name: decode(self.payloads.objects[payload]) for name, payload, _ in state.published}
-        if len(published) != 4:
-            raise Violation(f"expected 4 HATs to be published, got {sorted(published)}")
+        if len(published) != 2 * self.slots:
+            raise Violation(f"expected {2 * self.slots} HATs to be published, got {sorted(published)}")
         if ledger.verify():
             raise Violation(ledger.verify()[0])
         for entry in ledger.entries():

@@ -79,7 +79,7 @@ def test_no_ledger_and_no_key_is_overwritten_even_of_another_run(name, city):
     (city / "l-wal").write_bytes(b"\x37\x7f\x06\x82" + bytes(40))
     before = contents(city)
     done = replay(city, "--ledger", "other", "--out", name)
-    assert done.returncode == 2 and f"--out {name}: expected a file that may be written anew" in words(done.stderr)
+    assert done.returncode == 2 and f"--out {name}: expected a file that may be overwritten" in words(done.stderr)
     assert contents(city) == before
     demo = run("demo", "--headless", "--slots", "1", "--out", name, cwd=city)
     assert demo.returncode == 2 and contents(city) == before
@@ -312,10 +312,13 @@ def test_when_nothing_is_accepted_the_commonest_reason_is_told(city):
 def test_the_plate_to_show_is_the_plate_that_pings_name(city):
     plate = json.loads(fleet_log(clean=True)[0])["license_plate"]
     plain, padded = (run("ledger", "show", text, "--ledger", "l", cwd=city) for text in (plate, f"  {plate}\t"))
-    assert plain.stdout == padded.stdout and b"spent" in plain.stdout
-    nobody = run("ledger", "show", "NOSUCH", "--ledger", "l", cwd=city)
-    assert (nobody.returncode, nobody.stdout) == (0, b"")
-    assert b"no charge is recorded for this plate (spelling and case count); it has all of its 10\n" in nobody.stderr
+    assert plain.stdout == padded.stdout and b"charged" in plain.stdout
+    unknown = run("ledger", "show", "NOSUCH", "--ledger", "l", cwd=city)
+    assert (unknown.returncode, unknown.stdout) == (0, b"")
+    assert (
+        b"no charge is recorded for this plate, so it has its whole budget of 10. Spelling and case matter\n"
+        in unknown.stderr
+    )
 
 
 def test_the_demos_picture_reaches_to_the_highest_speed(tmp_path):

@@ -50,7 +50,7 @@ def test_clipping_beats_the_plain_mean(epsilon):
         assert mean_absolute_error(name, counts, epsilon) < baseline
 
 
-@pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("epsilon", [0.5, pytest.param(1.0, marks=pytest.mark.long), 2.0])
 def test_user_scaling_favours_fixed_quantile(epsilon):
     """Their Figure 2b: with ten times the users FixedQuantile errs least."""
     counts = np.repeat(itms_like_counts(), 10)

@@ -9,42 +9,51 @@ from hypothesis import strategies as st
 
 from udp_stream.mechanisms.cdfs.automatic import LADDER, _envelope, auto_bins, proxy_error
 from udp_stream.mechanisms.cdfs.bins import zero_and_equal_bins
+from udp_stream.mechanisms.noise import pure
+from udp_stream.units import NANO
 
 
-@given(st.integers(1, 10**7), st.integers(1, 1000), st.floats(1e-4, 100))
-def test_the_choice_minimises_the_proxy_over_the_ladder(n, cap, epsilon):
-    bins = auto_bins(n, cap, epsilon, 65.0)
-    noise = cap / (n * epsilon)
+@given(st.integers(1, 10**7), st.integers(1, 1000), st.integers(10**5, 10**11))
+def test_the_choice_minimises_the_proxy_over_the_ladder(n, cap, nano):
+    bins = auto_bins(n, cap, pure(nano), 65.0)
+    noise = 2 * cap / (n * (nano / NANO))
     assert bins.count - 1 in LADDER
     best = min(proxy_error(count, noise) for count in LADDER)
     assert proxy_error(bins.count - 1, noise) <= best * (1 + 1e-9)
 
 
 def test_the_choice_is_bins_of_exact_zeros_and_of_equal_width():
-    bins = auto_bins(1000, 4, 1.0, 65.0)
+    bins = auto_bins(1000, 4, pure(NANO), 65.0)
     assert bins == zero_and_equal_bins(bins.count - 1, 65.0)
 
 
 def test_more_samples_or_budget_or_a_lower_cap_never_mean_fewer_bins():
-    counts = [auto_bins(n, 4, 1.0, 65.0).count for n in range(1, 5000, 7)]
+    counts = [auto_bins(n, 4, pure(NANO), 65.0).count for n in range(1, 5000, 7)]
     assert counts == sorted(counts) and (counts[0], counts[-1]) == (3, 66)
-    assert auto_bins(200, 2, 1.0, 65.0) == auto_bins(100, 1, 1.0, 65.0) == auto_bins(100, 2, 2.0, 65.0)
+    twice = auto_bins(100, 2, pure(2 * NANO), 65.0)
+    assert auto_bins(200, 2, pure(NANO), 65.0) == auto_bins(100, 1, pure(NANO), 65.0) == twice
 
 
 def test_every_rung_of_the_ladder_is_best_somewhere():
-    corners, counts = _envelope()
+    corners, counts = _envelope("pure")
     assert sorted(counts) == list(LADDER)
     assert list(corners) == sorted(corners)
 
 
 def test_the_proxy_is_resolution_plus_the_papers_noise():
     """4 equal bins and zeros: a histogram of 5, whose 4 noisy prefixes have 80/4 each: 4 K (K - 1) / (K - 1)."""
-    assert proxy_error(4, 0.01) == pytest.approx(1 / 8 + 0.01 * math.sqrt(20))
+    assert proxy_error(4, 2 * 0.01) == pytest.approx(1 / 8 + 0.01 * math.sqrt(20))
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [(0, 1, 1.0, 65.0), (1, 0, 1.0, 65.0), (1, 1, 0.0, 65.0), (1, 1, math.nan, 65.0), (1, 1, 1.0, math.inf)],
+    [
+        (0, 1, pure(NANO), 65.0),
+        (1, 0, pure(NANO), 65.0),
+        (1, 1, pure(0), 65.0),
+        (1, 1, pure(NANO), math.nan),
+        (1, 1, pure(NANO), math.inf),
+    ],
 )
 def test_quantities_that_are_not_positive_and_finite_are_refused(arguments):
     with pytest.raises(ValueError, match="expected"):
@@ -52,8 +61,8 @@ def test_quantities_that_are_not_positive_and_finite_are_refused(arguments):
 
 
 def test_a_choice_takes_microseconds():
-    auto_bins(1, 1, 1.0, 65.0)
+    auto_bins(1, 1, pure(NANO), 65.0)
     start = time.perf_counter()
     for n in range(1, 2001):
-        auto_bins(n, 4, 1.0, 65.0)
+        auto_bins(n, 4, pure(NANO), 65.0)
     assert (time.perf_counter() - start) / 2000 < 50e-6  # ten times the aim, for a busy machine

@@ -27,8 +27,8 @@ def sound(tmp_path_factory):
             plates = sorted({plate for entry in entries for plate in entry.plates})
             balance = ledger.balances(period, plates)
             balances |= {
-                (period, plate): (int(spent), int(charges))
-                for plate, spent, charges in zip(plates, balance.spent, balance.charges, strict=True)
+                (period, plate): (int(charged), int(charges))
+                for plate, charged, charges in zip(plates, balance.charged, balance.charges, strict=True)
             }
     released = tuple((decode(line).release_id, line) for line in out.getvalue().splitlines())
     charged = {one.release_id: dict(zip(one.plates, one.charged.tolist(), strict=True)) for one in entries}
@@ -69,8 +69,8 @@ def recharged(seen):
     entry = seen.entries[first_paid(seen)]
     balances = dict(seen.balances)
     for plate, amount in zip(entry.plates, entry.charged.tolist(), strict=True):
-        spent, charges = balances[entry.period, plate]
-        balances[entry.period, plate] = (spent + amount, charges + 1)
+        charged, charges = balances[entry.period, plate]
+        balances[entry.period, plate] = (charged + amount, charges + 1)
     return replace(seen, balances=balances)
 
 

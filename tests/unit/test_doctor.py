@@ -44,4 +44,4 @@ def test_the_verdict_is_in_words_and_says_that_it_is_no_release(unit):
 
 
 def test_of_too_few_pings_only_the_rule_is_said():
-    assert said(fleet_log(clean=True)[:60], "kmh").startswith("no telling: fewer than 100 pairs of pings")
+    assert said(fleet_log(clean=True)[:60], "kmh").startswith("cannot tell: fewer than 100 pairs of pings")

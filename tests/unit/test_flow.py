@@ -113,10 +113,10 @@ def test_every_hat_gets_one_record_with_its_public_counts():
 def test_a_second_run_publishes_the_same_bytes_and_charges_nothing():
     ledger, contents, log = MemoryLedger(), slot(), []
     first = run(ledger, a_context(seed=1), contents)
-    spent = [entry.charged.tolist() for entry in ledger.entries()]
+    charged = [entry.charged.tolist() for entry in ledger.entries()]
     assert run(ledger, a_context(seed=2), contents, log=log) == first
     assert log == ["recorded", "recorded", "mark", "(publish)", "published"]
-    assert [entry.charged.tolist() for entry in ledger.entries()] == spent
+    assert [entry.charged.tolist() for entry in ledger.entries()] == charged
 
 
 @pytest.mark.parametrize("epsilon", [(), ("release.mean_epsilon=auto", "release.cdf_epsilon=auto")])
@@ -180,7 +180,7 @@ def test_plates_without_budget_are_left_out_and_then_hats_are_withheld():
     assert statuses[3].count("released") == 0 and "withheld_budget" in statuses[3]
     assert admitted[0] == 11 and admitted[3] == 0
     assert (
-        max(int(v) for v in ledger.balances(context.calendar.slot_in_period(START).period, slot()[0].plates).spent)
+        max(int(v) for v in ledger.balances(context.calendar.slot_in_period(START).period, slot()[0].plates).charged)
         <= 2 * 10**9
     )
     assert ledger.verify() == []
@@ -190,11 +190,11 @@ def test_a_hat_with_too_few_admitted_plates_charges_nobody():
     ledger = MemoryLedger()
     context = a_context("budget.epsilon=0.75")
     run(ledger, context, slot())
-    before = ledger.balances(context.calendar.slot_in_period(START).period, slot()[0].plates).spent
+    before = ledger.balances(context.calendar.slot_in_period(START).period, slot()[0].plates).charged
     later = slot(seed=5, start=START + 3_600_000)
     records = [decode(payload) for _, payload in run(ledger, context, later)]
     assert {record.status for record in records} == {"withheld_budget", "withheld_few_plates"}
-    after = ledger.balances(context.calendar.slot_in_period(START).period, slot()[0].plates).spent
+    after = ledger.balances(context.calendar.slot_in_period(START).period, slot()[0].plates).charged
     assert np.array_equal(before, after)
 
 

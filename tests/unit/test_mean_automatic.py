@@ -90,7 +90,7 @@ def test_without_that_promise_auto_would_go_beyond_it():
     at_one, at_a_hundredth = (
         plan_hat(hat.by_plate, terms_of(policy, nano, 0, 0), policy) for nano in (NANO, NANO // 100)
     )
-    assert at_one.why.endswith("worst cases up to that of guessing U/2")
+    assert at_one.why.endswith("worst cases up to that of the baseline guess")
     assert at_a_hundredth.why.endswith("worst cases up to that of optimal")
 
 

@@ -9,6 +9,7 @@ import math
 import numpy as np
 import pytest
 
+from udp_stream.mechanisms.cdfs.coverings import prefixes
 from udp_stream.mechanisms.cdfs.mechanism import cdf_for_admitted, plan_cdf
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS, plan_automatic
@@ -53,8 +54,8 @@ class Even:
     def expected_abs(self, scale):
         return scale / 2
 
-    def deviation(self, scale):
-        return 1.25 * scale
+    def expected_square(self, scale):
+        return scale**2 / 3
 
     def low_end(self, noisy, size, spread, width):
         return np.clip(noisy - 2 * size - 2 * spread, 0, width)
@@ -134,6 +135,21 @@ def test_a_cdf_has_the_familys_noise_and_charges(samples):
     assert all(np.any((scale <= drawn) & (drawn < scale * 1.001)) for scale in exact)
     for one in estimates(hat_plan(cdf=plan), samples, 20):
         assert one.cdf == sorted(one.cdf) and one.cdf[-1] == 1
+
+
+@pytest.mark.parametrize("bins", [8, 64, "auto"])
+def test_a_cdf_states_the_familys_error_and_its_cap_and_bins_go_by_it(bins):
+    """By simulation: what noise of the plan's scales does to prefixes. Laplace noise of that cost does otherwise."""
+    counts = SamplesPerPlate(BY_PLATE)
+    plan = plan_cdf(counts, COST, 65.0, bins)
+    scales, dice = plan.t / plan.s, np.random.default_rng(3)
+    steps = np.round(2**20 * scales * dice.uniform(-1, 1, (4000, scales.size))).astype(np.int64)
+    off = prefixes(plan.tree, steps, np.zeros(4000, np.int64)) / 2**20
+    assert plan.rms_error == pytest.approx(math.sqrt((off**2).mean()) / plan.kept, rel=0.05)
+    laplace = Cost("pure", COST.nano)
+    assert plan.rms_error < 0.6 * plan_cdf(counts, laplace, 65.0, bins, plan.choice).rms_error
+    assert plan.cap > plan_cdf(counts, Cost("pure", NANO // 4), 65.0, bins).cap
+    assert bins != "auto" or plan.bins.count > plan_cdf(counts, laplace, 65.0, bins).bins.count
 
 
 def test_all_three_are_drawn_together(samples):

@@ -17,7 +17,7 @@ from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS, array_averaging
 from udp_stream.mechanisms.means import _projected as projected
 from udp_stream.mechanisms.means import automatic as automatic_mean
-from udp_stream.mechanisms.noise import pure
+from udp_stream.mechanisms.noise import FAMILIES, Cost, pure
 from udp_stream.mechanisms.statistic_terms import Choice, StatisticTerms
 from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.planning import hat_plan, slot_terms
@@ -277,3 +277,17 @@ def test_the_worst_cases_of_a_slot_plan_the_same_mean_once(monkeypatch):
     by_plate = counts.count[counts.rows(0)]
     alone = automatic_mean.plan_automatic(SamplesPerPlate(by_plate), pure(NANO), policy.range, "best-fit", "epsilon")
     assert first[0] == alone.error_bound
+
+
+def test_terms_say_in_which_measure_they_are_and_a_plan_costs_that(monkeypatch):
+    """Kept by the ledger and sent to shards; no version takes an amount of one measure for that of another."""
+    with_measure = StatisticTerms("mean", NANO, mechanism="baseline", measure="toy")
+    assert with_measure.cost == Cost("toy", NANO) and with_measure.at(5).cost == Cost("toy", 5)
+    assert b"measure" in msgspec.json.encode(Terms((with_measure,)))
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(msgspec.json.encode(Terms((with_measure,))), type=Terms)
+    monkeypatch.setitem(FAMILIES, "toy", FAMILIES["pure"])
+    policy = a_context().policy
+    plan = plan_hat(np.array([3, 1]), Terms((with_measure,), accounting_detail="individual"), policy)
+    assert plan.mean.cost == Cost("toy", NANO) and plan.terms.of("mean").measure == "toy"
+    assert {one.measure for one in terms_of(policy, 1, 1, 1).statistics} == {policy.accounting}

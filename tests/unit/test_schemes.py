@@ -63,7 +63,7 @@ def test_an_unknown_scheme_is_refused_with_what_there_is_and_without_what_may_be
     scheme = name.partition("://")[0].lower()
     with pytest.raises(UsageError, match=r"expected a file, or - for standard input, got .*") as refused:
         open_source(name, "kmh")
-    assert f"{scheme}:// (" in str(refused.value) and "secret" not in str(refused.value)
+    assert f"{scheme}://. Give" in str(refused.value) and "secret" not in str(refused.value)
     toys |= {"toy": lambda name, _: ToySource([]), "bus": lambda name, _: ToySource([])}
     with pytest.raises(UsageError, match="expected bus://, toy://, a file, or - for standard input, got"):
         open_source(name, "kmh")

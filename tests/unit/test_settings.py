@@ -102,7 +102,7 @@ def test_automatic_epsilons_and_suppression_go_with_any_number_of_shards():
         ("[speed]\nmax_kmh = 90\nreject_above_kmh = 80", "speed.reject_above_kmh: expected at least speed.max_kmh"),
         ("[release]\nmean = 'median'", "release.mean: "),
         ("[release]\nsuppression = 'chop'", "release.suppression: "),
-        ("[release]\nmean_epsilon = 0", "release: expected some epsilon above 0"),
+        ("[release]\nmean_epsilon = 0", "release: expected at least one epsilon above 0"),
         ("[release]\nbins = [0, 30, 20, 65]", "release.bins: expected strictly increasing"),
         ("[release]\nbins = 1", "release.bins: expected 2 to 4096"),
         ("[pings]\nbox = [1, 2]", "pings.box: Expected `array` of length 4"),

@@ -1,4 +1,4 @@
-"""The statement of a deployment: what was promised and spent, as the ledger's entries say, whatever is configured."""
+"""The statement of a deployment: what was promised and charged, as the ledger's entries say, whatever is configured."""
 
 from io import BytesIO
 
@@ -77,8 +77,8 @@ def test_a_period_in_which_nobody_was_charged_has_zeros():
     ledger, nobody = MemoryLedger(), np.array([], dtype=np.int64)
     ledger.admit("day", 10, [], [Admission("one", nobody, nobody, 1, b"{}")])
     (period,) = loss(ledger)["periods"]
-    spent = {key: value for key, value in period.items() if "max" in key or "charged" in key or "bound_" in key}
-    assert len(spent) == 5 and set(spent.values()) == {0}
+    charged = {key: value for key, value in period.items() if "max" in key or "charged" in key or "bound_" in key}
+    assert len(charged) == 5 and set(charged.values()) == {0}
 
 
 def test_the_configuration_speaks_for_a_ledger_without_entries():

@@ -60,7 +60,7 @@ def open_source(name: str, unit: str, progress: Progress | None = None) -> Sourc
 
     >>> open_source("mqtt://me:secret@broker/buses", "kmh")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    udp_stream.errors.UsageError: expected a file, or - for standard input, got a name that begins with mqtt:// ...
+    udp_stream.errors.UsageError: expected a file, or - for standard input, got a name that begins with mqtt://. Give...
     """
     scheme = scheme_of(name)
     if scheme is None:
@@ -68,8 +68,8 @@ def open_source(name: str, unit: str, progress: Progress | None = None) -> Sourc
     if scheme not in SOURCES:
         known = "".join(f"{one}://, " for one in sorted(SOURCES))
         raise UsageError(  # without the rest of the name, which may hold a password
-            f"expected {known}a file, or - for standard input, got a name that begins with {scheme}:// (a file is "
-            "given by its path; one that is called so, as ./NAME)"
+            f"expected {known}a file, or - for standard input, got a name that begins with {scheme}://. Give a "
+            "file by its path; where its name begins so, as ./NAME"
         )
     source = SOURCES[scheme](name, progress)
     if source.unit not in (None, unit):

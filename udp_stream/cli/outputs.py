@@ -55,7 +55,7 @@ def require_distinct(outputs: Iterable[FileRole], used: Iterable[FileRole]) -> N
             if _is_same(path, other):
                 raise UsageError(f"{flag} {name}: expected a file of its own, got {what} {other}")
         if precious := _looks_like(path):
-            raise UsageError(f"{flag} {name}: expected a file that may be written anew, got {precious}")
+            raise UsageError(f"{flag} {name}: expected a file that may be overwritten, got {precious}")
         if name != "-":
             _require_place(Path(path))
         before.append((f"that of {flag}", path))

@@ -178,7 +178,7 @@ def _number_to_beat(name: str, label: str, rows: Sequence[VarianceRow]) -> Verdi
 
 
 def spread(ones: int, samples: int) -> Fraction:
-    """The variance, in units of U^2, of samples of which so many are at U and the others at 0."""
+    """The variance, in units of U^2, of samples of which `ones` are at U and the others at 0."""
     share = Fraction(ones, samples)
     return share * (1 - share)
 

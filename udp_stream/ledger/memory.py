@@ -37,7 +37,7 @@ class MemoryLedger:
     array([4])
     >>> ledger.record([("hat", b"first")]), ledger.record([("hat", b"second")])
     ([b'first'], [b'first'])
-    >>> ledger.spent(b"plate"), list(ledger.unpublished())
+    >>> ledger.charged_by_period(b"plate"), list(ledger.unpublished())
     ({'2024-05-01': 4}, [('hat', b'first')])
     >>> ledger.published(["hat"])
     >>> list(ledger.unpublished()), ledger.verify(), ledger.mark("hat").recorded
@@ -45,9 +45,9 @@ class MemoryLedger:
     """
 
     def __init__(self) -> None:
-        """Nothing spent, nothing remembered."""
+        """Nothing charged, nothing remembered."""
         self._lock = threading.Lock()
-        self._spent: dict[tuple[str, bytes], int] = {}
+        self._sums: dict[tuple[str, bytes], int] = {}
         self._charges: dict[tuple[str, bytes], int] = {}
         self._admissions: dict[str, _Remembered] = {}
         self._recorded: list[str] = []
@@ -68,7 +68,7 @@ class MemoryLedger:
     def _balances(self, period: str, plates: Sequence[bytes]) -> Balance:
         keys = [(period, plate) for plate in plates]
         return Balance(
-            spent=np.array([self._spent.get(key, 0) for key in keys], np.int64),
+            charged=np.array([self._sums.get(key, 0) for key in keys], np.int64),
             charges=np.array([self._charges.get(key, 0) for key in keys], np.int64),
         )
 
@@ -104,9 +104,9 @@ class MemoryLedger:
 
     def _settle(self, period: str, plates: Sequence[bytes], balance: Balance, touched: NDArray[np.int64]) -> None:
         """These plates' balances are what they are after a call."""
-        spent, charges = balance.spent.tolist(), balance.charges.tolist()
+        sums, charges = balance.charged.tolist(), balance.charges.tolist()
         for i in touched.tolist():
-            self._spent[period, plates[i]], self._charges[period, plates[i]] = spent[i], charges[i]
+            self._sums[period, plates[i]], self._charges[period, plates[i]] = sums[i], charges[i]
 
     def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
         """Keep the first payload of each id; PrivacyRefused, keeping none, if any id was never admitted."""
@@ -137,10 +137,10 @@ class MemoryLedger:
             waiting = [(name, one.payload) for name, one in found if one.payload is not None and not one.published]
         yield from waiting
 
-    def spent(self, plate: bytes) -> dict[str, int]:
+    def charged_by_period(self, plate: bytes) -> dict[str, int]:
         """Nano-units that the plate was charged, by period."""
         with self._lock:
-            return {period: amount for (period, owner), amount in sorted(self._spent.items()) if owner == plate}
+            return {period: amount for (period, owner), amount in sorted(self._sums.items()) if owner == plate}
 
     def entries(self) -> Iterator[Entry]:
         """Every admission ever made, oldest first."""
@@ -160,7 +160,7 @@ class MemoryLedger:
         """Recompute every balance from the entries: a sentence for each contradiction."""
         with self._lock:
             balances = [
-                (period, plate, amount, self._charges[period, plate]) for (period, plate), amount in self._spent.items()
+                (period, plate, amount, self._charges[period, plate]) for (period, plate), amount in self._sums.items()
             ]
         return list(misfits(self.entries(), balances))
 
@@ -188,7 +188,7 @@ class MemoryLedger:
     def periods(self) -> list[str]:
         """Every period in which some plate was charged, sorted."""
         with self._lock:
-            return sorted({period for period, _ in self._spent})
+            return sorted({period for period, _ in self._sums})
 
     def mark(self, release_id: str) -> Mark:
         """How far it has come; there is no place apart from it."""

@@ -36,21 +36,37 @@ class Decision(NamedTuple):
 
 
 def column(plates: Sequence[bytes]) -> NDArray[np.void]:
-    """Plates of one length as an array: `column(plates)[members].tobytes()` are the members', packed."""
+    """Plates of one length as an array: `column(plates)[members].tobytes()` are the members', packed.
+
+    >>> column([b"one", b"two"])[np.array([1, 0])].tobytes()
+    b'twoone'
+    """
     return np.frombuffer(b"".join(plates), dtype=f"V{len(plates[0]) if plates else 1}")
 
 
 def cut(plates: bytes, count: int) -> list[bytes]:
-    """So many plates of one length."""
+    """So many plates of one length.
+
+    >>> cut(b"onetwo", 2)
+    [b'one', b'two']
+    """
     width = len(plates) // max(count, 1)
     return [plates[i * width : (i + 1) * width] for i in range(count)]
 
 
 def amounts(blob: bytes) -> NDArray[np.int64]:
-    """Integers out of their bytes; the caller's own."""
+    """Integers out of their bytes; the caller's own.
+
+    >>> amounts(amounts_of(np.array([4, 0])))
+    array([4, 0])
+    """
     return np.frombuffer(blob, "<i8").astype(np.int64)
 
 
 def amounts_of(values: NDArray[np.int64]) -> bytes:
-    """Undo `amounts`."""
+    """Undo `amounts`.
+
+    >>> len(amounts_of(np.array([4, 0])))
+    16
+    """
     return values.astype("<i8").tobytes()

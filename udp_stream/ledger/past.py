@@ -161,9 +161,9 @@ def require_not_behind(seen: Seen, mark: Mark, place: object) -> None:
         raise PrivacyRefused(f"expected the ledger {mark.ledger_id} at {place}, got {now}")
     if (how := behind(seen, mark)) is not None:
         raise PrivacyRefused(
-            f"the ledger at {place} went back in time: {how}. It is an older copy, or has lost its last writes. Going "
-            "on would charge plates too little and draw published HATs again. Restore the newest copy. If there is "
-            "none, `udp-stream ledger accept-older` says what is forgotten and how to accept it"
+            f"the ledger at {place} went back in time: {how}. It is an older copy, or has lost its last writes. "
+            "Continuing would charge plates too little and draw published HATs again. Restore the newest copy. If "
+            "there is none, `udp-stream ledger accept-older` says what is forgotten and how to accept it"
         )
 
 

@@ -58,8 +58,8 @@ class Admission:
 
     `members` index the `plates` of the call; `charges` are nano-units, one per member, positive. `terms` is what the
     planner fixed before it knew the balances (the epsilons); it is remembered with the verdict, first one wins.
-    `allowances`, where they are given, are the most that each member may have spent once it is charged; the call's
-    budget holds beside them.
+    `allowances`, where they are given, are the most that each member may have been charged, this admission included.
+    The call's budget holds beside them.
 
     >>> from udp_stream.ledger.memory import MemoryLedger
     >>> hat = Admission("hat", members=np.array([2, 0]), charges=np.array([3, 4]), min_admitted=1, terms=b"")
@@ -94,14 +94,14 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """What plates have spent in a period: nano-units, and in how many charges (one per HAT).
+    """What plates were charged in a period: nano-units, and in how many charges (one per HAT).
 
     >>> from udp_stream.ledger.memory import MemoryLedger
     >>> MemoryLedger().balances("May", [b"plate"])
-    Balance(spent=array([0]), charges=array([0]))
+    Balance(charged=array([0]), charges=array([0]))
     """
 
-    spent: NDArray[np.int64]
+    charged: NDArray[np.int64]
     charges: NDArray[np.int64]
 
 
@@ -193,7 +193,7 @@ class Ledger(Protocol):
         """Recorded payloads that were never marked as published, oldest first."""
         ...
 
-    def spent(self, plate: bytes) -> dict[str, int]:
+    def charged_by_period(self, plate: bytes) -> dict[str, int]:
         """Nano-units that the plate was charged, by period."""
         ...
 

@@ -40,7 +40,7 @@ def require_valid(budget: int, plates: Sequence[bytes], admissions: Sequence[Adm
 
 
 def decide(
-    spent: NDArray[np.int64],
+    charged: NDArray[np.int64],
     charges: NDArray[np.int64],
     budget: int,
     min_admitted: int,
@@ -55,7 +55,7 @@ def decide(
     >>> decide(np.array([0, 0]), np.array([3, 3]), budget=10, min_admitted=1, allowances=np.array([2, 20]))
     array([0, 3])
     """
-    after = spent + charges
+    after = charged + charges
     affordable = after <= budget
     if allowances is not None:
         affordable &= after <= allowances
@@ -74,43 +74,43 @@ def decide_in_turn(balance: Balance, budget: int, admissions: Sequence[Admission
     >>> [charged.tolist() for charged in decide_in_turn(balance, 10, hats)]
     [[3, 2], [3, 0]]
     >>> balance
-    Balance(spent=array([ 6, 10]), charges=array([2, 3]))
+    Balance(charged=array([ 6, 10]), charges=array([2, 3]))
     """
-    charged = []
+    decided = []
     for one in admissions:
-        spent = balance.spent[one.members]
-        charged.append(decide(spent, one.charges, budget, one.min_admitted, one.allowances))
-        balance.spent[one.members] = spent + charged[-1]
+        before = balance.charged[one.members]
+        decided.append(decide(before, one.charges, budget, one.min_admitted, one.allowances))
+        balance.charged[one.members] = before + decided[-1]
     if admissions:
-        payers = np.concatenate([one.members for one in admissions])[np.concatenate(charged) > 0]
+        payers = np.concatenate([one.members for one in admissions])[np.concatenate(decided) > 0]
         balance.charges[:] += np.bincount(payers, minlength=balance.charges.size)
-    return charged
+    return decided
 
 
 def misfits(entries: Iterable[Entry], balances: Iterable[tuple[str, bytes, int, int]]) -> Iterator[str]:
     """A sentence for each charge over its budget, and for each balance that is not the sum of its charges.
 
-    `entries` come oldest first; `balances` are (period, plate, spent, charges), each plate and period once.
+    `entries` come oldest first; `balances` are (period, plate, charged, charges), each plate and period once.
 
     >>> entry = Entry("hat", "2024-05-01", 10, (b"p",), np.array([4]), payload=None, published=False)
     >>> list(misfits([entry], [("2024-05-01", b"p", 4, 1)]))
     []
     >>> list(misfits([entry], [("2024-05-01", b"p", 3, 1)]))
-    ['plate 70 in 2024-05-01: expected 4 spent in 1 charges, got 3 in 1']
+    ['plate 70 in 2024-05-01: expected 4 charged in 1 entries, got 3 in 1']
     """
     sums: dict[tuple[str, bytes], tuple[int, int]] = {}
     for entry in entries:
         for plate, amount in zip(entry.plates, entry.charged.tolist(), strict=True):
-            spent, charges = sums.get((entry.period, plate), (0, 0))
-            if amount < 0 or (amount > 0 and spent + amount > entry.budget):
+            charged, charges = sums.get((entry.period, plate), (0, 0))
+            if amount < 0 or (amount > 0 and charged + amount > entry.budget):
                 yield f"{entry.release_id}: charging {amount} puts plate {plate.hex()} over its budget {entry.budget}"
             if amount:
-                sums[entry.period, plate] = (spent + amount, charges + 1)
-    claimed = {(period, plate): (spent, charges) for period, plate, spent, charges in balances}
+                sums[entry.period, plate] = (charged + amount, charges + 1)
+    claimed = {(period, plate): (charged, charges) for period, plate, charged, charges in balances}
     for key in {**sums, **claimed}:
         expected, got = sums.get(key, (0, 0)), claimed.get(key, (0, 0))
         if expected != got:
-            sentence = f"expected {expected[0]} spent in {expected[1]} charges, got {got[0]} in {got[1]}"
+            sentence = f"expected {expected[0]} charged in {expected[1]} entries, got {got[0]} in {got[1]}"
             yield f"plate {key[1].hex()} in {key[0]}: {sentence}"
 
 

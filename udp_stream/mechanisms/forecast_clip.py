@@ -110,7 +110,7 @@ class ForecastClipPlan:
     def noise_deviation(self) -> float:
         """Standard deviation of the noise in quanta."""
         over, under = self.noise.unit_scale(self.cost)
-        return self.noise.deviation(self.sensitivity * over / under) / self.divisor
+        return sqrt(self.noise.expected_square(self.sensitivity * over / under)) / self.divisor
 
     @property
     def spread(self) -> float:

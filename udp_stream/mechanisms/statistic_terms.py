@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.mechanisms.grouping import SamplesPerPlate
-from udp_stream.mechanisms.noise import Cost, pure
+from udp_stream.mechanisms.noise import Cost, Measure
 from udp_stream.units import QUANTA_PER_KMH
 
 Grouping = Literal["best-fit", "wrap-around"]
@@ -90,12 +90,13 @@ class AroundForecast(msgspec.Struct, frozen=True):
 class StatisticTerms(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a statistic may cost, and how it is to be taken: as configured, and what was chosen by that.
 
-    `mechanism` may be "auto"; `compare_at` is what "auto" holds equal between mechanisms. Without a `choice` a plan
-    has to search for it. `around` is what a mean around a forecast is taken around.
+    `epsilon_nano` are nano-units of `measure`, which the ledger keeps. `mechanism` may be "auto"; `compare_at` is what
+    "auto" holds equal between mechanisms. Without a `choice` a plan has to search for it. `around` is what a mean
+    around a forecast is taken around.
 
     >>> StatisticTerms("mean", 10**9, choice=Choice("baseline", 12)).at(2 * 10**9)
     StatisticTerms(statistic='mean', epsilon_nano=2000000000, mechanism='auto', grouping='best-fit', \
-compare_at='epsilon', choice=None, around=None)
+compare_at='epsilon', measure='pure', choice=None, around=None)
     """
 
     statistic: str
@@ -103,17 +104,18 @@ compare_at='epsilon', choice=None, around=None)
     mechanism: str = "auto"
     grouping: Grouping = "best-fit"
     compare_at: CompareAt = "epsilon"
+    measure: Measure = "pure"
     choice: Choice | None = None
     around: AroundForecast | None = None
 
     @property
     def cost(self) -> Cost:
-        """The same in the measure that the ledger keeps: the one place that says which.
+        """The most that a plate may lose to it.
 
         >>> StatisticTerms("mean", 10**9).cost
         Cost(measure='pure', nano=1000000000)
         """
-        return pure(self.epsilon_nano)
+        return Cost(self.measure, self.epsilon_nano)
 
     def at(self, epsilon_nano: int) -> StatisticTerms:
         """The same at another epsilon. What is best there is another question: the choice is open again."""

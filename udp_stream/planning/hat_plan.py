@@ -116,7 +116,7 @@ class HatPlan:
             return "at equal charge every grouping has the same noise, and this has no bias"
         error = expected_abs_error(self.mean.noise_bound, spread(self.mean), self.mean.range.width)
         guessing = EXACT * self.mean.range.width / 2
-        allowed = "that of guessing U/2" if self.mean.error_bound <= guessing else "that of optimal"
+        allowed = "that of the baseline guess" if self.mean.error_bound <= guessing else "that of optimal"
         return (
             f"least charge within 3 % of the least expected error, {error / QUANTA_PER_KMH:.2f} km/h, "
             f"among worst cases up to {allowed}"
@@ -184,7 +184,7 @@ def _fair_shares(
     hat_of_row = np.repeat(np.arange(counts.cells.size), np.diff(counts.hat_rows))
     now = np.bincount(counts.plate[enough[hat_of_row]], minlength=len(counts.plates))
     visits = expected_visits(now, balance.charges, in_period.slots_gone, in_period.slots_left)
-    return fair_shares(policy.budget_nano, balance.spent, visits)
+    return fair_shares(policy.budget_nano, balance.charged, visits)
 
 
 def _terms(shares: NDArray[np.int64], policy: Policy) -> Terms:

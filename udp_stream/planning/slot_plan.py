@@ -122,7 +122,7 @@ class _Columns(msgspec.Struct, frozen=True, array_like=True):
     charged: bytes
 
 
-class PlanChunk(msgspec.Struct, frozen=True, tag="plan.2"):
+class PlanChunk(msgspec.Struct, frozen=True, tag="plan.3"):
     """Chunk `number` of the `chunks` of a shard's plan; `digest` covers all of them.
 
     >>> PlanChunk(0, 3_600_000, shard=1, digest=b"8 bytes.", number=0, chunks=1, content=b"").shard

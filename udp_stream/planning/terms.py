@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.mechanisms.noise import Measure
 from udp_stream.mechanisms.statistic_terms import CompareAt, StatisticTerms
 from udp_stream.planning.allowances import EPSILON_NANO_MAX
 from udp_stream.planning.policy import AccountingDetail, Policy
@@ -26,7 +27,7 @@ class HatForecast(msgspec.Struct, frozen=True):
     prior: tuple[float, ...]
 
 
-class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag="terms.2", tag_field="v"):
+class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag="terms.3", tag_field="v"):
     """What a HAT's admission was asked on: what each statistic may cost and how it is taken, or why nothing is asked.
 
     With the counts and U they fix every plate's charge and, once all is chosen, the plan. So neither a retry nor a
@@ -120,7 +121,7 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         >>> Terms(kept=bytes([0b101_00000])).to_rows(np.array([7, 9]), rows=3).tolist()
         [7, 0, 9]
         """
-        if not self.kept:
+        if offered.size == rows:
             return offered
         values = np.zeros(rows, dtype=np.int64)
         values[self.rows_kept(rows)] = offered
@@ -157,10 +158,11 @@ def terms_of(policy: Policy, mean_nano: int, variance_nano: int, cdf_nano: int) 
     """
     follows_charge = policy.mean_nano is None and policy.accounting_detail == "individual"
     compare_at: CompareAt = "charge" if follows_charge else "epsilon"
+    measure: Measure = policy.accounting
     asked = (
-        StatisticTerms("mean", mean_nano, policy.mean, policy.grouping, compare_at),
-        StatisticTerms("variance", variance_nano),
-        StatisticTerms("cdf", cdf_nano),
+        StatisticTerms("mean", mean_nano, policy.mean, policy.grouping, compare_at, measure),
+        StatisticTerms("variance", variance_nano, measure=measure),
+        StatisticTerms("cdf", cdf_nano, measure=measure),
     )
     return Terms(tuple(one for one in asked if one.epsilon_nano), accounting_detail=policy.accounting_detail)
 

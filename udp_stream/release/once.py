@@ -23,7 +23,7 @@ from udp_stream.ledger.port import Admission, Ledger
 
 @dataclass(frozen=True, slots=True)
 class Charged:
-    """What an id was charged: nano-epsilon of each member of its admission, 0 for those that could not pay.
+    """What an id was charged: nano-epsilon of each member of its admission, 0 for those without enough budget.
 
     >>> asked = Admission("hat", np.array([0, 1]), np.array([4, 4]), 0, b"")
     >>> Charged(asked, np.array([4, 0])).charged > 0  # who takes part

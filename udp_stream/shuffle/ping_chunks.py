@@ -191,7 +191,7 @@ def plates_of(plates: Sequence[bytes], rows: NDArray[np.integer[Any]]) -> tuple[
 
 
 def hashes_of(plates: bytes, size: int) -> list[bytes]:
-    """The plates' hashes of so many bytes each, out of all of them one after the other.
+    """The plates' hashes, each of this many bytes, out of all of them one after the other.
 
     >>> hashes_of(b"aabbcc", 2)
     [b'aa', b'bb', b'cc']

@@ -29,9 +29,9 @@ Where = str | os.PathLike[str]
 def gone(place: Where, ledger_id: str) -> PrivacyRefused:
     """The refusal where a ledger was and is not any more."""
     return PrivacyRefused(
-        f"expected the ledger {ledger_id} at {place}, got none or another one: it has been wiped or is not mounted; "
-        "restore it. Another ledger gives every plate a new budget and draws released HATs again: to begin with one "
-        "all the same, remove the plates' key and the .ledger-id beside it, or set another ledger.key_file"
+        f"expected the ledger {ledger_id} at {place}, got none or another one. It was wiped or is not mounted: "
+        "restore it. Another ledger gives every plate a new budget and draws released HATs again. To begin with "
+        "another one all the same, remove the plates' key and the .ledger-id beside it, or set another ledger.key_file"
     )
 
 
@@ -112,7 +112,7 @@ def _read(path: Path) -> tuple[str | None, Mark | None]:
     except FileNotFoundError:
         return None, None
     except (OSError, UnicodeDecodeError) as error:
-        raise DependencyUnavailable(f"the file {path} of the ledger's id cannot be read") from error
+        raise DependencyUnavailable(f"the file {path} with the ledger's id cannot be read") from error
     known, _, mark = text.partition("\n")
     if not known.strip():
         raise PrivacyRefused(f"expected the ledger's id in {path}, got an empty file: restore it")
@@ -136,7 +136,7 @@ def _write(path: Path, ledger_id: str, mark: Mark | None) -> None:
             sync_directory(path.parent)
     except OSError as error:
         raise DependencyUnavailable(
-            f"the file {path} for the ledger's id cannot be written: {error.strerror}"
+            f"the file {path} with the ledger's id cannot be written: {error.strerror}"
         ) from error
 
 
@@ -147,7 +147,7 @@ def _locked(path: Path) -> Iterator[None]:
         try:
             file = path.open("rb+")
         except FileNotFoundError as error:
-            raise PrivacyRefused(f"the file {path} of the ledger's id is gone: restore it") from error
+            raise PrivacyRefused(f"the file {path} with the ledger's id is gone: restore it") from error
         with file:
             fcntl.flock(file, fcntl.LOCK_EX)
             if path.exists() and os.fstat(file.fileno()).st_ino == path.stat().st_ino:

@@ -33,7 +33,7 @@ def ledger_and_keys(
     key_file, id_file = _key_files(asked)
     known = known_ledger(id_file)
     if must_exist and known is None and _is_missing(asked.place):
-        raise UsageError(f"{ledger_place(asked.place)}: no ledger there")
+        raise UsageError(f"{ledger_place(asked.place)}: no ledger there. Name an existing one with --ledger")
     made = not key_file.exists()
     if made and (must_exist or known is not None or _is_there(asked.place)):
         raise _no_key(key_file, asked.place)
@@ -145,7 +145,7 @@ def _no_key(key_file: Path, url: str) -> PrivacyRefused:
     return PrivacyRefused(
         f"{key_file.absolute()}: the key of the ledger's plates is not there, and the ledger at {ledger_place(url)} "
         f"needs it: restore it from the backup, or copy it there, and {key_file.name}.ledger-id beside it, from a "
-        "machine that works on this ledger. No other key is made: under another one every plate would get a new budget"
+        "machine that works on this ledger. No new key is made: under one every plate would get a new budget"
     )
 
 

@@ -199,11 +199,11 @@ def disagreement(settings: Settings, stated: dict[str, Any]) -> str | None:
             return None
         return (
             f"the configuration has policy {policy.fingerprint()}, the ledger's records were made under "
-            f"{_joined(policies)}: same budget, other settings; the statement says what the ledger says"
+            f"{_joined(policies)}: same budget, other settings; the statement follows the ledger"
         )
     return (
         f"the configuration has {_budgets([ours])} (policy {policy.fingerprint()}), the ledger was charged under "
-        f"{_budgets(under)} (policy {_joined(policies) or 'of no record yet'}): the statement says what the ledger says"
+        f"{_budgets(under)} (policy {_joined(policies) or 'of no record yet'}): the statement follows the ledger"
     )
 
 
@@ -214,8 +214,8 @@ def _privacy_loss(settings: Settings, account: _Account, lengths: str) -> dict[s
     """
     policy, slots = settings.policy, settings.calendar.slots
     periods = sorted(account.periods.items())
-    sums = {period: spent.guaranteed for period, spent in periods}
-    sums |= together({period: spent.guaranteed for period, spent in periods if spent.nano})
+    sums = {period: charged.guaranteed for period, charged in periods}
+    sums |= together({period: charged.guaranteed for period, charged in periods if charged.nano})
     return {
         "privacy_unit": f"one license plate, for each period of {lengths}, with all its pings in it",
         "privacy_parameters": {"epsilon": max(sums.values(), default=policy.budget_nano) / NANO},
@@ -229,13 +229,13 @@ def _privacy_loss(settings: Settings, account: _Account, lengths: str) -> dict[s
         "periods": [
             {
                 "period": period,
-                "from": _iso(spent.start, period, slots),
-                "until": _iso(spent.end, period, slots),
-                "epsilon_guaranteed": spent.guaranteed / NANO,
+                "from": _iso(charged.start, period, slots),
+                "until": _iso(charged.end, period, slots),
+                "epsilon_guaranteed": charged.guaranteed / NANO,
                 "epsilon_guaranteed_with_overlapping": sums[period] / NANO,
-                **spent.facts(),
+                **charged.facts(),
             }
-            for period, spent in periods
+            for period, charged in periods
         ],
     }
 

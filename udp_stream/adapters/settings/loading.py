@@ -6,6 +6,7 @@ import difflib
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -58,9 +59,10 @@ def load(
     return settings
 
 
-def known_keys() -> list[str]:
+@cache
+def known_keys() -> tuple[str, ...]:
     """Every `section.key` there is."""
-    return [f"{section.name}.{field.name}" for section in fields(Settings) for field in fields(section.type)]
+    return tuple(f"{section.name}.{field.name}" for section in fields(Settings) for field in fields(section.type))
 
 
 def _variable(key: str) -> str:

@@ -84,7 +84,7 @@ def _check_epsilons(settings: Settings, policy: Policy) -> None:
         require(epsilon in ("auto", 0) or epsilon >= EPSILON_MIN, name, rule, epsilon)
     nanos = policy.mean_nano, policy.variance_nano, policy.cdf_nano
     asked = sum(nano or 0 for nano in nanos)
-    require(None in nanos or asked > 0, "release", "some epsilon above 0", "none")
+    require(None in nanos or asked > 0, "release", "at least one epsilon above 0", "none")
     require(asked <= policy.budget_nano, "budget.epsilon", f"at least the charge of one HAT ({asked / NANO:g})", budget)
     lasting = policy.period_seconds is None
     require(not (lasting and None in nanos), "budget.period", 'a duration for "auto"', "lifetime")

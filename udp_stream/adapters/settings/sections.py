@@ -79,8 +79,8 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Epsilons are per HAT. Mean "auto" is taken around a forecast, or as a paper has it where that errs less.
 
-    An automatic epsilon is then a twelfth of the budget for the plate that moves a mean most. CDFs are off: at epsilon 1
-    they err more on every feed than one city-wide CDF does (`docs/measurements.md`).
+    An automatic epsilon is then a twelfth of the budget, for the plate that moves a mean most. CDFs are off: at
+    epsilon 1 they err more on every feed than one city-wide CDF does (`docs/measurements.md`).
     """
 
     mean: Mean = "auto"
@@ -104,7 +104,7 @@ class ForecastSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 class LedgerSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where balances are kept; the key of the plates' hashes is beside it unless told otherwise.
 
-    `url` is empty where nobody named a ledger. One run on one machine then takes `DEFAULT_LEDGER`; workers share a
+    `url` is empty where no ledger was named. One run on one machine then takes `DEFAULT_LEDGER`; workers share a
     ledger, so they take none that was not named.
     """
 
@@ -118,7 +118,7 @@ class LedgerSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         return self.url or DEFAULT_LEDGER
 
     def require_named(self) -> None:
-        """ConfigError if nobody named a ledger: for what shares one with others."""
+        """ConfigError if no ledger was named: for commands that share one with others."""
         if not self.url:
             raise ConfigError(
                 "ledger.url: expected the one ledger that all workers of the deployment share, got none: name it with "

@@ -113,7 +113,7 @@ def _unit(messages: Iterable[bytes], settings: Settings) -> str:
     pings, _ = PingDecoder(rules).decode(list(messages))
     unit = unit_evidence(pings, rules.unit).unit
     if unit is None:
-        return f"no telling: fewer than {PAIRS_MIN} pairs of pings report to be moving ({NO_RELEASE})"
+        return f"cannot tell: fewer than {PAIRS_MIN} pairs of pings report that they move ({NO_RELEASE})"
     if unit != rules.unit:
         times = KMH_PER_UNIT[unit] / KMH_PER_UNIT[rules.unit]
         raise ConfigError(

@@ -32,21 +32,22 @@ def show(arguments: argparse.Namespace, settings: Settings) -> None:
     periods overlap."""
     budget = settings.policy.budget_nano
     with _open(arguments, settings) as (ledger, keys):
-        spent = ledger.spent(keys.key_of(plate_name(arguments.plate)))
-        days = days_of(spent, settings.zone)
+        charged = ledger.charged_by_period(keys.key_of(plate_name(arguments.plate)))
+        days = days_of(charged, settings.zone)
         budgets = largest_budgets(ledger, {period for one in days for period in one.periods}) if days else {}
-    if not spent:
+    if not charged:
         print(
-            f"no charge is recorded for this plate (spelling and case count); it has all of its {budget / NANO:g}",
+            f"no charge is recorded for this plate, so it has its whole budget of {budget / NANO:g}. Spelling and "
+            "case matter",
             file=sys.stderr,
         )
-    for period, nano in sorted(spent.items()):
+    for period, nano in sorted(charged.items()):
         left = max(0, budget - nano)
-        print(f"{period}\tspent {nano / NANO:.9f}\tleft {left / NANO:.9f}\tof {budget / NANO:g}")
+        print(f"{period}\tcharged {nano / NANO:.9f}\tleft {left / NANO:.9f}\tof {budget / NANO:g}")
     for one in days:
-        in_all, most = (sum(amounts[period] for period in one.periods) for amounts in (spent, budgets))
+        in_all, most = (sum(amounts[period] for period in one.periods) for amounts in (charged, budgets))
         together = ", ".join(one.periods)
-        print(f"{one}\tspent {in_all / NANO:.9f} in all\tof at most {epsilon_text(most)} in all\tin {together}")
+        print(f"{one}\tcharged {in_all / NANO:.9f} in all\tof at most {epsilon_text(most)} in all\tin {together}")
 
 
 def verify(arguments: argparse.Namespace, settings: Settings) -> None:

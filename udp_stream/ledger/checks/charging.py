@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from udp_stream.ledger.checks.expecting import CheckFailed, ask, charged_by, expect, plates_of, spent_by
+from udp_stream.ledger.checks.expecting import CheckFailed, ask, balances_of, charged_by, expect, plates_of
 from udp_stream.ledger.port import Admission, LedgerFactory
 from udp_stream.ledger.rules import AMOUNT_LIMIT
 
@@ -20,11 +20,11 @@ def check_admit_charges_once(open_ledger: LedgerFactory) -> None:
         expect(charged_by(verdicts), [[3, 4], [5]], "admit charges what was asked")
         expect([verdict.admitted.tolist() for verdict in verdicts], [[True, True], [True]], "charged means admitted")
         balance = ledger.balances("once", plates)
-        expect(balance.spent.tolist(), [4, 0, 8], "balances are what was charged")
+        expect(balance.charged.tolist(), [4, 0, 8], "balances are what was charged")
         expect(balance.charges.tolist(), [1, 0, 2], "one charge per plate and HAT")
-        expect(spent_by(ledger, "once/other", plates), [0, 0, 0], "a period has its own budget")
-        expect(ledger.spent(plates[2]), {"once": 8}, "spent tells what a plate spent, by period")
-        expect(ledger.spent(b"once/none"), {}, "a plate that was never charged spent nothing")
+        expect(balances_of(ledger, "once/other", plates), [0, 0, 0], "a period has its own budget")
+        expect(ledger.charged_by_period(plates[2]), {"once": 8}, "charged_by_period tells what a plate was charged")
+        expect(ledger.charged_by_period(b"once/none"), {}, "a plate that was never charged has no period")
 
 
 def check_repeat_is_remembered(open_ledger: LedgerFactory) -> None:
@@ -33,8 +33,12 @@ def check_repeat_is_remembered(open_ledger: LedgerFactory) -> None:
     with open_ledger() as ledger:
         ledger.admit("repeat", 10, plates, [ask("repeat/0", [8], [1])])
         first = ask("repeat/1", [3, 3], [0, 1], terms=b"first")
-        expect(charged_by(ledger.admit("repeat", 10, plates, [first])), [[3, 0]], "admit halts who cannot pay")
-        before = spent_by(ledger, "repeat", plates)
+        expect(
+            charged_by(ledger.admit("repeat", 10, plates, [first])),
+            [[3, 0]],
+            "admit halts a member without enough budget",
+        )
+        before = balances_of(ledger, "repeat", plates)
         again = ask("repeat/1", [1, 1, 1], [2, 1, 0], min_admitted=2, terms=b"second")
         for asked, charged in ((first, [3, 0]), (again, [0, 0, 3])):
             for period, budget in (("repeat", 10), ("repeat/other", 1000)):
@@ -47,8 +51,8 @@ def check_repeat_is_remembered(open_ledger: LedgerFactory) -> None:
         expect(
             [verdict.terms for verdict in verdicts], [b"first", b"first"], "the first terms are kept within one call"
         )
-        expect(spent_by(ledger, "repeat", plates), [*before[:3], 1], "a repeat charges and refunds nothing")
-        expect(spent_by(ledger, "repeat/other", plates), [0] * 4, "a repeat charges nothing in another period")
+        expect(balances_of(ledger, "repeat", plates), [*before[:3], 1], "a repeat charges and refunds nothing")
+        expect(balances_of(ledger, "repeat/other", plates), [0] * 4, "a repeat charges nothing in another period")
 
 
 def check_never_over_budget(open_ledger: LedgerFactory) -> None:
@@ -60,7 +64,7 @@ def check_never_over_budget(open_ledger: LedgerFactory) -> None:
             asked = [ask(f"{period}/{i}", [amount], [0]) for i, amount in enumerate((budget, 1, budget))]
             expect(charged_by(ledger.admit(period, budget, plates, asked)), [[budget], [0], [0]], f"budget of {budget}")
             expect(charged_by(ledger.admit(period, budget, plates, [ask(f"{period}/3", [1], [0])])), [[0]], "later too")
-            expect(spent_by(ledger, period, plates), [budget, 0], "no balance over its budget")
+            expect(balances_of(ledger, period, plates), [budget, 0], "no balance over its budget")
         asked = [ask("over/all-1", [7, 2]), ask("over/all-2", [4, 9]), ask("over/all-3", [3, 8])]
         verdicts = ledger.admit("over/all", 10, plates, asked)
         expect(charged_by(verdicts), [[7, 2], [0, 0], [3, 8]], "all of an amount or none of it, in the order given")
@@ -79,7 +83,7 @@ def check_allowances(open_ledger: LedgerFactory) -> None:
         expect(charged_by(ledger.admit("allowances", 10, plates, [over])), [[5, 0, 5]], "the budget holds beside it")
         few = replace(ask("allowances/3", [1, 1], [0, 1], min_admitted=2), allowances=np.array([8, 5]))
         expect(charged_by(ledger.admit("allowances", 10, plates, [few])), [[0, 0]], "halted members are not admitted")
-        expect(spent_by(ledger, "allowances", plates), [7, 5, 10], "balances are what was charged")
+        expect(balances_of(ledger, "allowances", plates), [7, 5, 10], "balances are what was charged")
 
 
 def check_min_admitted_charges_nobody(open_ledger: LedgerFactory) -> None:
@@ -90,18 +94,18 @@ def check_min_admitted_charges_nobody(open_ledger: LedgerFactory) -> None:
         asked = ask("few/1", [2, 2, 2], min_admitted=2, terms=b"terms")
         for _ in range(2):
             (verdict,) = ledger.admit("few", 10, plates, [asked])
-            expect(verdict.charged.tolist(), [0, 0, 0], "nobody is charged if too few can pay")
+            expect(verdict.charged.tolist(), [0, 0, 0], "no member is charged if too few have enough budget")
             expect(verdict.terms, b"terms", "the terms of a withheld HAT are remembered")
         (verdict,) = ledger.admit("few", 1000, plates, [ask("few/1", [1], [2])])
         expect(verdict.charged.tolist(), [0], "a withheld HAT stays withheld")
-        expect(spent_by(ledger, "few", plates), [9, 9, 0], "a withheld HAT costs nothing")
-        nobody = [
+        expect(balances_of(ledger, "few", plates), [9, 9, 0], "a withheld HAT charges nothing")
+        empty = [
             ask("few/2", [], terms=b"none"),
             ask("few/3", [], min_admitted=1),
             ask("few/4", [1, 1], min_admitted=2),
         ]
         expect(
-            charged_by(ledger.admit("few", 10, plates, nobody)),
+            charged_by(ledger.admit("few", 10, plates, empty)),
             [[], [], [1, 1]],
             "HATs without members, and just enough",
         )
@@ -129,7 +133,7 @@ def check_malformed_is_refused(open_ledger: LedgerFactory) -> None:
             try:
                 ledger.admit("bad", budget, known, [good, bad])
             except ValueError:
-                expect(spent_by(ledger, "bad", plates), [0, 0], f"{name} charges nobody")
+                expect(balances_of(ledger, "bad", plates), [0, 0], f"{name} charges no plate")
             else:
                 raise CheckFailed(f"{name}: expected ValueError, got an answer")
         expect([e.release_id for e in ledger.entries() if e.release_id.startswith("bad/")], [], "nothing is remembered")

@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.checks.expecting import CheckFailed, ask, charged_by, expect, expect_sums, plates_of, spent_by
+from udp_stream.ledger.checks.expecting import CheckFailed, ask, balances_of, charged_by, expect, expect_sums, plates_of
 from udp_stream.ledger.port import LedgerFactory
 
 WRITERS = 100
@@ -22,7 +22,7 @@ def check_many_at_once(open_ledger: LedgerFactory) -> None:
     asked = [ask(name, [4, 7], [i, (i + 1) % len(ids)]) for i, name in enumerate(ids)]
     with open_ledger() as ledger:
         verdicts = charged_by(ledger.admit("many", 10, plates, asked[:700]))
-        expect(verdicts, [[4, 7]] + [[0, 7]] * 699, "the first of a chain pays both, the others what is left")
+        expect(verdicts, [[4, 7]] + [[0, 7]] * 699, "the first of a chain is charged both, the others what is left")
         expect(
             charged_by(ledger.admit("many", 10, plates, asked[::-1]))[-700:], verdicts[::-1], "a big repeat, reversed"
         )
@@ -43,10 +43,12 @@ def check_large_slots(open_ledger: LedgerFactory) -> None:
     with open_ledger() as ledger:
         for _ in range(2):
             verdicts = ledger.admit("large", 10, crowd, hats)
-            expect(verdicts[0].charged.tolist() == [*charges[:-1], 0], True, "each of a crowd pays, once, or cannot")
-            expect(sum(verdict.charged.size for verdict in verdicts[1:]), 0, "HATs of nobody")
+            expect(
+                verdicts[0].charged.tolist() == [*charges[:-1], 0], True, "each of a crowd is charged once, or halted"
+            )
+            expect(sum(verdict.charged.size for verdict in verdicts[1:]), 0, "HATs without members")
         balance = ledger.balances("large", crowd)
-        expect(balance.charges.tolist() == [1] * (LARGE_HAT - 1) + [0], True, "everybody's balance")
+        expect(balance.charges.tolist() == [1] * (LARGE_HAT - 1) + [0], True, "the balance of each plate")
         try:
             ledger.record([*releases, ("large/never", b"")])
         except PrivacyRefused:
@@ -75,14 +77,12 @@ def check_concurrent_writers(open_ledger: LedgerFactory) -> None:
         answers = list(pool.map(write, range(WRITERS)))
     for seen in answers:
         for name, answer in seen.items():
-            expect(answer, answers[0][name], f"everybody sees the same {name}")
+            expect(answer, answers[0][name], f"all writers see the same {name}")
     with open_ledger() as ledger:
         kept = [answers[0][f"payload of {name}"] for name in SHARED_IDS]
-        expect(ledger.recorded(SHARED_IDS), kept, "what everybody saw is what is recorded")
-        spent = spent_by(ledger, "race", plates)
-        expect(
-            [amount <= RACE_BUDGET for amount in spent], [True] * len(plates), f"no balance over its budget ({spent})"
-        )
+        expect(ledger.recorded(SHARED_IDS), kept, "what all writers saw is what is recorded")
+        sums = balances_of(ledger, "race", plates)
+        expect([amount <= RACE_BUDGET for amount in sums], [True] * len(plates), f"no balance over its budget ({sums})")
         expect_sums(ledger)
 
 

@@ -61,16 +61,16 @@ def charged_by(verdicts: Iterable[Verdict]) -> list[list[int]]:
     return [verdict.charged.tolist() for verdict in verdicts]
 
 
-def spent_by(ledger: Ledger, period: str, plates: Sequence[bytes]) -> list[int]:
+def balances_of(ledger: Ledger, period: str, plates: Sequence[bytes]) -> list[int]:
     """The sum of each plate's charges in the period.
 
     >>> from udp_stream.ledger.memory import MemoryLedger
     >>> ledger = MemoryLedger()
     >>> _ = ledger.admit("May", 10, [b"a", b"b"], [ask("hat", [3, 11])])
-    >>> spent_by(ledger, "May", [b"a", b"b"])
+    >>> balances_of(ledger, "May", [b"a", b"b"])
     [3, 0]
     """
-    return [int(amount) for amount in ledger.balances(period, plates).spent]
+    return [int(amount) for amount in ledger.balances(period, plates).charged]
 
 
 def expect_sums(ledger: Ledger) -> None:
@@ -89,9 +89,9 @@ def expect_sums(ledger: Ledger) -> None:
     for period, members in plates.items():
         known = sorted(members)
         balance = ledger.balances(period, known)
-        claimed += zip([period] * len(known), known, balance.spent.tolist(), balance.charges.tolist(), strict=True)
+        claimed += zip([period] * len(known), known, balance.charged.tolist(), balance.charges.tolist(), strict=True)
     for sentence in misfits(entries, claimed):
         raise CheckFailed(f"balances are the sums of the entries: {sentence}")
     expect(len({entry.release_id for entry in entries}), len(entries), "one entry per release id")
-    for period, plate, spent, _ in claimed[:: 1 + len(claimed) // 1000]:  # each is a call
-        expect(ledger.spent(plate).get(period, 0), spent, "spent and balances agree")
+    for period, plate, charged, _ in claimed[:: 1 + len(claimed) // 1000]:  # each is a call
+        expect(ledger.charged_by_period(plate).get(period, 0), charged, "charged_by_period and balances agree")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from udp_stream.ledger.checks.expecting import ask, expect, expect_sums, plates_of, spent_by
+from udp_stream.ledger.checks.expecting import ask, balances_of, expect, expect_sums, plates_of
 from udp_stream.ledger.port import LedgerFactory
 
 
@@ -36,7 +36,7 @@ def check_survives_reopen(open_ledger: LedgerFactory) -> None:
     with open_ledger() as ledger:
         (verdict,) = ledger.admit("reopen", 1000, plates, [ask("reopen/1", [1, 1], terms=b"second")])
         expect((verdict.charged.tolist(), verdict.terms), ([3, 0], b"first"), "a verdict survives")
-        expect(spent_by(ledger, "reopen", plates), [3, 0], "a charge survives")
+        expect(balances_of(ledger, "reopen", plates), [3, 0], "a charge survives")
         ledger.record([("reopen/1", b"payload")])
     with open_ledger() as ledger:
         expect(ledger.record([("reopen/1", b"other")]), [b"payload"], "a payload survives")
@@ -64,7 +64,11 @@ def check_notes_and_progress(open_ledger: LedgerFactory) -> None:
     with open_ledger() as ledger:
         after, meta = ledger.progress(), ledger.meta()
         expect((meta["noted"], meta["ledger_id"]), ("first", name), "a note and the ledger's id survive")
-        expect(after.admitted - before.admitted, 3, "HATs admitted are counted once each, also where nobody could pay")
+        expect(
+            after.admitted - before.admitted,
+            3,
+            "HATs admitted are counted once each, also where no plate had enough budget",
+        )
         expect(after.recorded - before.recorded, 1, "payloads that are kept are counted")
         expect(after.newest, "noted/3", "the newest admission is known")
         expect(before.oldest in (None, after.oldest), True, "the oldest admission stays")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.checks.expecting import ask, expect, spent_by
+from udp_stream.ledger.checks.expecting import ask, balances_of, expect
 from udp_stream.ledger.port import Ledger, LedgerFactory
 
 TABLE = """
 admit    1 A=6 B=6      -> 6 6
 admit    1 A=6 B=6      -> 6 6      a repeat charges nothing
 balance  A B C          -> 6 6 0
-admit    2 A=5 B=4 C=1  -> 0 4 1    A cannot pay, B to the last unit
+admit    2 A=5 B=4 C=1  -> 0 4 1    A has too little left, B just enough
 admit    2 A=1 C=9      -> 0 1      a repeat never admits whom the first call halted
 admit    3 B=1          -> 0
 admit    4 A=4 B=1 min2 -> 0 0      too few
@@ -51,7 +51,7 @@ def _play(ledger: Ledger, operation: str, *words: str) -> list[str]:
             asked = ask(f"table/{words[0]}", [int(value) for _, value in pairs], min_admitted=least)
             return [str(amount) for amount in ledger.admit("table", 10, plates, [asked])[0].charged.tolist()]
         case "balance":
-            return [str(amount) for amount in spent_by(ledger, "table", [name.encode() for name in ids])]
+            return [str(amount) for amount in balances_of(ledger, "table", [name.encode() for name in ids])]
         case "record":
             try:
                 return [p.decode() for p in ledger.record([(f"table/{key}", value.encode()) for key, value in pairs])]

@@ -9,12 +9,15 @@ follow from it, and so does the best tree (`search.py`); another estimate has ot
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.mechanisms.cdfs.tree import Integers, Tree, check_branching, integers_of
+from udp_stream.mechanisms.cdfs.tree import Integers, Tree, check_branching, integers_of, level_budgets
+from udp_stream.mechanisms.noise import Cost, Measure, expected_noise_of_counts, noise_of
+from udp_stream.units import NANO
 
 
 def covering_uses(branching: tuple[int, ...], bins: int) -> tuple[int, ...]:
@@ -76,6 +79,30 @@ def squared_error(branching: tuple[int, ...], shares: tuple[float, ...], bins: i
     if len(shares) != len(branching):
         raise ValueError(f"expected a share per level, got {len(shares)} for {len(branching)} levels")
     return math.fsum(8 * n / share**2 for n, share in zip(uses, shares, strict=True))
+
+
+_FINE_NANO = 2**20 * NANO
+"""A cost at which rounding a level's share of it to whole nano-units cannot be seen in a double."""
+
+
+@cache
+def prefix_noise(tree: Tree, measure: Measure) -> float:
+    """The noise of the plain estimate's prefixes, root mean square, in the expected size of noise on counts.
+
+    That size is `expected_noise_of_counts` of the whole cost: the family says what a level's share of it buys. It is
+    the same at every cost, as a family's scale goes by a power of the cost. For Laplace noise this is half of
+    sqrt(`squared_error` / bins).
+
+    >>> tree = Tree((16, 16), (0.5, 0.5), 256)
+    >>> round(prefix_noise(tree, "pure"), 6) == round(math.sqrt(122880 / 256) / 2, 6)
+    True
+    """
+    whole = Cost(measure, _FINE_NANO)
+    noise, squares = noise_of(whole), []
+    for uses, budget in zip(covering_uses(tree.branching, tree.bins), level_budgets(tree, whole.nano), strict=True):
+        over, under = noise.counts_unit_scale(whole.with_nano(budget))
+        squares.append(uses * noise.expected_square(over / under))
+    return math.sqrt(math.fsum(squares) / tree.bins) / expected_noise_of_counts(whole)
 
 
 def prefixes(tree: Tree, noisy_nodes: NDArray[Any], total: int | NDArray[Any]) -> Integers:

@@ -9,7 +9,6 @@ loses e_i g / cap there, and eps g / cap in all.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -22,14 +21,13 @@ from numpy.typing import NDArray
 from udp_stream.mechanisms.cdfs.automatic import auto_bins
 from udp_stream.mechanisms.cdfs.bins import Bins, bins_from_edges, equal_bins, zero_and_equal_bins
 from udp_stream.mechanisms.cdfs.consistency import consistent_counts, shares
-from udp_stream.mechanisms.cdfs.coverings import prefixes, squared_error
+from udp_stream.mechanisms.cdfs.coverings import prefix_noise, prefixes
 from udp_stream.mechanisms.cdfs.search import best_tree
 from udp_stream.mechanisms.cdfs.tree import Tree, level_budgets, level_counts, node_scales
 from udp_stream.mechanisms.grouping import SamplesPerPlate, within_cap
-from udp_stream.mechanisms.noise import Cost, Noise, noise_of
+from udp_stream.mechanisms.noise import Cost, Noise, expected_noise_of_counts, noise_of
 from udp_stream.mechanisms.statistic import BinsAsked
 from udp_stream.mechanisms.statistic_terms import Choice
-from udp_stream.units import NANO
 
 Integers = NDArray[np.int64]
 
@@ -85,8 +83,7 @@ class CdfPlan:
     @property
     def rms_error(self) -> float:
         """Root mean square noise of a share before consistency, over the edges."""
-        error = squared_error(self.tree.branching, self.tree.shares, self.tree.bins) / self.tree.bins
-        return self.cap * math.sqrt(error) * NANO / (self.kept * self.cost.nano)
+        return self.cap * _prefix_noise_at(self.tree, self.cost) / self.kept
 
 
 def plan_cdf(
@@ -117,11 +114,10 @@ def _best_choice(counts: SamplesPerPlate, cost: Cost, max_kmh: float, bins: Bins
     budget, for the plates that are admitted.
     """
     kept = counts.kept_at_every_count
-    epsilon = cost.nano / NANO
-    best = int(np.argmin(counts.errors_at_every_count(_noise_at_eight_bins() / epsilon)))
+    best = int(np.argmin(counts.errors_at_every_count(_prefix_noise_at(best_tree(8), cost))))
     cap = int(counts.descending[best])
     if bins == "auto":
-        equal = auto_bins(int(kept[best]), cap, epsilon, max_kmh).count - 1
+        equal = auto_bins(int(kept[best]), cap, cost, max_kmh).count - 1
         choice = Choice(TREE, cap, equal, zeros_apart=True)
     else:
         choice = Choice(TREE, cap, bins if isinstance(bins, int) else 0)
@@ -164,10 +160,9 @@ def _noise_of_nodes(bins: int, cap: int, cost: Cost) -> tuple[tuple[int, ...], I
     return level_budgets(tree, cost.nano), t, s
 
 
-@cache
-def _noise_at_eight_bins() -> float:
-    tree = best_tree(8)
-    return math.sqrt(squared_error(tree.branching, tree.shares, tree.bins) / 8)
+def _prefix_noise_at(tree: Tree, cost: Cost) -> float:
+    """Root mean square noise of a prefix for each sample that a plate moves, by the family of the cost."""
+    return prefix_noise(tree, cost.measure) * expected_noise_of_counts(cost)
 
 
 @lru_cache(maxsize=1024)

@@ -1,7 +1,7 @@
 """Noise: what a cost buys, exactly drawn. `base` is the seam, `families` the registry, one file per family."""
 
 from udp_stream.mechanisms.noise.base import SCALE_MAX, Cost, Integers, Measure, Noise, pure
-from udp_stream.mechanisms.noise.families import FAMILIES, expected_noise, noise_of
+from udp_stream.mechanisms.noise.families import FAMILIES, expected_noise, expected_noise_of_counts, noise_of
 from udp_stream.mechanisms.noise.lattice import Lattice, charges_of, cost_within, counts_scale, lattice_of
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "cost_within",
     "counts_scale",
     "expected_noise",
+    "expected_noise_of_counts",
     "lattice_of",
     "noise_of",
     "pure",

@@ -110,8 +110,8 @@ class Noise(Protocol):
         """The expected size of noise of this scale, in its unit."""
         ...
 
-    def deviation(self, scale: float) -> float:
-        """The standard deviation of noise of this scale, in its unit."""
+    def expected_square(self, scale: float) -> float:
+        """The variance of noise of this scale, in its unit squared."""
         ...
 
     def low_end(self, noisy: Floats | float, size: float, spread: Floats | float, width: int) -> Floats:

@@ -29,3 +29,15 @@ def expected_noise(sensitivity: int, cost: Cost) -> float:
     noise = noise_of(cost)
     over, under = noise.unit_scale(cost)
     return noise.expected_abs(sensitivity * over / under)
+
+
+def expected_noise_of_counts(cost: Cost) -> float:
+    """The same for counts in which a plate moves one sample; for so many samples, so many times as much.
+
+    >>> from udp_stream.mechanisms.noise.base import pure
+    >>> expected_noise_of_counts(pure(500_000_000))  # a sample leaves one count and enters another
+    4.0
+    """
+    noise = noise_of(cost)
+    over, under = noise.counts_unit_scale(cost)
+    return noise.expected_abs(over / under)

@@ -16,7 +16,6 @@ the `most` steps that noise of cost epsilon is for loses epsilon n / most, and i
 from __future__ import annotations
 
 from functools import cache
-from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -83,9 +82,9 @@ class DiscreteLaplace:
         """E|Lap(b)| = b; the discrete one's is less, by one part in 2**25 at the largest scales."""
         return scale
 
-    def deviation(self, scale: float) -> float:
-        """Of Lap(b): sqrt(2) b."""
-        return sqrt(2) * scale
+    def expected_square(self, scale: float) -> float:
+        """2 b^2; the discrete one's is less, at a scale of one count or more by under 8 %."""
+        return 2 * scale * scale
 
     def low_end(self, noisy: Floats | float, size: float, spread: Floats | float, width: int) -> Floats:
         """By the ratio of likelihoods (`interval.py`)."""

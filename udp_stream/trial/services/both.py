@@ -1,7 +1,7 @@
 """A real Kafka and a real Redis as child processes on free ports of 127.0.0.1: no Docker, no root, nothing but Python.
 
 For trials and tests, not for deployments: one node, no replication, no access control. `process.py` tells how
-nobody is left behind, `jars.py` where Java and the jars come from.
+no process is left behind, `jars.py` where Java and the jars come from.
 
     with services() as running:
         running.kafka.bootstrap, running.redis.url

@@ -72,7 +72,7 @@ OPTIONS = (
     "-Xms128m",
     "-Xmx256m",
     "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",  # starts sooner; a trial is over before the second compiler would pay
+    "-XX:TieredStopAtLevel=1",  # starts sooner; a trial is over before the second compiler would be worth it
     "-XX:-UsePerfData",  # no files in the system's folder for temporary ones
     "-Djava.awt.headless=true",
     "-Djava.io.tmpdir=.",

@@ -7,7 +7,7 @@ child (`guard.py`): a small process that reads a pipe from us. However we die, t
 
 1. The child starts as a shell that waits for a line on its standard input before it becomes the service (`exec`, so the
    process id stays). If we die here, it reads the end of its input and is gone.
-2. The guard starts and is told the process id.
+2. The guard starts and receives the process id.
 3. The shell gets its line. From here on the guard answers for the child.
 4. Once the child has ended and we have its status, the guard hears `done` and ends.
 
@@ -83,7 +83,7 @@ class Child:
         return self.process.pid
 
     def stop(self, seconds: float) -> None:
-        """SIGTERM, and SIGKILL after so many seconds; returns once the process is gone. Harmless if it is already."""
+        """SIGTERM, and SIGKILL after these seconds; returns once the process is gone. Harmless if it is already."""
         if self.process.poll() is None:
             self.process.terminate()
             self.process.send_signal(signal.SIGCONT)  # a paused process must wake up to hear it

@@ -91,7 +91,7 @@ def redis(folder: Path | None = None) -> Iterator[RunningRedis]:
 
 @contextmanager
 def start_redis_cluster(nodes: int = 3) -> Iterator[RunningCluster]:
-    """A Redis Cluster of so many masters without replicas, in temporary folders, while the block runs."""
+    """A Redis Cluster of that many masters without replicas, in temporary folders, while the block runs."""
     with ExitStack() as stack:
         started = []
         for _ in range(nodes):

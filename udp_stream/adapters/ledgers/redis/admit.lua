@@ -4,7 +4,7 @@
 -- ARGV: as the guard; period; budget; then of each HAT: release id; least number admitted; what to remember before the
 --       amounts (head); plates, one after the other; charges, 8 bytes each, little endian; allowances likewise, or ''.
 -- Answers for each HAT 'new' and its amounts charged (0: HALT), or 'known' and what is remembered of it: head, amounts,
--- plates. A balance is two integers of 8 bytes: spent, charges.
+-- plates. A balance is two integers of 8 bytes: the sum of its charges, and their number.
 
 local refused = gone()
 if refused then return refused end
@@ -31,17 +31,17 @@ local function unfit()
   end
 end
 
-local spent, times = {}, {} -- of the plates seen here, with what they are charged here
+local sums, times = {}, {} -- of the charges of the plates seen here, these ones included
 local function look_up(names)
   local unseen = {}
   for _, name in ipairs(names) do
-    if not spent[name] then unseen[#unseen + 1] = name end
+    if not sums[name] then unseen[#unseen + 1] = name end
   end
   by_chunk(unseen, function(start, ...)
     for i, balance in ipairs(redis.call('HMGET', KEYS[4], ...)) do
       local name = unseen[start + i - 1]
-      spent[name], times[name] = 0, 0
-      if balance then spent[name], times[name] = unpacked('<i8i8', balance) end
+      sums[name], times[name] = 0, 0
+      if balance then sums[name], times[name] = unpacked('<i8i8', balance) end
     end
   end)
 end
@@ -67,28 +67,28 @@ local function numbers_in(bytes, count)
 end
 
 local charged = {} -- the plates that were, as keys
--- Who can pay does, unless too few can.
+-- Charge the plates with enough budget left, unless they are too few.
 local function decide(plates, charges, least, allowances)
   local count = #charges / 8
   local names, asked = names_in(plates, count), numbers_in(charges, count)
   local most = allowances ~= '' and numbers_in(allowances, count)
   look_up(names)
-  local pays, payers = {}, 0
+  local fits, fitting = {}, 0
   for i = 1, count do
     local limit = most and math.min(budget, most[i]) or budget
-    pays[i] = asked[i] <= limit - spent[names[i]] -- exact: all are below 2^53
-    if pays[i] then payers = payers + 1 end
+    fits[i] = asked[i] <= limit - sums[names[i]] -- exact: all are below 2^53
+    if fits[i] then fitting = fitting + 1 end
   end
-  if payers < least then return string.rep(HALT, count) end
+  if fitting < least then return string.rep(HALT, count) end
   local amounts = {}
   for i = 1, count do
-    if pays[i] then
+    if fits[i] then
       local name = names[i]
-      spent[name], times[name], charged[name] = spent[name] + asked[i], times[name] + 1, true
+      sums[name], times[name], charged[name] = sums[name] + asked[i], times[name] + 1, true
     end
-    if payers < count then amounts[i] = pays[i] and sub(charges, 8 * i - 7, 8 * i) or HALT end
+    if fitting < count then amounts[i] = fits[i] and sub(charges, 8 * i - 7, 8 * i) or HALT end
   end
-  return payers == count and charges or table.concat(amounts)
+  return fitting == count and charges or table.concat(amounts)
 end
 
 local answers, ids = {}, {}
@@ -113,7 +113,7 @@ end
 local balances = {}
 for name in pairs(charged) do
   balances[#balances + 1] = name
-  balances[#balances + 1] = pack('<i8i8', spent[name], times[name])
+  balances[#balances + 1] = pack('<i8i8', sums[name], times[name])
 end
 by_chunk(balances, function(_, ...) redis.call('HSET', KEYS[4], ...) end)
 if first_of_period and #balances > 0 then

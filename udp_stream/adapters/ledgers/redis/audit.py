@@ -34,7 +34,7 @@ def discrepancies(session: Session) -> list[str]:
 
 
 def _snapshot(session: Session, period: str) -> tuple[int, list[tuple[str, bytes, int, int]]]:
-    """How many admissions there were, and (period, plate, spent, charges) of the period's plates at that moment."""
+    """How many admissions there were, and (period, plate, charged, charges) of the period's plates at that moment."""
     keys = (session.key("order"), session.key("balance", period))
     ((_, length, flat),) = session.run(session.script("snapshot", keys, fenced=False))
     pairs = zip(flat[::2], flat[1::2], strict=True)

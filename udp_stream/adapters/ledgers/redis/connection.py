@@ -153,7 +153,7 @@ class Connection:
             replies, trouble = self.connections.send(holder, [*commands, *waited])
         if trouble is None and waited and replies[-1] < self.replicas:
             trouble = TooFewReplicas(
-                f"expected ledger.replicas = {self.replicas} to have got a write, got {replies[-1]}"
+                f"expected ledger.replicas = {self.replicas} to acknowledge a write, got {replies[-1]}"
             )
         return replies[: len(commands)], trouble
 

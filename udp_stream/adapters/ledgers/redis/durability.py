@@ -27,7 +27,7 @@ DURABLE = (
     ("appendonly", "yes", "it keeps no log of its writes, and a restart forgets them"),
     ("appendfsync", "always", "it answers before a write is on disk"),
     ("no-appendfsync-on-rewrite", "no", "it answers before a write is on disk while it rewrites its log"),
-    ("maxmemory-policy", "noeviction", "it throws keys away when memory runs short"),
+    ("maxmemory-policy", "noeviction", "it deletes keys when memory runs short"),
 )
 
 
@@ -36,7 +36,7 @@ def volatile_settings(connection: Connection) -> list[str]:
     where = f"the Redis at {connection.name()}"
     replies = _told(connection, [("CONFIG", "GET", name) for name, _, _ in DURABLE])
     if isinstance(replies, str):
-        return [f"{where} does not tell its settings ({replies})"]
+        return [f"{where} does not report its settings ({replies})"]
     return [
         f"{where} has {name} {value or 'unset'} where {wanted} is needed: {why}"
         for (name, wanted, why), value in zip(DURABLE, map(_value, replies), strict=True)
@@ -53,7 +53,7 @@ def replicas_not_waited_for(connection: Connection, in_slots: int) -> list[str]:
     where = f"the Redis at {connection.name()}"
     replies = _told(connection, [("INFO", "replication")])
     if isinstance(replies, str):
-        return [f"{where} does not tell whether it has replicas ({replies})"]
+        return [f"{where} does not report whether it has replicas ({replies})"]
     found = max(int(replies[0].get("connected_slaves", 0)), in_slots)
     if not found:
         return []

@@ -161,7 +161,7 @@ class RedisLedger:
     ) -> list[Verdict]:
         """Charge the plates of each HAT, in the order given, or return what was decided before.
 
-        ValueError, charging nobody, if a rule of `require_valid` is broken or a HAT has more than MEMBERS_MAX members.
+        ValueError, charging no plate, if a rule of `require_valid` is broken or a HAT has over MEMBERS_MAX members.
         Fenced and PrivacyRefused: earlier charges of the call are kept.
         """
         require_valid(budget, plates, admissions)
@@ -246,7 +246,7 @@ class RedisLedger:
                     yield name, payload
             last = int(float(found[-1]))
 
-    def spent(self, plate: bytes) -> dict[str, int]:
+    def charged_by_period(self, plate: bytes) -> dict[str, int]:
         """Nano-units that the plate was charged, by period."""
         periods = self.periods()
         commands: list[Command] = [("HGET", self._session.key("balance", period), plate) for period in periods]

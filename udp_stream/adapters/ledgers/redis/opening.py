@@ -4,7 +4,7 @@
 always`, `no-appendfsync-on-rewrite no` and `maxmemory-policy noeviction`, in a cluster on every master. With these a
 killed server comes back with every answer it gave. A *failover* is another matter: replication does not wait, and a
 promoted replica may lack the last charges. So opening refuses a server that has replicas, connected or in the cluster's
-slots, unless it is opened with `replicas=1` or more (`ledger.replicas`): then nothing is answered before so many
+slots, unless it is opened with `replicas=1` or more (`ledger.replicas`): then nothing is answered before that many
 replicas have it (WAIT). What no opening can see is a replica that joins later. Also set `min-replicas-to-write 1`, so
 that a master that is cut off stops by itself, and give replicas the same settings as masters: they are not checked. An
 owner whose epoch the promoted replica never received is stopped.

@@ -10,7 +10,7 @@ from udp_stream.ledger.packing import Decision, amounts
 from udp_stream.ledger.port import Admission, Balance, Entry
 
 _HEAD = struct.Struct("<qIII")  # budget, bytes of the period, bytes of the terms, members
-_BALANCE = struct.Struct("<qq")  # spent, charges
+_BALANCE = struct.Struct("<qq")  # charged, charges
 
 
 class Remembered(NamedTuple):
@@ -65,10 +65,10 @@ def entry_of(release_id: str, blob: bytes, payload: bytes | None, waiting: bool)
 def balance(values: Iterable[bytes | None]) -> Balance:
     """The sums of plates' charges; None is a plate that was never charged."""
     table = amounts(b"".join(value or bytes(_BALANCE.size) for value in values)).reshape(-1, 2)
-    return Balance(spent=table[:, 0].copy(), charges=table[:, 1].copy())
+    return Balance(charged=table[:, 0].copy(), charges=table[:, 1].copy())
 
 
 def spent_and_charges(value: bytes) -> tuple[int, int]:
     """One plate's balance."""
-    spent, charges = _BALANCE.unpack(value)
-    return spent, charges
+    charged, charges = _BALANCE.unpack(value)
+    return charged, charges

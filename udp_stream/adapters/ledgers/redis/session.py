@@ -3,7 +3,7 @@
 Keys, all behind one prefix with a hash tag:
 
     PREFIX:meta              hash    ledger_id, schema, made, key_fingerprint, admitted, epoch:SHARD, notes by name
-    PREFIX:balance:PERIOD    hash    plate -> spent, charges: two little endian integers of 8 bytes
+    PREFIX:balance:PERIOD    hash    plate -> charged, charges: two little endian integers of 8 bytes
     PREFIX:periods           set     every period with a balance
     PREFIX:admission:ID      string  a remembered admission, as `packing.py` tells
     PREFIX:order             list    the ids admitted, oldest first
@@ -99,10 +99,13 @@ class Session:
             case "gone", _:
                 raise gone(name, self.ledger_id)
             case "stale", Fence(shard, epoch) if int(reply[1]) > epoch:
-                raise Fenced(f"expected to hold {shard} since epoch {epoch}, got a later one, {int(reply[1])}: stop")
+                raise Fenced(
+                    f"expected to hold {shard} since epoch {epoch}, got the later epoch {int(reply[1])}: "
+                    "another worker has taken it over, and this one stops"
+                )
             case "stale", Fence(shard, epoch):
                 sentence = f"expected epoch {epoch} of {shard}, got {int(reply[1])}: the ledger has lost writes"
-                raise PrivacyRefused(f"{sentence} (a failover?); restore it")
+                raise PrivacyRefused(f"{sentence} (in a failover?). Restore it")
             case "lost", _:
                 raise PrivacyRefused(
                     f"the balances of {decoded(reply[1])} are gone from the ledger at {name}: restore it"

@@ -185,7 +185,7 @@ class SqliteLedger:
     ) -> list[Verdict]:
         """Charge the plates of each HAT, in the order given, or return what was decided before.
 
-        Plates are distinct and of one length; ValueError, charging nobody, if a rule of `require_valid` is broken.
+        Plates are distinct and of one length; ValueError, charging no plate, if a rule of `require_valid` is broken.
         """
         require_valid(budget, plates, admissions)
         packed = column(plates)
@@ -229,7 +229,7 @@ class SqliteLedger:
         for _, release_id, payload in self._pages(query):
             yield release_id, payload
 
-    def spent(self, plate: bytes) -> dict[str, int]:
+    def charged_by_period(self, plate: bytes) -> dict[str, int]:
         """Nano-units that the plate was charged, by period."""
         with usable(self.path):
             return dict(self._connection.execute(_PERIODS_OF_PLATE, (plate,)))
@@ -300,9 +300,9 @@ class SqliteLedger:
 
     def _balances(self, period: str, plates: Sequence[bytes]) -> Balance:
         query = "SELECT plate, spent, charges FROM balances WHERE period = ? AND plate"
-        found = {plate: (spent, charges) for plate, spent, charges in self._where_in(query, sorted(plates), period)}
+        found = {plate: (charged, charges) for plate, charged, charges in self._where_in(query, sorted(plates), period)}
         table = np.array([found.get(plate, (0, 0)) for plate in plates], np.int64).reshape(-1, 2)
-        return Balance(spent=table[:, 0], charges=table[:, 1])
+        return Balance(charged=table[:, 0], charges=table[:, 1])
 
     def _decide(
         self, period: str, budget: int, plates: Sequence[bytes], packed: NDArray[np.void], fresh: dict[str, Admission]
@@ -319,9 +319,9 @@ class SqliteLedger:
         return decided
 
     def _settle(self, period: str, plates: Sequence[bytes], balance: Balance, touched: NDArray[np.int64]) -> None:
-        spent, charges = balance.spent.tolist(), balance.charges.tolist()
+        sums, charges = balance.charged.tolist(), balance.charges.tolist()
         in_key_order = sorted(touched.tolist(), key=plates.__getitem__)  # neighbours on a page are written together
-        self._connection.executemany(_CHARGE, ((period, plates[i], spent[i], charges[i]) for i in in_key_order))
+        self._connection.executemany(_CHARGE, ((period, plates[i], sums[i], charges[i]) for i in in_key_order))
 
     def _remember(self, period: str, budget: int, decided: dict[str, Decision]) -> None:
         rows = (

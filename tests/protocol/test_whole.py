@@ -1,0 +1,132 @@
+"""Every order with up to three faults; planted faults, also such as take several; and the reductions hold."""
+
+import itertools
+
+import pytest
+
+from tests.protocol.explore import SHARDS, Planted, Violation
+from tests.protocol.whole import Whole
+
+ONE_SLOT = {"slots": 1, "reads": 1}
+AT_ONCE = {"slots": 2, "reads": 1}
+
+
+@pytest.mark.parametrize("once", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_with_three_faults_anywhere_every_order_ends_the_same(once):
+    """One slot; every batch, every part of what was being sent, every checkpoint that may be the last."""
+    found = Whole(**ONE_SLOT, once=once).explore(3)
+    assert len(found.ends) == 1 and sum(found.states) > 40_000
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("once", "faults"), [(True, 3), (False, 2)])
+def test_with_more_faults_two_slots_that_are_sent_at_once_end_the_same(once, faults):
+    found = Whole(**AT_ONCE, once=once).explore(faults)
+    assert len(found.ends) == 1 and sum(found.states) > 12 ** (faults + 2)
+
+
+@pytest.mark.long
+def test_with_a_fault_anywhere_two_slots_that_are_sent_one_by_one_end_the_same():
+    found = Whole().explore(1)
+    assert len(found.ends) == 1 and sum(found.states) > 100_000
+
+
+PLANTED = {
+    "commits too early": (Planted(commits_too_early=True), 1),
+    "plan not remembered": (Planted(forgets_plans=True), 1),
+    "fence ignored": (Planted(ignores_fences=True), 1),
+    "fence begins anew after two": (Planted(fence_wraps=2), 2),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_fault_is_found_with_as_many_faults_as_it_needs_and_no_fewer(name):
+    planted, needed = PLANTED[name]
+    Whole(**ONE_SLOT, planted=planted).explore(needed - 1)
+    with pytest.raises(Violation):
+        Whole(**ONE_SLOT, planted=planted).explore(needed)
+
+
+@pytest.mark.long
+def test_a_fence_that_begins_anew_after_three_takeovers_is_found_with_three_faults_and_no_fewer():
+    planted = Planted(fence_wraps=3)
+    Whole(**ONE_SLOT, planted=planted).explore(2)
+    with pytest.raises(Violation, match="published twice"):
+        Whole(**ONE_SLOT, planted=planted).explore(3)
+
+
+@pytest.mark.parametrize(("faults", "once"), [(0, True), (1, True), pytest.param(1, False, marks=pytest.mark.long)])
+def test_without_reductions_the_ends_are_the_same_and_the_states_many_more(faults, once):
+    reduced, plain = (Whole(**ONE_SLOT, once=once, is_reduced=one).explore(faults) for one in (True, False))
+    assert reduced.ends == plain.ends
+    assert sum(plain.states) > (1 + 3 * faults) * sum(reduced.states)
+
+
+@pytest.mark.parametrize("name", [name for name, (_, needed) in PLANTED.items() if needed == 1])
+def test_without_reductions_the_same_planted_faults_are_found(name):
+    with pytest.raises(Violation):
+        Whole(**ONE_SLOT, planted=PLANTED[name][0], is_reduced=False).explore(1)
+
+
+def steps_of(plain):
+    """Of partitions that were kept apart: (before, what happened, after), for messages and for steps of their own."""
+    for key, after in plain.parts.memo.items():
+        if key[0] == "appended":
+            settled = plain.parts.memo.get(("settled", after))
+            if settled is not None:
+                yield key[1], ("message", key[2]), settled
+    for key, moves in plain.memo.items():
+        if key[0] == "moves":
+            yield from ((key[2], ("move", k), move.part) for k, move in enumerate(moves or ()))
+        elif key[0] == "act":
+            yield key[2], ("act", key[3]), moves[0].part
+
+
+@pytest.fixture(scope="module", params=[ONE_SLOT, pytest.param(AT_ONCE, marks=pytest.mark.long)], ids=["one", "two"])
+def explored(request):
+    """Partitions that a run without reductions has met, their keys, and their steps."""
+    plain = Whole(**request.param, is_reduced=False)
+    plain.explore(1)
+    steps = list(steps_of(plain))
+    keys, lost = {}, {}
+    for kind, i, is_last, part in [key for key in plain.parts.memo if key[0] == "number"]:
+        number = plain.parts.memo[kind, i, is_last, part]
+        plain.parts.is_last = is_last
+        keys[number] = i, is_last, plain.parts.key(i, part)
+        resumed = [plain.parts.resumed(i, commit, part.log) for commit in part.commits]
+        lost[number] = {plain.parts.key(i, one) for one in resumed}
+    return keys, steps, lost, lambda message: plain.parts.has_plan((message,))
+
+
+def test_partitions_of_one_key_go_on_under_one_key(explored):
+    """So taking the one for the other loses nothing: whatever follows on the one, a fault too, follows on the other."""
+    keys, steps, lost, _ = explored
+    assert len(set(keys.values())) < 0.9 * len(keys)
+    after = {}
+    for number, event, then in steps:
+        assert after.setdefault((keys[number], event), keys[then]) == keys[then]
+    for number, resumed in lost.items():
+        assert after.setdefault((keys[number], "lost"), resumed) == resumed
+
+
+def test_pings_or_counts_that_change_nothing_change_nothing_later(explored):
+    """A plan may: one with other bytes may have come in between."""
+    keys, steps, _, is_plan = explored
+    idle = {}
+    for number, (kind, message), then in steps:
+        if kind == "message":
+            idle.setdefault(keys[number], {})[message] = keys[number] == keys[then]
+    checked = 0
+    for number, _, then in steps:
+        before, later = idle.get(keys[number], {}), idle.get(keys[then], {})
+        for message in itertools.filterfalse(is_plan, before.keys() & later.keys()):
+            checked += before[message]
+            assert later[message] or not before[message]
+    assert checked > 20 and {keys[number][0] for number, _, _ in steps} > set(SHARDS)
+
+
+def test_a_fault_may_take_both_pairs_only_from_one_worker():
+    whole = Whole(**ONE_SLOT)
+    begin = whole.begin(is_last=False)
+    assert [len(list(whole.hits(begin._replace(is_one_worker=one)))) for one in (False, True)] == [2, 3]
