@@ -124,14 +124,14 @@ def test_no_page_is_an_orphan():
 
 
 SHOWN_ROOMS = (
-    "units", "lifecycle", "pings", "windows", "mechanisms", "planning", "ledger", "release", "shuffle"
+    "units", "lifecycle", "pings", "windows", "mechanisms", "forecast", "planning", "ledger", "release", "shuffle"
 )  # fmt: skip
 """Rooms in which whoever reads a function or class sees it at work. Their examples run, with all doctests."""
 
 SHOWN_ELSEWHERE = {
     "ledger/checks/expecting.py": {"CheckFailed": "an exception: the example of `expect` raises it"},
     "release/record.py": dict.fromkeys(
-        ("Hat", "Mean", "Variance", "Cdf", "Counts", "Privacy", "Release"),
+        ("Hat", "Mean", "Variance", "Cdf", "Forecast", "Counts", "Privacy", "Release"),
         "its docstring is the description in the published JSON Schema: `decode` and what makes them show them",
     ),
 }

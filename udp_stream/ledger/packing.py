@@ -36,21 +36,37 @@ class Decision(NamedTuple):
 
 
 def column(plates: Sequence[bytes]) -> NDArray[np.void]:
-    """Plates of one length as an array: `column(plates)[members].tobytes()` are the members', packed."""
+    """Plates of one length as an array: `column(plates)[members].tobytes()` are the members', packed.
+
+    >>> column([b"one", b"two", b"six"])[np.array([0, 2])].tobytes()
+    b'onesix'
+    """
     return np.frombuffer(b"".join(plates), dtype=f"V{len(plates[0]) if plates else 1}")
 
 
 def cut(plates: bytes, count: int) -> list[bytes]:
-    """So many plates of one length."""
+    """So many plates of one length.
+
+    >>> cut(b"onetwo", 2)
+    [b'one', b'two']
+    """
     width = len(plates) // max(count, 1)
     return [plates[i * width : (i + 1) * width] for i in range(count)]
 
 
 def amounts(blob: bytes) -> NDArray[np.int64]:
-    """Integers out of their bytes; the caller's own."""
+    """Integers out of their bytes; the caller's own.
+
+    >>> amounts(bytes([7, 0, 0, 0, 0, 0, 0, 0]))
+    array([7])
+    """
     return np.frombuffer(blob, "<i8").astype(np.int64)
 
 
 def amounts_of(values: NDArray[np.int64]) -> bytes:
-    """Undo `amounts`."""
+    """Undo `amounts`.
+
+    >>> amounts(amounts_of(np.array([5, 2**40]))).tolist()
+    [5, 1099511627776]
+    """
     return values.astype("<i8").tobytes()
