@@ -14,6 +14,7 @@ from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
 from udp_stream.adapters.settings import load
 from udp_stream.forecast.memory import Memory
 from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.planning.allowances import EPSILON_NANO_MAX
 from udp_stream.planning.around import terms_around
 from udp_stream.planning.hat_plan import HatPlans
 from udp_stream.release.context import ReleaseContext, around_forecasts
@@ -220,3 +221,12 @@ def test_a_release_moves_the_estimate_of_its_own_cell_the_most():
 
 def estimates_of(records):
     return smooth_slot(records, Memory(), dt.date(2024, 1, 8), 65.0, "udp-stream test")
+
+
+def test_no_mean_costs_more_than_a_statistic_may_and_none_is_planned_where_none_is_asked_for():
+    policy = load(None, (*FLAGS, "budget.epsilon=1000000"), {}).policy
+    (counts, _), in_period = contents(0), SETTINGS.calendar.slot_in_period(MIDNIGHT)
+    forecast = a_forecaster().forecast(counts, LedgerHistory(MemoryLedger()))
+    terms = terms_around(counts, forecast, in_period, policy, HatPlans(policy.public))
+    assert max(one.charge_nano for one in terms) == EPSILON_NANO_MAX
+    assert not load(None, ("release.mean_epsilon=0", "release.cdf_epsilon=0.5"), {}).policy.forecasts
