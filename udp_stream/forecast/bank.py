@@ -25,6 +25,10 @@ class Predicted:
     """Of HATs, in km/h: mean speeds and their variances, without what no forecast can know of the HAT (its rest).
 
     `slope` turns relative speeds of the prior into km/h. `skew` is what a narrow clip adds to what it observes.
+
+    >>> nothing_released = FilterBank().guess(SlotPrior(np.zeros(0), np.array([0.5]), np.zeros((1, 6))))
+    >>> nothing_released.mean.tolist(), nothing_released.slope  # 18 + 12.6 * 0.5
+    ([24.3], 12.6)
     """
 
     mean: Floats
@@ -38,6 +42,13 @@ class Observed:
     """What releases tell of HATs of one slot: distinct cells, noisy values and their variances, in km/h.
 
     `is_clipped` where a narrow clip observed it, which skew moves.
+
+    >>> no_counts = SlotPrior(np.zeros(0), np.zeros(1), np.zeros((1, 6)))
+    >>> seen = Observed(np.array([7], np.uint64), no_counts, np.array([22.5]), np.array([4.0]), np.array([True]))
+    >>> bank = FilterBank()
+    >>> bank.learn(seen)
+    >>> bank.cells
+    [7]
     """
 
     cells: NDArray[np.uint64]

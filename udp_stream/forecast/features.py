@@ -38,6 +38,9 @@ class SlotFeatures:
 
     `by_hat`: 0 log(M/(n R)), then the means over the HAT's pings of 2, 1 and 3 above, 4 the neighbours'
     log(M/(n R)), 5 log n.
+
+    >>> SlotFeatures(by_row=np.zeros((2, PER_ROW)), by_hat=np.zeros((1, PER_HAT))).by_row.shape
+    (2, 9)
     """
 
     by_row: Floats

@@ -38,7 +38,11 @@ READ_FROM_PUBLISHED = (0, 4, 5)
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """Of the ridge: a centre, a scale and a slope for each column of `expanded`; centre and scale of HATs' features."""
+    """Of the ridge: a centre, a scale and a slope for each column of `expanded`; centre and scale of HATs' features.
+
+    >>> SHIPPED.slope.shape, SHIPPED.hat_scale.shape
+    ((13,), (6,))
+    """
 
     centre: Floats
     scale: Floats
@@ -56,6 +60,10 @@ class SlotPrior:
     """Relative speeds: of each row, and of each HAT (the mean over its pings); and the HATs' standardised features.
 
     `by_hat` and `features` are what a forecast reads of the HAT: a release carries them.
+
+    >>> nothing_read = SlotPrior(by_row=np.zeros(2), by_hat=np.zeros(1), features=np.zeros((1, PER_HAT)))
+    >>> nothing_read.by_hat.tolist()
+    [0.0]
     """
 
     by_row: Floats
@@ -90,14 +98,24 @@ def prior_of(counts: SlotCounts, read: CountsRead = "plates", trained: Coefficie
 
 
 def relative_speeds(features: SlotFeatures, trained: Coefficients) -> Floats:
-    """The ridge's prediction of each row."""
+    """The ridge's prediction of each row: its mean speed over the city's, less 1.
+
+    >>> usual = Coefficients(np.zeros(13), np.ones(13), np.full(13, 0.1), np.zeros(6), np.ones(6))
+    >>> far_out = SlotFeatures(by_row=np.array([[9.0] + 8 * [0.0]]), by_hat=np.zeros((1, 6)))
+    >>> relative_speeds(far_out, usual).tolist()  # 9 standard deviations count as 4
+    [0.4]
+    """
     standard = np.clip((expanded(features.by_row) - trained.centre) / trained.scale, -CLIP, CLIP)
     speeds: Floats = standard @ trained.slope
     return speeds
 
 
 def expanded(by_row: Floats) -> Floats:
-    """The features and their products with the first, column by column."""
+    """The features and their products with the first, column by column.
+
+    >>> expanded(np.array([[2.0, 1.0, 3.0, 0.0, 5.0, 0.0, 0.0, 0.0, 7.0]]))[:, 9:].tolist()
+    [[6.0, 10.0, 0.0, 14.0]]
+    """
     return np.column_stack([by_row, *(by_row[:, 0] * by_row[:, at] for at in PRODUCTS)])
 
 

@@ -24,6 +24,11 @@ class SlotForecast:
     """In km/h, HAT by HAT: mean speed, its variance without the HAT's rest, and the rest's variance.
 
     `plates` has the mean speed of each row of the slot's counts. What makes the forecast is public, and so is it.
+
+    >>> nothing_read = SlotPrior(np.zeros(2), np.zeros(1), np.zeros((1, 6)))
+    >>> one = SlotForecast(nothing_read, np.array([18.0]), np.array([25.0]), np.array([9.0]), np.array([17.0, 19.0]))
+    >>> float(np.sqrt(one.variance + one.rest)[0]).__round__(2)  # how far the HAT's mean may be off
+    5.83
     """
 
     prior: SlotPrior

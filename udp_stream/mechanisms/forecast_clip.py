@@ -142,6 +142,14 @@ def plan_around(counts: SamplesPerPlate, around: Around, cost: Cost, range: Rang
     """Widths and weights for these plates; ValueError if there is not a forecast for each of them.
 
     A forecast beyond the range, of a time when it was another, counts as the range's end.
+
+    >>> counts, cost, speeds = SamplesPerPlate(np.array([36, 4])), Cost("pure", 10**9), Range(0, 65 * 4096)
+    >>> plan = plan_around(counts, Around(18 * 4096, np.array([17 * 4096, 2 * 4096])), cost, speeds)
+    >>> [(plan.low / 4096).round(2).tolist(), (plan.high / 4096).round(2).tolist()]  # no speed is below 0
+    [[-2.5, -2.0], [2.5, 4.92]]
+    >>> plan_around(counts, Around(18 * 4096, np.array([17 * 4096])), cost, speeds)
+    Traceback (most recent call last):
+    ValueError: expected a forecast for each of 2 plates, got 1
     """
     pings = counts.by_plate
     if around.plates.shape != pings.shape:
@@ -158,7 +166,14 @@ def plan_around(counts: SamplesPerPlate, around: Around, cost: Cost, range: Rang
 
 
 def around_for_admitted(plan: ForecastClipPlan, admitted: NDArray[np.bool_]) -> ForecastClipPlan:
-    """The same without the plates that were halted; the others move what they moved and lose at most their charges."""
+    """The same without the plates that were halted; the others move what they moved and lose at most their charges.
+
+    >>> counts, around = SamplesPerPlate(np.array([36, 4])), Around(18 * 4096, np.array([17 * 4096, 22 * 4096]))
+    >>> plan = plan_around(counts, around, Cost("pure", 10**9), Range(0, 65 * 4096))
+    >>> alone = around_for_admitted(plan, np.array([False, True]))
+    >>> plan.charges.tolist(), alone.charges.tolist(), alone.expected_error > plan.expected_error
+    ([1000000000, 507776536], [507776536], True)
+    """
     moves = plan.moves[admitted]
     sensitivity = max(1, int(moves.max()))
     return replace(

@@ -28,6 +28,7 @@ from udp_stream.mechanisms.forecast_clip import NAME, ForecastClipPlan
 from udp_stream.mechanisms.means import MeanPlan, spread
 from udp_stream.mechanisms.statistic import StatisticPlan
 from udp_stream.mechanisms.statistic_terms import AroundForecast, StatisticTerms
+from udp_stream.planning.allowances import EPSILON_NANO_MAX
 from udp_stream.planning.hat_plan import HatPlans, SlotInPeriod
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.terms import HatForecast, Terms, terms_of
@@ -56,7 +57,21 @@ _NORMAL = 1.2533
 def terms_around(
     counts: SlotCounts, forecast: SlotForecast, in_period: SlotInPeriod, policy: Policy, plans: HatPlans
 ) -> list[Terms]:
-    """The terms of every HAT of a slot around its forecast; `plans` are the slot's."""
+    """The terms of every HAT of a slot around its forecast; `plans` are the slot's.
+
+    >>> import datetime as dt
+    >>> from udp_stream.forecast.memory import Memory
+    >>> from udp_stream.forecast.slot import forecast_slot
+    >>> from udp_stream.testing import a_context, two_hats
+    >>> (counts, _), context = two_hats(), a_context()
+    >>> policy, in_period = context.policy, context.calendar.slot_in_period(counts.start_ms)
+    >>> forecast = forecast_slot(counts, Memory(), dt.date(2022, 1, 1), max_kmh=65.0)
+    >>> terms = terms_around(counts, forecast, in_period, policy, HatPlans(policy.public))
+    >>> [(one.withheld, [asked.statistic for asked in one.statistics]) for one in terms]
+    [('', ['forecast-clip', 'cdf']), ('few_plates', [])]
+    >>> terms[0].allowance_nano / policy.budget_nano  # of 10: six at once, and 5/24 of the rest after five hours
+    0.6833333333
+    """
     cost, allowance = _price_nano(policy), _allowance_nano(in_period, policy)
     terms, worth = [], np.zeros(counts.cells.size)
     for hat in range(counts.cells.size):
@@ -110,7 +125,7 @@ def _price_nano(policy: Policy) -> int:
     if policy.mean_nano is not None:
         return policy.mean_nano
     automatic = (policy.mean_nano, policy.cdf_nano).count(None)
-    return policy.budget_nano // (PRICES_PER_BUDGET * automatic)
+    return min(policy.budget_nano // (PRICES_PER_BUDGET * automatic), EPSILON_NANO_MAX)
 
 
 def _allowance_nano(in_period: SlotInPeriod, policy: Policy) -> int:

@@ -19,6 +19,9 @@ class HatForecast(msgspec.Struct, frozen=True):
 
     `deviation` is its standard deviation; `rest` the part of that which no release of another HAT can tell. `prior` is
     the relative speed and the six features of `forecast/prior.py`, standardised.
+
+    >>> HatForecast(value=18.0, deviation=5.0, rest=3.0, prior=7 * (0.0,)).deviation
+    5.0
     """
 
     value: float

@@ -47,7 +47,18 @@ def from_counts(
 
 
 def around_forecasts(forecaster: Forecaster) -> Planner:
-    """The planner that takes means around what this forecaster says."""
+    """The planner that takes means around what this forecaster says.
+
+    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.release.history import LedgerHistory
+    >>> from udp_stream.testing import a_context, two_hats
+    >>> (counts, _), context, ledger = two_hats(), a_context(), MemoryLedger()
+    >>> planner = around_forecasts(Forecaster(context.calendar.slots, context.policy.max_speed, "udp-stream 1.0"))
+    >>> balance, in_period = ledger.balances("1d", counts.plates), context.calendar.slot_in_period(counts.start_ms)
+    >>> public = LedgerHistory(ledger), HatPlans(context.policy.public)
+    >>> [one.forecast.value for one in planner(counts, balance, in_period, context.policy, *public)]
+    [12.012, 16.884]
+    """
 
     def planner(
         counts: SlotCounts,

@@ -25,7 +25,22 @@ Slot = tuple[int, int]
 
 
 class Forecaster:
-    """Forecasts and smoothed estimates of a deployment."""
+    """Forecasts and smoothed estimates of a deployment.
+
+    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.release.history import LedgerHistory
+    >>> from udp_stream.release.road import release_slot
+    >>> from udp_stream.testing import a_context, two_hats
+    >>> (counts, values), context, ledger = two_hats(), a_context(), MemoryLedger()
+    >>> forecaster = Forecaster(context.calendar.slots, context.policy.max_speed, "udp-stream 1.0")
+    >>> forecaster.saw(counts)
+    >>> forecaster.is_ready(counts.end_ms, LedgerHistory(ledger))  # the slot's releases are to come
+    False
+    >>> _ = release_slot(counts, values, context, ledger, publish=lambda _: None)
+    >>> (estimates,) = forecaster.learn(LedgerHistory(ledger), counts.end_ms)
+    >>> [estimate.hat.cell for estimate in estimates]  # that of the HAT which was withheld, too
+    ['8742d98b6ffffff', '8742d9d4cffffff']
+    """
 
     def __init__(self, slots: SlotGrid, max_speed: int, software: str, read: CountsRead = "plates") -> None:
         """`max_speed` is U in quanta."""

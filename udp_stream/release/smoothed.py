@@ -37,7 +37,11 @@ _PER_NOISE = 1.2533
 
 
 class Guess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is to be said without any release of this cell: by one number for the city, and by the HAT's counts."""
+    """What is to be said without any release of this cell: by one number for the city, and by the HAT's counts.
+
+    >>> Guess(constant_kmh=18.0, counts_kmh=16.5, expected_abs_error_kmh=4.1).counts_kmh
+    16.5
+    """
 
     constant_kmh: NonNegative
     counts_kmh: NonNegative
@@ -48,6 +52,11 @@ class Smoothed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The estimate of one HAT's mean speed, from releases and counts alone.
 
     `release_id` is that of the HAT's release; null for a cell without pings in the slot.
+
+    >>> hat = Hat("8742d98b6ffffff", 7, (72.83, 21.17), "2022-01-01T04:00:00+00:00", "2022-01-01T05:00:00+00:00")
+    >>> one = Smoothed(SCHEMA, hat, 17.9, (13.0, 22.8), 2.0, Guess(18.4, 16.9, 2.9), None, "udp-stream 1.0")
+    >>> one.interval95_kmh[0] < one.value_kmh < one.interval95_kmh[1]
+    True
     """
 
     schema: Literal["udp-stream/smoothed/1"]
@@ -64,7 +73,13 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def encode_smoothed(estimate: Smoothed) -> bytes:
-    """The record's bytes: JSON on one line."""
+    """The record's bytes: JSON on one line.
+
+    >>> hat = Hat("8742d98b6ffffff", 7, (72.83, 21.17), "2022-01-01T04:00:00+00:00", "2022-01-01T05:00:00+00:00")
+    >>> one = Smoothed(SCHEMA, hat, 17.9, (13.0, 22.8), 2.0, Guess(18.4, 16.9, 2.9), None, "udp-stream 1.0")
+    >>> encode_smoothed(one)[:57]
+    b'{"schema":"udp-stream/smoothed/1","hat":{"cell":"8742d98b'
+    """
     return _ENCODER.encode(estimate)
 
 
@@ -74,6 +89,13 @@ def smooth_slot(
     """Learn the releases of one slot (all of its HATs, at least one), then estimate each HAT and each cell seen before.
 
     HATs first, in the order of their records, then the other cells, by cell.
+
+    >>> from udp_stream.release.record import decode
+    >>> from udp_stream.testing import released_slot
+    >>> records = [decode(payload) for _, _, payload in released_slot().payloads]
+    >>> estimates = smooth_slot(records, Memory(), dt.date(2022, 1, 1), max_kmh=65.0, software="udp-stream 1.0")
+    >>> [record.status for record in records], [one.release_id == of.release_id for one, of in zip(estimates, records)]
+    (['released', 'withheld_few_plates'], [True, True])
     """
     cells = np.array([int(record.hat.cell, 16) for record in records], dtype=np.uint64)
     prior, rest = prior_of_records(records), rest_of_records(records)
@@ -143,7 +165,14 @@ class _Slot(msgspec.Struct, frozen=True):
 
 
 def prior_of_records(records: Sequence[Release]) -> SlotPrior:
-    """What the records' forecasts read of counts; 0 for records that have none."""
+    """What the records' forecasts read of counts; 0 for records that have none.
+
+    >>> from udp_stream.release.record import decode
+    >>> from udp_stream.testing import released_slot
+    >>> records = [decode(payload) for _, _, payload in released_slot().payloads]
+    >>> prior_of_records(records).by_hat.tolist()  # nothing was forecast of these
+    [0.0, 0.0]
+    """
     priors = np.zeros((len(records), 1 + PER_HAT))
     for at, record in enumerate(records):
         if record.forecast is not None and len(record.forecast.prior) == 1 + PER_HAT:
@@ -152,7 +181,14 @@ def prior_of_records(records: Sequence[Release]) -> SlotPrior:
 
 
 def rest_of_records(records: Sequence[Release]) -> Floats:
-    """Variance of each HAT's rest; from its counts where the record has no forecast: as if all plates sent alike."""
+    """Variance of each HAT's rest; from its counts where the record has no forecast: as if all plates sent alike.
+
+    >>> from udp_stream.release.record import decode
+    >>> from udp_stream.testing import released_slot
+    >>> records = [decode(payload) for _, _, payload in released_slot().payloads]
+    >>> rest_of_records(records).round(1).tolist()  # six pings of four plates; one of one
+    [60.5, 239.0]
+    """
     return np.array([_rest(record) for record in records])
 
 

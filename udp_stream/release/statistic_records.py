@@ -53,7 +53,18 @@ def mean_record(
 
 
 def around_record(plan: ForecastClipPlan, noisy: float, scale: float, left_out: NDArray[np.int64] = NOBODY) -> Mean:
-    """A noisy mean around a forecast, and its noise's expected size (quanta), as a record."""
+    """A noisy mean around a forecast, and its noise's expected size (quanta), as a record.
+
+    >>> from udp_stream.mechanisms.forecast_clip import Around, plan_around
+    >>> from udp_stream.mechanisms.grouping import SamplesPerPlate
+    >>> from udp_stream.mechanisms.noise import pure
+    >>> from udp_stream.mechanisms.range import Range
+    >>> counts, around = SamplesPerPlate(np.array([36, 4])), Around(18 * 4096, np.array([17 * 4096, 22 * 4096]))
+    >>> plan = plan_around(counts, around, pure(NANO), Range(0, 65 * 4096))
+    >>> mean = around_record(plan, noisy=-4096.0, scale=2 * 4096.0)  # quanta; no mean is below 0
+    >>> mean.value_kmh, mean.scale_kmh, mean.mechanism
+    (0.0, 2.0, 'forecast-clip')
+    """
     others, width = int(left_out.sum()), plan.range.width
     spread = plan.spread * sqrt(1 + others / plan.counts.total)
     low, high = interval95(plan.noise, noisy - plan.range.low, scale, spread, width)
@@ -70,7 +81,14 @@ def around_record(plan: ForecastClipPlan, noisy: float, scale: float, left_out: 
 
 
 def forecast_record(terms: Terms, plan: HatPlan | None, estimate: HatEstimate | None) -> Forecast | None:
-    """What was forecast of the HAT, and what was measured around it; None where nothing was forecast."""
+    """What was forecast of the HAT, and what was measured around it; None where nothing was forecast.
+
+    >>> from udp_stream.planning.terms import HatForecast
+    >>> withheld = Terms(withheld="uninformative", forecast=HatForecast(18.0, 5.0, 3.0, 7 * (0.0,)))
+    >>> record = forecast_record(withheld, None, None)
+    >>> record.value_kmh, record.measured_kmh, forecast_record(Terms(), None, None)
+    (18.0, None, None)
+    """
     forecast = terms.forecast
     if forecast is None:
         return None
