@@ -95,7 +95,7 @@ def test_automatic_epsilons_and_suppression_go_with_any_number_of_shards():
         ("[hat]\nslot = '7h'", "hat.slot: expected .* divides a day, or whole days, got '7h'"),
         ("[hat]\nslot = 'soon'", "hat.slot: "),
         ("[hat]\ntimezone = 'Mars/Olympus'", "hat.timezone: expected an IANA time zone, got 'Mars/Olympus'"),
-        ("[budget]\nperiod = '4h'", r"budget.period: expected a multiple of hat.slot \(6h\)"),
+        ("[budget]\nperiod = '90m'", r"budget.period: expected a multiple of hat.slot \(1h\)"),
         ("[budget]\nepsilon = -1", "budget.epsilon: .*>= 1e-06, got -1"),
         ("[budget]\nepsilon = 0.5\n[release]\nmean_epsilon = 0.6", "budget.epsilon: expected at least the charge"),
         ("[budget]\nperiod = 'lifetime'", 'budget.period: expected a duration for "auto"'),
@@ -209,7 +209,7 @@ def test_budgets_round_down_and_charges_up():
 
 def test_the_policys_fingerprint_changes_with_what_changes_privacy_and_with_nothing_else():
     base = load(None, (), {}).policy.fingerprint()
-    for flag in ("budget.epsilon=9", "hat.resolution=7", "speed.max_kmh=66", "release.min_plates=11", "hat.grace=3m"):
+    for flag in ("budget.epsilon=9", "hat.resolution=8", "speed.max_kmh=66", "release.min_plates=11", "hat.grace=3m"):
         assert load(None, [flag], {}).policy.fingerprint() != base, flag
     for flag in ("kafka.group=other", "ledger.url=sqlite:other", "pings.per_slot_max=1000"):
         assert load(None, [flag], {}).policy.fingerprint() == base, flag

@@ -92,6 +92,11 @@ class ForecastClipPlan:
         return Choice(NAME, self.counts.largest)
 
     @property
+    def mechanism(self) -> str:
+        """As records name it."""
+        return NAME
+
+    @property
     def noise(self) -> Noise:
         """The family that the noise is of."""
         return noise_of(self.cost)
@@ -117,6 +122,11 @@ class ForecastClipPlan:
         """Standard deviation of the value without noise around the HAT's mean, in quanta, by the model of speeds."""
         shares = self.weights * self.counts.by_plate / float(self.weights @ self.counts.by_plate)
         return sqrt(SAMPLED * float(shares**2 @ plate_variance(self.counts.by_plate))) * QUANTA_PER_KMH
+
+    @property
+    def error_bound(self) -> float:
+        """Worst-case bias plus expected noise, in quanta: a forecast can be wrong by all of the range."""
+        return self.range.width + self.noise_bound
 
     @property
     def expected_error(self) -> float:

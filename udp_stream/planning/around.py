@@ -23,6 +23,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.forecast.arrow import CITY_MEAN
 from udp_stream.forecast.slot import SlotForecast
 from udp_stream.mechanisms.forecast_clip import NAME, ForecastClipPlan
 from udp_stream.mechanisms.means import MeanPlan, spread
@@ -59,18 +60,19 @@ def terms_around(
 ) -> list[Terms]:
     """The terms of every HAT of a slot around its forecast; `plans` are the slot's.
 
-    >>> import datetime as dt
-    >>> from udp_stream.forecast.memory import Memory
-    >>> from udp_stream.forecast.slot import forecast_slot
-    >>> from udp_stream.testing import a_context, two_hats
-    >>> (counts, _), context = two_hats(), a_context()
-    >>> policy, in_period = context.policy, context.calendar.slot_in_period(counts.start_ms)
-    >>> forecast = forecast_slot(counts, Memory(), dt.date(2022, 1, 1), max_kmh=65.0)
-    >>> terms = terms_around(counts, forecast, in_period, policy, HatPlans(policy.public))
-    >>> [(one.withheld, [asked.statistic for asked in one.statistics]) for one in terms]
-    [('', ['forecast-clip', 'cdf']), ('few_plates', [])]
-    >>> terms[0].allowance_nano / policy.budget_nano  # of 10: six at once, and 5/24 of the rest after five hours
-    0.6833333333
+        >>> import datetime as dt
+        >>> from udp_stream.forecast.memory import Memory
+        >>> from udp_stream.forecast.arrow import CITY_MEAN
+    from udp_stream.forecast.slot import forecast_slot
+        >>> from udp_stream.testing import a_context, two_hats
+        >>> (counts, _), context = two_hats(), a_context()
+        >>> policy, in_period = context.policy, context.calendar.slot_in_period(counts.start_ms)
+        >>> forecast = forecast_slot(counts, Memory(), dt.date(2022, 1, 1), max_kmh=65.0)
+        >>> terms = terms_around(counts, forecast, in_period, policy, HatPlans(policy.public))
+        >>> [(one.withheld, [asked.statistic for asked in one.statistics]) for one in terms]
+        [('', ['forecast-clip', 'cdf']), ('few_plates', [])]
+        >>> terms[0].allowance_nano / policy.budget_nano  # of 10: six at once, and 5/24 of the rest after five hours
+        0.6833333333
     """
     cost, allowance = _price_nano(policy), _allowance_nano(in_period, policy)
     terms, worth = [], np.zeros(counts.cells.size)
@@ -91,6 +93,21 @@ def terms_around(
         terms.append(msgspec.structs.replace(_asked(mean.asked, foretold, allowance, policy), admitted_min=least))
     turns = np.argsort(np.argsort(-worth, kind="stable")).tolist()
     return [msgspec.structs.replace(one, turn=turn) for one, turn in zip(terms, turns, strict=True)]
+
+
+def terms_of_typical(by_plate: NDArray[np.int64], policy: Policy, plans: HatPlans) -> Terms:
+    """The terms of a HAT of plates with these counts, each forecast to drive like a bus in any city.
+
+    >>> from udp_stream.testing import a_context
+    >>> policy = a_context("release.mean_epsilon=auto", "release.cdf_epsilon=0").policy
+    >>> terms = terms_of_typical(np.array([60, 20, 20]), policy, HatPlans(policy.public))
+    >>> terms.statistics[0].statistic, terms.charge_nano
+    ('forecast-clip', 833333333)
+    """
+    typical = min(CITY_MEAN, policy.range.high / QUANTA_PER_KMH / 2)
+    around = AroundForecast.of(typical, np.full(by_plate.size, typical))
+    mean = _mean(by_plate, around, _price_nano(policy), policy, plans)
+    return msgspec.structs.replace(_asked(mean.asked, None, 0, policy), accounting_detail=policy.accounting_detail)
 
 
 class _Mean(NamedTuple):
@@ -141,7 +158,7 @@ def _hat_forecast(forecast: SlotForecast, hat: int) -> HatForecast:
     return HatForecast(value, round(deviation, 3), round(float(np.sqrt(rest)), 3), prior)
 
 
-def _asked(mean: StatisticTerms, forecast: HatForecast, allowance_nano: int, policy: Policy) -> Terms:
+def _asked(mean: StatisticTerms, forecast: HatForecast | None, allowance_nano: int, policy: Policy) -> Terms:
     """The mean, and the other statistics that are configured: an automatic CDF costs what the mean does."""
     cdf_nano = mean.epsilon_nano if policy.cdf_nano is None else policy.cdf_nano
     others = terms_of(policy, 0, policy.variance_nano, cdf_nano)

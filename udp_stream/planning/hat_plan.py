@@ -109,6 +109,8 @@ class HatPlan:
     @property
     def why(self) -> str:
         """Why this mean mechanism."""
+        if self.around is not None:
+            return "each plate's mean speed clipped to what is forecast for it"
         asked = self.terms.of("mean")
         if self.mean is None or asked is None or asked.mechanism != "auto":
             return "as configured"

@@ -243,8 +243,7 @@ class SqliteLedger:
     def newest(self) -> Iterator[str]:
         """The id of every admission, newest first."""
         query = "SELECT sequence, release_id FROM admissions WHERE sequence < ? ORDER BY sequence DESC LIMIT ?"
-        for _, release_id in self._pages(query, first=2**62):
-            yield release_id
+        yield from (release_id for _, release_id in self._pages(query, first=2**62))
 
     def verify(self) -> list[str]:
         """Recompute every balance from the entries, at one moment: a sentence for each discrepancy.
