@@ -23,6 +23,20 @@ HAT_VARIANCE = 1.0
 SAMPLED = 0.7
 """How much of the plates' scatter reaches the HAT's mean: they share a street, and some of it is forecast."""
 
+MEASURED_AT, SLOWEST = 17.0, 12.0
+"""The mean speed in km/h at which the above hold. Where buses drive faster, estimates err more in proportion: a narrow
+clip does not see how far the fast ones are off. Below `SLOWEST` nothing is gained any more."""
+
+
+def at_speed(kmh: Floats) -> Floats:
+    """What a deviation of the above is to be multiplied with in HATs of such a speed.
+
+    >>> at_speed(np.array([3.0, 17.0, 34.0])).round(2).tolist()
+    [0.71, 1.0, 2.0]
+    """
+    factor: Floats = np.maximum(kmh, SLOWEST) / MEASURED_AT
+    return factor
+
 
 def plate_variance(pings: NDArray[np.int64]) -> Floats:
     """Variance of the mean of so many pings of one plate in a HAT around its forecast, in km2/h2.

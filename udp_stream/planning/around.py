@@ -39,14 +39,15 @@ from udp_stream.windows.slot_tables import SlotCounts
 PRICES_PER_BUDGET = 12
 """How many means a plate's budget of the period buys that it moves the most."""
 
-HEAD_START = 0.6
+HEAD_START = 0.8
 """The share of the budget that a plate may have spent at the very start of the period; the rest is let out evenly."""
 
 PLATES_MIN = 3
 """A mean around a forecast of fewer plates tells less than its counts do."""
 
-TOLD_MIN = 0.1
-"""The least share of the forecast's variance that a release has to take away."""
+TOLD_MIN = 0.3
+"""The least share of the forecast's variance that a release has to take away: from 0.3 to 0.5 the error is the same, and
+at 0.1 budgets go to releases that are nearly all noise (docs/measurements.md)."""
 
 ADMITTED_MIN = 0.5
 """The least share of a HAT's plates that have to be able to pay: a mean of few of them is worth less than it costs."""

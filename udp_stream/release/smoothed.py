@@ -20,7 +20,7 @@ from udp_stream.forecast.features import PER_HAT
 from udp_stream.forecast.memory import Memory
 from udp_stream.forecast.prior import SlotPrior
 from udp_stream.mechanisms.forecast_clip import NAME
-from udp_stream.mechanisms.speed_spread import mean_variance
+from udp_stream.mechanisms.speed_spread import at_speed, mean_variance
 from udp_stream.release.record import Hat, NonNegative, Release
 from udp_stream.windows.grid import cell_center, cell_name
 
@@ -28,7 +28,10 @@ SCHEMA: Final = "udp-stream/smoothed/1"
 
 Floats = NDArray[np.float64]
 
-_NORMAL95 = 1.96
+_TAIL95 = 2.2
+"""Standard deviations within which 95 % of HATs are: more than of a normal variable, as parked buses and highways are
+in no forecast. Measured on Austin's days, like the constants of `speed_spread.py` (docs/measurements.md)."""
+
 _MEAN_ABS = 0.798
 """E|x| of a normal variable, in standard deviations."""
 
@@ -146,8 +149,9 @@ class _Slot(msgspec.Struct, frozen=True):
         self, hat: Hat, mean: float, variance: float, guess: Predicted, at: int, rest: float, release_id: str | None
     ) -> Smoothed:
         """One HAT's."""
-        off, guess_off = np.sqrt(variance), np.sqrt(guess.variance[at] + rest)
-        ends = self._clip(mean - _NORMAL95 * off), self._clip(mean + _NORMAL95 * off)
+        at_mean, at_guess = at_speed(np.array([mean, guess.mean[at]])).tolist()
+        off, guess_off = at_mean * np.sqrt(variance), at_guess * np.sqrt(guess.variance[at] + rest)
+        ends = self._clip(mean - _TAIL95 * off), self._clip(mean + _TAIL95 * off)
         constant, counts = self._clip(self.constant), self._clip(float(guess.mean[at]))
         return Smoothed(
             SCHEMA,
