@@ -30,7 +30,7 @@ class _Planned:
 
     start: int
     end_ms: int
-    shards: frozenset[int]
+    shards: tuple[int, ...]
     is_sent: bool = False
 
 
@@ -43,7 +43,7 @@ class Planner:
     >>> for offset, message in enumerate(cut_counts(two_hats()[0], shard=0)):
     ...     planner.add(offset, message)
     >>> start, chunks = planner.due()
-    >>> planner.planned(start, SLOT_END, {0})
+    >>> planner.planned(start, SLOT_END, [0])
     >>> planner.sent()
     >>> planner.released(), planner.checkpoint().offset
     (None, 0)
@@ -76,11 +76,11 @@ class Planner:
         """The slot to plan now, with its chunks; each slot once."""
         return None if self._planned else self._stage.due()
 
-    def planned(self, start: int, end_ms: int, shards: Sequence[int] | set[int]) -> None:
+    def planned(self, start: int, end_ms: int, shards: Sequence[int]) -> None:
         """The slot is charged, and its plan is about to be sent to these shards."""
         self._stage.worked(start)
         if self._follows:
-            self._planned = _Planned(start, end_ms, frozenset(shards))
+            self._planned = _Planned(start, end_ms, tuple(shards))
 
     def sent(self) -> None:
         """The plan of every slot that was planned is on the broker."""
