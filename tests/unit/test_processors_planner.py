@@ -25,7 +25,7 @@ from udp_stream.release.road import release_slot
 from udp_stream.release.smoothed import encode_smoothed
 from udp_stream.shuffle import source_protocol
 from udp_stream.shuffle.barrier import BarrierCheckpoint
-from udp_stream.shuffle.count_chunks import CountChunk, CountsEnd
+from udp_stream.shuffle.count_chunks import CountChunk, CountsEnd, Released
 from udp_stream.shuffle.ping_chunks import PingChunk, PingsEnd, cut, merge
 from udp_stream.shuffle.shard_protocol import ShardCheckpoint
 from udp_stream.shuffle.wire import decode_message, encode_message
@@ -258,6 +258,7 @@ def test_messages_read_as_what_they_were():
     for message in (
         PingsEnd(1, 2, 3),
         CountsEnd(1, 2, 3, b"digest", 4),
+        Released(1, 2),
         PlanChunk(0, 1, 2, b"digest", 0, 1, b"content"),
     ):
         assert decode_message(encode_message(message)) == message
