@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from udp_stream.ledger.port import Balance, Entropy
+from udp_stream.ledger.port import Balance, Entropy, Ledger
 from udp_stream.planning.around import terms_around
 from udp_stream.planning.calendar import BudgetCalendar
 from udp_stream.planning.hat_plan import HatPlans, SlotInPeriod
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.slot_terms import terms_from_counts
 from udp_stream.planning.terms import Terms
-from udp_stream.release.forecaster import Forecaster
-from udp_stream.release.history import History
+from udp_stream.release.forecaster import Forecaster, Slot
+from udp_stream.release.history import History, LedgerHistory
+from udp_stream.release.smoothed import Smoothed
 from udp_stream.windows.slot_tables import SlotCounts
 
 Planner = Callable[[SlotCounts, Balance, SlotInPeriod, Policy, History, HatPlans], Sequence[Terms]]
@@ -101,3 +102,25 @@ class ReleaseContext:
     trial: bool = False
     before_charge: Callable[[], None] = _nothing
     forecaster: Forecaster | None = None
+
+    def smoothed(self, slot: Slot, ledger: Ledger) -> list[Smoothed]:
+        """The smoothed estimates of a slot, all of which is recorded; once for each slot. None without a forecaster."""
+        return [] if self.forecaster is None else self.forecaster.smoothed(slot, LedgerHistory(ledger))
+
+
+def with_forecaster(context: ReleaseContext) -> ReleaseContext:
+    """The same with a forecaster that has learnt nothing yet, and with plans around its forecasts where the policy asks
+    for them.
+
+    A forecaster must see every slot in its order: whoever takes over the planning from another needs one of his own.
+
+    >>> from udp_stream.testing import a_context
+    >>> given = a_context()
+    >>> made = with_forecaster(given)
+    >>> given.forecaster is None, made.forecaster is None, made.planner is from_counts
+    (True, False, True)
+    """
+    policy = context.policy
+    forecaster = Forecaster(context.calendar.slots, policy.max_speed, context.software, policy.counts_read)
+    planner = around_forecasts(forecaster) if policy.forecasts else context.planner
+    return replace(context, forecaster=forecaster, planner=planner)

@@ -8,13 +8,11 @@ the first plan of a HAT all the same.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
 
 from udp_stream.forecast.memory import DAYS, Memory
 from udp_stream.forecast.prior import CountsRead
 from udp_stream.forecast.slot import SlotForecast, forecast_slot
 from udp_stream.release.history import History
-from udp_stream.release.record import Release
 from udp_stream.release.smoothed import Smoothed, smooth_slot
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.grid import SlotGrid
@@ -46,46 +44,44 @@ class Forecaster:
         """`max_speed` is U in quanta."""
         self._memory, self._slots = Memory(), slots
         self._max_kmh, self._software, self._read = max_speed / QUANTA_PER_KMH, software, read
-        self._due: dict[Slot, Sequence[int]] = {}
+        self._due: dict[Slot, set[int]] = {}
         self._learnt_ms: int | None = None
 
     def saw(self, counts: SlotCounts) -> None:
         """A slot that is planned now, or is recorded already: its releases are to be learnt."""
         if self._learnt_ms is None or counts.start_ms > self._learnt_ms:
-            self._due[counts.start_ms, counts.end_ms] = counts.cells.tolist()
-
-    def is_ready(self, start_ms: int, history: History) -> bool:
-        """Whether all that was seen of earlier slots is recorded."""
-        return all(None not in self._records(slot, history) for slot in self._due if slot[0] < start_ms)
+            self._due.setdefault((counts.start_ms, counts.end_ms), set()).update(counts.cells.tolist())
 
     def forecast(self, counts: SlotCounts, history: History) -> SlotForecast:
-        """The forecast of a slot, after all earlier ones."""
-        for _ in self.learn(history, counts.start_ms):
-            pass
+        """The forecast of a slot, after all earlier ones. They must be recorded by now: what is not is never learnt."""
+        self._learn(history, counts.start_ms)
         return forecast_slot(counts, self._memory, self._day(counts.start_ms), self._max_kmh, self._read)
 
-    def learn(self, history: History, before_ms: int) -> Iterator[list[Smoothed]]:
+    def smoothed(self, slot: Slot, history: History) -> list[Smoothed]:
+        """The smoothed estimates of a slot, all of which is recorded, after all earlier ones; once for each slot."""
+        return self._learn(history, slot[1]).get(slot, [])
+
+    def _learn(self, history: History, before_ms: int) -> dict[Slot, list[Smoothed]]:
         """Learn every slot that starts before this time and was not learnt yet; gives their smoothed estimates."""
         if self._learnt_ms is None:
             self._remember(history, before_ms)
+        learnt = {}
         for slot in sorted(slot for slot in self._due if slot[0] < before_ms):
-            records = [record for record in self._records(slot, history) if record is not None]
-            del self._due[slot]
+            found = history.releases(*slot, sorted(self._due.pop(slot)))
             self._learnt_ms = slot[0]
-            if records:
-                day = self._day(slot[0])
-                yield smooth_slot(records, self._memory, day, self._max_kmh, self._software)
+            if records := [record for record in found if record is not None]:
+                learnt[slot] = smooth_slot(records, self._memory, self._day(slot[0]), self._max_kmh, self._software)
+        return learnt
 
     def _remember(self, history: History, before_ms: int) -> None:
-        """What the ledger holds of the days that are remembered, and was not seen."""
-        midnight = dt.datetime.combine(self._day(before_ms), dt.time(), self._slots.zone)
+        """What the ledger holds of the days that are remembered, beside what was seen.
+
+        Also of later slots: whoever reads a log again may know less of them than whoever released them.
+        """
+        midnight = dt.datetime.combine(self._day(before_ms - 1), dt.time(), self._slots.zone)
         since_ms = int((midnight - dt.timedelta(days=DAYS - 1)).timestamp() * 1000)
         for slot, cells in history.slots_since(since_ms).items():
-            if slot[0] < before_ms:
-                self._due.setdefault(slot, cells)
-
-    def _records(self, slot: Slot, history: History) -> list[Release | None]:
-        return history.releases(*slot, sorted(self._due[slot]))
+            self._due.setdefault(slot, set()).update(cells)
 
     def _day(self, time_ms: int) -> dt.date:
         return dt.datetime.fromtimestamp(time_ms / 1000, self._slots.zone).date()
