@@ -44,8 +44,8 @@ PLATES_MIN = 3
 """A mean around a forecast of fewer plates tells less than its counts do."""
 
 TOLD_MIN = 0.3
-"""The least share of the forecast's variance that a release has to take away: from 0.3 to 0.5 the error is the same, and
-at 0.1 budgets go to releases that are nearly all noise (docs/measurements.md)."""
+"""The least share of the forecast's variance that a release has to take away. From 0.3 to 0.5 the error is the same; at
+0.1 budgets go to releases that are nearly all noise (docs/measurements.md)."""
 
 _NORMAL = 1.2533
 """The standard deviation of a normal variable, in expected sizes."""
