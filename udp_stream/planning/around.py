@@ -39,8 +39,8 @@ from udp_stream.windows.slot_tables import SlotCounts
 PRICES_PER_BUDGET = 12
 """How many means a plate's budget of the period buys that it moves the most."""
 
-HEAD_START = 0.8
-"""The share of the budget that a plate may have spent at the very start of the period; the rest is let out evenly."""
+HEAD_START = 80
+"""Percent of the budget that a plate may have spent at the very start of the period; the rest is let out evenly."""
 
 PLATES_MIN = 3
 """A mean around a forecast of fewer plates tells less than its counts do."""
@@ -149,7 +149,8 @@ def _price_nano(policy: Policy) -> int:
 def _allowance_nano(in_period: SlotInPeriod, policy: Policy) -> int:
     """The most that a plate may have been charged by the end of this slot."""
     gone, all_slots = in_period.slots_gone + 1, in_period.slots_gone + 1 + in_period.slots_left
-    return int(policy.budget_nano * (HEAD_START + (1 - HEAD_START) * gone / all_slots))
+    at_once = policy.budget_nano * HEAD_START // 100
+    return at_once + (policy.budget_nano - at_once) * gone // all_slots
 
 
 def _hat_forecast(forecast: SlotForecast, hat: int) -> HatForecast:
