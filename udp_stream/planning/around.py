@@ -8,8 +8,8 @@ period, slot by slot, so that some is left for the evening; no visit needs to be
 it (`Terms.allowance_nano`).
 
 **Order.** HATs are charged in the order of what they tell for what they cost: the variance that the release takes from
-the HAT's estimate, times its pings, over the sum of its charges. HATs that would tell next to nothing are withheld as
-uninformative, and nobody pays there.
+the HAT's estimate, times its pings, over the sum of its charges. HATs whose mean would tell little are withheld as
+uninformative, without a charge, unless other statistics are asked for, too.
 
 It reads counts, budgets, settings, and the forecast, which follows from counts and earlier releases.
 """
@@ -76,7 +76,7 @@ def terms_around(
         0.6833333333
     """
     cost, allowance = _price_nano(policy), _allowance_nano(in_period, policy)
-    terms, worth = [], np.zeros(counts.cells.size)
+    is_only_mean, terms, worth = policy.variance_nano == policy.cdf_nano == 0, [], np.zeros(counts.cells.size)
     for hat in range(counts.cells.size):
         rows, foretold = counts.rows(hat), _hat_forecast(forecast, hat)
         here = counts.count[rows]
@@ -86,7 +86,7 @@ def terms_around(
         around = AroundForecast.of(float(forecast.mean[hat]), forecast.plates[rows])
         mean = _mean(here, around, cost, policy, plans)
         told = foretold.deviation**2 / (foretold.deviation**2 + mean.variance)
-        if here.size < PLATES_MIN or told < TOLD_MIN:
+        if is_only_mean and (here.size < PLATES_MIN or told < TOLD_MIN):
             terms.append(Terms(withheld="uninformative", forecast=foretold))
             continue
         worth[hat] = told * foretold.deviation**2 * int(here.sum()) / int(mean.plan.charges.sum())
