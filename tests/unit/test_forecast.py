@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from udp_stream.forecast.arrow import (
-    CELL_DRIFT_SD,
     CITY_MEAN,
     CITY_SD,
     CITY_SLOPE_CORRELATION,
     GLOBALS,
+    NIGHT,
     SKEW_SD,
     SLOPE_MEAN,
     SLOPE_SD,
@@ -169,11 +169,12 @@ class Dense:
     """The same model with one covariance of everything, and Kalman's formulas as they are printed."""
 
     def __init__(self, cell_sd, slope_sd, cells):
-        self.mean = np.zeros(GLOBALS + cells)
+        self.mean, self.cell_variance = np.zeros(GLOBALS + cells), cell_sd**2
         self.mean[:2] = CITY_MEAN, SLOPE_MEAN
         ends = [CITY_SD**2, SLOPE_SD**2, *[slope_sd**2] * (GLOBALS - 3), SKEW_SD**2]
         self.covariance = np.diag(np.array([*ends, *[cell_sd**2] * cells]))
         self.covariance[0, 1] = self.covariance[1, 0] = CITY_SLOPE_CORRELATION * CITY_SD * SLOPE_SD
+        self.first = self.covariance[:GLOBALS, :GLOBALS].copy()
 
     def design(self, at, design):
         return np.hstack([design, np.eye(self.mean.size - GLOBALS)[at]])
@@ -193,8 +194,14 @@ class Dense:
         return likelihood
 
     def next_day(self, seen):
+        """What a night adds to the globals, cells take along as they follow from them; then each has its own."""
         at = GLOBALS + np.arange(seen)
-        self.covariance[at, at] += CELL_DRIFT_SD**2
+        of_globals = self.covariance[:GLOBALS, :GLOBALS]
+        follows = self.covariance[at, :GLOBALS] @ np.linalg.inv(of_globals)
+        own = self.covariance[at, at] - np.einsum("ij,jk,ik->i", follows, of_globals, follows)
+        moved, both = np.vstack([np.eye(GLOBALS), follows]), np.append(np.arange(GLOBALS), at)
+        self.covariance[np.ix_(both, both)] += moved @ (NIGHT * self.first) @ moved.T
+        self.covariance[at, at] += np.minimum(own + NIGHT * self.cell_variance, self.cell_variance) - own
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -145,15 +145,6 @@ def test_a_slot_that_closes_a_little_late_is_learnt_in_its_place():
     assert said(forecaster, 6, ledger) == said(a_forecaster(), 6, ledger)
 
 
-def test_it_is_ready_when_all_that_it_saw_is_recorded():
-    ledger, forecaster = MemoryLedger(), a_forecaster()
-    (counts, _), history = contents(0), LedgerHistory(ledger)
-    forecaster.saw(counts)
-    assert forecaster.is_ready(counts.start_ms, history) and not forecaster.is_ready(counts.end_ms, history)
-    released(ledger, 0, a_forecaster())
-    assert forecaster.is_ready(counts.end_ms, history)
-
-
 def test_history_reads_back_as_far_as_it_is_asked_to_and_no_further():
     ledger = MemoryLedger()
     for number in range(0, 24, 2):
@@ -187,10 +178,12 @@ def test_estimates_follow_from_records_alone_and_are_between_forecast_and_releas
     history = LedgerHistory(ledger)
     made = []
     for one in (a_forecaster(), a_forecaster()):
-        made.append([[encode_smoothed(of) for of in slot] for slot in one.learn(history, MIDNIGHT + 4 * SLOT)])
+        made.append([[encode_smoothed(of) for of in one.smoothed(slot_ends(number), history)] for number in range(4)])
     assert made[0] == made[1] and len(made[0]) == 4
     seen = set()
-    for number, estimates in enumerate(a_forecaster().learn(history, MIDNIGHT + 4 * SLOT)):
+    again = a_forecaster()
+    for number in range(4):
+        estimates = again.smoothed(slot_ends(number), history)
         cells = set(contents(number)[0].cells.tolist())
         assert [int(one.hat.cell, 16) for one in islice(estimates, len(cells))] == sorted(cells)
         there = {int(one.hat.cell, 16) for one in estimates}
