@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from udp_stream.ledger.port import Ledger
-from udp_stream.release.record import Release, decode, kind_of, release_id, slot_of
+from udp_stream.release.record import Release, decode, release_id, slot_of
 from udp_stream.windows.grid import cell_name
 
 
@@ -44,12 +44,23 @@ class LedgerHistory:
         return [None if payload is None else decode(payload) for payload in payloads]
 
     def slots_since(self, start_ms: int) -> dict[tuple[int, int], list[int]]:
-        """From the newest charge back, until slots are a day older than asked for."""
+        """From the newest charge back, until slots are a day older than asked for. Ids of no HAT are passed over.
+
+        >>> import numpy as np
+        >>> from udp_stream.ledger.memory import MemoryLedger
+        >>> from udp_stream.ledger.port import Admission
+        >>> ledger, ids = MemoryLedger(), ["87608c4d2ffffff-3600-3600", "87608c4d2ffffff-7200-3600", "query:city"]
+        >>> nobody = np.array([], np.int64)
+        >>> _ = ledger.admit("1d", 1, [], [Admission(id_, nobody, nobody, 0, b"") for id_ in ids])
+        >>> [slot for slot in LedgerHistory(ledger).slots_since(7_200_000)]
+        [(7200000, 10800000)]
+        """
         slots: dict[tuple[int, int], list[int]] = {}
         for id_ in self._ledger.newest():
-            if kind_of(id_) != "hat":
+            try:
+                start, end = (1000 * seconds for seconds in slot_of(id_))
+            except ValueError:
                 continue
-            start, end = (1000 * seconds for seconds in slot_of(id_))
             if start < start_ms - SLACK_MS:
                 break
             if start >= start_ms:
