@@ -61,19 +61,18 @@ def terms_around(
 ) -> list[Terms]:
     """The terms of every HAT of a slot around its forecast; `plans` are the slot's.
 
-        >>> import datetime as dt
-        >>> from udp_stream.forecast.memory import Memory
-        >>> from udp_stream.forecast.arrow import CITY_MEAN
-    from udp_stream.forecast.slot import forecast_slot
-        >>> from udp_stream.testing import a_context, two_hats
-        >>> (counts, _), context = two_hats(), a_context()
-        >>> policy, in_period = context.policy, context.calendar.slot_in_period(counts.start_ms)
-        >>> forecast = forecast_slot(counts, Memory(), dt.date(2022, 1, 1), max_kmh=65.0)
-        >>> terms = terms_around(counts, forecast, in_period, policy, HatPlans(policy.public))
-        >>> [(one.withheld, [asked.statistic for asked in one.statistics]) for one in terms]
-        [('', ['forecast-clip', 'cdf']), ('few_plates', [])]
-        >>> terms[0].allowance_nano / policy.budget_nano  # of 10: six at once, and 5/24 of the rest after five hours
-        0.6833333333
+    >>> import datetime as dt
+    >>> from udp_stream.forecast.memory import Memory
+    >>> from udp_stream.forecast.slot import forecast_slot
+    >>> from udp_stream.testing import a_context, two_hats
+    >>> (counts, _), context = two_hats(), a_context()
+    >>> policy, in_period = context.policy, context.calendar.slot_in_period(counts.start_ms)
+    >>> forecast = forecast_slot(counts, Memory(), dt.date(2022, 1, 1), max_kmh=65.0)
+    >>> terms = terms_around(counts, forecast, in_period, policy, HatPlans(policy.public))
+    >>> [(one.withheld, [asked.statistic for asked in one.statistics]) for one in terms]
+    [('', ['forecast-clip', 'cdf']), ('few_plates', [])]
+    >>> round(terms[0].allowance_nano / policy.budget_nano, 4)  # 0.8 at once, 5/24 of the rest after five hours
+    0.8417
     """
     cost, allowance = _price_nano(policy), _allowance_nano(in_period, policy)
     is_only_mean, terms, worth = policy.variance_nano == policy.cdf_nano == 0, [], np.zeros(counts.cells.size)

@@ -32,10 +32,8 @@ class Forecaster:
     >>> (counts, values), context, ledger = two_hats(), a_context(), MemoryLedger()
     >>> forecaster = Forecaster(context.calendar.slots, context.policy.max_speed, "udp-stream 1.0")
     >>> forecaster.saw(counts)
-    >>> forecaster.is_ready(counts.end_ms, LedgerHistory(ledger))  # the slot's releases are to come
-    False
     >>> _ = release_slot(counts, values, context, ledger, publish=lambda _: None)
-    >>> (estimates,) = forecaster.learn(LedgerHistory(ledger), counts.end_ms)
+    >>> estimates = forecaster.smoothed((counts.start_ms, counts.end_ms), LedgerHistory(ledger))
     >>> [estimate.hat.cell for estimate in estimates]  # that of the HAT which was withheld, too
     ['8742d98b6ffffff', '8742d9d4cffffff']
     """
