@@ -126,7 +126,7 @@ def run(days: Sequence[Day], seed: int, prior: Coefficients, flags: Sequence[str
             for counts, values in day.slots:
                 out = release_slot(counts, values, context, ledger, lambda _: None)
                 reader.saw(counts)
-                found = [each for slot in reader.learn(LedgerHistory(ledger), counts.end_ms) for each in slot]
+                found = reader.smoothed((counts.start_ms, counts.end_ms), LedgerHistory(ledger))
                 rows += _rows(out, {each.release_id: each for each in found})
             runs.append(_run(np.array(rows)))
     return runs
