@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CONTAINER_TESTS := containers or shared_services
 
-.PHONY: demo test test-long explore chaos test-containers images lint bench bench-stream services clean
+.PHONY: demo test test-long explore chaos test-containers images lint bench bench-stream accuracy services clean
 
 demo: $(STAMP)  ## a synthetic fleet through the embedded runtime: no services, no files
 	$(BIN)/udp-stream demo --headless --slots 3
@@ -44,6 +44,9 @@ lint: $(STAMP)
 
 bench: $(STAMP)  ## prints ratios beside a decode-only run over the same bytes
 	$(BIN)/python -m benchmarks
+
+accuracy: $(STAMP)  ## what a day errs by, beside every guess: make accuracy DATA=folder-of-recorded-days SEEDS=10
+	$(BIN)/python -m benchmarks.accuracy $(if $(SEEDS),--seeds $(SEEDS)) $(or $(DATA),data)
 
 bench-stream: $(STAMP)  ## a worker beside plain clients of a real broker, and how long a slot takes to close
 	$(BIN)/python -m benchmarks.stream

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from udp_stream.adapters.files.sources import read_messages
-from udp_stream.adapters.settings import load
+from udp_stream.adapters.settings import Settings, load
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.planning.policy import Policy
 from udp_stream.windows.grid import cells_of
@@ -30,26 +32,39 @@ class Feed:
         return load(None, (*self.flags, *flags), {}).policy
 
     def slots(self) -> Iterator[tuple[SlotCounts, SlotValues]]:
-        """Each slot's counts and speeds, plates numbered alike in all of them; files may be in any order of times."""
+        """Each slot's counts and speeds, plates named as in the file; files may be in any order of times."""
         settings = load(None, self.flags, {})
         messages = [message for batch in read_messages(self.path) for message in batch]
         pings, _ = PingDecoder(settings.ping_rules).decode(messages)
-        cells = cells_of(pings.lat, pings.lon, settings.hat.resolution)
-        starts, ends = settings.calendar.slots.place(pings.time_ms)
         names, plate = np.unique(np.asarray(pings.plates)[pings.plate], return_inverse=True)
-        for start in np.unique(starts):
-            here = starts == start
-            yield tabulate(
-                SlotPings(
-                    int(start),
-                    int(ends[here][0]),
-                    tuple(b"%06d" % i for i in range(names.size)),
-                    plate[here].astype(np.uint32),
-                    (pings.time_ms[here] - start).astype(np.uint32),
-                    cells[here],
-                    pings.speed[here].astype(np.int32),
-                )
+        yield from slots_of(settings, names, plate, pings.time_ms, pings.lat, pings.lon, pings.speed)
+
+
+def slots_of(
+    settings: Settings,
+    names: NDArray[Any],
+    plate: NDArray[np.int64],
+    time_ms: NDArray[np.int64],
+    lat: NDArray[np.float64],
+    lon: NDArray[np.float64],
+    speed: NDArray[np.integer[Any]],
+) -> Iterator[tuple[SlotCounts, SlotValues]]:
+    """Pings as columns, slot by slot; `plate` numbers the names, speeds are in quanta."""
+    cells = cells_of(lat, lon, settings.hat.resolution)
+    starts, ends = settings.calendar.slots.place(time_ms)
+    for start in np.unique(starts):
+        here = starts == start
+        yield tabulate(
+            SlotPings(
+                int(start),
+                int(ends[here][0]),
+                tuple(str(name).encode().ljust(32) for name in names),
+                plate[here].astype(np.uint32),
+                (time_ms[here] - start).astype(np.uint32),
+                cells[here],
+                speed[here].astype(np.int32),
             )
+        )
 
 
 def feed_of(argument: str, *flags: str) -> Feed:

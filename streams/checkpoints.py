@@ -12,7 +12,9 @@ import zlib
 from typing import NamedTuple
 
 import msgspec
+from faust.types import TP
 
+from udp_stream.errors import DependencyUnavailable
 from udp_stream.ledger.port import Mark
 from udp_stream.shuffle.barrier import BarrierCheckpoint
 from udp_stream.shuffle.shard_protocol import ShardCheckpoint
@@ -45,3 +47,11 @@ def decode_checkpoint(metadata: str, offset: int) -> ShardCommit:
         return ShardCommit(ShardCheckpoint.at(offset), None, None)
     found = msgspec.msgpack.decode(zlib.decompress(base64.b64decode(metadata)), type=_Metadata)
     return ShardCommit(ShardCheckpoint(found.shard, found.planner), found.binding, found.mark)
+
+
+def lost(tp: TP, first: int, needed: int) -> DependencyUnavailable:
+    """Chunks are gone that a checkpoint needs."""
+    return DependencyUnavailable(
+        f"{tp.topic}[{tp.partition}] begins at offset {first}, but is still needed from {needed} on: chunks were "
+        "deleted before they were released. `udp-stream worker --accept-loss` continues without them"
+    )

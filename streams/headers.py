@@ -1,4 +1,4 @@
-"""Headers of what we write: CloudEvents (binary mode) on releases, the reason on what was refused, and ticks.
+"""Headers of what we write: CloudEvents (binary mode) on releases and estimates, reasons on what was refused, ticks.
 
 They are functions of the record alone, so that what is published again is the same to the last byte.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from udp_stream.pings.refusals import Refusal
-from udp_stream.release.record import SCHEMA, Release
+from udp_stream.release import smoothed
+from udp_stream.release.record import SCHEMA, Hat, Release
 
 Headers = list[tuple[str, bytes]]
 
@@ -20,14 +21,24 @@ ERROR = "udp-stream.errors"
 
 def release_headers(record: Release, source: str) -> Headers:
     """CloudEvents attributes of a release: its id is the release id, its time the end of the slot."""
+    return _event(record.release_id, record.hat, SCHEMA, source)
+
+
+def smoothed_headers(estimate: smoothed.Smoothed, source: str) -> Headers:
+    """CloudEvents attributes of a smoothed estimate: its id names cell and slot, its time is the end of the slot."""
+    hat = estimate.hat
+    return _event(f"{hat.cell}/{hat.slot_start}/{hat.slot_end}", hat, smoothed.SCHEMA, source)
+
+
+def _event(id_: str, hat: Hat, schema: str, source: str) -> Headers:
     attributes = {
         "ce_specversion": "1.0",
-        "ce_id": record.release_id,
-        "ce_type": SCHEMA.replace("/", "."),
+        "ce_id": id_,
+        "ce_type": schema.replace("/", "."),
         "ce_source": source,
-        "ce_time": record.hat.slot_end,
-        "ce_subject": record.hat.cell,
-        "ce_dataschema": SCHEMA,
+        "ce_time": hat.slot_end,
+        "ce_subject": hat.cell,
+        "ce_dataschema": schema,
         "content-type": "application/json",
     }
     return [(name, value.encode()) for name, value in attributes.items()]

@@ -7,7 +7,8 @@ Releases are published, and with them or after them the checkpoint moves past th
 ledger is informed. If a worker dies before that, the next owner of the shard informs it. Checkpoints are committed one
 after the other: one that arrived late would undo what was published meanwhile.
 
-The planner charges under the fence of partition 0, shards record under their own.
+The planner charges under the fence of partition 0, shards record under their own. What it learns from releases, it
+learns anew whenever partition 0 is assigned: another worker may have planned meanwhile.
 """
 
 from __future__ import annotations
@@ -18,54 +19,53 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 from faust.types import TP
 
 from streams.binding import Binding, mark_header, mark_in, require_same
-from streams.checkpoints import decode_checkpoint, encode_checkpoint
-from streams.headers import release_headers
+from streams.checkpoints import decode_checkpoint, encode_checkpoint, lost
+from streams.fencing import fenced_for
 from streams.offsets import Committed, Offsets
+from streams.outgoing import release_records, smoothed_records
 from streams.producer import OutgoingRecord, Producer
 from streams.publishing import AtLeastOnce, Publisher, PublisherOf, settle
 from streams.topics import Topics
-from udp_stream.errors import DependencyUnavailable, Fenced
+from udp_stream.errors import Fenced
 from udp_stream.ledger.port import Ledger, Mark
 from udp_stream.planning.slot_plan import SlotPlan
 from udp_stream.release.charge import plan_slot
-from udp_stream.release.context import ReleaseContext
+from udp_stream.release.context import ReleaseContext, with_forecaster
 from udp_stream.release.delivery import PublishedRelease
 from udp_stream.release.draw import record_slot
 from udp_stream.release.facts import Observer, SlotCounted, report_recorded, report_to, slot_published
 from udp_stream.shuffle.count_chunks import merge_counts
-from udp_stream.shuffle.shard_protocol import Count, Outgoing, PlanSlot, Release, Send, ShardCheckpoint, ShardProtocol
+from udp_stream.shuffle.shard_protocol import (
+    PLANNER,
+    Count,
+    Learn,
+    Outgoing,
+    PlanSlot,
+    Release,
+    Send,
+    ShardCheckpoint,
+    ShardProtocol,
+)
 from udp_stream.shuffle.wire import decode_message, encode_message
 from udp_stream.windows.slot_tables import tabulate
 
 T = TypeVar("T")
 
 
-@runtime_checkable
-class Fencing(Protocol):
-    """A ledger that lets only the latest owner of a shard charge and record."""
-
-    def take_epoch(self, shard: str) -> int:
-        """The next epoch; owners with an earlier one are refused from now on."""
-        ...
-
-    def fenced(self, fence: Any) -> Ledger:
-        """The same ledger for the owner of (shard, epoch)."""
-        ...
-
-
 @dataclass(slots=True)
 class _Assignment:
-    """One of our partitions: its protocol, its fenced ledger, and how it publishes."""
+    """One of our partitions: its protocol, its fenced ledger, how it publishes, and what it releases with."""
 
     partition: int
     protocol: ShardProtocol
     ledger: Ledger
     publisher: Publisher
+    context: ReleaseContext
     committed: ShardCheckpoint | None = None
 
     def checkpoint_if_moved(self) -> ShardCheckpoint | None:
@@ -156,10 +156,15 @@ class ShardProcessor:
     async def _resume(self, tp: TP, start: ShardCheckpoint, publisher: Publisher) -> _Assignment:
         """A partition from its checkpoint on; the ledger is informed of what its former owner published."""
         shards, sources = self._topics.parts.partitions, self._offsets.partitions(self._topics.pings.name)
-        protocol = ShardProtocol(tp.partition, shards, sources, start, self._accept_loss)
-        ledger = await self._fenced(tp)
+        follows = self._context.policy.forecasts
+        protocol = ShardProtocol(tp.partition, shards, sources, start, self._accept_loss, follows)
+        ledger = await self._in_thread(partial(fenced_for, self._ledger, f"{tp.topic}/{tp.partition}"))
         await self._in_thread(partial(settle, self._ledger, tp.partition, shards, protocol.done_ms))
-        return _Assignment(tp.partition, protocol, ledger, publisher)
+        if isinstance(step := protocol.next(), Send):  # what the former owner released, and may have died on
+            await self._send(step.messages)
+            protocol.sent(step)
+        context = with_forecaster(self._context) if follows and tp.partition == PLANNER else self._context
+        return _Assignment(tp.partition, protocol, ledger, publisher, context)
 
     def _close_later(self, publisher: Publisher) -> None:
         closing = asyncio.ensure_future(publisher.close())
@@ -180,26 +185,13 @@ class ShardProcessor:
             await self._in_thread(lambda: self._ledger.compare(found.mark))
             self._remember_mark(found.mark)
         if first > committed.offset and not self._accept_loss:
-            raise DependencyUnavailable(
-                f"{tp.topic}[{tp.partition}] begins at offset {first}, but is still needed from {committed.offset} "
-                "on: chunks were deleted before they were released. `udp-stream worker --accept-loss` continues "
-                "without them"
-            )
+            raise lost(tp, first, committed.offset)
         return found.checkpoint
 
     def _remember_mark(self, mark: Mark | None) -> None:
         """Remember the highest mark of the ledger that any worker has seen."""
         if mark is not None and (self._mark is None or mark.at_least(self._mark)):
             self._mark = mark
-
-    async def _fenced(self, tp: TP) -> Ledger:
-        if not isinstance(self._ledger, Fencing):
-            return self._ledger
-        from udp_stream.adapters.ledgers.redis.session import Fence
-
-        ledger, name = self._ledger, f"{tp.topic}/{tp.partition}"
-        epoch = await self._in_thread(lambda: ledger.take_epoch(name))
-        return ledger.fenced(Fence(name, epoch))
 
     async def process(self, records: Sequence[Any]) -> None:
         """Process a batch of one partition: add it, do what is due, commit."""
@@ -228,6 +220,8 @@ class ShardProcessor:
                 case Send():
                     await self._send(step.messages)
                     assigned.protocol.sent(step)
+                case Learn():
+                    await self._learn(assigned, step)
                 case PlanSlot():
                     await self._plan(assigned, step)
                 case Release():
@@ -251,16 +245,30 @@ class ShardProcessor:
 
     async def _plan(self, assigned: _Assignment, step: PlanSlot) -> None:
         counts = await self._in_thread(partial(merge_counts, step.chunks))
-        plan = await self._in_thread(partial(plan_slot, counts, self._context, assigned.ledger))
+        plan = await self._in_thread(partial(plan_slot, counts, assigned.context, assigned.ledger))
         # A plan that was charged on an older copy of the ledger must not outlive it in the log.
         await self._in_thread(lambda: assigned.ledger.compare(self._mark))
         assigned.protocol.planned(step.start, counts, plan)
         self._last_plan = plan
 
+    async def _learn(self, assigned: _Assignment, step: Learn) -> None:
+        """Publish the slot's smoothed estimates, with the checkpoint behind its counts."""
+        slot, context = (step.start, step.end_ms), assigned.context
+        records = smoothed_records(
+            self._topics, await self._in_thread(partial(context.smoothed, slot, assigned.ledger))
+        )
+        async with self._committing:
+            if not self._is_ours(assigned):
+                raise Fenced("a rebalance has taken the shard")
+            to = assigned.protocol.publishing(step)
+            await assigned.publisher.publish(records, self._commits({assigned.partition: to}))
+            assigned.protocol.learnt(step)
+            assigned.committed = to
+
     async def _release(self, assigned: _Assignment, step: Release) -> None:
         plan = step.plan if self._last_plan is None else step.plan.with_priced(self._last_plan)
         recorded = await self._in_thread(
-            partial(record_slot, step.counts, step.values, plan, self._context, assigned.ledger)
+            partial(record_slot, step.counts, step.values, plan, assigned.context, assigned.ledger)
         )
         releases = [PublishedRelease(payload) for _, _, payload in recorded.payloads]
         report_recorded(self._report, step.counts, recorded, releases)
@@ -280,7 +288,9 @@ class ShardProcessor:
                 await self._in_thread(lambda: self._ledger.compare(self._mark))
             to = assigned.protocol.recorded(start)
             self._remember_mark(mark)
-            await assigned.publisher.publish(self._records(releases), self._commits({assigned.partition: to}))
+            await assigned.publisher.publish(
+                release_records(self._topics, releases), self._commits({assigned.partition: to})
+            )
             assigned.protocol.published(start)
             assigned.committed = to
 
@@ -294,16 +304,6 @@ class ShardProcessor:
     async def _in_thread(self, work: Callable[[], T]) -> T:
         """Run slow work in the ledger's thread, so that it blocks only the ledger."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-
-    def _records(self, releases: Sequence[PublishedRelease]) -> list[OutgoingRecord]:
-        """Each release for two topics: all releases, and the latest of each cell."""
-        source = f"udp-stream/{self._topics.release.name}"
-        headed = [(release, release_headers(release.record, source)) for release in releases]
-        return [
-            OutgoingRecord(topic, release.payload, key=release.record.hat.cell.encode(), headers=headers)
-            for topic in (self._topics.release.name, self._topics.latest.name)
-            for release, headers in headed
-        ]
 
     async def commit(self) -> None:
         """Commit the checkpoints that have moved, if everything before them has been sent.

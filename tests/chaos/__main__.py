@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
 
-from tests.chaos.city import AMPLE, AUTOMATIC, REPLICATED, SCARCE, SHARED, ground
+from tests.chaos.city import AMPLE, AUTOMATIC, FORECASTS, REPLICATED, SCARCE, SHARED, ground
 from tests.chaos.run import play, synthetic_day
 
-PROFILES = (AMPLE, REPLICATED, SCARCE, SHARED, AUTOMATIC)
+PROFILES = (FORECASTS, AMPLE, REPLICATED, SCARCE, SHARED, AUTOMATIC)
 
 
 def main() -> int:

@@ -53,6 +53,8 @@ class Collected:
     told: str = ""
     plates: frozenset[str] = field(default_factory=frozenset)
     strangers: tuple[Stranger, ...] = ()
+    smoothed: tuple[tuple[str, bytes], ...] = ()
+    estimates: tuple[bytes, ...] = ()
 
 
 def violations(seen: Collected, *, exact: bool = True, strictly_once: bool = False) -> list[str]:
@@ -75,6 +77,7 @@ def violations(seen: Collected, *, exact: bool = True, strictly_once: bool = Fal
         "unpublished": nothing_is_unpublished(seen),
         "told": no_plate_is_told(seen),
         "strangers": strangers_are_refused(seen),
+        "estimates": estimates_follow_from_releases(seen, strictly_once),
         "latest": latest_are_the_last(seen) if strictly_once else iter(()),
         "repeats": no_record_comes_twice(seen) if strictly_once else iter(()),
     }
@@ -157,6 +160,17 @@ def charges_agree(seen: Collected) -> Iterator[str]:
         if charged != wanted.charged:
             sums = sum(wanted.charged.values()), sum(charged.values())
             yield f"{entry.release_id}: expected {sums[0]} nano-epsilon charged in all, got {sums[1]}, or to others"
+
+
+def estimates_follow_from_releases(seen: Collected, strictly_once: bool) -> Iterator[str]:
+    """What was said, by whichever planners, is what one says who reads all releases in the order of their slots."""
+    said, wanted = Counter(payload for _, payload in seen.smoothed), frozenset(seen.estimates)
+    if missing := wanted - said.keys():
+        yield f"{len(missing)} of {len(wanted)} smoothed estimates are not on the topic"
+    if more := said.keys() - wanted:
+        yield f"{len(more)} smoothed estimates on the topic do not follow from the releases"
+    if strictly_once and (twice := sum(times > 1 for times in said.values())):
+        yield f"{twice} smoothed estimates are on the topic more than once"
 
 
 def every_plate_is_charged_once(seen: Collected) -> Iterator[str]:

@@ -30,7 +30,12 @@ from udp_stream.adapters.embedded import Embedded, record_writer
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.ledgers.opening import ledger_and_keys, mark_beside
 from udp_stream.adapters.settings import load
+from udp_stream.cli.report import SOFTWARE
+from udp_stream.ledger.port import Ledger
+from udp_stream.release.context import ReleaseContext, with_forecaster
+from udp_stream.release.history import LedgerHistory
 from udp_stream.release.record import decode
+from udp_stream.release.smoothed import encode_smoothed
 from udp_stream.trial.services.both import RunningKafka, start_kafka
 from udp_stream.trial.services.process import folder_or_temporary, free_ports
 
@@ -54,7 +59,7 @@ timezone = "{timezone}"
 [speed]
 max_kmh = {max_kmh}
 [release]
-mean = "auto"
+mean = "{mean}"
 mean_epsilon = {epsilon}
 cdf_epsilon = 0.3
 min_plates = 4
@@ -77,13 +82,15 @@ session_timeout = "{session}s"
 
 @dataclass(frozen=True)
 class Profile:
-    """What kind of deployment. `exact`: its terms do not follow from balances, which a plan that is cut off changes."""
+    """What kind of deployment. `exact`: its terms do not follow from balances, which a plan that is cut off changes,
+    nor from releases, whose noise is another one in every deployment."""
 
     name: str
     shards: int
     budget: float
     epsilon: str = "0.4"
     exact: bool = True
+    mean: str = "array-averaging"
     timezone: str = "Asia/Kolkata"
     max_kmh: float = 65.0
     replicas: int = 0
@@ -93,6 +100,7 @@ AMPLE = Profile("two shards, ample budget", 2, 1000.0)
 SCARCE = Profile("one shard, scarce budget", 1, 9.0)
 SHARED = Profile("three shards, scarce budget", 3, 9.0)
 AUTOMATIC = Profile("two shards, automatic epsilon", 2, 9.0, epsilon='"auto"', exact=False)
+FORECASTS = Profile("three shards, means around forecasts", 3, 9.0, exact=False, mean="auto")
 REPLICATED = Profile("two shards, ample budget, a replica", 2, 1000.0, replicas=1)
 
 
@@ -204,6 +212,22 @@ class City:
         with ledger_and_keys(self.settings.ledger, accept_older=True) as (ledger, _):  # to be judged by the checks
             return {entry.release_id for entry in ledger.entries() if entry.published}
 
+    def estimated(self) -> bool:
+        """Whether all that is to be said of what is recorded is said, as far as numbers tell."""
+        topics, bootstrap = topics_of(self.settings.kafka), self.settings.kafka.bootstrap
+        with ledger_and_keys(self.settings.ledger, accept_older=True) as (ledger, _):
+            wanted = len(self._estimates(ledger))
+        return len({id_ for id_, _ in map(_with_id, asyncio.run(records_of(bootstrap, topics.smoothed)))}) >= wanted
+
+    def _estimates(self, ledger: Ledger) -> tuple[bytes, ...]:
+        """What follows from the ledger, whoever planned what, slot after slot; nothing without forecasts."""
+        settings = self.settings
+        if not settings.policy.forecasts:
+            return ()
+        given = ReleaseContext(settings.policy, settings.calendar, OsEntropy(), SOFTWARE)
+        context, slots = with_forecaster(given), sorted(LedgerHistory(ledger).slots_since(0))
+        return tuple(encode_smoothed(one) for slot in slots for one in context.smoothed(slot, ledger))
+
     def recorded(self) -> bytes | None:
         """How many records the ledger keeps; None while nobody knows."""
         try:
@@ -229,7 +253,7 @@ class City:
             if not is_tick(record.headers):
                 logged.update(_pings_in(record.value))
         with ledger_and_keys(self.settings.ledger, accept_older=True) as (ledger, _):  # to be judged by the checks
-            entries = tuple(ledger.entries())
+            entries, wanted = tuple(ledger.entries()), self._estimates(ledger)
             plates = sorted({plate for one in [*expected.values()] for plate in one.charged})
             balances = {}
             for period in {entry.period for entry in entries}:
@@ -243,6 +267,8 @@ class City:
             expected=expected,
             released=tuple(map(_with_id, asyncio.run(records_of(bootstrap, topics.release)))),
             latest=tuple(map(_with_id, asyncio.run(records_of(bootstrap, topics.latest)))),
+            smoothed=tuple(map(_with_id, asyncio.run(records_of(bootstrap, topics.smoothed)))),
+            estimates=wanted,
             entries=entries,
             balances=balances,
             misfits=misfits,
@@ -274,6 +300,7 @@ def build(
     config = folder / "city.toml"
     text = CONFIG.format(
         timezone=profile.timezone, max_kmh=profile.max_kmh, epsilon=profile.epsilon, budget=profile.budget,
+        mean=profile.mean,
         redis=f"redis://127.0.0.1:{on.store.link().port}", replicas=profile.replicas, database=database,
         folder=folder, bootstrap=on.kafka.bootstrap,
         name=f"c{uuid4().hex[:8]}", shards=profile.shards, session=session_s,

@@ -135,6 +135,10 @@ def _wait(city, expected) -> list[str]:
         if time.monotonic() > deadline:
             return [f"not all was done {QUIET_S:g} s after the last fault"]
         time.sleep(1)
+    while not city.estimated():
+        if time.monotonic() > deadline:
+            return [f"not all was estimated {QUIET_S:g} s after the last fault"]
+        time.sleep(1)
     return []
 
 

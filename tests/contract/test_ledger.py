@@ -167,6 +167,32 @@ class ForgetsWithheld(MemoryLedger):
         return verdicts
 
 
+class NewestByLastCall(MemoryLedger):
+    """What is asked for again is new again."""
+
+    def admit(self, period, budget, plates, admissions):  # type: ignore[no-untyped-def]
+        self._asked = [*getattr(self, "_asked", []), *(one.release_id for one in admissions)]
+        return super().admit(period, budget, plates, admissions)
+
+    def newest(self):  # type: ignore[no-untyped-def]
+        yield from dict.fromkeys(reversed(getattr(self, "_asked", [])))
+
+
+class NewestByPages(MemoryLedger):
+    """Counts pages from the newest, which moves while one reads."""
+
+    def newest(self):  # type: ignore[no-untyped-def]
+        start = 0
+        while page := list(super().newest())[start : start + 100]:
+            yield from page
+            start += 100
+
+
+class NewestOfCharged(MemoryLedger):
+    def newest(self):  # type: ignore[no-untyped-def]
+        yield from (name for name in super().newest() if self._admissions[name].decision.charged.any())
+
+
 class NeverPublishes(MemoryLedger):
     def published(self, release_ids: Sequence[str]) -> None:
         pass
@@ -189,6 +215,9 @@ BROKEN: list[tuple[type[MemoryLedger], Check]] = [
     (IgnoresAllowances, checks.check_allowances),
     (ForgetsMinAdmitted, checks.check_min_admitted_charges_nobody),
     (ForgetsWithheld, checks.check_min_admitted_charges_nobody),
+    (NewestByLastCall, checks.check_newest),
+    (NewestByPages, checks.check_newest),
+    (NewestOfCharged, checks.check_newest),
     (NeverPublishes, checks.check_unpublished_then_published),
 ]
 
@@ -317,6 +346,7 @@ class SqliteMatchesModel(RuleBasedStateMachine):
             assert self.ledger.balances(period, plates).charged.tolist() == expected
         assert list(self.ledger.unpublished()) == [(name, self.payloads[name]) for name in self.waiting]
         assert [entry.release_id for entry in self.ledger.entries()] == list(self.admitted)
+        assert list(self.ledger.newest()) == list(reversed(self.admitted))
         assert self.ledger.verify() == []
 
     def teardown(self) -> None:

@@ -16,5 +16,5 @@ def test_seeded_outputs_are_what_they_were(name: str, tmp_path: Path) -> None:
 def test_every_status_that_a_run_can_have_is_among_them() -> None:
     """`withheld_unplanned` takes a log that was damaged: `test_flow.py`."""
     statuses = Counter(status for one in known().values() for status in one)
-    assert statuses.keys() == {"digest", "released", "withheld_budget", "withheld_few_plates"}
+    assert statuses.keys() == {"digest", "released", "withheld_budget", "withheld_few_plates", "withheld_uninformative"}
     assert min(statuses.values()) >= 2

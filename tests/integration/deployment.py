@@ -15,7 +15,7 @@ from streams.topic_reader import records_of
 from streams.topics import create_topics, topics_of
 from tests.forked import forked_to_log
 from tests.runtime.harness import beside, frames_of
-from udp_stream.adapters.embedded import Embedded, record_writer
+from udp_stream.adapters.embedded import Embedded, record_writer, smoothed_writer
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.settings import load
 from udp_stream.release import record as release
@@ -30,7 +30,7 @@ slot = "15m"
 resolution = 7
 grace = "{grace}"
 [release]
-mean = "auto"
+mean = "{mean}"
 mean_epsilon = {epsilon}
 cdf_epsilon = {cdf}
 min_plates = 4
@@ -53,7 +53,7 @@ disorder = "{disorder}"
 transactions = {transactions}
 """
 
-DEFAULTS = {"grace": "2m", "shards": 1, "epsilon": "0.4", "cdf": "0.3", "budget": "6.0", "period": "1d",
+DEFAULTS = {"mean": "auto", "grace": "2m", "shards": 1, "epsilon": "0.4", "cdf": "0.3", "budget": "6.0", "period": "1d",
             "suppression": "off", "partitions": 4, "transactions": "true", "disorder": "1m"}  # fmt: skip
 
 
@@ -75,13 +75,20 @@ class City:
 
     def embedded(self):
         """Release id -> payload, and release id -> charges, of the embedded runtime over the same log."""
-        out = io.BytesIO()
+        releases, found, _ = self.embedded_smoothed()
+        return releases, found
+
+    def embedded_smoothed(self):
+        """The same, and its smoothed estimates, in order."""
+        out, smoothed = io.BytesIO(), io.BytesIO()
         with ledger_and_keys(beside(self.settings.ledger, self.folder / "embedded.ledger")) as (ledger, keys):
             runtime = Embedded(
-                self.settings, ledger, SeededEntropy(SEED), keys.key_of, "udp-stream test", record_writer(out)
-            )
+                self.settings, ledger, SeededEntropy(SEED), keys.key_of, "udp-stream test", record_writer(out),
+                smooth=smoothed_writer(smoothed),
+            )  # fmt: skip
             runtime.run(frames_of(self.messages))
-            return {release.decode(line).release_id: line for line in out.getvalue().splitlines()}, charges(ledger)
+            found = {release.decode(line).release_id: line for line in out.getvalue().splitlines()}
+            return found, charges(ledger), smoothed.getvalue().splitlines()
 
     def feed(self, messages=None, batch=1, rate=None):
         with Feed(self.settings.kafka.bootstrap, self.topics.pings.name, batch, Pace(rate)) as sender:
@@ -108,6 +115,16 @@ class City:
             assert record.key.decode() == release.decode(record.value).hat.cell
             assert found.setdefault(headers["ce_id"].decode(), record.value) == record.value
         return found
+
+    def smoothed(self):
+        """The estimates of the topic, each once: with transactions there is no other way."""
+        found = self.read(self.topics.smoothed)
+        ids = [dict(record.headers)["ce_id"] for record in found]
+        assert len(ids) == len(set(ids))
+        return [record.value for record in found]
+
+    def wait_for_smoothed(self, number, *workers):
+        self._wait(lambda: number - len(self.read(self.topics.smoothed)), workers)
 
     def wait_for(self, ids, *workers):
         self._wait(lambda: len(set(ids) - set(self.releases())), workers)
@@ -136,7 +153,7 @@ def found_city(folder, bootstrap, messages, **settings):
     given = {"name": f"t{uuid4().hex[:8]}", "ledger": f"sqlite:{folder}/stream.ledger"} | DEFAULTS | settings
     config.write_text(CONFIG.format(folder=folder, bootstrap=bootstrap, **given))
     made = City(folder, messages, config)
-    assert len(create_topics(made.settings.kafka)) == 6
+    assert len(create_topics(made.settings.kafka)) == 7
     return made
 
 

@@ -14,7 +14,7 @@ from streams.topic_reader import records_of
 from streams.topics import topics_of
 from tests.chaos.adversary import Adversary
 from tests.chaos.checks import violations
-from tests.chaos.city import AMPLE, Profile, build, ground
+from tests.chaos.city import AMPLE, FORECASTS, Profile, build, ground
 from tests.chaos.run import play, synthetic_day
 from tests.chaos.store import store
 from tests.chaos.strangers import END_S, Strangers
@@ -38,15 +38,19 @@ def on():
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("buses", "hours", "seconds", "kills"),
-    [(40, 4, 20, 2), pytest.param(40, 18, 60, 5, marks=pytest.mark.long)],
-    ids=["a morning", "a day"],
+    ("profile", "buses", "hours", "seconds", "kills"),
+    [
+        (FORECASTS, 40, 4, 20, 2),
+        pytest.param(AMPLE, 40, 18, 60, 5, marks=pytest.mark.long),
+        pytest.param(FORECASTS, 40, 18, 60, 5, marks=pytest.mark.long),
+    ],
+    ids=["a morning", "a day", "a day, forecast"],
 )
-def test_a_day_of_chaos_violates_nothing(on, tmp_path, buses, hours, seconds, kills):
+def test_a_day_of_chaos_violates_nothing(on, tmp_path, profile, buses, hours, seconds, kills):
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
     day = synthetic_day(seed, buses, hours=hours)
-    done = play(on, tmp_path, day, AMPLE, seed=seed, seconds=seconds, database=next(DATABASES))
+    done = play(on, tmp_path, day, profile, seed=seed, seconds=seconds, database=next(DATABASES))
     print(done.told())
     assert done.violations == []
     assert done.kills >= kills and done.before_quiet > done.hats / 4  # else it proves little

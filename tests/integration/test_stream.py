@@ -27,7 +27,7 @@ from udp_stream.ledger.port import Admission
 from udp_stream.release import record as release
 from udp_stream.trial.fleet.fleet import IST, Fleet, Imperfections
 
-AUTO = {"shards": 3, "epsilon": '"auto"', "cdf": "0.05", "budget": "0.5", "period": "1h"}
+AUTO = {"mean": "array-averaging", "shards": 3, "epsilon": '"auto"', "cdf": "0.05", "budget": "0.5", "period": "1h"}
 """Plates run out of it within the hour."""
 
 

@@ -36,13 +36,14 @@ def frames_of(messages, size=4096):
 
 
 @contextmanager
-def embedded(ledger_path, out, flags=CONFIG, entropy=None, reject=None):
+def embedded(ledger_path, out, flags=CONFIG, entropy=None, reject=None, smooth=None):
     """A runtime on a ledger file, writing records to a binary file object."""
     settings = load(None, flags, {})
     with ledger_and_keys(replace(settings.ledger, url=str(ledger_path))) as (ledger, keys):
         yield Embedded(
-            settings, ledger, entropy or OsEntropy(), keys.key_of, "udp-stream test", record_writer(out), reject
-        )
+            settings, ledger, entropy or OsEntropy(), keys.key_of, "udp-stream test", record_writer(out), reject,
+            smooth=smooth,
+        )  # fmt: skip
 
 
 def beside(ledger, path):

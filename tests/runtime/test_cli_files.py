@@ -61,6 +61,7 @@ def words(text):
         ("--rejected", "l.key.ledger-id", "the id of the ledger"),
         ("--rejected", "city.toml", "the configuration city.toml"),
         ("--out", "pings.ndjson", "the input pings.ndjson"),
+        ("--smoothed", "l", "the ledger l"),
     ],
 )
 def test_an_output_is_no_file_that_the_run_needs(flag, name, what, city):
@@ -90,6 +91,7 @@ def test_files_that_are_not_there_yet_are_kept_apart_too(city):
     assert b"got the ledger new" in replay(city, "--ledger", "new", "--out", "new").stderr
     assert b"got the plates' key new.key" in replay(city, "--ledger", "new", "--out", "new.key").stderr
     assert b"got that of --out both" in replay(city, "--out", "both", "--rejected", "./both").stderr
+    assert b"got that of --out both" in replay(city, "--out", "both", "--smoothed", "./both").stderr
     assert contents(city) == before
 
 
@@ -109,6 +111,16 @@ def test_raw_pings_do_not_go_where_releases_go(name, city):
     apart = replay(city, "--rejected", name, "--out", "again")
     assert apart.returncode == 0 and b'"reason"' in apart.stdout and b"release" not in apart.stdout
     assert (city / "again").read_bytes() == (city / "whole").read_bytes()
+
+
+def test_smoothed_estimates_are_the_same_in_a_second_run_and_on_standard_output(city):
+    first, again = (replay(city, "--out", name, "--smoothed", "estimates") for name in ("one", "two"))
+    assert (first.returncode, again.returncode) == (0, 0)
+    estimates = (city / "estimates").read_bytes()
+    apart = replay(city, "--out", "three", "--smoothed", "-")
+    assert apart.returncode == 0 and apart.stdout == estimates
+    assert len(estimates.splitlines()) >= len((city / "one").read_bytes().splitlines()) > 0
+    assert b'"udp-stream/smoothed/1"' in estimates
 
 
 def test_the_null_device_may_take_both(city):

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.harness import embedded, fleet_log, frames_of
+from udp_stream.adapters.embedded import smoothed_writer
 from udp_stream.release import record as release
 from udp_stream.release.delivery import releases_of
 
@@ -37,7 +38,11 @@ def child(ledger: Path, out: Path, frames, clock: int = signal.ITIMER_REAL, dies
     try:
         signal.signal(CLOCKS[clock], signal.SIG_DFL)
         signal.setitimer(clock, dies_after_s)
-        with out.open("wb") as file, embedded(ledger, file) as runtime:
+        with (
+            out.open("wb") as file,
+            out.with_suffix(".smoothed").open("wb") as estimates,
+            embedded(ledger, file, smooth=smoothed_writer(estimates)) as runtime,
+        ):
             runtime.run(frames)
         status = 0
     finally:
@@ -60,6 +65,11 @@ def complete_lines(path: Path):
         return []
     with path.open("rb") as file:
         return [release.payload for release in releases_of(file)]
+
+
+def whole_lines(path: Path):
+    """What is there; the last line may be cut short."""
+    return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
 
 
 @pytest.mark.timeout(900)
@@ -104,6 +114,8 @@ def _check(ledger: Path, outs: list[Path]) -> None:
         for line in complete_lines(out):
             assert payloads.setdefault(release.decode(line).release_id, line) == line
     assert list(payloads.values()) == complete_lines(outs[-1])  # the run that came through has everything, in order
+    estimates = [whole_lines(out.with_suffix(".smoothed")) for out in outs]
+    assert len(estimates[-1]) > len(payloads) and all(estimates[-1][: len(some)] == some for some in estimates)
     with embedded(ledger, io.BytesIO()) as runtime:
         assert runtime._ledger.verify() == []  # every balance is the sum of its charges, none over its budget
         entries = list(runtime._ledger.entries())

@@ -18,6 +18,7 @@ LADDER = (
     {"ledger", "lifecycle"},
     {"pings"},
     {"mechanisms", "windows"},
+    {"forecast"},
     {"planning"},
     {"experiments", "release", "shuffle"},
     {"adapters.entropy", "adapters.files", "adapters.kafka_section", "adapters.text", "testing", "trial"},

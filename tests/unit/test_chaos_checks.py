@@ -11,14 +11,15 @@ import pytest
 from tests.chaos.checks import Collected, Expected, Stranger, violations
 from tests.runtime.harness import embedded, fleet_log, frames_of
 from udp_stream.release.record import decode, encode
+from udp_stream.release.smoothed import encode_smoothed
 
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
     """What there is to see after a run of the embedded runtime: both the deployment's say and the expectation."""
-    out, log = io.BytesIO(), fleet_log(clean=True)
+    out, smoothed, log = io.BytesIO(), [], fleet_log(clean=True)
     ledger_file = tmp_path_factory.mktemp("ledger") / "ledger"
-    with embedded(ledger_file, out) as runtime:
+    with embedded(ledger_file, out, smooth=lambda some: smoothed.extend(map(encode_smoothed, some))) as runtime:
         runtime.run(frames_of(log))
         ledger = runtime._ledger
         entries = tuple(ledger.entries())
@@ -36,6 +37,7 @@ def sound(tmp_path_factory):
     return Collected(
         fed=Counter(log), logged=Counter(log), expected=expected, released=released, latest=released, entries=entries,
         balances=balances, told="udp-stream: worker", plates=frozenset({"GJ05ZZ0001"}),
+        smoothed=tuple((f"{at}", one) for at, one in enumerate(smoothed)), estimates=tuple(smoothed),
     )  # fmt: skip
 
 
@@ -139,6 +141,8 @@ FAULTS = {
     "stranger that serves": ("strangers", lambda seen: replace(seen, strangers=(stranger(served=True),))),
     "stranger that charges": ("strangers", lambda seen: replace(seen, strangers=(stranger(admitted=1),))),
     "stranger with a new key": ("strangers", lambda seen: replace(seen, strangers=(stranger(key_changed=True),))),
+    "lost estimate": ("estimates", lambda seen: replace(seen, smoothed=seen.smoothed[1:])),
+    "another estimate": ("estimates", lambda seen: replace(seen, smoothed=(*seen.smoothed, ("an id", b"{}")))),
     "told": ("told", lambda seen: replace(seen, told="GJ05ZZ0001 was late")),
 }  # fmt: skip
 
@@ -158,6 +162,12 @@ def test_a_record_that_comes_twice_is_a_violation_only_where_it_is_to_come_once(
     twice = replace(sound, released=(*sound.released, sound.released[-1]))
     assert violations(twice) == []
     assert [sentence.partition(":")[0] for sentence in violations(twice, strictly_once=True)] == ["repeats"]
+
+
+def test_an_estimate_that_comes_twice_is_a_violation_only_where_it_is_to_come_once(sound):
+    twice = replace(sound, smoothed=(*sound.smoothed, sound.smoothed[-1]))
+    assert violations(twice) == []
+    assert [sentence.partition(":")[0] for sentence in violations(twice, strictly_once=True)] == ["estimates"]
 
 
 def test_a_latest_record_that_is_not_the_last_is_a_violation_only_where_each_comes_once(sound):

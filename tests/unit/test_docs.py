@@ -6,13 +6,17 @@ from collections import defaultdict
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from udp_stream.adapters.settings import known_keys
 from udp_stream.cli.report import ONE_CDF, ONE_MEAN, ONE_VARIANCE, SERVED_SHARES, served_shares
+from udp_stream.forecast import arrow, bank, slot
+from udp_stream.mechanisms import forecast_clip, speed_spread
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.pings.decoder import PingDecoder, PingRules
 from udp_stream.pings.refusals import Reason
+from udp_stream.planning import around
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -111,6 +115,22 @@ def test_the_constants_and_shares_are_least_and_most_of_the_measured_table():
     assert {at: (min(found), max(found)) for at, found in shares.items()} == SERVED_SHARES
 
 
+FORECASTING = {
+    name: value
+    for module in (speed_spread, forecast_clip, slot, arrow, bank, around)
+    for name, value in vars(module).items()
+}
+
+
+def test_the_page_on_forecasts_states_the_constants_of_the_code():
+    text = (DOCS / "mechanisms" / "forecast.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`[A-Z_`, ]+`) \| ([\d., ]+) \|", text, re.MULTILINE)
+    assert len(rows) == 18
+    for names, values in rows:
+        held = [FORECASTING[name] for name in re.findall(r"\w+", names)]
+        assert np.hstack(held).tolist() == [float(value) for value in values.split(", ")], names
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_relative_links_lead_to_files(page):
     broken = [str(target) for target in links(page) if not target.exists()]
@@ -124,14 +144,14 @@ def test_no_page_is_an_orphan():
 
 
 SHOWN_ROOMS = (
-    "units", "lifecycle", "pings", "windows", "mechanisms", "planning", "ledger", "release", "shuffle"
+    "units", "lifecycle", "pings", "windows", "mechanisms", "forecast", "planning", "ledger", "release", "shuffle"
 )  # fmt: skip
 """Rooms in which whoever reads a function or class sees it at work. Their examples run, with all doctests."""
 
 SHOWN_ELSEWHERE = {
     "ledger/checks/expecting.py": {"CheckFailed": "an exception: the example of `expect` raises it"},
     "release/record.py": dict.fromkeys(
-        ("Hat", "Mean", "Variance", "Cdf", "Counts", "Privacy", "Release"),
+        ("Hat", "Mean", "Variance", "Cdf", "Forecast", "Counts", "Privacy", "Release"),
         "its docstring is the description in the published JSON Schema: `decode` and what makes them show them",
     ),
 }

@@ -18,6 +18,10 @@ def sets(*flags):
     return [part for flag in flags for part in ("--set", flag)]
 
 
+PAPERS = ("hat.resolution=6", "hat.slot=6h", "release.mean=baseline", "release.min_plates=10")
+"""Means without forecasts, under budgets that are spread over a period's HATs."""
+
+
 @pytest.fixture(autouse=True)
 def _streams_stay(monkeypatch):
     """The command line lets go of standard streams when it ends; here it ends often."""
@@ -27,9 +31,9 @@ def _streams_stay(monkeypatch):
 
 
 def test_a_fixed_epsilon_of_more_than_an_even_share_is_planned_where_plates_pay_part_of_it(capsys):
-    status, text = said(capsys, "--plates", "40", *sets("release.cdf_epsilon=1"))
+    status, text = said(capsys, "--plates", "40", *sets(*PAPERS, "release.cdf_epsilon=1"))
     assert status == 0 and "CDF rms error" in text
-    status, text = said(capsys, "--plates", "40", *sets("release.cdf_epsilon=5"))
+    status, text = said(capsys, "--plates", "40", *sets(*PAPERS, "release.cdf_epsilon=5"))
     assert status == 3
     assert "automatic epsilon would be below 0.001 if the budget of 10 is spread over 12 HATs" in text
 
@@ -52,26 +56,26 @@ def test_where_nothing_was_measured_the_nearest_is_named_and_no_verdict_given(ca
 
 
 def test_the_verdict_is_of_the_typical_hat_and_does_not_send_the_reader_back_to_plan(capsys):
-    _, text = said(capsys, *sets("hat.resolution=7", "budget.epsilon=1"))
+    _, text = said(capsys, *sets(*PAPERS, "hat.resolution=7", "budget.epsilon=1"))
     assert "At 40 plates a mean errs by" in text and "a typical HAT of 40 plates" in text
     assert "More plates per HAT, longer slots, larger cells or a larger epsilon would help." in text
     assert "`udp-stream plan`" not in text
-    _, text = said(capsys, *sets("release.min_plates=80"))
+    _, text = said(capsys, *sets(*PAPERS, "release.min_plates=80"))
     assert "At 160 plates a mean errs by" in text and "a typical HAT of 160 plates" in text
 
 
 def test_hats_below_min_plates_are_marked_as_withheld(capsys):
     _, text = said(capsys, *sets("release.min_plates=11"))
     assert "releases 5 withheld 10 withheld 20 " in text and "20, 40, 80, 160 plates: " in text
-    _, text = said(capsys, "--plates", "1")
+    _, text = said(capsys, "--plates", "1", *sets(*PAPERS))
     assert "releases 1 withheld (" in text and "1 plate and 40 pings" in text and "these releases" not in text
 
 
 def test_a_row_that_is_withheld_refuses_no_configuration(capsys):
     """Plates of a HAT of 5 pay more of its epsilon than those of larger ones: too much for the budget here."""
-    status, text = said(capsys, *sets("release.cdf_epsilon=1.05"))
+    status, text = said(capsys, *sets(*PAPERS, "release.cdf_epsilon=1.05"))
     assert status == 0 and " 5 withheld 10 1.11 " in text
-    assert said(capsys, *sets("release.cdf_epsilon=1.05", "release.min_plates=5"))[0] == 3
+    assert said(capsys, *sets(*PAPERS, "release.cdf_epsilon=1.05", "release.min_plates=5"))[0] == 3
 
 
 def test_what_projects_has_its_noise_explained_and_no_bound_beyond_u(capsys):
@@ -81,3 +85,12 @@ def test_what_projects_has_its_noise_explained_and_no_bound_beyond_u(capsys):
         assert float(row[0]) > 65 and row[1] == "65.00"
         assert "(noise and error bound: if the private interval is all of [0, U]; expected error: by simulation" in text
     assert "by trials" not in said(capsys, "--plates", "20", *sets("release.mean=baseline"))[1]
+
+
+def test_means_around_forecasts_are_planned_at_a_share_of_the_budget(capsys):
+    status, text = said(capsys)
+    assert status == 0 and "one part in 12" in text
+    assert re.search(r" 40 0\.833 forecast-clip [\d.]+ [\d.]+ 3\.2-5\.3 65\.00 14 ", text)
+    assert "each plate's mean speed clipped to what is forecast for it" in text
+    half = said(capsys, *sets("budget.epsilon=5"))[1]
+    assert re.search(r" 40 0\.417 forecast-clip ", half)

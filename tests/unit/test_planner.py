@@ -225,7 +225,7 @@ def test_without_a_mean_suppression_goes_by_e_alone():
 @pytest.mark.parametrize("mean", ["auto", "array-averaging", "optimal"])
 def test_on_a_recorded_day_no_slots_worst_case_is_larger_and_plates_are_in_fewer_hats(mean):
     recorded = feed_of(f"{FEEDS}/austin-capmetro-2015-06-07.ndjson.gz:115:America/Chicago")
-    flags = (f"release.mean={mean}", "release.mean_epsilon=1", "budget.epsilon=1000")
+    flags = (f"release.mean={mean}", "release.mean_epsilon=1", "budget.epsilon=1000", "release.min_plates=10")
     policy, with_it = (recorded.policy(*flags, f"release.suppression={way}") for way in ("off", "chop-user"))
     before = after = 0
     for counts, _ in recorded.slots():
@@ -460,7 +460,7 @@ def test_a_planner_is_given_releases_and_no_way_to_the_ledger():
         return terms_from_counts(counts, balance, moment, policy, plans)
 
     plan_slot(city()[0], dataclasses.replace(a_context(), planner=curious), MemoryLedger())
-    assert given == ["releases"]
+    assert given == ["releases", "slots_since"]
 
 
 def test_larger_hats_ask_first_over_the_whole_slot():

@@ -35,6 +35,8 @@ KEYS = {
     "release.min_plates": "4",
     "release.suppression": "chop-user",
     "release.hats_max": "3",
+    "release.counts": "released",
+    "forecast.counts": "off",
 }
 """A value of each key, as `written` spells it."""
 
@@ -62,6 +64,8 @@ OTHER_VALUES = {
     "accounting_detail": "uniform",
     "suppression": "chop-user",
     "hats_max": 5,
+    "counts_read": "published",
+    "counts_released": "none",
 }
 """Of each field, one that the defaults do not have."""
 
@@ -153,8 +157,8 @@ def test_records_that_cannot_be_read_stop_nothing():
 def test_keys_that_another_version_did_not_know_are_named():
     ledger, ours = MemoryLedger(), policy()
     older = {key: value for key, value in written(ours).items() if key != "release.hats_max"}
-    ledger.note("policy:older", json.dumps(older | {"forecast.counts": "off"}))
-    assert other_policies(ledger, ours)["older"] == "release.hats_max unknown -> 0, forecast.counts off -> unknown"
+    ledger.note("policy:older", json.dumps(older | {"forecast.hours": "off"}))
+    assert other_policies(ledger, ours)["older"] == "release.hats_max unknown -> 0, forecast.hours off -> unknown"
 
 
 @pytest.fixture

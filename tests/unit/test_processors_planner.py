@@ -19,12 +19,13 @@ from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission, Mark
 from udp_stream.planning.slot_plan import PlanChunk
-from udp_stream.release.context import ReleaseContext
+from udp_stream.release.context import ReleaseContext, with_forecaster
 from udp_stream.release.record import decode
 from udp_stream.release.road import release_slot
+from udp_stream.release.smoothed import encode_smoothed
 from udp_stream.shuffle import source_protocol
 from udp_stream.shuffle.barrier import BarrierCheckpoint
-from udp_stream.shuffle.count_chunks import CountChunk, CountsEnd
+from udp_stream.shuffle.count_chunks import CountChunk, CountsEnd, Released
 from udp_stream.shuffle.ping_chunks import PingChunk, PingsEnd, cut, merge
 from udp_stream.shuffle.shard_protocol import ShardCheckpoint
 from udp_stream.shuffle.wire import decode_message, encode_message
@@ -35,9 +36,10 @@ from udp_stream.windows.source_reader import SourceCheckpoint, SourceReader
 MINUTE = 60_000
 CITY = (*FLAGS, "kafka.shards=3", "hat.resolution=7")
 KINDS = {
-    "auto": ("release.mean_epsilon=auto", "budget.epsilon=0.5"),
-    "runs out": ("release.mean_epsilon=1.0", "budget.epsilon=3.4"),
+    "auto": ("release.mean=array-averaging", "release.mean_epsilon=auto", "budget.epsilon=0.5"),
+    "runs out": ("release.mean=array-averaging", "release.mean_epsilon=1.0", "budget.epsilon=3.4"),
     "chop-user": ("release.mean_epsilon=auto", "release.suppression=chop-user", "budget.epsilon=1"),
+    "forecasts": ("release.mean=forecast-clip", "release.cdf_epsilon=0", "release.mean_epsilon=3", "budget.epsilon=40"),
 }
 
 
@@ -79,17 +81,27 @@ def settings_of(kind):
 
 def embedded(broker, settings):
     """Payload by release id, and the ledger, of the embedded road over the logs of pings, each read in one go."""
+    found, ledger, _ = embedded_smoothed(broker, settings)
+    return found, ledger
+
+
+def embedded_smoothed(broker, settings):
+    """The same, and its smoothed estimates, all in order."""
     context = ReleaseContext(settings.policy, settings.calendar, SeededEntropy(1), "test")
+    if settings.policy.forecasts:
+        context = with_forecaster(context)
     slots = defaultdict(list)
     for source in range(2):
         reader = SourceReader(rules_of(settings, context), SourceCheckpoint(0))
         for slot in reader.read(*columns_of(broker.logs[TP(TOPICS.pings.name, source)])).closed:
             slots[slot.start_ms] += [one for one in cut(slot, source, 1) if isinstance(one, PingChunk)]
-    ledger, found = MemoryLedger(), {}
+    ledger, found, smoothed = MemoryLedger(), {}, []
     for _, parts in sorted(slots.items()):
-        payloads = release_slot(*tabulate(merge(parts)), context, ledger, lambda _: None).payloads
+        counts, values = tabulate(merge(parts))
+        payloads = release_slot(counts, values, context, ledger, lambda _: None).payloads
         found |= {id_.encode(): payload for id_, _, payload in payloads}
-    return found, ledger
+        smoothed += map(encode_smoothed, context.smoothed((counts.start_ms, counts.end_ms), ledger))
+    return found, ledger, smoothed
 
 
 def charges(ledger):
@@ -110,7 +122,7 @@ def test_shards_release_and_charge_what_the_embedded_road_does(kind):
     statuses = Counter(record.status for record in records)
     left_out = sum(r.counts.plates - r.counts.admitted_plates for r in records if r.status == "released")
     assert statuses["released"] > 4 and "withheld_unplanned" not in statuses
-    assert kind == "auto" or left_out > 0
+    assert kind in ("auto", "forecasts") or left_out > 0
     assert kind != "runs out" or statuses["withheld_budget"] > 0
 
 
@@ -246,6 +258,7 @@ def test_messages_read_as_what_they_were():
     for message in (
         PingsEnd(1, 2, 3),
         CountsEnd(1, 2, 3, b"digest", 4),
+        Released(1, 2),
         PlanChunk(0, 1, 2, b"digest", 0, 1, b"content"),
     ):
         assert decode_message(encode_message(message)) == message

@@ -95,7 +95,7 @@ def test_automatic_epsilons_and_suppression_go_with_any_number_of_shards():
         ("[hat]\nslot = '7h'", "hat.slot: expected .* divides a day, or whole days, got '7h'"),
         ("[hat]\nslot = 'soon'", "hat.slot: "),
         ("[hat]\ntimezone = 'Mars/Olympus'", "hat.timezone: expected an IANA time zone, got 'Mars/Olympus'"),
-        ("[budget]\nperiod = '4h'", r"budget.period: expected a multiple of hat.slot \(6h\)"),
+        ("[budget]\nperiod = '90m'", r"budget.period: expected a multiple of hat.slot \(1h\)"),
         ("[budget]\nepsilon = -1", "budget.epsilon: .*>= 1e-06, got -1"),
         ("[budget]\nepsilon = 0.5\n[release]\nmean_epsilon = 0.6", "budget.epsilon: expected at least the charge"),
         ("[budget]\nperiod = 'lifetime'", 'budget.period: expected a duration for "auto"'),
@@ -111,7 +111,7 @@ def test_automatic_epsilons_and_suppression_go_with_any_number_of_shards():
         ("epsilon = 3", r"unknown section \[epsilon\]; did you mean budget.epsilon\?"),
         ("resolution = 7", r"did you mean hat.resolution\?"),
         ("resolutoin = 7", r"did you mean hat.resolution\?"),
-        ("zzz = 7", r"known are \[budget\], \[hat\]"),
+        ("zzz = 7", r"known are \[budget\], \[forecast\], \[hat\]"),
         ("[hat]\ngrace = 'x'", "hat.grace: expected a number and s, m, h, d or w, such as 90s, 2m, .* got 'x'"),
         ("[hat]\ngrace = '99999999999999d'", "hat.grace: expected 0s to 31d, got 99999999999999d"),
         ("[hat]\nslot = '1ms'", "hat.slot: expected a number and s, m, h, d or w"),
@@ -121,7 +121,10 @@ def test_automatic_epsilons_and_suppression_go_with_any_number_of_shards():
         ("[budget]\naccounting = 'zcdp'", "budget.accounting: expected \"pure\", .* got 'zcdp'"),
         ("[speed]\nmax_kmh = 1e12", "speed.max_kmh: .* <= 1000.*, got 1000000000000"),
         ("[release]\nmin_plates = 1000000000000", "release.min_plates: .* <= 268435456, got 1000000000000"),
-        ("[release]\nmean = 'baselin'", "release.mean: expected one of auto, baseline, .*, optimal, got 'baselin'"),
+        (
+            "[release]\nmean = 'baselin'",
+            "release.mean: expected one of auto, .*, forecast-clip, got 'baselin'",
+        ),
         ("[release]\nsuppression = 'on'", "release.suppression: expected one of off, chop-user, got 'on'"),
         ("[speed]\nunit = 'kph'", "speed.unit: expected one of kmh, mps, mph, got 'kph'"),
         ("[release]\nmean_epsilon = 'aut'", "release.mean_epsilon: expected 0, 1e-06 to 1000, or auto, got 'aut'"),
@@ -206,7 +209,7 @@ def test_budgets_round_down_and_charges_up():
 
 def test_the_policys_fingerprint_changes_with_what_changes_privacy_and_with_nothing_else():
     base = load(None, (), {}).policy.fingerprint()
-    for flag in ("budget.epsilon=9", "hat.resolution=7", "speed.max_kmh=66", "release.min_plates=11", "hat.grace=3m"):
+    for flag in ("budget.epsilon=9", "hat.resolution=8", "speed.max_kmh=66", "release.min_plates=11", "hat.grace=3m"):
         assert load(None, [flag], {}).policy.fingerprint() != base, flag
     for flag in ("kafka.group=other", "ledger.url=sqlite:other", "pings.per_slot_max=1000"):
         assert load(None, [flag], {}).policy.fingerprint() == base, flag

@@ -21,11 +21,12 @@ from udp_stream.ledger.port import Entropy, Ledger
 from udp_stream.pings.decoder import PingDecoder, Refusal, originals
 from udp_stream.pings.formats import PingFormat
 from udp_stream.pings.json_reader import JSON
-from udp_stream.release.context import ReleaseContext
+from udp_stream.release.context import ReleaseContext, with_forecaster
 from udp_stream.release.delivery import PublishedRelease, ReleaseSink
 from udp_stream.release.draw import RecordedSlot
 from udp_stream.release.facts import Observer, SlotCounted, batch_read, report_recorded, report_to, slot_published
 from udp_stream.release.road import release_slot
+from udp_stream.release.smoothed import Smoothed, encode_smoothed
 from udp_stream.release.summary import Summary
 from udp_stream.windows.grid import cells_of
 from udp_stream.windows.open_slots import Frame, Windows
@@ -34,7 +35,8 @@ from udp_stream.windows.source_reader import refusal_of
 
 
 class Embedded:
-    """One log through one ledger. `publish` and `reject` are where releases and refused messages go.
+    """One log through one ledger. `publish`, `reject` and `smooth` are where releases, refused messages and smoothed
+    estimates go. Estimates of a slot follow on its releases.
 
     Facts go to `summary`, and to the observers beside it.
     """
@@ -51,6 +53,7 @@ class Embedded:
         others: Mapping[str, str] | None = None,
         trial: bool = False,
         observers: Sequence[Observer] = (),
+        smooth: Callable[[Sequence[Smoothed]], None] | None = None,
     ) -> None:
         """Nothing is read or written before `run`.
 
@@ -59,7 +62,7 @@ class Embedded:
         self._policy = settings.policy
         self._ping_rules = settings.ping_rules
         self._windows = Windows(settings.window_rules, hashed)
-        self._context = ReleaseContext(
+        context = ReleaseContext(
             self._policy,
             settings.calendar,
             entropy,
@@ -68,6 +71,9 @@ class Embedded:
             trial=trial,
             before_charge=self._note_policy,
         )
+        is_forecasting = self._policy.forecasts or smooth is not None
+        self._context = with_forecaster(context) if is_forecasting else context
+        self._smooth = smooth
         self._ledger = ledger
         self._reject = reject
         self._looked: set[str] = set()
@@ -111,6 +117,8 @@ class Embedded:
             self._report(slot_published(slot.start_ms, releases))
 
         release_slot(counts, values, self._context, self._ledger, publish)
+        if self._smooth is not None:
+            self._smooth(self._context.smoothed((slot.start_ms, slot.end_ms), self._ledger))
         self._look_around(self._context.calendar.slot_in_period(slot.start_ms).period)
 
     def _note_policy(self) -> None:
@@ -141,6 +149,16 @@ def record_writer(out: BinaryIO) -> ReleaseSink:
         out.flush()
 
     return publish
+
+
+def smoothed_writer(out: BinaryIO) -> Callable[[Sequence[Smoothed]], None]:
+    """Writes one estimate a line, and hands a slot's estimates on to the operating system."""
+
+    def smooth(estimates: Sequence[Smoothed]) -> None:
+        out.write(b"".join(encode_smoothed(estimate) + b"\n" for estimate in estimates))
+        out.flush()
+
+    return smooth
 
 
 def rejected_writer(out: BinaryIO) -> Callable[[bytes, Refusal], None]:

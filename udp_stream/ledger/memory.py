@@ -150,6 +150,12 @@ class MemoryLedger:
             plates, charged = tuple(one.decision.names()), one.decision.charged.copy()
             yield Entry(release_id, one.period, one.budget, plates, charged, one.payload, one.published)
 
+    def newest(self) -> Iterator[str]:
+        """The id of every admission, newest first."""
+        with self._lock:
+            remembered = list(self._admissions)
+        yield from reversed(remembered)
+
     def verify(self) -> list[str]:
         """Recompute every balance from the entries: a sentence for each contradiction."""
         with self._lock:

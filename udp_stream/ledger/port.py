@@ -201,6 +201,10 @@ class Ledger(Protocol):
         """Every admission ever made, oldest first."""
         ...
 
+    def newest(self) -> Iterator[str]:
+        """The id of every admission, newest first."""
+        ...
+
     def verify(self) -> list[str]:
         """Recompute every balance from the entries: a sentence for each contradiction, none if all is well."""
         ...

@@ -8,13 +8,19 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.noise import Cost, Measure
+from udp_stream.units import QUANTA_PER_KMH
 
 Grouping = Literal["best-fit", "wrap-around"]
 
 CompareAt = Literal["epsilon", "charge"]
+
+STEPS_PER_KMH = 64
+"""Forecasts are kept in steps of 1/64 km/h, two bytes each: far finer than they are right."""
 
 
 class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -42,15 +48,55 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
         return max(1, min(self.cap, counts.largest))
 
 
+class AroundForecast(msgspec.Struct, frozen=True):
+    """What a mean is taken around: the forecast of the HAT and of each plate that is offered, in steps of 1/64 km/h.
+
+    `plates` has two bytes for each, little-endian. It is made from public values, and kept with the terms: a retry, or
+    a shard, clips around the same.
+
+    >>> AroundForecast.of(18.0, np.array([17.5, 20.0])).plates_quanta.tolist()
+    [71680, 81920]
+    """
+
+    hat: int
+    plates: bytes
+
+    @staticmethod
+    def of(hat_kmh: float, plates_kmh: NDArray[np.float64]) -> AroundForecast:
+        """Rounded to steps; speeds are in [0, 1023] km/h."""
+        steps = np.rint(plates_kmh * STEPS_PER_KMH).astype("<u2")
+        return AroundForecast(round(hat_kmh * STEPS_PER_KMH), steps.tobytes())
+
+    @property
+    def hat_quanta(self) -> int:
+        """The HAT's forecast, in quanta."""
+        return self.hat * (QUANTA_PER_KMH // STEPS_PER_KMH)
+
+    @property
+    def plates_count(self) -> int:
+        """How many plates it is a forecast of."""
+        return len(self.plates) // 2
+
+    @property
+    def plates_quanta(self) -> NDArray[np.int64]:
+        """The plates', in quanta."""
+        return np.frombuffer(self.plates, "<u2").astype(np.int64) * (QUANTA_PER_KMH // STEPS_PER_KMH)
+
+    def among(self, chosen: NDArray[np.bool_]) -> AroundForecast:
+        """The same for some of the plates."""
+        return msgspec.structs.replace(self, plates=np.frombuffer(self.plates, "<u2")[chosen].tobytes())
+
+
 class StatisticTerms(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a statistic may cost, and how it is to be taken: as configured, and what was chosen by that.
 
     `epsilon_nano` are nano-units of `measure`, which the ledger keeps. `mechanism` may be "auto"; `compare_at` is what
-    "auto" holds equal between mechanisms. Without a `choice` a plan has to search for it.
+    "auto" holds equal between mechanisms. Without a `choice` a plan has to search for it. `around` is what a mean
+    around a forecast is taken around.
 
     >>> StatisticTerms("mean", 10**9, choice=Choice("baseline", 12)).at(2 * 10**9)
     StatisticTerms(statistic='mean', epsilon_nano=2000000000, mechanism='auto', grouping='best-fit', \
-compare_at='epsilon', measure='pure', choice=None)
+compare_at='epsilon', measure='pure', choice=None, around=None)
     """
 
     statistic: str
@@ -60,6 +106,7 @@ compare_at='epsilon', measure='pure', choice=None)
     compare_at: CompareAt = "epsilon"
     measure: Measure = "pure"
     choice: Choice | None = None
+    around: AroundForecast | None = None
 
     @property
     def cost(self) -> Cost:

@@ -1,4 +1,4 @@
-"""The statistics that HATs can be asked for: mean, variance and CDF, by the names that terms use.
+"""The statistics that HATs can be asked for: means, variance and CDF, by the names that terms use.
 
 Each joins its mechanisms, which state their sensitivity and cost, to what `statistic.py` says all share.
 """
@@ -6,15 +6,17 @@ Each joins its mechanisms, which state their sensitivity and cost, to what `stat
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Bits
+from udp_stream.mechanisms import forecast_clip
 from udp_stream.mechanisms.cdfs import CDF_MECHANISMS
 from udp_stream.mechanisms.cdfs.mechanism import TREE, CdfPlan
+from udp_stream.mechanisms.forecast_clip import Around, ForecastClipPlan, around_for_admitted, clipped_sum, plan_around
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS, MeanPlan, plan_automatic
 from udp_stream.mechanisms.noise import lattice_of
@@ -105,6 +107,51 @@ class MeanStatistic:
                 plan.noise.expected_abs(query.scale) / plan.divisor,
                 query.projected_to,
             )
+            for plan, query, one in zip(plans, queries, noisy, strict=True)
+        ]
+
+
+class ForecastClipStatistic:
+    """The mean around a forecast, which its terms carry.
+
+    >>> from udp_stream.mechanisms.range import Range
+    >>> counts, public = SamplesPerPlate(np.array([2, 1])), PublicSettings(Range(0, 65 * 4096), bins=4)
+    >>> from udp_stream.mechanisms.statistic_terms import AroundForecast
+    >>> asked = StatisticTerms("forecast-clip", 10**9, around=AroundForecast.of(18.0, np.array([17.0, 19.0])))
+    >>> statistic = ForecastClipStatistic()
+    >>> plan = statistic.plan(counts, asked, public)
+    >>> query = statistic.query(plan, np.array([10, 20, 30]) * 4096, bits=bytes)
+    >>> query.t.tolist(), bool(query.integers[0] > 0)
+    ([53432083], True)
+    """
+
+    name = forecast_clip.NAME
+
+    def plan(self, counts: SamplesPerPlate, asked: StatisticTerms, public: PublicSettings) -> ForecastClipPlan:
+        """Nothing is searched; ValueError where the terms have no forecast for each plate."""
+        if asked.around is None:
+            raise ValueError("expected terms with a forecast")
+        around = Around(asked.around.hat_quanta, asked.around.plates_quanta)
+        return plan_around(counts, around, asked.cost, public.range)
+
+    def at(self, plan: ForecastClipPlan, asked: StatisticTerms, public: PublicSettings) -> ForecastClipPlan:  # noqa: ARG002
+        """Weights and widths do not depend on epsilon."""
+        return replace(plan, cost=asked.cost)
+
+    def for_admitted(self, plan: ForecastClipPlan, admitted: NDArray[np.bool_]) -> ForecastClipPlan:
+        """Around the same forecast."""
+        return around_for_admitted(plan, admitted)
+
+    def query(self, plan: ForecastClipPlan, samples: Integers, bits: Bits) -> Query:  # noqa: ARG002
+        """One integer."""
+        return Query.of_one(clipped_sum(plan, samples), lattice_of(plan.sensitivity, plan.cost))
+
+    def values(
+        self, plans: Sequence[ForecastClipPlan], queries: Sequence[Query], noisy: Sequence[Integers]
+    ) -> list[NoisyMean]:
+        """Forecast and what was observed around it."""
+        return [
+            NoisyMean(plan.value(query.noisy_value(one)), plan.noise.expected_abs(query.scale) / plan.divisor, None)
             for plan, query, one in zip(plans, queries, noisy, strict=True)
         ]
 
@@ -211,6 +258,7 @@ def _alike(plans: Sequence[CdfPlan]) -> Iterator[list[int]]:
 
 
 STATISTICS: dict[str, Statistic[Any, Any]] = {
-    statistic.name: statistic for statistic in (MeanStatistic(), VarianceStatistic(), CdfStatistic())
+    statistic.name: statistic
+    for statistic in (MeanStatistic(), ForecastClipStatistic(), VarianceStatistic(), CdfStatistic())
 }
 """By their names, in the order of their noise. `Any`: a statistic is handed back the plans that it made."""

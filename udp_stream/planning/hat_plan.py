@@ -26,7 +26,9 @@ from numpy.typing import NDArray
 
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Balance
+from udp_stream.mechanisms import forecast_clip
 from udp_stream.mechanisms.cdfs.mechanism import CdfPlan
+from udp_stream.mechanisms.forecast_clip import ForecastClipPlan
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MeanPlan, expected_abs_error, spread
 from udp_stream.mechanisms.means.automatic import EXACT
@@ -93,8 +95,22 @@ class HatPlan:
         return plan if isinstance(plan, CdfPlan) else None
 
     @property
+    def around(self) -> ForecastClipPlan | None:
+        """That of the mean around a forecast, if it is asked for."""
+        plan = self.statistics.get(forecast_clip.NAME)
+        return plan if isinstance(plan, ForecastClipPlan) else None
+
+    @property
+    def used_samples(self) -> int:
+        """How many samples enter the mean."""
+        mean = self.mean or self.around
+        return 0 if mean is None else mean.used_samples
+
+    @property
     def why(self) -> str:
         """Why this mean mechanism."""
+        if self.around is not None:
+            return "each plate's mean speed clipped to what is forecast for it"
         asked = self.terms.of("mean")
         if self.mean is None or asked is None or asked.mechanism != "auto":
             return "as configured"
@@ -274,7 +290,7 @@ def plan_admitted(plan: HatPlan, admitted: NDArray[np.bool_], policy: Policy) ->
     if admitted.all():
         return plan
     if plan.terms.accounting_detail == "uniform":
-        return plan_hat(plan.by_plate[admitted], plan.terms.open(), policy)
+        return plan_hat(plan.by_plate[admitted], plan.terms.open().among(admitted), policy)
     final = {name: STATISTICS[name].for_admitted(priced, admitted) for name, priced in plan.statistics.items()}
     for name, priced in plan.statistics.items():
         if np.any(final[name].charges > priced.charges[admitted]):

@@ -8,13 +8,17 @@ from typing import Literal
 
 import msgspec
 
+from udp_stream.forecast.prior import CountsRead
 from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.statistic import BinsAsked, PublicSettings
 
-Mean = Literal["auto", "baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile", "optimal"]
+Mean = Literal[
+    "auto", "baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile", "optimal", "forecast-clip"
+]
 Grouping = Literal["best-fit", "wrap-around"]
 AccountingDetail = Literal["individual", "uniform"]
 Suppression = Literal["off", "chop-user"]
+CountsReleased = Literal["all", "released", "none"]
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -24,7 +28,8 @@ class Policy(msgspec.Struct, frozen=True):
     lifetime). `bins` is "auto", a number of equal bins, or edges in km/h. `accounting_detail`: a
     plate pays for a release by its own share of the noise's sensitivity ("individual"), or as much as any ("uniform").
     `suppression`: whether plates leave some of their HATs altogether, so that each is in fewer; `hats_max`: in how many
-    of a slot a plate stays then (0: in as many as CHOP-USER leaves).
+    of a slot a plate stays then (0: in as many as CHOP-USER leaves). `counts_read`: what forecasts read of counts;
+    `counts_released`: which records carry counts.
 
     >>> from udp_stream.adapters.settings import Settings
     >>> policy = Settings().policy
@@ -55,6 +60,14 @@ class Policy(msgspec.Struct, frozen=True):
     accounting_detail: AccountingDetail = "individual"
     suppression: Suppression = "off"
     hats_max: int = 0
+    counts_read: CountsRead = "plates"
+    counts_released: CountsReleased = "all"
+
+    @property
+    def forecasts(self) -> bool:
+        """Whether means are taken around forecasts, where that errs less."""
+        asked = self.mean == "forecast-clip" or (self.mean == "auto" and self.suppression == "off")
+        return asked and self.mean_nano != 0
 
     @property
     def public(self) -> PublicSettings:
@@ -67,8 +80,16 @@ class Policy(msgspec.Struct, frozen=True):
         return _from_zero(self.max_speed)
 
     def fingerprint(self) -> str:
-        """The same for equal policies, 16 hexadecimal digits; releases carry it as `policy`."""
-        return blake2b(msgspec.json.encode(self, order="sorted"), digest_size=8).hexdigest()
+        """The same for equal policies, 16 hexadecimal digits; releases carry it as `policy`.
+
+        Settings that have no effect are left out, so that a version that knows more of them gives the same.
+        """
+        settings = msgspec.to_builtins(self)
+        if not self.forecasts:
+            del settings["counts_read"]
+        if self.counts_released == "all":
+            del settings["counts_released"]
+        return blake2b(msgspec.json.encode(settings, order="sorted"), digest_size=8).hexdigest()
 
 
 @cache

@@ -14,24 +14,47 @@ from udp_stream.planning.allowances import EPSILON_NANO_MAX
 from udp_stream.planning.policy import AccountingDetail, Policy
 
 
+class HatForecast(msgspec.Struct, frozen=True):
+    """What is forecast of a HAT's mean before it is taken, in km/h, and what the forecast reads of its counts.
+
+    `deviation` is its standard deviation; `rest` the part of that which no release of another HAT can tell. `prior` is
+    the relative speed and the six features of `forecast/prior.py`, standardised.
+
+    >>> HatForecast(value=18.0, deviation=5.0, rest=3.0, prior=7 * (0.0,)).deviation
+    5.0
+    """
+
+    value: float
+    deviation: float
+    rest: float
+    prior: tuple[float, ...]
+
+
 class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag="terms.3", tag_field="v"):
     """What a HAT's admission was asked on: what each statistic may cost and how it is taken, or why nothing is asked.
 
     With the counts and U they fix every plate's charge and, once all is chosen, the plan. So neither a retry nor a
     shard searches again: by then the policy may have changed, and the software too. `period` and `budget_nano` are the
     promise that each plate was asked within, for the record. `kept` has a bit for each of the HAT's rows that
-    contributes, the first row's the highest of the first byte; empty: all do. "unplanned" are HATs that no plan knows.
+    contributes, the first row's the highest of the first byte; empty: all do. `allowance_nano` is the most that a plate
+    may have been charged in the period once it is charged for this; 0: its budget. Of fewer plates than `admitted_min`
+    that can pay, or `min_plates`, none is charged. `turn` is the place in which
+    the slot's HATs are charged, lowest first, of the same the larger HAT. "unplanned" are HATs that no plan knows.
 
     A ledger keeps them for ever. Their tag has a version: change it with the fields, and terms of another version are
     refused instead of read as something else.
     """
 
     statistics: tuple[StatisticTerms, ...] = ()
-    withheld: Literal["", "few_plates", "budget", "unplanned"] = ""
+    withheld: Literal["", "few_plates", "budget", "uninformative", "unplanned"] = ""
     accounting_detail: AccountingDetail = "uniform"
     kept: bytes = b""
     period: str = ""
     budget_nano: int = 0
+    allowance_nano: int = 0
+    turn: int = 0
+    admitted_min: int = 0
+    forecast: HatForecast | None = None
 
     def within(self, policy: Policy) -> Terms:
         """The same under the policy's promise to a plate."""
@@ -78,13 +101,22 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         """The same with nothing chosen: for other counts."""
         return msgspec.structs.replace(self, statistics=tuple(one.at(one.epsilon_nano) for one in self.statistics))
 
+    def among(self, chosen: NDArray[np.bool_]) -> Terms:
+        """The same for some of the plates that are offered: their forecasts."""
+        changed = (
+            one if one.around is None else msgspec.structs.replace(one, around=one.around.among(chosen))
+            for one in self.statistics
+        )
+        return msgspec.structs.replace(self, statistics=tuple(changed))
+
     def of_kept(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         """What the rows that contribute have, of what each of the HAT's rows has; no copy is made if all contribute.
 
         >>> Terms(kept=bytes([0b101_00000])).of_kept(np.array([7, 8, 9])).tolist()
         [7, 9]
         """
-        return values[self.rows_kept(values.size)] if self.kept else values
+        kept = self.rows_kept(values.size)
+        return values if kept.all() else values[kept]
 
     def to_rows(self, offered: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
         """Undo `of_kept`: what each of so many rows has, 0 for those that do not contribute.
@@ -92,7 +124,7 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         >>> Terms(kept=bytes([0b101_00000])).to_rows(np.array([7, 9]), rows=3).tolist()
         [7, 0, 9]
         """
-        if not self.kept:
+        if offered.size == rows:
             return offered
         values = np.zeros(rows, dtype=np.int64)
         values[self.rows_kept(rows)] = offered
@@ -104,6 +136,11 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         >>> Terms(kept=bytes([0b101_00000])).rows_kept(3).tolist(), Terms().rows_kept(2).tolist()
         ([True, False, True], [True, True])
         """
+        kept = self._rows_offered(rows)
+        forecast = (one.around.plates_count for one in self.statistics if one.around is not None)
+        return np.zeros(rows, dtype=bool) if any(plates != kept.sum() for plates in forecast) else kept
+
+    def _rows_offered(self, rows: int) -> NDArray[np.bool_]:
         if not self.kept:
             return np.ones(rows, dtype=bool)
         packed = np.frombuffer(self.kept, dtype=np.uint8)

@@ -20,7 +20,8 @@ from udp_stream.planning.hat_plan import HatPlan, HatPlans, SlotInPeriod
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.slot_plan import SlotPlan, row_digests
 from udp_stream.planning.terms import Terms
-from udp_stream.release.context import LedgerHistory, ReleaseContext
+from udp_stream.release.context import ReleaseContext
+from udp_stream.release.history import LedgerHistory
 from udp_stream.release.once import charge_once
 from udp_stream.release.outcome import HatOutcome, hats_of, ids_of
 from udp_stream.release.overlap import require_no_overlap
@@ -45,6 +46,8 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
     (True, array([1, 1, 1, 1]))
     """
     hats = hats_of(counts)
+    if context.forecaster is not None:
+        context.forecaster.saw(counts)
     if None not in ledger.recorded(ids_of(hats)):
         return SlotPlan.empty(counts)
     policy, in_period = context.policy, context.calendar.slot_in_period(counts.start_ms)
@@ -99,7 +102,7 @@ def _charge(
 ) -> list[HatOutcome]:
     """Charge every HAT on its terms. Where the ledger remembers other terms (a retry, a race), charge on those."""
     # Larger HATs first: where budgets run out, they go to the statistics that say most. Ties by cell.
-    queue = sorted(hats, key=lambda hat: hat.rows.start - hat.rows.stop)
+    queue = sorted(hats, key=lambda hat: (hat.terms.turn, hat.rows.start - hat.rows.stop))
 
     def on_terms(i: int, remembered: bytes) -> Admission:
         terms = terms_from(remembered, queue[i].release_id)

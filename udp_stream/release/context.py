@@ -3,45 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
 
 from udp_stream.ledger.port import Balance, Entropy, Ledger
+from udp_stream.planning.around import terms_around
 from udp_stream.planning.calendar import BudgetCalendar
 from udp_stream.planning.hat_plan import HatPlans, SlotInPeriod
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.slot_terms import terms_from_counts
 from udp_stream.planning.terms import Terms
-from udp_stream.release.record import Release, decode, release_id
-from udp_stream.windows.grid import cell_name
+from udp_stream.release.forecaster import Forecaster, Slot
+from udp_stream.release.history import History, LedgerHistory
+from udp_stream.release.smoothed import Smoothed
 from udp_stream.windows.slot_tables import SlotCounts
-
-
-class History(Protocol):
-    """What was released before: public, so a plan may follow from it."""
-
-    def releases(self, start_ms: int, end_ms: int, cells: Sequence[int]) -> list[Release | None]:
-        """The records of these cells in the slot of these ends; None where there is none."""
-        ...
-
-
-class LedgerHistory:
-    """The releases that a ledger holds.
-
-    >>> from udp_stream.ledger.memory import MemoryLedger
-    >>> LedgerHistory(MemoryLedger()).releases(0, 3_600_000, [0x87608C4D2FFFFFF])
-    [None]
-    """
-
-    def __init__(self, ledger: Ledger) -> None:
-        """Nothing is asked yet."""
-        self._ledger = ledger
-
-    def releases(self, start_ms: int, end_ms: int, cells: Sequence[int]) -> list[Release | None]:
-        """What is recorded for these cells in that slot."""
-        payloads = self._ledger.recorded([release_id(cell_name(cell), start_ms, end_ms) for cell in cells])
-        return [None if payload is None else decode(payload) for payload in payloads]
-
 
 Planner = Callable[[SlotCounts, Balance, SlotInPeriod, Policy, History, HatPlans], Sequence[Terms]]
 """Decides the terms of every HAT of a slot, from counts, balances and earlier releases. Two planners, or one that is
@@ -63,6 +37,7 @@ def from_counts(
     >>> from udp_stream.testing import a_context, two_hats
     >>> (counts, _), context, ledger = two_hats(), a_context(), MemoryLedger()
     >>> balance, in_period = ledger.balances("1d", counts.plates), context.calendar.slot_in_period(counts.start_ms)
+    >>> from udp_stream.release.history import LedgerHistory
     >>> public = LedgerHistory(ledger), HatPlans(context.policy.public)
     >>> terms = from_counts(counts, balance, in_period, context.policy, *public)
     >>> [(one.withheld, one.mean_nano) for one in terms]
@@ -70,6 +45,34 @@ def from_counts(
     """
     del history
     return terms_from_counts(counts, balance, in_period, policy, plans)
+
+
+def around_forecasts(forecaster: Forecaster) -> Planner:
+    """The planner that takes means around what this forecaster says.
+
+    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.release.history import LedgerHistory
+    >>> from udp_stream.testing import a_context, two_hats
+    >>> (counts, _), context, ledger = two_hats(), a_context(), MemoryLedger()
+    >>> planner = around_forecasts(Forecaster(context.calendar.slots, context.policy.max_speed, "udp-stream 1.0"))
+    >>> balance, in_period = ledger.balances("1d", counts.plates), context.calendar.slot_in_period(counts.start_ms)
+    >>> public = LedgerHistory(ledger), HatPlans(context.policy.public)
+    >>> [one.forecast.value for one in planner(counts, balance, in_period, context.policy, *public)]
+    [12.012, 16.884]
+    """
+
+    def planner(
+        counts: SlotCounts,
+        balance: Balance,
+        in_period: SlotInPeriod,
+        policy: Policy,
+        history: History,
+        plans: HatPlans,
+    ) -> Sequence[Terms]:
+        del balance
+        return terms_around(counts, forecaster.forecast(counts, history), in_period, policy, plans)
+
+    return planner
 
 
 def _nothing() -> None:
@@ -81,7 +84,7 @@ class ReleaseContext:
     """What every slot of a deployment needs: settings, calendar, bits, the software's name for records, a planner.
 
     `caveats` and `trial` go into every record: facts about the ledger that it was made on. `before_charge` is called
-    each time before plates are charged.
+    each time before plates are charged. `forecaster` is shown every slot, if there is one.
 
     >>> from udp_stream.testing import SeededEntropy, a_context
     >>> given = a_context()
@@ -98,3 +101,26 @@ class ReleaseContext:
     caveats: tuple[str, ...] = ()
     trial: bool = False
     before_charge: Callable[[], None] = _nothing
+    forecaster: Forecaster | None = None
+
+    def smoothed(self, slot: Slot, ledger: Ledger) -> list[Smoothed]:
+        """The smoothed estimates of a slot, all of which is recorded; once for each slot. None without a forecaster."""
+        return [] if self.forecaster is None else self.forecaster.smoothed(slot, LedgerHistory(ledger))
+
+
+def with_forecaster(context: ReleaseContext) -> ReleaseContext:
+    """The same with a forecaster that has learnt nothing yet, and with plans around its forecasts where the policy asks
+    for them.
+
+    A forecaster must see every slot in its order: whoever takes over the planning from another needs one of his own.
+
+    >>> from udp_stream.testing import a_context
+    >>> given = a_context()
+    >>> made = with_forecaster(given)
+    >>> given.forecaster is None, made.forecaster is None, made.planner is from_counts
+    (True, False, True)
+    """
+    policy = context.policy
+    forecaster = Forecaster(context.calendar.slots, policy.max_speed, context.software, policy.counts_read)
+    planner = around_forecasts(forecaster) if policy.forecasts else context.planner
+    return replace(context, forecaster=forecaster, planner=planner)

@@ -22,7 +22,7 @@ from udp_stream.release.estimate import HatEstimate, estimate_hats
 from udp_stream.release.once import draw_once
 from udp_stream.release.outcome import NO_ROWS, HatOutcome, hats_of, ids_of
 from udp_stream.release.record import SCHEMA, Counts, Hat, Release, encode
-from udp_stream.release.statistic_records import privacy_record, statistics
+from udp_stream.release.statistic_records import forecast_record, privacy_record, statistics
 from udp_stream.windows.grid import cell_center
 from udp_stream.windows.slot_tables import SlotCounts, SlotValues
 
@@ -173,7 +173,9 @@ def _common(counts: SlotCounts, context: ReleaseContext) -> _Common:
 def _record(hat: HatOutcome, counts: SlotCounts, estimate: HatEstimate | None, common: _Common) -> Release:
     context, by_plate, admitted = common.context, counts.count[hat.rows], hat.admitted
     mean, variance, cdf = statistics(hat.plan, estimate, by_plate[~admitted])
-    used = 0 if hat.plan is None or hat.plan.mean is None else hat.plan.mean.used_samples
+    used = 0 if hat.plan is None else hat.plan.used_samples
+    kept_back = {"all": False, "released": hat.plan is None, "none": True}
+    shown = not kept_back[context.policy.counts_released]
     return Release(
         schema=SCHEMA,
         release_id=hat.release_id,
@@ -188,9 +190,10 @@ def _record(hat: HatOutcome, counts: SlotCounts, estimate: HatEstimate | None, c
         mean=mean,
         variance=variance,
         cdf=cdf,
-        counts=Counts(int(by_plate.size), int(by_plate.sum()), int(admitted.sum()), used),
+        counts=Counts(int(by_plate.size), int(by_plate.sum()), int(admitted.sum()), used) if shown else None,
         privacy=privacy_record(context.policy, hat.terms, hat.charge_nano, context.caveats),
         policy=common.fingerprint,
         software=context.software,
         trial=context.trial,
+        forecast=forecast_record(hat.terms, hat.plan, estimate) if shown else None,
     )

@@ -145,17 +145,17 @@ def batch_read(messages: int, pings: int, refusals: Iterable[Refusal]) -> BatchR
     return BatchRead(messages, pings, dict(Counter(refusal.reason for refusal in refusals)))
 
 
-def hat_recorded(record: Release) -> HatRecorded:
-    """The fact of a record.
+def hat_recorded(record: Release, samples: int) -> HatRecorded:
+    """The fact of a record, of a HAT with so many samples: the record may keep them back.
 
     >>> from udp_stream.testing import released_slot
     >>> from udp_stream.release.record import decode
-    >>> hat_recorded(decode(released_slot().payloads[0][2])).status
+    >>> hat_recorded(decode(released_slot().payloads[0][2]), samples=9).status
     'released'
     """
     return HatRecorded(
         record.status,
-        record.counts.samples,
+        samples,
         record.policy,
         record.privacy.period,
         record.privacy.period_epsilon,
@@ -176,8 +176,9 @@ def report_recorded(
     """
     pings = int(counts.count.sum()) + counts.repeats
     report(SlotRecorded(counts.start_ms, pings, len(recorded.made)))
-    for release in releases:
-        report(hat_recorded(release.record))
+    samples = (int(counts.count[hat.rows].sum()) for hat in recorded.hats)
+    for release, of_hat in zip(releases, samples, strict=False):
+        report(hat_recorded(release.record, of_hat))
 
 
 def slot_published(start_ms: int, releases: Sequence[PublishedRelease]) -> SlotPublished:

@@ -20,6 +20,12 @@ from udp_stream.release.record import Status, release_id
 from udp_stream.windows.grid import cell_name
 from udp_stream.windows.slot_tables import SlotCounts
 
+_WITHHELD: dict[str, Status] = {
+    "few_plates": "withheld_few_plates",
+    "uninformative": "withheld_uninformative",
+    "unplanned": "withheld_unplanned",
+}
+
 NO_ROWS = np.array([], dtype=np.int64)
 
 
@@ -65,9 +71,7 @@ class HatOutcome(msgspec.Struct, frozen=True, eq=False):
         """What its record says of it."""
         if self.plan is not None:
             return "released"
-        if self.terms.withheld == "few_plates":
-            return "withheld_few_plates"
-        return "withheld_unplanned" if self.terms.withheld == "unplanned" else "withheld_budget"
+        return _WITHHELD.get(self.terms.withheld, "withheld_budget")
 
     def asked(self, terms: Terms, plan: HatPlan | None) -> HatOutcome:
         """Still new: these terms, and the plan for the rows that they offer, if they offer any."""
@@ -78,8 +82,10 @@ class HatOutcome(msgspec.Struct, frozen=True, eq=False):
         terms = msgspec.json.encode(self.terms) if written is None else written
         if self.plan is None:
             return Admission(self.release_id, NO_ROWS, NO_ROWS, min_plates, terms)
+        least = max(min_plates, self.terms.admitted_min)
         offered = self.terms.of_kept(counts.plate[self.rows])
-        return Admission(self.release_id, offered, self.plan.charges, min_plates, terms)
+        allowed = np.full(offered.size, self.terms.allowance_nano) if self.terms.allowance_nano else None
+        return Admission(self.release_id, offered, self.plan.charges, least, terms, allowed)
 
     def decided(self, charged: NDArray[np.int64]) -> HatOutcome:
         """What the ledger charged each offered row."""

@@ -21,7 +21,7 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
-Status = Literal["released", "withheld_few_plates", "withheld_budget", "withheld_unplanned"]
+Status = Literal["released", "withheld_few_plates", "withheld_budget", "withheld_uninformative", "withheld_unplanned"]
 
 
 class Hat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,6 +83,23 @@ class Cdf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     expected_rms_error: NonNegative
 
 
+class Forecast(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What was forecast of the mean before it was taken: from counts and earlier releases, so it costs nothing.
+
+    `deviation_kmh` is its standard deviation, `rest_kmh` the part of that which releases of other HATs cannot lower.
+    `prior` is what the forecast reads of the counts: a relative speed and six features, standardised. `measured_kmh` is
+    what the release says, with its own standard deviation; it may lie beyond [0, max_kmh]. Smoothed estimates follow
+    from these and nothing else.
+    """
+
+    value_kmh: NonNegative
+    deviation_kmh: NonNegative
+    rest_kmh: NonNegative
+    prior: tuple[Finite, ...]
+    measured_kmh: Finite | None
+    measured_deviation_kmh: NonNegative | None
+
+
 class Counts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Public counts: in the HAT, admitted by the ledger, and used by the mean."""
 
@@ -112,6 +129,7 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One HAT's record: the only one there will ever be under its `release_id`.
 
+    `counts` is null where the settings keep counts back (`release.counts`), and so is `forecast` then.
     `trial` is there, and true, if the record was made on a ledger of one run only: other runs draw the HAT again.
     """
 
@@ -122,11 +140,22 @@ class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     mean: Mean | None
     variance: Variance | None
     cdf: Cdf | None
-    counts: Counts
+    counts: Counts | None
     privacy: Privacy
     policy: str
     software: str
     trial: bool = False
+    forecast: Forecast | None = None
+
+    @property
+    def plates(self) -> int:
+        """How many plates the HAT has; 0 where counts are kept back."""
+        return 0 if self.counts is None else self.counts.plates
+
+    @property
+    def samples(self) -> int:
+        """How many samples it has; 0 where counts are kept back."""
+        return 0 if self.counts is None else self.counts.samples
 
 
 _ID = re.compile(r"[0-9a-f]{15}-(-?[0-9]+)-([0-9]+)")
@@ -159,7 +188,7 @@ def json_schema() -> dict[str, Any]:
     """The record's JSON Schema (2020-12), as published in `docs/`.
 
     >>> sorted(json_schema()["$defs"])
-    ['Cdf', 'Counts', 'Hat', 'Mean', 'Privacy', 'Release', 'Variance']
+    ['Cdf', 'Counts', 'Forecast', 'Hat', 'Mean', 'Privacy', 'Release', 'Variance']
     """
     schema = msgspec.json.schema(Release)
     for definition in schema["$defs"].values():

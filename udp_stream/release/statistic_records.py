@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import hypot, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.mechanisms.cdfs.mechanism import CdfPlan
+from udp_stream.mechanisms.forecast_clip import NAME, ForecastClipPlan
 from udp_stream.mechanisms.means import NOBODY, MeanPlan, accuracy_of
+from udp_stream.mechanisms.noise.interval import interval95
 from udp_stream.mechanisms.statistics import NoisyMean, NoisyVariance
 from udp_stream.mechanisms.variance import VariancePlan, bias_among
 from udp_stream.planning.hat_plan import HatPlan
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.terms import Terms
 from udp_stream.release.estimate import HatEstimate
-from udp_stream.release.record import Cdf, Mean, Privacy, Variance
+from udp_stream.release.record import Cdf, Forecast, Mean, Privacy, Variance
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
 
@@ -47,6 +50,55 @@ def mean_record(
         interval95_kmh=(round(low / QUANTA_PER_KMH, 3), round(high / QUANTA_PER_KMH, 3)),
         bias_bound_kmh=round(min(bias, plan.range.width) / QUANTA_PER_KMH, 4),
     )
+
+
+def around_record(plan: ForecastClipPlan, noisy: float, scale: float, left_out: NDArray[np.int64] = NOBODY) -> Mean:
+    """A noisy mean around a forecast, and its noise's expected size (quanta), as a record.
+
+    >>> from udp_stream.mechanisms.forecast_clip import Around, plan_around
+    >>> from udp_stream.mechanisms.grouping import SamplesPerPlate
+    >>> from udp_stream.mechanisms.noise import pure
+    >>> from udp_stream.mechanisms.range import Range
+    >>> counts, around = SamplesPerPlate(np.array([36, 4])), Around(18 * 4096, np.array([17 * 4096, 22 * 4096]))
+    >>> plan = plan_around(counts, around, pure(NANO), Range(0, 65 * 4096))
+    >>> mean = around_record(plan, noisy=-4096.0, scale=2 * 4096.0)  # quanta; no mean is below 0
+    >>> mean.value_kmh, mean.scale_kmh, mean.mechanism
+    (0.0, 2.0, 'forecast-clip')
+    """
+    others, width = int(left_out.sum()), plan.range.width
+    spread = plan.spread * sqrt(1 + others / plan.counts.total)
+    low, high = interval95(plan.noise, noisy - plan.range.low, scale, spread, width)
+    return Mean(
+        value_kmh=round(plan.range.clip(noisy) / QUANTA_PER_KMH, 3),
+        mechanism=plan.choice.mechanism,
+        grouping=None,
+        epsilon=plan.cost.nano / NANO,
+        scale_kmh=round(scale / QUANTA_PER_KMH, 4),
+        expected_abs_error_kmh=round(hypot(scale, spread) / QUANTA_PER_KMH, 4),
+        interval95_kmh=(round(low / QUANTA_PER_KMH, 3), round(high / QUANTA_PER_KMH, 3)),
+        bias_bound_kmh=round(width / QUANTA_PER_KMH, 4),
+    )
+
+
+def forecast_record(terms: Terms, plan: HatPlan | None, estimate: HatEstimate | None) -> Forecast | None:
+    """What was forecast of the HAT, and what was measured around it; None where nothing was forecast.
+
+    >>> from udp_stream.planning.terms import HatForecast
+    >>> withheld = Terms(withheld="uninformative", forecast=HatForecast(18.0, 5.0, 3.0, 7 * (0.0,)))
+    >>> record = forecast_record(withheld, None, None)
+    >>> record.value_kmh, record.measured_kmh, forecast_record(Terms(), None, None)
+    (18.0, None, None)
+    """
+    forecast = terms.forecast
+    if forecast is None:
+        return None
+    measured = deviation = None
+    if plan is not None and plan.around is not None and estimate is not None:
+        noisy = estimate.values[NAME]
+        if isinstance(noisy, NoisyMean):
+            measured = round(noisy.value / QUANTA_PER_KMH, 3)
+            deviation = round(hypot(plan.around.noise_deviation, plan.around.spread) / QUANTA_PER_KMH, 3)
+    return Forecast(forecast.value, forecast.deviation, forecast.rest, forecast.prior, measured, deviation)
 
 
 def variance_record(plan: VariancePlan, value: float, scale: float, left_out: NDArray[np.int64] = NOBODY) -> Variance:
@@ -101,6 +153,10 @@ def _mean(plan: MeanPlan, noisy: NoisyMean, left_out: NDArray[np.int64]) -> Mean
     return mean_record(plan, noisy.value, noisy.scale, left_out, noisy.projected_to)
 
 
+def _around(plan: ForecastClipPlan, noisy: NoisyMean, left_out: NDArray[np.int64]) -> Mean:
+    return around_record(plan, noisy.value, noisy.scale, left_out)
+
+
 def _variance(plan: VariancePlan, noisy: NoisyVariance, left_out: NDArray[np.int64]) -> Variance:
     return variance_record(plan, noisy.value, noisy.scale, left_out)
 
@@ -109,12 +165,14 @@ def _cdf(plan: CdfPlan, values: list[float], left_out: NDArray[np.int64]) -> Cdf
     return cdf_record(plan, values)
 
 
-_RECORDS: dict[str, Callable[[Any, Any, NDArray[np.int64]], Mean | Variance | Cdf]] = {
-    "mean": _mean,
-    "variance": _variance,
-    "cdf": _cdf,
+_RECORDS: dict[str, tuple[str, Callable[[Any, Any, NDArray[np.int64]], Mean | Variance | Cdf]]] = {
+    "mean": ("mean", _mean),
+    NAME: ("mean", _around),
+    "variance": ("variance", _variance),
+    "cdf": ("cdf", _cdf),
 }
-"""`Any`: each is handed the plan and the value that its own statistic made."""
+"""By statistic: the field of a release, and what fills it. `Any`: each is handed the plan and the value that its own
+statistic made."""
 
 
 def statistics(
@@ -130,8 +188,8 @@ def statistics(
     if plan is None or estimate is None:
         return StatisticRecords()
     found: dict[str, Any] = {
-        name: record(plan.statistics[name], estimate.values[name], left_out)
-        for name, record in _RECORDS.items()
+        field: record(plan.statistics[name], estimate.values[name], left_out)
+        for name, (field, record) in _RECORDS.items()
         if name in estimate.values
     }
     return StatisticRecords(**found)

@@ -170,6 +170,11 @@ class SlotBarrier(Generic[C]):
         """The offset of the next message to read."""
         return self._next
 
+    @property
+    def clear_ms(self) -> int:
+        """Every slot that ends by this time is done, or no sender had anything of it."""
+        return max(self._done_ms, min([self.through_ms, *self._held]))
+
     def holds(self, start: int) -> bool:
         """Whether a chunk of this slot has arrived and the slot is not done."""
         return start in self._held

@@ -77,6 +77,19 @@ class CountsEnd(msgspec.Struct, frozen=True, tag="counts-end.1"):
         return self.shard
 
 
+class Released(msgspec.Struct, frozen=True, tag="released.1"):
+    """The shard has published every slot that ends by `through_ms`. Sent where plans follow from releases.
+
+    It stays true for ever, so it may come late, twice or out of order.
+
+    >>> Released(shard=2, through_ms=3_600_000).through_ms
+    3600000
+    """
+
+    shard: int
+    through_ms: int
+
+
 def cut_counts(counts: SlotCounts, shard: int, rows_max: int = ROWS_MAX) -> Iterator[CountChunk | CountsEnd]:
     """The chunks of a slot of one shard, and their end marker.
 

@@ -48,6 +48,11 @@ class Shard:
         return self._pings.through_ms
 
     @property
+    def released_ms(self) -> int:
+        """Every slot that ends by this time is released, as far as the shard has any of it."""
+        return self._pings.clear_ms
+
+    @property
     def next_offset(self) -> int:
         """The offset of the next message to read."""
         return self._pings.next_offset

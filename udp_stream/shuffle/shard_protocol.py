@@ -5,7 +5,8 @@ Slot by slot, in order of time. `next` gives the first of these steps that is du
 | step | when | answer of the caller |
 | --- | --- | --- |
 | `Count` | every source has closed a slot | `counted`; its counts are sent next |
-| `Send` | something is to be sent: counts, plans, or the time through which all is counted | `sent` |
+| `Send` | something is to be sent: counts, plans, or the time through which all is counted or released | `sent` |
+| `Learn` | all shards have released what was planned; only where plans follow from releases | `publishing`, `learnt` |
 | `PlanSlot` | all shards have counted a slot; on partition 0 alone | `planned`; each shard is sent its share next |
 | `Release` | the oldest counted slot has its whole plan | `recorded`, then `published` |
 
@@ -13,7 +14,8 @@ The output of a step is on all replicas before a checkpoint moves past its input
 So a crash anywhere repeats a step with the same outcome.
 
 A shard's checkpoint stays before the chunks of a slot until the slot is published, and its plan lies behind them. The
-planner's checkpoint stays before the counts until every plan is sent. Partition 0 has both.
+planner's checkpoint stays before the counts until every plan is sent; where plans follow from releases, until the slot
+is learnt (`planner.py`). Partition 0 has both.
 
 Charging and recording are done under the fence of the partition. A worker that is refused there has lost the partition,
 and drops this object with all that is in it.
@@ -28,17 +30,17 @@ import msgspec
 
 from udp_stream.lifecycle import SLOT_LIFE, SlotState, advance
 from udp_stream.planning.slot_plan import PlanChunk, SlotPlan, cut_plan
-from udp_stream.shuffle.barrier import BarrierCheckpoint
-from udp_stream.shuffle.count_chunks import CountChunk, CountsEnd, cut_counts
+from udp_stream.shuffle.barrier import NOT_YET, BarrierCheckpoint
+from udp_stream.shuffle.count_chunks import CountChunk, CountsEnd, Released, cut_counts
 from udp_stream.shuffle.ping_chunks import shard_of
-from udp_stream.shuffle.shard import Shard, counts_of_shards
-from udp_stream.shuffle.stage import SlotStage
+from udp_stream.shuffle.planner import Planner
+from udp_stream.shuffle.shard import Shard
 from udp_stream.windows.slot_tables import SlotCounts, SlotPings, SlotValues
 
 PLANNER = 0
 """The partition whose owner plans for all shards."""
 
-Outgoing = tuple[int, CountChunk | CountsEnd | PlanChunk]
+Outgoing = tuple[int, CountChunk | CountsEnd | PlanChunk | Released]
 """A partition of the shuffle topic, and a message for it."""
 
 
@@ -78,7 +80,8 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send these messages; per partition in this order. They say that all is counted through `through_ms`.
+    """Send these messages; per partition in this order. They say that all is counted through `through_ms`, and
+    released through `released_ms`.
 
     >>> step = Send([(PLANNER, CountsEnd(shard=2, through_ms=3_600_000))], through_ms=3_600_000)
     >>> [(partition, message.shard) for partition, message in step.messages]
@@ -87,6 +90,20 @@ class Send:
 
     messages: Sequence[Outgoing]
     through_ms: int
+    released_ms: int = NOT_YET
+
+
+@dataclass(frozen=True, slots=True)
+class Learn:
+    """Learn the releases of this slot, all of which are recorded, and publish its smoothed estimates.
+
+    >>> from udp_stream.testing import SLOT_END, SLOT_START
+    >>> (Learn(SLOT_START, SLOT_END).end_ms - SLOT_START) // 60_000
+    60
+    """
+
+    start: int
+    end_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +137,7 @@ class Release:
     plan: SlotPlan
 
 
-Step = Count | Send | PlanSlot | Release
+Step = Count | Send | Learn | PlanSlot | Release
 
 
 @dataclass(slots=True)
@@ -151,15 +168,24 @@ class ShardProtocol:
     """
 
     def __init__(
-        self, partition: int, shards: int, sources: int, start: ShardCheckpoint, accept_loss: bool = False
+        self,
+        partition: int,
+        shards: int,
+        sources: int,
+        start: ShardCheckpoint,
+        accept_loss: bool = False,
+        follows: bool = False,
     ) -> None:
-        """Resume from a checkpoint. With `accept_loss`, a slot whose chunks are missing consists of those there are."""
+        """Resume from a checkpoint. With `accept_loss`, a slot whose chunks are missing consists of those there are.
+
+        `follows`: plans follow from releases, so a slot is planned once all that was planned before is released.
+        """
         self._partition = partition
         self._shards = shards
         self._shard = Shard(sources, start.shard, accept_loss)
-        self._planner: SlotStage[CountChunk] | None = None
-        if partition == PLANNER:
-            self._planner = SlotStage(counts_of_shards(shards, start.planner, accept_loss))
+        self._planner = Planner(shards, start.planner, accept_loss, follows) if partition == PLANNER else None
+        self._follows = follows
+        self._released_sent_ms = NOT_YET  # whatever was sent before: its owner may have died before it could
         self._slots: dict[int, _Slot] = {}
         self._outbox: list[Outgoing] = []
         self._counts_sent_through_ms = self._shard.through_ms
@@ -185,7 +211,7 @@ class ShardProtocol:
     def next(self) -> Step | None:
         """The first step that is due; the same one until the caller says that it was done."""
         if self._step is None:
-            self._step = self._count() or self._send() or self._plan() or self._release()
+            self._step = self._count() or self._send() or self._learn() or self._plan() or self._release()
         return self._step
 
     def _count(self) -> Count | None:
@@ -202,18 +228,35 @@ class ShardProtocol:
             self._outbox += [(PLANNER, message) for message in cut_counts(counts, self._partition)]
 
     def _send(self) -> Send | None:
-        through = self._shard.through_ms
+        through, messages = self._shard.through_ms, list(self._outbox)
         if through > self._counts_sent_through_ms:
-            return Send([*self._outbox, (PLANNER, CountsEnd(self._partition, through))], through)
-        return Send(list(self._outbox), through) if self._outbox else None
+            messages.append((PLANNER, CountsEnd(self._partition, through)))
+        released = max(self._released_sent_ms, self._shard.released_ms if self._follows else NOT_YET)
+        if released > self._released_sent_ms:
+            messages.append((PLANNER, Released(self._partition, released)))
+        return Send(messages, through, released) if messages else None
 
     def sent(self, step: Send) -> None:
         """What this step held is on the broker."""
         self._step = None
         self._outbox.clear()
-        self._counts_sent_through_ms = step.through_ms
+        self._counts_sent_through_ms, self._released_sent_ms = step.through_ms, step.released_ms
         if self._planner is not None:
             self._planner.sent()
+
+    def _learn(self) -> Learn | None:
+        slot = None if self._planner is None else self._planner.released()
+        return None if slot is None else Learn(*slot)
+
+    def publishing(self, step: Learn) -> ShardCheckpoint:
+        """Its estimates are about to be published: with this checkpoint, which is behind the slot's counts."""
+        return self._checkpoint(learnt=step.start)
+
+    def learnt(self, step: Learn) -> None:
+        """Readers have the estimates, and the checkpoint is committed. The next slot may be planned."""
+        self._step = None
+        if self._planner is not None:
+            self._planner.learnt(step.start)
 
     def _plan(self) -> PlanSlot | None:
         due = None if self._planner is None else self._planner.due()
@@ -224,10 +267,11 @@ class ShardProtocol:
         has no HATs."""
         self._step = None
         of_plan = shard_of(plan.cells, self._shards)
-        for shard in sorted(set(shard_of(counts.cells, self._shards).tolist())):
+        shards = sorted(set(shard_of(counts.cells, self._shards).tolist()))
+        for shard in shards:
             self._outbox += [(shard, chunk) for chunk in cut_plan(plan.for_hats(of_plan == shard), shard)]
         if self._planner is not None:
-            self._planner.worked(start)
+            self._planner.planned(start, counts.end_ms, shards)
 
     def _release(self) -> Release | None:
         # The oldest only, whichever plan came first: a checkpoint says through which time all slots are done.
@@ -261,6 +305,6 @@ class ShardProtocol:
         """Where to resume after a crash; commit it only while `may_commit`."""
         return self._checkpoint()
 
-    def _checkpoint(self, released: int | None = None) -> ShardCheckpoint:
-        planner = None if self._planner is None else self._planner.checkpoint()
+    def _checkpoint(self, released: int | None = None, learnt: int | None = None) -> ShardCheckpoint:
+        planner = None if self._planner is None else self._planner.checkpoint(learnt)
         return ShardCheckpoint(self._shard.checkpoint(released), planner)

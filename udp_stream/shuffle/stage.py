@@ -3,8 +3,8 @@
 The planner is one: its barrier is over the counts of all shards, its work is to plan and charge, its output are the
 plans. A stage behind publishing, over what shards have published, has the same three parts.
 
-The barrier's checkpoint stays before a slot until its output is sent. So a crash repeats the work, which must come to
-the same output.
+The barrier's checkpoint stays before a slot until its output is sent, or, where something else has to follow on that,
+until it has been done. So a crash repeats the work, which must come to the same output.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ class SlotStage(Generic[C]):
     2
     """
 
-    def __init__(self, barrier: SlotBarrier[C]) -> None:
-        """With a barrier at its checkpoint."""
+    def __init__(self, barrier: SlotBarrier[C], is_followed: bool = False) -> None:
+        """With a barrier at its checkpoint. If `is_followed`, it holds a slot until the caller says `done`."""
         self._barrier = barrier
+        self._is_followed = is_followed
         self._worked: list[int] = []
 
     @property
@@ -60,10 +61,15 @@ class SlotStage(Generic[C]):
 
     def sent(self) -> None:
         """The output of every slot that was worked on is on the broker."""
-        for start in self._worked:
-            self._barrier.done(start)
+        if not self._is_followed:
+            for start in self._worked:
+                self.done(start)
         self._worked.clear()
 
-    def checkpoint(self) -> BarrierCheckpoint:
-        """Where to resume after a crash."""
-        return self._barrier.checkpoint()
+    def done(self, start: int) -> None:
+        """Nothing more follows on this slot."""
+        self._barrier.done(start)
+
+    def checkpoint(self, done: int | None = None) -> BarrierCheckpoint:
+        """Where to resume after a crash; with `done`, once that slot is done, too."""
+        return self._barrier.checkpoint(done)

@@ -1,4 +1,5 @@
-"""The messages of the shuffle topic, in bytes: pings from sources, counts to the planner, plans back.
+"""The messages of the shuffle topic, in bytes: pings from sources, counts to the planner, plans back; what is
+released, where plans follow from it.
 
 One topic and one encoding, so a shard's partition holds everything that its releases follow from, in order.
 
@@ -12,10 +13,10 @@ from typing import TypeAlias
 import msgspec
 
 from udp_stream.planning.slot_plan import PlanChunk
-from udp_stream.shuffle.count_chunks import CountChunk, CountsEnd
+from udp_stream.shuffle.count_chunks import CountChunk, CountsEnd, Released
 from udp_stream.shuffle.ping_chunks import PingChunk, PingsEnd
 
-Message: TypeAlias = PingChunk | PingsEnd | CountChunk | CountsEnd | PlanChunk
+Message: TypeAlias = PingChunk | PingsEnd | CountChunk | CountsEnd | PlanChunk | Released
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)

@@ -9,6 +9,7 @@ instant lies in exactly one slot.
 from __future__ import annotations
 
 import datetime as dt
+from functools import lru_cache
 from itertools import repeat
 
 import h3.api.basic_int as h3
@@ -47,6 +48,26 @@ def cell_center(cell: int) -> tuple[float, float]:
     """
     lat, lon = h3.cell_to_latlng(cell)
     return round(lon, 6), round(lat, 6)
+
+
+@lru_cache(maxsize=100_000)
+def _beside(cell: int) -> tuple[int, ...]:
+    """The cell's neighbours, without itself: six, or five around H3's pentagons."""
+    return tuple(other for other in h3.grid_disk(cell, 1) if other != cell)
+
+
+def neighbours_among(cells: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Which of these cells (ascending) lie next to each of them: six columns of positions, -1 where there is none.
+
+    >>> disk = np.sort(np.array(h3.grid_disk(h3.latlng_to_cell(21.17, 72.83, 7), 1), np.uint64))
+    >>> sorted((neighbours_among(disk) >= 0).sum(axis=1).tolist())  # six on the rim, and the middle
+    [3, 3, 3, 3, 3, 3, 6]
+    """
+    around = [(*_beside(cell), *[cell] * 6)[:6] for cell in cells.tolist()]
+    wanted = np.array(around, dtype=np.uint64).reshape(cells.size, 6)
+    at = np.minimum(np.searchsorted(cells, wanted), max(0, cells.size - 1))
+    found: NDArray[np.int64] = np.where((cells[at] == wanted) & (wanted != cells[:, None]), at, -1)
+    return found
 
 
 class SlotGrid:

@@ -52,6 +52,8 @@ def written(policy: Policy) -> dict[str, str]:
         "release.min_plates": _plain(policy.min_plates),
         "release.suppression": policy.suppression,
         "release.hats_max": _plain(policy.hats_max),
+        "release.counts": policy.counts_released,
+        "forecast.counts": policy.counts_read,
         "neighbours": policy.neighbours,
     }
 

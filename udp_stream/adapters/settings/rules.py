@@ -41,6 +41,11 @@ def check(settings: Settings) -> None:
     _check_epsilons(settings, policy)
     limited = settings.release.hats_max > 0 and settings.release.suppression == "off"
     require(not limited, "release.hats_max", '0 where release.suppression is "off"', settings.release.hats_max)
+    around = settings.release.mean == "forecast-clip" and settings.release.suppression != "off"
+    require(not around, "release.suppression", '"off" where release.mean is "forecast-clip"', "chop-user")
+    shown = settings.release.counts == "all" or settings.forecast.counts == "off" or not policy.forecasts
+    rule = '"off" where release.counts is not "all": a forecast that reads counts shows them'
+    require(shown, "forecast.counts", rule, repr(settings.forecast.counts))
     _check_bins(settings)
     require(
         settings.ledger.replicas == 0 or not is_file(settings.ledger.place),

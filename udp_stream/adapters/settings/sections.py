@@ -14,10 +14,11 @@ import msgspec
 from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.adapters.settings.limits import Budget, Epsilon, milliseconds, nano, whole_seconds
 from udp_stream.errors import ConfigError
+from udp_stream.forecast.prior import CountsRead
 from udp_stream.pings.decoder import PingRules
 from udp_stream.planning.calendar import BudgetCalendar
 from udp_stream.planning.periods import accepted_nano
-from udp_stream.planning.policy import AccountingDetail, Grouping, Mean, Policy, Suppression
+from udp_stream.planning.policy import AccountingDetail, CountsReleased, Grouping, Mean, Policy, Suppression
 from udp_stream.units import QUANTA_PER_KMH, duration_name, nano_allowance, nano_charge
 from udp_stream.windows.grid import SlotGrid
 from udp_stream.windows.open_slots import WindowRules
@@ -30,10 +31,13 @@ DEFAULT_LEDGER = "sqlite:udp-stream.ledger"
 
 
 class HatSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where and when: resolution 6 (36 km2) and six hours are the finest at which epsilon 10 a day rivals a guess."""
+    """Where and when: resolution 7 (5 km2) and one hour are what a city works with.
 
-    resolution: Annotated[int, msgspec.Meta(ge=0, le=15)] = 6
-    slot: str = "6h"
+    Means around forecasts halve the error of a guess there, at epsilon 10 a day (`docs/measurements.md`).
+    """
+
+    resolution: Annotated[int, msgspec.Meta(ge=0, le=15)] = 7
+    slot: str = "1h"
     timezone: str = "Asia/Kolkata"
     grace: str = "2m"
 
@@ -73,9 +77,9 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Epsilons are per HAT; "auto" spreads what a plate has left over the HATs that it is likely still to visit.
+    """Epsilons are per HAT. Mean "auto" is taken around a forecast, or as a paper has it where that errs less.
 
-    With them mean "auto" errs by 2 to 22 % less than Array-Averaging on seven of eight days. CDFs are off: at
+    An automatic epsilon is then a twelfth of the budget, for the plate that moves a mean most. CDFs are off: at
     epsilon 1 they err more on every feed than one city-wide CDF does (`docs/measurements.md`).
     """
 
@@ -85,9 +89,16 @@ class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     variance_epsilon: Epsilon = 0.0
     cdf_epsilon: Epsilon | Literal["auto"] = 0.0
     bins: Literal["auto"] | int | tuple[float, ...] = "auto"
-    min_plates: Annotated[int, msgspec.Meta(ge=1, le=PINGS_MAX)] = 10
+    min_plates: Annotated[int, msgspec.Meta(ge=1, le=PINGS_MAX)] = 3
     suppression: Suppression = "off"
     hats_max: Annotated[int, msgspec.Meta(ge=0, le=PINGS_MAX)] = 0
+    counts: CountsReleased = "all"
+
+
+class ForecastSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What forecasts read of the counts: those of each plate say most (`docs/mechanisms/forecast.md`)."""
+
+    counts: CountsRead = "plates"
 
 
 class LedgerSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -123,6 +134,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     pings: PingsSection = PingsSection()
     budget: BudgetSection = BudgetSection()
     release: ReleaseSection = ReleaseSection()
+    forecast: ForecastSection = ForecastSection()
     ledger: LedgerSection = LedgerSection()
     kafka: KafkaSection = KafkaSection()
 
@@ -153,6 +165,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             accounting_detail=self.budget.accounting_detail,
             suppression=self.release.suppression,
             hats_max=self.release.hats_max,
+            counts_read=self.forecast.counts,
+            counts_released=self.release.counts,
         )
 
     @property

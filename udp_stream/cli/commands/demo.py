@@ -86,8 +86,8 @@ def picture(releases: Sequence[PublishedRelease], max_kmh: float) -> str:
         slots.setdefault(record.hat.slot_start, []).append(record)
     if not slots:
         return "nothing was released"
-    slot = max(slots, key=lambda start: sum(record.counts.plates for record in slots[start]))
-    busiest = sorted(slots[slot], key=lambda record: -record.counts.plates)[:CELLS_SHOWN]
+    slot = max(slots, key=lambda start: sum(record.plates for record in slots[start]))
+    busiest = sorted(slots[slot], key=lambda record: -record.plates)[:CELLS_SHOWN]
     busiest.sort(key=lambda record: record.mean.value_kmh if record.mean else -1)
     head = f"{slot} to {busiest[0].hat.slot_end[11:]}: private mean speed by cell, 95 % interval, 0 to {max_kmh:g} km/h"
     return "\n".join([head, *(_row(record, max_kmh) for record in busiest)])
@@ -95,7 +95,7 @@ def picture(releases: Sequence[PublishedRelease], max_kmh: float) -> str:
 
 def _row(record: Release, max_kmh: float) -> str:
     if record.mean is None:
-        return f"{record.hat.cell}  {record.status.replace('_', ' ')} ({counted(record.counts.plates, 'plate')})"
+        return f"{record.hat.cell}  {record.status.replace('_', ' ')} ({counted(record.plates, 'plate')})"
     mean, low, high = (kmh / max_kmh * BAR_STEPS for kmh in (record.mean.value_kmh, *record.mean.interval95_kmh))
     bar = "".join("●" if at == round(mean) else "─" if low <= at <= high else " " for at in range(BAR_STEPS + 1))
-    return f"{record.hat.cell} |{bar}| {record.mean.value_kmh:5.1f} km/h  {counted(record.counts.plates, 'plate'):>10}"
+    return f"{record.hat.cell} |{bar}| {record.mean.value_kmh:5.1f} km/h  {counted(record.plates, 'plate'):>10}"

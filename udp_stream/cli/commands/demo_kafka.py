@@ -124,6 +124,6 @@ def _summary(sent: int, releases: list[PublishedRelease], rejected: list[Any]) -
     for _, slot in groupby(releases, key=lambda release: release.record.hat.slot_start):
         summary.slots += 1
         for release in slot:
-            summary.observe(hat_recorded(release.record))
-    summary.repeats = summary.pings - sum(release.record.counts.samples for release in releases)
+            summary.observe(hat_recorded(release.record, release.record.samples))
+    summary.repeats = summary.pings - sum(release.record.samples for release in releases)
     return summary

@@ -30,7 +30,8 @@ from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import expected_abs_error, spread
 from udp_stream.mechanisms.means.accuracy import SCATTER
 from udp_stream.planning.allowances import EPSILON_NANO_MIN
-from udp_stream.planning.hat_plan import HatPlan, plan_hat
+from udp_stream.planning.around import PRICES_PER_BUDGET, terms_of_typical
+from udp_stream.planning.hat_plan import HatPlan, HatPlans, plan_hat
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.terms import Terms, automatic_nano, terms_at
 from udp_stream.release.estimate import estimate_hats
@@ -82,7 +83,7 @@ class Bought:
     def errors(self) -> list[Error]:
         """Of each statistic that is released."""
         variance, cdf, found = self.plan.variance, self.plan.cdf, []
-        if self.plan.mean is not None:
+        if self.plan.mean is not None or self.plan.around is not None:
             found.append(Error("a mean errs by", ONE_MEAN, self.mean_error_kmh, self.mean_error_kmh, ".1f"))
         if variance is not None:
             noise = variance.noise_bound
@@ -159,8 +160,9 @@ def _reasons(bought: list[Bought]) -> dict[str, list[str]]:
     """Mechanism and why, and the sizes of HATs for which it was taken for that reason."""
     reasons: dict[str, list[str]] = {}
     for one in bought:
-        if one.plan.mean is not None:
-            reasons.setdefault(f"{one.plan.mean.mechanism}, {one.plan.why}", []).append(str(one.plates))
+        mean = one.plan.mean or one.plan.around
+        if mean is not None:
+            reasons.setdefault(f"{mean.mechanism}, {one.plan.why}", []).append(str(one.plates))
     return reasons
 
 
@@ -215,12 +217,19 @@ def buy(policy: Policy, hats_per_period: int, plates: int, pings_per_plate: int)
     that is withheld nothing is charged.
     """
     counts, served = typical_counts(plates, pings_per_plate), plates >= policy.min_plates
+    if policy.forecasts:
+        plans = HatPlans(policy.public)
+        bought = plans.of(counts, terms_of_typical(counts, policy, plans))
+        return _bought(bought, plates, served, policy)
     bought = plan_hat(counts, terms_for(policy, hats_per_period), policy)
     if served and None in (policy.mean_nano, policy.cdf_nano):
         part = float(bought.charges.mean()) / bought.terms.charge_nano
         bought = plan_hat(counts, terms_for(policy, hats_per_period, part), policy)
-    releases = policy.budget_nano // int(np.median(bought.charges))
-    return Bought(plates, served, bought, releases, _mean_error_kmh(bought))
+    return _bought(bought, plates, served, policy)
+
+
+def _bought(plan: HatPlan, plates: int, served: bool, policy: Policy) -> Bought:
+    return Bought(plates, served, plan, policy.budget_nano // int(np.median(plan.charges)), _mean_error_kmh(plan))
 
 
 def _mean_error_kmh(plan: HatPlan) -> float:
@@ -229,6 +238,8 @@ def _mean_error_kmh(plan: HatPlan) -> float:
     What projection does depends on the interval that speeds will choose: there it is the mean error of trials, always
     the same ones, at speeds that scatter as `means.accuracy` takes it, around means anywhere in [0, U] alike.
     """
+    if plan.around is not None:
+        return plan.around.expected_error / QUANTA_PER_KMH
     mean = plan.mean
     if mean is None:
         return float("nan")
@@ -254,7 +265,12 @@ def _mean_error_kmh(plan: HatPlan) -> float:
 
 def _head(policy: Policy, hats_per_period: int) -> str:
     automatic = None in (policy.mean_nano, policy.cdf_nano)
-    how = f"spread over {counted(hats_per_period, 'HAT')} a period" if automatic else "fixed, for any number of HATs"
+    if automatic and policy.forecasts:
+        how = f"of which the plate that moves a mean most pays one part in {PRICES_PER_BUDGET}"
+    elif automatic:
+        how = f"spread over {counted(hats_per_period, 'HAT')} a period"
+    else:
+        how = "fixed, for any number of HATs"
     return (
         f"epsilon {policy.budget_nano / NANO:g} per plate and {policy.period}, {how}; "
         f"U = {policy.max_speed / QUANTA_PER_KMH:g} km/h. An epsilon is the largest charge to a plate of the HAT."
@@ -276,7 +292,7 @@ def _cells(one: Bought, resolution: int) -> list[tuple[str, str]]:
 
     Of a HAT that is withheld only that.
     """
-    mean, variance, cdf = one.plan.mean, one.plan.variance, one.plan.cdf
+    mean, variance, cdf = one.plan.mean or one.plan.around, one.plan.variance, one.plan.cdf
     cells = [("plates", str(one.plates)), ("epsilon", f"{one.plan.terms.charge_nano / NANO:.3g}")]
     if mean is not None:
         cells += [

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 
-from udp_stream.adapters.embedded import Embedded, record_writer, rejected_writer
+from udp_stream.adapters.embedded import Embedded, record_writer, rejected_writer, smoothed_writer
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.ledgers.which_ledger import begin_run, trial_ledger
@@ -22,7 +22,7 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
     """Read the files as one log, release its HATs, tell on stderr what was done, also if it ends early."""
     if arguments.trial and arguments.ledger:
         raise UsageError("--trial keeps a ledger for this run only: leave --ledger or --trial out")
-    outputs = ("--out", arguments.out), ("--rejected", arguments.rejected)
+    outputs = ("--out", arguments.out), ("--rejected", arguments.rejected), ("--smoothed", arguments.smoothed)
     require_distinct(outputs, used_files(arguments, settings, arguments.files))
     progress = ReadingProgress(arguments.files)
     with ExitStack() as stack:
@@ -32,6 +32,7 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
         others = begin_run(place, ledger, settings)
         out = stack.enter_context(open_output(arguments.out))
         rejected = stack.enter_context(open_output(arguments.rejected, PRIVATE)) if arguments.rejected else None
+        smoothed = stack.enter_context(open_output(arguments.smoothed)) if arguments.smoothed else None
         runtime = Embedded(
             settings,
             ledger,
@@ -42,6 +43,7 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
             None if rejected is None else rejected_writer(rejected),
             others,
             arguments.trial,
+            smooth=None if smoothed is None else smoothed_writer(smoothed),
         )
         try:
             with progress:

@@ -12,11 +12,13 @@ def add(verbs: Verbs) -> None:
     parser.add_argument("--out", metavar="FILE", default="-", help="one release record a line (default: stdout)")
     add_ledger_options(parser, "ledger file or URL (default: ledger.url)")
     parser.add_argument("--trial", action="store_true", help="use a ledger for this run only; its records say so")
+    parser.add_argument("--smoothed", metavar="FILE", help="one smoothed estimate a line, for every HAT and known cell")
     parser.add_argument("--rejected", metavar="FILE", help="refused pings, one message a line, with the reason")
     add_accept_overlap(parser)
     parser.epilog = """\
 examples:
   udp-stream replay monday.ndjson.gz --trial --out first-try.ndjson
+  udp-stream replay monday.ndjson.gz --ledger city.ledger --out releases.ndjson --smoothed estimates.ndjson
   udp-stream replay monday.ndjson.gz tuesday.ndjson.gz --ledger city.ledger --out releases.ndjson
   zcat pings.ndjson.gz | udp-stream replay - --set hat.timezone=America/Chicago --set speed.max_kmh=115
 

@@ -23,6 +23,7 @@ from udp_stream.ledger.checks.crowds import check_concurrent_writers, check_larg
 from udp_stream.ledger.checks.expecting import CheckFailed, ask, expect, expect_sums
 from udp_stream.ledger.checks.lasting import (
     check_balances_equal_entries,
+    check_newest,
     check_notes_and_progress,
     check_survives_reopen,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "check_many_at_once",
     "check_min_admitted_charges_nobody",
     "check_never_over_budget",
+    "check_newest",
     "check_notes_and_progress",
     "check_record_needs_admission",
     "check_repeat_is_remembered",
@@ -70,6 +72,7 @@ ALL_LEDGER_CHECKS: tuple[Callable[[LedgerFactory], None], ...] = (
     check_malformed_is_refused,
     check_table,
     check_balances_equal_entries,
+    check_newest,
     check_many_at_once,
     check_large_slots,
     check_survives_reopen,

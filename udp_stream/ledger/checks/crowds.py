@@ -81,6 +81,8 @@ def check_concurrent_writers(open_ledger: LedgerFactory) -> None:
     with open_ledger() as ledger:
         kept = [answers[0][f"payload of {name}"] for name in SHARED_IDS]
         expect(ledger.recorded(SHARED_IDS), kept, "what all writers saw is what is recorded")
+        names = [name for name in ledger.newest() if name.startswith("race/")]
+        expect((len(names), len(set(names))), (2 * WRITERS + len(SHARED_IDS),) * 2, "every admission once")
         sums = balances_of(ledger, "race", plates)
         expect([amount <= RACE_BUDGET for amount in sums], [True] * len(plates), f"no balance over its budget ({sums})")
         expect_sums(ledger)

@@ -49,6 +49,27 @@ def check_survives_reopen(open_ledger: LedgerFactory) -> None:
         expect(kept, ("reopen", 10, tuple(plates), [3, 0], b"payload", True), "an entry survives")
 
 
+def check_newest(open_ledger: LedgerFactory) -> None:
+    """Every admission comes once, the newest first: repeats move nothing, and neither do records and reopening. Whoever
+    reads misses nothing that was there, whatever is admitted meanwhile."""
+    plates, ids = plates_of("newest", 1), [f"newest/{i}" for i in range(1203)]
+    with open_ledger() as ledger:
+        before = list(ledger.newest())
+        ledger.admit("newest", 10, plates, [ask(name, [4]) for name in ids[:700]])
+        ledger.admit("newest", 10, plates, [ask(ids[0], [4]), *(ask(name, []) for name in ids[700:])])
+        ledger.record([(ids[1], b"payload")])
+    with open_ledger() as ledger:
+        ledger.admit("newest", 10, plates, [ask(ids[2], [4])])
+        expect(list(ledger.newest()) == [*reversed(ids), *before], True, "every admission once, newest first")
+        entries = [entry.release_id for entry in ledger.entries()]
+        expect(list(ledger.newest()) == entries[::-1], True, "the entries, the other way round")
+        reading = ledger.newest()
+        seen = [next(reading)]
+        ledger.admit("newest", 10, plates, [ask("newest/late", [])])
+        seen += [name for name in reading if name != "newest/late"]
+        expect(seen == [*reversed(ids), *before], True, "what is admitted meanwhile hides nothing, repeats nothing")
+
+
 def check_notes_and_progress(open_ledger: LedgerFactory) -> None:
     """The first text of a note is kept; progress counts HATs and payloads, and knows the newest HAT; periods are those
     in which some plate was charged."""

@@ -66,6 +66,16 @@ def listed(session: Session) -> Iterator[tuple[str, Entry | None]]:
         start += len(names)
 
 
+def newest(session: Session) -> Iterator[str]:
+    """The id of every admission, newest first."""
+    end = int(session.exchange(("LLEN", session.key("order")))[0])
+    while end > 0:
+        start = max(0, end - PAGE)
+        names = session.exchange(("LRANGE", session.key("order"), start, end - 1))[0]
+        yield from (decoded(name) for name in reversed(names))
+        end = start
+
+
 def _unadmitted(session: Session) -> Iterator[str]:
     """Ids that have a payload and no admission."""
     start = session.key("release", "")

@@ -42,7 +42,7 @@ from typing import Self, TypeVar
 
 from udp_stream.adapters.ledgers.ledger_id import compare, raise_mark
 from udp_stream.adapters.ledgers.redis import packing
-from udp_stream.adapters.ledgers.redis.audit import discrepancies, listed, periods
+from udp_stream.adapters.ledgers.redis.audit import discrepancies, listed, newest, periods
 from udp_stream.adapters.ledgers.redis.connection import Command
 from udp_stream.adapters.ledgers.redis.packing import decoded, encoded
 from udp_stream.adapters.ledgers.redis.session import CHUNK, Fence, Session
@@ -264,6 +264,10 @@ class RedisLedger:
                     f"expected the admission of {name!r}, got none: the ledger has lost it; restore it"
                 )
             yield entry
+
+    def newest(self) -> Iterator[str]:
+        """The id of every admission, newest first."""
+        return newest(self._session)
 
     def verify(self) -> list[str]:
         """Recompute every balance from the entries: a sentence for each discrepancy.

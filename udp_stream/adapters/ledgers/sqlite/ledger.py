@@ -240,6 +240,11 @@ class SqliteLedger:
             each = amounts(charged)
             yield Entry(release_id, period, budget, tuple(cut(plates, each.size)), each, payload, bool(published))
 
+    def newest(self) -> Iterator[str]:
+        """The id of every admission, newest first."""
+        query = "SELECT sequence, release_id FROM admissions WHERE sequence < ? ORDER BY sequence DESC LIMIT ?"
+        yield from (release_id for _, release_id in self._pages(query, first=2**62))
+
     def verify(self) -> list[str]:
         """Recompute every balance from the entries, at one moment: a sentence for each discrepancy.
 
@@ -273,9 +278,9 @@ class SqliteLedger:
             marks = ",".join("?" * len(chunk))
             yield from self._connection.execute(f"{query} IN ({marks})", (*before, *chunk))
 
-    def _pages(self, query: str) -> Iterator[Any]:
-        """Rows of a query over (sequence after, limit); no statement is open while the caller has the row."""
-        last = 0
+    def _pages(self, query: str, first: int = 0) -> Iterator[Any]:
+        """Rows of a query over (sequence behind, limit); no statement is open while the caller has the row."""
+        last = first
         while True:
             with usable(self.path):
                 page = self._connection.execute(query, (last, PAGE)).fetchall()

@@ -1,0 +1,271 @@
+"""`make accuracy`: what a day's releases err by, beside every guess. Nothing is tuned on the day reported.
+
+`python -m benchmarks.accuracy FOLDER [--seeds N] [--paper-seeds N] [--resolutions 6,7,8] [--tables NAME,...]`, an hour,
+10 per plate and day, pure. FOLDER has Austin's days (`austin-capmetro-*.ndjson.gz`), and Surat's half hour if it is at
+hand; the counts prior is trained on the days of other years. Errors are over *all* HATs of a day, withheld ones
+included through their smoothed estimates, weighed by pings, and divided by the constant's; after the slash over HATs of
+at least 10 plates. Seeds are 0, 1, 2, ...; ± is a 95 % interval of the mean over them (Student's t).
+
+* constant: an oracle, the mean of all of the day's pings, in km/h;
+* + counts: an oracle's line in log(samples / plates); no epsilon is spent;
+* papers: the papers' mechanism that does best, at its best epsilon per mean; withheld HATs count with the constant;
+* no budget: our forecast where nothing is ever released; ours: `mean = "forecast-clip"`;
+* noise-free: each HAT forecast by our model from the *true* means of all others of its slot and of earlier ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import product
+from pathlib import Path
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.ablation import ABLATION
+from benchmarks.forecast_days import OURS, Day, Run, changed, day_of, day_of_fleet, run, run_without_forecasts
+from benchmarks.guesses import constant_and_counts, without_noise
+from benchmarks.train_prior import trained
+from udp_stream.forecast.prior import Coefficients
+from udp_stream.trial.fleet.by_distance import by_distance
+from udp_stream.trial.fleet.fleet import Fleet
+
+Floats = NDArray[np.float64]
+
+DAYS = {
+    "austin-capmetro-2015-06-07": ":115:America/Chicago",
+    "austin-capmetro-2016-03-22": ":115:America/Chicago",
+    "austin-capmetro-2016-11-24": ":115:America/Chicago",
+    "austin-capmetro-2016-11-25": ":115:America/Chicago",
+    "austin-capmetro-2017-03-21": ":115:America/Chicago",
+    "surat-itms-2022-01-01": ":65:Asia/Kolkata",
+}
+"""The feeds, with U and zone. The last has no licence: it is measured if it is there, and trains nothing."""
+
+TWO_DAYS = "austin-capmetro-2016-11-24", "austin-capmetro-2016-11-25"
+"""In a row: the second one also after the first, on one ledger."""
+
+MECHANISMS = "baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile", "optimal"
+EPSILONS = 0.5, 1.0, 2.0, 5.0, 10.0
+SIZES = (1, 1), (2, 2), (3, 5), (6, 9), (10, 29), (30, 10**9)
+HOURS = (0, 5), (6, 9), (10, 13), (14, 17), (18, 23)
+DISTANCE_M = 200.0
+DISTANCE_BUSES = 150
+
+
+class Feeds:
+    """Days by name, resolution and folder, read once; and the prior of each, trained on other years."""
+
+    def __init__(self, folder: Path) -> None:
+        """Nothing is read yet."""
+        self._folder = folder
+        self.names = [name for name in DAYS if (folder / f"{name}.ndjson.gz").exists()]
+        self.day = cache(self._day)
+        self.prior = cache(self._prior)
+
+    def _day(self, name: str, resolution: int) -> Day:
+        return day_of(f"{self._folder / name}.ndjson.gz{DAYS[name]}", f"hat.resolution={resolution}")
+
+    def _prior(self, year: str, resolution: int) -> Coefficients:
+        """Of Austin's days but those of that year; `year` is a name up to it."""
+        others = [name for name in self.names if name.startswith("austin") and not name.startswith(year)]
+        return trained([self.day(name, resolution).feed for name in others])
+
+    def runs(self, names: Sequence[str], resolution: int, seeds: int, flags: Sequence[str] = OURS) -> list[Run]:
+        """Of the last of these days, after the others on one ledger."""
+        days = [self.day(name, resolution) for name in names]
+        prior = self.prior(days[-1].year, resolution)
+        return [run(days, seed, prior, (*OURS, *flags))[-1] for seed in range(seeds)]
+
+
+def errors_of(day: Day, estimates: Sequence[Floats]) -> str:
+    """All HATs / those of at least 10 plates, over the constant's; with intervals from two seeds on."""
+    found = np.array([[day.over_constant(estimate, least) for least in (1, 10)] for estimate in estimates])
+    if len(found) < 2:
+        return "/".join(f"{value:.3f}" for value in found.mean(axis=0))
+    half = _student(len(found) - 1) * found.std(axis=0, ddof=1) / np.sqrt(len(found))
+    return "/".join(f"{value:.3f}±{off:.3f}" for value, off in zip(found.mean(axis=0), half, strict=True))
+
+
+def _student(freedom: int) -> float:
+    """The 97.5 % quantile of Student's t, by Cornish and Fisher's expansion; 12.706 and 4.303 where that fails."""
+    if freedom < 3:
+        return (12.706, 4.303)[freedom - 1]
+    z = NormalDist().inv_cdf(0.975)
+    return (
+        z
+        + (z**3 + z) / (4 * freedom)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3)
+    )
+
+
+def print_accuracy(feeds: Feeds, resolutions: Sequence[int], seeds: int, paper_seeds: int) -> None:
+    """The main table."""
+    print("H3, feed: constant in km/h; all else over it, all HATs / HATs of >= 10 plates")
+    for resolution, name in product(resolutions, feeds.names):
+        day = feeds.day(name, resolution)
+        prior = feeds.prior(day.year, resolution)
+        nothing = feeds.runs([name], resolution, 1, ["release.min_plates=100000"])
+        ours = feeds.runs([name], resolution, seeds)
+        large = day.plates >= 10
+        off = [np.average(abs(day.truth - day.constant)[q], weights=day.pings[q]) for q in (large | ~large, large)]
+        print(
+            f"{resolution} {name:<28}constant {off[0]:.2f}/{off[1]:.2f}"
+            f"  + counts {errors_of(day, [constant_and_counts(day)])}"
+            f"  no budget {errors_of(day, [nothing[0].value])}"
+            f"  ours {errors_of(day, [one.value for one in ours])}"
+            f"  noise-free {errors_of(day, [without_noise(day, prior)])}",
+            flush=True,
+        )
+        if paper_seeds:
+            print(f"    papers: {_papers(day, paper_seeds)}", flush=True)
+    if set(TWO_DAYS) <= set(feeds.names):
+        for resolution in resolutions:
+            day, after = feeds.day(TWO_DAYS[1], resolution), feeds.runs(TWO_DAYS, resolution, seeds)
+            print(
+                f"{resolution} {TWO_DAYS[1]} after {TWO_DAYS[0]}: ours {errors_of(day, [one.value for one in after])}"
+            )
+
+
+def _papers(day: Day, seeds: int) -> str:
+    """Each mechanism at its best epsilon per mean."""
+    said = []
+    for mechanism in MECHANISMS:
+        found = []
+        for epsilon in EPSILONS:
+            flags = f"release.mean={mechanism}", f"release.mean_epsilon={epsilon}", "release.min_plates=10"
+            estimates = [run_without_forecasts(day, seed, flags) for seed in range(seeds)]
+            mean = float(np.mean([day.over_constant(estimate) for estimate in estimates]))
+            found.append((mean, epsilon, errors_of(day, estimates)))
+        _, epsilon, errors = min(found)
+        said.append(f"{mechanism} {errors} at {epsilon:g}")
+    return "; ".join(said)
+
+
+def print_intervals(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
+    """Shares of HATs that 95 % intervals hold, by plates and by hour; expected over actual error; means' own."""
+    print(f"H3 {resolution}: held by 95 % intervals, by plates {_named(SIZES)}, by hour {_named(HOURS)}")
+    for name in feeds.names:
+        day, runs = feeds.day(name, resolution), feeds.runs([name], resolution, seeds)
+        held = np.mean([(one.low <= day.truth) & (day.truth <= one.high) for one in runs], axis=0)
+        expected = np.mean([np.average(one.expected, weights=day.pings) for one in runs])
+        actual = np.mean([np.average(abs(one.value - day.truth), weights=day.pings) for one in runs])
+        own = np.mean(
+            [((one.mean_low <= day.truth) & (day.truth <= one.mean_high))[one.measured].mean() for one in runs]
+        )
+        print(
+            f"{name:<28}{_by(day.plates, SIZES, held)} | {_by(day.hour, HOURS, held)} | all {held.mean():.3f}"
+            f"  expected/actual {expected / actual:.2f}  means' own {own:.3f}",
+            flush=True,
+        )
+
+
+def print_hours(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
+    """Error over the constant's, and the share of pings in HATs with a mean, hour by hour."""
+    print(f"H3 {resolution}: error over the constant's (share of pings served), by hour {_named(HOURS)}")
+    for name in feeds.names:
+        day, runs = feeds.day(name, resolution), feeds.runs([name], resolution, seeds)
+        said = []
+        for first, last in HOURS:
+            here = (first <= day.hour) & (day.hour <= last)
+            if not here.any():
+                said.append("-")
+                continue
+            off = np.mean([(day.pings * abs(one.value - day.truth))[here].sum() for one in runs])
+            served = np.mean([day.pings[here & one.measured].sum() for one in runs]) / day.pings[here].sum()
+            said.append(f"{off / (day.pings * abs(day.constant - day.truth))[here].sum():.3f} ({served:.2f})")
+        print(f"{name:<28}{'  '.join(said)}", flush=True)
+
+
+def print_ablation(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
+    """Each part of the design taken out in turn."""
+    print(f"H3 {resolution}: without")
+    for name, (flags, changes) in ABLATION.items():
+        said = []
+        for feed in feeds.names:
+            day = feeds.day(feed, resolution)
+            said.append(errors_of(day, [one.value for one in _ablated(feeds, feed, resolution, seeds, flags, changes)]))
+        print(f"{name:<24}{'  '.join(said)}", flush=True)
+
+
+def _ablated(
+    feeds: Feeds,
+    name: str,
+    resolution: int,
+    seeds: int,
+    flags: Sequence[str],
+    changes: Sequence[tuple[object, str, object]],
+) -> list[Run]:
+    if not changes:
+        return feeds.runs([name], resolution, seeds, flags)
+    (where, what, value), *others = changes
+    with changed(where, **{what: value}):
+        return _ablated(feeds, name, resolution, seeds, flags, others)
+
+
+def print_by_distance(feeds: Feeds, seeds: int) -> None:
+    """A synthetic fleet that reports by time, and the same one by distance."""
+    fleet = Fleet(buses=DISTANCE_BUSES, ping_seconds=1)
+    dense = fleet.columns()
+    named = {
+        "every 10 s": Fleet(buses=DISTANCE_BUSES).columns(),
+        f"every {DISTANCE_M:g} m": by_distance(dense, DISTANCE_M),
+    }
+    print(f"a synthetic fleet of {DISTANCE_BUSES} buses: over the constant, by hour {_named(HOURS)}; held, by plates")
+    for name, columns in named.items():
+        day = day_of_fleet(name, columns)
+        runs = [run([day], seed, feeds.prior("none", 7))[0] for seed in range(seeds)]
+        held = np.mean([(one.low <= day.truth) & (day.truth <= one.high) for one in runs], axis=0)
+        errors = np.mean([abs(one.value - day.truth) for one in runs], axis=0)
+        ratio = [_ratio(day, errors, first, last) for first, last in HOURS]
+        print(
+            f"{name:<14}+ counts {errors_of(day, [constant_and_counts(day)])}  ours"
+            f" {errors_of(day, [one.value for one in runs])}  by hour {'  '.join(ratio)}  held"
+            f" {_by(day.plates, SIZES, held)} all {held.mean():.3f}",
+            flush=True,
+        )
+
+
+def _ratio(day: Day, errors: Floats, first: int, last: int) -> str:
+    here = (first <= day.hour) & (day.hour <= last)
+    beside = (day.pings * abs(day.constant - day.truth))[here].sum()
+    return f"{(day.pings * errors)[here].sum() / beside:.3f}" if here.any() else "-"
+
+
+def _named(bins: Sequence[tuple[int, int]]) -> str:
+    return ", ".join(f"{low}" if low == high else f"{low}-{high}" if high < 10**9 else f"{low}+" for low, high in bins)
+
+
+def _by(values: NDArray[np.int64], bins: Sequence[tuple[int, int]], held: Floats) -> str:
+    chosen = [(low <= values) & (values <= high) for low, high in bins]
+    return " ".join(f"{held[here].mean():.3f}" if here.any() else "  -  " for here in chosen)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--paper-seeds", type=int, default=1)
+    parser.add_argument("--resolutions", default="6,7,8")
+    parser.add_argument("--tables", default="accuracy,intervals,hours,ablation,distance")
+    asked = parser.parse_args()
+    feeds, resolutions = Feeds(asked.folder), [int(one) for one in asked.resolutions.split(",")]
+    if not feeds.names:
+        parser.error(f"expected one of {', '.join(DAYS)}.ndjson.gz in {asked.folder}, got none")
+    tables: dict[str, Callable[[], None]] = {
+        "accuracy": lambda: print_accuracy(feeds, resolutions, asked.seeds, asked.paper_seeds),
+        "intervals": lambda: print_intervals(feeds, asked.seeds),
+        "hours": lambda: print_hours(feeds, asked.seeds),
+        "ablation": lambda: print_ablation(feeds, asked.seeds),
+        "distance": lambda: print_by_distance(feeds, asked.seeds),
+    }
+    for name in asked.tables.split(","):
+        tables[name]()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""What ours is measured by: guesses that read no budget, oracles that read the truth. Estimates of a day's HATs."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.forecast_days import Day
+from udp_stream.forecast.bank import FilterBank, Observed
+from udp_stream.forecast.prior import Coefficients, SlotPrior, prior_of
+from udp_stream.mechanisms.speed_spread import mean_variance
+
+Floats = NDArray[np.float64]
+
+FOLDS = 10
+"""Of the HATs of a slot, each left out in turn."""
+
+
+def constant_and_counts(day: Day) -> Floats:
+    """An oracle's line in log(samples / plates): the intercept and slope that fit this very day best, by pings."""
+    design = np.column_stack([np.ones(day.truth.size), np.log(day.pings / day.plates)])
+    root = np.sqrt(day.pings)
+    line, *_ = np.linalg.lstsq(design * root[:, None], day.truth * root, rcond=None)
+    estimate: Floats = design @ line
+    return estimate
+
+
+def without_noise(day: Day, prior: Coefficients) -> Floats:
+    """What the model can do at most: each HAT from the true means of all others, of its slot and of earlier ones.
+
+    No noise, nothing clipped, no budget; only the HAT's own speeds are left out, by tenths of the slot's HATs.
+    """
+    bank, estimate, first = FilterBank(), [], 0
+    for counts, _ in day.slots:
+        slot, hats = prior_of(counts, "plates", prior), counts.cells.size
+        truth = day.truth[first : first + hats]
+        rest = mean_variance(counts.count, np.repeat(np.arange(hats), np.diff(counts.hat_rows)), hats)
+        fold = np.random.default_rng(first).permutation(hats) % FOLDS
+        said = np.zeros(hats)
+        for out in range(min(FOLDS, hats)):
+            others, here = copy.deepcopy(bank), fold == out
+            _learn(others, counts.cells, slot, truth, rest, ~here)
+            said[here] = others.predict(counts.cells[here], _of(slot, here)).mean
+        _learn(bank, counts.cells, slot, truth, rest, np.ones(hats, dtype=bool))
+        estimate.append(said)
+        first += hats
+    return np.clip(np.concatenate(estimate), 0.0, None)
+
+
+def _learn(
+    bank: FilterBank,
+    cells: NDArray[np.uint64],
+    prior: SlotPrior,
+    truth: Floats,
+    rest: Floats,
+    chosen: NDArray[np.bool_],
+) -> None:
+    if chosen.any():
+        not_clipped = np.zeros(int(chosen.sum()), dtype=bool)
+        bank.learn(Observed(cells[chosen], _of(prior, chosen), truth[chosen], rest[chosen], not_clipped))
+
+
+def _of(prior: SlotPrior, chosen: NDArray[np.bool_]) -> SlotPrior:
+    return SlotPrior(np.zeros(0), prior.by_hat[chosen], prior.features[chosen])

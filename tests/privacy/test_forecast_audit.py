@@ -1,0 +1,246 @@
+"""Whole days through the embedded runtime, with means around forecasts: what one plate loses, and what plans read.
+
+Two neighbouring days differ in the speeds of one plate, everywhere. The second is run with the noisy integers of the
+first: outputs are the same, so all that may depend on them has to be, byte for byte. What is left is how likely each
+integer was under either day, in closed form: the loss of the plate, releases being chosen by the history so far.
+"""
+
+import ast
+import json
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from tests.runtime.harness import frames_of
+from udp_stream.adapters.embedded import Embedded
+from udp_stream.adapters.settings import load
+from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.mechanisms import statistics
+from udp_stream.mechanisms.forecast_clip import NAME
+from udp_stream.mechanisms.noise import Lattice, lattice_of
+from udp_stream.planning import hat_plan
+from udp_stream.planning.hat_plan import HatPlans
+from udp_stream.release import context, estimate
+from udp_stream.release.record import slot_of
+from udp_stream.testing import SeededEntropy
+from udp_stream.trial.fleet.fleet import IST, Fleet, Imperfections
+from udp_stream.units import NANO
+from udp_stream.windows.slot_tables import SlotPings, SlotValues
+
+MEAN = ("hat.slot=30m", "hat.resolution=7", "release.min_plates=3", "release.mean=forecast-clip")
+WITH_CDF = (*MEAN, "release.cdf_epsilon=0.3", "release.variance_epsilon=0.1")
+ROOMS = Path(__file__).parents[2] / "udp_stream"
+
+
+@cache
+def day():
+    """A morning of fifty buses: plate, time and message of each ping."""
+    start = datetime(2024, 1, 8, 8, 0, tzinfo=IST)
+    fleet = Fleet(seed=3, buses=50, start=start, hours=3.0, ping_seconds=30, imperfections=Imperfections.none())
+    return [json.loads(message) for batch in fleet.messages() for message in batch]
+
+
+def with_speeds(speed_of):
+    """The messages of the day with other speeds: `speed_of` gives one for each ping, or None to keep it."""
+    for ping in day():
+        speed = speed_of(ping)
+        yield json.dumps(ping if speed is None else ping | {"speed": speed}).encode()
+
+
+def of_plate(plate, speed):
+    return list(with_speeds(lambda ping: speed if ping["license_plate"] == plate else None))
+
+
+def redrawn(seed, since="", before="9"):
+    """Every speed that was measured between two moments is another one."""
+    rng = np.random.default_rng(seed)
+    inside = lambda ping: since <= ping["observationDateTime"] < before  # noqa: E731
+    return list(with_speeds(lambda ping: int(rng.integers(0, 66)) if inside(ping) else None))
+
+
+class Watched:
+    """A ledger, and the bytes of all that it was asked to charge, call by call."""
+
+    def __init__(self):
+        self.kept, self.calls = MemoryLedger(), []
+
+    def __getattr__(self, name):
+        return getattr(self.kept, name)
+
+    def admit(self, period, budget, plates, admissions):
+        asked = [
+            (one.release_id, one.members.tobytes(), one.charges.tobytes(), one.min_admitted, one.terms,
+             None if one.allowances is None else one.allowances.tobytes())
+            for one in admissions
+        ]  # fmt: skip
+        self.calls.append((period, budget, tuple(plates), asked))
+        return self.kept.admit(period, budget, plates, admissions)
+
+    def asked_in(self, start_s):
+        """What was asked of the slot that starts then, in order."""
+        return [one for call in self.calls for one in call[3] if slot_of(one[0])[0] == start_s]
+
+    def slots(self):
+        return sorted({slot_of(one[0])[0] for call in self.calls for one in call[3]})
+
+
+@dataclass
+class Run:
+    ledger: Watched = field(default_factory=Watched)
+    queries: list = field(default_factory=list)
+    noisy: list = field(default_factory=list)
+    payloads: list = field(default_factory=list)
+
+
+def key_of(plate):
+    return blake2b(plate.encode(), digest_size=16).digest()
+
+
+def run(monkeypatch, messages, seed, flags=MEAN, given=None, steer=None):
+    """A day through the embedded runtime. `given` are noisy integers that it has to release instead of its own.
+
+    `steer` changes the noise that was drawn: a history that has a chance, however small.
+    """
+    this, settings, real = Run(), load(None, flags, {}), estimate._noisy
+
+    def noisy(queries, family, bits):
+        start = len(this.queries)
+        this.queries += queries
+        if given is None:
+            drawn = real(queries, family, bits)
+            if steer is not None:
+                drawn = [one.integers + steer(out - one.integers) for one, out in zip(queries, drawn, strict=True)]
+        else:
+            drawn = given[start : start + len(queries)]
+        this.noisy += drawn
+        return drawn
+
+    with monkeypatch.context() as patched:
+        patched.setattr(estimate, "_noisy", noisy)
+        publish = lambda releases: this.payloads.extend(one.payload for one in releases)  # noqa: E731
+        Embedded(settings, this.ledger, SeededEntropy(seed), key_of, "udp-stream test", publish).run(
+            frames_of(messages)
+        )
+    return this
+
+
+@dataclass(frozen=True)
+class Audit:
+    """In nano-epsilon: what the outputs tell, the most that other outputs on this history would, what was charged."""
+
+    seen: float
+    most: float
+    charged: int
+    first: Run
+
+
+def audited(monkeypatch, plate, seed, flags=MEAN, steer=None):
+    fast = run(monkeypatch, of_plate(plate, 65), seed, flags, steer=steer)
+    slow = run(monkeypatch, of_plate(plate, 0), seed, flags, given=fast.noisy)
+    assert slow.ledger.calls == fast.ledger.calls  # same counts, same outputs: the same plans, charges and order
+    assert slow.payloads == fast.payloads and len(slow.queries) == len(fast.queries)
+    seen = most = 0.0
+    for a, b, out in zip(fast.queries, slow.queries, fast.noisy, strict=True):
+        assert a.t.tolist() == b.t.tolist() and a.s.tolist() == b.s.tolist()
+        per_step = a.s / a.t
+        seen += float((np.abs(out - b.integers) - np.abs(out - a.integers)) @ per_step)
+        most += float(np.abs(a.integers - b.integers) @ per_step)
+    charged = sum(fast.ledger.spent(key_of(plate)).values())
+    assert charged == sum(slow.ledger.spent(key_of(plate)).values())
+    return Audit(seen * NANO, most * NANO, charged, fast)
+
+
+@pytest.fixture(scope="module")
+def busiest():
+    """The plate that pays the most, and the next."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        ledger = run(monkeypatch, list(with_speeds(lambda _: None)), "which").ledger
+    plates = sorted({ping["license_plate"] for ping in day()})
+    return sorted(plates, key=lambda plate: -sum(ledger.spent(key_of(plate)).values()))
+
+
+@pytest.mark.parametrize("flags", [MEAN, WITH_CDF], ids=["mean", "mean, variance, cdf"])
+def test_what_a_plate_loses_stays_under_its_ledger_whatever_history_the_noise_makes(monkeypatch, busiest, flags):
+    runs = [audited(monkeypatch, busiest[0], seed, flags) for seed in range(4)]
+    runs += [audited(monkeypatch, busiest[7], 4, flags)]
+    for one in runs:
+        assert abs(one.seen) <= one.most * (1 + 1e-9) and one.most <= one.charged <= 10 * NANO
+        assert one.charged > NANO and one.most > 0.8 * one.charged  # there is something to lose, and it is seen
+    terms = {str(one.first.ledger.calls) for one in runs[:4]}
+    assert len(terms) == 4  # each history made other plans
+
+
+def test_so_it_does_where_every_plate_pays_alike_and_where_other_mechanisms_are_taken(monkeypatch, busiest):
+    """Under uniform accounting plans are made anew for whoever is admitted, and most plates pay more than they lose."""
+    alike = audited(monkeypatch, busiest[0], 1, (*WITH_CDF, "budget.accounting_detail=uniform", "budget.epsilon=4"))
+    other = audited(monkeypatch, busiest[0], 1, (*MEAN, "release.mean=auto", "budget.epsilon=100"))
+    for one in (alike, other):
+        assert 0.1 * one.charged < one.most <= one.charged and abs(one.seen) <= one.most
+    taken = {json.loads(payload)["mean"]["mechanism"] for payload in other.first.payloads if b'"mean":{' in payload}
+    assert NAME in taken and len(taken) > 1
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_outputs_that_tell_the_most_tell_what_the_ledger_says_and_no_more(monkeypatch, busiest, seed):
+    """Noise that always leans to the fast day: a history in which every release counts in full."""
+    one = audited(monkeypatch, busiest[0], seed, steer=np.abs)
+    assert 0.95 * one.charged < one.seen <= one.charged
+
+
+def test_noise_that_is_too_small_is_caught(monkeypatch, busiest):
+    def narrow(sensitivity, cost):
+        honest = lattice_of(sensitivity, cost)
+        return Lattice(honest.t * 7 // 10, honest.shift)
+
+    monkeypatch.setattr(statistics, "lattice_of", narrow)
+    one = audited(monkeypatch, busiest[0], 1, steer=np.abs)
+    assert one.seen > 1.3 * one.charged and one.most > 1.3 * one.charged
+
+
+@pytest.mark.parametrize("forgotten", ["cdf", "variance", NAME])
+def test_a_charge_that_forgets_a_statistic_is_caught(monkeypatch, busiest, forgotten):
+    honest = HatPlans.of
+
+    def cheaper(self, by_plate, terms):
+        plan = honest(self, by_plate, terms)
+        charges = plan.charges - plan.statistics[forgotten].charges
+        return hat_plan.HatPlan(plan.terms, plan.by_plate, plan.statistics, np.maximum(1, charges))
+
+    monkeypatch.setattr(HatPlans, "of", cheaper)
+    one = audited(monkeypatch, busiest[0], 1, WITH_CDF)
+    assert one.most > one.charged
+
+
+def test_plans_of_a_slot_do_not_see_its_speeds_and_later_ones_see_its_releases(monkeypatch):
+    """Terms, charges and order of the slot whose speeds are redrawn, and of all before it, byte for byte."""
+    as_it_was = run(monkeypatch, redrawn(0, before=""), 5)
+    another = run(monkeypatch, redrawn(1, since="2024-01-08T09:00", before="2024-01-08T09:30"), 5)
+    slots = as_it_was.ledger.slots()
+    at = slots.index(int(datetime(2024, 1, 8, 9, 0, tzinfo=IST).timestamp()))
+    for start in slots[: at + 1]:
+        assert as_it_was.ledger.asked_in(start) == another.ledger.asked_in(start) != []
+    assert as_it_was.ledger.asked_in(slots[at + 1]) != another.ledger.asked_in(slots[at + 1])
+
+
+def test_plans_are_the_same_where_all_speeds_are_others_and_all_releases_are_the_same(monkeypatch):
+    first = run(monkeypatch, redrawn(0, before=""), 6, WITH_CDF)
+    second = run(monkeypatch, redrawn(2), 7, WITH_CDF, given=first.noisy)
+    assert first.ledger.calls == second.ledger.calls and first.payloads == second.payloads
+    assert [one.integers.tolist() for one in first.queries] != [one.integers.tolist() for one in second.queries]
+
+
+def test_nobody_who_plans_or_forecasts_can_be_handed_a_speed():
+    """Neither room names the types that hold speeds, and no planner takes them."""
+    for path in [*(ROOMS / "forecast").rglob("*.py"), *(ROOMS / "planning").rglob("*.py")]:
+        named = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
+        imported = {name.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)
+                    for name in node.names}  # fmt: skip
+        assert not {SlotValues.__name__, SlotPings.__name__} & (named | imported), path
+    asked, _ = get_args(context.Planner)
+    assert not {SlotValues, SlotPings} & set(asked) and len(asked) == 6

@@ -1,0 +1,246 @@
+"""The mean around a forecast keeps its guarantee whatever was forecast: brute force, distributions, extremes.
+
+A plate moves the statistic by exactly what its plan says, wherever its forecast lies; what it loses, rounding to the
+noise's lattice included, is at most what it is charged, whoever else was halted.
+"""
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from tests.privacy.test_individual_charges import ranges_by_plate, subsets
+from tests.privacy.test_mean_distributions import epsilon_seen
+from udp_stream.adapters.settings import load
+from udp_stream.mechanisms import forecast_clip
+from udp_stream.mechanisms.forecast_clip import (
+    NAME,
+    WEIGHT_BITS,
+    Around,
+    around_for_admitted,
+    clipped_sum,
+    plan_around,
+)
+from udp_stream.mechanisms.grouping import SamplesPerPlate
+from udp_stream.mechanisms.noise import SCALE_MAX, lattice_of, pure
+from udp_stream.mechanisms.range import Range
+from udp_stream.mechanisms.statistic_terms import AroundForecast, StatisticTerms
+from udp_stream.mechanisms.statistics import STATISTICS
+from udp_stream.planning.hat_plan import HatPlan
+from udp_stream.planning.terms import Terms
+from udp_stream.release.estimate import estimate_hats
+from udp_stream.testing import seeded_bits
+from udp_stream.units import NANO
+from udp_stream.windows.slot_tables import PINGS_MAX
+
+U = 65 * 4096
+COUNTS = [c for plates in (1, 2, 3) for c in itertools.product((1, 2, 3), repeat=plates) if sum(c) <= 5]
+SMALL = Range(3, 7)
+FULL = Range(0, U)
+USERS = np.array([9, 6, 6, 4, 3, 2, 1, 1, 5, 7])
+RUNS = 4000
+
+
+def plan_of(counts, centres, range_, epsilon_nano=NANO):
+    return plan_around(SamplesPerPlate(np.array(counts)), Around(4, np.array(centres)), pure(epsilon_nano), range_)
+
+
+def datasets(total, speeds):
+    return np.array(list(itertools.product(speeds, repeat=total)))
+
+
+def sums(plan, data):
+    return np.array([clipped_sum(plan, row) for row in data])
+
+
+@pytest.fixture(params=[0.5, 2.6 / 75_500, 1.0 / 75_500], ids=["wider than the range", "of 3 to 1", "of 1"])
+def half_width(request, monkeypatch):
+    """Clips of some quanta, so that all speeds of a small range can be tried: the same code, another constant."""
+    monkeypatch.setattr(forecast_clip, "HALF_WIDTH", request.param)
+
+
+@pytest.mark.usefixtures("half_width")
+@pytest.mark.parametrize("counts", [c for c in COUNTS if sum(c) <= 4], ids=str)
+def test_each_plate_moves_the_statistic_by_what_its_plan_says_wherever_its_forecast_lies(counts):
+    beyond = int(sum(counts) < 4)  # either end: clamped
+    speeds = range(SMALL.low - beyond, SMALL.high + 1 + beyond)
+    for centres in itertools.product((SMALL.low, 5, SMALL.high), repeat=len(counts)):
+        plan = plan_of(counts, centres, SMALL)
+        found = sums(plan, datasets(sum(counts), speeds))
+        assert ranges_by_plate(counts, found, len(speeds)) == plan.moves.tolist()
+        assert plan.sensitivity == plan.moves.max()
+
+
+@pytest.mark.parametrize("counts", COUNTS, ids=str)
+@pytest.mark.parametrize("where", ["low", "high", "random", "random again"])
+def test_whoever_is_halted_no_plate_loses_more_than_it_was_charged_whatever_was_forecast(counts, where):
+    """At these widths noise lives on a coarser lattice than the sum: rounding costs, and is charged."""
+    rng = np.random.default_rng(sum(counts) * 7 + len(where))
+    ends = {"low": 0, "high": U}
+    centres = np.full(len(counts), ends[where]) if where in ends else rng.integers(0, U + 1, len(counts))
+    for epsilon_nano in (NANO, 37_000_001):
+        priced = plan_of(counts, centres, FULL, epsilon_nano)
+        assert priced.charges.min() > 0 and priced.charges.max() <= epsilon_nano
+        for admitted in subsets(len(counts)):
+            final = around_for_admitted(priced, admitted)
+            left = tuple(np.array(counts)[admitted].tolist())
+            lattice = lattice_of(final.sensitivity, final.cost)
+            assert lattice.shift > 0
+            found = sums(final, datasets(sum(left), (0, 71_237, U)))
+            assert ranges_by_plate(left, found) == final.moves.tolist() == priced.moves[admitted].tolist()
+            rounded = np.array([lattice.project(int(one)) for one in found])
+            paid = priced.charges[admitted].tolist()
+            for steps, claimed, charge in zip(
+                ranges_by_plate(left, rounded), final.charges.tolist(), paid, strict=True
+            ):
+                assert Fraction(steps, lattice.t) <= Fraction(claimed, NANO) <= Fraction(charge, NANO)
+                assert Fraction(charge, NANO) <= Fraction(101, 100) * Fraction(steps + 1, lattice.t)
+
+
+def test_a_charge_that_forgets_the_rounding_would_be_noticed():
+    """A plate that moves the sum by less than a step of the lattice may still move what is released by a step."""
+    counts = (1, 300)
+    plan = plan_of(counts, (0, 20 * 4096), FULL, 300)
+    lattice = lattice_of(plan.sensitivity, plan.cost)
+    of_plates = datasets(2, range(0, U + 1, 4096))
+    rounded = [lattice.project(clipped_sum(plan, np.repeat(speeds, counts))) for speeds in of_plates]
+    steps = ranges_by_plate((1, 1), np.array(rounded), 66)
+    losses = [Fraction(step * NANO, lattice.t) for step in steps]
+    shares = [Fraction(int(move), plan.sensitivity) * plan.cost.nano for move in plan.moves]
+    assert any(loss > -(-share // 1) for loss, share in zip(losses, shares, strict=True))
+    assert all(loss <= charge for loss, charge in zip(losses, plan.charges.tolist(), strict=True))
+
+
+def around_plan(centres, epsilon=1.0, users=USERS):
+    plan = plan_of(users, centres, FULL, round(epsilon * NANO))
+    asked = StatisticTerms(NAME, plan.cost.nano, NAME, plan.choice)
+    return HatPlan(Terms((asked,)), users, {NAME: plan}, plan.charges)
+
+
+def noisy_means(plan, samples, seed, runs=RUNS):
+    """The means of many runs, in quanta."""
+    found = estimate_hats([plan] * runs, [samples] * runs, seeded_bits(seed))
+    return np.array([one.values[NAME].value for one in found])
+
+
+def samples_of(seed):
+    return np.random.default_rng(seed).integers(0, U + 1, int(USERS.sum()))
+
+
+@pytest.mark.parametrize("centre", [1 * 4096, 18 * 4096, 64 * 4096])
+def test_noise_has_the_claimed_scale_and_30_percent_off_is_noticed_both_ways(centre):
+    plan, samples = around_plan(np.full(USERS.size, centre)), samples_of(1)
+    around = plan.around
+    off = noisy_means(plan, samples, f"scale/{centre}") - around.value(clipped_sum(around, samples))
+    scale = around.sensitivity / around.divisor  # over epsilon 1
+    assert stats.kstest(off / scale, "laplace").pvalue > 1e-6
+    assert stats.kstest(off / (0.7 * scale), "laplace").pvalue < 1e-6
+    assert stats.kstest(off / (1.3 * scale), "laplace").pvalue < 1e-6
+    assert around.noise_deviation == pytest.approx(off.std(), rel=0.1)
+    assert around.noise_bound == pytest.approx(np.abs(off).mean(), rel=0.1)
+
+
+@pytest.mark.parametrize(("epsilon", "is_too_much"), [(1.0, False), (1 / 0.7, True)])
+def test_neighbours_cannot_be_told_apart_beyond_epsilon_and_noise_that_is_too_small_is_caught(epsilon, is_too_much):
+    """Claimed is 1.0; the plate with most samples at 0 or at U. A forecast far off all speeds changes nothing."""
+    plan = around_plan(np.random.default_rng(3).integers(0, U + 1, USERS.size), epsilon)
+    slow, fast = samples_of(2), samples_of(2)
+    slow[: USERS[0]], fast[: USERS[0]] = 0, U
+    outputs = [noisy_means(plan, side, f"{seed}/audit", 6000) for seed, side in (("a", slow), ("b", fast))]
+    assert (epsilon_seen(*outputs) > 1.0) is is_too_much
+
+
+@st.composite
+def allowed(draw):
+    """Counts up to 2**28 samples together, a largest speed from 1 to 1000 km/h, forecasts anywhere below it."""
+    most = draw(st.one_of(st.just(4096), st.just(4_096_000), st.integers(4096, 4_096_000)))
+    left, counts = PINGS_MAX, []
+    for _ in range(draw(st.integers(1, 12))):
+        count = min(left, draw(st.one_of(st.integers(1, 40), st.integers(0, 28).map(lambda bits: 2**bits))))
+        if count:
+            counts.append(count)
+            left -= count
+    centre = st.one_of(st.just(0), st.just(most), st.integers(0, most))
+    centres = draw(st.lists(centre, min_size=len(counts), max_size=len(counts)))
+    epsilon_nano = draw(st.one_of(st.integers(32, 1000), st.integers(32, 1000 * NANO)))
+    return plan_of(counts, centres, Range(0, most), epsilon_nano)
+
+
+@given(allowed(), st.randoms(use_true_random=False))
+def test_whatever_settings_allow_has_sums_that_fit_and_noise_that_can_be_drawn(plan, chance):
+    """Everything again in Python's integers, which do not overflow."""
+    pings, weights = plan.counts.by_plate.tolist(), plan.weights.tolist()
+    low, high, centres = plan.low.tolist(), plan.high.tolist(), plan.around.plates.tolist()
+    assert min(weights) >= 1 and max(weights) < 2**WEIGHT_BITS
+    assert all(
+        -centre <= down <= 0 <= up <= plan.range.high - centre
+        for down, up, centre in zip(low, high, centres, strict=True)
+    )
+    moves = [w * m * (up - down) for w, m, up, down in zip(weights, pings, high, low, strict=True)]
+    assert min(moves) > 0 and plan.moves.tolist() == moves and plan.sensitivity == max(moves)
+    furthest = sum(w * m * max(up, -down) for w, m, up, down in zip(weights, pings, high, low, strict=True))
+    assert furthest < 2**62 and max(pings) * plan.range.high < 2**62
+    admitted = np.array([chance.random() < 0.6 for _ in pings])
+    admitted[chance.randrange(admitted.size)] = True
+    final = around_for_admitted(plan, admitted)
+    for one in (plan, final):
+        lattice = lattice_of(one.sensitivity, one.cost)
+        assert lattice.t <= SCALE_MAX and one.charges.max() <= one.cost.nano
+        noise = int(one.noise.draw(seeded_bits(chance.random()), np.array([lattice.t]))[0])
+        assert np.isfinite(one.value((lattice.project(furthest) + noise) << lattice.shift))
+        steps = lattice.steps(one.moves).tolist()
+        assert all(
+            Fraction(s, lattice.t) <= Fraction(c, NANO) for s, c in zip(steps, one.charges.tolist(), strict=True)
+        )
+    assert (final.charges <= plan.charges[admitted]).all()
+    assert np.isfinite([one.expected_error for one in (plan, final)]).all()
+
+
+def test_sums_fit_where_every_sample_of_a_slot_is_of_another_plate():
+    """2**28 plates cannot be listed here: one of them moves the sum the most that any sample can."""
+    alone = plan_of([1], [2_048_000], Range(0, 4_096_000))
+    assert alone.weights[0] == 2**WEIGHT_BITS - 1 and alone.low[0] == -alone.high[0]
+    assert PINGS_MAX * int(alone.moves[0]) < 2**62
+
+
+@given(st.integers(4096, 4_096_000), st.floats(0, 1), st.integers(1, 40))
+def test_a_forecast_that_terms_carry_stays_within_the_range(most, where, pings):
+    """Kept in steps of 1/64 km/h: rounded, it is not beyond 0 or U."""
+    edge = min(1.0, most / 4096 / 4)
+    kmh = edge + where * (most / 4096 - 2 * edge)
+    around = AroundForecast.of(kmh, np.array([kmh]))
+    plan = plan_of([pings], around.plates_quanta, Range(0, most))
+    assert abs(plan.around.plates[0] / 4096 - kmh) <= 1 / 128 and plan.moves[0] > 0
+
+
+@pytest.mark.parametrize("centres", [[5], [5, 5, 5], []])
+def test_forecasts_of_another_number_of_plates_are_refused_by_name(centres):
+    with pytest.raises(ValueError, match=f"a forecast for each of 2 plates, got {len(centres)}"):
+        plan_of([2, 3], np.array(centres, dtype=np.int64), FULL)
+
+
+@pytest.mark.parametrize("lower", [1, 20 * 4096, U - 1])
+def test_forecasts_beyond_a_range_that_was_lowered_count_as_its_end(lower):
+    """Also far beyond it: a plate moves what it can move around the end, and no sum leaves 63 bits."""
+    beyond = plan_of([2, 3, 1], [-(2**40), lower + 1, 2**40], Range(0, lower))
+    ends = plan_of([2, 3, 1], [0, lower, lower], Range(0, lower))
+    assert beyond.around.plates.tolist() == [0, lower, lower]
+    assert beyond.moves.tolist() == ends.moves.tolist() and beyond.charges.tolist() == ends.charges.tolist()
+    found = sums(beyond, datasets(6, (-1, lower // 2, lower + 9)))
+    assert ranges_by_plate((2, 3, 1), found) == beyond.moves.tolist()
+
+
+def test_terms_without_a_forecast_are_refused_by_name():
+    policy = load(None, (), {}).policy
+    with pytest.raises(ValueError, match="terms with a forecast"):
+        STATISTICS[NAME].plan(SamplesPerPlate(np.array([2])), StatisticTerms(NAME, NANO), policy.public)
+
+
+def test_what_is_released_is_the_forecast_where_nothing_differs_from_it():
+    plan = plan_of([4, 2], [20 * 4096, 30 * 4096], FULL)
+    assert clipped_sum(plan, np.array([20, 20, 20, 20, 30, 30]) * 4096) == 0 and plan.value(0) == plan.around.hat
+    assert clipped_sum(plan, np.array([19, 20, 21, 20, 28, 32]) * 4096) == 0  # its mean counts, not its single samples

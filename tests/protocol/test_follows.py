@@ -1,0 +1,98 @@
+"""Where plans follow from releases: every order of what two workers can do ends, and no slot is planned too early."""
+
+import random
+
+import pytest
+
+from tests.protocol.explore import SHARDS, Violation, World, explore, walk
+from udp_stream.shuffle.planner import Planner
+from udp_stream.shuffle.shard_protocol import Learn, PlanSlot, ShardCheckpoint, ShardProtocol
+
+
+class Following(World):
+    """The planner plans a slot once all earlier ones are released, and learns each of them: said in `published`."""
+
+    def _resumed(self, actor, commit):
+        if actor not in SHARDS:
+            return super()._resumed(actor, commit)
+        start = ShardCheckpoint.at(0) if commit < 0 else self.checkpoints.objects[commit]
+        return self.locals.number(ShardProtocol(actor - 2, 2, 2, start, follows=True))
+
+    def plan(self, actor, state, fault):
+        step = self.locals.objects[actor.local].next()
+        assert isinstance(step, PlanSlot)
+        self.require_recorded(state, step.start)
+        return super().plan(actor, state, fault)
+
+    def require_recorded(self, state, before):
+        """What a forecaster would read: all that was admitted of earlier slots."""
+        for entry in self.ledgers.objects[state.ledger].entries():
+            if int(entry.release_id.split("-")[1]) * 1000 < before and entry.payload is None:
+                raise Violation(f"{entry.release_id} is not recorded, and what follows on it begins")
+
+    def successors(self, state):
+        self.without = frozenset() if state.faults else frozenset({"_next", "checkpoint"})
+        for i, actor in enumerate(state.actors):
+            if self.kind(i, actor, state) == "Learn":
+                yield self._learn(i, actor, state)
+                yield from self._faults(state, state.owners[i % 2])
+                return
+        yield from super().successors(state)
+
+    def _learn(self, i, actor, state):
+        """Estimates and checkpoint are one transaction."""
+        step = self.locals.objects[actor.local].next()
+        assert isinstance(step, Learn)
+        self.require_recorded(state, step.end_ms)
+        to = self.checkpoints.number(self.locals.fresh(actor.local).publishing(step))
+        after = self._local(actor, "learnt", lambda protocol: protocol.learnt(step))
+        name = f"learnt {step.start}"
+        if any(known == name for known, _, _ in state.published):
+            raise Violation(f"{name} twice")
+        published = tuple(sorted((*state.published, (name, 0, 1))))
+        return self._with(self._committed(state, i, (to,))._replace(published=published), i, after)
+
+    def require_done(self, state):
+        learnt = [one for one in state.published if one[0].startswith("learnt")]
+        if len(learnt) != 2:
+            raise Violation(f"expected two slots to be learnt, got {learnt}")
+        super().require_done(state._replace(published=tuple(one for one in state.published if one not in learnt)))
+
+
+@pytest.mark.parametrize("whole_batches", [True, False])
+def test_without_a_fault_every_order_ends_in_four_releases_and_two_slots_learnt(whole_batches):
+    assert explore(Following(whole_batches=whole_batches), faults=0).ends >= 1
+
+
+@pytest.mark.long
+def test_with_a_fault_anywhere_every_order_ends_the_same():
+    assert explore(Following(), faults=1).ends > 100
+
+
+@pytest.mark.parametrize("whole_batches", [True, False])
+def test_with_up_to_three_faults_random_orders_end_the_same(whole_batches):
+    world = Following(whole_batches=whole_batches)
+    assert [walk(world, 3, random.Random(seed)) for seed in range(30)].count(3) > 2
+
+
+def test_a_planner_that_does_not_wait_and_one_that_waits_for_ever_are_found(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(Planner, "released", as_soon_as_it_is_sent)
+        with pytest.raises(Violation, match="is not recorded, and what follows on it begins"):
+            explore(Following(), faults=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardProtocol, "_send", without_released)
+        with pytest.raises(Violation):
+            explore(Following(), faults=0)
+
+
+def as_soon_as_it_is_sent(self):
+    """A planner that waits for no shard."""
+    slot = self._planned
+    return (slot.start, slot.end_ms) if slot and slot.is_sent else None
+
+
+def without_released(self, send=ShardProtocol._send):
+    """A shard that says nothing of what it released."""
+    self._released_sent_ms = max(self._released_sent_ms, self._shard.released_ms)
+    return send(self)

@@ -1,0 +1,105 @@
+"""Smoothed estimates of the embedded runtime follow from the ledger: whoever runs, from wherever it starts."""
+
+import io
+import json
+import random
+
+import pytest
+
+from tests.runtime.harness import embedded, fleet_log, frames_of
+from udp_stream.adapters.embedded import Embedded, smoothed_writer
+from udp_stream.adapters.settings import load
+from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.testing import Died, DyingLedger, SeededEntropy
+
+FLAGS = ("hat.slot=2h", "hat.resolution=7", "release.mean=forecast-clip", "release.cdf_epsilon=0",
+         "release.mean_epsilon=2", "budget.epsilon=12", "release.min_plates=2")  # fmt: skip
+QUARTERS = (*FLAGS[1:], "hat.slot=15m")
+
+
+def run(ledger, messages, flags=FLAGS):
+    """Releases and estimates of a run with seeded noise; whatever was put out before it died."""
+    out, smoothed = io.BytesIO(), io.BytesIO()
+
+    def publish(releases):
+        out.write(b"".join(one.payload + b"\n" for one in releases))
+
+    runtime = Embedded(
+        load(None, flags, {}), ledger, SeededEntropy(3), str.encode, "test", publish, smooth=smoothed_writer(smoothed)
+    )
+    try:
+        runtime.run(frames_of(messages, 2000))
+    except Died:
+        return out.getvalue(), smoothed.getvalue(), False
+    return out.getvalue(), smoothed.getvalue(), True
+
+
+def before(messages, time):
+    return [one for one in messages if json.loads(one)["observationDateTime"] < time]
+
+
+def test_there_is_one_for_each_hat_and_each_cell_known_and_its_fields_are_those_of_the_contract():
+    out, smoothed, _ = run(MemoryLedger(), fleet_log(clean=True, buses=20), QUARTERS)
+    releases, estimates = ([json.loads(line) for line in some.splitlines()] for some in (out, smoothed))
+    by_slot = {}
+    for one in estimates:
+        by_slot.setdefault(one["hat"]["slot_start"], []).append(one)
+        assert set(one) == {
+            "schema", "hat", "value_kmh", "interval95_kmh", "expected_abs_error_kmh", "guess", "release_id", "software"
+        }  # fmt: skip
+        assert one["interval95_kmh"][0] <= one["value_kmh"] <= one["interval95_kmh"][1]
+    known = set()
+    for slot, some in by_slot.items():
+        here = [one for one in releases if one["hat"]["slot_start"] == slot]
+        assert [one["release_id"] for one in some if one["release_id"]] == [one["release_id"] for one in here]
+        known |= {one["hat"]["cell"] for one in here if one["mean"]}
+        assert known <= {one["hat"]["cell"] for one in some}
+    assert len(by_slot) == 6 and any(one["release_id"] is None for one in estimates)
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_killed_at_any_call_of_the_ledger_the_next_run_writes_the_same_bytes(answered):
+    messages, watched = fleet_log(clean=True, buses=20), DyingLedger(MemoryLedger())
+    whole = run(watched, messages, QUARTERS)
+    assert whole[2]
+    dice = random.Random(answered)
+    for at in dice.sample(range(len(watched.calls)), 5):
+        ledger = MemoryLedger()
+        died = run(DyingLedger(ledger, at, answered=answered), messages, QUARTERS)
+        assert not died[2] and whole[1].startswith(died[1])
+        assert run(DyingLedger(ledger, dice.randrange(at + 5, at + 25)), messages, QUARTERS)[1] in whole[1]
+        assert run(ledger, messages, QUARTERS) == whole
+        assert run(ledger, messages, QUARTERS) == whole  # all of it is recorded
+
+
+def test_started_anew_on_any_day_at_any_hour_it_goes_on_as_if_it_had_never_stopped():
+    """Two days are remembered. Who starts on the third day reads them, and has the same forecasts."""
+    messages = fleet_log(clean=True, buses=8, hours=54)
+    out, smoothed, _ = run(MemoryLedger(), messages)
+    assert len({json.loads(line)["mean"]["value_kmh"] for line in out.splitlines() if b'"released"' in line}) > 20
+    ledger, parts, done = MemoryLedger(), [], []
+    for until in ("2024-01-08T12", "2024-01-09T00", "2024-01-09T06", "2024-01-10T08", "9"):
+        part = before(messages, until)
+        parts.append(run(ledger, part[len(done) :]))
+        done = part
+    assert b"".join(one[0] for one in parts) == out
+    assert b"".join(one[1] for one in parts) == smoothed
+    again = run(ledger, messages[len(before(messages, "2024-01-09T22")) :])[1]  # begins with a slot that ends a day
+    assert smoothed.endswith(again) and b"T22:00:00+05:30" in again.splitlines()[0]
+
+
+def test_a_run_over_a_part_of_the_log_knows_what_the_ledger_holds():
+    """Half of the buses: what was released before counts, not what is at hand."""
+    messages, ledger = fleet_log(clean=True, buses=20), MemoryLedger()
+    _, whole, _ = run(ledger, messages, QUARTERS)
+    plates = sorted({json.loads(one)["license_plate"] for one in messages})[::2]
+    some, estimates, _ = run(ledger, [m for m in messages if json.loads(m)["license_plate"] in plates], QUARTERS)
+    assert estimates == whole and len(some.splitlines()) < 0.95 * whole.count(b'-900"')
+
+
+def test_without_forecasts_estimates_follow_from_the_releases_all_the_same(tmp_path):
+    smoothed = io.BytesIO()
+    flags = ("hat.slot=15m", "release.mean=array-averaging", "release.min_plates=4", "release.cdf_epsilon=0")
+    with embedded(tmp_path / "ledger", io.BytesIO(), flags, smooth=smoothed_writer(smoothed)) as runtime:
+        runtime.run(frames_of(fleet_log(clean=True)))
+    assert len(smoothed.getvalue().splitlines()) > 50

@@ -1,0 +1,309 @@
+"""Forecasts: features by their definitions, a filter that is exact, and a memory that ends after two days."""
+
+import datetime as dt
+import math
+from dataclasses import replace
+
+import h3.api.basic_int as h3
+import numpy as np
+import pytest
+
+from udp_stream.forecast.arrow import (
+    CITY_MEAN,
+    CITY_SD,
+    CITY_SLOPE_CORRELATION,
+    GLOBALS,
+    NIGHT,
+    SKEW_SD,
+    SLOPE_MEAN,
+    SLOPE_SD,
+    ArrowFilter,
+    design_of,
+)
+from udp_stream.forecast.bank import FilterBank, Observed
+from udp_stream.forecast.features import features_of
+from udp_stream.forecast.memory import Memory
+from udp_stream.forecast.prior import SlotPrior, prior_of
+from udp_stream.forecast.slot import forecast_slot
+from udp_stream.windows.slot_tables import SlotCounts
+
+HERE, ELSEWHERE = (h3.latlng_to_cell(*place, 7) for place in ((21.17, 72.83), (52.2, 21.0)))
+MONDAY = dt.date(2024, 1, 8)
+
+
+def disk(centre, radius=3):
+    """Cells around a centre, by their place in the grid: the same places around another one lie alike."""
+    origin = h3.cell_to_local_ij(centre, centre)
+    places = [(i, j) for i in range(-radius, radius + 1) for j in range(-radius, radius + 1)]
+    return {(i, j): h3.local_ij_to_cell(centre, origin[0] + i, origin[1] + j) for i, j in places}
+
+
+def visits_of(seed, plates=12, hats=15):
+    """Pings by (plate, place), of plates that are in some places of a disk."""
+    rng = np.random.default_rng(seed)
+    places = [tuple(place) for place in rng.permutation(list(disk(HERE)))[:hats].tolist()]
+    every = [(plate, place) for plate in range(plates) for place in places if rng.random() < 0.35]
+    return {visit: int(rng.integers(1, 60)) for visit in every}
+
+
+def counts_of(visits, centre=HERE, names=None, start_ms=0):
+    """The counts of these visits, tabulated; and the row of each visit, the HAT of each place."""
+    cells, names = disk(centre), names or {plate: plate for plate, _ in visits}
+    rows = sorted(((cells[place], names[plate]), count) for (plate, place), count in visits.items())
+    hat_cells = sorted({cell for (cell, _), _ in rows})
+    starts = [sum(cell < hat for (cell, _), _ in rows) for hat in hat_cells]
+    order = sorted(set(names.values()))
+    row_of = {key: at for at, (key, _) in enumerate(rows)}
+    counts = SlotCounts(
+        start_ms, start_ms + 3_600_000, tuple(b"%08d" % name for name in order), np.array(hat_cells, np.uint64),
+        np.array([*starts, len(rows)]), np.array([order.index(name) for (_, name), _ in rows]),
+        np.array([count for _, count in rows]), 0,
+    )  # fmt: skip
+    at_row = {(plate, place): row_of[cells[place], names[plate]] for plate, place in visits}
+    return counts, at_row, {place: hat_cells.index(cells[place]) for _, place in visits}
+
+
+def by_definition(visits):
+    """The features in plain words, one visit and one HAT at a time."""
+    places, plates = {place for _, place in visits}, {plate for plate, _ in visits}
+    of_plate = {p: {place: m for (q, place), m in visits.items() if q == p} for p in plates}
+    of_hat = {h: {q: m for (q, place), m in visits.items() if place == h} for h in places}
+    usual = float(np.percentile([sum(of.values()) for of in of_plate.values()], 75))
+    cells = disk(HERE)
+    beside = {h: [k for k in places if h3.are_neighbor_cells(cells[h], cells[k])] for h in places}
+    dwell = {h: math.log(sum(of.values()) / len(of) / usual) for h, of in of_hat.items()}
+
+    def around(h):
+        pings = sum(sum(of_hat[k].values()) for k in beside[h])
+        return math.log(pings / sum(len(of_hat[k]) for k in beside[h]) / usual) if pings else dwell[h]
+
+    rows = {}
+    for (p, h), m in visits.items():
+        others = [count for q, count in of_hat[h].items() if q != p]
+        elsewhere = [count for k, count in of_plate[p].items() if k != h]
+        total = sum(of_plate[p].values())
+        rows[p, h] = [
+            math.log(m / usual), m / total, math.log(len(of_plate[p]) * usual / total),
+            sum(k in of_plate[p] for k in beside[h]), dwell[h], math.log(len(of_hat[h])), around(h),
+            math.log(max(others, default=m) / usual),
+            math.log(sum(elsewhere) / len(elsewhere) / usual) if elsewhere else math.log(m / usual),
+        ]  # fmt: skip
+    mean = lambda h, at: sum(m * rows[p, h][at] for p, m in of_hat[h].items()) / sum(of_hat[h].values())  # noqa: E731
+    hats = {h: [dwell[h], mean(h, 2), mean(h, 1), mean(h, 3), around(h), math.log(len(of_hat[h]))] for h in places}
+    return rows, hats
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_features_are_what_they_are_said_to_be(seed):
+    visits = visits_of(seed, plates=1 + 2 * seed, hats=2 + 3 * seed)
+    counts, at_row, at_hat = counts_of(visits)
+    found, (rows, hats) = features_of(counts), by_definition(visits)
+    for visit, expected in rows.items():
+        assert found.by_row[at_row[visit]].tolist() == pytest.approx(expected, abs=1e-9)
+    for place, expected in hats.items():
+        assert found.by_hat[at_hat[place]].tolist() == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_features_and_priors_know_neither_the_place_nor_the_hour_nor_a_name(seed):
+    """Another city, another hour, plates with other names, in another order: the same numbers, permuted."""
+    visits = visits_of(seed)
+    names = dict(enumerate(np.random.default_rng(seed).permutation(12).tolist()))
+    one, one_row, one_hat = counts_of(visits)
+    other, other_row, other_hat = counts_of(visits, ELSEWHERE, names, start_ms=5 * 3_600_000)
+    rows = [other_row[visit] for visit in sorted(visits, key=one_row.__getitem__)]
+    hats = [other_hat[place] for place in sorted(one_hat, key=one_hat.__getitem__)]
+    assert rows != sorted(rows) and hats != sorted(hats)
+    before, after = features_of(one), features_of(other)
+    assert np.allclose(before.by_row, after.by_row[rows], atol=1e-12)
+    assert np.allclose(before.by_hat, after.by_hat[hats], atol=1e-12)
+    before, after = prior_of(one), prior_of(other)
+    assert np.allclose(before.by_row, after.by_row[rows], atol=1e-12)
+    assert np.allclose(before.by_hat, after.by_hat[hats], atol=1.1e-4)  # rounded to 1e-4
+    assert np.allclose(before.features, after.features[hats], atol=1.1e-4)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_feed_that_pings_twelve_times_as_often_has_the_same_features(seed):
+    counts, _, _ = counts_of(visits_of(seed))
+    often = replace(counts, count=counts.count * 12)
+    before, after = features_of(counts), features_of(often)
+    assert np.allclose(before.by_row, after.by_row, atol=1e-9)
+    assert np.allclose(before.by_hat, after.by_hat, atol=1e-9)
+    assert not np.allclose(before.by_row, features_of(replace(counts, count=counts.count + 12)).by_row, atol=1e-3)
+
+
+def test_what_is_read_of_counts_is_what_was_allowed():
+    counts, _, _ = counts_of(visits_of(1))
+    nothing, published = prior_of(counts, "off"), prior_of(counts, "published")
+    assert not nothing.by_row.any() and not nothing.by_hat.any() and not nothing.features.any()
+    shuffled = counts.count.copy()  # other plates have the HATs' pings: what records publish of them stays
+    for hat in range(counts.cells.size):
+        rows = counts.rows(hat)
+        shuffled[rows] = np.sort(shuffled[rows])
+    again = replace(counts, count=shuffled)
+    total = [np.bincount(one.plate, weights=one.count) for one in (counts, again)]
+    usual = np.log(np.percentile(total[0], 75) / np.percentile(total[1], 75))  # R is of the plates
+    assert published.features.any() and not published.by_row.any()
+    moved = prior_of(again, "published").features - published.features
+    assert np.allclose(moved[:, [1, 2, 3, 5]], 0) and np.abs(moved).max() <= abs(usual) * 4 + 1e-3
+
+
+def test_a_slot_without_pings_has_no_forecast():
+    none, nothing = np.zeros(0, np.int64), np.zeros(1, np.int64)
+    counts = SlotCounts(0, 3_600_000, (), np.zeros(0, np.uint64), nothing, none, none, 0)
+    assert forecast_slot(counts, Memory(), MONDAY, 65.0).mean.size == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_plates_forecasts_weigh_to_their_hats(seed):
+    counts, _, _ = counts_of(visits_of(seed))
+    one = forecast_slot(counts, Memory(), MONDAY, max_kmh=1000.0)
+    hat = np.repeat(np.arange(counts.cells.size), np.diff(counts.hat_rows))
+    inside = np.bincount(hat, weights=one.plates == 1.0, minlength=counts.cells.size) == 0  # none cut at the edge
+    means = np.bincount(hat, weights=counts.count * one.plates) / np.bincount(hat, weights=counts.count)
+    assert inside.any() and np.allclose(means[inside], one.mean[inside], atol=1e-2)
+
+
+class Dense:
+    """The same model with one covariance of everything, and Kalman's formulas as they are printed."""
+
+    def __init__(self, cell_sd, slope_sd, cells):
+        self.mean, self.cell_variance = np.zeros(GLOBALS + cells), cell_sd**2
+        self.mean[:2] = CITY_MEAN, SLOPE_MEAN
+        ends = [CITY_SD**2, SLOPE_SD**2, *[slope_sd**2] * (GLOBALS - 3), SKEW_SD**2]
+        self.covariance = np.diag(np.array([*ends, *[cell_sd**2] * cells]))
+        self.covariance[0, 1] = self.covariance[1, 0] = CITY_SLOPE_CORRELATION * CITY_SD * SLOPE_SD
+        self.first = self.covariance[:GLOBALS, :GLOBALS].copy()
+
+    def design(self, at, design):
+        return np.hstack([design, np.eye(self.mean.size - GLOBALS)[at]])
+
+    def predict(self, at, design):
+        rows = self.design(at, design)
+        return rows @ self.mean, np.diag(rows @ self.covariance @ rows.T)
+
+    def update(self, at, design, value, variance):
+        rows = self.design(at, design)
+        spread = rows @ self.covariance @ rows.T + np.diag(variance)
+        off = value - rows @ self.mean
+        likelihood = -0.5 * (off @ np.linalg.solve(spread, off) + np.linalg.slogdet(spread)[1])
+        gain = np.linalg.solve(spread, rows @ self.covariance).T
+        self.mean = self.mean + gain @ off
+        self.covariance = self.covariance - gain @ rows @ self.covariance
+        return likelihood
+
+    def next_day(self, seen):
+        """What a night adds to the globals, cells take along as they follow from them; then each has its own."""
+        at = GLOBALS + np.arange(seen)
+        of_globals = self.covariance[:GLOBALS, :GLOBALS]
+        follows = self.covariance[at, :GLOBALS] @ np.linalg.inv(of_globals)
+        own = self.covariance[at, at] - np.einsum("ij,jk,ik->i", follows, of_globals, follows)
+        moved, both = np.vstack([np.eye(GLOBALS), follows]), np.append(np.arange(GLOBALS), at)
+        self.covariance[np.ix_(both, both)] += moved @ (NIGHT * self.first) @ moved.T
+        self.covariance[at, at] += np.minimum(own + NIGHT * self.cell_variance, self.cell_variance) - own
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_filter_is_that_of_a_dense_covariance(seed):
+    """Means, variances and likelihoods after each slot, with new cells, cells not seen again, and nights."""
+    rng, cells, known = np.random.default_rng(seed), 14, 0
+    arrow, dense = ArrowFilter(2.5, 0.8), Dense(2.5, 0.8, cells)
+    for slot in range(30):
+        grown = min(cells, known + int(rng.integers(0, 4))) if slot else 3
+        arrow.grow(grown - known)
+        known = grown
+        at = rng.permutation(known)[: int(rng.integers(1, known + 1))]
+        design = design_of(rng.normal(size=at.size), rng.normal(size=(at.size, 6)), rng.random(at.size) < 0.7)
+        seen = design, rng.normal(18, 6, at.size), rng.uniform(0.5, 60, at.size)
+        assert arrow.update(at, *seen) == pytest.approx(dense.update(at, *seen), rel=1e-8)
+        if slot % 12 == 11:
+            arrow.next_day()
+            dense.next_day(known)
+        every = np.arange(cells)
+        design = design_of(rng.normal(size=cells), rng.normal(size=(cells, 6)), rng.random(cells) < 0.5)
+        found, expected = arrow.predict(np.where(every < known, every, -1), design), dense.predict(every, design)
+        assert np.allclose(found[0], expected[0], rtol=1e-8) and np.allclose(found[1], expected[1], rtol=1e-7)
+        assert np.allclose(arrow.mean, dense.mean[:GLOBALS], rtol=1e-7, atol=1e-7)
+
+
+def observed(seed, cells=20, order=None, prior_sd=0.3):
+    rng = np.random.default_rng(seed)
+    prior = SlotPrior(np.zeros(0), rng.normal(0, prior_sd, cells), rng.normal(size=(cells, 6)))
+    value, variance, is_clipped = rng.normal(18, 5, cells), rng.uniform(1, 50, cells), rng.random(cells) < 0.8
+    order = np.arange(cells) if order is None else order
+    prior = SlotPrior(prior.by_row, prior.by_hat[order], prior.features[order])
+    return Observed(1000 + order.astype(np.uint64), prior, value[order], variance[order], is_clipped[order])
+
+
+def test_the_order_of_cells_in_a_slot_does_not_matter():
+    banks = FilterBank(), FilterBank()
+    for slot in range(5):
+        order = np.random.default_rng(slot).permutation(20)
+        for bank, how in zip(banks, (None, order), strict=True):
+            bank.learn(observed(slot, order=how))
+    asked = observed(9)
+    one, other = (bank.predict(asked.cells, asked.prior) for bank in banks)
+    assert np.allclose(one.mean, other.mean, rtol=1e-9) and np.allclose(one.variance, other.variance, rtol=1e-9)
+
+
+def forecast(memory, day, asked=None):
+    asked = asked or observed(9)
+    return memory.predict(day, asked.cells, asked.prior).mean.tobytes()
+
+
+def day_after(days):
+    return MONDAY + dt.timedelta(days)
+
+
+def learnt(*slots):
+    memory = Memory()
+    for day, seed in slots:
+        memory.learn(day_after(day), observed(seed))
+    return memory
+
+
+def test_yesterday_counts_and_the_day_before_does_not():
+    nothing = forecast(Memory(), MONDAY)
+    assert forecast(learnt((1, 0)), day_after(2)) != nothing
+    assert forecast(learnt((0, 0)), day_after(2)) == nothing
+    assert forecast(learnt((0, 0), (1, 1)), day_after(2)) == forecast(learnt((1, 1)), day_after(2))
+    assert forecast(learnt((0, 0), (1, 1)), day_after(1)) != forecast(learnt((1, 1)), day_after(1))
+    assert forecast(learnt((0, 0), (1, 1), (2, 2)), day_after(2)) == forecast(learnt((1, 1), (2, 2)), day_after(2))
+
+
+def test_over_a_gap_of_a_day_nothing_is_remembered_but_what_came_after():
+    assert forecast(learnt((0, 0), (3, 1)), day_after(3)) == forecast(learnt((3, 1)), day_after(3))
+    assert forecast(learnt((0, 0), (3, 1)), day_after(4)) == forecast(learnt((3, 1)), day_after(4))
+
+
+def test_asking_for_a_day_without_releases_forgets_what_a_restart_would_not_read():
+    memory = learnt((0, 0))
+    forecast(memory, day_after(1))
+    assert forecast(memory, day_after(2)) == forecast(Memory(), day_after(2))
+
+
+def test_a_slot_of_yesterday_that_closes_after_midnight_counts_and_turns_nothing_back():
+    memory = learnt((0, 0), (1, 1))
+    memory.learn(day_after(0), observed(2))
+    assert forecast(memory, day_after(1)) == forecast(learnt((0, 0), (1, 1), (1, 2)), day_after(1))
+    assert forecast(memory, day_after(2)) == forecast(learnt((1, 1), (1, 2)), day_after(2))
+    assert sorted(memory.cells(day_after(2))) == sorted(observed(2).cells.tolist())
+
+
+def test_a_night_widens_what_is_known_of_a_cell():
+    memory, asked = learnt((0, 0)), observed(9)
+    evening = memory.predict(MONDAY, asked.cells, asked.prior).variance
+    assert (memory.predict(day_after(1), asked.cells, asked.prior).variance > evening).all()
+
+
+def test_releases_that_agree_with_their_counts_turn_the_slope_and_those_that_disagree_turn_it_around():
+    """A feed that reports by distance: more pings where buses drive fast."""
+    slopes = []
+    for sign in (1, -1):
+        memory = Memory()
+        for seed in range(12):
+            seen = observed(seed, prior_sd=0.5)
+            memory.learn(MONDAY, replace(seen, value=18 + sign * 12 * seen.prior.by_hat, variance=np.full(20, 4.0)))
+        slopes.append(memory.predict(MONDAY, np.zeros(1, np.uint64), observed(9, 1).prior).slope)
+    assert slopes[0] == pytest.approx(12, abs=1.5) and slopes[1] == pytest.approx(-12, abs=1.5)

@@ -1,0 +1,225 @@
+"""A forecaster keeps nothing of its own: whoever starts later, on any ledger, forecasts the same to the last bit."""
+
+import dataclasses
+import datetime as dt
+from itertools import islice
+
+import h3.api.basic_int as h3
+import numpy as np
+import pytest
+from msgspec.json import encode
+from msgspec.structs import replace
+
+from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
+from udp_stream.adapters.settings import load
+from udp_stream.forecast.memory import Memory
+from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.planning.allowances import EPSILON_NANO_MAX
+from udp_stream.planning.around import terms_around
+from udp_stream.planning.hat_plan import HatPlans
+from udp_stream.release.context import ReleaseContext, around_forecasts
+from udp_stream.release.forecaster import Forecaster
+from udp_stream.release.history import LedgerHistory
+from udp_stream.release.road import release_slot
+from udp_stream.release.smoothed import encode_smoothed, smooth_slot
+from udp_stream.testing import SeededEntropy
+from udp_stream.windows.slot_tables import SlotPings, tabulate
+
+FLAGS = ("hat.slot=6h", "hat.resolution=7", "hat.timezone=Asia/Kolkata", "release.min_plates=3",
+         "release.mean=forecast-clip", "release.cdf_epsilon=0")  # fmt: skip
+SETTINGS = load(None, FLAGS, {})
+SLOT = 6 * 3_600_000
+MIDNIGHT = int(dt.datetime(2024, 1, 8, tzinfo=SETTINGS.calendar.slots.zone).timestamp() * 1000)
+CELLS = np.sort(np.array(h3.grid_disk(h3.latlng_to_cell(21.17, 72.83, 7), 2), np.uint64))
+
+
+def a_forecaster():
+    return Forecaster(SETTINGS.calendar.slots, SETTINGS.policy.max_speed, "udp-stream test")
+
+
+def contents(number, plates=25, pings=2500):
+    """The slot of this number since a midnight; of each slot other cells are visited."""
+    rng = np.random.default_rng(number)
+    home = rng.integers(0, CELLS.size, (plates, 4))
+    plate = rng.integers(0, plates, pings).astype(np.uint32)
+    start = MIDNIGHT + number * SLOT
+    speed = np.clip(rng.normal(22, 9, pings), 0, 65) * 4096
+    return tabulate(
+        SlotPings(
+            start, start + SLOT, tuple(b"hash%04d" % i for i in range(plates)), plate,
+            np.arange(pings, dtype=np.uint32), CELLS[home[plate, rng.integers(0, 4, pings)]], speed.astype(np.int32),
+        )
+    )  # fmt: skip
+
+
+def released(ledger, number, forecaster, published=None):
+    """One slot down the road, planned around what this forecaster says."""
+    bits = SeededEntropy(3)
+    given = ReleaseContext(
+        SETTINGS.policy, SETTINGS.calendar, bits, "udp-stream test",
+        planner=around_forecasts(forecaster), forecaster=forecaster,
+    )  # fmt: skip
+    slot = release_slot(*contents(number), given, ledger, publish=lambda _: None)
+    if published is not None:
+        published += [payload for _, _, payload in slot.payloads]
+    return slot
+
+
+def said(forecaster, number, ledger):
+    """All that a forecast says, as bytes."""
+    one = forecaster.forecast(contents(number)[0], LedgerHistory(ledger))
+    return b"".join(part.tobytes() for part in (one.mean, one.variance, one.rest, one.plates, one.prior.by_hat))
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def ledger(request, tmp_path):
+    if request.param == "memory":
+        yield MemoryLedger()
+        return
+    with open_sqlite_ledger(tmp_path / "ledger") as kept:
+        yield kept
+
+
+SLOTS = [0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 12, 15, 22, 23, 24]
+"""Of four a day: a slot left out, nights, and gaps of a day and more."""
+
+
+def test_a_forecaster_restarted_after_any_slot_forecasts_what_one_does_that_ran_all_the_time(ledger):
+    always, others = a_forecaster(), []
+    for number in SLOTS:
+        forecasts = [said(one, number, ledger) for one in (always, a_forecaster(), *others)]
+        assert len(set(forecasts)) == 1
+        others = [*others, a_forecaster()][-5:]  # some of them, each of which started at another slot
+        for one in (always, *others):
+            one.saw(contents(number)[0])
+        released(ledger, number, always)
+    measured = sum(hat.plan is not None and hat.plan.around is not None for hat in released(ledger, 25, always).hats)
+    assert measured > 3  # there was something to learn
+    assert said(a_forecaster(), 26, ledger) != said(a_forecaster(), 26, MemoryLedger())
+
+
+def test_releases_are_the_same_bytes_whether_it_restarts_before_each_slot_or_never():
+    runs = []
+    for restarts in (False, True):
+        ledger, published, forecaster = MemoryLedger(), [], a_forecaster()
+        for number in SLOTS[:9]:
+            released(ledger, number, a_forecaster() if restarts else forecaster, published)
+        runs.append(published)
+    assert runs[0] == runs[1] and any(b"forecast-clip" in payload for payload in runs[0])
+
+
+@pytest.mark.parametrize("up", [1, -1])
+def test_terms_are_the_same_bytes_where_a_forecast_differs_in_its_last_bits(up):
+    """As it may on another processor: what is kept is rounded, and so little moves neither price nor order."""
+    ledger = MemoryLedger()
+    for number in SLOTS[:3]:
+        released(ledger, number, a_forecaster())
+    (counts, _), policy = contents(3), SETTINGS.policy
+    one = a_forecaster().forecast(counts, LedgerHistory(ledger))
+    bits = 1 + up * 2e-15 * np.random.default_rng(1).random(one.plates.size)
+    hats = bits[: one.mean.size]
+    other = dataclasses.replace(
+        one, mean=one.mean * hats, variance=one.variance / hats, rest=one.rest * hats, plates=one.plates * bits
+    )
+    assert other.mean.tobytes() != one.mean.tobytes()
+    in_period = SETTINGS.calendar.slot_in_period(counts.start_ms)
+    kept = [encode(terms_around(counts, of, in_period, policy, HatPlans(policy.public))) for of in (one, other)]
+    assert kept[0] == kept[1] and kept[0].count(b'"forecast-clip"') > 10
+
+
+def test_what_is_recorded_already_is_learnt_when_the_log_is_read_again():
+    """A restart from the log's start: nothing is planned for what is recorded, and the next slot is as it was."""
+    ledger = MemoryLedger()
+    for number in SLOTS[:6]:
+        released(ledger, number, a_forecaster())
+    again = a_forecaster()
+    for number in SLOTS[:6]:
+        assert not released(ledger, number, again).made
+    assert said(again, 7, ledger) == said(a_forecaster(), 7, ledger)
+
+
+def test_a_slot_that_closes_a_little_late_is_learnt_in_its_place():
+    ledger, forecaster = MemoryLedger(), a_forecaster()
+    for number in (3, 5, 4):
+        released(ledger, number, forecaster)
+    assert said(forecaster, 6, ledger) == said(a_forecaster(), 6, ledger)
+
+
+def test_history_reads_back_as_far_as_it_is_asked_to_and_no_further():
+    ledger = MemoryLedger()
+    for number in range(0, 24, 2):
+        released(ledger, number, a_forecaster())
+
+    class Counting:
+        """How many ids were read."""
+
+        read = 0
+
+        def newest(self):
+            for id_ in ledger.newest():
+                self.read += 1
+                yield id_
+
+    counting, since = Counting(), MIDNIGHT + 18 * SLOT
+    slots = LedgerHistory(counting).slots_since(since)
+    assert sorted(start for start, _ in slots) == [MIDNIGHT + number * SLOT for number in (18, 20, 22)]
+    for (start, end), cells in slots.items():
+        assert sorted(cells) == contents((start - MIDNIGHT) // SLOT)[0].cells.tolist() and end - start == SLOT
+    everything = len(list(ledger.newest()))
+    assert counting.read < everything - sum(len(contents(number)[0].cells) for number in (0, 2, 4, 6, 8))
+    assert LedgerHistory(ledger).releases(MIDNIGHT + SLOT, MIDNIGHT + 2 * SLOT, CELLS[:2].tolist()) == [None] * 2
+
+
+def test_estimates_follow_from_records_alone_and_are_between_forecast_and_release():
+    """Each slot's, for each of its HATs and each cell seen before; made again by another forecaster: the same bytes."""
+    ledger, forecaster = MemoryLedger(), a_forecaster()
+    for number in range(4):
+        released(ledger, number, forecaster)
+    history = LedgerHistory(ledger)
+    made = []
+    for one in (a_forecaster(), a_forecaster()):
+        made.append([[encode_smoothed(of) for of in one.smoothed(slot_ends(number), history)] for number in range(4)])
+    assert made[0] == made[1] and len(made[0]) == 4
+    seen = set()
+    again = a_forecaster()
+    for number in range(4):
+        estimates = again.smoothed(slot_ends(number), history)
+        cells = set(contents(number)[0].cells.tolist())
+        assert [int(one.hat.cell, 16) for one in islice(estimates, len(cells))] == sorted(cells)
+        there = {int(one.hat.cell, 16) for one in estimates}
+        assert cells <= there <= cells | seen
+        seen |= cells
+        records = {record.release_id: record for record in history.releases(*slot_ends(number), sorted(cells))}
+        for one in estimates:
+            assert one.interval95_kmh[0] <= one.value_kmh <= one.interval95_kmh[1]
+            assert (one.release_id in records) is (int(one.hat.cell, 16) in cells)
+
+
+def slot_ends(number):
+    return MIDNIGHT + number * SLOT, MIDNIGHT + (number + 1) * SLOT
+
+
+def test_a_release_moves_the_estimate_of_its_own_cell_the_most():
+    ledger, forecaster = MemoryLedger(), a_forecaster()
+    released(ledger, 0, forecaster)
+    records = LedgerHistory(ledger).releases(*slot_ends(0), contents(0)[0].cells.tolist())
+    at = next(i for i, one in enumerate(records) if one.forecast.measured_kmh is not None)
+    higher = replace(
+        records[at], forecast=replace(records[at].forecast, measured_kmh=records[at].forecast.measured_kmh + 8)
+    )
+    of = lambda given: np.array([one.value_kmh for one in estimates_of(given)])  # noqa: E731
+    moved = of([*records[:at], higher, *records[at + 1 :]]) - of(records)
+    assert moved.argmax() == at and 0.3 < moved[at] < 8
+
+
+def estimates_of(records):
+    return smooth_slot(records, Memory(), dt.date(2024, 1, 8), 65.0, "udp-stream test")
+
+
+def test_no_mean_costs_more_than_a_statistic_may_and_none_is_planned_where_none_is_asked_for():
+    policy = load(None, (*FLAGS, "budget.epsilon=1000000"), {}).policy
+    (counts, _), in_period = contents(0), SETTINGS.calendar.slot_in_period(MIDNIGHT)
+    forecast = a_forecaster().forecast(counts, LedgerHistory(MemoryLedger()))
+    terms = terms_around(counts, forecast, in_period, policy, HatPlans(policy.public))
+    assert max(one.charge_nano for one in terms) == EPSILON_NANO_MAX
+    assert not load(None, ("release.mean_epsilon=0", "release.cdf_epsilon=0.5"), {}).policy.forecasts

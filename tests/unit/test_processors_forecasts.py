@@ -1,0 +1,208 @@
+"""Plans that follow from releases: the planner waits for what it planned, and for nothing that will never come."""
+
+import asyncio
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import pytest
+from faust.types import TP
+
+from streams.offsets import Committed
+from tests.unit.test_processors import TOPICS, Died, Worker, lives, outcome
+from tests.unit.test_processors_planner import (
+    changing_places,
+    charges,
+    city,
+    embedded_smoothed,
+    parts_logs,
+    settings_of,
+    small_chunks,  # noqa: F401 (a fixture: workers die between the chunks of a slot)
+    sources_alone,
+)
+from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.release.record import decode
+from udp_stream.shuffle.count_chunks import CountsEnd, Released
+from udp_stream.shuffle.ping_chunks import PingChunk
+from udp_stream.shuffle.wire import decode_message
+
+SETTINGS = settings_of("forecasts")
+
+
+def smoothed(broker):
+    """Estimates in the order in which each was first written."""
+    return [one.value for one in broker.logs[TP(TOPICS.smoothed.name, 0)]]
+
+
+def slots_of(estimates):
+    return {msgspec.json.decode(one)["hat"]["slot_start"] for one in estimates}
+
+
+def require_same(broker, ledger, once):
+    releases, expected_ledger, estimates = embedded_smoothed(broker, SETTINGS)
+    assert outcome(broker)[0] == releases and charges(ledger) == charges(expected_ledger)
+    assert list(dict.fromkeys(smoothed(broker))) == estimates and len(estimates) > len(releases)
+    assert not once or len(smoothed(broker)) == len(estimates)
+
+
+def test_means_are_taken_around_forecasts_that_follow_from_releases():
+    """Else the tests below prove nothing: forecasts move with what was released, and releases are around them."""
+    releases, _, estimates = embedded_smoothed(city(), SETTINGS)
+    records = [decode(payload) for payload in releases.values()]
+    made = [one for one in records if one.status == "released"]
+    assert len(made) > 8 and {one.mean.mechanism for one in made} == {"forecast-clip"}
+    assert len({one.forecast.value_kmh for one in made}) > 8 and len(set(estimates)) == len(estimates)
+
+
+@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_killed_between_any_two_effects_estimates_are_the_same_too(seed, once):
+    broker, ledger = city(random.Random(f"die {seed}")), MemoryLedger()
+    assert asyncio.run(lives(broker, random.Random(seed), ledger, SETTINGS, once)) > 3
+    require_same(broker, ledger, once)
+    for tp, committed in broker.offsets.items():
+        assert committed.offset == len(broker.logs[tp]), tp
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_workers_that_change_places_plan_alike(seed):
+    broker, ledger = city(), MemoryLedger()
+    asyncio.run(changing_places(broker, ledger, SETTINGS, random.Random(seed)))
+    require_same(broker, ledger, once=False)
+
+
+def test_a_worker_that_has_the_planner_again_knows_what_another_planned_meanwhile():
+    async def work(thread):
+        workers = [Worker(broker, ledger, thread, SETTINGS, once=True) for _ in range(2)]
+        await sources_alone(workers[0])
+        for turn, slots in enumerate((1, 3, 5)):
+            worker = workers[turn % 2]
+            await worker.parts.assign(set(parts))
+            at = {tp: max(0, broker.offsets.get(tp, Committed(0, "")).offset) for tp in parts}
+            while len(slots_of(smoothed(broker))) < slots:
+                tp = next(tp for tp in parts if at[tp] < len(broker.logs[tp]))
+                at[tp] += 1
+                await worker.parts.process([broker.logs[tp][at[tp] - 1]])
+
+    broker, ledger = city(), MemoryLedger()
+    parts = [TP(TOPICS.parts.name, shard) for shard in range(3)]
+    with ThreadPoolExecutor(1) as thread:
+        asyncio.run(work(thread))
+    require_same(broker, ledger, once=True)
+
+
+async def drained(broker, worker, at, *tps):
+    """The worker reads what there is in these logs."""
+    while todo := [tp for tp in tps if at[tp] < len(broker.logs[tp])]:
+        batch = broker.logs[todo[0]][at[todo[0]] :]
+        at[todo[0]] += len(batch)
+        await worker.parts.process(batch)
+
+
+def test_the_planner_waits_for_shards_of_other_workers_and_hinders_nobody():
+    async def work(thread):
+        await sources_alone(Worker(broker, ledger, thread, SETTINGS))
+        planner, other = (Worker(broker, ledger, thread, SETTINGS, once=True) for _ in range(2))
+        await planner.parts.assign({planning, mine})
+        await other.parts.assign({theirs})
+        at = dict.fromkeys(parts_logs(broker), 0)
+        await drained(broker, planner, at, planning, mine)
+        assert not planned()  # it has not heard the counts of the other shard
+        await drained(broker, other, at, theirs)
+        await drained(broker, planner, at, planning, mine)
+        assert planned() == 1 and not smoothed(broker)
+        await drained(broker, planner, at, planning, mine)
+        assert planned() == 1  # whatever comes
+        await drained(broker, other, at, theirs)
+        await drained(broker, planner, at, planning, mine)
+        assert planned() == 2 and smoothed(broker)
+        for _ in range(9):
+            await drained(broker, other, at, theirs)
+            await drained(broker, planner, at, planning, mine)
+
+    def planned():
+        return len({entry.release_id.split("-")[1] for entry in ledger.entries()})
+
+    broker, ledger = city(), MemoryLedger()
+    planning, mine, theirs = (TP(TOPICS.parts.name, shard) for shard in range(3))
+    with ThreadPoolExecutor(1) as thread:
+        asyncio.run(work(thread))
+    require_same(broker, ledger, once=True)
+
+
+def test_who_died_before_it_said_what_it_released_has_it_said_by_who_comes_next():
+    """Nothing else comes to that shard's log, and the planner lives on."""
+
+    async def work(thread):
+        await sources_alone(Worker(broker, ledger, thread, SETTINGS))
+        planner, other = (Worker(broker, ledger, thread, SETTINGS, once=True) for _ in range(2))
+        await planner.parts.assign({planning, mine})
+        await other.parts.assign({theirs})
+        at, send = dict.fromkeys(parts_logs(broker), 0), other.parts._send
+
+        async def dies(messages):
+            if all(isinstance(message, Released) for _, message in messages):
+                raise Died
+            await send(messages)
+
+        other.parts._send = dies
+        await drained(broker, other, at, theirs)
+        await drained(broker, planner, at, planning, mine)
+        with pytest.raises(Died):
+            await drained(broker, other, at, theirs)
+        await drained(broker, planner, at, planning, mine)
+        assert not smoothed(broker)
+        await Worker(broker, ledger, thread, SETTINGS, once=True).parts.assign({theirs})
+        await drained(broker, planner, at, planning, mine)
+        assert smoothed(broker)
+
+    broker, ledger = city(), MemoryLedger()
+    planning, mine, theirs = (TP(TOPICS.parts.name, shard) for shard in range(3))
+    with ThreadPoolExecutor(1) as thread:
+        asyncio.run(work(thread))
+
+
+def is_released(record):
+    return isinstance(decode_message(record.value), Released)
+
+
+def test_what_a_shard_lost_is_not_waited_for():
+    """Its chunks are deleted behind its counts. With `accept_loss` it goes on, and so does the planner elsewhere."""
+    broker, ledger = city(), MemoryLedger()
+    shard, others = TP(TOPICS.parts.name, 1), {TP(TOPICS.parts.name, number) for number in (0, 2)}
+
+    async def work(thread):
+        await sources_alone(Worker(broker, ledger, thread, SETTINGS))
+        one = Worker(broker, ledger, thread, SETTINGS)
+        await one.parts.assign({shard})
+        await one.parts.process(broker.logs[shard])
+        assert any(isinstance(decode_message(m.value), CountsEnd) for m in broker.logs[TP(TOPICS.parts.name, 0)])
+        chunks = [m for m in broker.logs[shard] if isinstance(decode_message(m.value), PingChunk)]
+        first = chunks[0].offset
+        slot = decode_message(chunks[0].value).slot_start
+        gone = max(m.offset for m in chunks if decode_message(m.value).slot_start == slot)
+        assert first < gone < chunks[-1].offset
+        broker.begins[shard] = gone + 1
+        rest, again = (Worker(broker, ledger, thread, SETTINGS, accept_loss=loss) for loss in (False, True))
+        await again.parts.assign({shard})
+        await rest.parts.assign(others)
+        at = {tp: broker.begins[tp] for tp in (shard, *others)}
+        for _ in range(20):
+            for tp, worker in [(shard, again), *((tp, rest) for tp in sorted(others))]:
+                if batch := broker.logs[tp][at[tp] :]:
+                    at[tp] += len(batch)
+                    await worker.parts.process(batch)
+        return slot
+
+    with ThreadPoolExecutor(1) as thread:
+        lost = asyncio.run(work(thread))
+    expected, _, estimates = embedded_smoothed(broker, SETTINGS)
+    missing = expected.keys() - outcome(broker)[0].keys()
+    assert missing and {int(id_.split(b"-")[1]) * 1000 for id_ in missing} == {lost}
+    assert slots_of(smoothed(broker)) == slots_of(estimates)
+
+
+def test_without_forecasts_nothing_is_waited_for_and_nothing_new_is_said():
+    broker = city()
+    asyncio.run(lives(broker, random.Random(0), settings=settings_of("runs out")))
+    assert not smoothed(broker) and not any(map(is_released, broker.logs[TP(TOPICS.parts.name, 0)]))

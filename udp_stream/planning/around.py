@@ -1,0 +1,168 @@
+"""Terms around a forecast: what each HAT of a slot is asked, where its mean is taken around what is forecast for it.
+
+**Price.** Its largest mover pays a twelfth of a plate's budget for a mean, others their share of that. A few precise
+releases tell more than many noisy ones: the forecast carries what they tell to the other HATs.
+
+**Pace.** Most of the budget may be spent at once, as early releases serve the whole day. The rest is let out over the
+period, slot by slot, so that some is left for the evening; no visit needs to be foretold. The ledger holds a plate to
+it (`Terms.allowance_nano`).
+
+**Order.** HATs are charged in the order of what they tell for what they cost: the variance that the release takes from
+the HAT's estimate, times its pings, over the sum of its charges. HATs whose mean would tell little are withheld as
+uninformative, without a charge, unless other statistics are asked for, too.
+
+It reads counts, budgets, settings, and the forecast, which follows from counts and earlier releases.
+"""
+
+from __future__ import annotations
+
+from math import ceil, hypot
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from udp_stream.forecast.arrow import CITY_MEAN
+from udp_stream.forecast.slot import SlotForecast
+from udp_stream.mechanisms.forecast_clip import NAME, ForecastClipPlan
+from udp_stream.mechanisms.means import MeanPlan, spread
+from udp_stream.mechanisms.statistic import StatisticPlan
+from udp_stream.mechanisms.statistic_terms import AroundForecast, StatisticTerms
+from udp_stream.planning.allowances import EPSILON_NANO_MAX
+from udp_stream.planning.hat_plan import HatPlans, SlotInPeriod
+from udp_stream.planning.policy import Policy
+from udp_stream.planning.terms import HatForecast, Terms, terms_of
+from udp_stream.units import NANO, QUANTA_PER_KMH
+from udp_stream.windows.slot_tables import SlotCounts
+
+PRICES_PER_BUDGET = 12
+"""How many means a plate's budget of the period buys that it moves the most."""
+
+HEAD_START = 80
+"""Percent of the budget that a plate may have spent at the very start of the period; the rest is let out evenly."""
+
+PLATES_MIN = 3
+"""A mean around a forecast of fewer plates tells less than its counts do."""
+
+TOLD_MIN = 0.3
+"""The least share of the forecast's variance that a release has to take away. From 0.3 to 0.5 the error is the same; at
+0.1 budgets go to releases that are nearly all noise (docs/measurements.md)."""
+
+ADMITTED_MIN = 0.5
+"""The least share of a HAT's plates that have to be able to pay: a mean of few of them is worth less than it costs."""
+
+_NORMAL = 1.2533
+"""The standard deviation of a normal variable, in expected sizes."""
+
+
+def terms_around(
+    counts: SlotCounts, forecast: SlotForecast, in_period: SlotInPeriod, policy: Policy, plans: HatPlans
+) -> list[Terms]:
+    """The terms of every HAT of a slot around its forecast; `plans` are the slot's.
+
+    >>> import datetime as dt
+    >>> from udp_stream.forecast.memory import Memory
+    >>> from udp_stream.forecast.slot import forecast_slot
+    >>> from udp_stream.testing import a_context, two_hats
+    >>> (counts, _), context = two_hats(), a_context()
+    >>> policy, in_period = context.policy, context.calendar.slot_in_period(counts.start_ms)
+    >>> forecast = forecast_slot(counts, Memory(), dt.date(2022, 1, 1), max_kmh=65.0)
+    >>> terms = terms_around(counts, forecast, in_period, policy, HatPlans(policy.public))
+    >>> [(one.withheld, [asked.statistic for asked in one.statistics]) for one in terms]
+    [('', ['forecast-clip', 'cdf']), ('few_plates', [])]
+    >>> terms[0].allowance_nano / policy.budget_nano  # of 10: eight at once, and 5/24 of the rest after five hours
+    0.8416666666
+    """
+    cost, allowance = _price_nano(policy), _allowance_nano(in_period, policy)
+    is_only_mean, terms, worth = policy.variance_nano == policy.cdf_nano == 0, [], np.zeros(counts.cells.size)
+    for hat in range(counts.cells.size):
+        rows, foretold = counts.rows(hat), _hat_forecast(forecast, hat)
+        here = counts.count[rows]
+        if here.size < policy.min_plates:
+            terms.append(Terms(withheld="few_plates", forecast=foretold))
+            continue
+        around = AroundForecast.of(float(forecast.mean[hat]), forecast.plates[rows])
+        mean = _mean(here, around, cost, policy, plans)
+        told = foretold.deviation**2 / (foretold.deviation**2 + mean.variance)
+        if is_only_mean and (here.size < PLATES_MIN or told < TOLD_MIN):
+            terms.append(Terms(withheld="uninformative", forecast=foretold))
+            continue
+        worth[hat] = told * foretold.deviation**2 * int(here.sum()) / int(mean.plan.charges.sum())
+        least = ceil(ADMITTED_MIN * here.size)
+        terms.append(msgspec.structs.replace(_asked(mean.asked, foretold, allowance, policy), admitted_min=least))
+    turns = np.argsort(np.argsort(-worth, kind="stable")).tolist()
+    return [msgspec.structs.replace(one, turn=turn) for one, turn in zip(terms, turns, strict=True)]
+
+
+def terms_of_typical(by_plate: NDArray[np.int64], policy: Policy, plans: HatPlans) -> Terms:
+    """The terms of a HAT of plates with these counts, each forecast to drive like a bus in any city.
+
+    >>> from udp_stream.adapters.settings import Settings
+    >>> policy = Settings().policy
+    >>> terms = terms_of_typical(np.array([60, 20, 20]), policy, HatPlans(policy.public))
+    >>> terms.statistics[0].statistic, terms.charge_nano
+    ('forecast-clip', 833333333)
+    """
+    typical = min(CITY_MEAN, policy.range.high / QUANTA_PER_KMH / 2)
+    around = AroundForecast.of(typical, np.full(by_plate.size, typical))
+    mean = _mean(by_plate, around, _price_nano(policy), policy, plans)
+    return msgspec.structs.replace(_asked(mean.asked, None, 0, policy), accounting_detail=policy.accounting_detail)
+
+
+class _Mean(NamedTuple):
+    """How a HAT's mean is to be taken, and the variance of what it is likely to be off by, in km2/h2."""
+
+    asked: StatisticTerms
+    plan: StatisticPlan
+    variance: float
+
+
+def _mean(
+    by_plate: NDArray[np.int64], around: AroundForecast, cost_nano: int, policy: Policy, plans: HatPlans
+) -> _Mean:
+    """Around the forecast; under "auto" by another mechanism, where that errs less at the same epsilon."""
+    asked = StatisticTerms(NAME, cost_nano, NAME, around=around)
+    plan = plans.of_statistic(by_plate, asked)
+    if not isinstance(plan, ForecastClipPlan):
+        raise TypeError(f"expected a plan around a forecast, got {plan}")
+    error = hypot(plan.noise_deviation, plan.spread)
+    # No other mechanism has less noise than half of Baseline's, so most HATs need no second plan.
+    least = policy.range.width * int(by_plate.max()) * NANO / (2 * int(by_plate.sum()) * cost_nano)
+    if policy.mean == "auto" and least < error:
+        other = StatisticTerms("mean", cost_nano, "auto", policy.grouping, "epsilon")
+        mean = plans.of_statistic(by_plate, other)
+        if isinstance(mean, MeanPlan) and (off := _NORMAL * hypot(mean.noise_bound, spread(mean))) < error:
+            return _Mean(other, mean, (off / QUANTA_PER_KMH) ** 2)
+    return _Mean(asked, plan, (error / QUANTA_PER_KMH) ** 2)
+
+
+def _price_nano(policy: Policy) -> int:
+    """What the largest mover pays for a mean."""
+    if policy.mean_nano is not None:
+        return policy.mean_nano
+    automatic = (policy.mean_nano, policy.cdf_nano).count(None)
+    return min(policy.budget_nano // (PRICES_PER_BUDGET * automatic), EPSILON_NANO_MAX)
+
+
+def _allowance_nano(in_period: SlotInPeriod, policy: Policy) -> int:
+    """The most that a plate may have been charged by the end of this slot."""
+    gone, all_slots = in_period.slots_gone + 1, in_period.slots_gone + 1 + in_period.slots_left
+    at_once = policy.budget_nano * HEAD_START // 100
+    return at_once + (policy.budget_nano - at_once) * gone // all_slots
+
+
+def _hat_forecast(forecast: SlotForecast, hat: int) -> HatForecast:
+    value, rest = round(float(forecast.mean[hat]), 3), float(forecast.rest[hat])
+    prior = (float(forecast.prior.by_hat[hat]), *forecast.prior.features[hat].tolist())
+    deviation = float(np.sqrt(forecast.variance[hat] + rest))
+    return HatForecast(value, round(deviation, 3), round(float(np.sqrt(rest)), 3), prior)
+
+
+def _asked(mean: StatisticTerms, forecast: HatForecast | None, allowance_nano: int, policy: Policy) -> Terms:
+    """The mean, and the other statistics that are configured: an automatic CDF costs what the mean does."""
+    cdf_nano = mean.epsilon_nano if policy.cdf_nano is None else policy.cdf_nano
+    others = terms_of(policy, 0, policy.variance_nano, cdf_nano)
+    return msgspec.structs.replace(
+        others, statistics=(mean, *others.statistics), allowance_nano=allowance_nano, forecast=forecast
+    )

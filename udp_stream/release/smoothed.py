@@ -1,0 +1,224 @@
+"""Smoothed estimates: what releases and counts together say of every HAT. Post-processing: it costs no budget.
+
+A release that was measured is off by its noise; its forecast is off by what the HAT has of its own. The estimate weighs
+both. A HAT that was not measured gets its forecast, after the slot's other releases; so does every cell that was
+observed before. This is what people should read.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from udp_stream.forecast.bank import Observed, Predicted
+from udp_stream.forecast.features import PER_HAT
+from udp_stream.forecast.memory import Memory
+from udp_stream.forecast.prior import SlotPrior
+from udp_stream.mechanisms.forecast_clip import NAME
+from udp_stream.mechanisms.speed_spread import at_speed, mean_variance
+from udp_stream.release.record import Hat, NonNegative, Release
+from udp_stream.windows.grid import cell_center, cell_name
+
+SCHEMA: Final = "udp-stream/smoothed/1"
+
+Floats = NDArray[np.float64]
+
+_TAIL95 = 2.2
+"""Standard deviations within which 95 % of HATs are: more than of a normal variable, as parked buses and highways are
+in no forecast. Measured on Austin's days, like the constants of `speed_spread.py` (docs/measurements.md)."""
+
+_MEAN_ABS = 0.798
+"""E|x| of a normal variable, in standard deviations."""
+
+_PER_NOISE = 1.2533
+"""A standard deviation in expected absolute errors, of the same."""
+
+
+class Guess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is to be said without any release of this cell: by one number for the city, and by the HAT's counts.
+
+    >>> Guess(constant_kmh=18.0, counts_kmh=16.5, expected_abs_error_kmh=4.1).counts_kmh
+    16.5
+    """
+
+    constant_kmh: NonNegative
+    counts_kmh: NonNegative
+    expected_abs_error_kmh: NonNegative
+
+
+class Smoothed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The estimate of one HAT's mean speed, from releases and counts alone.
+
+    `release_id` is that of the HAT's release; null for a cell without pings in the slot.
+
+    >>> hat = Hat("8742d98b6ffffff", 7, (72.83, 21.17), "2022-01-01T04:00:00+00:00", "2022-01-01T05:00:00+00:00")
+    >>> one = Smoothed(SCHEMA, hat, 17.9, (13.0, 22.8), 2.0, Guess(18.4, 16.9, 2.9), None, "udp-stream 1.0")
+    >>> one.interval95_kmh[0] < one.value_kmh < one.interval95_kmh[1]
+    True
+    """
+
+    schema: Literal["udp-stream/smoothed/1"]
+    hat: Hat
+    value_kmh: NonNegative
+    interval95_kmh: tuple[NonNegative, NonNegative]
+    expected_abs_error_kmh: Annotated[float, msgspec.Meta(ge=0)]
+    guess: Guess
+    release_id: str | None
+    software: str
+
+
+_ENCODER = msgspec.json.Encoder()
+
+
+def encode_smoothed(estimate: Smoothed) -> bytes:
+    """The record's bytes: JSON on one line.
+
+    >>> hat = Hat("8742d98b6ffffff", 7, (72.83, 21.17), "2022-01-01T04:00:00+00:00", "2022-01-01T05:00:00+00:00")
+    >>> one = Smoothed(SCHEMA, hat, 17.9, (13.0, 22.8), 2.0, Guess(18.4, 16.9, 2.9), None, "udp-stream 1.0")
+    >>> encode_smoothed(one)[:57]
+    b'{"schema":"udp-stream/smoothed/1","hat":{"cell":"8742d98b'
+    """
+    return _ENCODER.encode(estimate)
+
+
+def smooth_slot(
+    records: Sequence[Release], memory: Memory, day: dt.date, max_kmh: float, software: str
+) -> list[Smoothed]:
+    """Learn the releases of one slot (all of its HATs, at least one), then estimate each HAT and each cell seen before.
+
+    HATs first, in the order of their records, then the other cells, by cell.
+
+    >>> from udp_stream.release.record import decode
+    >>> from udp_stream.testing import released_slot
+    >>> records = [decode(payload) for _, _, payload in released_slot().payloads]
+    >>> estimates = smooth_slot(records, Memory(), dt.date(2022, 1, 1), max_kmh=65.0, software="udp-stream 1.0")
+    >>> [record.status for record in records], [one.release_id == of.release_id for one, of in zip(estimates, records)]
+    (['released', 'withheld_few_plates'], [True, True])
+    """
+    cells = np.array([int(record.hat.cell, 16) for record in records], dtype=np.uint64)
+    prior, rest = prior_of_records(records), rest_of_records(records)
+    measured = np.array([at for at, record in enumerate(records) if record.mean is not None], dtype=np.int64)
+    value, noise, is_clipped = _measured([record for record in records if record.mean is not None])
+    if measured.size:
+        chosen = SlotPrior(prior.by_row, prior.by_hat[measured], prior.features[measured])
+        memory.learn(day, Observed(cells[measured], chosen, value, noise + rest[measured], is_clipped))
+    here = memory.predict(day, cells, prior)
+    mean, variance = here.mean.copy(), here.variance + rest
+    gain = rest[measured] / (rest[measured] + noise)
+    mean[measured] += gain * (value - here.skew * is_clipped - here.mean[measured])
+    variance[measured] = here.variance[measured] * (1 - gain) ** 2 + rest[measured] * (1 - gain)
+    guess = memory.guess(day, prior)
+    samples = np.array([max(1, record.samples) for record in records])
+    constant = float(np.average(mean, weights=samples))
+    slot = _Slot(records[0].hat, constant, max_kmh, software)
+    estimates = [
+        slot.estimate(record.hat, float(mean[at]), float(variance[at]), guess, at, float(rest[at]), record.release_id)
+        for at, record in enumerate(records)
+    ]
+    return estimates + _elsewhere(sorted(set(memory.cells(day)) - set(cells.tolist())), memory, day, slot)
+
+
+def _elsewhere(cells: Sequence[int], memory: Memory, day: dt.date, slot: _Slot) -> list[Smoothed]:
+    """Cells that were observed before and have no pings in the slot."""
+    prior = SlotPrior(np.zeros(0), np.zeros(len(cells)), np.zeros((len(cells), PER_HAT)))
+    there, guess = memory.predict(day, np.array(cells, dtype=np.uint64), prior), memory.guess(day, prior)
+    rest = float(mean_variance(np.array([1]), np.array([0]), 1)[0])
+    return [
+        slot.estimate(
+            msgspec.structs.replace(slot.hat, cell=cell_name(cell), center=cell_center(cell)),
+            float(there.mean[at]), float(there.variance[at]) + rest, guess, at, rest, None,
+        )
+        for at, cell in enumerate(cells)
+    ]  # fmt: skip
+
+
+class _Slot(msgspec.Struct, frozen=True):
+    """What the estimates of a slot say alike; `hat` is any of its HATs."""
+
+    hat: Hat
+    constant: float
+    max_kmh: float
+    software: str
+
+    def estimate(
+        self, hat: Hat, mean: float, variance: float, guess: Predicted, at: int, rest: float, release_id: str | None
+    ) -> Smoothed:
+        """One HAT's."""
+        at_mean, at_guess = at_speed(np.array([mean, guess.mean[at]])).tolist()
+        off, guess_off = at_mean * np.sqrt(variance), at_guess * np.sqrt(guess.variance[at] + rest)
+        ends = self._clip(mean - _TAIL95 * off), self._clip(mean + _TAIL95 * off)
+        constant, counts = self._clip(self.constant), self._clip(float(guess.mean[at]))
+        return Smoothed(
+            SCHEMA,
+            hat,
+            self._clip(mean),
+            ends,
+            round(float(_MEAN_ABS * off), 3),
+            Guess(constant, counts, round(float(_MEAN_ABS * guess_off), 3)),
+            release_id,
+            self.software,
+        )
+
+    def _clip(self, kmh: float) -> float:
+        return round(min(max(float(kmh), 0.0), self.max_kmh), 3)
+
+
+def prior_of_records(records: Sequence[Release]) -> SlotPrior:
+    """What the records' forecasts read of counts; 0 for records that have none.
+
+    >>> from udp_stream.release.record import decode
+    >>> from udp_stream.testing import released_slot
+    >>> records = [decode(payload) for _, _, payload in released_slot().payloads]
+    >>> prior_of_records(records).by_hat.tolist()  # nothing was forecast of these
+    [0.0, 0.0]
+    """
+    priors = np.zeros((len(records), 1 + PER_HAT))
+    for at, record in enumerate(records):
+        if record.forecast is not None and len(record.forecast.prior) == 1 + PER_HAT:
+            priors[at] = record.forecast.prior
+    return SlotPrior(np.zeros(0), priors[:, 0], priors[:, 1:])
+
+
+def rest_of_records(records: Sequence[Release]) -> Floats:
+    """Variance of each HAT's rest; from its counts where the record has no forecast: as if all plates sent alike.
+
+    >>> from udp_stream.release.record import decode
+    >>> from udp_stream.testing import released_slot
+    >>> records = [decode(payload) for _, _, payload in released_slot().payloads]
+    >>> rest_of_records(records).round(1).tolist()  # six pings of four plates; one of one
+    [60.5, 239.0]
+    """
+    return np.array([_rest(record) for record in records])
+
+
+def _rest(record: Release) -> float:
+    if record.forecast is not None:
+        return record.forecast.rest_kmh**2
+    plates, samples = max(1, record.plates), max(1, record.samples)
+    pings = np.full(plates, max(1, samples // plates))
+    return float(mean_variance(pings, np.zeros(plates, dtype=np.int64), 1)[0])
+
+
+def _measured(records: Sequence[Release]) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Values, variances, and whether a narrow clip took them."""
+    found = [_value_of(record) for record in records]
+    values, variances = (np.array([one[which] for one in found]) for which in (0, 1))
+    return (
+        values,
+        variances,
+        np.array([record.mean is not None and record.mean.mechanism == NAME for record in records]),
+    )
+
+
+def _value_of(record: Release) -> tuple[float, float]:
+    forecast, mean = record.forecast, record.mean
+    if forecast is not None and forecast.measured_kmh is not None and forecast.measured_deviation_kmh is not None:
+        return forecast.measured_kmh, forecast.measured_deviation_kmh**2
+    if mean is None:
+        raise ValueError("expected a release with a mean")
+    return mean.value_kmh, (_PER_NOISE * mean.expected_abs_error_kmh) ** 2

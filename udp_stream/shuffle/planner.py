@@ -1,0 +1,105 @@
+"""The planner: slots from the counts of all shards, one after another, and what must come before the next one.
+
+Where plans follow from releases, a slot is planned once all that was planned before is released. Shards say so in the
+planner's log (`Released`), behind the counts that the plan follows from. So what the planner knows of earlier slots is
+the same whenever and wherever it plans, and it waits for messages: for no clock, and in nobody's way. Whichever worker
+has the shard goes on with its own steps meanwhile.
+
+The planner's checkpoint stays before the counts of a slot until its smoothed estimates are published. So whoever takes
+over knows which slots to wait for by reading on from there. A shard says again what it has released whenever it is
+taken over, as its last owner may have died before it could.
+
+A shard that lost its pings, and was told to accept that, has nothing more to release once its sources have closed the
+slot; it says so like any other, so nothing waits for what will never come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from udp_stream.shuffle.barrier import NOT_YET, BarrierCheckpoint
+from udp_stream.shuffle.count_chunks import CountChunk, Released
+from udp_stream.shuffle.shard import counts_of_shards
+from udp_stream.shuffle.stage import SlotStage
+
+
+@dataclass(slots=True)
+class _Planned:
+    """A slot whose plan is made, and the shards that have to release it."""
+
+    start: int
+    end_ms: int
+    shards: tuple[int, ...]
+    is_sent: bool = False
+
+
+class Planner:
+    """What is to be planned and, where plans follow from releases, learnt.
+
+    >>> from udp_stream.shuffle.count_chunks import cut_counts
+    >>> from udp_stream.testing import SLOT_END, two_hats
+    >>> planner = Planner(shards=1, start=None, follows=True)
+    >>> for offset, message in enumerate(cut_counts(two_hats()[0], shard=0)):
+    ...     planner.add(offset, message)
+    >>> start, chunks = planner.due()
+    >>> planner.planned(start, SLOT_END, [0])
+    >>> planner.sent()
+    >>> planner.released(), planner.checkpoint().offset
+    (None, 0)
+    >>> planner.add(2, Released(shard=0, through_ms=SLOT_END))
+    >>> planner.released() == (start, SLOT_END), planner.checkpoint(done=start).offset
+    (True, 3)
+    """
+
+    def __init__(
+        self, shards: int, start: BarrierCheckpoint | None, accept_loss: bool = False, follows: bool = False
+    ) -> None:
+        """From the beginning, or from a checkpoint. `follows`: plans follow from releases."""
+        self._stage: SlotStage[CountChunk] = SlotStage(counts_of_shards(shards, start, accept_loss), follows)
+        self._follows = follows
+        self._released_ms = [NOT_YET] * shards
+        self._planned: _Planned | None = None
+
+    @property
+    def next_offset(self) -> int:
+        """The offset of the next message to read."""
+        return self._stage.next_offset
+
+    def add(self, offset: int, message: object) -> None:
+        """Add the message at an offset. Repeats, and messages before the checkpoint, change nothing."""
+        self._stage.add(offset, message)
+        if self._follows and isinstance(message, Released):
+            self._released_ms[message.shard] = max(self._released_ms[message.shard], message.through_ms)
+
+    def due(self) -> tuple[int, Sequence[CountChunk]] | None:
+        """The slot to plan now, with its chunks; each slot once."""
+        return None if self._planned else self._stage.due()
+
+    def planned(self, start: int, end_ms: int, shards: Sequence[int]) -> None:
+        """The slot is charged, and its plan is about to be sent to these shards."""
+        self._stage.worked(start)
+        if self._follows:
+            self._planned = _Planned(start, end_ms, tuple(shards))
+
+    def sent(self) -> None:
+        """The plan of every slot that was planned is on the broker."""
+        self._stage.sent()
+        if self._planned:
+            self._planned.is_sent = True
+
+    def released(self) -> tuple[int, int] | None:
+        """Start and end of the slot to learn now: its plan was sent, and all of its shards have released it."""
+        slot = self._planned
+        if slot is None or not slot.is_sent or any(self._released_ms[shard] < slot.end_ms for shard in slot.shards):
+            return None
+        return slot.start, slot.end_ms
+
+    def learnt(self, start: int) -> None:
+        """The slot's smoothed estimates are published."""
+        self._planned = None
+        self._stage.done(start)
+
+    def checkpoint(self, done: int | None = None) -> BarrierCheckpoint:
+        """Where to resume after a crash; with `done`, once that slot is learnt, too."""
+        return self._stage.checkpoint(done)
