@@ -151,8 +151,8 @@ def audited(monkeypatch, plate, seed, flags=MEAN, steer=None):
         per_step = a.s / a.t
         seen += float((np.abs(out - b.integers) - np.abs(out - a.integers)) @ per_step)
         most += float(np.abs(a.integers - b.integers) @ per_step)
-    charged = sum(fast.ledger.spent(key_of(plate)).values())
-    assert charged == sum(slow.ledger.spent(key_of(plate)).values())
+    charged = sum(fast.ledger.charged_by_period(key_of(plate)).values())
+    assert charged == sum(slow.ledger.charged_by_period(key_of(plate)).values())
     return Audit(seen * NANO, most * NANO, charged, fast)
 
 
@@ -162,7 +162,7 @@ def busiest():
     with pytest.MonkeyPatch.context() as monkeypatch:
         ledger = run(monkeypatch, list(with_speeds(lambda _: None)), "which").ledger
     plates = sorted({ping["license_plate"] for ping in day()})
-    return sorted(plates, key=lambda plate: -sum(ledger.spent(key_of(plate)).values()))
+    return sorted(plates, key=lambda plate: -sum(ledger.charged_by_period(key_of(plate)).values()))
 
 
 @pytest.mark.parametrize("flags", [MEAN, WITH_CDF], ids=["mean", "mean, variance, cdf"])

@@ -196,5 +196,5 @@ def test_a_demo_on_a_ledger_of_other_settings_warns_too(tmp_path):
     demo = ("demo", "--headless", "--slots", "1", "--buses", "40", "--ledger", "l")
     assert b"warning" not in run(*demo, cwd=tmp_path).stderr
     said = run(*demo, "--set", "release.min_plates=2", cwd=tmp_path).stderr.decode()
-    assert "made under other settings (release.min_plates 10 -> 2)" in said
-    assert "made earlier under other settings (release.min_plates 10 -> 2) and are unchanged; 0 are new" in said
+    assert "made under other settings (release.min_plates 3 -> 2)" in said
+    assert "made earlier under other settings (release.min_plates 3 -> 2) and are unchanged; 0 are new" in said

@@ -9,8 +9,9 @@ from aiokafka.errors import KafkaConnectionError
 from faust.types import TP
 
 from streams.binding import Binding, claim, mark_header, mark_in, require_same
-from tests.unit.test_processors import OURS, TOPICS, Died, Worker, filled, outcome
+from tests.unit.test_processors import FLAGS, OURS, TOPICS, Died, Worker, filled, outcome
 from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
+from udp_stream.adapters.settings import load
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Mark
@@ -22,6 +23,8 @@ OTHER_LEDGER = Binding("0ther", OURS.key)
 OTHER_KEY = Binding(OURS.ledger_id, "0ther")
 PINGS = {TP(TOPICS.pings.name, 0), TP(TOPICS.pings.name, 1)}
 PARTS = {TP(TOPICS.parts.name, 0)}
+PAPERS = load(None, (*FLAGS, "release.mean=array-averaging"), {})
+"""Without forecasts, so that a slot is charged while the one before is released."""
 
 
 @pytest.mark.parametrize(
@@ -132,7 +135,7 @@ def test_a_ledger_that_is_set_back_while_a_worker_runs_publishes_nothing_more(tm
             return asyncio.get_running_loop().run_in_executor(thread, call, *arguments)
 
         ledger = await aside(lambda: open_sqlite_ledger(tmp_path / "ledger", id_file=tmp_path / "id"))
-        worker = Worker(broker, ledger, thread)
+        worker = Worker(broker, ledger, thread, PAPERS)
         await sources(worker)
         published = {}
         with pytest.raises(PrivacyRefused, match="went back in time: its record of"):

@@ -22,7 +22,7 @@ class BudgetCalendar:
     >>> calendar = Settings().calendar
     >>> noon = calendar.slot_in_period(1_704_715_200_000)
     >>> noon.period, noon.slots_gone + noon.slots_left + 1
-    ('1d from 2024-01-08T00:00:00+05:30', 4)
+    ('1d from 2024-01-08T00:00:00+05:30', 24)
     """
 
     def __init__(self, policy: Policy, slots: SlotGrid, periods: SlotGrid | None, accepted_nano: int = 0) -> None:

@@ -116,12 +116,12 @@ def plan(arguments: argparse.Namespace, settings: Settings) -> None:
         out.print(note)
     if served:
         _beside_the_guesses(out, served, typical, policy.resolution)
-    if typical.plan.mean is not None:
+    if (mean := typical.plan.mean or typical.plan.around) is not None:
         print_worst_case(
             out,
             SamplesPerPlate(typical.plan.by_plate),
             policy.range,
-            typical.plan.terms.mean_nano / NANO,
+            mean.cost.nano / NANO,
             arguments.plot,
         )
     out.print(

@@ -19,7 +19,6 @@ def add(verbs: Verbs) -> None:
 examples:
   udp-stream replay monday.ndjson.gz --trial --out first-try.ndjson
   udp-stream replay monday.ndjson.gz --ledger city.ledger --out releases.ndjson --smoothed estimates.ndjson
-  udp-stream replay monday.ndjson.gz tuesday.ndjson.gz --ledger city.ledger --out releases.ndjson
   zcat pings.ndjson.gz | udp-stream replay - --set hat.timezone=America/Chicago --set speed.max_kmh=115
 
 The end of the last file closes every slot, so give all pings of a slot in one run. A second run on the same ledger
