@@ -92,7 +92,7 @@ class Parts:
         held, runs, refs = self._view(Shard, part.log, protocol._shard._pings, [one.shard for one in commits])
         seen: Any = (held, runs)
         if protocol._planner is not None:
-            barrier = protocol._planner._barrier
+            barrier = protocol._planner._stage._barrier
             held, runs, more = self._view(counts_of_shards, part.log, barrier, [one.planner for one in commits])
             seen, refs = (seen, held, runs), tuple(zip(refs, more, strict=True))
         return i, self._bare(part.local), self._bare(caught_up), own, seen, frozenset(refs)
