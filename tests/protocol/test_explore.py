@@ -26,7 +26,7 @@ def walks(world, faults, seeds):
 
 
 @pytest.mark.parametrize("whole_batches", [True, False])
-@pytest.mark.parametrize("once", [True, False])
+@pytest.mark.parametrize("once", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_with_up_to_three_faults_random_orders_end_the_same(once, whole_batches):
     faults = walks(World(once, whole_batches), 3, range(15))
     assert faults.count(3) > 2

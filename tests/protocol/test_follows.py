@@ -69,7 +69,7 @@ def test_with_a_fault_anywhere_every_order_ends_the_same():
     assert explore(Following(), faults=1).ends > 100
 
 
-@pytest.mark.parametrize("whole_batches", [True, False])
+@pytest.mark.parametrize("whole_batches", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_with_up_to_three_faults_random_orders_end_the_same(whole_batches):
     world = Following(whole_batches=whole_batches)
     assert [walk(world, 3, random.Random(seed)) for seed in range(30)].count(3) > 2

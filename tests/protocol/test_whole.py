@@ -19,10 +19,11 @@ def test_with_three_faults_anywhere_every_order_ends_the_same(once):
 
 
 @pytest.mark.long
-def test_with_two_faults_two_slots_that_are_sent_at_once_end_the_same():
-    """With three: `make explore FAULTS=3`."""
-    found = Whole(**AT_ONCE).explore(2)
-    assert len(found.ends) == 1 and sum(found.states) > 100_000
+@pytest.mark.timeout(1500)
+def test_with_three_faults_two_slots_that_are_sent_at_once_end_the_same():
+    """As `make explore FAULTS=3`: 6,174,011 states, 261 CPU s, 0.9 GB."""
+    found = Whole(**AT_ONCE).explore(3)
+    assert len(found.ends) == 1 and sum(found.states) > 1_000_000
 
 
 @pytest.mark.long
