@@ -29,12 +29,13 @@ class Guess:
 
     `errs`, by H3 resolution: its error, weighed by pings, over the HATs of at least 10 plates; least and most over
     Surat's half hour and five days of Austin, slots of 1 and 6 hours (`docs/measurements.md`). A release that errs more
-    is worth nothing.
+    is worth nothing. `beside` says what is more, where more is known.
     """
 
     name: str
     unit: str
     errs: Mapping[int, tuple[float, float]]
+    beside: str = ""
 
     def range_at(self, resolution: int) -> tuple[float, float]:
         """Least and most at the nearest resolution that was measured."""
@@ -52,7 +53,7 @@ class Guess:
         )
         if resolution != measured:
             return f"{errs} at resolution {measured}, the nearest that we measured."
-        beside = f"{errs} at this resolution on the feeds we measured"
+        beside = f"{errs} at this resolution on the feeds we measured{self.beside}"
         if most < low:
             return f"{beside}: these releases are better than the baseline guess."
         if least <= high:
@@ -64,8 +65,9 @@ ONE_MEAN = Guess(
     "one city-wide mean",
     " km/h",
     {4: (0.3, 1.8), 5: (0.7, 2.5), 6: (1.4, 3.4), 7: (3.2, 5.3), 8: (5.4, 7.6), 9: (6.9, 10.4)},
+    ", a line on counts by 0.65 to 1.06 of that",
 )
-"""Mean absolute errors."""
+"""Mean absolute errors; and those of the guess that public counts allow (H3 6 to 8, an hour)."""
 
 ONE_VARIANCE = Guess(
     "one city-wide variance",
