@@ -104,7 +104,7 @@ def test_the_guesses_that_plan_compares_with_are_the_measured_ones():
 
 def test_the_constants_and_shares_are_least_and_most_of_the_measured_table():
     text = (DOCS / "measurements.md").read_text(encoding="utf-8")
-    table = text.partition("HATs of at least 10 plates, which are")[2].partition("No noise is in these")[0]
+    table = text.partition("HATs of at least 10 plates, and the share")[2].partition("No noise is in these")[0]
     errs, shares = defaultdict(list), defaultdict(list)
     for resolution, cells in re.findall(r"^\| (\d), [16] h \|(.*)$", table, re.MULTILINE):
         for err, share in re.findall(r"([\d.]+) \(([\d.]+)\)", cells):
