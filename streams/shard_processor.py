@@ -253,10 +253,10 @@ class ShardProcessor:
 
     async def _learn(self, assigned: _Assignment, step: Learn) -> None:
         """Publish the slot's smoothed estimates, with the checkpoint behind its counts."""
-        slot, context = (step.start, step.end_ms), assigned.context
-        records = smoothed_records(
-            self._topics, await self._in_thread(partial(context.smoothed, slot, assigned.ledger))
-        )
+        smoothed = partial(assigned.context.smoothed, (step.start, step.end_ms), assigned.ledger)
+        records = smoothed_records(self._topics, await self._in_thread(smoothed))
+        # An older copy of the ledger lacks releases: what was not learnt from it would never be said.
+        await self._in_thread(lambda: assigned.ledger.compare(self._mark))
         async with self._committing:
             if not self._is_ours(assigned):
                 raise Fenced("a rebalance has taken the shard")

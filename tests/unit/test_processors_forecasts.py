@@ -20,6 +20,7 @@ from tests.unit.test_processors_planner import (
     small_chunks,  # noqa: F401 (a fixture: workers die between the chunks of a slot)
     sources_alone,
 )
+from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.release.record import decode
 from udp_stream.shuffle.count_chunks import CountsEnd, Released
@@ -160,6 +161,34 @@ def test_who_died_before_it_said_what_it_released_has_it_said_by_who_comes_next(
     planning, mine, theirs = (TP(TOPICS.parts.name, shard) for shard in range(3))
     with ThreadPoolExecutor(1) as thread:
         asyncio.run(work(thread))
+
+
+def test_nothing_is_learnt_from_an_older_copy_of_the_ledger():
+    """It lacks what was released: estimates would be left out, and the checkpoint would be behind their slot."""
+
+    async def work(thread):
+        await sources_alone(Worker(broker, ledger, thread, SETTINGS))
+        planner, other = (Worker(broker, ledger, thread, SETTINGS, once=True) for _ in range(2))
+        await planner.parts.assign({planning, mine})
+        await other.parts.assign({theirs})
+        at = dict.fromkeys(parts_logs(broker), 0)
+        await drained(broker, other, at, theirs)
+        older = MemoryLedger()
+        older._meta |= ledger.meta()  # of the same ledger, from before anything was charged
+        await drained(broker, planner, at, planning, mine)
+        await drained(broker, other, at, theirs)
+        before = broker.offsets[planning]
+        planner.parts._assignments[0].ledger = older
+        with pytest.raises(PrivacyRefused, match="went back in time"):
+            await drained(broker, planner, at, planning)
+        assert not smoothed(broker) and broker.offsets[planning] == before
+
+    broker, ledger = city(), MemoryLedger()
+    planning, mine, theirs = (TP(TOPICS.parts.name, shard) for shard in range(3))
+    with ThreadPoolExecutor(1) as thread:
+        asyncio.run(work(thread))
+    asyncio.run(lives(broker, random.Random(1), ledger, SETTINGS, True))
+    require_same(broker, ledger, once=True)
 
 
 def is_released(record):
