@@ -45,14 +45,14 @@ class Forked:
             self._process.start()
             assert self._process.pid is not None
             self.pid = self._process.pid
-            self._held = os.pidfd_open(self.pid)  # never another process of that id
+            self._held = _held(self.pid)
 
     def poll(self) -> int | None:
         """Its status, the signal's number negative, or None while it runs."""
         with ONE_AT_A_TIME:
             if self.returncode is None:
                 self.returncode = self._process.exitcode
-                if self.returncode is not None:
+                if self.returncode is not None and self._held is not None:
                     os.close(self._held)
             return self.returncode
 
@@ -68,7 +68,7 @@ class Forked:
     def send_signal(self, number: int) -> None:
         """Nothing if it has ended."""
         with ONE_AT_A_TIME:
-            if self.returncode is None:
+            if self.returncode is None and self._held is not None:
                 try:
                     signal.pidfd_send_signal(self._held, number)
                 except ProcessLookupError:
@@ -79,6 +79,14 @@ class Forked:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+
+def _held(pid: int) -> int | None:
+    """A handle of this process, never of another one that is given its id later; None if it has ended already."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
 
 
 def forked_to_log(module: str, arguments: Sequence[object], said: Path, cwd: Path) -> Forked:

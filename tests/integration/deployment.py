@@ -127,7 +127,13 @@ class City:
         self._wait(lambda: number - len(self.read(self.topics.smoothed)), workers)
 
     def wait_for(self, ids, *workers):
-        self._wait(lambda: len(set(ids) - set(self.releases())), workers)
+        """Until all of them can be read, and the ledger was told so: a worker that is stopped in between leaves that
+        to the next one."""
+        self._wait(lambda: len(set(ids) - set(self.releases())) or self._unpublished(ids), workers)
+
+    def _unpublished(self, ids):
+        with self.ledger() as (ledger, _):
+            return len(set(ids) & {id_ for id_, _ in ledger.unpublished()})
 
     def wait_for_records(self, number, *workers):
         self._wait(lambda: number - len(self.releases()), workers)
