@@ -52,11 +52,11 @@ def contents(number, plates=25, pings=2500):
     )  # fmt: skip
 
 
-def released(ledger, number, forecaster, published=None):
+def released(ledger, number, forecaster, published=None, policy=SETTINGS.policy):
     """One slot down the road, planned around what this forecaster says."""
     bits = SeededEntropy(3)
     given = ReleaseContext(
-        SETTINGS.policy, SETTINGS.calendar, bits, "udp-stream test",
+        policy, SETTINGS.calendar, bits, "udp-stream test",
         planner=around_forecasts(forecaster), forecaster=forecaster,
     )  # fmt: skip
     slot = release_slot(*contents(number), given, ledger, publish=lambda _: None)
@@ -223,3 +223,19 @@ def test_no_mean_costs_more_than_a_statistic_may_and_none_is_planned_where_none_
     terms = terms_around(counts, forecast, in_period, policy, HatPlans(policy.public))
     assert max(one.charge_nano for one in terms) == EPSILON_NANO_MAX
     assert not load(None, ("release.mean_epsilon=0", "release.cdf_epsilon=0.5"), {}).policy.forecasts
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "spent"), [(1.9, [7.6, 7.6, 9.5, 9.5]), (2.5, [10.0] * 4), (5.0, [10.0] * 4), (10.0, [10.0] * 4)]
+)
+def test_a_fifth_of_a_budget_is_let_out_over_the_day_unless_a_hat_may_cost_more_than_that(epsilon, spent):
+    """The most that any plate has been charged of 10 after each quarter of a day; within one it visits four HATs."""
+    flags = (f"release.mean_epsilon={epsilon}", "budget.accounting_detail=uniform")
+    ledger, forecaster, policy = MemoryLedger(), a_forecaster(), load(None, (*FLAGS, *flags), {}).policy
+    found = []
+    for number in range(4):
+        counts, _ = contents(number)
+        released(ledger, number, forecaster, policy=policy)
+        forecaster.saw(counts)
+        found.append(max(sum(ledger.charged_by_period(plate).values()) for plate in counts.plates) / 1e9)
+    assert found == spent

@@ -5,7 +5,8 @@ releases tell more than many noisy ones: the forecast carries what they tell to 
 
 **Pace.** Most of the budget may be spent at once, as early releases serve the whole day. The rest is let out over the
 period, slot by slot, so that some is left for the evening; no visit needs to be foretold. The ledger holds a plate to
-it (`Terms.allowance_nano`).
+it (`Terms.allowance_nano`). A HAT that may cost more than all of the rest is not held to it: there are at most four of
+them in a budget, and a pace would only leave the last one unspent.
 
 **Order.** HATs are charged in the order of what they tell for what they cost: the variance that the release takes from
 the HAT's estimate, times its pings, over the sum of its charges. HATs whose mean would tell little are withheld as
@@ -74,7 +75,7 @@ def terms_around(
     >>> terms[0].allowance_nano / policy.budget_nano  # of 10: eight at once, and 5/24 of the rest after five hours
     0.8416666666
     """
-    cost, allowance = _price_nano(policy), _allowance_nano(in_period, policy)
+    cost, paced = _price_nano(policy), _paced_nano(in_period, policy)
     is_only_mean, terms, worth = policy.variance_nano == policy.cdf_nano == 0, [], np.zeros(counts.cells.size)
     for hat in range(counts.cells.size):
         rows, foretold = counts.rows(hat), _hat_forecast(forecast, hat)
@@ -90,7 +91,9 @@ def terms_around(
             continue
         worth[hat] = told * foretold.deviation**2 * int(here.sum()) / int(mean.plan.charges.sum())
         least = ceil(ADMITTED_MIN * here.size)
-        terms.append(msgspec.structs.replace(_asked(mean.asked, foretold, allowance, policy), admitted_min=least))
+        asked = _asked(mean.asked, foretold, policy)
+        allowance = paced if asked.charge_nano <= policy.budget_nano - _at_once_nano(policy) else 0
+        terms.append(msgspec.structs.replace(asked, admitted_min=least, allowance_nano=allowance))
     turns = np.argsort(np.argsort(-worth, kind="stable")).tolist()
     return [msgspec.structs.replace(one, turn=turn) for one, turn in zip(terms, turns, strict=True)]
 
@@ -107,7 +110,7 @@ def terms_of_typical(by_plate: NDArray[np.int64], policy: Policy, plans: HatPlan
     typical = min(CITY_MEAN, policy.range.high / QUANTA_PER_KMH / 2)
     around = AroundForecast.of(typical, np.full(by_plate.size, typical))
     mean = _mean(by_plate, around, _price_nano(policy), policy, plans)
-    return msgspec.structs.replace(_asked(mean.asked, None, 0, policy), accounting_detail=policy.accounting_detail)
+    return msgspec.structs.replace(_asked(mean.asked, None, policy), accounting_detail=policy.accounting_detail)
 
 
 class _Mean(NamedTuple):
@@ -145,10 +148,15 @@ def _price_nano(policy: Policy) -> int:
     return min(policy.budget_nano // (PRICES_PER_BUDGET * automatic), EPSILON_NANO_MAX)
 
 
-def _allowance_nano(in_period: SlotInPeriod, policy: Policy) -> int:
+def _at_once_nano(policy: Policy) -> int:
+    """The most that a plate may be charged at the very start of a period."""
+    return policy.budget_nano * HEAD_START // 100
+
+
+def _paced_nano(in_period: SlotInPeriod, policy: Policy) -> int:
     """The most that a plate may have been charged by the end of this slot."""
     gone, all_slots = in_period.slots_gone + 1, in_period.slots_gone + 1 + in_period.slots_left
-    at_once = policy.budget_nano * HEAD_START // 100
+    at_once = _at_once_nano(policy)
     return at_once + (policy.budget_nano - at_once) * gone // all_slots
 
 
@@ -159,10 +167,8 @@ def _hat_forecast(forecast: SlotForecast, hat: int) -> HatForecast:
     return HatForecast(value, round(deviation, 3), round(float(np.sqrt(rest)), 3), prior)
 
 
-def _asked(mean: StatisticTerms, forecast: HatForecast | None, allowance_nano: int, policy: Policy) -> Terms:
+def _asked(mean: StatisticTerms, forecast: HatForecast | None, policy: Policy) -> Terms:
     """The mean, and the other statistics that are configured: an automatic CDF costs what the mean does."""
     cdf_nano = mean.epsilon_nano if policy.cdf_nano is None else policy.cdf_nano
     others = terms_of(policy, 0, policy.variance_nano, cdf_nano)
-    return msgspec.structs.replace(
-        others, statistics=(mean, *others.statistics), allowance_nano=allowance_nano, forecast=forecast
-    )
+    return msgspec.structs.replace(others, statistics=(mean, *others.statistics), forecast=forecast)
