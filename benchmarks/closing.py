@@ -44,7 +44,7 @@ resolution = 7
 [budget]
 epsilon = 100.0
 [release]
-mean_epsilon = {epsilon}
+mean = "{mean}"
 [ledger]
 url = "{redis}"
 key_file = "{folder}/{name}.key"
@@ -147,14 +147,14 @@ def main() -> None:
     cores = sorted(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="udp-stream-bench-") as folder, services() as running:
         config = Path(folder) / "udp-stream.toml"
-        for database, (name, epsilon) in enumerate((("auto", '"auto"'), ("fixed", "0.1")), start=1):
+        for database, (name, mean) in enumerate((("papers", "array-averaging"), ("default", "auto")), start=1):
             config.write_text(
                 CONFIG.format(
                     redis=running.redis.url.replace("/0", f"/{database}"),  # a ledger of its own: nothing stands yet
                     folder=folder,
                     bootstrap=running.kafka.bootstrap,
                     name=name,
-                    epsilon=epsilon,
+                    mean=mean,
                 )
             )
             settings = load(config, (), {})
@@ -168,7 +168,7 @@ def main() -> None:
                 worker.wait(15)
             p50, p99 = np.percentile(seconds, [50, 99])
             say(
-                f"close to last release, {name}",
+                f"close to last release, {mean}",
                 f"p50 {p50:.2f} s, p99 {p99:.2f} s",
                 f"{SLOTS} slots of {HATS} HATs, {PLATES} plates each",
             )

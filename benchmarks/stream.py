@@ -32,7 +32,7 @@ from streams.feed import Feed, Pace
 from streams.topics import create_topics, topics_of
 from udp_stream.adapters.settings import Settings, load
 from udp_stream.trial.fleet.fleet import IST, Fleet, Imperfections
-from udp_stream.trial.services.both import services
+from udp_stream.trial.services.both import Services, services
 
 BUSES, HOURS = 1000, 4
 FAUST_EVENTS = 100_000
@@ -40,17 +40,22 @@ PEERS = {
     "fetch": "aiokafka, fetch alone",
     "decode": "fetch and decode",
     "plain": "plain Faust agent",
-    "worker": "the worker",
+    "worker": "the worker, Array-Averaging",
+    "default": "the worker, the default mean",
 }
+DEPLOYMENTS = {"bench": "array-averaging", "default": "auto"}
+"""The first with what versions before the forecasts computed, so that they can be compared."""
 SECONDS_MAX = 300
 
 CONFIG = """\
 [hat]
 slot = "1h"
 resolution = 7
+[release]
+mean = "{mean}"
 [ledger]
 url = "{redis}"
-key_file = "{folder}/plates.key"
+key_file = "{folder}/{name}.key"
 [kafka]
 bootstrap = "{bootstrap}"
 prefix = "{name}."
@@ -192,23 +197,35 @@ def rates_of(name: str, config: Path, expected: int) -> tuple[float, float]:
     return float(found["records"] / found["wall"]), float(found["records"] / found["cpu"])
 
 
+def deployed(name: str, folder: Path, running: Services, database: int) -> tuple[Path, int]:
+    """The configuration of a deployment whose topics hold the fleet's pings, and how many there are."""
+    config = folder / f"{name}.toml"
+    config.write_text(
+        CONFIG.format(
+            redis=running.redis.url.replace("/0", f"/{database}"),  # a ledger of its own
+            folder=folder,
+            bootstrap=running.kafka.bootstrap,
+            name=name,
+            mean=DEPLOYMENTS[name],
+        )
+    )
+    settings = load(config, (), {})
+    create_topics(settings.kafka)
+    with Feed(running.kafka.bootstrap, topics_of(settings.kafka).pings.name, 1, Pace()) as feed:
+        for messages in fleet().messages():
+            feed.send(messages)
+    return config, feed.sent
+
+
 def main() -> None:
     cores = sorted(os.sched_getaffinity(0))
     print(f"Python {sys.version.split()[0]}, the worker and its peers on core {cores[-1]} of {cores}; wall time")
     if len(cores) > 1:
         os.sched_setaffinity(0, set(cores[:-1]))  # inherited by broker and Redis
     with tempfile.TemporaryDirectory(prefix="udp-stream-bench-") as folder, services() as running:
-        config = Path(folder) / "udp-stream.toml"
-        config.write_text(
-            CONFIG.format(redis=running.redis.url, folder=folder, bootstrap=running.kafka.bootstrap, name="bench")
-        )
-        settings = load(config, (), {})
-        create_topics(settings.kafka)
-        with Feed(running.kafka.bootstrap, topics_of(settings.kafka).pings.name, 1, Pace()) as feed:
-            for messages in fleet().messages():
-                feed.send(messages)
+        given = {name: deployed(name, Path(folder), running, database) for database, name in enumerate(DEPLOYMENTS)}
         os.sched_setaffinity(0, set(cores))
-        rates = {name: rates_of(name, config, feed.sent) for name in PEERS}
+        rates = {name: rates_of(name, *given.get(name, given["bench"])) for name in PEERS}
     for name, title in PEERS.items():
         wall, cpu = rates[name]
         beside = f"worker: {rates['worker'][0] / wall:.2f} x (wall), {rates['worker'][1] / cpu:.2f} x (process time)"
