@@ -46,6 +46,45 @@ def require_same(broker, ledger, once):
     assert not once or len(smoothed(broker)) == len(estimates)
 
 
+class TwoWorkers:
+    """All parts of a city are written. One worker has the planner and a shard of its own, another has their shard."""
+
+    def __init__(self):
+        self.broker, self.ledger = city(), MemoryLedger()
+        self.planning, self.mine, self.theirs = (TP(TOPICS.parts.name, shard) for shard in range(3))
+
+    async def start(self, thread):
+        await sources_alone(Worker(self.broker, self.ledger, thread, SETTINGS))
+        self.planner, self.other = (Worker(self.broker, self.ledger, thread, SETTINGS, once=True) for _ in range(2))
+        await self.planner.parts.assign({self.planning, self.mine})
+        await self.other.parts.assign({self.theirs})
+        self.at = dict.fromkeys(parts_logs(self.broker), 0)
+
+    async def planner_reads(self):
+        await self._reads(self.planner, self.planning, self.mine)
+
+    async def other_reads(self):
+        await self._reads(self.other, self.theirs)
+
+    async def _reads(self, worker, *tps):
+        """What there is in these logs."""
+        while todo := [tp for tp in tps if self.at[tp] < len(self.broker.logs[tp])]:
+            batch = self.broker.logs[todo[0]][self.at[todo[0]] :]
+            self.at[todo[0]] += len(batch)
+            await worker.parts.process(batch)
+
+    def planned(self):
+        return len({entry.release_id.split("-")[1] for entry in self.ledger.entries()})
+
+    def smoothed(self):
+        return smoothed(self.broker)
+
+
+def run(work):
+    with ThreadPoolExecutor(1) as thread:
+        return asyncio.run(work(thread))
+
+
 def test_means_are_taken_around_forecasts_that_follow_from_releases():
     """Else the tests below prove nothing: forecasts move with what was released, and releases are around them."""
     releases, _, estimates = embedded_smoothed(city(), SETTINGS)
@@ -87,108 +126,80 @@ def test_a_worker_that_has_the_planner_again_knows_what_another_planned_meanwhil
 
     broker, ledger = city(), MemoryLedger()
     parts = [TP(TOPICS.parts.name, shard) for shard in range(3)]
-    with ThreadPoolExecutor(1) as thread:
-        asyncio.run(work(thread))
+    run(work)
     require_same(broker, ledger, once=True)
-
-
-async def drained(broker, worker, at, *tps):
-    """The worker reads what there is in these logs."""
-    while todo := [tp for tp in tps if at[tp] < len(broker.logs[tp])]:
-        batch = broker.logs[todo[0]][at[todo[0]] :]
-        at[todo[0]] += len(batch)
-        await worker.parts.process(batch)
 
 
 def test_the_planner_waits_for_shards_of_other_workers_and_hinders_nobody():
+    two = TwoWorkers()
+
     async def work(thread):
-        await sources_alone(Worker(broker, ledger, thread, SETTINGS))
-        planner, other = (Worker(broker, ledger, thread, SETTINGS, once=True) for _ in range(2))
-        await planner.parts.assign({planning, mine})
-        await other.parts.assign({theirs})
-        at = dict.fromkeys(parts_logs(broker), 0)
-        await drained(broker, planner, at, planning, mine)
-        assert not planned()  # it has not heard the counts of the other shard
-        await drained(broker, other, at, theirs)
-        await drained(broker, planner, at, planning, mine)
-        assert planned() == 1 and not smoothed(broker)
-        await drained(broker, planner, at, planning, mine)
-        assert planned() == 1  # whatever comes
-        await drained(broker, other, at, theirs)
-        await drained(broker, planner, at, planning, mine)
-        assert planned() == 2 and smoothed(broker)
+        await two.start(thread)
+        await two.planner_reads()
+        assert not two.planned()  # it has not heard the counts of the other shard
+        await two.other_reads()
+        await two.planner_reads()
+        assert two.planned() == 1 and not two.smoothed()
+        await two.planner_reads()
+        assert two.planned() == 1  # whatever comes
+        await two.other_reads()
+        await two.planner_reads()
+        assert two.planned() == 2 and two.smoothed()
         for _ in range(9):
-            await drained(broker, other, at, theirs)
-            await drained(broker, planner, at, planning, mine)
+            await two.other_reads()
+            await two.planner_reads()
 
-    def planned():
-        return len({entry.release_id.split("-")[1] for entry in ledger.entries()})
-
-    broker, ledger = city(), MemoryLedger()
-    planning, mine, theirs = (TP(TOPICS.parts.name, shard) for shard in range(3))
-    with ThreadPoolExecutor(1) as thread:
-        asyncio.run(work(thread))
-    require_same(broker, ledger, once=True)
+    run(work)
+    require_same(two.broker, two.ledger, once=True)
 
 
 def test_who_died_before_it_said_what_it_released_has_it_said_by_who_comes_next():
     """Nothing else comes to that shard's log, and the planner lives on."""
+    two = TwoWorkers()
 
     async def work(thread):
-        await sources_alone(Worker(broker, ledger, thread, SETTINGS))
-        planner, other = (Worker(broker, ledger, thread, SETTINGS, once=True) for _ in range(2))
-        await planner.parts.assign({planning, mine})
-        await other.parts.assign({theirs})
-        at, send = dict.fromkeys(parts_logs(broker), 0), other.parts._send
+        await two.start(thread)
+        send = two.other.parts._send
 
         async def dies(messages):
             if all(isinstance(message, Released) for _, message in messages):
                 raise Died
             await send(messages)
 
-        other.parts._send = dies
-        await drained(broker, other, at, theirs)
-        await drained(broker, planner, at, planning, mine)
+        two.other.parts._send = dies
+        await two.other_reads()
+        await two.planner_reads()
         with pytest.raises(Died):
-            await drained(broker, other, at, theirs)
-        await drained(broker, planner, at, planning, mine)
-        assert not smoothed(broker)
-        await Worker(broker, ledger, thread, SETTINGS, once=True).parts.assign({theirs})
-        await drained(broker, planner, at, planning, mine)
-        assert smoothed(broker)
+            await two.other_reads()
+        await two.planner_reads()
+        assert not two.smoothed()
+        await Worker(two.broker, two.ledger, thread, SETTINGS, once=True).parts.assign({two.theirs})
+        await two.planner_reads()
+        assert two.smoothed()
 
-    broker, ledger = city(), MemoryLedger()
-    planning, mine, theirs = (TP(TOPICS.parts.name, shard) for shard in range(3))
-    with ThreadPoolExecutor(1) as thread:
-        asyncio.run(work(thread))
+    run(work)
 
 
 def test_nothing_is_learnt_from_an_older_copy_of_the_ledger():
     """It lacks what was released: estimates would be left out, and the checkpoint would be behind their slot."""
+    two = TwoWorkers()
 
     async def work(thread):
-        await sources_alone(Worker(broker, ledger, thread, SETTINGS))
-        planner, other = (Worker(broker, ledger, thread, SETTINGS, once=True) for _ in range(2))
-        await planner.parts.assign({planning, mine})
-        await other.parts.assign({theirs})
-        at = dict.fromkeys(parts_logs(broker), 0)
-        await drained(broker, other, at, theirs)
+        await two.start(thread)
+        await two.other_reads()
         older = MemoryLedger()
-        older._meta |= ledger.meta()  # of the same ledger, from before anything was charged
-        await drained(broker, planner, at, planning, mine)
-        await drained(broker, other, at, theirs)
-        before = broker.offsets[planning]
-        planner.parts._assignments[0].ledger = older
+        older._meta |= two.ledger.meta()  # of the same ledger, from before anything was charged
+        await two.planner_reads()
+        await two.other_reads()
+        before = two.broker.offsets[two.planning]
+        two.planner.parts._assignments[0].ledger = older
         with pytest.raises(PrivacyRefused, match="went back in time"):
-            await drained(broker, planner, at, planning)
-        assert not smoothed(broker) and broker.offsets[planning] == before
+            await two.planner_reads()
+        assert not two.smoothed() and two.broker.offsets[two.planning] == before
 
-    broker, ledger = city(), MemoryLedger()
-    planning, mine, theirs = (TP(TOPICS.parts.name, shard) for shard in range(3))
-    with ThreadPoolExecutor(1) as thread:
-        asyncio.run(work(thread))
-    asyncio.run(lives(broker, random.Random(1), ledger, SETTINGS, True))
-    require_same(broker, ledger, once=True)
+    run(work)
+    asyncio.run(lives(two.broker, random.Random(1), two.ledger, SETTINGS, True))
+    require_same(two.broker, two.ledger, once=True)
 
 
 def is_released(record):
@@ -223,8 +234,7 @@ def test_what_a_shard_lost_is_not_waited_for():
                     await worker.parts.process(batch)
         return slot
 
-    with ThreadPoolExecutor(1) as thread:
-        lost = asyncio.run(work(thread))
+    lost = run(work)
     expected, _, estimates = embedded_smoothed(broker, SETTINGS)
     missing = expected.keys() - outcome(broker)[0].keys()
     assert missing and {int(id_.split(b"-")[1]) * 1000 for id_ in missing} == {lost}

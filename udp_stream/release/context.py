@@ -34,10 +34,10 @@ def from_counts(
     """The planner that reads no history.
 
     >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.release.history import LedgerHistory
     >>> from udp_stream.testing import a_context, two_hats
     >>> (counts, _), context, ledger = two_hats(), a_context(), MemoryLedger()
     >>> balance, in_period = ledger.balances("1d", counts.plates), context.calendar.slot_in_period(counts.start_ms)
-    >>> from udp_stream.release.history import LedgerHistory
     >>> public = LedgerHistory(ledger), HatPlans(context.policy.public)
     >>> terms = from_counts(counts, balance, in_period, context.policy, *public)
     >>> [(one.withheld, one.mean_nano) for one in terms]
