@@ -1,8 +1,9 @@
 """Consistent CDFs: the nearest cumulative counts that could be real (arXiv 2409.18573, Section VI).
 
 Real cumulative counts are integers, non-decreasing, in [0, total], and the last is the total. The papers find the
-nearest such sequence with a trellis, a dynamic programme over all values. For a convex metric that is additive over the
-entries, pooling adjacent violators reaches the same optimum without looking at values:
+nearest such sequence with a trellis, a dynamic programme over all values (`experiments/trellis.py`). For a convex
+metric that is additive over the entries, pooling adjacent violators reaches the same optimum without looking at
+values:
 
 * The last entry is fixed and has no say. The rest is unconstrained isotonic regression, clipped to [0, total]: clipping
   an unbounded optimum gives a bounded one, for every separable convex cost.
@@ -16,7 +17,6 @@ All of it is post-processing of noisy counts: it costs no budget. `total` is pub
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from heapq import heappush, heappushpop
 from typing import Any
 
@@ -24,14 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Integers = NDArray[np.int64]
-Cost = Callable[[Integers, int], NDArray[Any]]
-"""Cost of putting each of an array of values in the place of one noisy count."""
 
 NOISY_MAX = 2**49
 """Noisy counts are clamped here: sums over 4096 bins, doubled, fit 63 bits. Noise of scale 2**26 never gets there."""
-
-TRELLIS_CELLS_MAX = 2**26
-"""The trellis holds bins * (total + 1) costs: half a gigabyte at most."""
 
 
 def consistent_counts(noisy: NDArray[Any], total: int | NDArray[Any]) -> Integers:
@@ -45,7 +40,7 @@ def consistent_counts(noisy: NDArray[Any], total: int | NDArray[Any]) -> Integer
     array([[2, 2, 2, 9],
            [0, 4, 9, 9]])
     """
-    rows, totals = _rows(noisy, total)
+    rows, totals = rows_and_totals(noisy, total)
     pooled = _pooled_means(rows[:, :-1]) if rows.shape[1] > 1 else rows[:, :-1]
     return _bounded(pooled, totals, np.shape(noisy))
 
@@ -58,84 +53,17 @@ def consistent_counts_l1(noisy: NDArray[Any], total: int | NDArray[Any]) -> Inte
     >>> consistent_counts_l1(np.array([3, 1, 1, 9]), total=9)
     array([1, 1, 1, 9])
     """
-    rows, totals = _rows(noisy, total)
+    rows, totals = rows_and_totals(noisy, total)
     pooled = np.array([_pooled_medians(row) for row in rows[:, :-1].tolist()], dtype=np.int64)
     return _bounded(pooled.reshape(len(rows), rows.shape[1] - 1), totals, np.shape(noisy))
 
 
-def trellis(noisy: NDArray[Any], total: int, cost: Cost) -> Integers:
-    """The consistent counts of least additive cost, by the papers' dynamic programme; one row, any metric.
+def rows_and_totals(noisy: NDArray[Any], total: int | NDArray[Any]) -> tuple[Integers, Integers]:
+    """All rows as one (rows, bins) array, and the total of each; ValueError as `consistent_counts` says.
 
-    `noisy`: integers, (bins,); `cost(values, y)`: the cost of each of the values in place of the noisy count y, such as
-    `squared`, `absolute` or `hamming`. Running minima make it O(bins * total), not O(bins * total^2) as in equations
-    8-10; the smallest values win ties. Raises ValueError as `consistent_counts` does, and for more than 2**26 cells.
-
-    >>> trellis(np.array([3, 1, 3, 9]), total=9, cost=hamming)
-    array([0, 1, 3, 9])
+    >>> [part.tolist() for part in rows_and_totals(np.array([3, 1, 9]), 9)]
+    [[[3, 1, 9]], [9]]
     """
-    rows, totals = _rows(noisy, total)
-    if np.ndim(noisy) != 1:
-        raise ValueError(f"expected one row of noisy counts, got shape {np.shape(noisy)}")
-    row, top = rows[0].tolist(), int(totals[0])
-    if len(row) * (top + 1) > TRELLIS_CELLS_MAX:
-        raise ValueError(f"expected at most {TRELLIS_CELLS_MAX} trellis cells, got {len(row)} bins x {top + 1} values")
-    values = np.arange(top + 1, dtype=np.int64)
-    best: list[NDArray[Any]] = []  # best[i][v]: least cost of the entries 0..i if entry i is v
-    for y in row[:-1]:
-        arrive = np.minimum.accumulate(best[-1]) if best else 0
-        best.append(np.asarray(cost(values, y)) + arrive)
-    path = [top]
-    for costs in reversed(best):
-        path.append(int(np.argmin(costs[: path[-1] + 1])))
-    return np.array(path[::-1], dtype=np.int64)
-
-
-def squared(values: Integers, y: int) -> Integers:
-    """The l2 metric's cost: (v - y)^2.
-
-    >>> squared(np.arange(4), 1).tolist()
-    [1, 0, 1, 4]
-    """
-    return (values - y) ** 2
-
-
-def absolute(values: Integers, y: int) -> Integers:
-    """The l1 metric's cost: |v - y|.
-
-    >>> absolute(np.arange(4), 1).tolist()
-    [1, 0, 1, 2]
-    """
-    return np.abs(values - y)
-
-
-def hamming(values: Integers, y: int) -> Integers:
-    """The Hamming metric's cost: 1 where v differs from y. Not convex: only `trellis` takes it.
-
-    >>> hamming(np.arange(4), 1).tolist()
-    [1, 0, 1, 1]
-    """
-    return np.asarray(values != y, dtype=np.int64)
-
-
-def shares(counts: NDArray[Any], total: int | NDArray[Any]) -> NDArray[np.float64]:
-    """Consistent counts as a CDF: counts / total, (..., bins), non-decreasing in [0, 1], the last exactly 1.0.
-
-    Raises ValueError for a total of 0, which has no CDF, and for counts that are not consistent with their total.
-
-    >>> shares(np.array([2, 2, 5, 8]), total=8)
-    array([0.25 , 0.25 , 0.625, 1.   ])
-    """
-    rows, totals = _rows(counts, total)
-    if (totals == 0).any():
-        raise ValueError("expected total >= 1, got 0: there is no CDF of no samples")
-    if (rows[:, 0] < 0).any() or (rows[:, 1:] < rows[:, :-1]).any() or (rows[:, -1] != totals).any():
-        raise ValueError("expected consistent counts: non-decreasing from at least 0 up to the total")
-    quotients: NDArray[np.float64] = rows / totals[:, None]
-    return quotients.reshape(np.shape(counts))
-
-
-def _rows(noisy: NDArray[Any], total: int | NDArray[Any]) -> tuple[Integers, Integers]:
-    """All rows as one (rows, bins) array, and the total of each."""
     array, totals = np.asarray(noisy), np.asarray(total)
     if array.dtype.kind not in "iu" or totals.dtype.kind not in "iu":
         raise ValueError(f"expected integer counts and totals, got dtypes {array.dtype} and {totals.dtype}")
@@ -147,6 +75,23 @@ def _rows(noisy: NDArray[Any], total: int | NDArray[Any]) -> tuple[Integers, Int
     spread = np.broadcast_to(totals, array.shape[:-1]).reshape(number)
     rows = np.clip(array.reshape(number, array.shape[-1]).astype(np.int64, copy=False), -NOISY_MAX, NOISY_MAX)
     return rows, spread.astype(np.int64, copy=False)
+
+
+def shares(counts: NDArray[Any], total: int | NDArray[Any]) -> NDArray[np.float64]:
+    """Consistent counts as a CDF: counts / total, (..., bins), non-decreasing in [0, 1], the last exactly 1.0.
+
+    Raises ValueError for a total of 0, which has no CDF, and for counts that are not consistent with their total.
+
+    >>> shares(np.array([2, 2, 5, 8]), total=8)
+    array([0.25 , 0.25 , 0.625, 1.   ])
+    """
+    rows, totals = rows_and_totals(counts, total)
+    if (totals == 0).any():
+        raise ValueError("expected total >= 1, got 0: there is no CDF of no samples")
+    if (rows[:, 0] < 0).any() or (rows[:, 1:] < rows[:, :-1]).any() or (rows[:, -1] != totals).any():
+        raise ValueError("expected consistent counts: non-decreasing from at least 0 up to the total")
+    quotients: NDArray[np.float64] = rows / totals[:, None]
+    return quotients.reshape(np.shape(counts))
 
 
 def _bounded(pooled: Integers, totals: Integers, shape: tuple[int, ...]) -> Integers:
