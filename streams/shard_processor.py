@@ -270,7 +270,7 @@ class ShardProcessor:
         recorded = await self._in_thread(
             partial(record_slot, step.counts, step.values, plan, assigned.context, assigned.ledger)
         )
-        releases = [PublishedRelease(payload) for _, _, payload in recorded.payloads]
+        releases = [PublishedRelease(payload) for payload in recorded.payloads.values()]
         report_recorded(self._report, step.counts, recorded, releases)
         await self._publish(assigned, step.start, releases, recorded.mark)
         await self._in_thread(partial(recorded.published, assigned.ledger))

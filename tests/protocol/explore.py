@@ -318,7 +318,7 @@ class World:
             step = self.locals.fresh(actor.local).next()
             assert isinstance(step, Release)
             recorded = record_slot(step.counts, step.values, step.plan, self.contexts[fault], ledger)
-            named = tuple((id_, self.payloads.number(payload)) for id_, _, payload in recorded.payloads)
+            named = tuple((id_, self.payloads.number(payload)) for id_, payload in recorded.payloads.items())
             return self.ledgers.number(ledger), named
 
         return self._cached(("record", actor.local, state.ledger, fault), work)

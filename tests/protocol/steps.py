@@ -111,7 +111,8 @@ class Steps:
             recorded, after = self._again(
                 ledger, lambda context, port: record_slot(step.counts, step.values, step.plan, context, port)
             )
-            return after, tuple((id_, self.world.payloads.number(payload)) for id_, _, payload in recorded.payloads)
+            made = recorded.payloads.items()
+            return after, tuple((id_, self.world.payloads.number(payload)) for id_, payload in made)
 
         return self._cached(("record", local, ledger), work)
 

@@ -71,7 +71,7 @@ def run(ledger, context, contents, dies_at=None, log=None, answered=False):
         if is_last and not answered:
             raise Died("before publishing")
         dying.calls.append("(publish)")
-        published.extend((id_, payload) for id_, _, payload in recorded.payloads)
+        published.extend(recorded.payloads.items())
         if is_last:
             raise Died("after publishing")
 

@@ -61,7 +61,7 @@ def released(ledger, number, forecaster, published=None, policy=SETTINGS.policy)
     )  # fmt: skip
     slot = release_slot(*contents(number), given, ledger, publish=lambda _: None)
     if published is not None:
-        published += [payload for _, _, payload in slot.payloads]
+        published += slot.payloads.values()
     return slot
 
 

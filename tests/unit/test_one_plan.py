@@ -213,7 +213,7 @@ def test_a_version_that_would_choose_otherwise_keeps_to_what_was_priced(where, m
         again = plan_slot(contents[0], context, ledger)
         assert again.terms == plan.terms and again.charged.tolist() == plan.charged.tolist()
         plan = again
-    found = [(id_, payload) for id_, _, payload in released(contents, travelled(plan), context, ledger)]
+    found = list(released(contents, travelled(plan), context, ledger).items())
     assert found == expected
     assert ledger.verify() == []
 
@@ -250,7 +250,7 @@ def test_remembered_terms_that_leave_all_to_be_chosen_are_kept_as_they_are(monke
     assert again.terms == first.terms and first.terms[0].of("mean").choice is None
     assert again.charged.tolist() == first.charged.tolist()
     expected = run(MemoryLedger(), context, contents)
-    assert [(i, payload) for i, _, payload in released(contents, travelled(again), context, ledger)] == expected
+    assert list(released(contents, travelled(again), context, ledger).items()) == expected
 
 
 def test_what_was_chosen_at_another_epsilon_is_open_again():

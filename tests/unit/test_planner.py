@@ -263,7 +263,7 @@ def test_who_is_suppressed_pays_nothing_and_gives_nothing(flags):
     gone = suppressed_rows(plan.hat_rows, plan.terms)
     assert 0 < gone.sum() < gone.size
     assert (plan.charged[gone] == 0).all() and (plan.charged[~gone] > 0).all()
-    records = [decode(payload) for _, _, payload in record_slot(counts, values, plan, context, ledger).payloads]
+    records = [decode(payload) for payload in record_slot(counts, values, plan, context, ledger).payloads.values()]
     for hat, record in enumerate(records):
         rows = counts.rows(hat)
         assert record.status == "released"
@@ -324,7 +324,7 @@ def test_remembered_bits_that_do_not_fit_admit_nobody_who_did_not_pay(kept):
 def test_hats_that_the_plan_does_not_know_are_withheld_and_say_so():
     context, (counts, values), ledger = a_context(), city(1), MemoryLedger()
     recorded = record_slot(counts, values, SlotPlan.empty(counts), context, ledger)
-    records = [decode(payload) for _, _, payload in recorded.payloads]
+    records = [decode(payload) for payload in recorded.payloads.values()]
     assert {(r.status, r.counts.admitted_plates, r.mean, r.privacy.epsilon) for r in records} == {
         ("withheld_unplanned", 0, None, 0.0)
     }
@@ -344,7 +344,7 @@ def test_a_plan_for_other_rows_admits_nobody_to_that_hat():
         assert any(changed)
         ledger = MemoryLedger()
         plan_slot(counts, context, ledger)
-        records = [decode(payload) for _, _, payload in record_slot(other, values, plan, context, ledger).payloads]
+        records = [decode(payload) for payload in record_slot(other, values, plan, context, ledger).payloads.values()]
         assert [r.status == "withheld_unplanned" for r in records] == changed
         assert all((r.counts.admitted_plates == 0) == new for r, new in zip(records, changed, strict=True))
 
@@ -356,7 +356,7 @@ def test_a_plan_of_some_hats_releases_those_as_the_whole_one_does():
     plan = plan_slot(counts, context, ledger)
     some = dataclasses.replace(plan.for_hats(np.array([True, False, True])), priced=None)
     payloads = record_slot(counts, values, some, context, ledger).payloads
-    assert [whole[id_] == payload for id_, _, payload in payloads] == [True, False, True]
+    assert [whole[id_] == payload for id_, payload in payloads.items()] == [True, False, True]
 
 
 # --- planners that read history ---
@@ -424,12 +424,12 @@ def test_of_two_planners_who_saw_different_pasts_the_first_to_charge_is_followed
     assert epsilons(won[0]) == [1_500_000_000] * 3
     assert epsilons(lost) == epsilons(won[0]) and lost.charged.tolist() == won[0].charged.tolist()
     context = history("release.mean_epsilon=3.0")
-    payloads = [dict(published(contents, plan, context, ledger)) for plan in (lost, won[0])]
+    payloads = [published(contents, plan, context, ledger) for plan in (lost, won[0])]
     assert payloads[0] == payloads[1] and ledger.verify() == []
 
 
 def published(contents, plan, context, ledger):
-    return [(id_, p) for id_, _, p in record_slot(*contents, plan, context, ledger).payloads]
+    return record_slot(*contents, plan, context, ledger).payloads
 
 
 def test_a_plan_that_read_history_survives_a_restart(tmp_path):

@@ -99,7 +99,7 @@ def embedded_smoothed(broker, settings):
     for _, parts in sorted(slots.items()):
         counts, values = tabulate(merge(parts))
         payloads = release_slot(counts, values, context, ledger, lambda _: None).payloads
-        found |= {id_.encode(): payload for id_, _, payload in payloads}
+        found |= {id_.encode(): payload for id_, payload in payloads.items()}
         smoothed += map(encode_smoothed, context.smoothed((counts.start_ms, counts.end_ms), ledger))
     return found, ledger, smoothed
 

@@ -130,7 +130,7 @@ def test_a_registered_statistic_is_charged_for_travels_and_leaves_the_others_rec
     sent = merge_plan(list(cut_plan(plan, 0)))
     assert sent.terms == plan.terms and all(one.of("stopped").choice.cap for one in sent.terms)
     drawn = record_slot(*contents, sent, context, ledger).payloads
-    records = [decode(payload) for _, _, payload in drawn]
+    records = [decode(payload) for payload in drawn.values()]
     assert all(one.status == "released" and one.mean and one.cdf for one in records)
     assert {one.privacy.epsilon for one in records} == {max(t.charge_nano for t in plan.terms) / NANO}
     assert ledger.verify() == []

@@ -111,7 +111,7 @@ class Embedded:
         self._report(SlotCounted(slot.start_ms, counts.repeats))
 
         def publish(recorded: RecordedSlot) -> None:
-            releases = [PublishedRelease(payload) for _, _, payload in recorded.payloads]
+            releases = [PublishedRelease(payload) for payload in recorded.payloads.values()]
             report_recorded(self._report, counts, recorded, releases)
             self._publish(releases)
             self._report(slot_published(slot.start_ms, releases))

@@ -20,7 +20,7 @@ class PublishedRelease:
     """The bytes of one release and its record.
 
     >>> from udp_stream.testing import released_slot
-    >>> first, _ = [PublishedRelease(payload) for _, _, payload in released_slot().payloads]
+    >>> first, _ = [PublishedRelease(payload) for payload in released_slot().payloads.values()]
     >>> first.record.release_id, first.payload[:13]
     ('8742d98b6ffffff-1641009600-3600', b'{"schema":"ud')
     """

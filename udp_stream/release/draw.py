@@ -26,9 +26,6 @@ from udp_stream.release.statistic_records import forecast_record, privacy_record
 from udp_stream.windows.grid import cell_center
 from udp_stream.windows.slot_tables import SlotCounts, SlotValues
 
-Payloads = Sequence[tuple[str, str, bytes]]
-"""Records: (release id, cell, payload)."""
-
 
 @dataclass(frozen=True, slots=True)
 class RecordedSlot:
@@ -38,8 +35,8 @@ class RecordedSlot:
 
     >>> from udp_stream.testing import released_slot
     >>> slot = released_slot()
-    >>> [cell for _, cell, _ in slot.payloads], len(slot.made), slot.mark.recorded
-    (['8742d98b6ffffff', '8742d9d4cffffff'], 2, 2)
+    >>> list(slot.payloads), len(slot.made), slot.mark.recorded
+    (['8742d98b6ffffff-1641009600-3600', '8742d9d4cffffff-1641009600-3600'], 2, 2)
     """
 
     hats: tuple[HatOutcome, ...]
@@ -47,9 +44,9 @@ class RecordedSlot:
     mark: Mark | None
 
     @property
-    def payloads(self) -> Payloads:
-        """What readers are to have."""
-        return [(hat.release_id, hat.cell, hat.payload) for hat in self.hats if hat.payload is not None]
+    def payloads(self) -> dict[str, bytes]:
+        """What readers are to have, by release id."""
+        return {hat.release_id: hat.payload for hat in self.hats if hat.payload is not None}
 
     def published(self, ledger: Ledger) -> RecordedSlot:
         """Readers have them: inform the ledger."""

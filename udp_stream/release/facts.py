@@ -150,7 +150,7 @@ def hat_recorded(record: Release, samples: int) -> HatRecorded:
 
     >>> from udp_stream.testing import released_slot
     >>> from udp_stream.release.record import decode
-    >>> hat_recorded(decode(released_slot().payloads[0][2]), samples=9).status
+    >>> hat_recorded(decode(next(iter(released_slot().payloads.values()))), samples=9).status
     'released'
     """
     return HatRecorded(

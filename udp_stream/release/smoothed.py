@@ -95,7 +95,7 @@ def smooth_slot(
 
     >>> from udp_stream.release.record import decode
     >>> from udp_stream.testing import released_slot
-    >>> records = [decode(payload) for _, _, payload in released_slot().payloads]
+    >>> records = [decode(payload) for payload in released_slot().payloads.values()]
     >>> estimates = smooth_slot(records, Memory(), dt.date(2022, 1, 1), max_kmh=65.0, software="udp-stream 1.0")
     >>> [record.status for record in records], [one.release_id == of.release_id for one, of in zip(estimates, records)]
     (['released', 'withheld_few_plates'], [True, True])
@@ -173,7 +173,7 @@ def prior_of_records(records: Sequence[Release]) -> SlotPrior:
 
     >>> from udp_stream.release.record import decode
     >>> from udp_stream.testing import released_slot
-    >>> records = [decode(payload) for _, _, payload in released_slot().payloads]
+    >>> records = [decode(payload) for payload in released_slot().payloads.values()]
     >>> prior_of_records(records).by_hat.tolist()  # nothing was forecast of these
     [0.0, 0.0]
     """
@@ -189,7 +189,7 @@ def rest_of_records(records: Sequence[Release]) -> Floats:
 
     >>> from udp_stream.release.record import decode
     >>> from udp_stream.testing import released_slot
-    >>> records = [decode(payload) for _, _, payload in released_slot().payloads]
+    >>> records = [decode(payload) for payload in released_slot().payloads.values()]
     >>> rest_of_records(records).round(1).tolist()  # six pings of four plates; one of one
     [60.5, 239.0]
     """
