@@ -12,20 +12,25 @@ from datetime import datetime
 from itertools import islice
 from pathlib import Path
 
+import h3.api.basic_int as h3
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from udp_stream.adapters.embedded import Embedded, record_writer
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.files.sources import read_messages
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.settings import LedgerSection, load
+from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.mechanisms.grouping import SamplesPerPlate, best_fit
 from udp_stream.mechanisms.noise.laplace import discrete_laplace
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.planning.hat_plan import plan_hat
 from udp_stream.planning.terms import terms_of
+from udp_stream.release.context import ReleaseContext
 from udp_stream.release.estimate import estimate_hats
+from udp_stream.release.road import release_slot
 from udp_stream.trial.fleet.fleet import IST, Fleet, write_ndjson
 from udp_stream.windows.open_slots import Frame, Windows
 from udp_stream.windows.slot_tables import SlotPings, tabulate
@@ -152,6 +157,35 @@ def bench_slot() -> None:
     say("closing a slot", f"{best_of(2, lambda: tabulate(columns)) / 2:.3f} us per ping", "sort, repeats, counts")
 
 
+def bench_road() -> None:
+    """From a closed slot to recorded releases, on a ledger in memory: 3,000 HATs of 60 plates, amortised."""
+    rng, pings = np.random.default_rng(3), SLOT_HATS * SLOT_PLATES * 2
+    slot = SlotPings(
+        0,
+        3_600_000,
+        tuple(b"%06d" % i for i in range(6000)),
+        (np.arange(pings) // 2 % 6000).astype(np.uint32),
+        np.arange(pings).astype(np.uint32),
+        np.repeat(h3_cells(SLOT_HATS), SLOT_PLATES * 2),
+        rng.integers(0, 65 * 4096, pings).astype(np.int32),
+    )
+    counts, values = tabulate(slot)
+    for name, flags in (
+        ("means", ()),
+        ("means and CDFs", ("release.cdf_epsilon=0.5", "release.mean_epsilon=0.5", "release.bins=65")),
+    ):
+        settings = load(None, ("budget.epsilon=100", *PAPERS, *flags), {})
+        context = ReleaseContext(settings.policy, settings.calendar, OsEntropy(), "bench")
+        road = best_of(3, lambda: release_slot(counts, values, context, MemoryLedger(), lambda _: None))  # noqa: B023
+        say(f"a closed slot, {name}", f"{road / SLOT_HATS * 1e3:.3f} ms a HAT", "plan, charge, draw, record")
+
+
+def h3_cells(number: int) -> NDArray[np.uint64]:
+    """So many cells side by side, in ascending order."""
+    disk = h3.grid_disk(h3.latlng_to_cell(21.17, 72.83, 7), int(number**0.5))
+    return np.sort(np.array(disk, dtype=np.uint64))[:number]
+
+
 def bench_noise() -> None:
     """Beside numpy's insecure floating-point Laplace, and OpenDP where it is installed."""
     n = 1_000_000
@@ -188,6 +222,7 @@ def main() -> None:
         bench_open_pings(path)
         bench_replay(path, pings)
     bench_slot()
+    bench_road()
     bench_noise()
     bench_grouping()
 

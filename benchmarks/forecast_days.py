@@ -139,7 +139,7 @@ def run_without_forecasts(day: Day, seed: int, flags: Sequence[str]) -> Floats:
     means = []
     for counts, values in day.slots:
         out = release_slot(counts, values, context, ledger, lambda _: None)
-        means += [decode(payload).mean for _, _, payload in out.payloads]
+        means += [decode(payload).mean for payload in out.payloads.values()]
     return np.array([day.constant if mean is None else mean.value_kmh for mean in means])
 
 
@@ -150,7 +150,7 @@ def _forecaster(day: Day, flags: Sequence[str]) -> Forecaster:
 
 
 def _rows(slot: RecordedSlot, smoothed: Mapping[str | None, Smoothed]) -> Iterator[tuple[float, ...]]:
-    for release_id, _, payload in slot.payloads:
+    for release_id, payload in slot.payloads.items():
         one, mean = smoothed[release_id], decode(payload).mean
         ends = (np.nan, np.nan) if mean is None else mean.interval95_kmh
         said = one.value_kmh, *one.interval95_kmh, one.expected_abs_error_kmh, one.guess.counts_kmh

@@ -47,7 +47,7 @@ def slot(hats: int) -> SlotCounts:
 def records_of(counts: SlotCounts) -> list[Release]:
     """A record for each HAT, with a mean around a forecast."""
     forecast = Forecast(18.0, 5.0, 3.0, (0.1,) * 7, measured_kmh=20.0, measured_deviation_kmh=3.0)
-    like = replace(decode(released_slot().payloads[0][2]), forecast=forecast)
+    like = replace(decode(next(iter(released_slot().payloads.values()))), forecast=forecast)
     return [replace(like, hat=replace(like.hat, cell=cell_name(cell))) for cell in counts.cells.tolist()]
 
 

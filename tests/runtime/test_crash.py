@@ -73,7 +73,7 @@ def whole_lines(path: Path):
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("enough", [50, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize("enough", [25, pytest.param(200, marks=pytest.mark.long)])
 def test_the_union_of_killed_runs_is_one_run(enough, tmp_path):
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
