@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from udp_stream.mechanisms.grouping import SamplesPerPlate
-from udp_stream.mechanisms.means import MECHANISMS, Baseline, accuracy_of, expected_abs_error, spread
+from udp_stream.mechanisms.means import MECHANISMS, Baseline, accuracy_of, spread
 from udp_stream.mechanisms.means._projected import means_of_arrays
 from udp_stream.mechanisms.means.accuracy import TRUTHS, array_variance
 from udp_stream.mechanisms.noise import pure
@@ -275,4 +275,4 @@ def test_the_expected_error_counts_spread_and_that_means_are_clamped():
     for noise, sd in ((1.0, 0.0), (4.0, 2.0), (20.0, 0.0), (6.0, 6.0), (200.0, 5.0)):
         released = np.clip(truth + rng.laplace(0, noise, truth.size) + sd * rng.standard_normal(truth.size), 0, 65)
         error = np.abs(released - truth).mean()
-        assert expected_abs_error(noise, sd, 65) == pytest.approx(error, rel=0.08)
+        assert DiscreteLaplace().clamped_error(noise, sd, 65) == pytest.approx(error, rel=0.08)

@@ -34,6 +34,7 @@ class Even:
 
     name = "toy"
     least_nano = 1000
+    power = 2
 
     def unit_scale(self, cost):
         return 2**32, math.isqrt(cost.nano * 2**64 // NANO)
@@ -56,6 +57,18 @@ class Even:
 
     def expected_square(self, scale):
         return scale**2 / 3
+
+    def choice_epsilon_nano(self, cost):
+        return cost.nano
+
+    def error(self, size, spread):
+        return size + spread
+
+    def clamped_error(self, size, spread, width):
+        return min(size + spread, width / 2)
+
+    def log_likelihood(self, off, size, spread):
+        return -np.abs(off) / (size + spread)
 
     def low_end(self, noisy, size, spread, width):
         return np.clip(noisy - 2 * size - 2 * spread, 0, width)

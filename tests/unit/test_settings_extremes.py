@@ -13,9 +13,9 @@ from udp_stream.mechanisms.cdfs.mechanism import plan_cdf
 from udp_stream.mechanisms.cdfs.search import best_tree
 from udp_stream.mechanisms.cdfs.tree import level_budgets
 from udp_stream.mechanisms.grouping import SamplesPerPlate
-from udp_stream.mechanisms.means import MECHANISMS, expected_abs_error
+from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import lattice_of, pure
-from udp_stream.mechanisms.noise.laplace import DRAWABLE_NANO_MIN
+from udp_stream.mechanisms.noise.laplace import DRAWABLE_NANO_MIN, DiscreteLaplace
 from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.variance import plan_variance_with_cap, variance_query
 from udp_stream.planning.allowances import EPSILON_NANO_MAX, FIXED_NANO_MIN
@@ -160,5 +160,5 @@ def test_a_variance_of_many_fast_samples_is_exact():
 
 @pytest.mark.parametrize("noise", [1e3, 1e9, 1e12, 1e14])
 def test_an_expected_error_is_never_below_zero_or_above_half_of_the_scale(noise):
-    assert 0 < expected_abs_error(noise, 0.0, 1000) <= 500.1
-    assert expected_abs_error(1e12, 0.0, 1000) == pytest.approx(500, rel=1e-5)
+    assert 0 < DiscreteLaplace().clamped_error(noise, 0.0, 1000) <= 500.1
+    assert DiscreteLaplace().clamped_error(1e12, 0.0, 1000) == pytest.approx(500, rel=1e-5)

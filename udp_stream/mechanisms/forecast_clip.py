@@ -20,7 +20,7 @@ What is released is forecast + (statistic + noise) / (SHRINKAGE * sum of v_l m_l
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import hypot, sqrt
+from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,7 +131,7 @@ class ForecastClipPlan:
     @property
     def expected_error(self) -> float:
         """About how far the value is likely to be off, in quanta."""
-        return hypot(self.noise_bound, self.spread)
+        return self.noise.error(self.noise_bound, self.spread)
 
     @property
     def used_samples(self) -> int:

@@ -30,7 +30,7 @@ from udp_stream.mechanisms import forecast_clip
 from udp_stream.mechanisms.cdfs.mechanism import CdfPlan
 from udp_stream.mechanisms.forecast_clip import ForecastClipPlan
 from udp_stream.mechanisms.grouping import SamplesPerPlate
-from udp_stream.mechanisms.means import MeanPlan, expected_abs_error, spread
+from udp_stream.mechanisms.means import MeanPlan, spread
 from udp_stream.mechanisms.means.automatic import EXACT
 from udp_stream.mechanisms.statistic import PublicSettings, StatisticPlan
 from udp_stream.mechanisms.statistic_terms import StatisticTerms
@@ -116,7 +116,7 @@ class HatPlan:
             return "as configured"
         if asked.compare_at == "charge":
             return "at equal charge every grouping has the same noise, and this has no bias"
-        error = expected_abs_error(self.mean.noise_bound, spread(self.mean), self.mean.range.width)
+        error = self.mean.noise.clamped_error(self.mean.noise_bound, spread(self.mean), self.mean.range.width)
         guessing = EXACT * self.mean.range.width / 2
         allowed = "that of the baseline guess" if self.mean.error_bound <= guessing else "that of optimal"
         return (

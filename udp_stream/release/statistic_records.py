@@ -74,7 +74,7 @@ def around_record(plan: ForecastClipPlan, noisy: float, scale: float, left_out: 
         grouping=None,
         epsilon=plan.cost.nano / NANO,
         scale_kmh=round(scale / QUANTA_PER_KMH, 4),
-        expected_abs_error_kmh=round(hypot(scale, spread) / QUANTA_PER_KMH, 4),
+        expected_abs_error_kmh=round(plan.noise.error(scale, spread) / QUANTA_PER_KMH, 4),
         interval95_kmh=(round(low / QUANTA_PER_KMH, 3), round(high / QUANTA_PER_KMH, 3)),
         bias_bound_kmh=round(width / QUANTA_PER_KMH, 4),
     )

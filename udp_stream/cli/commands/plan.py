@@ -27,7 +27,7 @@ from udp_stream.cli.report import (
 from udp_stream.cli.worst_case import print_worst_case
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.mechanisms.grouping import SamplesPerPlate
-from udp_stream.mechanisms.means import expected_abs_error, spread
+from udp_stream.mechanisms.means import spread
 from udp_stream.mechanisms.means.accuracy import SCATTER
 from udp_stream.planning.allowances import EPSILON_NANO_MIN
 from udp_stream.planning.around import PRICES_PER_BUDGET, terms_of_typical
@@ -87,7 +87,7 @@ class Bought:
             found.append(Error("a mean errs by", ONE_MEAN, self.mean_error_kmh, self.mean_error_kmh, ".1f"))
         if variance is not None:
             noise = variance.noise_bound
-            clamped = expected_abs_error(noise, 0, variance.range.width**2 // 4)
+            clamped = variance.noise.clamped_error(noise, 0, variance.range.width**2 // 4)
             sizes = clamped / QUANTA_PER_KMH**2, noise / QUANTA_PER_KMH**2
             found.append(Error("the noise of a variance is", ONE_VARIANCE, *sizes, ".0f"))
         if cdf is not None:
@@ -244,7 +244,7 @@ def _mean_error_kmh(plan: HatPlan) -> float:
     if mean is None:
         return float("nan")
     if mean.moves is not None:
-        return expected_abs_error(mean.noise_bound, spread(mean), mean.range.width) / QUANTA_PER_KMH
+        return mean.noise.clamped_error(mean.noise_bound, spread(mean), mean.range.width) / QUANTA_PER_KMH
     rng, counts = np.random.default_rng(0), mean.counts.by_plate
     samples = []
     for truth in rng.uniform(0, mean.range.width, TRIALS):

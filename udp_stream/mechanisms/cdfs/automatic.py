@@ -24,7 +24,7 @@ from functools import cache, lru_cache
 from udp_stream.mechanisms.cdfs.bins import Bins, zero_and_equal_bins
 from udp_stream.mechanisms.cdfs.coverings import prefix_noise
 from udp_stream.mechanisms.cdfs.search import best_tree
-from udp_stream.mechanisms.noise import Cost, Measure, expected_noise_of_counts
+from udp_stream.mechanisms.noise import FAMILIES, Cost, Measure, expected_noise_of_counts
 
 LADDER = (2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 26, 32, 52, 65)
 """Numbers of equal bins to choose from, next to the bin of exact zeros; several divide 65 km/h into whole widths."""
@@ -62,7 +62,7 @@ def proxy_error(count: int, noise: float, measure: Measure = "pure") -> float:
 @cache
 def _noise_factor(count: int, measure: Measure) -> float:
     """Root mean square error of the `count` noisy prefixes, in units cap b / n; the last of the tree's is exact."""
-    return prefix_noise(best_tree(count + 1), measure) * math.sqrt((count + 1) / count)
+    return prefix_noise(best_tree(count + 1, FAMILIES[measure].power), measure) * math.sqrt((count + 1) / count)
 
 
 @cache

@@ -50,18 +50,24 @@ def digit_sum(bins: int, leaves_below: int, b: int) -> int:
     return (periods * b * (b - 1) + digit * (digit - 1)) // 2 * leaves_below + digit * part
 
 
-def optimal_shares(branching: tuple[int, ...], bins: int | None = None) -> tuple[float, ...]:
+def optimal_shares(branching: tuple[int, ...], bins: int | None = None, power: int = 1) -> tuple[float, ...]:
     """The shares of the budget that minimise `squared_error`, proportional to the cube roots of `covering_uses`.
 
-    For `bins` = leaves, the default, that is (b_i - 1)^(1/3): Theorem IV.2. Raises ValueError if a level is never used.
+    For `bins` = leaves, the default, that is (b_i - 1)^(1/3): Theorem IV.2. Where the noise's family has the power 2, a
+    level's variance is inverse to its share, and sum_i u_i / e_i is least for square roots. Raises ValueError if a
+    level is never used, or for another power.
 
     >>> optimal_shares((9, 2))
     (0.6666666666666666, 0.3333333333333333)
+    >>> optimal_shares((10, 2), power=2)
+    (0.75, 0.25)
     """
+    if power not in (1, 2):
+        raise ValueError(f"expected noise of power 1 or 2, got {power}")
     uses = covering_uses(branching, math.prod(branching) if bins is None else bins)
     if min(uses) == 0:
         raise ValueError(f"expected bins > leaves under one child of the root, got {bins} with branching {branching}")
-    roots = [math.cbrt(n) for n in uses]
+    roots = [math.cbrt(n) if power == 1 else math.sqrt(n) for n in uses]
     return tuple(root / math.fsum(roots) for root in roots)
 
 

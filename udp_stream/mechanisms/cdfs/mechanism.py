@@ -103,7 +103,7 @@ def plan_cdf(
         choice = _best_choice(counts, cost, max_kmh, bins)
     cap, chosen = choice.cap_among(counts), _bins_of(choice, max_kmh, bins)
     budgets, t, s = _noise_of_nodes(chosen.count, cap, cost)
-    tree = best_tree(chosen.count)
+    tree = best_tree(chosen.count, noise_of(cost).power)
     return CdfPlan(chosen, tree, counts, cap, counts.kept(cap), cost, budgets, t, s, choice)
 
 
@@ -113,15 +113,15 @@ def _best_choice(counts: SamplesPerPlate, cost: Cost, max_kmh: float, bins: Bins
     It is lower where the noise of that could not be drawn, also once rounding has taken a nano or two from a level's
     budget, for the plates that are admitted.
     """
-    kept = counts.kept_at_every_count
-    best = int(np.argmin(counts.errors_at_every_count(_prefix_noise_at(best_tree(8), cost))))
+    kept, power = counts.kept_at_every_count, noise_of(cost).power
+    best = int(np.argmin(counts.errors_at_every_count(_prefix_noise_at(best_tree(8, power), cost))))
     cap = int(counts.descending[best])
     if bins == "auto":
         equal = auto_bins(int(kept[best]), cap, cost, max_kmh).count - 1
         choice = Choice(TREE, cap, equal, zeros_apart=True)
     else:
         choice = Choice(TREE, cap, bins if isinstance(bins, int) else 0)
-    tree = best_tree(_bins_of(choice, max_kmh, bins).count)
+    tree = best_tree(_bins_of(choice, max_kmh, bins).count, power)
     least = cost.with_nano(min(level_budgets(tree, cost.nano)))
     drawable = max(1, noise_of(cost).counts_drawable(least))
     return choice if cap <= drawable else msgspec.structs.replace(choice, cap=drawable)
@@ -155,7 +155,7 @@ def cdf_for_admitted(plan: CdfPlan, admitted: NDArray[np.bool_]) -> CdfPlan:
 @lru_cache(maxsize=1024)
 def _noise_of_nodes(bins: int, cap: int, cost: Cost) -> tuple[tuple[int, ...], Integers, Integers]:
     """The levels' budgets, and every node's scale t/s; the HATs of a slot share a few of these."""
-    tree = best_tree(bins)
+    tree = best_tree(bins, noise_of(cost).power)
     t, s = (np.repeat(of_levels, tree.level_sizes) for of_levels in zip(*node_scales(tree, cap, cost), strict=True))
     return level_budgets(tree, cost.nano), t, s
 

@@ -4,7 +4,7 @@ Every mechanism is an integer statistic (in speed quanta), plus discrete Laplace
 plan side sees counts only; the estimate side sees a plan, the samples and bits.
 """
 
-from udp_stream.mechanisms.means.accuracy import NOBODY, accuracy_of, expected_abs_error, spread
+from udp_stream.mechanisms.means.accuracy import NOBODY, accuracy_of, spread
 from udp_stream.mechanisms.means.array_averaging import ArrayAveraging
 from udp_stream.mechanisms.means.automatic import plan_automatic
 from udp_stream.mechanisms.means.base import MeanMechanism, MeanPlan, MeanQuery
@@ -26,7 +26,6 @@ __all__ = [
     "MeanQuery",
     "Optimal",
     "accuracy_of",
-    "expected_abs_error",
     "plan_automatic",
     "spread",
 ]

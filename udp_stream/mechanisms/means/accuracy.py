@@ -23,7 +23,7 @@ for [0, U], a test of each turned round: far beyond a or b, where g hardly moves
 
 from __future__ import annotations
 
-from math import erf, expm1, hypot, pi, sqrt
+from math import erf, hypot, pi, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -87,7 +87,7 @@ def accuracy_of(
     if projected_to is not None:
         return _projected(plan, noisy, noise, off, projected_to)
     at, width = plan.range.low, plan.range.width
-    error, own = expected_abs_error(noise, _with_fill(plan, off, filled), width), 1 - filled
+    error, own = plan.noise.clamped_error(noise, _with_fill(plan, off, filled), width), 1 - filled
     if own == 0:
         return Accuracy(error, float(at), float(plan.range.high))
     # without its public fill, d of it, the noisy mean x is (x - d c) / (1 - d); noise and spread grow likewise
@@ -116,9 +116,7 @@ def _projected(plan: MeanPlan, noisy: float, noise: float, off: float, interval:
     left = np.flatnonzero(ruled_out_by <= max(0.0, ruled_out_by.min()))
     # a step further on either side, as the truths are tried in steps
     ends = truths[max(0, left[0] - 1)], truths[min(TRUTHS, left[-1] + 1)]
-    # noise and spread together are taken for Laplace noise of their size b: the density is exp(-|x - g| / b) / 2b
-    size = np.hypot(noise, around)
-    log_likelihood = -np.abs(noisy - centre) / size - np.log(size)
+    log_likelihood = plan.noise.log_likelihood(noisy - centre, noise, around)
     likely = np.exp(log_likelihood - log_likelihood.max())  # with next to no noise, all would else be 0
     # the mean of |released - t| over t in [0, U], weighed by how likely each makes the noisy mean
     error = float(np.abs(value - truths) @ likely / likely.sum())
@@ -194,18 +192,6 @@ def _scattered(plan: MeanPlan, left_out: Integers) -> tuple[float, float]:
     # U^2/24 (between + within)
     scattered = VARIANCE * (BETWEEN * squares + (1 - BETWEEN) * within)
     return plan.range.width * sqrt(max(0.0, scattered)), max(0.0, 1 - own)
-
-
-def expected_abs_error(noise: float, spread: float, width: int) -> float:
-    """Expected |released mean - sample mean| for noise of this expected size (above 0); all in quanta.
-
-    >>> round(expected_abs_error(3.0, 4.0, 1000), 2), round(expected_abs_error(1e9, 0.0, 1000))
-    (4.97, 500)
-    """
-    # hypot(b, s) is exact for s = 0, of second order for small s, and 7 % too much for s = b
-    size = hypot(noise, spread)
-    # what lies beyond [0, U] is clamped: over truths anywhere in it alike, x becomes x (1 - x/U (1 - exp(-U/x)))
-    return size * (1 + size / width * expm1(-width / size))
 
 
 def array_variance(plan: MeanPlan) -> float:

@@ -20,8 +20,6 @@ and counts cannot say what that interval will save. On the recorded feeds they e
 
 from __future__ import annotations
 
-from math import hypot
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -70,14 +68,18 @@ def plan_automatic(
     for cap in averaging_caps(counts, cost, grouping, allowed / range.width):
         plans.append(ArrayAveraging().plan_with_cap(counts, *asked, cap))
     plans = [plan for plan in plans if plan.error_bound <= allowed]
-    errors = [hypot(plan.noise_bound, accuracy.spread(plan)) for plan in plans]
+    errors = [plan.noise.error(plan.noise_bound, accuracy.spread(plan)) for plan in plans]
     good = AS_GOOD * min(errors)
     return min((plan for plan, error in zip(plans, errors, strict=True) if error <= good), key=_mean_share)
 
 
 def _mean_share(plan: MeanPlan) -> float:
-    """Which part of epsilon a plate is charged, on average over the HAT's plates; 1 where each pays all."""
-    return 1.0 if plan.moves is None else int(plan.moves.sum()) / plan.moves.size / plan.sensitivity
+    """Which part of the cost a plate is charged, on average over the HAT's plates; 1 where each pays all."""
+    if plan.moves is None:
+        return 1.0
+    if plan.noise.power == 1:
+        return int(plan.moves.sum()) / plan.moves.size / plan.sensitivity
+    return float(((plan.moves / plan.sensitivity) ** plan.noise.power).mean())
 
 
 def averaging_caps(counts: SamplesPerPlate, cost: Cost, grouping: Grouping, allowed: float) -> list[int]:

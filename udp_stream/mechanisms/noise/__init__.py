@@ -1,6 +1,6 @@
 """Noise: what a cost buys, exactly drawn. `base` is the seam, `families` the registry, one file per family."""
 
-from udp_stream.mechanisms.noise.base import SCALE_MAX, Cost, Integers, Measure, Noise, pure
+from udp_stream.mechanisms.noise.base import SCALE_MAX, Cost, Integers, Measure, Noise, concentrated, pure
 from udp_stream.mechanisms.noise.families import FAMILIES, expected_noise, expected_noise_of_counts, noise_of
 from udp_stream.mechanisms.noise.lattice import Lattice, charges_of, cost_within, counts_scale, lattice_of
 
@@ -13,6 +13,7 @@ __all__ = [
     "Measure",
     "Noise",
     "charges_of",
+    "concentrated",
     "cost_within",
     "counts_scale",
     "expected_noise",

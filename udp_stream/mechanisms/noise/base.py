@@ -25,11 +25,14 @@ from udp_stream.ledger.port import Bits
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-Measure = Literal["pure"]
-"""In what a privacy loss is counted: "pure" is epsilon."""
+Measure = Literal["pure", "zcdp"]
+"""In what a privacy loss is counted: "pure" is epsilon, "zcdp" the rho of zero-concentrated differential privacy."""
 
 SCALE_MAX = 2**26
 """Largest numerator t of a scale: leaves room in 63 bits for 32 random ones and the sampler's trials."""
+
+DIVISOR_MAX = 2**16
+"""Largest denominator s of a scale: one of a count or more is then off by less than 2**-16 when t is rounded up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,15 @@ def pure(epsilon_nano: int) -> Cost:
     return Cost("pure", epsilon_nano)
 
 
+def concentrated(rho_nano: int) -> Cost:
+    """The cost of a rho of zero-concentrated differential privacy, in nano-units.
+
+    >>> concentrated(500_000_000)
+    Cost(measure='zcdp', nano=500000000)
+    """
+    return Cost("zcdp", rho_nano)
+
+
 class Noise(Protocol):
     """One family of noise: symmetric, on the integers. Its scale is a fraction t/s, in units of what it is added to.
 
@@ -78,6 +90,15 @@ class Noise(Protocol):
     @property
     def least_nano(self) -> int:
         """The least cost, in nano-units, at which noise can be drawn for every sensitivity."""
+        ...
+
+    @property
+    def power(self) -> int:
+        """1 or 2: a plate that moves a share of what noise is for loses its power. Scales go by cost^(-1/power)."""
+        ...
+
+    def choice_epsilon_nano(self, cost: Cost) -> int:
+        """The largest epsilon, in nano-units, at which a choice by the exponential mechanism keeps to the cost."""
         ...
 
     def unit_scale(self, cost: Cost) -> tuple[int, int]:
@@ -114,6 +135,18 @@ class Noise(Protocol):
         """The variance of noise of this scale, in its unit squared."""
         ...
 
+    def error(self, size: float, spread: float) -> float:
+        """The expected size of noise and a normal spread together; `size` is the noise's expected size, above 0."""
+        ...
+
+    def clamped_error(self, size: float, spread: float, width: int) -> float:
+        """The same for values put into [0, width], over truths anywhere in it alike."""
+        ...
+
+    def log_likelihood(self, off: Floats, size: float, spread: Floats) -> Floats:
+        """Of noise and spread together being `off`, but for a constant; elementwise."""
+        ...
+
     def low_end(self, noisy: Floats | float, size: float, spread: Floats | float, width: int) -> Floats:
         """The lower end of the 95 % interval of truths in [0, width]; elementwise (`interval.interval95`).
 
@@ -122,5 +155,5 @@ class Noise(Protocol):
         ...
 
     def draw(self, bits: Bits, t: Integers, s: Integers | int = 1) -> Integers:
-        """Independent noise, the i-th of scale t[i]/s[i], 1 <= t <= SCALE_MAX."""
+        """Independent noise, the i-th of scale t[i]/s[i], 1 <= t <= SCALE_MAX, 1 <= s <= DIVISOR_MAX."""
         ...

@@ -11,6 +11,7 @@ from itertools import accumulate
 
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.noise.base import Cost
+from udp_stream.mechanisms.noise.families import noise_of
 from udp_stream.mechanisms.noise.uniform import randbelow
 from udp_stream.units import NANO
 
@@ -25,6 +26,10 @@ def exponential_weights(epsilon_nano: int, largest: int) -> tuple[int, ...]:
     stays, each index moves by at most one either way; if it rises by one, each falls by 0, 1 or 2; if it falls, each
     rises so. With F <= exp(eps/2) the largest ratio of neighbours, every weight, hence their sum, changes by factors
     in [1/F, F], or in [1, F^2], or in [1/F^2, 1]: in each case their quotient by at most F^2 <= exp(eps).
+
+    All weights change within one such interval and have their sum in common, so the log-probabilities of all candidates
+    change within an interval of length eps: the choice is also eps-*bounded range* (Durfee and Rogers, arXiv
+    1905.04273), which in rho costs eps^2/8 (`DiscreteGaussian.choice_epsilon_nano`).
 
     >>> table = exponential_weights(2 * 10**9, largest=3)
     >>> [round(weight / table[-1], 3) for weight in table]  # 1, e, e^2, e^3 backwards
@@ -74,6 +79,8 @@ def exponential_choices(
 ) -> list[int]:
     """Indices of groups of equal candidates, chosen independently by the exponential mechanism, each at `cost`.
 
+    Its family says which epsilon that is (`Noise.choice_epsilon_nano`).
+
     Group i holds `sizes[i]` candidates (a length, in lattice points; may be 0) of penalty `penalties[i] >= 0`. One
     plate moves each penalty by at most `sensitivity`, and none that values could have is above `largest`, which is
     public. All groups empty raises ValueError. Experiments make many choices at once; a release makes one.
@@ -82,6 +89,6 @@ def exponential_choices(
     >>> exponential_choices(os.urandom, [500, 0], [1, 1], 500, sensitivity=1, cost=Cost("pure", 10**11), draws=3)
     [1, 1, 1]
     """
-    table = exponential_weights(cost.nano // sensitivity, largest)
+    table = exponential_weights(noise_of(cost).choice_epsilon_nano(cost) // sensitivity, largest)
     upto = list(accumulate(choice_weights(penalties, sizes, table)))
     return [bisect_right(upto, randbelow(bits, upto[-1])) for _ in range(draws)]

@@ -21,14 +21,14 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.mechanisms.noise.base import SCALE_MAX, Cost, Integers
+from udp_stream.mechanisms.noise.base import DIVISOR_MAX, SCALE_MAX, Cost, Integers
 from udp_stream.mechanisms.noise.families import noise_of
 
 Moves = TypeVar("Moves", int, NDArray[Any])
 """One move of a statistic, or an array of them: 64-bit integers, or Python's in an array of objects."""
 
-COUNTS_SHIFT_MAX = 16
-"""Denominators s of counts' scales are at most 2**16: a scale of one count or more is then off by less than 2**-16."""
+COUNTS_SHIFT_MAX = DIVISOR_MAX.bit_length() - 1
+"""Denominators s of counts' scales are 1, 2, 4, ... `DIVISOR_MAX`."""
 
 
 @dataclass(frozen=True, slots=True)
