@@ -1,0 +1,141 @@
+"""Between the measures of a promise: zero-concentrated, approximate and pure differential privacy. Never in our favour.
+
+**To (epsilon, delta).** A rho-zCDP mechanism is (epsilon, delta)-DP for every alpha > 1 with
+
+    delta = exp((alpha - 1)(alpha rho - epsilon)) / (alpha - 1) * (1 - 1/alpha)^alpha
+
+(Canonne, Kamath and Steinke, arXiv 2004.00010, Corollary 13). *Every* alpha gives a delta that holds, so the search for
+the best one needs no proof; only the value at the one found must not be rounded in our favour. It is computed in 80
+decimal digits, from operations that are each off by at most half a unit in the last place (`decimal` rounds ln and exp
+correctly). With amounts up to `NANO_MAX` no intermediate value exceeds 10^41, so log delta is off by less than 10^-38,
+and delta by less than the share of 10^-30 that is added to it.
+
+log delta is convex in alpha: its second derivative is 2 rho + 1 / (alpha (alpha - 1)). So the best alpha is where the
+first one, (2 alpha - 1) rho - epsilon + log(1 - 1/alpha), vanishes, and a double's error in alpha makes log delta
+larger by about 10^-32 epsilon^2 / rho. So the answers are the extreme nano-units at which this conversion holds, in all
+but cases that miss it by less than that.
+
+**From pure.** An epsilon-DP mechanism is epsilon^2/2 - zCDP (Bun and Steinke, arXiv 1605.02065, Proposition 3.3).
+
+Amounts are integers, in nano-units; a delta is taken by the digits in which it is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import ROUND_CEILING, Context, Decimal
+from functools import lru_cache
+from math import exp, log1p
+
+from udp_stream.units import NANO
+
+_DIGITS = Context(prec=80)
+
+_ERROR = Decimal("1e-30")
+"""Added to a delta, as a share of it: far more than what rounding can take from it."""
+
+_LEAST_LOG = -1000
+"""Smaller deltas are not told apart: no double is as small."""
+
+_SHOWN = Context(prec=17, rounding=ROUND_CEILING)
+
+NANO_MAX = 10**15
+"""Largest epsilon and rho, in nano-units: a million, far above any that says anything."""
+
+
+def delta_of(rho_nano: int, epsilon_nano: int) -> Decimal:
+    """A delta, rounded up, such that rho-zCDP implies (epsilon, delta)-DP; at most 1.
+
+    >>> float(delta_of(1_000_000_000, 5_000_000_000))
+    0.002612034506620487
+    """
+    _check("rho_nano", rho_nano, 0)
+    _check("epsilon_nano", epsilon_nano, 0)
+    if rho_nano == 0:
+        return Decimal(0)
+    beyond = Decimal(_best_order(rho_nano / NANO, epsilon_nano / NANO))
+    rho, epsilon = Decimal(rho_nano) / NANO, Decimal(epsilon_nano) / NANO
+    calc = _DIGITS
+    alpha = calc.add(beyond, 1)
+    # log delta = (alpha - 1) (alpha rho - epsilon + log(alpha - 1)) - alpha log(alpha)
+    slope = calc.add(calc.subtract(calc.multiply(alpha, rho), epsilon), calc.ln(beyond))
+    log_delta = calc.subtract(calc.multiply(beyond, slope), calc.multiply(alpha, calc.ln(alpha)))
+    if log_delta >= 0:
+        return Decimal(1)
+    delta = calc.multiply(calc.exp(max(log_delta, Decimal(_LEAST_LOG))), 1 + _ERROR)
+    return min(Decimal(1), _SHOWN.plus(delta))
+
+
+def _best_order(rho: float, epsilon: float) -> float:
+    """alpha - 1 where log delta is least, about: by halving, on a logarithmic scale."""
+    low, high = -40.0, 40.0
+    for _ in range(64):
+        middle = (low + high) / 2
+        beyond = exp(middle)
+        if (1 + 2 * beyond) * rho - epsilon - log1p(1 / beyond) < 0:
+            low = middle
+        else:
+            high = middle
+    return exp(low)
+
+
+@lru_cache(maxsize=256)
+def rho_nano_of(epsilon_nano: int, delta: float | Decimal | str) -> int:
+    """The largest rho, in nano-units, that implies (epsilon, delta)-DP, rounded down; may be 0.
+
+    >>> rho_nano_of(10_000_000_000, 1e-6)
+    1539278763
+    """
+    _check("epsilon_nano", epsilon_nano, 0)
+    allowed = _allowed(delta)
+    return _last(lambda rho_nano: delta_of(rho_nano, epsilon_nano) <= allowed)
+
+
+@lru_cache(maxsize=256)
+def epsilon_nano_of(rho_nano: int, delta: float | Decimal | str) -> int:
+    """The least epsilon, in nano-units, that rho-zCDP implies together with this delta, rounded up.
+
+    >>> epsilon_nano_of(1_539_278_763, 1e-6)
+    9999999997
+    """
+    _check("rho_nano", rho_nano, 0)
+    allowed = _allowed(delta)
+    if delta_of(rho_nano, 0) <= allowed:
+        return 0
+    return 1 + _last(lambda epsilon_nano: delta_of(rho_nano, epsilon_nano) > allowed)
+
+
+def rho_nano_of_pure(epsilon_nano: int) -> int:
+    """The rho, in nano-units, that an epsilon of pure differential privacy costs: half of its square, rounded up.
+
+    >>> rho_nano_of_pure(1_000_000_000), rho_nano_of_pure(1)
+    (500000000, 1)
+    """
+    _check("epsilon_nano", epsilon_nano, 0)
+    return -(-epsilon_nano * epsilon_nano // (2 * NANO))
+
+
+def _last(holds: Callable[[int], bool]) -> int:
+    """The last number for which this holds, which it does for 0 and, if for one, for all below it."""
+    low, high = 0, 1
+    while holds(high):
+        low, high = high, 2 * high
+        if high > NANO_MAX:
+            raise ValueError(f"expected a promise below {NANO_MAX} nano-units")
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def _allowed(delta: float | Decimal | str) -> Decimal:
+    """A delta by its digits; ValueError unless it is between 0 and 1, both left out."""
+    allowed = Decimal(str(delta))
+    if not (allowed.is_finite() and 0 < allowed < 1):
+        raise ValueError(f"expected 0 < delta < 1, got {delta}")
+    return allowed
+
+
+def _check(name: str, nano: int, least: int) -> None:
+    if not least <= nano <= NANO_MAX:
+        raise ValueError(f"expected {least} <= {name} <= {NANO_MAX}, got {nano}")
