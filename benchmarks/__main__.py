@@ -24,6 +24,7 @@ from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.settings import LedgerSection, load
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.mechanisms.grouping import SamplesPerPlate, best_fit
+from udp_stream.mechanisms.noise.discrete_gaussian import discrete_gaussian
 from udp_stream.mechanisms.noise.laplace import discrete_laplace
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.planning.hat_plan import plan_hat
@@ -187,12 +188,19 @@ def h3_cells(number: int) -> NDArray[np.uint64]:
 
 
 def bench_noise() -> None:
-    """Beside numpy's insecure floating-point Laplace, and OpenDP where it is installed."""
+    """Beside numpy's insecure floating-point noise, and OpenDP where it is installed."""
     n = 1_000_000
     t = np.full(n, 532_480)
     ours = best_of(3, lambda: discrete_laplace(os.urandom, t))
     numpy_s = best_of(3, lambda: np.random.default_rng().laplace(0, 1.0, n))
     say("discrete Laplace, one call", f"{n / ours / 1e6:.2f} M draws/s", f"{numpy_s / ours:.3f} x numpy's insecure one")
+    gaussian = best_of(3, lambda: discrete_gaussian(os.urandom, t))
+    normal_s = best_of(3, lambda: np.random.default_rng().normal(0, 1.0, n))
+    say(
+        "discrete Gaussian, one call",
+        f"{n / gaussian / 1e6:.2f} M draws/s",
+        f"{normal_s / gaussian:.3f} x numpy's normal",
+    )
     try:
         import opendp.prelude as dp
     except ImportError:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from udp_stream.mechanisms.noise.base import Cost, Measure, Noise
+from udp_stream.mechanisms.noise.gaussian import DiscreteGaussian
 from udp_stream.mechanisms.noise.laplace import DiscreteLaplace
 
-FAMILIES: dict[Measure, Noise] = {"pure": DiscreteLaplace()}
+FAMILIES: dict[Measure, Noise] = {"pure": DiscreteLaplace(), "zcdp": DiscreteGaussian()}
 """By the measure of the cost."""
 
 
 def noise_of(cost: Cost) -> Noise:
     """The family that a cost is paid to.
 
-    >>> from udp_stream.mechanisms.noise.base import pure
-    >>> noise_of(pure(10**9)).name
-    'discrete-laplace'
+    >>> from udp_stream.mechanisms.noise.base import concentrated, pure
+    >>> noise_of(pure(10**9)).name, noise_of(concentrated(10**9)).name
+    ('discrete-laplace', 'discrete-gaussian')
     """
     return FAMILIES[cost.measure]
 

@@ -1,0 +1,192 @@
+"""Every statistic takes zero-concentrated costs: from plan over query to estimate and record, as under epsilon."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from udp_stream.mechanisms.cdfs.coverings import covering_uses, prefixes
+from udp_stream.mechanisms.cdfs.mechanism import cdf_for_admitted, plan_cdf
+from udp_stream.mechanisms.cdfs.search import best_tree
+from udp_stream.mechanisms.forecast_clip import Around, around_for_admitted, plan_around
+from udp_stream.mechanisms.grouping import SamplesPerPlate
+from udp_stream.mechanisms.means import MECHANISMS, accuracy_of, plan_automatic
+from udp_stream.mechanisms.noise import concentrated, lattice_of, pure
+from udp_stream.mechanisms.range import Range
+from udp_stream.mechanisms.variance import plan_variance, variance_for_admitted
+from udp_stream.planning.hat_plan import HatPlan
+from udp_stream.planning.terms import Terms
+from udp_stream.release.estimate import estimate_hats
+from udp_stream.release.statistic_records import around_record, cdf_record, mean_record, variance_record
+from udp_stream.testing import seeded_bits
+from udp_stream.units import NANO
+
+U = 65 * 4096
+BY_PLATE = np.array([9, 7, 4, 4, 3, 2, 2, 1])
+COST = concentrated(2 * NANO)
+ADMITTED = np.array([False, True, True, False, True, True, True, True])
+COUNTS, SPEEDS = SamplesPerPlate(BY_PLATE), Range(0, U)
+
+
+@pytest.fixture
+def samples():
+    return np.random.default_rng(1).integers(0, U + 1, int(BY_PLATE.sum()))
+
+
+def estimates(samples, runs=400, **statistics):
+    plan = HatPlan(Terms(), BY_PLATE, statistics, np.ones(BY_PLATE.size, np.int64))
+    return estimate_hats([plan] * runs, [samples] * runs, seeded_bits("gauss"))
+
+
+def squares(moves, most):
+    return [-(-COST.nano * int(move) ** 2 // int(most) ** 2) for move in moves]
+
+
+def normal_of(values, sigma):
+    """Whether values less what they are of are normal with this deviation; 30 % more or less is not."""
+    assert stats.kstest(values / sigma, "norm").pvalue > 1e-6
+    squares = float(((values / sigma) ** 2).sum())
+    for factor, accepted in ((1.0, True), (0.7, False), (1.3, False)):
+        below = stats.chi2.cdf(squares / factor**2, values.size)
+        assert (1e-6 < below < 1 - 1e-6) == accepted
+
+
+@pytest.mark.parametrize("grouping", ["best-fit", "wrap-around"])
+@pytest.mark.parametrize("name", ["baseline", "array-averaging", "optimal"])
+def test_a_mean_has_gaussian_noise_and_squared_charges(name, grouping, samples):
+    plan = MECHANISMS[name].plan(COUNTS, COST, SPEEDS, grouping)
+    sigma = plan.sensitivity / math.sqrt(2 * COST.nano / NANO) / plan.divisor
+    assert plan.noise_bound == pytest.approx(sigma * math.sqrt(2 / math.pi))
+    assert plan.charges.tolist() == squares(plan.moves, plan.sensitivity)
+    final = MECHANISMS[name].for_admitted(plan, ADMITTED)
+    assert final.cost.measure == "zcdp" and (final.charges <= plan.charges[ADMITTED]).all()
+    exact = MECHANISMS[name].query(plan, samples, None).statistic / plan.divisor
+    found = estimates(samples, mean=plan)
+    normal_of(np.array([one.mean for one in found]) - exact, sigma)
+    record = mean_record(plan, found[0].mean, found[0].noisy_mean.scale)
+    low, high = record.interval95_kmh
+    assert low <= record.value_kmh <= high
+    assert record.scale_kmh == pytest.approx(sigma * math.sqrt(2 / math.pi) / 4096, abs=1e-4)
+
+
+def test_intervals_hold_means_as_often_as_they_say():
+    plan = MECHANISMS["baseline"].plan(SamplesPerPlate(np.full(20, 5)), concentrated(NANO // 50), SPEEDS, "best-fit")
+    for mean in (0, U // 20, U // 2):
+        speeds = np.full(100, mean)
+        hat = HatPlan(Terms(), np.full(20, 5), {"mean": plan}, np.ones(20, np.int64))
+        found = estimate_hats([hat] * 4000, [speeds] * 4000, seeded_bits(mean))
+        held = [accuracy_of(plan, one.mean, one.noisy_mean.scale) for one in found]
+        misses = sum(not one.low <= mean <= one.high for one in held)
+        assert stats.binomtest(misses, 4000, 0.05).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("grouping", ["best-fit", "wrap-around"])
+@pytest.mark.parametrize("name", ["levy", "fixed-quantile", "eps-quantile"])
+def test_a_projected_mean_chooses_its_interval_within_rho(name, grouping):
+    """So large a HAT at so large a rho finds the speeds' interval; each half of it pays a half."""
+    counts, cost = SamplesPerPlate(np.full(400, 4)), concentrated(4 * NANO)
+    plan = MECHANISMS[name].plan(counts, cost, SPEEDS, grouping)
+    assert plan.noise_cost == concentrated(2 * NANO) and set(plan.charges.tolist()) == {4 * NANO}
+    speeds = np.random.default_rng(2).integers(U // 3, U // 2, 1600)
+    hat = HatPlan(Terms(), counts.by_plate, {"mean": plan}, np.ones(400, np.int64))
+    (one,) = estimate_hats([hat], [speeds], seeded_bits(name))
+    a, b = one.noisy_mean.projected_to
+    assert U // 4 < (a + b) / 2 < 7 * U // 12 and (name != "fixed-quantile" or b - a < U // 3)
+    record = mean_record(plan, one.mean, one.noisy_mean.scale, projected_to=(a, b))
+    assert record.mechanism == name and record.value_kmh == pytest.approx(float(speeds.mean()) / 4096, rel=0.05)
+    assert record.interval95_kmh[0] <= record.value_kmh <= record.interval95_kmh[1]
+
+
+@pytest.mark.parametrize("compare_at", ["epsilon", "charge"])
+def test_the_automatic_choice_is_made(compare_at):
+    plan = plan_automatic(COUNTS, COST, SPEEDS, "best-fit", compare_at)
+    assert plan.cost == COST and plan.noise.name == "discrete-gaussian"
+
+
+def test_a_variance_has_gaussian_noise_and_squared_charges(samples):
+    plan = plan_variance(COUNTS, COST, SPEEDS)
+    final = variance_for_admitted(plan, ADMITTED)
+    assert (final.charges <= plan.charges[ADMITTED]).all() and final.cost.measure == "zcdp"
+    precise = plan_variance(COUNTS, concentrated(5000 * NANO), SPEEDS)  # so that none is clamped at 0
+    sigma = precise.sensitivity / 100 / precise.divisor
+    found = estimates(samples, variance=precise)
+    values = np.array([one.variance for one in found])
+    normal_of(values - np.mean(values), sigma)
+    (one,) = estimates(samples, 1, variance=plan)
+    assert one.noisy_variance.scale == pytest.approx(plan.noise_bound)
+    assert variance_record(plan, found[0].variance, found[0].noisy_variance.scale).scale_kmh2 > 0
+
+
+def test_a_mean_around_a_forecast_has_gaussian_noise_and_squared_charges(samples):
+    plan = plan_around(COUNTS, Around(18 * 4096, np.linspace(10, 30, 8).astype(np.int64) * 4096), COST, SPEEDS)
+    lattice = lattice_of(plan.sensitivity, COST)
+    steps = [lattice.steps(int(move)) for move in plan.moves]
+    assert plan.charges.tolist() == squares(steps, lattice.steps(plan.sensitivity))
+    assert (around_for_admitted(plan, ADMITTED).charges <= plan.charges[ADMITTED]).all()
+    assert plan.noise_deviation == pytest.approx(plan.noise_bound * math.sqrt(math.pi / 2))
+    assert plan.expected_error == pytest.approx(math.hypot(plan.noise_deviation, plan.spread) * math.sqrt(2 / math.pi))
+    found = estimates(samples, **{"forecast-clip": plan})
+    values = np.array([one.values["forecast-clip"].value for one in found])
+    normal_of(values - values.mean(), plan.noise_deviation)
+    record = around_record(plan, values[0], found[0].values["forecast-clip"].scale)
+    assert record.interval95_kmh[0] <= record.value_kmh <= record.interval95_kmh[1]
+    assert record.expected_abs_error_kmh == pytest.approx(plan.expected_error / 4096, abs=1e-3)
+
+
+@pytest.mark.parametrize("bins", [8, 64, "auto"])
+def test_a_cdf_has_gaussian_noise_squared_charges_and_states_its_error(bins, samples):
+    plan = plan_cdf(COUNTS, COST, 65.0, bins)
+    assert plan.charges.tolist() == squares(plan.given, plan.cap) and sum(plan.budgets_nano) == COST.nano
+    assert (cdf_for_admitted(plan, ADMITTED).charges <= plan.charges[ADMITTED]).all()
+    exact = plan.cap / np.sqrt(np.array(plan.budgets_nano) / NANO)  # one scale per level
+    drawn = np.unique(plan.t / plan.s)
+    assert all(np.any((scale <= drawn) & (drawn < scale * 1.001)) for scale in exact)
+    steps = np.round(2**20 * np.random.default_rng(3).normal(0, plan.t / plan.s, (4000, plan.t.size))).astype(np.int64)
+    off = prefixes(plan.tree, steps, np.zeros(4000, np.int64)) / 2**20
+    assert plan.rms_error == pytest.approx(math.sqrt((off**2).mean()) / plan.kept, rel=0.05)
+    for one in estimates(samples, 20, cdf=plan):
+        assert one.cdf == sorted(one.cdf) and one.cdf[-1] == 1
+        assert cdf_record(plan, one.cdf).values[-1] == 1
+
+
+@pytest.mark.parametrize("bins", [3, 8, 21, 64])
+def test_trees_for_gaussian_noise_have_the_shares_and_the_shape_of_least_variance(bins):
+    tree = best_tree(bins, power=2)
+    uses = np.array(covering_uses(tree.branching, bins))
+
+    def variance(uses, shares):
+        return float((uses / np.array(shares)).sum())
+
+    least = variance(uses, tree.shares)
+    dice = np.random.default_rng(bins)
+    assert all(least <= variance(uses, dice.dirichlet(np.ones(uses.size))) for _ in range(300))
+    cube_roots = best_tree(bins)
+    assert least <= variance(np.array(covering_uses(cube_roots.branching, bins)), cube_roots.shares)
+    assert least == pytest.approx(min(np.sqrt(covering_uses(shape, bins)).sum() ** 2 for shape in _shapes(bins)))
+
+
+def _shapes(bins):
+    """All branchings whose levels are all used: of up to 2 K leaves, and no longer than they need be."""
+    found = [()]
+    for shape in found:
+        leaves = math.prod(shape)
+        if leaves >= bins:
+            if 0 not in covering_uses(shape, bins):
+                yield shape
+            continue
+        found.extend((*shape, b) for b in range(2, -(-2 * bins // leaves) + 1))
+
+
+def test_all_of_one_family_are_drawn_together_and_two_are_not(samples):
+    mean, variance = MECHANISMS["baseline"].plan(COUNTS, COST, SPEEDS, "best-fit"), plan_variance(COUNTS, COST, SPEEDS)
+    (one,) = estimates(samples, 1, mean=mean, variance=variance, cdf=plan_cdf(COUNTS, COST, 65.0, 8))
+    assert None not in (one.mean, one.variance, one.cdf)
+    with pytest.raises(ValueError, match="one family"):
+        estimates(samples, 1, mean=mean, variance=plan_variance(COUNTS, pure(NANO), SPEEDS))
+
+
+def test_a_loss_of_one_nano_rho_can_be_drawn_for_every_mean():
+    plan = MECHANISMS["baseline"].plan(COUNTS, concentrated(1), SPEEDS, "best-fit")
+    final = MECHANISMS["baseline"].for_admitted(plan, np.arange(8) == 7)
+    assert final.charges.tolist() == [1] and lattice_of(final.sensitivity, final.cost).t > 0
