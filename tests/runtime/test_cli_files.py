@@ -328,8 +328,8 @@ def test_the_plate_to_show_is_the_plate_that_pings_name(city):
     unknown = run("ledger", "show", "NOSUCH", "--ledger", "l", cwd=city)
     assert (unknown.returncode, unknown.stdout) == (0, b"")
     assert (
-        b"no charge is recorded for this plate, so it has its whole budget of 10. Spelling and case matter\n"
-        in unknown.stderr
+        b"no charge is recorded for this plate, so it has its whole budget: epsilon 10 per 1d. "
+        b"Spelling and case matter\n" in unknown.stderr
     )
 
 

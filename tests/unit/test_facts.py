@@ -18,7 +18,7 @@ from udp_stream.adapters.settings import load
 from udp_stream.errors import Fenced
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.pings.refusals import Reason
-from udp_stream.planning.periods import overlap_words
+from udp_stream.planning.periods import Loss, overlap_words
 from udp_stream.release.facts import (
     BatchRead,
     Fact,
@@ -157,11 +157,11 @@ def test_a_second_run_reports_the_slots_again_and_makes_no_hat():
 def test_periods_that_overlap_are_reported_once_each_and_are_in_the_summary():
     ledger, facts = MemoryLedger(), []
     of_embedded(ledger)
-    accepted = f"budget.accept_overlap={overlap_words(2 * SETTINGS.policy.budget_nano)}"
+    accepted = f"budget.accept_overlap={overlap_words(Loss(2 * SETTINGS.policy.budget_nano))}"
     elsewhere = load(None, (*FLAGS, "hat.timezone=Asia/Kolkata", accepted), {})
     summary = of_embedded(ledger, facts.append, settings=elsewhere)
     overlaps = [fact for fact in facts if isinstance(fact, PeriodsOverlap)]
-    assert [one.sum_nano for one in overlaps] == [2 * SETTINGS.policy.budget_nano]
+    assert [one.in_all for one in overlaps] == [Loss(2 * SETTINGS.policy.budget_nano)]
     assert summary.overlaps == {one.period: one for one in overlaps}
 
 

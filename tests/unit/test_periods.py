@@ -14,7 +14,15 @@ from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission
-from udp_stream.planning.periods import accepted_nano, overlap_words, overlapping, overlaps_of, period_of, together
+from udp_stream.planning.periods import (
+    Loss,
+    accepted_loss,
+    overlap_words,
+    overlapping,
+    overlaps_of,
+    period_of,
+    together,
+)
 from udp_stream.release.facts import PeriodsOverlap
 
 KOLKATA = [f"1d from 2024-01-{day:02}T00:00:00+05:30" for day in range(7, 12)]
@@ -105,7 +113,9 @@ def test_what_a_ledger_sums_to_is_what_its_statement_says():
     assert overlap_of(ledger, KOLKATA[4]) is overlap_of(ledger, UTC[0]) is None
     stated = statement(load(None, (), {}), ledger)["privacy"]["privacy_loss"]["periods"]
     sums = {one["period"]: one["epsilon_guaranteed_with_overlapping"] for one in stated}
-    assert {one.period: one.sum_nano / 1e9 for one in overlaps_on(ledger)} == {MONDAY: 22.0, MONDAY_UTC: 22.0}
+    assert {one.period: str(one.in_all) for one in overlaps_on(ledger)} == dict.fromkeys(
+        [MONDAY, MONDAY_UTC], "epsilon 22"
+    )
     assert sums == {MONDAY: 22.0, MONDAY_UTC: 22.0, KOLKATA[4]: 30.0}
     assert "a plate can lose epsilon 22, with" in said(overlaps_on(ledger))
 
@@ -128,7 +138,7 @@ def test_days_on_which_periods_overlap_are_those_of_the_zone():
 
 def test_words_accept_what_they_say_and_other_words_nothing():
     for nano in (1, 20 * 10**9, 10_500_000_001):
-        assert accepted_nano(overlap_words(nano)) == nano
+        assert accepted_loss(overlap_words(Loss(nano))) == Loss(nano)
     for words in ("yes", "20", "epsilon 20", "epsilon -1 in all", "epsilon inf in all"):
         with pytest.raises(ConfigError, match=r"budget\.accept_overlap: expected the words of the refusal"):
             load(None, (), {}, {"budget.accept_overlap": words})

@@ -9,12 +9,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.mechanisms.noise import Measure
 from udp_stream.units import NANO
 
 Integers = NDArray[np.int64]
 
 EPSILON_NANO_MIN = 1_000_000
 """Below 0.001 a statistic says nothing at any HAT size seen so far; then the HAT is withheld and nobody pays."""
+
+RHO_NANO_MIN = 500
+"""The same in rho: half of the square of 0.001. Parts of it still have noise at any counts and U."""
 
 FIXED_NANO_MIN = 1000
 """A configured epsilon's smallest parts (0.29 of it for a level of a CDF's tree, half for what projects) still exceed
@@ -24,6 +28,15 @@ and U."""
 EPSILON_NANO_MAX = 1000 * NANO
 """Of one statistic of a HAT: with 2**28 samples, the most that a slot may hold, a variance on its noise's lattice is at
 most 2**26 * 2**27 * 1000, which fits in 63 bits with room for the noise (`noise.lattice_of`, `variance`)."""
+
+
+def least_nano(measure: Measure) -> int:
+    """The least that an automatic epsilon may cost.
+
+    >>> least_nano("pure"), least_nano("zcdp")
+    (1000000, 500)
+    """
+    return EPSILON_NANO_MIN if measure == "pure" else RHO_NANO_MIN
 
 
 def expected_visits(now: Integers, before: Integers, slots_gone: int, slots_left: int) -> NDArray[np.float64]:

@@ -28,13 +28,14 @@ from udp_stream.forecast.arrow import CITY_MEAN
 from udp_stream.forecast.slot import SlotForecast
 from udp_stream.mechanisms.forecast_clip import NAME, ForecastClipPlan
 from udp_stream.mechanisms.means import MeanPlan, spread
+from udp_stream.mechanisms.noise import expected_noise
 from udp_stream.mechanisms.statistic import StatisticPlan
 from udp_stream.mechanisms.statistic_terms import AroundForecast, StatisticTerms
 from udp_stream.planning.allowances import EPSILON_NANO_MAX
 from udp_stream.planning.hat_plan import HatPlans, SlotInPeriod
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.terms import HatForecast, Terms, terms_of
-from udp_stream.units import NANO, QUANTA_PER_KMH
+from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.slot_tables import SlotCounts
 
 PRICES_PER_BUDGET = 12
@@ -125,15 +126,15 @@ def _mean(
     by_plate: NDArray[np.int64], around: AroundForecast, cost_nano: int, policy: Policy, plans: HatPlans
 ) -> _Mean:
     """Around the forecast; under "auto" by another mechanism, where that errs less at the same epsilon."""
-    asked = StatisticTerms(NAME, cost_nano, NAME, around=around)
+    asked = StatisticTerms(NAME, cost_nano, NAME, measure=policy.measure, around=around)
     plan = plans.of_statistic(by_plate, asked)
     if not isinstance(plan, ForecastClipPlan):
         raise TypeError(f"expected a plan around a forecast, got {plan}")
     error = hypot(plan.noise_deviation, plan.spread)
     # No other mechanism has less noise than half of Baseline's, so most HATs need no second plan.
-    least = policy.range.width * int(by_plate.max()) * NANO / (2 * int(by_plate.sum()) * cost_nano)
+    least = expected_noise(policy.range.width * int(by_plate.max()), asked.cost) / (2 * int(by_plate.sum()))
     if policy.mean == "auto" and least < error:
-        other = StatisticTerms("mean", cost_nano, "auto", policy.grouping, "epsilon")
+        other = StatisticTerms("mean", cost_nano, "auto", policy.grouping, "epsilon", policy.measure)
         mean = plans.of_statistic(by_plate, other)
         if isinstance(mean, MeanPlan) and (off := _NORMAL * hypot(mean.noise_bound, spread(mean))) < error:
             return _Mean(other, mean, (off / QUANTA_PER_KMH) ** 2)

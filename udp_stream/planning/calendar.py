@@ -8,7 +8,7 @@ from math import isfinite
 import numpy as np
 
 from udp_stream.planning.hat_plan import SlotInPeriod
-from udp_stream.planning.periods import overlapping, period_of
+from udp_stream.planning.periods import NOTHING, Loss, name_in, overlapping, period_of
 from udp_stream.planning.policy import Policy
 from udp_stream.windows.grid import SlotGrid
 
@@ -16,7 +16,7 @@ from udp_stream.windows.grid import SlotGrid
 class BudgetCalendar:
     """Slots and budget periods of a policy in its zone, and what was accepted of periods that overlap.
 
-    `accepted_nano` is the most that the budgets of periods that overlap may sum to; 0 where no overlap was accepted.
+    `accepted_loss` is the most that the budgets of periods that overlap may sum to; nothing where none was accepted.
 
     >>> from udp_stream.adapters.settings import Settings
     >>> calendar = Settings().calendar
@@ -25,10 +25,12 @@ class BudgetCalendar:
     ('1d from 2024-01-08T00:00:00+05:30', 24)
     """
 
-    def __init__(self, policy: Policy, slots: SlotGrid, periods: SlotGrid | None, accepted_nano: int = 0) -> None:
+    def __init__(
+        self, policy: Policy, slots: SlotGrid, periods: SlotGrid | None, accepted_loss: Loss = NOTHING
+    ) -> None:
         """`periods` is None where one budget is for a lifetime."""
         self.slots = slots
-        self.accepted_nano = accepted_nano
+        self.accepted_loss = accepted_loss
         self.accepted: set[tuple[str, ...]] = set()
         self._policy = policy
         self._periods = periods
@@ -39,12 +41,13 @@ class BudgetCalendar:
         Slots and periods are cut on the wall clock, so that on the days when it changes some are an hour shorter or
         longer: their number is rounded.
         """
+        measure = self._policy.measure
         if self._periods is None:
-            return SlotInPeriod("lifetime", 0, 0)
+            return SlotInPeriod(name_in(measure, "lifetime"), 0, 0)
         first, last = (int(ends[0]) for ends in self._periods.place(np.array([start_ms])))
         slot_ms = self._policy.slot_seconds * 1000
         gone, left = round((start_ms - first) / slot_ms), max(0, round((last - start_ms) / slot_ms) - 1)
-        return SlotInPeriod(f"{self._policy.period} from {self._periods.iso(first)}", gone, left)
+        return SlotInPeriod(name_in(measure, f"{self._policy.period} from {self._periods.iso(first)}"), gone, left)
 
     def overlapping(self, period: str, known: Sequence[str]) -> tuple[str, ...]:
         """The known periods that overlap this one of ours, and are not ours themselves."""

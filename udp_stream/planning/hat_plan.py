@@ -36,7 +36,7 @@ from udp_stream.mechanisms.statistic import PublicSettings, StatisticPlan
 from udp_stream.mechanisms.statistic_terms import StatisticTerms
 from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.mechanisms.variance import VariancePlan
-from udp_stream.planning.allowances import EPSILON_NANO_MIN, expected_visits, fair_shares, hat_epsilon
+from udp_stream.planning.allowances import expected_visits, fair_shares, hat_epsilon, least_nano
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.terms import Terms, automatic_nano, terms_at
 from udp_stream.units import QUANTA_PER_KMH
@@ -194,7 +194,7 @@ def _terms(shares: NDArray[np.int64], policy: Policy) -> Terms:
     if None not in (policy.mean_nano, policy.cdf_nano):
         return terms_at(0, policy)
     each = automatic_nano(hat_epsilon(shares), policy)
-    return Terms(withheld="budget") if each < EPSILON_NANO_MIN else terms_at(each, policy)
+    return Terms(withheld="budget") if each < least_nano(policy.measure) else terms_at(each, policy)
 
 
 def plan_hat(by_plate: NDArray[np.int64], terms: Terms, policy: Policy) -> HatPlan:

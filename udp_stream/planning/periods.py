@@ -1,7 +1,8 @@
 """Budget periods by their names: when they are, which of them overlap, and what their budgets sum to.
 
 A balance belongs to a period's name, such as `1d from 2024-01-08T00:00:00+05:30`. Periods of another zone or length
-have other names, hence other balances. A plate whose pings lie in several of them can lose the sum of their budgets.
+have other names, hence other balances. So have periods whose losses are counted in the rho of concentrated differential
+privacy: their names end in ` in rho`. A plate whose pings lie in several of them can lose the sum of their budgets.
 
 Privacy: the unit is one plate with all its pings in a period. To releases that were charged to the period it loses at
 most the period's budget; to those charged to a period that overlaps it, that one's budget too (basic composition). A
@@ -26,12 +27,45 @@ from decimal import Decimal
 from functools import lru_cache
 from math import inf
 
+from udp_stream.mechanisms.noise import Measure
 from udp_stream.units import NANO, nano_allowance, parse_duration
 
 CLOCK_CHANGE_S = 3600
 DAY_S = 86_400
 
-_WORDS = re.compile(r"epsilon ([0-9]{1,9}(?:\.[0-9]{1,9})?) in all")
+IN_RHO = " in rho"
+"""What the name of a period ends in whose balances are nano-rho."""
+
+_AMOUNT = r"([0-9]{1,9}(?:\.[0-9]{1,9})?)"
+_WORDS = re.compile(rf"(?:epsilon {_AMOUNT}|rho {_AMOUNT}|epsilon {_AMOUNT} and rho {_AMOUNT}) in all")
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Loss:
+    """The most that a plate can lose: an epsilon and, beside it, a rho; nano-units of each.
+
+    >>> together = Loss(10 * NANO) + Loss(rho_nano=NANO)
+    >>> str(together), together.within(Loss(20 * NANO)), Loss(5).within(Loss(5))
+    ('epsilon 10 and rho 1', False, True)
+    """
+
+    epsilon_nano: int = 0
+    rho_nano: int = 0
+
+    def __add__(self, other: Loss) -> Loss:
+        """Losses add up, each in its own measure."""
+        return Loss(self.epsilon_nano + other.epsilon_nano, self.rho_nano + other.rho_nano)
+
+    def within(self, other: Loss) -> bool:
+        """Whether it is at most the other, by either measure."""
+        return self.epsilon_nano <= other.epsilon_nano and self.rho_nano <= other.rho_nano
+
+    def __str__(self) -> str:
+        """What is not 0 of it."""
+        parts = [f"rho {amount_text(self.rho_nano)}"] if self.rho_nano else []
+        if self.epsilon_nano or not parts:
+            parts.insert(0, f"epsilon {amount_text(self.epsilon_nano)}")
+        return " and ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +89,7 @@ class Period:
     def _is_followed(self, other: Period, both: float) -> bool:
         """Whether one follows the other on a wall clock that was set forward between them."""
         change = abs(self.offset - other.offset)
-        lengths = [one.name.partition(" from ")[0] for one in (self, other)]
+        lengths = [length_of(one.name) for one in (self, other)]
         walls = sorted((one.start + one.offset, one.end + one.offset) for one in (self, other))
         shifted = both <= change <= CLOCK_CHANGE_S and both < min(self.end - self.start, other.end - other.start)
         return lengths[0] == lengths[1] and walls[0][1] <= walls[1][0] and shifted
@@ -70,7 +104,7 @@ def period_of(name: str) -> Period:
     >>> period_of("lifetime")
     Period(name='lifetime', start=-inf, end=inf, offset=0.0)
     """
-    length, _, start = name.partition(" from ")
+    length, _, start = name.removesuffix(IN_RHO).partition(" from ")
     try:
         begins, seconds = datetime.fromisoformat(start), parse_duration(length)
     except ValueError:
@@ -115,43 +149,95 @@ def overlaps_of(names: Iterable[str]) -> dict[str, set[str]]:
     return found
 
 
-def together(budgets: Mapping[str, int]) -> dict[str, int]:
+NOTHING = Loss()
+
+
+def name_in(measure: Measure, name: str) -> str:
+    """The name of the period in which losses of this measure are counted.
+
+    >>> name_in("pure", "lifetime"), name_in("zcdp", "lifetime")
+    ('lifetime', 'lifetime in rho')
+    """
+    return name + IN_RHO if measure == "zcdp" else name
+
+
+def length_of(name: str) -> str:
+    """The length of a period, with its measure.
+
+    >>> length_of("1d from 2024-05-01T00:00:00+05:30"), length_of("1d from 2024-05-01T00:00:00+05:30 in rho")
+    ('1d', '1d in rho')
+    """
+    length, is_bounded, _ = name.partition(" from ")
+    return length + (IN_RHO if is_bounded and name.endswith(IN_RHO) else "")
+
+
+def measure_of(name: str) -> Measure:
+    """In what losses of this period are counted.
+
+    >>> measure_of("lifetime"), measure_of("lifetime in rho")
+    ('pure', 'zcdp')
+    """
+    return "zcdp" if name.endswith(IN_RHO) else "pure"
+
+
+def loss_in(name: str, nano: int) -> Loss:
+    """An amount of a period's balances.
+
+    >>> str(loss_in("lifetime", 10 * NANO)), str(loss_in("lifetime in rho", NANO))
+    ('epsilon 10', 'rho 1')
+    """
+    return Loss(rho_nano=nano) if measure_of(name) == "zcdp" else Loss(nano)
+
+
+def sum_of(budgets: Mapping[str, int], names: Iterable[str]) -> Loss:
+    """The sum of the budgets of these periods.
+
+    >>> str(sum_of({"May": 3 * NANO, "May in rho": NANO}, ["May", "May in rho"]))
+    'epsilon 3 and rho 1'
+    """
+    return sum((loss_in(name, budgets[name]) for name in names), Loss())
+
+
+def together(budgets: Mapping[str, int]) -> dict[str, Loss]:
     """Each period's budget with those of the periods that overlap it: what a plate can lose by its pings in it.
 
-    >>> together({"1d from 2024-01-08T00:00:00+05:30": 10, "1d from 2024-01-08T00:00:00+00:00": 7})
-    {'1d from 2024-01-08T00:00:00+05:30': 17, '1d from 2024-01-08T00:00:00+00:00': 17}
+    >>> sums = together({"1d from 2024-01-08T00:00:00+05:30": 10 * NANO, "1d from 2024-01-08T00:00:00+00:00": NANO})
+    >>> [str(loss) for loss in sums.values()]
+    ['epsilon 11', 'epsilon 11']
     """
-    overlaps = overlaps_of(budgets)
-    return {name: nano + sum(budgets[other] for other in overlaps[name]) for name, nano in budgets.items()}
+    return {name: sum_of(budgets, (name, *others)) for name, others in overlaps_of(budgets).items()}
 
 
-def epsilon_text(nano: int) -> str:
-    """Nano-epsilon in epsilon, exactly.
+def amount_text(nano: int) -> str:
+    """Nano-units in units, exactly.
 
-    >>> epsilon_text(20_000_000_000), epsilon_text(10_500_000_001)
+    >>> amount_text(20_000_000_000), amount_text(10_500_000_001)
     ('20', '10.500000001')
     """
     text = f"{Decimal(nano) / NANO:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def overlap_words(nano: int) -> str:
+def overlap_words(loss: Loss) -> str:
     """The words that accept such a sum.
 
-    >>> overlap_words(20_000_000_000)
-    'epsilon 20 in all'
+    >>> overlap_words(Loss(20_000_000_000)), overlap_words(Loss(NANO, NANO))
+    ('epsilon 20 in all', 'epsilon 1 and rho 1 in all')
     """
-    return f"epsilon {epsilon_text(nano)} in all"
+    return f"{loss} in all"
 
 
-def accepted_nano(words: str) -> int:
-    """The sum that words accept, 0 for none; ValueError with the rule for others.
+def accepted_loss(words: str) -> Loss:
+    """The sum that words accept, nothing for none; ValueError with the rule for others.
 
-    >>> accepted_nano("epsilon 20 in all"), accepted_nano("")
-    (20000000000, 0)
+    >>> accepted_loss("epsilon 20 in all"), accepted_loss("epsilon 1 and rho 2 in all"), accepted_loss("")
+    (Loss(epsilon_nano=20000000000, rho_nano=0), Loss(epsilon_nano=1000000000, rho_nano=2000000000), \
+Loss(epsilon_nano=0, rho_nano=0))
     """
     if not words:
-        return 0
+        return Loss()
     if (match := _WORDS.fullmatch(words.strip())) is None:
-        raise ValueError(f"expected the words of the refusal, such as {overlap_words(20 * NANO)!r}, got {words!r}")
-    return nano_allowance(Decimal(match[1]))
+        example = overlap_words(Loss(20 * NANO))
+        raise ValueError(f"expected the words of the refusal, such as {example!r}, got {words!r}")
+    epsilon, rho, *both = match.groups()
+    return Loss(*(nano_allowance(Decimal(one or 0)) for one in (epsilon or both[0], rho or both[1])))

@@ -9,20 +9,27 @@ from typing import Literal
 import msgspec
 
 from udp_stream.forecast.prior import CountsRead
+from udp_stream.ledger.conversion import epsilon_of
+from udp_stream.mechanisms.noise import Measure
 from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.statistic import BinsAsked, PublicSettings
+from udp_stream.planning.periods import amount_text
 
 Mean = Literal[
     "auto", "baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile", "optimal", "forecast-clip"
 ]
 Grouping = Literal["best-fit", "wrap-around"]
 AccountingDetail = Literal["individual", "uniform"]
+Accounting = Literal["pure", "zcdp", "approximate"]
 Suppression = Literal["off", "chop-user"]
 CountsReleased = Literal["all", "released", "none"]
 
 
 class Policy(msgspec.Struct, frozen=True):
     """What a deployment promises and how it computes. Epsilons are nano-units; None means "auto"; speeds in quanta.
+
+    Under "zcdp" and "approximate" accounting budget and epsilons are nano-rho: what they are in rho. `delta` is what a
+    rho is then converted with; "approximate" promises (epsilon, delta) and "zcdp" rho, and both count alike.
 
     `slot_seconds` and `period_seconds` are wall-clock lengths in `timezone` (`period_seconds` None: one budget for a
     lifetime). `bins` is "auto", a number of equal bins, or edges in km/h. `accounting_detail`: a
@@ -56,12 +63,35 @@ class Policy(msgspec.Struct, frozen=True):
     bins: BinsAsked
     min_plates: int
     neighbours: Literal["swap-values"] = "swap-values"
-    accounting: Literal["pure"] = "pure"
+    accounting: Accounting = "pure"
+    delta: float = 1e-6
     accounting_detail: AccountingDetail = "individual"
     suppression: Suppression = "off"
     hats_max: int = 0
     counts_read: CountsRead = "plates"
     counts_released: CountsReleased = "all"
+
+    @property
+    def measure(self) -> Measure:
+        """In what losses are counted."""
+        return "pure" if self.accounting == "pure" else "zcdp"
+
+    @property
+    def amount(self) -> str:
+        """The budget of a plate and period, in words."""
+        return amount_in_words(self.measure, self.budget_nano, self.delta, self.accounting)
+
+    @property
+    def promise(self) -> str:
+        """What a plate is promised, in words.
+
+        >>> from udp_stream.adapters.settings import Settings
+        >>> from udp_stream.ledger.conversion import rho_nano_of
+        >>> approximate = {"accounting": "approximate", "budget_nano": rho_nano_of(10**10, 1e-6)}
+        >>> [msgspec.structs.replace(Settings().policy, **given).promise for given in ({}, approximate)]
+        ['epsilon 10 per 1d', 'epsilon 10 with delta 1e-06 (rho 1.539278763) per 1d']
+        """
+        return f"{self.amount} per {self.period}"
 
     @property
     def forecasts(self) -> bool:
@@ -89,7 +119,21 @@ class Policy(msgspec.Struct, frozen=True):
             del settings["counts_read"]
         if self.counts_released == "all":
             del settings["counts_released"]
+        if self.accounting == "pure":
+            del settings["delta"]
         return blake2b(msgspec.json.encode(settings, order="sorted"), digest_size=8).hexdigest()
+
+
+def amount_in_words(measure: Measure, nano: int, delta: float, accounting: Accounting = "approximate") -> str:
+    """An amount that a plate can lose, in words: what is promised first, then what it is in the other unit.
+
+    >>> amount_in_words("pure", 10**10, 1e-6), amount_in_words("zcdp", 10**9, 1e-6, "zcdp")
+    ('epsilon 10', 'rho 1 (epsilon 7.76622 with delta 1e-06)')
+    """
+    if measure == "pure":
+        return f"epsilon {amount_text(nano)}"
+    rho, epsilon = amount_text(nano), f"{epsilon_of(nano, delta):.6g} with delta {delta:g}"
+    return f"rho {rho} (epsilon {epsilon})" if accounting == "zcdp" else f"epsilon {epsilon} (rho {rho})"
 
 
 @cache

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.mechanisms.noise import Measure
+from udp_stream.mechanisms.noise import Cost, Measure
 from udp_stream.mechanisms.statistic_terms import CompareAt, StatisticTerms
 from udp_stream.planning.allowances import EPSILON_NANO_MAX
 from udp_stream.planning.policy import AccountingDetail, Policy
@@ -55,6 +55,7 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     turn: int = 0
     admitted_min: int = 0
     forecast: HatForecast | None = None
+    measure: Measure = "pure"
 
     def within(self, policy: Policy) -> Terms:
         """The same under the policy's promise to a plate."""
@@ -63,12 +64,18 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
             accounting_detail=policy.accounting_detail,
             period=policy.period,
             budget_nano=policy.budget_nano,
+            measure=policy.measure,
         )
 
     @property
     def charge_nano(self) -> int:
         """The most that an admitted plate pays."""
         return sum(one.epsilon_nano for one in self.statistics)
+
+    @property
+    def cost(self) -> Cost:
+        """The same, in the measure that it is counted in."""
+        return Cost(self.measure, self.charge_nano)
 
     @property
     def mean_nano(self) -> int:
@@ -159,21 +166,23 @@ def terms_of(policy: Policy, mean_nano: int, variance_nano: int, cdf_nano: int) 
     >>> [one.statistic for one in terms.statistics], terms.of("mean").compare_at, terms.charge_nano
     (['mean', 'cdf'], 'charge', 1500000000)
     """
-    follows_charge = policy.mean_nano is None and policy.accounting_detail == "individual"
+    measure = policy.measure
+    # At equal charge Baseline is best where charges go by shares; where they go by squares nothing is.
+    follows_charge = policy.mean_nano is None and policy.accounting_detail == "individual" and measure == "pure"
     compare_at: CompareAt = "charge" if follows_charge else "epsilon"
-    measure: Measure = policy.accounting
     asked = (
         StatisticTerms("mean", mean_nano, policy.mean, policy.grouping, compare_at, measure),
         StatisticTerms("variance", variance_nano, measure=measure),
         StatisticTerms("cdf", cdf_nano, measure=measure),
     )
-    return Terms(tuple(one for one in asked if one.epsilon_nano), accounting_detail=policy.accounting_detail)
+    wanted = tuple(one for one in asked if one.epsilon_nano)
+    return Terms(wanted, accounting_detail=policy.accounting_detail, measure=measure)
 
 
 def automatic_nano(allowance_nano: int, policy: Policy) -> int:
     """What each automatic epsilon of the policy (one at least) gets of what plates can spend on a HAT.
 
-    Fixed ones come first. What is left may be less than `EPSILON_NANO_MIN`, and below 0.
+    Fixed ones come first. What is left may be less than `least_nano`, and below 0.
 
     >>> from udp_stream.adapters.settings import Settings
     >>> policy = msgspec.structs.replace(Settings().policy, mean_nano=None, variance_nano=100, cdf_nano=None)

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from udp_stream.pings.refusals import Reason, Refusal
+from udp_stream.planning.periods import Loss
 from udp_stream.release.delivery import PublishedRelease
 from udp_stream.release.draw import RecordedSlot
 from udp_stream.release.record import Release, Status
@@ -102,16 +103,15 @@ class SlotPublished:
 
 @dataclass(frozen=True, slots=True)
 class PeriodsOverlap:
-    """A period, those that overlap it, and the sum of their budgets, which is what a plate can lose by its pings in it;
-    in nano-epsilon.
+    """A period, those that overlap it, and the sum of their budgets, which is what a plate can lose by its pings in it.
 
-    >>> PeriodsOverlap("lifetime", ("1d from 2024-01-08T00:00:00+05:30",), 20 * 10**9).sum_nano
-    20000000000
+    >>> str(PeriodsOverlap("lifetime", ("1d from 2024-01-08T00:00:00+05:30",), Loss(20 * 10**9)).in_all)
+    'epsilon 20'
     """
 
     period: str
     others: tuple[str, ...]
-    sum_nano: int
+    in_all: Loss
 
 
 Fact = BatchRead | SlotCounted | SlotRecorded | HatRecorded | SlotPublished | PeriodsOverlap

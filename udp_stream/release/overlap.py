@@ -12,7 +12,7 @@ from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.budgets import largest_budgets
 from udp_stream.ledger.port import Ledger
 from udp_stream.planning.calendar import BudgetCalendar
-from udp_stream.planning.periods import epsilon_text, overlap_words
+from udp_stream.planning.periods import NOTHING, Loss, loss_in, overlap_words, sum_of
 
 NAMED_MAX = 3
 """Periods named in a refusal; one that overlaps a lifetime may overlap thousands."""
@@ -30,28 +30,29 @@ def require_no_overlap(period: str, budget_nano: int, calendar: BudgetCalendar, 
     >>> _ = ledger.admit("1d from 2022-01-01T00:00:00+05:30", budget, [b"plate"], [ask("hat", [1])])
     >>> require_no_overlap("1d from 2022-01-01T00:00:00+00:00", budget, calendar, ledger)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    udp_stream.errors.PrivacyRefused: the budget period ... a plate could lose epsilon 20, not 10. Set ...
-    >>> calendar.accepted_nano = 2 * budget
+    udp_stream.errors.PrivacyRefused: the budget period ... a plate could lose epsilon 20, not epsilon 10. Set ...
+    >>> calendar.accepted_loss = Loss(2 * budget)
     >>> require_no_overlap("1d from 2022-01-01T00:00:00+00:00", budget, calendar, ledger)
     """
     others = calendar.overlapping(period, ledger.periods())
     if not others or (period, *others) in calendar.accepted:
         return
     budgets = largest_budgets(ledger, (period, *others))
-    sum_nano = max(budget_nano, budgets.get(period, 0)) + sum(budgets.get(other, 0) for other in others)
-    if sum_nano > calendar.accepted_nano:
-        raise PrivacyRefused(_refusal(period, others, sum_nano, budget_nano, calendar.accepted_nano))
+    budgets[period] = max(budget_nano, budgets.get(period, 0))
+    in_all = sum_of(budgets, (period, *(other for other in others if other in budgets)))
+    if not in_all.within(calendar.accepted_loss):
+        raise PrivacyRefused(_refusal(period, others, in_all, loss_in(period, budget_nano), calendar.accepted_loss))
     calendar.accepted.add((period, *others))
 
 
-def _refusal(period: str, others: Sequence[str], sum_nano: int, ours_nano: int, accepted_nano: int) -> str:
+def _refusal(period: str, others: Sequence[str], in_all: Loss, ours: Loss, accepted_loss: Loss) -> str:
     """What would hold, and the words that accept it."""
     named = ", ".join(others[:NAMED_MAX]) + (f" and {len(others) - NAMED_MAX} more" if len(others) > NAMED_MAX else "")
-    accepted = f" (accepted so far: {overlap_words(accepted_nano)})" if accepted_nano else ""
+    accepted = f" (accepted so far: {overlap_words(accepted_loss)})" if accepted_loss != NOTHING else ""
     return (
         f"the budget period {period} overlaps {named}, in which plates were charged on this ledger. Each period has a "
-        f"budget of its own: where they overlap, a plate could lose epsilon {epsilon_text(sum_nano)}, not "
-        f"{epsilon_text(ours_nano)}{accepted}. Set hat.timezone and budget.period as they were, or release only from "
-        f'the end of the other period on; or accept the sum: --accept-overlap "{overlap_words(sum_nano)}" '
+        f"budget of its own: where they overlap, a plate could lose {in_all}, not {ours}{accepted}. "
+        "Set hat.timezone, budget.period and budget.accounting as they were, or release only from the end of the other "
+        f'period on; or accept the sum: --accept-overlap "{overlap_words(in_all)}" '
         "(budget.accept_overlap)"
     )

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from udp_stream.planning.policy import AccountingDetail
+from udp_stream.planning.policy import Accounting, AccountingDetail
 
 SCHEMA: Final = "udp-stream/release/1"
 
@@ -114,16 +114,21 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
     `accounting_detail`: "individual" charges a plate its own share, "uniform" each the same. Counts are not protected.
     `caveats`, where there are any: what happened to the ledger by which a plate may have lost more than it says.
+    Under "zcdp" and "approximate" accounting losses are counted in the `rho` of concentrated differential privacy, and
+    each epsilon holds with `delta`: losses add up in rho, their epsilons do not.
     """
 
     unit: Literal["license_plate"]
     neighbours: Literal["swap-values"]
     epsilon: NonNegative
-    accounting: Literal["pure"]
+    accounting: Accounting
     accounting_detail: AccountingDetail
     period: str
     period_epsilon: Positive
     caveats: tuple[str, ...] = ()
+    rho: NonNegative | None = None
+    period_rho: Positive | None = None
+    delta: Positive | None = None
 
 
 class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.ledger.conversion import epsilon_of
 from udp_stream.mechanisms.cdfs.mechanism import CdfPlan
 from udp_stream.mechanisms.forecast_clip import NAME, ForecastClipPlan
 from udp_stream.mechanisms.means import NOBODY, MeanPlan, accuracy_of
+from udp_stream.mechanisms.noise import Cost
 from udp_stream.mechanisms.noise.interval import interval95
 from udp_stream.mechanisms.statistics import NoisyMean, NoisyVariance
 from udp_stream.mechanisms.variance import VariancePlan, bias_among
@@ -44,7 +46,7 @@ def mean_record(
         value_kmh=round(plan.released(noisy) / QUANTA_PER_KMH, 3),
         mechanism=plan.mechanism,
         grouping=plan.grouping,
-        epsilon=plan.cost.nano / NANO,
+        epsilon=epsilon_stated(plan.cost),
         scale_kmh=round(scale / QUANTA_PER_KMH, 4),
         expected_abs_error_kmh=round(error / QUANTA_PER_KMH, 4),
         interval95_kmh=(round(low / QUANTA_PER_KMH, 3), round(high / QUANTA_PER_KMH, 3)),
@@ -72,7 +74,7 @@ def around_record(plan: ForecastClipPlan, noisy: float, scale: float, left_out: 
         value_kmh=round(plan.range.clip(noisy) / QUANTA_PER_KMH, 3),
         mechanism=plan.choice.mechanism,
         grouping=None,
-        epsilon=plan.cost.nano / NANO,
+        epsilon=epsilon_stated(plan.cost),
         scale_kmh=round(scale / QUANTA_PER_KMH, 4),
         expected_abs_error_kmh=round(plan.noise.error(scale, spread) / QUANTA_PER_KMH, 4),
         interval95_kmh=(round(low / QUANTA_PER_KMH, 3), round(high / QUANTA_PER_KMH, 3)),
@@ -113,7 +115,7 @@ def variance_record(plan: VariancePlan, value: float, scale: float, left_out: ND
     return Variance(
         value_kmh2=round(value_kmh2, 3),
         mechanism="clipped-variance",
-        epsilon=plan.cost.nano / NANO,
+        epsilon=epsilon_stated(plan.cost),
         scale_kmh2=round(scale_kmh2, 4),
         expected_abs_error_kmh2=round(scale_kmh2, 4),
         bias_bound_kmh2=round(bias, 4),
@@ -130,7 +132,7 @@ def cdf_record(plan: CdfPlan, values: list[float]) -> Cdf:
     return Cdf(
         edges_kmh=plan.bins.edges_kmh,
         values=tuple(round(value, 6) for value in values),
-        epsilon=plan.cost.nano / NANO,
+        epsilon=epsilon_stated(plan.cost),
         branching=plan.tree.branching,
         budgets=tuple(budget / NANO for budget in plan.budgets_nano),
         expected_rms_error=round(plan.rms_error, 4),
@@ -204,13 +206,41 @@ def privacy_record(policy: Policy, terms: Terms, charge_nano: int, caveats: tupl
     >>> cost.epsilon, cost.period_epsilon, cost.period
     (0.75, 10.0, '1d')
     """
+    if terms.measure != "pure":
+        return _concentrated(policy, terms, charge_nano, caveats)
     return Privacy(
         unit="license_plate",
         neighbours=policy.neighbours,
         epsilon=charge_nano / NANO,
-        accounting=policy.accounting,
+        accounting="pure",
         accounting_detail=terms.accounting_detail,
         period=terms.period,
         period_epsilon=terms.budget_nano / NANO,
         caveats=caveats,
     )
+
+
+def _concentrated(policy: Policy, terms: Terms, charge_nano: int, caveats: tuple[str, ...]) -> Privacy:
+    return Privacy(
+        unit="license_plate",
+        neighbours=policy.neighbours,
+        epsilon=epsilon_of(charge_nano, policy.delta),
+        accounting="zcdp" if policy.accounting == "zcdp" else "approximate",
+        accounting_detail=terms.accounting_detail,
+        period=terms.period,
+        period_epsilon=epsilon_of(terms.budget_nano, policy.delta),
+        caveats=caveats,
+        rho=charge_nano / NANO,
+        period_rho=terms.budget_nano / NANO,
+        delta=policy.delta,
+    )
+
+
+def epsilon_stated(cost: Cost) -> float:
+    """The epsilon of a statistic: of a rho, the one of pure noise that costs as much, as configurations have it.
+
+    >>> from udp_stream.mechanisms.noise import concentrated, pure
+    >>> epsilon_stated(pure(500_000_000)), epsilon_stated(concentrated(125_000_000))
+    (0.5, 0.5)
+    """
+    return cost.nano / NANO if cost.measure == "pure" else round(sqrt(2 * cost.nano / NANO), 9)

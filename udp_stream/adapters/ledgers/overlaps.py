@@ -13,7 +13,7 @@ from math import inf
 
 from udp_stream.ledger.budgets import largest_budgets
 from udp_stream.ledger.port import Ledger
-from udp_stream.planning.periods import epsilon_text, overlapping, overlaps_of, period_of, together
+from udp_stream.planning.periods import overlapping, overlaps_of, period_of, sum_of, together
 from udp_stream.release.facts import PeriodsOverlap
 
 NAMED_MAX = 3
@@ -40,7 +40,8 @@ def overlap_of(ledger: Ledger, period: str) -> PeriodsOverlap | None:
     others = overlapping(period, known)
     if not others or period not in known:
         return None
-    return PeriodsOverlap(period, others, sum(largest_budgets(ledger, (period, *others)).values()))
+    budgets = largest_budgets(ledger, (period, *others))
+    return PeriodsOverlap(period, others, sum_of(budgets, budgets))
 
 
 def overlaps_on(ledger: Ledger) -> list[PeriodsOverlap]:
@@ -50,17 +51,17 @@ def overlaps_on(ledger: Ledger) -> list[PeriodsOverlap]:
         return []
     sums = together(largest_budgets(ledger, others))
     overlaps = [PeriodsOverlap(name, tuple(sorted(others[name])), sums[name]) for name in others]
-    return sorted(overlaps, key=lambda one: (-one.sum_nano, one.period))
+    return sorted(overlaps, key=lambda one: (-one.in_all.epsilon_nano, -one.in_all.rho_nano, one.period))
 
 
 def said(overlaps: Collection[PeriodsOverlap]) -> str:
     """The largest sum in a sentence, and in which periods it holds."""
-    worst = max(overlaps, key=lambda one: one.sum_nano)
+    worst = max(overlaps, key=lambda one: one.in_all)
     others = ", ".join(worst.others[:NAMED_MAX])
     more = f" and {len(worst.others) - NAMED_MAX} more" if len(worst.others) > NAMED_MAX else ""
     return (
         f"budget periods overlap on this ledger, and their budgets add up: by its pings in {worst.period} a plate can "
-        f"lose epsilon {epsilon_text(worst.sum_nano)}, with {others}{more}"
+        f"lose {worst.in_all}, with {others}{more}"
     )
 
 

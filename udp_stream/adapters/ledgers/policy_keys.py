@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from decimal import ROUND_CEILING, Decimal
+from math import sqrt
 from typing import Any
 
 import msgspec
 
+from udp_stream.ledger.conversion import epsilon_of
 from udp_stream.ledger.port import Ledger
+from udp_stream.planning.periods import amount_text
 from udp_stream.planning.policy import Policy
 from udp_stream.release.record import decode
 from udp_stream.units import NANO, QUANTA_PER_KMH, duration_name
@@ -39,15 +42,15 @@ def written(policy: Policy) -> dict[str, str]:
         "speed.unit": policy.unit,
         "speed.reject_above_kmh": _plain(policy.reject_above_kmh),
         "pings.box": "none" if policy.box is None else _list(policy.box),
-        "budget.epsilon": _epsilon(policy.budget_nano),
+        **_budget(policy),
         "budget.period": policy.period if policy.period_seconds is None else duration_name(policy.period_seconds),
         "budget.accounting": policy.accounting,
         "budget.accounting_detail": policy.accounting_detail,
         "release.mean": policy.mean,
         "release.grouping": policy.grouping,
-        "release.mean_epsilon": _epsilon(policy.mean_nano),
-        "release.variance_epsilon": _epsilon(policy.variance_nano),
-        "release.cdf_epsilon": _epsilon(policy.cdf_nano),
+        "release.mean_epsilon": _epsilon(policy.mean_nano, policy),
+        "release.variance_epsilon": _epsilon(policy.variance_nano, policy),
+        "release.cdf_epsilon": _epsilon(policy.cdf_nano, policy),
         "release.bins": _list(policy.bins) if isinstance(policy.bins, tuple) else str(policy.bins),
         "release.min_plates": _plain(policy.min_plates),
         "release.suppression": policy.suppression,
@@ -124,8 +127,22 @@ def _plain(number: float | Decimal) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def _epsilon(nano: int | None) -> str:
-    return "auto" if nano is None else _plain(Decimal(nano) / NANO)
+def _budget(policy: Policy) -> dict[str, str]:
+    """By the keys that are read under its accounting."""
+    match policy.accounting:
+        case "pure":
+            return {"budget.epsilon": amount_text(policy.budget_nano)}
+        case "zcdp":
+            return {"budget.rho": amount_text(policy.budget_nano), "budget.delta": f"{policy.delta:g}"}
+        case "approximate":
+            epsilon = f"{epsilon_of(policy.budget_nano, policy.delta):.6g}"
+            return {"budget.epsilon": epsilon, "budget.delta": f"{policy.delta:g}"}
+
+
+def _epsilon(nano: int | None, policy: Policy) -> str:
+    if nano is None:
+        return "auto"
+    return amount_text(nano) if policy.measure == "pure" else f"{sqrt(2 * nano / NANO):.9g}"
 
 
 def _kmh(quanta: int) -> str:

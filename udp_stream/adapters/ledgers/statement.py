@@ -11,7 +11,7 @@ overlap in time, as their names tell (`periods.py`), add up.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import inf
@@ -22,9 +22,11 @@ import msgspec
 from udp_stream import __version__
 from udp_stream.adapters.settings import Settings
 from udp_stream.errors import PrivacyRefused
+from udp_stream.ledger.conversion import epsilon_of
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entry, Ledger
-from udp_stream.planning.periods import together
+from udp_stream.planning.periods import IN_RHO, Loss, length_of, loss_in, measure_of, name_in, together
+from udp_stream.planning.policy import Policy
 from udp_stream.release.record import Release, decode, kind_of, slot_of
 from udp_stream.units import NANO, duration_name
 from udp_stream.windows.grid import SlotGrid
@@ -62,18 +64,21 @@ class _Spent:
         """No plate's total exceeds it."""
         return max(self.budgets)
 
-    def facts(self) -> dict[str, Any]:
-        """The loss of the plate that lost most, and beside it eps max_l G_l, which knows no shares and no budget."""
+    def facts(self, unit: str) -> dict[str, Any]:
+        """The loss of the plate that lost most, and beside it eps max_l G_l, which knows no shares and no budget.
+
+        `unit` is what losses of the period are counted in: epsilon or rho.
+        """
         most = max(self.releases.values(), default=0)
         composed = self.largest_charge * most
-        smaller = "epsilon_bound_by_composition" if composed < self.guaranteed else "epsilon_guaranteed"
+        smaller = f"{unit}_bound_by_composition" if composed < self.guaranteed else f"{unit}_guaranteed"
         return {
-            "epsilon_of_budgets": [budget / NANO for budget in sorted(self.budgets)],
+            f"{unit}_of_budgets": [budget / NANO for budget in sorted(self.budgets)],
             "plates_charged": len(self.nano),
-            "epsilon_max_over_plates": max(self.nano.values(), default=0) / NANO,
-            "epsilon_max_of_a_release": self.largest_charge / NANO,
+            f"{unit}_max_over_plates": max(self.nano.values(), default=0) / NANO,
+            f"{unit}_max_of_a_release": self.largest_charge / NANO,
             "releases_max_over_plates": most,
-            "epsilon_bound_by_composition": composed / NANO,
+            f"{unit}_bound_by_composition": composed / NANO,
             "smaller_bound": smaller,
         }
 
@@ -107,7 +112,7 @@ class _Account:
         if end < inf:
             self.slots_s.add(int(end - start))
         self.periods.setdefault(entry.period, _Spent()).take(entry, start, end)
-        self.under[_length(entry.period), entry.budget] += bool(entry.charged.any())
+        self.under[length_of(entry.period), entry.budget] += bool(entry.charged.any())
         if entry.payload is not None and kind_of(entry.release_id) == "hat":
             record = _record(entry.release_id, entry.payload)
             made = _made(record)
@@ -124,8 +129,9 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
     account = _Account()
     for entry in ledger.entries():
         account.take(entry)
-    periods = _joined(length for length, _ in account.under) or policy.period
+    periods = _joined(length.removesuffix(IN_RHO) for length, _ in account.under) or policy.period
     slots = ", ".join(duration_name(seconds) for seconds in sorted(account.slots_s)) or settings.hat.slot
+    variant = _variant(settings, account)
     details = {made.accounting_detail for made in account.made} or {policy.accounting_detail}
     return {
         "basic": {
@@ -137,7 +143,7 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
             "intended_use": "Publishing what a live bus feed says of a city's traffic, without a driver's conduct.",
         },
         "privacy": {
-            "dp_variant": {"variant_name": "Pure DP"},
+            "dp_variant": {"variant_name": variant},
             "privacy_loss": {**_privacy_loss(settings, account, periods), "caveats": list(caveats(ledger.meta()))},
             "deployment_model": {
                 "model_name": "Central",
@@ -168,7 +174,8 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
                 "0.000001",
             },
             "implementation": {
-                "mechanisms": "discrete Laplace and exponential mechanism, exact integer arithmetic (arXiv 2004.00010)",
+                "mechanisms": f"{_noise(variant)} and exponential mechanism, exact integer arithmetic "
+                "(arXiv 2004.00010)",
                 "randomness": "operating system",
                 "floating_point": "noise is added to integers; the set of outputs does not depend on the data",
                 "software": _joined(made.software for made in account.made) or f"udp-stream {__version__}",
@@ -191,9 +198,14 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
 def disagreement(settings: Settings, stated: dict[str, Any]) -> str | None:
     """A sentence naming both if the ledger was charged, or its records made, under other settings than these."""
     policy = settings.policy
-    under = [(one["epsilon"], one["period"]) for one in stated["privacy"]["privacy_loss"]["charged_under"]]
+    under = [
+        (unit, one[unit], one["period"])
+        for one in stated["privacy"]["privacy_loss"]["charged_under"]
+        for unit in ("epsilon", "rho")
+        if unit in one
+    ]
     policies = {made["policy"] for made in stated["details"]["implementation"]["policies"]}
-    ours = policy.budget_nano / NANO, policy.period
+    ours = unit_of(name_in(policy.measure, policy.period)), policy.budget_nano / NANO, policy.period
     if {ours}.issuperset(under):
         if {policy.fingerprint()}.issuperset(policies):
             return None
@@ -214,13 +226,13 @@ def _privacy_loss(settings: Settings, account: _Account, lengths: str) -> dict[s
     """
     policy, slots = settings.policy, settings.calendar.slots
     periods = sorted(account.periods.items())
-    sums = {period: charged.guaranteed for period, charged in periods}
+    sums = {period: loss_in(period, charged.guaranteed) for period, charged in periods}
     sums |= together({period: charged.guaranteed for period, charged in periods if charged.nano})
     return {
         "privacy_unit": f"one license plate, for each period of {lengths}, with all its pings in it",
-        "privacy_parameters": {"epsilon": max(sums.values(), default=policy.budget_nano) / NANO},
+        "privacy_parameters": _most(sums, policy),
         "charged_under": [
-            {"epsilon": budget / NANO, "period": length, "hats_charged": hats}
+            {unit_of(length): budget / NANO, "period": length.removesuffix(IN_RHO), "hats_charged": hats}
             for (length, budget), hats in sorted(account.under.items())
         ],
         "composition_over_periods": "a plate's loss in a period is at most the largest budget that any of its releases "
@@ -231,13 +243,48 @@ def _privacy_loss(settings: Settings, account: _Account, lengths: str) -> dict[s
                 "period": period,
                 "from": _iso(charged.start, period, slots),
                 "until": _iso(charged.end, period, slots),
-                "epsilon_guaranteed": charged.guaranteed / NANO,
-                "epsilon_guaranteed_with_overlapping": sums[period] / NANO,
-                **charged.facts(),
+                f"{unit_of(period)}_guaranteed": charged.guaranteed / NANO,
+                **_with_overlapping(sums[period]),
+                **charged.facts(unit_of(period)),
             }
             for period, charged in periods
         ],
     }
+
+
+def unit_of(period: str) -> str:
+    """What losses of a period are counted in."""
+    return "epsilon" if measure_of(period) == "pure" else "rho"
+
+
+def _variant(settings: Settings, account: _Account) -> str:
+    measures = {measure_of(period) for period in account.periods} or {settings.policy.measure}
+    if measures == {"pure"}:
+        return "Pure DP"
+    return "zCDP" if measures == {"zcdp"} and settings.policy.accounting == "zcdp" else "Approximate DP"
+
+
+def _noise(variant: str) -> str:
+    return "discrete Laplace" if variant == "Pure DP" else "discrete Gaussian"
+
+
+def _most(sums: Mapping[str, Loss], policy: Policy) -> dict[str, float]:
+    """The most of any period; of a rho what it is with the policy's delta, which adds to a pure epsilon beside it."""
+    losses = list(sums.values()) or [loss_in(name_in(policy.measure, ""), policy.budget_nano)]
+    if not any(loss.rho_nano for loss in losses):
+        return {"epsilon": max(losses).epsilon_nano / NANO}
+
+    def epsilon(loss: Loss) -> float:
+        return loss.epsilon_nano / NANO + epsilon_of(loss.rho_nano, policy.delta)
+
+    most = max(losses, key=epsilon)
+    alone = {} if most.epsilon_nano else {"rho": most.rho_nano / NANO}
+    return {"epsilon": epsilon(most), "delta": policy.delta, **alone}
+
+
+def _with_overlapping(loss: Loss) -> dict[str, float]:
+    amounts = {"epsilon": loss.epsilon_nano, "rho": loss.rho_nano}
+    return {f"{unit}_guaranteed_with_overlapping": nano / NANO for unit, nano in amounts.items() if nano}
 
 
 def _span(release_id: str) -> tuple[float, float]:
@@ -259,17 +306,12 @@ def _made(record: Release) -> _Made:
     return _Made(record.policy, privacy.period_epsilon, privacy.period, privacy.accounting_detail, record.software)
 
 
-def _length(period: str) -> str:
-    """`1d` of `1d from 2024-05-01T00:00:00+05:30`."""
-    return period.partition(" from ")[0]
-
-
 def _iso(seconds: float, period: str, slots: SlotGrid) -> str | None:
     """The time at the period's own offset from UTC, which its name tells, else in the zone of the slots."""
     if abs(seconds) == inf:
         return None
     try:
-        offset = datetime.fromisoformat(period.partition(" from ")[2]).tzinfo
+        offset = datetime.fromisoformat(period.removesuffix(IN_RHO).partition(" from ")[2]).tzinfo
     except ValueError:
         return slots.iso(int(seconds) * 1000)
     return datetime.fromtimestamp(seconds, offset).isoformat(timespec="seconds")
@@ -279,5 +321,5 @@ def _joined(names: Iterable[str]) -> str:
     return ", ".join(sorted(set(names)))
 
 
-def _budgets(under: Iterable[tuple[float, str]]) -> str:
-    return ", ".join(f"epsilon {epsilon:g} per {period}" for epsilon, period in under)
+def _budgets(under: Iterable[tuple[str, float, str]]) -> str:
+    return ", ".join(f"{unit} {amount:g} per {period}" for unit, amount, period in under)

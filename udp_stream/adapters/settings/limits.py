@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from math import sqrt
 from typing import Annotated, Literal
 
 import msgspec
 
 from udp_stream.errors import ConfigError
-from udp_stream.planning.allowances import EPSILON_NANO_MAX, FIXED_NANO_MIN
+from udp_stream.planning.allowances import EPSILON_NANO_MAX, FIXED_NANO_MIN, RHO_NANO_MIN
 from udp_stream.units import NANO, nano_charge, parse_duration
 
 EPSILON_MIN = FIXED_NANO_MIN / NANO
@@ -23,6 +24,18 @@ EPSILONS = {
     "release.cdf_epsilon": f"0, {EPSILON_MIN:g} to {EPSILON_MAX:g}, or auto",
 }
 """What each may be."""
+
+RHO_MIN = RHO_NANO_MIN / NANO
+CONCENTRATED = (
+    sqrt(2 * RHO_MIN),
+    sqrt(2 * EPSILON_NANO_MAX / NANO),
+    {
+        "release.mean_epsilon": "0, 0.001 to 44, or auto",
+        "release.variance_epsilon": "0, or 0.001 to 44",
+        "release.cdf_epsilon": "0, 0.001 to 44, or auto",
+    },
+)
+"""The least and the most of an epsilon that is counted in rho, half of its square, and what each may be."""
 
 DURATIONS = {
     "hat.slot": ("1m", "31d"),

@@ -5,11 +5,20 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from udp_stream.adapters.settings.limits import DURATIONS, EPSILON_MIN, EPSILONS, require, seconds_of
+from udp_stream.adapters.settings.limits import (
+    CONCENTRATED,
+    DURATIONS,
+    EPSILON_MAX,
+    EPSILON_MIN,
+    EPSILONS,
+    RHO_MIN,
+    require,
+    seconds_of,
+)
 from udp_stream.adapters.settings.sections import SQLITE, Settings, is_file
 from udp_stream.errors import ConfigError
 from udp_stream.mechanisms.cdfs.bins import bins_from_edges, equal_bins
-from udp_stream.planning.periods import accepted_nano
+from udp_stream.planning.periods import accepted_loss
 from udp_stream.planning.policy import Policy
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
@@ -56,7 +65,7 @@ def check(settings: Settings) -> None:
     _check_ledger(settings.ledger.url)
     _ = settings.zone
     try:
-        accepted_nano(settings.budget.accept_overlap)
+        accepted_loss(settings.budget.accept_overlap)
     except ValueError as error:
         raise ConfigError(f"budget.accept_overlap: {error}") from error
 
@@ -77,17 +86,34 @@ def _check_ledger(url: str) -> None:
 
 
 def _check_epsilons(settings: Settings, policy: Policy) -> None:
-    accounting, budget = settings.budget.accounting, settings.budget.epsilon
-    require(accounting == "pure", "budget.accounting", '"pure", the only one in this version', repr(accounting))
-    for name, rule in EPSILONS.items():
+    _check_budget(settings, policy)
+    least, most, rules = (EPSILON_MIN, EPSILON_MAX, EPSILONS) if policy.measure == "pure" else CONCENTRATED
+    for name, rule in rules.items():
         epsilon = _value(settings, name)
-        require(epsilon in ("auto", 0) or epsilon >= EPSILON_MIN, name, rule, epsilon)
+        require(epsilon in ("auto", 0) or least <= epsilon <= most, name, rule, epsilon)
     nanos = policy.mean_nano, policy.variance_nano, policy.cdf_nano
     asked = sum(nano or 0 for nano in nanos)
     require(None in nanos or asked > 0, "release", "at least one epsilon above 0", "none")
-    require(asked <= policy.budget_nano, "budget.epsilon", f"at least the charge of one HAT ({asked / NANO:g})", budget)
+    key = "budget.rho" if policy.accounting == "zcdp" else "budget.epsilon"
+    charge = f"{asked / NANO:g}" if policy.measure == "pure" else f"rho {asked / NANO:g}"
+    require(asked <= policy.budget_nano, key, f"at least the charge of one HAT ({charge})", _value(settings, key))
     lasting = policy.period_seconds is None
     require(not (lasting and None in nanos), "budget.period", 'a duration for "auto"', "lifetime")
+
+
+def _check_budget(settings: Settings, policy: Policy) -> None:
+    """A rho where it is read, and nowhere else; suppression compares worst cases of pure noise only."""
+    budget, suppression = settings.budget, settings.release.suppression
+    if policy.accounting == "zcdp":
+        rule = f'at least {RHO_MIN:g}, as budget.accounting is "zcdp": epsilon 10 with delta 1e-06 is rho 1.539'
+        require(budget.rho >= RHO_MIN, "budget.rho", rule, f"{budget.rho:g}")
+    else:
+        require(budget.rho == 0, "budget.rho", f'0 where budget.accounting is "{policy.accounting}"', f"{budget.rho:g}")
+    if policy.accounting == "approximate":
+        rule = f"an epsilon that is a rho of at least {RHO_MIN:g} with delta {budget.delta:g}"
+        require(policy.budget_nano >= RHO_MIN * NANO, "budget.epsilon", rule, budget.epsilon)
+    known = policy.measure == "pure" or suppression == "off"
+    require(known, "release.suppression", '"off" where budget.accounting is not "pure"', suppression)
 
 
 def _check_bins(settings: Settings) -> None:

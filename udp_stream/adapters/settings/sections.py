@@ -15,11 +15,12 @@ from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.adapters.settings.limits import Budget, Epsilon, milliseconds, nano, whole_seconds
 from udp_stream.errors import ConfigError
 from udp_stream.forecast.prior import CountsRead
+from udp_stream.ledger.conversion import rho_nano_of, rho_nano_of_pure
 from udp_stream.pings.decoder import PingRules
 from udp_stream.planning.calendar import BudgetCalendar
-from udp_stream.planning.periods import accepted_nano
-from udp_stream.planning.policy import AccountingDetail, CountsReleased, Grouping, Mean, Policy, Suppression
-from udp_stream.units import QUANTA_PER_KMH, duration_name, nano_allowance, nano_charge
+from udp_stream.planning.periods import accepted_loss
+from udp_stream.planning.policy import Accounting, AccountingDetail, CountsReleased, Grouping, Mean, Policy, Suppression
+from udp_stream.units import QUANTA_PER_KMH, duration_name, nano_allowance
 from udp_stream.windows.grid import SlotGrid
 from udp_stream.windows.open_slots import WindowRules
 from udp_stream.windows.slot_tables import PINGS_MAX
@@ -65,15 +66,35 @@ class PingsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Epsilon 10 per plate and day: `udp-stream plan` says what it buys.
 
+    Under "approximate" accounting the budget is the largest rho that implies (epsilon, delta); under "zcdp" it is
+    `rho` itself, and epsilon is not read. Epsilons of releases are then what they are in rho: half of their squares.
+
     Individual accounting promises the same for 1.0 to 2.5 times the releases (`benchmarks/budget_shares.py`).
     """
 
     epsilon: Budget = 10.0
     period: str = "1d"
-    accounting: Literal["pure", "zcdp", "approximate"] = "pure"
-    delta: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 1e-6
+    accounting: Accounting = "pure"
+    delta: Annotated[float, msgspec.Meta(ge=1e-12, le=1e-3)] = 1e-6
+    rho: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 0.0
     accounting_detail: AccountingDetail = "individual"
     accept_overlap: str = ""
+
+    @property
+    def nano(self) -> int:
+        """The budget, in nano-units of what losses are counted in; rounded down."""
+        match self.accounting:
+            case "pure":
+                return nano_allowance(self.epsilon)
+            case "zcdp":
+                return nano_allowance(self.rho)
+            case "approximate":
+                return rho_nano_of(nano_allowance(self.epsilon), self.delta)
+
+    def charge_nano(self, epsilon: float | Literal["auto"]) -> int | None:
+        """What a release of this epsilon may cost, in the same units, rounded up; None is for "auto"."""
+        charge = nano(epsilon)
+        return charge if charge is None or self.accounting == "pure" else rho_nano_of_pure(charge)
 
 
 class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -152,16 +173,18 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             unit=self.speed.unit,
             reject_above_kmh=self.speed.reject_above_kmh,
             box=self.pings.box,
-            budget_nano=nano_allowance(self.budget.epsilon),
+            budget_nano=self.budget.nano,
             period="lifetime" if period_seconds is None else duration_name(period_seconds),
             period_seconds=period_seconds,
             mean=self.release.mean,
             grouping=self.release.grouping,
-            mean_nano=nano(self.release.mean_epsilon),
-            variance_nano=nano_charge(self.release.variance_epsilon),
-            cdf_nano=nano(self.release.cdf_epsilon),
+            mean_nano=self.budget.charge_nano(self.release.mean_epsilon),
+            variance_nano=self.budget.charge_nano(self.release.variance_epsilon) or 0,
+            cdf_nano=self.budget.charge_nano(self.release.cdf_epsilon),
             bins=self.release.bins,
             min_plates=self.release.min_plates,
+            accounting=self.budget.accounting,
+            delta=self.budget.delta,
             accounting_detail=self.budget.accounting_detail,
             suppression=self.release.suppression,
             hats_max=self.release.hats_max,
@@ -203,7 +226,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         """Slots and periods in the zone."""
         policy = self.policy
         periods = None if policy.period_seconds is None else SlotGrid(policy.period_seconds, self.zone)
-        accepted = accepted_nano(self.budget.accept_overlap)
+        accepted = accepted_loss(self.budget.accept_overlap)
         return BudgetCalendar(policy, SlotGrid(policy.slot_seconds, self.zone), periods, accepted)
 
 

@@ -62,7 +62,7 @@ def _told(name: str, check: Callable[[], str]) -> UdpStreamError | None:
 
 def _promise(settings: Settings) -> str:
     """What a plate can lose: by its budget, or more where periods overlap on the ledger, if there is one."""
-    promise = f"epsilon {settings.budget.epsilon:g} per {settings.policy.period}"
+    promise = settings.policy.promise
     if not known_here(settings.ledger):
         return promise
     with ledger_and_keys(settings.ledger, must_exist=True) as (ledger, _):

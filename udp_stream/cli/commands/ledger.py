@@ -23,31 +23,34 @@ from udp_stream.ledger.budgets import largest_budgets
 from udp_stream.ledger.past import Forgotten, behind, forget, see
 from udp_stream.ledger.port import Ledger, Mark
 from udp_stream.pings.decoder import plate_name
-from udp_stream.planning.periods import epsilon_text
+from udp_stream.planning.periods import measure_of, sum_of
 from udp_stream.units import NANO
 
 
 def show(arguments: argparse.Namespace, settings: Settings) -> None:
     """What a plate was charged and has left, one period a line, oldest first; then a sum for each day on which its
     periods overlap."""
-    budget = settings.policy.budget_nano
+    policy = settings.policy
     with _open(arguments, settings) as (ledger, keys):
         charged = ledger.charged_by_period(keys.key_of(plate_name(arguments.plate)))
         days = days_of(charged, settings.zone)
         budgets = largest_budgets(ledger, {period for one in days for period in one.periods}) if days else {}
     if not charged:
         print(
-            f"no charge is recorded for this plate, so it has its whole budget of {budget / NANO:g}. Spelling and "
-            "case matter",
+            f"no charge is recorded for this plate, so it has its whole budget: {policy.promise}. Spelling and case "
+            "matter",
             file=sys.stderr,
         )
     for period, nano in sorted(charged.items()):
-        left = max(0, budget - nano)
-        print(f"{period}\tcharged {nano / NANO:.9f}\tleft {left / NANO:.9f}\tof {budget / NANO:g}")
+        if measure_of(period) != policy.measure:
+            print(f'{period}\tcharged {nano / NANO:.9f}\tbudget.accounting is now "{policy.accounting}"')
+            continue
+        left, budget = max(0, policy.budget_nano - nano), f"{policy.budget_nano / NANO:.10g}"
+        print(f"{period}\tcharged {nano / NANO:.9f}\tleft {left / NANO:.9f}\tof {budget}")
     for one in days:
-        in_all, most = (sum(amounts[period] for period in one.periods) for amounts in (charged, budgets))
+        in_all, most = (sum_of(amounts, one.periods) for amounts in (charged, budgets))
         together = ", ".join(one.periods)
-        print(f"{one}\tcharged {in_all / NANO:.9f} in all\tof at most {epsilon_text(most)} in all\tin {together}")
+        print(f"{one}\tcharged {in_all} in all\tof at most {most} in all\tin {together}")
 
 
 def verify(arguments: argparse.Namespace, settings: Settings) -> None:

@@ -16,6 +16,7 @@ from udp_stream.adapters.text import counted
 from udp_stream.cli.outputs import require_distinct, used_files
 from udp_stream.cli.plots import require_plots
 from udp_stream.cli.report import (
+    AROUND,
     ONE_CDF,
     ONE_MEAN,
     ONE_VARIANCE,
@@ -29,12 +30,14 @@ from udp_stream.errors import ConfigError, UsageError
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import spread
 from udp_stream.mechanisms.means.accuracy import SCATTER
-from udp_stream.planning.allowances import EPSILON_NANO_MIN
+from udp_stream.mechanisms.noise import Cost
+from udp_stream.planning.allowances import least_nano
 from udp_stream.planning.around import PRICES_PER_BUDGET, terms_of_typical
 from udp_stream.planning.hat_plan import HatPlan, HatPlans, plan_hat
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.terms import Terms, automatic_nano, terms_at
 from udp_stream.release.estimate import estimate_hats
+from udp_stream.release.statistic_records import epsilon_stated
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.slot_tables import PINGS_MAX
@@ -44,7 +47,6 @@ SPREAD = 0.6
 """Log-standard deviation of the pings per plate in a typical HAT (lognormal; measured on a busy Surat cell)."""
 
 ADVICE = "More plates per HAT, longer slots, larger cells or a larger epsilon would help."
-
 TRIALS = 300
 """Of a projected mean: its expected error is then known to about 7 %."""
 
@@ -116,7 +118,8 @@ def plan(arguments: argparse.Namespace, settings: Settings) -> None:
         out.print(note)
     if served:
         _beside_the_guesses(out, served, typical, policy.resolution)
-    if (mean := typical.plan.mean or typical.plan.around) is not None:
+    mean = typical.plan.mean or typical.plan.around
+    if mean is not None and policy.measure == "pure":
         print_worst_case(
             out,
             SamplesPerPlate(typical.plan.by_plate),
@@ -172,9 +175,11 @@ def _beside_the_guesses(out: Console, served: list[Bought], typical: Bought, res
     measured, at = nearest_measured(resolution) == resolution, served.index(typical)
     for of_sizes in zip(*(one.errors for one in served), strict=True):
         error = of_sizes[at]
+        is_around = typical.plan.around is not None and error.guess is ONE_MEAN
+        verdict = AROUND if is_around else error.guess.verdict(resolution, error.least, error.most, ADVICE)
         out.print(
-            f"At {counted(typical.plates, 'plate')} {error.words} {error.most:{error.digits}}{error.guess.unit}. "
-            f"{error.guess.verdict(resolution, error.least, error.most, ADVICE)}"
+            f"At {counted(typical.plates, 'plate')} {error.words} {error.most:{error.digits}}{error.guess.unit}"
+            f"{', where the model of speeds holds' if is_around else ''}. {verdict}"
         )
         most = error.guess.range_at(resolution)[1]
         others = [(one, of_one) for one, of_one in zip(served, of_sizes, strict=True) if one is not typical]
@@ -194,12 +199,13 @@ def terms_for(policy: Policy, hats_per_period: int, part: float | None = None) -
     if None not in (policy.mean_nano, policy.cdf_nano):
         return terms_at(0, policy)
     each = automatic_nano(int(policy.budget_nano / hats_per_period / (part or 1)), policy)
-    if part is not None and each < EPSILON_NANO_MIN:
+    least = least_nano(policy.measure)
+    if part is not None and each < least:
         raise ConfigError(
-            f"budget.epsilon: an automatic epsilon would be below {EPSILON_NANO_MIN / NANO:g} if the budget of "
-            f"{policy.budget_nano / NANO:g} is spread over {hats_per_period} HATs"
+            f"budget.epsilon: an automatic epsilon would be below {epsilon_stated(Cost(policy.measure, least)):g} "
+            f"if the budget of {policy.amount} is spread over {hats_per_period} HATs"
         )
-    return terms_at(max(each, EPSILON_NANO_MIN), policy)
+    return terms_at(max(each, least), policy)
 
 
 def typical_counts(plates: int, pings_per_plate: int) -> NDArray[np.int64]:
@@ -272,7 +278,7 @@ def _head(policy: Policy, hats_per_period: int) -> str:
     else:
         how = "fixed, for any number of HATs"
     return (
-        f"epsilon {policy.budget_nano / NANO:g} per plate and {policy.period}, {how}; "
+        f"{policy.amount} per plate and {policy.period}, {how}; "
         f"U = {policy.max_speed / QUANTA_PER_KMH:g} km/h. An epsilon is the largest charge to a plate of the HAT."
     )
 
@@ -293,7 +299,7 @@ def _cells(one: Bought, resolution: int) -> list[tuple[str, str]]:
     Of a HAT that is withheld only that.
     """
     mean, variance, cdf = one.plan.mean or one.plan.around, one.plan.variance, one.plan.cdf
-    cells = [("plates", str(one.plates)), ("epsilon", f"{one.plan.terms.charge_nano / NANO:.3g}")]
+    cells = [("plates", str(one.plates)), ("epsilon", f"{epsilon_stated(one.plan.terms.cost):.3g}")]
     if mean is not None:
         cells += [
             ("mechanism", mean.mechanism),
