@@ -97,7 +97,10 @@ def test_a_worker_in_another_zone_than_the_ledgers_is_refused_until_the_sum_is_a
     done = run_forked(command, cwd=here.folder)
     assert done.returncode == 5, done.stderr
     assert b"1d from 2024-01-08T00:00:00+05:30 overlaps 1d from 2024-01-08T00:00:00+00:00" in done.stderr
-    assert b"could lose epsilon 16, not 6" in done.stderr and b'--accept-overlap "epsilon 16 in all"' in done.stderr
+    assert (
+        b"could lose epsilon 16, not epsilon 6" in done.stderr
+        and b'--accept-overlap "epsilon 16 in all"' in done.stderr
+    )
     assert not here.releases()
     with here.ledger() as (ledger, _):
         assert [entry.release_id for entry in ledger.entries()] == ["hat"]

@@ -110,7 +110,7 @@ def test_budgets_of_two_zones_add_up_only_where_that_is_accepted_in_words(log, t
     said = " ".join(refused.stderr.decode().split())
     ours, theirs = "1d from 2024-01-08T00:00:00+00:00", "1d from 2024-01-08T00:00:00+05:30"
     assert refused.returncode == 5 and f"{ours} overlaps {theirs}" in said
-    assert "could lose epsilon 20, not 10" in said and f'--accept-overlap "{words}"' in said
+    assert "could lose epsilon 20, not epsilon 10" in said and f'--accept-overlap "{words}"' in said
     assert (tmp_path / "out").read_bytes() == b""
     assert run("ledger", "show", plate, "--ledger", "l", cwd=tmp_path).stdout == before and before.count(b"\n") == 1
 

@@ -518,7 +518,7 @@ def test_what_was_accepted_of_two_periods_is_not_accepted_of_three():
     run(ledger, a_context(), slot())
     accepted = "budget.accept_overlap=epsilon 20 in all"
     run(ledger, a_context(*UTC, accepted), slot(start=AFTERNOON))
-    with pytest.raises(PrivacyRefused, match="could lose epsilon 30, not 10") as refused:
+    with pytest.raises(PrivacyRefused, match="could lose epsilon 30, not epsilon 10") as refused:
         run(ledger, a_context("budget.period=7d", accepted), slot(start=AFTERNOON + 3_600_000))
     assert '--accept-overlap "epsilon 30 in all"' in str(refused.value)
 

@@ -96,7 +96,7 @@ def test_all_overlaps_are_those_of_each_pair():
         budgets = {name: 10 ** choose.randrange(5) for name in names}
         sums = together(budgets)
         for name in names:
-            assert sums[name] == budgets[name] + sum(budgets[other] for other in overlapping(name, names))
+            assert sums[name] == Loss(budgets[name] + sum(budgets[other] for other in overlapping(name, names)))
 
 
 def charge(ledger, period, epsilon, number=0):
@@ -109,7 +109,7 @@ def test_what_a_ledger_sums_to_is_what_its_statement_says():
     for number, (period, epsilon) in enumerate([(MONDAY, 10), (MONDAY, 12), (MONDAY_UTC, 10), (KOLKATA[4], 30)]):
         charge(ledger, period, epsilon, number)
     assert largest_budgets(ledger, [MONDAY]) == {MONDAY: 12 * 10**9}
-    assert overlap_of(ledger, MONDAY_UTC) == PeriodsOverlap(MONDAY_UTC, (MONDAY,), 22 * 10**9)
+    assert overlap_of(ledger, MONDAY_UTC) == PeriodsOverlap(MONDAY_UTC, (MONDAY,), Loss(22 * 10**9))
     assert overlap_of(ledger, KOLKATA[4]) is overlap_of(ledger, UTC[0]) is None
     stated = statement(load(None, (), {}), ledger)["privacy"]["privacy_loss"]["periods"]
     sums = {one["period"]: one["epsilon_guaranteed_with_overlapping"] for one in stated}

@@ -35,7 +35,7 @@ def test_a_fixed_epsilon_of_more_than_an_even_share_is_planned_where_plates_pay_
     assert status == 0 and "CDF rms error" in text
     status, text = said(capsys, "--plates", "40", *sets(*PAPERS, "release.cdf_epsilon=5"))
     assert status == 3
-    assert "automatic epsilon would be below 0.001 if the budget of 10 is spread over 12 HATs" in text
+    assert "automatic epsilon would be below 0.001 if the budget of epsilon 10 is spread over 12 HATs" in text
 
 
 def test_fixed_epsilons_that_outlast_no_period_are_told(capsys):
@@ -50,9 +50,23 @@ def test_fixed_epsilons_that_outlast_no_period_are_told(capsys):
 
 @pytest.mark.parametrize(("resolution", "measured"), [(3, 4), (10, 9)])
 def test_where_nothing_was_measured_the_nearest_is_named_and_no_verdict_given(capsys, resolution, measured):
-    _, text = said(capsys, *sets(f"hat.resolution={resolution}"))
+    _, text = said(capsys, *sets(*PAPERS, f"hat.resolution={resolution}"))
     assert f"at resolution {measured}, the nearest that we measured." in text and f"guess at {measured}" in text
     assert "this resolution" not in text and "these releases" not in text
+
+
+def test_of_means_around_forecasts_it_says_what_was_measured_and_not_what_the_model_hopes(capsys):
+    _, text = said(capsys)
+    assert "errs by 0.8 km/h, where the model of speeds holds. On the days that we measured" in text
+    assert "0.48 to 0.62 of what the baseline guess" in text and "these releases" not in text
+    _, text = said(capsys, *sets("budget.epsilon=0.01"))
+    assert "these releases are worse than the baseline guess" in text
+
+
+def test_under_approximate_accounting_it_states_rho_and_epsilon_with_delta(capsys):
+    _, text = said(capsys, *sets("budget.accounting=approximate"))
+    assert text.startswith("epsilon 10 with delta 1e-06 (rho 1.539278763) per plate and 1d")
+    assert "Worst case" not in text  # its formulas are of Laplace noise
 
 
 def test_the_verdict_is_of_the_typical_hat_and_does_not_send_the_reader_back_to_plan(capsys):

@@ -33,14 +33,17 @@ def test_hats_whose_plates_could_not_pay_are_told_where_epsilons_are_fixed(said)
     assert "1 HAT was withheld because too few of its plates had budget left" in said(summary, *FIXED)
 
 
+PAPERS = ("release.mean=baseline",)
+
+
 def test_no_verdict_is_without_the_share_of_pings_that_it_is_about(said):
     summary = Summary(pings=110, repeats=10, means=1, pings_of_means=13, expected_error=13 * 0.5)
-    text = said(summary)
+    text = said(summary, *PAPERS)
     assert "weighed by pings; 13% of pings lie in HATs with a mean. The baseline guess (one city-wide mean" in text
     assert "these releases are better than the baseline guess." in text
     summary.expected_error = 13 * 50
-    assert "worse than the baseline guess. `udp-stream plan` shows what would help." in said(summary)
-    text = said(summary, "hat.resolution=12")
+    assert "worse than the baseline guess. `udp-stream plan` shows what would help." in said(summary, *PAPERS)
+    text = said(summary, *PAPERS, "hat.resolution=12")
     assert "at resolution 9, the nearest that we measured." in text and "these releases" not in text
 
 
@@ -93,3 +96,10 @@ def test_only_means_under_these_settings_are_weighed_against_the_guess(said):
     assert "expected error of a released mean under these settings: 0.5 km/h" in said(summary)
     summary.means = 0
     assert "expected error" not in said(summary) and "guess" not in said(summary)
+
+
+def test_of_means_around_forecasts_what_was_measured_is_said_and_not_what_the_model_hopes(said):
+    text = said(Summary(pings=110, means=1, pings_of_means=13, expected_error=13 * 0.5))
+    assert "0.48 to 0.62 of what the baseline guess" in text and "these releases" not in text
+    text = said(Summary(pings=110, means=1, pings_of_means=13, expected_error=13 * 50))
+    assert "worse than the baseline guess" in text

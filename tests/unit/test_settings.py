@@ -118,7 +118,23 @@ def test_automatic_epsilons_and_suppression_go_with_any_number_of_shards():
         ("[hat]\ntimezone = 'America'", "hat.timezone: expected an IANA time zone, got 'America'"),
         ("[budget]\nepsilon = 1e-12", "budget.epsilon: .* >= 1e-06, got 1e-12"),
         ("[budget]\nperiod = '1000000d'", "budget.period: expected 1m to 36500d, got 1000000d"),
-        ("[budget]\naccounting = 'zcdp'", "budget.accounting: expected \"pure\", .* got 'zcdp'"),
+        ("[budget]\naccounting = 'renyi'", "budget.accounting: .* 'renyi'"),
+        ("[budget]\naccounting = 'zcdp'", "budget.rho: expected at least 5e-07, .* rho 1.539, got 0"),
+        ("[budget]\nrho = 1.5", 'budget.rho: expected 0 where budget.accounting is "pure", got 1.5'),
+        ("[budget]\naccounting = 'approximate'\nepsilon = 0.0001", "budget.epsilon: .* with delta 1e-06, got 0.0001"),
+        ("[budget]\naccounting = 'approximate'\ndelta = 0.1", "budget.delta: .* <= 0.001, got 0.1"),
+        (
+            "[budget]\naccounting = 'approximate'\n[release]\nsuppression = 'chop-user'",
+            'release.suppression: expected "off" where budget.accounting is not "pure", got chop-user',
+        ),
+        (
+            "[budget]\naccounting = 'approximate'\n[release]\nmean_epsilon = 0.0001",
+            "release.mean_epsilon: expected 0, 0.001 to 44, or auto, got 0.0001",
+        ),
+        (
+            "[budget]\naccounting = 'approximate'\n[release]\nmean_epsilon = 3",
+            r"budget.epsilon: expected at least the charge of one HAT \(rho 4.5\), got 10",
+        ),
         ("[speed]\nmax_kmh = 1e12", "speed.max_kmh: .* <= 1000.*, got 1000000000000"),
         ("[release]\nmin_plates = 1000000000000", "release.min_plates: .* <= 268435456, got 1000000000000"),
         (

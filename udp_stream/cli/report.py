@@ -163,7 +163,8 @@ def print_summary(summary: Summary, settings: Settings) -> None:
         under = " under these settings" if before else ""
         advice = "`udp-stream plan` shows what would help."
         guessing = ONE_MEAN.verdict(settings.hat.resolution, error, error, advice)
-        verdict = AROUND if settings.policy.forecasts else guessing
+        is_hopeful = settings.policy.forecasts and error <= ONE_MEAN.range_at(settings.hat.resolution)[1]
+        verdict = AROUND if is_hopeful else guessing
         out.print(
             f"expected error of a released mean{under}: {error:.1f} km/h, weighed by pings; "
             f"{summary.pings_of_means / pings:.0%} of pings lie in HATs with a mean. {verdict}"

@@ -175,13 +175,13 @@ def _beside_the_guesses(out: Console, served: list[Bought], typical: Bought, res
     measured, at = nearest_measured(resolution) == resolution, served.index(typical)
     for of_sizes in zip(*(one.errors for one in served), strict=True):
         error = of_sizes[at]
-        is_around = typical.plan.around is not None and error.guess is ONE_MEAN
-        verdict = AROUND if is_around else error.guess.verdict(resolution, error.least, error.most, ADVICE)
+        most = error.guess.range_at(resolution)[1]
+        verdict = error.guess.verdict(resolution, error.least, error.most, ADVICE)
+        is_hopeful = typical.plan.around is not None and error.guess is ONE_MEAN and error.least <= most
         out.print(
             f"At {counted(typical.plates, 'plate')} {error.words} {error.most:{error.digits}}{error.guess.unit}"
-            f"{', where the model of speeds holds' if is_around else ''}. {verdict}"
+            f"{', where the model of speeds holds' if is_hopeful else ''}. {AROUND if is_hopeful else verdict}"
         )
-        most = error.guess.range_at(resolution)[1]
         others = [(one, of_one) for one, of_one in zip(served, of_sizes, strict=True) if one is not typical]
         worse = [str(one.plates) for one, of_one in others if of_one.least > most]
         if worse and measured:

@@ -1,0 +1,128 @@
+"""Concentrated accounting from one end to the other: settings, plans, noise, ledger, records, statement, refusals."""
+
+import json
+
+import pytest
+
+from tests.runtime.harness import fleet_log, frames_of
+from udp_stream.adapters.embedded import Embedded
+from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
+from udp_stream.adapters.ledgers.statement import disagreement, statement
+from udp_stream.adapters.settings import load
+from udp_stream.errors import PrivacyRefused
+from udp_stream.ledger.budgets import largest_budgets
+from udp_stream.ledger.conversion import epsilon_of, rho_nano_of
+from udp_stream.release.record import decode
+from udp_stream.testing import SeededEntropy
+from udp_stream.units import NANO
+
+HATS = ("hat.slot=1h", "hat.resolution=7", "release.min_plates=3")
+PURE = HATS
+APPROXIMATE = (*HATS, "budget.accounting=approximate")
+ZCDP = (*HATS, "budget.accounting=zcdp", "budget.rho=1.2", "budget.delta=1e-9")
+ALL = ("release.mean_epsilon=0.4", "release.variance_epsilon=0.2", "release.cdf_epsilon=0.3")
+KEY = str.encode
+
+
+def run(ledger, flags, seed="a"):
+    """The records of a morning through the embedded runtime."""
+    found = []
+    take = lambda releases: found.extend(decode(one.payload) for one in releases)  # noqa: E731
+    Embedded(load(None, flags, {}), ledger, SeededEntropy(seed), KEY, "udp-stream test", take).run(frames_of(LOG))
+    return found
+
+
+LOG = fleet_log(buses=60, clean=True)
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    with open_sqlite_ledger(tmp_path / "ledger") as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("flags", [APPROXIMATE, ZCDP, (*APPROXIMATE, *ALL), (*APPROXIMATE, *ALL, "release.mean=levy")])
+def test_records_and_ledger_agree_in_rho_and_no_plate_exceeds_it(ledger, flags):
+    records, settings = run(ledger, flags), load(None, flags, {})
+    budget, delta = settings.policy.budget_nano, settings.budget.delta
+    made = [one for one in records if one.status == "released"]
+    assert len(made) > 8 and ledger.verify() == []
+    assert all(period.endswith(" in rho") for period in ledger.periods())
+    assert set(largest_budgets(ledger, ledger.periods()).values()) == {budget}
+    entries = {entry.release_id: entry.charged for entry in ledger.entries()}
+    for one in records:
+        rho = int(entries[one.release_id].max()) if entries[one.release_id].any() else 0
+        assert one.privacy.rho == pytest.approx(rho / NANO) and one.privacy.period_rho == budget / NANO
+        assert one.privacy.epsilon == epsilon_of(rho, delta) and one.privacy.delta == delta
+        assert one.privacy.accounting == settings.budget.accounting
+    plates = {plate for entry in ledger.entries() for plate in entry.plates}
+    spent = [sum(ledger.charged_by_period(plate).values()) for plate in plates]
+    assert 0 < max(spent) <= budget
+
+
+def test_approximate_promises_the_epsilon_that_was_asked_for_and_fixed_epsilons_cost_half_their_squares(ledger):
+    records = run(ledger, (*APPROXIMATE, "release.mean=baseline", "release.mean_epsilon=0.5"))
+    made = [one for one in records if one.status == "released"]
+    assert {one.privacy.period_epsilon for one in records} == {10.0}
+    assert {one.privacy.period_rho for one in records} == {rho_nano_of(10 * NANO, 1e-6) / NANO}
+    whole = [one for one in made if one.counts.plates == one.counts.admitted_plates]
+    assert {one.mean.epsilon for one in whole} == {0.5} and {one.privacy.rho for one in whole} == {0.125}
+
+
+def test_pure_and_concentrated_periods_are_other_balances_and_their_sum_has_to_be_accepted(ledger):
+    """Of the same plates and day. What is recorded stands as it is; only what is new would be charged."""
+    morning, rest = LOG[: len(LOG) // 2], LOG
+
+    def go(messages, flags):
+        found = []
+        take = lambda releases: found.extend(decode(one.payload) for one in releases)  # noqa: E731
+        Embedded(load(None, flags, {}), ledger, SeededEntropy("b"), KEY, "udp-stream test", take).run(
+            frames_of(messages)
+        )
+        return found
+
+    before = go(morning, PURE)
+    words = "epsilon 10 and rho 1.539278763 in all"
+    with pytest.raises(PrivacyRefused, match=f'--accept-overlap "{words}"'):
+        go(rest, APPROXIMATE)
+    with pytest.raises(PrivacyRefused):
+        go(rest, (*APPROXIMATE, "budget.accept_overlap=epsilon 10 in all"))
+    after = go(rest, (*APPROXIMATE, f"budget.accept_overlap={words}"))
+    assert after[: len(before) // 2] == before[: len(before) // 2]
+    assert {one.privacy.accounting for one in after} == {"pure", "approximate"} and ledger.verify() == []
+    stated = statement(load(None, APPROXIMATE, {}), ledger)["privacy"]
+    loss = stated["privacy_loss"]
+    assert stated["dp_variant"] == {"variant_name": "Approximate DP"}
+    assert loss["privacy_parameters"] == {"epsilon": pytest.approx(20.0), "delta": 1e-6}
+    assert [(one.get("epsilon"), one.get("rho")) for one in loss["charged_under"]] == [
+        (10.0, None),
+        (None, 1.539278763),
+    ]
+    sums = [
+        (one["epsilon_guaranteed_with_overlapping"], one["rho_guaranteed_with_overlapping"]) for one in loss["periods"]
+    ]
+    assert sums == [(10.0, 1.539278763)] * 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "variant", "stated"),
+    [
+        (PURE, "Pure DP", {"epsilon": 10.0}),
+        (APPROXIMATE, "Approximate DP", {"epsilon": 10.0, "delta": 1e-6, "rho": 1.539278763}),
+        (ZCDP, "zCDP", {"epsilon": epsilon_of(1_200_000_000, 1e-9), "delta": 1e-9, "rho": 1.2}),
+    ],
+)
+def test_the_statement_is_in_both_units(ledger, flags, variant, stated):
+    run(ledger, flags)
+    settings = load(None, flags, {})
+    said = statement(settings, ledger)
+    assert said["privacy"]["dp_variant"]["variant_name"] == variant
+    assert said["privacy"]["privacy_loss"]["privacy_parameters"] == stated
+    unit = "epsilon" if variant == "Pure DP" else "rho"
+    (period,) = said["privacy"]["privacy_loss"]["periods"]
+    assert period[f"{unit}_max_over_plates"] <= period[f"{unit}_guaranteed"] == stated[unit]
+    noise = "discrete Laplace" if variant == "Pure DP" else "discrete Gaussian"
+    assert said["details"]["implementation"]["mechanisms"].startswith(noise)
+    assert disagreement(settings, said) is None
+    assert "rho" in disagreement(load(None, ZCDP if flags is not ZCDP else APPROXIMATE, {}), said)
+    assert json.loads(json.dumps(said)) == said
