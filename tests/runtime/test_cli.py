@@ -160,7 +160,11 @@ def test_a_ledger_that_was_tampered_with_fails_verification(log, tmp_path):
         (["plan", "--plates", "3", "--pings-per-plate", "9" * 20], 2, b"expected a whole number, 1 to 1000000"),
         (["plan", "--plates", "100000", "--pings-per-plate", "1000000"], 2, b"<= 268435456, the most pings of a slot"),
         (["plan", "--set", "release.mean_epsilon=1e-12"], 3, b"release.mean_epsilon: expected 0, 1e-06 to 1000, or"),
-        (["plan", *PAPERS, "--set", "budget.epsilon=0.001"], 3, b"below 0.001 if the budget of 0.001 is spread"),
+        (
+            ["plan", *PAPERS, "--set", "budget.epsilon=0.001"],
+            3,
+            b"below 0.001 if the budget of epsilon 0.001 is spread",
+        ),
         (["plan", "--set", "epsilon=3"], 3, b"did you mean budget.epsilon?"),
         (["feed", "pings.ndjson", "--rate", "x"], 2, b"--rate: expected a number above 0 and below 1e9, got 'x'"),
         (["feed", "--fleet", "3", "--ago", "x"], 2, b"--ago: expected a number and s, m, h, d or w, such as 90s"),

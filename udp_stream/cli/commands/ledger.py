@@ -23,7 +23,7 @@ from udp_stream.ledger.budgets import largest_budgets
 from udp_stream.ledger.past import Forgotten, behind, forget, see
 from udp_stream.ledger.port import Ledger, Mark
 from udp_stream.pings.decoder import plate_name
-from udp_stream.planning.periods import measure_of, sum_of
+from udp_stream.planning.periods import amount_text, measure_of, sum_of
 from udp_stream.units import NANO
 
 
@@ -50,7 +50,11 @@ def show(arguments: argparse.Namespace, settings: Settings) -> None:
     for one in days:
         in_all, most = (sum_of(amounts, one.periods) for amounts in (charged, budgets))
         together = ", ".join(one.periods)
-        print(f"{one}\tcharged {in_all} in all\tof at most {most} in all\tin {together}")
+        if most.rho_nano:
+            print(f"{one}\tcharged {in_all} in all\tof at most {most} in all\tin {together}")
+            continue
+        epsilon, budget = f"{in_all.epsilon_nano / NANO:.9f}", amount_text(most.epsilon_nano)
+        print(f"{one}\tcharged {epsilon} in all\tof at most {budget} in all\tin {together}")
 
 
 def verify(arguments: argparse.Namespace, settings: Settings) -> None:
