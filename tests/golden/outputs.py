@@ -17,6 +17,8 @@ FILE = Path(__file__).with_name("outputs.json")
 SEED = "golden"
 BASE = ("hat.slot=15m", "hat.resolution=7", "release.min_plates=4", "budget.epsilon=8.0")
 ON_KAFKA = "as on Kafka"
+IN_RHO = "as on Kafka, in rho"
+CLEAN = ON_KAFKA, IN_RHO
 """Of a fleet without late pings: a file and a topic, whose clocks differ, do not agree on those."""
 
 MECHANISMS = ("auto", "baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile", "optimal")
@@ -39,6 +41,13 @@ CONFIGURATIONS: dict[str, tuple[str, ...]] = {
     ON_KAFKA: ("release.mean_epsilon=0.4", "release.cdf_epsilon=0.3", "budget.epsilon=6.0"),
     "around forecasts": ("release.mean=forecast-clip", "forecast.counts=published"),
     "counts kept back": ("release.mean=forecast-clip", "forecast.counts=off", "release.counts=none"),
+    IN_RHO: (
+        "release.mean_epsilon=0.4", "release.cdf_epsilon=0.3", "budget.epsilon=6.0", "budget.accounting=approximate",
+    ),
+    "in rho, by levy": (
+        "release.mean=levy", "release.mean_epsilon=0.5", "release.variance_epsilon=0.2", "budget.accounting=zcdp",
+        "budget.rho=0.8",
+    ),
     "few HATs a plate": ("release.mean_epsilon=0.4", "release.suppression=chop-user", "release.hats_max=2"),
 }  # fmt: skip
 
@@ -62,7 +71,7 @@ def of_embedded(folder: Path, ledger: object, name: str) -> dict[str, object]:
     """What the embedded runtime releases of the fleet under this configuration, on a new ledger at this place."""
     out, flags = io.BytesIO(), (*BASE, *CONFIGURATIONS[name], write_key(folder))
     with embedded(ledger, out, flags, SeededEntropy(SEED)) as runtime:
-        runtime.run(frames_of(fleet_log(clean=name == ON_KAFKA)))
+        runtime.run(frames_of(fleet_log(clean=name in CLEAN)))
     return told(out.getvalue().splitlines())
 
 

@@ -38,6 +38,7 @@ suppression = "{suppression}"
 [budget]
 epsilon = {budget}
 period = "{period}"
+accounting = "{accounting}"
 [ledger]
 url = "{ledger}"
 key_file = "{folder}/plates.key"
@@ -54,7 +55,8 @@ transactions = {transactions}
 """
 
 DEFAULTS = {"mean": "auto", "grace": "2m", "shards": 1, "epsilon": "0.4", "cdf": "0.3", "budget": "6.0", "period": "1d",
-            "suppression": "off", "partitions": 4, "transactions": "true", "disorder": "1m"}  # fmt: skip
+            "suppression": "off", "partitions": 4, "transactions": "true", "disorder": "1m",
+            "accounting": "pure"}  # fmt: skip
 
 
 @dataclass

@@ -2,23 +2,26 @@
 
 import pytest
 
-from tests.golden.outputs import ON_KAFKA, SEED, known, of_embedded, told, write_key
+from tests.golden.outputs import IN_RHO, ON_KAFKA, SEED, known, of_embedded, told, write_key
 from tests.integration.deployment import worker
 from tests.runtime.harness import fleet_log
 from udp_stream.release.record import decode
 
 
-def test_on_a_redis_ledger(redis_server, tmp_path):
-    assert of_embedded(tmp_path, redis_server.url, "all statistics") == known()["all statistics"]
+@pytest.mark.parametrize("name", ["all statistics", IN_RHO])
+def test_on_a_redis_ledger(redis_server, tmp_path, name):
+    assert of_embedded(tmp_path, redis_server.url, name) == known()[name]
 
 
-@pytest.mark.parametrize("shards", [1, 3])
-def test_on_kafka(city, shards):
-    here = city(fleet_log(clean=True), shards=shards)
+@pytest.mark.parametrize(
+    ("name", "accounting", "shards"), [(ON_KAFKA, "pure", 1), (ON_KAFKA, "pure", 3), (IN_RHO, "approximate", 3)]
+)
+def test_on_kafka(city, name, accounting, shards):
+    here = city(fleet_log(clean=True), shards=shards, accounting=accounting)
     write_key(here.folder)
     here.feed()
-    expected = sum(number for name, number in known()[ON_KAFKA].items() if name != "digest")
+    expected = sum(number for status, number in known()[name].items() if status != "digest")
     with worker(here, seed=SEED) as process:
         here.wait_for_records(expected, process)
     records = sorted(here.releases().values(), key=lambda one: (decode(one).hat.slot_start, decode(one).hat.cell))
-    assert told(records) == known()[ON_KAFKA]
+    assert told(records) == known()[name]
