@@ -1,10 +1,11 @@
 """`make accuracy`: what a day's releases err by, beside every guess. Nothing is tuned on the day reported.
 
-`python -m benchmarks.accuracy FOLDER [--seeds N] [--paper-seeds N] [--resolutions 6,7,8] [--tables NAME,...]`, an hour,
-10 per plate and day, pure. FOLDER has Austin's days (`austin-capmetro-*.ndjson.gz`), and Surat's half hour if it is at
-hand; the counts prior is trained on the days of other years. Errors are over *all* HATs of a day, withheld ones
-included through their smoothed estimates, weighed by pings, and divided by the constant's; after the slash over HATs of
-at least 10 plates. Seeds are 0, 1, 2, ...; ± is a 95 % interval of the mean over them (Student's t).
+`python -m benchmarks.accuracy FOLDER [--seeds N] [--paper-seeds N] [--resolutions 6,7,8] [--tables NAME,...] [--set
+SECTION.KEY=VALUE ...]`, an hour, 10 per plate and day, pure unless settings say otherwise. FOLDER has Austin's days
+(`austin-capmetro-*.ndjson.gz`), and Surat's half hour if it is at hand; the counts prior is trained on the days of
+other years. Errors are over *all* HATs of a day, withheld ones included through their smoothed estimates, weighed by
+pings, and divided by the constant's; after the slash over HATs of at least 10 plates. Seeds are 0, 1, 2, ...; ± is a
+95 % interval of the mean over them (Student's t).
 
 * constant: an oracle, the mean of all of the day's pings, in km/h;
 * + counts: an oracle's line in log(samples / plates); no epsilon is spent;
@@ -59,9 +60,10 @@ DISTANCE_BUSES = 150
 class Feeds:
     """Days by name, resolution and folder, read once; and the prior of each, trained on other years."""
 
-    def __init__(self, folder: Path) -> None:
-        """Nothing is read yet."""
+    def __init__(self, folder: Path, flags: Sequence[str] = ()) -> None:
+        """Nothing is read yet; `flags` change what all of our runs promise or compute."""
         self._folder = folder
+        self._flags = tuple(flags)
         self.names = [name for name in DAYS if (folder / f"{name}.ndjson.gz").exists()]
         self.day = cache(self._day)
         self.prior = cache(self._prior)
@@ -78,7 +80,7 @@ class Feeds:
         """Of the last of these days, after the others on one ledger."""
         days = [self.day(name, resolution) for name in names]
         prior = self.prior(days[-1].year, resolution)
-        return [run(days, seed, prior, (*OURS, *flags))[-1] for seed in range(seeds)]
+        return [run(days, seed, prior, (*OURS, *self._flags, *flags))[-1] for seed in range(seeds)]
 
 
 def errors_of(day: Day, estimates: Sequence[Floats]) -> str:
@@ -248,12 +250,13 @@ def _by(values: NDArray[np.int64], bins: Sequence[tuple[int, int]], held: Floats
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--set", action="append", default=[], dest="flags", metavar="SECTION.KEY=VALUE")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--paper-seeds", type=int, default=1)
     parser.add_argument("--resolutions", default="6,7,8")
     parser.add_argument("--tables", default="accuracy,intervals,hours,ablation,distance")
     asked = parser.parse_args()
-    feeds, resolutions = Feeds(asked.folder), [int(one) for one in asked.resolutions.split(",")]
+    feeds, resolutions = Feeds(asked.folder, asked.flags), [int(one) for one in asked.resolutions.split(",")]
     if not feeds.names:
         parser.error(f"expected one of {', '.join(DAYS)}.ndjson.gz in {asked.folder}, got none")
     tables: dict[str, Callable[[], None]] = {
