@@ -204,7 +204,7 @@ def test_ticks_are_no_messages_and_neither_is_what_a_worker_has_read_before():
 NAMES = {"HatRecorded.policy", "HatRecorded.period", "PeriodsOverlap.period", "PeriodsOverlap.others"}
 """Fields of text: a policy's fingerprint, and budget periods."""
 
-PUBLIC_NUMBERS = {"HatRecorded.period_epsilon", "HatRecorded.mean_error_kmh"}
+PUBLIC_NUMBERS = {"HatRecorded.period_epsilon", "HatRecorded.delta", "HatRecorded.mean_error_kmh"}
 """Fields with fractions: known from settings and counts before noise is drawn."""
 
 

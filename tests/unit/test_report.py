@@ -61,12 +61,12 @@ OURS = load(None, (), {}).policy.fingerprint()
 
 def test_records_from_before_under_other_settings_are_the_first_line(said):
     summary = Summary(policy=OURS, others={"old": "speed.unit kmh -> mps", "older": "hat.grace 1m -> 2m"}, made=27)
-    summary.promises.update({(OURS, "1d", 10.0): 30, ("old", "1d", 10.0): 81, ("old", "1d", 5.0): 9})
+    summary.promises.update({(OURS, "1d", 10.0, 0.0): 30, ("old", "1d", 10.0, 0.0): 81, ("old", "1d", 5.0, 0.0): 9})
     assert said(summary).startswith(
         "warning: 90 of 120 records were made earlier under other settings (speed.unit kmh -> mps) and are "
         "unchanged; 3 were made earlier under these, 27 are new pings "
     )
-    summary.promises.update({("older", "1d", 10.0): 100, ("unknown", "1d", 10.0): 1})
+    summary.promises.update({("older", "1d", 10.0, 0.0): 100, ("unknown", "1d", 10.0, 0.0): 1})
     assert (
         "warning: 191 of 221 records were made earlier under other settings "
         f"(hat.grace 1m -> 2m; speed.unit kmh -> mps; policy unknown -> {OURS}) and" in said(summary)
@@ -75,16 +75,16 @@ def test_records_from_before_under_other_settings_are_the_first_line(said):
 
 def test_one_record_from_before_is_no_plural_and_values_are_no_markup(said):
     summary = Summary(policy=OURS, others={"old": "release.bins auto -> [b]"}, made=1)
-    summary.promises.update({("old", "1d", 10.0): 1})
+    summary.promises.update({("old", "1d", 10.0, 0.0): 1})
     text = said(summary)
     assert "1 of 1 record was made earlier" in text and "(release.bins auto -> [b]) and is unchanged" in text
-    summary.promises[OURS, "1d", 10.0] = 2
+    summary.promises[OURS, "1d", 10.0, 0.0] = 2
     assert "1 was made earlier under these, 1 is new" in said(summary)
 
 
 def test_where_nothing_stands_from_other_settings_there_is_no_warning(said):
     summary = Summary(policy=OURS, others={"old": "speed.unit kmh -> mps"})
-    summary.promises[OURS, "1d", 10.0] = 5
+    summary.promises[OURS, "1d", 10.0, 0.0] = 5
     assert "warning" not in said(summary)
 
 
@@ -92,7 +92,7 @@ def test_only_means_under_these_settings_are_weighed_against_the_guess(said):
     """An error that was expected of metres per second taken for km/h tells nothing."""
     summary = Summary(policy=OURS, pings=100, means=1, pings_of_means=13, expected_error=13 * 0.5)
     assert "expected error of a released mean: 0.5 km/h" in said(summary)
-    summary.promises["old", "1d", 10.0] = 5
+    summary.promises["old", "1d", 10.0, 0.0] = 5
     assert "expected error of a released mean under these settings: 0.5 km/h" in said(summary)
     summary.means = 0
     assert "expected error" not in said(summary) and "guess" not in said(summary)
@@ -103,3 +103,10 @@ def test_of_means_around_forecasts_what_was_measured_is_said_and_not_what_the_mo
     assert "0.48 to 0.62 of what the baseline guess" in text and "these releases" not in text
     text = said(Summary(pings=110, means=1, pings_of_means=13, expected_error=13 * 50))
     assert "worse than the baseline guess" in text
+
+
+def test_an_epsilon_that_holds_with_delta_says_so(said):
+    summary = Summary(pings=10)
+    summary.promises["old", "1d", 10.0, 1e-6] = 5
+    assert "older, under other settings: 5 at epsilon 10 with delta 1e-06 per 1d." in said(summary)
+    assert "at epsilon 10 with delta 1e-06 (rho 1.539278763) per 1d" in said(summary, "budget.accounting=approximate")

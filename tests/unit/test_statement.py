@@ -217,5 +217,5 @@ def test_another_policy_with_the_same_budget_is_told_as_that(tmp_path):
 def test_a_run_of_one_policy_promises_its_epsilon():
     settings = load(None, RICH, {})
     summary = Summary()
-    summary.promises[settings.policy.fingerprint(), "1d", 10.0] = 3
+    summary.promises[settings.policy.fingerprint(), "1d", 10.0, 0.0] = 3
     assert protected(summary, settings) == "Protected: each plate's speeds, at epsilon 10 per 1d."

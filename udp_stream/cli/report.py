@@ -191,7 +191,7 @@ def _out_of_budget(summary: Summary, policy: Policy) -> str | None:
 def from_before(summary: Summary, policy: Policy) -> str | None:
     """A warning where earlier records were made under other settings: how many, which keys differ, how many are new."""
     before, fingerprint = Counter[str](), policy.fingerprint()
-    for (made_under, _, _), records in summary.promises.items():
+    for (made_under, *_), records in summary.promises.items():
         if made_under != fingerprint:
             before[made_under] += records
     if not before:
@@ -215,11 +215,12 @@ def protected(summary: Summary, settings: Settings) -> str:
         promise += f", but {most} where budget periods overlap"
     ours, standing = 0, Counter[str]()
     fingerprint = settings.policy.fingerprint()
-    for (policy, period, epsilon), records in summary.promises.items():
+    for (policy, period, epsilon, delta), records in summary.promises.items():
         if policy == fingerprint:
             ours += records
         else:
-            standing[f"at epsilon {epsilon:g} per {period}"] += records
+            with_delta = f" with delta {delta:g}" if delta else ""
+            standing[f"at epsilon {epsilon:g}{with_delta} per {period}"] += records
     if not standing:
         return f"{promise}."
     before = ", ".join(f"{records:,} {at}" for at, records in standing.most_common())

@@ -75,9 +75,10 @@ class SlotRecorded:
 class HatRecorded:
     """What one record of the slot says: its status, samples, and the policy, period and epsilon that it was made under.
 
-    `mean_error_kmh` is the expected absolute error of its mean; None if it has no mean.
+    `delta` is what the epsilon holds with, 0 under pure accounting. `mean_error_kmh` is the expected absolute error
+    of its mean; None if it has no mean.
 
-    >>> HatRecorded("withheld_budget", 12, "5eed", "1d", 10.0, mean_error_kmh=None).status
+    >>> HatRecorded("withheld_budget", 12, "5eed", "1d", 10.0, 0.0, mean_error_kmh=None).status
     'withheld_budget'
     """
 
@@ -86,6 +87,7 @@ class HatRecorded:
     policy: str
     period: str
     period_epsilon: float
+    delta: float
     mean_error_kmh: float | None
 
 
@@ -159,6 +161,7 @@ def hat_recorded(record: Release, samples: int) -> HatRecorded:
         record.policy,
         record.privacy.period,
         record.privacy.period_epsilon,
+        record.privacy.delta or 0.0,
         None if record.mean is None else record.mean.expected_abs_error_kmh,
     )
 

@@ -22,9 +22,9 @@ class Summary:
     """What a run did, in numbers that are public: no plate, no speed.
 
     `held` pings lie in slots not yet released. `promises` counts the records by the policy they were made under, its
-    period and that period's epsilon; `made` of them were recorded by this run. `unwritten` is true from when records
-    stand in the ledger until all of them are in the output. `overlaps` has, of each period of this run that overlaps
-    others on the ledger, what they sum to.
+    period and that period's epsilon and delta; `made` of them were recorded by this run. `unwritten` is true from when
+    records stand in the ledger until all of them are in the output. `overlaps` has, of each period of this run that
+    overlaps others on the ledger, what they sum to.
 
     `policy` is the run's own, by its fingerprint: means count only if they were made under it (all if it is ""), as an
     error that is expected under other settings says nothing of these. `others` tells how these differ from those of
@@ -46,7 +46,7 @@ class Summary:
     slots: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     hats: Counter[str] = field(default_factory=Counter)
-    promises: Counter[tuple[str, str, float]] = field(default_factory=Counter)
+    promises: Counter[tuple[str, str, float, float]] = field(default_factory=Counter)
     made: int = 0
     held: int = 0
     unwritten: bool = False
@@ -84,7 +84,7 @@ class Summary:
     def _recorded(self, hat: HatRecorded) -> None:
         """Errors are weighed by pings, as the baseline guess's are."""
         self.hats[hat.status] += 1
-        self.promises[hat.policy, hat.period, hat.period_epsilon] += 1
+        self.promises[hat.policy, hat.period, hat.period_epsilon, hat.delta] += 1
         if hat.status == "released":
             self.pings_released += hat.samples
         if hat.mean_error_kmh is not None and self.policy in ("", hat.policy):

@@ -11,7 +11,7 @@ overlap in time, as their names tell (`periods.py`), add up.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import inf
@@ -20,13 +20,20 @@ from typing import Any
 import msgspec
 
 from udp_stream import __version__
+from udp_stream.adapters.ledgers.stated_losses import (
+    NOISE,
+    RHO_TO_EPSILON,
+    measures_in,
+    most_of,
+    unit_of,
+    variant_of,
+    with_overlapping,
+)
 from udp_stream.adapters.settings import Settings
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.conversion import epsilon_of
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entry, Ledger
-from udp_stream.planning.periods import IN_RHO, Loss, length_of, loss_in, measure_of, name_in, together
-from udp_stream.planning.policy import Policy
+from udp_stream.planning.periods import IN_RHO, length_of, loss_in, name_in, together
 from udp_stream.release.record import Release, decode, kind_of, slot_of
 from udp_stream.units import NANO, duration_name
 from udp_stream.windows.grid import SlotGrid
@@ -89,6 +96,7 @@ class _Made(msgspec.Struct, frozen=True):
     policy: str
     epsilon: float
     period: str
+    accounting: str
     accounting_detail: str
     software: str
 
@@ -131,7 +139,7 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
         account.take(entry)
     periods = _joined(length.removesuffix(IN_RHO) for length, _ in account.under) or policy.period
     slots = ", ".join(duration_name(seconds) for seconds in sorted(account.slots_s)) or settings.hat.slot
-    variant = _variant(settings, account)
+    noise = ", ".join(NOISE[measure] for measure in sorted(measures_in(account.periods, policy)))
     details = {made.accounting_detail for made in account.made} or {policy.accounting_detail}
     return {
         "basic": {
@@ -143,7 +151,7 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
             "intended_use": "Publishing what a live bus feed says of a city's traffic, without a driver's conduct.",
         },
         "privacy": {
-            "dp_variant": {"variant_name": variant},
+            "dp_variant": {"variant_name": variant_of(account.periods, policy)},
             "privacy_loss": {**_privacy_loss(settings, account, periods), "caveats": list(caveats(ledger.meta()))},
             "deployment_model": {
                 "model_name": "Central",
@@ -174,8 +182,7 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
                 "0.000001",
             },
             "implementation": {
-                "mechanisms": f"{_noise(variant)} and exponential mechanism, exact integer arithmetic "
-                "(arXiv 2004.00010)",
+                "mechanisms": f"{noise} and exponential mechanism, exact integer arithmetic (arXiv 2004.00010)",
                 "randomness": "operating system",
                 "floating_point": "noise is added to integers; the set of outputs does not depend on the data",
                 "software": _joined(made.software for made in account.made) or f"udp-stream {__version__}",
@@ -226,65 +233,32 @@ def _privacy_loss(settings: Settings, account: _Account, lengths: str) -> dict[s
     """
     policy, slots = settings.policy, settings.calendar.slots
     periods = sorted(account.periods.items())
+    units = " or ".join(sorted({unit_of(period) for period, _ in periods} or {unit_of(name_in(policy.measure, ""))}))
     sums = {period: loss_in(period, charged.guaranteed) for period, charged in periods}
     sums |= together({period: charged.guaranteed for period, charged in periods if charged.nano})
     return {
         "privacy_unit": f"one license plate, for each period of {lengths}, with all its pings in it",
-        "privacy_parameters": _most(sums, policy),
+        "privacy_parameters": most_of(sums, policy),
         "charged_under": [
             {unit_of(length): budget / NANO, "period": length.removesuffix(IN_RHO), "hats_charged": hats}
             for (length, budget), hats in sorted(account.under.items())
         ],
         "composition_over_periods": "a plate's loss in a period is at most the largest budget that any of its releases "
-        "was admitted under (epsilon_guaranteed); losses in different periods add up, and epsilon is the most of any "
-        "period together with those that overlap it in time (epsilon_guaranteed_with_overlapping)",
+        f"was admitted under ({units}_guaranteed); losses in different periods add up, and epsilon is the most of any "
+        f"period together with those that overlap it in time ({units}_guaranteed_with_overlapping)"
+        f"{RHO_TO_EPSILON if 'rho' in units else ''}",
         "periods": [
             {
                 "period": period,
                 "from": _iso(charged.start, period, slots),
                 "until": _iso(charged.end, period, slots),
                 f"{unit_of(period)}_guaranteed": charged.guaranteed / NANO,
-                **_with_overlapping(sums[period]),
+                **with_overlapping(sums[period]),
                 **charged.facts(unit_of(period)),
             }
             for period, charged in periods
         ],
     }
-
-
-def unit_of(period: str) -> str:
-    """What losses of a period are counted in."""
-    return "epsilon" if measure_of(period) == "pure" else "rho"
-
-
-def _variant(settings: Settings, account: _Account) -> str:
-    measures = {measure_of(period) for period in account.periods} or {settings.policy.measure}
-    if measures == {"pure"}:
-        return "Pure DP"
-    return "zCDP" if measures == {"zcdp"} and settings.policy.accounting == "zcdp" else "Approximate DP"
-
-
-def _noise(variant: str) -> str:
-    return "discrete Laplace" if variant == "Pure DP" else "discrete Gaussian"
-
-
-def _most(sums: Mapping[str, Loss], policy: Policy) -> dict[str, float]:
-    """The most of any period; of a rho what it is with the policy's delta, which adds to a pure epsilon beside it."""
-    losses = list(sums.values()) or [loss_in(name_in(policy.measure, ""), policy.budget_nano)]
-    if not any(loss.rho_nano for loss in losses):
-        return {"epsilon": max(losses).epsilon_nano / NANO}
-
-    def epsilon(loss: Loss) -> float:
-        return loss.epsilon_nano / NANO + epsilon_of(loss.rho_nano, policy.delta)
-
-    most = max(losses, key=epsilon)
-    alone = {} if most.epsilon_nano else {"rho": most.rho_nano / NANO}
-    return {"epsilon": epsilon(most), "delta": policy.delta, **alone}
-
-
-def _with_overlapping(loss: Loss) -> dict[str, float]:
-    amounts = {"epsilon": loss.epsilon_nano, "rho": loss.rho_nano}
-    return {f"{unit}_guaranteed_with_overlapping": nano / NANO for unit, nano in amounts.items() if nano}
 
 
 def _span(release_id: str) -> tuple[float, float]:
@@ -303,7 +277,8 @@ def _record(release_id: str, payload: bytes) -> Release:
 
 def _made(record: Release) -> _Made:
     privacy = record.privacy
-    return _Made(record.policy, privacy.period_epsilon, privacy.period, privacy.accounting_detail, record.software)
+    how = privacy.accounting, privacy.accounting_detail
+    return _Made(record.policy, privacy.period_epsilon, privacy.period, *how, record.software)
 
 
 def _iso(seconds: float, period: str, slots: SlotGrid) -> str | None:
