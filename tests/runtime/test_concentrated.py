@@ -1,7 +1,9 @@
 """Concentrated accounting from one end to the other: settings, plans, noise, ledger, records, statement, refusals."""
 
+import dataclasses
 import json
 
+import msgspec
 import pytest
 
 from tests.runtime.harness import fleet_log, frames_of
@@ -12,8 +14,11 @@ from udp_stream.adapters.settings import load
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.budgets import largest_budgets
 from udp_stream.ledger.conversion import epsilon_of, rho_nano_of
+from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.release.charge import plan_slot
 from udp_stream.release.record import decode
-from udp_stream.testing import SeededEntropy
+from udp_stream.release.road import release_slot
+from udp_stream.testing import SeededEntropy, a_context, two_hats
 from udp_stream.units import NANO
 
 HATS = ("hat.slot=1h", "hat.resolution=7", "release.min_plates=3")
@@ -22,6 +27,11 @@ APPROXIMATE = (*HATS, "budget.accounting=approximate")
 ZCDP = (*HATS, "budget.accounting=zcdp", "budget.rho=1.2", "budget.delta=1e-9")
 ALL = ("release.mean_epsilon=0.4", "release.variance_epsilon=0.2", "release.cdf_epsilon=0.3")
 KEY = str.encode
+PURE_POLICY = a_context().policy
+RHO_POLICY = msgspec.structs.replace(
+    PURE_POLICY, accounting="approximate", budget_nano=rho_nano_of(10 * NANO, 1e-6), mean_nano=NANO // 8,
+    cdf_nano=NANO // 32,
+)  # fmt: skip
 
 
 def run(ledger, flags, seed="a"):
@@ -126,3 +136,17 @@ def test_the_statement_is_in_both_units(ledger, flags, variant, stated):
     assert disagreement(settings, said) is None
     assert "rho" in disagreement(load(None, ZCDP if flags is not ZCDP else APPROXIMATE, {}), said)
     assert json.loads(json.dumps(said)) == said
+
+
+def test_a_hat_that_was_charged_under_another_accounting_is_released_as_it_was_charged():
+    """A crash between charge and record, and other settings after it."""
+    contents, ledger = two_hats(), MemoryLedger()
+    before, after = (dataclasses.replace(a_context(), policy=one) for one in (PURE_POLICY, RHO_POLICY))
+    plan_slot(contents[0], before, ledger)
+    slot = release_slot(*contents, after, ledger, lambda _: None)
+    records = [decode(payload) for payload in slot.payloads.values()]
+    made = records[0].privacy
+    assert (made.accounting, made.epsilon, made.rho, made.period_epsilon) == ("pure", 0.75, None, 10.0)
+    assert set(ledger.periods()) == {"1d from 2022-01-01T00:00:00+00:00"} and ledger.verify() == []
+    other = release_slot(*two_hats(), after, MemoryLedger(), lambda _: None)
+    assert decode(next(iter(other.payloads.values()))).privacy.accounting == "approximate"
