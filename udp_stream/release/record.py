@@ -40,7 +40,8 @@ class Mean(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `scale_kmh` is the noise's expected size. `expected_abs_error_kmh` and `interval95_kmh` count the noise, what
     grouping, capping, filling, projecting and leaving out plates that were not admitted are likely to bias the mean by
     (at speeds spread evenly over [0, max_kmh]), and that means lie in [0, max_kmh]. `bias_bound_kmh` is the most that
-    all this can bias the mean if speeds were chosen against it.
+    all this can bias the mean if speeds were chosen against it. Where losses are counted in rho, `epsilon` is that of
+    pure noise that would cost as much (rho is half of its square), here and in the other statistics.
     """
 
     value_kmh: NonNegative
@@ -72,7 +73,8 @@ class Cdf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The share of the admitted plates' samples at or below each edge.
 
     A first edge that is given twice gives exact zeros a bin of their own. `budgets` are the tree levels' parts of
-    `epsilon`; `expected_rms_error` is the noise of a value before it is made monotone, in shares.
+    `epsilon`, or of the CDF's rho where losses are counted in rho; `expected_rms_error` is the noise of a value
+    before it is made monotone, in shares.
     """
 
     edges_kmh: tuple[NonNegative, ...]
