@@ -12,9 +12,20 @@ from udp_stream.release import record as release
 FORECASTS = {"mean": "forecast-clip", "epsilon": "1.0", "cdf": "0", "budget": "9.0", "partitions": 8}
 
 
-@pytest.mark.parametrize(("shards", "workers"), [(1, 1), (3, 2)])
-def test_both_runtimes_release_and_estimate_the_same(city, shards, workers):
-    here = city(fleet_log(clean=True), shards=shards, **FORECASTS)
+IN_RHO = {"accounting": "approximate", "epsilon": "0.3"}
+
+
+@pytest.mark.parametrize(
+    ("shards", "workers", "settings"),
+    [
+        (1, 1, {}),
+        (3, 2, {}),
+        pytest.param(4, 4, {}, marks=pytest.mark.long),
+        pytest.param(2, 2, IN_RHO, marks=pytest.mark.long),
+    ],
+)
+def test_both_runtimes_release_and_estimate_the_same(city, shards, workers, settings):
+    here = city(fleet_log(clean=True), shards=shards, **FORECASTS | settings)
     here.feed()
     _, _, estimates = here.embedded_smoothed()
     with agree(here) as (stack, expected):
