@@ -37,6 +37,7 @@ KEYS = {
     "release.hats_max": "3",
     "release.counts": "released",
     "forecast.counts": "off",
+    "budget.schedule": "spread",
 }
 """A value of each key, as `written` spells it."""
 
@@ -65,6 +66,7 @@ OTHER_VALUES = {
     "hats_max": 5,
     "counts_read": "published",
     "counts_released": "none",
+    "schedule": "ramp",
 }
 """Of each field, one that the defaults do not have."""
 

@@ -118,6 +118,22 @@ def test_automatic_epsilons_and_suppression_go_with_any_number_of_shards():
         ("[hat]\ntimezone = 'America'", "hat.timezone: expected an IANA time zone, got 'America'"),
         ("[budget]\nepsilon = 1e-12", "budget.epsilon: .* >= 1e-06, got 1e-12"),
         ("[budget]\nperiod = '1000000d'", "budget.period: expected 1m to 36500d, got 1000000d"),
+        (
+            "[budget]\nschedule = 'ramp'",
+            'budget.schedule: expected "spread" where means are taken around forecasts, got',
+        ),
+        (
+            "[budget]\nschedule = 'even'\n[release]\nmean = 'baseline'",
+            "budget.schedule: .* got 'even'|budget.schedule: .*'even'",
+        ),
+        (
+            "[budget]\nschedule = 'uniform'\n[release]\nmean = 'baseline'\nmean_epsilon = 1",
+            'budget.schedule: expected "spread" where no epsilon is "auto", got uniform',
+        ),
+        (
+            "[budget]\nschedule = [1, 2]\n[release]\nmean = 'baseline'",
+            "budget.schedule: expected a weight of at least 0 for each of the 24 slots .* got 2 weights",
+        ),
         ("[budget]\naccounting = 'renyi'", "budget.accounting: .* 'renyi'"),
         ("[budget]\naccounting = 'zcdp'", "budget.rho: expected at least 5e-07, .* rho 1.539, got 0"),
         ("[budget]\nrho = 1.5", 'budget.rho: expected 0 where budget.accounting is "pure", got 1.5'),

@@ -36,8 +36,9 @@ from udp_stream.mechanisms.statistic import PublicSettings, StatisticPlan
 from udp_stream.mechanisms.statistic_terms import StatisticTerms
 from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.mechanisms.variance import VariancePlan
-from udp_stream.planning.allowances import expected_visits, fair_shares, hat_epsilon, least_nano
+from udp_stream.planning.allowances import hat_epsilon, least_nano
 from udp_stream.planning.policy import Policy
+from udp_stream.planning.schedules import Standing, shares_of
 from udp_stream.planning.terms import Terms, automatic_nano, terms_at
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.slot_tables import SlotCounts
@@ -141,7 +142,7 @@ def slot_terms(
     (1000000000, '')
     """
     enough = np.diff(counts.hat_rows) >= policy.min_plates
-    allowances = _fair_shares(counts, enough, balance, in_period, policy)
+    allowances = _shares(counts, enough, balance, in_period, policy)
     terms = _hats_terms(counts, enough, allowances, policy)
     if policy.accounting_detail == "uniform" or None not in (policy.mean_nano, policy.cdf_nano):
         return terms
@@ -180,13 +181,13 @@ def _usual_shares(counts: SlotCounts, priced: Sequence[HatPlan | None]) -> NDArr
     return np.divide(shares, hats, out=np.ones_like(shares), where=hats > 0)
 
 
-def _fair_shares(
+def _shares(
     counts: SlotCounts, enough: NDArray[np.bool_], balance: Balance, in_period: SlotInPeriod, policy: Policy
 ) -> NDArray[np.int64]:
     hat_of_row = np.repeat(np.arange(counts.cells.size), np.diff(counts.hat_rows))
     now = np.bincount(counts.plate[enough[hat_of_row]], minlength=len(counts.plates))
-    visits = expected_visits(now, balance.charges, in_period.slots_gone, in_period.slots_left)
-    return fair_shares(policy.budget_nano, balance.charged, visits)
+    standing = Standing(balance.charged, balance.charges, now, in_period.slots_gone, in_period.slots_left)
+    return shares_of(policy.schedule, policy.budget_nano, standing)
 
 
 def _terms(shares: NDArray[np.int64], policy: Policy) -> Terms:

@@ -14,6 +14,7 @@ from udp_stream.mechanisms.noise import Measure
 from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.statistic import BinsAsked, PublicSettings
 from udp_stream.planning.periods import amount_text
+from udp_stream.planning.schedules import Schedule
 
 Mean = Literal[
     "auto", "baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile", "optimal", "forecast-clip"
@@ -36,7 +37,8 @@ class Policy(msgspec.Struct, frozen=True):
     plate pays for a release by its own share of the noise's sensitivity ("individual"), or as much as any ("uniform").
     `suppression`: whether plates leave some of their HATs altogether, so that each is in fewer; `hats_max`: in how many
     of a slot a plate stays then (0: in as many as CHOP-USER leaves). `counts_read`: what forecasts read of counts;
-    `counts_released`: which records carry counts.
+    `counts_released`: which records carry counts. `schedule`: how an automatic epsilon of the papers' mechanisms is
+    spread over a period.
 
     >>> from udp_stream.adapters.settings import Settings
     >>> policy = Settings().policy
@@ -70,6 +72,7 @@ class Policy(msgspec.Struct, frozen=True):
     hats_max: int = 0
     counts_read: CountsRead = "plates"
     counts_released: CountsReleased = "all"
+    schedule: Schedule = "spread"
 
     @property
     def measure(self) -> Measure:
@@ -121,6 +124,8 @@ class Policy(msgspec.Struct, frozen=True):
             del settings["counts_released"]
         if self.accounting == "pure":
             del settings["delta"]
+        if self.schedule == "spread":
+            del settings["schedule"]
         return blake2b(msgspec.json.encode(settings, order="sorted"), digest_size=8).hexdigest()
 
 

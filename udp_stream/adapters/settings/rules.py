@@ -55,6 +55,7 @@ def check(settings: Settings) -> None:
     shown = settings.release.counts == "all" or settings.forecast.counts == "off" or not policy.forecasts
     rule = '"off" where release.counts is not "all": a forecast that reads counts shows them'
     require(shown, "forecast.counts", rule, repr(settings.forecast.counts))
+    _check_schedule(policy)
     _check_bins(settings)
     require(
         settings.ledger.replicas == 0 or not is_file(settings.ledger.place),
@@ -114,6 +115,21 @@ def _check_budget(settings: Settings, policy: Policy) -> None:
         require(policy.budget_nano >= RHO_MIN * NANO, "budget.epsilon", rule, budget.epsilon)
     known = policy.measure == "pure" or suppression == "off"
     require(known, "release.suppression", '"off" where budget.accounting is not "pure"', suppression)
+
+
+def _check_schedule(policy: Policy) -> None:
+    """A schedule where there is something to schedule: automatic epsilons of the papers' mechanisms."""
+    schedule = policy.schedule
+    if schedule == "spread":
+        return
+    require(not policy.forecasts, "budget.schedule", '"spread" where means are taken around forecasts', schedule)
+    automatic = None in (policy.mean_nano, policy.cdf_nano)
+    require(automatic, "budget.schedule", '"spread" where no epsilon is "auto"', schedule)
+    if isinstance(schedule, tuple):
+        slots = round((policy.period_seconds or 0) / policy.slot_seconds)
+        fits = len(schedule) == slots and min(schedule) >= 0 and 0 < sum(schedule) < float("inf")
+        rule = f"a weight of at least 0 for each of the {slots} slots of a period, not all of them 0"
+        require(fits, "budget.schedule", rule, f"{len(schedule)} weights")
 
 
 def _check_bins(settings: Settings) -> None:

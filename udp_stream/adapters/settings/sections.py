@@ -20,6 +20,7 @@ from udp_stream.pings.decoder import PingRules
 from udp_stream.planning.calendar import BudgetCalendar
 from udp_stream.planning.periods import accepted_loss
 from udp_stream.planning.policy import Accounting, AccountingDetail, CountsReleased, Grouping, Mean, Policy, Suppression
+from udp_stream.planning.schedules import Schedule
 from udp_stream.units import QUANTA_PER_KMH, duration_name, nano_allowance
 from udp_stream.windows.grid import SlotGrid
 from udp_stream.windows.open_slots import WindowRules
@@ -79,6 +80,7 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     rho: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 0.0
     accounting_detail: AccountingDetail = "individual"
     accept_overlap: str = ""
+    schedule: Schedule = "spread"
 
     @property
     def nano(self) -> int:
@@ -190,6 +192,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             hats_max=self.release.hats_max,
             counts_read=self.forecast.counts,
             counts_released=self.release.counts,
+            schedule=self.budget.schedule,
         )
 
     @property
