@@ -150,7 +150,7 @@ def _papers(day: Day, seeds: int) -> str:
 
 def print_intervals(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
     """Shares of HATs that 95 % intervals hold, by plates and by hour; expected over actual error; means' own."""
-    print(f"H3 {resolution}: held by 95 % intervals, by plates {_named(SIZES)}, by hour {_named(HOURS)}")
+    print(f"H3 {resolution}: held by 95 % intervals, by plates {bins_named(SIZES)}, by hour {bins_named(HOURS)}")
     for name in feeds.names:
         day, runs = feeds.day(name, resolution), feeds.runs([name], resolution, seeds)
         held = np.mean([(one.low <= day.truth) & (day.truth <= one.high) for one in runs], axis=0)
@@ -160,7 +160,7 @@ def print_intervals(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
             [((one.mean_low <= day.truth) & (day.truth <= one.mean_high))[one.measured].mean() for one in runs]
         )
         print(
-            f"{name:<28}{_by(day.plates, SIZES, held)} | {_by(day.hour, HOURS, held)} | all {held.mean():.3f}"
+            f"{name:<28}{by_bins(day.plates, SIZES, held)} | {by_bins(day.hour, HOURS, held)} | all {held.mean():.3f}"
             f"  expected/actual {expected / actual:.2f}  means' own {own:.3f}",
             flush=True,
         )
@@ -168,7 +168,7 @@ def print_intervals(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
 
 def print_hours(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
     """Error over the constant's, and the share of pings in HATs with a mean, hour by hour."""
-    print(f"H3 {resolution}: error over the constant's (share of pings served), by hour {_named(HOURS)}")
+    print(f"H3 {resolution}: error over the constant's (share of pings served), by hour {bins_named(HOURS)}")
     for name in feeds.names:
         day, runs = feeds.day(name, resolution), feeds.runs([name], resolution, seeds)
         said = []
@@ -217,7 +217,9 @@ def print_by_distance(feeds: Feeds, seeds: int) -> None:
         "every 10 s": Fleet(buses=DISTANCE_BUSES).columns(),
         f"every {DISTANCE_M:g} m": by_distance(dense, DISTANCE_M),
     }
-    print(f"a synthetic fleet of {DISTANCE_BUSES} buses: over the constant, by hour {_named(HOURS)}; held, by plates")
+    print(
+        f"a synthetic fleet of {DISTANCE_BUSES} buses: over the constant, by hour {bins_named(HOURS)}; held, by plates"
+    )
     for name, columns in named.items():
         day = day_of_fleet(name, columns)
         runs = [run([day], seed, feeds.prior("none", 7))[0] for seed in range(seeds)]
@@ -227,7 +229,7 @@ def print_by_distance(feeds: Feeds, seeds: int) -> None:
         print(
             f"{name:<14}+ counts {errors_of(day, [constant_and_counts(day)])}  ours"
             f" {errors_of(day, [one.value for one in runs])}  by hour {'  '.join(ratio)}  held"
-            f" {_by(day.plates, SIZES, held)} all {held.mean():.3f}",
+            f" {by_bins(day.plates, SIZES, held)} all {held.mean():.3f}",
             flush=True,
         )
 
@@ -238,11 +240,11 @@ def _ratio(day: Day, errors: Floats, first: int, last: int) -> str:
     return f"{(day.pings * errors)[here].sum() / beside:.3f}" if here.any() else "-"
 
 
-def _named(bins: Sequence[tuple[int, int]]) -> str:
+def bins_named(bins: Sequence[tuple[int, int]]) -> str:
     return ", ".join(f"{low}" if low == high else f"{low}-{high}" if high < 10**9 else f"{low}+" for low, high in bins)
 
 
-def _by(values: NDArray[np.int64], bins: Sequence[tuple[int, int]], held: Floats) -> str:
+def by_bins(values: NDArray[np.int64], bins: Sequence[tuple[int, int]], held: Floats) -> str:
     chosen = [(low <= values) & (values <= high) for low, high in bins]
     return " ".join(f"{held[here].mean():.3f}" if here.any() else "  -  " for here in chosen)
 

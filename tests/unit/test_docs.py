@@ -17,6 +17,7 @@ from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.pings.decoder import PingDecoder, PingRules
 from udp_stream.pings.refusals import Reason
 from udp_stream.planning import around
+from udp_stream.release import intervals
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -117,7 +118,7 @@ def test_the_constants_and_shares_are_least_and_most_of_the_measured_table():
 
 FORECASTING = {
     name: value
-    for module in (speed_spread, forecast_clip, slot, arrow, bank, around)
+    for module in (speed_spread, forecast_clip, slot, arrow, bank, around, intervals)
     for name, value in vars(module).items()
 }
 
@@ -125,7 +126,7 @@ FORECASTING = {
 def test_the_page_on_forecasts_states_the_constants_of_the_code():
     text = (DOCS / "mechanisms" / "forecast.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`[A-Z_`, ]+`) \| ([\d., ]+) \|", text, re.MULTILINE)
-    assert len(rows) == 18
+    assert len(rows) == 21
     for names, values in rows:
         held = [FORECASTING[name] for name in re.findall(r"\w+", names)]
         assert np.hstack(held).tolist() == [float(value) for value in values.split(", ")], names

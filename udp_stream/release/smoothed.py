@@ -21,16 +21,13 @@ from udp_stream.forecast.memory import Memory
 from udp_stream.forecast.prior import SlotPrior
 from udp_stream.mechanisms.forecast_clip import NAME
 from udp_stream.mechanisms.speed_spread import at_speed, mean_variance
+from udp_stream.release.intervals import ends, plates_differ
 from udp_stream.release.record import Hat, NonNegative, Release
 from udp_stream.windows.grid import cell_center, cell_name
 
 SCHEMA: Final = "udp-stream/smoothed/1"
 
 Floats = NDArray[np.float64]
-
-_TAIL95 = 2.2
-"""Standard deviations within which 95 % of HATs are: more than of a normal variable, as parked buses and highways are
-in no forecast. Measured on Austin's days, like the constants of `speed_spread.py` (docs/measurements.md)."""
 
 _MEAN_ABS = 0.798
 """E|x| of a normal variable, in standard deviations."""
@@ -108,18 +105,23 @@ def smooth_slot(
         chosen = SlotPrior(prior.by_row, prior.by_hat[measured], prior.features[measured])
         memory.learn(day, Observed(cells[measured], chosen, value, noise + rest[measured], is_clipped))
     here = memory.predict(day, cells, prior)
-    mean, variance = here.mean.copy(), here.variance + rest
-    gain = rest[measured] / (rest[measured] + noise)
-    mean[measured] += gain * (value - here.skew * is_clipped - here.mean[measured])
-    variance[measured] = here.variance[measured] * (1 - gain) ** 2 + rest[measured] * (1 - gain)
+    gain, mean = np.zeros(len(records)), here.mean.copy()
+    gain[measured] = rest[measured] / (rest[measured] + noise)
+    mean[measured] += gain[measured] * (value - here.skew * is_clipped - here.mean[measured])
+    variance = here.variance * (1 - gain) ** 2 + rest * (1 - gain)
+    plates = np.array([record.plates for record in records])
+    low, high = ends(mean, variance + plates_differ(plates, gain), prior.features)
     guess = memory.guess(day, prior)
     samples = np.array([max(1, record.samples) for record in records])
     constant = float(np.average(mean, weights=samples))
     slot = _Slot(records[0].hat, constant, max_kmh, software)
     estimates = [
-        slot.estimate(record.hat, float(mean[at]), float(variance[at]), guess, at, float(rest[at]), record.release_id)
+        slot.estimate(
+            record.hat, float(mean[at]), (float(low[at]), float(high[at])), float(variance[at]), guess, at,
+            float(rest[at]), record.release_id,
+        )
         for at, record in enumerate(records)
-    ]
+    ]  # fmt: skip
     return estimates + _elsewhere(sorted(set(memory.cells(day)) - set(cells.tolist())), memory, day, slot)
 
 
@@ -128,10 +130,13 @@ def _elsewhere(cells: Sequence[int], memory: Memory, day: dt.date, slot: _Slot) 
     prior = SlotPrior(np.zeros(0), np.zeros(len(cells)), np.zeros((len(cells), PER_HAT)))
     there, guess = memory.predict(day, np.array(cells, dtype=np.uint64), prior), memory.guess(day, prior)
     rest = float(mean_variance(np.array([1]), np.array([0]), 1)[0])
+    one_plate = plates_differ(np.ones(1, dtype=np.int64), np.zeros(1))
+    low, high = ends(there.mean, there.variance + rest + one_plate, prior.features)
     return [
         slot.estimate(
             msgspec.structs.replace(slot.hat, cell=cell_name(cell), center=cell_center(cell)),
-            float(there.mean[at]), float(there.variance[at]) + rest, guess, at, rest, None,
+            float(there.mean[at]), (float(low[at]), float(high[at])), float(there.variance[at]) + rest, guess, at,
+            rest, None,
         )
         for at, cell in enumerate(cells)
     ]  # fmt: skip
@@ -146,18 +151,25 @@ class _Slot(msgspec.Struct, frozen=True):
     software: str
 
     def estimate(
-        self, hat: Hat, mean: float, variance: float, guess: Predicted, at: int, rest: float, release_id: str | None
+        self,
+        hat: Hat,
+        mean: float,
+        ends95: tuple[float, float],
+        variance: float,
+        guess: Predicted,
+        at: int,
+        rest: float,
+        release_id: str | None,
     ) -> Smoothed:
         """One HAT's."""
         at_mean, at_guess = at_speed(np.array([mean, guess.mean[at]])).tolist()
         off, guess_off = at_mean * np.sqrt(variance), at_guess * np.sqrt(guess.variance[at] + rest)
-        ends = self._clip(mean - _TAIL95 * off), self._clip(mean + _TAIL95 * off)
         constant, counts = self._clip(self.constant), self._clip(float(guess.mean[at]))
         return Smoothed(
             SCHEMA,
             hat,
             self._clip(mean),
-            ends,
+            (self._clip(ends95[0]), self._clip(ends95[1])),
             round(float(_MEAN_ABS * off), 3),
             Guess(constant, counts, round(float(_MEAN_ABS * guess_off), 3)),
             release_id,

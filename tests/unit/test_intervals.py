@@ -1,0 +1,92 @@
+"""Intervals of smoothed estimates: what they hold of a fleet's day, how they grow, and that nothing follows them."""
+
+import numpy as np
+import pytest
+
+from benchmarks.forecast_days import changed, day_of_fleet, run
+from udp_stream.forecast.prior import SHIPPED
+from udp_stream.release import intervals
+from udp_stream.release.intervals import NEIGHBOURS_DWELL, ends, plates_differ
+from udp_stream.trial.fleet.fleet import Fleet
+
+MAX_KMH = 65.0
+
+
+@pytest.fixture(scope="module")
+def day():
+    return day_of_fleet("a fleet", Fleet(buses=150).columns())
+
+
+@pytest.fixture(scope="module")
+def estimated(day):
+    return run([day], 0, SHIPPED)[0]
+
+
+def held(day, **constants):
+    """Shares over runs that differ in their noise; HATs of one run err together, as they share a filter."""
+    with changed(intervals, **constants):
+        runs = [run([day], seed, SHIPPED)[0] for seed in range(4)]
+    return np.mean([(one.low <= day.truth) & (day.truth <= one.high) for one in runs], axis=0)
+
+
+def test_they_hold_95_percent_of_a_fleet_that_pings_twelve_times_as_often_as_the_days_they_were_fitted_on(day):
+    shares = held(day)
+    assert shares.size > 900 and 0.93 <= shares.mean() <= 0.97
+    for least, most in ((1, 2), (3, 5), (6, 9), (10, 29), (30, 10**9)):
+        here = (least <= day.plates) & (day.plates <= most)
+        assert shares[here].mean() > 0.88 and here.sum() > 50
+
+
+@pytest.mark.parametrize(
+    ("constants", "least", "most"),
+    [
+        ({"TAIL": 0.8 * intervals.TAIL}, 0.85, 0.91),
+        ({"TAIL": 1.3 * intervals.TAIL}, 0.97, 1.0),
+        ({"PLATES_DIFFER": 0.0}, 0.75, 0.85),
+    ],
+    ids=["narrower", "wider", "plates alike"],
+)
+def test_other_constants_would_not(day, constants, least, most):
+    assert least < held(day, **constants).mean() < most
+
+
+def test_values_lie_in_them_and_they_in_what_a_speed_can_be(day, estimated):
+    assert (estimated.low >= 0).all() and (estimated.high <= MAX_KMH).all()
+    assert (estimated.low <= estimated.value).all() and (estimated.value <= estimated.high).all()
+    assert estimated.low.min() == 0 and (estimated.low < estimated.high).all()
+
+
+def test_values_and_expected_errors_do_not_follow_the_intervals(day, estimated):
+    with changed(intervals, TAIL=3.0, PLATES_DIFFER=7.0, OPEN_ROADS=1.0):
+        other = run([day], 0, SHIPPED)[0]
+    assert (other.value == estimated.value).all() and (other.expected == estimated.expected).all()
+    assert (other.mean_low == estimated.mean_low)[estimated.measured].all()
+    assert (other.high != estimated.high).mean() > 0.9
+
+
+def width(mean=20.0, variance=9.0, neighbours=0.0):
+    features = np.zeros((1, 6))
+    features[0, NEIGHBOURS_DWELL] = neighbours
+    low, high = ends(np.array([mean]), np.array([variance]), features)
+    return mean - low.item(), high.item() - mean
+
+
+def test_more_plates_and_a_release_of_its_own_make_them_narrower():
+    gains = np.linspace(0, 1, 5)
+    assert (np.diff(plates_differ(np.arange(1, 50), np.zeros(49))) < 0).all()
+    assert (np.diff(plates_differ(np.full(5, 3), gains)) < 0).all()
+    assert plates_differ(np.array([0]), np.zeros(1)) == plates_differ(np.array([1]), np.zeros(1))
+
+
+def test_variance_and_speed_make_them_wider_on_both_sides():
+    by_variance = np.array([width(variance=variance) for variance in (0.5, 3.0, 40.0, 300.0)])
+    by_speed = np.array([width(mean=mean) for mean in (13.0, 20.0, 40.0, 60.0)])
+    assert (np.diff(by_variance, axis=0) > 0).all() and (np.diff(by_speed, axis=0) > 0).all()
+    assert width(mean=1.0) == pytest.approx(width(mean=10.0))  # slow streets are not known better than slow ones
+
+
+def test_only_the_upper_end_is_farther_off_where_neighbours_are_crossed_quickly_and_nothing_is_nearer_elsewhere():
+    below = [width(neighbours=deviations)[0] for deviations in (-4.0, -1.0, 0.0, 2.0)]
+    above = [width(neighbours=deviations)[1] for deviations in (-4.0, -1.0, 0.0, 2.0)]
+    assert below == [below[0]] * 4
+    assert above[0] > above[1] > above[2] == above[3] == pytest.approx(below[2])
