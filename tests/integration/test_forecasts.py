@@ -12,7 +12,7 @@ from udp_stream.release import record as release
 FORECASTS = {"mean": "forecast-clip", "epsilon": "1.0", "cdf": "0", "budget": "9.0", "partitions": 8}
 
 
-IN_RHO = {"accounting": "approximate", "epsilon": "0.3"}
+IN_RHO = {"accounting": "approximate", "epsilon": '"auto"'}
 
 
 @pytest.mark.parametrize(
