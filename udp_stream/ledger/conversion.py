@@ -88,7 +88,7 @@ def rho_nano_of(epsilon_nano: int, delta: float | Decimal | str) -> int:
     """
     _check("epsilon_nano", epsilon_nano, 0)
     allowed = _allowed(delta)
-    return _last(lambda rho_nano: delta_of(rho_nano, epsilon_nano) <= allowed)
+    return last_nano(lambda rho_nano: delta_of(rho_nano, epsilon_nano) <= allowed)
 
 
 @lru_cache(maxsize=256)
@@ -102,7 +102,7 @@ def epsilon_nano_of(rho_nano: int, delta: float | Decimal | str) -> int:
     allowed = _allowed(delta)
     if delta_of(rho_nano, 0) <= allowed:
         return 0
-    return 1 + _last(lambda epsilon_nano: delta_of(rho_nano, epsilon_nano) > allowed)
+    return 1 + last_nano(lambda epsilon_nano: delta_of(rho_nano, epsilon_nano) > allowed)
 
 
 @lru_cache(maxsize=4096)
@@ -141,8 +141,14 @@ def rho_nano_of_pure(epsilon_nano: int) -> int:
     return -(-epsilon_nano * epsilon_nano // (2 * NANO))
 
 
-def _last(holds: Callable[[int], bool]) -> int:
-    """The last number for which this holds, which it does for 0 and, if for one, for all below it."""
+def last_nano(holds: Callable[[int], bool]) -> int:
+    """The last number for which this holds, which it does for 0 and, if for one, for all below it.
+
+    ValueError where that is beyond `NANO_MAX`.
+
+    >>> last_nano(lambda nano: nano * nano <= 1000)
+    31
+    """
     low, high = 0, 1
     while holds(high):
         low, high = high, 2 * high

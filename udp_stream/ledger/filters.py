@@ -26,12 +26,11 @@ rounded against us.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from typing import Literal
 
-from udp_stream.ledger.conversion import rho_nano_of
+from udp_stream.ledger.conversion import last_nano, rho_nano_of
 from udp_stream.units import NANO
 
 _DIGITS = Context(prec=50)
@@ -120,7 +119,7 @@ def metric_rho_nano(epsilon_nano: int, delta: float, reach: Decimal | int) -> in
     1463324569
     """
     allowed = Decimal(epsilon_nano) / NANO
-    return _last(lambda rho_nano: _metric_epsilon(rho_nano, delta, reach) <= allowed)
+    return last_nano(lambda rho_nano: _metric_epsilon(rho_nano, delta, reach) <= allowed)
 
 
 def _metric_epsilon(rho_nano: int, delta: float, reach: Decimal | int) -> Decimal:
@@ -144,17 +143,6 @@ def _metric_epsilon(rho_nano: int, delta: float, reach: Decimal | int) -> Decima
         falls, rises = sides(middle)
         low, high = (middle, high) if falls > rises else (low, middle)
     return calc.multiply(max(sides(middle)), 1 + _ERROR)
-
-
-def _last(holds: Callable[[int], bool]) -> int:
-    """The last number for which this holds, which it does for 0 and, if for one, for all below it."""
-    low, high = 0, 1
-    while holds(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
 
 
 def _ceiling(amount: Decimal) -> int:
