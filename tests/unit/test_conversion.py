@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from udp_stream.ledger.conversion import NANO_MAX, delta_of, epsilon_nano_of, rho_nano_of, rho_nano_of_pure
+from udp_stream.ledger.conversion import NANO_MAX, delta_of, epsilon_nano_of, epsilon_of, rho_nano_of, rho_nano_of_pure
 from udp_stream.units import NANO
 
 PROMISES = [(0.1, 1e-5), (1.0, 1e-6), (2.0, 1e-9), (10.0, 1e-6), (30.0, 1e-4), (10.0, 0.01)]
@@ -118,6 +118,13 @@ def test_composed_gaussian_mechanisms_are_within_what_their_rhos_promise(epsilon
     accountant = dp_accounting.pld.PLDAccountant()
     accountant.compose(_gaussian(rho_nano), parts)
     assert accountant.get_delta(epsilon) <= delta
+
+
+@given(st.integers(1, 100 * NANO), st.floats(1e-12, 1e-3))
+@settings(max_examples=60, deadline=None)
+def test_what_records_say_is_never_less_than_the_exact_epsilon_and_at_most_two_millionths_more(rho_nano, delta):
+    exact = epsilon_nano_of(rho_nano, delta) / NANO
+    assert exact <= epsilon_of(rho_nano, delta) <= exact + 2e-6
 
 
 def test_a_pure_epsilon_costs_half_its_square_rounded_up():

@@ -129,15 +129,24 @@ class Policy(msgspec.Struct, frozen=True):
         return blake2b(msgspec.json.encode(settings, order="sorted"), digest_size=8).hexdigest()
 
 
+def epsilon_text(epsilon: float) -> str:
+    """An epsilon of six decimals with all of them: it was rounded up, and fewer digits could be less.
+
+    >>> epsilon_text(10.0), epsilon_text(7.766217)
+    ('10', '7.766217')
+    """
+    return f"{epsilon:.6f}".rstrip("0").rstrip(".")
+
+
 def amount_in_words(measure: Measure, nano: int, delta: float, accounting: Accounting = "approximate") -> str:
     """An amount that a plate can lose, in words: what is promised first, then what it is in the other unit.
 
     >>> amount_in_words("pure", 10**10, 1e-6), amount_in_words("zcdp", 10**9, 1e-6, "zcdp")
-    ('epsilon 10', 'rho 1 (epsilon 7.76622 with delta 1e-06)')
+    ('epsilon 10', 'rho 1 (epsilon 7.766217 with delta 1e-06)')
     """
     if measure == "pure":
         return f"epsilon {amount_text(nano)}"
-    rho, epsilon = amount_text(nano), f"{epsilon_of(nano, delta):.6g} with delta {delta:g}"
+    rho, epsilon = amount_text(nano), f"{epsilon_text(epsilon_of(nano, delta))} with delta {delta:g}"
     return f"rho {rho} (epsilon {epsilon})" if accounting == "zcdp" else f"epsilon {epsilon} (rho {rho})"
 
 

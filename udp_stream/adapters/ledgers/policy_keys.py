@@ -17,7 +17,7 @@ import msgspec
 from udp_stream.ledger.conversion import epsilon_of
 from udp_stream.ledger.port import Ledger
 from udp_stream.planning.periods import amount_text
-from udp_stream.planning.policy import Policy
+from udp_stream.planning.policy import Policy, epsilon_text
 from udp_stream.release.record import decode
 from udp_stream.units import NANO, QUANTA_PER_KMH, duration_name
 
@@ -136,7 +136,7 @@ def _budget(policy: Policy) -> dict[str, str]:
         case "zcdp":
             return {"budget.rho": amount_text(policy.budget_nano), "budget.delta": f"{policy.delta:g}"}
         case "approximate":
-            epsilon = f"{epsilon_of(policy.budget_nano, policy.delta):.6g}"
+            epsilon = epsilon_text(epsilon_of(policy.budget_nano, policy.delta))
             return {"budget.epsilon": epsilon, "budget.delta": f"{policy.delta:g}"}
 
 
