@@ -13,6 +13,7 @@ from contextlib import closing
 
 import pytest
 
+from tests import forked
 from tests.forked import run_forked
 from tests.runtime.harness import fleet_log
 from udp_stream.cli import main as cli
@@ -293,6 +294,16 @@ def test_sigterm_drains_and_a_later_run_finishes_the_work(tmp_path):
     ids = [release.decode(line).release_id for line in whole.stdout.splitlines()]
     assert [release.decode(line).release_id for line in rest.stdout.splitlines()] == ids
     assert set(part.read_bytes().splitlines()) < set(rest.stdout.splitlines())
+
+
+def test_a_process_that_has_ended_before_it_can_be_held_is_waited_for_all_the_same(monkeypatch, tmp_path):
+    """Of those that these tests start: they end within milliseconds where an argument is wrong."""
+
+    def too_late(pid):
+        raise ProcessLookupError
+
+    monkeypatch.setattr(forked.os, "pidfd_open", too_late)
+    assert run("frobnicate", cwd=tmp_path).returncode == 2
 
 
 def test_demo_runs_without_services_or_files(tmp_path):

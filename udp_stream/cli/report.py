@@ -16,7 +16,7 @@ from udp_stream.adapters.ledgers.policy_keys import difference, named
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
 from udp_stream.pings.decoder import Reason
-from udp_stream.planning.policy import Policy
+from udp_stream.planning.policy import Policy, epsilon_text
 from udp_stream.release.summary import Summary
 
 SOFTWARE = f"udp-stream {__version__}"
@@ -68,11 +68,18 @@ ONE_MEAN = Guess(
 )
 """Mean absolute errors; and those of the guess that public counts allow (H3 6 to 8, an hour)."""
 
-AROUND = (
+MEASURED_AROUND = (
     "On the days that we measured (H3 7, one hour, epsilon 10) estimates around forecasts erred by 0.48 to 0.62 of "
     "what the baseline guess (one city-wide mean for every HAT) erred by, a line on counts by 0.65 to 1.06 of it."
 )
 """Said of a mean around a forecast: what the model expects of it is not where the model is wrong (measurements.md)."""
+
+
+def is_hopeful(guess: Guess, error: float, resolution: int, *, around_forecasts: bool) -> bool:
+    """Whether an expected error is the model's hope and no verdict: of a mean around a forecast, unless it is worse
+    than the guess even so. Then `MEASURED_AROUND` is to be said."""
+    return around_forecasts and guess is ONE_MEAN and error <= guess.range_at(resolution)[1]
+
 
 ONE_VARIANCE = Guess(
     "one city-wide variance",
@@ -162,9 +169,9 @@ def print_summary(summary: Summary, settings: Settings) -> None:
         error = summary.expected_error / summary.pings_of_means
         under = " under these settings" if before else ""
         advice = "`udp-stream plan` shows what would help."
-        guessing = ONE_MEAN.verdict(settings.hat.resolution, error, error, advice)
-        is_hopeful = settings.policy.forecasts and error <= ONE_MEAN.range_at(settings.hat.resolution)[1]
-        verdict = AROUND if is_hopeful else guessing
+        resolution, around = settings.hat.resolution, settings.policy.forecasts
+        hopeful = is_hopeful(ONE_MEAN, error, resolution, around_forecasts=around)
+        verdict = MEASURED_AROUND if hopeful else ONE_MEAN.verdict(resolution, error, error, advice)
         out.print(
             f"expected error of a released mean{under}: {error:.1f} km/h, weighed by pings; "
             f"{summary.pings_of_means / pings:.0%} of pings lie in HATs with a mean. {verdict}"
@@ -219,8 +226,8 @@ def protected(summary: Summary, settings: Settings) -> str:
         if policy == fingerprint:
             ours += records
         else:
-            with_delta = f" with delta {delta:g}" if delta else ""
-            standing[f"at epsilon {epsilon:g}{with_delta} per {period}"] += records
+            promised = f"{epsilon_text(epsilon)} with delta {delta:g}" if delta else f"{epsilon:g}"
+            standing[f"at epsilon {promised} per {period}"] += records
     if not standing:
         return f"{promise}."
     before = ", ".join(f"{records:,} {at}" for at, records in standing.most_common())

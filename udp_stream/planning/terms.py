@@ -42,7 +42,8 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     the slot's HATs are charged, lowest first, of the same the larger HAT. "unplanned" are HATs that no plan knows.
 
     A ledger keeps them for ever. Their tag has a version: change it with the fields, and terms of another version are
-    refused instead of read as something else.
+    refused instead of read as something else. A field that is left out where it says nothing new keeps the tag: older
+    software refuses terms that have it, and newer software reads those that lack it.
     """
 
     statistics: tuple[StatisticTerms, ...] = ()

@@ -16,11 +16,12 @@ from udp_stream.adapters.text import counted
 from udp_stream.cli.outputs import require_distinct, used_files
 from udp_stream.cli.plots import require_plots
 from udp_stream.cli.report import (
-    AROUND,
+    MEASURED_AROUND,
     ONE_CDF,
     ONE_MEAN,
     ONE_VARIANCE,
     Guess,
+    is_hopeful,
     nearest_measured,
     printer,
     served_shares,
@@ -120,13 +121,8 @@ def plan(arguments: argparse.Namespace, settings: Settings) -> None:
         _beside_the_guesses(out, served, typical, policy.resolution)
     mean = typical.plan.mean or typical.plan.around
     if mean is not None and policy.measure == "pure":
-        print_worst_case(
-            out,
-            SamplesPerPlate(typical.plan.by_plate),
-            policy.range,
-            mean.cost.nano / NANO,
-            arguments.plot,
-        )
+        counts = SamplesPerPlate(typical.plan.by_plate)
+        print_worst_case(out, counts, policy.range, mean.cost.nano / NANO, arguments.plot)
     out.print(
         f"min_plates is {policy.min_plates}: smaller HATs are withheld without a charge. "
         "A plate's presence and its number of pings are public under swap-values."
@@ -176,11 +172,12 @@ def _beside_the_guesses(out: Console, served: list[Bought], typical: Bought, res
     for of_sizes in zip(*(one.errors for one in served), strict=True):
         error = of_sizes[at]
         most = error.guess.range_at(resolution)[1]
+        around = typical.plan.around is not None
+        hopeful = is_hopeful(error.guess, error.least, resolution, around_forecasts=around)
         verdict = error.guess.verdict(resolution, error.least, error.most, ADVICE)
-        is_hopeful = typical.plan.around is not None and error.guess is ONE_MEAN and error.least <= most
         out.print(
             f"At {counted(typical.plates, 'plate')} {error.words} {error.most:{error.digits}}{error.guess.unit}"
-            f"{', where the model of speeds holds' if is_hopeful else ''}. {AROUND if is_hopeful else verdict}"
+            f"{', where the model of speeds holds' if hopeful else ''}. {MEASURED_AROUND if hopeful else verdict}"
         )
         others = [(one, of_one) for one, of_one in zip(served, of_sizes, strict=True) if one is not typical]
         worse = [str(one.plates) for one, of_one in others if of_one.least > most]
