@@ -14,7 +14,8 @@ from udp_stream.adapters.settings import Settings, load
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.planning.policy import Policy
 from udp_stream.windows.grid import cells_of
-from udp_stream.windows.slot_tables import SlotCounts, SlotPings, SlotValues, tabulate
+from udp_stream.windows.recorded_slots import slots_of
+from udp_stream.windows.slot_tables import SlotCounts, SlotValues
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,10 @@ class Feed:
         messages = [message for batch in read_messages(self.path) for message in batch]
         pings, _ = PingDecoder(settings.ping_rules).decode(messages)
         names, plate = np.unique(np.asarray(pings.plates)[pings.plate], return_inverse=True)
-        yield from slots_of(settings, names, plate, pings.time_ms, pings.lat, pings.lon, pings.speed)
+        yield from slots_of_city(settings, names, plate, pings.time_ms, pings.lat, pings.lon, pings.speed)
 
 
-def slots_of(
+def slots_of_city(
     settings: Settings,
     names: NDArray[Any],
     plate: NDArray[np.int64],
@@ -50,21 +51,9 @@ def slots_of(
     speed: NDArray[np.integer[Any]],
 ) -> Iterator[tuple[SlotCounts, SlotValues]]:
     """Pings as columns, slot by slot; `plate` numbers the names, speeds are in quanta."""
+    plates = [str(name).encode().ljust(32) for name in names]
     cells = cells_of(lat, lon, settings.hat.resolution)
-    starts, ends = settings.calendar.slots.place(time_ms)
-    for start in np.unique(starts):
-        here = starts == start
-        yield tabulate(
-            SlotPings(
-                int(start),
-                int(ends[here][0]),
-                tuple(str(name).encode().ljust(32) for name in names),
-                plate[here].astype(np.uint32),
-                (time_ms[here] - start).astype(np.uint32),
-                cells[here],
-                speed[here].astype(np.int32),
-            )
-        )
+    return slots_of(plates, plate, time_ms, cells, speed, settings.calendar.slots)
 
 
 def feed_of(argument: str, *flags: str) -> Feed:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.feeds import Feed, feed_of, slots_of
+from benchmarks.feeds import Feed, feed_of, slots_of_city
 from udp_stream.adapters.settings import load
 from udp_stream.forecast.prior import Coefficients, prior_of
 from udp_stream.ledger.memory import MemoryLedger
@@ -77,7 +77,7 @@ def day_of_fleet(name: str, fleet: FleetColumns, *flags: str) -> Day:
     settings = load(None, feed.flags, {})
     names, plate = np.unique(fleet.plate, return_inverse=True)
     speed = np.rint(fleet.speed_kmh * QUANTA_PER_KMH).astype(np.int64)
-    return _day(feed, tuple(slots_of(settings, names, plate, fleet.time_ms, fleet.lat, fleet.lon, speed)))
+    return _day(feed, tuple(slots_of_city(settings, names, plate, fleet.time_ms, fleet.lat, fleet.lon, speed)))
 
 
 def _day(feed: Feed, slots: tuple[tuple[SlotCounts, SlotValues], ...]) -> Day:

@@ -156,6 +156,9 @@ def test_a_ledger_that_was_tampered_with_fails_verification(log, tmp_path):
         (["ledger", "show", "X", "--ledger", "none"], 2, b"no ledger there"),
         (["demo", "--headless", "--slots", "0"], 2, b"expected a whole number, 1 to 10000, got '0'"),
         (["demo", "--headless", "--seed", "-1"], 2, b"expected a whole number, 0 to "),
+        (["plan", "--target-error", "3"], 2, b"--target-error: expected a FILE of pings beside it"),
+        (["plan", "no.ndjson", "--plates", "3"], 2, b"--plates is for a plan without a file"),
+        (["plan", "no.ndjson"], 2, b"no.ndjson"),
         (["plan", "--plates", "x"], 2, b"--plates: expected a whole number, 1 to 100000, got 'x'"),
         (["plan", "--plates", "100000000"], 2, b"1 to 100000, got '100000000'"),
         (["plan", "--plates", "3", "--pings-per-plate", "9" * 20], 2, b"expected a whole number, 1 to 1000000"),
@@ -313,33 +316,22 @@ def test_demo_runs_without_services_or_files(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_plan_says_what_a_configuration_buys_and_whether_a_guess_is_better(tmp_path):
+def test_plan_says_what_a_configuration_buys_beside_a_guess_and_gives_no_verdict(tmp_path):
+    """What beats a guess depends on cells and slots, which typical sizes do not have."""
     poor = run("plan", *PAPERS, "--plates", 20, "--hats-per-period", 80, *SEVEN, cwd=tmp_path).stdout
-    assert b"are worse than the baseline guess" in b" ".join(poor.split())
-    good = run("plan", *PAPERS, "--plates", 150, "--set", "release.cdf_epsilon=0.5", cwd=tmp_path).stdout
-    assert b"are better than the baseline guess" in b" ".join(good.split())
-    assert b"baseline guess" in good and b"array-averaging" in good
     fixed = run("plan", *PAPERS, "--set", "release.mean_epsilon=1", *SEVEN, cwd=tmp_path).stdout
-    assert b"array-averaging" in fixed and b"HATs of 10 plates are worse than the baseline guess" in b" ".join(
-        fixed.split()
-    )
-    assert b"62% to 95% of all pings" in b" ".join(fixed.split())
+    for said in (poor, fixed):
+        text = b" ".join(said.split())
+        assert b"baseline guess" in text and b"3.2-5.3" in text and b"array-averaging" in text
+        assert b"better than" not in text and b"worse than" not in text and b"Worst case" not in text
+        assert b"`udp-stream plan FILE` reads where and when its plates pinged" in text
 
 
 @pytest.mark.parametrize(
-    ("statistic", "epsilon", "plates", "constant", "verdict"),
-    [
-        ("variance", 1, 20, "42-99", "worse than the baseline guess"),
-        ("variance", 40, 150, "42-99", "are better than the baseline guess"),
-        ("variance", 1, 200, "42-99", "about as good as the baseline guess"),
-        ("cdf", 1, 20, "0.075-0.093", "worse than the baseline guess"),
-        ("cdf", 4, 150, "0.075-0.093", "are better than the baseline guess"),
-        ("cdf", 1, 160, "0.075-0.093", "about as good as the baseline guess"),
-    ],
+    ("statistic", "epsilon", "plates", "constant"),
+    [("variance", 1, 20, "42-99"), ("cdf", 4, 150, "0.075-0.093")],
 )
-def test_plan_has_a_guess_and_the_share_served_beside_what_is_released_without_a_mean(
-    tmp_path, statistic, epsilon, plates, constant, verdict
-):
+def test_plan_has_a_guess_beside_what_is_released_without_a_mean(tmp_path, statistic, epsilon, plates, constant):
     asked = (
         "release.mean_epsilon=0",
         f"release.{statistic}_epsilon={epsilon}",
@@ -348,9 +340,7 @@ def test_plan_has_a_guess_and_the_share_served_beside_what_is_released_without_a
     )
     sets = [word for one in asked for word in ("--set", one)]
     said = " ".join(run("plan", "--plates", plates, *sets, cwd=tmp_path).stdout.decode().split())
-    assert f"(one city-wide {'CDF' if statistic == 'cdf' else 'variance'} for every HAT) errs by" in said
-    assert f" {constant} " in said and verdict in said and "noise km/h" not in said
-    assert "62% to 95% of all pings" in said
+    assert f" {constant} " in said and "noise km/h" not in said
 
 
 def test_plan_has_every_column_in_full_where_there_is_no_terminal(tmp_path):
@@ -377,9 +367,6 @@ def test_plan_has_the_constant_beside_each_statistic_in_full(tmp_path):
     done = run("plan", *PAPERS, *sets, cwd=tmp_path).stdout
     (row,) = [line.split() for line in done.splitlines() if line.startswith(b"    80 ")]
     assert {b"1.4-3.4", b"16-83", b"0.042-0.062"} <= set(row)
-    assert (
-        done.count(b"worse than the baseline guess") == 3 + 2
-    )  # 5 to 40 plates in each, and the last row's two verdicts
 
 
 VERBS = [
@@ -408,5 +395,7 @@ def test_the_largest_plan_takes_seconds(tmp_path):
     """The limits of `--plates` and `--pings-per-plate`: as many plates as can be, and as many pings of each."""
     statistics = [part for name in ("mean", "variance", "cdf") for part in ("--set", f"release.{name}_epsilon=1")]
     for plates, pings in ((100_000, 2_684), (268, 1_000_000)):
-        done = run("plan", *PAPERS, "--plates", plates, "--pings-per-plate", pings, *statistics, cwd=tmp_path)
+        done = run(
+            "plan", *PAPERS, "--plates", plates, "--pings-per-plate", pings, "--explain", *statistics, cwd=tmp_path
+        )
         assert done.returncode == 0 and b"Worst case" in done.stdout, done.stderr

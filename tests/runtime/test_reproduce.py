@@ -70,14 +70,14 @@ def test_reproduce_writes_figures_tables_and_verdicts_for_a_feed(run, log, tmp_p
     assert "not private" in err
 
 
-def test_plan_prints_the_worst_case_always_and_draws_it_when_asked(run, tmp_path):
+def test_plan_explains_the_worst_case_and_draws_it_when_asked(run, tmp_path):
     status, said, err = run("plan", "--plates", 30, "--plot", "e.svg")
     assert status == 0, err
     assert "E(m) km/h" in said and "least" in said and "The best m never falls as epsilon grows" in said
     assert "best up to epsilon" in said and "the baseline guess U/2 has 32.5" in said
     drawn = (tmp_path / "e.svg").read_text()
     assert all(text in drawn for text in ("cap m, samples", "worst-case error, km/h", "baseline guess (U/2)"))
-    assert run("plan", "--plates", 30)[1] == said
+    assert run("plan", "--plates", 30, "--explain")[1] == said
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,10 @@ def test_without_matplotlib_there_is_a_sentence_and_nothing_is_begun(tmp_path, m
     from udp_stream.cli.commands.reproduce import reproduce
 
     monkeypatch.setattr(plots, "find_spec", lambda name: None)
-    asked = argparse.Namespace(names=["worst-case"], out=tmp_path / "out", plot=tmp_path / "e.png")
+    asked = argparse.Namespace(
+        names=["worst-case"], out=tmp_path / "out", plot=tmp_path / "e.png", file=None, target_error=None,
+        plates=None, pings_per_plate=None, hats_per_period=None, explain=False,
+    )  # fmt: skip
     for verb in (reproduce, plan):
         with pytest.raises(DependencyUnavailable, match=r"pip install 'udp-stream\[plots\]'"):
             verb(asked, load(None, (), {}))

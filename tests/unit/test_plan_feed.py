@@ -1,0 +1,112 @@
+"""`plan FILE`: rows from a file's counts; its speeds are not read, and nothing is charged."""
+
+import json
+import re
+
+import pytest
+
+from udp_stream.cli import main as cli
+from udp_stream.cli.plan_of_feed import Row, start_of, verdict
+from udp_stream.release.rehearsal import Rehearsed
+from udp_stream.trial.fleet.fleet import Fleet
+
+
+@pytest.fixture(autouse=True)
+def _streams_stay(monkeypatch):
+    """The command line lets go of standard streams when it ends; here it ends often."""
+    monkeypatch.setattr(cli, "use_standard_streams", lambda: None)
+    monkeypatch.setattr(cli, "let_go_of_stdout", lambda: None)
+    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+
+
+@pytest.fixture(scope="module")
+def pings():
+    fleet = Fleet(seed=3, buses=60, hours=2.0)
+    sent = [json.loads(message) for batch in fleet.messages() for message in batch if is_json(message)]
+    return [ping for ping in sent if isinstance(ping, dict)]
+
+
+def is_json(message):
+    try:
+        return json.loads(message) is not None
+    except ValueError:
+        return False
+
+
+def plan(capsys, *arguments):
+    status = cli.main(["plan", *map(str, arguments)])
+    printed = capsys.readouterr()
+    return status, printed.out, printed.err
+
+
+def written(path, pings):
+    path.write_text("".join(json.dumps(ping) + "\n" for ping in pings))
+    return path
+
+
+def test_a_row_for_each_resolution_and_slot_and_one_to_start_with(capsys, tmp_path, pings):
+    status, out, _ = plan(capsys, written(tmp_path / "a.ndjson", pings))
+    rows = re.findall(
+        r"^ *([678]) +(30m|1h|3h|6h) +([\d,]+) +(\d+) +(\d+) +(\d+)% +([\d.]+) +([\d.]+) +([\d.]+) ", out, re.M
+    )
+    assert status == 0 and [row[:2] for row in rows] == [
+        (h3, slot) for h3 in "678" for slot in ("30m", "1h", "3h", "6h")
+    ]
+    assert len(re.findall("<- start here$", out, re.M)) == 1
+    (start,) = re.findall(r"Start with hat.resolution = (\d) and hat.slot = '(\w+)'", out)
+    (marked,) = [line.split()[:2] for line in out.splitlines() if line.endswith("<- start here")]
+    assert tuple(marked) == start
+    assert list(tmp_path.iterdir()) == [tmp_path / "a.ndjson"]  # no ledger, no key
+
+
+def test_other_speeds_at_the_same_places_and_times_print_the_same_bytes(capsys, tmp_path, pings):
+    fast = [{**ping, "speed": 64.0} if isinstance(ping.get("speed"), int | float) else ping for ping in pings]
+    odd = [ping for ping in pings if not isinstance(ping.get("speed"), int | float) or not 0 <= ping["speed"] <= 200]
+    kept = [ping for ping in fast if ping not in odd]
+    slow = [{**ping, "speed": 0.0} for ping in kept]
+    file = written(tmp_path / "a.ndjson", kept)
+    first = plan(capsys, file)
+    written(file, slow)
+    assert plan(capsys, file) == first and first[0] == 0
+
+
+def test_the_target_error_chooses_the_row(capsys, tmp_path, pings):
+    file = written(tmp_path / "a.ndjson", pings)
+    status, out, _ = plan(capsys, file, "--target-error", 60)
+    assert status == 0 and "Start with hat.resolution = 8 and hat.slot = '30m': the finest with an" in out
+    _, out, _ = plan(capsys, file, "--target-error", 0.001)
+    assert "none is expected to err by at most 0.001 km/h, and this one errs least" in out
+
+
+def test_rows_that_the_configuration_does_not_allow_are_named_with_the_rule(capsys, tmp_path, pings):
+    status, out, _ = plan(capsys, written(tmp_path / "a.ndjson", pings), "--set", "budget.period=1h")
+    assert status == 0 and " 3h " not in out.split("Left out")[0]
+    assert "Left out: H3 6, 3h: budget.period: expected a multiple of hat.slot (3h)" in " ".join(out.split())
+
+
+def test_a_file_without_an_accepted_ping_is_refused(capsys, tmp_path):
+    file = written(tmp_path / "a.ndjson", [{"license_plate": "A1"}])
+    status, out, err = plan(capsys, file)
+    assert status == 2 and out == "" and "expected pings, and none was accepted" in " ".join(err.split())
+
+
+def row(resolution, slot, error, constant=4.0, counts=3.0):
+    return Row(resolution, slot, 10, 10, 10, Rehearsed(error, constant, counts, 0.5))
+
+
+def test_the_row_to_start_with_is_the_finest_that_is_clearly_better_than_both_guesses():
+    coarse, fine, finest = row(6, "6h", 1.0), row(7, "1h", 2.0), row(8, "30m", 2.9)
+    assert start_of([coarse, fine, finest], None)[0] is fine
+    assert start_of([coarse, finest], None)[0] is coarse
+    best, why = start_of([row(8, "1h", 2.95), finest], None)
+    assert best is finest and why.startswith("none errs by at most 80%")
+    assert start_of([coarse, fine, finest], 2.9)[0] is finest
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(2.8, "better than both guesses"), (2.9, "about as good as a guess"), (4.1, "about as good as a guess"),
+     (4.3, "worse than one constant")],
+)  # fmt: skip
+def test_verdicts_are_beside_the_better_guess(error, said):
+    assert verdict(row(7, "1h", error).expected) == said

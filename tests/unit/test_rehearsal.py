@@ -1,0 +1,76 @@
+"""A rehearsal foretells errors from counts alone: it reads no speed, and what it says follows budget and counts."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from benchmarks.accuracy import DAYS
+from benchmarks.forecast_days import day_of, day_of_fleet
+from benchmarks.plan_rows import expected_of, measured_of
+from udp_stream.release.rehearsal import City, rehearse
+from udp_stream.testing import a_context
+from udp_stream.trial.fleet.fleet import Fleet
+from udp_stream.units import QUANTA_PER_KMH
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+
+
+@pytest.fixture(scope="module")
+def day():
+    fleet = Fleet(seed=5, buses=120, hours=5.0)
+    return day_of_fleet("fleet", fleet.columns(), "hat.resolution=7", "hat.slot=1h")
+
+
+def test_the_expected_error_is_near_the_measured_one_and_so_is_what_the_better_guess_leaves(day):
+    expected, (error, guess) = expected_of(day), measured_of(day, 2)
+    assert expected.error == pytest.approx(error, rel=0.5)
+    assert expected.over_guess == pytest.approx(error / guess, abs=0.3)
+
+
+@pytest.mark.parametrize("name", ["austin-capmetro-2017-03-21", "surat-itms-2022-01-01"])
+def test_the_expected_error_is_within_30_percent_of_what_recorded_feeds_have(name):
+    path = DATA / f"{name}.ndjson.gz"
+    if not path.exists():
+        pytest.skip("the recorded feeds are not beside the repository")
+    day = day_of(f"{path}{DAYS[name]}", "hat.resolution=7", "hat.slot=1h")
+    expected, (error, guess) = expected_of(day), measured_of(day, 2)
+    assert expected.error == pytest.approx(error, rel=0.3)
+    assert expected.over_guess == pytest.approx(error / guess, abs=0.15)
+
+
+def test_more_budget_errs_less_and_almost_none_errs_as_the_guess_does(day):
+    errors = [expected_of(day, f"budget.epsilon={epsilon}") for epsilon in (0.05, 2, 10, 1000)]
+    assert [one.error for one in errors] == sorted((one.error for one in errors), reverse=True)
+    assert errors[0].served < 0.2 < errors[-1].served
+    assert errors[0].over_guess > 0.85 > 0.6 > errors[-1].over_guess
+
+
+def test_a_rehearsal_without_forecasts_counts_withheld_hats_with_the_constant(day):
+    nothing = expected_of(day, "release.mean=array-averaging", "release.mean_epsilon=1", "release.min_plates=100000")
+    assert nothing.served == 0 and nothing.error == nothing.constant
+
+
+def test_the_same_counts_give_the_same_figures_whatever_the_budget_day_is_called(day):
+    slots = [counts for counts, _ in day.slots][:3]
+    context = a_context()
+    assert rehearse(slots, context) == rehearse(slots, context)
+
+
+def test_invented_speeds_lie_in_the_range_and_are_of_two_cities(day):
+    counts = day.slots[2][0]
+    slow, fast = (City(number).speeds(counts, 65 * QUANTA_PER_KMH) for number in (0, 1))
+    for values in (slow, fast):
+        assert values.speed.min() >= 0 and values.speed.max() <= 65 * QUANTA_PER_KMH
+        assert np.diff(values.starts).tolist() == counts.count.tolist()
+    assert 10 < slow.speed.mean() / QUANTA_PER_KMH < fast.speed.mean() / QUANTA_PER_KMH < 30
+
+
+def test_a_range_of_speeds_that_is_narrower_than_cities_are_is_kept_to(day):
+    context = a_context()
+    policy = msgspec.structs.replace(context.policy, max_speed=12 * QUANTA_PER_KMH, cdf_nano=0)
+    narrow = replace(context, policy=policy)
+    expected = rehearse([day.slots[2][0]], narrow)
+    assert 0 <= expected.error < 12

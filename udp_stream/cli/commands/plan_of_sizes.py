@@ -1,0 +1,270 @@
+"""`plan` without a file: what a configuration buys for HATs of typical sizes, beside the baseline guess."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from udp_stream.adapters.settings import Settings
+from udp_stream.adapters.text import counted
+from udp_stream.cli.outputs import require_distinct, used_files
+from udp_stream.cli.plots import require_plots
+from udp_stream.cli.report import ONE_CDF, ONE_MEAN, ONE_VARIANCE, Guess, nearest_measured, printer
+from udp_stream.cli.worst_case import print_worst_case
+from udp_stream.errors import ConfigError, UsageError
+from udp_stream.mechanisms.grouping import SamplesPerPlate
+from udp_stream.mechanisms.means import spread
+from udp_stream.mechanisms.means.accuracy import SCATTER
+from udp_stream.mechanisms.noise import Cost
+from udp_stream.planning.allowances import least_nano
+from udp_stream.planning.around import PRICES_PER_BUDGET, terms_of_typical
+from udp_stream.planning.hat_plan import HatPlan, HatPlans, plan_hat
+from udp_stream.planning.policy import Policy
+from udp_stream.planning.terms import Terms, automatic_nano, terms_at
+from udp_stream.release.estimate import estimate_hats
+from udp_stream.release.statistic_records import epsilon_stated
+from udp_stream.testing import seeded_bits
+from udp_stream.units import NANO, QUANTA_PER_KMH
+from udp_stream.windows.slot_tables import PINGS_MAX
+
+TYPICAL_PLATES = (5, 10, 20, 40, 80, 160)
+SPREAD = 0.6
+"""Log-standard deviation of the pings per plate in a typical HAT (lognormal; measured on a busy Surat cell)."""
+
+TRIALS = 300
+"""Of a projected mean: its expected error is then known to about 7 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bought:
+    """What one HAT of a kind gets, if it is `served`: smaller ones than `min_plates` are withheld."""
+
+    plates: int
+    served: bool
+    plan: HatPlan
+    releases_per_plate: int
+    mean_error_kmh: float
+
+
+def print_sizes(arguments: argparse.Namespace, settings: Settings) -> None:
+    """A row for each size of HAT. No verdict: whether a guess is better depends on cells and slots, as a file has
+    them."""
+    if arguments.plot is not None:
+        require_plots(arguments.plot)
+        require_distinct([("--plot", arguments.plot)], used_files(arguments, settings))
+    pings_per_plate, hats_per_period = arguments.pings_per_plate or 40, arguments.hats_per_period or 12
+    if (arguments.plates or max(TYPICAL_PLATES)) * pings_per_plate > PINGS_MAX:
+        raise UsageError(f"expected --plates times --pings-per-plate <= {PINGS_MAX}, the most pings of a slot")
+    policy = settings.policy
+    sizes = (arguments.plates,) if arguments.plates else TYPICAL_PLATES
+    bought = [buy(policy, hats_per_period, plates, pings_per_plate) for plates in sizes]
+    served = [one for one in bought if one.served]
+    out = printer(width=160)
+    out.print(_head(policy, hats_per_period))
+    _print_whole(out, _table(bought, policy.resolution))
+    out.print("(releases: the number of such HATs for which the median plate's budget suffices in a period)")
+    for note in _notes(policy, served, hats_per_period):
+        out.print(note)
+    if arguments.explain or arguments.plot is not None:
+        _explain(out, (served or bought)[len(served or bought) // 2], policy, arguments.plot)
+    out.print(
+        f"min_plates is {policy.min_plates}: smaller HATs are withheld without a charge. "
+        "A plate's presence and its number of pings are public under swap-values."
+    )
+    out.print(
+        "These HATs have typical sizes; those of your city may not. `udp-stream plan FILE` reads where and when its "
+        "plates pinged, compares resolutions and slots, and says which rows beat a guess."
+    )
+
+
+def _explain(out: Console, typical: Bought, policy: Policy, plot: Path | None) -> None:
+    """The papers' worst case for the HAT in the middle, where its formulas hold."""
+    mean = typical.plan.mean or typical.plan.around
+    if mean is None or policy.measure != "pure":
+        out.print("The worst case is known of means with Laplace noise only: here there is none.")
+        return
+    counts = SamplesPerPlate(typical.plan.by_plate)
+    print_worst_case(out, counts, policy.range, mean.cost.nano / NANO, plot)
+
+
+def _print_whole(out: Console, table: Table) -> None:
+    """Every column, also where that is wider than the terminal, or than lines are where there is none."""
+    wide = out.options.update(width=1000)
+    out.print(table, width=max(out.width, out.measure(table, options=wide).maximum), crop=False)
+
+
+def _notes(policy: Policy, served: list[Bought], hats_per_period: int) -> list[str]:
+    """What must be known to read the table."""
+    notes = []
+    if any(one.plan.mean is not None and one.plan.mean.moves is None for one in served):
+        notes.append(
+            "(noise and error bound: if the private interval is all of [0, U]; expected error: by simulation, with "
+            "the interval found)"
+        )
+    for why, plates in _reasons(served).items():
+        notes.append(f"{', '.join(plates)} {'plate' if plates == ['1'] else 'plates'}: {why}.")
+    lasting = sorted(min(one.releases_per_plate, hats_per_period) for one in served)
+    if served and lasting[0] < hats_per_period and None not in (policy.mean_nano, policy.cdf_nano):
+        how_many = f"{lasting[0]}" if lasting[0] == lasting[-1] else f"{lasting[0]} to {lasting[-1]}"
+        notes.append(
+            f"A median plate's budget lasts for {how_many} of its {counted(hats_per_period, 'HAT')}; then it is in no "
+            "further release."
+        )
+    return notes
+
+
+def _reasons(bought: list[Bought]) -> dict[str, list[str]]:
+    """Mechanism and why, and the sizes of HATs for which it was taken for that reason."""
+    reasons: dict[str, list[str]] = {}
+    for one in bought:
+        mean = one.plan.mean or one.plan.around
+        if mean is not None:
+            reasons.setdefault(f"{mean.mechanism}, {one.plan.why}", []).append(str(one.plates))
+    return reasons
+
+
+def terms_for(policy: Policy, hats_per_period: int, part: float | None = None) -> Terms:
+    """The epsilons of a HAT when a plate's budget is spread over `hats_per_period` HATs; fixed ones unchanged.
+
+    `part` is the share of a HAT's epsilon that a plate is usually charged; None while that is not known.
+    Raises ConfigError if an automatic epsilon is too small for any HAT once it is.
+    """
+    if None not in (policy.mean_nano, policy.cdf_nano):
+        return terms_at(0, policy)
+    each = automatic_nano(int(policy.budget_nano / hats_per_period / (part or 1)), policy)
+    least = least_nano(policy.measure)
+    if part is not None and each < least:
+        raise ConfigError(
+            f"budget.epsilon: an automatic epsilon would be below {epsilon_stated(Cost(policy.measure, least)):g} "
+            f"if the budget of {policy.amount} is spread over {hats_per_period} HATs"
+        )
+    return terms_at(max(each, least), policy)
+
+
+def typical_counts(plates: int, pings_per_plate: int) -> NDArray[np.int64]:
+    """Counts spread like a busy cell's, the same every time."""
+    normal = NormalDist()
+    spread = np.exp([SPREAD * normal.inv_cdf((i + 0.5) / plates) for i in range(plates)])
+    counts: NDArray[np.int64] = np.maximum(1, np.round(pings_per_plate * spread / spread.mean())).astype(np.int64)
+    return counts
+
+
+def buy(policy: Policy, hats_per_period: int, plates: int, pings_per_plate: int) -> Bought:
+    """Plan a typical HAT.
+
+    An automatic epsilon follows what plates are charged, as in a slot's plan: twice, from all of epsilon on. Of a HAT
+    that is withheld nothing is charged.
+    """
+    counts, served = typical_counts(plates, pings_per_plate), plates >= policy.min_plates
+    if policy.forecasts:
+        plans = HatPlans(policy.public)
+        bought = plans.of(counts, terms_of_typical(counts, policy, plans))
+        return _bought(bought, plates, served, policy)
+    bought = plan_hat(counts, terms_for(policy, hats_per_period), policy)
+    if served and None in (policy.mean_nano, policy.cdf_nano):
+        part = float(bought.charges.mean()) / bought.terms.charge_nano
+        bought = plan_hat(counts, terms_for(policy, hats_per_period, part), policy)
+    return _bought(bought, plates, served, policy)
+
+
+def _bought(plan: HatPlan, plates: int, served: bool, policy: Policy) -> Bought:
+    return Bought(plates, served, plan, policy.budget_nano // int(np.median(plan.charges)), _mean_error_kmh(plan))
+
+
+def _mean_error_kmh(plan: HatPlan) -> float:
+    """Noise, and the bias that is likely.
+
+    What projection does depends on the interval that speeds will choose: there it is the mean error of trials, always
+    the same ones, at speeds that scatter as `means.accuracy` takes it, around means anywhere in [0, U] alike.
+    """
+    if plan.around is not None:
+        return plan.around.expected_error / QUANTA_PER_KMH
+    mean = plan.mean
+    if mean is None:
+        return float("nan")
+    if mean.moves is not None:
+        return mean.noise.clamped_error(mean.noise_bound, spread(mean), mean.range.width) / QUANTA_PER_KMH
+    rng, counts = np.random.default_rng(0), mean.counts.by_plate
+    samples = []
+    for truth in rng.uniform(0, mean.range.width, TRIALS):
+        part = np.sqrt(SCATTER * truth * (mean.range.width - truth) / 3 / 2)
+        speeds = truth + part * (
+            np.repeat(rng.standard_normal(counts.size), counts) + rng.standard_normal(counts.sum())
+        )
+        samples.append(np.clip(np.round(speeds), 0, mean.range.width).astype(np.int64))
+    alone = replace(plan, statistics={"mean": mean})
+    estimates = estimate_hats([alone] * TRIALS, samples, seeded_bits("plan"))
+    errors = [
+        abs(mean.released(estimate.mean) - speeds.mean())
+        for estimate, speeds in zip(estimates, samples, strict=True)
+        if estimate.mean is not None
+    ]
+    return float(np.mean(errors)) / QUANTA_PER_KMH
+
+
+def _head(policy: Policy, hats_per_period: int) -> str:
+    automatic = None in (policy.mean_nano, policy.cdf_nano)
+    if automatic and policy.forecasts:
+        how = f"of which the plate that moves a mean most pays one part in {PRICES_PER_BUDGET}"
+    elif automatic:
+        how = f"spread over {counted(hats_per_period, 'HAT')} a period"
+    else:
+        how = "fixed, for any number of HATs"
+    return (
+        f"{policy.amount} per plate and {policy.period}, {how}; "
+        f"U = {policy.max_speed / QUANTA_PER_KMH:g} km/h. An epsilon is the largest charge to a plate of the HAT."
+    )
+
+
+def _table(bought: list[Bought], resolution: int) -> Table:
+    table = Table(box=None, pad_edge=False)
+    rows = [_cells(one, resolution) for one in bought]
+    for name, _ in rows[0]:
+        table.add_column(name, justify="right", min_width=15 if name == "mechanism" else None, overflow="fold")
+    for row in rows:
+        table.add_row(*(cell for _, cell in row))
+    return table
+
+
+def _cells(one: Bought, resolution: int) -> list[tuple[str, str]]:
+    """Columns and their contents: those of the statistics that are released, each beside its baseline guess.
+
+    Of a HAT that is withheld only that.
+    """
+    mean, variance, cdf = one.plan.mean or one.plan.around, one.plan.variance, one.plan.cdf
+    cells = [("plates", str(one.plates)), ("epsilon", f"{epsilon_stated(one.plan.terms.cost):.3g}")]
+    if mean is not None:
+        cells += [
+            ("mechanism", mean.mechanism),
+            ("noise km/h", f"{mean.noise_bound / QUANTA_PER_KMH:.2f}"),
+            ("expected error", f"{one.mean_error_kmh:.2f}"),
+            _baseline_guess(ONE_MEAN, resolution),
+            ("error bound", f"{min(mean.error_bound, mean.range.width) / QUANTA_PER_KMH:.2f}"),
+        ]
+    if variance is not None:
+        cells += [
+            ("variance noise", f"{variance.noise_bound / QUANTA_PER_KMH**2:.1f}"),
+            _baseline_guess(ONE_VARIANCE, resolution),
+        ]
+    if cdf is not None:
+        cells += [
+            ("CDF bins", str(cdf.bins.count)),
+            ("CDF rms error", f"{cdf.rms_error:.3f}"),
+            _baseline_guess(ONE_CDF, resolution),
+        ]
+    cells.append(("releases", str(one.releases_per_plate)))
+    if one.served:
+        return cells
+    return [("plates", str(one.plates)), ("epsilon", "withheld"), *((name, "") for name, _ in cells[2:])]
+
+
+def _baseline_guess(guess: Guess, resolution: int) -> tuple[str, str]:
+    (low, high), measured = guess.range_at(resolution), nearest_measured(resolution)
+    return "baseline guess" if resolution == measured else f"guess at {measured}", f"{low}-{high}"

@@ -1,0 +1,178 @@
+"""A rehearsal: what a feed's releases are likely to err by, from its counts alone.
+
+Speeds are invented on the feed's own counts, and released by the real road on a ledger that is forgotten. Then the
+truth is known, and the error is measured. No speed of the feed is read, so nothing is charged.
+
+Invented speeds follow the model of forecasts (`forecast/`), with more scatter than it assumes, since real plates differ
+more: a city whose mean and slope differ from the model's, an effect of each cell, and plates whose means are skewed.
+The constants below were chosen on the recorded feeds (`docs/measurements.md` has what they foretell, and what was
+measured). A city whose counts tell less, or more, errs more, or less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from udp_stream.forecast.features import PER_HAT
+from udp_stream.forecast.prior import SlotPrior, prior_of
+from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.mechanisms.speed_spread import at_speed
+from udp_stream.release.context import ReleaseContext, with_forecaster
+from udp_stream.release.record import decode
+from udp_stream.release.road import release_slot
+from udp_stream.units import QUANTA_PER_KMH
+from udp_stream.windows.slot_tables import SlotCounts, SlotValues
+
+Floats = NDArray[np.float64]
+
+CITY_MEAN, CITY_SLOPE = 18.0, 14.0
+"""Of invented cities, in km/h: mean speed, and what counts tell (`forecast/prior.py`)."""
+
+CITY_OFF, SLOPE_OFF = 3.0, 2.0
+"""How far the first city is below and above these. The second one is as far above and below."""
+
+FEATURE_SD = 0.8
+"""Of the slope of a HAT's standardised feature, in km/h."""
+
+CELL_SD, HAT_SD = 3.0, 1.0
+"""How far a cell, and each of its HATs, differ from what counts say, in km/h at 17 km/h."""
+
+PLATE_SD, PING_SD, PLATES_PART = 11.0, 11.0, 0.65
+"""How far a plate's mean of m pings differs from its HAT's: PLATES_PART * sqrt(PLATE_SD^2 + PING_SD^2 / m) km/h at
+17 km/h. It is skewed (gamma): few plates are much faster."""
+
+WITHIN_SD = 10.0
+"""Of the pings of one plate in one HAT, in km/h."""
+
+SLOWEST, FASTEST_FACTOR = 3.0, 2.0
+"""Km/h that no invented mean is below; and by how much scatter grows at most with speed."""
+
+CITIES: Final = 2
+"""Invented, and their errors averaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsed:
+    """What a feed's HATs are likely to get, in km/h: errors weighed by pings over all HATs, withheld ones too.
+
+    `constant` is the error of one number for all HATs, and `counts` that of a line in log(samples / plates), both the
+    best for the truth. `served` is the share of pings in HATs with a mean.
+
+    >>> Rehearsed(error=2.0, constant=4.0, counts=3.0, served=0.6).over_guess.__round__(2)
+    0.67
+    """
+
+    error: float
+    constant: float
+    counts: float
+    served: float
+
+    @property
+    def over_guess(self) -> float:
+        """The error over that of the better guess."""
+        return self.error / min(self.constant, self.counts)
+
+
+class City:
+    """An invented city. The same seed and slots, in their order, give the same speeds.
+
+    >>> from udp_stream.testing import two_hats
+    >>> counts, _ = two_hats()
+    >>> one, again = (City(0).speeds(counts, max_speed=65 * QUANTA_PER_KMH) for _ in range(2))
+    >>> bool((one.speed == again.speed).all()), one.starts.tolist()
+    (True, [0, 1, 3, 5, 6, 7])
+    """
+
+    def __init__(self, number: int) -> None:
+        """City 0 is slow and its counts tell more; city 1 is the opposite."""
+        self._rng = np.random.default_rng(number)
+        sign = 2 * number - 1
+        self._mean, self._slope = CITY_MEAN + sign * CITY_OFF, CITY_SLOPE - sign * SLOPE_OFF
+        self._features = self._rng.normal(0, FEATURE_SD, PER_HAT)
+        self._cells: dict[int, float] = {}
+
+    def speeds(self, counts: SlotCounts, max_speed: int) -> SlotValues:
+        """Speeds in quanta for every sample of a slot, at most `max_speed`."""
+        prior, hat = prior_of(counts), np.repeat(np.arange(counts.cells.size), np.diff(counts.hat_rows))
+        by_hat = self._by_hat(counts.cells, prior)
+        by_plate = np.maximum(by_hat[hat] + self._slope * (prior.by_row - prior.by_hat[hat]), SLOWEST)
+        deviation = PLATES_PART * _scatter(by_hat)[hat] * np.sqrt(PLATE_SD**2 + PING_SD**2 / counts.count)
+        mean = np.clip(_gamma(self._rng, by_plate, deviation), 1.0, None)
+        starts = np.append(0, np.cumsum(counts.count))
+        pings = _gamma(self._rng, np.repeat(mean, counts.count), np.full(int(starts[-1]), WITHIN_SD))
+        off = mean * counts.count / np.maximum(np.add.reduceat(pings, starts[:-1]), 1e-9)
+        quanta = np.rint(pings * np.repeat(off, counts.count) * QUANTA_PER_KMH)
+        return SlotValues(np.clip(quanta, 0, max_speed).astype(np.int64), starts)
+
+    def _by_hat(self, cells: NDArray[np.uint64], prior: SlotPrior) -> Floats:
+        here = [self._cells.setdefault(cell, self._rng.normal(0, CELL_SD)) for cell in cells.tolist()]
+        told = self._mean + self._slope * prior.by_hat + prior.features @ self._features
+        own = np.array(here) + self._rng.normal(0, HAT_SD, cells.size)
+        mean: Floats = np.maximum(told + _scatter(told) * own, SLOWEST)
+        return mean
+
+
+def rehearse(slots: Sequence[SlotCounts], context: ReleaseContext) -> Rehearsed:
+    """What these slots are likely to err by, in their order; `context` is for this rehearsal only.
+
+    Its bits must not be those of a deployment. Raises what a release would: ConfigError for a budget that is too
+    small, PrivacyRefused for a HAT that is too large.
+
+    >>> from udp_stream.testing import a_context, two_hats
+    >>> expected = rehearse([two_hats()[0]], a_context())
+    >>> 0 <= expected.served <= 1, expected.error > 0
+    (True, True)
+    """
+    found = [_of_city(City(number), slots, context) for number in range(CITIES)]
+    return Rehearsed(*np.mean(found, axis=0).tolist())
+
+
+def _of_city(city: City, slots: Iterable[SlotCounts], context: ReleaseContext) -> tuple[float, float, float, float]:
+    """Error, the constant's, that of a line on counts, and the share served."""
+    context, ledger, hats = with_forecaster(context), MemoryLedger(), []
+    for counts in slots:
+        values = city.speeds(counts, context.policy.max_speed)
+        hats.append(_released(counts, values, context, ledger))
+    truth, pings, plates, value, measured = np.concatenate(hats, axis=1)
+    constant = np.full(truth.size, np.average(truth, weights=pings))
+    value = np.where(np.isnan(value), constant, value)
+    guesses = value, constant, _line_on_counts(truth, pings, plates)
+    off, constant_off, line_off = (float(np.average(np.abs(guess - truth), weights=pings)) for guess in guesses)
+    return off, constant_off, line_off, float(np.average(measured, weights=pings))
+
+
+def _released(counts: SlotCounts, values: SlotValues, context: ReleaseContext, ledger: MemoryLedger) -> Floats:
+    """Rows: true means, pings, plates, what is said of the HATs (NaN: nothing), whether a mean was released."""
+    out = release_slot(counts, values, context, ledger, lambda _: None)
+    starts = values.starts[counts.hat_rows]
+    pings = np.diff(starts)
+    truth = np.add.reduceat(values.speed, starts[:-1]) / pings / QUANTA_PER_KMH
+    means = [decode(payload).mean for payload in out.payloads.values()]
+    value = np.array([np.nan if mean is None else mean.value_kmh for mean in means])
+    if context.policy.forecasts:
+        smoothed = context.smoothed((counts.start_ms, counts.end_ms), ledger)
+        value = np.array([one.value_kmh for one in smoothed[: counts.cells.size]])
+    measured = [mean is not None for mean in means]
+    return np.array([truth, pings, np.diff(counts.hat_rows), value, measured], dtype=np.float64)
+
+
+def _line_on_counts(truth: Floats, pings: Floats, plates: Floats) -> Floats:
+    """The line in log(samples / plates) that fits the truth best, by pings."""
+    design, root = np.column_stack([np.ones(truth.size), np.log(pings / plates)]), np.sqrt(pings)
+    line, *_ = np.linalg.lstsq(design * root[:, None], truth * root, rcond=None)
+    guess: Floats = design @ line
+    return guess
+
+
+def _scatter(kmh: Floats) -> Floats:
+    return np.minimum(at_speed(kmh), FASTEST_FACTOR)
+
+
+def _gamma(rng: np.random.Generator, mean: Floats, deviation: Floats) -> Floats:
+    """At least 0, with this mean and deviation, skewed to the right."""
+    return rng.gamma((mean / deviation) ** 2, deviation**2 / mean)
