@@ -140,7 +140,8 @@ class SourceProcessor:
         worked = False
         result = assigned.protocol.read(*columns_of(records))
         assigned.active_s = self._clock()
-        self._report(batch_read(result.messages, result.pings, [one.refusal for one in result.refused]))
+        refusals = [one.refusal for one in result.refused]
+        self._report(batch_read(result.messages, result.pings, refusals, result.newest_ms))
         while (step := assigned.protocol.next()) is not None:
             if isinstance(step, Send):
                 await self._send(step.messages)

@@ -10,7 +10,6 @@ import asyncio
 import gc
 import os
 import signal
-import sys
 import threading
 import traceback
 from collections.abc import Iterator
@@ -40,7 +39,9 @@ from udp_stream.adapters.files.heartbeat import Heartbeat
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.ledgers.plate_keys import PlateKeys
 from udp_stream.adapters.ledgers.which_ledger import begin_work
+from udp_stream.adapters.logs import ERROR, WARNING, begin_log, say
 from udp_stream.adapters.settings import Settings
+from udp_stream.adapters.spoken_log import SpokenLog
 from udp_stream.errors import DependencyUnavailable, UdpStreamError
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entropy, Ledger
@@ -70,10 +71,11 @@ def run_worker(deployment: Deployment) -> None:
     """Work until SIGTERM, SIGINT (KeyboardInterrupt) or an error, which is raised as one of ours."""
     # Records come and go by the thousand without ever being in a cycle: looking for cycles as often as Python does by
     # itself takes a tenth of the worker's time.
+    begin_log(shown=(*(topic.name for topic in topics_of(deployment.settings.kafka)), deployment.settings.kafka.group))
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
     for text in differences(deployment.settings.kafka):
-        print(f"udp-stream: warning: topic {text}", file=sys.stderr)
+        say(f"topic {text}", "topic", level=WARNING)
     with (
         TemporaryDirectory(prefix="udp-stream-worker-") as folder,
         ThreadPoolExecutor(1, thread_name_prefix="ledger") as thread,
@@ -103,6 +105,7 @@ async def _work(
 ) -> tuple[int, BaseException | None]:
     """Start, serve, drain; what stopped us: a signal's number or 0, and an error or None."""
     settings, stop, closing = deployment.settings, Stop(), ClosingLine()
+    log = SpokenLog(settings.calendar.slots, settings.policy.grace_ms)
     asyncio.get_running_loop().set_exception_handler(_loop_error)
     signals = _heed_signals(stop)
     topics, idle_s = topics_of(settings.kafka), parse_duration(settings.kafka.idle_timeout)
@@ -123,7 +126,14 @@ async def _work(
     async with Producer(settings.kafka.bootstrap) as producer:
         await claim(settings.kafka.bootstrap, topics.deployment, binding, producer)
         pings = SourceProcessor(
-            rules, topics, offsets, producer, binding, idle_s, deployment.accept_loss, observers=[closing.observe]
+            rules,
+            topics,
+            offsets,
+            producer,
+            binding,
+            idle_s,
+            deployment.accept_loss,
+            observers=[closing.observe, log.observe],
         )
         once = partial(StrictlyOnce.begin, settings.kafka.bootstrap, settings.kafka.group)
         publisher_of = once if settings.kafka.transactions else None
@@ -137,10 +147,10 @@ async def _work(
             thread,
             deployment.accept_loss,
             publisher_of,
-            [closing.observe],
+            [closing.observe, log.observe],
         )
         connect(app, topics, offsets, pings, parts, stop)
-        print(f"udp-stream: worker of group {settings.kafka.group} at {settings.kafka.bootstrap}", file=sys.stderr)
+        say(f"worker of group {settings.kafka.group} at {settings.kafka.bootstrap}", "begun")
         watchdog = Watchdog(
             lambda: pings.next_offsets() | parts.next_offsets(),
             offsets.all_read,
@@ -150,6 +160,7 @@ async def _work(
             asyncio.ensure_future(_start(app, stop)),
             asyncio.ensure_future(keep_time(app, pings, parts, stop, idle_s, Heartbeat(deployment.heartbeat))),
             asyncio.ensure_future(stop.guard(watchdog.run)),
+            asyncio.ensure_future(_speak(log)),
         ]
         await stop.wait()
         _end_after(DRAIN_S, stop)
@@ -160,8 +171,16 @@ async def _work(
         await asyncio.gather(*serving, return_exceptions=True)
         await app.stop()
         await parts.close()
-    print(f"udp-stream: {closing}", file=sys.stderr)
+    log.say_due(at_the_end=True)
+    say(str(closing), "ended")
     return (signals[0] if signals else 0), stop.error
+
+
+async def _speak(log: SpokenLog) -> None:
+    """Say what is due, once a second, until cancelled."""
+    while True:
+        await asyncio.sleep(1.0)
+        log.say_due()
 
 
 async def stop_politely(pings: SourceProcessor, parts: ShardProcessor) -> None:
@@ -170,7 +189,7 @@ async def stop_politely(pings: SourceProcessor, parts: ShardProcessor) -> None:
         await pings.commit()
         await parts.commit()
     except Exception as error:  # noqa: BLE001 (the next worker reads from the commit before)
-        print(f"udp-stream: the last commit failed: {type(error).__name__}", file=sys.stderr)
+        say(f"the last commit failed: {type(error).__name__}", "commit", level=WARNING)
 
 
 def _loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -205,7 +224,7 @@ def _end_after(seconds: float, stop: Stop) -> None:
     def end() -> None:
         if stop.error is None:
             os._exit(0)
-        print(f"udp-stream: {_ours(stop.error)}", file=sys.stderr, flush=True)
+        say(str(_ours(stop.error)), "failed", level=ERROR)
         os._exit(_ours(stop.error).exit_status)
 
     timer = threading.Timer(seconds, end)

@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.chaos.proxy import Link
 from tests.forked import Forked, forked_to_log
 
-SERVING = "udp-stream: worker of group"
+SERVING = "worker of group"
 RESTART_S = 0.3
 REFUSED = 5
 END_S = 14.0

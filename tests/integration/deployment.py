@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 import re
 import signal
 import time
@@ -165,7 +166,12 @@ def found_city(folder, bootstrap, messages, **settings):
     return made
 
 
-SERVING = "udp-stream: worker of group"
+SERVING = "worker of group"
+
+
+def log_of(said):
+    """The lines of a worker's log, as (level, message); a worker whose log no terminal reads writes JSON."""
+    return [(entry["level"], entry["message"]) for entry in map(json.loads, said.splitlines())]
 
 
 def _until_it_serves(process, said, before):

@@ -19,7 +19,7 @@ from streams.releases import read_releases
 from streams.topic_reader import read_topic
 from streams.topics import admin, create_topics, differences, topics_of
 from tests.forked import forked_to_log, run_forked
-from tests.integration.deployment import agree, worker
+from tests.integration.deployment import agree, log_of, worker
 from tests.runtime.harness import fleet_log
 from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError, DependencyUnavailable
@@ -96,11 +96,9 @@ def test_a_worker_in_another_zone_than_the_ledgers_is_refused_until_the_sum_is_a
     command = ["worker", "--config", here.config]
     done = run_forked(command, cwd=here.folder)
     assert done.returncode == 5, done.stderr
-    assert b"1d from 2024-01-08T00:00:00+05:30 overlaps 1d from 2024-01-08T00:00:00+00:00" in done.stderr
-    assert (
-        b"could lose epsilon 16, not epsilon 6" in done.stderr
-        and b'--accept-overlap "epsilon 16 in all"' in done.stderr
-    )
+    *_, (level, said) = log_of(done.stderr)
+    assert level == "error" and "1d from 2024-01-08T00:00:00+05:30 overlaps 1d from 2024-01-08T00:00:00+00:00" in said
+    assert "could lose epsilon 16, not epsilon 6" in said and '--accept-overlap "epsilon 16 in all"' in said
     assert not here.releases()
     with here.ledger() as (ledger, _):
         assert [entry.release_id for entry in ledger.entries()] == ["hat"]

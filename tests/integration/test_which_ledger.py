@@ -2,7 +2,7 @@
 
 import re
 
-from tests.integration.deployment import charges, worker
+from tests.integration.deployment import charges, log_of, worker
 from tests.runtime.harness import fleet_log
 from udp_stream.adapters.ledgers.policy_keys import written
 
@@ -15,17 +15,18 @@ def test_a_worker_names_its_ledger_and_the_keys_in_which_other_settings_differ(c
     expected, _ = here.embedded()
     with worker(here) as running:
         here.wait_for(expected, running)
-    said = (here.folder / "one.err").read_text()
-    assert said.startswith(f"udp-stream: ledger {where}, new\nudp-stream: worker of group") and "warning" not in said
+    (_, named), (_, begun), *said = log_of((here.folder / "one.err").read_text())
+    assert named == f"ledger {where}, new" and begun.startswith("worker of group")
+    assert all(level == "info" for level, _ in said) and any("HATs, " in text and "pings, " in text for _, text in said)
 
     here.config.write_text(here.config.read_text().replace("min_plates = 4", "min_plates = 5"))
     with worker(here, "two"):
         pass
-    named, warned, *_ = (here.folder / "two.err").read_text().splitlines()
-    assert re.match(rf"udp-stream: ledger {re.escape(where)}, made \S+Z: {len(expected)} HATs, the first of the", named)
+    (_, named), warned, *_ = log_of((here.folder / "two.err").read_text())
+    assert re.match(rf"ledger {re.escape(where)}, made \S+Z: {len(expected)} HATs, the first of the", named)
     assert warned == (
-        "udp-stream: warning: the ledger holds HATs made under other settings (release.min_plates 4 -> 5): these HATs "
-        "keep their records"
+        "warning",
+        "the ledger holds HATs made under other settings (release.min_plates 4 -> 5): these HATs keep their records",
     )
     with here.ledger() as (ledger, _):
         noted = {name for name in ledger.meta() if name.startswith("policy:")}

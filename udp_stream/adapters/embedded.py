@@ -96,7 +96,8 @@ class Embedded:
         cell = cells_of(pings.lat, pings.lon, self._policy.resolution)
         closed, unplaced = self._windows.push(Frame(pings, cell, start, end))
         refusals += [refusal_of(pings, refused) for refused in unplaced]
-        self._report(batch_read(len(messages), len(pings) - len(unplaced), refusals))
+        newest_ms = int(pings.time_ms.max()) if len(pings) else None
+        self._report(batch_read(len(messages), len(pings) - len(unplaced), refusals, newest_ms))
         self._refuse(messages, refusals, ping_format)
         for slot in closed:
             self._release(slot)

@@ -10,6 +10,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from udp_stream import __version__
+from udp_stream.adapters.logs import ERROR, say
 from udp_stream.cli.commands import (
     demo_parser,
     doctor_parser,
@@ -101,7 +102,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def _fail(error: UdpStreamError) -> int:
-    print(f"udp-stream: {error}", file=sys.stderr)
+    say(str(error), "failed", {"status": error.exit_status}, ERROR)
     return error.exit_status
 
 

@@ -35,6 +35,8 @@ from udp_stream.windows.slot_tables import SlotCounts
 class BatchRead:
     """Messages read, the pings in them that were accepted, and those refused, by reason in order of appearance.
 
+    `newest_ms` is the latest time of an accepted ping, Unix ms; None if none was accepted.
+
     >>> BatchRead(messages=3, pings=2, refused={Reason.NOT_JSON: 1}).pings
     2
     """
@@ -42,6 +44,7 @@ class BatchRead:
     messages: int
     pings: int
     refused: Mapping[Reason, int]
+    newest_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +141,13 @@ def report_to(*observers: Observer) -> Observer:
     return report
 
 
-def batch_read(messages: int, pings: int, refusals: Iterable[Refusal]) -> BatchRead:
+def batch_read(messages: int, pings: int, refusals: Iterable[Refusal], newest_ms: int | None) -> BatchRead:
     """The fact of a batch.
 
-    >>> batch_read(3, 2, [Refusal(1, -1, Reason.NOT_JSON, "$")]).refused[Reason.NOT_JSON]
+    >>> batch_read(3, 2, [Refusal(1, -1, Reason.NOT_JSON, "$")], 1_641_012_035_000).refused[Reason.NOT_JSON]
     1
     """
-    return BatchRead(messages, pings, dict(Counter(refusal.reason for refusal in refusals)))
+    return BatchRead(messages, pings, dict(Counter(refusal.reason for refusal in refusals)), newest_ms)
 
 
 def hat_recorded(record: Release, samples: int) -> HatRecorded:

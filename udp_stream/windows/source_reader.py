@@ -52,7 +52,8 @@ class Refused:
 @dataclass(frozen=True, slots=True)
 class ReadResult:
     """The outcome of a run of records: slots closed, oldest first; refusals in order; the number of messages read,
-    without ticks and those that this reader had read before; and of pings counted.
+    without ticks and those that this reader had read before; and of pings counted. `newest_ms` is the latest time of
+    these, Unix ms; None if there is none.
 
     >>> ReadResult(closed=[], refused=[], messages=0, pings=0).pings
     0
@@ -62,6 +63,7 @@ class ReadResult:
     refused: list[Refused]
     messages: int
     pings: int
+    newest_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,8 @@ class SourceReader:
         refusals += [refusal_of(pings, one) for one in unplaced]
         self.next_offset = int(places.offset[-1]) + 1
         refused = self._new_refusals(messages, places, refusals)
-        return ReadResult(closed, refused, int((~places.tick).sum()), len(pings) - len(unplaced))
+        newest_ms = int(pings.time_ms.max()) if len(pings) else None
+        return ReadResult(closed, refused, int((~places.tick).sum()), len(pings) - len(unplaced), newest_ms)
 
     def _new_refusals(self, messages: Sequence[bytes], places: LogPlaces, refusals: list[Refusal]) -> list[Refused]:
         """The refusals that were not rejected before a restart, in order."""

@@ -6,7 +6,6 @@ and what it holds since when.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from tempfile import TemporaryDirectory
 
 from udp_stream.adapters.ledgers.opening import ledger_place
 from udp_stream.adapters.ledgers.policy_keys import named, note_policy, other_policies
+from udp_stream.adapters.logs import WARNING, say
 from udp_stream.adapters.settings import LedgerSection, Settings
 from udp_stream.adapters.text import counted
 from udp_stream.ledger.port import Ledger, Progress
@@ -57,10 +57,9 @@ def begin_run(asked: LedgerSection, ledger: Ledger, settings: Settings) -> dict[
     say_ledger(asked, ledger, settings)
     others = other_policies(ledger, settings.policy)
     if others:
-        say(
-            f"warning: the ledger holds HATs made under other settings ({named(list(others.values()))}): these "
-            "HATs keep their records"
-        )
+        different = named(list(others.values()))
+        text = f"the ledger holds HATs made under other settings ({different}): these HATs keep their records"
+        say(text, "ledger", level=WARNING)
     return others
 
 
@@ -90,8 +89,3 @@ def slot_start(release_id: str | None, slots: SlotGrid) -> str | None:
         return None if release_id is None else slots.iso(slot_of(release_id)[0] * 1000)
     except (ValueError, OverflowError, OSError):
         return None
-
-
-def say(sentence: str) -> None:
-    """A sentence of ours on stderr."""
-    print(f"udp-stream: {sentence}", file=sys.stderr, flush=True)

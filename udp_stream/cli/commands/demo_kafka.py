@@ -21,7 +21,7 @@ from streams.releases import read_releases
 from streams.topic_reader import read_topic
 from streams.topics import create_topics, topics_of
 from udp_stream.adapters.ledgers.opening import ledger_place
-from udp_stream.adapters.ledgers.which_ledger import say
+from udp_stream.adapters.logs import say
 from udp_stream.adapters.settings import Settings, load
 from udp_stream.cli.report import console
 from udp_stream.errors import DependencyUnavailable

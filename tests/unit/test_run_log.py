@@ -1,0 +1,191 @@
+"""What a worker says while it works: a line for each slot, few lines otherwise, and never a plate or a speed."""
+
+import io
+import json
+import logging
+import re
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import aiokafka
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from udp_stream.adapters import logs
+from udp_stream.adapters.logs import begin_log, end_log, say
+from udp_stream.pings.refusals import Reason
+from udp_stream.release.facts import BatchRead, SlotCounted, SlotPublished, SlotRecorded
+from udp_stream.release.run_log import RunLog
+from udp_stream.windows.grid import SlotGrid
+
+MIDNIGHT_S = 1_704_652_200  # 2024-01-08 in Surat
+HOUR_S = 3600
+
+
+@pytest.fixture
+def grid():
+    return SlotGrid(HOUR_S, ZoneInfo("Asia/Kolkata"))
+
+
+@pytest.fixture(autouse=True)
+def _no_log_is_left():
+    yield
+    end_log()
+
+
+def slot_out(log, start_s, now_s, parts=1, pings=100):
+    for _ in range(parts):
+        log.observe(SlotCounted(start_s * 1000, 0), now_s)
+    for part in range(parts):
+        log.observe(SlotRecorded(start_s * 1000, pings, 2), now_s + part)
+        log.observe(SlotPublished(start_s * 1000, {"released": 1, "withheld_few_plates": 1}), now_s + part)
+
+
+def day(grid, pings_at, refused_at=lambda now_s: {}, slots=True):
+    """The lines of a day, asked for once a second; `pings_at` says how many came in each second."""
+    log, said = RunLog(grid, 120_000), []
+    for now_s in range(MIDNIGHT_S, MIDNIGHT_S + 24 * HOUR_S):
+        pings, refused = pings_at(now_s), refused_at(now_s)
+        if pings or refused:
+            log.observe(BatchRead(1, pings, refused, now_s * 1000 - 500 if pings else None), now_s)
+        if slots and now_s % HOUR_S == (MIDNIGHT_S + 120) % HOUR_S and now_s > MIDNIGHT_S + HOUR_S:
+            slot_out(log, now_s - 120 - HOUR_S, now_s)
+        said += log.lines(now_s)
+    return said
+
+
+def test_a_slot_of_several_parts_is_one_line_once_all_of_them_are_out(grid):
+    log = RunLog(grid, 120_000)
+    log.lines(MIDNIGHT_S)
+    slot_out(log, MIDNIGHT_S, MIDNIGHT_S + HOUR_S, parts=3, pings=1000)
+    log.observe(SlotCounted((MIDNIGHT_S + HOUR_S) * 1000, 0), MIDNIGHT_S + 2 * HOUR_S)  # not out yet
+    (line,) = [line for line in log.lines(MIDNIGHT_S + 2 * HOUR_S) if line.event == "slot"]
+    assert line.text == "2024-01-08 00:00-01:00 IST: 6 HATs, 3 released, 3,000 pings, 0 refused, out after 2.0 s"
+    assert line.figures == {
+        "slot_start": "2024-01-08T00:00:00+05:30", "hats": {"released": 3, "withheld_few_plates": 3}, "pings": 3000,
+        "refused": {}, "seconds": 2.0,
+    }  # fmt: skip
+    (last, _) = log.lines(MIDNIGHT_S + 2 * HOUR_S, at_the_end=True)
+    assert last.text.endswith("out after 0.0 s, 1 of its parts not yet")
+
+
+def test_what_comes_in_is_said_once_a_minute_while_it_changes_with_reasons_and_lag(grid):
+    log = RunLog(grid, 120_000)
+    (line,) = log.lines(MIDNIGHT_S)
+    assert line.text == "no pings; next slot closes at 00:02 IST, in 2 min"
+    log.observe(BatchRead(3, 50, {Reason.LATE: 2, Reason.NOT_JSON: 1}, (MIDNIGHT_S - 20) * 1000), MIDNIGHT_S + 5)
+    assert log.lines(MIDNIGHT_S + 59) == []
+    (line,) = log.lines(MIDNIGHT_S + 60)
+    assert line.text == (
+        "50 pings in 60 s; the newest ping is 80 s old; 3 refused (2 late, 1 not_json); "
+        "next slot closes at 00:02 IST, in 60 s"
+    )
+    assert line.figures["refused"] == {"late": 2, "not_json": 1} and line.figures["lag_seconds"] == 80.0
+    (line,) = log.lines(MIDNIGHT_S + 120)
+    assert line.text.startswith("no pings in 60 s") and "refused" not in line.text
+
+
+@pytest.mark.parametrize(
+    ("pings_at", "refused_at", "slots", "least"),
+    [
+        (lambda now_s: 40 if 5 <= (now_s - MIDNIGHT_S) / HOUR_S < 23 else 0, lambda now_s: {}, True, 24),
+        (lambda now_s: 0, lambda now_s: {Reason.WRONG_TYPE: 40}, False, 24),
+        (lambda now_s: 40 if (now_s - MIDNIGHT_S) // HOUR_S not in (9, 10) else 0, lambda now_s: {}, True, 24),
+    ],
+    ids=["a day with its night", "all pings refused", "the broker away for two hours"],
+)
+def test_a_day_has_fewer_than_200_lines_and_is_never_silent_for_long(grid, pings_at, refused_at, slots, least):
+    said = day(grid, pings_at, refused_at, slots)
+    assert least <= len(said) < 200
+    if slots:
+        assert sum(line.event == "slot" for line in said) >= 22
+
+
+def lines_of(write, **options):
+    stream = io.StringIO()
+    begin_log(stream, **options)
+    write()
+    end_log()
+    return stream.getvalue().splitlines()
+
+
+def test_where_no_person_reads_each_line_is_json_with_its_figures():
+    (line,) = lines_of(lambda: say("13 HATs", "slot", {"hats": 13}))  # no terminal
+    entry = json.loads(line)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", entry.pop("time"))
+    assert entry == {"level": "info", "event": "slot", "message": "13 HATs", "hats": 13}
+
+
+def test_without_a_log_and_on_a_terminal_a_line_is_a_sentence(capsys):
+    say("ready")
+    assert capsys.readouterr().err == "udp-stream: ready\n"
+    assert lines_of(lambda: say("beware", level=logs.WARNING), as_json=False) == ["udp-stream: warning: beware"]
+
+
+def test_a_library_s_message_is_shown_once_a_minute_and_then_how_often_it_came(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(logs.time, "monotonic", lambda: now[0])
+
+    def write():
+        log = logging.getLogger("aiokafka.client")
+        for _ in range(500):
+            log.warning("Unable connect to node with id %s: %s", 3, OSError("secret"))
+            log.error("No place for %s in %d: %r", "secret", 3, OSError("secret"))
+        now[0] += 61
+        log.warning("Unable to update metadata from %s", [4])
+        log.error("No place for %s in %d: %r", "secret", 3, OSError("secret"))
+        log.info("not a warning")
+
+    first = [
+        "udp-stream: a Kafka broker does not answer; the worker tries again",
+        "udp-stream: aiokafka.client: No place for ... in 3: OSError",
+    ]
+    assert lines_of(write, as_json=False) == [*first, *(f"{line} (499 times more before)" for line in first)]
+
+
+def test_every_beginning_that_is_translated_is_one_of_the_client_s_messages():
+    folder = Path(aiokafka.__file__).parent
+    source = "".join(path.read_text(encoding="utf-8") for path in folder.rglob("*.py"))
+    assert [text for text in logs.TRANSLATED if text not in source] == []
+
+
+PLATE, SPEED = "GJ05ZZ0001", "47.31"
+SECRET = st.sampled_from(
+    [PLATE, PLATE.encode(), SPEED, float(SPEED), {"license_plate": PLATE, "speed": float(SPEED)},
+     f'{{"license_plate": "{PLATE}", "speed": {SPEED}}}'.encode(), [PLATE, float(SPEED)], ValueError(PLATE, SPEED)]
+)  # fmt: skip
+TEMPLATE = st.sampled_from(
+    ["could not decode %s", "bad %r here", "%s: %s", "value %d", "value %.2f", "%(one)s and %(other)r", "no place"]
+)
+
+
+@given(TEMPLATE, st.lists(SECRET, max_size=3), st.booleans(), st.booleans())
+def test_whatever_a_library_logs_no_plate_and_no_speed_is_shown(template, values, put_together, with_traceback):
+    """As arguments, or put into the text before, with an exception beside it or not."""
+
+    def write():
+        log = logging.getLogger("faust")
+        try:
+            raise ValueError(PLATE, SPEED)
+        except ValueError:
+            about = {"exc_info": with_traceback}
+            if put_together:
+                log.error(f"{template} {values!r} {PLATE} {SPEED}", **about)
+            elif "%(" in template:
+                log.error(template, {"one": values, "other": PLATE}, **about)
+            else:
+                log.error(template, *values, **about)
+
+    (line,) = lines_of(write, as_json=False)
+    assert line.startswith("udp-stream: faust: ")
+    assert PLATE not in line and SPEED not in line and "47" not in line
+
+
+def test_a_text_that_the_configuration_has_is_shown():
+    def write():
+        logging.getLogger("aiokafka").warning("Nothing is read of %s", "bus.pings.v1")
+
+    assert lines_of(write, as_json=False, shown=["bus.pings.v1"]) == [
+        "udp-stream: aiokafka: Nothing is read of bus.pings.v1"
+    ]
