@@ -1,6 +1,6 @@
 """Lines on standard error of a process that goes on: sentences on a terminal, JSON where another program reads them.
 
-What libraries say is shown from warnings on, once a minute each, without anything that could be of a ping: of a
+What libraries say is shown from warnings on, once in ten minutes each, without anything that could be of a ping: of a
 message's arguments only whole numbers, and texts that the configuration has, are shown. Plates and speeds are texts and
 fractions.
 """
@@ -19,7 +19,7 @@ ERROR: Final = logging.ERROR
 
 OURS: Final = logging.getLogger("udp-stream")
 
-REPEAT_S: Final = 60.0
+REPEAT_S: Final = 600.0
 """A message of a library is shown once in so long; then how often it came."""
 
 HIDDEN: Final = "..."
@@ -92,7 +92,7 @@ def say(text: str, event: str = "said", figures: Mapping[str, object] | None = N
 
 
 class _Libraries(logging.Filter):
-    """Passes our lines; of libraries' ones the first in a minute, and without what it must not show."""
+    """Passes our lines; of libraries' ones the first in ten minutes, and without what it must not show."""
 
     def __init__(self, shown: frozenset[str]) -> None:
         super().__init__()
