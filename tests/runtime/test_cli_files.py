@@ -359,3 +359,21 @@ def test_refused_rows_and_messages_in_strings_are_kept_as_the_docs_say(tmp_path)
     kept = [json.loads(line)["message"] for line in (tmp_path / "no").read_text().splitlines()]
     ping = '{"license_plate":"A1","location":{"coordinates":[72.5, 21.2]},"speed":5}'
     assert kept == [ping, "no row", text, text, '{"speed": 3}', '{"speed": 4}']
+
+
+def test_replay_writes_the_forms_that_suffixes_name(tmp_path):
+    log = tmp_path / "pings.ndjson"
+    log.write_bytes(b"\n".join(fleet_log(hours=0.6)) + b"\n")
+    outputs = ("--out", "out.geojson", "--smoothed", "estimates.csv.gz", "--ledger", "l")
+    done = run("replay", log, *FLAGS, *outputs, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    features = json.loads((tmp_path / "out.geojson").read_text())["features"]
+    again = run("replay", log, *FLAGS, "--ledger", "l", cwd=tmp_path)
+    records = [json.loads(line) for line in again.stdout.splitlines()]
+    ids = [feature["properties"]["release_id"] for feature in features]
+    assert ids == [record["release_id"] for record in records] and len(ids) > 20
+    with gzip.open(tmp_path / "estimates.csv.gz", "rt") as file:
+        assert file.readline().startswith("schema,hat.cell,") and sum(1 for _ in file) >= len(ids)
+    refused = run("replay", log, *FLAGS, "--out", "out.parquet.gz", cwd=tmp_path)
+    assert refused.returncode == 2 and b"expected .parquet without .gz" in refused.stderr
+    assert not (tmp_path / "out.parquet.gz").exists()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, BinaryIO
 
 import msgspec
@@ -142,24 +143,37 @@ class Embedded:
                 self._reject(message, refusal)
 
 
-def record_writer(out: BinaryIO) -> ReleaseSink:
-    """Writes one record a line, and hands a slot's records on to the operating system before they count."""
+def release_sink(write: Callable[[Sequence[bytes]], None]) -> ReleaseSink:
+    """Hands a slot's records on before they count; `write` has written them when it returns (`records_out.py`)."""
 
     def publish(releases: Sequence[PublishedRelease]) -> None:
-        out.write(b"".join(release.payload + b"\n" for release in releases))
-        out.flush()
+        write([release.payload for release in releases])
 
     return publish
 
 
-def smoothed_writer(out: BinaryIO) -> Callable[[Sequence[Smoothed]], None]:
-    """Writes one estimate a line, and hands a slot's estimates on to the operating system."""
+def smoothed_sink(write: Callable[[Sequence[bytes]], None]) -> Callable[[Sequence[Smoothed]], None]:
+    """Hands a slot's estimates on."""
 
     def smooth(estimates: Sequence[Smoothed]) -> None:
-        out.write(b"".join(encode_smoothed(estimate) + b"\n" for estimate in estimates))
-        out.flush()
+        write([encode_smoothed(estimate) for estimate in estimates])
 
     return smooth
+
+
+def record_writer(out: BinaryIO) -> ReleaseSink:
+    """Writes one record a line, and hands a slot's records on to the operating system before they count."""
+    return release_sink(partial(_lines, out))
+
+
+def smoothed_writer(out: BinaryIO) -> Callable[[Sequence[Smoothed]], None]:
+    """Writes one estimate a line, and hands a slot's estimates on to the operating system."""
+    return smoothed_sink(partial(_lines, out))
+
+
+def _lines(out: BinaryIO, payloads: Sequence[bytes]) -> None:
+    out.write(b"".join(payload + b"\n" for payload in payloads))
+    out.flush()
 
 
 def rejected_writer(out: BinaryIO) -> Callable[[bytes, Refusal], None]:

@@ -6,13 +6,13 @@ km/h, variances to 0.001 km2/h2, shares to 0.000001) happens after the noise.
 
 from __future__ import annotations
 
-import inspect
 import re
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 from udp_stream.planning.policy import Accounting, AccountingDetail
+from udp_stream.release.field_words import described
 
 SCHEMA: Final = "udp-stream/release/1"
 
@@ -197,13 +197,7 @@ def json_schema() -> dict[str, Any]:
     >>> sorted(json_schema()["$defs"])
     ['Cdf', 'Counts', 'Forecast', 'Hat', 'Mean', 'Privacy', 'Release', 'Variance']
     """
-    schema = msgspec.json.schema(Release)
-    for definition in schema["$defs"].values():
-        if "description" in definition:  # docstrings keep their indentation before Python 3.13
-            definition["description"] = inspect.cleandoc(definition["description"])
-    whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA, **schema}
-    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(whole))  # defaults as JSON has them
-    return plain
+    return described(Release, SCHEMA)
 
 
 def release_id(cell: str, start_ms: int, end_ms: int) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import numpy as np
@@ -21,6 +21,7 @@ from udp_stream.forecast.memory import Memory
 from udp_stream.forecast.prior import SlotPrior
 from udp_stream.mechanisms.forecast_clip import NAME
 from udp_stream.mechanisms.speed_spread import at_speed, mean_variance
+from udp_stream.release.field_words import described
 from udp_stream.release.intervals import ends, plates_differ
 from udp_stream.release.record import Hat, NonNegative, Release
 from udp_stream.windows.grid import cell_center, cell_name
@@ -81,6 +82,15 @@ def encode_smoothed(estimate: Smoothed) -> bytes:
     b'{"schema":"udp-stream/smoothed/1","hat":{"cell":"8742d98b'
     """
     return _ENCODER.encode(estimate)
+
+
+def smoothed_schema() -> dict[str, Any]:
+    """The estimate's JSON Schema (2020-12), as published in `docs/`.
+
+    >>> sorted(smoothed_schema()["$defs"])
+    ['Guess', 'Hat', 'Smoothed']
+    """
+    return described(Smoothed, SCHEMA)
 
 
 def smooth_slot(

@@ -50,6 +50,17 @@ def cell_center(cell: int) -> tuple[float, float]:
     return round(lon, 6), round(lat, 6)
 
 
+def cell_boundary(cell: int) -> list[tuple[float, float]]:
+    """The corners of a cell as (lon, lat), counter-clockwise, to 6 decimals (0.1 m); the first one again at the end.
+
+    >>> corners = cell_boundary(609162003746914303)
+    >>> len(corners), corners[0] == corners[-1]
+    (7, True)
+    """
+    corners = [(round(lon, 6), round(lat, 6)) for lat, lon in h3.cell_to_boundary(cell)]
+    return [*corners, corners[0]]
+
+
 @lru_cache(maxsize=100_000)
 def _beside(cell: int) -> tuple[int, ...]:
     """The cell's neighbours, without itself: six, or five around H3's pentagons."""

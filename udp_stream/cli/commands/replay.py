@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 
-from udp_stream.adapters.embedded import Embedded, record_writer, rejected_writer, smoothed_writer
+from msgspec import Struct
+
+from udp_stream.adapters.embedded import Embedded, rejected_writer, release_sink, smoothed_sink
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.ledgers.which_ledger import begin_run, trial_ledger
+from udp_stream.adapters.records_out import records_out, require_form
 from udp_stream.adapters.schemes import Source, open_source
 from udp_stream.adapters.settings import Settings
 from udp_stream.cli.outputs import PRIVATE, open_output, require_distinct, used_files
 from udp_stream.cli.progress import ReadingProgress
 from udp_stream.cli.report import SOFTWARE, print_summary
 from udp_stream.errors import UsageError
+from udp_stream.release.record import Release
+from udp_stream.release.smoothed import Smoothed
 
 
 def replay(arguments: argparse.Namespace, settings: Settings) -> None:
@@ -30,20 +35,20 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
         place = stack.enter_context(trial_ledger(settings)) if arguments.trial else settings.ledger
         ledger, keys = stack.enter_context(ledger_and_keys(place, allow_volatile=arguments.allow_volatile_ledger))
         others = begin_run(place, ledger, settings)
-        out = stack.enter_context(open_output(arguments.out))
+        out = _records(arguments.out, Release, stack)
         rejected = stack.enter_context(open_output(arguments.rejected, PRIVATE)) if arguments.rejected else None
-        smoothed = stack.enter_context(open_output(arguments.smoothed)) if arguments.smoothed else None
+        smoothed = _records(arguments.smoothed, Smoothed, stack) if arguments.smoothed else None
         runtime = Embedded(
             settings,
             ledger,
             OsEntropy(),
             keys.key_of,
             SOFTWARE,
-            record_writer(out),
+            release_sink(out),
             None if rejected is None else rejected_writer(rejected),
             others,
             arguments.trial,
-            smooth=None if smoothed is None else smoothed_writer(smoothed),
+            smooth=None if smoothed is None else smoothed_sink(smoothed),
         )
         try:
             with progress:
@@ -53,6 +58,11 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
                 print_summary(runtime.summary, settings)
             raise
         print_summary(runtime.summary, settings)
+
+
+def _records(name: str, kind: type[Struct], stack: ExitStack) -> Callable[[Sequence[bytes]], None]:
+    require_form(name)
+    return stack.enter_context(records_out(name, stack.enter_context(open_output(name)), kind))
 
 
 def _opened(name: str, settings: Settings, progress: ReadingProgress, stack: ExitStack) -> Source:

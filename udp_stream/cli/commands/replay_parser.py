@@ -9,10 +9,17 @@ def add(verbs: Verbs) -> None:
     """The verb, with its options and examples."""
     parser = add_verb(verbs, "replay", "release the recorded pings of files, in one process", "replay")
     parser.add_argument("files", nargs="+", metavar="FILE", help="ndjson, JSON array or CSV; .gz of each; - for stdin")
-    parser.add_argument("--out", metavar="FILE", default="-", help="one release record a line (default: stdout)")
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        default="-",
+        help="one release record a line (default: stdout); or .csv, .geojson, .parquet, and .gz, by suffix",
+    )
     add_ledger_options(parser, "ledger file or URL (default: ledger.url)")
     parser.add_argument("--trial", action="store_true", help="use a ledger for this run only; its records say so")
-    parser.add_argument("--smoothed", metavar="FILE", help="one smoothed estimate a line, for every HAT and known cell")
+    parser.add_argument(
+        "--smoothed", metavar="FILE", help="smoothed estimates of every HAT and known cell, in the same forms"
+    )
     parser.add_argument("--rejected", metavar="FILE", help="refused pings, one message a line, with the reason")
     add_accept_overlap(parser)
     parser.epilog = """\

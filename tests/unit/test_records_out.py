@@ -1,0 +1,121 @@
+"""Records in every form that a suffix names: the same records, the same fields."""
+
+import csv
+import gzip
+import io
+import json
+from itertools import pairwise
+
+import jsonschema
+import pyarrow.parquet
+import pytest
+
+from udp_stream.adapters import records_out as module
+from udp_stream.adapters.records_out import columns, flat, records_out, require_form
+from udp_stream.errors import DependencyUnavailable, UsageError
+from udp_stream.release.field_words import WORDS
+from udp_stream.release.record import Release, json_schema
+from udp_stream.release.smoothed import Smoothed, encode_smoothed, smooth_slot, smoothed_schema
+from udp_stream.testing import released_slot
+
+PAYLOADS = list(released_slot().payloads.values())
+RECORDS = [json.loads(payload) for payload in PAYLOADS]
+
+
+def written(name, kind=Release, slots=(PAYLOADS[:1], [], PAYLOADS[1:])):
+    out = io.BytesIO()
+    with records_out(name, out, kind) as write:
+        for payloads in slots:
+            write(payloads)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("name", ["-", "a.ndjson", "a.jsonl", "a", "a.csv.old"])
+def test_any_other_suffix_is_a_line_a_record_as_the_ledger_has_it(name):
+    assert written(name) == b"".join(payload + b"\n" for payload in PAYLOADS)
+
+
+@pytest.mark.parametrize("name", ["a.ndjson", "a.csv", "a.geojson"])
+def test_packed_is_the_same_in_gzip_and_the_same_bytes_every_time(name):
+    assert gzip.decompress(written(f"{name}.gz")) == written(name)
+    assert written(f"{name}.gz") == written(f"{name}.gz")
+
+
+def test_what_is_packed_can_be_read_along_after_each_slot():
+    out = io.BytesIO()
+    with records_out("a.ndjson.gz", out, Release) as write:
+        write(PAYLOADS)
+        assert gzip.GzipFile(fileobj=io.BytesIO(out.getvalue())).read1(10**6) == b"".join(p + b"\n" for p in PAYLOADS)
+
+
+def test_a_csv_has_a_column_for_each_field_and_nothing_that_a_record_lacks():
+    header, *rows = csv.reader(io.StringIO(written("a.CSV").decode()))
+    assert len(rows) == len(RECORDS) and len(set(header)) == len(header)
+    for row, record in zip(rows, RECORDS, strict=True):
+        expected = {name: value for name, value in flat(record).items() if value is not None and value != {}}
+        given = {name: text for name, text in zip(header, row, strict=True) if text}
+        assert given.keys() == expected.keys()
+        assert all(json.loads(given[name]) == value for name, value in expected.items() if not isinstance(value, str))
+        assert all(given[name] == value for name, value in expected.items() if isinstance(value, str))
+
+
+def test_a_geojson_is_a_collection_of_hexagons_around_their_centres():
+    collection = json.loads(written("a.geojson"))
+    assert collection["type"] == "FeatureCollection" and len(collection["features"]) == len(RECORDS)
+    for feature, record in zip(collection["features"], RECORDS, strict=True):
+        (ring,) = feature["geometry"]["coordinates"]
+        assert len(ring) == 7 and ring[0] == ring[-1]
+        middle = [sum(corner[axis] for corner in ring[1:]) / 6 for axis in (0, 1)]
+        assert middle == pytest.approx(record["hat"]["center"], abs=1e-4)
+        area = sum(a[0] * b[1] - b[0] * a[1] for a, b in pairwise(ring))
+        assert area > 0  # counter-clockwise, as RFC 7946 asks
+        assert feature["properties"] == flat(record)
+
+
+def test_a_geojson_without_records_is_one_too():
+    assert json.loads(written("a.geojson", slots=()))["features"] == []
+
+
+def test_a_parquet_file_has_typed_columns_with_lists():
+    table = pyarrow.parquet.read_table(io.BytesIO(written("a.parquet")))
+    assert table.column_names == [name for name, _ in columns(Release)]
+    for row, record in zip(table.to_pylist(), RECORDS, strict=True):
+        flattened = flat(record)
+        assert {name: value for name, value in row.items() if value is not None} == {
+            name: value for name, value in flattened.items() if value is not None
+        }
+    assert str(table.schema.field("cdf.values").type) == "list<element: double>"
+    assert str(table.schema.field("counts.plates").type) == "int64"
+
+
+def test_smoothed_estimates_have_the_same_forms():
+    import datetime as dt
+
+    from udp_stream.forecast.memory import Memory
+    from udp_stream.release.record import decode
+
+    records = [decode(payload) for payload in PAYLOADS]
+    estimates = smooth_slot(records, Memory(), dt.date(2022, 1, 1), 65.0, "udp-stream test")
+    payloads = [encode_smoothed(estimate) for estimate in estimates]
+    header, *rows = csv.reader(io.StringIO(written("a.csv", Smoothed, [payloads]).decode()))
+    assert header[:2] == ["schema", "hat.cell"] and "guess.counts_kmh" in header and len(rows) == len(estimates)
+    validator = jsonschema.Draft202012Validator(smoothed_schema())
+    for payload in payloads:
+        validator.validate(json.loads(payload))
+
+
+def test_a_form_that_cannot_be_is_refused_before_a_file_is_opened(monkeypatch):
+    with pytest.raises(UsageError, match=r"a\.parquet\.gz: expected \.parquet without \.gz"):
+        require_form("a.parquet.gz")
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
+    with pytest.raises(DependencyUnavailable, match=r"pip install 'udp-stream\[parquet\]'"):
+        require_form("a.parquet")
+    assert module.require_form("a.geojson") == (".geojson", False)
+
+
+def test_every_field_of_the_schemas_is_described_and_nothing_else():
+    found = {}
+    for schema in (json_schema(), smoothed_schema()):
+        for title, definition in schema["$defs"].items():
+            found[title] = {name: one["description"] for name, one in definition["properties"].items()}
+    assert found == WORDS and all(len(text) > 10 for fields in WORDS.values() for text in fields.values())
