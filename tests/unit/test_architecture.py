@@ -19,7 +19,7 @@ LADDER = (
     {"pings"},
     {"mechanisms", "windows"},
     {"forecast"},
-    {"planning"},
+    {"planning", "queries"},
     {"experiments", "release", "shuffle"},
     {
         "adapters.entropy",

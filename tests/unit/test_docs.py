@@ -145,7 +145,8 @@ def test_no_page_is_an_orphan():
 
 
 SHOWN_ROOMS = (
-    "units", "lifecycle", "pings", "windows", "mechanisms", "forecast", "planning", "ledger", "release", "shuffle"
+    "units", "lifecycle", "pings", "windows", "mechanisms", "forecast", "planning", "queries", "ledger", "release",
+    "shuffle",
 )  # fmt: skip
 """Rooms in which whoever reads a function or class sees it at work. Their examples run, with all doctests."""
 

@@ -9,6 +9,7 @@ instant lies in exactly one slot.
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import repeat
 
@@ -79,6 +80,23 @@ def neighbours_among(cells: NDArray[np.uint64]) -> NDArray[np.int64]:
     at = np.minimum(np.searchsorted(cells, wanted), max(0, cells.size - 1))
     found: NDArray[np.int64] = np.where((cells[at] == wanted) & (wanted != cells[:, None]), at, -1)
     return found
+
+
+def outlines_of(cells: Sequence[int]) -> list[NDArray[np.float64]]:
+    """The closed loops around cells of one resolution, holes among them: rows of (latitude, longitude) in degrees.
+
+    >>> [loop.shape for loop in outlines_of([609162003746914303])]
+    [(6, 2)]
+
+    Raises ValueError for no cells, for what is no cell, and for cells of several resolutions.
+    """
+    if broken := [cell for cell in cells if not h3.is_valid_cell(cell)]:
+        raise ValueError(f"expected H3 cells, got {broken[0]}")
+    if len({h3.get_resolution(cell) for cell in cells}) != 1:
+        raise ValueError(f"expected H3 cells of one resolution, got {len(cells)} cells")
+    shape = h3.cells_to_h3shape(list(set(cells)))
+    polygons = [shape] if isinstance(shape, h3.LatLngPoly) else list(shape)
+    return [np.array(loop) for polygon in polygons for loop in (polygon.outer, *polygon.holes)]
 
 
 class SlotGrid:

@@ -1,0 +1,108 @@
+"""The plane of a city keeps distances as closely as it says, and takes what strangers give it."""
+
+import math
+
+import h3
+import numpy as np
+import pytest
+
+from udp_stream.queries.plane import EDGE, QUANTA_PER_METRE, Plane, epsilon_per_metre, rho_per_square_metre
+
+CITIES = {"Austin": (30.27, -97.74), "Surat": (21.17, 72.83), "Helsinki": (60.17, 24.94), "Quito": (-0.18, -78.47),
+          "Wellington": (-41.29, 174.78), "Suva": (-18.14, 178.44)}  # fmt: skip
+
+
+def geodesic(lat1, lon1, lat2, lon2):
+    """Metres along WGS 84's ellipsoid: Vincenty's inverse formula (Survey Review 23, 1975), below a millimetre off."""
+    a, f = 6_378_137.0, 1 / 298.257223563
+    b = a * (1 - f)
+    u1, u2 = (math.atan((1 - f) * math.tan(math.radians(lat))) for lat in (lat1, lat2))
+    along = lam = math.radians(lon2 - lon1)
+    for _ in range(100):
+        sines = math.hypot(
+            math.cos(u2) * math.sin(lam), math.cos(u1) * math.sin(u2) - math.sin(u1) * math.cos(u2) * math.cos(lam)
+        )
+        if sines == 0:
+            return 0.0
+        cosines = math.sin(u1) * math.sin(u2) + math.cos(u1) * math.cos(u2) * math.cos(lam)
+        sigma = math.atan2(sines, cosines)
+        alpha = math.cos(u1) * math.cos(u2) * math.sin(lam) / sines
+        square = 1 - alpha * alpha
+        middle = cosines - 2 * math.sin(u1) * math.sin(u2) / square if square else 0.0
+        c = f / 16 * square * (4 + f * (4 - 3 * square))
+        before, lam = (
+            lam,
+            along + (1 - c) * f * alpha * (sigma + c * sines * (middle + c * cosines * (2 * middle**2 - 1))),
+        )
+        if abs(lam - before) < 1e-13:
+            break
+    u = square * (a * a - b * b) / (b * b)
+    big_a = 1 + u / 16384 * (4096 + u * (-768 + u * (320 - 175 * u)))
+    big_b = u / 1024 * (256 + u * (-128 + u * (74 - 47 * u)))
+    off = big_b * sines * (
+        middle + big_b / 4 * (cosines * (2 * middle**2 - 1)
+                              - big_b / 6 * middle * (4 * sines**2 - 3) * (4 * middle**2 - 3))
+    )  # fmt: skip
+    return b * big_a * (sigma - off)
+
+
+def pairs_around(city, radius_m, n=200):
+    rng = np.random.default_rng(int(radius_m))
+    lat, lon = CITIES[city]
+    north, east = rng.uniform(-radius_m, radius_m, (2, n, 2)) / math.sqrt(2)
+    return lat + north / 110_600, lon + east / (111_300 * math.cos(math.radians(lat)))
+
+
+@pytest.mark.parametrize("city", CITIES)
+@pytest.mark.parametrize(("radius_m", "off"), [(25_000, 8e-6), (50_000, 3.2e-5), (100_000, 1.24e-4)])
+def test_distances_in_a_city_are_those_on_the_ellipsoid_as_closely_as_said(city, radius_m, off):
+    lats, lons = pairs_around(city, radius_m)
+    plane = Plane(*CITIES[city])
+    ends = [plane.metres(lats[:, end], lons[:, end]) for end in (0, 1)]
+    found = np.hypot(*(ends[0] - ends[1]).T)
+    true = [
+        geodesic(*here, *there)
+        for *here, there in zip(lats[:, 0], lons[:, 0], zip(lats[:, 1], lons[:, 1], strict=True), strict=True)
+    ]
+    ratio = found / np.array(true)
+    assert ratio.min() > 1 - 1e-7 and ratio.max() < 1 + off
+    assert radius_m < 100_000 or ratio.max() > 1 + off / 20  # it does grow
+
+
+def test_they_agree_with_h3_to_its_spheres_difference():
+    """H3 takes the earth for a sphere, which is up to 0.6 % off the ellipsoid."""
+    lats, lons = pairs_around("Austin", 25_000, 50)
+    plane = Plane(*CITIES["Austin"])
+    ends = [plane.metres(lats[:, end], lons[:, end]) for end in (0, 1)]
+    found = np.hypot(*(ends[0] - ends[1]).T)
+    h3s = [h3.great_circle_distance((a, b), (c, d), unit="m") for (a, c), (b, d) in zip(lats, lons, strict=True)]
+    assert found == pytest.approx(h3s, rel=0.006)
+
+
+def test_positions_are_rounded_to_sixteenths_and_east_and_north_are_where_they_are():
+    plane = Plane(*CITIES["Suva"])
+    where = plane.quanta(np.array([-18.14, -18.04, -18.14]), np.array([178.44, 178.44, -181.46]))
+    assert where[0].tolist() == [0, 0] and where[1, 0] == 0 and where[1, 1] > 0
+    assert where[2, 0] / QUANTA_PER_METRE == pytest.approx(10_590, rel=1e-3)  # across the date line, to the east
+
+
+def test_positions_far_away_are_moved_to_the_edge_and_never_fail():
+    plane = Plane(*CITIES["Austin"])
+    far = plane.quanta(np.array([0.0, 90.0, -90.0, 30.27]), np.array([0.0, 0.0, 180.0, 82.26]))
+    assert np.abs(far).max() <= EDGE and (np.abs(far).max(axis=1) > EDGE * 0.6).all()
+
+
+@pytest.mark.parametrize("centre", [(91.0, 0.0), (85.0, 0.0), (0.0, 181.0), (math.nan, 0.0)])
+def test_a_centre_that_is_no_place_is_refused_with_the_rule(centre):
+    with pytest.raises(ValueError, match="expected a centre"):
+        Plane(*centre)
+
+
+def test_a_position_that_is_not_a_number_is_refused():
+    with pytest.raises(ValueError, match="expected positions that are numbers"):
+        Plane(0.0, 0.0).quanta(np.array([math.nan]), np.array([0.0]))
+
+
+def test_budgets_are_rounded_down_and_taken_at_their_word():
+    assert rho_per_square_metre(1e-4).nano == 10**11 and epsilon_per_metre(0.1).nano == 10**11
+    assert rho_per_square_metre("0.0000000000000019").nano == 1

@@ -1,0 +1,165 @@
+"""Signed distances, against brute force; they are 1-Lipschitz (Lemma 6.3); cell sets are where H3 says they are."""
+
+import math
+
+import h3.api.basic_int as h3
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from udp_stream.queries.plane import QUANTA_PER_METRE, Plane
+from udp_stream.queries.regions import Polygon, Rectangle, cell_set, positions_inside
+
+L_SHAPE = np.array([[0, 0], [30, 0], [30, 10], [10, 10], [10, 30], [0, 30]], float)
+HOLED = [
+    np.array([[0, 0], [40, 0], [40, 40], [0, 40]], float),
+    np.array([[10, 10], [30, 10], [30, 30], [10, 30]], float),
+]
+STAR = np.array([[math.cos(a * 0.8 * math.pi), math.sin(a * 0.8 * math.pi)] for a in range(5)]) * 50
+REGIONS = {
+    "rectangle": Rectangle(20, 10, 60, 30),
+    "L": Polygon([L_SHAPE]),
+    "backwards": Polygon([L_SHAPE[::-1]]),
+    "hole": Polygon(HOLED),
+    "two": Polygon([L_SHAPE, L_SHAPE + 100]),
+    "star": Polygon([STAR]),
+}
+
+
+def edges_of(loops):
+    return [(loop[i - 1], loop[i]) for loop in loops for i in range(len(loop))]
+
+
+def brute_force(loops, place, dense=2000):
+    """The distance to many points of the edge, and the winding of each loop by angles (even-odd)."""
+    distance = min(
+        math.dist(place, start + share * (end - start))
+        for start, end in edges_of(loops)
+        for share in np.linspace(0, 1, dense // len(loops[0]))
+    )
+    crossings = 0
+    for start, end in edges_of(loops):
+        if (start[1] > place[1]) != (end[1] > place[1]):
+            at = start[0] + (place[1] - start[1]) / (end[1] - start[1]) * (end[0] - start[0])
+            crossings += at > place[0]
+    return -distance if crossings % 2 else distance
+
+
+@pytest.mark.parametrize(("name", "loops"), [("L", [L_SHAPE]), ("backwards", [L_SHAPE]), ("hole", HOLED),
+                                             ("two", [L_SHAPE, L_SHAPE + 100]), ("star", [STAR])])  # fmt: skip
+def test_a_polygons_distance_is_that_of_many_points_of_its_edge(name, loops):
+    places = np.random.default_rng(1).uniform(-60, 150, (50, 2)).round(1)
+    rounded = [np.rint(loop * QUANTA_PER_METRE) for loop in loops]
+    found = REGIONS[name].signed_distance(places * QUANTA_PER_METRE)
+    exact = [brute_force(rounded, place * QUANTA_PER_METRE) for place in places]
+    assert found == pytest.approx(exact, abs=1.5)
+
+
+def test_a_rectangle_is_the_polygon_of_its_corners():
+    corners = np.array([[-10, -5], [50, -5], [50, 25], [-10, 25]])
+    places = np.random.default_rng(2).integers(-2000, 2000, (3000, 2)).astype(float)
+    assert REGIONS["rectangle"].signed_distance(places) == pytest.approx(
+        Polygon([corners]).signed_distance(places), abs=1e-9
+    )
+
+
+@pytest.mark.parametrize("name", REGIONS)
+@given(st.tuples(*[st.integers(-3000, 3000)] * 4))
+def test_signed_distances_are_one_lipschitz(name, places):
+    first, second = np.array(places[:2], float), np.array(places[2:], float)
+    one, other = REGIONS[name].signed_distance(np.array([first, second]))
+    assert abs(one - other) <= math.dist(first, second) + 1e-9
+
+
+def test_on_which_side_a_lattice_position_lies_is_exact_for_slanted_edges_far_apart():
+    """A sliver 1000 km long: positions right beside its edge, by integers."""
+    corners = np.array([[-500_000, -499_999], [500_000, 500_000], [500_000, 500_001]], float)
+    sliver = Polygon([corners])
+    (x1, y1), (x2, y2) = (corners[:2] * QUANTA_PER_METRE).astype(int).tolist()
+    x = np.random.default_rng(3).integers(x1 + 10**6, x2 - 10**6, 500)
+    above = np.array([-(-((y2 - y1) * (a - x1)) // (x2 - x1)) + y1 for a in x.tolist()])
+    strictly = np.array([(y2 - y1) * (a - x1) % (x2 - x1) != 0 for a in x.tolist()])
+    assert strictly.all()
+    assert (sliver.signed_distance(np.column_stack((x, above)).astype(float)) < 0).all()
+    assert (sliver.signed_distance(np.column_stack((x, above - 1)).astype(float)) > 0).all()
+
+
+@pytest.mark.parametrize("resolution", [6, 7, 9])
+def test_a_set_of_cells_holds_the_positions_that_h3_puts_into_them(resolution):
+    plane = Plane(30.27, -97.74)
+    middle = h3.latlng_to_cell(30.27, -97.74, resolution)
+    cells = set(h3.grid_disk(middle, 2)) - {next(iter(h3.grid_ring(middle, 1)))}  # with a hole
+    region = cell_set(sorted(cells), plane)
+    reach = 4 * h3.average_hexagon_edge_length(resolution, unit="m") / 111_000
+    lat, lon = np.random.default_rng(resolution).uniform(-reach, reach, (2, 4000)) + np.array([[30.27], [-97.74]])
+    distance = region.signed_distance(plane.quanta(lat, lon).astype(float)) / QUANTA_PER_METRE
+    truth = np.array([h3.latlng_to_cell(a, b, resolution) in cells for a, b in zip(lat, lon, strict=True)])
+    clear = np.abs(distance) > 1.0  # metres
+    assert 500 < truth.sum() < 3500 and clear.mean() > 0.95
+    assert np.array_equal(distance[clear] < 0, truth[clear])
+
+
+def band_area(width, height, outer):
+    """Of the rectangle that is `outer` wider on every side, or narrower where it is negative."""
+    return max(0.0, width + 2 * outer) * max(0.0, height + 2 * outer)
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "g"), [(1000, 1000, 10), (1000, 1000, 400), (800, 3000, 200), (50, 4000, 24)]
+)
+def test_a_shifted_threshold_makes_both_bands_equal(width, height, g):
+    """Appendix B: what the shifted edge takes in wrongly has the area of what it leaves out."""
+    shift = -float(Rectangle(0, 0, width, height).threshold(np.array([g * 16.0]))[0]) / 16
+    assert 0 < shift < g
+    whole = width * height
+    taken_in = band_area(width, height, g - shift) - whole
+    left_out = whole - (width - 2 * (g + shift)) * (height - 2 * (g + shift))
+    assert taken_in == pytest.approx(left_out, rel=1e-6)
+
+
+@pytest.mark.parametrize(("width", "height", "g"), [(1000, 1000, 600), (100, 5000, 900), (10, 10, 10_000)])
+def test_where_noise_is_wider_than_the_rectangle_as_much_is_taken_in_as_it_has(width, height, g):
+    shift = -float(Rectangle(0, 0, width, height).threshold(np.array([g * 16.0]))[0]) / 16
+    assert 0 < shift < g
+    assert band_area(width, height, g - shift) - width * height == pytest.approx(width * height, rel=1e-6)
+
+
+def test_polygons_are_counted_at_their_edge():
+    assert REGIONS["L"].threshold(np.array([5.0, 7.0])).tolist() == [0.0, 0.0]
+
+
+def test_many_positions_are_worked_on_in_parts(monkeypatch):
+    from udp_stream.queries import regions
+
+    places = np.random.default_rng(4).integers(-900, 900, (1000, 2)).astype(float)
+    whole = REGIONS["star"].signed_distance(places)
+    monkeypatch.setattr(regions, "_AT_ONCE", 64)
+    assert np.array_equal(REGIONS["star"].signed_distance(places), whole)
+    assert REGIONS["star"].signed_distance(np.empty((0, 2))).size == 0
+
+
+def test_a_position_on_the_edge_is_not_inside():
+    assert positions_inside(Rectangle(0, 0, 10, 10), np.array([[80, 0], [79, 0], [80, 80]])) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "rule"),
+    [
+        (lambda: Rectangle(0, 0, 0, 5), "width and height > 0"),
+        (lambda: Rectangle(0, 0, math.nan, 5), "width and height > 0"),
+        (lambda: Rectangle(math.inf, 0, 5, 5), "width and height > 0"),
+        (lambda: Rectangle(2e6, 0, 5, 5), "within 1049 km"),
+        (lambda: Polygon([]), "expected a loop"),
+        (lambda: Polygon([np.array([[0, 0], [1, 1]])]), "at least three corners"),
+        (lambda: Polygon([np.zeros((4, 3))]), "at least three corners"),
+        (lambda: Polygon([np.zeros((3, 2))]), "encloses something"),
+        (lambda: Polygon([np.array([[0, 0], [9e9, 0], [0, 1]])]), "within 1049 km"),
+        (lambda: cell_set([], Plane(0, 0)), "one resolution"),
+        (lambda: cell_set([5], Plane(0, 0)), "expected H3 cells, got 5"),
+        (lambda: cell_set([h3.latlng_to_cell(0, 0, 7), h3.latlng_to_cell(0, 0, 8)], Plane(0, 0)), "one resolution"),
+    ],
+)  # fmt: skip
+def test_what_is_no_region_is_refused_with_the_rule(make, rule):
+    with pytest.raises(ValueError, match=rule):
+        make()

@@ -1,0 +1,132 @@
+"""A city as a plane: positions to whole sixteenths of a metre, east and north of a centre, and the unit of their cost.
+
+**Projection.** Transverse Mercator around the centre's meridian (Krueger's series to the third order, WGS 84). It
+keeps angles; lengths come out too long by one part in 2 (R/x)^2 at x metres east or west of the centre, R = 6.37e6,
+whatever the latitude: 8 parts in a million at 25 km, 3 in 100,000 at 50 km, 1.2 in 10,000 at 100 km.
+
+**What is private is the distance in this plane**, between positions rounded to the lattice. Rounding moves a position
+by at most 1/32 m in each direction, so two *unrounded* positions at distance d are told apart as two rounded ones at
+up to d + 0.09 m. Positions beyond the plane's edge are moved to it; that never makes two of them more distant.
+
+**Cost** is counted per kilometre: nano-epsilon per kilometre, nano-rho per square kilometre. Parts of a budget for one
+of many rounds would be a nano or two per square metre, and rounding them would be most of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cached_property
+from math import sqrt
+
+import numpy as np
+
+from udp_stream.mechanisms.noise.base import Cost, Floats, Integers, concentrated, pure
+from udp_stream.units import nano_allowance
+
+QUANTA_PER_METRE = 16
+"""Positions are whole sixteenths of a metre: finer than any receiver, far below any noise."""
+
+QUANTA_PER_KM = 1000 * QUANTA_PER_METRE
+
+EDGE = 2**24
+"""Positions lie within +- this, 1049 km: products of two are exact in floating point, and their sums in 64 bits."""
+
+_DEGREES = 8.0
+"""Farther from the centre in latitude or longitude, a position is moved to so far: the series is good up to there."""
+
+_LATITUDE_MAX = 80.0
+
+_EQUATOR_M, _FLATTENING = 6_378_137.0, 1 / 298.257223563
+
+
+def rho_per_square_metre(rho: float | Decimal) -> Cost:
+    """The cost of a rho of concentrated geo-privacy per square metre, in nano-rho per square kilometre, rounded down.
+
+    >>> rho_per_square_metre(1e-4)  # 100 per square kilometre
+    Cost(measure='zcdp', nano=100000000000)
+    """
+    return concentrated(nano_allowance(Decimal(str(rho)) * 10**6))
+
+
+def epsilon_per_metre(epsilon: float | Decimal) -> Cost:
+    """The cost of an epsilon of geo-privacy per metre, in nano-epsilon per kilometre, rounded down.
+
+    >>> epsilon_per_metre(0.01)  # 10 per kilometre
+    Cost(measure='pure', nano=10000000000)
+    """
+    return pure(nano_allowance(Decimal(str(epsilon)) * 1000))
+
+
+@dataclass(frozen=True)
+class Plane:
+    """The plane around a centre, in degrees (WGS 84).
+
+    >>> austin = Plane(30.27, -97.74)
+    >>> austin.quanta(np.array([30.27, 30.28]), np.array([-97.74, -97.74])).tolist()  # 1108.6 m to the north
+    [[0, 0], [0, 17737]]
+
+    Raises ValueError for a centre that is no place, or within ten degrees of a pole.
+    """
+
+    latitude: float
+    longitude: float
+
+    def __post_init__(self) -> None:
+        """Check the centre."""
+        if not (abs(self.latitude) <= _LATITUDE_MAX and abs(self.longitude) <= 180):
+            raise ValueError(
+                f"expected a centre with |latitude| <= {_LATITUDE_MAX:g} and |longitude| <= 180, "
+                f"got {self.latitude}, {self.longitude}"
+            )
+
+    def metres(self, latitude: Floats, longitude: Floats) -> Floats:
+        """East and north of the centre, one row each; positions far away are moved to the edge.
+
+        >>> Plane(0.0, 0.0).metres(np.array([0.0]), np.array([0.1])).round(1).tolist()
+        [[11132.0, 0.0]]
+
+        Raises ValueError for a position that is not a number.
+        """
+        lat, lon = np.asarray(latitude, np.float64), np.asarray(longitude, np.float64)
+        if not (np.isfinite(lat).all() and np.isfinite(lon).all()):
+            raise ValueError("expected positions that are numbers, got one that is not")
+        east = np.clip((lon - self.longitude + 180) % 360 - 180, -_DEGREES, _DEGREES)
+        lat = np.clip(lat, self.latitude - _DEGREES, self.latitude + _DEGREES)
+        found = _transverse_mercator(lat, east)
+        found[:, 1] -= self._north
+        return found
+
+    def quanta(self, latitude: Floats, longitude: Floats) -> Integers:
+        """The same in whole sixteenths of a metre: what plates' positions are here."""
+        rounded = np.rint(self.metres(latitude, longitude) * QUANTA_PER_METRE)
+        positions: Integers = np.clip(rounded, -EDGE, EDGE).astype(np.int64)
+        return positions
+
+    @cached_property
+    def _north(self) -> float:
+        return float(_transverse_mercator(np.array([self.latitude]), np.zeros(1))[0, 1])
+
+
+def _transverse_mercator(latitude: Floats, east: Floats) -> Floats:
+    """Metres east of the meridian and north of the equator, for degrees of latitude and degrees east of the meridian.
+
+    L. Krueger, Konforme Abbildung des Erdellipsoids in der Ebene (1912), as in Karney, J. Geodesy 85 (2011), 475-485.
+    """
+    n = _FLATTENING / (2 - _FLATTENING)
+    radius = _EQUATOR_M / (1 + n) * (1 + n**2 / 4 + n**4 / 64)
+    series = (
+        n / 2 - 2 * n**2 / 3 + 5 * n**3 / 16,
+        13 * n**2 / 48 - 3 * n**3 / 5,
+        61 * n**3 / 240,
+    )
+    sine, away = np.sin(np.radians(latitude)), np.radians(east)
+    squeeze = 2 * sqrt(n) / (1 + n)
+    conformal = np.sinh(np.arctanh(sine) - squeeze * np.arctanh(squeeze * sine))
+    up = np.arctan2(conformal, np.cos(away))
+    right = np.arcsinh(np.sin(away) / np.hypot(conformal, np.cos(away)))
+    x, y = right.copy(), up.copy()
+    for j, coefficient in enumerate(series, 1):
+        x += coefficient * np.cos(2 * j * up) * np.sinh(2 * j * right)
+        y += coefficient * np.sin(2 * j * up) * np.cosh(2 * j * right)
+    return np.column_stack((radius * x, radius * y))
