@@ -1,0 +1,165 @@
+"""What a plate's position loses to whole runs of elimination stays below its charges, and smaller noise is caught.
+
+Two positions x and x', d apart, are each given to many plates, whose runs do not know of each other: with a rule by
+absolute distances a plate's decision depends on its own noise and, through the number of survivors, on public numbers
+alone. What a plate shows is in which round it left, and what it gave until then.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from udp_stream.queries import elimination
+from udp_stream.queries.elimination import Between, Round
+from udp_stream.queries.plane import QUANTA_PER_METRE, epsilon_per_metre, rho_per_square_metre
+from udp_stream.queries.regions import Rectangle
+from udp_stream.queries.splits import Parts, Split
+from udp_stream.queries.terms import Terms
+from udp_stream.testing import seeded_bits
+
+SQUARE = Rectangle(0, 0, 1000, 1000)
+EAST = np.array([[700 * QUANTA_PER_METRE, 0]])
+"""200 m outside of the square's edge; x' is farther out."""
+
+FAR_EAST = np.array([[1950 * QUANTA_PER_METRE, 0]])
+"""About half of the plates leave in the first of two rounds."""
+
+
+def shrunk(monkeypatch):
+    """Noise 30 % too small for what is charged."""
+    honest = elimination.Tariff.parts
+
+    def parts(self, round_, plates):
+        whole = honest(self, round_, plates)
+        return Parts(whole.charge, whole.t * 7 // 10, whole.s)
+
+    monkeypatch.setattr(elimination.Tariff, "parts", parts)
+
+
+def run_at(terms, position, plates, seed, metres=0):
+    """Each plate's values by round, nan where it had left, and how many rounds it was in."""
+    pie = replace(terms.elimination(SQUARE.signed_distance, Between(0.0, 0.0)), shared="all")
+    where = np.repeat(position + np.array([[metres * QUANTA_PER_METRE, 0]]), plates, axis=0)
+    state, shown, bits = (
+        pie.begin(),
+        np.full((plates, pie.split.rounds, pie.privatised.dimensions), np.nan),
+        seeded_bits(seed),
+    )
+    while (due := pie.due(state)) is not None:
+        found = pie.draw(state, due.plates, where[due.plates], bits)
+        shown[found.plates, state.rounds] = found.values
+        state = pie.advance(state, found)
+    unit = getattr(pie.privatised, "fine_bits", 0)
+    return shown / 2.0**unit / QUANTA_PER_METRE, state
+
+
+def odds_of(shown, position, metres, parts):
+    """The log of how much likelier each plate's values are at x than at x', `metres` to the east, under epsilon."""
+    shown, here = shown[..., :2], position / QUANTA_PER_METRE
+    if shown.shape[2] == 1:  # the distance to the square's edge
+        here = here[:, :1] - 500
+    there = here + np.eye(here.shape[1])[0] * metres
+    off = np.linalg.norm(shown - there, axis=2) - np.linalg.norm(shown - here, axis=2)
+    return np.nansum(off * parts, axis=1)
+
+
+def surely_above(mine, theirs, runs):
+    """A lower bound of log(P(event | x) / P(event | x')), each end at 1 in a million."""
+    least = stats.beta.ppf(1e-6, mine, runs - mine + 1) if mine else 0.0
+    most = stats.beta.ppf(1 - 1e-6, theirs + 1, runs - theirs)
+    return np.log(least / most) if least else -np.inf
+
+
+def worst_excess(how, seed, runs=100_000):
+    """The most that an event's odds are surely above what its rounds were charged for, in epsilon.
+
+    The events are a round of leaving and odds beyond some limit: by Neyman and Pearson the ones that tell x best.
+    """
+    cost, apart = epsilon_per_metre(0.02), 100
+    terms = replace(Terms.alike(cost, runs, how, Split.even(2)), beta=0.9)
+    shown = [run_at(terms, FAR_EAST, runs, seed + other, metres=apart * other) for other in (0, 1)]
+    parts = np.array(terms.split.parts(cost.nano)) / 1e9 / 1000  # epsilon by round, per metre
+    odds = [odds_of(values, FAR_EAST, apart, parts) for values, _ in shown]
+    found = {}
+    for sign in (1, -1):
+        mine, theirs = odds[::sign]
+        for left in (1, 2):
+            here, there = (state.asked == left for _, state in shown[::sign])
+            for cut in np.quantile(sign * mine[here], (0.0, 0.3, 0.6, 0.8, 0.9)):
+                counts = (sign * mine[here] >= cut).sum(), (sign * theirs[there] >= cut).sum()
+                excess = surely_above(*counts, runs) - parts[:left].sum() * apart
+                found[left] = max(excess, found.get(left, -np.inf))
+    return found
+
+
+@pytest.mark.parametrize("how", ["point", "distance"])
+def test_no_events_odds_are_above_what_its_rounds_were_charged_for(how):
+    for excess in worst_excess(how, 1).values():
+        assert -0.4 < excess <= 0.0  # the audit comes near the charge, or it would say nothing
+
+
+@pytest.mark.parametrize("how", ["point", "distance"])
+def test_noise_that_is_30_percent_too_small_is_caught(how, monkeypatch):
+    shrunk(monkeypatch)
+    assert worst_excess(how, 1)[1] > 0.2
+
+
+def renyi_of_order_2(first, second, bins):
+    """Between histograms of what two positions show: less than between what they show itself, by data processing."""
+    edges = np.quantile(np.concatenate((first, second)), np.linspace(0, 1, bins + 1)[1:-1])
+    p, q = (np.bincount(np.searchsorted(edges, x), minlength=bins) / x.size for x in (first, second))
+    return float(np.log((p**2 / q).sum()))
+
+
+def concentrated_loss(how, seed, plates=100_000):
+    """Of all rounds together, by each plate's likelihood ratio, in units of what it may be: 2 rho d^2."""
+    rho, apart = rho_per_square_metre(2e-5), 100
+    terms = replace(Terms.alike(rho, plates, how, Split.doubling(3)), beta=0.9)
+    charged = rho.nano / 1e15 * apart**2
+    (mine, _), (theirs, _) = run_at(terms, EAST, plates, seed), run_at(terms, EAST, plates, seed + 1, metres=apart)
+    weights = np.array(terms.split.parts(rho.nano), float)
+    # the sum that a likelihood ratio of normal values depends on; a plate that has left gives no more
+    told = [np.nansum((shown[:, :, 0] - 700 - apart / 2) * weights, axis=1) for shown in (mine, theirs)]
+    return renyi_of_order_2(*told, bins=40) / (2 * charged)
+
+
+@pytest.mark.parametrize("how", ["point", "distance"])
+def test_concentrated_runs_lose_no_more_than_rho_and_nearly_that(how):
+    assert 0.75 < concentrated_loss(how, 3) < 1.03
+
+
+@pytest.mark.parametrize("how", ["point", "distance"])
+def test_concentrated_noise_that_is_30_percent_too_small_is_caught(how, monkeypatch):
+    shrunk(monkeypatch)
+    assert concentrated_loss(how, 3) > 1.3
+
+
+@pytest.mark.parametrize("how", ["point", "distance"])
+@pytest.mark.parametrize("measure", ["pure", "zcdp"])
+def test_a_runs_exact_odds_are_within_its_charges_for_every_record(how, measure):
+    """By the noise's formula, on recorded values: for each plate and any two positions on the lattice."""
+    cost = epsilon_per_metre(0.05) if measure == "pure" else rho_per_square_metre(1e-4)
+    terms = Terms.alike(cost, 60, how, Split.doubling(4))
+    pie = terms.elimination(SQUARE.signed_distance, Between(0.0, 0.0))
+    rng = np.random.default_rng(5)
+    where = rng.integers(-16_000, 16_000, (60, 2))
+    others = where + rng.integers(-1, 2, (60, 2)) * rng.integers(0, 3000, (60, 1))
+    apart = np.hypot(*(where - others).T) / QUANTA_PER_METRE / 1000
+    state, odds, variance = pie.begin(), np.zeros(60), np.zeros(60)
+    while (due := pie.due(state)) is not None:
+        found: Round = pie.draw(state, due.plates, where[due.plates], seeded_bits(state.rounds))
+        parts = pie._tariff.parts(state.rounds, found.plates)
+        mine, theirs = (pie.privatised.values(x[found.plates]) for x in (where, others))
+        near, far = (np.linalg.norm((found.values - x).astype(float), axis=1) / parts.scale for x in (mine, theirs))
+        moved = np.linalg.norm((mine - theirs).astype(float), axis=1) / parts.scale
+        odds[found.plates] += far - near if measure == "pure" else (far**2 - near**2) / 2
+        variance[found.plates] += moved**2
+        state = pie.advance(state, found)
+    charged = state.charged / 1e9
+    if measure == "pure":
+        assert (np.abs(odds) <= charged * apart * (1 + 1e-12)).all()
+    else:
+        assert (variance / 2 <= charged * apart**2 * (1 + 1e-12)).all()
+        assert (variance / 2 / (charged * apart**2 + 1e-9)).max() > 0.98  # some move straight away from the edge
