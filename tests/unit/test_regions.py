@@ -31,7 +31,7 @@ def edges_of(loops):
     return [(loop[i - 1], loop[i]) for loop in loops for i in range(len(loop))]
 
 
-def brute_force(loops, place, dense=2000):
+def brute_force(loops, place, dense=1200):
     """The distance to many points of the edge, and the winding of each loop by angles (even-odd)."""
     distance = min(
         math.dist(place, start + share * (end - start))
@@ -49,11 +49,11 @@ def brute_force(loops, place, dense=2000):
 @pytest.mark.parametrize(("name", "loops"), [("L", [L_SHAPE]), ("backwards", [L_SHAPE]), ("hole", HOLED),
                                              ("two", [L_SHAPE, L_SHAPE + 100]), ("star", [STAR])])  # fmt: skip
 def test_a_polygons_distance_is_that_of_many_points_of_its_edge(name, loops):
-    places = np.random.default_rng(1).uniform(-60, 150, (50, 2)).round(1)
+    places = np.random.default_rng(1).uniform(-60, 150, (25, 2)).round(1)
     rounded = [np.rint(loop * QUANTA_PER_METRE) for loop in loops]
     found = REGIONS[name].signed_distance(places * QUANTA_PER_METRE)
     exact = [brute_force(rounded, place * QUANTA_PER_METRE) for place in places]
-    assert found == pytest.approx(exact, abs=1.5)
+    assert found == pytest.approx(exact, abs=2.5)
 
 
 def test_a_rectangle_is_the_polygon_of_its_corners():
