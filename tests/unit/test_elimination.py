@@ -75,22 +75,22 @@ def test_plates_of_different_budgets_have_each_their_own_parts():
 @given(st.tuples(*[st.integers(-(10**6), 10**6)] * 4))
 def test_a_rounded_distance_moves_no_farther_than_its_noise_is_made_for(fine_bits, places):
     """By 2^k + 5/4 fine steps for each of the position's: what makes the guarantee exact for noise on distances."""
-    kind = DistanceNoise("zcdp", REGION.signed_distance, steps_per_unit=1, fine_bits=fine_bits)
+    kind = DistanceNoise("zcdp", REGION.signed_distance, steps_per_unit=4, fine_bits=fine_bits)
     first, second = np.array([places[:2]]), np.array([places[2:]])
     square = int(((first - second) ** 2).sum())
     moved = abs(int(kind.values(first)[0, 0] - kind.values(second)[0, 0]))
-    assert 16 * moved**2 <= (4 * 2**fine_bits + 5) ** 2 * square
+    assert 16 * moved**2 <= kind.moves**2 * square and kind.moves == 4 * 2**fine_bits + 5
 
 
 @pytest.mark.parametrize("fine_bits", [4, 10])
 def test_so_it_is_for_neighbouring_positions_everywhere_around_a_corner(fine_bits):
-    kind = DistanceNoise("pure", REGION.signed_distance, steps_per_unit=1, fine_bits=fine_bits)
+    kind = DistanceNoise("pure", REGION.signed_distance, steps_per_unit=4, fine_bits=fine_bits)
     grid = np.stack(np.meshgrid(np.arange(15_950, 16_050), np.arange(15_950, 16_050), indexing="ij"), -1)
     values = kind.values(grid.reshape(-1, 2)).reshape(100, 100)
     for dx, dy in ((1, 0), (0, 1), (1, 1), (1, -1), (2, 1)):
         here = values[: 100 - dx, max(0, -dy) : 100 - max(0, dy)]
         there = values[dx:, max(0, dy) : 100 + min(0, dy)]
-        assert 4 * np.abs(here - there).max() <= (4 * 2**fine_bits + 5) * (dx * dx + dy * dy) ** 0.5
+        assert 4 * np.abs(here - there).max() <= kind.moves * (dx * dx + dy * dy) ** 0.5
 
 
 def test_the_finest_lattice_that_the_smallest_part_allows_is_taken():
@@ -259,6 +259,7 @@ def test_sharing_beta_among_all_makes_no_interval_narrower():
         (lambda: Smallest(0), "k >= 1"),
         (lambda: Terms.alike(RHO, 2).__class__("zcdp", np.array([1]), beta=1.5), "0 < beta < 1"),
         (lambda: Elimination(CountNoise("zcdp"), np.array([0]), Split.even(1), Everyone(), 0.1), "one nano-unit"),
+        (lambda: Elimination(CountNoise("zcdp"), np.array([3]), Split.even(4), Everyone(), 0.1), "each of 4 rounds"),
     ],
 )  # fmt: skip
 def test_terms_that_make_no_sense_are_refused_with_the_rule(make, rule):

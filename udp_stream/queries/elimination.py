@@ -219,7 +219,7 @@ class Elimination:
             raise ValueError(f"expected 0 < beta0 < 1, got {self.beta0}")
         if self.budgets_nano.ndim != 1 or (self.budgets_nano.size and self.budgets_nano.min() < 1):
             raise ValueError("expected a budget of at least one nano-unit for every plate")
-        assert self._tariff is not None
+        _ = self._tariff
 
     @property
     def plates(self) -> int:

@@ -102,7 +102,9 @@ class Tariff:
         charges = [split.parts(budget) for budget in distinct.tolist()]
         known: dict[int, tuple[int, int]] = {}
         for charge in {charge for parts in charges for charge in parts}:
-            known[charge] = scale_of(moves, Cost(measure, max(1, charge)), dimensions)
+            if charge < 1:  # a round that is charged nothing must draw nothing
+                raise ValueError(f"expected at least one nano-unit for each of {split.rounds} rounds")
+            known[charge] = scale_of(moves, Cost(measure, charge), dimensions)
         scales = [[known[charge] for charge in parts] for parts in charges]
         self._charge = np.array(charges, np.int64).reshape(-1, split.rounds)
         self._scale = np.array(scales, np.int64).reshape(-1, split.rounds, 2)
