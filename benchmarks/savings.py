@@ -1,8 +1,8 @@
 """`python -m benchmarks.savings [--repeats N] FILE:LATITUDE:LONGITUDE ...`: errors and savings on recorded positions.
 
 Each repeat takes a moment of the day, each plate's latest position in the quarter of an hour before it, and a place
-within 5 km of one of them. Then, at several budgets per square metre (*Adaptive Privacy Budgeting*, Liang and Yi,
-Figures 3 to 5 in kind): a count in a square of 2 km, relative to the truth; a density of 500 m, in parts of the truth;
+within 1.4 km of one of them. Then, at several budgets per square metre (*Adaptive Privacy Budgeting*, Liang and Yi,
+Figures 3 to 5 in kind): a count in a square of 3 km, relative to the truth; a density of 500 m, in parts of the truth;
 the 5 nearest, by the sum of their distances. For noise on positions (0) and on distances (1): the baseline's error, and
 for c4, c64 and log-c10 the error and the share of the budget that is left; medians, with the 25th and 75th percentile.
 """
@@ -53,7 +53,7 @@ def moments(argument: str, repeats: int) -> list[Integers]:
 
 
 def count_at(where: Integers, place: NDArray[np.float64]) -> Asked:
-    query = RangeCount(Rectangle(*place, 2000, 2000))
+    query = RangeCount(Rectangle(*place, 3000, 3000))
     truth = max(1, positions_inside(query.region, where))
 
     def asked(terms: Terms, bits: Bits) -> tuple[float, float]:
@@ -106,7 +106,7 @@ def main() -> None:
     for feed in asked.feeds:
         rng = np.random.default_rng(2)
         city = [where for where in moments(feed, 2 * asked.repeats) if len(where) >= 10][: asked.repeats]
-        places = [rng.choice(where) / QUANTA_PER_METRE + rng.uniform(-3500, 3500, 2) for where in city]
+        places = [rng.choice(where) / QUANTA_PER_METRE + rng.uniform(-1000, 1000, 2) for where in city]
         print(
             f"{feed}: {np.mean([len(where) for where in city]):.0f} plates on average, {len(city)} moments", flush=True
         )
