@@ -32,6 +32,7 @@ from udp_stream.ledger.checks import ALL_LEDGER_CHECKS, CheckFailed, ask
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.packing import Decision
 from udp_stream.ledger.port import Ledger, LedgerFactory, Verdict
+from udp_stream.ledger.rolling import windows_around
 
 Check = Callable[[LedgerFactory], None]
 
@@ -193,6 +194,32 @@ class NewestOfCharged(MemoryLedger):
         yield from (name for name in super().newest() if self._admissions[name].decision.charged.any())
 
 
+class ForgetsWindows(MemoryLedger):
+    """Breaks promise 2: a span is a budget of its own."""
+
+    def _elsewhere(self, _, plates):  # type: ignore[no-untyped-def]
+        return np.zeros(len(plates), np.int64)
+
+
+class LooksBackOnly(MemoryLedger):
+    """Breaks promise 2 for slots that are charged late: later spans are forgotten."""
+
+    def _elsewhere(self, period, plates):  # type: ignore[no-untyped-def]
+        later, self._periods = self._periods, [name for name in self._periods if name <= period]
+        try:
+            return super()._elsewhere(period, plates)
+        finally:
+            self._periods = later
+
+
+class SumsAllNear(MemoryLedger):
+    """Refuses what would fit: sums spans that no window has together."""
+
+    def _elsewhere(self, period, plates):  # type: ignore[no-untyped-def]
+        windows = windows_around(period, self._periods)
+        return sum((self._balances(other, plates).charged for other in windows.others), np.zeros(len(plates), int))
+
+
 class NeverPublishes(MemoryLedger):
     def published(self, release_ids: Sequence[str]) -> None:
         pass
@@ -219,6 +246,12 @@ BROKEN: list[tuple[type[MemoryLedger], Check]] = [
     (NewestByPages, checks.check_newest),
     (NewestOfCharged, checks.check_newest),
     (NeverPublishes, checks.check_unpublished_then_published),
+    (ForgetsWindows, checks.check_rolling_table),
+    (ForgetsWindows, checks.check_rolling_windows),
+    (LooksBackOnly, checks.check_rolling_table),
+    (LooksBackOnly, checks.check_rolling_windows),
+    (ChecksThenCharges, checks.check_rolling_crowd),
+    (SumsAllNear, checks.check_rolling_windows),
 ]
 
 

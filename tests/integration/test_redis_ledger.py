@@ -32,7 +32,7 @@ from udp_stream.adapters.ledgers.redis.session import Fence, Session
 from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused
 from udp_stream.ledger import checks
-from udp_stream.ledger.checks import ALL_LEDGER_CHECKS, CheckFailed, ask, crowds
+from udp_stream.ledger.checks import ALL_LEDGER_CHECKS, CheckFailed, ask, crowds, rolling
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import LedgerFactory
@@ -178,6 +178,12 @@ BROKEN: list[tuple[str, str, str, Check]] = [
     ("admit", "times[name] + 1", "times[name]", checks.check_balances_equal_entries),
     ("admit", "sums[name] + asked[i]", "asked[i]", checks.check_admit_charges_once),
     ("admit", "by_chunk(balances, function(_, ...) redis.call('HSET', KEYS[4], ...) end)", "", checks.check_table),
+    ("admit", "sums[name] = sums[name] + elsewhere[name]", "", checks.check_rolling_table),
+    ("admit", "sums[name] - (elsewhere[name] or 0)", "sums[name]", checks.check_rolling_windows),
+    ("admit", "most = math.max(most, sum)", "most = sum", checks.check_rolling_windows),
+    ("admit", "sub(windows, start + i - 1, start + i - 1) == '1'", "true", checks.check_rolling_windows),
+    ("admit", "redis.call('ZADD', KEYS[3], 0, period)", "", checks.check_rolling_table),
+    ("admit", "table.concat(there, '\\n') ~= listing", "false", checks.check_rolling_crowd),
 ]
 
 
@@ -359,9 +365,9 @@ def test_a_script_takes_so_many_hats_and_members_and_no_more(redis_url: str, mon
     monkeypatch.setattr(redis_ledger, "BATCH_MEMBERS", 6)
     scripts, admit = [], RedisLedger._admit
 
-    def counted(self: Any, period: str, budget: int, batch: Any) -> Any:
+    def counted(self: Any, period: str, budget: int, batch: Any, near: Any) -> Any:
         scripts.append([one.members.size for one, _ in batch])
-        return admit(self, period, budget, batch)
+        return admit(self, period, budget, batch, near)
 
     monkeypatch.setattr(RedisLedger, "_admit", counted)
     plates = [bytes([letter]) * 16 for letter in b"abcdefgh"]
@@ -370,6 +376,34 @@ def test_a_script_takes_so_many_hats_and_members_and_no_more(redis_url: str, mon
         ledger.admit("p", 10, plates, [ask(f"hat-{i}", [1] * size) for i, size in enumerate(sizes)])
         assert ledger.verify() == []
     assert scripts == [[2, 4], [1], [8], [1, 0, 1], [0, 0, 0], [0]]
+
+
+def test_spans_that_others_charge_meanwhile_are_looked_at(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rival charges in a new span, after the windows were looked up and before the script that admits runs."""
+    opened, first, look = opener(redis_url), rolling.hour("3h", 0), redis_ledger.windows_of
+    with opened() as ledger, opened() as rival:
+
+        def rivalled(*asked: Any) -> Any:
+            found = look(*asked)
+            if not rival.recorded(["rival"])[0]:
+                monkeypatch.setattr(redis_ledger, "windows_of", look)
+                rival.admit(rolling.hour("3h", 2), 10, [b"x", b"y"], [ask("rival", [8, 2])])
+            return found
+
+        monkeypatch.setattr(redis_ledger, "windows_of", rivalled)
+        (verdict,) = ledger.admit(first, 10, [b"x", b"y"], [ask("ours", [3, 3])])
+        assert verdict.charged.tolist() == [0, 3] and ledger.verify() == []
+
+
+def test_a_rolling_budget_of_which_a_span_is_gone_charges_nobody(redis_url: str) -> None:
+    prefix, spans = f"{{udp-{uuid4()}}}", [rolling.hour("3h", number) for number in range(2)]
+    with open_redis_ledger(redis_url, prefix=prefix) as ledger, client_of(redis_url) as client:
+        ledger.admit(spans[0], 10, [b"x"], [ask("first", [8])])
+        client.delete(f"{prefix}:balance:{spans[0]}")
+        for span in spans:
+            with pytest.raises(PrivacyRefused, match=f"the balances of {re.escape(spans[0])} are gone"):
+                ledger.admit(span, 10, [b"x"], [ask(f"again {span}", [8])])
+        assert [entry.release_id for entry in ledger.entries()] == ["first"] and len(ledger.verify()) == 1
 
 
 def test_a_hat_and_what_is_charged_beyond_luas_stack_are_one_script(redis_url: str) -> None:

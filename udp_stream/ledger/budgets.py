@@ -1,10 +1,13 @@
-"""Budgets that were promised in a ledger's periods, from its entries."""
+"""Budgets that were promised in a ledger's periods, from its entries, and what plates have spent of one."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
-from udp_stream.ledger.port import Ledger
+import numpy as np
+
+from udp_stream.ledger.port import Balance, Ledger
+from udp_stream.ledger.rolling import most_elsewhere, names_around, windows_around
 
 
 def largest_budgets(ledger: Ledger, periods: Collection[str]) -> dict[str, int]:
@@ -26,3 +29,29 @@ def largest_budgets(ledger: Ledger, periods: Collection[str]) -> dict[str, int]:
         if entry.period in wanted:
             found[entry.period] = max(entry.budget, found.get(entry.period, 0))
     return found
+
+
+def standing(ledger: Ledger, period: str, plates: Sequence[bytes]) -> Balance:
+    """What the plates were charged of a budget: in the period or, in a span of a rolling one, in any window.
+
+    Of a rolling budget both are the most in a window that touches the span: of charged nano-units, and of charges.
+    Others may charge meanwhile; `admit` looks for itself.
+
+    >>> from udp_stream.ledger.checks import ask
+    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.ledger.rolling import span_name
+    >>> ledger, hours = MemoryLedger(), [f"2024-01-08T{hour:02}:00:00+05:30" for hour in range(6, 10)]
+    >>> spans = [span_name("2h", *ends) for ends in zip(hours, hours[1:])]
+    >>> for span in spans:
+    ...     _ = ledger.admit(span, 10, [b"plate"], [ask(span, [3])])
+    >>> standing(ledger, spans[0], [b"plate"]), ledger.balances(spans[0], [b"plate"])
+    (Balance(charged=array([9]), charges=array([3])), Balance(charged=array([3]), charges=array([1])))
+    """
+    balance = ledger.balances(period, plates)
+    if (bounds := names_around(period)) is None:
+        return balance
+    windows = windows_around(period, ledger.periods(*bounds))
+    others = {other: ledger.balances(other, plates) for other in windows.others}
+    charged = most_elsewhere(windows, lambda other: others[other].charged, len(plates))
+    charges = most_elsewhere(windows, lambda other: others[other].charges, len(plates))
+    return Balance(np.add(balance.charged, charged), np.add(balance.charges, charges))

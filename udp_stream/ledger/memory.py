@@ -6,6 +6,7 @@ It forgets everything with the process (promise 4), so nothing that was drawn un
 from __future__ import annotations
 
 import threading
+from bisect import insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,8 @@ from numpy.typing import NDArray
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.packing import Decision, column
 from udp_stream.ledger.past import require_not_behind, see
-from udp_stream.ledger.port import Admission, Balance, Entry, Mark, Progress, Verdict
+from udp_stream.ledger.port import LAST_NAME, Admission, Balance, Entry, Mark, Progress, Verdict
+from udp_stream.ledger.rolling import between, most_elsewhere, names_around, windows_around
 from udp_stream.ledger.rules import decide_in_turn, misfits, require_valid
 
 
@@ -50,6 +52,7 @@ class MemoryLedger:
         self._sums: dict[tuple[str, bytes], int] = {}
         self._charges: dict[tuple[str, bytes], int] = {}
         self._admissions: dict[str, _Remembered] = {}
+        self._periods: list[str] = []
         self._recorded: list[str] = []
         # The address tells apart the ledgers that live at the same time, and none outlives its process.
         self._meta = {"ledger_id": f"memory-{id(self):x}"}
@@ -96,14 +99,24 @@ class MemoryLedger:
     ) -> None:
         """Decide, charge and remember HATs that were never asked about, in the order given."""
         balance = self._balances(period, plates)
-        before = balance.charges.copy()
+        before, elsewhere = balance.charges.copy(), self._elsewhere(period, plates)
+        balance.charged[:] += elsewhere
         for one, charged in zip(fresh, decide_in_turn(balance, budget, fresh), strict=True):
             decision = Decision(packed[one.members].tobytes(), charged, one.terms)
             self._admissions[one.release_id] = _Remembered(period, budget, decision)
+        balance.charged[:] -= elsewhere
         self._settle(period, plates, balance, np.flatnonzero(balance.charges > before))
+
+    def _elsewhere(self, period: str, plates: Sequence[bytes]) -> NDArray[np.int64]:
+        """What each was charged in the other spans of a window; 0 in a calendar's period."""
+        bounds = names_around(period)
+        windows = windows_around(period, between(self._periods, *bounds) if bounds else ())
+        return most_elsewhere(windows, lambda other: self._balances(other, plates).charged, len(plates))
 
     def _settle(self, period: str, plates: Sequence[bytes], balance: Balance, touched: NDArray[np.int64]) -> None:
         """These plates' balances are what they are after a call."""
+        if touched.size and not between(self._periods, period, period):
+            insort(self._periods, period)
         sums, charges = balance.charged.tolist(), balance.charges.tolist()
         for i in touched.tolist():
             self._sums[period, plates[i]], self._charges[period, plates[i]] = sums[i], charges[i]
@@ -185,10 +198,10 @@ class MemoryLedger:
             ids = list(self._admissions)
             return Progress(len(ids), len(self._recorded), ids[0] if ids else None, ids[-1] if ids else None)
 
-    def periods(self) -> list[str]:
-        """Every period in which some plate was charged, sorted."""
+    def periods(self, first: str = "", last: str = LAST_NAME) -> list[str]:
+        """Every period in which some plate was charged, sorted; of names from the first to the last."""
         with self._lock:
-            return sorted({period for period, _ in self._sums})
+            return between(self._periods, first, last)
 
     def mark(self, release_id: str) -> Mark:
         """How far it has come; there is no place apart from it."""

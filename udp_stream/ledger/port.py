@@ -6,7 +6,8 @@
    what is left of its budget in the period, and charges the admitted plates at once, all or none of one plate's
    amount. If fewer than `min_admitted` plates have enough left, none is admitted or charged. A repeat returns the
    remembered verdict and terms, charges nothing, and never admits a plate that the first call did not.
-2. No balance ever exceeds its budget, whatever runs at the same time; a charge is never refunded.
+2. No balance ever exceeds its budget, whatever runs at the same time; a charge is never refunded. In a span of a
+   rolling budget (`rolling.py`, by its name) what must not exceed it is the sum of balances in any window.
 3. `record` keeps the first payload of a release id for ever and returns it. An id that was never admitted cannot be
    recorded (`PrivacyRefused`): charge before you draw.
 4. What a call has returned survives the death of the process and of the machine (synced to disk).
@@ -35,6 +36,9 @@ from typing import Protocol
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+
+LAST_NAME = "\U0010ffff"
+"""Behind the name of every period."""
 
 Bits = Callable[[int], bytes]
 """A source of random bits: `bits(n)` gives n fresh, independent, uniform bytes."""
@@ -172,7 +176,7 @@ class Ledger(Protocol):
         ...
 
     def balances(self, period: str, plates: Sequence[bytes]) -> Balance:
-        """The sum of each plate's charges in the period."""
+        """The sum of each plate's charges in the period, and in no other: `budgets.standing` adds those of windows."""
         ...
 
     def admit(
@@ -236,8 +240,8 @@ class Ledger(Protocol):
         """Raise PrivacyRefused if the ledger is behind the mark that is kept, or behind this one (promise 9)."""
         ...
 
-    def periods(self) -> list[str]:
-        """Every period in which some plate was charged, sorted."""
+    def periods(self, first: str = "", last: str = LAST_NAME) -> list[str]:
+        """Every period in which some plate was charged, sorted; of names from the first to the last, both included."""
         ...
 
 

@@ -6,11 +6,13 @@ Every store uses these, so that stores cannot differ in them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Admission, Balance, Entry
+from udp_stream.ledger.rolling import RollingSums, span_of
 
 AMOUNT_LIMIT = 2**53
 """Amounts lie below it: integers that every store and language on the way (Lua, JSON) holds exactly."""
@@ -90,6 +92,8 @@ def decide_in_turn(balance: Balance, budget: int, admissions: Sequence[Admission
 def misfits(entries: Iterable[Entry], balances: Iterable[tuple[str, bytes, int, int]]) -> Iterator[str]:
     """A sentence for each charge over its budget, and for each balance that is not the sum of its charges.
 
+    In a span of a rolling budget a charge is over it where the sum in some window is.
+
     `entries` come oldest first; `balances` are (period, plate, charged, charges), each plate and period once.
 
     >>> entry = Entry("hat", "2024-05-01", 10, (b"p",), np.array([4]), payload=None, published=False)
@@ -99,10 +103,14 @@ def misfits(entries: Iterable[Entry], balances: Iterable[tuple[str, bytes, int, 
     ['plate 70 in 2024-05-01: expected 4 charged in 1 entries, got 3 in 1']
     """
     sums: dict[tuple[str, bytes], tuple[int, int]] = {}
+    rolling = RollingSums()
     for entry in entries:
-        for plate, amount in zip(entry.plates, entry.charged.tolist(), strict=True):
+        amounts = entry.charged.tolist()
+        in_window = rolling.charge(entry.period, entry.plates, amounts) if span_of(entry.period) else ()
+        for plate, amount, most in zip_longest(entry.plates, amounts, in_window):
             charged, charges = sums.get((entry.period, plate), (0, 0))
-            if amount < 0 or (amount > 0 and charged + amount > entry.budget):
+            after = charged + amount if most is None else most
+            if amount < 0 or (amount > 0 and after > entry.budget):
                 yield f"{entry.release_id}: charging {amount} puts plate {plate.hex()} over its budget {entry.budget}"
             if amount:
                 sums[entry.period, plate] = (charged + amount, charges + 1)

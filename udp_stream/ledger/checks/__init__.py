@@ -19,7 +19,12 @@ from udp_stream.ledger.checks.charging import (
     check_never_over_budget,
     check_repeat_is_remembered,
 )
-from udp_stream.ledger.checks.crowds import check_concurrent_writers, check_large_slots, check_many_at_once
+from udp_stream.ledger.checks.crowds import (
+    check_concurrent_writers,
+    check_large_slots,
+    check_many_at_once,
+    check_rolling_crowd,
+)
 from udp_stream.ledger.checks.expecting import CheckFailed, ask, expect, expect_sums
 from udp_stream.ledger.checks.lasting import (
     check_balances_equal_entries,
@@ -32,6 +37,7 @@ from udp_stream.ledger.checks.recording import (
     check_record_needs_admission,
     check_unpublished_then_published,
 )
+from udp_stream.ledger.checks.rolling import check_rolling_table, check_rolling_windows
 from udp_stream.ledger.checks.table import check_table
 from udp_stream.ledger.port import LedgerFactory
 
@@ -53,6 +59,9 @@ __all__ = [
     "check_notes_and_progress",
     "check_record_needs_admission",
     "check_repeat_is_remembered",
+    "check_rolling_crowd",
+    "check_rolling_table",
+    "check_rolling_windows",
     "check_survives_reopen",
     "check_table",
     "check_unpublished_then_published",
@@ -77,6 +86,9 @@ ALL_LEDGER_CHECKS: tuple[Callable[[LedgerFactory], None], ...] = (
     check_large_slots,
     check_survives_reopen,
     check_notes_and_progress,
+    check_rolling_table,
+    check_rolling_windows,
+    check_rolling_crowd,
     check_concurrent_writers,
 )
 """Every promise; run each on every store."""

@@ -7,7 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.checks.expecting import CheckFailed, ask, balances_of, charged_by, expect, expect_sums, plates_of
+from udp_stream.ledger.checks.rolling import HOUR_S, hour, worst_window
 from udp_stream.ledger.port import LedgerFactory
+from udp_stream.ledger.rolling import span_of
 
 WRITERS = 100
 START_TIMEOUT_S = 60.0
@@ -85,6 +87,31 @@ def check_concurrent_writers(open_ledger: LedgerFactory) -> None:
         expect((len(names), len(set(names))), (2 * WRITERS + len(SHARED_IDS),) * 2, "every admission once")
         sums = balances_of(ledger, "race", plates)
         expect([amount <= RACE_BUDGET for amount in sums], [True] * len(plates), f"no balance over its budget ({sums})")
+        expect_sums(ledger)
+
+
+def check_rolling_crowd(open_ledger: LedgerFactory) -> None:
+    """A hundred writers on the spans of a rolling budget, new ones among them, in any order: no window over it."""
+    plates, start = plates_of("rolling/race", 3), threading.Barrier(WRITERS)
+    seconds = 4 * HOUR_S
+
+    def write(writer: int) -> None:
+        order = sorted(range(12), key=lambda number: (number * 7 + writer * 5) % 12)
+        start.wait(START_TIMEOUT_S)
+        with open_ledger() as ledger:
+            for number in order[:3]:
+                name = f"rolling/race/{writer}/{number}"
+                ledger.admit(hour("4h", number), RACE_BUDGET, plates, [ask(name, [30 + writer % 7] * 3)])
+
+    with ThreadPoolExecutor(WRITERS) as pool:
+        list(pool.map(write, range(WRITERS)))
+    with open_ledger() as ledger:
+        for plate in plates:
+            found = ledger.charged_by_period(plate)
+            spans = {span: span_of(span) for span in found}
+            charged = {(int(at.start), int(at.end)): found[span] for span, at in spans.items() if at is not None}
+            most = worst_window(charged, seconds)
+            expect(60 < most <= RACE_BUDGET, True, f"the worst window is used, and not over its budget ({most})")
         expect_sums(ledger)
 
 

@@ -1,8 +1,12 @@
 -- Some HATs ask to charge their plates, one after the other. Each: remembered before; else fenced; else decided. What
 -- they charge, and what is to be remembered of them, is kept at the end, all of it at once.
--- KEYS: marks, order, periods, balances of the period, then the admission of each HAT.
+-- KEYS: marks, order, periods (of rolling budgets: spans), balances of the period, then the admission of each HAT, then
+--       of a rolling budget the balances of the other spans that share a window with ours.
 -- ARGV: as the guard; period; budget; then of each HAT: release id; least number admitted; what to remember before the
 --       amounts (head); plates, one after the other; charges, 8 bytes each, little endian; allowances likewise, or ''.
+--       At the end, of a rolling budget, else '': two names between which all spans near by are; those that the caller
+--       has found there, without ours; the others, whose balances are in KEYS; a line each. The windows, one after the
+--       other: for each of the others 1 or 0.
 -- Answers for each HAT 'new' and its amounts charged (0: HALT), or 'known' and what is remembered of it: head, amounts,
 -- plates. A balance is two integers of 8 bytes: the sum of its charges, and their number.
 
@@ -10,6 +14,8 @@ local refused = gone()
 if refused then return refused end
 
 local period, budget = ARGV[4], tonumber(ARGV[5])
+local first, last, listing, others, windows = unpack(ARGV, #ARGV - 4)
+local rolls, hats = first ~= '', (#ARGV - 10) / 6
 local CHUNK = 1000 -- values that Lua's stack takes at a time
 local HALT = string.rep('\0', 8)
 local sub, pack, unpacked = string.sub, struct.pack, struct.unpack
@@ -21,17 +27,63 @@ local function by_chunk(list, work)
   end
 end
 
+local function names_of(lines)
+  local names = {}
+  for name in string.gmatch(lines, '[^\n]+') do names[#names + 1] = name end
+  return names
+end
+local beside = names_of(others) -- the other spans that share a window with ours
+
+-- Why the windows are not what the caller takes them for.
+local function unfit_windows()
+  local there = {}
+  for _, name in ipairs(redis.call('ZRANGEBYLEX', KEYS[3], '[' .. first, '[' .. last)) do
+    if name ~= period then there[#there + 1] = name end
+  end
+  if table.concat(there, '\n') ~= listing then return {'moved'} end
+  for i, name in ipairs(beside) do
+    if redis.call('EXISTS', KEYS[4 + hats + i]) == 0 then return {'lost', name} end
+  end
+end
+
 local first_of_period
 -- Why nobody may be charged; looked at before the first HAT that is new.
 local function unfit()
   if first_of_period ~= nil then return end
   first_of_period = redis.call('HLEN', KEYS[4]) == 0
-  if first_of_period and redis.call('SISMEMBER', KEYS[3], period) == 1 then
+  local listed = rolls and redis.call('ZSCORE', KEYS[3], period)
+  if not rolls then listed = redis.call('SISMEMBER', KEYS[3], period) == 1 end
+  if first_of_period and listed then
     return {'lost', period}
+  end
+  if rolls then return unfit_windows() end
+end
+
+local elsewhere = {} -- of each plate seen here, the most that it was charged in the other spans of a window
+local function look_elsewhere(names)
+  local amounts = {}
+  for i = 1, #beside do
+    amounts[i] = {}
+    by_chunk(names, function(start, ...)
+      for at, balance in ipairs(redis.call('HMGET', KEYS[4 + hats + i], ...)) do
+        amounts[i][start + at - 1] = balance and unpacked('<i8', balance) or 0
+      end
+    end)
+  end
+  for at, name in ipairs(names) do
+    local most = 0
+    for start = 1, #windows, math.max(#beside, 1) do
+      local sum = 0 -- exact: a window's sum was within a budget
+      for i = 1, #beside do
+        if sub(windows, start + i - 1, start + i - 1) == '1' then sum = sum + amounts[i][at] end
+      end
+      most = math.max(most, sum)
+    end
+    elsewhere[name] = most
   end
 end
 
-local sums, times = {}, {} -- of the charges of the plates seen here, these ones included
+local sums, times = {}, {} -- of the charges of the plates seen here, these ones included, and those elsewhere
 local function look_up(names)
   local unseen = {}
   for _, name in ipairs(names) do
@@ -44,6 +96,10 @@ local function look_up(names)
       if balance then sums[name], times[name] = unpacked('<i8i8', balance) end
     end
   end)
+  if rolls then
+    look_elsewhere(unseen)
+    for _, name in ipairs(unseen) do sums[name] = sums[name] + elsewhere[name] end
+  end
 end
 
 local function names_in(plates, count)
@@ -93,7 +149,7 @@ end
 
 local answers, ids = {}, {}
 local memory, memories = {}, {} -- by id; key, memory, key, memory...
-for hat = 1, #KEYS - 4 do
+for hat = 1, hats do
   local release_id, least, head, plates, charges, allowances = unpack(ARGV, 6 * hat, 6 * hat + 5)
   local known = memory[release_id] or redis.call('GET', KEYS[4 + hat])
   if known then
@@ -113,11 +169,11 @@ end
 local balances = {}
 for name in pairs(charged) do
   balances[#balances + 1] = name
-  balances[#balances + 1] = pack('<i8i8', sums[name], times[name])
+  balances[#balances + 1] = pack('<i8i8', sums[name] - (elsewhere[name] or 0), times[name])
 end
 by_chunk(balances, function(_, ...) redis.call('HSET', KEYS[4], ...) end)
 if first_of_period and #balances > 0 then
-  redis.call('SADD', KEYS[3], period)
+  if rolls then redis.call('ZADD', KEYS[3], 0, period) else redis.call('SADD', KEYS[3], period) end
 end
 by_chunk(memories, function(_, ...) redis.call('MSET', ...) end)
 if #ids > 0 then -- counted apart from the list, whose oldest entries may be moved away

@@ -6,18 +6,20 @@ import re
 from collections.abc import Iterator
 
 from udp_stream.adapters.ledgers.redis import packing
-from udp_stream.adapters.ledgers.redis.packing import decoded
+from udp_stream.adapters.ledgers.redis.packing import decoded, encoded
 from udp_stream.adapters.ledgers.redis.session import Session
-from udp_stream.ledger.port import Entry
+from udp_stream.ledger.port import LAST_NAME, Entry
+from udp_stream.ledger.rolling import between
 from udp_stream.ledger.rules import misfits
 
 PAGE = 500  # what an iterator reads at a time
 
 
-def periods(session: Session) -> list[str]:
-    """Every period in which some plate was charged, sorted."""
-    (found,) = session.exchange(("SMEMBERS", session.key("periods")))
-    return sorted(decoded(period) for period in found)
+def periods(session: Session, first: str = "", last: str = LAST_NAME) -> list[str]:
+    """Every period in which some plate was charged, sorted; of names from the first to the last."""
+    ends = (b"[" + encoded(first), b"[" + encoded(last))
+    names, spans = session.exchange(("SMEMBERS", session.key("periods")), ("ZRANGEBYLEX", session.key("spans"), *ends))
+    return between(sorted(decoded(name) for name in {*names, *spans}), first, last)
 
 
 def discrepancies(session: Session) -> list[str]:

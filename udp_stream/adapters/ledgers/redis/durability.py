@@ -117,7 +117,7 @@ def find_or_make(connection: Connection, prefix: str, expected: str | None) -> s
     Raises PrivacyRefused if another one is there than expected, or none, or one that has lost its marks, or one of
     another schema.
     """
-    keys = [f"{prefix}:{name}" for name in ("meta", "order", "periods", "recorded")]
+    keys = [f"{prefix}:{name}" for name in ("meta", "order", "periods", "recorded", "spans")]
     command: Command = (
         "EVALSHA",
         connection.scripts["open"].sha,

@@ -27,7 +27,8 @@ neither admit nor record anything new (`Fenced`), only read what is recorded.
 **Size.** A HAT of 50 plates with a payload of 1.5 kB takes 3 kB of memory, for ever; nothing expires. What may be moved
 away by hand, while nothing runs and after an export of the entries: of HATs whose slots the input log cannot bring
 again (older than its topic keeps), all of a period at once, `admission:ID`, `release:ID`, their places in `order`, and
-at last `balance:PERIOD` and its place in `periods`. Never earlier: without its admission a HAT would be drawn anew.
+at last `balance:PERIOD` and its place in `periods` or `spans`. Never earlier: without its admission a HAT would be
+drawn anew.
 `session.py` lists the keys.
 """
 
@@ -44,16 +45,18 @@ from udp_stream.adapters.ledgers.ledger_id import compare, raise_mark
 from udp_stream.adapters.ledgers.redis import packing
 from udp_stream.adapters.ledgers.redis.audit import discrepancies, listed, newest, periods
 from udp_stream.adapters.ledgers.redis.connection import Command
+from udp_stream.adapters.ledgers.redis.near import NO_SPANS, NearSpans, windows_of
 from udp_stream.adapters.ledgers.redis.packing import decoded, encoded
 from udp_stream.adapters.ledgers.redis.session import CHUNK, Fence, Session
-from udp_stream.errors import PrivacyRefused
+from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger.packing import amounts, amounts_of, column
-from udp_stream.ledger.port import Admission, Balance, Entry, Mark, Progress, Verdict
+from udp_stream.ledger.port import LAST_NAME, Admission, Balance, Entry, Mark, Progress, Verdict
 from udp_stream.ledger.rules import require_valid
 
 MEMBERS_MAX = 20_000_000  # of a HAT: 24 bytes each, and Redis takes values of 512 MB
 BATCH_MEMBERS, BATCH_HATS = 25_000, 1000  # that one script admits: 25 ms, during which Redis does nothing else
 BATCH_RELEASES, BATCH_BYTES = 5000, 8_000_000  # that one script records: 40 ms, likewise
+MOVED_MAX = 100  # tries of a script while others charge in new spans of time: a slot has one
 PAGE = 500  # what `unpublished` reads at a time
 EPOCH, ADMITTED = "epoch:", "admitted"  # among the marks: a shard's epoch, and how many HATs were ever admitted
 
@@ -139,9 +142,9 @@ class RedisLedger:
         """PrivacyRefused if the ledger is behind the mark beside the plates' key, or behind this one."""
         compare(self, self._id_file, self._session.connection.name(), mark)
 
-    def periods(self) -> list[str]:
-        """Every period in which some plate was charged, sorted."""
-        return periods(self._session)
+    def periods(self, first: str = "", last: str = LAST_NAME) -> list[str]:
+        """Every period in which some plate was charged, sorted; of names from the first to the last."""
+        return periods(self._session, first, last)
 
     def recorded(self, release_ids: Sequence[str]) -> list[bytes | None]:
         """The recorded payload of each id, or None."""
@@ -172,9 +175,10 @@ class RedisLedger:
                 )
         packed = column(plates)
         asked = [(one, packed[one.members].tobytes()) for one in admissions]
-        batches = _batches(asked, [one.members.size for one in admissions], BATCH_HATS, BATCH_MEMBERS)
-        replies = [reply for batch in batches for reply in self._session.run(self._admit(period, budget, batch))]
-        answers = [answer for _, of_batch in replies for answer in of_batch]
+        near = windows_of(self._session, period)
+        members = BATCH_MEMBERS // (1 + len(near.others))  # each is looked up in every span
+        batches = _batches(asked, [one.members.size for one in admissions], BATCH_HATS, members)
+        answers = [answer for batch in batches for answer in self._admitted(period, budget, batch, near)]
         return [
             Verdict(amounts(answer), one.terms)
             if status == b"new"
@@ -182,16 +186,33 @@ class RedisLedger:
             for (one, names), (status, answer) in zip(asked, answers, strict=True)
         ]
 
-    def _admit(self, period: str, budget: int, batch: Sequence[tuple[Admission, bytes]]) -> Command:
+    def _admitted(
+        self, period: str, budget: int, batch: Sequence[tuple[Admission, bytes]], near: NearSpans
+    ) -> list[list[bytes]]:
+        """The script's answers; again with other windows while others charge in new spans close by."""
+        for _ in range(MOVED_MAX):
+            ((status, *found),) = self._session.run(self._admit(period, budget, batch, near))
+            if status == b"ok":
+                answers: list[list[bytes]] = found[0]
+                return answers
+            near = windows_of(self._session, period)
+        raise DependencyUnavailable(
+            f"the ledger at {self._session.connection.name()} is charged in a new span of time again and again"
+        )
+
+    def _admit(
+        self, period: str, budget: int, batch: Sequence[tuple[Admission, bytes]], near: NearSpans = NO_SPANS
+    ) -> Command:
         key = self._session.key
-        keys = [key("order"), key("periods"), key("balance", period)]
+        keys = [key("order"), key("spans" if near.first else "periods"), key("balance", period)]
         arguments: list[bytes | int] = [encoded(period), int(budget)]
         for one, plates in batch:
             keys.append(key("admission", one.release_id))
             head, charges = packing.head_of(period, budget, one), amounts_of(one.charges)
             allowances = b"" if one.allowances is None else amounts_of(one.allowances)
             arguments += encoded(one.release_id), int(one.min_admitted), head, plates, charges, allowances
-        return self._session.script("admit", keys, *arguments)
+        keys += [key("balance", other) for other in near.others]
+        return self._session.script("admit", keys, *arguments, *map(encoded, near.arguments()))
 
     def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
         """Record payloads; return what is recorded under each id: its first payload.

@@ -1,5 +1,5 @@
 -- Find the ledger, or make it where nothing is.
--- KEYS: marks, order, periods, recorded. ARGV: an id for a new ledger, the id expected ('': any), schema, the time.
+-- KEYS: marks, order, periods, recorded, spans. ARGV: an id for a new ledger, the id expected ('': any), schema, the time.
 
 local known = redis.call('HMGET', KEYS[1], 'ledger_id', 'schema')
 if known[1] then

@@ -73,7 +73,7 @@ def ledger_at(url: str, prefix: str = DEFAULT_PREFIX) -> str | None:
     Nothing is made. DependencyUnavailable if Redis cannot be reached.
     """
     with closing(connection_to(url, require_prefix(prefix), {})) as connection:
-        keys = [f"{prefix}:{name}" for name in ("meta", "order", "periods", "recorded")]
+        keys = [f"{prefix}:{name}" for name in ("meta", "order", "periods", "recorded", "spans")]
         found, ledger_id = connection.exchange([("EXISTS", *keys), ("HGET", keys[0], "ledger_id")], OPENING_PAUSES_S)
     return decoded(ledger_id or b"") if found else None
 

@@ -4,7 +4,8 @@ Keys, all behind one prefix with a hash tag:
 
     PREFIX:meta              hash    ledger_id, schema, made, key_fingerprint, admitted, epoch:SHARD, notes by name
     PREFIX:balance:PERIOD    hash    plate -> charged, charges: two little endian integers of 8 bytes
-    PREFIX:periods           set     every period with a balance
+    PREFIX:periods           set     every period with a balance, but for
+    PREFIX:spans             zset    every span of a rolling budget with a balance, sorted by name
     PREFIX:admission:ID      string  a remembered admission, as `packing.py` tells
     PREFIX:order             list    the ids admitted, oldest first
     PREFIX:release:ID        string  the first payload recorded
@@ -85,10 +86,10 @@ class Session:
         return replies
 
     def run(self, *scripts: Command) -> list[list[Any]]:
-        """The replies of scripts, none of which is a refusal; those are raised."""
+        """The replies of scripts, none of which is a refusal; those are raised. "moved" asks for another try."""
         replies = self.exchange(*scripts)
         for reply in replies:
-            if reply[0] != b"ok":
+            if reply[0] not in (b"ok", b"moved"):
                 self.refuse(reply)
         return replies
 

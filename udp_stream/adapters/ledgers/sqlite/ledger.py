@@ -29,36 +29,22 @@ from numpy.typing import NDArray
 
 from udp_stream.adapters.ledgers.ledger_id import compare, known_ledger, raise_mark, remember_ledger
 from udp_stream.adapters.ledgers.sqlite.file import open_ledger_file, usable
+from udp_stream.adapters.ledgers.sqlite.queries import (
+    CHARGE,
+    ENTRIES,
+    ONLY_ADDED,
+    PERIODS,
+    PERIODS_OF_PLATE,
+    REMEMBER,
+)
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.packing import Decision, amounts, amounts_of, column, cut
-from udp_stream.ledger.port import Admission, Balance, Entry, Mark, Progress, Verdict
+from udp_stream.ledger.port import LAST_NAME, Admission, Balance, Entry, Mark, Progress, Verdict
+from udp_stream.ledger.rolling import most_elsewhere, names_around, windows_around
 from udp_stream.ledger.rules import decide_in_turn, misfits, require_valid
 
 CHUNK = 500  # host parameters in one statement; older builds of SQLite allow 999
 PAGE = 500  # rows that an iterator reads at a time
-
-_CHARGE = """
-INSERT INTO balances (period, plate, spent, charges) VALUES (?, ?, ?, ?)
-ON CONFLICT DO UPDATE SET spent = excluded.spent, charges = excluded.charges
-"""
-_REMEMBER = """
-INSERT INTO admissions (release_id, period, budget, terms, plates, charged) VALUES (?, ?, ?, ?, ?, ?)
-"""
-_ALL_PERIODS = """
-WITH RECURSIVE periods (period) AS (
-    SELECT min(period) FROM balances
-    UNION ALL
-    SELECT (SELECT min(period) FROM balances WHERE period > periods.period) FROM periods WHERE period IS NOT NULL
-)
-"""
-_PERIODS = f"{_ALL_PERIODS} SELECT period FROM periods WHERE period IS NOT NULL"
-_PERIODS_OF_PLATE = f"{_ALL_PERIODS} SELECT period, spent FROM periods JOIN balances USING (period) WHERE plate = ?"
-_ONLY_ADDED = ("admissions", "releases")
-_ENTRIES = """
-SELECT admissions.sequence, release_id, period, budget, plates, charged, payload, published
-FROM admissions LEFT JOIN releases USING (release_id)
-WHERE admissions.sequence > ? ORDER BY admissions.sequence LIMIT ?
-"""
 
 
 def open_sqlite_ledger(path: str | os.PathLike[str], *, id_file: str | os.PathLike[str] | None = None) -> SqliteLedger:
@@ -148,14 +134,18 @@ class SqliteLedger:
         """How far it has come: rows are only ever added, so their numbers count them."""
         ends = "SELECT release_id FROM admissions ORDER BY sequence {} LIMIT 1"
         with self._transaction("DEFERRED"):
-            admitted, recorded = (self._first(f"SELECT max(sequence) FROM {table}") for table in _ONLY_ADDED)
+            admitted, recorded = (self._first(f"SELECT max(sequence) FROM {table}") for table in ONLY_ADDED)
             oldest, newest = (self._first(ends.format(order)) for order in ("ASC", "DESC"))
         return Progress(admitted or 0, recorded or 0, oldest, newest)
 
-    def periods(self) -> list[str]:
-        """Every period in which some plate was charged, sorted."""
+    def periods(self, first: str = "", last: str = LAST_NAME) -> list[str]:
+        """Every period in which some plate was charged, sorted; of names from the first to the last."""
         with usable(self.path):
-            return [period for (period,) in self._connection.execute(_PERIODS)]
+            return self._periods(first, last)
+
+    def _periods(self, first: str, last: str) -> list[str]:
+        found = self._connection.execute(PERIODS, {"first": first, "last": last})
+        return [period for (period,) in found]
 
     def mark(self, release_id: str) -> Mark:
         """Raise the high-water mark beside the plates' key; PrivacyRefused if the ledger is behind it."""
@@ -232,11 +222,12 @@ class SqliteLedger:
     def charged_by_period(self, plate: bytes) -> dict[str, int]:
         """Nano-units that the plate was charged, by period."""
         with usable(self.path):
-            return dict(self._connection.execute(_PERIODS_OF_PLATE, (plate,)))
+            found = {"first": "", "last": LAST_NAME, "plate": plate}
+            return dict(self._connection.execute(PERIODS_OF_PLATE, found))
 
     def entries(self) -> Iterator[Entry]:
         """Every admission ever made, oldest first; those made while iterating may be among them."""
-        for _, release_id, period, budget, plates, charged, payload, published in self._pages(_ENTRIES):
+        for _, release_id, period, budget, plates, charged, payload, published in self._pages(ENTRIES):
             each = amounts(charged)
             yield Entry(release_id, period, budget, tuple(cut(plates, each.size)), each, payload, bool(published))
 
@@ -308,23 +299,32 @@ class SqliteLedger:
     ) -> dict[str, Decision]:
         """Decide, charge and remember HATs that were never asked about, in the order given."""
         balance, hats = self._balances(period, plates), list(fresh.values())
+        elsewhere = self._elsewhere(period, plates)
+        balance.charged[:] += elsewhere
         decided = {
             one.release_id: Decision(packed[one.members].tobytes(), charged, one.terms)
             for one, charged in zip(hats, decide_in_turn(balance, budget, hats), strict=True)
         }
+        balance.charged[:] -= elsewhere
         touched = np.unique(np.concatenate([one.members for one in hats]))
         self._settle(period, plates, balance, touched[balance.charges[touched] > 0])
         self._remember(period, budget, decided)
         return decided
 
+    def _elsewhere(self, period: str, plates: Sequence[bytes]) -> NDArray[np.int64]:
+        """What each was charged in the other spans of a window; 0 in a calendar's period."""
+        bounds = names_around(period)
+        windows = windows_around(period, self._periods(*bounds) if bounds else ())
+        return most_elsewhere(windows, lambda other: self._balances(other, plates).charged, len(plates))
+
     def _settle(self, period: str, plates: Sequence[bytes], balance: Balance, touched: NDArray[np.int64]) -> None:
         sums, charges = balance.charged.tolist(), balance.charges.tolist()
         in_key_order = sorted(touched.tolist(), key=plates.__getitem__)  # neighbours on a page are written together
-        self._connection.executemany(_CHARGE, ((period, plates[i], sums[i], charges[i]) for i in in_key_order))
+        self._connection.executemany(CHARGE, ((period, plates[i], sums[i], charges[i]) for i in in_key_order))
 
     def _remember(self, period: str, budget: int, decided: dict[str, Decision]) -> None:
         rows = (
             (release_id, period, budget, one.terms, one.plates, amounts_of(one.charged))
             for release_id, one in decided.items()
         )
-        self._connection.executemany(_REMEMBER, rows)
+        self._connection.executemany(REMEMBER, rows)

@@ -1,0 +1,130 @@
+"""Rolling budgets: which windows touch a span, whatever the zones, the changes of clocks and the lengths of spans."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from udp_stream.ledger.checks.rolling import worst_window
+from udp_stream.ledger.rolling import (
+    RollingSums,
+    Span,
+    between,
+    most_elsewhere,
+    names_around,
+    span_name,
+    span_of,
+    windows_around,
+)
+
+BEGIN = datetime(2024, 3, 31, tzinfo=UTC)
+LENGTH_S = 7200
+ZONES = [
+    UTC,
+    timezone(timedelta(hours=5, minutes=30)),
+    timezone(timedelta(hours=-11)),
+    timezone(timedelta(hours=14)),
+]
+SPANS = st.tuples(st.integers(0, 20), st.integers(1, 5), st.sampled_from(ZONES))
+
+
+def name(start_s, end_s, zone=UTC, length="2h"):
+    ends = (BEGIN + timedelta(seconds=one) for one in (start_s, end_s))
+    return span_name(length, *(end.astimezone(zone).isoformat() for end in ends))
+
+
+def in_quarters(span):
+    start, quarters, zone = span
+    return start * 900, (start + quarters) * 900, zone
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(SPANS, st.integers(1, 9)), max_size=12), SPANS)
+def test_the_most_elsewhere_is_that_of_every_window_that_touches_the_span(charges, ours):
+    """Spans of any lengths, that overlap and leave gaps, in any zones; against all windows, second by second."""
+    start, end, zone = in_quarters(ours)
+    charged = {name(*in_quarters(span)): amount for span, amount in charges}
+    bounds = {name(*in_quarters(span)): in_quarters(span)[:2] for span, _ in charges}
+    charged.pop(name(start, end, zone), None)
+    windows = windows_around(name(start, end, zone), charged)
+    got = most_elsewhere(windows, lambda other: np.array([charged[other]]), 1)[0]
+    edges = {edge - shift for pair in bounds.values() for edge in pair for shift in (0, LENGTH_S)} | {
+        start,
+        end,
+        start - LENGTH_S,
+    }
+    begins = [at + step for at in edges for step in (-1, 0, 1) if start - LENGTH_S < at + step < end]
+    touched = [
+        sum(amount for other, amount in charged.items() if bounds[other][0] < at + LENGTH_S and at < bounds[other][1])
+        for at in begins
+    ]
+    assert got == max(touched, default=0)
+
+
+@given(st.lists(st.tuples(SPANS, st.integers(1, 9)), min_size=1, max_size=12))
+@settings(max_examples=200, deadline=None)
+def test_sums_of_entries_end_at_the_worst_window(charges):
+    sums, most = RollingSums(), 0
+    by_name, bounds = {}, {}
+    for span, amount in charges:
+        label = name(*in_quarters(span))
+        most = max(most, *sums.charge(label, [b"plate"], [amount]))
+        by_name[label] = by_name.get(label, 0) + amount
+        bounds[label] = in_quarters(span)[:2]
+    by_time = {}
+    for label, amount in by_name.items():
+        by_time[bounds[label]] = by_time.get(bounds[label], 0) + amount
+    assert most == worst_window(by_time, LENGTH_S)
+
+
+@given(SPANS, SPANS)
+def test_every_span_that_shares_a_window_has_its_name_between_the_two(one, other):
+    ours, theirs = name(*in_quarters(one)), name(*in_quarters(other))
+    if span_of(ours).shares_window(span_of(theirs)):
+        assert between([theirs], *names_around(ours)) == [theirs]
+
+
+def test_spans_of_a_day_whose_clock_is_changed_are_as_long_as_they_are():
+    berlin = span_of("rolling 1d from 2024-03-31T00:00:00+01:00 to 2024-03-31T06:00:00+02:00")
+    assert berlin.end - berlin.start == 5 * 3600
+
+
+def test_in_order_there_is_one_window():
+    """So a charge costs as much as it has spans, not their square."""
+    hours = [name(at * 3600, (at + 1) * 3600, length="1d") for at in range(49)]
+    windows = windows_around(hours[30], hours[:31])
+    assert windows.others == tuple(hours[6:30]) and windows.inside.tolist() == [[True] * 24]
+    assert windows_around(hours[24], hours).inside.shape == (25, 48)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "lifetime",
+        "1d from 2024-01-08T00:00:00+05:30",
+        "rolling 1d",
+        "rolling 1d from 2024-01-08T06:00:00+05:30",
+        "rolling 1d from 2024-01-08T06:00:00 to 2024-01-08T07:00:00",
+        "rolling 1d from 2024-01-08T07:00:00+05:30 to 2024-01-08T06:00:00+05:30",
+        "rolling day from 2024-01-08T06:00:00+05:30 to 2024-01-08T07:00:00+05:30",
+        "rolling 1d from yesterday to 2024-01-08T07:00:00+05:30",
+    ],
+)
+def test_any_other_name_is_no_span(other):
+    assert span_of(other) is None and names_around(other) is None and windows_around(other, [other]).others == ()
+
+
+def test_units_and_lengths_are_accounts_of_their_own():
+    hours = [name(0, 3600), name(0, 3600) + " in rho", name(0, 3600, length="3h"), name(3600, 7200)]
+    assert windows_around(hours[0], hours).others == (hours[3],)
+    assert windows_around(hours[1], hours).others == ()
+
+
+def test_spans_at_the_ends_of_time_have_names_around_them():
+    first = span_name("36500d", "0001-01-02T00:00:00+00:00", "0001-01-03T00:00:00+00:00")
+    last = span_name("36500d", "9999-12-30T00:00:00+00:00", "9999-12-31T00:00:00+00:00")
+    for one in (first, last):
+        assert between([one], *names_around(one)) == [one]
+    assert not Span("36500d", "", 0, 3600).shares_window(span_of(last))
