@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from udp_stream.ledger.port import Balance, Ledger
-from udp_stream.ledger.rolling import most_elsewhere, names_around, windows_around
+from udp_stream.ledger.rolling import account_prefix, most_elsewhere, names_around, span_of, windows_around
 
 
 def largest_budgets(ledger: Ledger, periods: Collection[str]) -> dict[str, int]:
@@ -29,6 +29,26 @@ def largest_budgets(ledger: Ledger, periods: Collection[str]) -> dict[str, int]:
         if entry.period in wanted:
             found[entry.period] = max(entry.budget, found.get(entry.period, 0))
     return found
+
+
+def periods_to_compare(ledger: Ledger, period: str) -> list[str]:
+    """The ledger's periods that may overlap this one: of a rolling budget's own spans those near by alone.
+
+    >>> from udp_stream.ledger.checks import ask
+    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.ledger.rolling import span_name
+    >>> days = [(f"{year}-01-01T00:00:00Z", f"{year}-01-02T00:00:00Z") for year in (2024, 2026)]
+    >>> ledger, years = MemoryLedger(), [span_name("1d", *ends) for ends in days]
+    >>> for name in ("May", *years):
+    ...     _ = ledger.admit(name, 10, [b"plate"], [ask(name, [3])])
+    >>> periods_to_compare(ledger, years[0]) == ["May", years[0]], len(periods_to_compare(ledger, "May"))
+    (True, 3)
+    """
+    span, bounds = span_of(period), names_around(period)
+    if span is None or bounds is None:
+        return ledger.periods()
+    prefix = account_prefix(span)
+    return [*ledger.periods("", prefix), *ledger.periods(*bounds), *ledger.periods(f"{prefix}~")]
 
 
 def standing(ledger: Ledger, period: str, plates: Sequence[bytes]) -> Balance:

@@ -159,7 +159,12 @@ class Windows:
 
 
 def windows_around(name: str, known: Iterable[str]) -> Windows:
-    """The windows that touch this span, by what they touch of the known ones; none for a period of another kind."""
+    """The windows that touch this span, by what they touch of the known ones; none for a period of another kind.
+
+    >>> early, late = (f"rolling 1d from 2024-01-0{day}T06:00:00Z to 2024-01-0{day}T07:00:00Z" for day in (8, 9))
+    >>> windows_around(late, [early, late]).others == (early,), windows_around("lifetime", [early]).others
+    (True, ())
+    """
     ours = span_of(name)
     if ours is None:
         return Windows((), np.zeros((1, 0), bool))

@@ -6,7 +6,7 @@ releases tell more than many noisy ones: the forecast carries what they tell to 
 **Pace.** Most of the budget may be spent at once, as early releases serve the whole day. The rest is let out over the
 period, slot by slot, so that some is left for the evening; no visit needs to be foretold. The ledger holds a plate to
 it (`Terms.allowance_nano`). A HAT that may cost more than all of the rest is not held to it: there are at most four of
-them in a budget, and a pace would only leave the last one unspent.
+them in a budget, and a pace would only leave the last one unspent. A rolling budget has no start to pace it from.
 
 **Order.** HATs are charged in the order of what they tell for what they cost: the variance that the release takes from
 the HAT's estimate, times its pings, over the sum of its charges. HATs whose mean would tell little are withheld as
@@ -156,6 +156,8 @@ def _at_once_nano(policy: Policy) -> int:
 
 def _paced_nano(in_period: SlotInPeriod, policy: Policy) -> int:
     """The most that a plate may have been charged by the end of this slot."""
+    if in_period.rolls:
+        return policy.budget_nano
     gone, all_slots = in_period.slots_gone + 1, in_period.slots_gone + 1 + in_period.slots_left
     at_once = _at_once_nano(policy)
     return at_once + (policy.budget_nano - at_once) * gone // all_slots

@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite
+from math import ceil, isfinite
 
 import numpy as np
 
+from udp_stream.ledger.rolling import span_name
 from udp_stream.planning.hat_plan import SlotInPeriod
-from udp_stream.planning.periods import NOTHING, Loss, name_in, overlapping, period_of
+from udp_stream.planning.periods import DAY_S, NOTHING, Loss, name_in, overlapping, period_of
 from udp_stream.planning.policy import Policy
+from udp_stream.units import duration_name
 from udp_stream.windows.grid import SlotGrid
+
+SPANS_PER_WINDOW = 24
+"""Balances that the window of a rolling budget is cut into, where slots are no longer than that. A span counts as long
+as a window touches any of it, so a window holds its pings back up to a 24th longer than it has to. Each span is another
+look-up for every plate that is charged."""
+
+
+def span_seconds(window_seconds: int, slot_seconds: int) -> int:
+    """How long a balance of a rolling budget is: whole slots, which divide a day or are whole days.
+
+    >>> span_seconds(86_400, 3600), span_seconds(7 * 86_400, 3600), span_seconds(30 * 86_400, 900)
+    (3600, 28800, 172800)
+    """
+    least = max(slot_seconds, ceil(window_seconds / SPANS_PER_WINDOW))
+    if least <= DAY_S:
+        some = range(slot_seconds * ceil(least / slot_seconds), DAY_S + 1, slot_seconds)
+        return next(seconds for seconds in some if DAY_S % seconds == 0)
+    whole = max(slot_seconds, DAY_S)
+    return whole * ceil(least / whole)
 
 
 class BudgetCalendar:
@@ -28,7 +49,7 @@ class BudgetCalendar:
     def __init__(
         self, policy: Policy, slots: SlotGrid, periods: SlotGrid | None, accepted_loss: Loss = NOTHING
     ) -> None:
-        """`periods` is None where one budget is for a lifetime."""
+        """`periods` is None where one budget is for a lifetime; of a rolling budget they are its spans."""
         self.slots = slots
         self.accepted_loss = accepted_loss
         self.accepted: set[tuple[str, ...]] = set()
@@ -44,10 +65,21 @@ class BudgetCalendar:
         measure = self._policy.measure
         if self._periods is None:
             return SlotInPeriod(name_in(measure, "lifetime"), 0, 0)
+        if self._policy.rolls:
+            return self._in_windows(start_ms, self._periods)
         first, last = (int(ends[0]) for ends in self._periods.place(np.array([start_ms])))
         slot_ms = self._policy.slot_seconds * 1000
         gone, left = round((start_ms - first) / slot_ms), max(0, round((last - start_ms) / slot_ms) - 1)
         return SlotInPeriod(name_in(measure, f"{self._policy.period} from {self._periods.iso(first)}"), gone, left)
+
+    def _in_windows(self, start_ms: int, spans: SlotGrid) -> SlotInPeriod:
+        """The span of a slot, or the spans that it lies in, where a change of clocks leaves it in two."""
+        _, ends = self.slots.place(np.array([start_ms]))
+        firsts, lasts = spans.place(np.array([start_ms, int(ends[0]) - 1]))
+        policy, times = self._policy, (spans.iso(int(firsts[0])), spans.iso(int(lasts[-1])))
+        length = duration_name(policy.period_seconds or 0)
+        within = ceil((policy.period_seconds or 0) / spans.seconds) * spans.seconds // policy.slot_seconds
+        return SlotInPeriod(name_in(policy.measure, span_name(length, *times)), within, within, rolls=True)
 
     def overlapping(self, period: str, known: Sequence[str]) -> tuple[str, ...]:
         """The known periods that overlap this one of ours, and are not ours themselves."""

@@ -48,6 +48,8 @@ from udp_stream.windows.slot_tables import SlotCounts
 class SlotInPeriod:
     """Where a slot lies in its budget period: the period's name, and whole slots before and after this one in it.
 
+    Where budgets roll, the name is that of the slot's span, and the slots are those that share a window with this one.
+
     >>> SlotInPeriod("1d from 2024-01-08T00:00:00+05:30", slots_gone=6, slots_left=17).slots_left
     17
     """
@@ -55,6 +57,7 @@ class SlotInPeriod:
     period: str
     slots_gone: int
     slots_left: int
+    rolls: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +189,8 @@ def _shares(
 ) -> NDArray[np.int64]:
     hat_of_row = np.repeat(np.arange(counts.cells.size), np.diff(counts.hat_rows))
     now = np.bincount(counts.plate[enough[hat_of_row]], minlength=len(counts.plates))
-    standing = Standing(balance.charged, balance.charges, now, in_period.slots_gone, in_period.slots_left)
+    place = in_period.slots_gone, in_period.slots_left, in_period.rolls
+    standing = Standing(balance.charged, balance.charges, now, *place)
     return shares_of(policy.schedule, policy.budget_nano, standing)
 
 

@@ -12,9 +12,12 @@ A name tells the start, with its offset from UTC, and the length on the wall clo
 
 1. A period lasts from its start to the next multiple of its length on the wall clock, at the offset of its start.
    `lifetime`, and a name that cannot be read, is all of time.
+   A span of a rolling budget (`ledger/rolling.py`) tells both its ends, and its window's length.
 2. Where a zone sets its clock forward, a period is shorter than that, and would overlap the next one. Two periods of
    one length that follow each other on the wall clock, at offsets that differ by at most an hour, count as periods of
    one calendar, which do not overlap. A change to a zone that is up to an hour further east looks the same.
+3. Spans of one rolling budget are one balance, window by window: they do not overlap. Any other period overlaps a span
+   if some window touches both. What its windows allow in a stretch of time is a budget for each length in it.
 """
 
 from __future__ import annotations
@@ -25,8 +28,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
-from math import inf
+from math import ceil, inf
 
+from udp_stream.ledger.rolling import span_of
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.units import NANO, nano_allowance, parse_duration
 
@@ -72,18 +76,28 @@ class Loss:
 class Period:
     """Unix seconds from `start` to before `end`, both infinite where the name tells no time; `offset` from UTC.
 
+    `window` is the length of the windows of a rolling budget, in seconds, 0 in a calendar.
+
     >>> Period("one", 0.0, 10.0).overlaps(Period("two", 9.0, 20.0)), Period("one", 0.0, 10.0).end
     (True, 10.0)
+    >>> Period("one", 0.0, 10.0, window=5.0).overlaps(Period("two", 14.0, 20.0))
+    True
     """
 
     name: str
     start: float = -inf
     end: float = inf
     offset: float = 0.0
+    window: float = 0.0
 
     def overlaps(self, other: Period) -> bool:
-        """Whether some time lies in both, and they are not of one calendar; a period does not overlap itself."""
+        """Whether some time lies in both, or in one window with both, and they are not of one calendar or rolling
+        budget; a period does not overlap itself."""
         both = min(self.end, other.end) - max(self.start, other.start)
+        window = max(self.window, other.window)
+        if window:
+            is_one = self.window == other.window and length_of(self.name) == length_of(other.name)
+            return both + window > 0 and not is_one
         return both > 0 and self.name != other.name and not self._is_followed(other, both)
 
     def _is_followed(self, other: Period, both: float) -> bool:
@@ -100,10 +114,12 @@ def period_of(name: str) -> Period:
     """When a period is.
 
     >>> period_of("1d from 1970-01-02T00:00:00+05:30")
-    Period(name='1d from 1970-01-02T00:00:00+05:30', start=66600.0, end=153000.0, offset=19800.0)
+    Period(name='1d from 1970-01-02T00:00:00+05:30', start=66600.0, end=153000.0, offset=19800.0, window=0.0)
     >>> period_of("lifetime")
-    Period(name='lifetime', start=-inf, end=inf, offset=0.0)
+    Period(name='lifetime', start=-inf, end=inf, offset=0.0, window=0.0)
     """
+    if (span := span_of(name)) is not None:
+        return Period(name, span.start, span.end, window=span.seconds)
     length, _, start = name.removesuffix(IN_RHO).partition(" from ")
     try:
         begins, seconds = datetime.fromisoformat(start), parse_duration(length)
@@ -139,8 +155,10 @@ def overlaps_of(names: Iterable[str]) -> dict[str, set[str]]:
     """
     found: dict[str, set[str]] = {name: set() for name in names}
     going: list[Period] = []
-    for period in sorted(map(period_of, found), key=lambda one: (one.start, one.name)):
-        going = [one for one in going if one.end > period.start]
+    periods = sorted(map(period_of, found), key=lambda one: (one.start, one.name))
+    window = max((one.window for one in periods), default=0)
+    for period in periods:
+        going = [one for one in going if one.end + window > period.start]
         for other in going:
             if period.overlaps(other):
                 found[period.name].add(other.name)
@@ -166,6 +184,8 @@ def length_of(name: str) -> str:
 
     >>> length_of("1d from 2024-05-01T00:00:00+05:30"), length_of("1d from 2024-05-01T00:00:00+05:30 in rho")
     ('1d', '1d in rho')
+    >>> length_of("rolling 1d from 2024-01-08T06:00:00+05:30 to 2024-01-08T07:00:00+05:30")
+    'rolling 1d'
     """
     length, is_bounded, _ = name.partition(" from ")
     return length + (IN_RHO if is_bounded and name.endswith(IN_RHO) else "")
@@ -198,6 +218,32 @@ def sum_of(budgets: Mapping[str, int], names: Iterable[str]) -> Loss:
     return sum((loss_in(name, budgets[name]) for name in names), Loss())
 
 
+def most_in(budgets: Mapping[str, int], period: str, others: Iterable[str]) -> Loss:
+    """The most that a plate can lose by its pings in this period, or in one of its windows, with others that overlap.
+
+    A rolling budget counts once for each of its windows that it takes to cover that time, or its spans. A name that
+    tells no time stands for all of it.
+
+    >>> day = "1d from 2024-01-08T00:00:00+05:30"
+    >>> hours = [f"rolling 1d from 2024-01-08T{h:02}:00:00+05:30 to 2024-01-08T{h + 1:02}:00:00+05:30" for h in (6, 9)]
+    >>> budgets = {day: 10 * NANO, hours[0]: 2 * NANO, hours[1]: 2 * NANO}
+    >>> str(most_in(budgets, day, hours)), str(most_in(budgets, hours[0], [day]))
+    ('epsilon 12', 'epsilon 12')
+    """
+    names = [name for name in dict.fromkeys((period, *others)) if name in budgets]
+    spans: dict[str, list[Period]] = {}
+    for one in map(period_of, names):
+        if one.window:
+            spans.setdefault(length_of(one.name), []).append(one)
+    ours = period_of(period)
+    most = sum_of(budgets, (name for name in names if not period_of(name).window))
+    for account in spans.values():
+        touched = max(one.end for one in account) - min(one.start for one in account)
+        windows = max(1, ceil(min(ours.window or ours.end - ours.start, touched) / account[0].window))
+        most += loss_in(account[0].name, windows * max(budgets[one.name] for one in account))
+    return most
+
+
 def together(budgets: Mapping[str, int]) -> dict[str, Loss]:
     """Each period's budget with those of the periods that overlap it: what a plate can lose by its pings in it.
 
@@ -205,7 +251,7 @@ def together(budgets: Mapping[str, int]) -> dict[str, Loss]:
     >>> [str(loss) for loss in sums.values()]
     ['epsilon 11', 'epsilon 11']
     """
-    return {name: sum_of(budgets, (name, *others)) for name, others in overlaps_of(budgets).items()}
+    return {name: most_in(budgets, name, others) for name, others in overlaps_of(budgets).items()}
 
 
 def amount_text(nano: int) -> str:

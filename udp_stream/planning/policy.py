@@ -10,6 +10,7 @@ import msgspec
 
 from udp_stream.forecast.prior import CountsRead
 from udp_stream.ledger.conversion import epsilon_of
+from udp_stream.ledger.rolling import ROLLING
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.statistic import BinsAsked, PublicSettings
@@ -33,8 +34,9 @@ class Policy(msgspec.Struct, frozen=True):
     rho is then converted with; "approximate" promises (epsilon, delta) and "zcdp" rho, and both count alike.
 
     `slot_seconds` and `period_seconds` are wall-clock lengths in `timezone` (`period_seconds` None: one budget for a
-    lifetime). `bins` is "auto", a number of equal bins, or edges in km/h. `accounting_detail`: a
-    plate pays for a release by its own share of the noise's sensitivity ("individual"), or as much as any ("uniform").
+    lifetime); of a rolling period, such as "rolling 1d", they are those of its windows, on any clock. `bins` is "auto",
+    a number of equal bins, or edges in km/h. `accounting_detail`: a plate pays for a release by its own share of the
+    noise's sensitivity ("individual"), or as much as any ("uniform").
     `suppression`: whether plates leave some of their HATs altogether, so that each is in fewer; `hats_max`: in how many
     of a slot a plate stays then (0: in as many as CHOP-USER leaves). `counts_read`: what forecasts read of counts;
     `counts_released`: which records carry counts. `schedule`: how an automatic epsilon of the papers' mechanisms is
@@ -78,6 +80,11 @@ class Policy(msgspec.Struct, frozen=True):
     def measure(self) -> Measure:
         """In what losses are counted."""
         return "pure" if self.accounting == "pure" else "zcdp"
+
+    @property
+    def rolls(self) -> bool:
+        """Whether the budget holds for every stretch of the period's length, wherever it begins."""
+        return self.period.startswith(ROLLING)
 
     @property
     def amount(self) -> str:

@@ -12,6 +12,9 @@
   longer than it seemed nothing was saved: then what is left is spread, as above.
 * weights, one for each slot of the period: the slot's part of the budget, over the plate's HATs in it.
 
+A rolling budget has no end to save for: what is spent comes back a window's length later. There "spread" and "uniform"
+are the same, an even part for each HAT that the plate is likely to visit in a window, and the other two do not fit.
+
 Only counts and balances are read. The ledger holds every plate to its budget, whatever a schedule allows.
 """
 
@@ -34,6 +37,9 @@ RAMP_FROM = 0.75
 class Standing(NamedTuple):
     """Of each plate: nano-units and HATs that it was charged so far, and HATs in this slot. Of the slot: its place.
 
+    Where budgets roll (`rolls`), what it was charged is the most in any window that touches the slot, and `visits` are
+    all of a window.
+
     >>> Standing(np.array([40]), np.array([4]), np.array([2]), slots_gone=2, slots_left=3).visits.tolist()
     [8.0]
     """
@@ -43,6 +49,7 @@ class Standing(NamedTuple):
     now: Integers
     slots_gone: int
     slots_left: int
+    rolls: bool = False
 
     @property
     def visits(self) -> NDArray[np.float64]:
@@ -60,7 +67,13 @@ def shares_of(schedule: Schedule, budget_nano: int, at: Standing) -> Integers:
     >>> weights = (1.0, 1.0, 4.0, 2.0, 1.0, 1.0)
     >>> [int(shares_of(schedule, 100, at)[0]) for schedule in ("spread", "uniform", "ramp", weights)]
     [10, 8, 19, 20]
+    >>> int(shares_of("spread", 100, at._replace(slots_gone=4, slots_left=4, rolls=True))[0])
+    10
     """
+    if at.rolls:
+        even = np.floor(budget_nano / at.visits).astype(np.int64)
+        parts: Integers = np.clip(even, 0, np.maximum(0, budget_nano - at.charged))
+        return parts
     if schedule == "spread":
         return fair_shares(budget_nano, at.charged, at.visits)
     left = np.maximum(0, budget_nano - at.charged)

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from udp_stream.errors import PrivacyRefused
+from udp_stream.ledger.budgets import standing
 from udp_stream.ledger.port import Admission, Ledger
 from udp_stream.planning.hat_plan import HatPlan, HatPlans, SlotInPeriod
 from udp_stream.planning.policy import Policy
@@ -73,7 +74,7 @@ def _price(
 ) -> list[HatOutcome]:
     """The terms of each HAT and the plan that its price follows from; PrivacyRefused if the planner leaves one out."""
     policy = context.policy
-    balance = ledger.balances(in_period.period, counts.plates)
+    balance = standing(ledger, in_period.period, counts.plates)
     planned = context.planner(counts, balance, in_period, policy, LedgerHistory(ledger), plans)
     if len(planned) != len(hats):
         raise PrivacyRefused(f"expected terms for each of {len(hats)} HATs, got {len(planned)}")

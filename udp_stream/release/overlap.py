@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.budgets import largest_budgets
+from udp_stream.ledger.budgets import largest_budgets, periods_to_compare
 from udp_stream.ledger.port import Ledger
 from udp_stream.planning.calendar import BudgetCalendar
-from udp_stream.planning.periods import NOTHING, Loss, loss_in, overlap_words, sum_of
+from udp_stream.planning.periods import NOTHING, Loss, loss_in, most_in, overlap_words, period_of
+from udp_stream.units import duration_name
 
 NAMED_MAX = 3
 """Periods named in a refusal; one that overlaps a lifetime may overlap thousands."""
@@ -34,12 +35,12 @@ def require_no_overlap(period: str, budget_nano: int, calendar: BudgetCalendar, 
     >>> calendar.accepted_loss = Loss(2 * budget)
     >>> require_no_overlap("1d from 2022-01-01T00:00:00+00:00", budget, calendar, ledger)
     """
-    others = calendar.overlapping(period, ledger.periods())
+    others = calendar.overlapping(period, periods_to_compare(ledger, period))
     if not others or (period, *others) in calendar.accepted:
         return
     budgets = largest_budgets(ledger, (period, *others))
     budgets[period] = max(budget_nano, budgets.get(period, 0))
-    in_all = sum_of(budgets, (period, *(other for other in others if other in budgets)))
+    in_all = most_in(budgets, period, others)
     if not in_all.within(calendar.accepted_loss):
         raise PrivacyRefused(_refusal(period, others, in_all, loss_in(period, budget_nano), calendar.accepted_loss))
     calendar.accepted.add((period, *others))
@@ -48,11 +49,15 @@ def require_no_overlap(period: str, budget_nano: int, calendar: BudgetCalendar, 
 def _refusal(period: str, others: Sequence[str], in_all: Loss, ours: Loss, accepted_loss: Loss) -> str:
     """What would hold, and the words that accept it."""
     named = ", ".join(others[:NAMED_MAX]) + (f" and {len(others) - NAMED_MAX} more" if len(others) > NAMED_MAX else "")
+    window = max(period_of(name).window for name in (period, *others))
+    length = duration_name(round(window)) if window else ""
+    overlaps = f"shares windows of {length} with" if window else "overlaps"
+    end = f"{length} after the end" if window else "the end"
     accepted = f" (accepted so far: {overlap_words(accepted_loss)})" if accepted_loss != NOTHING else ""
     return (
-        f"the budget period {period} overlaps {named}, in which plates were charged on this ledger. Each period has a "
-        f"budget of its own: where they overlap, a plate could lose {in_all}, not {ours}{accepted}. "
-        "Set hat.timezone, budget.period and budget.accounting as they were, or release only from the end of the other "
+        f"the budget period {period} {overlaps} {named}, in which plates were charged on this ledger. Each period has "
+        f"a budget of its own: where they overlap, a plate could lose {in_all}, not {ours}{accepted}. "
+        f"Set hat.timezone, budget.period and budget.accounting as they were, or release only from {end} of the other "
         f'period on; or accept the sum: --accept-overlap "{overlap_words(in_all)}" '
         "(budget.accept_overlap)"
     )

@@ -11,9 +11,9 @@ from datetime import UTC, date, datetime, timedelta, tzinfo
 from itertools import pairwise
 from math import inf
 
-from udp_stream.ledger.budgets import largest_budgets
+from udp_stream.ledger.budgets import largest_budgets, periods_to_compare
 from udp_stream.ledger.port import Ledger
-from udp_stream.planning.periods import overlapping, overlaps_of, period_of, sum_of, together
+from udp_stream.planning.periods import most_in, overlapping, overlaps_of, period_of, together
 from udp_stream.release.facts import PeriodsOverlap
 
 NAMED_MAX = 3
@@ -36,12 +36,12 @@ class Days:
 
 def overlap_of(ledger: Ledger, period: str) -> PeriodsOverlap | None:
     """What this period sums to with those that overlap it; None if none does, or it has no charge."""
-    known = ledger.periods()
+    known = periods_to_compare(ledger, period)
     others = overlapping(period, known)
     if not others or period not in known:
         return None
     budgets = largest_budgets(ledger, (period, *others))
-    return PeriodsOverlap(period, others, sum_of(budgets, budgets))
+    return PeriodsOverlap(period, others, most_in(budgets, period, others))
 
 
 def overlaps_on(ledger: Ledger) -> list[PeriodsOverlap]:
@@ -76,7 +76,9 @@ def days_of(periods: Collection[str], zone: tzinfo) -> list[Days]:
     stretches: list[tuple[float, float, tuple[str, ...]]] = []
     for pair in pairs:
         one, other = map(period_of, pair)
-        stretches.append((max(one.start, other.start), min(one.end, other.end), pair))
+        # Periods that only share a window overlap in the time between them.
+        start, end = sorted((max(one.start, other.start), min(one.end, other.end)))
+        stretches.append((start, end, pair))
     everywhere = {name for start, _, pair in stretches if start == -inf for name in pair}
     bounded = [stretch for stretch in stretches if stretch[0] > -inf]
     if not bounded:
@@ -86,7 +88,7 @@ def days_of(periods: Collection[str], zone: tzinfo) -> list[Days]:
 
 def _in_a_row(stretches: list[tuple[float, float, tuple[str, ...]]], everywhere: set[str], zone: tzinfo) -> list[Days]:
     """By the days on which the set of periods changes: a stretch may be a hundred years long."""
-    spans = [(_day(start, zone), _day(end - 1, zone), pair) for start, end, pair in stretches]
+    spans = [(_day(start, zone), _day(max(start, end - 1), zone), pair) for start, end, pair in stretches]
     cuts = sorted({first for first, _, _ in spans} | {last + timedelta(1) for _, last, _ in spans})
     found: list[Days] = []
     for first, after in pairwise(cuts):

@@ -16,6 +16,7 @@ import msgspec
 
 from udp_stream.ledger.conversion import epsilon_of
 from udp_stream.ledger.port import Ledger
+from udp_stream.ledger.rolling import ROLLING
 from udp_stream.planning.periods import amount_text
 from udp_stream.planning.policy import Policy, epsilon_text
 from udp_stream.release.record import decode
@@ -43,7 +44,7 @@ def written(policy: Policy) -> dict[str, str]:
         "speed.reject_above_kmh": _plain(policy.reject_above_kmh),
         "pings.box": "none" if policy.box is None else _list(policy.box),
         **_budget(policy),
-        "budget.period": policy.period if policy.period_seconds is None else duration_name(policy.period_seconds),
+        "budget.period": _period(policy),
         "budget.accounting": policy.accounting,
         "budget.accounting_detail": policy.accounting_detail,
         "release.mean": policy.mean,
@@ -138,6 +139,12 @@ def _budget(policy: Policy) -> dict[str, str]:
         case "approximate":
             epsilon = epsilon_text(epsilon_of(policy.budget_nano, policy.delta))
             return {"budget.epsilon": epsilon, "budget.delta": f"{policy.delta:g}"}
+
+
+def _period(policy: Policy) -> str:
+    if policy.period_seconds is None:
+        return policy.period
+    return f"{ROLLING if policy.rolls else ''}{duration_name(policy.period_seconds)}"
 
 
 def _epsilon(nano: int | None, policy: Policy) -> str:

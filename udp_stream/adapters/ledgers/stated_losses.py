@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 from udp_stream.ledger.conversion import epsilon_of
+from udp_stream.ledger.rolling import ROLLING, RollingSums, span_of
 from udp_stream.mechanisms.noise import Measure
-from udp_stream.planning.periods import Loss, loss_in, measure_of, name_in
+from udp_stream.planning.periods import IN_RHO, Loss, length_of, loss_in, measure_of, name_in, together
 from udp_stream.planning.policy import Policy
 from udp_stream.units import NANO
 
@@ -17,6 +19,13 @@ RHO_TO_EPSILON = (
     "and adds to a pure epsilon beside it"
 )
 """Behind what is said of epsilon alone."""
+
+
+IN_A_ROW = (
+    "; of a rolling period every stretch of its length counts, wherever it begins, with the releases of all slots that "
+    "it touches"
+)
+"""Behind what is said of periods."""
 
 
 def unit_of(period: str) -> str:
@@ -78,3 +87,70 @@ def with_overlapping(loss: Loss) -> dict[str, float]:
     """
     amounts = {"epsilon": loss.epsilon_nano, "rho": loss.rho_nano}
     return {f"{unit}_guaranteed_with_overlapping": nano / NANO for unit, nano in amounts.items() if nano}
+
+
+@dataclass(slots=True)
+class InWindows:
+    """What plates lost of a rolling budget, charge after charge: nano-units and releases, the most in any window."""
+
+    nano: RollingSums = field(default_factory=RollingSums)
+    releases: RollingSums = field(default_factory=RollingSums)
+
+    def take(self, period: str, charged: Mapping[bytes, int]) -> tuple[dict[bytes, int], dict[bytes, int]]:
+        """With these charges in a span: each plate's most in a window that touches it, of both."""
+        plates = list(charged)
+        nano = self.nano.charge(period, plates, list(charged.values()))
+        releases = self.releases.charge(period, plates, [1] * len(plates))
+        return dict(zip(plates, nano, strict=True)), dict(zip(plates, releases, strict=True))
+
+
+def account_of(period: str) -> str:
+    """The name under which losses of a period are stated: of the spans of a rolling budget one for all.
+
+    >>> account_of("rolling 1d from 2024-01-08T06:00:00+05:30 to 2024-01-08T07:00:00+05:30"), account_of("lifetime")
+    ('rolling 1d', 'lifetime')
+    """
+    return period if span_of(period) is None else length_of(period)
+
+
+def in_windows(charged: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """Of each rolling budget, what a plate was charged in the latest window that holds a charge, and the most in any.
+
+    >>> hours = [f"rolling 1h from 2024-01-08T0{h}:00:00+05:30 to 2024-01-08T0{h + 1}:00:00+05:30" for h in (1, 2, 5)]
+    >>> in_windows({"lifetime": 3} | dict(zip(hours, (4, 5, 6))))
+    {'rolling 1h': (6, 9)}
+    """
+    sums, found = RollingSums(), dict[str, tuple[int, int]]()
+    spans = [(span.start, name) for name in charged if (span := span_of(name)) is not None]
+    for _, name in sorted(spans):
+        (latest,) = sums.charge(name, [b""], [charged[name]])
+        most = max(latest, found.get(account_of(name), (0, 0))[1])
+        found[account_of(name)] = latest, most
+    return found
+
+
+def with_others(budgets: Mapping[str, int]) -> dict[str, Loss]:
+    """Of each period, or rolling budget, the most with those that overlap it; `budgets` are by period and span.
+
+    >>> [str(loss) for loss in with_others({"lifetime": 3 * NANO, "1d from 2024-01-08T00:00:00+05:30": NANO}).values()]
+    ['epsilon 4', 'epsilon 4']
+    """
+    most: dict[str, Loss] = {}
+    for period, loss in together(budgets).items():
+        name = account_of(period)
+        most[name] = max(loss, most.get(name, Loss()))
+    return most
+
+
+def stretches_in_words(lengths: Collection[str]) -> str:
+    """For which stretches of time a budget is promised.
+
+    >>> stretches_in_words(["1d"]), stretches_in_words(["rolling 1d"])
+    ('for each period of 1d', 'for any 1d in a row, wherever it begins')
+    """
+    plain = sorted({length.removesuffix(IN_RHO) for length in lengths})
+    rolling = ", ".join(one.removeprefix(ROLLING) for one in plain if one.startswith(ROLLING))
+    calendars = ", ".join(one for one in plain if not one.startswith(ROLLING))
+    words = [f"for each period of {calendars}"] if calendars else []
+    words += [f"for any {rolling} in a row, wherever it begins"] if rolling else []
+    return " and ".join(words)

@@ -11,7 +11,7 @@ overlap in time, as their names tell (`periods.py`), add up.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import inf
@@ -21,19 +21,25 @@ import msgspec
 
 from udp_stream import __version__
 from udp_stream.adapters.ledgers.stated_losses import (
+    IN_A_ROW,
     NOISE,
     RHO_TO_EPSILON,
+    InWindows,
+    account_of,
     measures_in,
     most_of,
+    stretches_in_words,
     unit_of,
     variant_of,
+    with_others,
     with_overlapping,
 )
 from udp_stream.adapters.settings import Settings
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entry, Ledger
-from udp_stream.planning.periods import IN_RHO, length_of, loss_in, name_in, together
+from udp_stream.ledger.rolling import ROLLING, span_of
+from udp_stream.planning.periods import IN_RHO, length_of, loss_in, name_in
 from udp_stream.release.record import Release, decode, kind_of, slot_of
 from udp_stream.units import NANO, duration_name
 from udp_stream.windows.grid import SlotGrid
@@ -48,20 +54,30 @@ CHARGES = {
 class _Spent:
     """What one period's plates were charged, under which budgets, for how many releases, from which slot to which.
 
-    A release whose id tells no slot may lie anywhere in time.
+    Of a rolling budget it is the most in any window. `promised` has the largest budget of each period, or span, that
+    was charged. A release whose id tells no slot may lie anywhere in time.
     """
 
     nano: Counter[bytes] = field(default_factory=Counter)
     releases: Counter[bytes] = field(default_factory=Counter)
     largest_charge: int = 0
     budgets: set[int] = field(default_factory=set)
+    promised: dict[str, int] = field(default_factory=dict)
+    windows: InWindows = field(default_factory=InWindows)
     start: float = inf
     end: float = -inf
 
     def take(self, entry: Entry, start: float, end: float) -> None:
         charged = {plate: nano for plate, nano in zip(entry.plates, entry.charged.tolist(), strict=True) if nano}
-        self.nano.update(charged)
-        self.releases.update(charged.keys())
+        if span_of(entry.period) is None:
+            self.nano.update(charged)
+            self.releases.update(charged.keys())
+        else:
+            nano, releases = self.windows.take(entry.period, charged)
+            self.nano |= nano
+            self.releases |= releases
+        if charged:
+            self.promised[entry.period] = max(entry.budget, self.promised.get(entry.period, 0))
         self.largest_charge = max(self.largest_charge, *charged.values(), 0)
         self.budgets.add(entry.budget)
         self.start, self.end = min(self.start, start), max(self.end, end)
@@ -119,7 +135,7 @@ class _Account:
         start, end = _span(entry.release_id)
         if end < inf:
             self.slots_s.add(int(end - start))
-        self.periods.setdefault(entry.period, _Spent()).take(entry, start, end)
+        self.periods.setdefault(account_of(entry.period), _Spent()).take(entry, start, end)
         self.under[length_of(entry.period), entry.budget] += bool(entry.charged.any())
         if entry.payload is not None and kind_of(entry.release_id) == "hat":
             record = _record(entry.release_id, entry.payload)
@@ -137,7 +153,9 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
     account = _Account()
     for entry in ledger.entries():
         account.take(entry)
-    periods = _joined(length.removesuffix(IN_RHO) for length, _ in account.under) or policy.period
+    lengths = {length for length, _ in account.under} or {policy.period}
+    rolls = all(length.startswith(ROLLING) for length in lengths)
+    left_out = "while it is in a window" if rolls else f"until the next period of {_joined(map(_plain, lengths))}"
     slots = ", ".join(duration_name(seconds) for seconds in sorted(account.slots_s)) or settings.hat.slot
     noise = ", ".join(NOISE[measure] for measure in sorted(measures_in(account.periods, policy)))
     details = {made.accounting_detail for made in account.made} or {policy.accounting_detail}
@@ -152,13 +170,13 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
         },
         "privacy": {
             "dp_variant": {"variant_name": variant_of(account.periods, policy)},
-            "privacy_loss": {**_privacy_loss(settings, account, periods), "caveats": list(caveats(ledger.meta()))},
+            "privacy_loss": {**_privacy_loss(settings, account, lengths), "caveats": list(caveats(ledger.meta()))},
             "deployment_model": {
                 "model_name": "Central",
                 "release_type": "Many releases",
                 "release_type_details": (
                     f"One release per cell and slot of {slots}, ever. A ledger charges each plate before anything is "
-                    f"drawn; at its budget a plate is left out until the next period of {periods}."
+                    f"drawn; at its budget a plate is left out {left_out}."
                 ),
                 "data_source_type": "Dynamic",
                 "access_type": "Non-interactive",
@@ -226,7 +244,7 @@ def disagreement(settings: Settings, stated: dict[str, Any]) -> str | None:
     )
 
 
-def _privacy_loss(settings: Settings, account: _Account, lengths: str) -> dict[str, Any]:
+def _privacy_loss(settings: Settings, account: _Account, lengths: Collection[str]) -> dict[str, Any]:
     """The guarantee is what a plate can lose by its pings in one period, to all the releases that they are in.
 
     A period is the whole of it, as its name says, whichever slots of it were charged.
@@ -235,9 +253,10 @@ def _privacy_loss(settings: Settings, account: _Account, lengths: str) -> dict[s
     periods = sorted(account.periods.items())
     units = " or ".join(sorted({unit_of(period) for period, _ in periods} or {unit_of(name_in(policy.measure, ""))}))
     sums = {period: loss_in(period, charged.guaranteed) for period, charged in periods}
-    sums |= together({period: charged.guaranteed for period, charged in periods if charged.nano})
+    sums |= with_others({name: budget for _, charged in periods for name, budget in charged.promised.items()})
+    rolls = any(length.startswith(ROLLING) for length in lengths)
     return {
-        "privacy_unit": f"one license plate, for each period of {lengths}, with all its pings in it",
+        "privacy_unit": f"one license plate, {stretches_in_words(lengths)}, with all its pings in it",
         "privacy_parameters": most_of(sums, policy),
         "charged_under": [
             {unit_of(length): budget / NANO, "period": length.removesuffix(IN_RHO), "hats_charged": hats}
@@ -246,7 +265,7 @@ def _privacy_loss(settings: Settings, account: _Account, lengths: str) -> dict[s
         "composition_over_periods": "a plate's loss in a period is at most the largest budget that any of its releases "
         f"was admitted under ({units}_guaranteed); losses in different periods add up, and epsilon is the most of any "
         f"period together with those that overlap it in time ({units}_guaranteed_with_overlapping)"
-        f"{RHO_TO_EPSILON if 'rho' in units else ''}",
+        f"{IN_A_ROW if rolls else ''}{RHO_TO_EPSILON if 'rho' in units else ''}",
         "periods": [
             {
                 "period": period,
@@ -290,6 +309,10 @@ def _iso(seconds: float, period: str, slots: SlotGrid) -> str | None:
     except ValueError:
         return slots.iso(int(seconds) * 1000)
     return datetime.fromtimestamp(seconds, offset).isoformat(timespec="seconds")
+
+
+def _plain(length: str) -> str:
+    return length.removesuffix(IN_RHO)
 
 
 def _joined(names: Iterable[str]) -> str:

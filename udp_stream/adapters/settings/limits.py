@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 import msgspec
 
 from udp_stream.errors import ConfigError
+from udp_stream.ledger.rolling import ROLLING
 from udp_stream.planning.allowances import EPSILON_NANO_MAX, FIXED_NANO_MIN, RHO_NANO_MIN
-from udp_stream.units import NANO, nano_charge, parse_duration
+from udp_stream.units import NANO, duration_name, nano_charge, parse_duration
 
 EPSILON_MIN = FIXED_NANO_MIN / NANO
 EPSILON_MAX = EPSILON_NANO_MAX / NANO
@@ -70,6 +71,23 @@ def whole_seconds(name: str, duration: str) -> int:
     if seconds != whole or (86_400 % whole and whole % 86_400):
         raise ConfigError(f"{name}: expected at least 1m that divides a day, or whole days, got {duration!r}")
     return whole
+
+
+def budget_period(period: str) -> tuple[str, int | None]:
+    """The name of a budget period as records have it, and its seconds; None for a lifetime. ConfigError if it is none.
+
+    >>> budget_period("24h"), budget_period("rolling 24h"), budget_period("lifetime")
+    (('1d', 86400), ('rolling 1d', 86400), ('lifetime', None))
+    """
+    name = "budget.period"
+    if period == "lifetime":
+        return period, None
+    if not period.startswith(ROLLING):
+        seconds = whole_seconds(name, period)
+        return duration_name(seconds), seconds
+    exact = seconds_of(name, period.removeprefix(ROLLING))
+    require(exact == int(exact), name, "whole seconds", repr(period))
+    return f"{ROLLING}{duration_name(int(exact))}", int(exact)
 
 
 def seconds_of(name: str, duration: str) -> float:

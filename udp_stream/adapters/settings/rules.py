@@ -12,6 +12,7 @@ from udp_stream.adapters.settings.limits import (
     EPSILON_MIN,
     EPSILONS,
     RHO_MIN,
+    budget_period,
     require,
     seconds_of,
 )
@@ -32,15 +33,12 @@ def check(settings: Settings) -> None:
     """What types cannot say. Raises ConfigError."""
     for name in DURATIONS:
         duration = _value(settings, name)
-        if (name, duration) != ("budget.period", "lifetime"):
+        if name == "budget.period":
+            budget_period(duration)
+        else:
             seconds_of(name, duration)
     policy = settings.policy
-    require(
-        policy.period_seconds is None or policy.period_seconds % policy.slot_seconds == 0,
-        "budget.period",
-        f"a multiple of hat.slot ({settings.hat.slot}), so that every slot lies in one period",
-        settings.budget.period,
-    )
+    _check_period(settings, policy)
     if (box := settings.pings.box) is not None:
         on_earth = -180 <= box[0] < box[2] <= 180 and -90 <= box[1] < box[3] <= 90
         rule = "[west, south, east, north] with -180 <= west < east <= 180 and -90 <= south < north <= 90"
@@ -69,6 +67,19 @@ def check(settings: Settings) -> None:
         accepted_loss(settings.budget.accept_overlap)
     except ValueError as error:
         raise ConfigError(f"budget.accept_overlap: {error}") from error
+
+
+def _check_period(settings: Settings, policy: Policy) -> None:
+    """Slots lie in periods; a window of a rolling budget may begin anywhere, and holds a slot at least."""
+    seconds, slot = policy.period_seconds, settings.hat.slot
+    if seconds is None:
+        return
+    if policy.rolls:
+        rule = f"windows of at least hat.slot ({slot})"
+        require(seconds >= policy.slot_seconds, "budget.period", rule, settings.budget.period)
+    else:
+        rule = f"a multiple of hat.slot ({slot}), so that every slot lies in one period"
+        require(seconds % policy.slot_seconds == 0, "budget.period", rule, settings.budget.period)
 
 
 def _check_ledger(url: str) -> None:
@@ -125,6 +136,8 @@ def _check_schedule(policy: Policy) -> None:
     require(not policy.forecasts, "budget.schedule", '"spread" where means are taken around forecasts', schedule)
     automatic = None in (policy.mean_nano, policy.cdf_nano)
     require(automatic, "budget.schedule", '"spread" where no epsilon is "auto"', schedule)
+    rule = '"spread" or "uniform" where budget.period is rolling: a window that moves has no end to hand savings on to'
+    require(not policy.rolls or schedule == "uniform", "budget.schedule", rule, schedule)
     if isinstance(schedule, tuple):
         slots = round((policy.period_seconds or 0) / policy.slot_seconds)
         fits = len(schedule) == slots and min(schedule) >= 0 and 0 < sum(schedule) < float("inf")

@@ -12,16 +12,16 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 
 from udp_stream.adapters.kafka_section import KafkaSection
-from udp_stream.adapters.settings.limits import Budget, Epsilon, milliseconds, nano, whole_seconds
+from udp_stream.adapters.settings.limits import Budget, Epsilon, budget_period, milliseconds, nano, whole_seconds
 from udp_stream.errors import ConfigError
 from udp_stream.forecast.prior import CountsRead
 from udp_stream.ledger.conversion import rho_nano_of, rho_nano_of_pure
 from udp_stream.pings.decoder import PingRules
-from udp_stream.planning.calendar import BudgetCalendar
+from udp_stream.planning.calendar import BudgetCalendar, span_seconds
 from udp_stream.planning.periods import accepted_loss
 from udp_stream.planning.policy import Accounting, AccountingDetail, CountsReleased, Grouping, Mean, Policy, Suppression
 from udp_stream.planning.schedules import Schedule
-from udp_stream.units import QUANTA_PER_KMH, duration_name, nano_allowance
+from udp_stream.units import QUANTA_PER_KMH, nano_allowance
 from udp_stream.windows.grid import SlotGrid
 from udp_stream.windows.open_slots import WindowRules
 from udp_stream.windows.slot_tables import PINGS_MAX
@@ -164,8 +164,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     @property
     def policy(self) -> Policy:
         """What changes privacy, or what is computed."""
-        lifetime = self.budget.period == "lifetime"
-        period_seconds = None if lifetime else whole_seconds("budget.period", self.budget.period)
+        period, period_seconds = budget_period(self.budget.period)
         return Policy(
             resolution=self.hat.resolution,
             slot_seconds=whole_seconds("hat.slot", self.hat.slot),
@@ -176,7 +175,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             reject_above_kmh=self.speed.reject_above_kmh,
             box=self.pings.box,
             budget_nano=self.budget.nano,
-            period="lifetime" if period_seconds is None else duration_name(period_seconds),
+            period=period,
             period_seconds=period_seconds,
             mean=self.release.mean,
             grouping=self.release.grouping,
@@ -228,7 +227,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def calendar(self) -> BudgetCalendar:
         """Slots and periods in the zone."""
         policy = self.policy
-        periods = None if policy.period_seconds is None else SlotGrid(policy.period_seconds, self.zone)
+        seconds = policy.period_seconds
+        if policy.rolls and seconds is not None:
+            seconds = span_seconds(seconds, policy.slot_seconds)
+        periods = None if seconds is None else SlotGrid(seconds, self.zone)
         accepted = accepted_loss(self.budget.accept_overlap)
         return BudgetCalendar(policy, SlotGrid(policy.slot_seconds, self.zone), periods, accepted)
 

@@ -14,22 +14,26 @@ from datetime import UTC, datetime
 from udp_stream.adapters.ledgers.opening import ledger_and_keys, mark_beside, replace_mark_of
 from udp_stream.adapters.ledgers.overlaps import days_of, overlaps_on, said
 from udp_stream.adapters.ledgers.plate_keys import PlateKeys
+from udp_stream.adapters.ledgers.stated_losses import in_windows
 from udp_stream.adapters.ledgers.statement import disagreement, statement
 from udp_stream.adapters.ledgers.which_ledger import say_ledger, slot_start
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.budgets import largest_budgets
+from udp_stream.ledger.conversion import epsilon_of
 from udp_stream.ledger.past import Forgotten, behind, forget, see
 from udp_stream.ledger.port import Ledger, Mark
+from udp_stream.ledger.rolling import span_of
 from udp_stream.pings.decoder import plate_name
-from udp_stream.planning.periods import amount_text, measure_of, sum_of
+from udp_stream.planning.periods import amount_text, measure_of, most_in, sum_of
+from udp_stream.planning.policy import Policy, epsilon_text
 from udp_stream.units import NANO
 
 
 def show(arguments: argparse.Namespace, settings: Settings) -> None:
-    """What a plate was charged and has left, one period a line, oldest first; then a sum for each day on which its
-    periods overlap."""
+    """What a plate was charged and has left, one period a line, oldest first; of a rolling budget a line for each span
+    and one for its windows; then a sum for each day on which its periods overlap."""
     policy = settings.policy
     with _open(arguments, settings) as (ledger, keys):
         charged = ledger.charged_by_period(keys.key_of(plate_name(arguments.plate)))
@@ -44,17 +48,31 @@ def show(arguments: argparse.Namespace, settings: Settings) -> None:
     for period, nano in sorted(charged.items()):
         if measure_of(period) != policy.measure:
             print(f'{period}\tcharged {nano / NANO:.9f}\tbudget.accounting is now "{policy.accounting}"')
-            continue
-        left, budget = max(0, policy.budget_nano - nano), f"{policy.budget_nano / NANO:.10g}"
-        print(f"{period}\tcharged {nano / NANO:.9f}\tleft {left / NANO:.9f}\tof {budget}")
+        elif span_of(period) is None:
+            print(f"{period}\tcharged {nano / NANO:.9f}\t{_left(nano, policy)}")
+        else:
+            print(f"{period}\tcharged {nano / NANO:.9f}")
+    for account, (latest, worst) in in_windows(charged).items():
+        if measure_of(account) == policy.measure:
+            print(
+                f"{account}\tcharged {latest / NANO:.9f} in the latest window\t{_left(latest, policy)}"
+                f"\tat most {worst / NANO:.9f} in any window"
+            )
     for one in days:
-        in_all, most = (sum_of(amounts, one.periods) for amounts in (charged, budgets))
+        in_all, most = sum_of(charged, one.periods), most_in(budgets, "", one.periods)
         together = ", ".join(one.periods)
         if most.rho_nano:
             print(f"{one}\tcharged {in_all} in all\tof at most {most} in all\tin {together}")
             continue
         epsilon, budget = f"{in_all.epsilon_nano / NANO:.9f}", amount_text(most.epsilon_nano)
         print(f"{one}\tcharged {epsilon} in all\tof at most {budget} in all\tin {together}")
+
+
+def _left(nano: int, policy: Policy) -> str:
+    """What is left of the budget and, of a rho, which epsilon is spent."""
+    left, budget = max(0, policy.budget_nano - nano), f"{policy.budget_nano / NANO:.10g}"
+    spent = f"{epsilon_text(epsilon_of(nano, policy.delta))} with delta {policy.delta:g}"
+    return f"left {left / NANO:.9f}\tof {budget}" + (f"\tepsilon {spent}" if policy.measure == "zcdp" else "")
 
 
 def verify(arguments: argparse.Namespace, settings: Settings) -> None:

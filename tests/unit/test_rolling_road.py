@@ -1,0 +1,239 @@
+"""The road under a rolling budget: no window over it, whatever is charged late, twice, or by another configuration."""
+
+import re
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pytest
+
+from tests.unit.test_flow import MORNING, START, a_context, run, slot
+from udp_stream.adapters.settings import load
+from udp_stream.errors import ConfigError, PrivacyRefused
+from udp_stream.ledger.budgets import standing
+from udp_stream.ledger.checks.rolling import worst_window
+from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.ledger.rolling import span_of
+from udp_stream.planning.calendar import SPANS_PER_WINDOW, span_seconds
+from udp_stream.planning.periods import overlapping
+from udp_stream.planning.schedules import Standing, shares_of
+from udp_stream.release.record import decode
+from udp_stream.testing import Died
+from udp_stream.units import NANO
+
+HOUR_MS = 3_600_000
+ROLLING = ("budget.period=rolling 4h", "budget.epsilon=2", "release.mean=baseline")
+BUDGET = 2 * NANO
+
+
+def worst(ledger, plate, window_s=4 * 3600):
+    """The most of a plate in any window, by the spans' own times."""
+    found = {}
+    for name, nano in ledger.charged_by_period(plate).items():
+        span = span_of(name)
+        key = int(span.start), int(span.end)
+        found[key] = found.get(key, 0) + nano
+    return worst_window(found, window_s)
+
+
+def hours(ledger, numbers, *flags, seed=1):
+    statuses = {}
+    for number in numbers:
+        published = run(ledger, a_context(*ROLLING, *flags, seed=seed), slot(number, start=START + number * HOUR_MS))
+        statuses[number] = [decode(payload).status for _, payload in published]
+    return statuses
+
+
+@pytest.mark.parametrize("order", [range(14), range(13, -1, -1), np.random.default_rng(5).permutation(14).tolist()])
+def test_no_window_is_over_the_budget_in_whatever_order_slots_are_charged(order):
+    ledger = MemoryLedger()
+    hours(ledger, order)
+    plates = slot()[0].plates
+    most = [worst(ledger, plate) for plate in plates]
+    assert max(most) <= BUDGET < max(most) + NANO, "no window is over it, and it is used"
+    assert ledger.verify() == [] and all(name.startswith("rolling 4h from ") for name in ledger.periods())
+
+
+def test_what_has_left_the_window_is_there_again_and_the_promise_is_in_the_record():
+    """Of a budget for two HATs of an hour, hours 0 and 1 take all; a window of four hours touches five of them."""
+    ledger = MemoryLedger()
+    statuses = hours(ledger, range(8), "budget.accounting_detail=uniform")
+    released = [number for number, of_hour in statuses.items() if "released" in of_hour]
+    assert released == [0, 1, 5, 6]
+    (payload, *_) = ledger.recorded([next(iter(ledger.entries())).release_id])
+    privacy = decode(payload).privacy
+    assert (privacy.period, privacy.period_epsilon) == ("rolling 4h", 2.0)
+
+
+@pytest.mark.parametrize("answered", [False, True])
+@pytest.mark.parametrize("dies_at", range(12))
+def test_dying_between_any_two_calls_charges_once(dies_at, answered):
+    whole = MemoryLedger()
+    expected = run(whole, a_context(*ROLLING), slot())
+    ledger, seen = MemoryLedger(), {}
+    for attempt in range(3):
+        try:
+            at = dies_at if attempt == 0 else None
+            published = run(ledger, a_context(*ROLLING), slot(), at, answered=answered)
+        except Died as death:
+            published = death.args[0]
+        for id_, payload in published:
+            assert seen.setdefault(id_, payload) == payload
+    assert seen == dict(expected) and ledger.verify() == []
+    plates = slot()[0].plates
+    assert [ledger.charged_by_period(plate) for plate in plates] == [whole.charged_by_period(plate) for plate in plates]
+
+
+OTHER_SETTINGS = {
+    "another zone": ("hat.timezone=UTC",),
+    "other slots": ("hat.slot=30m",),
+    "a zone with the same hours": ("hat.timezone=Asia/Colombo",),
+}
+
+
+@pytest.mark.parametrize("kind", OTHER_SETTINGS)
+def test_other_zones_and_slots_share_the_budget(kind):
+    """A calendar's period has a budget of its own in each zone; a rolling one is told by time alone."""
+    ledger = MemoryLedger()
+    hours(ledger, range(2), "budget.accounting_detail=uniform")
+    run(ledger, a_context(*ROLLING, *OTHER_SETTINGS[kind]), slot(7, start=START + HOUR_MS + HOUR_MS // 2))
+    hours(ledger, range(3, 9), *OTHER_SETTINGS[kind])
+    assert max(worst(ledger, plate) for plate in slot()[0].plates) <= BUDGET and ledger.verify() == []
+
+
+def test_a_rolling_budget_and_a_calendars_are_refused_together_until_the_sum_is_accepted():
+    """Also before and after a calendar's period, as long as some window touches both."""
+    ledger = MemoryLedger()
+    run(ledger, a_context("release.mean=baseline"), slot())
+    rolling = ("budget.period=rolling 1d", "release.mean=baseline")
+    tomorrow = slot(3, start=START + 30 * HOUR_MS)
+    with pytest.raises(PrivacyRefused) as refused:
+        run(ledger, a_context(*rolling), tomorrow)
+    said = str(refused.value)
+    assert f"shares windows of 1d with {MORNING}" in said and "from 1d after the end of the other period" in said
+    assert "could lose epsilon 20, not epsilon 10. " in said and '--accept-overlap "epsilon 20 in all"' in said
+    assert ledger.periods() == [MORNING]
+    accepted = "budget.accept_overlap=epsilon 20 in all"
+    assert run(ledger, a_context(*rolling, accepted), tomorrow)
+    with pytest.raises(PrivacyRefused, match=r"shares windows of 1d with rolling 1d from"):
+        run(ledger, a_context("release.mean=baseline"), slot(4, start=START + HOUR_MS))
+    run(ledger, a_context("release.mean=baseline", accepted), slot(4, start=START + HOUR_MS))
+    run(ledger, a_context(*rolling), slot(5, start=START + 72 * HOUR_MS))  # no window touches both
+
+
+def test_a_window_of_another_length_or_unit_is_another_budget():
+    ledger = MemoryLedger()
+    hours(ledger, [0])
+    for flags, words in (
+        (("budget.period=rolling 8h",), "could lose epsilon 4, not epsilon 2"),
+        (("budget.period=rolling 2h",), "could lose epsilon 4, not epsilon 2"),
+        (("budget.accounting=zcdp", "budget.epsilon=10", "budget.rho=1"), "could lose epsilon 2 and rho 1, not rho 1"),
+    ):
+        with pytest.raises(PrivacyRefused, match="shares windows of") as refused:
+            run(ledger, a_context(*ROLLING, *flags), slot(2, start=START + HOUR_MS))
+        assert words in str(refused.value)
+
+
+def test_concentrated_losses_roll_too():
+    ledger = MemoryLedger()
+    flags = ("budget.accounting=zcdp", "budget.rho=0.5", "budget.epsilon=10")
+    hours(ledger, range(9), *flags)
+    assert all(name.endswith(" in rho") for name in ledger.periods())
+    most = max(worst(ledger, plate) for plate in slot()[0].plates)
+    assert NANO // 4 < most <= NANO // 2 and ledger.verify() == []
+
+
+def test_an_automatic_epsilon_serves_every_hour_alike():
+    """What comes back keeps it going: no hour is without, once the first window has passed."""
+    ledger, auto = MemoryLedger(), ("release.mean_epsilon=auto", "release.cdf_epsilon=0", "budget.period=rolling 6h")
+    epsilons = {}
+    for number in range(30):
+        published = run(ledger, a_context(*ROLLING, *auto), slot(1, start=START + number * HOUR_MS))
+        found = [decode(payload).privacy.epsilon for _, payload in published]
+        epsilons[number] = max(found)
+    assert min(epsilons.values()) > 0 and max(epsilons.values()) < 1.5 * min(epsilons.values())
+    plates = slot()[0].plates
+    used = [worst(ledger, plate, 6 * 3600) / BUDGET for plate in plates]
+    assert max(used) <= 1 and np.median(used) > 0.5, used
+
+
+def test_forecasts_work_under_a_rolling_budget():
+    ledger = MemoryLedger()
+    statuses = hours(ledger, range(9), "release.mean=auto", "release.mean_epsilon=auto", "release.cdf_epsilon=0")
+    assert any("released" in of_hour for of_hour in statuses.values())
+    assert max(worst(ledger, plate) for plate in slot()[0].plates) <= BUDGET
+
+
+# The calendar.
+
+
+def test_the_span_of_a_slot_holds_it_also_where_the_clock_changes():
+    """Chicago's spring and autumn, in slots of four hours under windows of a week."""
+    flags = ("hat.timezone=America/Chicago", "hat.slot=4h", "budget.period=rolling 1w")
+    calendar = load(None, flags, {}).calendar
+    zone = ZoneInfo("America/Chicago")
+    for day in (datetime(2022, 3, 13, tzinfo=zone), datetime(2022, 11, 6, tzinfo=zone)):
+        start = round(day.timestamp()) * 1000
+        for _ in range(6):
+            (begin,), (end,) = calendar.slots.place(np.array([start]))
+            in_period = calendar.slot_in_period(int(begin))
+            span = span_of(in_period.period)
+            assert span.start * 1000 <= begin and end <= span.end * 1000
+            assert in_period.rolls and in_period.slots_gone == in_period.slots_left == 42
+            start = int(end)
+
+
+@pytest.mark.parametrize("slot_s", [60, 900, 2400, 3600, 14_400, 86_400, 3 * 86_400])
+@pytest.mark.parametrize("window_s", [3600, 5 * 3600, 86_400, 7 * 86_400, 67 * 86_400, 36_500 * 86_400])
+def test_spans_are_whole_slots_and_few(window_s, slot_s):
+    if window_s < slot_s:
+        return
+    span = span_seconds(window_s, slot_s)
+    assert span % slot_s == 0 and (86_400 % span == 0 or span % 86_400 == 0)
+    assert window_s / span <= SPANS_PER_WINDOW and (span == slot_s or span <= max(window_s / 8, 2 * slot_s))
+
+
+def test_slots_in_order_have_one_account_and_no_overlap():
+    calendar = load(None, ("budget.period=rolling 1d",), {}).calendar
+    names = [calendar.slot_in_period(START + number * HOUR_MS).period for number in range(48)]
+    assert len(set(names)) == 48 and all(overlapping(name, names) == () for name in names)
+
+
+def test_an_even_part_is_for_the_plates_pace_over_a_window():
+    at = Standing(np.array([0, 0, 95]), np.array([0, 48, 0]), np.array([1, 1, 1]), 24, 24, rolls=True)
+    assert shares_of("spread", 100, at).tolist() == shares_of("uniform", 100, at).tolist() == [4, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("budget.period=rolling",), "budget.period"),
+        (("budget.period=rolling 1x",), "budget.period: expected a number and s, m, h, d or w"),
+        (("budget.period=rolling lifetime",), "budget.period: expected a number"),
+        (("budget.period=rolling 30m",), "budget.period: expected windows of at least hat.slot (1h), got rolling 30m"),
+        (("budget.period=rolling 90.5s", "hat.slot=1m"), "budget.period: expected whole seconds"),
+        (("budget.period=rolling 40000d",), "budget.period: expected 1m to 36500d"),
+        (
+            ("budget.period=rolling 1d", "budget.schedule=ramp", "release.mean=baseline", "release.mean_epsilon=auto"),
+            'budget.schedule: expected "spread" or "uniform" where budget.period is rolling',
+        ),
+    ],
+)
+def test_what_makes_no_window_is_refused_with_the_rule(flags, said):
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        load(None, ("hat.slot=1h", *flags), {})
+
+
+def test_a_window_need_be_no_multiple_of_the_slot():
+    settings = load(None, ("budget.period=rolling 90m", "hat.slot=1h"), {})
+    assert settings.policy.promise == "epsilon 10 per rolling 90m"
+    assert load(None, ("budget.period=rolling 24h",), {}).policy == load(None, ("budget.period=rolling 1d",), {}).policy
+
+
+def test_the_planner_is_told_what_was_charged_in_the_window():
+    ledger = MemoryLedger()
+    hours(ledger, range(2))
+    plates = slot()[0].plates
+    period = a_context(*ROLLING).calendar.slot_in_period(START + 4 * HOUR_MS).period
+    in_window = standing(ledger, period, plates).charged.tolist()
+    assert in_window == [sum(ledger.charged_by_period(plate).values()) for plate in plates] and max(in_window) > 0
