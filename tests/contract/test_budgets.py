@@ -1,0 +1,103 @@
+"""No sequence of charges ends above a budget: adaptive or adversarial, from many writers, in memory and in SQLite."""
+
+import tempfile
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.contract.budgets import Adversary, greedy_crowd
+from tests.contract.test_ledger import ForgetsWindows, LooksBackOnly, in_memory, in_sqlite
+from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
+from udp_stream.ledger.memory import MemoryLedger
+
+
+class InMemory(Adversary):
+    writers = 4
+    kind = MemoryLedger
+
+    def __init__(self):
+        super().__init__()
+        self.ledger = self.kind()
+
+    def opened(self):
+        return nullcontext(self.ledger)
+
+
+class InSqlite(Adversary):
+    def __init__(self):
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+
+    def opened(self):
+        return open_sqlite_ledger(Path(self.folder.name) / "ledger")
+
+    def teardown(self):
+        try:
+            super().teardown()
+        finally:
+            self.folder.cleanup()
+
+
+class Crowded(InSqlite):
+    writers = 100
+
+
+@pytest.mark.parametrize(
+    ("machine", "examples", "steps"),
+    [
+        (InMemory, 15, 15),
+        (InSqlite, 3, 10),
+        pytest.param(InMemory, 600, 40, marks=pytest.mark.long),
+        pytest.param(InSqlite, 60, 30, marks=pytest.mark.long),
+        pytest.param(Crowded, 10, 10, marks=pytest.mark.long),
+    ],
+)
+def test_no_sequence_of_charges_exceeds_a_budget_and_all_that_fits_is_charged(machine, examples, steps):
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=examples, stateful_step_count=steps, deadline=None)
+    )
+
+
+@pytest.mark.parametrize("store", [in_memory, in_sqlite])
+def test_a_hundred_greedy_writers_at_once_spend_each_budget_and_no_more(store, tmp_path):
+    greedy_crowd(store(tmp_path))
+
+
+class ClosesAfterRefusal(MemoryLedger):
+    """As the paper's Algorithm 1 is printed: the first HALT stays."""
+
+    def _decide(self, period, budget, plates, packed, fresh):
+        closed = getattr(self, "closed", set())
+        keep = [plate not in closed for plate in plates]
+        if not all(keep):
+            budget = 0 if not any(keep) else budget
+        super()._decide(period, budget, plates, packed, fresh)
+        for one in fresh:
+            charged = self._admissions[one.release_id].decision.charged
+            closed |= {plates[i] for i in one.members[charged == 0]}
+        self.closed = closed
+
+
+class OneTooMany(MemoryLedger):
+    def _decide(self, period, budget, *asked):
+        super()._decide(period, budget + 1, *asked)
+
+
+class HalvesOthers(MemoryLedger):
+    """Charges a window for half of what was charged in other spans."""
+
+    def _elsewhere(self, period, plates):
+        return np.asarray(super()._elsewhere(period, plates)) // 2
+
+
+@pytest.mark.parametrize("broken", [ClosesAfterRefusal, OneTooMany, ForgetsWindows, LooksBackOnly, HalvesOthers])
+def test_the_adversary_finds_a_broken_ledger(broken):
+    # Without crowds, whose outcome depends on the threads, and without a search for the shortest example.
+    machine = type("Broken", (InMemory,), {"kind": broken, "crowd": None})
+    asked = settings(max_examples=200, stateful_step_count=20, deadline=None, database=None, phases=[Phase.generate])
+    with pytest.raises((AssertionError, ExceptionGroup)):
+        run_state_machine_as_test(machine, settings=asked)
