@@ -11,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from udp_stream.ledger.conversion import NANO_MAX, delta_of, epsilon_nano_of, epsilon_of, rho_nano_of, rho_nano_of_pure
+from udp_stream.ledger.conversion import (
+    NANO_MAX,
+    delta_of,
+    epsilon_nano_of,
+    epsilon_of,
+    epsilon_of_both,
+    rho_nano_of,
+    rho_nano_of_pure,
+)
+from udp_stream.ledger.filters import metric_epsilon_nano
 from udp_stream.units import NANO
 
 PROMISES = [(0.1, 1e-5), (1.0, 1e-6), (2.0, 1e-9), (10.0, 1e-6), (30.0, 1e-4), (10.0, 0.01)]
@@ -149,3 +158,27 @@ def test_amounts_that_are_none_are_refused():
     for call in (lambda: delta_of(-1, 0), lambda: delta_of(0, NANO_MAX + 1), lambda: rho_nano_of_pure(-1)):
         with pytest.raises(ValueError, match="expected 0 <= "):
             call()
+
+
+@given(st.integers(1, 20 * NANO), st.integers(1, 20 * NANO), st.sampled_from([1e-9, 1e-6, 1e-3]))
+@settings(max_examples=60, deadline=None)
+def test_of_charges_of_both_kinds_the_lesser_of_two_epsilons_that_hold_is_stated(epsilon_nano, rho_nano, delta):
+    """And equation 10, which holds too, never says less."""
+    stated = epsilon_of_both(epsilon_nano, rho_nano, delta)
+    in_rho = rho_nano + rho_nano_of_pure(epsilon_nano)
+    beside, together = epsilon_nano + epsilon_nano_of(rho_nano, delta), epsilon_nano_of(in_rho, delta)
+    assert min(beside, together) / NANO <= stated <= min(beside, together) / NANO + 3e-6
+    assert metric_epsilon_nano(in_rho, delta, 1) >= together
+
+
+def test_one_kind_alone_is_what_it_was():
+    assert epsilon_of_both(3 * NANO, 0, 1e-6) == 3.0 and epsilon_of_both(0, NANO, 1e-6) == epsilon_of(NANO, 1e-6)
+    assert epsilon_of_both(10**15, NANO, 1e-6) == pytest.approx(10**6 + epsilon_of(NANO, 1e-6)), "too large"
+
+
+def test_both_kinds_together_by_dp_accounting():
+    """Pure mechanisms and a Gaussian one, composed by an independent accountant, lose no more than is stated."""
+    accountant = rdp.RdpAccountant()
+    accountant.compose(dp_accounting.LaplaceDpEvent(1 / 0.1), 3)
+    accountant.compose(dp_accounting.GaussianDpEvent(1 / math.sqrt(2 * 0.5)))
+    assert accountant.get_epsilon(1e-6) <= epsilon_of_both(3 * NANO // 10, NANO // 2, 1e-6) + 0.01

@@ -141,6 +141,23 @@ def rho_nano_of_pure(epsilon_nano: int) -> int:
     return -(-epsilon_nano * epsilon_nano // (2 * NANO))
 
 
+def epsilon_of_both(epsilon_nano: int, rho_nano: int, delta: float) -> float:
+    """About an epsilon that holds with this delta for charges of both kinds together, the pure ones summing to epsilon.
+
+    The lesser of two that hold: the rho as an epsilon, beside the pure one; or all of it in rho, where pure charges
+    that sum to epsilon cost at most epsilon^2 / 2, and then as an epsilon. (Equation 10 of *Adaptive Privacy Budgeting*
+    is a third. It is never less than the second, as this conversion is exact.)
+
+    >>> epsilon_of_both(2_000_000_000, 1_000_000_000, 1e-6), epsilon_of_both(200_000_000, 1_000_000_000, 1e-6)
+    (9.766217, 7.85605)
+    """
+    beside = (epsilon_nano + round(epsilon_of(rho_nano, delta) * 1e6) * 1000) / NANO
+    together = rho_nano + rho_nano_of_pure(epsilon_nano)
+    if not epsilon_nano or not rho_nano or together > NANO_MAX:
+        return beside
+    return min(beside, epsilon_of(together, delta))
+
+
 def last_nano(holds: Callable[[int], bool]) -> int:
     """The last number for which this holds, which it does for 0 and, if for one, for all below it.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from udp_stream.ledger.conversion import epsilon_of
+from udp_stream.ledger.conversion import epsilon_of_both
 from udp_stream.ledger.rolling import ROLLING, RollingSums, span_of
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.planning.periods import IN_RHO, Loss, length_of, loss_in, measure_of, name_in, together
@@ -16,7 +16,7 @@ NOISE: dict[Measure, str] = {"pure": "discrete Laplace", "zcdp": "discrete Gauss
 
 RHO_TO_EPSILON = (
     "; a rho, of zero-concentrated differential privacy, is an epsilon with delta by arXiv 2004.00010, Corollary 13, "
-    "and adds to a pure epsilon beside it"
+    "and adds to a pure epsilon beside it, unless half the square of that, added to the rho, says less"
 )
 """Behind what is said of epsilon alone."""
 
@@ -61,7 +61,7 @@ def variant_of(periods: Collection[str], policy: Policy) -> str:
 
 
 def most_of(sums: Mapping[str, Loss], policy: Policy) -> dict[str, float]:
-    """The most of any period; of a rho what it is with the policy's delta, which adds to a pure epsilon beside it.
+    """The most of any period; of a rho what it is with the policy's delta, and of both kinds what they are together.
 
     >>> from udp_stream.adapters.settings import Settings
     >>> most_of({"lifetime": Loss(3 * NANO), "lifetime in rho": Loss(rho_nano=NANO)}, Settings().policy)
@@ -72,7 +72,7 @@ def most_of(sums: Mapping[str, Loss], policy: Policy) -> dict[str, float]:
         return {"epsilon": max(losses).epsilon_nano / NANO}
 
     def epsilon(loss: Loss) -> float:
-        return loss.epsilon_nano / NANO + epsilon_of(loss.rho_nano, policy.delta)
+        return epsilon_of_both(loss.epsilon_nano, loss.rho_nano, policy.delta)
 
     most = max(losses, key=epsilon)
     alone = {} if most.epsilon_nano else {"rho": most.rho_nano / NANO}
