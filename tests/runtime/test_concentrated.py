@@ -1,5 +1,6 @@
 """Concentrated accounting from one end to the other: settings, plans, noise, ledger, records, statement, refusals."""
 
+import argparse
 import dataclasses
 import json
 
@@ -8,12 +9,14 @@ import pytest
 
 from tests.runtime.harness import fleet_log, frames_of
 from udp_stream.adapters.embedded import Embedded
+from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
 from udp_stream.adapters.ledgers.statement import disagreement, statement
 from udp_stream.adapters.settings import load
+from udp_stream.cli.commands.ledger import show
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.budgets import largest_budgets
-from udp_stream.ledger.conversion import epsilon_of, rho_nano_of
+from udp_stream.ledger.conversion import epsilon_nano_of, epsilon_of, rho_nano_of
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.record import decode
@@ -150,3 +153,23 @@ def test_a_hat_that_was_charged_under_another_accounting_is_released_as_it_was_c
     assert set(ledger.periods()) == {"1d from 2022-01-01T00:00:00+00:00"} and ledger.verify() == []
     other = release_slot(*two_hats(), after, MemoryLedger(), lambda _: None)
     assert decode(next(iter(other.payloads.values()))).privacy.accounting == "approximate"
+
+
+def test_show_says_which_epsilon_was_spent_and_what_rho_is_left(tmp_path, capsys):
+    """The odometer: the charged rho with the budget's delta; it never says less than the exact conversion."""
+    flags = (*APPROXIMATE, f"ledger.url={tmp_path / 'city.ledger'}")
+    settings = load(None, flags, {})
+    plate = json.loads(LOG[0])["license_plate"]
+    with ledger_and_keys(settings.ledger) as (ledger, keys):
+        found = []
+        Embedded(settings, ledger, SeededEntropy("a"), keys.key_of, "udp-stream test", found.extend).run(frames_of(LOG))
+        ((_, nano),) = ledger.charged_by_period(keys.key_of(plate)).items()
+    asked = argparse.Namespace(plate=plate, allow_volatile_ledger=False)
+    show(asked, settings)
+    (line,) = capsys.readouterr().out.splitlines()
+    period, charged, left, _, epsilon = line.split("\t")
+    assert period.endswith(" in rho") and 0 < nano <= settings.policy.budget_nano
+    assert float(charged.split()[1]) + float(left.split()[1]) == pytest.approx(settings.policy.budget_nano / NANO)
+    amount, words = epsilon.removeprefix("epsilon ").split(" ", 1)
+    exact = epsilon_nano_of(nano, 1e-6) / NANO
+    assert words == "with delta 1e-06" and exact <= float(amount) <= exact + 3e-6 <= 10.000003

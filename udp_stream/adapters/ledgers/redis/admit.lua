@@ -33,6 +33,14 @@ local function names_of(lines)
   return names
 end
 local beside = names_of(others) -- the other spans that share a window with ours
+local inside = {} -- of each window, which of these it touches
+for start = 0, #windows - 1, math.max(#beside, 1) do
+  local touched = {}
+  for i = 1, #beside do
+    if sub(windows, start + i, start + i) == '1' then touched[#touched + 1] = i end
+  end
+  inside[#inside + 1] = touched
+end
 
 -- Why the windows are not what the caller takes them for.
 local function unfit_windows()
@@ -72,11 +80,9 @@ local function look_elsewhere(names)
   end
   for at, name in ipairs(names) do
     local most = 0
-    for start = 1, #windows, math.max(#beside, 1) do
+    for _, touched in ipairs(inside) do
       local sum = 0 -- exact: a window's sum was within a budget
-      for i = 1, #beside do
-        if sub(windows, start + i - 1, start + i - 1) == '1' then sum = sum + amounts[i][at] end
-      end
+      for k = 1, #touched do sum = sum + amounts[touched[k]][at] end
       most = math.max(most, sum)
     end
     elsewhere[name] = most

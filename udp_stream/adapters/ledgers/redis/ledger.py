@@ -55,6 +55,7 @@ from udp_stream.ledger.rules import require_valid
 
 MEMBERS_MAX = 20_000_000  # of a HAT: 24 bytes each, and Redis takes values of 512 MB
 BATCH_MEMBERS, BATCH_HATS = 25_000, 1000  # that one script admits: 25 ms, during which Redis does nothing else
+ROLLING_MEMBERS = 6000  # that one script admits where budgets roll: it looks each plate up in up to 25 spans
 BATCH_RELEASES, BATCH_BYTES = 5000, 8_000_000  # that one script records: 40 ms, likewise
 MOVED_MAX = 100  # tries of a script while others charge in new spans of time: a slot has one
 PAGE = 500  # what `unpublished` reads at a time
@@ -176,7 +177,7 @@ class RedisLedger:
         packed = column(plates)
         asked = [(one, packed[one.members].tobytes()) for one in admissions]
         near = windows_of(self._session, period)
-        members = BATCH_MEMBERS // (1 + len(near.others))  # each is looked up in every span
+        members = ROLLING_MEMBERS if near.others else BATCH_MEMBERS
         batches = _batches(asked, [one.members.size for one in admissions], BATCH_HATS, members)
         answers = [answer for batch in batches for answer in self._admitted(period, budget, batch, near)]
         return [
