@@ -2,8 +2,8 @@
 
 One HAT of 100 plates is charged every hour, for more than a year: 10^6 charges of the same plates. Under one budget for
 a lifetime, under one for each day, and under a rolling one of a day. Each row is the time of a HAT's admission (of this
-process; with Redis, on the clock), the least of the 70 before that moment, and beside it the ratio to the first row. It should stay at one: a balance is a
-number, and a window has 25 of them, whatever came before.
+process; with Redis, on the clock), the least of the 70 before that moment, and beside it the ratio to the first row. It
+should stay at one: a balance is a number, and a window has 25 of them, whatever came before.
 """
 
 from __future__ import annotations
