@@ -99,7 +99,9 @@ def test_verify_finds_a_window_that_was_overspent_by_hand(charged, tmp_path):
         at = int(np.argmax(each))
         width = len(plates) // each.size
         plate = plates[at * width : (at + 1) * width]
-        more = 2 * NANO - int(each[at])  # the span alone stays within the budget: only its windows do not
+        query = "SELECT spent FROM balances WHERE period = ? AND plate = ?"
+        ((spent,),) = ledger.execute(query, (period, plate)).fetchall()
+        more = 2 * NANO - spent  # the span alone stays within the budget: only its windows do not
         each[at] += more
         ledger.execute("UPDATE admissions SET charged = ? WHERE sequence = ?", (amounts_of(each), sequence))
         ledger.execute("UPDATE balances SET spent = spent + ? WHERE period = ? AND plate = ?", (more, period, plate))

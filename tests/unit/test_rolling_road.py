@@ -1,5 +1,6 @@
 """The road under a rolling budget: no window over it, whatever is charged late, twice, or by another configuration."""
 
+import dataclasses
 import re
 from datetime import datetime
 from zoneinfo import ZoneInfo
@@ -15,8 +16,9 @@ from udp_stream.ledger.checks.rolling import worst_window
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.rolling import span_of
 from udp_stream.planning.calendar import SPANS_PER_WINDOW, span_seconds
-from udp_stream.planning.periods import overlapping
+from udp_stream.planning.periods import most_in, overlapping
 from udp_stream.planning.schedules import Standing, shares_of
+from udp_stream.release.context import from_counts
 from udp_stream.release.record import decode
 from udp_stream.testing import Died
 from udp_stream.units import NANO
@@ -237,3 +239,27 @@ def test_the_planner_is_told_what_was_charged_in_the_window():
     period = a_context(*ROLLING).calendar.slot_in_period(START + 4 * HOUR_MS).period
     in_window = standing(ledger, period, plates).charged.tolist()
     assert in_window == [sum(ledger.charged_by_period(plate).values()) for plate in plates] and max(in_window) > 0
+
+
+def test_the_planner_of_a_slot_sees_the_window():
+    ledger, seen = MemoryLedger(), []
+    hours(ledger, range(2))
+
+    def planner(counts, balance, *rest):
+        seen.append(balance.charged.tolist())
+        return from_counts(counts, balance, *rest)
+
+    context = dataclasses.replace(a_context(*ROLLING), planner=planner)
+    before = [sum(ledger.charged_by_period(plate).values()) for plate in slot()[0].plates]
+    run(ledger, context, slot(3, start=START + 2 * HOUR_MS))
+    assert seen == [before]
+
+
+def test_a_rolling_budget_counts_once_for_each_window_in_a_longer_period():
+    """Three days of hours under 2 a day, beside 10 for a lifetime and beside 5 for two days."""
+    calendar = load(None, ("budget.period=rolling 1d",), {}).calendar
+    spans = [calendar.slot_in_period(START + number * HOUR_MS).period for number in range(72)]
+    days = "2d from 2021-12-31T00:00:00+05:30"
+    budgets = dict.fromkeys(spans, 2 * NANO) | {"lifetime": 10 * NANO, days: 5 * NANO}
+    assert str(most_in(budgets, "lifetime", spans)) == "epsilon 16"
+    assert str(most_in(budgets, days, spans)) == "epsilon 9" and str(most_in(budgets, spans[0], [days])) == "epsilon 7"

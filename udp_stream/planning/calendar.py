@@ -73,10 +73,9 @@ class BudgetCalendar:
         return SlotInPeriod(name_in(measure, f"{self._policy.period} from {self._periods.iso(first)}"), gone, left)
 
     def _in_windows(self, start_ms: int, spans: SlotGrid) -> SlotInPeriod:
-        """The span of a slot, or the spans that it lies in, where a change of clocks leaves it in two."""
-        _, ends = self.slots.place(np.array([start_ms]))
-        firsts, lasts = spans.place(np.array([start_ms, int(ends[0]) - 1]))
-        policy, times = self._policy, (spans.iso(int(firsts[0])), spans.iso(int(lasts[-1])))
+        """The span that holds a slot: spans are whole slots, also where clocks are changed."""
+        policy, ends = self._policy, spans.place(np.array([start_ms]))
+        times = [spans.iso(int(end[0])) for end in ends]
         length = duration_name(policy.period_seconds or 0)
         within = ceil((policy.period_seconds or 0) / spans.seconds) * spans.seconds // policy.slot_seconds
         return SlotInPeriod(name_in(policy.measure, span_name(length, *times)), within, within, rolls=True)
