@@ -24,7 +24,9 @@ import msgspec
 
 from streams.topics import BOOTSTRAP_MS, partitions_of
 from udp_stream.errors import DependencyUnavailable, UsageError, needs
-from udp_stream.pings.timestamps import parse_timestamps
+from udp_stream.pings.feed_form import PLAIN, FeedForm
+from udp_stream.pings.mapped_json import Single, single_ping
+from udp_stream.pings.time_columns import read_times
 
 SPEED_BYTES = 32
 """Counted for each speed in an array. A double needs at most 24 characters."""
@@ -34,6 +36,8 @@ ARRAY_BYTES_MAX = 1_000_000
 
 
 class _Ping(msgspec.Struct):
+    """A ping in the contract's form, which may lack its time and its speed."""
+
     license_plate: str = ""
     observationDateTime: str = ""  # noqa: N815 (the exchange's name)
     speed: msgspec.Raw = msgspec.Raw(b"")
@@ -52,13 +56,16 @@ def partition_of(plate: str, partitions: int) -> int:
     return crc32(digest) % partitions
 
 
-def _single_ping(message: bytes) -> _Ping | None:
+def _single_ping(message: bytes, form: FeedForm) -> Single | None:
     """The message as one ping of a plate; None for anything else."""
+    if not form.is_plain:
+        return single_ping(message, form.mapping)
     try:
         ping = _ping(message)
     except (msgspec.DecodeError, RecursionError):
         return None
-    return ping if ping.license_plate.strip() else None
+    single = Single(ping.license_plate, ping.observationDateTime, len(bytes(ping.speed)))
+    return single if single.plate.strip() else None
 
 
 AGREEING = 4
@@ -68,8 +75,9 @@ AGREEING = 4
 class Pace:
     """When the next message may go: at a rate a second, or at a multiple of the pings' own pace."""
 
-    def __init__(self, rate: float | None = None, speedup: float | None = None) -> None:
+    def __init__(self, rate: float | None = None, speedup: float | None = None, form: FeedForm = PLAIN) -> None:
         """Without either, at once."""
+        self._form = form
         self.began = time.monotonic()
         self._rate = rate
         self._speedup = speedup
@@ -88,10 +96,10 @@ class Pace:
         return (self._latest_ms - first) / 1000 / self._speedup
 
     def _hear(self, message: bytes) -> None:
-        try:
-            times, status = parse_timestamps([_ping(message).observationDateTime])
-        except (msgspec.DecodeError, RecursionError):
+        ping = _single_ping(message, self._form)
+        if ping is None:
             return
+        times, status = read_times([ping.time], self._form.mapping.time_format, self._form.mapping.zone)
         if status[0] == 0:
             self._heard_ms.append(int(times[0]))
             if len(self._heard_ms) == AGREEING:
@@ -109,7 +117,7 @@ class Pace:
 class Feed:
     """An idempotent producer of pings; use it as a context manager, which returns when the broker has them all."""
 
-    def __init__(self, bootstrap: str, topic: str, batch: int, pace: Pace) -> None:
+    def __init__(self, bootstrap: str, topic: str, batch: int, pace: Pace, form: FeedForm = PLAIN) -> None:
         """DependencyUnavailable if no broker answers or it has no such topic."""
         with needs("Kafka client", "kafka"):
             from kafka import KafkaProducer
@@ -118,6 +126,7 @@ class Feed:
         self._topic = topic
         self._batch = batch
         self._pace = pace
+        self._form = form
         self._held: dict[int, list[bytes]] = {}
         self._held_bytes: dict[int, int] = {}
         self._dealt = 0
@@ -159,16 +168,16 @@ class Feed:
         for message in messages:
             self._pace.wait(self.sent, message)
             self.sent += 1
-            ping = _single_ping(message)
+            ping = _single_ping(message, self._form)
             if ping is None:
                 self._produce(message, self._dealt % self._partitions)
                 self._dealt += 1
                 continue
-            partition = partition_of(ping.license_plate, self._partitions)
+            partition = partition_of(ping.plate, self._partitions)
             if self._batch == 1:
                 self._produce(message, partition)
             else:
-                self._hold(message, len(message) - len(bytes(ping.speed)) + SPEED_BYTES, partition)
+                self._hold(message, len(message) - ping.speed_bytes + SPEED_BYTES, partition)
         self._raise_failed()
 
     def _hold(self, message: bytes, size: int, partition: int) -> None:

@@ -45,7 +45,6 @@ from udp_stream.adapters.spoken_log import SpokenLog
 from udp_stream.errors import DependencyUnavailable, UdpStreamError
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entropy, Ledger
-from udp_stream.pings.decoder import PingDecoder
 from udp_stream.release.context import ReleaseContext
 from udp_stream.units import parse_duration
 from udp_stream.windows.source_reader import ReadingRules
@@ -117,7 +116,7 @@ async def _work(
         settings.policy, settings.calendar, deployment.entropy, deployment.software, caveats=caveats(meta)
     )
     rules = ReadingRules(
-        PingDecoder(settings.ping_rules),
+        settings.decoder,
         settings.window_rules,
         context.calendar.slots,
         settings.policy.resolution,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from udp_stream.pings import json_pieces
 from udp_stream.pings import json_reader as ping_json
 from udp_stream.pings.decoder import PingDecoder, PingRules, Pings, Reason, Refusal, original, originals
 
@@ -221,7 +222,8 @@ def test_one_ping_is_its_own_message(single: bytes) -> None:
 
 def test_good_pings_in_any_wrapping_never_need_the_careful_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ping_json, "_check", None)
-    monkeypatch.setattr(ping_json, "_split_array", None)
+    for module in (ping_json, json_pieces):
+        monkeypatch.setattr(module, "split_array", None)
     good = [encode(value) for value in (ping(), [ping()], {"results": [ping()]}, json.dumps(ping()))]
     assert decode(*good, at(1, 2, 3))[0].message.tolist() == [0, 1, 2, 3, 4]
 

@@ -71,6 +71,10 @@ OTHER_VALUES = {
 """Of each field, one that the defaults do not have."""
 
 
+NAMED_APART = ("accounting", "delta", "source")
+"""Fields that show in several keys: tests of their own."""
+
+
 def policy(*flags):
     return load(None, flags, {}).policy
 
@@ -84,7 +88,7 @@ def test_written_values_read_as_the_same_policy():
         assert policy(*(f"{key}={keys[key]}" for key in KEYS if keys[key] != "none")) == ours
 
 
-@pytest.mark.parametrize("name", [one.name for one in fields(Policy) if one.name not in ("accounting", "delta")])
+@pytest.mark.parametrize("name", [one.name for one in fields(Policy) if one.name not in NAMED_APART])
 def test_every_field_shows_in_its_key(name):
     ours = policy()
     if name == "period":  # the name of a length, or of none
@@ -94,6 +98,20 @@ def test_every_field_shows_in_its_key(name):
     changed = [key for key, value in written(other).items() if written(ours)[key] != value]
     assert len(changed) == 1, f"{name} shows in {changed}"
     assert f"{changed[0]} {written(ours)[changed[0]]} -> {written(other)[changed[0]]}" in said(ours, other)
+
+
+def test_a_mapping_is_of_the_policy_and_shows_in_its_keys():
+    """Another path of the plate is another unit of privacy: records must tell."""
+    plain, mapped = policy(), policy("source.plate=vehicle.id")
+    lenient = policy("source.preset=iudx")
+    assert len({one.fingerprint() for one in (plain, mapped, lenient)}) == 3
+    assert not [key for key in written(plain) if key.startswith("source.")]
+    assert written(mapped)["source.plate"] == "vehicle.id" and written(mapped)["source.time_format"] == "iso"
+    assert "source.plate unset -> vehicle.id" in said(plain, mapped)
+    assert said(mapped, lenient).endswith("source.plate vehicle.id -> license_plate")
+    assert policy("source.delimiter=;") == plain
+    epochs = "source.time_format=epoch_s", "source.time_zone=Asia/Kolkata"
+    assert policy(*epochs) == policy(epochs[0]), "no zone is read there"
 
 
 def test_a_budget_is_written_by_the_keys_that_its_accounting_reads():

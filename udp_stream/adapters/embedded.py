@@ -96,7 +96,7 @@ class Embedded:
         start, end = self._context.calendar.slots.place(pings.time_ms)
         cell = cells_of(pings.lat, pings.lon, self._policy.resolution)
         closed, unplaced = self._windows.push(Frame(pings, cell, start, end))
-        refusals += [refusal_of(pings, refused) for refused in unplaced]
+        refusals += [refusal_of(pings, refused, ping_format.paths) for refused in unplaced]
         newest_ms = int(pings.time_ms.max()) if len(pings) else None
         self._report(batch_read(len(messages), len(pings) - len(unplaced), refusals, newest_ms))
         self._refuse(messages, refusals, ping_format)

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 from udp_stream.adapters.files.sources import FileSource, Progress
 from udp_stream.errors import ConfigError, UsageError
+from udp_stream.pings.feed_form import PLAIN, FeedForm
 from udp_stream.pings.formats import PingFormat
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
@@ -53,8 +54,10 @@ SOURCES: Final[dict[str, Opener]] = {}
 """Sources by scheme, in lower case. Files have none."""
 
 
-def open_source(name: str, unit: str, progress: Progress | None = None) -> Source:
+def open_source(name: str, unit: str, progress: Progress | None = None, *, form: FeedForm = PLAIN) -> Source:
     """The source of a name; nothing is read yet. `unit` is what speeds are taken to be in (`speed.unit`).
+
+    `form` is that of files of JSON and CSV (`[source]`).
 
     UsageError: an unknown scheme, or a file that cannot be read. ConfigError: a source of another unit.
 
@@ -64,7 +67,7 @@ def open_source(name: str, unit: str, progress: Progress | None = None) -> Sourc
     """
     scheme = scheme_of(name)
     if scheme is None:
-        return FileSource(name, progress)
+        return FileSource(name, progress, form)
     if scheme not in SOURCES:
         known = "".join(f"{one}://, " for one in sorted(SOURCES))
         raise UsageError(  # without the rest of the name, which may hold a password

@@ -11,7 +11,6 @@ from udp_stream.adapters.settings import Settings
 from udp_stream.errors import UsageError
 from udp_stream.experiments.base import DataSet, Hat
 from udp_stream.mechanisms.grouping import SamplesPerPlate
-from udp_stream.pings.decoder import PingDecoder
 from udp_stream.planning.worst_case import Occupancy
 from udp_stream.windows.grid import cells_of
 from udp_stream.windows.recorded_slots import slots_of
@@ -23,8 +22,9 @@ def read_feed(path: str, settings: Settings, progress: Progress | None = None) -
 
     Lateness does not matter here: the whole file is looked at. Raises UsageError if no ping in it is accepted.
     """
-    messages = [message for batch in read_messages(path, progress=progress) for message in batch]
-    pings, _ = PingDecoder(settings.ping_rules).decode(messages)
+    form = settings.source.form
+    messages = [message for batch in read_messages(path, progress=progress, form=form) for message in batch]
+    pings, _ = settings.decoder.decode(messages)
     if not len(pings):
         raise UsageError(f"{path}: expected pings, and none was accepted")
     names, of_plate = np.unique(np.asarray(pings.plates), return_inverse=True)  # by name, so that runs are alike

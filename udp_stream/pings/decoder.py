@@ -8,7 +8,7 @@ zero, outside the box, speed not finite, negative, above the limit.
 
 from __future__ import annotations
 
-import math
+import enum
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,11 +21,12 @@ import numpy as np
 from msgspec import Raw
 from numpy.typing import NDArray
 
-from udp_stream.pings.formats import NOT_IN_ARRAY, PingFormat, WirePing
+from udp_stream.pings.formats import NOT_IN_ARRAY, FieldPaths, PingFormat, WireBatch, WireColumns, WirePing
 from udp_stream.pings.json_reader import JSON
 from udp_stream.pings.refusals import Reason, Refusal
+from udp_stream.pings.rules import PingRules
 from udp_stream.pings.timestamps import NO_OFFSET, UNREADABLE, parse_timestamps
-from udp_stream.units import KMH_PER_UNIT, KMH_QUANTUM, QUANTA_PER_KMH
+from udp_stream.units import KMH_PER_UNIT, QUANTA_PER_KMH
 
 __all__ = [
     "PingDecoder",
@@ -42,67 +43,7 @@ __all__ = [
 MAX_PLATE_CHARS = 64
 """No plate is longer. It bounds what one ping can make the ledger and the open slots remember."""
 
-_YEAR_2000_MS = 946_684_800_000
-_YEAR_2100_MS = 4_102_444_800_000
-_MAX_QUANTA = 2**31 - 1
-
 _encode = msgspec.json.Encoder().encode
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PingRules:
-    """What is accepted. A pure value; ValueError names the field, the value and the rule that it breaks.
-
-    `unit`: of the source's speeds. `max_kmh`: faster pings are clamped to it. `reject_above_kmh`: faster ones are
-    refused, this speed itself is not. `box`: west, south, east, north in degrees, edges included; it cannot cross the
-    antimeridian. Times are accepted from `earliest_ms` up to but not `latest_ms`, Unix milliseconds.
-
-    `max_pings_per_message`: twice the 5,000 that the exchange's API gives in one answer. `max_message_bytes`: 8 MiB
-    holds that many pings of 800 bytes (the exchange's have about 490).
-
-    >>> PingRules(max_kmh=65, reject_above_kmh=200).max_quanta
-    266240
-    >>> PingRules(max_kmh=65, reject_above_kmh=50)
-    Traceback (most recent call last):
-    ValueError: expected reject_above_kmh to be finite and >= max_kmh (65), got 50
-    """
-
-    unit: str = "kmh"
-    max_kmh: float
-    reject_above_kmh: float
-    box: tuple[float, float, float, float] | None = None
-    earliest_ms: int = _YEAR_2000_MS
-    latest_ms: int = _YEAR_2100_MS
-    max_message_bytes: int = 8 * 2**20
-    max_pings_per_message: int = 10_000
-
-    def __post_init__(self) -> None:
-        """Hold every field to its rule."""
-        _expect(self.unit in KMH_PER_UNIT, "unit", self.unit, f"to be one of {', '.join(KMH_PER_UNIT)}")
-        highest = _MAX_QUANTA // QUANTA_PER_KMH
-        _expect(KMH_QUANTUM <= self.max_kmh <= highest, "max_kmh", self.max_kmh, f"in [{KMH_QUANTUM}, {highest}]")
-        _expect(
-            self.max_kmh <= self.reject_above_kmh < math.inf,
-            *("reject_above_kmh", self.reject_above_kmh, f"to be finite and >= max_kmh ({self.max_kmh})"),
-        )
-        if self.box is not None:
-            rule = "to be west, south, east, north with -180 <= west < east <= 180 and -90 <= south < north <= 90"
-            _expect(len(self.box) == 4, "box", self.box, rule)
-            west, south, east, north = self.box
-            _expect(-180 <= west < east <= 180 and -90 <= south < north <= 90, "box", self.box, rule)
-        _expect(self.earliest_ms < self.latest_ms, "earliest_ms", self.earliest_ms, f"< latest_ms ({self.latest_ms})")
-        _expect(self.max_message_bytes >= 1, "max_message_bytes", self.max_message_bytes, ">= 1")
-        _expect(self.max_pings_per_message >= 1, "max_pings_per_message", self.max_pings_per_message, ">= 1")
-
-    @property
-    def max_quanta(self) -> int:
-        """The highest speed that a ping may have, in quanta: `max_kmh` rounded down."""
-        return math.floor(self.max_kmh * QUANTA_PER_KMH)
-
-
-def _expect(holds: bool, name: str, value: object, rule: str) -> None:
-    if not holds:
-        raise ValueError(f"expected {name} {rule}, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,45 +98,52 @@ class PingDecoder:
         Every ping of every message is in one of the two; so is every message, but for an array without pings.
         """
         batch = self.format.read(messages, self.rules.max_message_bytes, self.rules.max_pings_per_message)
-        columns = _Columns(batch.pings, batch.message, batch.position, self.rules)
-        refused = columns.refusals()
+        columns = _Columns(batch, self.rules)
+        refused = columns.refusals(self.format.paths)
         if not refused:
             return columns.pings(slice(None)), batch.refusals
         everything = sorted(batch.refusals + refused, key=lambda refusal: (refusal.message, refusal.position))
         return columns.pings(columns.fault == 0), everything
 
 
+class _Field(enum.IntEnum):
+    """The place of a field's path in `FieldPaths`."""
+
+    PLATE = FieldPaths._fields.index("plate")
+    TIME = FieldPaths._fields.index("time")
+    POSITION = FieldPaths._fields.index("position")
+    LONGITUDE = FieldPaths._fields.index("longitude")
+    LATITUDE = FieldPaths._fields.index("latitude")
+    SPEED = FieldPaths._fields.index("speed")
+
+
 # What the value checks find, in their order. The number in the fault column is the place here, plus 1; 0 is no fault.
 _FAULTS = (
-    (Reason.EMPTY_PLATE, "$.license_plate"),
-    (Reason.WRONG_TYPE, "$.license_plate"),
-    (Reason.WRONG_TYPE, "$.observationDateTime"),
-    (Reason.NO_UTC_OFFSET, "$.observationDateTime"),
-    (Reason.TIME_OUT_OF_RANGE, "$.observationDateTime"),
-    (Reason.COORDINATES_OUT_OF_RANGE, "$.location.coordinates[0]"),
-    (Reason.COORDINATES_OUT_OF_RANGE, "$.location.coordinates[1]"),
-    (Reason.ZERO_COORDINATES, "$.location.coordinates"),
-    (Reason.OUTSIDE_BOX, "$.location.coordinates"),
-    (Reason.SPEED_NOT_FINITE, "$.speed"),
-    (Reason.SPEED_NEGATIVE, "$.speed"),
-    (Reason.SPEED_ABOVE_LIMIT, "$.speed"),
+    (Reason.EMPTY_PLATE, _Field.PLATE),
+    (Reason.WRONG_TYPE, _Field.PLATE),
+    (Reason.WRONG_TYPE, _Field.TIME),
+    (Reason.NO_UTC_OFFSET, _Field.TIME),
+    (Reason.TIME_OUT_OF_RANGE, _Field.TIME),
+    (Reason.COORDINATES_OUT_OF_RANGE, _Field.LONGITUDE),
+    (Reason.COORDINATES_OUT_OF_RANGE, _Field.LATITUDE),
+    (Reason.ZERO_COORDINATES, _Field.POSITION),
+    (Reason.OUTSIDE_BOX, _Field.POSITION),
+    (Reason.SPEED_NOT_FINITE, _Field.SPEED),
+    (Reason.SPEED_NEGATIVE, _Field.SPEED),
+    (Reason.SPEED_ABOVE_LIMIT, _Field.SPEED),
 )
 
 
 class _Columns:
     """The columns of a batch before the values are checked, and `fault`, what the checks found in each row."""
 
-    def __init__(
-        self, wire: Sequence[WirePing], message: NDArray[np.int32], position: NDArray[np.int32], rules: PingRules
-    ) -> None:
-        size = len(wire)
-        self.message, self.position, self.rules = message, position, rules
-        self.plates, self.plate = _index_plates([ping.license_plate for ping in wire])
-        self.time_ms, self.time_status = parse_timestamps([ping.observationDateTime for ping in wire])
-        points = [ping.location.coordinates for ping in wire]
-        self.lon = np.fromiter([point.lon for point in points], np.float64, size)
-        self.lat = np.fromiter([point.lat for point in points], np.float64, size)
-        self.source_speed = np.fromiter([ping.speed for ping in wire], np.float64, size)
+    def __init__(self, batch: WireBatch, rules: PingRules) -> None:
+        wire = _columns_of(batch.pings) if batch.columns is None else batch.columns
+        size = len(wire.plates)
+        self.message, self.position, self.rules = batch.message, batch.position, rules
+        self.plates, self.plate = _index_plates(wire.plates)
+        self.time_ms, self.time_status = wire.time_ms, wire.time_status
+        self.lon, self.lat, self.source_speed = wire.lon, wire.lat, wire.speed
         with np.errstate(over="ignore"):  # becomes infinite, and is refused for it
             self.kmh = self.source_speed * KMH_PER_UNIT[rules.unit]
         self.fault = np.zeros(size, np.uint8)
@@ -227,11 +175,12 @@ class _Columns:
             self.kmh > rules.reject_above_kmh,
         )
 
-    def refusals(self) -> list[Refusal]:
+    def refusals(self, paths: FieldPaths) -> list[Refusal]:
         """One for each row with a fault."""
         rows = np.flatnonzero(self.fault)
         found = zip(self.message[rows].tolist(), self.position[rows].tolist(), self.fault[rows].tolist(), strict=True)
-        return [Refusal(message, position, *_FAULTS[fault - 1]) for message, position, fault in found]
+        faults = [(reason, paths[field]) for reason, field in _FAULTS]
+        return [Refusal(message, position, *faults[fault - 1]) for message, position, fault in found]
 
     def pings(self, kept: slice | NDArray[np.bool_]) -> Pings:
         """The rows that are kept, all of them without fault, in their final form."""
@@ -252,6 +201,20 @@ class _Columns:
         return Pings(tuple(plates), *columns)
 
 
+def _columns_of(wire: Sequence[WirePing]) -> WireColumns:
+    size = len(wire)
+    time_ms, time_status = parse_timestamps([ping.observationDateTime for ping in wire])
+    points = [ping.location.coordinates for ping in wire]
+    return WireColumns(
+        [ping.license_plate for ping in wire],
+        time_ms,
+        time_status,
+        np.fromiter([point.lon for point in points], np.float64, size),
+        np.fromiter([point.lat for point in points], np.float64, size),
+        np.fromiter([ping.speed for ping in wire], np.float64, size),
+    )
+
+
 def plate_name(text: str) -> str:
     """The plate that is meant: white space around it is dropped.
 
@@ -261,7 +224,7 @@ def plate_name(text: str) -> str:
     return text.strip()
 
 
-def _index_plates(texts: list[str]) -> tuple[list[str], NDArray[np.uint32]]:
+def _index_plates(texts: Sequence[str]) -> tuple[list[str], NDArray[np.uint32]]:
     """The distinct plates, stripped of white space, and for each text the index of its plate."""
     index: defaultdict[str, int] = defaultdict(count().__next__)
     plate = np.fromiter(map(index.__getitem__, texts), np.uint32, len(texts))
@@ -309,7 +272,7 @@ def json_messages(messages: list[bytes], ping_format: PingFormat, rules: PingRul
     >>> json_messages([b'[{"speed": 1}, {}]'], JSON, PingRules(max_kmh=65, reject_above_kmh=200))
     [b'[{"speed": 1}, {}]']
     """
-    if ping_format is JSON:
+    if ping_format.is_json:
         return messages
     batch = ping_format.read(messages, rules.max_message_bytes, rules.max_pings_per_message)
     places = zip(batch.message.tolist(), batch.position.tolist(), strict=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from msgspec import Raw, Struct
@@ -61,11 +61,50 @@ class WirePing(Struct, gc=False):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class WireColumns:
+    """The same as columns of one length, for formats that have them without making an object of each ping.
+
+    `time_ms`, `time_status`: as `timestamps.parse_timestamps` gives them. `speed` is in the source's unit.
+
+    >>> none = np.zeros(0)
+    >>> len(WireColumns([], none.astype(np.int64), none.astype(np.uint8), none, none, none).plates)
+    0
+    """
+
+    plates: Sequence[str]
+    time_ms: NDArray[np.int64]
+    time_status: NDArray[np.uint8]
+    lon: NDArray[np.float64]
+    lat: NDArray[np.float64]
+    speed: NDArray[np.float64]
+
+
+class FieldPaths(NamedTuple):
+    """Where a format has each field, as JSON paths: what a refusal names.
+
+    >>> FieldPaths().longitude
+    '$.location.coordinates[0]'
+    """
+
+    plate: str = "$.license_plate"
+    time: str = "$.observationDateTime"
+    position: str = "$.location.coordinates"
+    longitude: str = "$.location.coordinates[0]"
+    latitude: str = "$.location.coordinates[1]"
+    speed: str = "$.speed"
+
+
+PLAIN_PATHS = FieldPaths()
+"""Of the contract's own form."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class WireBatch:
     """The pings of a batch in order, where each of them comes from, and what was refused.
 
     `message`: for each ping the index of its message in the batch. `position`: its place there, NOT_IN_ARRAY
-    if it is a message by itself. `refusals` are in the order of messages and positions.
+    if it is a message by itself. `refusals` are in the order of messages and positions. A format gives the pings one
+    by one, or all of them as `columns`.
 
     >>> of_messages = np.array([0, 1, 1], np.int32), np.array([NOT_IN_ARRAY, 0, 1], np.int32)
     >>> three = WireBatch([WirePing("A1", "now", Location(Point(0, 0)), 5.0)] * 3, *of_messages, [])
@@ -77,17 +116,20 @@ class WireBatch:
     message: NDArray[np.int32]
     position: NDArray[np.int32]
     refusals: list[Refusal]
+    columns: WireColumns | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PingFormat:
-    """Two functions, both pure.
+    """Two functions, both pure, and what is known of the format.
 
     `read(messages, max_message_bytes, max_pings_per_message)`: the pings of a batch, and a refusal for every
     piece that is none. It raises nothing, whatever the bytes.
 
     `split(message)`: the bytes of each ping of a message that `read` could open, by position, for what is
     kept of refused pings; None if the message is to be kept whole.
+
+    `paths`: where it has each field. `is_json`: its messages are JSON, and go into topics as they are.
 
     >>> from udp_stream.pings.json_reader import JSON
     >>> JSON.read([b"{}"], 1000, 10).refusals[0].path, [bytes(ping) for ping in JSON.split(b"[1, {}]")]
@@ -96,3 +138,5 @@ class PingFormat:
 
     read: Callable[[Sequence[bytes], int, int], WireBatch]
     split: Callable[[bytes], Sequence[bytes | Raw] | None]
+    paths: FieldPaths = PLAIN_PATHS
+    is_json: bool = False

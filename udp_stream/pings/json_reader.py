@@ -17,17 +17,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-import numpy as np
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from udp_stream.pings.formats import NOT_IN_ARRAY, Location, PingFormat, Point, WireBatch, WirePing
+from udp_stream.pings.json_pieces import (
+    UNREADABLE,
+    Fault,
+    Opened,
+    all_of,
+    number,
+    read_array,
+    read_each,
+    require_json,
+    split_array,
+    string,
+    trim,
+    unwrap,
+)
 from udp_stream.pings.refusals import Reason, Refusal
-
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-"""Tolerated before JSON, and before any file of pings."""
-
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # all that msgspec raises on bad bytes
-_WHITE_SPACE = b" \t\r\n"
 
 
 class _Ping(WirePing, gc=False):
@@ -60,18 +67,6 @@ _decode_pings = msgspec.json.Decoder(list[_Ping]).decode
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
 _decode_object = msgspec.json.Decoder(_LooseObject).decode
 _decode_location = msgspec.json.Decoder(_LooseLocation).decode
-_split_array = msgspec.json.Decoder(list[Raw]).decode
-_decode_anything = msgspec.json.Decoder(Raw).decode
-_decode_string = msgspec.json.Decoder(str).decode
-
-
-class _Fault(Exception):
-    """Why the careful reader gave up: a reason and a path. It never leaves this file."""
-
-    def __init__(self, reason: Reason, path: str) -> None:
-        super().__init__(reason, path)
-        self.reason = reason
-        self.path = path
 
 
 def read_batch(messages: Sequence[bytes], max_message_bytes: int, max_pings_per_message: int) -> WireBatch:
@@ -81,32 +76,11 @@ def read_batch(messages: Sequence[bytes], max_message_bytes: int, max_pings_per_
     >>> [(refusal.message, refusal.reason.value, refusal.path) for refusal in batch.refusals]
     [(1, 'wrong_type', '$.license_plate'), (2, 'not_json', '$')]
     """
-    pings: list[WirePing] = []
-    refusals: list[Refusal] = []
-    pings_in_message = np.ones(len(messages), np.int32)
-    arrays: list[tuple[int, Sequence[int]]] = []  # where the pings of an array begin, and their positions in it
-    oversized = max(map(len, messages), default=0) > max_message_bytes
-    rest = iter([text if len(text) <= max_message_bytes else b"" for text in messages] if oversized else messages)
-    index = 0
-    while True:
-        before = len(pings)
-        try:
-            pings.extend(map(_decode_ping, rest))
-            break
-        except _UNREADABLE:  # what was decoded before it is in the list, and `rest` is past the culprit
-            index += len(pings) - before
-        opened, positions, refused = _open_message(index, messages[index], max_message_bytes, max_pings_per_message)
-        pings_in_message[index] = len(opened)
-        if positions:
-            arrays.append((len(pings), positions))
-        pings += opened
-        refusals += refused
-        index += 1
-    message = np.repeat(np.arange(len(messages), dtype=np.int32), pings_in_message)
-    position = np.full(len(pings), NOT_IN_ARRAY, np.int32)
-    for first, positions in arrays:
-        position[first : first + len(positions)] = positions
-    return WireBatch(pings, message, position, refusals)
+    read = read_each(
+        *(messages, max_message_bytes, _decode_ping),
+        lambda index, message: _open_message(index, message, max_message_bytes, max_pings_per_message),
+    )
+    return WireBatch(*read)
 
 
 def split_message(message: bytes) -> list[Raw] | None:
@@ -117,99 +91,59 @@ def split_message(message: bytes) -> list[Raw] | None:
     >>> [bytes(ping) for ping in split_message(b'{"results": [{"speed": 1}, 2]}') or []]
     [b'{"speed": 1}', b'2']
     """
-    text = _trim(message)
+    text = trim(message)
     if text.startswith(b"["):
-        return _split_array(text)
+        return split_array(text)
     if text.startswith(b"{"):
         array = _enveloped(_decode_object(text))
-        return None if array is None else _split_array(array)
+        return None if array is None else split_array(array)
     return None
 
 
-JSON = PingFormat(read_batch, split_message)
+JSON = PingFormat(read_batch, split_message, is_json=True)
 """Messages of JSON, as the exchange, its recordings and our topics have them."""
 
-_Opened = tuple[Sequence[WirePing], Sequence[int], list[Refusal]]
-"""Pings, their positions if they were in an array, refusals."""
 
-
-def _open_message(index: int, message: bytes, max_bytes: int, max_pings: int) -> _Opened:
+def _open_message(index: int, message: bytes, max_bytes: int, max_pings: int) -> Opened[WirePing]:
     """What the quick reader could not take: an array, an envelope, a string, or something to refuse."""
     try:
         if len(message) > max_bytes:
-            raise _Fault(Reason.OVERSIZED_MESSAGE, "$")
-        text = _trim(message)
+            raise Fault(Reason.OVERSIZED_MESSAGE, "$")
+        text = trim(message)
         if text.startswith(b'"'):
-            text = _trim(_unwrap(text))
+            text = trim(unwrap(text))
         if text.startswith(b"["):
             return _open_array(index, text, max_pings)
         return _open_object(index, text, len(text) != len(message), max_pings)
-    except _Fault as fault:
+    except Fault as fault:
         return [], [], [Refusal(index, NOT_IN_ARRAY, fault.reason, fault.path)]
 
 
-def _trim(text: bytes) -> bytes:
-    return text.removeprefix(BYTE_ORDER_MARK).lstrip(_WHITE_SPACE)
-
-
-def _unwrap(text: bytes) -> bytes:
-    try:
-        return _decode_string(text).encode()
-    except _UNREADABLE:
-        raise _Fault(Reason.NOT_JSON, "$") from None
-
-
-def _open_object(index: int, text: bytes, is_changed: bool, max_pings: int) -> _Opened:
+def _open_object(index: int, text: bytes, is_changed: bool, max_pings: int) -> Opened[WirePing]:
     try:
         if b'"results"' in text:  # a guess at which decoder may succeed; what follows decides
-            return _all_of(_decode_envelope(text).results, max_pings)
+            return all_of(_decode_envelope(text).results, max_pings)
         if is_changed:
             return [_decode_ping(text)], [], []
-    except _UNREADABLE:
+    except UNREADABLE:
         pass
     loose = _read_object(text)
     array = _enveloped(loose)
     if array is None:
         return [_check(loose)], [], []
     if not array.startswith(b"["):
-        raise _Fault(Reason.WRONG_TYPE, "$.results")
+        raise Fault(Reason.WRONG_TYPE, "$.results")
     return _open_array(index, array, max_pings)
 
 
-def _open_array(index: int, array: bytes, max_pings: int) -> _Opened:
-    try:
-        return _all_of(_decode_pings(array), max_pings)
-    except _UNREADABLE:
-        pass
-    try:
-        pieces = _split_array(array)
-    except _UNREADABLE:
-        raise _Fault(Reason.NOT_JSON, "$") from None
-    if len(pieces) > max_pings:
-        raise _Fault(Reason.TOO_MANY_PINGS, "$")
-    pings: list[WirePing] = []
-    positions: list[int] = []
-    refusals: list[Refusal] = []
-    for place, piece in enumerate(pieces):
-        try:
-            pings.append(_read_ping(piece))
-        except _Fault as fault:
-            refusals.append(Refusal(index, place, fault.reason, fault.path))
-        else:
-            positions.append(place)
-    return pings, positions, refusals
-
-
-def _all_of(pings: Sequence[WirePing], max_pings: int) -> _Opened:
-    if len(pings) > max_pings:
-        raise _Fault(Reason.TOO_MANY_PINGS, "$")
-    return pings, range(len(pings)), []
+def _open_array(index: int, array: bytes, max_pings: int) -> Opened[WirePing]:
+    return read_array(index, array, max_pings, _decode_pings, _read_ping)
 
 
 def _read_ping(piece: Raw) -> WirePing:
     try:
         return _decode_ping(piece)
-    except _UNREADABLE:
+    except UNREADABLE:
         return _check(_read_object(piece))
 
 
@@ -217,17 +151,10 @@ def _read_object(text: bytes | Raw) -> _LooseObject:
     try:
         return _decode_object(text)
     except msgspec.ValidationError:  # no object; msgspec has not looked whether the rest of it is JSON
-        _require_json(text)
-        raise _Fault(Reason.WRONG_TYPE, "$") from None
-    except _UNREADABLE:
-        raise _Fault(Reason.NOT_JSON, "$") from None
-
-
-def _require_json(text: bytes | Raw) -> None:
-    try:
-        _decode_anything(text)
-    except _UNREADABLE:
-        raise _Fault(Reason.NOT_JSON, "$") from None
+        require_json(text)
+        raise Fault(Reason.WRONG_TYPE, "$") from None
+    except UNREADABLE:
+        raise Fault(Reason.NOT_JSON, "$") from None
 
 
 def _enveloped(loose: _LooseObject) -> bytes | None:
@@ -249,38 +176,28 @@ def _check(loose: _LooseObject) -> WirePing:
 
 def _present(raw: Raw | UnsetType, path: str) -> bytes:
     if raw is UNSET:
-        raise _Fault(Reason.MISSING_FIELD, path)
+        raise Fault(Reason.MISSING_FIELD, path)
     return bytes(raw)
 
 
 def _string(raw: Raw | UnsetType, path: str) -> str:
-    text = _present(raw, path)
-    if not text.startswith(b'"'):
-        raise _Fault(Reason.WRONG_TYPE, path)
-    try:
-        return _decode_string(text)
-    except _UNREADABLE:
-        raise _Fault(Reason.NOT_JSON, path) from None
+    return string(_present(raw, path), path)
 
 
 def _number(raw: Raw | UnsetType, path: str) -> float:
-    """Infinite if it is beyond floating point, which msgspec will not say; the range checks refuse it by its name."""
-    text = _present(raw, path)
-    if text[:1] not in b"-0123456789":
-        raise _Fault(Reason.WRONG_TYPE, path)
-    return float(text)
+    return number(_present(raw, path), path)
 
 
 def _location(raw: Raw | UnsetType, path: str) -> Location:
     text = _present(raw, path)
     if not text.startswith(b"{"):
-        raise _Fault(Reason.WRONG_TYPE, path)
+        raise Fault(Reason.WRONG_TYPE, path)
     loose = _decode_location(text)
     if loose.type is not UNSET and _string(loose.type, f"{path}.type") != "Point":
-        raise _Fault(Reason.WRONG_TYPE, f"{path}.type")
+        raise Fault(Reason.WRONG_TYPE, f"{path}.type")
     array = _present(loose.coordinates, f"{path}.coordinates")
-    numbers = _split_array(array) if array.startswith(b"[") else []
+    numbers = split_array(array) if array.startswith(b"[") else []
     if len(numbers) < 2:
-        raise _Fault(Reason.WRONG_TYPE, f"{path}.coordinates")
-    lon, lat = (_number(number, f"{path}.coordinates[{place}]") for place, number in enumerate(numbers[:2]))
+        raise Fault(Reason.WRONG_TYPE, f"{path}.coordinates")
+    lon, lat = (_number(one, f"{path}.coordinates[{place}]") for place, one in enumerate(numbers[:2]))
     return Location(Point(lon, lat))

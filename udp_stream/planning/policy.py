@@ -40,7 +40,7 @@ class Policy(msgspec.Struct, frozen=True):
     `suppression`: whether plates leave some of their HATs altogether, so that each is in fewer; `hats_max`: in how many
     of a slot a plate stays then (0: in as many as CHOP-USER leaves). `counts_read`: what forecasts read of counts;
     `counts_released`: which records carry counts. `schedule`: how an automatic epsilon of the papers' mechanisms is
-    spread over a period.
+    spread over a period. `source`: where a feed of its own form has the fields of a ping, by keys of `[source]`.
 
     >>> from udp_stream.adapters.settings import Settings
     >>> policy = Settings().policy
@@ -75,6 +75,7 @@ class Policy(msgspec.Struct, frozen=True):
     counts_read: CountsRead = "plates"
     counts_released: CountsReleased = "all"
     schedule: Schedule = "spread"
+    source: tuple[tuple[str, str], ...] = ()
 
     @property
     def measure(self) -> Measure:
@@ -133,6 +134,8 @@ class Policy(msgspec.Struct, frozen=True):
             del settings["delta"]
         if self.schedule == "spread":
             del settings["schedule"]
+        if not self.source:
+            del settings["source"]
         return blake2b(msgspec.json.encode(settings, order="sorted"), digest_size=8).hexdigest()
 
 

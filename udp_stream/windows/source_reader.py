@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from udp_stream.pings.decoder import PingDecoder, Pings, Refusal, originals
+from udp_stream.pings.formats import PLAIN_PATHS, FieldPaths
 from udp_stream.windows.clocks import AppendClock, Frame, LogPlaces, WindowRules
 from udp_stream.windows.grid import SlotGrid, cells_of
 from udp_stream.windows.open_slots import LateOrFull, Windows
@@ -122,7 +123,7 @@ class SourceReader:
         cell = cells_of(pings.lat, pings.lon, self._rules.resolution)
         closed, unplaced = self._windows.push(Frame(pings, cell, start, end, places))
         refusals = [refusal for refusal in refusals if not places.tick[refusal.message]]
-        refusals += [refusal_of(pings, one) for one in unplaced]
+        refusals += [refusal_of(pings, one, self._rules.decoder.format.paths) for one in unplaced]
         self.next_offset = int(places.offset[-1]) + 1
         refused = self._new_refusals(messages, places, refusals)
         newest_ms = int(pings.time_ms.max()) if len(pings) else None
@@ -134,7 +135,7 @@ class SourceReader:
         new.sort(key=lambda refusal: (refusal.message, refusal.position))
         return [
             Refused(int(places.offset[refusal.message]), refusal, data)
-            for refusal, data in zip(new, originals(messages, new), strict=True)
+            for refusal, data in zip(new, originals(messages, new, self._rules.decoder.format), strict=True)
         ]
 
     @property
@@ -164,7 +165,7 @@ class SourceReader:
         return SourceCheckpoint(offset, self._clock.watermark_ms, max(self._rejected_through, self.next_offset))
 
 
-def refusal_of(pings: Pings, refused: LateOrFull) -> Refusal:
+def refusal_of(pings: Pings, refused: LateOrFull, paths: FieldPaths = PLAIN_PATHS) -> Refusal:
     """What a window refused, as a refusal of its message.
 
     >>> from udp_stream.pings.decoder import Reason
@@ -174,4 +175,4 @@ def refusal_of(pings: Pings, refused: LateOrFull) -> Refusal:
     Refusal(message=7, position=3, reason=<Reason.LATE: 'late'>, path='$.observationDateTime', lag_ms=500)
     """
     message, position = int(pings.message[refused.row]), int(pings.position[refused.row])
-    return Refusal(message, position, refused.reason, "$.observationDateTime", refused.lag_ms)
+    return Refusal(message, position, refused.reason, paths.time, refused.lag_ms)

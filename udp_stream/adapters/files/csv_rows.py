@@ -1,102 +1,247 @@
 """Rows of CSV, as pandas flattens pings, to the JSON messages that they were.
 
-Columns, in any order, others ignored: `license_plate`, `observationDateTime`, `speed`, and the coordinates as
-`location.coordinates` with text such as `[72.83, 21.17]`, or as `location.coordinates.0` and `.1`, or as
-`location.coordinates[0]` and `[1]`; `location.type` if there is one. An empty cell is a missing field. A cell that
-holds a JSON number (or, for `location.coordinates`, array) becomes one; any other stays text, for the decoder to
-refuse by its path.
+Columns are found by the paths of the feed's mapping, in any order, others ignored: `location.coordinates.0`, or as
+`location.coordinates[0]`; both coordinates may be one column `location.coordinates` with text such as `[72.83, 21.17]`.
+Cells are separated by a comma, a semicolon, a tab or a bar: the one by which the header has the columns, unless the
+mapping says which. An empty cell is a missing field. A cell of longitude, latitude or speed that holds a JSON number
+becomes one, also with a decimal comma where no comma separates; any other stays text, for the decoder to refuse by its
+path.
 
 Why rows become JSON, and are no `PingFormat` of their own: topics hold JSON, so `feed` needs the text anyway; what is
 kept of a refused row is that text (docs); and whether a file is CSV is known from its content, once it is being read.
 
 A row is a line: quoted cells cannot hold line breaks. A line that is no row of the header's width, or not UTF-8, is
 passed on as it is, which no decoder takes for JSON.
+
+A block of lines is read a column at a time: what most rows have in common is decided once for all of them. Rows that
+lack a cell, and blocks with anything odd in them, are read row by row, which decides.
 """
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from operator import itemgetter
 
 import msgspec
 
+from udp_stream.adapters.files.json_rows import Cell, Template, nested
 from udp_stream.errors import UsageError
+from udp_stream.pings.mapping import FIELDS, FeedMapping, Path
+
+DELIMITERS = (",", ";", "\t", "|")
+"""What may separate cells, the likeliest first."""
 
 _JSON_NUMBER = re.compile(r"\s*(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*", re.ASCII)
-_COORDINATES = "location.coordinates"
-_SPLIT_COORDINATES = ((f"{_COORDINATES}.0", f"{_COORDINATES}.1"), (f"{_COORDINATES}[0]", f"{_COORDINATES}[1]"))
+_DECIMAL_COMMA = re.compile(r"\s*-?[0-9]+,[0-9]+\s*", re.ASCII)
+_TYPE = ("location", "type")
 
 _encode = msgspec.json.Encoder().encode
 _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_numbers = msgspec.json.Decoder(list[float]).decode
 
-_Row = list[str]
-_Value = str | msgspec.Raw | list[str | msgspec.Raw]
+_Row = Sequence[str]
 
 
-def csv_messages(path: str, lines: Iterator[bytes]) -> Iterator[bytes]:
+def csv_batches(path: str, runs: Iterator[list[bytes]], mapping: FeedMapping) -> Iterator[list[bytes]]:
     """A JSON ping for every line but the first, which names the columns; UsageError if one that is needed is absent.
 
-    No line at all is no ping, as in any other file.
+    Lines come in runs of any length. No line at all is no ping, as in any other file.
 
     >>> header = b"license_plate,observationDateTime,speed,location.coordinates"
-    >>> list(csv_messages("f.csv", iter([header, b'A1,,nan,"[72.8, 21.1]"'])))
-    [b'{"license_plate":"A1","location":{"coordinates":[72.8, 21.1]},"speed":"nan"}']
+    >>> list(csv_batches("f.csv", iter([[header, b'A1,,nan,"[72.8, 21.1]"']]), FeedMapping()))
+    [[b'{"license_plate":"A1","location":{"coordinates":[72.8, 21.1]},"speed":"nan"}']]
     """
-    first = next(lines, None)
+    first = next((run for run in runs if run), None)
     if first is None:
         return
-    header = [name.strip() for name in _cells(first) or []]
-    column = {name: place for place, name in reversed(list(enumerate(header)))}  # of equal names, the first
-    missing = [name for name in ("license_plate", "observationDateTime", "speed") if name not in column]
-    read_coordinates = _coordinates_reader(column)
-    if missing or read_coordinates is None:
-        absent = ", ".join(missing + ([] if read_coordinates else [_COORDINATES]))
-        raise UsageError(f"{path}: expected a CSV header with {absent}")
-    plate, time, speed = column["license_plate"], column["observationDateTime"], column["speed"]
-    location_type = column.get("location.type")
-    for line in lines:
-        row = _cells(line)
-        if row is None or len(row) != len(header):
-            yield line
-            continue
-        location = _present(
-            type=row[location_type] if location_type is not None else "", coordinates=read_coordinates(row)
-        )
-        ping = _present(license_plate=row[plate], observationDateTime=row[time])
-        if location:
-            ping["location"] = location
-        ping |= _present(speed=_number(row[speed]))
-        yield _encode(ping)
+    reader = _RowReader(_columns(path, first[0], mapping))
+    for run in chain([first[1:]], runs):
+        if run:
+            yield reader.messages(run)
 
 
-def _cells(line: bytes) -> _Row | None:
+def looks_like_csv(line: bytes, mapping: FeedMapping) -> bool:
+    """Whether a first line is a header with a column for the plate, among others.
+
+    >>> looks_like_csv(b"license_plate;speed", FeedMapping()), looks_like_csv(b'{"license_plate":1,', FeedMapping())
+    (True, False)
+    """
+    is_json = line.startswith((b"{", b"[", b'"{', b'"[', b'"\\', b'" '))
+    plate = _name(mapping.steps["plate"]).encode()
+    return not is_json and plate in line and any(delimiter.encode() in line for delimiter in DELIMITERS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Which column has which value: the path where JSON has it, the place in a row, and how a cell is read."""
+
+    delimiter: str
+    width: int
+    fields: tuple[tuple[Path, int, Cell], ...]
+
+
+def _columns(path: str, line: bytes, mapping: FeedMapping) -> _Columns:
+    delimiters = (mapping.delimiter,) if mapping.delimiter else DELIMITERS
+    missing: list[str] = []
+    for delimiter in delimiters:
+        header = [re.sub(r"\[([0-9]+)\]$", r".\1", name.strip()) for name in _cells(line, delimiter) or []]
+        fields, absent = _fields(header, mapping)
+        if not absent:
+            return _Columns(delimiter, len(header), fields)
+        if not missing or len(absent) < len(missing):
+            missing = absent
+    raise UsageError(f"{path}: expected a CSV header with {', '.join(missing)}")
+
+
+def _fields(header: Sequence[str], mapping: FeedMapping) -> tuple[tuple[tuple[Path, int, Cell], ...], list[str]]:
+    """What the columns of a header are, and the names of those that it lacks."""
+    place = {name: at for at, name in reversed(list(enumerate(header)))}  # of equal names, the first
+    steps, array = mapping.steps, _array_of(mapping)
+    joined = array if array is not None and _name(array) in place else None
+    fields: list[tuple[Path, int, Cell]] = []
+    missing: list[str] = []
+    for field in FIELDS:
+        if field == "longitude" and steps[field][:1] == _TYPE[:1] and _name(_TYPE) in place:
+            fields.append((_TYPE, place[_name(_TYPE)], Cell.TEXT))
+        kind = Cell.TEXT if field in ("plate", "time") else Cell.NUMBER
+        if joined is not None and field in ("longitude", "latitude"):
+            if field == "longitude":
+                fields.append((joined, place[_name(joined)], Cell.ARRAY))
+        elif _name(steps[field]) in place:
+            fields.append((steps[field], place[_name(steps[field])], kind))
+        else:
+            missing.append(_name(steps[field] if array is None or kind is Cell.TEXT or field == "speed" else array))
+    return tuple(fields), sorted(dict.fromkeys(missing), key=lambda name: array is not None and name == _name(array))
+
+
+def _array_of(mapping: FeedMapping) -> Path | None:
+    """The array that has both coordinates, if one has."""
+    lon, lat = mapping.steps["longitude"], mapping.steps["latitude"]
+    is_one = lon[:-1] == lat[:-1] and isinstance(lon[-1], int) and len(lon) > 1
+    return lon[:-1] if is_one else None
+
+
+def _name(path: Path) -> str:
+    """A column's name for a path."""
+    return ".".join(map(str, path))
+
+
+class _RowReader:
+    """Rows of one header to JSON."""
+
+    def __init__(self, columns: _Columns) -> None:
+        self._columns = columns
+        self._needed = [place for _, place, cell in columns.fields]
+        self._template = Template([path for path, _, _ in columns.fields])
+
+    def messages(self, lines: list[bytes]) -> list[bytes]:
+        """A message for each line."""
+        rows = self._rows(lines)
+        if rows is None:
+            return [self._message(line, _cells(line, self._columns.delimiter)) for line in lines]
+        if self._are_whole(rows):
+            return self._whole(rows)
+        width, needed = self._columns.width, self._needed
+        whole = [len(row) == width and all(row[place] for place in needed) for row in rows]
+        made = iter(self._whole([row for row, is_whole in zip(rows, whole, strict=True) if is_whole]))
+        return [
+            next(made) if is_whole else self._message(line, row)
+            for line, row, is_whole in zip(lines, rows, whole, strict=True)
+        ]
+
+    def _rows(self, lines: list[bytes]) -> list[list[str]] | None:
+        """The cells of all lines, None if a line needs a look of its own."""
+        try:
+            text = b"\n".join(lines).decode()
+        except UnicodeDecodeError:
+            return None
+        text = text.replace("\r\n", "\n").removesuffix("\r")
+        if "\r" in text or max(map(len, lines)) > csv.field_size_limit():
+            return None
+        split = text.split("\n")
+        delimiter = self._columns.delimiter
+        if '"' not in text:
+            return [line.split(delimiter) for line in split]
+        try:
+            rows = list(csv.reader(split, delimiter=delimiter, strict=True))
+        except csv.Error:
+            return None
+        return rows if len(rows) == len(lines) else None  # else a quoted cell went on behind the end of its line
+
+    def _are_whole(self, rows: list[list[str]]) -> bool:
+        """Whether all rows have all cells; asked a column at a time."""
+        if set(map(len, rows)) != {self._columns.width}:
+            return False
+        return not any("" in map(itemgetter(place), rows) for place in self._needed)
+
+    def _whole(self, rows: list[list[str]]) -> list[bytes]:
+        """Messages of rows that have all cells."""
+        if not rows:
+            return []
+        cells = [self._column(list(map(itemgetter(place), rows)), cell) for _, place, cell in self._columns.fields]
+        return self._template.filled(cells)
+
+    def _column(self, column: list[str], cell: Cell) -> Sequence[str]:
+        """The JSON of a column's cells."""
+        if cell is Cell.TEXT:
+            joined = "".join(column)
+            if joined.isascii() and joined.isprintable() and '"' not in joined and "\\" not in joined:
+                return [f'"{text}"' for text in column]
+        if cell is Cell.NUMBER and (numbers := _numbers_at_once(column, self._columns.delimiter)) is not None:
+            return numbers
+        return [_encode(self._value(text, cell)).decode() for text in column]
+
+    def _value(self, text: str, cell: Cell) -> str | msgspec.Raw:
+        if cell is Cell.NUMBER:
+            return _number(text, self._columns.delimiter)
+        return _array(text) if cell is Cell.ARRAY else text
+
+    def _message(self, line: bytes, row: _Row | None) -> bytes:
+        """The message of one row, with the fields that are there; the line as it is if it is no row."""
+        if row is None or len(row) != self._columns.width:
+            return line
+        found = [(path, row[place], cell) for path, place, cell in self._columns.fields]
+        absent = {path[:-1] for path, text, _ in found if not text and isinstance(path[-1], int)}
+        pairs = [
+            (path, self._value(text, cell))
+            for path, text, cell in found
+            if text and not (isinstance(path[-1], int) and path[:-1] in absent)  # half an array would be another one
+        ]
+        return _encode(nested(pairs))
+
+
+def _cells(line: bytes, delimiter: str) -> list[str] | None:
     """The cells of a line, None if it is not UTF-8 or its quotes do not match."""
     try:
-        return next(csv.reader([line.decode()], strict=True), None)
+        return next(csv.reader([line.decode()], delimiter=delimiter, strict=True), None)
     except (UnicodeDecodeError, csv.Error):
         return None
 
 
-def _present(**fields: _Value) -> dict[str, object]:
-    return {name: value for name, value in fields.items() if value != ""}
+def _numbers_at_once(column: list[str], delimiter: str) -> Sequence[str] | None:
+    """The cells if all of them are numbers as JSON spells them, but for decimal commas; None if any needs a look."""
+    joined = "\n".join(column)
+    if joined.split() != column or (delimiter == "," and "," in joined):
+        return None
+    if "," in joined:
+        joined = joined.replace(",", ".")
+        column = joined.split("\n")
+    try:
+        numbers = _decode_numbers(f"[{joined}]".replace("\n", ","))
+    except msgspec.DecodeError:
+        return None
+    return column if len(numbers) == len(column) else None
 
 
-def _number(cell: str) -> str | msgspec.Raw:
+def _number(cell: str, delimiter: str) -> str | msgspec.Raw:
+    if delimiter != "," and _DECIMAL_COMMA.fullmatch(cell):
+        cell = cell.replace(",", ".")
     match = _JSON_NUMBER.fullmatch(cell)
     return msgspec.Raw(match[1].encode()) if match else cell
-
-
-def _coordinates_reader(column: dict[str, int]) -> Callable[[_Row], _Value] | None:
-    """How to get the coordinates out of a row, by what the columns are called."""
-    if _COORDINATES in column:
-        place = column[_COORDINATES]
-        return lambda row: _array(row[place])
-    for lon_name, lat_name in _SPLIT_COORDINATES:
-        if lon_name in column and lat_name in column:
-            lon, lat = column[lon_name], column[lat_name]
-            return lambda row: [_number(row[lon]), _number(row[lat])] if row[lon] and row[lat] else ""
-    return None
 
 
 def _array(cell: str) -> str | msgspec.Raw:

@@ -3,14 +3,14 @@
 What a file is, is decided in this order:
 
 1. Gzip by its first two bytes, under any name.
-2. A name ending in `.csv` (or `.csv.gz`) is CSV, in `.ndjson` or `.jsonl` (or with `.gz`) is lines.
-3. Else by content, after a byte order mark. It is CSV if the first line has `license_plate` and a comma in it and does
-   not begin as JSON does. It is lines if the first line is JSON by itself and another follows, or if it is no beginning
-   of JSON. It is one document otherwise: a single line, or JSON laid out over many.
+2. A name ending in `.csv` or `.tsv` (or with `.gz`) is CSV, in `.ndjson` or `.jsonl` (or with `.gz`) is lines.
+3. Else by content, after a byte order mark. It is CSV if the first line has the name of the plate and a separator in
+   it and does not begin as JSON does. It is lines if the first line is JSON by itself and another follows, or if it is
+   no beginning of JSON. It is one document otherwise: a single line, or JSON laid out over many.
 
-Lines: one message each. A document: an array of pings, bare or in an object (`json_reader`), gives a message per ping,
-so that a huge file is not one oversized message; anything else is one message. A document that does not parse is read
-as lines, so that a first line cut short costs only itself. CSV: see `csv_rows`.
+Lines: one message each. A document: an array of pings, bare or in an object (as the feed's format has it), gives a
+message per ping, so that a huge file is not one oversized message; anything else is one message. A document that does
+not parse is read as lines, so that a first line cut short costs only itself. CSV: see `csv_rows`.
 
 Nothing is judged here. What is broken is passed on as it is, for the decoder to refuse it by name. Sources raise
 `UsageError`, and only for what is wrong with the file as a whole.
@@ -30,10 +30,12 @@ from typing import BinaryIO
 
 import msgspec
 
-from udp_stream.adapters.files.csv_rows import csv_messages
+from udp_stream.adapters.files.csv_rows import csv_batches, looks_like_csv
 from udp_stream.adapters.files.gzip_members import MAGIC, GzipError, GzipMembers
 from udp_stream.errors import UsageError
-from udp_stream.pings.json_reader import BYTE_ORDER_MARK, JSON, split_message
+from udp_stream.pings.feed_form import PLAIN, FeedForm
+from udp_stream.pings.formats import PingFormat
+from udp_stream.pings.json_pieces import BYTE_ORDER_MARK
 
 Progress = Callable[[int, int | None], None]
 """Called with the bytes read so far, before decompression, and how many there are, if that can be known."""
@@ -49,8 +51,12 @@ _BLOCK_BYTES = 2**18  # measured: 64 KiB to 256 KiB read fastest, from 1 MiB on 
 _parse = msgspec.json.Decoder(msgspec.Raw).decode
 
 
-def read_messages(path: str, batch: int = 4096, progress: Progress | None = None) -> Generator[list[bytes], None, None]:
+def read_messages(
+    path: str, batch: int = 4096, progress: Progress | None = None, form: FeedForm = PLAIN
+) -> Generator[list[bytes], None, None]:
     """Batches of `batch` messages (the last may be shorter) of a file, or of standard input for `-`.
+
+    `form` says where CSV has its columns, and what a JSON document is cut into.
 
     UsageError, when the first batch is asked for, if the file cannot be read or is of a kind that is not; and later if
     its compressed data are damaged or cut short, after the whole lines before that (of a document nothing) were given.
@@ -69,7 +75,7 @@ def read_messages(path: str, batch: int = 4096, progress: Progress | None = None
     try:
         with _open(path) as file:
             blocks = _inflate(path, _read_blocks(file, progress))
-            yield from _batches(_messages(path, name, blocks), batch)
+            yield from _batches(_messages(path, name, blocks, form), batch)
     except OSError as error:
         raise _unreadable(path, error) from error
 
@@ -87,12 +93,12 @@ class FileSource:
     """
 
     unit: str | None = None
-    format = JSON
 
-    def __init__(self, path: str, progress: Progress | None = None) -> None:
+    def __init__(self, path: str, progress: Progress | None = None, form: FeedForm = PLAIN) -> None:
         """UsageError as `require_readable` raises it; nothing is read yet."""
         require_readable([path])
-        self._messages = read_messages(path, progress=progress)
+        self.format = form.format
+        self._messages = read_messages(path, progress=progress, form=form)
 
     def messages(self) -> Iterator[list[bytes]]:
         """As `read_messages` gives them."""
@@ -194,21 +200,21 @@ def _batches(messages: Iterator[list[bytes]], size: int) -> Iterator[list[bytes]
         yield held
 
 
-def _messages(path: str, name: str, blocks: Iterator[bytes]) -> Iterator[list[bytes]]:
+def _messages(path: str, name: str, blocks: Iterator[bytes], form: FeedForm) -> Iterator[list[bytes]]:
     """The messages in runs of no particular length, read by the rule at the top of this file."""
     blocks = _without_byte_order_mark(blocks)
-    if name.endswith(".csv"):
-        yield from _csv(path, blocks)
+    if name.endswith((".csv", ".tsv")):
+        yield from csv_batches(path, _lines(blocks), form.mapping)
     elif name.endswith((".ndjson", ".jsonl")):
         yield from _lines(blocks)
     else:
         head, is_all = _first_line_and_more(blocks)
         blocks = itertools.chain(head, blocks)
         first, _, _ = b"".join(head).lstrip().partition(b"\n")
-        if _looks_like_csv(first):
-            yield from _csv(path, blocks)
+        if looks_like_csv(first, form.mapping):
+            yield from csv_batches(path, _lines(blocks), form.mapping)
         elif is_all or _is_cut_short(first):
-            yield from _document(path, blocks)
+            yield from _document(path, blocks, form.format)
         else:
             yield from _lines(blocks)
 
@@ -239,11 +245,6 @@ def _first_line_and_more(blocks: Iterator[bytes]) -> tuple[list[bytes], bool]:
     return head, True
 
 
-def _looks_like_csv(line: bytes) -> bool:
-    is_json = line.startswith((b"{", b"[", b'"{', b'"[', b'"\\', b'" '))
-    return not is_json and b"," in line and b"license_plate" in line
-
-
 def _is_cut_short(line: bytes) -> bool:
     """Whether this is JSON that goes on behind the end of the line."""
     try:
@@ -255,7 +256,7 @@ def _is_cut_short(line: bytes) -> bool:
     return False
 
 
-def _document(path: str, blocks: Iterator[bytes]) -> Iterator[list[bytes]]:
+def _document(path: str, blocks: Iterator[bytes], ping_format: PingFormat) -> Iterator[list[bytes]]:
     """A message for each ping of one JSON document; a document that does not parse, as lines."""
     parts, size = [], 0
     for block in blocks:
@@ -272,16 +273,10 @@ def _document(path: str, blocks: Iterator[bytes]) -> Iterator[list[bytes]]:
         yield from _lines(iter([text]))
         return
     try:
-        pings = split_message(text)
-    except msgspec.ValidationError:  # `results` are no array
+        pings = ping_format.split(text)
+    except (msgspec.ValidationError, ValueError):  # what should be the array is none
         pings = None
     yield [text.strip()] if pings is None else [bytes(ping) for ping in pings]
-
-
-def _csv(path: str, blocks: Iterator[bytes]) -> Iterator[list[bytes]]:
-    messages = csv_messages(path, itertools.chain.from_iterable(_lines(blocks)))
-    while some := list(itertools.islice(messages, 1024)):
-        yield some
 
 
 def _lines(blocks: Iterator[bytes]) -> Iterator[list[bytes]]:

@@ -32,7 +32,8 @@ NAMED_MAX = 3
 def written(policy: Policy) -> dict[str, str]:
     """Every configuration key that the policy comes from, with its value as a user writes it.
 
-    `neighbours` has no key: there is one relation. `budget.period` stands for two fields.
+    `neighbours` has no key: there is one relation. `budget.period` stands for two fields. `[source]` has keys where a
+    feed has a form of its own.
     """
     return {
         "hat.resolution": _plain(policy.resolution),
@@ -60,6 +61,7 @@ def written(policy: Policy) -> dict[str, str]:
         "forecast.counts": policy.counts_read,
         "budget.schedule": policy.schedule if isinstance(policy.schedule, str) else _list(policy.schedule),
         "neighbours": policy.neighbours,
+        **{f"source.{key}": value for key, value in policy.source},
     }
 
 
@@ -112,7 +114,12 @@ def _difference(fingerprint: str, note: str | None, policy: Policy) -> str:
     keys = [key for key in [*ours, *(theirs.keys() - ours.keys())] if theirs.get(key) != ours.get(key)]
     if not theirs or not keys:
         return f"policy {fingerprint} -> {policy.fingerprint()}"
-    return ", ".join(f"{key} {theirs.get(key, 'unknown')} -> {ours.get(key, 'unknown')}" for key in keys)
+    return ", ".join(f"{key} {_value(theirs, key)} -> {_value(ours, key)}" for key in keys)
+
+
+def _value(keys: Mapping[str, str], key: str) -> str:
+    """What a policy has of a key. Without a mapping, a feed is in the contract's form."""
+    return keys.get(key) or ("unset" if key.startswith("source.") else "unknown")
 
 
 def _noted(note: str | None) -> dict[str, str]:

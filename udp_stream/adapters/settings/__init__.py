@@ -4,6 +4,7 @@ from udp_stream.adapters.settings.limits import DURATIONS, EPSILON_MAX, EPSILON_
 from udp_stream.adapters.settings.loading import known_keys, load
 from udp_stream.adapters.settings.rules import NO_LEDGERS
 from udp_stream.adapters.settings.sections import SQLITE, LedgerSection, Settings, is_file
+from udp_stream.adapters.settings.source_section import SourceSection
 
 __all__ = [
     "DURATIONS",
@@ -13,6 +14,7 @@ __all__ = [
     "SQLITE",
     "LedgerSection",
     "Settings",
+    "SourceSection",
     "is_file",
     "known_keys",
     "load",

@@ -17,6 +17,7 @@ from udp_stream.adapters.settings.limits import (
     seconds_of,
 )
 from udp_stream.adapters.settings.sections import SQLITE, Settings, is_file
+from udp_stream.adapters.settings.source_section import check_source
 from udp_stream.errors import ConfigError
 from udp_stream.mechanisms.cdfs.bins import bins_from_edges, equal_bins
 from udp_stream.planning.periods import accepted_loss
@@ -31,6 +32,7 @@ _HOST_PORT = re.compile(r"[^/:@]+:[0-9]+(/[0-9]*)?")
 
 def check(settings: Settings) -> None:
     """What types cannot say. Raises ConfigError."""
+    check_source(settings.source, settings.speed.unit)
     for name in DURATIONS:
         duration = _value(settings, name)
         if name == "budget.period":

@@ -13,10 +13,11 @@ import msgspec
 
 from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.adapters.settings.limits import Budget, Epsilon, budget_period, milliseconds, nano, whole_seconds
+from udp_stream.adapters.settings.source_section import SourceSection
 from udp_stream.errors import ConfigError
 from udp_stream.forecast.prior import CountsRead
 from udp_stream.ledger.conversion import rho_nano_of, rho_nano_of_pure
-from udp_stream.pings.decoder import PingRules
+from udp_stream.pings.decoder import PingDecoder, PingRules
 from udp_stream.planning.calendar import BudgetCalendar, span_seconds
 from udp_stream.planning.periods import accepted_loss
 from udp_stream.planning.policy import Accounting, AccountingDetail, CountsReleased, Grouping, Mean, Policy, Suppression
@@ -155,6 +156,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     hat: HatSection = HatSection()
     speed: SpeedSection = SpeedSection()
     pings: PingsSection = PingsSection()
+    source: SourceSection = SourceSection()
     budget: BudgetSection = BudgetSection()
     release: ReleaseSection = ReleaseSection()
     forecast: ForecastSection = ForecastSection()
@@ -192,6 +194,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             counts_read=self.forecast.counts,
             counts_released=self.release.counts,
             schedule=self.budget.schedule,
+            source=self.source.written,
         )
 
     @property
@@ -203,6 +206,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             reject_above_kmh=self.speed.reject_above_kmh,
             box=self.pings.box,
         )
+
+    @property
+    def decoder(self) -> PingDecoder:
+        """Messages of this deployment to pings."""
+        return PingDecoder(self.ping_rules, self.source.format)
 
     @property
     def window_rules(self) -> WindowRules:

@@ -104,13 +104,15 @@ def _unit_of_topic(settings: Settings) -> str:
 
 
 def _unit_of_file(file: str, settings: Settings) -> str:
-    return _unit((message for messages in read_messages(file) for message in messages), settings)
+    return _unit(
+        (message for messages in read_messages(file, form=settings.source.form) for message in messages), settings
+    )
 
 
 def _unit(messages: Iterable[bytes], settings: Settings) -> str:
     """ConfigError if the pings move as if their speeds were in another unit than the configured one."""
     rules = replace(settings.ping_rules, max_kmh=settings.ping_rules.reject_above_kmh)
-    pings, _ = PingDecoder(rules).decode(list(messages))
+    pings, _ = PingDecoder(rules, settings.source.format).decode(list(messages))
     unit = unit_evidence(pings, rules.unit).unit
     if unit is None:
         return f"cannot tell: fewer than {PAIRS_MIN} pairs of pings report that they move ({NO_RELEASE})"

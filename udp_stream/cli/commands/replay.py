@@ -66,7 +66,9 @@ def _records(name: str, kind: type[Struct], stack: ExitStack) -> Callable[[Seque
 
 
 def _opened(name: str, settings: Settings, progress: ReadingProgress, stack: ExitStack) -> Source:
-    return stack.enter_context(closing(open_source(name, settings.speed.unit, progress.of(name))))
+    return stack.enter_context(
+        closing(open_source(name, settings.speed.unit, progress.of(name), form=settings.source.form))
+    )
 
 
 def _read(sources: Sequence[Source], runtime: Embedded, progress: ReadingProgress) -> None:

@@ -1,0 +1,330 @@
+"""Messages in a feed's own form: the same columns as the contract's form, lenient fields, refusals by their paths."""
+
+import json
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pytest
+
+from udp_stream.pings.decoder import PingDecoder, PingRules, originals
+from udp_stream.pings.mapped_json import mapped_format, single_ping
+from udp_stream.pings.mapping import FIELDS, FeedMapping
+from udp_stream.pings.time_columns import read_times
+from udp_stream.pings.timestamps import NO_OFFSET, READ, UNREADABLE
+
+RULES = PingRules(max_kmh=65, reject_above_kmh=200, max_pings_per_message=4, max_message_bytes=4000)
+NESTED = FeedMapping(
+    plate="vehicle.vehicle.id", time="vehicle.timestamp", longitude="vehicle.position.longitude", records="entity",
+    latitude="vehicle.position.latitude", speed="vehicle.position.speed", time_format="epoch_s",
+)  # fmt: skip
+IST = ZoneInfo("Asia/Kolkata")
+SECONDS = 1641012035
+
+
+def nested(plate="A1", time=SECONDS, lon=72.5, lat=21.25, speed=12.5):
+    position = {"longitude": lon, "latitude": lat, "speed": speed}
+    return {"id": "7", "vehicle": {"vehicle": {"id": plate}, "timestamp": time, "position": position}}
+
+
+def decode(mapping, *messages):
+    raw = [message if isinstance(message, bytes) else json.dumps(message).encode() for message in messages]
+    return PingDecoder(RULES, mapped_format(mapping)).decode(raw)
+
+
+def rows(pings):
+    return [
+        (pings.plates[plate], *others)
+        for plate, *others in zip(*(getattr(pings, name).tolist() for name in
+                                    ("plate", "time_ms", "lon", "lat", "speed", "message", "position")), strict=True)
+    ]  # fmt: skip
+
+
+ONE = ("A1", SECONDS * 1000, 72.5, 21.25, 51200)
+
+
+@pytest.mark.parametrize(
+    ("message", "positions"),
+    [
+        (nested(), [-1]),
+        ([nested(), nested()], [0, 1]),
+        ({"header": {"timestamp": 1}, "entity": [nested(), nested()]}, [0, 1]),
+        (json.dumps({"entity": [nested()]}), [0]),
+        (b"\xef\xbb\xbf \n" + json.dumps(nested()).encode(), [-1]),
+        ({"entity": []}, []),
+    ],
+)
+def test_a_message_is_a_ping_an_array_or_has_the_array_at_its_path(message, positions):
+    pings, refusals = decode(NESTED, message)
+    assert not refusals and rows(pings) == [(*ONE, 0, position) for position in positions]
+
+
+@pytest.mark.parametrize("envelope", ["results", "features"])
+def test_without_a_path_results_and_features_are_found_but_not_in_a_ping(envelope):
+    mapping = FeedMapping(plate="bus", longitude="x", latitude="y", time="t")
+    ping = {"bus": "A1", "t": "2022-01-01T10:10:35+05:30", "x": 72.5, "y": 21.25, "speed": 12.5}
+    pings, refusals = decode(mapping, {envelope: [ping, {}]}, ping | {envelope: [7]})
+    assert rows(pings) == [(*ONE, 0, 0), (*ONE, 1, -1)]
+    assert [(one.position, one.reason, one.path) for one in refusals] == [(1, "missing_field", "$.bus")]
+
+
+LENIENT = [
+    {"plate": 4711},
+    {"plate": "4711"},
+    {"speed": "12.5"},
+    {"speed": " 12,5 "},
+    {"lon": "72,5", "lat": "21.250"},
+    {"time": str(SECONDS)},
+    {"time": SECONDS + 0.0},
+    {"time": f"{SECONDS}.0"},
+]
+
+
+@pytest.mark.parametrize("changes", LENIENT, ids=str)
+def test_mapped_fields_are_lenient_alone_in_an_array_and_beside_a_fault(changes):
+    """Both readers take it: the quick one, and the careful one that another ping's fault calls."""
+    expected = (str(changes.get("plate", "A1")), *ONE[1:])
+    for message in (nested(**changes), [nested(**changes)], [nested(**changes), nested(speed=None)]):
+        pings, refusals = decode(NESTED, message)
+        assert [row[:5] for row in rows(pings)] == [expected]
+        assert [(one.reason, one.path) for one in refusals] in (
+            [], [("wrong_type", "$.vehicle.position.speed")])  # fmt: skip
+
+
+FAULTS = [
+    ({"plate": 4711.5}, "wrong_type", "$.vehicle.vehicle.id"),
+    ({"plate": True}, "wrong_type", "$.vehicle.vehicle.id"),
+    ({"plate": None}, "wrong_type", "$.vehicle.vehicle.id"),
+    ({"plate": 10**70}, "wrong_type", "$.vehicle.vehicle.id"),
+    ({"plate": " "}, "empty_plate", "$.vehicle.vehicle.id"),
+    ({"time": "now"}, "wrong_type", "$.vehicle.timestamp"),
+    ({"time": "nan"}, "wrong_type", "$.vehicle.timestamp"),
+    ({"time": None}, "wrong_type", "$.vehicle.timestamp"),
+    ({"time": 10**400}, "time_out_of_range", "$.vehicle.timestamp"),
+    ({"time": "1e999"}, "time_out_of_range", "$.vehicle.timestamp"),
+    ({"time": -1}, "time_out_of_range", "$.vehicle.timestamp"),
+    ({"time": SECONDS * 1000}, "time_out_of_range", "$.vehicle.timestamp"),
+    ({"lon": "east"}, "wrong_type", "$.vehicle.position.longitude"),
+    ({"lon": 181}, "coordinates_out_of_range", "$.vehicle.position.longitude"),
+    ({"lat": "91"}, "coordinates_out_of_range", "$.vehicle.position.latitude"),
+    ({"lon": 0, "lat": 0}, "zero_coordinates", "$.vehicle.position"),
+    ({"speed": ""}, "wrong_type", "$.vehicle.position.speed"),
+    ({"speed": "1.234,5"}, "wrong_type", "$.vehicle.position.speed"),
+    ({"speed": "1_0"}, "wrong_type", "$.vehicle.position.speed"),
+    ({"speed": [12.5]}, "wrong_type", "$.vehicle.position.speed"),
+    ({"speed": "-1"}, "speed_negative", "$.vehicle.position.speed"),
+    ({"speed": 201}, "speed_above_limit", "$.vehicle.position.speed"),
+    ({"speed": "9" * 400}, "speed_not_finite", "$.vehicle.position.speed"),
+]
+
+
+@pytest.mark.parametrize(("changes", "reason", "path"), FAULTS, ids=str)
+def test_a_fault_is_refused_by_the_feeds_own_path_and_costs_no_other_ping(changes, reason, path):
+    message = {"entity": [nested(), nested(**changes), nested()]}
+    pings, refusals = decode(NESTED, message, nested(**changes), nested())
+    assert [row[5:] for row in rows(pings)] == [(0, 0), (0, 2), (2, -1)]
+    assert [(one.message, one.position, one.reason, one.path) for one in refusals] == [
+        (0, 1, reason, path),
+        (1, -1, reason, path),
+    ]
+    raw = [json.dumps(message).encode(), json.dumps(nested(**changes)).encode()]
+    kept = list(originals(raw, refusals, mapped_format(NESTED)))
+    assert [json.loads(one) for one in kept] == [nested(**changes)] * 2
+
+
+def test_a_number_beyond_floating_point_costs_its_own_ping_only():
+    text = json.dumps([nested(), nested(speed="?")]).replace('"?"', "1e999").encode()
+    pings, refusals = decode(NESTED, text)
+    assert len(pings) == 1 and [one.reason for one in refusals] == ["speed_not_finite"]
+
+
+WHOLE = [
+    (b"junk", "not_json", "$"),
+    (b"", "not_json", "$"),
+    (b"[" * 3000, "not_json", "$"),
+    (b"7", "wrong_type", "$"),
+    (b'{"entity": 7}', "wrong_type", "$.entity"),
+    (b'{"vehicle": 7}', "wrong_type", "$.vehicle"),
+    (b'{"vehicle": {"vehicle": {}}}', "missing_field", "$.vehicle.vehicle.id"),
+    (b"{}", "missing_field", "$.vehicle"),
+    (json.dumps([nested()] * 5).encode(), "too_many_pings", "$"),
+    (b" " * 4001, "oversized_message", "$"),
+    (b'"\\ud800"', "not_json", "$"),
+]
+
+
+@pytest.mark.parametrize(("message", "reason", "path"), WHOLE, ids=[repr(message[:20]) for message, *_ in WHOLE])
+def test_a_message_that_is_no_ping_is_refused_whole(message, reason, path):
+    pings, refusals = decode(NESTED, message, nested())
+    assert rows(pings) == [(*ONE, 1, -1)]
+    assert [(one.message, one.position, one.reason, one.path) for one in refusals] == [(0, -1, reason, path)]
+
+
+def test_records_may_be_arrays_themselves():
+    mapping = FeedMapping(plate="0", time="3", longitude="5", latitude="6", speed="9", records="states",
+                          time_format="epoch_s")  # fmt: skip
+    state = ["A1", "x", None, SECONDS, {}, 72.5, 21.25, 0, False, 12.5, [1]]
+    for message in ({"states": [state, state]}, [state, state]):
+        assert [row[:5] for row in rows(decode(mapping, message)[0])] == [ONE, ONE]
+    assert rows(decode(mapping, state)[0]) == [(*ONE, 0, -1)]
+    assert [one.path for one in decode(mapping, ["A1"])[1]] == ["$[3]"]
+
+
+TIMES = [
+    ("epoch_s", SECONDS, None),
+    ("epoch_ms", SECONDS * 1000, None),
+    ("epoch_us", str(SECONDS * 10**6), None),
+    ("iso", "2022-01-01T10:10:35+05:30", None),
+    ("iso", "2022-01-01T10:10:35", IST),
+    ("iso", "2022-01-01 10:10:35.000", IST),
+    ("iso", "2022-01-01T04:40:35Z", IST),
+    ("%d/%m/%Y %H:%M:%S", "01/01/2022 10:10:35", IST),
+    ("%d/%m/%Y %H:%M:%S", "1/1/2022 10:10:35", IST),
+    ("%Y%m%d%H%M%S", "20220101101035", IST),
+    ("%d %b %Y %I:%M:%S %p", "01 Jan 2022 10:10:35 AM", IST),
+    ("%Y-%m-%d %H:%M:%S%z", "2022-01-01 04:40:35+0000", None),
+    ("%d.%m.%y %H:%M:%S", "01.01.22 10:10:35", IST),
+]
+
+
+@pytest.mark.parametrize(("form", "value", "zone"), TIMES, ids=str)
+@pytest.mark.parametrize("count", [1, 300])
+def test_every_format_of_times_gives_the_same_moment(form, value, zone, count):
+    times, status = read_times([value] * count, form, zone)
+    assert set(times.tolist()) == {SECONDS * 1000} and set(status.tolist()) == {READ}
+
+
+@pytest.mark.parametrize("count", [1, 300])
+def test_texts_that_are_no_times_are_told_from_those_without_an_offset(count):
+    bad = ["2022-02-30T10:10:35", "", "01/01/2022 10:10:35"] * count
+    assert set(read_times(bad, "iso", IST)[1].tolist()) == {UNREADABLE}
+    assert set(read_times(["2022-01-01T10:10:35"] * count, "iso", None)[1].tolist()) == {NO_OFFSET}
+    pattern = "%d/%m/%Y %H:%M:%S"
+    texts = ["31/02/2022 10:10:35", "01x01x2022 10:10:35", "01/01/2022 1é:10:35", "01/01/2022 10:10:35x"] * count
+    assert set(read_times(texts, pattern, IST)[1].tolist()) == {UNREADABLE}
+    assert set(read_times(["01/01/2022 10:10:35"] * count, pattern, None)[1].tolist()) == {NO_OFFSET}
+
+
+def test_local_times_follow_the_zone_through_its_changes():
+    """Python's own arithmetic is the oracle; of an hour that comes twice the first is meant."""
+    zone = ZoneInfo("America/Chicago")
+    texts = [f"2024-{day}T{hour:02}:{minute:02}:10" for day in ("03-10", "07-01", "11-03") for hour in range(24)
+             for minute in (0, 59)]  # fmt: skip
+    expected = [int(datetime.fromisoformat(text).replace(tzinfo=zone).timestamp()) * 1000 for text in texts]
+    assert read_times(texts, "iso", zone)[0].tolist() == expected
+    mixed = [texts[0], "2024-03-10T06:00:10Z", "no time"]
+    assert read_times(mixed, "iso", zone)[1].tolist() == [READ, READ, UNREADABLE]
+    assert read_times(mixed[:2][::-1], "iso", zone)[0].tolist() == [expected[0]] * 2
+
+
+def test_fractions_of_epochs_keep_their_milliseconds():
+    seconds = [1706159153.001 + at / 1000 for at in range(0, 999, 7)]
+    expected = [round(one * 1000) for one in seconds]
+    assert read_times(seconds, "epoch_s", None)[0].tolist() == expected
+    assert read_times([f"{one:.3f}" for one in seconds], "epoch_s", None)[0].tolist() == expected
+
+
+BAD_PATHS = [
+    ({"plate": ""}, "plate: expected a path"),
+    ({"plate": "a..b"}, "plate: expected a path"),
+    ({"speed": "x" * 401}, "speed: expected a path"),
+    ({"speed": "a.1000"}, "speed: expected indices of arrays below 1000"),
+    ({"plate": "location"}, "longitude: expected a path beside plate's"),
+    ({"plate": "location.0"}, "longitude: got 'location.coordinates.0': of one value"),
+    ({"speed": "license_plate"}, "speed: expected a path of its own, got 'license_plate', which is that of plate"),
+    ({"latitude": "location.coordinates[0]"}, "latitude: expected a path of its own"),
+    ({"records": "."}, "records: expected a path"),
+    ({"time_format": "epoch"}, "time_format: expected iso, epoch_s"),
+    ({"time_format": "%H:%M"}, "time_format: expected a pattern with the date"),
+    ({"time_format": "%Y-%m-%dT%H:%M:%S%Z"}, "ambiguous"),
+    ({"time_format": "%Y-%q"}, "time_format: expected a pattern of strptime"),
+]
+
+
+@pytest.mark.parametrize(("keys", "words"), BAD_PATHS, ids=str)
+def test_a_mapping_that_cannot_hold_names_field_value_and_rule(keys, words):
+    with pytest.raises(ValueError, match="^" + words.replace("[", r"\[") if words != "ambiguous" else words):
+        FeedMapping(**keys)
+
+
+def test_paths_are_read_as_refusals_write_them():
+    ours = FeedMapping(plate="$.a.b", longitude="$.c[0]", latitude="c.1")
+    assert ours.steps["plate"] == ("a", "b") and ours.steps["longitude"] == ("c", 0)
+    assert (ours.paths.position, ours.paths.latitude) == ("$.c", "$.c[1]")
+
+
+def test_what_a_sender_asks_of_a_message_never_depends_on_the_speeds_value():
+    known = [single_ping(json.dumps(nested(speed=speed)).encode(), NESTED) for speed in (1, "x", None, 10**30)]
+    assert {one.plate for one in known} == {"A1"} and [one.speed_bytes for one in known] == [1, 3, 4, 31]
+    absent = nested()
+    del absent["vehicle"]["position"]["speed"], absent["vehicle"]["timestamp"]
+    assert single_ping(json.dumps(absent).encode(), NESTED) == ("A1", "", 0)
+    assert single_ping(b"junk", NESTED) is None and single_ping(json.dumps(nested(plate=" ")).encode(), NESTED) is None
+
+
+VALUES = ["A1", 7, 7.5, "7", "7,5", " 7 ", "", None, True, [], {}, [1], "x", 10**30, -1, 300, 1e300, SECONDS,
+          str(SECONDS), "2022-01-01T10:10:35Z", "\u0661", "1\n2", "1,2,3", "٣"]  # fmt: skip
+
+
+def oracle(record):
+    """The mapping as a few lines of plain Python: the ping's values, or None."""
+    try:
+        plate, time, lon, lat, speed = (record[field] for field in FIELDS)
+    except (KeyError, TypeError):
+        return None
+
+    def number(value):
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            return None
+        if isinstance(value, str):
+            text = value.strip(" \t\n\r").replace(",", ".", 1)
+            head = text.lstrip("+-").replace(".", "", 1)
+            return float(text) if head.isascii() and head.isdigit() else None
+        return float(value)
+
+    if isinstance(plate, bool) or not isinstance(plate, str | int):
+        return None
+    values = [number(one) for one in (time, lon, lat, speed)]
+    if None in values:
+        return None
+    time, lon, lat, speed = values
+    good = 1 <= len(str(plate).strip()) <= 64 and 946_684_800 <= time < 4_102_444_800
+    good = good and abs(lon) <= 180 and abs(lat) <= 90 and (lon, lat) != (0, 0) and 0 <= speed <= 200
+    return (str(plate).strip(), int(time * 1000), lon, lat, round(min(speed, 65) * 4096)) if good else None
+
+
+def mutated(rng):
+    base = {"plate": "A1", "time": SECONDS, "longitude": 72.5, "latitude": 21.25, "speed": 12.5}
+    for _ in range(int(rng.integers(0, 3))):
+        field = str(rng.choice(FIELDS))
+        if rng.random() < 0.2:
+            base.pop(field, None)
+        else:
+            base[field] = VALUES[rng.integers(len(VALUES))]
+    return base
+
+
+@pytest.mark.parametrize("count", [2000, pytest.param(100_000, marks=pytest.mark.long)])
+def test_mutated_messages_give_what_a_plain_reading_gives_and_nothing_is_lost(count):
+    rng = np.random.default_rng(5)
+    mapping = FeedMapping(plate="plate", time="time", longitude="longitude", latitude="latitude", time_format="epoch_s")
+    decoder = PingDecoder(RULES, mapped_format(mapping))
+    for first in range(0, count, 1000):
+        records = [[mutated(rng) for _ in range(rng.integers(1, 4))] for _ in range(1000)]
+        messages = [json.dumps(some if rng.random() < 0.5 or len(some) > 1 else some[0]).encode() for some in records]
+        cut = {at: int(rng.integers(0, len(messages[at]))) for at in rng.choice(1000, 100, replace=False).tolist()}
+        messages = [one[: cut[at]] if at in cut else one for at, one in enumerate(messages)]
+        pings, refusals = decoder.decode(messages)
+        expected = {}
+        for at, some in enumerate(records):
+            if at not in cut:
+                single = messages[at].startswith(b"{")
+                expected |= {(at, -1 if single else place): oracle(one) for place, one in enumerate(some)}
+        found = {tuple(row[5:]): tuple(row[:5]) for row in rows(pings)}
+        assert found == {place: row for place, row in expected.items() if row is not None}, first
+        refused = {(one.message, one.position) for one in refusals}
+        assert refused >= {place for place, row in expected.items() if row is None}
+        assert len(refused) == len(refusals) and not refused & found.keys()
+        assert {place[0] for place in refused | found.keys()} == set(range(1000)) - {
+            at for at in cut if messages[at] == b"[]"}  # fmt: skip
+        assert len(list(originals(messages, refusals, decoder.format))) == len(refusals)

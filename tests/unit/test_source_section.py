@@ -1,0 +1,112 @@
+"""`[source]`: presets, and what a stranger gets wrong."""
+
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from udp_stream.adapters.files.sources import read_messages
+from udp_stream.adapters.settings import load
+from udp_stream.errors import ConfigError
+from udp_stream.pings.mapping import FIELDS
+from udp_stream.pings.presets import PRESETS, WITHOUT_SPEED
+
+
+def settings(*flags, environment=None):
+    return load(None, tuple(f"source.{flag}" if "." not in flag.partition("=")[0] else flag for flag in flags),
+                environment or {})  # fmt: skip
+
+
+WRONG = [
+    (("preset=gtfsrt",), "source.preset: expected a feed that is known by name, got 'gtfsrt'; did you mean 'gtfs-rt'?"),
+    (("preset=moon",), "known are iudx, geojson"),
+    (("preset=wmata",), "source.preset: there is none for 'wmata': .* has no speeds"),
+    (("preset=gtfs-rt",), "speed.unit: expected 'mps', in which feeds of source.preset 'gtfs-rt'"),
+    (("plate=a..b",), "source.plate: expected a path such as"),
+    (("plates=a",), "unknown key source.plates; did you mean source.plate?"),
+    (("plate=7",), "source.plate: Expected `str | null`, got `int`"),
+    (("time_zone=Mars/Base",), "source.time_zone: expected an IANA time zone, got 'Mars/Base'"),
+    (("time_format=%d/%m/%Y %H:%M",), "source.time_zone: expected an IANA time zone, as source.time_format"),
+    (("time_format=epoch",), "source.time_format: expected iso, epoch_s"),
+    (("delimiter=x",), "source.delimiter: expected one of"),
+    (("speed=license_plate",), "source.speed: expected a path of its own"),
+]
+
+
+@pytest.mark.parametrize(("flags", "words"), WRONG, ids=str)
+def test_a_wrong_value_is_a_configuration_error_that_names_the_key_and_the_rule(flags, words):
+    with pytest.raises(ConfigError, match=words):
+        settings(*flags)
+
+
+def test_keys_stand_over_the_preset_and_the_environment_over_the_file():
+    ours = settings("preset=gtfs-rt", "plate=vehicle.vehicle.licensePlate", "speed.unit=mps").source.mapping
+    assert (ours.plate, ours.records, ours.time_format) == ("vehicle.vehicle.licensePlate", "entity", "epoch_s")
+    environment = {"UDP_STREAM_SOURCE__PLATE": "bus", "UDP_STREAM_SOURCE__TIME_FORMAT": "epoch_ms"}
+    read = settings(environment=environment).source
+    assert read.is_mapped and (read.mapping.plate, read.mapping.time_format) == ("bus", "epoch_ms")
+
+
+def test_without_a_key_the_contracts_form_is_read_strictly_and_with_one_leniently():
+    text = {"license_plate": 7, "observationDateTime": "2022-01-01T10:10:35Z", "speed": "1",
+            "location": {"coordinates": [1, 2]}}  # fmt: skip
+    for flags, count in (((), 0), (("delimiter=;",), 0), (("speed=speed",), 1), (("preset=iudx",), 1)):
+        assert len(settings(*flags).decoder.decode([json.dumps(text).encode()])[0]) == count
+
+
+EXAMPLES = {
+    "iudx": {"results": [{"license_plate": "A1", "observationDateTime": "2022-01-01T10:10:35+05:30", "speed": 45,
+                          "location": {"type": "Point", "coordinates": [72.5, 21.25]}}]},
+    "geojson": {"type": "FeatureCollection", "features": [
+        {"type": "Feature", "geometry": {"type": "Point", "coordinates": [72.5, 21.25]},
+         "properties": {"license_plate": "A1", "observationDateTime": "2022-01-01T04:40:35Z", "speed": 45}}]},
+    "gtfs-rt": {"header": {"gtfsRealtimeVersion": "2.0"}, "entity": [{"id": "1", "vehicle": {
+        "vehicle": {"id": "A1"}, "timestamp": "1641012035",
+        "position": {"latitude": 21.25, "longitude": 72.5, "speed": 12.5}}}]},
+    "capmetro": {"vehicle_id": "A1", "timestamp": "2021-12-31T22:40:35-06:00", "speed": "12.5", "latitude": "21.25",
+                 "longitude": "72.5"},
+    "mbta": {"data": [{"id": "A1", "type": "vehicle", "attributes": {
+        "latitude": 21.25, "longitude": 72.5, "speed": 12.5, "updated_at": "2021-12-31T23:40:35-05:00"}}]},
+    "hfp": {"VP": {"oper": 12, "veh": "A1", "tst": "2022-01-01T04:40:35.000Z", "spd": 12.5, "lat": 21.25,
+                   "long": 72.5}},
+    "rio-sppo": [{"ordem": "A1", "latitude": "21,25", "longitude": "72,5", "datahora": "1641012035000",
+                  "velocidade": "45", "linha": "1"}],
+}  # fmt: skip
+"""A message of each, by its specification."""
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_reads_a_message_of_its_feed(name):
+    preset = PRESETS[name]
+    decoder = settings(f"preset={name}", f"speed.unit={preset.unit or 'kmh'}").decoder
+    pings, refusals = decoder.decode([json.dumps(EXAMPLES[name]).encode()])
+    assert not refusals and pings.plates == ("A1",) and pings.time_ms.tolist() == [1641012035000]
+    assert (pings.lon[0], pings.lat[0], pings.speed[0]) == (72.5, 21.25, 45 * 4096)
+    assert set(preset.keys) <= {*FIELDS, "records", "time_format"}
+
+
+def test_the_page_on_feeds_has_every_preset_with_its_paths():
+    page = (Path(__file__).parents[2] / "docs" / "sources.md").read_text(encoding="utf-8").splitlines()
+    for name, preset in PRESETS.items():
+        (row,) = [line for line in page if line.startswith(f"| `{name}` |")]
+        assert all(f"`{path}`" in row for path in preset.keys.values()) and (preset.unit or "any") in row
+        assert preset.origin in row
+    for name, why in WITHOUT_SPEED.items():
+        assert f"| `{name}` | {why} |" in page
+
+
+def test_the_pages_tables_read_the_pages_messages(tmp_path):
+    """Each example of a feed stands before its table."""
+    page = (Path(__file__).parents[2] / "docs" / "sources.md").read_text(encoding="utf-8").partition("## Presets")[0]
+    blocks = re.findall(r"```(json|text|toml)\n(.*?)```", page, re.DOTALL)
+    feeds = [(kind, text, toml) for (kind, text), (_, toml) in pairwise(blocks) if kind != "toml"]
+    assert len(feeds) == 3
+    for at, (kind, text, toml) in enumerate(feeds):
+        (tmp_path / f"{at}.toml").write_text(toml)
+        (tmp_path / f"{at}.{kind}").write_text(text)
+        ours = load(tmp_path / f"{at}.toml", (), {})
+        messages = [one for some in read_messages(f"{tmp_path}/{at}.{kind}", form=ours.source.form) for one in some]
+        pings, refusals = ours.decoder.decode(messages)
+        assert (pings.plates, pings.time_ms.tolist(), refusals) == (("4711",), [1706159153000], [])
