@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from datetime import datetime
 
 import pytest
 
@@ -307,18 +308,46 @@ def test_an_empty_file_is_a_run_of_nothing_and_says_so(name, city):
 
 def test_when_nothing_is_accepted_the_commonest_reason_is_told(city):
     done = replay(city, "--set", "pings.box=[0, 0, 1, 1]")
-    assert (done.returncode, done.stdout) == (0, b"") and "were refused as outside_box." in words(done.stderr)
+    assert (done.returncode, done.stdout) == (2, b"") and "were refused as outside_box." in words(done.stderr)
+    assert "is the box right?" in words(done.stderr) and not (city / "no.ledger").exists()
     pings = [json.loads(line) for line in fleet_log(hours=0.6, clean=True)[:20]]
     (city / "pretty.ndjson").write_text(json.dumps(pings, indent=1))
     done = replay(city, files=("pretty.ndjson",))
     said = words(done.stderr)
     assert (
-        done.returncode == 0
+        done.returncode == 2
         and "were refused as not_json." in said
         and "must not have a name that ends in .ndjson" in said
     )
     (city / "pretty.ndjson").rename(city / "pretty.json")
     assert "pings 20 accepted" in words(replay(city, files=("pretty.json",)).stderr)
+
+
+def test_a_feed_that_is_mostly_refused_charges_nothing_whichever_file_it_is_and_says_what_would_help(city, tmp_path):
+    """Before the first file's slots are charged; a pipe when its turn comes."""
+    pings = [json.loads(line) for line in fleet_log(hours=0.6, clean=True)]
+    for one in pings:
+        moment = datetime.fromisoformat(one["observationDateTime"])
+        one["observationDateTime"] = int(moment.timestamp())
+    (city / "epoch.ndjson").write_text("\n".join(map(json.dumps, pings)))
+    done = replay(city, "--rejected", "no", "--ledger", "fresh", files=("pings.ndjson", "epoch.ndjson"))
+    assert (done.returncode, done.stdout) == (2, b"") and not (city / "fresh").exists()
+    said = done.stderr.decode()
+    assert 'looks like epoch seconds: [source] time_format = "epoch_s"' in said and "Traceback" not in said
+    assert not [one for one in pings if one["license_plate"] in said]
+    piped = run("replay", "-", "--trial", cwd=city, stdin=(city / "epoch.ndjson").read_bytes())
+    assert (piped.returncode, piped.stdout) == (2, b"") and b"standard input: No ping was accepted" in piped.stderr
+    mended = replay(city, "--set", "source.time_format=epoch_s", "--ledger", "other", files=("epoch.ndjson",))
+    assert mended.returncode == 0 and f"{len(pings):,} accepted" in words(mended.stderr)
+
+
+def test_speeds_do_not_decide_whether_a_run_begins_and_nothing_accepted_is_status_2(city):
+    """Each ping is refused for its speed: the run begins, and ends with the reason."""
+    pings = [json.loads(line) | {"speed": 500} for line in fleet_log(hours=0.6, clean=True)[:50]]
+    (city / "fast.ndjson").write_text("\n".join(map(json.dumps, pings)))
+    done = replay(city, "--rejected", "no", "--ledger", "fresh", files=("fast.ndjson",))
+    assert done.returncode == 2 and "is speed.unit right?" in words(done.stderr) and b"500" not in done.stderr
+    assert len((city / "no").read_text().splitlines()) == 50
 
 
 def test_the_plate_to_show_is_the_plate_that_pings_name(city):
@@ -351,9 +380,11 @@ def test_the_demos_picture_reaches_to_the_highest_speed(tmp_path):
 def test_refused_rows_and_messages_in_strings_are_kept_as_the_docs_say(tmp_path):
     """A row as the ping that was read from it, a line that is no row as it is, a string whole."""
     head, bad = b"license_plate,observationDateTime,speed,location.coordinates\n", b'A1,,5,"[72.5, 21.2]"\n'
-    (tmp_path / "f.csv").write_bytes(head + bad + b"no row\n")
+    good = bad.replace(b",,", b",2024-01-08T09:00:05+05:30,") * 9  # what is mostly refused would not be read
+    (tmp_path / "f.csv").write_bytes(head + bad + b"no row\n" + good)
     text = json.dumps('[{"speed": 1}, {"speed": 2}]')
-    (tmp_path / "f.ndjson").write_text(f"{text}\n" + '[{"speed": 3}, {"speed": 4}]\n')
+    lines = [text, '[{"speed": 3}, {"speed": 4}]', *map(bytes.decode, fleet_log(hours=0.6, clean=True)[:9])]
+    (tmp_path / "f.ndjson").write_text("\n".join(lines))
     done = run("replay", "f.csv", "f.ndjson", *FLAGS, "--out", "o", "--rejected", "no", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     kept = [json.loads(line)["message"] for line in (tmp_path / "no").read_text().splitlines()]

@@ -7,6 +7,7 @@ of refusals, `$.coordinates[0]`, is read too. A key with a dot in it cannot be r
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Final
@@ -91,6 +92,26 @@ class FeedMapping:
     def reads_offsets(self) -> bool:
         """Whether a time may say how far it is from UTC."""
         return self.time_format == ISO or self.time_format in EPOCHS or "%z" in self.time_format
+
+
+def mapping_of(keys: Mapping[str, str], zone: tzinfo | None = None, delimiter: str = "") -> FeedMapping:
+    """The mapping of these keys of `[source]`; others have the values of the contract's form.
+
+    >>> mapping_of({"plate": "bus"}).plate, mapping_of({}).speed
+    ('bus', 'speed')
+    """
+    plain = FeedMapping()
+    return FeedMapping(
+        plate=keys.get("plate", plain.plate),
+        time=keys.get("time", plain.time),
+        longitude=keys.get("longitude", plain.longitude),
+        latitude=keys.get("latitude", plain.latitude),
+        speed=keys.get("speed", plain.speed),
+        records=keys.get("records", plain.records),
+        time_format=keys.get("time_format", plain.time_format),
+        zone=zone,
+        delimiter=delimiter,
+    )
 
 
 def _steps(name: str, path: str) -> Path:

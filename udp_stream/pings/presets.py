@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from udp_stream.pings.mapping import FeedMapping, mapping_of
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
@@ -21,6 +23,11 @@ class Preset:
     keys: dict[str, str]
     unit: str | None
     origin: str
+
+    @property
+    def mapping(self) -> FeedMapping:
+        """Where the feed has the fields of a ping."""
+        return mapping_of(self.keys)
 
 
 PRESETS: Final = {

@@ -30,7 +30,10 @@ import msgspec
 
 from udp_stream.adapters.files.json_rows import Cell, Template, nested
 from udp_stream.errors import UsageError
+from udp_stream.pings.found_fields import shown_names
+from udp_stream.pings.found_times import found_time_form
 from udp_stream.pings.mapping import FIELDS, FeedMapping, Path
+from udp_stream.pings.numbers import number_of
 
 DELIMITERS = (",", ";", "\t", "|")
 """What may separate cells, the likeliest first."""
@@ -94,7 +97,17 @@ def _columns(path: str, line: bytes, mapping: FeedMapping) -> _Columns:
             return _Columns(delimiter, len(header), fields)
         if not missing or len(absent) < len(missing):
             missing = absent
-    raise UsageError(f"{path}: expected a CSV header with {', '.join(missing)}")
+    raise UsageError(f"{path}: expected a CSV header with {', '.join(missing)}{_found_in(line, mapping)}")
+
+
+def _found_in(line: bytes, mapping: FeedMapping) -> str:
+    """What the header has instead, by the separator that gives the most columns; no cell of what may be a row."""
+    delimiters = (mapping.delimiter,) if mapping.delimiter else DELIMITERS
+    cells = max((_cells(line, delimiter) or [] for delimiter in delimiters), key=len)
+    if any(number_of(cell) is not None or found_time_form([cell]) is not None for cell in cells):
+        return "; the first line looks like a row, and not like a header"
+    found = shown_names((cell.strip(),) for cell in cells)
+    return f"; found {found}: `udp-stream init FILE` writes which is which" if found and len(cells) > 1 else ""
 
 
 def _fields(header: Sequence[str], mapping: FeedMapping) -> tuple[tuple[tuple[Path, int, Cell], ...], list[str]]:

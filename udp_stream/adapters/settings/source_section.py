@@ -11,7 +11,7 @@ from udp_stream.errors import ConfigError
 from udp_stream.pings.feed_form import FeedForm, mapped_form
 from udp_stream.pings.formats import PingFormat
 from udp_stream.pings.json_reader import JSON
-from udp_stream.pings.mapping import EPOCHS, FIELDS, FeedMapping
+from udp_stream.pings.mapping import EPOCHS, FIELDS, FeedMapping, mapping_of
 from udp_stream.pings.presets import PRESETS, WITHOUT_SPEED, Preset
 
 DELIMITERS = {"": "", ",": ",", ";": ";", "\t": "\t", "tab": "\t", "|": "|"}
@@ -53,7 +53,7 @@ class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         if self.delimiter not in DELIMITERS:
             raise ConfigError(f'source.delimiter: expected one of , ; | tab, or "", got {self.delimiter!r}')
         try:
-            mapping = FeedMapping(zone=self._zone, delimiter=DELIMITERS[self.delimiter], **keys)
+            mapping = mapping_of(keys, self._zone, DELIMITERS[self.delimiter])
         except ValueError as error:
             raise ConfigError(f"source.{error}") from error
         if mapping.zone is None and not mapping.reads_offsets:

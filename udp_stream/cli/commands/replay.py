@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 
 from msgspec import Struct
@@ -15,6 +15,7 @@ from udp_stream.adapters.ledgers.which_ledger import begin_run, trial_ledger
 from udp_stream.adapters.records_out import records_out, require_form
 from udp_stream.adapters.schemes import Source, open_source
 from udp_stream.adapters.settings import Settings
+from udp_stream.cli.first_look import RefusedSample, looked_at, require_readable_pings
 from udp_stream.cli.outputs import PRIVATE, open_output, require_distinct, used_files
 from udp_stream.cli.progress import ReadingProgress
 from udp_stream.cli.report import SOFTWARE, print_summary
@@ -32,11 +33,13 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
     progress = ReadingProgress(arguments.files)
     with ExitStack() as stack:
         sources = [_opened(name, settings, progress, stack) for name in arguments.files]
+        require_readable_pings(arguments.files, settings)
         place = stack.enter_context(trial_ledger(settings)) if arguments.trial else settings.ledger
         ledger, keys = stack.enter_context(ledger_and_keys(place, allow_volatile=arguments.allow_volatile_ledger))
         others = begin_run(place, ledger, settings)
         out = _records(arguments.out, Release, stack)
         rejected = stack.enter_context(open_output(arguments.rejected, PRIVATE)) if arguments.rejected else None
+        refused = RefusedSample(None if rejected is None else rejected_writer(rejected))
         smoothed = _records(arguments.smoothed, Smoothed, stack) if arguments.smoothed else None
         runtime = Embedded(
             settings,
@@ -45,19 +48,24 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
             keys.key_of,
             SOFTWARE,
             release_sink(out),
-            None if rejected is None else rejected_writer(rejected),
+            refused,
             others,
             arguments.trial,
             smooth=None if smoothed is None else smoothed_sink(smoothed),
         )
         try:
             with progress:
-                _read(sources, runtime, progress)
+                for name, source in zip(arguments.files, sources, strict=True):
+                    _read(name, source, runtime, settings, progress)
+                runtime.finish()
         except BaseException:
             if runtime.summary.messages:
                 print_summary(runtime.summary, settings)
             raise
         print_summary(runtime.summary, settings)
+        refused.print_advice(runtime.summary, settings)
+        if runtime.summary.refused and not runtime.summary.pings:
+            raise UsageError("no ping was accepted")
 
 
 def _records(name: str, kind: type[Struct], stack: ExitStack) -> Callable[[Sequence[bytes]], None]:
@@ -71,10 +79,7 @@ def _opened(name: str, settings: Settings, progress: ReadingProgress, stack: Exi
     )
 
 
-def _read(sources: Sequence[Source], runtime: Embedded, progress: ReadingProgress) -> None:
-    """All sources, one after another, as one log; no frame spans two, so that a new file's plates are observed
-    together."""
-    for source in sources:
-        for messages in progress.counted(source.messages(), runtime):
-            runtime.push(messages, source.format)
-    runtime.finish()
+def _read(name: str, source: Source, runtime: Embedded, settings: Settings, progress: ReadingProgress) -> None:
+    """One source after another, as one log; no frame spans two, so that a new file's plates are observed together."""
+    for messages in progress.counted(looked_at(source, name, settings), runtime):
+        runtime.push(messages, source.format)

@@ -1,0 +1,166 @@
+"""Refusals that help: path, what was found, the likely mend; never a speed, never a plate."""
+
+import json
+
+import numpy as np
+import pytest
+
+from udp_stream.adapters.files.csv_rows import csv_batches
+from udp_stream.errors import UsageError
+from udp_stream.pings.advice import SENTENCES_MAX, Refused, advise
+from udp_stream.pings.decoder import PingDecoder, PingRules, originals
+from udp_stream.pings.feed_form import PLAIN, mapped_form
+from udp_stream.pings.mapping import FeedMapping
+
+SECONDS = 1706159153
+SURAT = (72.6, 20.9, 73.1, 21.4)
+
+
+def ping(**changes):
+    made = {"license_plate": "GJ05ZZ0001", "observationDateTime": "2024-01-25T10:35:53+05:30", "speed": 23.7,
+            "location": {"type": "Point", "coordinates": [72.83, 21.19]}} | changes  # fmt: skip
+    return {name: value for name, value in made.items() if value is not ...}
+
+
+def advice(*messages, form=PLAIN, box=None):
+    raw = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in messages]
+    rules = PingRules(max_kmh=65, reject_above_kmh=200, box=box)
+    _, refusals = PingDecoder(rules, form.format).decode(raw)
+    pieces = originals(raw, refusals, form.format)
+    return advise([Refused(refusal, piece) for refusal, piece in zip(refusals, pieces, strict=True)], form, box)
+
+
+GTFS = {"entity": [{"id": "1", "vehicle": {"vehicle": {"id": "GJ05ZZ0001"}, "timestamp": SECONDS, "position": {
+    "latitude": 21.19, "longitude": 72.83, "speed": 6.5}}}]}  # fmt: skip
+
+SAID = [
+    (ping(observationDateTime=SECONDS),
+     f'$.observationDateTime: {SECONDS} looks like epoch seconds: [source] time_format = "epoch_s"'),
+    (ping(observationDateTime=str(SECONDS * 1000)),
+     f'$.observationDateTime: {SECONDS}000 looks like epoch milliseconds: [source] time_format = "epoch_ms"'),
+    (ping(observationDateTime="2024-01-25T10:35:53"),
+     "$.observationDateTime: 2024-01-25T10:35:53 has no offset: "
+     '[source] time_zone = "Area/City", the zone of the feed\'s clock'),
+    (ping(observationDateTime="25.01.2024 10:35:53"),
+     "$.observationDateTime: 25.01.2024 10:35:53 looks like %d.%m.%Y %H:%M:%S: "
+     '[source] time_format = "%d.%m.%Y %H:%M:%S" and time_zone = "Area/City"'),
+    (ping(observationDateTime="soon"), "$.observationDateTime: text, which is no time that is known here"),
+    (ping(license_plate=..., vehicle={"id": "GJ05ZZ0001", "label": "P61"}),
+     'no license_plate; found vehicle.id, vehicle.label: [source] plate = "vehicle.id", '
+     "or let `udp-stream init FILE` find the paths"),
+    (ping(license_plate=..., location=..., lat=21.19, lng=72.83, bus_id=7),
+     'no license_plate; found bus_id: [source] plate = "bus_id", or let `udp-stream init FILE` find the paths'),
+    (ping(location=..., lat=21.19, lng=72.83),
+     'no location.coordinates.0; found lng: [source] longitude = "lng", or let `udp-stream init FILE` find the paths'),
+    (ping(license_plate=4711),
+     '$.license_plate: a whole number: [source] plate = "license_plate" reads whole numbers as plates'),
+    (ping(speed="23,7"), '$.speed: text that is a number: [source] speed = "speed" reads numbers from text, '
+     "with a point or a comma"),
+    (ping(speed=None), None),
+    (ping(speed="fast"), "$.speed: text, where a number is needed"),
+    (ping(speed=400), "$.speed: above speed.reject_above_kmh: is speed.unit right? `udp-stream doctor FILE` compares"),
+    (GTFS, "no license_plate; this looks like GTFS-realtime VehiclePositions as JSON, names in camelCase or with "
+     'underscores: [source] preset = "gtfs-rt"'),
+    ({"fleet": {"buses": [{"no": "A"}, {"no": "B"}]}},
+     'no license_plate; found an array of objects: [source] records = "fleet.buses", '
+     "or let `udp-stream init FILE` find the paths"),
+    (ping(location={"coordinates": [30.2, -97.7]}),
+     "$.location.coordinates[1]: longitude and latitude look exchanged: "
+     '[source] longitude = "location.coordinates.1" and latitude = "location.coordinates.0"'),
+    (b"<xml>", "not JSON, but XML or HTML, which is not read: convert it, one ping a line"),
+    (b"A1;2024-01-25;72,83;21,19;23", "not JSON, but rows of CSV: give the file a name in .csv, and a header"),
+    (b"[", "not JSON, but a piece of JSON laid out over many lines: such a file must not have a name that ends in "
+     ".ndjson"),
+    (b"\n\r\x0a\x032.0", "not JSON, but binary: a GTFS-realtime file has a name in .pb"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("message", "sentence"), SAID, ids=[str(at) for at in range(len(SAID))])
+def test_a_sentence_names_the_path_what_was_found_and_the_likely_mend(message, sentence):
+    said = advice(message, message)
+    assert said == ([sentence] if sentence else ["$.speed: nothing (null), where a number is needed"])
+
+
+def test_an_exchange_that_only_the_box_can_tell():
+    exchanged = ping(location={"coordinates": [21.19, 72.83]})
+    assert "look exchanged" in advice(exchanged, box=SURAT)[0]
+    assert "is the box right?" in advice(ping(location={"coordinates": [7, 7]}), box=SURAT)[0]
+
+
+def test_a_mapping_is_told_its_own_paths():
+    form = mapped_form(FeedMapping(plate="bus", time="t", longitude="x", latitude="y", time_format="epoch_s"))
+    late = {"bus": "A1", "t": SECONDS * 1000, "x": 72.8, "y": 21.1, "speed": 3}
+    assert advice(late, form=form) == [
+        f'$.t: {SECONDS}000 looks like epoch milliseconds: [source] time_format = "epoch_ms"'
+    ]
+    assert advice(late | {"t": SECONDS, "x": "west"}, form=form) == ["$.x: text, where a number is needed"]
+
+
+def test_the_commonest_kinds_come_first_and_few():
+    many = [ping(speed="1")] * 3 + [ping(license_plate=7)] * 2 + [ping(observationDateTime="x"), b"<", ping(speed=999)]
+    said = advice(*many)
+    assert len(said) == SENTENCES_MAX and said[0].startswith("$.speed") and said[1].startswith("$.license_plate")
+
+
+HEADERS = [
+    (b"bus;time;lon;lat;v", "; found bus, time, lon, lat, v: `udp-stream init FILE` writes which is which"),
+    (b"GJ05ZZ0001;2024-01-25T10:35:53+05:30;72,83;21,19;23", "; the first line looks like a row, and not like"),
+    (b"GJ05ZZ0001;GJ05ZZ0002", "speed, location.coordinates$"),
+]
+
+
+@pytest.mark.parametrize(("header", "words"), HEADERS)
+def test_a_header_is_told_by_its_names_and_a_row_is_not_shown(header, words):
+    with pytest.raises(UsageError, match=words) as raised:
+        list(csv_batches("f.csv", iter([[header]]), FeedMapping()))
+    assert "GJ05" not in str(raised.value) and "72" not in str(raised.value)
+
+
+PLATES = ["GJ05BX1916", "KA01F4711", 471147, "471147", "GJ-05-BX-1916"]
+SPEEDS = [61.4321, 37.0625, "53.8125", "48,4375", 4711.25, -58.375]
+
+
+def mutated(rng):
+    """A message with plates and speeds in any place: as values, as keys, under any name, in text that is no JSON."""
+    plate, speed = PLATES[rng.integers(len(PLATES))], SPEEDS[rng.integers(len(SPEEDS))]
+    names = ["license_plate", "observationDateTime", "speed", "bus", "time", "lat", "lon", "id", "x"]
+    values = [plate, speed, "2024-01-25T10:35:53", SECONDS, None, 72.83, 21.19, "text"]
+    made = ping(license_plate=plate, speed=speed)
+    for _ in range(rng.integers(0, 6)):
+        name, value = str(rng.choice(names)), values[rng.integers(len(values))]
+        match rng.integers(6):
+            case 0:
+                made.pop(name, None)
+            case 1:
+                made[str(plate)] = {name: value}
+            case 2:
+                made = {"data": {str(plate): made, name: [value, speed]}}
+            case 3:
+                made["location"] = {"coordinates": [value, speed]}
+            case _:
+                made[name] = value
+    text = json.dumps(made)
+    if rng.random() < 0.1:
+        return text[: rng.integers(len(text))].encode()
+    return (f"{plate};{speed};1;2;3" if rng.random() < 0.05 else text).encode()
+
+
+@pytest.mark.parametrize("count", [2000, pytest.param(100_000, marks=pytest.mark.long)])
+def test_no_sentence_has_a_plate_or_a_speed_in_it(count):
+    rng = np.random.default_rng(7)
+    secrets = [str(one) for one in PLATES + SPEEDS]
+    forms = [
+        PLAIN,
+        mapped_form(FeedMapping(plate="bus", time="time", longitude="lon", latitude="lat")),
+        mapped_form(FeedMapping(plate="id", time="license_plate", longitude="x", latitude="lat")),
+        mapped_form(FeedMapping(plate="id", time="x", longitude="lon", latitude="lat", time_format="epoch_s")),
+    ]
+    said = set()
+    for first in range(0, count, 10):
+        form = forms[first // 10 % len(forms)]
+        for sentence in advice(
+            *(mutated(rng) for _ in range(10)), form=form, box=SURAT if rng.random() < 0.5 else None
+        ):
+            assert not [one for one in secrets if one in sentence], sentence
+            said.add(sentence)
+    assert len(said) > 20

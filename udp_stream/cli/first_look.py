@@ -1,0 +1,118 @@
+"""A first look at what will be read: a feed that is mostly refused stops the run before anything is charged, and says
+what would help.
+
+No value of a speed decides: a ping that is refused for its speed alone counts as one that is read. So whether a run
+begins is the same for neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from udp_stream.adapters.schemes import Source, open_source, scheme_of
+from udp_stream.adapters.settings import Settings
+from udp_stream.adapters.text import counted
+from udp_stream.cli.report import console
+from udp_stream.errors import UsageError
+from udp_stream.pings.advice import Refused, advise
+from udp_stream.pings.decoder import PingDecoder, originals
+from udp_stream.pings.feed_form import FeedForm
+from udp_stream.pings.formats import PingFormat
+from udp_stream.pings.refusals import Reason, Refusal
+from udp_stream.release.summary import Summary
+
+OF_A_SPEED = (Reason.SPEED_NOT_FINITE, Reason.SPEED_NEGATIVE, Reason.SPEED_ABOVE_LIMIT)
+"""Reasons that look at the value of a speed: docs/pings.md."""
+
+OF_THE_CLOCK = (Reason.LATE, Reason.SLOT_FULL, Reason.TIME_IN_FUTURE)
+"""Reasons that are not in a message."""
+
+SAMPLE_MAX = 200
+"""Refused messages that are kept for advice."""
+
+SHARE_WORTH_ADVICE = 0.05
+"""Of all pings: fewer refusals of one kind are faults of the feed, and no wrong setting."""
+
+
+def require_readable_pings(names: Sequence[str], settings: Settings) -> None:
+    """UsageError if of the beginning of a file more is refused than accepted. What is no file on disk is left alone."""
+    for name in names:
+        if not is_on_disk(name):
+            continue
+        try:
+            with closing(open_source(name, settings.speed.unit, form=settings.source.form)) as source:
+                first = next(source.messages(), [])
+        except UsageError:  # the run says it, after what comes before the damage
+            continue
+        _require_mostly_read(name, first, source.format, settings)
+
+
+def looked_at(source: Source, name: str, settings: Settings) -> Iterator[list[bytes]]:
+    """The messages of a source; UsageError in place of the first of them, if more of it is refused than accepted."""
+    frames = source.messages()
+    for first in frames:
+        if not is_on_disk(name):  # those were looked at before
+            _require_mostly_read("standard input" if name == "-" else name, first, source.format, settings)
+        yield first
+        break
+    yield from frames
+
+
+def is_on_disk(name: str) -> bool:
+    """Whether a name is a file that can be read twice.
+
+    >>> is_on_disk("-"), is_on_disk(__file__)
+    (False, True)
+    """
+    return name != "-" and scheme_of(name) is None and Path(name).is_file()
+
+
+def _require_mostly_read(name: str, messages: Sequence[bytes], ping_format: PingFormat, settings: Settings) -> None:
+    pings, refusals = PingDecoder(settings.ping_rules, ping_format).decode(messages)
+    refused = [one for one in refusals if one.reason not in OF_A_SPEED]
+    read = len(pings) + len(refusals) - len(refused)
+    if len(refused) <= read:
+        return
+    reason = max(Reason, key=lambda reason: sum(one.reason == reason for one in refused))
+    commonest = sum(one.reason == reason for one in refused)
+    sample = refused[:SAMPLE_MAX]
+    pieces = originals(messages, sample, ping_format)
+    advice = advise(
+        [Refused(refusal, piece) for refusal, piece in zip(sample, pieces, strict=True)],
+        FeedForm(settings.source.mapping, ping_format),
+        settings.pings.box,
+    )
+    accepted = "No ping was" if not read else f"Only {counted(read, 'ping')} {'was' if read == 1 else 'were'}"
+    raise UsageError(
+        f"{name}: {accepted} accepted of its beginning: {commonest:,} of {counted(len(refused), 'refused one')} "
+        f"were refused as {reason}. Nothing of it was charged or released.{_lines(advice)}"
+    )
+
+
+def _lines(advice: Sequence[str]) -> str:
+    return "".join(f"\n  {sentence}" for sentence in advice)
+
+
+class RefusedSample:
+    """Keeps the first refused messages of a run for advice, and hands all of them on."""
+
+    def __init__(self, reject: Callable[[bytes, Refusal], None] | None) -> None:
+        """`reject` is where refused messages go, if anywhere."""
+        self._reject = reject
+        self._kept: list[Refused] = []
+
+    def __call__(self, message: bytes, refusal: Refusal) -> None:
+        """Take the next refused message."""
+        if len(self._kept) < SAMPLE_MAX and refusal.reason not in OF_THE_CLOCK:
+            self._kept.append(Refused(refusal, message))
+        if self._reject is not None:
+            self._reject(message, refusal)
+
+    def print_advice(self, summary: Summary, settings: Settings) -> None:
+        """What would help against the kinds of refusals that are more than a feed's own faults."""
+        least = SHARE_WORTH_ADVICE * (summary.pings + summary.refused.total())
+        many = [one for one in self._kept if summary.refused[one.refusal.reason] > least]
+        for sentence in advise(many, settings.source.form, settings.pings.box):
+            console().print(f"refused: {sentence}", markup=False, soft_wrap=True)

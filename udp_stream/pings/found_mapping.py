@@ -1,0 +1,186 @@
+"""The mapping of a feed, told from a sample of its records: names first, then what the values can be.
+
+It is a guess for a person to check, or for a reader of the sample to confirm: nothing here is charged or released. No
+value leaves this file but in a path, and paths are shown only as `found_fields` allows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from udp_stream.pings.found_fields import Record, Value, dotted, is_shown, values_by_path
+from udp_stream.pings.found_times import TimeForm, found_time_form
+from udp_stream.pings.mapping import FIELDS, FeedMapping, Path
+from udp_stream.pings.numbers import number_of
+
+_NUMBERS_MIN = 0.9
+"""Of a path's values, how many must be what the field is."""
+
+_TIMES_MAX = 200
+"""Times that are looked at."""
+
+_POLAR = 66
+"""Degrees: no city with buses lies farther from the equator, so such a latitude is a longitude."""
+
+Names = tuple[str, ...]
+
+_PLATES: Names = (
+    *("licenseplate", "licenceplate", "platenumber", "plate", "registrationnumber", "registration", "regno"),
+    *("vehicleregistration", "vehicleid", "vehiclevehicleid", "busid", "vehiclenumber", "busnumber", "vehicleno"),
+    *("busno", "vehicleref", "vehiclecode", "vehicle", "bus", "ordem", "veh", "unitid", "fleetnumber", "vehiclelabel"),
+    *("label", "deviceid", "id", "0"),
+)
+_TIMES: Names = (
+    *("observationdatetime", "observedat", "recordedattime", "recordedat", "gpstime", "gpstimestamp", "fixtime"),
+    *("timestamp", "datetime", "locationtime", "lastlocationupdatetime", "positiontime", "time", "tst", "datahora"),
+    *("ts", "date", "updatedat", "lastupdated", "lastupdate", "t", "1"),
+)
+_LONGITUDES: Names = ("longitude", "lon", "lng", "long", "coordinates0", "x", "geolon", "geolng")
+_LATITUDES: Names = ("latitude", "lat", "coordinates1", "y", "geolat")
+_SPEEDS: Names = (
+    *("speed", "speedkmh", "speedkmhr", "speedkph", "speedmps", "speedms", "speedmph", "velocity", "vehiclespeed"),
+    *("gpsspeed", "velocidade", "spd", "geschwindigkeit", "vitesse", "v", "kmh", "vkmh", "mph"),
+)
+_NEVER = re.compile(r"limit|max|start|end|arrival|departure|schedul|predict|delay|server|receiv|sent|creat|envio")
+_NO_PLATE = re.compile(r"trip|route|stop|line|driver|block|direction|shape|agency")
+_UNITS = (("kmh", r"km/?_?-?h|kph|kmhr|kmph"), ("mph", r"mph|mi/?h"), ("mps", r"m/s|mps|meterspersecond|_ms$"))
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMapping:
+    """What was found: the mapping, what its times are, and the unit that the name of the speed says, if any.
+
+    `exchanged`: longitude and latitude stand under each other's name.
+
+    >>> rows = [{("id",): "A1", ("t",): 1706159153, ("lon",): 21.1, ("lat",): 72.8, ("speed",): 7}]
+    >>> found_mapping(rows).exchanged, found_mapping(rows).mapping.longitude
+    (True, 'lat')
+    """
+
+    mapping: FeedMapping
+    times: TimeForm
+    unit: str | None
+    exchanged: bool
+
+
+def found_mapping(records: Sequence[Record]) -> FoundMapping | list[str]:
+    """The mapping of these records, or the fields for which no path was found.
+
+    >>> rows = [{("bus",): at % 3, ("t",): 1706159153 + at, ("pos", "lng"): 72.8, ("pos", "lat"): 21.1, ("kmh",): "7,5"}
+    ...         for at in range(9)]
+    >>> found = found_mapping(rows)
+    >>> found.mapping.plate, found.mapping.longitude, found.mapping.time_format, found.unit
+    ('bus', 'pos.lng', 'epoch_s', 'kmh')
+    >>> found_mapping([{("bus",): 1}])
+    ['time', 'longitude', 'latitude', 'speed']
+    """
+    values = values_by_path(records)
+    paths: dict[str, Path] = {}
+    for field in ("speed", "longitude", "latitude", "time", "plate"):  # the plate last: much can be one
+        rest = {path: found for path, found in values.items() if path not in paths.values()}
+        if (path := _best(rest, field)) is not None:
+            paths[field] = path
+    form = found_time_form(values[paths["time"]][:_TIMES_MAX]) if "time" in paths else None
+    if form is None or len(paths) < len(FIELDS):
+        return [field for field in FIELDS if field not in paths]
+    exchanged = _are_exchanged(values[paths["longitude"]], values[paths["latitude"]])
+    if exchanged:
+        paths["longitude"], paths["latitude"] = paths["latitude"], paths["longitude"]
+    named = (dotted(paths[field]) for field in FIELDS)
+    plate, time, longitude, latitude, speed = named
+    mapping = FeedMapping(
+        plate=plate, time=time, longitude=longitude, latitude=latitude, speed=speed, time_format=form.time_format
+    )
+    return FoundMapping(mapping, form, _unit_of(paths["speed"]), exchanged)
+
+
+def likely_paths(field: str, records: Sequence[Record]) -> list[Path]:
+    """The paths that may be a field, the likeliest first; for a sentence that says what was found instead.
+
+    >>> likely_paths("plate", [{("vehicle", "id"): "A1", ("route",): 7, ("speed",): 1.0}])
+    [('vehicle', 'id')]
+    """
+    values = values_by_path(records)
+    return [path for path in _ranked(values, field) if is_shown(path) and _WANTED[field].fits(values[path])]
+
+
+def _best(values: Mapping[Path, list[Value]], field: str) -> Path | None:
+    return next((path for path in _ranked(values, field) if _WANTED[field].fits(values[path])), None)
+
+
+def _ranked(values: Mapping[Path, list[Value]], field: str) -> list[Path]:
+    wanted = _WANTED[field]
+    ranked = [(rank, path) for path in values if (rank := _rank(path, wanted.names, wanted.never)) is not None]
+    return [path for _, path in sorted(ranked, key=lambda one: one[0])]
+
+
+def _rank(path: Path, names: Names, never: re.Pattern[str] | None = None) -> tuple[int, int] | None:
+    """How likely a path is one of these names, the least first: by its last keys, then by how deep it lies."""
+    words = [re.sub(r"[^a-z0-9]", "", str(step).lower()) for step in path]
+    whole = "".join(words)
+    if never is not None and never.search(whole):
+        return None
+    endings = {words[-1], "".join(words[-2:]), "".join(words[-3:]), whole}
+    ranks = [at for at, name in enumerate(names) if name in endings]
+    if not ranks:
+        ranks = [len(names) + at for at, name in enumerate(names) if len(name) > 3 and name in words[-1]]
+    return (min(ranks), len(path)) if ranks else None
+
+
+def _numbers(values: Sequence[Value]) -> list[float]:
+    """The values that are numbers, or texts of one."""
+    found = [number_of(value) if isinstance(value, str) else value for value in values if not isinstance(value, bool)]
+    return [float(number) for number in found if number is not None and abs(number) < 1e300]
+
+
+def _is_degrees(values: list[Value]) -> bool:
+    numbers = _numbers(values)
+    within = sum(abs(number) <= 180 for number in numbers)
+    return within >= _NUMBERS_MIN * len(values) and any(number % 1 for number in numbers)
+
+
+def _is_speed(values: list[Value]) -> bool:
+    numbers = _numbers(values)
+    return sum(0 <= number < 1000 for number in numbers) >= _NUMBERS_MIN * len(values)
+
+
+def _is_plate(values: list[Value]) -> bool:
+    """Texts or whole numbers, none of them blank."""
+    good = sum(
+        (isinstance(value, str) and 0 < len(value.strip()) <= 64) or (isinstance(value, int) and value is not True)
+        for value in values
+    )
+    return good >= _NUMBERS_MIN * len(values)
+
+
+def _are_exchanged(longitudes: Sequence[Value], latitudes: Sequence[Value]) -> bool:
+    """Whether most of what is called latitude can be none of a city, while what is called longitude can."""
+    lon, lat = _numbers(longitudes), _numbers(latitudes)
+    too_far = sum(abs(number) > _POLAR for number in lat) > len(lat) / 2
+    return too_far and sum(abs(number) <= _POLAR for number in lon) > len(lon) / 2
+
+
+def _unit_of(path: Path) -> str | None:
+    """The unit that a name says."""
+    name = str(path[-1]).lower()
+    return next((unit for unit, words in _UNITS if re.search(words, name)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A field: names that it has, the likeliest first; what its values must be; words that no such name has."""
+
+    names: Names
+    fits: Callable[[list[Value]], bool]
+    never: re.Pattern[str] | None = None
+
+
+_WANTED = {
+    "plate": _Wanted(_PLATES, _is_plate, _NO_PLATE),
+    "time": _Wanted(_TIMES, lambda values: found_time_form(values[:_TIMES_MAX]) is not None, _NEVER),
+    "longitude": _Wanted(_LONGITUDES, _is_degrees),
+    "latitude": _Wanted(_LATITUDES, _is_degrees),
+    "speed": _Wanted(_SPEEDS, _is_speed, _NEVER),
+}

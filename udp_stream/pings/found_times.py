@@ -1,0 +1,123 @@
+"""The format of times, told from a sample of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, tzinfo
+
+import numpy as np
+
+from udp_stream.pings.found_fields import Value
+from udp_stream.pings.mapping import EPOCHS, ISO
+from udp_stream.pings.numbers import number_of
+from udp_stream.pings.time_columns import TimeValue, read_times
+from udp_stream.pings.timestamps import NO_OFFSET, UNREADABLE
+
+EARLIEST_MS, LATEST_MS = 946_684_800_000, 4_102_444_800_000
+"""2000 to 2099: what a ping's time may be."""
+
+_DATES = (
+    *("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y-%m-%d", "%Y%m%d", "%Y.%m.%d"),
+    *("%d/%m/%y", "%m/%d/%y", "%d.%m.%y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%b %d %Y", "%a, %d %b %Y"),
+)
+_CLOCKS = ("%H:%M:%S", "%H:%M:%S.%f", "%H:%M", "%I:%M:%S %p", "%I:%M %p", "%H%M%S", "%H.%M.%S")
+_JOINTS = (" ", "T", ", ", "", "-")
+_SHAPES = {
+    **dict.fromkeys(("%d", "%m", "%H", "%M", "%S", "%I"), "[0-9]{1,2}"),
+    **dict.fromkeys(("%b", "%B", "%a", "%p"), "[^\\W0-9]{2,}"),
+    "%Y": "[0-9]{4}",
+    "%y": "[0-9]{2}",
+    "%f": "[0-9]{1,6}",
+    "%z": "[+-][0-9]{2}:?[0-9]{2}",
+}
+"""What a directive stands for, roughly."""
+_SHARE_MIN = 0.9
+"""Of the sample, what a format must read."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeForm:
+    """A format that reads nearly all of a sample. `has_offset`: times say how far they are from UTC.
+
+    `span_ms` is from the first to the last of them, read as UTC where they do not say.
+
+    >>> found_time_form(["25.01.2024 10:35:00", "26.01.2024 09:00:00"])
+    TimeForm(time_format='%d.%m.%Y %H:%M:%S', has_offset=False, span_ms=80700000)
+    """
+
+    time_format: str
+    has_offset: bool
+    span_ms: int
+
+
+def found_time_form(values: Sequence[Value]) -> TimeForm | None:
+    """The format of these times; None if they are none.
+
+    >>> found_time_form(["soon"]) is None, found_time_form([1706159153000]).time_format
+    (True, 'epoch_ms')
+
+    Where day and month could be either, the format that gives the shorter span: a recording is of few days.
+    """
+    times: list[TimeValue] = [value for value in values if isinstance(value, str | int | float) and value is not True]
+    if not times or len(times) < _SHARE_MIN * len(values):
+        return None
+    numbers = [number_of(value) if isinstance(value, str) else float(value) for value in times]
+    if None not in numbers and all(number is not None and number > 1e8 for number in numbers):
+        forms = [form for one in EPOCHS if (form := _form(times, one)) is not None]
+        if forms:
+            return forms[0]
+    if not all(isinstance(value, str) for value in times):
+        return None
+    if (iso := _form(times, ISO)) is not None:
+        return iso
+    forms = [form for pattern in _patterns(str(times[0])) if (form := _form(times, pattern)) is not None]
+    return min(forms, key=lambda form: form.span_ms, default=None)
+
+
+def _form(times: Sequence[TimeValue], time_format: str) -> TimeForm | None:
+    zone: tzinfo = UTC
+    time_ms, status = read_times(times, time_format, zone)
+    good = (status != UNREADABLE) & (time_ms >= EARLIEST_MS) & (time_ms < LATEST_MS)
+    if good.sum() < _SHARE_MIN * len(times):
+        return None
+    has_offset = time_format in EPOCHS or float(
+        (read_times(times, time_format, None)[1][good] != NO_OFFSET).mean()
+    ) >= _SHARE_MIN  # fmt: skip
+    return TimeForm(time_format, has_offset, int(np.ptp(time_ms[good])))
+
+
+def _patterns(example: str) -> list[str]:
+    """Patterns that the example's look allows: digits stand where digits can stand."""
+    tail = ""
+    if re.search(r"[+-][0-9]{2}:?[0-9]{2}$", example):
+        tail = " %z" if re.search(r" [+-][0-9]{2}:?[0-9]{2}$", example) else "%z"
+    elif example.endswith("Z"):
+        tail = "Z"
+    patterns = [f"{date}{joint}{clock}{tail}" for date in _DATES for joint in _JOINTS for clock in _CLOCKS]
+    patterns += [f"{clock}{joint}{date}{tail}" for date in _DATES for joint in (" ", ", ") for clock in _CLOCKS]
+    return [pattern for pattern in patterns if _shape(pattern).fullmatch(example)]
+
+
+def _shape(pattern: str) -> re.Pattern[str]:
+    """What texts of a pattern look like: asking strptime for every pattern would take seconds."""
+    parts = re.split("(%.)", pattern)
+    return re.compile("".join(_SHAPES.get(part, re.escape(part)) for part in parts))
+
+
+def offset_minutes(text: Value) -> int | None:
+    """Minutes ahead of UTC that a text of a time says; 0 for Z, None if it says nothing.
+
+    >>> offset_minutes("2024-01-25T10:35:00+05:30"), offset_minutes("2024-01-25T10:35:00Z"), offset_minutes("10:35")
+    (330, 0, None)
+    """
+    if not isinstance(text, str):
+        return None
+    if re.search("[0-9][Zz]$", text):
+        return 0
+    match = re.search(r"[0-9. ]([+-])([0-9]{2}):?([0-9]{2})$", text)
+    if match is None or len(text) < len("2024-01-25T10:35+05:30"):
+        return None
+    minutes = int(match[2]) * 60 + int(match[3])
+    return -minutes if match[1] == "-" else minutes
