@@ -15,6 +15,7 @@ from udp_stream.cli.commands import (
     demo_parser,
     doctor_parser,
     feed_parser,
+    init_parser,
     ledger_parser,
     plan_parser,
     releases_parser,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 examples:
   udp-stream demo --headless --slots 3             a synthetic fleet, no services, no files
+  udp-stream init pings.csv --out city.toml        a configuration for a feed of any form
   udp-stream replay pings.ndjson.gz --out releases.ndjson
   udp-stream plan --plates 30 --pings-per-plate 40 what to expect of a configuration
   udp-stream reproduce mean-itms --data pings.ndjson.gz
@@ -48,6 +50,7 @@ exit status: 0 done; 1 our fault; 2 usage; 3 configuration invalid; 4 a dependen
 """
 
 VERBS = (
+    init_parser,
     replay_parser,
     demo_parser,
     plan_parser,

@@ -43,8 +43,9 @@ _SPEEDS: Names = (
     *("speed", "speedkmh", "speedkmhr", "speedkph", "speedmps", "speedms", "speedmph", "velocity", "vehiclespeed"),
     *("gpsspeed", "velocidade", "spd", "geschwindigkeit", "vitesse", "v", "kmh", "vkmh", "mph"),
 )
-_NEVER = re.compile(r"limit|max|start|end|arrival|departure|schedul|predict|delay|server|receiv|sent|creat|envio")
-_NO_PLATE = re.compile(r"trip|route|stop|line|driver|block|direction|shape|agency")
+_NEVER = re.compile(r"limit|arriv|depart|schedul|predict|delay|serv|receiv|creat|envio|\b(max|start|end|sent)\b")
+_NO_PLATE = re.compile(r"trip|route|stop|\bline|driver|block|direction|shape|agency")
+"""Words that no name of the field has; searched in names whose words stand apart."""
 _UNITS = (("kmh", r"km/?_?-?h|kph|kmhr|kmph"), ("mph", r"mph|mi/?h"), ("mps", r"m/s|mps|meterspersecond|_ms$"))
 
 
@@ -120,7 +121,8 @@ def _rank(path: Path, names: Names, never: re.Pattern[str] | None = None) -> tup
     """How likely a path is one of these names, the least first: by its last keys, then by how deep it lies."""
     words = [re.sub(r"[^a-z0-9]", "", str(step).lower()) for step in path]
     whole = "".join(words)
-    if never is not None and never.search(whole):
+    apart = " ".join(re.findall("[A-Z]?[a-z]+|[A-Z]+", dotted(path))).lower()
+    if never is not None and never.search(apart):
         return None
     endings = {words[-1], "".join(words[-2:]), "".join(words[-3:]), whole}
     ranks = [at for at, name in enumerate(names) if name in endings]

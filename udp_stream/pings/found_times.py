@@ -24,15 +24,13 @@ _DATES = (
 )
 _CLOCKS = ("%H:%M:%S", "%H:%M:%S.%f", "%H:%M", "%I:%M:%S %p", "%I:%M %p", "%H%M%S", "%H.%M.%S")
 _JOINTS = (" ", "T", ", ", "", "-")
-_SHAPES = {
-    **dict.fromkeys(("%d", "%m", "%H", "%M", "%S", "%I"), "[0-9]{1,2}"),
-    **dict.fromkeys(("%b", "%B", "%a", "%p"), "[^\\W0-9]{2,}"),
-    "%Y": "[0-9]{4}",
-    "%y": "[0-9]{2}",
-    "%f": "[0-9]{1,6}",
-    "%z": "[+-][0-9]{2}:?[0-9]{2}",
-}
-"""What a directive stands for, roughly."""
+_PATTERNS = (
+    *(f"{date}{joint}{clock}" for date in _DATES for joint in _JOINTS for clock in _CLOCKS),
+    *(f"{clock}{joint}{date}" for date in _DATES for joint in (" ", ", ") for clock in _CLOCKS),
+)
+_DIRECTIVE = re.compile("%.")
+_WORDS = ("%b", "%B", "%a", "%p")
+
 _SHARE_MIN = 0.9
 """Of the sample, what a format must read."""
 
@@ -89,21 +87,23 @@ def _form(times: Sequence[TimeValue], time_format: str) -> TimeForm | None:
 
 
 def _patterns(example: str) -> list[str]:
-    """Patterns that the example's look allows: digits stand where digits can stand."""
-    tail = ""
-    if re.search(r"[+-][0-9]{2}:?[0-9]{2}$", example):
-        tail = " %z" if re.search(r" [+-][0-9]{2}:?[0-9]{2}$", example) else "%z"
+    """Patterns that the example's look allows: digits stand where digits can stand, words where words can."""
+    tail, rest = "", example
+    if match := re.search(r"( ?)[+-][0-9]{2}:?[0-9]{2}$", example):
+        tail, rest = f"{match[1]}%z", example[: match.start()]
     elif example.endswith("Z"):
-        tail = "Z"
-    patterns = [f"{date}{joint}{clock}{tail}" for date in _DATES for joint in _JOINTS for clock in _CLOCKS]
-    patterns += [f"{clock}{joint}{date}{tail}" for date in _DATES for joint in (" ", ", ") for clock in _CLOCKS]
-    return [pattern for pattern in patterns if _shape(pattern).fullmatch(example)]
+        tail, rest = "Z", example[:-1]
+    look = _look(rest)
+    return [f"{pattern}{tail}" for pattern in _PATTERNS if _look(_DIRECTIVE.sub(_stand_in, pattern)) == look]
 
 
-def _shape(pattern: str) -> re.Pattern[str]:
-    """What texts of a pattern look like: asking strptime for every pattern would take seconds."""
-    parts = re.split("(%.)", pattern)
-    return re.compile("".join(_SHAPES.get(part, re.escape(part)) for part in parts))
+def _stand_in(directive: re.Match[str]) -> str:
+    return "a" if directive[0] in _WORDS else "0"
+
+
+def _look(text: str) -> str:
+    """A text with each run of digits as one, and each run of letters as one."""
+    return re.sub(r"[^\W0-9_]+", "a", re.sub("[0-9]+", "0", text))
 
 
 def offset_minutes(text: Value) -> int | None:

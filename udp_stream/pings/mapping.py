@@ -64,18 +64,18 @@ class FeedMapping:
         """Hold every path, and the format of times, to its rule."""
         check_time_format(self.time_format)
         if self.records:
-            _steps("records", self.records)
+            steps_of(self.records, "records")
         _check_together(self.steps)
 
     @property
     def steps(self) -> dict[str, Path]:
         """The path of each field."""
-        return {name: _steps(name, getattr(self, name)) for name in FIELDS}
+        return {name: steps_of(getattr(self, name), name) for name in FIELDS}
 
     @property
     def record_steps(self) -> Path:
         """The path of the array of pings; empty if it is to be found."""
-        return _steps("records", self.records) if self.records else ()
+        return steps_of(self.records, "records") if self.records else ()
 
     @property
     def paths(self) -> FieldPaths:
@@ -114,10 +114,10 @@ def mapping_of(keys: Mapping[str, str], zone: tzinfo | None = None, delimiter: s
     )
 
 
-def _steps(name: str, path: str) -> Path:
-    """A path taken apart. ValueError if it is none.
+def steps_of(path: str, name: str = "path") -> Path:
+    """A path taken apart. ValueError, with the name of what has it, if it is none.
 
-    >>> _steps("plate", "$.data[0].vehicle id")
+    >>> steps_of("$.data[0].vehicle id")
     ('data', 0, 'vehicle id')
     """
     text = re.sub(r"\[([0-9]+)\]", r".\1", path.removeprefix("$")).removeprefix(".")

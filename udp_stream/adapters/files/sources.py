@@ -80,6 +80,24 @@ def read_messages(
         raise _unreadable(path, error) from error
 
 
+def open_blocks(path: str) -> Generator[bytes, None, None]:
+    """The content of a file in blocks, decompressed, without a byte order mark; UsageError if it cannot be read.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile() as file:
+    ...     size = file.write(BYTE_ORDER_MARK + b"[]")
+    ...     file.flush()
+    ...     b"".join(open_blocks(file.name))
+    b'[]'
+    """
+    _refuse_gtfs(path)
+    try:
+        with _open(path) as file:
+            yield from _without_byte_order_mark(_inflate(path, _read_blocks(file, None)))
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
 class FileSource:
     """A file, or standard input for `-`, as a source: read once, from its beginning to its end.
 

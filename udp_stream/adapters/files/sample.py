@@ -1,0 +1,225 @@
+"""A sample of a file whose form is not known yet: its first megabytes as records, and what kind of file it is."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+import msgspec
+
+from udp_stream.adapters.files.csv_rows import DELIMITERS
+from udp_stream.adapters.files.sources import open_blocks
+from udp_stream.errors import UsageError
+from udp_stream.pings.found_fields import Record, record_of
+from udp_stream.pings.json_pieces import UNREADABLE, Fault, split_array, trim, unwrap
+from udp_stream.pings.mapped_json import ENVELOPES
+from udp_stream.pings.mapping import Path, steps_of
+
+SAMPLE_BYTES = 2**23
+"""8 MiB of lines; some 20,000 pings of the exchange."""
+
+DOCUMENT_BYTES = 2**28
+"""One JSON document has to be read whole to be cut up."""
+
+RECORDS_MAX = 5_000
+
+_NEST_MAX = 4
+_ROWS_LOOKED_AT = 50
+
+_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+@dataclass(frozen=True, slots=True)
+class FileSample:
+    """`delimiter`: of CSV, None for JSON. `envelope`: where messages have the array of records; empty for none.
+
+    >>> FileSample([{("id",): 1}], None, ("entity",)).envelope
+    ('entity',)
+    """
+
+    records: Sequence[Record]
+    delimiter: str | None
+    envelope: Path
+
+
+def read_sample(path: str) -> FileSample:
+    """The sample of a file. UsageError if it cannot be read, or is neither JSON nor CSV.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile(suffix=".json") as file:
+    ...     size = file.write(b'{"entity": [{"id": "A1"}, {"id": "A2"}]}')
+    ...     file.flush()
+    ...     read_sample(file.name)
+    FileSample(records=[{('id',): 'A1'}, {('id',): 'A2'}], delimiter=None, envelope=('entity',))
+    """
+    with closing(open_blocks(path)) as blocks:
+        text = _beginning(blocks)
+        if not text.strip():
+            raise UsageError(f"{path}: expected a sample of pings, and it is empty")
+        name = path.lower().removesuffix(".gz")
+        if name.endswith((".csv", ".tsv")) or not text.lstrip().startswith((b"{", b"[", b'"{', b'"[', b'"\\')):
+            return _of_csv(path, _whole_lines(text))
+        return _of_json(path, text, blocks)
+
+
+def _beginning(blocks: Iterator[bytes]) -> bytes:
+    parts: list[bytes] = []
+    while sum(map(len, parts)) < SAMPLE_BYTES and (block := next(blocks, b"")):
+        parts.append(block)
+    return b"".join(parts)
+
+
+def _whole_lines(text: bytes) -> list[bytes]:
+    """The lines of a text, without a last one that may be cut short by the sample's end."""
+    lines = [line for line in text.split(b"\n") if line.strip()]
+    return lines[:-1] if len(text) >= SAMPLE_BYTES and len(lines) > 1 else lines
+
+
+def _of_csv(path: str, lines: Sequence[bytes]) -> FileSample:
+    """By the separator that cuts the most columns out of header and rows alike."""
+    found = [(rows, delimiter) for delimiter in DELIMITERS if (rows := _rows(lines, delimiter))]
+    if not found:
+        raise UsageError(f"{path}: expected JSON or CSV with a header, and it is neither")
+    rows, delimiter = max(found, key=lambda one: len(one[0][0]))
+    header = [_steps(name) for name in rows[0]]
+    records = [_record(header, row) for row in rows[1 : RECORDS_MAX + 1]]
+    return FileSample(records, delimiter, ())
+
+
+def _rows(lines: Sequence[bytes], delimiter: str) -> list[list[str]]:
+    """The rows that are as wide as the header; none if it has fewer than five columns or few rows fit it."""
+    try:
+        texts = [line.decode() for line in lines[: RECORDS_MAX + 1]]
+        rows = list(csv.reader(texts, delimiter=delimiter, strict=True))
+    except (UnicodeDecodeError, csv.Error):
+        return []
+    if len(rows) < 2 or len(rows[0]) < 2:
+        return []
+    fitting = [row for row in rows if len(row) == len(rows[0])]
+    return fitting if 2 * len(fitting[:_ROWS_LOOKED_AT]) >= len(rows[:_ROWS_LOOKED_AT]) else []
+
+
+def _steps(name: str) -> Path | None:
+    try:
+        return steps_of(name.strip())
+    except ValueError:
+        return None
+
+
+def _record(header: Sequence[Path | None], row: Sequence[str]) -> Record:
+    """A row; a cell that is JSON's array is its elements."""
+    record: dict[Path, str | int | float | bool | None] = {}
+    for path, cell in zip(header, row, strict=True):
+        if path is None or not cell:
+            continue
+        elements = record_of(cell.encode()) if cell.lstrip().startswith("[") else None
+        if elements is None:
+            record[path] = cell
+        else:
+            record |= {(*path, *inner): value for inner, value in elements.items()}
+    return record
+
+
+def _of_json(path: str, text: bytes, blocks: Iterator[bytes]) -> FileSample:
+    messages = _messages(path, text, blocks)
+    pieces: list[bytes] = []
+    envelope: Path | None = None
+    for message in messages:
+        inner = _unwrapped(message)
+        if inner.startswith(b"["):
+            pieces += _elements(inner)
+        elif inner.startswith(b"{"):
+            envelope = _envelope_of(inner) if envelope is None else envelope
+            array = _at(inner, envelope) if envelope else None
+            pieces += [inner] if array is None else _elements(array)
+        if len(pieces) >= RECORDS_MAX:
+            break
+    records = [record for piece in pieces[:RECORDS_MAX] if (record := record_of(piece)) is not None]
+    if not records:
+        raise UsageError(f"{path}: expected pings in JSON or CSV, and found no object")
+    return FileSample(records, None, envelope or ())
+
+
+def _messages(path: str, text: bytes, blocks: Iterator[bytes]) -> list[bytes]:
+    """The lines of a file whose first line is JSON by itself; else the one document that it is."""
+    lines = _whole_lines(text)
+    if len(lines) > 1 and _is_json(lines[0]):
+        return lines
+    parts, size = [text], len(text)
+    for block in blocks:
+        parts.append(block)
+        size += len(block)
+        if size > DOCUMENT_BYTES:
+            raise UsageError(
+                f"{path}: one JSON document of over {DOCUMENT_BYTES} bytes: give a shorter one as a sample"
+            )
+    whole = b"".join(parts)
+    return [whole] if _is_json(whole) else lines
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        msgspec.json.decode(trim(text), type=msgspec.Raw)
+    except UNREADABLE:
+        return False
+    return True
+
+
+def _unwrapped(message: bytes) -> bytes:
+    text = trim(message)
+    if not text.startswith(b'"'):
+        return text
+    try:
+        return trim(unwrap(text))
+    except Fault:
+        return b""
+
+
+def _elements(array: bytes) -> list[bytes]:
+    try:
+        return [bytes(piece) for piece in split_array(array)]
+    except UNREADABLE:
+        return []
+
+
+def _envelope_of(text: bytes) -> Path:
+    """The path of the longest array of objects, or of arrays; empty if the object has none, or is a ping itself."""
+    found = sorted(_arrays(text, ()), key=lambda one: (one[1] in [(name,) for name in ENVELOPES], one[0]))
+    record = record_of(text) or {}
+    own = [path for path in record if not any(isinstance(step, int) for step in path[:-1])]
+    if not found or (len(own) >= _OWN_FIELDS_MIN and found[-1][0] < len(own)):
+        return ()
+    return found[-1][1]
+
+
+_OWN_FIELDS_MIN = 5
+"""An object with as many fields of its own, and a shorter array, is a ping that has an array."""
+
+
+def _arrays(text: bytes, path: Path) -> Iterator[tuple[int, Path]]:
+    """The arrays of objects or arrays in an object, with their lengths."""
+    if len(path) >= _NEST_MAX:
+        return
+    try:
+        fields = _decode_object(text)
+    except UNREADABLE:
+        return
+    for key, raw in fields.items():
+        value = bytes(raw)
+        if value.startswith(b"{"):
+            yield from _arrays(value, (*path, key))
+        elif value.startswith(b"["):
+            elements = _elements(value)
+            if elements and elements[0].lstrip().startswith((b"{", b"[")):
+                yield len(elements), (*path, key)
+
+
+def _at(text: bytes, path: Path) -> bytes | None:
+    for step in path:
+        try:
+            text = bytes(_decode_object(text)[str(step)])
+        except (*UNREADABLE, KeyError):
+            return None
+    return text if text.startswith(b"[") else None

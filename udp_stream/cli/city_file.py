@@ -1,0 +1,116 @@
+"""The configuration that `init` writes: what was found, what could not be known with a public choice, and why."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+from udp_stream.cli.found_feed import FoundFeed, zone_offset_minutes
+from udp_stream.pings.presets import PRESETS
+
+_UNIT_WORDS = {
+    "movement": "Told by movement: buses go about as far as they report in it (a verdict on raw speeds, not a release)",
+    "specification": "As the feed's specification has it; the recording has too few pairs of pings to tell",
+    "name": "As the field's name says; the recording has too few pairs of pings to tell",
+    "": "NOT KNOWN: the recording has too few pairs of pings 4 to 30 s apart. Check it: a wrong unit is not noticed",
+}
+
+_U = """\
+# U: faster pings count as this speed, and noise grows with it. It is a choice that everyone may know: the speed limit
+# of your buses, or the limiter in them. Never take it from recorded speeds: their maximum is what is protected.
+# 65 is the limit of buses in India's towns (60 km/h) with its tolerance. Set yours."""
+
+_EPSILON = """\
+# What one plate may lose in a day, all releases together. A day's records can change the odds of any guess about the
+# speeds of one bus by a factor of at most e^epsilon, whatever else the guesser knows: e^10 is 22,026, e^1 is 2.7. So 10
+# is a weak promise by itself; with less, errors grow in proportion (`udp-stream plan`). What others use: Google's
+# Community Mobility Reports 2.64 per person and day (arXiv 2004.04145); Wikimedia's page views rho 0.015 per device and
+# day (arXiv 2308.16298); the US Census of 2020 17.14 per person, once (Census Bureau, settings of June 2021).
+# There is no right value in your data: choose it, and say which it is."""
+
+
+def city_file(feed: FoundFeed, path: str) -> str:
+    """The text of the file, in TOML."""
+    sections = [
+        _head(feed, path),
+        _hat(feed),
+        _speed(feed),
+        _pings(feed),
+        _source(feed),
+        f"[budget]\n{_EPSILON}\nepsilon = 10.0",
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _head(feed: FoundFeed, path: str) -> str:
+    day = datetime.fromtimestamp(feed.first_ms / 1000, UTC).date()
+    every = f", one about every {feed.every_s:.0f} s" if feed.every_s else ""
+    return (
+        f"# Made by `udp-stream init` from {json.dumps(path)} (first ping {day}): {feed.pings:,} pings of "
+        f"{feed.plates:,} plates\n# were read{every}. "
+        "Look through it: what is a guess says so. All keys: docs/configuration.md"
+    )
+
+
+def _hat(feed: FoundFeed) -> str:
+    lines = ["[hat]"]
+    ours = zone_offset_minutes(feed.zone, feed.first_ms)
+    if not feed.offsets or feed.offsets[0] == 0:
+        lines.append("# The zone of the place; the feed's times do not say one.")
+    elif feed.offsets[0] == ours:
+        lines.append("# The zone of the place; the feed's times have its offset.")
+    else:
+        lines.append(
+            f"# CHECK: this is the zone of the place, {_hours(ours)} then; the feed's times say "
+            f"{_hours(feed.offsets[0])}."
+        )
+    lines += [
+        f"timezone = {_text(feed.zone)}",
+        "# Cells of 5 km2 and an hour are what a city works with; `udp-stream plan` compares others.",
+        "resolution = 7",
+        'slot = "1h"',
+    ]
+    return "\n".join(lines)
+
+
+def _hours(minutes: int) -> str:
+    sign = "-" if minutes < 0 else "+"
+    return f"{sign}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
+
+
+def _speed(feed: FoundFeed) -> str:
+    return f"[speed]\n# {_UNIT_WORDS[feed.unit_from]}.\nunit = {_text(feed.unit)}\n{_U}\nmax_kmh = 65.0"
+
+
+def _pings(feed: FoundFeed) -> str:
+    box = ", ".join(f"{edge:g}" for edge in feed.box)
+    return (
+        "[pings]\n"
+        "# West, south, east, north: around the recorded positions, rounded outward. Stray fixes are refused.\n"
+        f"box = [{box}]"
+    )
+
+
+def _source(feed: FoundFeed) -> str:
+    if feed.preset:
+        return f"[source]\n# {PRESETS[feed.preset].title}.\npreset = {_text(feed.preset)}"
+    if not feed.keys:
+        return ""
+    lines = ["[source]", "# Where a ping has its fields, by their names and by what they hold: check them."]
+    if feed.exchanged:
+        lines.append("# CHECK: longitude and latitude stand under each other's name in this feed, by their values.")
+    if "plate" in feed.keys:
+        lines.append(
+            "# The plate is what is protected: it must be the vehicle's, for good, and not a trip's or a driver's."
+        )
+    lines += [f"{name} = {_text(value)}" for name, value in feed.keys.items()]
+    if "time_zone" in feed.keys:
+        lines.insert(
+            -1, "# Times have no offset: this is the zone of the place. CHECK that they are local, and not UTC."
+        )
+    return "\n".join(lines)
+
+
+def _text(value: str) -> str:
+    """A string of TOML."""
+    return json.dumps(value, ensure_ascii=False)

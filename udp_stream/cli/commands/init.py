@@ -1,0 +1,49 @@
+"""`init`: a recording of any form in, a commented configuration out."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from udp_stream.adapters.files.atomic import draft_of, link_first
+from udp_stream.adapters.settings import Settings, load
+from udp_stream.cli.city_file import city_file
+from udp_stream.cli.found_feed import FoundFeed, find_feed
+from udp_stream.cli.report import console
+from udp_stream.errors import UsageError
+
+_SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+
+
+def init(arguments: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001 (every verb has settings)
+    """Find the feed, check that what is written can be read, write it; UsageError if the file is there already."""
+    out = arguments.out
+    if out != "-" and os.path.lexists(out):
+        raise UsageError(f"{out} is there already: expected a new file for --out")
+    feed = find_feed(arguments.file)
+    text = city_file(feed, arguments.file)
+    with TemporaryDirectory() as folder:
+        (check := Path(folder, "city.toml")).write_text(text, encoding="utf-8")
+        load(check, (), {})
+    if out == "-":
+        sys.stdout.write(text)
+    else:
+        with draft_of(Path(out)) as draft:
+            draft.write_text(text, encoding="utf-8")
+            link_first(draft, Path(out))
+    _tell(feed, arguments.file, out)
+
+
+def _tell(feed: FoundFeed, path: str, out: str) -> None:
+    form = "JSON" if feed.delimiter is None else f"CSV separated by {_SEPARATORS[feed.delimiter]}"
+    known = f"preset {feed.preset}" if feed.preset else "fields by name" if feed.keys else "the contract's form"
+    unit = f"unit {feed.unit}" if feed.unit_from else f"unit {feed.unit}, which is NOT KNOWN: set speed.unit"
+    print_ = console().print
+    print_(f"{form}, {known}; zone {feed.zone}; {unit}; {feed.pings:,} pings read, {feed.refused:,} refused",
+           markup=False, soft_wrap=True)  # fmt: skip
+    if out != "-":
+        command = f"udp-stream replay {path} --config {out} --trial"
+        print_(f"wrote {out}: look through it, set U and epsilon, then: {command}", markup=False, soft_wrap=True)

@@ -1,0 +1,230 @@
+"""What `init` finds in a recording: its form, the zone and the unit, the place, and how dense it is.
+
+Nothing is charged or released. Of speeds it looks at one thing: in which unit they fit the movement. That verdict is
+for the operator, who may see the pings; no number that was measured on speeds leaves this file, and U is never taken
+from them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import islice
+from math import ceil, floor
+from zoneinfo import ZoneInfo
+
+import numpy as np
+from numpy.typing import NDArray
+
+from udp_stream.adapters.files.sample import FileSample, read_sample
+from udp_stream.adapters.schemes import open_source
+from udp_stream.errors import UsageError
+from udp_stream.pings.decoder import PingDecoder, PingRules, Pings
+from udp_stream.pings.feed_form import PLAIN, FeedForm, mapped_form
+from udp_stream.pings.found_fields import dotted, shown_names, values_by_path
+from udp_stream.pings.found_mapping import FoundMapping, found_mapping
+from udp_stream.pings.found_times import offset_minutes
+from udp_stream.pings.mapping import FIELDS, ISO, FeedMapping
+from udp_stream.pings.numbers import read_numbers
+from udp_stream.pings.presets import PRESETS
+from udp_stream.pings.speed_unit import unit_evidence
+
+_FRAMES = 50
+"""Frames of 4,096 messages that are read with what was found."""
+
+_TRIED = 500
+"""Messages that each form is tried on."""
+
+_READ_MIN = 0.5
+"""Of the sample, what a form must read to be taken."""
+
+_NEAR_DEGREES = 1.0
+"""From the middle of the positions: what lies farther is a stray fix, and no part of the box."""
+
+_BOX_MARGIN = 0.05
+"""Degrees: the box is rounded outward to tenths, at least five kilometres behind the last position."""
+
+_WIDE = PingRules(max_kmh=1000, reject_above_kmh=2000)
+"""Speeds in any unit, as they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundFeed:
+    """`preset`, or `keys` of `[source]` that differ from the contract's form; neither where the feed is in that form.
+
+    `unit_from`: how `unit` was told, "" if it could not be. `box`: west, south, east, north. `offsets`: what times
+    say, in minutes, the commonest first. `plates` and `pings`: of the part that was read; `every_s`: the median time
+    between two pings of a plate.
+    """
+
+    preset: str
+    keys: dict[str, str]
+    delimiter: str | None
+    zone: str
+    offsets: tuple[int, ...]
+    unit: str
+    unit_from: str
+    box: tuple[float, float, float, float]
+    exchanged: bool
+    plates: int
+    pings: int
+    refused: int
+    every_s: float
+    first_ms: int
+
+
+def find_feed(path: str) -> FoundFeed:
+    """Read a recording's beginning. UsageError if it holds no pings that are known here, with what was found."""
+    if path.lower().removesuffix(".gz").endswith(".pb"):
+        return _found(path, "", {}, PLAIN, None, None, "mps")
+    sample = read_sample(path)
+    if _reads(path, PLAIN):
+        return _found(path, "", {}, PLAIN, sample, None, None)
+    for name, preset in PRESETS.items():
+        if sample.delimiter is None and preset.unit is not None and _reads(path, mapped_form(preset.mapping)):
+            feed = _found(path, name, {}, mapped_form(preset.mapping), sample, None, preset.unit)
+            return feed if feed.unit == preset.unit else replace(feed, preset="", keys=_keys(preset.mapping))
+    found = found_mapping(sample.records)
+    if isinstance(found, list):
+        fields = shown_names(values_by_path(sample.records))
+        raise UsageError(
+            f"{path}: found no field for {', '.join(found)} among {fields or 'its fields'}: write [source] by hand "
+            "(docs/sources.md)"
+        )
+    return _mapped(path, sample, found)
+
+
+def _mapped(path: str, sample: FileSample, found: FoundMapping) -> FoundFeed:
+    """By a mapping that was found; confirmed by reading with it."""
+    records = "" if sample.envelope in ((), ("results",), ("features",)) else dotted(sample.envelope)
+    mapping = replace(found.mapping, records=records, delimiter=sample.delimiter or "")
+    keys = _keys(mapping)
+    zone = None
+    if not found.times.has_offset:
+        zone = _zone_of(*_middle_of(sample, mapping))
+        keys["time_zone"] = zone
+    form = mapped_form(replace(mapping, zone=None if zone is None else ZoneInfo(zone)))
+    if not _reads(path, form):
+        raise UsageError(
+            f"{path}: most of it is refused with the paths that look likely ({shown_names(mapping.steps.values())}): "
+            "write [source] by hand (docs/sources.md)"
+        )
+    return replace(_found(path, "", keys, form, sample, found.unit, None), exchanged=found.exchanged)
+
+
+def _keys(mapping: FeedMapping) -> dict[str, str]:
+    """All paths, and the format of times and the records where they are not the contract's."""
+    keys = {name: getattr(mapping, name) for name in (*FIELDS, "records") if getattr(mapping, name)}
+    return keys | ({} if mapping.time_format == ISO else {"time_format": mapping.time_format})
+
+
+def _reads(path: str, form: FeedForm) -> bool:
+    """Whether the form reads most of the beginning."""
+    pings, refused = _read(path, form, 1, _TRIED)
+    return len(pings) > 0 and len(pings) >= _READ_MIN * (len(pings) + refused)
+
+
+def _read(path: str, form: FeedForm, frames: int, most: int | None = None) -> tuple[Pings, int]:
+    """The pings of the first frames, or of their first messages, and how many were refused."""
+    unit = "mps" if path.lower().removesuffix(".gz").endswith(".pb") else "kmh"
+    with closing(open_source(path, unit, form=form)) as source:
+        try:
+            messages = [message for some in islice(source.messages(), frames) for message in some]
+        except UsageError:  # a header without the columns of this form
+            return PingDecoder(_WIDE).decode([])[0], 1
+        pings, refusals = PingDecoder(_WIDE, source.format).decode(messages[:most])
+    return pings, len(refusals)
+
+
+def _found(
+    path: str,
+    preset: str,
+    keys: dict[str, str],
+    form: FeedForm,
+    sample: FileSample | None,
+    named_unit: str | None,
+    known_unit: str | None,
+) -> FoundFeed:
+    pings, refused = _read(path, form, _FRAMES)
+    if not len(pings):
+        raise UsageError(f"{path}: no ping was read from it")
+    lon, lat = float(np.median(pings.lon)), float(np.median(pings.lat))
+    evidence = unit_evidence(pings, "kmh").unit
+    unit, unit_from = next(
+        (
+            (unit, why)
+            for unit, why in ((evidence, "movement"), (known_unit, "specification"), (named_unit, "name"))
+            if unit
+        ),
+        ("kmh", ""),
+    )
+    return FoundFeed(
+        preset=preset,
+        keys=keys,
+        delimiter=None if sample is None else sample.delimiter,
+        zone=_zone_of(lon, lat),
+        offsets=() if sample is None else _offsets(sample, form.mapping),
+        unit=unit,
+        unit_from=unit_from,
+        box=_box(pings.lon, pings.lat),
+        exchanged=False,
+        plates=len(pings.plates),
+        pings=len(pings),
+        refused=refused,
+        every_s=_every_s(pings),
+        first_ms=int(pings.time_ms.min()),
+    )
+
+
+def _offsets(sample: FileSample, mapping: FeedMapping) -> tuple[int, ...]:
+    texts = [record.get(mapping.steps["time"]) for record in sample.records]
+    said = (minutes for minutes in map(offset_minutes, texts) if minutes is not None)
+    return tuple(minutes for minutes, _ in Counter(said).most_common())
+
+
+def _middle_of(sample: FileSample, mapping: FeedMapping) -> tuple[float, float]:
+    """Where the feed is, before its times can be read."""
+    values = [[record.get(mapping.steps[name]) for record in sample.records] for name in ("longitude", "latitude")]
+    columns = [
+        read_numbers([value for value in column if isinstance(value, str | int | float)])[0] for column in values
+    ]
+    return float(np.nanmedian(columns[0])), float(np.nanmedian(columns[1]))
+
+
+def _zone_of(lon: float, lat: float) -> str:
+    """The IANA zone of a place."""
+    from tzfpy import get_tz  # 3 MB of boundaries: for this verb alone
+
+    return str(get_tz(lon, lat)) or "UTC"
+
+
+def zone_offset_minutes(zone: str, at_ms: int) -> int:
+    """How far a zone is ahead of UTC at a time.
+
+    >>> zone_offset_minutes("Asia/Kolkata", 1706159153000)
+    330
+    """
+    moment = datetime.fromtimestamp(at_ms / 1000, ZoneInfo(zone))
+    return (moment.utcoffset() or timedelta(0)) // timedelta(minutes=1)
+
+
+def _box(lon: NDArray[np.float64], lat: NDArray[np.float64]) -> tuple[float, float, float, float]:
+    near = (np.abs(lon - np.median(lon)) <= _NEAR_DEGREES) & (np.abs(lat - np.median(lat)) <= _NEAR_DEGREES)
+    lon, lat = lon[near], lat[near]
+    west, south = (_tenths(floor(10 * (float(one.min()) - _BOX_MARGIN))) for one in (lon, lat))
+    east, north = (_tenths(ceil(10 * (float(one.max()) + _BOX_MARGIN))) for one in (lon, lat))
+    return max(west, -180.0), max(south, -90.0), min(east, 180.0), min(north, 90.0)
+
+
+def _tenths(number: int) -> float:
+    return round(number / 10, 1)
+
+
+def _every_s(pings: Pings) -> float:
+    """The median time between two pings of a plate; 0 if no plate has two."""
+    order = np.lexsort((pings.time_ms, pings.plate))
+    apart = np.diff(pings.time_ms[order])[np.diff(pings.plate[order].astype(np.int64)) == 0]
+    apart = apart[apart > 0]
+    return float(np.median(apart)) / 1000 if apart.size else 0.0
