@@ -27,6 +27,8 @@ from udp_stream.mechanisms.grouping import SamplesPerPlate, best_fit
 from udp_stream.mechanisms.noise.discrete_gaussian import discrete_gaussian
 from udp_stream.mechanisms.noise.laplace import discrete_laplace
 from udp_stream.pings.decoder import PingDecoder
+from udp_stream.pings.feed_form import mapped_form
+from udp_stream.pings.mapping import FeedMapping
 from udp_stream.planning.hat_plan import plan_hat
 from udp_stream.planning.terms import terms_of
 from udp_stream.release.context import ReleaseContext
@@ -98,6 +100,59 @@ def bench_replay(path: Path, pings: int) -> None:
     )
     say("the same, and CDFs", f"{pings / with_cdf:,.0f} pings/s", f"{alone / with_cdf:.2f} x decode-only")
     say("replay, the default mean", f"{pings / around:,.0f} pings/s", f"{alone / around:.2f} x decode-only")
+
+
+def bench_forms(path: Path) -> None:
+    """Decoding alone: the contract's form, a mapped one, text throughout, and CSV with decimal commas from its file."""
+    rules = load(None, (), {}).ping_rules
+    plain = [message for some in islice(read_messages(str(path)), 25) for message in some]
+    pings = [ping for ping in map(_read_ping, plain) if ping is not None]
+    mapped = mapped_form(FeedMapping(plate="bus.id", time="at", time_format="epoch_s", longitude="x", latitude="y"))
+    of_form = [_mapped(ping) for ping in pings]
+    texts = [_mapped_text(ping) for ping in pings]
+    csv = path.with_name("pings.csv")
+    csv.write_text("\n".join(["plate;time;x;y;speed", *map(_row, pings)]))
+    table = mapped_form(FeedMapping(plate="plate", time="time", time_format="epoch_s", longitude="x", latitude="y"))
+    base = best_of(5, lambda: [PingDecoder(rules).decode(plain[at : at + 4096]) for at in range(0, len(plain), 4096)])
+    base /= len(plain)
+    say("decoding, the contract's form", f"{1 / base:,.0f} pings/s")
+    for name, form, messages in (("mapped", mapped, of_form), ("mapped, all text", mapped, texts)):
+        decoder = PingDecoder(rules, form.format)
+        each = best_of(
+            5,
+            lambda: [decoder.decode(messages[at : at + 4096]) for at in range(0, len(messages), 4096)],  # noqa: B023
+        ) / len(messages)
+        say(f"decoding, {name}", f"{1 / each:,.0f} pings/s", f"{base / each:.2f} x the contract's form")
+    decoder = PingDecoder(rules, table.format)
+    each = best_of(3, lambda: [decoder.decode(some) for some in read_messages(str(csv), form=table)]) / len(pings)
+    say("CSV, semicolons and commas", f"{1 / each:,.0f} pings/s", "read, rewritten as JSON, decoded")
+
+
+def _read_ping(message: bytes) -> Ping | None:
+    try:
+        return msgspec.json.decode(message, type=Ping)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _mapped(ping: Ping) -> bytes:
+    lon, lat = ping.location.coordinates
+    at = int(ping.observationDateTime.timestamp())
+    made = {"bus": {"id": ping.license_plate}, "at": at, "x": lon, "y": lat, "speed": ping.speed}
+    return msgspec.json.encode(made)
+
+
+def _mapped_text(ping: Ping) -> bytes:
+    lon, lat = ping.location.coordinates
+    at = str(int(ping.observationDateTime.timestamp()))
+    made = {"bus": {"id": ping.license_plate}, "at": at, "x": str(lon), "y": str(lat), "speed": str(ping.speed)}
+    return msgspec.json.encode(made)
+
+
+def _row(ping: Ping) -> str:
+    lon, lat = ping.location.coordinates
+    at = int(ping.observationDateTime.timestamp())
+    return f"{ping.license_plate};{at};{lon};{lat};{ping.speed}".replace(".", ",")
 
 
 def bench_open_pings(path: Path) -> None:
@@ -227,6 +282,7 @@ def main() -> None:
         path = Path(name) / "pings.ndjson"
         with path.open("wb") as file:
             pings = write_ndjson(Fleet(buses=1000, start=datetime(2024, 1, 8, 8, tzinfo=IST), hours=3), file)
+        bench_forms(path)
         bench_open_pings(path)
         bench_replay(path, pings)
     bench_slot()

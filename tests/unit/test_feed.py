@@ -8,8 +8,10 @@ import msgspec
 import pytest
 
 import streams.feed as feeding
-from streams.feed import ARRAY_BYTES_MAX, SPEED_BYTES, Feed, Pace
+from streams.feed import ARRAY_BYTES_MAX, SPEED_BYTES, Feed, Pace, partition_of
 from udp_stream.errors import DependencyUnavailable, UsageError
+from udp_stream.pings.feed_form import mapped_form
+from udp_stream.pings.mapping import FeedMapping
 
 PARTITIONS = 4
 SPEEDS = ("7", "42.123456789012345", "-0.0", "1.7976931348623157e+308")
@@ -150,3 +152,29 @@ def test_records_have_no_key(batch):
     records = sent([a_ping("GJ05", second=second) for second in range(7)] + [b"[]", b"", b"?"], batch)
     assert len(records) == (10 if batch == 1 else 6)
     assert {key for _, key, _ in records} == {None}
+
+
+MAPPED = mapped_form(FeedMapping(plate="v.id", time="v.t", time_format="epoch_s", longitude="v.x", latitude="v.y",
+                                 speed="v.speed"))  # fmt: skip
+
+
+def a_mapped_ping(plate, speed="20", second=0):
+    return f'{{"v": {{"id": {plate}, "t": {1_704_688_200 + second}, "speed": {speed}}}}}'.encode()
+
+
+@pytest.mark.parametrize("speed", [*SPEEDS, '"7,5"', "null", "[1]"])
+def test_a_mapped_ping_goes_where_its_plate_goes_whatever_its_speed(speed):
+    """An integer plate and its digits are one plate; arrays are cut by number alone."""
+    plates = ["4711", '"4711"', '" 4711 "', '"B2"']
+    with Feed("nowhere", "pings", 2, Pace(form=MAPPED), MAPPED) as feed:
+        feed.send([a_mapped_ping(plate, speed, second) for second in range(2) for plate in plates])
+    assert len(feed._producer.records) == 4 and feed._dealt == 0
+    for partition, _, value in feed._producer.records:
+        ids = {str(one["v"]["id"]).strip() for one in msgspec.json.decode(value)}
+        assert {partition_of(one, PARTITIONS) for one in ids} == {partition}
+
+
+def test_the_pace_of_a_mapped_feed_is_that_of_its_own_times():
+    pace = Pace(speedup=2, form=MAPPED)
+    due = [pace.due_s(at, a_mapped_ping("7", second=10 * at)) for at in range(8)]
+    assert due[:4] == [0.0] * 4 and due[-1] == 20.0
