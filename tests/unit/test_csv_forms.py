@@ -7,7 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from udp_stream.adapters.files.csv_rows import _RowReader, csv_batches
+from udp_stream.adapters.files import csv_rows
+from udp_stream.adapters.files.csv_rows import csv_batches
 from udp_stream.adapters.files.sources import read_messages
 from udp_stream.errors import UsageError
 from udp_stream.pings.decoder import PingDecoder, PingRules
@@ -98,12 +99,11 @@ def test_a_block_gives_the_same_messages_as_its_rows_one_by_one(count):
 
 def _by_row(header, lines):
     """Through the careful way alone."""
-    quick = _RowReader._rows
-    _RowReader._rows = lambda self, lines: None
+    quick, csv_rows._plain_text = csv_rows._plain_text, lambda lines: None
     try:
         return [one for some in csv_batches("f", iter([[header, *lines]]), PLAIN) for one in some]
     finally:
-        _RowReader._rows = quick
+        csv_rows._plain_text = quick
 
 
 def _value(message):

@@ -24,7 +24,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from operator import itemgetter
+from operator import itemgetter, methodcaller
 
 import msgspec
 
@@ -153,12 +153,17 @@ class _RowReader:
 
     def messages(self, lines: list[bytes]) -> list[bytes]:
         """A message for each line."""
-        rows = self._rows(lines)
-        if rows is None:
+        text = _plain_text(lines)
+        if text is None:
             return [self._message(line, _cells(line, self._columns.delimiter)) for line in lines]
-        if self._are_whole(rows):
-            return self._whole(rows)
+        if '"' not in text and (columns := self._flat(lines, text)) is not None:
+            return self._made(columns)
+        rows = self._rows(text)
+        if len(rows) != len(lines):  # a quoted cell went on behind the end of its line, or a quote has no other
+            return [self._message(line, _cells(line, self._columns.delimiter)) for line in lines]
         width, needed = self._columns.width, self._needed
+        if set(map(len, rows)) == {width} and not any("" in map(itemgetter(place), rows) for place in needed):
+            return self._whole(rows)
         whole = [len(row) == width and all(row[place] for place in needed) for row in rows]
         made = iter(self._whole([row for row, is_whole in zip(rows, whole, strict=True) if is_whole]))
         return [
@@ -166,37 +171,35 @@ class _RowReader:
             for line, row, is_whole in zip(lines, rows, whole, strict=True)
         ]
 
-    def _rows(self, lines: list[bytes]) -> list[list[str]] | None:
-        """The cells of all lines, None if a line needs a look of its own."""
-        try:
-            text = b"\n".join(lines).decode()
-        except UnicodeDecodeError:
+    def _flat(self, lines: list[bytes], text: str) -> list[list[str]] | None:
+        """The needed columns of rows without quotes, cut in one go; None if a row lacks a cell, or has one too many."""
+        width, delimiter = self._columns.width, self._columns.delimiter
+        if set(map(methodcaller("count", delimiter.encode()), lines)) != {width - 1}:
             return None
-        text = text.replace("\r\n", "\n").removesuffix("\r")
-        if "\r" in text or max(map(len, lines)) > csv.field_size_limit():
-            return None
-        split = text.split("\n")
-        delimiter = self._columns.delimiter
-        if '"' not in text:
-            return [line.split(delimiter) for line in split]
-        try:
-            rows = list(csv.reader(split, delimiter=delimiter, strict=True))
-        except csv.Error:
-            return None
-        return rows if len(rows) == len(lines) else None  # else a quoted cell went on behind the end of its line
+        cells = text.replace("\n", delimiter).split(delimiter)
+        columns = [cells[place::width] for place in self._needed]
+        return None if any("" in column for column in columns) else columns
 
-    def _are_whole(self, rows: list[list[str]]) -> bool:
-        """Whether all rows have all cells; asked a column at a time."""
-        if set(map(len, rows)) != {self._columns.width}:
-            return False
-        return not any("" in map(itemgetter(place), rows) for place in self._needed)
+    def _rows(self, text: str) -> list[list[str]]:
+        """The cells of all lines; none if a quote has no other."""
+        lines, delimiter = text.split("\n"), self._columns.delimiter
+        if '"' not in text:
+            return [line.split(delimiter) for line in lines]
+        try:
+            return list(csv.reader(lines, delimiter=delimiter, strict=True))
+        except csv.Error:
+            return []
 
     def _whole(self, rows: list[list[str]]) -> list[bytes]:
         """Messages of rows that have all cells."""
         if not rows:
             return []
-        cells = [self._column(list(map(itemgetter(place), rows)), cell) for _, place, cell in self._columns.fields]
-        return self._template.filled(cells)
+        return self._made([list(map(itemgetter(place), rows)) for place in self._needed])
+
+    def _made(self, columns: list[list[str]]) -> list[bytes]:
+        """Messages of the needed columns, none of whose cells is empty."""
+        cells = [cell for _, _, cell in self._columns.fields]
+        return self._template.filled([self._column(*one) for one in zip(columns, cells, strict=True)])
 
     def _column(self, column: list[str], cell: Cell) -> Sequence[str]:
         """The JSON of a column's cells."""
@@ -225,6 +228,16 @@ class _RowReader:
             if text and not (isinstance(path[-1], int) and path[:-1] in absent)  # half an array would be another one
         ]
         return _encode(nested(pairs))
+
+
+def _plain_text(lines: list[bytes]) -> str | None:
+    """The lines as one text, None if one of them needs a look of its own."""
+    try:
+        text = b"\n".join(lines).decode()
+    except UnicodeDecodeError:
+        return None
+    text = text.replace("\r\n", "\n").removesuffix("\r")
+    return None if "\r" in text or max(map(len, lines)) > csv.field_size_limit() else text
 
 
 def _cells(line: bytes, delimiter: str) -> list[str] | None:
