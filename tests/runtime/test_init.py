@@ -176,3 +176,8 @@ def test_a_configuration_that_is_there_is_not_overwritten(tmp_path):
     done = run("init", "feed.ndjson", "--out", "city.toml", cwd=tmp_path)
     assert done.returncode == 2 and b"is there already" in done.stderr
     assert (tmp_path / "city.toml").read_text() == "mine"
+
+
+def test_the_fleet_of_the_demo_is_in_the_contracts_form_and_no_mapping_is_read(tmp_path):
+    done = run("demo", "--headless", "--slots", "1", "--set", "source.plate=bus", cwd=tmp_path)
+    assert done.returncode == 3 and b"source: expected no keys for demo" in done.stderr

@@ -96,6 +96,13 @@ def test_a_mapping_is_told_its_own_paths():
     assert advice(late | {"t": SECONDS, "x": "west"}, form=form) == ["$.x: text, where a number is needed"]
 
 
+def test_the_time_that_is_shown_is_one_even_where_the_first_is_a_plate():
+    """One message in twenty has a plate, or a speed, where the time should be."""
+    for secret in ("GJ05BX1916", 61.4321, 471147):
+        said = advice(*(ping(observationDateTime=one) for one in [secret] + [SECONDS] * 19))
+        assert said == [f'$.observationDateTime: {SECONDS} looks like epoch seconds: [source] time_format = "epoch_s"']
+
+
 def test_the_commonest_kinds_come_first_and_few():
     many = [ping(speed="1")] * 3 + [ping(license_plate=7)] * 2 + [ping(observationDateTime="x"), b"<", ping(speed=999)]
     said = advice(*many)

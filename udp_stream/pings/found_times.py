@@ -11,7 +11,7 @@ import numpy as np
 
 from udp_stream.pings.found_fields import Value
 from udp_stream.pings.mapping import EPOCHS, ISO
-from udp_stream.pings.numbers import number_of
+from udp_stream.pings.numbers import as_float, number_of
 from udp_stream.pings.time_columns import TimeValue, read_times
 from udp_stream.pings.timestamps import NO_OFFSET, UNREADABLE
 
@@ -30,6 +30,9 @@ _PATTERNS = (
 )
 _DIRECTIVE = re.compile("%.")
 _WORDS = ("%b", "%B", "%a", "%p")
+
+_COUNT_MIN = 1e8
+"""Seconds since 1970: what is less is no time of our days."""
 
 _SHARE_MIN = 0.9
 """Of the sample, what a format must read."""
@@ -61,16 +64,17 @@ def found_time_form(values: Sequence[Value]) -> TimeForm | None:
     times: list[TimeValue] = [value for value in values if isinstance(value, str | int | float) and value is not True]
     if not times or len(times) < _SHARE_MIN * len(values):
         return None
-    numbers = [number_of(value) if isinstance(value, str) else float(value) for value in times]
-    if None not in numbers and all(number is not None and number > 1e8 for number in numbers):
+    numbers = [number_of(value) if isinstance(value, str) else as_float(value) for value in times]
+    if sum(number is not None and number > _COUNT_MIN for number in numbers) >= _SHARE_MIN * len(times):
         forms = [form for one in EPOCHS if (form := _form(times, one)) is not None]
         if forms:
             return forms[0]
-    if not all(isinstance(value, str) for value in times):
+    if sum(isinstance(value, str) for value in times) < _SHARE_MIN * len(times):
         return None
     if (iso := _form(times, ISO)) is not None:
         return iso
-    forms = [form for pattern in _patterns(str(times[0])) if (form := _form(times, pattern)) is not None]
+    example = next(value for value in times if isinstance(value, str))
+    forms = [form for pattern in _patterns(example) if (form := _form(times, pattern)) is not None]
     return min(forms, key=lambda form: form.span_ms, default=None)
 
 

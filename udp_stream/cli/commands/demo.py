@@ -16,7 +16,7 @@ from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
 from udp_stream.cli.outputs import open_output, require_distinct, used_files
 from udp_stream.cli.report import SOFTWARE, console, print_summary
-from udp_stream.errors import UsageError, needs
+from udp_stream.errors import ConfigError, UsageError, needs
 from udp_stream.release.delivery import PublishedRelease
 from udp_stream.release.record import Release
 from udp_stream.release.summary import Summary
@@ -31,6 +31,8 @@ def demo(arguments: argparse.Namespace, settings: Settings) -> None:
         raise UsageError("the live map is not in this version; run: udp-stream demo --headless")
     if arguments.kafka and arguments.ledger:
         raise UsageError("demo --kafka keeps its ledger in a Redis of its own: leave --ledger out")
+    if settings.source.is_mapped:
+        raise ConfigError("source: expected no keys for demo, whose pings are in the contract's form")
     require_distinct([("--out", arguments.out)], used_files(arguments, settings))
     fleet = Fleet(
         seed=arguments.seed,
