@@ -181,3 +181,12 @@ def test_a_configuration_that_is_there_is_not_overwritten(tmp_path):
 def test_the_fleet_of_the_demo_is_in_the_contracts_form_and_no_mapping_is_read(tmp_path):
     done = run("demo", "--headless", "--slots", "1", "--set", "source.plate=bus", cwd=tmp_path)
     assert done.returncode == 3 and b"source: expected no keys for demo" in done.stderr
+
+
+def test_plan_reads_a_feed_by_its_mapping_and_says_what_would_help_without_it(tmp_path):
+    (tmp_path / "feed.ndjson").write_bytes(FORMS["local.ndjson"]())
+    assert run("init", "feed.ndjson", "--out", "city.toml", cwd=tmp_path).returncode == 0
+    planned = run("plan", "feed.ndjson", "--config", "city.toml", cwd=tmp_path)
+    assert planned.returncode == 0 and b"start here" in planned.stdout, planned.stderr
+    blind = run("plan", "feed.ndjson", cwd=tmp_path)
+    assert blind.returncode == 2 and b'found bus_id: [source] plate = "bus_id"' in blind.stderr

@@ -50,10 +50,13 @@ def require_readable_pings(names: Sequence[str], settings: Settings) -> None:
 
 
 def looked_at(source: Source, name: str, settings: Settings) -> Iterator[list[bytes]]:
-    """The messages of a source; UsageError in place of the first of them, if more of it is refused than accepted."""
+    """The messages of a source; UsageError in place of the first of them, if more of it is refused than accepted.
+
+    Files on disk were looked at before, and the first message of a live source says too little.
+    """
     frames = source.messages()
     for first in frames:
-        if not is_on_disk(name):  # those were looked at before
+        if not is_on_disk(name) and scheme_of(name) is None:
             _require_mostly_read("standard input" if name == "-" else name, first, source.format, settings)
         yield first
         break
@@ -86,7 +89,7 @@ def _require_mostly_read(name: str, messages: Sequence[bytes], ping_format: Ping
     )
     accepted = "No ping was" if not read else f"Only {counted(read, 'ping')} {'was' if read == 1 else 'were'}"
     raise UsageError(
-        f"{name}: {accepted} accepted of its beginning: {commonest:,} of {counted(len(refused), 'refused one')} "
+        f"{name}: {accepted} accepted of its beginning: {commonest:,} of {read + len(refused):,} pings "
         f"were refused as {reason}. Nothing of it was charged or released.{_lines(advice)}"
     )
 

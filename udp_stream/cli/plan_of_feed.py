@@ -21,6 +21,7 @@ from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.settings.limits import seconds_of
 from udp_stream.adapters.settings.rules import check
 from udp_stream.adapters.text import counted
+from udp_stream.cli.first_look import require_readable_pings
 from udp_stream.cli.progress import ReadingProgress, StepProgress
 from udp_stream.cli.report import SOFTWARE, printer
 from udp_stream.errors import ConfigError, UsageError
@@ -94,7 +95,9 @@ def read_positions(file: str, settings: Settings) -> Positions:
     numbers: dict[str, int] = {}
     columns: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]] = []
     progress = ReadingProgress([file])
-    with closing(open_source(file, settings.speed.unit, progress.of(file))) as source, progress:
+    opened = open_source(file, settings.speed.unit, progress.of(file), form=settings.source.form)
+    require_readable_pings([file], settings)
+    with closing(opened) as source, progress:
         decoder = PingDecoder(settings.ping_rules, source.format)
         for messages in source.messages():
             pings, _ = decoder.decode(messages)
