@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 LADDER = (
     {"errors", "units"},
-    {"ledger", "lifecycle"},
+    {"adapters.text", "ledger", "lifecycle"},
     {"pings"},
     {"mechanisms", "windows"},
     {"forecast"},
@@ -26,7 +26,6 @@ LADDER = (
         "adapters.files",
         "adapters.kafka_section",
         "adapters.logs",
-        "adapters.text",
         "testing",
         "trial",
     },

@@ -10,9 +10,12 @@ as `./mqtt://...`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from types import MappingProxyType
 from typing import Final, Protocol
 
+from udp_stream.adapters.files.gtfs_files import GtfsFiles, is_gtfs_file
 from udp_stream.adapters.files.sources import FileSource, Progress
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.pings.feed_form import PLAIN, FeedForm
@@ -54,12 +57,24 @@ SOURCES: Final[dict[str, Opener]] = {}
 """Sources by scheme, in lower case. Files have none."""
 
 
-def open_source(name: str, unit: str, progress: Progress | None = None, *, form: FeedForm = PLAIN) -> Source:
+Say = Callable[[str], None]
+"""Takes a sentence for people: what a source did that its pings do not show."""
+
+
+def open_source(
+    name: str,
+    unit: str,
+    progress: Progress | None = None,
+    say: Say = lambda _: None,
+    live: Mapping[str, Opener] = MappingProxyType({}),
+    *,
+    form: FeedForm = PLAIN,
+) -> Source:
     """The source of a name; nothing is read yet. `unit` is what speeds are taken to be in (`speed.unit`).
 
-    `form` is that of files of JSON and CSV (`[source]`).
-
-    UsageError: an unknown scheme, or a file that cannot be read. ConfigError: a source of another unit.
+    `live` are sources by scheme beside `SOURCES`: those that go on until they are stopped. `form` is that of files of
+    JSON and CSV (`[source]`). UsageError: an unknown scheme, or a file that cannot be read. ConfigError: a source of
+    another unit.
 
     >>> open_source("mqtt://me:secret@broker/buses", "kmh")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -67,17 +82,42 @@ def open_source(name: str, unit: str, progress: Progress | None = None, *, form:
     """
     scheme = scheme_of(name)
     if scheme is None:
+        if is_gtfs_file(name):
+            return _in_unit(GtfsFiles([name], lambda _: progress, say), unit, name)
         return FileSource(name, progress, form)
-    if scheme not in SOURCES:
-        known = "".join(f"{one}://, " for one in sorted(SOURCES))
+    known = {**SOURCES, **live}
+    if scheme not in known:
+        names = "".join(f"{one}://, " for one in sorted(known))
         raise UsageError(  # without the rest of the name, which may hold a password
-            f"expected {known}a file, or - for standard input, got a name that begins with {scheme}://. Give a "
+            f"expected {names}a file, or - for standard input, got a name that begins with {scheme}://. Give a "
             "file by its path; where its name begins so, as ./NAME"
         )
-    source = SOURCES[scheme](name, progress)
+    return _in_unit(known[scheme](name, progress), unit, f"{scheme}://")
+
+
+def open_sources(
+    names: Sequence[str],
+    unit: str,
+    progress_of: Callable[[str], Progress | None] = lambda _: None,
+    say: Say = lambda _: None,
+    live: Mapping[str, Opener] = MappingProxyType({}),
+    *,
+    form: FeedForm = PLAIN,
+) -> Iterator[tuple[str, Source]]:
+    """A source for each name, in order, with the name; GTFS-realtime files that stand together are one, under the first
+    one's. Errors as of `open_source`."""
+    for is_gtfs, group in groupby(names, is_gtfs_file):
+        some = list(group)
+        if is_gtfs and len(some) > 1:
+            yield some[0], _in_unit(GtfsFiles(some, progress_of, say), unit, some[0])
+        else:
+            yield from ((name, open_source(name, unit, progress_of(name), say, live, form=form)) for name in some)
+
+
+def _in_unit(source: Source, unit: str, what: str) -> Source:
     if source.unit not in (None, unit):
         source.close()
-        raise ConfigError(f"expected speed.unit = {source.unit!r} for {scheme}://, got {unit!r}")
+        raise ConfigError(f"expected speed.unit = {source.unit!r} for {what}, got {unit!r}")
     return source
 
 

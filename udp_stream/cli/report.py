@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -129,9 +129,9 @@ def printer(width: int) -> Console:
     return _Printer(highlight=False, width=None if sys.stdout.isatty() else width)
 
 
-def print_summary(summary: Summary, settings: Settings) -> None:
-    """Earlier records under other settings, if any; then counts by status and reason, the expected error
-    of what was made under these, and whether it beats the baseline guess."""
+def print_summary(summary: Summary, settings: Settings, of_sources: Sequence[str] = ()) -> None:
+    """What sources said; earlier records under other settings, if any; then counts by status and reason, the expected
+    error of what was made under these, and whether it beats the baseline guess."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_row("pings", f"{summary.pings:,} accepted, {summary.repeats:,} of them repeats")
     for reason, count in summary.refused.most_common():
@@ -142,6 +142,8 @@ def print_summary(summary: Summary, settings: Settings) -> None:
     pings = max(1, summary.pings - summary.repeats)
     table.add_row("released", f"{summary.pings_released / pings:.0%} of pings lie in released HATs")
     out = console()
+    for sentence in of_sources:
+        out.print(sentence, markup=False, soft_wrap=True)
     before = from_before(summary, settings.policy)
     if before:
         out.print(before, markup=False, soft_wrap=True)

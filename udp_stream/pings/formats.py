@@ -7,8 +7,8 @@ them, but it cannot get a speed past the bound that the noise is scaled to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -104,7 +104,8 @@ class WireBatch:
 
     `message`: for each ping the index of its message in the batch. `position`: its place there, NOT_IN_ARRAY
     if it is a message by itself. `refusals` are in the order of messages and positions. A format gives the pings one
-    by one, or all of them as `columns`.
+    by one, or all of them as `columns`. `notes`: what a person should know of how pings were read, such as the field
+    that plates are from, and of how many.
 
     >>> of_messages = np.array([0, 1, 1], np.int32), np.array([NOT_IN_ARRAY, 0, 1], np.int32)
     >>> three = WireBatch([WirePing("A1", "now", Location(Point(0, 0)), 5.0)] * 3, *of_messages, [])
@@ -117,6 +118,7 @@ class WireBatch:
     position: NDArray[np.int32]
     refusals: list[Refusal]
     columns: WireColumns | None = None
+    notes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ class Reason(enum.StrEnum):
     """
 
     NOT_JSON = "not_json"
+    NOT_GTFS_REALTIME = "not_gtfs_realtime"
     MISSING_FIELD = "missing_field"
     WRONG_TYPE = "wrong_type"
     NO_UTC_OFFSET = "no_utc_offset"
@@ -39,6 +40,7 @@ class Reason(enum.StrEnum):
 
 _DESCRIPTIONS = {
     Reason.NOT_JSON: "It is not JSON in UTF-8, or nested deeper than the interpreter can follow (about 1,000 levels).",
+    Reason.NOT_GTFS_REALTIME: "It is no GTFS-realtime message, or not a whole one.",
     Reason.MISSING_FIELD: "A required field is absent.",
     Reason.WRONG_TYPE: "A field has another type or form than the contract says, or a plate has over 64 characters.",
     Reason.NO_UTC_OFFSET: "The time does not say how far it is from UTC, so it is not a moment.",

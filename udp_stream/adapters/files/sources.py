@@ -134,7 +134,7 @@ def require_readable(paths: Iterable[str]) -> None:
 
     >>> require_readable(["vehicles.pb"])
     Traceback (most recent call last):
-    udp_stream.errors.UsageError: vehicles.pb: GTFS-Realtime files (.pb) are not read by this version
+    udp_stream.errors.UsageError: vehicles.pb: GTFS-Realtime files (.pb) are read by replay and feed alone
     """
     for path in paths:
         _refuse_gtfs(path)
@@ -148,7 +148,7 @@ def require_readable(paths: Iterable[str]) -> None:
 
 def _refuse_gtfs(path: str) -> None:
     if path.lower().removesuffix(".gz").endswith(".pb"):
-        raise UsageError(f"{path}: GTFS-Realtime files (.pb) are not read by this version")
+        raise UsageError(f"{path}: GTFS-Realtime files (.pb) are read by replay and feed alone")
 
 
 def _unreadable(path: str, error: OSError) -> UsageError:

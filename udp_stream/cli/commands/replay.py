@@ -13,7 +13,7 @@ from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.ledgers.which_ledger import begin_run, trial_ledger
 from udp_stream.adapters.records_out import records_out, require_form
-from udp_stream.adapters.schemes import Source, open_source
+from udp_stream.adapters.schemes import Source, open_sources
 from udp_stream.adapters.settings import Settings
 from udp_stream.cli.first_look import RefusedSample, looked_at, require_readable_pings
 from udp_stream.cli.outputs import PRIVATE, open_output, require_distinct, used_files
@@ -32,7 +32,14 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
     require_distinct(outputs, used_files(arguments, settings, arguments.files))
     progress = ReadingProgress(arguments.files)
     with ExitStack() as stack:
-        sources = [_opened(name, settings, progress, stack) for name in arguments.files]
+        said: list[str] = []  # by sources, while the bar is shown
+        form = settings.source.form
+        sources = [
+            (name, stack.enter_context(closing(source)))
+            for name, source in open_sources(
+                arguments.files, settings.speed.unit, progress.of, said.append, form=form
+            )
+        ]
         require_readable_pings(arguments.files, settings)
         place = stack.enter_context(trial_ledger(settings)) if arguments.trial else settings.ledger
         ledger, keys = stack.enter_context(ledger_and_keys(place, allow_volatile=arguments.allow_volatile_ledger))
@@ -55,14 +62,14 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
         )
         try:
             with progress:
-                for name, source in zip(arguments.files, sources, strict=True):
+                for name, source in sources:
                     _read(name, source, runtime, settings, progress)
                 runtime.finish()
         except BaseException:
             if runtime.summary.messages:
-                print_summary(runtime.summary, settings)
+                print_summary(runtime.summary, settings, said)
             raise
-        print_summary(runtime.summary, settings)
+        print_summary(runtime.summary, settings, said)
         refused.print_advice(runtime.summary, settings)
         if runtime.summary.refused and not runtime.summary.pings:
             raise UsageError("no ping was accepted")
@@ -71,12 +78,6 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
 def _records(name: str, kind: type[Struct], stack: ExitStack) -> Callable[[Sequence[bytes]], None]:
     require_form(name)
     return stack.enter_context(records_out(name, stack.enter_context(open_output(name)), kind))
-
-
-def _opened(name: str, settings: Settings, progress: ReadingProgress, stack: ExitStack) -> Source:
-    return stack.enter_context(
-        closing(open_source(name, settings.speed.unit, progress.of(name), form=settings.source.form))
-    )
 
 
 def _read(name: str, source: Source, runtime: Embedded, settings: Settings, progress: ReadingProgress) -> None:

@@ -1,0 +1,36 @@
+"""GTFS-realtime messages as servers send them."""
+
+from google.transit.gtfs_realtime_pb2 import FeedMessage
+
+START_S = 1_704_688_200
+"""2024-01-08T10:00:00+05:30."""
+
+
+def vehicle(plate="", number="", time_s=START_S, lon=72.5, lat=21.25, speed=5.0, **more):
+    """What `snapshot` makes an entity of; None leaves a field unset."""
+    return {"plate": plate, "number": number, "time_s": time_s, "lon": lon, "lat": lat, "speed": speed, **more}
+
+
+def snapshot(*vehicles, header_s=START_S):
+    """A message with these vehicles, as bytes."""
+    feed = FeedMessage()
+    feed.header.gtfs_realtime_version = "2.0"
+    if header_s is not None:
+        feed.header.timestamp = header_s
+    for place, fields in enumerate(vehicles):
+        entity = feed.entity.add(id=str(place))
+        if fields.get("deleted"):
+            entity.is_deleted = True
+        if fields.get("trip_update"):
+            entity.trip_update.trip.trip_id = "1"
+            continue
+        if fields["plate"]:
+            entity.vehicle.vehicle.license_plate = fields["plate"]
+        if fields["number"]:
+            entity.vehicle.vehicle.id = fields["number"]
+        if fields["time_s"] is not None:
+            entity.vehicle.timestamp = fields["time_s"]
+        for name, value in (("longitude", fields["lon"]), ("latitude", fields["lat"]), ("speed", fields["speed"])):
+            if value is not None:
+                setattr(entity.vehicle.position, name, value)
+    return feed.SerializePartialToString()

@@ -1,0 +1,305 @@
+"""GTFS-realtime: what a ping is there, what is refused and why, and polls of one feed as one recording."""
+
+import gzip
+import json
+import math
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.gtfs import START_S, snapshot, vehicle
+from udp_stream.adapters.files.gtfs_files import GtfsFiles, sentences
+from udp_stream.adapters.schemes import open_source, open_sources
+from udp_stream.cli import main as cli
+from udp_stream.errors import ConfigError, UsageError
+from udp_stream.pings.decoder import PingDecoder, PingRules
+from udp_stream.pings.gtfs_realtime import GTFS_REALTIME, SINGLE, header_time
+from udp_stream.pings.json_reader import JSON
+from udp_stream.pings.unrepeated import PIECE_BYTES_MAX, REMEMBERED, Unrepeated
+
+RULES = PingRules(unit="mps", max_kmh=65, reject_above_kmh=200)
+REAL = Path(__file__).parents[3] / "shared" / "data" / "gtfsrt"
+
+
+def decoded(*messages, rules=RULES):
+    return PingDecoder(rules, GTFS_REALTIME).decode(messages)
+
+
+def refused(*vehicles, **header):
+    return [(one.position, one.reason.value, one.path) for one in decoded(snapshot(*vehicles, **header))[1]]
+
+
+def test_a_vehicle_is_a_ping_and_its_speed_is_in_metres_a_second():
+    pings, refusals = decoded(snapshot(vehicle("A1", "7"), vehicle("", "B2", lon=72.25)))
+    assert pings.plates == ("A1", "B2") and pings.time_ms.tolist() == [START_S * 1000] * 2 and not refusals
+    assert pings.speed.tolist() == [18 * 4096] * 2 and (pings.lon[1], pings.lat[1]) == (72.25, 21.25)
+    assert pings.position.tolist() == [0, 1]
+
+
+def test_the_notes_say_which_field_plates_and_times_are_from():
+    vehicles = [
+        vehicle("A1", "7"),
+        vehicle("", "8"),
+        vehicle(" ", "9"),
+        vehicle("C3", time_s=None),
+        vehicle(speed=None),
+    ]
+    batch = GTFS_REALTIME.read([snapshot(*vehicles)], 10**6, 100)
+    assert batch.notes == {
+        "plate from vehicle.license_plate": 2, "plate from vehicle.id": 2, "time from header.timestamp": 1
+    }  # fmt: skip
+    assert [ping.license_plate for ping in batch.pings] == ["A1", "8", "9", "C3"]
+    first, second = sentences(Unrepeated(GTFS_REALTIME, 0, 0).counts | batch.notes)
+    assert "2 plates from vehicle.license_plate and 2 plates from vehicle.id" in first and "budget each" in first
+    assert second == "1 ping has no time but that of the message's header"
+
+
+def test_an_unset_speed_is_refused_and_a_speed_of_zero_counts():
+    pings, refusals = decoded(snapshot(vehicle("A1", speed=None), vehicle("B2", speed=0.0)))
+    assert pings.plates == ("B2",) and pings.speed.tolist() == [0]
+    assert [(one.position, one.reason.value, one.path) for one in refusals] == [(0, "missing_field", "$.speed")]
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason", "path"),
+    [
+        ({"plate": ""}, "missing_field", "$.license_plate"),
+        ({"plate": "A" * 65}, "wrong_type", "$.license_plate"),
+        ({"time_s": 0}, "time_out_of_range", "$.observationDateTime"),
+        ({"time_s": START_S * 1000}, "time_out_of_range", "$.observationDateTime"),
+        ({"time_s": 2**64 - 1}, "time_out_of_range", "$.observationDateTime"),
+        ({"lat": None}, "missing_field", "$.location"),
+        ({"lon": None, "lat": None, "speed": None}, "missing_field", "$.location"),
+        ({"lon": 0.0, "lat": 0.0}, "zero_coordinates", "$.location.coordinates"),
+        ({"lon": math.nan}, "coordinates_out_of_range", "$.location.coordinates[0]"),
+        ({"lat": 91.0}, "coordinates_out_of_range", "$.location.coordinates[1]"),
+        ({"speed": math.nan}, "speed_not_finite", "$.speed"),
+        ({"speed": -1.0}, "speed_negative", "$.speed"),
+        ({"speed": 60.0}, "speed_above_limit", "$.speed"),
+    ],
+    ids=str,
+)
+def test_what_is_no_ping_is_refused_by_name_and_costs_its_message_nothing_else(fields, reason, path):
+    faulty = vehicle(**{"plate": "A1", **fields})
+    assert refused(vehicle("B2"), faulty, vehicle("C3")) == [(1, reason, path)]
+    assert decoded(snapshot(vehicle("B2"), faulty, vehicle("C3")))[0].plates == ("B2", "C3")
+
+
+def test_a_time_that_is_absent_is_the_headers_and_without_one_there_is_none():
+    pings, _ = decoded(snapshot(vehicle("A1", time_s=None), header_s=START_S + 7))
+    assert pings.time_ms.tolist() == [START_S * 1000 + 7000]
+    assert refused(vehicle("A1", time_s=None), header_s=None) == [(0, "missing_field", "$.observationDateTime")]
+
+
+def test_deleted_entities_and_those_without_a_vehicle_are_no_pings_and_the_note_says_so():
+    feed = snapshot(vehicle("A1", deleted=True), vehicle(trip_update=True), vehicle("B2"))
+    batch = GTFS_REALTIME.read([feed], 10**6, 100)
+    assert [ping.license_plate for ping in batch.pings] == ["B2"] and not batch.refusals
+    assert batch.notes["entity without a vehicle"] == 2
+    assert "is this the feed of vehicle positions?" in list(sentences(Unrepeated(JSON, 0, 0).counts | batch.notes))[1]
+
+
+def test_a_plate_that_is_no_text_is_of_the_wrong_type():
+    feed = snapshot(vehicle("A1"), vehicle("B2")).replace(b"A1", b"\xff\xfe")
+    assert [(one.position, one.reason.value) for one in decoded(feed)[1]] == [(0, "wrong_type")]
+    (piece,) = Unrepeated(GTFS_REALTIME, 10**6, 9).take(feed)[:1]
+    assert [one.reason.value for one in PingDecoder(RULES).decode([piece])[1]] == ["wrong_type"]
+
+
+WHOLE = snapshot(vehicle("A1"), vehicle("B2"))
+
+
+@pytest.mark.parametrize("junk", [b"", b"<html>503</html>", b'{"results": []}', b"Not found", WHOLE[:-1], WHOLE[25:]])
+def test_bytes_that_are_no_message_are_refused_whole(junk):
+    pings, refusals = decoded(WHOLE, junk, WHOLE)
+    assert len(pings) == 4
+    assert [(one.message, one.position, one.reason.value) for one in refusals] == [(1, -1, "not_gtfs_realtime")]
+
+
+def test_the_limits_of_messages_hold():
+    few = PingRules(unit="mps", max_kmh=65, reject_above_kmh=200, max_pings_per_message=1)
+    small = PingRules(unit="mps", max_kmh=65, reject_above_kmh=200, max_message_bytes=len(WHOLE) - 1)
+    assert [one.reason.value for one in decoded(WHOLE, rules=few)[1]] == ["too_many_pings"]
+    assert [one.reason.value for one in decoded(WHOLE, rules=small)[1]] == ["oversized_message"]
+
+
+def mutated(count):
+    """Real messages with bytes changed, left out, or repeated."""
+    seeded = random.Random(5)
+    whole = snapshot(*(vehicle(f"A{bus}", f"{bus}", speed=bus) for bus in range(4)), vehicle("", "", None, speed=None))
+    for _ in range(count):
+        data = bytearray(whole)
+        for _ in range(seeded.choice((1, 1, 2, 5))):
+            at = seeded.randrange(len(data))
+            match seeded.randrange(3):
+                case 0:
+                    data[at] = seeded.randrange(256)
+                case 1:
+                    del data[at : at + seeded.choice((1, 3))]
+                case _:
+                    data[at:at] = data[at : at + 9]
+        yield bytes(data)
+
+
+def test_mutated_messages_raise_nothing_and_none_of_their_vehicles_is_lost():
+    """Each is a ping, a refusal or an entity that has no vehicle: also after it went on as JSON."""
+    for data in mutated(3000):
+        batch = GTFS_REALTIME.read([data], 10**6, 100)
+        whole = [one for one in batch.refusals if one.position == -1]
+        assert not whole or (len(batch.refusals) == 1 and not batch.pings)
+        if not whole:
+            entities = len(GTFS_REALTIME.split(data))
+            assert len(batch.pings) + len(batch.refusals) + batch.notes.get("entity without a vehicle", 0) == entities
+        once = Unrepeated(GTFS_REALTIME, 10**6, 100)
+        handed_on = once.take(data)
+        pings, refusals = PingDecoder(RULES, SINGLE).decode(handed_on)
+        assert len(pings) + len(refusals) == len(handed_on)
+        assert len(handed_on) + once.counts["repeats"] == len(batch.pings) + len(batch.refusals)
+
+
+def test_what_goes_on_as_json_is_refused_for_the_same_reason():
+    faults = [
+        vehicle("A"),
+        vehicle(),
+        vehicle("B", speed=None),
+        vehicle("C", lat=None),
+        vehicle("D", lon=None, lat=None),
+    ]
+    feed = snapshot(*faults, header_s=None)
+    read = PingDecoder(RULES).decode(Unrepeated(GTFS_REALTIME, 10**6, 99).take(feed))
+    assert read[0].plates == ("A",)
+    assert [(one.reason, one.path) for one in read[1]] == [(one.reason, one.path) for one in decoded(feed)[1]]
+
+
+def test_what_several_polls_have_is_handed_on_once_in_its_order():
+    once = Unrepeated(GTFS_REALTIME, 10**6, 100)
+    plates = lambda messages: [json.loads(one).get("license_plate") for one in messages]  # noqa: E731
+    assert plates(once.take(snapshot(vehicle("A1"), vehicle(speed=None), vehicle("B2")))) == ["A1", None, "B2"]
+    later = snapshot(vehicle("A1", speed=9.0, lon=72.0), vehicle("B2", time_s=START_S + 1), vehicle(speed=None))
+    assert plates(once.take(later)) == ["B2"] and once.counts["repeats"] == 2
+    assert once.take(snapshot(vehicle("A1"), vehicle("A1"))) == []
+
+
+def test_a_snapshot_that_is_older_than_the_last_hands_nothing_on_twice_and_what_is_long_gone_is_forgotten():
+    once = Unrepeated(GTFS_REALTIME, 10**6, 100)
+    old, new = snapshot(vehicle("A1")), snapshot(vehicle("A1", time_s=START_S + 9))
+    assert [len(once.take(one)) for one in (old, new, old, new)] == [1, 1, 0, 0]
+    for later in range(3 * REMEMBERED):
+        once.take(snapshot(vehicle("B2", time_s=START_S + later)))
+    assert len(once._seen) <= 2 * REMEMBERED + 2 and len(once.take(old)) == 1
+
+
+def test_a_piece_that_is_too_long_for_a_record_is_cut_and_then_refused():
+    long = b'{"license_plate": "%s", "speed": 1}' % (b"A" * 2 * PIECE_BYTES_MAX)
+    (piece,) = Unrepeated(JSON, 10**7, 9).take(b"[%s]" % long)
+    assert len(piece) == PIECE_BYTES_MAX
+    assert [one.reason.value for one in PingDecoder(RULES).decode([piece])[1]] == ["not_json"]
+
+
+def test_the_time_of_a_header_is_found_at_the_beginning_or_not_at_all():
+    assert header_time(snapshot(vehicle("A1"))[:40]) == START_S
+    for junk in (
+        b"",
+        b"\n",
+        b"\n\x80",
+        b"\n\xff\xff\xff\xff\xff",
+        b"[]",
+        snapshot(header_s=None),
+        b"\n\x05\xff\xff\xff\xff\xff",
+    ):
+        assert header_time(junk) is None
+
+
+def write(path, data):
+    path.write_bytes(data)
+    return str(path)
+
+
+def test_files_are_read_in_the_order_of_their_headers_and_it_is_said(tmp_path):
+    polls = [snapshot(vehicle("A1", time_s=START_S + at), header_s=START_S + at) for at in range(3)]
+    names = [write(tmp_path / f"{name}.pb", poll) for name, poll in zip("cab", polls, strict=True)]
+    Path(names[1]).unlink()
+    names[1] = write(tmp_path / "a.PB.gz", gzip.compress(polls[1]))
+    said = []
+    (source,) = open_sources(sorted(names), "mps", say=said.append)
+    times = [json.loads(one)["observationDateTime"][-3:] for (one,) in source.messages()]
+    assert times == ["00Z", "01Z", "02Z"]
+    assert said == [
+        "3 GTFS-realtime files: read in the order of the times in their headers",
+        "GTFS-realtime: 3 plates are from vehicle.license_plate",
+    ]
+
+
+def test_files_of_which_one_has_no_time_are_read_as_they_were_named(tmp_path):
+    polls = [snapshot(vehicle("A1", time_s=START_S + at), header_s=at or None) for at in (2, 0, 1)]
+    names = [write(tmp_path / f"{at}.pb", poll) for at, poll in enumerate(polls)]
+    frames = [json.loads(frame[0])["observationDateTime"][-3:] for frame in GtfsFiles(names).messages()]
+    assert frames == ["02Z", "00Z", "01Z"]
+
+
+def test_sources_stand_as_they_were_named_and_pb_files_between_others_are_one_each_time(tmp_path):
+    names = [write(tmp_path / name, b"") for name in ("a.pb", "b.pb", "c.ndjson", "d.pb")]
+    assert [type(one).__name__ for one in open_sources(names, "mps")] == ["GtfsFiles", "FileSource", "GtfsFiles"]
+
+
+def test_a_file_of_metres_a_second_is_not_read_as_kilometres_an_hour(tmp_path):
+    name = write(tmp_path / "a.pb", WHOLE)
+    for opened in (lambda: open_source(name, "kmh"), lambda: list(open_sources([name, name], "kmh"))):
+        with pytest.raises(ConfigError, match=r"expected speed\.unit = 'mps' for .*a\.pb, got 'kmh'"):
+            opened()
+
+
+@pytest.mark.parametrize("data", [b"<html>", b"", WHOLE[:-3]])
+def test_a_file_that_is_no_message_is_refused_whole_named_and_costs_the_others_nothing(tmp_path, data):
+    names = [write(tmp_path / name, what) for name, what in (("a.pb", WHOLE), ("b.pb", data), ("c.pb", WHOLE))]
+    said = []
+    frames = list(GtfsFiles(names, say=said.append).messages())
+    pings, refusals = PingDecoder(RULES, SINGLE).decode([one for frame in frames for one in frame])
+    assert len(pings) == 2 and [one.reason.value for one in refusals] == ["not_gtfs_realtime"]
+    assert said[0] == f"{names[1]}: refused whole as not_gtfs_realtime"
+
+
+def test_damaged_gzip_and_absent_files_end_the_run_by_name(tmp_path):
+    name = write(tmp_path / "a.pb.gz", gzip.compress(WHOLE)[:-9])
+    with pytest.raises(UsageError, match=r"a\.pb\.gz: its gzip data end too early"):
+        list(GtfsFiles([name]).messages())
+    with pytest.raises(UsageError, match=r"b\.pb: the GTFS-realtime file cannot be read: No such file"):
+        GtfsFiles([str(tmp_path / "b.pb")])
+    with pytest.raises(UsageError, match="Is a directory"):
+        GtfsFiles([str(tmp_path)])
+
+
+def replayed(tmp_path, capsys, *names):
+    out, no = tmp_path / "out", tmp_path / "no"
+    words = ["replay", *names, "--set", "speed.unit=mps", "--set", "hat.resolution=5", "--out", str(out)]
+    status = cli.main([*words, "--ledger", str(tmp_path / "ledger"), "--rejected", str(no)])
+    records = [json.loads(line) for line in out.read_bytes().splitlines()]
+    return status, records, [json.loads(line) for line in no.read_bytes().splitlines()], capsys.readouterr().err
+
+
+def test_polls_go_through_replay_to_releases_and_a_parked_bus_is_not_refused_as_late(tmp_path, capsys):
+    """Two hours of polls a minute; one bus was parked before the first of them."""
+    names = []
+    for minute in range(120):
+        now = START_S + 60 * minute
+        moving = [vehicle("", f"bus{bus}", now - bus, 72.5 + bus / 1000, speed=bus / 2) for bus in range(12)]
+        names.append(write(tmp_path / f"{minute}.pb", snapshot(*moving, vehicle("", "parked", START_S), header_s=now)))
+    status, records, rejected, said = replayed(tmp_path, capsys, *names)
+    assert status == 0 and rejected == []
+    assert sum(record["counts"]["samples"] for record in records) == 12 * 120 + 1
+    assert (
+        "1,441 accepted, 0 of them repeats" in said and "plates are from vehicle.id, as vehicle.license_plate" in said
+    )
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="the recorded messages are not part of the repository")
+def test_real_messages_go_through_replay(tmp_path, capsys):
+    """Delhi's 1,715 buses, of which seven have no fix; and the bindings' own example, which has no time."""
+    names = [str(REAL / name) for name in ("delhi-otd-2025-09-11.pb", "mobilitydata-vehicle_position.pb")]
+    status, records, rejected, said = replayed(tmp_path, capsys, *names)
+    assert status == 0 and "1,715 plates are from vehicle.id" in said
+    reasons = [(one["reason"], one["path"]) for one in rejected]
+    assert reasons.count(("zero_coordinates", "$.location.coordinates")) == 7
+    assert ("missing_field", "$.observationDateTime") in reasons
+    assert sum(record["counts"]["samples"] for record in records) + len(rejected) == 1716

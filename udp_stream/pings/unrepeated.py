@@ -1,0 +1,107 @@
+"""Snapshots of a fleet to messages of single pings, each ping once.
+
+A feed that is polled answers with the last ping of every vehicle, again and again until the vehicle sends another.
+Downstream a plate and a time count once in any case. But a bus that was parked an hour ago would be refused as late in
+every poll, and every repeat would be stored. So what one of the last snapshots had is left out here.
+
+A ping that is repeated is one of the same plate and time: of several the first is handed on. Speeds and places are not
+compared, so that no speed decides what is handed on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from hashlib import blake2b
+from operator import itemgetter
+
+import msgspec
+
+from udp_stream.pings.decoder import originals
+from udp_stream.pings.formats import NOT_IN_ARRAY, PingFormat, WirePing
+from udp_stream.pings.refusals import Reason, Refusal
+
+REMEMBERED = 8
+"""Snapshots. Servers behind one address answer with snapshots of different age, so the last one would be too few."""
+
+PIECE_BYTES_MAX = 2**16
+"""What is longer is cut there, and then refused: a ping has some 150 bytes, and a record of Kafka at most 1 MiB."""
+
+_encode = msgspec.json.Encoder().encode
+
+_Key = tuple[str, str] | bytes
+
+
+class Unrepeated:
+    """Give it the snapshots in the order of their times.
+
+    `counts`: how many pings were `read`, were `repeats`, or were `refused` by the format; and the notes of the format.
+    `unreadable`: why nothing of the last snapshot could be read, None if its pings could. It is handed on even so.
+
+    >>> from udp_stream.pings.json_reader import JSON
+    >>> once = Unrepeated(JSON, max_bytes=1000, max_pings=10)
+    >>> ping = b'{"license_plate":"A1","observationDateTime":"now","speed":5,"location":{"coordinates":[72.5,21.25]}}'
+    >>> once.take(b"[" + ping + b", 7]")  # doctest: +ELLIPSIS
+    [b'{"license_plate":"A1",...,"location":{"coordinates":[72.5,21.25],"type":"Point"},"speed":5.0}', b'7']
+    >>> once.take(b"[7, " + ping.replace(b"5", b"6", 1) + b"]"), once.counts["repeats"]
+    ([], 2)
+    """
+
+    def __init__(self, ping_format: PingFormat, max_bytes: int, max_pings: int) -> None:
+        """`max_bytes` and `max_pings` of a snapshot: a larger one is refused."""
+        self._format = ping_format
+        self._max_bytes = max_bytes
+        self._max_pings = max_pings
+        self._taken = 0
+        self._seen: dict[_Key, int] = {}  # in which snapshot last
+        self.counts: Counter[str] = Counter()
+        self.unreadable: Reason | None = None
+
+    def take(self, snapshot: bytes) -> list[bytes]:
+        """A JSON message for each ping that is new, in order; pieces that are no ping as they are, for the reader to
+        refuse. A ping keeps the fields of the contract and no others."""
+        batch = self._format.read([snapshot], self._max_bytes, self._max_pings)
+        pieces = zip(batch.refusals, originals([snapshot], batch.refusals, self._format), strict=True)
+        refused = [(refusal.position, piece[:PIECE_BYTES_MAX]) for refusal, piece in pieces]
+        self.counts["read"] += len(batch.pings)
+        self.counts["refused"] += len(refused)
+        self.counts.update(batch.notes)
+        self.unreadable = next((one.reason for one in batch.refusals if _is_of_all(one)), None)
+        new = self._new_pings(batch.position.tolist(), batch.pings)
+        if refused:
+            new = sorted([*new, *self._new_pieces(refused)], key=itemgetter(0))
+        self._taken += 1
+        self._forget()
+        return [message for _, message in new]
+
+    def _new_pings(self, positions: Sequence[int], pings: Sequence[WirePing]) -> list[tuple[int, bytes]]:
+        seen, taken = self._seen, self._taken
+        keys = [(ping.license_plate, ping.observationDateTime) for ping in pings]
+        new = []
+        for position, key, ping in zip(positions, keys, pings, strict=True):
+            if key not in seen:
+                new.append((position, _encode(ping)[:PIECE_BYTES_MAX]))
+            seen[key] = taken
+        self.counts["repeats"] += len(pings) - len(new)
+        return new
+
+    def _new_pieces(self, pieces: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        keys = [blake2b(piece, digest_size=16).digest() for _, piece in pieces]
+        new = []
+        for key, piece in zip(keys, pieces, strict=True):
+            if key not in self._seen:
+                new.append(piece)
+            self._seen[key] = self._taken
+        self.counts["repeats"] += len(pieces) - len(new)
+        return new
+
+    def _forget(self) -> None:
+        """Drop what the last snapshots did not have; not at every one, as that would cost more than the reading."""
+        if self._taken % REMEMBERED == 0:
+            oldest = self._taken - REMEMBERED
+            self._seen = {key: taken for key, taken in self._seen.items() if taken >= oldest}
+
+
+def _is_of_all(refusal: Refusal) -> bool:
+    """Whether a snapshot could not be opened: it is no message, is too large, or its array of pings is none."""
+    return refusal.position == NOT_IN_ARRAY and refusal.path in ("$", "$.results")
