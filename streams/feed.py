@@ -155,12 +155,17 @@ class Feed:
         """Send what is held, wait for all of it, and disconnect."""
         try:
             if kind is None:
-                for partition in list(self._held):
-                    self._send_held(partition)
-                self._producer.flush()
-                self._raise_failed()
+                self.settle()
         finally:
             self._producer.close()
+
+    def settle(self) -> None:
+        """Send what is held, arrays that are not full among it, and return when the broker has it all.
+        DependencyUnavailable if it did not take a record."""
+        for partition in list(self._held):
+            self._send_held(partition)
+        self._producer.flush()
+        self._raise_failed()
 
     def send(self, messages: list[bytes]) -> None:
         """Send messages at their pace. DependencyUnavailable if the broker did not take an earlier one; UsageError if

@@ -25,12 +25,13 @@ LADDER = (
         "adapters.entropy",
         "adapters.files",
         "adapters.kafka_section",
+        "adapters.live_section",
         "adapters.logs",
         "testing",
         "trial",
     },
     {"adapters.schemes", "adapters.settings"},
-    {"adapters.ledgers"},
+    {"adapters.ledgers", "adapters.live"},
     {"adapters.embedded", "adapters.one_off", "adapters.records_out", "adapters.spoken_log"},
     {"cli"},
     {"streams"},
@@ -108,7 +109,7 @@ def test_the_page_on_architecture_has_every_room_and_no_other():
     named = {
         path.removesuffix(".py").strip("/").replace("/", ".") for path in re.findall(r"`([a-z/_]+(?:/|\.py))`", table)
     }
-    left_out = {"__main__", "testing", "adapters.text", "adapters.kafka_section"}
+    left_out = {"__main__", "testing", "adapters.text", "adapters.kafka_section", "adapters.live_section"}
     assert named == RUNG.keys() - left_out | {"streams"}
 
 

@@ -10,9 +10,8 @@ as `./mqtt://...`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from types import MappingProxyType
 from typing import Final, Protocol
 
 from udp_stream.adapters.files.gtfs_files import GtfsFiles, is_gtfs_file
@@ -57,6 +56,9 @@ SOURCES: Final[dict[str, Opener]] = {}
 """Sources by scheme, in lower case. Files have none."""
 
 
+LIVE: Final = ("amqp", "amqps", "http", "https")
+"""Schemes of sources that go on until they are stopped (`adapters/live`)."""
+
 Say = Callable[[str], None]
 """Takes a sentence for people: what a source did that its pings do not show."""
 
@@ -66,15 +68,13 @@ def open_source(
     unit: str,
     progress: Progress | None = None,
     say: Say = lambda _: None,
-    live: Mapping[str, Opener] = MappingProxyType({}),
     *,
     form: FeedForm = PLAIN,
 ) -> Source:
     """The source of a name; nothing is read yet. `unit` is what speeds are taken to be in (`speed.unit`).
 
-    `live` are sources by scheme beside `SOURCES`: those that go on until they are stopped. `form` is that of files of
-    JSON and CSV (`[source]`). UsageError: an unknown scheme, or a file that cannot be read. ConfigError: a source of
-    another unit.
+    `form` is that of files of JSON and CSV (`[source]`); `say` is given sentences for people. UsageError: an unknown
+    scheme, or a file that cannot be read. ConfigError: a source of another unit.
 
     >>> open_source("mqtt://me:secret@broker/buses", "kmh")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -85,14 +85,14 @@ def open_source(
         if is_gtfs_file(name):
             return _in_unit(GtfsFiles([name], lambda _: progress, say), unit, name)
         return FileSource(name, progress, form)
-    known = {**SOURCES, **live}
-    if scheme not in known:
-        names = "".join(f"{one}://, " for one in sorted(known))
+    if scheme not in SOURCES:
+        known = "".join(f"{one}://, " for one in sorted(SOURCES))
+        live = f" {scheme}:// goes on until it is stopped: `feed` reads it." if scheme in LIVE else ""
         raise UsageError(  # without the rest of the name, which may hold a password
-            f"expected {names}a file, or - for standard input, got a name that begins with {scheme}://. Give a "
-            "file by its path; where its name begins so, as ./NAME"
+            f"expected {known}a file, or - for standard input, got a name that begins with {scheme}://. Give a "
+            f"file by its path; where its name begins so, as ./NAME.{live}"
         )
-    return _in_unit(known[scheme](name, progress), unit, f"{scheme}://")
+    return _in_unit(SOURCES[scheme](name, progress), unit, f"{scheme}://")
 
 
 def open_sources(
@@ -100,7 +100,6 @@ def open_sources(
     unit: str,
     progress_of: Callable[[str], Progress | None] = lambda _: None,
     say: Say = lambda _: None,
-    live: Mapping[str, Opener] = MappingProxyType({}),
     *,
     form: FeedForm = PLAIN,
 ) -> Iterator[tuple[str, Source]]:
@@ -111,7 +110,7 @@ def open_sources(
         if is_gtfs and len(some) > 1:
             yield some[0], _in_unit(GtfsFiles(some, progress_of, say), unit, some[0])
         else:
-            yield from ((name, open_source(name, unit, progress_of(name), say, live, form=form)) for name in some)
+            yield from ((name, open_source(name, unit, progress_of(name), say, form=form)) for name in some)
 
 
 def _in_unit(source: Source, unit: str, what: str) -> Source:

@@ -65,7 +65,12 @@ VERBS = (
 )
 """As `--help` lists them."""
 
-OPTIONS = {"accept_overlap": "budget.accept_overlap", "bootstrap": "kafka.bootstrap", "ledger": "ledger.url"}
+OPTIONS = {
+    "accept_overlap": "budget.accept_overlap",
+    "bootstrap": "kafka.bootstrap",
+    "every": "live.every",
+    "ledger": "ledger.url",
+}
 """Options of verbs that are configuration keys by another name."""
 
 

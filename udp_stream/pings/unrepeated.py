@@ -47,11 +47,12 @@ class Unrepeated:
     ([], 2)
     """
 
-    def __init__(self, ping_format: PingFormat, max_bytes: int, max_pings: int) -> None:
-        """`max_bytes` and `max_pings` of a snapshot: a larger one is refused."""
+    def __init__(self, ping_format: PingFormat, max_bytes: int, max_pings: int, remembered: int = REMEMBERED) -> None:
+        """`max_bytes` and `max_pings` of a snapshot: a larger one is refused. `remembered`: snapshots, 1 or more."""
         self._format = ping_format
         self._max_bytes = max_bytes
         self._max_pings = max_pings
+        self._remembered = remembered
         self._taken = 0
         self._seen: dict[_Key, int] = {}  # in which snapshot last
         self.counts: Counter[str] = Counter()
@@ -97,8 +98,8 @@ class Unrepeated:
 
     def _forget(self) -> None:
         """Drop what the last snapshots did not have; not at every one, as that would cost more than the reading."""
-        if self._taken % REMEMBERED == 0:
-            oldest = self._taken - REMEMBERED
+        if self._taken % self._remembered == 0:
+            oldest = self._taken - self._remembered
             self._seen = {key: taken for key, taken in self._seen.items() if taken >= oldest}
 
 

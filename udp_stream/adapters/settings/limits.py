@@ -43,6 +43,8 @@ DURATIONS = {
     "hat.grace": ("0s", "31d"),
     "pings.ahead": ("0s", "36500d"),
     "budget.period": ("1m", "36500d"),
+    "live.every": ("1s", "1d"),
+    "live.timeout": ("1s", "10m"),
     "kafka.retention": ("1m", "36500d"),
     "kafka.idle_timeout": ("0.1s", "31d"),
     "kafka.disorder": ("0s", "31d"),

@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 
 from udp_stream.adapters.kafka_section import KafkaSection
+from udp_stream.adapters.live_section import LiveSection
 from udp_stream.adapters.settings.limits import Budget, Epsilon, budget_period, milliseconds, nano, whole_seconds
 from udp_stream.adapters.settings.source_section import SourceSection
 from udp_stream.errors import ConfigError
@@ -157,6 +158,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     speed: SpeedSection = SpeedSection()
     pings: PingsSection = PingsSection()
     source: SourceSection = SourceSection()
+    live: LiveSection = LiveSection()
     budget: BudgetSection = BudgetSection()
     release: ReleaseSection = ReleaseSection()
     forecast: ForecastSection = ForecastSection()

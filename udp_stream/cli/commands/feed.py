@@ -1,17 +1,23 @@
-"""`feed`: pings into the topic that workers read, recorded ones or those of a synthetic fleet."""
+"""`feed`: pings into the topic that workers read, from files, live sources or a synthetic fleet."""
 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from types import FrameType
 
 from streams.feed import Feed, Pace
 from streams.topics import topics_of
 from udp_stream.adapters.files.heartbeat import Heartbeat
-from udp_stream.adapters.schemes import Source, open_source
+from udp_stream.adapters.live.handover import Handover
+from udp_stream.adapters.live.openers import live_sources
+from udp_stream.adapters.live.pipe import PipeSource
+from udp_stream.adapters.live.source import LiveSource
+from udp_stream.adapters.schemes import Source, open_sources, scheme_of
 from udp_stream.adapters.settings import Settings
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.pings.decoder import json_messages
@@ -19,17 +25,66 @@ from udp_stream.trial.fleet.live import live_messages
 
 
 def feed(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Send every file, in order, and return when the broker has it all; or a fleet, until stopped."""
+    """Send every file, in order, and return when the broker has it all; or a live source or a fleet, until stopped."""
     form = settings.source.form
     pace, heartbeat = Pace(arguments.rate, arguments.speedup, form), Heartbeat(arguments.alive)
     with ExitStack() as stack:
-        frames = _frames(arguments, settings, stack)
+        live = _live(arguments, settings)
+        frames = iter(()) if live else _frames(arguments, settings, stack)
         topic = topics_of(settings.kafka).pings.name
         sender = stack.enter_context(Feed(settings.kafka.bootstrap, topic, arguments.batch, pace, form))
+        if live:
+            send_live(live, sender, settings, heartbeat.beat)
         for messages in frames:
             sender.send(messages)
             heartbeat.beat()
     print(f"{sender.sent:,} messages sent in {time.monotonic() - pace.began:.1f} s", file=sys.stderr)
+
+
+def send_live(source: LiveSource, sender: Feed, settings: Settings, beat: Callable[[], None]) -> None:
+    """Send what a live source gives, until it ends or SIGTERM: then what it has given is sent, and acknowledged."""
+    with Handover(source) as handover, sigterm(handover.stop):
+        while not handover.ended:
+            frames = handover.take()
+            for frame in frames:
+                sender.send(json_messages(frame, source.format, settings.ping_rules))
+            if frames:
+                sender.settle()
+                handover.kept()
+            beat()
+
+
+@contextmanager
+def sigterm(stop: Callable[[], None]) -> Iterator[None]:
+    """While the block runs, SIGTERM calls this, and the block goes on to its end."""
+
+    def asked(_signal: int, _frame: FrameType | None) -> None:
+        stop()
+
+    before = signal.signal(signal.SIGTERM, asked)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def say(sentence: str) -> None:
+    """A line of a source for the operator, with the time."""
+    print(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {sentence}", file=sys.stderr, flush=True)
+
+
+def _live(arguments: argparse.Namespace, settings: Settings) -> LiveSource | None:
+    """The live source that is to be sent; None for files and fleets. Standard input at a pace is read like a file."""
+    names, openers = arguments.files, live_sources(settings, say)
+    named = [name for name in names if scheme_of(name) in openers]
+    has_pace = arguments.rate or arguments.speedup
+    if names == ["-"] and not has_pace and arguments.fleet is None:
+        return PipeSource()
+    if not named:
+        return None
+    if len(names) > 1 or has_pace or arguments.fleet is not None:
+        raise UsageError("a live source goes on until it is stopped: expected it alone, without --rate or --speedup")
+    return openers[scheme_of(names[0]) or ""](names[0], None)
 
 
 def _frames(arguments: argparse.Namespace, settings: Settings, stack: ExitStack) -> Iterator[list[bytes]]:
@@ -38,9 +93,8 @@ def _frames(arguments: argparse.Namespace, settings: Settings, stack: ExitStack)
         if not arguments.files:
             raise UsageError("expected files, or --fleet BUSES")
         unit, rules = settings.speed.unit, settings.ping_rules
-        sources = [
-            stack.enter_context(closing(open_source(name, unit, form=settings.source.form))) for name in arguments.files
-        ]
+        opened = open_sources(arguments.files, unit, say=say, form=settings.source.form)
+        sources = [stack.enter_context(closing(source)) for _, source in opened]
         _refuse_two_forms(sources, settings)
         return (json_messages(some, source.format, rules) for source in sources for some in source.messages())
     if arguments.files or arguments.rate or arguments.speedup or arguments.batch > 1:

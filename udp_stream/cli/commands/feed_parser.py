@@ -7,9 +7,15 @@ from udp_stream.cli.options import BUSES_MAX, Verbs, add_alive, add_bootstrap, a
 
 def add(verbs: Verbs) -> None:
     """The verb, with its options and examples."""
-    parser = add_verb(verbs, "feed", "send pings to Kafka, recorded or from a synthetic fleet", "feed")
-    parser.add_argument("files", nargs="*", metavar="FILE", help="as for replay; - for stdin")
+    parser = add_verb(verbs, "feed", "send pings to Kafka: files, a live source or a synthetic fleet", "feed")
+    parser.add_argument(
+        "files",
+        nargs="*",
+        metavar="SOURCE",
+        help="files as for replay; - for stdin; or one http://, https://, amqp:// or amqps:// source, until stopped",
+    )
     add_bootstrap(parser)
+    parser.add_argument("--every", metavar="DURATION", help="between polls of an address (default: live.every)")
     parser.add_argument(
         "--fleet",
         type=whole(1, BUSES_MAX),
@@ -33,5 +39,6 @@ def add(verbs: Verbs) -> None:
     parser.epilog = """\
 examples:
   udp-stream feed pings.ndjson.gz --bootstrap localhost:9092 --speedup 60
+  udp-stream feed https://example.org/vehicles.pb --every 10s --set speed.unit=mps
   udp-stream feed --fleet 300 --ago 30m
 """

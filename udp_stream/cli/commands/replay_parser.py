@@ -8,7 +8,12 @@ from udp_stream.cli.options import Verbs, add_accept_overlap, add_ledger_options
 def add(verbs: Verbs) -> None:
     """The verb, with its options and examples."""
     parser = add_verb(verbs, "replay", "release the recorded pings of files, in one process", "replay")
-    parser.add_argument("files", nargs="+", metavar="FILE", help="ndjson, JSON, CSV, GTFS-realtime (.pb); .gz; - for stdin")
+    parser.add_argument(
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="ndjson, JSON, CSV, GTFS-realtime (.pb); .gz; - for stdin",
+    )
     parser.add_argument(
         "--out",
         metavar="FILE",

@@ -67,9 +67,12 @@ def read_jar_list(file: Path) -> list[Jar]:
     return [Jar(*re.split("[: ]", line)) for line in lines]
 
 
-def class_path() -> str:
-    """Kafka's jars as Java wants them, fetched if need be; DependencyUnavailable if one cannot be had."""
-    jars, root = read_jar_list(jar_list()), cache()
+def class_path(listed: Path | None = None) -> str:
+    """The jars of a list, Kafka's unless another is given, as Java wants them, fetched if need be.
+
+    DependencyUnavailable if one cannot be had.
+    """
+    jars, root = read_jar_list(listed or jar_list()), cache()
     missing = [jar for jar in jars if not _is_whole(root / jar.path, jar)]
     if missing:
         context = _maven()
@@ -110,7 +113,7 @@ def _digest(file: Path) -> str:
 
 
 def _maven() -> Any:
-    with needs("jgo to fetch Kafka's jars with", "services"):
+    with needs("jgo to fetch jars with", "services"):
         return import_module("jgo.maven").MavenContext
 
 

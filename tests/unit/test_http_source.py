@@ -1,0 +1,382 @@
+"""An address that is polled, on a server that stalls, cuts, repeats and lies: nothing lost, nothing twice."""
+
+import gzip
+import json
+import re
+import time
+from email.utils import formatdate
+from itertools import islice
+
+import pytest
+import trustme
+
+from tests import http_server as server
+from tests.gtfs import START_S, snapshot, vehicle
+from tests.http_server import GTFS, ok, serving, status
+from udp_stream.adapters.live.handover import Handover
+from udp_stream.adapters.live.http_get import HttpGet, HttpOptions
+from udp_stream.adapters.live.openers import live_sources
+from udp_stream.adapters.live.polled import PolledSource, PollOptions
+from udp_stream.adapters.live.retries import Retries
+from udp_stream.adapters.live.source import Failed
+from udp_stream.adapters.settings import load
+from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError
+
+TOKEN = "eyJ0.Secret-Token"
+
+
+def ping(plate, second=0, speed=47.25):
+    time_ = f"2024-01-08T10:00:{second:02}+05:30"
+    point = {"type": "Point", "coordinates": [72.5, 21.25]}
+    return {"license_plate": plate, "observationDateTime": time_, "location": point, "speed": speed, "trip_id": "9"}
+
+
+def answer(*pings):
+    return json.dumps({"type": "urn:dx:rs:success", "title": "success", "results": pings}).encode()
+
+
+ONE = answer(ping("A1"), ping("B2"))
+TWO = answer(ping("A1", 1), ping("B2"))
+
+
+def source(url, said=None, every_s=0.03, timeout_s=0.5, max_bytes=10**6, unit="kmh", form="auto", **options):
+    get = HttpGet(url, HttpOptions(timeout_s=timeout_s, max_bytes=max_bytes, **options), "udp-stream/test")
+    poll = PollOptions(every_s=every_s, format=form, unit=unit, max_bytes=max_bytes)
+    return PolledSource(get, poll, (said if said is not None else []).append, fraction=lambda: 0.0)
+
+
+def plates(frame):
+    return [json.loads(one).get("license_plate") for one in frame]
+
+
+def polled(url, frames, said=None, **options):
+    """So many frames; the script of a server must have them, or this waits."""
+    live = source(url, said, **options)
+    found = [plates(frame) for frame in islice(live.messages(), frames)]
+    live.stop()
+    return found
+
+
+def clean(said, *secrets):
+    """No line holds a plate, a speed, a token or what was in a query."""
+    text = "\n".join(said)
+    assert not [one for one in ("A1", "B2", "47.25", TOKEN, "key=", *secrets) if one in text], text
+    return text
+
+
+FAULTS = {
+    "stalls": (server.stall, r"gave no whole answer within 0\.5 s"),
+    "drips": (server.drip, r"gave no whole answer within 0\.5 s"),
+    "cut": (server.cut(TWO, 99), "cut the answer short"),
+    "cut before the end": (server.cut(TWO, len(TWO) - 1), "cut the answer short"),
+    "nothing of it": (server.cut(TWO, 0), "cut the answer short"),
+    "cut between chunks": (server.cut_chunked(TWO), "cut the answer short"),
+    "reset": (server.reset, "cut the answer short"),
+    "no HTTP": (server.junk, "cut the answer short"),
+    "500": (status(500), "answers 500"),
+    "429": (status(429, Retry_After="0"), "answers 429"),
+    "401": (status(401), r"answers 401: it asks for a token \(live\.token_file\)"),
+    "404": (status(404), "answers 404"),
+    "a page": (ok(b"<html>A1 47.25</html>", "text/html"), "answers with what is no JSON of pings"),
+    "half of JSON": (ok(TWO[:-9]), "answers with what is no JSON of pings"),
+    "not gzip": (ok(b"\x1f\x8b\x08 A1", Content_Encoding="gzip"), "answers with gzip data that"),
+    "half of gzip": (ok(gzip.compress(TWO)[:-9], Content_Encoding="gzip"), "answers with gzip data that end too early"),
+    "brotli": (ok(TWO, Content_Encoding="br"), "answers in an encoding that was not asked for"),
+    "huge": (server.endless, r"answers with more than 1,000,000 bytes \(live\.max_bytes\)"),
+    "a bomb": (server.gzipped(b" " * 10**8 + TWO), r"answers with more than 1,000,000 bytes"),
+    "round and round": (status(302, Location="/again"), "redirects more than 5 times"),
+    "nowhere": (status(302, Location="ftp://elsewhere/"), "redirects to what is no address"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_between_two_polls_is_said_and_loses_nothing_and_doubles_nothing(fault):
+    """Nothing of the faulty answer is handed on, although its bytes may hold pings."""
+    step, words = FAULTS[fault]
+    faulty = [step] * (6 if fault == "round and round" else 1)
+    said = []
+    with serving(ok(ONE), *faulty, ok(TWO), ok(TWO), ok(answer(ping("C3")))) as running:
+        assert polled(running.url, 3, said) == [["A1", "B2"], ["A1"], ["C3"]]
+    text = clean(said)
+    assert re.search(f"{running.url} {words}.*; tried again in", text), text
+    assert f"{running.url} works again, after 1 failure" in text
+
+
+@pytest.mark.parametrize("final", ["401", "404", "a page", "brotli", "round and round", "nowhere"])
+def test_an_address_that_never_worked_and_cannot_work_ends_the_source_at_once(final):
+    step, _ = FAULTS[final]
+    with serving(step) as running, pytest.raises(DependencyUnavailable) as refused:
+        next(source(running.url).messages())
+    assert running.url in str(refused.value)
+    clean([str(refused.value)])
+
+
+def test_a_server_that_is_not_there_yet_is_waited_for():
+    with serving(ok(ONE)) as gone:
+        url = gone.url
+    said = []
+    live = source(url, said)
+    with Handover(live) as handover:
+        while not said:
+            assert handover.take(0.05) == []
+        assert "refuses connections; tried again in" in said[0]
+
+
+def test_repeats_between_polls_are_handed_on_once_and_only_the_contracts_fields_are():
+    with serving(ok(ONE), ok(ONE), ok(answer(ping("B2"), ping("A1"), ping("A1", 2)))) as running:
+        live = source(running.url)
+        first, second = islice(live.messages(), 2)
+    assert plates(first) == ["A1", "B2"] and plates(second) == ["A1"]
+    assert sorted(json.loads(first[0])) == ["license_plate", "location", "observationDateTime", "speed"]
+
+
+def test_what_is_no_ping_is_handed_on_once_for_the_reader_to_refuse():
+    bad = answer(ping("A1"), {"license_plate": "B2"}, 7)
+    with serving(ok(bad), ok(bad), ok(ONE)) as running:
+        first, second = islice(source(running.url).messages(), 2)
+    assert [json.loads(one) for one in first[1:]] == [{"license_plate": "B2"}, 7] and plates(second) == ["B2"]
+
+
+def test_an_empty_answer_is_no_error():
+    said = []
+    with serving(status(204), ok(b" "), ok(answer()), ok(ONE)) as running:
+        assert polled(running.url, 1, said) == [["A1", "B2"]]
+    assert not [one for one in said if "tried again" in one]
+
+
+def test_an_answer_that_the_server_calls_unchanged_is_not_sent_again():
+    with serving(server.seen([ONE, TWO])) as running:
+        assert polled(running.url, 2) == [["A1", "B2"], ["A1"]]
+    asked = [headers.get("If-None-Match") for _, _, headers in running.requests]
+    assert asked[0] is None and None not in asked[1:]
+
+
+def test_a_server_that_calls_it_unchanged_for_ever_is_asked_without_that_after_five_minutes():
+    clock = [0.0]
+    with serving(ok(ONE, ETag='"x"'), server.status(304), server.status(304), ok(TWO)) as running:
+        get = HttpGet(running.url, HttpOptions(timeout_s=5, max_bytes=10**6), "test")
+        live = PolledSource(
+            get, PollOptions(every_s=0.01, format="auto", unit="kmh", max_bytes=10**6), print, lambda: clock[0]
+        )
+        frames = live.messages()
+        assert plates(next(frames)) == ["A1", "B2"]
+        live._poll()
+        clock[0] = 299.0
+        live._poll()
+        clock[0] = 301.0
+        assert plates(live._poll()) == ["A1"]
+        live.stop()
+    assert [headers.get("If-None-Match") for _, _, headers in running.requests] == [None, '"x"', '"x"', None]
+
+
+def test_gtfs_realtime_is_known_by_its_content_type_its_name_or_its_content():
+    feed = snapshot(vehicle("", "A1"), vehicle("", "B2", speed=None))
+    for kind, path, why in (
+        (GTFS, "", "content type"),
+        ("", "/a.pb", "name"),
+        ("application/octet-stream", "", "content"),
+    ):
+        said = []
+        with serving(ok(feed, kind)) as running:
+            (frame,) = polled(running.url + path, 1, said, unit="mps")
+        assert frame == ["A1", "B2"] and f"GTFS-realtime by its {why}, polled every 0.03 s" in said[0]
+        assert "2 plates" not in said[1] and "1 plate is from vehicle.id" in said[1]
+
+
+def test_gtfs_realtime_in_metres_a_second_is_not_read_as_kilometres_an_hour():
+    with serving(ok(snapshot(vehicle("A1")), GTFS)) as running:
+        with pytest.raises(ConfigError, match=r"expected speed\.unit = 'mps' for .*GTFS-realtime by its content type"):
+            next(source(running.url).messages())
+        with pytest.raises(
+            ConfigError, match=r"expected speed\.unit = 'mps' for .*GTFS-realtime by its name, got 'kmh'"
+        ):
+            source(running.url + "/a.pb")
+
+
+def test_gtfs_realtime_that_turns_into_a_page_is_a_failure_and_not_pings():
+    said = []
+    feeds = [snapshot(vehicle("A1", time_s=START_S + at)) for at in (0, 9)]
+    with serving(
+        ok(feeds[0], GTFS), ok(b"<html>", "text/html"), ok(feeds[1][:-4], GTFS), ok(feeds[1], GTFS)
+    ) as running:
+        assert polled(running.url, 2, said, unit="mps") == [["A1"], ["A1"]]
+    assert "answers with what is no GTFS-realtime message (not_gtfs_realtime)" in clean(said)
+
+
+def token_file(tmp_path, text=TOKEN):
+    (tmp_path / "token").write_text(text + "\n")
+    return str(tmp_path / "token")
+
+
+def test_the_token_goes_in_its_header_and_is_read_again_for_each_poll(tmp_path):
+    file = token_file(tmp_path)
+    with serving(ok(ONE), ok(TWO)) as running:
+        live = source(running.url, token_file=file, token_header="Authorization")
+        frames = live.messages()
+        next(frames)
+        token_file(tmp_path, "Bearer renewed")
+        next(frames)
+    assert [headers["Authorization"] for _, _, headers in running.requests] == [TOKEN, "Bearer renewed"]
+
+
+def test_a_token_file_that_is_gone_for_a_while_is_a_failure_like_others(tmp_path):
+    file, said = token_file(tmp_path), []
+    with serving(ok(ONE), ok(TWO)) as running:
+        frames = source(running.url, said, token_file=file).messages()
+        next(frames)
+        (tmp_path / "token").rename(tmp_path / "t")
+        live = Handover(source(running.url, said, token_file=str(tmp_path / "t")))
+        with live:
+            assert live.take(5) != []
+        (tmp_path / "t").rename(tmp_path / "token")
+        assert plates(next(frames)) == ["A1"]
+    clean(said)
+
+
+def test_the_token_may_go_into_the_query_and_is_in_no_line(tmp_path):
+    said = []
+    with serving(ok(ONE), status(500), ok(TWO)) as running:
+        polled(running.url + "/v?id=7", 2, said, token_file=token_file(tmp_path, "a b&c"), token_query="key")
+    assert [path for _, path, _ in running.requests] == ["/v?id=7&key=a%20b%26c"] * 3
+    clean(said, "a b&c", "a%20b", "id=7")
+
+
+def test_a_redirect_to_another_host_is_followed_without_the_token(tmp_path):
+    """Another port is another host. Back on the first one the token is sent again."""
+    file = token_file(tmp_path)
+    with serving(ok(ONE)) as there, serving(status(302, Location="/here")) as running:
+        running.script = [status(302, Location="/here"), status(307, Location=f"{there.url}/x?y=1"), ok(ONE)]
+        assert polled(running.url, 1, token_file=file, token_header="X-Key") == [["A1", "B2"]]
+    assert [(path, headers.get("X-Key")) for _, path, headers in running.requests] == [("/", TOKEN), ("/here", TOKEN)]
+    assert [(path, headers.get("X-Key")) for _, path, headers in there.requests] == [("/x?y=1", None)]
+
+
+def test_a_redirect_that_carries_the_token_away_is_not_followed(tmp_path):
+    with serving(ok(ONE)) as there, serving(status(302, Location=f"{there.url}/?k={TOKEN}")) as running:
+        live = source(running.url, token_file=token_file(tmp_path), token_query="k")
+        with pytest.raises(DependencyUnavailable, match="with the token in the address: not followed") as refused:
+            next(live.messages())
+    assert there.requests == []
+    clean([str(refused.value)])
+
+
+@pytest.fixture
+def certificates(tmp_path):
+    """Files of an authority, and of a certificate and key for 127.0.0.1."""
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    authority.cert_pem.write_to_path(tmp_path / "ca")
+    issued.cert_chain_pems[0].write_to_path(tmp_path / "certificate")
+    issued.private_key_pem.write_to_path(tmp_path / "key")
+    return str(tmp_path / "ca"), (str(tmp_path / "certificate"), str(tmp_path / "key"))
+
+
+def test_certificates_are_checked_and_an_authority_of_ones_own_can_be_named(certificates, tmp_path):
+    authority, pair = certificates
+    with serving(ok(ONE), tls=pair) as running:
+        assert polled(running.url, 1, ca_file=authority, token_file=token_file(tmp_path)) == [["A1", "B2"]]
+        with pytest.raises(DependencyUnavailable, match=r"has a certificate that is not trusted \(.*\)"):
+            next(source(running.url, token_file=token_file(tmp_path)).messages())
+    assert len(running.requests) == 1
+
+
+def test_a_certificate_for_another_name_is_not_trusted(certificates):
+    authority, pair = certificates
+    with serving(ok(ONE), tls=pair) as running, pytest.raises(DependencyUnavailable, match="not trusted"):
+        next(source(running.url.replace("127.0.0.1", "localhost"), ca_file=authority).messages())
+
+
+def test_a_redirect_from_https_to_http_is_not_followed(certificates):
+    authority, pair = certificates
+    with serving(ok(ONE)) as there, serving(status(301, Location=there.url), tls=pair) as running:
+        live = source(running.url, ca_file=authority)
+        with pytest.raises(DependencyUnavailable, match="redirects from https to http: not followed"):
+            next(live.messages())
+    assert there.requests == []
+
+
+def test_a_stalled_tls_server_is_given_up_too(certificates):
+    authority, pair = certificates
+    said = []
+    with serving(ok(ONE), server.stall, ok(TWO), tls=pair) as running:
+        assert polled(running.url, 2, said, ca_file=authority) == [["A1", "B2"], ["A1"]]
+    assert "gave no whole answer within 0.5 s" in "".join(said)
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("http://", "with a host"),
+        ("http://:80/", "with a host"),
+        ("http://host:port/", "with a host"),
+        ("http://ho\u00dft/", "printable ASCII"),
+        ("http://host/\n", "printable ASCII"),
+        ("http://host/a b", "without spaces"),
+        (f"http://me:{TOKEN}@host/", r"without a password.*live\.token_file"),
+    ],
+)
+def test_an_address_that_cannot_be_asked_is_refused_when_it_is_named(address, words):
+    with pytest.raises(UsageError, match=words) as refused:
+        source(address)
+    assert TOKEN not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["", "two\nlines", "k\u00e9y", "x" * 20_000])
+def test_a_token_file_that_holds_no_token_is_refused_without_what_it_holds(tmp_path, text):
+    with pytest.raises(ConfigError, match=r"live\.token_file: expected one line of printable ASCII") as refused:
+        source("http://host/", token_file=token_file(tmp_path, text))
+    assert not text or text not in str(refused.value)
+    with pytest.raises(ConfigError, match=r"live\.token_file: .* cannot be read \(No such file"):
+        source("http://host/", token_file=str(tmp_path / "nowhere"))
+
+
+def test_an_authority_file_that_holds_none_is_refused(tmp_path):
+    for file in (token_file(tmp_path), str(tmp_path / "nowhere")):
+        with pytest.raises(ConfigError, match=r"live\.ca_file: .*expected certificates"):
+            source("https://host/", ca_file=file)
+
+
+@pytest.mark.parametrize(("value", "at_least"), [("7", 7), ("99999999", 3600), ("in 100 s", 90), ("soon", 0)])
+def test_a_server_is_left_alone_as_long_as_it_asks_for_but_not_for_ever(value, at_least):
+    date = formatdate(time.time() + 100, usegmt=True)
+    with serving(status(429, Retry_After=date if value == "in 100 s" else value)) as running:
+        get = HttpGet(running.url, HttpOptions(timeout_s=5, max_bytes=10**6), "test")
+        with pytest.raises(Failed) as failed:
+            get.get({})
+    pause = Retries("x", 1.0, print, lambda: 0.0, lambda: 0.0).failed(failed.value)
+    assert at_least <= pause <= 3600
+
+
+def test_pauses_grow_to_a_minute_have_jitter_and_the_same_failure_is_said_once_and_then_counted():
+    clock, said, draws = [0.0], [], iter([0.0, 0.99] * 50)
+    retries = Retries("the source", 10.0, said.append, lambda: clock[0], lambda: next(draws))
+    pauses = []
+    for _ in range(40):
+        pauses.append(retries.failed(Failed("answers 503")))
+        clock[0] += pauses[-1]
+    assert pauses[:4] == [5.0, pytest.approx(19.9), 20.0, pytest.approx(59.7)] and max(pauses) <= 60
+    assert said[0] == "the source answers 503; tried again in 5s" and 4 <= len(said) <= 9
+    assert "the source answers 503; " in said[1] and "failures in" in said[1]
+    retries.worked()
+    assert said[-1].startswith("the source works again, after 40 failures in")
+
+
+def test_stopping_ends_a_poll_that_stalls_and_a_pause():
+    for step, every_s in ((server.stall, 0.03), (ok(ONE), 60.0)):
+        with serving(step) as running, Handover(source(running.url, every_s=every_s, timeout_s=20)) as handover:
+            while not running.requests:
+                handover.take(0.05)
+            began = time.monotonic()
+            handover.stop()
+            while not handover.ended:
+                handover.take(0.05)
+            assert time.monotonic() - began < 2
+
+
+def test_a_settings_section_makes_the_source(tmp_path):
+    with serving(ok(ONE)) as running:
+        values = {"live.token_file": token_file(tmp_path), "live.every": "2s", "live.token_header": "X-T"}
+        settings = load(None, [f"{key}={value}" for key, value in values.items()], {})
+        live = live_sources(settings, lambda _: None)["http"](running.url, None)
+        assert plates(next(live.messages())) == ["A1", "B2"]
+    assert running.requests[0][2]["X-T"] == TOKEN and running.requests[0][2]["User-Agent"].startswith("udp-stream/")

@@ -1,0 +1,204 @@
+"""Live sources hand on what they have: pipes within a second, in every form; the thread between source and keeper."""
+
+import gzip
+import os
+import sys
+import threading
+import time
+
+import pytest
+
+from udp_stream.adapters.files.prompt import prompt_messages
+from udp_stream.adapters.files.sources import read_messages
+from udp_stream.adapters.live.handover import Handover
+from udp_stream.adapters.live.pipe import PipeSource
+from udp_stream.adapters.settings import load
+from udp_stream.cli import main as cli
+from udp_stream.cli.commands.feed import feed as feed_verb
+from udp_stream.errors import UsageError
+
+LINES = [b'{"license_plate": "A%d", "speed": %d}' % (number, number) for number in range(5)]
+HEADER = b"license_plate,observationDateTime,speed,location.coordinates"
+ROWS = [b'A%d,2022-01-01T10:10:35Z,%d,"[72.5, 21.25]"' % (number, number) for number in range(3)]
+
+
+def prompt(*blocks):
+    return [one for some in prompt_messages("-", iter(blocks)) for one in some]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 10**6])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\n".join(LINES), b"\n".join(LINES) + b"\n", b"\xef\xbb\xbf" + LINES[0], b"\n\n" + b"\n\n".join(LINES), b"",
+        b"[" + b", ".join(LINES) + b"]", b'{"results": [\n' + b",\n".join(LINES) + b"]}\n", b"junk\n" + LINES[0],
+        b"\n".join([HEADER, *ROWS]), b"\r\n".join([HEADER, *ROWS]) + b"\r\n", gzip.compress(b"\n".join(LINES)),
+        b"[1,\n2", b"\n",
+    ],
+    ids=range(13),
+)  # fmt: skip
+def test_a_pipe_has_the_messages_that_a_file_has_however_it_is_cut(tmp_path, data, size):
+    (tmp_path / "file").write_bytes(data)
+    expected = [one for some in read_messages(str(tmp_path / "file")) for one in some]
+    assert prompt(*(data[at : at + size] for at in range(0, len(data), size))) == expected
+
+
+@pytest.mark.parametrize("lines", [LINES, [HEADER, *ROWS]])
+def test_each_line_is_handed_on_before_the_next_is_there(lines):
+    """The reader never asks for a block while it holds a whole line."""
+    handed_on, asked = [], []
+
+    def blocks():
+        for line in lines:
+            asked.append(len(handed_on))
+            yield line + b"\n"
+
+    for some in prompt_messages("-", blocks()):
+        handed_on += some
+    headers = lines[0] is HEADER
+    assert asked == [max(0, number - headers) for number in range(len(lines))]
+
+
+def test_an_array_on_a_pipes_first_line_is_a_message_for_each_ping():
+    assert prompt(b"[" + b", ".join(LINES) + b"]\n", LINES[0]) == [*LINES, LINES[0]]
+
+
+class Pipe:
+    """Standard input that a test writes to."""
+
+    def __init__(self, monkeypatch):
+        read, self.write_end = os.pipe()
+        self.file = os.fdopen(read)
+        monkeypatch.setattr(sys, "stdin", self.file)
+
+    def write(self, data):
+        os.write(self.write_end, data)
+
+    def end(self):
+        if self.write_end >= 0:
+            os.close(self.write_end)
+        self.write_end = -1
+
+
+@pytest.fixture
+def pipe(monkeypatch):
+    made = Pipe(monkeypatch)
+    yield made
+    made.end()
+    made.file.close()
+
+
+def taken(handover, count):
+    found = []
+    while len(found) < count:
+        found += [one for frame in handover.take(5) for one in frame]
+    return found
+
+
+def test_what_is_written_into_a_slow_pipe_is_there_within_a_second(pipe):
+    with Handover(PipeSource()) as handover:
+        for line in LINES[:3]:
+            began = time.monotonic()
+            pipe.write(line + b"\n")
+            assert taken(handover, 1) == [line] and time.monotonic() - began < 1
+        pipe.write(LINES[3] + b"\n" + LINES[4])
+        assert taken(handover, 1) == [LINES[3]]
+        pipe.end()
+        assert taken(handover, 1) == [LINES[4]]
+        handover.take()
+        assert handover.ended
+
+
+def test_stopping_hands_on_the_whole_lines_that_were_read_and_the_rest_when_the_pipe_ends(pipe):
+    with Handover(PipeSource()) as handover:
+        pipe.write(LINES[0] + b"\n")
+        assert taken(handover, 1) == [LINES[0]]
+        handover.stop()
+        handover.stop()
+        while not handover.ended:
+            assert handover.take() == []
+
+
+class Numbers:
+    """A source that counts, fails if it is to, and remembers what was kept."""
+
+    unit = None
+
+    def __init__(self, frames=10**9, size=1, error=None):
+        self.frames, self.size, self.error = frames, size, error
+        self.given, self.was_kept, self.stopped, self.closed = 0, [], threading.Event(), False
+
+    def messages(self):
+        while self.given < self.frames and not self.stopped.is_set():
+            self.given += 1
+            yield [b"%d" % self.given] * self.size
+        if self.error:
+            raise self.error
+
+    def kept(self, frames):
+        self.was_kept.append(frames)
+
+    def stop(self):
+        self.stopped.set()
+
+    def close(self):
+        self.closed = True
+
+
+def test_frames_come_in_order_and_only_taken_ones_count_as_kept():
+    source = Numbers(7)
+    with Handover(source) as handover:
+        found = []
+        while not handover.ended:
+            found += handover.take()
+            handover.kept()
+    assert found == [[b"%d" % number] for number in range(1, 8)]
+    assert source.was_kept[-1] == 7 and source.was_kept == sorted(source.was_kept) and source.closed
+
+
+def test_what_a_source_raises_is_raised_behind_all_that_it_gave():
+    source = Numbers(3, error=UsageError("the line went dead"))
+    found = []
+    with pytest.raises(UsageError, match="went dead"), Handover(source) as handover:
+        while True:
+            found += handover.take()
+    assert len(found) == 3 and source.closed
+
+
+def test_a_source_waits_while_its_messages_are_not_taken():
+    source = Numbers(size=10)
+    with Handover(source, messages_max=100) as handover:
+        while source.given < 10:
+            time.sleep(0.001)
+        assert not source.stopped.wait(0.1) and source.given <= 11
+        assert sum(map(len, handover.take())) >= 100
+        while source.given < 20:
+            time.sleep(0.001)
+    assert source.closed
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["http://host/", "b.ndjson"], "expected it alone"),
+        (["amqp://host/", "--rate", "5"], "without --rate or --speedup"),
+        (["http://host/", "--speedup", "5"], "without --rate or --speedup"),
+        (["http://host/", "--fleet", "5"], "expected it alone"),
+    ],
+)
+def test_a_live_source_is_fed_alone_and_at_its_own_pace(tmp_path, words, said):
+    (tmp_path / "password").write_text("x")
+    arguments = cli._parser().parse_args(["feed", *words])
+    with pytest.raises(UsageError, match=said):
+        feed_verb(arguments, load(None, (), {}))
+
+
+def test_every_is_a_setting_and_has_limits(capsys):
+    assert cli.main(["feed", "http://127.0.0.1:1/", "--every", "0.5s"]) == 3
+    assert "live.every: expected 1s to 1d, got 0.5s" in capsys.readouterr().err
+
+
+def test_replay_says_that_a_live_source_is_for_feed(capsys):
+    assert cli.main(["replay", "http://me:secret@host/"]) == 2
+    said = capsys.readouterr().err
+    assert "http:// goes on until it is stopped: `feed` reads it" in said and "secret" not in said

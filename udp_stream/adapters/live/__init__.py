@@ -1,0 +1,1 @@
+"""Sources that go on until they are stopped: addresses that are polled, queues, and pipes."""

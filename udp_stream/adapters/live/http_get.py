@@ -1,0 +1,273 @@
+"""One GET of an address, within limits: of time in all, of bytes after decompression, of redirects.
+
+urllib3's connections carry it: they check certificates, names, and that a body is as long as was promised, bring no
+other package, and need no event loop. Not its pool and not `requests`: those follow redirects by rules of their own
+(`requests` also takes passwords from ~/.netrc), and hold a timeout for each read, so that a server that sends a byte a
+second is never given up. Here a timer shuts the connection down when the time for the whole answer is over.
+
+**The token goes to the address that was named, and to no other scheme, host or port.** A redirect elsewhere is followed
+without it, and is not followed at all from https to http, or where the server has put the token into the new address.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from http.client import HTTPException
+from typing import TYPE_CHECKING
+from urllib.parse import SplitResult, quote, urljoin, urlsplit
+
+from udp_stream.adapters.files.gzip_members import MAGIC, GzipError, GzipMembers
+from udp_stream.adapters.live.source import Failed, secret_of, tls_context
+from udp_stream.errors import ConfigError, UsageError, needs
+
+if TYPE_CHECKING:
+    from urllib3 import BaseHTTPResponse
+    from urllib3.connection import HTTPConnection
+
+REDIRECTS_MAX = 5
+_REDIRECTS = {301, 302, 303, 307, 308}
+_LATER = {408, 425, 429}
+_BLOCK_BYTES = 2**16
+_ACCEPT = "application/x-protobuf, application/json;q=0.9, */*;q=0.5"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpOptions:
+    """How to get an address: seconds for the whole answer, its bytes, and where the token is, as in `[live]`."""
+
+    timeout_s: float
+    max_bytes: int
+    token_file: str = ""
+    token_header: str = "token"
+    token_query: str = ""
+    ca_file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server said. `body` is None if it is unchanged since the answer that the validators were from."""
+
+    body: bytes | None
+    content_type: str
+    validators: dict[str, str]
+
+
+class HttpGet:
+    """Gets one address, again and again; `stop`, from another thread, ends a call."""
+
+    def __init__(self, address: str, options: HttpOptions, software: str, clock: Callable[[], float] = time.monotonic):
+        """Nothing is sent yet. UsageError for an address that cannot be asked, ConfigError for a bad token file."""
+        with needs("HTTP client", "sources"):
+            import urllib3  # noqa: F401 (so that its absence is said before anything else)
+        self._parts = _checked(address)
+        self._options, self._software, self._clock = options, software, clock
+        self._tls = tls_context(options.ca_file)
+        self._socket: socket.socket | None = None
+        self._is_stopped = False
+        _ = self._token()
+
+    @property
+    def name(self) -> str:
+        """The address for people: without its query, which may hold a key."""
+        return f"{self._parts.scheme}://{self._parts.netloc}{self._parts.path}"
+
+    def get(self, validators: dict[str, str]) -> Answer:
+        """What the address answers; `validators` are those of an earlier answer. Failed if there is no good answer."""
+        deadline_s = self._clock() + self._options.timeout_s
+        try:
+            token = self._token()
+        except ConfigError as error:  # while it is being renewed, perhaps
+            raise Failed(f"was not asked: {error}") from None
+        address = self._with_token(token)
+        for _ in range(REDIRECTS_MAX + 1):
+            parts = urlsplit(address)
+            headers = {"Accept": _ACCEPT, "Accept-Encoding": "gzip", "User-Agent": self._software, **validators}
+            if token and not self._options.token_query and _origin(parts) == _origin(self._parts):
+                headers[self._options.token_header] = token
+            found = self._exchange(parts, headers, deadline_s)
+            if isinstance(found, Answer):
+                return found
+            address = self._redirected(address, found, token)
+        raise Failed(f"redirects more than {REDIRECTS_MAX} times", is_final=True)
+
+    def stop(self) -> None:
+        """End a call that is going on, and those to come, with Failed."""
+        self._is_stopped = True
+        self._shut_down()
+
+    def _token(self) -> str:
+        """Read for each call: tokens of the exchange expire, and are renewed by a program that writes the file."""
+        return secret_of("live.token_file", self._options.token_file) if self._options.token_file else ""
+
+    def _with_token(self, token: str) -> str:
+        parts = self._parts
+        if token and self._options.token_query:
+            pair = f"{self._options.token_query}={quote(token, safe='')}"
+            parts = parts._replace(query=f"{parts.query}&{pair}" if parts.query else pair)
+        return parts.geturl()
+
+    def _redirected(self, address: str, location: str, token: str) -> str:
+        try:
+            target = urljoin(address, location)
+            parts = _checked(target)
+        except (ValueError, UsageError):
+            raise Failed("redirects to what is no address", is_final=True) from None
+        if urlsplit(address).scheme == "https" and parts.scheme != "https":
+            raise Failed("redirects from https to http: not followed", is_final=True)
+        elsewhere = _origin(parts) != _origin(self._parts)
+        if token and elsewhere and (token in target or quote(token, safe="") in target):
+            raise Failed("redirects to another host with the token in the address: not followed", is_final=True)
+        return target
+
+    def _exchange(self, parts: SplitResult, headers: dict[str, str], deadline_s: float) -> Answer | str:
+        """An answer, or where to ask instead."""
+        from urllib3.exceptions import HTTPError
+
+        connection = self._connection(parts, deadline_s)
+        timer = threading.Timer(max(0.0, deadline_s - self._clock()), self._shut_down)
+        timer.daemon = True
+        try:
+            connection.connect()
+            self._socket = connection.sock
+            timer.start()
+            if self._is_stopped:
+                raise Failed("was stopped")
+            target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
+            connection.request("GET", target, headers=headers, preload_content=False, decode_content=False)
+            return self._judged(connection.getresponse())
+        except (HTTPError, HTTPException, OSError, ValueError) as error:
+            raise self._failure(error, deadline_s) from None  # its text may quote the server, or the address
+        finally:
+            timer.cancel()
+            self._socket = None
+            connection.close()
+
+    def _connection(self, parts: SplitResult, deadline_s: float) -> HTTPConnection:
+        from urllib3.connection import HTTPConnection, HTTPSConnection
+
+        host, rest_s = parts.hostname or "", max(0.001, deadline_s - self._clock())
+        if parts.scheme == "https":
+            return HTTPSConnection(host, parts.port, timeout=rest_s, ssl_context=self._tls)
+        return HTTPConnection(host, parts.port, timeout=rest_s)
+
+    def _judged(self, response: BaseHTTPResponse) -> Answer | str:
+        status, headers = response.status, response.headers
+        if status in _REDIRECTS and (location := headers.get("Location")):
+            return str(location)
+        kind = str(headers.get("Content-Type", "")).partition(";")[0].strip().lower()
+        pairs = ("If-None-Match", headers.get("ETag")), ("If-Modified-Since", headers.get("Last-Modified"))
+        validators = {name: str(value) for name, value in pairs if value}
+        if status == 304:
+            return Answer(None, kind, {})
+        if status == 204:
+            return Answer(b"", kind, validators)
+        if status == 200:
+            encoding = str(headers.get("Content-Encoding", "identity")).strip().lower()
+            if encoding not in ("identity", "gzip", "x-gzip"):
+                raise Failed("answers in an encoding that was not asked for", is_final=True)
+            return Answer(self._body(response), kind, validators)
+        if status in (401, 403):
+            said = "does not accept the token" if self._options.token_file else "asks for a token (live.token_file)"
+            raise Failed(f"answers {status}: it {said}", is_final=True)
+        is_passing = status >= 500 or status in _LATER
+        raise Failed(f"answers {status}", is_final=not is_passing, wait_s=_seconds(headers.get("Retry-After")))
+
+    def _body(self, response: BaseHTTPResponse) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        for block in _inflated(response.stream(_BLOCK_BYTES, decode_content=False)):
+            size += len(block)
+            if size > self._options.max_bytes:
+                raise Failed(f"answers with more than {self._options.max_bytes:,} bytes (live.max_bytes)")
+            parts.append(block)
+        return b"".join(parts)
+
+    def _shut_down(self) -> None:
+        """End reads and writes of the connection, in whichever thread they are."""
+        if (connected := self._socket) is not None:
+            with suppress(OSError):
+                socket.socket.shutdown(connected, socket.SHUT_RDWR)  # TLS's own would wait for the server
+
+    def _failure(self, error: Exception, deadline_s: float) -> Failed:
+        """What an error means, in words that hold nothing of the server's and nothing of the address."""
+        from urllib3.exceptions import NameResolutionError, TimeoutError
+
+        causes = (error, error.__cause__, error.__context__, *error.args)
+        if self._is_stopped:
+            return Failed("was stopped")
+        for cause in causes:
+            if isinstance(cause, ssl.SSLCertVerificationError):
+                said = cause.verify_message or "verification failed"
+                return Failed(f"has a certificate that is not trusted ({said})", is_final=True)
+        if isinstance(error, GzipError):
+            return Failed(f"answers with gzip data that {error}")
+        # urllib3 counts these two among its timeouts
+        if isinstance(error, NameResolutionError):
+            return Failed("cannot be found: its name has no address")
+        if any(isinstance(cause, ConnectionRefusedError) for cause in causes) or "refused" in str(error).lower():
+            return Failed("refuses connections")
+        if isinstance(error, TimeoutError) or self._clock() >= deadline_s - 0.01:
+            return Failed(f"gave no whole answer within {self._options.timeout_s:g} s (live.timeout)")
+        if isinstance(error, ssl.SSLError) or any(isinstance(cause, ssl.SSLError) for cause in causes):
+            return Failed("does not speak TLS as we do")
+        return Failed(f"cut the answer short ({type(error).__name__})")
+
+
+def _checked(address: str) -> SplitResult:
+    """The parts of an address. UsageError, without the address, for one that is none or has a password in it."""
+    try:
+        parts = urlsplit(address)
+        host = parts.hostname or ""
+        _ = parts.port, host.encode("idna")
+    except (ValueError, UnicodeError):
+        host, parts = "", urlsplit("")
+    if not host or parts.scheme not in ("http", "https") or not address.isascii() or not address.isprintable():
+        raise UsageError("expected http:// or https:// with a host, all of it printable ASCII, got something else")
+    if " " in address:
+        raise UsageError("expected an address without spaces: write %20")
+    if "@" in parts.netloc:
+        raise UsageError("expected an address without a password, which other users could see: use live.token_file")
+    return parts
+
+
+def _origin(parts: SplitResult) -> tuple[str, str | None, int]:
+    return parts.scheme, parts.hostname, parts.port or {"https": 443}.get(parts.scheme, 80)
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    """The seconds that a Retry-After header asks for."""
+    if retry_after is None:
+        return None
+    try:
+        return max(0.0, float(int(retry_after)))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(retry_after).timestamp() - time.time())
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _inflated(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Decompressed if it begins as gzip does: as its encoding, or as the file that it is."""
+    first = b""
+    for block in blocks:
+        first += block
+        if len(first) >= len(MAGIC):
+            break
+    if not first.startswith(MAGIC):
+        yield first
+        yield from blocks
+        return
+    members = GzipMembers(_BLOCK_BYTES)
+    yield from members.feed(first)
+    for block in blocks:
+        yield from members.feed(block)
+    yield from members.end()

@@ -1,0 +1,55 @@
+"""Standard input as a live source: what a program writes is handed on at once, a line as soon as it is whole."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from collections.abc import Iterator
+
+from udp_stream.adapters.files.prompt import prompt_messages
+from udp_stream.adapters.files.sources import require_readable
+from udp_stream.pings.json_reader import JSON
+
+_BLOCK_BYTES = 2**18
+
+
+class PipeSource:
+    """The messages of standard input, in the forms of `files.sources`. It ends when its writer does.
+
+    UsageError if standard input is closed.
+    """
+
+    unit: str | None = None
+    format = JSON
+
+    def __init__(self) -> None:
+        """Nothing is read yet."""
+        require_readable(["-"])
+        self._input = sys.stdin.fileno()
+        self._wake, self._waker = os.pipe()
+
+    def messages(self) -> Iterator[list[bytes]]:
+        """The lines that are whole, as they come. UsageError if compressed data are damaged."""
+        return prompt_messages("-", self._blocks())
+
+    def kept(self, frames: int) -> None:
+        """A pipe is not acknowledged."""
+
+    def stop(self) -> None:
+        """Read no more: what was read is handed on."""
+        if self._waker >= 0:
+            os.write(self._waker, b"!")
+
+    def close(self) -> None:
+        """Let go of what woke the reader; standard input itself stays as it is."""
+        for end in (self._wake, self._waker):
+            if end >= 0:
+                os.close(end)
+        self._wake = self._waker = -1
+
+    def _blocks(self) -> Iterator[bytes]:
+        while self._wake not in select.select([self._input, self._wake], [], [])[0]:
+            if not (block := os.read(self._input, _BLOCK_BYTES)):
+                return
+            yield block
