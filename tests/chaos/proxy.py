@@ -6,6 +6,7 @@ connections live in the proxy's.
 
 import asyncio
 import re
+import ssl
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -153,12 +154,17 @@ class Proxy:
         """Do it in the proxy's thread."""
         self.loop.call_soon_threadsafe(what)
 
-    def link(self, upstream: int, port: int = 0) -> Link:
-        """A new link to a port of this machine; it listens on `port`, or on a free one."""
+    def link(self, upstream: int, port: int = 0, tls=None) -> Link:
+        """A new link to a port of this machine; it listens on `port`, or on a free one. `tls`: with a certificate of
+        `trustme`."""
         link = Link(self, upstream)
+        context = None
+        if tls is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            tls.configure_cert(context)
 
         async def listen() -> int:
-            server = await asyncio.start_server(link.serve, HOST, port)
+            server = await asyncio.start_server(link.serve, HOST, port, ssl=context)
             self._servers.append(server)
             return server.sockets[0].getsockname()[1]
 

@@ -138,7 +138,7 @@ class Numbers:
     def kept(self, frames):
         self.was_kept.append(frames)
 
-    def stop(self):
+    def stop(self, wait=True):  # noqa: ARG002 (the protocol)
         self.stopped.set()
 
     def close(self):

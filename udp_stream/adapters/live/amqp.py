@@ -93,6 +93,7 @@ class QueueSource:
         self._retries = Retries(self.name, FIRST_PAUSE_S, say, clock, fraction)
         self._stopped = threading.Event()
         self._kept_frames = 0
+        self._is_waiting = True
         remembered = REMEMBERED_PREFETCHES * options.prefetch
         self._unrepeated = Unrepeated(options.format, options.max_bytes, VEHICLES_MAX, remembered)
         self._given: deque[_Given] = deque()
@@ -117,8 +118,9 @@ class QueueSource:
         """So many frames are kept: their messages are acknowledged soon."""
         self._kept_frames = frames
 
-    def stop(self) -> None:
-        """Take no more messages, and end when those taken are acknowledged."""
+    def stop(self, wait: bool = True) -> None:
+        """Take no more messages, and end when those taken are acknowledged; without `wait` they are given back."""
+        self._is_waiting = wait
         self._stopped.set()
 
     def close(self) -> None:
@@ -180,7 +182,7 @@ class QueueSource:
 
     def _drain(self, connection: BlockingConnection, channel: BlockingChannel) -> None:
         deadline_s = self._clock() + DRAIN_S
-        while self._given and self._clock() < deadline_s:
+        while self._given and self._is_waiting and self._clock() < deadline_s:
             connection.process_data_events(LOOK_S / 4)
             self._acknowledge(channel)
 

@@ -52,8 +52,8 @@ class Handover:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop the source and wait until it has ended."""
-        self.stop()
+        """Stop the source and wait until it has ended; what was not kept is given up if the block failed."""
+        self.stop(wait=kind is None)
         self._thread.join(JOIN_S)
         self._source.close()
 
@@ -84,12 +84,12 @@ class Handover:
         """All frames that were taken are where no crash loses them."""
         self._source.kept(self._taken)
 
-    def stop(self) -> None:
-        """Ask the source to end; what it has given can still be taken."""
+    def stop(self, wait: bool = True) -> None:
+        """Ask the source to end, without `wait` at once; what it has given can still be taken."""
         with self._changed:
             self._is_stopped = True
             self._changed.notify_all()
-        self._source.stop()
+        self._source.stop(wait)
 
     def _read(self) -> None:
         try:

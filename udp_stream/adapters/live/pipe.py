@@ -36,7 +36,7 @@ class PipeSource:
     def kept(self, frames: int) -> None:
         """A pipe is not acknowledged."""
 
-    def stop(self) -> None:
+    def stop(self, wait: bool = True) -> None:  # noqa: ARG002 (there is nothing to wait for)
         """Read no more: what was read is handed on."""
         if self._waker >= 0:
             os.write(self._waker, b"!")

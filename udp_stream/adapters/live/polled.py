@@ -105,7 +105,7 @@ class PolledSource:
     def kept(self, frames: int) -> None:
         """Nothing is acknowledged to a server that is polled."""
 
-    def stop(self) -> None:
+    def stop(self, wait: bool = True) -> None:  # noqa: ARG002 (there is nothing to wait for)
         """Poll no more, and give up on an answer that has not come."""
         self._stopped.set()
         self._get.stop()

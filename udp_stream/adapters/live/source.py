@@ -22,8 +22,9 @@ class LiveSource(Source, Protocol):
         """The first `frames` frames that it gave are where no crash loses them: acknowledge them where that is done."""
         ...
 
-    def stop(self) -> None:
-        """Give no more frames, and end once those given are kept, or soon. Safe to repeat."""
+    def stop(self, wait: bool = True) -> None:
+        """Give no more frames, and end: once those given are kept, or soon, or without `wait` at once. Safe to
+        repeat."""
         ...
 
 

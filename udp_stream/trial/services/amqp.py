@@ -1,7 +1,7 @@
 """A real broker of AMQP 0-9-1 for tests: Apache Qpid Broker-J, from jars alone, with its messages in memory.
 
 It is ready when it greets with the name that we made up for it, so another broker on its port is never mistaken for it.
-The jar `qpid-broker` is taken without all that it asks for: one of those jars is on no public registry, and unused here.
+The jar `qpid-broker` is taken without all that it asks for: one of those jars is on no public registry, and not used.
 """
 
 from __future__ import annotations

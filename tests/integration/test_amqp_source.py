@@ -1,0 +1,264 @@
+"""A queue on a real broker of AMQP 0-9-1, and a connection that is cut: nothing lost, nothing twice."""
+
+import json
+import time
+from contextlib import contextmanager
+
+import pika
+import pytest
+import trustme
+
+from tests.chaos.proxy import Proxy
+from udp_stream.adapters.live.amqp import QueueOptions, QueueSource
+from udp_stream.adapters.live.handover import Handover
+from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError
+from udp_stream.trial.services.amqp import PASSWORD, USER, amqp
+
+SECONDS_MAX = 20
+
+
+class Dead(Exception):
+    """What the keeper of messages ends with."""
+
+
+@pytest.fixture(scope="module")
+def broker():
+    with amqp() as running:
+        yield running
+
+
+class Queue:
+    """A queue of a test's own, as the exchange makes them."""
+
+    def __init__(self, broker, name):
+        self.name, self.port = name, broker.port
+        parameters = pika.ConnectionParameters(
+            "127.0.0.1", broker.port, credentials=pika.PlainCredentials(USER, PASSWORD)
+        )
+        self.connection = pika.BlockingConnection(parameters)
+        self.channel = self.connection.channel()
+        self.channel.queue_declare(name, durable=True)
+
+    def publish(self, *messages):
+        for message in messages:
+            self.channel.basic_publish("", self.name, message)
+
+    def waiting(self):
+        """Messages that are not acknowledged; of the broker that tests run on, those on their way too."""
+        return self.channel.queue_declare(self.name, passive=True).method.message_count
+
+    def wait_for(self, count):
+        deadline = time.monotonic() + SECONDS_MAX
+        while (waiting := self.waiting()) != count:
+            assert time.monotonic() < deadline, waiting
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def queue(broker, request):
+    made = Queue(broker, f"user-{request.node.name}")
+    yield made
+    made.channel.queue_delete(made.name)
+    made.connection.close()
+
+
+def ping(number, plate=None):
+    time_ = f"2024-01-08T10:{number // 60 % 60:02}:{number % 60:02}+05:30"
+    place = {"type": "Point", "coordinates": [72.5, 21.25]}
+    fields = {"license_plate": plate or f"BUS{number}", "observationDateTime": time_, "location": place, "speed": 47.25}
+    return json.dumps(fields | {"vehicle_label": "P61"}).encode()
+
+
+@pytest.fixture
+def password(tmp_path):
+    (tmp_path / "password").write_text(PASSWORD + "\n")
+    return str(tmp_path / "password")
+
+
+def source(where, password, said=None, port=None, scheme="amqp", **options):
+    values = {"queue": where.name, "username": USER, "password_file": password, "prefetch": 10, "timeout_s": 5.0}
+    made = QueueOptions(**{**values, "max_bytes": 10**6, **options})
+    name = f"{scheme}://127.0.0.1:{port or where.port}/"
+    return QueueSource(name, made, ([] if said is None else said).append, fraction=lambda: 0.0)
+
+
+def plates(messages):
+    return [json.loads(message)["license_plate"] for message in messages]
+
+
+def taken(handover, count):
+    found, deadline = [], time.monotonic() + SECONDS_MAX
+    while len(found) < count:
+        assert time.monotonic() < deadline, found
+        found += [one for frame in handover.take() for one in frame]
+    return found
+
+
+@contextmanager
+def reading(live):
+    with Handover(live) as handover:
+        yield handover
+
+
+def test_messages_come_in_order_as_single_pings_and_never_more_than_the_prefetch(queue, password):
+    queue.publish(
+        b"[" + ping(0) + b", " + ping(1) + b"]", ping(2), json.dumps(ping(3).decode()).encode(), b"junk", b"[]"
+    )
+    queue.publish(*(ping(number) for number in range(4, 40)))
+    with reading(source(queue, password)) as handover:
+        first = taken(handover, 10)
+        time.sleep(0.3)
+        assert handover.take(0) == [] and queue.waiting() == 41
+        assert plates(first[:4]) == ["BUS0", "BUS1", "BUS2", "BUS3"] and first[4] == b"junk"
+        assert sorted(json.loads(first[0])) == ["license_plate", "location", "observationDateTime", "speed"]
+        handover.kept()
+        rest = []
+        while len(rest) < 31:
+            rest += taken(handover, 1)
+            handover.kept()
+        assert plates(first[5:] + rest) == [f"BUS{number}" for number in range(4, 40)]
+    queue.wait_for(0)
+
+
+def test_what_was_kept_is_acknowledged_and_what_was_not_comes_again(queue, password):
+    queue.publish(*(ping(number) for number in range(4)))
+    with pytest.raises(Dead), reading(source(queue, password)) as handover:
+        assert len(taken(handover, 4)) == 4
+        handover.kept()
+        queue.publish(*(ping(number) for number in range(4, 8)))
+        assert len(taken(handover, 4)) == 4
+        queue.wait_for(4)
+        raise Dead
+    with reading(source(queue, password)) as handover:
+        assert plates(taken(handover, 4)) == [f"BUS{number}" for number in range(4, 8)]
+        handover.kept()
+    queue.wait_for(0)
+
+
+def test_a_reader_that_dies_before_it_has_kept_anything_loses_nothing(queue, password):
+    queue.publish(*(ping(number) for number in range(5)))
+    with pytest.raises(Dead), reading(source(queue, password)) as handover:
+        assert len(taken(handover, 5)) == 5
+        raise Dead
+    time.sleep(0.5)
+    assert queue.waiting() == 5
+    with reading(source(queue, password)) as handover:
+        assert len(taken(handover, 5)) == 5
+        handover.kept()
+    queue.wait_for(0)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_connection_that_is_cut_loses_nothing_and_hands_nothing_on_twice(queue, password, kept):
+    """Cut with messages on their way, kept but perhaps not acknowledged, or not kept: they come again and are known."""
+    said = []
+    with Proxy() as proxy:
+        link = proxy.link(queue.port)
+        with reading(source(queue, password, said, port=link.port, prefetch=100)) as handover:
+            found = []
+            for start in range(0, 24, 6):
+                queue.publish(*(ping(number) for number in range(start, start + 6)))
+                found += taken(handover, start + 6 - len(found))
+                if kept:
+                    handover.kept()
+                link.cut()
+            handover.kept()
+            queue.publish(ping(24))
+            found += taken(handover, 1)
+            handover.kept()
+    assert plates(found) == [f"BUS{number}" for number in range(25)]
+    queue.wait_for(0)
+    text = "\n".join(said)
+    assert "lost the connection" in text and "works again, after" in text
+    assert not [one for one in ("BUS", "47.25", PASSWORD, queue.name) if one in text], text
+
+
+def test_a_broker_that_is_away_is_waited_for(queue, password):
+    said = []
+    with Proxy() as proxy:
+        link = proxy.link(queue.port)
+        with reading(source(queue, password, said, port=link.port)) as handover:
+            queue.publish(ping(0))
+            assert taken(handover, 1)
+            handover.kept()
+            link.set_down(True)
+            deadline = time.monotonic() + SECONDS_MAX
+            while len(said) < 3:
+                assert handover.take(0.05) == [] and time.monotonic() < deadline
+            link.set_down(False)
+            queue.publish(ping(1))
+            assert plates(taken(handover, 1)) == ["BUS1"]
+            handover.kept()
+    queue.wait_for(0)
+
+
+def test_stopping_acknowledges_what_is_kept_meanwhile_and_gives_the_rest_back(queue, password):
+    queue.publish(*(ping(number) for number in range(30)))
+    with reading(source(queue, password)) as handover:
+        found = taken(handover, 10)
+        handover.stop()
+        handover.kept()
+        while not handover.ended:
+            found += [one for frame in handover.take() for one in frame]
+            handover.kept()
+    queue.wait_for(30 - len(found))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"username": "stranger"}, "does not accept the username and password"),
+        ({"queue": "no such queue"}, "does not give the queue: there is no such queue"),
+    ],
+)
+def test_what_is_wrong_from_the_beginning_ends_it_with_a_sentence(queue, password, options, words):
+    with (
+        pytest.raises(DependencyUnavailable, match=words) as refused,
+        reading(source(queue, password, **options)) as it,
+    ):
+        taken(it, 1)
+    assert PASSWORD not in str(refused.value) and f"amqp://127.0.0.1:{queue.port}/" in str(refused.value)
+
+
+def test_a_wrong_password_is_said_without_it(queue, tmp_path):
+    (tmp_path / "wrong").write_text("another secret")
+    with pytest.raises(DependencyUnavailable, match="username and password") as refused:
+        next(source(queue, str(tmp_path / "wrong")).messages())
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("amqp://", "expected amqp://HOST:PORT/VHOST"),
+        ("amqp://host:x/", "expected amqp://HOST:PORT/VHOST"),
+        ("amqp://host/v?queue=x", "the queue in live.queue"),
+        (f"amqp://me:{PASSWORD.replace(' ', '')}@host/", "without a password"),
+    ],
+)
+def test_a_name_that_is_none_is_refused_without_what_may_be_secret(queue, password, name, words):
+    made = QueueOptions(queue="q", username="u", password_file=password, prefetch=1, timeout_s=1, max_bytes=10**6)
+    with pytest.raises(UsageError, match=words) as refused:
+        QueueSource(name, made, print)
+    assert "asecret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("key", ["queue", "username", "password_file"])
+def test_a_setting_that_is_missing_is_named(queue, password, key):
+    with pytest.raises(ConfigError, match=rf"live\.{key}: expected one for amqp://, got none"):
+        source(queue, password, **{key: ""})
+
+
+def test_tls_is_checked_against_an_authority_of_ones_own(queue, password, tmp_path):
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca")
+    queue.publish(ping(0))
+    with Proxy() as proxy:
+        link = proxy.link(queue.port, tls=authority.issue_cert("127.0.0.1"))
+        live = source(queue, password, port=link.port, scheme="amqps", ca_file=str(tmp_path / "ca"))
+        with reading(live) as handover:
+            assert plates(taken(handover, 1)) == ["BUS0"]
+            handover.kept()
+        with pytest.raises(DependencyUnavailable, match="has a certificate that is not trusted"):
+            next(source(queue, password, port=link.port, scheme="amqps").messages())
+    queue.wait_for(0)
