@@ -25,6 +25,7 @@ import pytest
 
 from tests.integration.deployment import City, found_city
 from udp_stream.errors import DependencyUnavailable, UsageError
+from udp_stream.trial.services.amqp import RunningAmqp, amqp
 from udp_stream.trial.services.both import RunningKafka, RunningRedis, kafka, redis
 from udp_stream.trial.services.kafka import cluster_id_at
 from udp_stream.trial.services.process import free_ports
@@ -93,6 +94,13 @@ def redis_url() -> Iterator[str]:
     """The URL of a durable Redis that all tests share: take keys of your own, never flush."""
     with some_redis() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def amqp_broker() -> Iterator[RunningAmqp]:
+    """A broker of AMQP 0-9-1 that all tests share, always a child process: take queues of your own."""
+    with amqp() as running:
+        yield running
 
 
 @pytest.fixture

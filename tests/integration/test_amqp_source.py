@@ -12,19 +12,13 @@ from tests.chaos.proxy import Proxy
 from udp_stream.adapters.live.amqp import QueueOptions, QueueSource
 from udp_stream.adapters.live.handover import Handover
 from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError
-from udp_stream.trial.services.amqp import PASSWORD, USER, amqp
+from udp_stream.trial.services.amqp import PASSWORD, USER
 
 SECONDS_MAX = 20
 
 
 class Dead(Exception):
     """What the keeper of messages ends with."""
-
-
-@pytest.fixture(scope="module")
-def broker():
-    with amqp() as running:
-        yield running
 
 
 class Queue:
@@ -55,8 +49,8 @@ class Queue:
 
 
 @pytest.fixture
-def queue(broker, request):
-    made = Queue(broker, f"user-{request.node.name}")
+def queue(amqp_broker, request):
+    made = Queue(amqp_broker, f"user-{request.node.name}")
     yield made
     made.channel.queue_delete(made.name)
     made.connection.close()

@@ -16,7 +16,7 @@ from tests.gtfs import START_S, snapshot, vehicle
 from tests.http_server import GTFS, ok, serving, status
 from tests.integration.test_amqp_source import Queue, ping, plates
 from udp_stream.pings.decoder import PingDecoder
-from udp_stream.trial.services.amqp import PASSWORD, USER, amqp
+from udp_stream.trial.services.amqp import PASSWORD, USER
 
 SECONDS_MAX = 30
 LINES = [ping(number) for number in range(9)]
@@ -111,8 +111,7 @@ def test_polls_of_a_faulty_server_are_in_kafka_once_each(city, tmp_path):
     (tmp_path / "token").write_text("a-token")
     polls = [snapshot(*(vehicle(f"BUS{bus}", time_s=START_S + at) for bus in range(5))) for at in range(4)]
     good = [ok(poll, GTFS) for poll in polls]
-    faults = [server.cut(polls[1], 40, GTFS), status(500), server.reset, ok(b"<html>", "text/html")]
-    script = [good[0], good[0], *faults, good[1], server.stall, good[2], good[0], good[3]]
+    script = [good[0], server.cut(polls[1], 40, GTFS), status(500), good[1], good[0], good[2], good[3]]
     here = city([])
     with serving(*script) as running_server:
         url = f"{running_server.url}/v.pb?key=secret"
@@ -139,24 +138,19 @@ def test_polls_of_a_faulty_server_are_in_kafka_once_each(city, tmp_path):
 def test_a_source_that_cannot_work_ends_with_a_sentence_and_a_status(city, arguments, ended, words):
     here = city([])
     with serving(status(404)) as there:
-        with feeding(here, *(one.format(port=there.server_port) for one in arguments)) as running:
+        named = [one.format(port=there.server_port) for one in arguments]
+        with feeding(here, *named) as running:
             assert running.process.wait(SECONDS_MAX) == ended
     assert words in clean(running.said.read_text(), "secret")
 
 
-@pytest.fixture(scope="module")
-def broker():
-    with amqp() as running:
-        yield running
-
-
-def test_a_queue_is_in_kafka_whole_although_connections_are_cut_and_the_feed_is_killed(city, broker, tmp_path):
+def test_a_queue_is_in_kafka_whole_although_connections_are_cut_and_the_feed_is_killed(city, amqp_broker, tmp_path):
     """Killed at a moment of its own choosing twice, and ended in order once: nothing is left in the queue, all of it is
     in Kafka, and each ping counts once."""
-    queue, here, total = Queue(broker, "surat"), city([]), 600
+    queue, here, total = Queue(amqp_broker, "surat"), city([]), 600
     (tmp_path / "password").write_text(PASSWORD)
     with Proxy() as proxy:
-        link = proxy.link(broker.port)
+        link = proxy.link(amqp_broker.port)
         settings = {"queue": queue.name, "username": USER, "password_file": tmp_path / "password", "prefetch": 50}
         flags = [word for key, value in settings.items() for word in ("--set", f"live.{key}={value}")]
         for part in range(3):
@@ -178,18 +172,19 @@ def test_a_queue_is_in_kafka_whole_although_connections_are_cut_and_the_feed_is_
     queue.connection.close()
 
 
-def test_nothing_is_acknowledged_that_kafka_does_not_take(city, broker, tmp_path, kafka_server):
+@pytest.mark.long
+def test_nothing_is_acknowledged_that_kafka_does_not_take(city, amqp_broker, tmp_path, kafka_server):
     """Kafka goes away while a feed runs: the feed ends with status 4, and the queue still has what Kafka has not."""
     from streams.topics import create_topics
     from udp_stream.adapters.settings import load
 
-    queue, here = Queue(broker, "away"), city([])
+    queue, here = Queue(amqp_broker, "away"), city([])
     here.config.write_text(here.config.read_text().replace(here.settings.kafka.bootstrap, kafka_server.bootstrap))
     create_topics(load(here.config, (), {}).kafka)
     (tmp_path / "password").write_text(PASSWORD)
     settings = {"queue": queue.name, "username": USER, "password_file": tmp_path / "password"}
     flags = [word for key, value in settings.items() for word in ("--set", f"live.{key}={value}")]
-    with feeding(here, f"amqp://127.0.0.1:{broker.port}/", *flags) as running:
+    with feeding(here, f"amqp://127.0.0.1:{amqp_broker.port}/", *flags) as running:
         queue.publish(*LINES[:4])
         running.wait_for(lambda: queue.waiting() == 0 and len(running.records()) == 4)
         kafka_server.kill()
@@ -198,7 +193,7 @@ def test_nothing_is_acknowledged_that_kafka_does_not_take(city, broker, tmp_path
         assert running.process.poll() is None and queue.waiting() == 5
         running.end(signal.SIGKILL)
     kafka_server.restart()
-    with feeding(here, f"amqp://127.0.0.1:{broker.port}/", *flags) as running:
+    with feeding(here, f"amqp://127.0.0.1:{amqp_broker.port}/", *flags) as running:
         running.wait_for(lambda: queue.waiting() == 0)
         assert running.end()[0] == 0
     assert {json.loads(one.value)["license_plate"] for one in running.records()} == set(plates(LINES))

@@ -109,9 +109,9 @@ def test_what_is_written_into_a_slow_pipe_is_there_within_a_second(pipe):
         assert handover.ended
 
 
-def test_stopping_hands_on_the_whole_lines_that_were_read_and_the_rest_when_the_pipe_ends(pipe):
+def test_stopping_hands_on_the_lines_that_are_whole_and_no_half_of_one(pipe):
     with Handover(PipeSource()) as handover:
-        pipe.write(LINES[0] + b"\n")
+        pipe.write(LINES[0] + b"\n" + LINES[1][:9])
         assert taken(handover, 1) == [LINES[0]]
         handover.stop()
         handover.stop()

@@ -14,6 +14,10 @@ from udp_stream.pings.json_reader import JSON
 _BLOCK_BYTES = 2**18
 
 
+class _Stopped(Exception):
+    """Ends the blocks, so that the line which is half there is no message. It never leaves this file."""
+
+
 class PipeSource:
     """The messages of standard input, in the forms of `files.sources`. It ends when its writer does.
 
@@ -31,7 +35,10 @@ class PipeSource:
 
     def messages(self) -> Iterator[list[bytes]]:
         """The lines that are whole, as they come. UsageError if compressed data are damaged."""
-        return prompt_messages("-", self._blocks())
+        try:
+            yield from prompt_messages("-", self._blocks())
+        except _Stopped:
+            return
 
     def kept(self, frames: int) -> None:
         """A pipe is not acknowledged."""
@@ -53,3 +60,4 @@ class PipeSource:
             if not (block := os.read(self._input, _BLOCK_BYTES)):
                 return
             yield block
+        raise _Stopped
