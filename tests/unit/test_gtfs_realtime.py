@@ -124,10 +124,15 @@ def test_the_limits_of_messages_hold():
     assert [one.reason.value for one in decoded(WHOLE, rules=small)[1]] == ["oversized_message"]
 
 
-def mutated(count):
-    """Real messages with bytes changed, left out, or repeated."""
+POINT = '"location": {"type": "Point", "coordinates": [72.5, 21.25]}'
+PING = f'{{"license_plate": "A%d", "observationDateTime": "2024-01-08T10:00:05+05:30", {POINT}, "speed": %d}}'
+FEED = snapshot(*(vehicle(f"A{bus}", f"{bus}", speed=bus) for bus in range(4)), vehicle("", "", None, speed=None))
+ENVELOPE = ('{"results": [' + ", ".join(PING % (bus, bus) for bus in range(4)) + "]}").encode()
+
+
+def mutated(whole, count):
+    """A message with bytes changed, left out, or repeated."""
     seeded = random.Random(5)
-    whole = snapshot(*(vehicle(f"A{bus}", f"{bus}", speed=bus) for bus in range(4)), vehicle("", "", None, speed=None))
     for _ in range(count):
         data = bytearray(whole)
         for _ in range(seeded.choice((1, 1, 2, 5))):
@@ -142,20 +147,23 @@ def mutated(count):
         yield bytes(data)
 
 
-def test_mutated_messages_raise_nothing_and_none_of_their_vehicles_is_lost():
-    """Each is a ping, a refusal or an entity that has no vehicle: also after it went on as JSON."""
-    for data in mutated(3000):
-        batch = GTFS_REALTIME.read([data], 10**6, 100)
-        whole = [one for one in batch.refusals if one.position == -1]
-        assert not whole or (len(batch.refusals) == 1 and not batch.pings)
-        if not whole:
-            entities = len(GTFS_REALTIME.split(data))
-            assert len(batch.pings) + len(batch.refusals) + batch.notes.get("entity without a vehicle", 0) == entities
-        once = Unrepeated(GTFS_REALTIME, 10**6, 100)
+@pytest.mark.parametrize("count", [1500, pytest.param(100_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("form", "single", "whole"), [(GTFS_REALTIME, SINGLE, FEED), (JSON, JSON, ENVELOPE)], ids=["gtfs", "json"]
+)
+def test_mutated_messages_raise_nothing_and_no_ping_of_theirs_is_lost(form, single, whole, count):
+    """Each is a ping, a refusal or an entity that has no vehicle; what goes on is one of the first two again."""
+    for data in mutated(whole, count):
+        batch = form.read([data], 10**6, 100)
+        found = len(batch.pings) + len(batch.refusals)
+        at_large = [one for one in batch.refusals if one.position == -1]
+        assert not at_large or not batch.pings
+        if form is GTFS_REALTIME and not at_large:
+            assert found + batch.notes.get("entity without a vehicle", 0) == len(form.split(data))
+        once = Unrepeated(form, 10**6, 100)
         handed_on = once.take(data)
-        pings, refusals = PingDecoder(RULES, SINGLE).decode(handed_on)
-        assert len(pings) + len(refusals) == len(handed_on)
-        assert len(handed_on) + once.counts["repeats"] == len(batch.pings) + len(batch.refusals)
+        pings, refusals = PingDecoder(RULES, single).decode(handed_on)
+        assert len(pings) + len(refusals) == len(handed_on) == found - once.counts["repeats"]
 
 
 def test_what_goes_on_as_json_is_refused_for_the_same_reason():

@@ -43,8 +43,10 @@ def feed(arguments: argparse.Namespace, settings: Settings) -> None:
 
 def send_live(source: LiveSource, sender: Feed, settings: Settings, beat: Callable[[], None]) -> None:
     """Send what a live source gives, until it ends or SIGTERM: then what it has given is sent, and acknowledged."""
-    with Handover(source) as handover, sigterm(handover.stop):
+    with Handover(source) as handover, sigterm() as asked:
         while not handover.ended:
+            if asked():
+                handover.stop()
             frames = handover.take()
             for frame in frames:
                 sender.send(json_messages(frame, source.format, settings.ping_rules))
@@ -55,15 +57,19 @@ def send_live(source: LiveSource, sender: Feed, settings: Settings, beat: Callab
 
 
 @contextmanager
-def sigterm(stop: Callable[[], None]) -> Iterator[None]:
-    """While the block runs, SIGTERM calls this, and the block goes on to its end."""
+def sigterm() -> Iterator[Callable[[], bool]]:
+    """While the block runs, SIGTERM ends nothing: what this gives says whether it has come.
 
-    def asked(_signal: int, _frame: FrameType | None) -> None:
-        stop()
+    The handler takes no lock: it may run while the same thread holds one.
+    """
+    came: list[int] = []
 
-    before = signal.signal(signal.SIGTERM, asked)
+    def note(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+
+    before = signal.signal(signal.SIGTERM, note)
     try:
-        yield
+        yield lambda: bool(came)
     finally:
         signal.signal(signal.SIGTERM, before)
 
