@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -15,7 +16,8 @@ from udp_stream.adapters.live.pipe import PipeSource
 from udp_stream.adapters.settings import load
 from udp_stream.cli import main as cli
 from udp_stream.cli.commands.feed import feed as feed_verb
-from udp_stream.errors import UsageError
+from udp_stream.errors import DependencyUnavailable, UsageError
+from udp_stream.pings import gtfs_realtime
 
 LINES = [b'{"license_plate": "A%d", "speed": %d}' % (number, number) for number in range(5)]
 HEADER = b"license_plate,observationDateTime,speed,location.coordinates"
@@ -202,3 +204,28 @@ def test_replay_says_that_a_live_source_is_for_feed(capsys):
     assert cli.main(["replay", "http://me:secret@host/"]) == 2
     said = capsys.readouterr().err
     assert "http:// goes on until it is stopped: `feed` reads it" in said and "secret" not in said
+
+
+@pytest.mark.parametrize(
+    ("package", "name", "what"),
+    [
+        ("urllib3", "http://host/", "no HTTP client"),
+        ("pika", "amqp://host/", "no AMQP client"),
+        ("google.transit.gtfs_realtime_pb2", "polls.pb", "no reader of GTFS-realtime"),
+    ],
+)
+def test_a_package_that_is_not_installed_is_named_with_how_to_get_it(tmp_path, monkeypatch, package, name, what):
+    (tmp_path / "polls.pb").write_bytes(b"\n\x05\n\x032.0")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, package, None)
+    gtfs_realtime._bindings.cache_clear()
+    arguments = cli._parser().parse_args(["feed", name])
+    with pytest.raises(DependencyUnavailable, match=rf"{what}: pip install 'udp-stream\[sources\]'"):
+        feed_verb(arguments, load(None, ["speed.unit=mps"], {}))
+    gtfs_realtime._bindings.cache_clear()
+
+
+def test_files_are_fed_without_what_live_sources_need():
+    program = "import sys, udp_stream.cli.commands.feed; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert "udp_stream.adapters.live.openers" in loaded and not {"pika", "urllib3", "google.transit"} & set(loaded)
