@@ -159,6 +159,11 @@ class Feed:
         finally:
             self._producer.close()
 
+    @property
+    def joins(self) -> bool:
+        """Whether pings are joined into arrays."""
+        return self._batch > 1
+
     def settle(self) -> None:
         """Send what is held, arrays that are not full among it, and return when the broker has it all.
         DependencyUnavailable if it did not take a record."""

@@ -1,6 +1,7 @@
 """Where `feed` puts a ping, and with which others: decided by plates, numbers and what is not a speed."""
 
 import sys
+import time
 from concurrent.futures import Future
 from types import ModuleType
 
@@ -9,8 +10,11 @@ import pytest
 
 import streams.feed as feeding
 from streams.feed import ARRAY_BYTES_MAX, SPEED_BYTES, Feed, Pace, partition_of
+from udp_stream.adapters.settings import load
+from udp_stream.cli.commands.feed import send_live
 from udp_stream.errors import DependencyUnavailable, UsageError
 from udp_stream.pings.feed_form import mapped_form
+from udp_stream.pings.json_reader import JSON
 from udp_stream.pings.mapping import FeedMapping
 
 PARTITIONS = 4
@@ -178,3 +182,37 @@ def test_the_pace_of_a_mapped_feed_is_that_of_its_own_times():
     pace = Pace(speedup=2, form=MAPPED)
     due = [pace.due_s(at, a_mapped_ping("7", second=10 * at)) for at in range(8)]
     assert due[:4] == [0.0] * 4 and due[-1] == 20.0
+
+
+class Cut:
+    """A live source that gives the next frame once the last one was taken."""
+
+    unit, format = None, JSON
+
+    def __init__(self, *frames):
+        self.frames, self.kept_frames = frames, []
+
+    def messages(self):
+        for frame in self.frames:
+            yield frame
+            time.sleep(0.05)
+
+    def kept(self, frames):
+        self.kept_frames.append(frames)
+
+    def stop(self, wait=True):
+        """It ends by itself."""
+
+    def close(self):
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize("cuts", [[], [1], [2, 3], [1, 2, 3, 4, 5, 6]])
+def test_arrays_of_a_live_source_do_not_end_where_its_frames_do(cuts):
+    """A pipe's frames end by bytes, so by digits of speeds."""
+    pings = [a_ping("A", second=second) for second in range(7)]
+    source = Cut(*(pings[start:end] for start, end in zip([0, *cuts], [*cuts, 7], strict=True)))
+    with Feed("nowhere", "pings", 3, Pace()) as feed:
+        send_live(source, feed, load(None, (), {}), lambda: None)
+    assert [len(found) for _, found in shape(feed._producer.records)] == [3, 3, 1]
+    assert source.kept_frames[-1] == len(cuts) + 1

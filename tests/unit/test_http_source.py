@@ -380,3 +380,18 @@ def test_a_settings_section_makes_the_source(tmp_path):
         live = live_sources(settings, lambda _: None)["http"](running.url, None)
         assert plates(next(live.messages())) == ["A1", "B2"]
     assert running.requests[0][2]["X-T"] == TOKEN and running.requests[0][2]["User-Agent"].startswith("udp-stream/")
+
+
+def test_a_line_a_minute_says_what_was_polled():
+    clock, said = [0.0], []
+    with serving(ok(answer(ping("A1"), {})), ok(ONE), server.status(304)) as running:
+        get = HttpGet(running.url, HttpOptions(timeout_s=5, max_bytes=10**6), "test")
+        options = PollOptions(every_s=10, format="auto", unit="kmh", max_bytes=10**6)
+        live = PolledSource(get, options, said.append, lambda: clock[0])
+        for _ in range(3):
+            live._poll()
+            live._say_tally()
+            clock[0] += 30.0
+        live._say_tally()
+    (line,) = said[1:]
+    assert line.endswith("3 answers in the last minute, 1 unchanged; 3 new pings, 1 repeat, 1 refused"), line

@@ -167,6 +167,16 @@ def test_what_a_source_raises_is_raised_behind_all_that_it_gave():
     assert len(found) == 3 and source.closed
 
 
+def test_a_source_that_failed_while_its_frames_were_kept_has_not_just_ended():
+    with Handover(Numbers(1, error=UsageError("the line went dead"))) as handover:
+        assert handover.take() == [[b"1"]]
+        handover._thread.join()
+        with pytest.raises(UsageError, match="went dead"):
+            while not handover.ended:
+                handover.take()
+        assert handover.ended
+
+
 def test_a_source_waits_while_its_messages_are_not_taken():
     source = Numbers(size=10)
     with Handover(source, messages_max=100) as handover:

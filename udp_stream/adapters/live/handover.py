@@ -59,9 +59,9 @@ class Handover:
 
     @property
     def ended(self) -> bool:
-        """Whether the source gives no more frames, and all have been taken."""
+        """Whether the source gives no more frames, and all have been taken, and its error if it has failed."""
         with self._changed:
-            return self._is_over and not self._frames
+            return self._is_over and not self._frames and self._error is None
 
     def take(self, wait_s: float = WAIT_S) -> list[list[bytes]]:
         """The frames that have come, after waiting for one if there is none; none if none came.

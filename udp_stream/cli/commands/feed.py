@@ -41,18 +41,29 @@ def feed(arguments: argparse.Namespace, settings: Settings) -> None:
     print(f"{sender.sent:,} messages sent in {time.monotonic() - pace.began:.1f} s", file=sys.stderr)
 
 
+SETTLE_S = 0.5
+"""Arrays that are not full wait as long: with the wait for a frame, a message is in Kafka within a second."""
+
+
 def send_live(source: LiveSource, sender: Feed, settings: Settings, beat: Callable[[], None]) -> None:
-    """Send what a live source gives, until it ends or SIGTERM: then what it has given is sent, and acknowledged."""
+    """Send what a live source gives, until it ends or SIGTERM: then what it has given is sent, and acknowledged.
+
+    Arrays are cut by number and by time, and not where frames end: a pipe's end by bytes, so by digits of speeds.
+    """
+    sent_s, is_settled = time.monotonic(), True
     with Handover(source) as handover, sigterm() as asked:
-        while not handover.ended:
+        while not handover.ended or not is_settled:
             if asked():
                 handover.stop()
             frames = handover.take()
             for frame in frames:
                 sender.send(json_messages(frame, source.format, settings.ping_rules))
-            if frames:
+            is_settled = is_settled and not frames
+            is_due = not frames or not sender.joins or time.monotonic() - sent_s >= SETTLE_S
+            if is_due and not is_settled:
                 sender.settle()
                 handover.kept()
+                sent_s, is_settled = time.monotonic(), True
             beat()
 
 
