@@ -3,7 +3,10 @@
 import gzip
 import json
 import re
+import socket
+import threading
 import time
+from contextlib import suppress
 from email.utils import formatdate
 from itertools import islice
 
@@ -301,6 +304,38 @@ def test_a_stalled_tls_server_is_given_up_too(certificates):
     with serving(ok(ONE), server.stall, ok(TWO), tls=pair) as running:
         assert polled(running.url, 2, said, ca_file=authority) == [["A1", "B2"], ["A1"]]
     assert "gave no whole answer within 0.5 s" in "".join(said)
+
+
+def test_a_server_that_never_ends_the_greeting_of_tls_is_given_up_too():
+    """A byte now and then: no single read times out."""
+    stopped = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def greet():
+            with listening.accept()[0] as client, suppress(OSError):
+                client.sendall(b"\x16\x03\x03\x40\x00")
+                while not stopped.wait(0.02):
+                    client.sendall(b"\0")
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        get = HttpGet(
+            f"https://127.0.0.1:{listening.getsockname()[1]}", HttpOptions(timeout_s=0.5, max_bytes=99), "test"
+        )
+        began = time.monotonic()
+        try:
+            with pytest.raises(Failed) as failed:
+                get.get({})
+        finally:
+            stopped.set()
+            thread.join()
+    assert time.monotonic() - began < 2 and failed.value.sentence.startswith("gave no whole answer within 0.5 s")
+
+
+def test_a_host_without_an_address_is_waited_for():
+    with pytest.raises(Failed) as failed:
+        HttpGet("http://no-such-host.invalid/", HttpOptions(timeout_s=5, max_bytes=99), "test").get({})
+    assert failed.value.sentence == "cannot be found: its name has no address" and not failed.value.is_final
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException
@@ -69,7 +69,7 @@ class HttpGet:
         self._parts = _checked(address)
         self._options, self._software, self._clock = options, software, clock
         self._tls = tls_context(options.ca_file)
-        self._socket: socket.socket | None = None
+        self._handle: socket.socket | None = None
         self._is_stopped = False
         _ = self._token()
 
@@ -130,32 +130,33 @@ class HttpGet:
         """An answer, or where to ask instead."""
         from urllib3.exceptions import HTTPError
 
-        connection = self._connection(parts, deadline_s)
-        timer = threading.Timer(max(0.0, deadline_s - self._clock()), self._shut_down)
-        timer.daemon = True
-        try:
-            connection.connect()
-            self._socket = connection.sock
-            timer.start()
-            if self._is_stopped:
-                raise Failed("was stopped")
-            target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
-            connection.request("GET", target, headers=headers, preload_content=False, decode_content=False)
-            return self._judged(connection.getresponse())
-        except (HTTPError, HTTPException, OSError, ValueError) as error:
-            raise self._failure(error, deadline_s) from None  # its text may quote the server, or the address
-        finally:
-            timer.cancel()
-            self._socket = None
-            connection.close()
+        with ExitStack() as stack:
+            try:
+                connection = stack.enter_context(closing(self._connected(parts, deadline_s, stack)))
+                target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
+                connection.request("GET", target, headers=headers, preload_content=False, decode_content=False)
+                return self._judged(connection.getresponse())
+            except (HTTPError, HTTPException, OSError, ValueError) as error:
+                raise self._failure(error, deadline_s) from None  # its text may quote the server, or the address
 
-    def _connection(self, parts: SplitResult, deadline_s: float) -> HTTPConnection:
+    def _connected(self, parts: SplitResult, deadline_s: float, stack: ExitStack) -> HTTPConnection:
+        """A connection that is shut down when the time is over, be it in the middle of TLS's greetings."""
         from urllib3.connection import HTTPConnection, HTTPSConnection
 
-        host, rest_s = parts.hostname or "", max(0.001, deadline_s - self._clock())
-        if parts.scheme == "https":
-            return HTTPSConnection(host, parts.port, timeout=rest_s, ssl_context=self._tls)
-        return HTTPConnection(host, parts.port, timeout=rest_s)
+        host, (_, _, port), rest_s = parts.hostname or "", _origin(parts), max(0.001, deadline_s - self._clock())
+        connected = stack.enter_context(socket.create_connection((host, port), rest_s))
+        # TLS takes the socket over, and gives nothing back before it has greeted: this is a second handle.
+        self._handle = stack.enter_context(connected.dup())
+        timer = threading.Timer(max(0.0, deadline_s - self._clock()), self._shut_down)
+        timer.daemon = True
+        stack.callback(timer.cancel)
+        timer.start()
+        if self._is_stopped:
+            self._shut_down()
+        is_tls = parts.scheme == "https"
+        connection = (HTTPSConnection if is_tls else HTTPConnection)(host, port, timeout=rest_s)
+        connection.sock = self._tls.wrap_socket(connected, server_hostname=host) if is_tls else connected
+        return connection
 
     def _judged(self, response: BaseHTTPResponse) -> Answer | str:
         status, headers = response.status, response.headers
@@ -191,13 +192,13 @@ class HttpGet:
 
     def _shut_down(self) -> None:
         """End reads and writes of the connection, in whichever thread they are."""
-        if (connected := self._socket) is not None:
-            with suppress(OSError):
-                socket.socket.shutdown(connected, socket.SHUT_RDWR)  # TLS's own would wait for the server
+        if (handle := self._handle) is not None:
+            with suppress(OSError):  # it is closed already
+                handle.shutdown(socket.SHUT_RDWR)
 
     def _failure(self, error: Exception, deadline_s: float) -> Failed:
         """What an error means, in words that hold nothing of the server's and nothing of the address."""
-        from urllib3.exceptions import NameResolutionError, TimeoutError
+        from urllib3.exceptions import TimeoutError as ReadTimeout
 
         causes = (error, error.__cause__, error.__context__, *error.args)
         if self._is_stopped:
@@ -208,12 +209,11 @@ class HttpGet:
                 return Failed(f"has a certificate that is not trusted ({said})", is_final=True)
         if isinstance(error, GzipError):
             return Failed(f"answers with gzip data that {error}")
-        # urllib3 counts these two among its timeouts
-        if isinstance(error, NameResolutionError):
+        if isinstance(error, socket.gaierror):
             return Failed("cannot be found: its name has no address")
-        if any(isinstance(cause, ConnectionRefusedError) for cause in causes) or "refused" in str(error).lower():
+        if isinstance(error, ConnectionRefusedError):
             return Failed("refuses connections")
-        if isinstance(error, TimeoutError) or self._clock() >= deadline_s - 0.01:
+        if isinstance(error, TimeoutError | ReadTimeout) or self._clock() >= deadline_s - 0.01:
             return Failed(f"gave no whole answer within {self._options.timeout_s:g} s (live.timeout)")
         if isinstance(error, ssl.SSLError) or any(isinstance(cause, ssl.SSLError) for cause in causes):
             return Failed("does not speak TLS as we do")
