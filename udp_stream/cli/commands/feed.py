@@ -17,6 +17,7 @@ from udp_stream.adapters.live.handover import Handover
 from udp_stream.adapters.live.openers import live_sources
 from udp_stream.adapters.live.pipe import PipeSource
 from udp_stream.adapters.live.source import LiveSource
+from udp_stream.adapters.logs import begin_log, end_log, say
 from udp_stream.adapters.schemes import Source, open_sources, scheme_of
 from udp_stream.adapters.settings import Settings
 from udp_stream.errors import ConfigError, UsageError
@@ -29,16 +30,25 @@ def feed(arguments: argparse.Namespace, settings: Settings) -> None:
     form = settings.source.form
     pace, heartbeat = Pace(arguments.rate, arguments.speedup, form), Heartbeat(arguments.alive)
     with ExitStack() as stack:
-        live = _live(arguments, settings)
-        frames = iter(()) if live else _frames(arguments, settings, stack)
         topic = topics_of(settings.kafka).pings.name
+        live = _live(arguments, settings)
+        if live:
+            begin_log(shown=[topic, settings.kafka.bootstrap])
+            stack.callback(end_log)
+        frames = iter(()) if live else _frames(arguments, settings, stack)
         sender = stack.enter_context(Feed(settings.kafka.bootstrap, topic, arguments.batch, pace, form))
         if live:
             send_live(live, sender, settings, heartbeat.beat)
+            say_of_source(_sent(sender, pace))
+            return
         for messages in frames:
             sender.send(messages)
             heartbeat.beat()
-    print(f"{sender.sent:,} messages sent in {time.monotonic() - pace.began:.1f} s", file=sys.stderr)
+    print(_sent(sender, pace), file=sys.stderr)
+
+
+def _sent(sender: Feed, pace: Pace) -> str:
+    return f"{sender.sent:,} messages sent in {time.monotonic() - pace.began:.1f} s"
 
 
 SETTLE_S = 0.5
@@ -85,18 +95,18 @@ def sigterm() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGTERM, before)
 
 
-def say(sentence: str) -> None:
-    """A line of a source for the operator, with the time."""
-    print(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {sentence}", file=sys.stderr, flush=True)
+def say_of_source(sentence: str) -> None:
+    """A line about a source, for the operator."""
+    say(sentence, "source")
 
 
 def _live(arguments: argparse.Namespace, settings: Settings) -> LiveSource | None:
     """The live source that is to be sent; None for files and fleets. Standard input at a pace is read like a file."""
-    names, openers = arguments.files, live_sources(settings, say)
+    names, openers = arguments.files, live_sources(settings, say_of_source, settings.source.form.format)
     named = [name for name in names if scheme_of(name) in openers]
     has_pace = arguments.rate or arguments.speedup
     if names == ["-"] and not has_pace and arguments.fleet is None:
-        return PipeSource()
+        return PipeSource(settings.source.form)
     if not named:
         return None
     if len(names) > 1 or has_pace or arguments.fleet is not None:
@@ -110,7 +120,7 @@ def _frames(arguments: argparse.Namespace, settings: Settings, stack: ExitStack)
         if not arguments.files:
             raise UsageError("expected files, or --fleet BUSES")
         unit, rules = settings.speed.unit, settings.ping_rules
-        opened = open_sources(arguments.files, unit, say=say, form=settings.source.form)
+        opened = open_sources(arguments.files, unit, say=say_of_source, form=settings.source.form)
         sources = [stack.enter_context(closing(source)) for _, source in opened]
         _refuse_two_forms(sources, settings)
         return (json_messages(some, source.format, rules) for source in sources for some in source.messages())
