@@ -230,7 +230,7 @@ def test_files_are_read_in_the_order_of_their_headers_and_it_is_said(tmp_path):
     Path(names[1]).unlink()
     names[1] = write(tmp_path / "a.PB.gz", gzip.compress(polls[1]))
     said = []
-    (source,) = open_sources(sorted(names), "mps", say=said.append)
+    ((_, source),) = open_sources(sorted(names), "mps", say=said.append)
     times = [json.loads(one)["observationDateTime"][-3:] for (one,) in source.messages()]
     assert times == ["00Z", "01Z", "02Z"]
     assert said == [
@@ -248,7 +248,8 @@ def test_files_of_which_one_has_no_time_are_read_as_they_were_named(tmp_path):
 
 def test_sources_stand_as_they_were_named_and_pb_files_between_others_are_one_each_time(tmp_path):
     names = [write(tmp_path / name, b"") for name in ("a.pb", "b.pb", "c.ndjson", "d.pb")]
-    assert [type(one).__name__ for one in open_sources(names, "mps")] == ["GtfsFiles", "FileSource", "GtfsFiles"]
+    found = [(name, type(one).__name__) for name, one in open_sources(names, "mps")]
+    assert found == [(names[0], "GtfsFiles"), (names[2], "FileSource"), (names[3], "GtfsFiles")]
 
 
 def test_a_file_of_metres_a_second_is_not_read_as_kilometres_an_hour(tmp_path):

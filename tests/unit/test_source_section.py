@@ -88,7 +88,7 @@ def test_a_preset_reads_a_message_of_its_feed(name):
 
 
 def test_the_page_on_feeds_has_every_preset_with_its_paths():
-    page = (Path(__file__).parents[2] / "docs" / "sources.md").read_text(encoding="utf-8").splitlines()
+    page = (Path(__file__).parents[2] / "docs" / "feeds.md").read_text(encoding="utf-8").splitlines()
     for name, preset in PRESETS.items():
         (row,) = [line for line in page if line.startswith(f"| `{name}` |")]
         assert all(f"`{path}`" in row for path in preset.keys.values()) and (preset.unit or "any") in row
@@ -99,7 +99,7 @@ def test_the_page_on_feeds_has_every_preset_with_its_paths():
 
 def test_the_pages_tables_read_the_pages_messages(tmp_path):
     """Each example of a feed stands before its table."""
-    page = (Path(__file__).parents[2] / "docs" / "sources.md").read_text(encoding="utf-8").partition("## Presets")[0]
+    page = (Path(__file__).parents[2] / "docs" / "feeds.md").read_text(encoding="utf-8").partition("## Presets")[0]
     blocks = re.findall(r"```(json|text|toml)\n(.*?)```", page, re.DOTALL)
     feeds = [(kind, text, toml) for (kind, text), (_, toml) in pairwise(blocks) if kind != "toml"]
     assert len(feeds) == 3

@@ -8,10 +8,10 @@ begins is the same for neighbours.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
-from udp_stream.adapters.schemes import Source, open_source, scheme_of
+from udp_stream.adapters.schemes import Source, open_sources, scheme_of
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
 from udp_stream.cli.report import console
@@ -29,6 +29,9 @@ OF_A_SPEED = (Reason.SPEED_NOT_FINITE, Reason.SPEED_NEGATIVE, Reason.SPEED_ABOVE
 OF_THE_CLOCK = (Reason.LATE, Reason.SLOT_FULL, Reason.TIME_IN_FUTURE)
 """Reasons that are not in a message."""
 
+LOOKED_AT = 4096
+"""Messages of a file, or somewhat more."""
+
 SAMPLE_MAX = 200
 """Refused messages that are kept for advice."""
 
@@ -37,15 +40,16 @@ SHARE_WORTH_ADVICE = 0.05
 
 
 def require_readable_pings(names: Sequence[str], settings: Settings) -> None:
-    """UsageError if of the beginning of a file more is refused than accepted. What is no file on disk is left alone."""
-    for name in names:
-        if not is_on_disk(name):
-            continue
-        try:
-            with closing(open_source(name, settings.speed.unit, form=settings.source.form)) as source:
-                first = next(source.messages(), [])
-        except UsageError:  # the run says it, after what comes before the damage
-            continue
+    """UsageError if of the beginning of a file more is refused than accepted; of GTFS-realtime files that stand
+    together, of all of them. What is no file on disk is left alone."""
+    on_disk = [name for name in names if is_on_disk(name)]
+    for name, source in open_sources(on_disk, settings.speed.unit, form=settings.source.form):
+        first: list[bytes] = []
+        with closing(source), suppress(UsageError):  # the run says it, after what comes before the damage
+            for messages in source.messages():
+                first += messages
+                if len(first) >= LOOKED_AT:
+                    break
         _require_mostly_read(name, first, source.format, settings)
 
 

@@ -91,7 +91,7 @@ def find_feed(path: str) -> FoundFeed:
         fields = shown_names(values_by_path(sample.records))
         raise UsageError(
             f"{path}: found no field for {', '.join(found)} among {fields or 'its fields'}: write [source] by hand "
-            "(docs/sources.md)"
+            "(docs/feeds.md)"
         )
     return _mapped(path, sample, found)
 
@@ -109,7 +109,7 @@ def _mapped(path: str, sample: FileSample, found: FoundMapping) -> FoundFeed:
     if not _reads(path, form):
         raise UsageError(
             f"{path}: most of it is refused with the paths that look likely ({shown_names(mapping.steps.values())}): "
-            "write [source] by hand (docs/sources.md)"
+            "write [source] by hand (docs/feeds.md)"
         )
     return replace(_found(path, "", keys, form, sample, found.unit, None), exchanged=found.exchanged)
 

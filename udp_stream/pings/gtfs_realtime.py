@@ -192,7 +192,7 @@ class _Batch:
         for ping, text in zip(self.pings, _time_texts(self.seconds), strict=True):
             ping.observationDateTime = text
         message, position = np.array(self.message, np.int32), np.array(self.position, np.int32)
-        return WireBatch(self.pings, message, position, self.refusals, self.notes)
+        return WireBatch(self.pings, message, position, self.refusals, notes=self.notes)
 
 
 def _ping(vehicle: VehiclePosition, header: FeedHeader) -> tuple[WirePing, int]:

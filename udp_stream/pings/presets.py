@@ -1,6 +1,6 @@
 """Feeds that are known by name: where they have the fields of a ping, and in which unit their speeds are.
 
-Each is read from its specification or from recorded messages; docs/sources.md has the addresses.
+Each is read from its specification or from recorded messages; docs/feeds.md has the addresses.
 """
 
 from __future__ import annotations

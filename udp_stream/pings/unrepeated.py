@@ -18,7 +18,8 @@ from operator import itemgetter
 import msgspec
 
 from udp_stream.pings.decoder import originals
-from udp_stream.pings.formats import NOT_IN_ARRAY, PingFormat, WirePing
+from udp_stream.pings.formats import NOT_IN_ARRAY, PingFormat, WireBatch
+from udp_stream.pings.json_pieces import trim, unwrap
 from udp_stream.pings.refusals import Reason, Refusal
 
 REMEMBERED = 8
@@ -60,39 +61,48 @@ class Unrepeated:
 
     def take(self, snapshot: bytes) -> list[bytes]:
         """A JSON message for each ping that is new, in order; pieces that are no ping as they are, for the reader to
-        refuse. A ping keeps the fields of the contract and no others."""
+        refuse. A ping keeps the fields of the contract and no others; one of a feed's own form stays as it is."""
         batch = self._format.read([snapshot], self._max_bytes, self._max_pings)
         pieces = zip(batch.refusals, originals([snapshot], batch.refusals, self._format), strict=True)
         refused = [(refusal.position, piece[:PIECE_BYTES_MAX]) for refusal, piece in pieces]
-        self.counts["read"] += len(batch.pings)
+        self.counts["read"] += batch.message.size
         self.counts["refused"] += len(refused)
         self.counts.update(batch.notes)
         self.unreadable = next((one.reason for one in batch.refusals if _is_of_all(one)), None)
-        new = self._new_pings(batch.position.tolist(), batch.pings)
+        new = self._new_pings(snapshot, batch)
         if refused:
             new = sorted([*new, *self._new_pieces(refused)], key=itemgetter(0))
         self._taken += 1
         self._forget()
         return [message for _, message in new]
 
-    def _new_pings(self, positions: Sequence[int], pings: Sequence[WirePing]) -> list[tuple[int, bytes]]:
-        seen, taken = self._seen, self._taken
-        keys = [(ping.license_plate, ping.observationDateTime) for ping in pings]
-        new = []
-        for position, key, ping in zip(positions, keys, pings, strict=True):
-            if key not in seen:
-                new.append((position, _encode(ping)[:PIECE_BYTES_MAX]))
-            seen[key] = taken
-        self.counts["repeats"] += len(pings) - len(new)
-        return new
+    def _new_pings(self, snapshot: bytes, batch: WireBatch) -> list[tuple[int, bytes]]:
+        positions = batch.position.tolist()
+        if batch.columns is None:
+            keys = [(ping.license_plate, ping.observationDateTime) for ping in batch.pings]
+        else:
+            times = map(str, batch.columns.time_ms.tolist())
+            keys = list(zip(batch.columns.plates, times, strict=True))
+        new = [at for at, key in enumerate(keys) if self._is_new(key)]
+        self.counts["repeats"] += len(keys) - len(new)
+        if batch.columns is None:
+            messages = [_encode(batch.pings[at]) for at in new]
+        else:
+            places = [Refusal(0, positions[at], Reason.WRONG_TYPE, "$") for at in new]
+            text = trim(snapshot)
+            text = unwrap(text) if text.startswith(b'"') else text
+            messages = list(originals([text], places, self._format))
+        return [(positions[at], message[:PIECE_BYTES_MAX]) for at, message in zip(new, messages, strict=True)]
+
+    def _is_new(self, key: _Key) -> bool:
+        """Whether none of the last snapshots had it; from now on one has."""
+        is_new = key not in self._seen
+        self._seen[key] = self._taken
+        return is_new
 
     def _new_pieces(self, pieces: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         keys = [blake2b(piece, digest_size=16).digest() for _, piece in pieces]
-        new = []
-        for key, piece in zip(keys, pieces, strict=True):
-            if key not in self._seen:
-                new.append(piece)
-            self._seen[key] = self._taken
+        new = [piece for key, piece in zip(keys, pieces, strict=True) if self._is_new(key)]
         self.counts["repeats"] += len(pieces) - len(new)
         return new
 

@@ -9,19 +9,20 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+from udp_stream.adapters.files.csv_rows import csv_batches, looks_like_csv
 from udp_stream.adapters.files.sources import (
-    _csv,
     _document,
     _inflate,
     _is_cut_short,
     _lines,
-    _looks_like_csv,
     _without_byte_order_mark,
 )
+from udp_stream.pings.feed_form import PLAIN, FeedForm
 
 
-def prompt_messages(path: str, blocks: Iterator[bytes]) -> Iterator[list[bytes]]:
+def prompt_messages(path: str, blocks: Iterator[bytes], form: FeedForm = PLAIN) -> Iterator[list[bytes]]:
     """The messages of these blocks, each as soon as its line is whole; one JSON document over many lines at its end.
+    `form` is that of the feed (`[source]`).
 
     UsageError as `read_messages` raises it.
 
@@ -30,12 +31,12 @@ def prompt_messages(path: str, blocks: Iterator[bytes]) -> Iterator[list[bytes]]
     """
     blocks = _without_byte_order_mark(_inflate(path, blocks))
     first, newline, rest = b"".join(_to_first_line(blocks)).lstrip().partition(b"\n")
-    if _looks_like_csv(first):
-        yield from _csv(path, itertools.chain([first + newline], [rest], blocks), rows=1)
+    if looks_like_csv(first, form.mapping):
+        yield from csv_batches(path, _lines(itertools.chain([first + newline], [rest], blocks)), form.mapping)
     elif _is_cut_short(first):
-        yield from _document(path, itertools.chain([first + newline], [rest], blocks))
+        yield from _document(path, itertools.chain([first + newline], [rest], blocks), form.format)
     else:
-        yield from _document(path, iter([first])) if first else ()
+        yield from _document(path, iter([first]), form.format) if first else ()
         yield from _lines(itertools.chain([rest], blocks))
 
 

@@ -77,7 +77,6 @@ class QueueSource:
     """Consumes a queue until it is stopped."""
 
     unit: str | None = None
-    format = JSON
 
     def __init__(
         self,
@@ -89,7 +88,7 @@ class QueueSource:
     ) -> None:
         """Nothing is connected yet. UsageError for a name that is none, ConfigError without a password."""
         self._parameters, self.name = _parameters(name, options)
-        self._options, self._clock, self._say = options, clock, say
+        self._options, self._clock, self._say, self.format = options, clock, say, options.format
         self._retries = Retries(self.name, FIRST_PAUSE_S, say, clock, fraction)
         self._stopped = threading.Event()
         self._kept_frames = 0

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from udp_stream.adapters.files.prompt import prompt_messages
 from udp_stream.adapters.files.sources import require_readable
-from udp_stream.pings.json_reader import JSON
+from udp_stream.pings.feed_form import PLAIN, FeedForm
 
 _BLOCK_BYTES = 2**18
 
@@ -25,18 +25,18 @@ class PipeSource:
     """
 
     unit: str | None = None
-    format = JSON
 
-    def __init__(self) -> None:
-        """Nothing is read yet."""
+    def __init__(self, form: FeedForm = PLAIN) -> None:
+        """Nothing is read yet; `form` is that of the feed (`[source]`)."""
         require_readable(["-"])
+        self._form, self.format = form, form.format
         self._input = sys.stdin.fileno()
         self._wake, self._waker = os.pipe()
 
     def messages(self) -> Iterator[list[bytes]]:
         """The lines that are whole, as they come. UsageError if compressed data are damaged."""
         try:
-            yield from prompt_messages("-", self._blocks())
+            yield from prompt_messages("-", self._blocks(), self._form)
         except _Stopped:
             return
 

@@ -49,8 +49,6 @@ class PollOptions:
 class PolledSource:
     """Polls until it is stopped."""
 
-    format = JSON
-
     def __init__(
         self,
         get: HttpGet,
@@ -61,9 +59,11 @@ class PolledSource:
     ) -> None:
         """Nothing is asked yet. `say` is given sentences for people, without a plate, a speed or a token.
 
-        ConfigError for an address that is known to be of another unit.
+        ConfigError for an address that is known to be of another unit, or to be GTFS-realtime beside a `json` of a
+        feed's own.
         """
         self._get, self._options, self._say, self._clock = get, options, say, clock
+        self.format = options.json
         self._retries = Retries(get.name, options.every_s, say, clock, fraction)
         self._stopped = threading.Event()
         self._format, self._why = _known(options.format, get.name)
@@ -148,6 +148,11 @@ class PolledSource:
         return self._unrepeated
 
     def _require_unit(self) -> None:
+        if self._format == GTFS and self._options.json is not JSON:
+            raise ConfigError(
+                f"source: expected no keys for {self._get.name}, which is GTFS-realtime {self._why}: its pings go on "
+                "in the contract's form, and workers would read all messages by [source]"
+            )
         if self.unit not in (None, self._options.unit):
             raise ConfigError(
                 f"expected speed.unit = {self.unit!r} for {self._get.name}, which is GTFS-realtime {self._why}, "

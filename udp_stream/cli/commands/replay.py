@@ -36,9 +36,7 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
         form = settings.source.form
         sources = [
             (name, stack.enter_context(closing(source)))
-            for name, source in open_sources(
-                arguments.files, settings.speed.unit, progress.of, said.append, form=form
-            )
+            for name, source in open_sources(arguments.files, settings.speed.unit, progress.of, said.append, form=form)
         ]
         require_readable_pings(arguments.files, settings)
         place = stack.enter_context(trial_ledger(settings)) if arguments.trial else settings.ledger

@@ -1,0 +1,36 @@
+"""Snapshots of a feed that is in a form of its own: its pings stay as they are, and count once."""
+
+import json
+
+from udp_stream.pings.feed_form import mapped_form
+from udp_stream.pings.mapping import FeedMapping
+from udp_stream.pings.unrepeated import Unrepeated
+
+MAPPED = mapped_form(FeedMapping(plate="id", time="t", time_format="epoch_s", longitude="x", latitude="y", speed="v",
+                                 records="buses")).format  # fmt: skip
+
+
+def a_bus(plate, second, speed="20"):
+    return f'{{"id": {plate}, "t": {1_704_688_200 + second}, "x": "72,8", "y": 21.1, "v": {speed}, "other": 1}}'
+
+
+def test_pings_of_a_feeds_own_form_stay_as_they_are_and_count_once():
+    once = Unrepeated(MAPPED, max_bytes=10**5, max_pings=100)
+    first, second, third = a_bus(7, 0), a_bus('"B 2"', 0), a_bus(7, 30)
+    broken = '{"id": 9}'
+    body = f'{{"buses": [{first}, {broken}, {second}]}}'.encode()
+    assert once.take(body) == [first.encode(), broken.encode(), second.encode()]
+    assert once.take(f'{{"buses": [{second}, {third}, {a_bus(7, 0, 55)}, {broken}]}}'.encode()) == [third.encode()]
+    assert once.counts == {"read": 5, "refused": 2, "repeats": 3}
+    again = MAPPED.read([third.encode()], 10**5, 10)
+    assert again.columns.plates == ["7"] and not again.refusals
+
+
+def test_a_snapshot_in_a_json_string_is_cut_up_too():
+    body = json.dumps(f'{{"buses": [{a_bus(1, 0)}, {a_bus(2, 0)}]}}').encode()
+    pieces = Unrepeated(MAPPED, max_bytes=10**5, max_pings=100).take(body)
+    assert [json.loads(piece)["id"] for piece in pieces] == [1, 2]
+
+
+def test_one_ping_without_an_array_is_a_piece_by_itself():
+    assert Unrepeated(MAPPED, max_bytes=10**5, max_pings=100).take(a_bus(1, 0).encode()) == [a_bus(1, 0).encode()]
