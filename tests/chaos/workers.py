@@ -1,5 +1,6 @@
 """Worker processes, and the supervisor that an operator would have: whatever ends is started again."""
 
+import json
 import re
 import signal
 import subprocess
@@ -190,6 +191,6 @@ def _ending(place: Worker) -> str:
     status = place.process.returncode
     if status == -signal.SIGKILL:
         return "killed"
-    sentences = [line for line in place.told.splitlines() if line.startswith("udp-stream: ")]
-    last = sentences[-1].removeprefix("udp-stream: ") if sentences and status else ""
+    sentences = [json.loads(line)["message"] for line in place.told.splitlines() if line.startswith('{"time": ')]
+    last = sentences[-1] if sentences and status else ""
     return f"status {status}: {re.sub('[0-9]+', 'N', last)[:160]}" if last else f"status {status}"

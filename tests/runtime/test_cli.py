@@ -370,7 +370,7 @@ def test_plan_has_the_constant_beside_each_statistic_in_full(tmp_path):
 
 
 VERBS = [
-    "replay", "demo", "plan", "reproduce", "ledger", "ledger show", "ledger verify", "ledger export",
+    "init", "replay", "run", "demo", "plan", "reproduce", "ledger", "ledger show", "ledger verify", "ledger export",
     "ledger accept-older", "topics", "topics create", "worker", "feed", "releases", "doctor", "services",
 ]  # fmt: skip
 
@@ -380,7 +380,7 @@ def test_help_has_examples_of_the_verb_that_it_understands(verb, capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main([*verb.split(), "--help"])
     said = capsys.readouterr().out
-    examples = re.findall(r"^  (?:zcat \S+ \| )?udp-stream (.*?)(?: > \S+|   .*)?$", said, re.MULTILINE)
+    examples = re.findall(r"^  (?:[a-z-]+ ?\S* \| )?udp-stream (.*?)(?: > \S+|   .*)?$", said, re.MULTILINE)
     assert ended.value.code == 0 and 1 <= len(examples) <= 3 and "examples:" in said
     for example in examples:
         assert example.startswith(verb)

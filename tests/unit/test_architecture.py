@@ -32,7 +32,7 @@ LADDER = (
     },
     {"adapters.schemes", "adapters.settings"},
     {"adapters.ledgers", "adapters.live"},
-    {"adapters.embedded", "adapters.one_off", "adapters.records_out", "adapters.spoken_log"},
+    {"adapters.embedded", "adapters.live_runtime", "adapters.one_off", "adapters.records_out", "adapters.spoken_log"},
     {"cli"},
     {"streams"},
     {"cli.commands"},

@@ -20,7 +20,7 @@ DATA = Path(__file__).parents[3] / "shared" / "data"
 
 @pytest.fixture(scope="module")
 def day():
-    fleet = Fleet(seed=5, buses=120, hours=5.0)
+    fleet = Fleet(seed=5, buses=120, hours=3.0)
     return day_of_fleet("fleet", fleet.columns(), "hat.resolution=7", "hat.slot=1h")
 
 

@@ -12,7 +12,7 @@ class LiveSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     `every` 10 s is how often Surat's and Delhi's buses report. HTTP: `token_header` names the header that carries the
     token, or `token_query` the parameter of the address. AMQP: `queue` is read as `username`; at most `prefetch`
-    messages are on their way at once.
+    messages are on their way at once. A live run's journal may have `journal_max_bytes`.
     """
 
     every: str = "10s"
@@ -27,3 +27,4 @@ class LiveSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     username: str = ""
     password_file: str = ""
     prefetch: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = 1000
+    journal_max_bytes: Annotated[int, msgspec.Meta(ge=2**20, le=2**50)] = 8 * 2**30

@@ -21,6 +21,7 @@ from udp_stream.cli.commands import (
     releases_parser,
     replay_parser,
     reproduce_parser,
+    run_parser,
     services_parser,
     topics_parser,
     worker_parser,
@@ -37,6 +38,7 @@ examples:
   udp-stream demo --headless --slots 3             a synthetic fleet, no services, no files
   udp-stream init pings.csv --out city.toml        a configuration for a feed of any form
   udp-stream replay pings.ndjson.gz --out releases.ndjson
+  udp-stream run https://example.org/vehicles.json --ledger city.ledger --out releases.ndjson
   udp-stream plan --plates 30 --pings-per-plate 40 what to expect of a configuration
   udp-stream reproduce mean-itms --data pings.ndjson.gz
   udp-stream topics create && udp-stream worker    the deployment on Kafka
@@ -52,6 +54,7 @@ exit status: 0 done; 1 our fault; 2 usage; 3 configuration invalid; 4 a dependen
 VERBS = (
     init_parser,
     replay_parser,
+    run_parser,
     demo_parser,
     plan_parser,
     reproduce_parser,

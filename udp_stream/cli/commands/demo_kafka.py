@@ -33,7 +33,7 @@ from udp_stream.trial.services.both import Services, services
 from udp_stream.trial.services.process import Program, Running, launch
 
 WORKERS = 2
-SERVING = b"udp-stream: worker of group"
+SERVING = b"worker of group"
 SETTLED_S = 3.0
 """Once the fleet's last slot is out and nothing came for so long, that was all."""
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from types import FrameType
+from contextlib import ExitStack, closing
 
 from streams.feed import Feed, Pace
 from streams.topics import topics_of
@@ -17,9 +15,10 @@ from udp_stream.adapters.live.handover import Handover
 from udp_stream.adapters.live.openers import live_sources
 from udp_stream.adapters.live.pipe import PipeSource
 from udp_stream.adapters.live.source import LiveSource
-from udp_stream.adapters.logs import begin_log, end_log, say
+from udp_stream.adapters.logs import begin_log, end_log
 from udp_stream.adapters.schemes import Source, open_sources, scheme_of
 from udp_stream.adapters.settings import Settings
+from udp_stream.cli.going_on import say_of_source, sigterm
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.pings.decoder import json_messages
 from udp_stream.trial.fleet.live import live_messages
@@ -75,29 +74,6 @@ def send_live(source: LiveSource, sender: Feed, settings: Settings, beat: Callab
                 handover.kept()
                 sent_s, is_settled = time.monotonic(), True
             beat()
-
-
-@contextmanager
-def sigterm() -> Iterator[Callable[[], bool]]:
-    """While the block runs, SIGTERM ends nothing: what this gives says whether it has come.
-
-    The handler takes no lock: it may run while the same thread holds one.
-    """
-    came: list[int] = []
-
-    def note(number: int, _frame: FrameType | None) -> None:
-        came.append(number)
-
-    before = signal.signal(signal.SIGTERM, note)
-    try:
-        yield lambda: bool(came)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def say_of_source(sentence: str) -> None:
-    """A line about a source, for the operator."""
-    say(sentence, "source")
 
 
 def _live(arguments: argparse.Namespace, settings: Settings) -> LiveSource | None:

@@ -13,8 +13,8 @@ def add(verbs: Verbs) -> None:
     parser.epilog = """\
 examples:
   udp-stream init monday.csv --out city.toml
-  udp-stream replay monday.csv --config city.toml --trial --out first-try.ndjson
 
+Then: udp-stream replay monday.csv --config city.toml --trial --out first-try.ndjson
 It finds the form of the messages, the zone, the unit of speed and a box around the city, and leaves U and epsilon at
 public choices: they are yours to make. Nothing is charged or released.
 """

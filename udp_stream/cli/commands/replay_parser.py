@@ -30,7 +30,6 @@ def add(verbs: Verbs) -> None:
     parser.epilog = """\
 examples:
   udp-stream replay monday.ndjson.gz --trial --out first-try.ndjson
-  udp-stream init monday.csv --out city.toml && udp-stream replay monday.csv --config city.toml --trial
   udp-stream replay monday.ndjson.gz --ledger city.ledger --out releases.ndjson --smoothed estimates.ndjson
   zcat pings.ndjson.gz | udp-stream replay - --set hat.timezone=America/Chicago --set speed.max_kmh=115
 

@@ -1,0 +1,261 @@
+"""The live runtime: killed at any moment and started again, it loses no acknowledged ping and repeats no release."""
+
+import io
+import json
+import os
+import random
+import signal
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from tests.forked import run_forked
+from tests.runtime.harness import fleet_log
+from udp_stream.adapters.files.journal import Journal
+from udp_stream.adapters.ledgers.opening import ledger_and_keys
+from udp_stream.adapters.live_runtime import CHECKPOINT, LiveRuntime, Outputs
+from udp_stream.adapters.settings import LedgerSection, load
+from udp_stream.cli.appended import appended, ids_in, write_lines
+from udp_stream.errors import DependencyUnavailable, PrivacyRefused, UsageError
+from udp_stream.pings.decoder import PingDecoder
+from udp_stream.release.facts import SlotPublished
+from udp_stream.testing import SeededEntropy
+
+CONFIG = ("hat.slot=15m", "hat.resolution=7", "release.mean_epsilon=0.4", "release.min_plates=4", "hat.grace=2m")
+FRAME = 150
+
+
+@pytest.fixture(scope="module")
+def frames():
+    """Frames of a fleet, each with the time at which it arrives: that of its newest ping."""
+    settings, messages = load(None, CONFIG, {}), fleet_log(buses=25, hours=1.0)
+    decoder, now_ms, found = PingDecoder(settings.ping_rules), 0, []
+    for start in range(0, len(messages), FRAME):
+        some = messages[start : start + FRAME]
+        pings, _ = decoder.decode(some)
+        plausible = pings.time_ms[pings.time_ms < pings.time_ms.min() + 7_200_000] if len(pings) else pings.time_ms
+        now_ms = max(now_ms, int(plausible.max(initial=now_ms)))
+        found.append((some, now_ms / 1000))
+    return found
+
+
+class Clock:
+    """The time of arrival, as the frames have it."""
+
+    def __init__(self):
+        self.now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+@contextmanager
+def live(folder, clock, observers=()):
+    """A live runtime on the ledger and journal of this folder."""
+    settings = load(None, CONFIG, {})
+    opened = ledger_and_keys(LedgerSection(url=f"{folder}/ledger"))
+    with (
+        opened as (ledger, keys),
+        Journal(folder / "journal", f"the ledger {ledger.meta()['ledger_id']}") as journal,
+        appended(f"{folder}/out") as out,
+        appended(f"{folder}/rejected") as rejected,
+    ):
+        outputs = Outputs(
+            lambda lines: write_lines(out, lines),
+            rejected=lambda refused: write_lines(rejected, [refused.original.replace(b"\n", b" ")]),
+            written=ids_in(out),
+        )
+        yield (
+            LiveRuntime(settings, ledger, SeededEntropy(1), keys.key_of, "test", journal, outputs, observers, clock),
+            journal,
+        )
+
+
+def work(folder, frames, clock):
+    """All frames that the journal lacks, then the end of the source."""
+    with live(folder, clock) as (runtime, journal):
+        clock.now_s = frames[0][1]
+        runtime.start()
+        at = 0
+        for messages, arrival_s in frames:
+            if at >= journal.next_offset:
+                clock.now_s = arrival_s
+                runtime.take(messages)
+            at += len(messages)
+        clock.now_s = frames[-1][1] + 7200
+        runtime.close_what_is_over()
+        runtime.stop()
+
+
+def lines(folder, name="out"):
+    return (folder / name).read_bytes().splitlines()
+
+
+@pytest.fixture(scope="module")
+def expected(frames, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("expected")
+    work(folder, frames, Clock())
+    found = lines(folder)
+    assert len(found) > 60 and len(set(found)) == len(found)
+    return found
+
+
+def ids(found):
+    return [json.loads(line)["release_id"] for line in found]
+
+
+def child(folder, frames, dies_after_s):
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, dies_after_s)
+        work(folder, frames, Clock())
+        status = 0
+    finally:
+        os._exit(status)
+
+
+@pytest.mark.parametrize("kills", [12, pytest.param(200, marks=pytest.mark.long)])
+def test_killed_at_any_moment_it_loses_nothing_and_repeats_nothing(kills, frames, expected, tmp_path):
+    rng, died, rounds = random.Random(20261122), 0, 0
+    began = time.monotonic()
+    os.waitpid(child(tmp_path / "0", frames, 60.0), 0) if (tmp_path / "0").mkdir() is None else None
+    whole_s = time.monotonic() - began
+    while died < kills:
+        rounds += 1
+        folder = tmp_path / str(rounds)
+        folder.mkdir()
+        came_through = False
+        while not came_through:
+            _, status = os.waitpid(child(folder, frames, rng.uniform(0.02, whole_s / 2)), 0)
+            came_through = status == 0
+            died += not came_through
+            assert came_through or os.WIFSIGNALED(status), status
+        found = lines(folder)
+        assert len(set(ids(found))) == len(found), "a release was written twice"
+        # The speed of a day that follows on released slots does not depend on where it was cut.
+        assert sorted(found) == sorted(expected)
+        if rounds == 1:
+            assert sorted(lines(folder, "rejected")) == sorted(lines(tmp_path / "0", "rejected"))
+
+
+def test_a_restart_reads_on_from_its_checkpoint_and_old_segments_are_deleted(frames, tmp_path, monkeypatch):
+    monkeypatch.setattr("udp_stream.adapters.files.journal.SEGMENT_BYTES", 100_000)
+    half, clock = len(frames) // 2, Clock()
+    with live(tmp_path, clock) as (runtime, journal):
+        clock.now_s = frames[0][1]
+        runtime.start()
+        for messages, arrival_s in frames[:half]:
+            clock.now_s = arrival_s
+            runtime.take(messages)
+        runtime.stop()
+        read = journal.next_offset
+        assert journal.first_offset > 0 and len(list((tmp_path / "journal").glob("*.journal"))) > 1
+    facts = []
+    with live(tmp_path, clock, [facts.append]) as (runtime, journal):
+        runtime.start()
+        assert journal.next_offset == read
+    assert not any(isinstance(fact, SlotPublished) for fact in facts)
+    assert (tmp_path / "journal" / CHECKPOINT).exists()
+
+
+def test_at_night_a_tick_closes_what_is_over_once_nothing_came_for_a_while(frames, tmp_path):
+    clock = Clock()
+    with live(tmp_path, clock) as (runtime, journal):
+        messages, clock.now_s = frames[0]
+        runtime.start()
+        runtime.take(messages)
+        before = journal.next_offset
+        clock.now_s += 30
+        runtime.tick()
+        assert journal.next_offset == before  # nothing has been silent long enough
+        clock.now_s += 3600
+        runtime.tick()
+        assert journal.next_offset == before + 1 and lines(tmp_path)
+        runtime.tick()
+        assert journal.next_offset == before + 1  # a second tick would close nothing more
+
+
+def test_a_frame_that_was_cut_off_is_gone_and_a_damaged_middle_is_refused(tmp_path, monkeypatch):
+    with Journal(tmp_path / "j", "me") as journal:
+        journal.append([b"whole"], 1)
+        journal.append([b"cut"], 2)
+        journal.sync()
+    (segment,) = (tmp_path / "j").glob("*.journal")
+    segment.write_bytes(segment.read_bytes()[:-1])
+    monkeypatch.setattr("udp_stream.adapters.files.journal.SEGMENT_BYTES", 1)
+    with Journal(tmp_path / "j", "me") as journal:
+        assert [one.messages for one in journal.frames(0)] == [[b"whole"]] and journal.next_offset == 1
+        journal.append([b"next"], 3)
+        journal.append([b"last"], 4)
+        journal.sync()
+        assert [one.messages for one in journal.frames(1)] == [[b"next"], [b"last"]]
+    first, *_ = sorted((tmp_path / "j").glob("*.journal"))
+    first.write_bytes(first.read_bytes()[:-1] + b"?")
+    with Journal(tmp_path / "j", "me") as journal, pytest.raises(DependencyUnavailable, match="is damaged"):
+        list(journal.frames(0))
+
+
+def test_a_journal_has_one_run_one_ledger_and_a_size(tmp_path):
+    with Journal(tmp_path / "j", "the ledger 5eed", max_bytes=100) as journal:
+        assert (tmp_path / "j").stat().st_mode & 0o077 == 0
+        with pytest.raises(DependencyUnavailable, match="in use by another run"):
+            Journal(tmp_path / "j", "the ledger 5eed")
+        journal.append([b"x" * 50], 1)
+        with pytest.raises(DependencyUnavailable, match=r"more than 100 bytes.*live\.journal_max_bytes"):
+            journal.append([b"x" * 50], 1)
+    with pytest.raises(PrivacyRefused, match="belongs to the ledger 5eed, and this run has the ledger cafe"):
+        Journal(tmp_path / "j", "the ledger cafe")
+
+
+def test_a_file_that_lost_its_last_line_is_written_to_behind_the_line_before(tmp_path):
+    file = tmp_path / "out"
+    file.write_bytes(b'{"release_id": "a"}\nno record\n{"release_id": "b')
+    with appended(str(file)) as out:
+        assert ids_in(out) == {"a"}
+        write_lines(out, [b"{}"])
+    assert file.read_bytes() == b'{"release_id": "a"}\nno record\n{}\n'
+    assert ids_in(io.BytesIO(b"")) == frozenset()
+    for name in ("out.csv", "out.geojson", "out.ndjson.gz"):
+        with pytest.raises(UsageError, match="lines of JSON can be added"), appended(str(tmp_path / name)):
+            pass
+        assert not (tmp_path / name).exists()
+
+
+def udp_stream(folder, *arguments, stdin=None):
+    return run_forked(arguments, cwd=folder, stdin=stdin, env={**os.environ, "NO_COLOR": "1"})
+
+
+def test_the_verb_releases_what_is_piped_in_once_and_says_so(tmp_path):
+    log = b"\n".join(fleet_log(buses=25, hours=0.6, clean=True)) + b"\n"
+    flags = [word for flag in CONFIG for word in ("--set", flag)]
+    first = udp_stream(tmp_path, "run", "-", *flags, "--ledger", "city.ledger", "--out", "out.ndjson", stdin=log)
+    assert first.returncode == 0, first.stderr
+    records = [json.loads(line) for line in lines(tmp_path, "out.ndjson")]
+    assert {record["status"] for record in records} > {"released"}
+    said = [json.loads(line) for line in first.stderr.splitlines()]
+    assert [entry["event"] for entry in said if entry["event"] in ("begun", "ended")] == ["begun", "ended"]
+    assert sum(entry["event"] == "slot" for entry in said) >= 2
+    again = udp_stream(tmp_path, "run", "-", *flags, "--ledger", "city.ledger", "--out", "out.ndjson", stdin=b"")
+    assert again.returncode == 0 and len(lines(tmp_path, "out.ndjson")) == len(records)
+    assert (tmp_path / "city.ledger.journal").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "sentence"),
+    [
+        (["-"], 3, "expected the ledger of this feed, got none"),
+        (["-", "--ledger", "redis://127.0.0.1:1/0"], 4, "127.0.0.1:1"),
+        (["no-such-file", "--ledger", "l"], 2, "no-such-file"),
+        (["-", "--ledger", "l", "--out", "o.csv"], 2, "lines of JSON can be added"),
+        (["kafka://a", "--ledger", "l"], 2, "begins with kafka://"),
+    ],
+)
+def test_trouble_has_a_sentence_and_a_status(tmp_path, arguments, status, sentence):
+    done = udp_stream(tmp_path, "run", *arguments, stdin=b"")
+    assert done.returncode == status, done.stderr
+    assert sentence in done.stderr.decode() and b"Traceback" not in done.stderr

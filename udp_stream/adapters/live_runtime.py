@@ -1,0 +1,201 @@
+"""The live runtime of one machine, without Kafka: a source in, releases out, a ledger, and a journal of what arrived.
+
+The journal is the log, as a partition of a topic is on Kafka, and the same reader reads it, by times of arrival, with
+ticks while nothing comes (`windows/source_reader.py`). Messages are acknowledged to their source once the journal has
+them. A checkpoint says from where on the journal is still needed. Killed at any moment and started again, it reads on
+from there: slots that close a second time come out of the ledger as they were, and are not written a second time.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from udp_stream.adapters.files.atomic import draft_of, sync_directory
+from udp_stream.adapters.files.journal import Arrived, Journal
+from udp_stream.adapters.ledgers.policy_keys import note_policy
+from udp_stream.adapters.settings import Settings
+from udp_stream.errors import DependencyUnavailable
+from udp_stream.ledger.past import caveats
+from udp_stream.ledger.port import Entropy, Ledger
+from udp_stream.release.context import ReleaseContext, with_forecaster
+from udp_stream.release.delivery import PublishedRelease
+from udp_stream.release.draw import RecordedSlot
+from udp_stream.release.facts import Observer, SlotCounted, batch_read, report_recorded, report_to, slot_published
+from udp_stream.release.road import release_slot
+from udp_stream.release.smoothed import encode_smoothed
+from udp_stream.units import parse_duration
+from udp_stream.windows.clocks import LogPlaces
+from udp_stream.windows.slot_tables import SlotPings, tabulate
+from udp_stream.windows.source_reader import ReadingRules, Refused, SourceCheckpoint, SourceReader
+
+CHECKPOINT: Final = "checkpoint"
+"""The file of it, in the journal's folder."""
+
+CHECKPOINT_S: Final = 5.0
+"""Between two checkpoints: as much is read again after a crash."""
+
+Write = Callable[[Sequence[bytes]], None]
+"""Has written these lines, in order, when it returns."""
+
+
+class Outputs(NamedTuple):
+    """Where a run writes. `written` are the ids of releases that readers of `release` have already."""
+
+    release: Write
+    smoothed: Write | None = None
+    rejected: Callable[[Refused], None] | None = None
+    written: frozenset[str] = frozenset()
+
+
+class LiveRuntime:
+    """One journal through one ledger. `start` reads what the journal has; then `take` and `tick` go on."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        ledger: Ledger,
+        entropy: Entropy,
+        hashed: Callable[[str], bytes],
+        software: str,
+        journal: Journal,
+        outputs: Outputs,
+        observers: Sequence[Observer] = (),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Nothing is read or written before `start`. `clock` gives Unix seconds: the time of arrival."""
+        self._settings, self._ledger, self._journal, self._outputs = settings, ledger, journal, outputs
+        self._clock = clock
+        self._idle_ms = round(parse_duration(settings.kafka.idle_timeout) * 1000)
+        context = ReleaseContext(
+            settings.policy, settings.calendar, entropy, software, caveats=caveats(ledger.meta()),
+            before_charge=self._note_policy,
+        )  # fmt: skip
+        is_forecasting = settings.policy.forecasts or outputs.smoothed is not None
+        self._context = with_forecaster(context) if is_forecasting else context
+        self._noted = False
+        self._report = report_to(*observers)
+        self._due = frozenset(release_id for release_id, _ in ledger.unpublished())
+        self._place = journal.folder / CHECKPOINT
+        checkpoint = _read_checkpoint(self._place, journal.first_offset)
+        rules = ReadingRules(
+            settings.decoder, settings.window_rules, settings.calendar.slots, settings.policy.resolution, hashed
+        )
+        self._reader = SourceReader(rules, checkpoint)
+        self._kept = checkpoint
+        self._kept_s = self._active_s = clock()
+
+    def start(self) -> None:
+        """Read what the journal has and no checkpoint is behind."""
+        for arrived in self._journal.frames(self._reader.next_offset):
+            self._read(arrived)
+        self._keep()
+
+    def take(self, messages: list[bytes]) -> None:
+        """Messages that came now. The journal has them when this returns, and the slots that they close are out."""
+        self._active_s = self._clock()
+        arrived = self._journal.append(messages, self._arrival_ms())
+        self._journal.sync()
+        self._read(arrived)
+        self._keep_if_due()
+
+    def tick(self) -> None:
+        """Nothing has come: after `kafka.idle_timeout` time goes on without pings, so that slots close at night."""
+        now_ms = self._arrival_ms()
+        if now_ms - self._active_s * 1000 >= self._idle_ms and self._reader.tick_would_close(now_ms):
+            self.close_what_is_over()
+        self._keep_if_due()
+
+    def close_what_is_over(self) -> None:
+        """The source has ended, or is silent: close the slots that are over by the clock on the wall."""
+        arrived = self._journal.append([], self._arrival_ms())
+        self._journal.sync()
+        self._read(arrived)
+
+    def stop(self) -> None:
+        """Keep how far we are. Open slots stay in the journal."""
+        self._keep()
+
+    def _arrival_ms(self) -> int:
+        return round(self._clock() * 1000)
+
+    def _read(self, arrived: Arrived) -> None:
+        messages = arrived.messages or [b""]
+        count = len(messages)
+        places = LogPlaces(
+            np.arange(arrived.offset, arrived.offset + count),
+            np.full(count, arrived.arrival_ms),
+            np.full(count, not arrived.messages),
+        )
+        result = self._reader.read(messages, places)
+        refusals = [one.refusal for one in result.refused]
+        self._report(batch_read(result.messages, result.pings, refusals, result.newest_ms))
+        if self._outputs.rejected is not None:
+            for refused in result.refused:
+                self._outputs.rejected(refused)
+        for slot in result.closed:
+            self._release(slot)
+
+    def _release(self, slot: SlotPings) -> None:
+        counts, values = tabulate(slot)
+        self._report(SlotCounted(slot.start_ms, counts.repeats))
+
+        def publish(recorded: RecordedSlot) -> None:
+            releases = [PublishedRelease(payload) for payload in recorded.payloads.values()]
+            report_recorded(self._report, counts, recorded, releases)
+            new = (recorded.made | self._due) - self._outputs.written
+            self._outputs.release([payload for name, payload in recorded.payloads.items() if name in new])
+            self._report(slot_published(slot.start_ms, releases))
+
+        out = release_slot(counts, values, self._context, self._ledger, publish)
+        if self._outputs.smoothed is not None:
+            estimates = self._context.smoothed((slot.start_ms, slot.end_ms), self._ledger)
+            is_new = bool(out.made | (self._due & frozenset(out.payloads)))
+            self._outputs.smoothed([encode_smoothed(estimate) for estimate in estimates] if is_new else [])
+
+    def _note_policy(self) -> None:
+        if not self._noted:
+            note_policy(self._ledger, self._settings.policy)
+            self._noted = True
+
+    def _keep_if_due(self) -> None:
+        if self._clock() - self._kept_s >= CHECKPOINT_S:
+            self._keep()
+
+    def _keep(self) -> None:
+        """Say on disk from where on the journal is needed, then drop what is before."""
+        self._kept_s = self._clock()
+        if (checkpoint := self._reader.checkpoint()) == self._kept:
+            return
+        with draft_of(self._place) as draft:
+            with draft.open("wb") as file:
+                file.write(msgspec.json.encode(checkpoint))
+                file.flush()
+                os.fsync(file.fileno())
+            draft.rename(self._place)
+        sync_directory(self._place.parent)
+        self._kept = checkpoint
+        self._journal.drop_before(checkpoint.offset)
+
+
+def _read_checkpoint(file: Path, first_offset: int) -> SourceCheckpoint:
+    """Where to read on; from the journal's beginning if nothing was kept yet.
+
+    DependencyUnavailable if the journal begins behind it: pings that are still needed are gone.
+    """
+    try:
+        checkpoint = msgspec.json.decode(file.read_bytes(), type=SourceCheckpoint)
+    except FileNotFoundError:
+        return SourceCheckpoint(first_offset)
+    if first_offset > checkpoint.offset:
+        raise DependencyUnavailable(
+            f"{file}: the journal is still needed from offset {checkpoint.offset} on, and begins at {first_offset}: "
+            "files of it were removed"
+        )
+    return checkpoint

@@ -1,0 +1,143 @@
+"""`run`: the live embedded runtime. Any source in, private releases out, a ledger and a journal; no services."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+from udp_stream.adapters.embedded import rejected_writer
+from udp_stream.adapters.entropy import OsEntropy
+from udp_stream.adapters.files.heartbeat import Heartbeat
+from udp_stream.adapters.files.journal import Journal
+from udp_stream.adapters.ledgers.opening import ledger_and_keys, ledger_place
+from udp_stream.adapters.ledgers.which_ledger import begin_work
+from udp_stream.adapters.live.handover import Handover
+from udp_stream.adapters.live.openers import live_sources
+from udp_stream.adapters.live.pipe import PipeSource
+from udp_stream.adapters.live.recorded import RecordedSource
+from udp_stream.adapters.live.source import LiveSource
+from udp_stream.adapters.live_runtime import LiveRuntime, Outputs
+from udp_stream.adapters.logs import begin_log, say
+from udp_stream.adapters.schemes import open_source, scheme_of
+from udp_stream.adapters.settings import Settings, is_file
+from udp_stream.adapters.spoken_log import SpokenLog
+from udp_stream.cli.appended import appended, ids_in, write_lines
+from udp_stream.cli.going_on import say_of_source, sigterm
+from udp_stream.cli.outputs import PRIVATE, require_distinct, used_files
+from udp_stream.cli.report import SOFTWARE
+from udp_stream.errors import ConfigError
+from udp_stream.ledger.port import Ledger
+from udp_stream.pings.decoder import json_messages
+from udp_stream.windows.source_reader import Refused
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> None:
+    """Release until the source ends or we are stopped. ConfigError if no ledger is named."""
+    if not settings.ledger.url:
+        raise ConfigError("ledger.url: expected the ledger of this feed, got none: name it with --ledger FILE")
+    outputs = ("--out", arguments.out), ("--rejected", arguments.rejected), ("--smoothed", arguments.smoothed)
+    require_distinct(outputs, used_files(arguments, settings))
+    heartbeat = Heartbeat(arguments.alive)
+    begin_log()
+    with ExitStack() as stack:
+        source = _source(arguments.source, settings)
+        opening = ledger_and_keys(settings.ledger, allow_volatile=arguments.allow_volatile_ledger)
+        ledger, keys = stack.enter_context(opening)
+        begin_work(settings, ledger)
+        log = SpokenLog(settings.calendar.slots, settings.policy.grace_ms)
+        folder, max_bytes = _folder(arguments, settings), settings.live.journal_max_bytes
+        journal = stack.enter_context(Journal(folder, _owner(ledger), max_bytes))
+        writes = stack.enter_context(_outputs(arguments))
+        runtime = LiveRuntime(
+            settings, ledger, OsEntropy(), keys.key_of, SOFTWARE, journal, writes, observers=[log.observe]
+        )
+        stack.callback(log.say_due, at_the_end=True)
+        say(f"run of {source_name(arguments.source)}, with the journal {folder}", "begun")
+        runtime.start()
+        _go_on(source, runtime, settings, log, heartbeat)
+    say("ended", "ended")
+
+
+def source_name(name: str) -> str:
+    """A path, or an address without what may be secret: user, password, path, query.
+
+    >>> source_name("amqps://me:secret@broker:5671/vhost?key=1")
+    'amqps://broker:5671'
+    """
+    if scheme_of(name) is None:
+        return name
+    scheme, _, rest = name.partition("://")
+    return f"{scheme}://{rest.partition('/')[0].partition('?')[0].rpartition('@')[2]}"
+
+
+def _go_on(source: LiveSource, runtime: LiveRuntime, settings: Settings, log: SpokenLog, heartbeat: Heartbeat) -> None:
+    """Frames into the journal and through it, until the source has ended or SIGTERM has come."""
+    rules = settings.ping_rules
+    with Handover(source) as handover, sigterm() as asked:
+        while not handover.ended:
+            if asked():
+                handover.stop()
+            frames = handover.take()
+            messages = [message for frame in frames for message in json_messages(frame, source.format, rules)]
+            if messages:
+                runtime.take(messages)
+            if frames:
+                handover.kept()
+            else:
+                runtime.tick()
+            heartbeat.beat()
+            log.say_due()
+        if not asked():
+            runtime.close_what_is_over()
+    runtime.stop()
+
+
+def _source(name: str, settings: Settings) -> LiveSource:
+    """Live by its scheme, standard input, or a file, which ends."""
+    openers = live_sources(settings, say_of_source, settings.source.form.format)
+    if name == "-":
+        return PipeSource(settings.source.form)
+    if (scheme := scheme_of(name)) in openers:
+        source = openers[scheme or ""](name, None)
+    else:
+        source = RecordedSource(open_source(name, settings.speed.unit, say=say_of_source, form=settings.source.form))
+    if not settings.source.form.is_plain and not source.format.is_json:
+        raise ConfigError("source: expected no keys for a source that is not JSON or CSV")
+    return source
+
+
+def _folder(arguments: argparse.Namespace, settings: Settings) -> Path:
+    """Of the journal: beside a ledger that is a file."""
+    if arguments.journal is not None:
+        folder: Path = arguments.journal
+        return folder
+    if not is_file(settings.ledger.place):
+        raise ConfigError("--journal FOLDER: expected it beside a ledger that is no file")
+    return Path(f"{ledger_place(settings.ledger.place)}.journal")
+
+
+def _owner(ledger: Ledger) -> str:
+    return f"the ledger {ledger.meta()['ledger_id']}"
+
+
+@contextmanager
+def _outputs(arguments: argparse.Namespace) -> Iterator[Outputs]:
+    with ExitStack() as stack:
+        out = stack.enter_context(appended(arguments.out))
+        smoothed = stack.enter_context(appended(arguments.smoothed)) if arguments.smoothed else None
+        rejected = stack.enter_context(appended(arguments.rejected, PRIVATE)) if arguments.rejected else None
+        reject = None if rejected is None else rejected_writer(rejected)
+
+        def refuse(refused: Refused) -> None:
+            if reject is not None:
+                reject(refused.original, refused.refusal)
+
+        yield Outputs(
+            partial(write_lines, out),
+            None if smoothed is None else partial(write_lines, smoothed),
+            None if reject is None else refuse,
+            ids_in(out),
+        )
