@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 
-from udp_stream.cli.found_feed import FoundFeed, zone_offset_minutes
+from udp_stream.cli.found_feed import FoundFeed
+from udp_stream.cli.wrong_zone import zone_offset_minutes
 from udp_stream.pings.presets import PRESETS
 
 _UNIT_WORDS = {

@@ -15,6 +15,7 @@ from udp_stream.adapters.schemes import Source, open_sources, scheme_of
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
 from udp_stream.cli.report import console
+from udp_stream.cli.wrong_zone import wrong_zone
 from udp_stream.errors import UsageError
 from udp_stream.pings.advice import Refused, advise
 from udp_stream.pings.decoder import PingDecoder, originals
@@ -81,6 +82,8 @@ def _require_mostly_read(name: str, messages: Sequence[bytes], ping_format: Ping
     refused = [one for one in refusals if one.reason not in OF_A_SPEED]
     read = len(pings) + len(refusals) - len(refused)
     if len(refused) <= read:
+        if len(pings) and (sentence := wrong_zone(pings.time_ms, pings.lon, pings.lat, settings.hat.timezone)):
+            console().print(f"warning: {sentence}", markup=False, soft_wrap=True)
         return
     reason = max(Reason, key=lambda reason: sum(one.reason == reason for one in refused))
     commonest = sum(one.reason == reason for one in refused)

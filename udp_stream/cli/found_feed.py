@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
 from itertools import islice
 from math import ceil, floor
 from zoneinfo import ZoneInfo
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from udp_stream.adapters.files.sample import FileSample, read_sample
 from udp_stream.adapters.schemes import open_source
+from udp_stream.cli.wrong_zone import zone_of
 from udp_stream.errors import UsageError
 from udp_stream.pings.decoder import PingDecoder, PingRules, Pings
 from udp_stream.pings.feed_form import PLAIN, FeedForm, mapped_form
@@ -103,7 +103,7 @@ def _mapped(path: str, sample: FileSample, found: FoundMapping) -> FoundFeed:
     keys = _keys(mapping)
     zone = None
     if not found.times.has_offset:
-        zone = _zone_of(*_middle_of(sample, mapping))
+        zone = zone_of(*_middle_of(sample, mapping))
         keys["time_zone"] = zone
     form = mapped_form(replace(mapping, zone=None if zone is None else ZoneInfo(zone)))
     if not _reads(path, form):
@@ -164,7 +164,7 @@ def _found(
         preset=preset,
         keys=keys,
         delimiter=None if sample is None else sample.delimiter,
-        zone=_zone_of(lon, lat),
+        zone=zone_of(lon, lat),
         offsets=() if sample is None else _offsets(sample, form.mapping),
         unit=unit,
         unit_from=unit_from,
@@ -191,23 +191,6 @@ def _middle_of(sample: FileSample, mapping: FeedMapping) -> tuple[float, float]:
         read_numbers([value for value in column if isinstance(value, str | int | float)])[0] for column in values
     ]
     return float(np.nanmedian(columns[0])), float(np.nanmedian(columns[1]))
-
-
-def _zone_of(lon: float, lat: float) -> str:
-    """The IANA zone of a place."""
-    from tzfpy import get_tz  # 3 MB of boundaries: for this verb alone
-
-    return str(get_tz(lon, lat)) or "UTC"
-
-
-def zone_offset_minutes(zone: str, at_ms: int) -> int:
-    """How far a zone is ahead of UTC at a time.
-
-    >>> zone_offset_minutes("Asia/Kolkata", 1706159153000)
-    330
-    """
-    moment = datetime.fromtimestamp(at_ms / 1000, ZoneInfo(zone))
-    return (moment.utcoffset() or timedelta(0)) // timedelta(minutes=1)
 
 
 def _box(lon: NDArray[np.float64], lat: NDArray[np.float64]) -> tuple[float, float, float, float]:

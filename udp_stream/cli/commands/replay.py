@@ -26,6 +26,9 @@ from udp_stream.release.smoothed import Smoothed
 
 def replay(arguments: argparse.Namespace, settings: Settings) -> None:
     """Read the files as one log, release its HATs, tell on stderr what was done, also if it ends early."""
+    if arguments.dry_run:
+        _dry_run(arguments, settings)
+        return
     if arguments.trial and arguments.ledger:
         raise UsageError("--trial keeps a ledger for this run only: leave --ledger or --trial out")
     outputs = ("--out", arguments.out), ("--rejected", arguments.rejected), ("--smoothed", arguments.smoothed)
@@ -71,6 +74,16 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
         refused.print_advice(runtime.summary, settings)
         if runtime.summary.refused and not runtime.summary.pings:
             raise UsageError("no ping was accepted")
+
+
+def _dry_run(arguments: argparse.Namespace, settings: Settings) -> None:
+    from udp_stream.cli.dry_run import dry_run
+
+    given = ("--trial", arguments.trial), ("--smoothed", arguments.smoothed), ("--rejected", arguments.rejected)
+    for name, value in (*given, ("--out", arguments.out != "-")):
+        if value:
+            raise UsageError(f"--dry-run writes nothing: leave {name} out")
+    dry_run(arguments.files, settings, OsEntropy())
 
 
 def _records(name: str, kind: type[Struct], stack: ExitStack) -> Callable[[Sequence[bytes]], None]:

@@ -21,6 +21,9 @@ def add(verbs: Verbs) -> None:
         help="one release record a line (default: stdout); or .csv, .geojson, .parquet, and .gz, by suffix",
     )
     add_ledger_options(parser, "ledger file or URL (default: ledger.url)")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="read, count, warn and say what to expect; charge and write nothing"
+    )
     parser.add_argument("--trial", action="store_true", help="use a ledger for this run only; its records say so")
     parser.add_argument(
         "--smoothed", metavar="FILE", help="smoothed estimates of every HAT and known cell, in the same forms"

@@ -1,0 +1,81 @@
+"""`replay --dry-run`: what is likely to be set wrongly is said before anything is charged."""
+
+import json
+from datetime import datetime
+
+import pytest
+
+from udp_stream.cli import main as cli
+from udp_stream.trial.fleet.fleet import IST, Fleet, Imperfections
+
+
+@pytest.fixture(autouse=True)
+def _streams_stay(monkeypatch):
+    """The command line lets go of standard streams when it ends; here it ends often."""
+    monkeypatch.setattr(cli, "use_standard_streams", lambda: None)
+    monkeypatch.setattr(cli, "let_go_of_stdout", lambda: None)
+    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    start = datetime(2024, 1, 8, 9, 0, tzinfo=IST)
+    fleet = Fleet(seed=3, buses=40, start=start, hours=0.5, imperfections=Imperfections.none())
+    file = tmp_path_factory.mktemp("log") / "pings.ndjson"
+    file.write_bytes(b"\n".join(message for batch in fleet.messages() for message in batch) + b"\n")
+    return file
+
+
+def dry(capsys, log, *flags):
+    sets = [word for flag in flags for word in ("--set", flag)]
+    status = cli.main(["replay", str(log), "--dry-run", *sets])
+    printed = capsys.readouterr()
+    return status, " ".join(printed.out.split()), " ".join(printed.err.split())
+
+
+def test_a_feed_that_is_set_rightly_has_no_warning_and_nothing_is_left_behind(capsys, log, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = dry(capsys, log)
+    assert status == 0 and "warning" not in out and "accepted of 40 plates" in out
+    assert "expected error" in out and "one constant errs by" in out
+    assert "nothing was charged, drawn or written" in err and "keep it to yourself" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["speed.unit=mps", "speed.reject_above_kmh=900"], "speed.unit is 'mps', and pings move about as fast as they"),
+        (["speed.max_kmh=20"], "% of the pings are above speed.max_kmh = 20 and would be clamped to it."),
+        (["hat.timezone=Europe/Berlin"], "and the pings lie in Asia/Kolkata (UTC+05:30 then)"),
+    ],
+)
+def test_a_wrong_setting_is_told_with_its_mend(capsys, log, flags, said):
+    status, out, _ = dry(capsys, log, *flags)
+    assert status == 0 and out.count("warning: ") >= 1 and said in out
+
+
+def test_a_zone_of_the_same_hours_is_no_mistake(capsys, log):
+    assert "warning" not in dry(capsys, log, "hat.timezone=Asia/Colombo")[1]
+
+
+def test_a_replay_warns_of_another_city_s_clock_by_itself(capsys, log, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sets = ["--set", "hat.timezone=America/Chicago", "--trial", "--out", "out"]
+    assert cli.main(["replay", str(log), *sets]) == 0
+    assert "warning: hat.timezone is America/Chicago (UTC-06:00)" in " ".join(capsys.readouterr().err.split())
+
+
+def test_no_plate_is_shown_and_outputs_are_refused(capsys, log, tmp_path):
+    first = json.loads(log.read_bytes().splitlines()[0])
+    first = first[0] if isinstance(first, list) else first
+    _, out, err = dry(capsys, log)
+    assert first["license_plate"] not in out + err
+    for name in ("--out", "--smoothed", "--rejected"):
+        assert cli.main(["replay", str(log), "--dry-run", name, str(tmp_path / "x")]) == 2
+        assert f"--dry-run writes nothing: leave {name} out" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_file_without_a_ping_is_refused(capsys, tmp_path):
+    (tmp_path / "a.ndjson").write_text("{}\n")
+    assert dry(capsys, tmp_path / "a.ndjson")[0] == 2

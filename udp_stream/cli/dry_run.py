@@ -1,0 +1,144 @@
+"""`replay --dry-run`: what a replay of these files would read, and what it would be likely to err by.
+
+It charges nothing, draws nothing and writes nothing.
+
+It looks at speeds in three ways, for the operator's eyes alone: are they in the unit that is configured, how many are
+above U, and which pings are refused. Its output is not private: do not publish it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.table import Table
+
+from udp_stream.adapters.schemes import open_sources
+from udp_stream.adapters.settings import Settings
+from udp_stream.adapters.text import counted
+from udp_stream.cli.first_look import RefusedSample
+from udp_stream.cli.plan_of_feed import Positions, row_of, verdict
+from udp_stream.cli.progress import ReadingProgress
+from udp_stream.cli.report import console, printer
+from udp_stream.cli.wrong_zone import wrong_zone
+from udp_stream.errors import UsageError
+from udp_stream.ledger.port import Entropy
+from udp_stream.pings.decoder import PingDecoder, Pings, originals
+from udp_stream.pings.speed_unit import unit_evidence
+from udp_stream.release.summary import Summary
+from udp_stream.units import QUANTA_PER_KMH
+
+ABOVE_WORTH_A_WORD = 0.01
+"""The share of pings above U from which it is told: clamping them lowers means."""
+
+UNIT_PINGS_MAX = 200_000
+"""As many pings, from the beginning, say which unit they are in."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """All accepted pings; speeds in quanta, not clamped to U."""
+
+    positions: Positions
+    speed: NDArray[np.int32]
+    beginning: Pings
+    refused: Counter[str]
+
+
+def dry_run(names: Sequence[str], settings: Settings, entropy: Entropy) -> None:
+    """Read all of it, warn, and tell what to expect. UsageError if no ping is accepted.
+
+    `entropy` is for the noise of the rehearsal.
+    """
+    sample = RefusedSample(None)
+    read = _read(names, settings, sample)
+    out = printer(width=160)
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_row("pings", f"{read.speed.size:,} accepted of {counted(read.positions.plates, 'plate')}")
+    for reason, count in read.refused.most_common():
+        table.add_row("", f"{count:,} refused: {reason}")
+    row = row_of(read.positions, settings, entropy)
+    grid, times = settings.calendar.slots, read.positions.time_ms
+    table.add_row("times", f"{grid.iso(int(times.min()))} to {grid.iso(int(times.max()))}")
+    half = f"half of the pings lie in HATs of {row.plates} plates or more"
+    table.add_row("HATs", f"{row.hats:,} of H3 {row.resolution}, {row.slot}; {half}")
+    expected = row.expected
+    table.add_row(
+        "expected error",
+        f"{expected.error:.2f} km/h, {expected.served:.0%} of pings in HATs with a mean; one constant errs by "
+        f"{expected.constant:.2f}, a line on counts by {expected.counts:.2f}: {verdict(expected)}",
+    )
+    out.print(table)
+    for warning in _warnings(read, settings):
+        out.print(f"warning: {warning}", markup=False, soft_wrap=True)
+    summary = Summary(pings=read.speed.size, refused=read.refused)
+    sample.print_advice(summary, settings)
+    console().print(
+        "Dry run: nothing was charged, drawn or written. It looked at speeds without noise, so keep it to yourself."
+    )
+
+
+def _read(names: Sequence[str], settings: Settings, sample: RefusedSample) -> _Read:
+    numbers: dict[str, int] = {}
+    columns: list[tuple[NDArray[np.generic], ...]] = []
+    beginning: Pings | None = None
+    refused: Counter[str] = Counter()
+    progress = ReadingProgress(names)
+    rules = replace(settings.ping_rules, max_kmh=settings.ping_rules.reject_above_kmh)
+    with ExitStack() as stack:
+        opened = open_sources(names, settings.speed.unit, progress.of, form=settings.source.form)
+        sources = [stack.enter_context(closing(source)) for _, source in opened]
+        stack.enter_context(progress)
+        for source in sources:
+            decoder = PingDecoder(rules, source.format)
+            for messages in _joined(source.messages()):
+                pings, refusals = decoder.decode(messages)
+                refused.update(str(refusal.reason) for refusal in refusals)
+                for message, refusal in zip(originals(messages, refusals, source.format), refusals, strict=True):
+                    sample(message, refusal)
+                if not len(pings):
+                    continue
+                beginning = pings if beginning is None else beginning
+                ours = np.array([numbers.setdefault(plate, len(numbers)) for plate in pings.plates], dtype=np.int64)
+                columns.append((ours[pings.plate], pings.time_ms, pings.lat, pings.lon, pings.speed))
+    if beginning is None:
+        raise UsageError(
+            "no ping was accepted. `udp-stream replay` without --dry-run says why: it charges nothing then"
+        )
+    plate, time_ms, lat, lon, speed = (np.concatenate(column) for column in zip(*columns, strict=True))
+    return _Read(Positions(plate, len(numbers), time_ms, lat, lon), speed, beginning, refused)
+
+
+def _joined(frames: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
+    """Larger frames: pairs of one plate's pings are looked for within one."""
+    held: list[bytes] = []
+    for frame in frames:
+        held += frame
+        if len(held) >= UNIT_PINGS_MAX:
+            yield held
+            held = []
+    if held:
+        yield held
+
+
+def _warnings(read: _Read, settings: Settings) -> Iterator[str]:
+    """What is likely to be set wrongly."""
+    unit = unit_evidence(read.beginning, settings.speed.unit).unit
+    if unit is not None and unit != settings.speed.unit:
+        yield (
+            f"speed.unit is {settings.speed.unit!r}, and pings move about as fast as they report in {unit!r}: set "
+            f"speed.unit = {unit!r}"
+        )
+    above = float(np.mean(read.speed > settings.speed.max_kmh * QUANTA_PER_KMH))
+    if above > ABOVE_WORTH_A_WORD:
+        yield (
+            f"{above:.1%} of the pings are above speed.max_kmh = {settings.speed.max_kmh:g} and would be clamped to "
+            "it. Choose U from what buses may drive, not from this figure"
+        )
+    where = read.positions
+    if (sentence := wrong_zone(where.time_ms, where.lon, where.lat, settings.hat.timezone)) is not None:
+        yield sentence
