@@ -211,7 +211,7 @@ def deployed(name: str, folder: Path, running: Services, database: int) -> tuple
     )
     settings = load(config, (), {})
     create_topics(settings.kafka)
-    with Feed(running.kafka.bootstrap, topics_of(settings.kafka).pings.name, 1, Pace()) as feed:
+    with Feed(settings.kafka, topics_of(settings.kafka).pings.name, 1, Pace()) as feed:
         for messages in fleet().messages():
             feed.send(messages)
     return config, feed.sent

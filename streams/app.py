@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import faust
 
+from streams.connections import faust_credentials
 from streams.topics import Topic
 from streams.transport import BATCHES_MAX, BatchSchema, BatchTransport
 from udp_stream.adapters.settings import Settings
@@ -24,6 +25,7 @@ def build_app(settings: Settings, instance: str | None, folder: str) -> faust.Ap
     app = faust.App(
         kafka.group,
         broker=[f"kafka://{address.strip()}" for address in kafka.bootstrap.split(",")],
+        broker_credentials=faust_credentials(kafka),
         store="memory://",
         datadir=folder,
         autodiscover=False,

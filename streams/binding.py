@@ -27,6 +27,7 @@ from aiokafka.errors import KafkaError
 from streams.producer import OutgoingRecord, Producer
 from streams.topic_reader import SECONDS_MAX, read_topic, records_of
 from streams.topics import Topic
+from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger.port import Mark
 
@@ -123,34 +124,34 @@ class _Claim(msgspec.Struct, frozen=True):
     ledger: str
 
 
-async def claim(bootstrap: str, topic: Topic, ours: Binding, producer: Producer) -> None:
+async def claim(kafka: KafkaSection, topic: Topic, ours: Binding, producer: Producer) -> None:
     """Work on this ledger from now on, or raise PrivacyRefused if the deployment works on another one.
 
     DependencyUnavailable if the broker does not tell.
     """
-    first = await _first(bootstrap, topic)
+    first = await _first(kafka, topic)
     if first is None:
         await producer.write([OutgoingRecord(topic.name, msgspec.json.encode(_Claim(ours.text)), partition=0)])
-        first = await _first(bootstrap, topic)
-    ours.require(first, f"the deployment ({topic.name} at {bootstrap})")
+        first = await _first(kafka, topic)
+    ours.require(first, f"the deployment ({topic.name} at {kafka.bootstrap})")
 
 
-def claimed(bootstrap: str, topic: Topic) -> Binding | None:
+def claimed(kafka: KafkaSection, topic: Topic) -> Binding | None:
     """On what the deployment works, None if no worker has claimed anything. Raises as `read_topic`, and PrivacyRefused
     for a claim that cannot be read."""
-    text = _said(read_topic(bootstrap, topic))
+    text = _said(read_topic(kafka, topic))
     try:
         return None if text is None else Binding.read(text)
     except ValueError as error:
         raise PrivacyRefused(f"{topic.name}: expected a claim of a ledger in its first record: {error}") from error
 
 
-async def _first(bootstrap: str, topic: Topic) -> str | None:
+async def _first(kafka: KafkaSection, topic: Topic) -> str | None:
     """What the first claim says, None if there is none."""
     try:
-        records = await asyncio.wait_for(records_of(bootstrap, topic), SECONDS_MAX)
+        records = await asyncio.wait_for(records_of(kafka, topic), SECONDS_MAX)
     except (KafkaError, TimeoutError) as error:
-        raise DependencyUnavailable(f"Kafka at {bootstrap}: {topic.name}: {str(error) or 'no answer'}") from error
+        raise DependencyUnavailable(f"Kafka at {kafka.bootstrap}: {topic.name}: {str(error) or 'no answer'}") from error
     return _said(records)
 
 

@@ -22,7 +22,9 @@ from zlib import crc32
 
 import msgspec
 
+from streams.connections import client_options, unreachable
 from streams.topics import BOOTSTRAP_MS, partitions_of
+from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.errors import DependencyUnavailable, UsageError, needs
 from udp_stream.pings.feed_form import PLAIN, FeedForm
 from udp_stream.pings.mapped_json import Single, single_ping
@@ -117,7 +119,7 @@ class Pace:
 class Feed:
     """An idempotent producer of pings; use it as a context manager, which returns when the broker has them all."""
 
-    def __init__(self, bootstrap: str, topic: str, batch: int, pace: Pace, form: FeedForm = PLAIN) -> None:
+    def __init__(self, kafka: KafkaSection, topic: str, batch: int, pace: Pace, form: FeedForm = PLAIN) -> None:
         """DependencyUnavailable if no broker answers or it has no such topic."""
         with needs("Kafka client", "kafka"):
             from kafka import KafkaProducer
@@ -132,10 +134,10 @@ class Feed:
         self._dealt = 0
         self._failed: list[BaseException] = []
         self.sent = 0
-        self._partitions = partitions_of(bootstrap, topic)
+        self._partitions = partitions_of(kafka, topic)
         try:
             self._producer: Any = KafkaProducer(
-                bootstrap_servers=bootstrap,
+                **client_options(kafka),
                 acks="all",
                 enable_idempotence=True,
                 linger_ms=20,
@@ -143,7 +145,7 @@ class Feed:
                 bootstrap_timeout_ms=BOOTSTRAP_MS,
             )
         except KafkaError as error:
-            raise DependencyUnavailable(f"Kafka at {bootstrap}: {error}") from error
+            raise unreachable(kafka, error) from error
 
     def __enter__(self) -> Self:
         """Connected already."""

@@ -11,7 +11,9 @@ from typing import Any, Self
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
+from streams.connections import client_options, unreachable_in_loop
 from streams.headers import Headers
+from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.errors import DependencyUnavailable
 
 REQUEST_BYTES_MAX = 2**20
@@ -32,10 +34,11 @@ class OutgoingRecord:
 class Producer:
     """A producer with acks from all replicas, in order within a partition; use it with `async with`."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, kafka: KafkaSection) -> None:
         """Make it inside a running loop; it connects on entering."""
+        self._kafka = kafka
         self._producer = AIOKafkaProducer(
-            bootstrap_servers=bootstrap,
+            **client_options(kafka),
             acks="all",
             enable_idempotence=True,
             max_batch_size=2**17,
@@ -48,7 +51,7 @@ class Producer:
             await self._producer.start()
         except KafkaError as error:
             await self._producer.stop()
-            raise DependencyUnavailable(f"Kafka: {error}") from error
+            raise await unreachable_in_loop(self._kafka, error) from error
         return self
 
     async def __aexit__(

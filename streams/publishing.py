@@ -47,8 +47,10 @@ from aiokafka.errors import (
 from aiokafka.structs import OffsetAndMetadata
 from faust.types import TP
 
+from streams.connections import client_options
 from streams.offsets import Committed, Offsets
 from streams.producer import REQUEST_BYTES_MAX, OutgoingRecord, Producer
+from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.errors import DependencyUnavailable, Fenced
 from udp_stream.ledger.port import Ledger
 from udp_stream.pings.timestamps import parse_timestamps
@@ -118,12 +120,12 @@ class StrictlyOnce:
         self._closed = False
 
     @classmethod
-    async def begin(cls, bootstrap: str, group: str, shard: TP) -> StrictlyOnce:
+    async def begin(cls, kafka: KafkaSection, shard: TP) -> StrictlyOnce:
         """Fence off the former owner of the shard. DependencyUnavailable if the broker begins no transactions."""
         producer = AIOKafkaProducer(
-            bootstrap_servers=bootstrap,
+            **client_options(kafka),
             acks="all",
-            transactional_id=f"{group}/{shard.topic}/{shard.partition}",
+            transactional_id=f"{kafka.group}/{shard.topic}/{shard.partition}",
             transaction_timeout_ms=TRANSACTION_MS,
             max_batch_size=2**17,
             max_request_size=REQUEST_BYTES_MAX,
@@ -133,11 +135,11 @@ class StrictlyOnce:
         except (KafkaError, TimeoutError) as error:
             await _stop(producer)
             raise DependencyUnavailable(
-                f"Kafka at {bootstrap} cannot begin a transaction ({type(error).__name__}): are there fewer brokers "
-                "than transaction.state.log.replication.factor? With kafka.transactions = false releases are "
+                f"Kafka at {kafka.bootstrap} cannot begin a transaction ({type(error).__name__}): are there fewer "
+                "brokers than transaction.state.log.replication.factor? With kafka.transactions = false releases are "
                 "published at least once"
             ) from error
-        return cls(producer, group)
+        return cls(producer, kafka.group)
 
     async def publish(self, records: Iterable[OutgoingRecord], checkpoint: Mapping[TP, Committed]) -> None:
         """One transaction. It is committed only after every record was taken; after any error, never by us. `Fenced`

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from contextlib import closing
 
+from streams.connections import client_options, unreachable
 from streams.topics import BOOTSTRAP_MS, partitions_of, topics_of
 from udp_stream.adapters.kafka_section import KafkaSection
-from udp_stream.errors import DependencyUnavailable, needs
+from udp_stream.errors import needs
 from udp_stream.release.delivery import PublishedRelease, ReleaseReader
 
 POLL_MS = 500
@@ -22,11 +23,11 @@ def read_releases(kafka: KafkaSection, follow: bool = False) -> ReleaseReader:
         from kafka import KafkaConsumer, TopicPartition
         from kafka.errors import KafkaError
     topic = topics_of(kafka).release.name
-    partitions = [TopicPartition(topic, number) for number in range(partitions_of(kafka.bootstrap, topic))]
+    partitions = [TopicPartition(topic, number) for number in range(partitions_of(kafka, topic))]
     try:
         with closing(
             KafkaConsumer(
-                bootstrap_servers=kafka.bootstrap,
+                **client_options(kafka),
                 bootstrap_timeout_ms=BOOTSTRAP_MS,
                 enable_auto_commit=False,
                 isolation_level="read_committed",
@@ -39,4 +40,4 @@ def read_releases(kafka: KafkaSection, follow: bool = False) -> ReleaseReader:
                 for records in consumer.poll(timeout_ms=POLL_MS).values():
                     yield from (PublishedRelease(record.value) for record in records)
     except KafkaError as error:
-        raise DependencyUnavailable(f"Kafka at {kafka.bootstrap}: {error}") from error
+        raise unreachable(kafka, error) from error

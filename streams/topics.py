@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from streams.connections import client_options, require_reachable, unreachable
 from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.errors import ConfigError, DependencyUnavailable, needs
 from udp_stream.units import parse_duration
@@ -75,7 +76,7 @@ def create_topics(kafka: KafkaSection) -> list[str]:
     Raises DependencyUnavailable if no broker answers or it refuses.
     """
     wanted = topics_of(kafka)
-    with admin(kafka.bootstrap) as client:
+    with admin(kafka) as client:
         there = set(client.list_topics())
         missing = [topic for topic in wanted if topic.name not in there]
         if missing:
@@ -92,7 +93,7 @@ def differences(kafka: KafkaSection) -> list[str]:
     another number of shards.
     """
     wanted = topics_of(kafka)
-    with admin(kafka.bootstrap) as client:
+    with admin(kafka) as client:
         there = set(client.list_topics())
         for topic in wanted:
             if topic.name not in there:
@@ -105,12 +106,12 @@ def differences(kafka: KafkaSection) -> list[str]:
     return [f"{name}: {'; '.join(texts)}" for name, texts in wrong.items() if texts]
 
 
-def partitions_of(bootstrap: str, topic: str) -> int:
+def partitions_of(kafka: KafkaSection, topic: str) -> int:
     """How many partitions a topic has. DependencyUnavailable if no broker answers or has such a topic.
 
     Readers and writers ask here first: some brokers make a topic when a client asks for it, and this question does not.
     """
-    with admin(bootstrap) as client:
+    with admin(kafka) as client:
         if topic not in client.list_topics():
             raise DependencyUnavailable(f"topic {topic} is missing: run `udp-stream topics create`")
         (description,) = client.describe_topics([topic])
@@ -147,17 +148,18 @@ def _settings(client: Any, name: str) -> dict[str, str]:
 
 
 @contextmanager
-def admin(bootstrap: str) -> Iterator[Any]:
+def admin(kafka: KafkaSection) -> Iterator[Any]:
     """An administrator's client. Raises DependencyUnavailable, with what to install or start."""
     with needs("Kafka client", "kafka"):
         from kafka import KafkaAdminClient
         from kafka.errors import KafkaError
+    require_reachable(kafka)
     client = None
     try:
-        client = KafkaAdminClient(bootstrap_servers=bootstrap, bootstrap_timeout_ms=BOOTSTRAP_MS)
+        client = KafkaAdminClient(**client_options(kafka), bootstrap_timeout_ms=BOOTSTRAP_MS)
         yield client
     except KafkaError as error:
-        raise DependencyUnavailable(f"Kafka at {bootstrap}: {error}") from error
+        raise unreachable(kafka, error) from error
     finally:
         if client is not None:
             client.close()

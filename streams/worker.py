@@ -122,8 +122,8 @@ async def _work(
         settings.policy.resolution,
         keys.key_of,
     )
-    async with Producer(settings.kafka.bootstrap) as producer:
-        await claim(settings.kafka.bootstrap, topics.deployment, binding, producer)
+    async with Producer(settings.kafka) as producer:
+        await claim(settings.kafka, topics.deployment, binding, producer)
         pings = SourceProcessor(
             rules,
             topics,
@@ -134,7 +134,7 @@ async def _work(
             deployment.accept_loss,
             observers=[closing.observe, log.observe],
         )
-        once = partial(StrictlyOnce.begin, settings.kafka.bootstrap, settings.kafka.group)
+        once = partial(StrictlyOnce.begin, settings.kafka)
         publisher_of = once if settings.kafka.transactions else None
         parts = ShardProcessor(
             context,

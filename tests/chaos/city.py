@@ -181,7 +181,7 @@ class City:
         messages = self.messages if messages is None else messages
         topic = topics_of(self.settings.kafka).pings.name
         rate = len(messages) / seconds if seconds else None
-        with Feed(self.settings.kafka.bootstrap, topic, batch, Pace(rate)) as sender:
+        with Feed(self.settings.kafka, topic, batch, Pace(rate)) as sender:
             for first in range(0, len(messages), 256):
                 sender.send(list(messages[first : first + 256]))
 
@@ -214,10 +214,10 @@ class City:
 
     def estimated(self) -> bool:
         """Whether all that is to be said of what is recorded is said, as far as numbers tell."""
-        topics, bootstrap = topics_of(self.settings.kafka), self.settings.kafka.bootstrap
+        topics, kafka = topics_of(self.settings.kafka), self.settings.kafka
         with ledger_and_keys(self.settings.ledger, accept_older=True) as (ledger, _):
             wanted = len(self._estimates(ledger))
-        return len({id_ for id_, _ in map(_with_id, asyncio.run(records_of(bootstrap, topics.smoothed)))}) >= wanted
+        return len({id_ for id_, _ in map(_with_id, asyncio.run(records_of(kafka, topics.smoothed)))}) >= wanted
 
     def _estimates(self, ledger: Ledger) -> tuple[bytes, ...]:
         """What follows from the ledger, whoever planned what, slot after slot; nothing without forecasts."""
@@ -246,10 +246,10 @@ class City:
 
     def collect(self, expected: dict[str, Expected], strangers: Iterable[Stranger] = ()) -> Collected:
         """Everything there is to see."""
-        topics, bootstrap = topics_of(self.settings.kafka), self.settings.kafka.bootstrap
+        topics, kafka = topics_of(self.settings.kafka), self.settings.kafka
         strangers, said = tuple(strangers), [place.said.read_text(errors="replace") for place in self.places]
         logged = Counter[bytes]()
-        for record in asyncio.run(records_of(bootstrap, topics.pings)):
+        for record in asyncio.run(records_of(kafka, topics.pings)):
             if not is_tick(record.headers):
                 logged.update(_pings_in(record.value))
         with ledger_and_keys(self.settings.ledger, accept_older=True) as (ledger, _):  # to be judged by the checks
@@ -265,9 +265,9 @@ class City:
             fed=Counter(self.messages),
             logged=logged,
             expected=expected,
-            released=tuple(map(_with_id, asyncio.run(records_of(bootstrap, topics.release)))),
-            latest=tuple(map(_with_id, asyncio.run(records_of(bootstrap, topics.latest)))),
-            smoothed=tuple(map(_with_id, asyncio.run(records_of(bootstrap, topics.smoothed)))),
+            released=tuple(map(_with_id, asyncio.run(records_of(kafka, topics.release)))),
+            latest=tuple(map(_with_id, asyncio.run(records_of(kafka, topics.latest)))),
+            smoothed=tuple(map(_with_id, asyncio.run(records_of(kafka, topics.smoothed)))),
             estimates=wanted,
             entries=entries,
             balances=balances,

@@ -94,7 +94,7 @@ class City:
             return found, charges(ledger), smoothed.getvalue().splitlines()
 
     def feed(self, messages=None, batch=1, rate=None):
-        with Feed(self.settings.kafka.bootstrap, self.topics.pings.name, batch, Pace(rate)) as sender:
+        with Feed(self.settings.kafka, self.topics.pings.name, batch, Pace(rate)) as sender:
             sender.send(self.messages if messages is None else messages)
 
     def set_idle(self, timeout):
@@ -107,7 +107,7 @@ class City:
 
     def read(self, topic):
         """Every record that the topic has now."""
-        return asyncio.run(records_of(self.settings.kafka.bootstrap, topic))
+        return asyncio.run(records_of(self.settings.kafka, topic))
 
     def releases(self):
         """Release id -> payload from the output topic: one payload for each id, however often it was written."""

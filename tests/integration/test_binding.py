@@ -127,7 +127,7 @@ def test_another_ledger_or_key_takes_nothing_over_even_where_the_claim_is_gone(c
             status, said = ends(process)
             assert status == 5 and "works on the ledger" in said, said
         shutil.rmtree(made.folder / "other-ledger")
-        with admin(made.settings.kafka.bootstrap) as client:
+        with admin(made.settings.kafka) as client:
             client.delete_topics([made.topics.deployment.name])
         create = ["topics", "create", "--config", made.config]
         deadline = time.monotonic() + PATIENCE_S

@@ -99,7 +99,7 @@ def until(holds):
 
 def published(city):
     """The ids of the HATs that readers have."""
-    records = asyncio.run(records_of(city.settings.kafka.bootstrap, topics_of(city.settings.kafka).release))
+    records = asyncio.run(records_of(city.settings.kafka, topics_of(city.settings.kafka).release))
     return {dict(record.headers)["ce_id"].decode() for record in records}
 
 

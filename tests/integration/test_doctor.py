@@ -23,7 +23,7 @@ def deployment(tmp_path, kafka_bootstrap, redis_url):
     )
     settings = load(config, (), {})
     create_topics(settings.kafka)
-    with Feed(kafka_bootstrap, topics_of(settings.kafka).pings.name, 1, Pace()) as feed:
+    with Feed(settings.kafka, topics_of(settings.kafka).pings.name, 1, Pace()) as feed:
         feed.send(fleet_log(clean=True)[:6000])
     return config
 
@@ -108,7 +108,7 @@ def test_a_redis_with_a_replica_that_is_not_waited_for_is_refused_by_every_verb_
 
 def test_a_topic_with_the_producers_times_is_refused(deployment):
     settings = load(deployment, (), {})
-    with admin(settings.kafka.bootstrap) as client:
+    with admin(settings.kafka) as client:
         from kafka.admin import ConfigResource, ConfigResourceType
 
         name = topics_of(settings.kafka).pings.name

@@ -14,6 +14,7 @@ from streams.producer import OutgoingRecord
 from streams.publishing import StrictlyOnce
 from tests.integration.deployment import SECONDS_MAX, agree, found_city, worker
 from tests.runtime.harness import fleet_log
+from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.errors import Fenced
 from udp_stream.release import record as release
 
@@ -85,11 +86,12 @@ def test_a_worker_that_was_replaced_while_it_published_publishes_nothing(city, p
 def test_a_publication_ends_when_its_shard_is_let_go_of(city, call):
     """Else the worker's only reader of parts would wait for a producer that is no more."""
     here = city([])
-    shard, (bootstrap, group) = TP(here.topics.parts.name, 0), (here.settings.kafka.bootstrap, "letting go")
+    shard = TP(here.topics.parts.name, 0)
+    kafka = KafkaSection(bootstrap=here.settings.kafka.bootstrap, group="letting go")
     message = OutgoingRecord(here.topics.release.name, b"{}", key=b"8742d98a2ffffff")
 
     async def let_go_at(call):
-        once = await StrictlyOnce.begin(bootstrap, group, shard)
+        once = await StrictlyOnce.begin(kafka, shard)
         reached, original = asyncio.Event(), getattr(once._producer, call)
 
         async def hooked(*given, **named):
@@ -102,7 +104,7 @@ def test_a_publication_ends_when_its_shard_is_let_go_of(city, call):
         await once.close()
         with pytest.raises(Fenced, match="dropped"):
             await asyncio.wait_for(publishing, 5)
-        again = await StrictlyOnce.begin(bootstrap, group, shard)
+        again = await StrictlyOnce.begin(kafka, shard)
         await again.publish([message], {shard: Committed(8, "")})
         await again.close()
 

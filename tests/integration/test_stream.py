@@ -174,7 +174,7 @@ def test_topics_are_made_once_and_told_about(city):
 
 def test_releases_are_printed_and_followed(city):
     here = city([])
-    with Feed(here.settings.kafka.bootstrap, here.topics.release.name, 1, Pace()) as sender:
+    with Feed(here.settings.kafka, here.topics.release.name, 1, Pace()) as sender:
         sender.send([b"one", b"two", b"three"])
     command = [sys.executable, "-m", "udp_stream", "releases", "--config", here.config]
     done = subprocess.run(command, capture_output=True, timeout=60, check=True)
@@ -182,7 +182,7 @@ def test_releases_are_printed_and_followed(city):
     with subprocess.Popen([*command, "--follow"], stdout=subprocess.PIPE) as following:
         assert sorted(following.stdout.readline() for _ in range(3)) == [b"one\n", b"three\n", b"two\n"]
         here.feed([b"a ping, elsewhere"])
-        with Feed(here.settings.kafka.bootstrap, here.topics.release.name, 1, Pace()) as sender:
+        with Feed(here.settings.kafka, here.topics.release.name, 1, Pace()) as sender:
             sender.send([b"four"])
         assert following.stdout.readline() == b"four\n"
         following.send_signal(signal.SIGTERM)
@@ -194,11 +194,11 @@ def test_whoever_only_asks_for_a_topic_does_not_make_it(city):
     here = city([])
     nowhere = load(here.config, (f"kafka.prefix=no-{here.settings.kafka.prefix}",), {}).kafka
     for ask in (
-        lambda: Feed(nowhere.bootstrap, topics_of(nowhere).pings.name, 1, Pace()),
+        lambda: Feed(nowhere, topics_of(nowhere).pings.name, 1, Pace()),
         lambda: list(read_releases(nowhere)),
-        lambda: read_topic(nowhere.bootstrap, topics_of(nowhere).pings),
+        lambda: read_topic(nowhere, topics_of(nowhere).pings),
     ):
         with pytest.raises(DependencyUnavailable, match="topics create"):
             ask()
-    with admin(nowhere.bootstrap) as client:
+    with admin(nowhere) as client:
         assert not [name for name in client.list_topics() if name.startswith(nowhere.prefix)]

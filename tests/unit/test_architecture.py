@@ -27,6 +27,7 @@ LADDER = (
         "adapters.kafka_section",
         "adapters.live_section",
         "adapters.logs",
+        "adapters.secret_files",
         "testing",
         "trial",
     },

@@ -10,6 +10,7 @@ from faust.types import TP
 
 from streams.binding import Binding, claim, mark_header, mark_in, require_same
 from tests.unit.test_processors import FLAGS, OURS, TOPICS, Died, Worker, filled, outcome
+from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
 from udp_stream.adapters.settings import load
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
@@ -181,7 +182,7 @@ def test_a_broker_that_does_not_tell_who_was_first_is_a_dependency_that_is_away(
 
     monkeypatch.setattr("streams.binding.records_of", fails)
     with pytest.raises(DependencyUnavailable, match=r"Kafka at host:1: bus\.deployment\.v1: \w+"):
-        asyncio.run(claim("host:1", TOPICS.deployment, OURS, None))
+        asyncio.run(claim(KafkaSection(bootstrap="host:1"), TOPICS.deployment, OURS, None))
 
 
 def test_a_ledger_that_is_behind_what_another_machine_has_seen_publishes_nothing():

@@ -10,6 +10,7 @@ import pytest
 
 import streams.feed as feeding
 from streams.feed import ARRAY_BYTES_MAX, SPEED_BYTES, Feed, Pace, partition_of
+from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.adapters.settings import load
 from udp_stream.cli.commands.feed import send_live
 from udp_stream.errors import DependencyUnavailable, UsageError
@@ -61,7 +62,7 @@ def kafka(monkeypatch):
 
 def sent(messages, batch=1, limit=2**20):
     """The records that go out, in order."""
-    with Feed("nowhere", "pings", batch, Pace()) as feed:
+    with Feed(KafkaSection(bootstrap="nowhere"), "pings", batch, Pace()) as feed:
         feed._producer.limit = limit
         feed.send(messages)
     return feed._producer.records

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
+
+Security = Literal["plaintext", "tls", "sasl", "sasl-tls"]
 
 
 class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -16,9 +18,18 @@ class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     is missed after `session_timeout`; one that makes no progress for `stuck_timeout`, with work to do or no answer from
     the broker, ends. With `transactions` a slot's releases are published strictly once, for readers of committed
     records.
+
+    `security` is what the brokers' listener asks for. Passwords and keys are in files (`secret_files.py`).
     """
 
     bootstrap: str = "localhost:9092"
+    security: Security = "plaintext"
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
+    username: str = ""
+    password_file: str = ""
+    ca_file: str = ""
+    certificate_file: str = ""
+    certificate_key_file: str = ""
     prefix: str = ""
     group: str = "udp-stream"
     partitions: Annotated[int, msgspec.Meta(ge=1, le=256)] = 8
@@ -31,3 +42,13 @@ class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     session_timeout: str = "10s"
     transactions: bool = True
     stuck_timeout: str = "2m"
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether connections are encrypted, and the brokers' certificates checked."""
+        return self.security in ("tls", "sasl-tls")
+
+    @property
+    def has_sasl(self) -> bool:
+        """Whether brokers are shown a username and a password."""
+        return self.security in ("sasl", "sasl-tls")

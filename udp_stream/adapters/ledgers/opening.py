@@ -13,6 +13,7 @@ from udp_stream.adapters.ledgers.ledger_id import kept_mark, known_ledger, repla
 from udp_stream.adapters.ledgers.plate_keys import PlateKeys, load_or_create_key
 from udp_stream.adapters.ledgers.sqlite.file import MAGIC
 from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
+from udp_stream.adapters.secret_files import secret_of, tls_context
 from udp_stream.adapters.settings import SQLITE, LedgerSection, is_file
 from udp_stream.errors import ConfigError, PrivacyRefused, UsageError, needs
 from udp_stream.ledger.port import Ledger, Mark
@@ -35,7 +36,7 @@ def ledger_and_keys(
     if must_exist and known is None and _is_missing(asked.place):
         raise UsageError(f"{ledger_place(asked.place)}: no ledger there. Name an existing one with --ledger")
     made = not key_file.exists()
-    if made and (must_exist or known is not None or _is_there(asked.place)):
+    if made and (must_exist or known is not None or _is_there(asked)):
         raise _no_key(key_file, asked.place)
     # The key comes first: a crash here leaves a key without a ledger, not a ledger without its key.
     keys = PlateKeys(load_or_create_key(key_file))
@@ -98,7 +99,7 @@ def ledger_there(asked: LedgerSection) -> str | None:
     known = known_ledger(_key_files(asked)[1])
     if known is not None or is_file(asked.place):
         return known
-    found: str | None = _redis(asked.place).ledger_at(asked.place)
+    found: str | None = _redis(asked.place).ledger_at(asked.place, access=_access(asked))
     return found
 
 
@@ -121,11 +122,11 @@ def inspect_ledger(asked: LedgerSection) -> str:
     known = known_ledger(id_file)
     if known is None and _is_missing(url):
         return f"{ledger_place(url)} will be made at first use"
-    there = known is not None or _is_there(url)
+    there = known is not None or _is_there(asked)
     if there and not key_file.exists():
         raise _no_key(key_file, url)
     if known is None and not is_file(url):
-        _redis(url).inspect_redis(url, asked.replicas)
+        _redis(url).inspect_redis(url, asked.replicas, _access(asked))
         what = "it has a ledger, new to this machine" if there else "a ledger will be made at first use"
         return f"a durable Redis at {ledger_place(url)}; {what}"
     with ledger_and_keys(asked):
@@ -154,7 +155,7 @@ def _opened(asked: LedgerSection, id_file: Path, allow_volatile: bool) -> Abstra
     if is_file(url):
         return open_sqlite_ledger(_path(url), id_file=id_file)
     opened: AbstractContextManager[Ledger] = _redis(url).open_redis_ledger(
-        url, id_file=id_file, allow_volatile=allow_volatile, replicas=asked.replicas
+        url, id_file=id_file, allow_volatile=allow_volatile, replicas=asked.replicas, access=_access(asked)
     )
     return opened
 
@@ -170,15 +171,34 @@ def _redis(url: str) -> Any:
     return opening
 
 
+def _access(asked: LedgerSection) -> Any:
+    """What the Redis is shown. ConfigError for a file that cannot be used, DependencyUnavailable for a server by TLS
+    that we do not trust, or that has none."""
+    from udp_stream.adapters.ledgers.redis.connection import Access
+    from udp_stream.adapters.ledgers.redis.trouble import require_tls
+
+    if asked.url.startswith("rediss"):
+        # The client reads these files at each connection; here they are tried, so that each has its sentence.
+        files = asked.ca_file, asked.certificate_file, asked.certificate_key_file
+        require_tls(asked.url, tls_context("ledger", *files))
+    return Access(
+        asked.username,
+        secret_of("ledger.password_file", asked.password_file) if asked.password_file else "",
+        asked.ca_file,
+        asked.certificate_file,
+        asked.certificate_key_file,
+    )
+
+
 def _is_missing(url: str) -> bool:
     return is_file(url) and not _path(url).exists()
 
 
-def _is_there(url: str) -> bool:
+def _is_there(asked: LedgerSection) -> bool:
     """Whether a ledger is there: a file of SQLite's (of any other kind the ledger itself says that it is none), or what
     belongs to a ledger in a Redis. DependencyUnavailable if that Redis does not answer."""
-    if not is_file(url):
-        return _redis(url).ledger_at(url) is not None
+    if not is_file(url := asked.place):
+        return _redis(url).ledger_at(url, access=_access(asked)) is not None
     if not _path(url).is_file():
         return False
     try:

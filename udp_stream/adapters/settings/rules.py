@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from udp_stream.adapters.settings.connection_rules import check_kafka, check_redis
 from udp_stream.adapters.settings.limits import (
     CONCENTRATED,
     DURATIONS,
@@ -64,6 +65,8 @@ def check(settings: Settings) -> None:
         settings.ledger.replicas,
     )
     _check_ledger(settings.ledger.url)
+    check_kafka(settings.kafka)
+    check_redis(settings.ledger)
     _ = settings.zone
     try:
         accepted_loss(settings.budget.accept_overlap)

@@ -129,12 +129,19 @@ class ForecastSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 class LedgerSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where balances are kept; the key of the plates' hashes is beside it unless told otherwise.
 
+    A Redis is shown `username` and the password of a file, and by rediss:// a certificate if there is one.
+
     `url` is empty where no ledger was named. One run on one machine then takes `DEFAULT_LEDGER`; workers share a
     ledger, so they take none that was not named.
     """
 
     url: str = ""
     key_file: str = ""
+    username: str = ""
+    password_file: str = ""
+    ca_file: str = ""
+    certificate_file: str = ""
+    certificate_key_file: str = ""
     replicas: Annotated[int, msgspec.Meta(ge=0, le=9)] = 0
 
     @property

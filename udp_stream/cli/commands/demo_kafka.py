@@ -50,7 +50,7 @@ def run_on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[Publ
         say(f"ledger {ledger_place(settings.ledger.url)}, new, for this run only")
         bootstrap, topics = settings.kafka.bootstrap, topics_of(settings.kafka)
         create_topics(settings.kafka)
-        with Feed(bootstrap, topics.pings.name, 100, Pace()) as feed:
+        with Feed(settings.kafka, topics.pings.name, 100, Pace()) as feed:
             for messages in fleet.messages():
                 feed.send(messages)
                 status.update(f"Kafka at {bootstrap} has {feed.sent:,} pings of {fleet.buses} buses")
@@ -60,7 +60,7 @@ def run_on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[Publ
             status.update(f"{WORKERS} workers on {feed.sent:,} pings: {hats} HATs of {slots} slots released")
 
         releases = _until_settled(settings, _last_slot(fleet, settings), workers, told)
-        return releases, _summary(feed.sent, releases, read_topic(bootstrap, topics.rejected))
+        return releases, _summary(feed.sent, releases, read_topic(settings.kafka, topics.rejected))
 
 
 def _flags(running: Services, folder: Path) -> list[str]:

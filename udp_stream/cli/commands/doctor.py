@@ -14,6 +14,7 @@ from udp_stream.adapters.files.sources import read_messages
 from udp_stream.adapters.ledgers.opening import inspect_ledger, known_here, ledger_and_keys, ledger_there
 from udp_stream.adapters.ledgers.overlaps import overlaps_on, said
 from udp_stream.adapters.settings import Settings
+from udp_stream.adapters.settings.connection_rules import has_password
 from udp_stream.errors import ConfigError, PrivacyRefused, UdpStreamError, needs
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.pings.speed_unit import PAIRS_MIN, unit_evidence
@@ -47,7 +48,10 @@ def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
 def _ledger(settings: Settings, for_workers: bool) -> str:
     if for_workers:
         settings.ledger.require_named()
-    return f"{inspect_ledger(settings.ledger)}; {_promise(settings)}"
+    said = f"{inspect_ledger(settings.ledger)}; {_promise(settings)}"
+    if has_password(settings.ledger.url):
+        said += "; its password is in ledger.url, where others can read it: use ledger.password_file"
+    return said
 
 
 def _told(name: str, check: Callable[[], str]) -> UdpStreamError | None:
@@ -85,7 +89,7 @@ def _deployment(settings: Settings) -> str:
     with needs("Kafka client", "kafka"):
         from streams.binding import claimed
         from streams.topics import topics_of
-    claim = claimed(settings.kafka.bootstrap, topics_of(settings.kafka).deployment)
+    claim = claimed(settings.kafka, topics_of(settings.kafka).deployment)
     if claim is None:
         return "no worker has claimed a ledger yet"
     settings.ledger.require_named()
@@ -99,7 +103,7 @@ def _unit_of_topic(settings: Settings) -> str:
     with needs("Kafka client", "kafka"):
         from streams.topic_reader import read_topic
         from streams.topics import topics_of
-    records = read_topic(settings.kafka.bootstrap, topics_of(settings.kafka).pings, LATEST)
+    records = read_topic(settings.kafka, topics_of(settings.kafka).pings, LATEST)
     return _unit((record.value or b"" for record in records), settings)
 
 

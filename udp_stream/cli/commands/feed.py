@@ -35,7 +35,7 @@ def feed(arguments: argparse.Namespace, settings: Settings) -> None:
             begin_log(shown=[topic, settings.kafka.bootstrap])
             stack.callback(end_log)
         frames = iter(()) if live else _frames(arguments, settings, stack)
-        sender = stack.enter_context(Feed(settings.kafka.bootstrap, topic, arguments.batch, pace, form))
+        sender = stack.enter_context(Feed(settings.kafka, topic, arguments.batch, pace, form))
         if live:
             send_live(live, sender, settings, heartbeat.beat)
             say_of_source(_sent(sender, pace))

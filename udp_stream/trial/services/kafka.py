@@ -11,9 +11,9 @@ import socket
 import struct
 import subprocess
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
@@ -34,11 +34,11 @@ PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@{host}:{controller}
-listeners=PLAINTEXT://{host}:{broker},CONTROLLER://{host}:{controller}
-advertised.listeners=PLAINTEXT://{host}:{broker}
+listeners=PLAINTEXT://{host}:{broker},CONTROLLER://{host}:{controller}{listeners}
+advertised.listeners=PLAINTEXT://{host}:{broker}{listeners}
 inter.broker.listener.name=PLAINTEXT
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT{protocols}
 log.dirs=data
 offsets.topic.replication.factor=1
 offsets.topic.num.partitions=1
@@ -83,12 +83,30 @@ ANSWER_SECONDS = 5.0
 ANSWER_BYTES_MAX = 2**20
 
 
+@dataclass(frozen=True)
+class Listener:
+    """One more address of a broker, with a security protocol of Kafka's (`SASL_SSL`) and properties of its own."""
+
+    name: str
+    protocol: str
+    properties: Mapping[str, str]
+
+    def lines(self) -> str:
+        """Its properties, as the broker reads them.
+
+        >>> Listener("TLS", "SSL", {"ssl.client.auth": "required"}).lines()
+        'listener.name.tls.ssl.client.auth=required\\n'
+        """
+        return "".join(f"listener.name.{self.name.lower()}.{key}={value}\n" for key, value in self.properties.items())
+
+
 @dataclass
 class RunningKafka(Running):
-    """A broker that has answered at `bootstrap` (host:port)."""
+    """A broker that has answered at `bootstrap` (host:port); `addresses` are those of further listeners, by name."""
 
     bootstrap: str
     cluster_id: str
+    addresses: Mapping[str, str] = field(default_factory=dict)
 
 
 @contextmanager
@@ -105,17 +123,27 @@ def kafka(folder: Path | None = None) -> Iterator[RunningKafka]:
             running.stop()
 
 
-def start_kafka(folder: Path, disposable: bool = False, more: str = "") -> RunningKafka:
+def start_kafka(
+    folder: Path, disposable: bool = False, more: str = "", listeners: Sequence[Listener] = ()
+) -> RunningKafka:
     """Start a broker with `more` lines of configuration; the caller stops it. Existing data in the folder is reused.
 
     A line of `more` stands before one of the same name; {host}, {broker} and {controller} in it become the broker's.
+    Further `listeners` have ports of their own, beside the one without access control, which is always there.
     """
     base = (java(), *OPTIONS, "-cp", class_path())
 
     def start(ports: list[int]) -> RunningKafka:
-        broker, controller = ports
-        properties = (PROPERTIES + more).format(host=HOST, broker=broker, controller=controller)
-        (folder / "server.properties").write_text(properties)
+        broker, controller, *others = ports
+        addresses = {one.name: f"{HOST}:{port}" for one, port in zip(listeners, others, strict=True)}
+        properties = (PROPERTIES + more).format(
+            host=HOST,
+            broker=broker,
+            controller=controller,
+            listeners="".join(f",{name}://{address}" for name, address in addresses.items()),
+            protocols="".join(f",{one.name}:{one.protocol}" for one in listeners),
+        )
+        (folder / "server.properties").write_text(properties + "".join(one.lines() for one in listeners))
         (folder / "log4j2.properties").write_text(LOG4J)
         cluster = _formatted(base, folder)
         program = Program(
@@ -125,9 +153,9 @@ def start_kafka(folder: Path, disposable: bool = False, more: str = "") -> Runni
             lambda _pid: cluster_id_at(HOST, broker) == cluster,
             disposable,
         )
-        return RunningKafka(program, launch(program), f"{HOST}:{broker}", cluster)
+        return RunningKafka(program, launch(program), f"{HOST}:{broker}", cluster, addresses)
 
-    return on_free_ports(2, start)
+    return on_free_ports(2 + len(listeners), start)
 
 
 def _formatted(base: tuple[str, ...], folder: Path) -> str:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
@@ -23,6 +24,7 @@ from redis.crc import key_slot
 from redis.retry import Retry
 
 from udp_stream.adapters.ledgers.redis.scripts import Script
+from udp_stream.adapters.ledgers.redis.trouble import sentence
 from udp_stream.errors import ConfigError, DependencyUnavailable
 
 PAUSES_S = (0.05, 0.1, 0.2, 0.4, *[0.8] * 12)  # some ten seconds: a server restarts, a replica is promoted
@@ -52,6 +54,35 @@ _OPTIONS: dict[str, Any] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a server is shown and checked with, beside what its URL says; never shown to people.
+
+    The files are PEM: authorities to trust instead of the system's, a certificate of ours, and its key.
+    """
+
+    username: str = ""
+    password: str = field(default="", repr=False)
+    ca_file: str = ""
+    certificate_file: str = ""
+    certificate_key_file: str = ""
+
+    def options(self, url: str) -> dict[str, Any]:
+        """As the client takes them for this URL.
+
+        >>> Access(username="worker", password="hush").options("redis://ledger:6379/0")
+        {'username': 'worker', 'password': 'hush'}
+        """
+        found = {"username": self.username, "password": self.password}
+        if url.startswith("rediss:"):
+            found |= {
+                "ssl_ca_certs": self.ca_file,
+                "ssl_certfile": self.certificate_file,
+                "ssl_keyfile": self.certificate_key_file,
+            }
+        return {name: value for name, value in found.items() if value}
+
+
 class TooFewReplicas(Exception):
     """Fewer replicas than demanded have what was written."""
 
@@ -59,8 +90,9 @@ class TooFewReplicas(Exception):
 class Connections:
     """Connections to servers by their URL, for any number of threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, access: Access) -> None:
         """Nothing is connected yet."""
+        self._access = access
         self._clients: dict[str, Redis] = {}
         self._lock = threading.Lock()
 
@@ -82,7 +114,8 @@ class Connections:
     def _client(self, url: str) -> Redis:
         with self._lock:
             if url not in self._clients:
-                self._clients[url] = Redis.from_url(url, retry=Retry(NoBackoff(), 0), **_OPTIONS)
+                options = _OPTIONS | self._access.options(url)
+                self._clients[url] = Redis.from_url(url, retry=Retry(NoBackoff(), 0), **options)
             return self._clients[url]
 
     def close(self) -> None:
@@ -109,7 +142,7 @@ class Connection:
     beat: str = ""
     holder: str | None = None
     known: list[str] = field(default_factory=list)
-    connections: Connections = field(default_factory=Connections)
+    connections: Connections = field(default_factory=partial(Connections, Access()))
 
     def name(self) -> str:
         """For people: without user and password."""
@@ -138,7 +171,7 @@ class Connection:
             if pause is not None:
                 time.sleep(pause)
         raise DependencyUnavailable(
-            f"the ledger's Redis at {self.name()} cannot be used: {_sentence(trouble)}"
+            f"the ledger's Redis at {self.name()} cannot be used: {sentence(trouble, self.url.startswith('rediss'))}"
         ) from trouble
 
     def _ask(self, holder: str, commands: Sequence[Command]) -> tuple[list[Any], Exception | None]:
@@ -149,7 +182,10 @@ class Connection:
             waited = [("INCR", self.beat), ("WAIT", self.replicas, self.replicas_timeout_ms)]
         replies, trouble = self.connections.send(holder, [*commands, *waited])
         if isinstance(trouble, exceptions.NoScriptError):
-            self.connections.send(holder, [("SCRIPT", "LOAD", script.text) for script in self.scripts.values()])
+            loads: list[Command] = [("SCRIPT", "LOAD", script.text) for script in self.scripts.values()]
+            _, refused = self.connections.send(holder, loads)
+            if refused is not None:
+                return [], refused
             replies, trouble = self.connections.send(holder, [*commands, *waited])
         if trouble is None and waited and replies[-1] < self.replicas:
             trouble = TooFewReplicas(
@@ -186,7 +222,9 @@ class Connection:
         ]
 
 
-def connection_to(url: str, prefix: str, scripts: Mapping[str, Script], replicas: int = 0) -> Connection:
+def connection_to(
+    url: str, prefix: str, scripts: Mapping[str, Script], replicas: int = 0, access: Access | None = None
+) -> Connection:
     """Read a URL: redis, rediss (TLS) or unix, and redis+cluster or rediss+cluster; ConfigError for any other.
 
     >>> connection_to("redis+cluster://:secret@10.0.0.1:7000", "{udp}", {}).name()
@@ -202,9 +240,11 @@ def connection_to(url: str, prefix: str, scripts: Mapping[str, Script], replicas
         _ = urlsplit(plain).port
     except ValueError as error:
         raise ConfigError("ledger.url: expected a number after the host's colon, got something else") from error
+    beat, connections = f"{prefix}:beat", Connections(access or Access())
     if clustered:
-        return Connection(plain, key_slot(prefix.encode()), scripts, replicas, beat=f"{prefix}:beat", known=[plain])
-    return Connection(plain, None, scripts, replicas, beat=f"{prefix}:beat", holder=plain)
+        slot = key_slot(prefix.encode())
+        return Connection(plain, slot, scripts, replicas, beat=beat, known=[plain], connections=connections)
+    return Connection(plain, None, scripts, replicas, beat=beat, holder=plain, connections=connections)
 
 
 def _urls(asked: str, nodes: Sequence[Any]) -> list[str]:
@@ -225,9 +265,3 @@ def _is_final(trouble: Exception, clustered: bool) -> bool:
     if isinstance(trouble, (*_NO_ANSWER, *_PASSING, exceptions.NoScriptError, TooFewReplicas)):
         return False
     return not str(trouble).startswith(_PASSING_WORDS)
-
-
-def _sentence(trouble: Exception | None) -> str:
-    if isinstance(trouble, exceptions.AskError):
-        return "it is one server of a cluster: write redis+cluster:// in ledger.url"
-    return f"{trouble}" or type(trouble).__name__

@@ -1,0 +1,148 @@
+"""How every client of ours reaches the brokers, and why one did not: Faust's consumer, aiokafka, kafka-python.
+
+kafka-python tries a refused connection again until its time is over, and keeps the reason to itself; aiokafka writes
+it to a log. So we connect ourselves, with aiokafka's connection, and look at what happens: after a failure, and where
+brokers ask for more than an address also before, since a wrong password that is tried again may lock a user out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from contextlib import suppress
+from typing import Any
+
+from udp_stream.adapters.kafka_section import KafkaSection
+from udp_stream.adapters.secret_files import secret_of, tls_context
+from udp_stream.errors import DependencyUnavailable, needs
+
+PROTOCOLS = {"plaintext": "PLAINTEXT", "tls": "SSL", "sasl": "SASL_PLAINTEXT", "sasl-tls": "SASL_SSL"}
+
+PROBE_S = 5.0
+"""For one address: to connect, to log in, and for one answer."""
+
+CLOSE_S = 0.2
+
+
+def client_options(kafka: KafkaSection) -> dict[str, Any]:
+    """What both client libraries take under the same names. ConfigError for a file that cannot be used.
+
+    >>> client_options(KafkaSection(bootstrap="kafka:9092"))
+    {'bootstrap_servers': 'kafka:9092', 'security_protocol': 'PLAINTEXT'}
+    """
+    return {"bootstrap_servers": kafka.bootstrap, **_security(kafka)}
+
+
+def _security(kafka: KafkaSection) -> dict[str, Any]:
+    options: dict[str, Any] = {"security_protocol": PROTOCOLS[kafka.security]}
+    if kafka.has_tls:
+        options["ssl_context"] = tls_context("kafka", kafka.ca_file, kafka.certificate_file, kafka.certificate_key_file)
+    if kafka.has_sasl:
+        options["sasl_mechanism"] = kafka.sasl_mechanism
+        options["sasl_plain_username"] = kafka.username
+        options["sasl_plain_password"] = secret_of("kafka.password_file", kafka.password_file)
+    return options
+
+
+def faust_credentials(kafka: KafkaSection) -> Any:
+    """The same for Faust; None where brokers ask for nothing.
+
+    >>> faust_credentials(KafkaSection()) is None
+    True
+    """
+    import faust
+
+    options = _security(kafka)
+    context = options.get("ssl_context")
+    if kafka.has_sasl:
+        return faust.SASLCredentials(
+            username=kafka.username,
+            password=options["sasl_plain_password"],
+            ssl_context=context,
+            mechanism=kafka.sasl_mechanism,
+        )
+    return faust.SSLCredentials(context) if context else None
+
+
+def require_reachable(kafka: KafkaSection) -> None:
+    """Raise DependencyUnavailable, with the reason, if no broker talks to us by TLS or with our password; does nothing
+    where neither is asked for. Not within a running loop."""
+    if kafka.security != "plaintext" and (reason := asyncio.run(why_not(kafka))):
+        raise DependencyUnavailable(f"Kafka at {kafka.bootstrap}: {reason}")
+
+
+def unreachable(kafka: KafkaSection, error: BaseException) -> DependencyUnavailable:
+    """What to raise for this error of a client, outside of a running loop."""
+    return asyncio.run(unreachable_in_loop(kafka, error))
+
+
+async def unreachable_in_loop(kafka: KafkaSection, error: BaseException) -> DependencyUnavailable:
+    """The same within one."""
+    found = await why_not(kafka)
+    return DependencyUnavailable(f"Kafka at {kafka.bootstrap}: {found or str(error) or type(error).__name__}")
+
+
+async def why_not(kafka: KafkaSection) -> str:
+    """In words without secrets why no broker can be talked to; "" if one can. Takes `PROBE_S` for each address."""
+    options, found = _security(kafka), []
+    addresses = [address.strip() for address in kafka.bootstrap.split(",")]
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        reason = await _why_not(host.strip("[]"), int(port), options) if host and port.isdigit() else "is no HOST:PORT"
+        if not reason:
+            return ""
+        found.append(f"{address} {reason}" if len(addresses) > 1 else f"it {reason}")
+    return "; ".join(found)
+
+
+async def _why_not(host: str, port: int, options: dict[str, Any]) -> str:
+    with needs("Kafka client", "kafka"):
+        from aiokafka.conn import AIOKafkaConnection
+        from aiokafka.errors import KafkaError
+        from aiokafka.protocol.metadata import MetadataRequest
+    connection = AIOKafkaConnection(host, port, request_timeout_ms=round(PROBE_S * 1000), **options)
+    try:
+        await asyncio.wait_for(connection.connect(), PROBE_S)
+        await asyncio.wait_for(connection.send(MetadataRequest([])), PROBE_S)
+    except (KafkaError, OSError, TimeoutError, ValueError) as error:
+        return _words(error, options)
+    finally:
+        with suppress(TimeoutError):  # of one that never was there
+            await asyncio.wait_for(connection.close(), CLOSE_S)
+    return ""
+
+
+def _words(error: Exception, options: dict[str, Any]) -> str:
+    from aiokafka import errors as kafka_errors
+
+    protocol = options["security_protocol"]
+    tls = protocol.endswith("SSL")
+    match error:
+        case ssl.SSLCertVerificationError() if error.verify_code in (62, 64):
+            return "shows a certificate of another host: kafka.bootstrap needs a name that is in it"
+        case ssl.SSLCertVerificationError():
+            said = error.verify_message or "verification failed"
+            return f"shows a certificate that is not trusted ({said}): kafka.ca_file names who is"
+        case kafka_errors.SaslAuthenticationFailed():
+            return "does not accept kafka.username with the password of kafka.password_file"
+        case kafka_errors.UnsupportedSaslMechanismError():
+            return f"does not offer {options['sasl_mechanism']}, which is kafka.sasl_mechanism"
+        case kafka_errors.IllegalSaslStateError():
+            return 'asks for no password: kafka.security is to be "tls" or "plaintext"'
+        case ssl.SSLError():
+            return "does not speak TLS on this port, or not with us: kafka.security says that it does"
+        case ConnectionRefusedError():
+            return "refuses connections: is the broker running, and is this its port?"
+        case TimeoutError():
+            return f"does not answer within {PROBE_S:g} s"
+        case ValueError():
+            return "answers a login as no broker does"
+    if isinstance(error, OSError) and not isinstance(error, ConnectionError) and not tls:
+        return f"cannot be reached ({error.strerror or type(error).__name__})"
+    if tls:
+        return "ends the connection: does it speak TLS on this port, and does it want kafka.certificate_file?"
+    return f"ends the connection: does it want TLS or a password on this port? kafka.security is {_name(protocol)}"
+
+
+def _name(protocol: str) -> str:
+    return next(repr(name) for name, found in PROTOCOLS.items() if found == protocol)

@@ -1,0 +1,196 @@
+"""Kafka by TLS and passwords: a whole stream through every client of ours, and what is said when one is refused."""
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from uuid import uuid4
+
+import pytest
+
+from streams.connections import why_not
+from streams.feed import Feed, Pace
+from streams.producer import Producer
+from streams.publishing import StrictlyOnce
+from streams.releases import read_releases
+from streams.topic_reader import read_topic
+from streams.topics import create_topics, topics_of
+from tests.forked import run_forked
+from tests.integration.deployment import CONFIG, DEFAULTS, City, agree, log_of, worker
+from tests.runtime.harness import fleet_log
+from tests.secured import MECHANISMS, PASSWORD, USER, secret_file, secured_kafka
+from udp_stream.adapters.kafka_section import KafkaSection
+from udp_stream.errors import ConfigError, DependencyUnavailable
+
+BOUND_S = 20.0
+WRONG = "tr0ub4dor&3-is-wrong"
+
+
+@pytest.fixture(scope="module")
+def secured():
+    with secured_kafka() as (running, made):
+        yield running, made
+
+
+def section(secured, listener, **keys):
+    running, made = secured
+    keys = {key: str(made.folder / value) if key.endswith("_file") else value for key, value in keys.items()}
+    return KafkaSection(bootstrap=running.addresses.get(listener, running.bootstrap), **keys)
+
+
+SASL = {"security": "sasl-tls", "username": USER, "password_file": "password", "ca_file": "ca.crt"}
+TLS = {"security": "tls", "ca_file": "ca.crt"}
+
+
+def test_a_whole_stream_over_tls_with_a_password(secured, tmp_path):
+    """Topics, feed, worker, releases and doctor, by SCRAM-SHA-512: the same as the embedded runtime."""
+    here = secured_city(secured, tmp_path, "SCRAM-SHA-512")
+    here.feed()
+    with agree(here) as (stack, expected):
+        here.wait_for(expected, stack.enter_context(worker(here)))
+    assert {release.payload for release in read_releases(here.settings.kafka)} == set(expected.values())
+    for verb in (["doctor"], ["topics", "create"], ["releases"]):
+        done = run_forked([*verb, "--config", here.config], cwd=tmp_path)
+        said = (done.stdout + done.stderr).decode()
+        assert done.returncode == 0 and "FAIL" not in said and PASSWORD not in said, said
+    for log in tmp_path.glob("*.err"):
+        assert PASSWORD not in log.read_text() and {level for level, _ in log_of(log.read_text())} == {"info"}
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_each_library_logs_in_by_each_mechanism(secured, tmp_path, mechanism):
+    """kafka-python's administrator, producer and consumer, and aiokafka's, the transactional producer too."""
+    here = secured_city(secured, tmp_path, mechanism)
+    here.feed(here.messages[:50])
+    assert len(here.read(here.topics.pings)) == 50
+    assert list(read_releases(here.settings.kafka)) == []
+    asyncio.run(produce_once(here))
+
+
+def secured_city(secured, folder, mechanism):
+    config, running = folder / "city.toml", secured[0]
+    given = {"name": f"s{uuid4().hex[:8]}", "ledger": f"sqlite:{folder}/stream.ledger", "folder": folder}
+    text = CONFIG.format(**{**DEFAULTS, **given, "bootstrap": running.addresses["SASLTLS"]})
+    keys = section(secured, "SASLTLS", **SASL, sasl_mechanism=mechanism)
+    names = ("security", "sasl_mechanism", "username", "password_file", "ca_file")
+    config.write_text(text + "".join(f'{name} = "{getattr(keys, name)}"\n' for name in names))
+    made = City(folder, fleet_log(clean=True), config)
+    assert len(create_topics(made.settings.kafka)) == 7
+    return made
+
+
+async def produce_once(here):
+    """Our own producers, the transactional one too."""
+    from faust.types import TP
+
+    from streams.offsets import Committed
+    from streams.producer import OutgoingRecord
+
+    kafka, shard = here.settings.kafka, TP(here.topics.parts.name, 0)
+    async with Producer(kafka) as producer:
+        await producer.write([OutgoingRecord(here.topics.rejected.name, b"plain")])
+    once = await StrictlyOnce.begin(kafka, shard)
+    await once.publish([OutgoingRecord(here.topics.rejected.name, b"once")], {shard: Committed(1, "")})
+    await once.close()
+    found = await asyncio.to_thread(read_topic, kafka, here.topics.rejected)
+    assert {record.value for record in found} == {b"plain", b"once"}
+
+
+def test_a_certificate_of_ours_is_shown_to_a_broker_that_asks_for_one(secured):
+    kafka = section(
+        secured, "MUTUAL", **TLS, certificate_file="client.crt", certificate_key_file="client.key", prefix="mutual."
+    )
+    assert len(create_topics(kafka)) == 7
+    with Feed(kafka, topics_of(kafka).pings.name, 1, Pace()) as feed:
+        feed.send([b"no ping"])
+    assert [record.value for record in read_topic(kafka, topics_of(kafka).pings)] == [b"no ping"]
+
+
+REFUSALS = {
+    "wrong password": ("SASLTLS", {**SASL, "password_file": "wrong"}, "does not accept kafka.username"),
+    "wrong password, PLAIN": (
+        "SASLTLS", {**SASL, "password_file": "wrong", "sasl_mechanism": "PLAIN"}, "does not accept kafka.username"),
+    "nobody known": ("SASLTLS", {**SASL, "username": "stranger"}, "does not accept kafka.username"),
+    "wrong authority": ("TLS", {**TLS, "ca_file": "other.crt"}, "a certificate that is not trusted"),
+    "the system's authorities": ("TLS", {"security": "tls"}, "a certificate that is not trusted"),
+    "another host": ("ELSEWHERE", TLS, "a certificate of another host"),
+    "plaintext to TLS": ("TLS", {}, "does it want TLS or a password on this port"),
+    "plaintext to SASL": ("SASL", {}, "does it want TLS or a password on this port"),
+    "TLS to plaintext": ("", TLS, "ends the connection: does it speak TLS"),
+    "SASL to plaintext": ("", {**SASL, "security": "sasl", "ca_file": ""}, "asks for no password"),
+    "no certificate of ours": ("MUTUAL", TLS, "does it want kafka.certificate_file"),
+    "no password over TLS": ("SASLTLS", TLS, "ends the connection"),
+}  # fmt: skip
+
+
+def asked(kafka):
+    """What kafka-python's clients say, all of which ask the administrator's first, and what aiokafka's."""
+
+    async def producer():
+        async with Producer(kafka):
+            pass
+
+    asks = (lambda: create_topics(kafka), lambda: asyncio.run(producer()))
+    said, began = [], time.monotonic()
+    for ask in asks:
+        with pytest.raises(DependencyUnavailable) as raised:
+            ask()
+        said.append(str(raised.value))
+    return said, time.monotonic() - began
+
+
+def test_every_client_that_is_refused_says_why_in_bounded_time_and_without_a_secret(secured):
+    kafkas = {}
+    for name, (listener, keys, _) in REFUSALS.items():
+        given = {key: value for key, value in keys.items() if value}
+        kafkas[name] = section(secured, listener, **given)
+    with ThreadPoolExecutor(len(kafkas)) as threads:
+        found = dict(zip(kafkas, threads.map(asked, kafkas.values()), strict=True))
+    for name, (said, seconds) in found.items():
+        assert all(REFUSALS[name][2] in one for one in said), (name, said)
+        assert all(one.startswith(f"Kafka at {kafkas[name].bootstrap}") for one in said)
+        assert seconds < BOUND_S
+        assert not [one for one, secret in product(said, (PASSWORD, WRONG)) if secret in one]
+
+
+def test_the_command_line_ends_with_a_status_and_never_with_a_traceback(secured, tmp_path):
+    here = secured_city(secured, tmp_path, "SCRAM-SHA-256")
+    wrong = secured[1].folder / "wrong"
+    for verb in (["worker"], ["doctor"], ["feed", "-"], ["releases"]):
+        began = time.monotonic()
+        command = [*verb, "--config", here.config, "--set", f"kafka.password_file={wrong}"]
+        done = run_forked(command, cwd=tmp_path)
+        said = (done.stdout + done.stderr).decode()
+        assert done.returncode == 4 and "does not accept kafka.username" in said, (verb, said)
+        assert "Traceback" not in said and WRONG not in said and time.monotonic() - began < BOUND_S
+
+
+def test_a_broker_that_can_be_reached_is_not_to_blame(secured):
+    """Of several addresses one is enough; each of those that cannot be is named."""
+    assert asyncio.run(why_not(section(secured, "SASLTLS", **SASL))) == ""
+    nowhere = KafkaSection(bootstrap="127.0.0.1:1, nonsense, [::1]:1")
+    said = asyncio.run(why_not(nowhere))
+    assert "127.0.0.1:1 refuses connections" in said and "::1" in said and "nonsense is no HOST:PORT" in said
+
+
+@pytest.mark.parametrize(
+    ("mode", "content", "sentence"),
+    [
+        (0o644, PASSWORD.encode(), "chmod 600"),
+        (0o640, PASSWORD.encode(), "only its owner can read"),
+        (0o600, b"", "one line of printable ASCII"),
+        (0o600, b"hush\nhush", "one line of printable ASCII"),
+        (0o600, "pä".encode(), "one line of printable ASCII"),
+        (None, b"", "cannot be read (No such file or directory)"),
+    ],
+)
+def test_a_password_file_is_one_private_line(tmp_path, mode, content, sentence):
+    """Status 3, before anything is asked of the broker."""
+    file = tmp_path / "password"
+    if mode is not None:
+        secret_file(file, content)
+        file.chmod(mode)
+    kafka = KafkaSection(bootstrap="127.0.0.1:1", security="sasl", username="worker", password_file=str(file))
+    with pytest.raises(ConfigError, match=r"kafka\.password_file") as raised:
+        create_topics(kafka)
+    assert sentence in str(raised.value) and "hush" not in str(raised.value) and PASSWORD not in str(raised.value)

@@ -1,0 +1,227 @@
+"""A Redis that asks for a user, a password and TLS: the least rights that a ledger needs, and what refusals say."""
+
+import re
+import time
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from urllib.parse import quote
+from uuid import uuid4
+
+import pytest
+from redis import Redis
+
+from tests.forked import run_forked
+from tests.runtime.harness import fleet_log
+from tests.secured import PASSWORD, certificates, secret_file, tls_in_front_of
+from udp_stream.adapters.ledgers.opening import ledger_and_keys
+from udp_stream.adapters.ledgers.redis.connection import Access
+from udp_stream.adapters.ledgers.redis.opening import open_redis_ledger
+from udp_stream.adapters.settings import LedgerSection
+from udp_stream.errors import ConfigError, DependencyUnavailable, UdpStreamError
+from udp_stream.ledger.checks import ALL_LEDGER_CHECKS, ask, crowds
+from udp_stream.ledger.checks.rolling import hour
+from udp_stream.trial.services.both import start_redis
+
+PAGE = (Path(__file__).parents[2] / "docs" / "deployments.md").read_text(encoding="utf-8")
+USER, ADMIN = "udp-ledger", "admin-hush"
+BOUND_S = 15.0
+
+
+def rights():
+    """The rules of the page, from `on` to the last command."""
+    (told,) = re.findall(r"^ACL SETUSER udp-ledger (.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    return told.split()
+
+
+COMMANDS = [rule for rule in rights() if rule.startswith("+")]
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    """A server whose default user has a password, and beside it certificates."""
+    folder = tmp_path_factory.mktemp("guarded")
+    with ExitStack() as stack:
+        running = start_redis(folder)
+        stack.callback(running.stop)
+        with Redis.from_url(running.url) as client:
+            client.execute_command("ACL", "SETUSER", "default", "resetpass", f">{ADMIN}")
+        yield running, certificates(folder)
+
+
+@contextmanager
+def user(running, *more):
+    """The user of the page, with further rules."""
+    name = f"u{uuid4().hex[:8]}"
+    rules = [rule.replace("PASSWORD", PASSWORD) for rule in rights()]
+    with Redis.from_url(running.url, password=ADMIN, protocol=2) as client:
+        client.execute_command("ACL", "SETUSER", name, *rules, *more)
+        yield Access(name, PASSWORD)
+        client.execute_command("ACL", "DELUSER", name)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [check for check in ALL_LEDGER_CHECKS if check.__module__ != crowds.__name__],
+    ids=lambda check: check.__name__,
+)
+def test_the_rights_of_the_page_suffice_for_every_promise(guarded, check):
+    running, _ = guarded
+    with user(running, "~{udp-*") as access:
+        check(partial(open_redis_ledger, running.url, prefix=f"{{udp-{uuid4()}}}", access=access))
+
+
+def empty(running):
+    """Without what other tests have left there, scripts as well."""
+    with Redis.from_url(running.url, password=ADMIN) as client:
+        client.flushdb()
+        client.script_flush()
+
+
+def life(running, access):
+    """All that verbs do with a ledger: a HAT's road, a rolling period's, epochs, marks, and looking into it."""
+    opened = partial(open_redis_ledger, running.url, access=access)
+    with opened() as ledger:
+        ledger.bind("cafe")
+        ledger.note("trial", "yes")
+        ledger.take_epoch("shard 0")
+        name = uuid4().hex
+        for period in (name, hour("3h", 1)):
+            ledger.admit(period, 10, [b"x"], [ask(f"{period}/hat", [3])])
+            ledger.balances(period, [b"x"])
+            ledger.record([(f"{period}/hat", b"payload")])
+        assert ledger.recorded([f"{name}/hat"]) == [b"payload"]
+        assert list(ledger.unpublished())
+        ledger.published([f"{name}/hat"])
+        assert ledger.charged_by_period(b"x")[name] == 3
+        assert list(ledger.entries()) and list(ledger.newest())
+        assert ledger.verify() == []
+        assert ledger.progress() and ledger.mark(f"{name}/hat") and ledger.periods()
+    with opened() as ledger:
+        assert ledger.meta()["key_fingerprint"] == "cafe"
+
+
+def test_each_right_of_the_page_is_needed_and_its_lack_is_a_sentence(guarded, monkeypatch):
+    running, _ = guarded
+    with user(running) as access:
+        life(running, access)
+    for right in COMMANDS:
+        empty(running)
+        # A right by parts (config|get) is taken away whole.
+        with user(running, f"-{right[1:].partition('|')[0]}") as access:
+            try:
+                life(running, access)
+            except UdpStreamError as error:
+                raised = error
+            else:
+                pytest.fail(f"{right} is not needed")
+        said = str(raised)
+        assert raised.exit_status in (4, 5) and PASSWORD not in said, (right, said)
+        assert "docs/deployments.md" in said or "does not report" in said or "expected" in said, (right, said)
+
+
+def test_keys_outside_of_the_ledger_are_out_of_reach(guarded):
+    running, _ = guarded
+    with user(running) as access, pytest.raises(DependencyUnavailable, match="does not let this user do"):
+        open_redis_ledger(running.url, prefix="{other}", access=access)
+
+
+def section(running, made, **keys):
+    """A ledger that nobody knows here yet; files are those of the certificates' folder."""
+    names = {name: str(made.folder / value) for name, value in keys.items() if name.endswith("_file")}
+    return LedgerSection(**({"url": running.url, "key_file": str(made.folder / "plates.key")} | keys | names))
+
+
+def test_a_ledger_by_tls_with_a_user_and_a_certificate_of_ours(guarded):
+    running, made = guarded
+    empty(running)
+    with tls_in_front_of(running.port, made, client=True) as port, user(running) as access:
+        keys = {"ca_file": "ca.crt", "certificate_file": "client.crt", "certificate_key_file": "client.key"}
+        keys |= {"username": access.username, "password_file": "password"}
+        asked = section(
+            running,
+            made,
+            url=f"rediss://localhost:{port}/0",
+            **keys,
+        )
+        with ledger_and_keys(asked) as (ledger, _):
+            assert ledger.admit("tls", 10, [b"x"], [ask("tls/hat", [3])])[0].admitted.all()
+            assert PASSWORD not in repr(ledger) + repr(access) + repr(asked)
+
+
+REFUSALS = {
+    "no password": ({"password_file": ""}, "it wants a password: ledger.password_file"),
+    "wrong password": ({"password_file": "wrong"}, "does not accept ledger.username with the password"),
+    "nobody known": ({"username": "stranger"}, "does not accept ledger.username with the password"),
+    "wrong authority": ({"scheme": "rediss", "ca_file": "other.crt"}, "a certificate that is not trusted"),
+    "the system's authorities": ({"scheme": "rediss"}, "a certificate that is not trusted"),
+    "another host": ({"scheme": "rediss", "ca_file": "ca.crt", "at": "elsewhere"}, "a certificate of another host"),
+    "no certificate of ours": (
+        {"scheme": "rediss", "ca_file": "ca.crt", "at": "mutual"},
+        "want ledger.certificate_file?",
+    ),
+    "TLS to plaintext": ({"scheme": "rediss", "ca_file": "ca.crt", "at": "plain"}, "does not speak TLS with us"),
+    "plaintext to TLS": ({"at": "server"}, "Does it speak TLS on this port, and want rediss://?"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_a_refusal_says_what_to_mend_in_bounded_time_and_without_a_secret(guarded, name):
+    running, made = guarded
+    keys, sentence = REFUSALS[name]
+    keys = {"username": USER, "password_file": "password", **keys}
+    scheme, at = keys.pop("scheme", "redis"), keys.pop("at", "")
+    if not keys["password_file"]:
+        keys.pop("username")
+        keys.pop("password_file")
+    at = at or ("server" if scheme == "rediss" else "plain")
+    with ExitStack() as stack:
+        port = running.port
+        if at != "plain":
+            certificate = "elsewhere" if at == "elsewhere" else "server"
+            port = stack.enter_context(tls_in_front_of(port, made, certificate, client=at == "mutual"))
+        asked, began = section(running, made, url=f"{scheme}://127.0.0.1:{port}/0", **keys), time.monotonic()
+        with pytest.raises(DependencyUnavailable) as raised, ledger_and_keys(asked):
+            pass
+    said = str(raised.value)
+    assert sentence in said and f"127.0.0.1:{port}" in said, said
+    assert PASSWORD not in said and "tr0ub4dor" not in said and time.monotonic() - began < BOUND_S
+
+
+def test_a_password_file_that_others_can_read_is_refused_before_the_server_is_asked(tmp_path):
+    secret_file(tmp_path / "password", b"hush\n")
+    (tmp_path / "password").chmod(0o644)
+    asked = LedgerSection(url="redis://127.0.0.1:1", password_file=str(tmp_path / "password"))
+    with pytest.raises(ConfigError, match=r"ledger\.password_file: .*only its owner"), ledger_and_keys(asked):
+        pass
+
+
+def test_a_replay_by_the_command_line_with_a_password_from_a_file(guarded, tmp_path):
+    """Its records are those of the ledger; neither log, statement nor records hold the password."""
+    running, made = guarded
+    empty(running)
+    (tmp_path / "pings.ndjson").write_bytes(b"\n".join(fleet_log(hours=0.3)))
+    with user(running) as access:
+        config = tmp_path / "city.toml"
+        config.write_text(
+            f'[ledger]\nurl = "{running.url}"\nusername = "{access.username}"\npassword_file = "{made.password}"\n'
+        )
+        found = []
+        for verb in (
+            ["replay", "pings.ndjson"],
+            ["ledger", "verify"],
+            ["ledger", "export"],
+            ["doctor", "pings.ndjson"],
+        ):
+            done = run_forked([*verb, "--config", config], cwd=tmp_path)
+            assert done.returncode == 0, done.stderr.decode()
+            found.append(done.stdout + done.stderr)
+        inline = running.url.replace("redis://", f"redis://{access.username}:{quote(PASSWORD)}@")
+        config.write_text(f'[ledger]\nurl = "{inline}"\n')
+        found.append(run_forked(["doctor", "pings.ndjson", "--config", config], cwd=tmp_path).stdout)
+        assert b"use ledger.password_file" in found[-1]
+        config.unlink()
+        assert found[0].count(b'"status"') > 10
+        kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert PASSWORD.encode() not in b"".join(found) + kept
+    assert quote(PASSWORD).encode() not in b"".join(found) + kept

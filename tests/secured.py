@@ -1,0 +1,163 @@
+"""Certificates, and a broker that asks for TLS and passwords: made anew for each run, never kept."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Queue
+from tempfile import TemporaryDirectory
+
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from udp_stream.trial.services.kafka import Listener, RunningKafka, start_kafka
+from udp_stream.trial.services.process import HOST
+
+USER, PASSWORD = "surat-worker", 'correct "horse", battery = staple'
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+ELSEWHERE = "broker.elsewhere.example"
+_LOGIN = "org.apache.kafka.common.security"
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """Files of a folder: an authority, another one, a client's certificate and key, and passwords."""
+
+    folder: Path
+
+    def __getattr__(self, name: str) -> str:
+        return str(self.folder / name.replace("_", "."))
+
+
+def certificates(folder: Path) -> Certificates:
+    """Make them. `server.pem` is of 127.0.0.1 and localhost, `elsewhere.pem` of another host; both for Kafka: key in
+    PKCS 8, and the chain. `client.crt` and `client.key` are the client's; `ca.crt` and `other.crt` authorities."""
+    authority, other = trustme.CA(), trustme.CA()
+    authority.cert_pem.write_to_path(folder / "ca.crt")
+    other.cert_pem.write_to_path(folder / "other.crt")
+    for name, host in (("server", (HOST, "localhost")), ("elsewhere", (ELSEWHERE,)), ("client", ("worker",))):
+        made = authority.issue_cert(*host)
+        key = load_pem_private_key(made.private_key_pem.bytes(), None)
+        pkcs8 = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        chain = b"".join(part.bytes() for part in made.cert_chain_pems)
+        (folder / f"{name}.crt").write_bytes(chain)
+        secret_file(folder / f"{name}.key", pkcs8)
+        secret_file(folder / f"{name}.pem", pkcs8 + chain)
+    secret_file(folder / "password", PASSWORD.encode() + b"\n")
+    secret_file(folder / "wrong", b"tr0ub4dor&3-is-wrong\n")
+    return Certificates(folder)
+
+
+def secret_file(path: Path, content: bytes) -> None:
+    path.touch(mode=0o600)
+    path.write_bytes(content)
+
+
+def listeners(made: Certificates) -> list[Listener]:
+    """By name: TLS, MUTUAL (a certificate of the client's too), ELSEWHERE (of another host), SASL, SASLTLS."""
+
+    def tls(name: str, client: str = "none") -> dict[str, str]:
+        return {
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(made.folder / f"{name}.pem"),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(made.folder / "ca.crt"),
+            "ssl.client.auth": client,
+        }
+
+    quoted = PASSWORD.replace("\\", "\\\\").replace('"', '\\\\"')
+    scram = f"{_LOGIN}.scram.ScramLoginModule required;"
+    sasl = {
+        "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+        "plain.sasl.jaas.config": f'{_LOGIN}.plain.PlainLoginModule required user_{USER}="{quoted}";',
+        "scram-sha-256.sasl.jaas.config": scram,
+        "scram-sha-512.sasl.jaas.config": scram,
+    }
+    return [
+        Listener("TLS", "SSL", tls("server")),
+        Listener("MUTUAL", "SSL", tls("server", "required")),
+        Listener("ELSEWHERE", "SSL", tls("elsewhere")),
+        Listener("SASL", "SASL_PLAINTEXT", sasl),
+        Listener("SASLTLS", "SASL_SSL", {**sasl, **tls("server")}),
+    ]
+
+
+@contextmanager
+def secured_kafka() -> Iterator[tuple[RunningKafka, Certificates]]:
+    """A broker with these listeners, which knows USER by PASSWORD."""
+    with TemporaryDirectory(prefix="udp-stream-secured-") as folder:
+        made = certificates(Path(folder))
+        place = Path(folder, "kafka")
+        place.mkdir()
+        running = start_kafka(place, listeners=listeners(made))
+        try:
+            make_user(running.bootstrap)
+            yield running, made
+        finally:
+            running.stop()
+
+
+def make_user(bootstrap: str) -> None:
+    from kafka import KafkaAdminClient
+    from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
+
+    client = KafkaAdminClient(bootstrap_servers=bootstrap)
+    try:
+        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
+            # One at a time: two of one user in a request are refused, without an error here.
+            said = client.alter_user_scram_credentials([UserScramCredentialUpsertion(USER, mechanism, PASSWORD)])
+            assert said == {USER: None}, said
+    finally:
+        client.close()
+
+
+@contextmanager
+def tls_in_front_of(port: int, made: Certificates, name: str = "server", client: bool = False) -> Iterator[int]:
+    """The port of a server that speaks TLS and hands on what it is told in plaintext to this one, as stunnel does: for
+    a real Redis whose build has no TLS. With `client` it asks for a certificate of the authority's."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(made.folder / f"{name}.crt", made.folder / f"{name}.key")
+    if client:
+        context.load_verify_locations(made.ca_crt)
+        context.verify_mode = ssl.CERT_REQUIRED
+    started: Queue[tuple[asyncio.AbstractEventLoop, asyncio.Event, int]] = Queue()
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(2**16):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def serve() -> None:
+        async def joined(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with suppress(OSError):
+                inner_reader, inner_writer = await asyncio.open_connection(HOST, port)
+                await asyncio.gather(copy(reader, inner_writer), copy(inner_reader, writer))
+
+        ended = asyncio.Event()
+        server = await asyncio.start_server(joined, HOST, 0, ssl=context)
+        started.put((asyncio.get_running_loop(), ended, server.sockets[0].getsockname()[1]))
+        await ended.wait()
+        server.close()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    loop, ended, outside = started.get(timeout=10)
+    try:
+        yield outside
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+        thread.join(10)

@@ -1,0 +1,143 @@
+"""Keys that say how services are reached: what belongs together, what is refused, and no secret among them."""
+
+import pytest
+
+from streams.connections import PROTOCOLS, client_options, faust_credentials
+from tests.secured import certificates, secret_file
+from udp_stream.adapters.kafka_section import KafkaSection
+from udp_stream.adapters.secret_files import require_private, secret_of, tls_context
+from udp_stream.adapters.settings import load
+from udp_stream.errors import ConfigError
+
+SASL = ("kafka.security=sasl", "kafka.username=worker", "kafka.password_file=/run/secrets/kafka")
+
+
+def refused(*flags):
+    with pytest.raises(ConfigError) as raised:
+        load(None, flags, {})
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["kafka.ca_file=ca.pem"], """kafka.security: expected "tls" or "sasl-tls", as kafka.ca_file is set"""),
+        (["kafka.username=me"], """kafka.security: expected "sasl" or "sasl-tls", as kafka.username is set"""),
+        (["kafka.security=sasl"], "kafka.username: expected one, as kafka.security is 'sasl', got none"),
+        (SASL[:2], "kafka.password_file: expected one"),
+        ([*SASL, "kafka.ca_file=ca.pem"], "kafka.security: expected"),
+        ([*SASL, "kafka.username=a,b"], "kafka.username: expected printable ASCII without white space, comma or ="),
+        ([*SASL, "kafka.sasl_mechanism=GSSAPI"], "one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
+        (["kafka.security=ssl"], "one of plaintext, tls, sasl, sasl-tls"),
+        (
+            ["kafka.security=tls", "kafka.certificate_key_file=k"],
+            "kafka.certificate_file: expected one, as kafka.certificate_key",
+        ),
+        (["kafka.security=tls", "kafka.certificate_file=c"], "kafka.certificate_key_file: expected one"),
+    ],
+)
+def test_keys_that_do_not_belong_together_are_refused(flags, sentence):
+    assert sentence in refused(*flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["ledger.password_file=p"], "ledger.url: expected a Redis, as ledger.password_file is set"),
+        (["ledger.url=redis://a", "ledger.ca_file=c"], "ledger.url: expected rediss:// or rediss+cluster://"),
+        (["ledger.url=redis://a", "ledger.username=me"], "ledger.password_file: expected one for ledger.username"),
+        (["ledger.url=redis://u:hush@a", "ledger.password_file=p"], "ledger.url: expected no user and password"),
+        (["ledger.url=rediss://a", "ledger.certificate_file=c"], "ledger.certificate_key_file: expected one"),
+        (["ledger.url=rediss+cluster://a", "ledger.certificate_key_file=k"], "ledger.certificate_file: expected one"),
+    ],
+)
+def test_keys_of_a_redis_that_do_not_belong_together_are_refused(flags, sentence):
+    said = refused(*flags)
+    assert sentence in said and "hush" not in said
+
+
+@pytest.mark.parametrize("key", ["kafka.password", "kafka.sasl_password", "ledger.password"])
+def test_a_password_is_no_key_and_what_was_given_as_one_is_not_repeated(key):
+    said = refused(f"{key}=hush-hush")
+    assert "unknown key" in said and "hush" not in said
+    with pytest.raises(ConfigError) as raised:
+        load(None, (), {f"UDP_STREAM_{key.replace('.', '__').upper()}": "hush-hush"})
+    assert "hush" not in str(raised.value)
+
+
+def test_the_nearest_key_of_a_password_is_its_file():
+    assert "did you mean kafka.password_file?" in refused("kafka.password=hush-hush")
+
+
+@pytest.mark.parametrize("security", PROTOCOLS)
+def test_both_libraries_and_faust_are_told_the_same(tmp_path, security):
+    from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
+
+    made = certificates(tmp_path)
+    sasl = {"username": "worker", "password_file": made.password, "sasl_mechanism": "SCRAM-SHA-256"}
+    kafka = KafkaSection(
+        security=security,
+        **(sasl if security.startswith("sasl") else {}),
+        **({"ca_file": made.ca_crt} if security.endswith("tls") else {}),
+    )
+    ours = client_options(kafka)
+    fausts = credentials_to_aiokafka_auth(faust_credentials(kafka))
+    assert {key: value for key, value in fausts.items() if key != "ssl_context"} == {
+        key: value for key, value in ours.items() if key not in ("ssl_context", "bootstrap_servers")
+    }
+    for options in (ours, fausts):
+        assert (options.get("ssl_context") is not None) == security.endswith("tls")
+    assert "staple" not in repr(faust_credentials(kafka)) + repr(kafka)
+
+
+@pytest.mark.parametrize(
+    ("ca", "certificate", "key", "sentence"),
+    [
+        ("none", "", "", "kafka.ca_file: .*none: expected certificates in PEM form"),
+        ("password", "", "", "kafka.ca_file: .*password: expected certificates in PEM form"),
+        ("ca.crt", "client.crt", "server.key", "kafka.certificate_file: .*its key in .*server.key"),
+        ("ca.crt", "none", "client.key", "kafka.certificate_file: .*none"),
+        ("ca.crt", "client.crt", "sealed.key", "kafka.certificate_file: .*without a passphrase"),
+        (
+            "ca.crt",
+            "client.crt",
+            "open.key",
+            "kafka.certificate_key_file: expected a file that only its owner can read",
+        ),
+    ],
+)
+def test_certificates_that_cannot_be_used_are_named(tmp_path, ca, certificate, key, sentence):
+    from cryptography.hazmat.primitives.serialization import (
+        BestAvailableEncryption,
+        Encoding,
+        PrivateFormat,
+        load_pem_private_key,
+    )
+
+    certificates(tmp_path)
+    client = (tmp_path / "client.key").read_bytes()
+    (tmp_path / "open.key").write_bytes(client)
+    (tmp_path / "open.key").chmod(0o644)
+    sealed = load_pem_private_key(client, None).private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"hush")
+    )
+    secret_file(tmp_path / "sealed.key", sealed)
+    with pytest.raises(ConfigError, match=sentence):
+        tls_context("kafka", *(str(tmp_path / name) if name else "" for name in (ca, certificate, key)))
+
+
+def test_a_group_may_read_what_root_hands_over_and_nobody_may_what_is_ours(tmp_path, monkeypatch):
+    """As Kubernetes hands secrets to a user who is not root: root's, mode 0440, a group of ours."""
+    file = tmp_path / "password"
+    secret_file(file, b"hush\n")
+    assert secret_of("kafka.password_file", str(file)) == "hush"
+    file.chmod(0o440)
+    with pytest.raises(ConfigError, match="mode 0440"):
+        require_private("kafka.password_file", str(file))
+    monkeypatch.setattr("os.geteuid", lambda: 10001)
+    if file.stat().st_uid == 0:
+        require_private("kafka.password_file", str(file))
+        for mode in (0o444, 0o460, 0o441):
+            file.chmod(mode)
+            with pytest.raises(ConfigError, match=f"mode {mode:04o}"):
+                require_private("kafka.password_file", str(file))

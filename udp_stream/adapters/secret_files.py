@@ -1,0 +1,85 @@
+"""Secrets from files, and what TLS is spoken with: never from the configuration, the environment or a command line.
+
+Other users can read a command line and often an environment, and configurations are copied and shown. A file has an
+owner, and can be replaced while a program goes on. An error names the key and the file, never anything of its content.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import stat
+from pathlib import Path
+
+from udp_stream.errors import ConfigError
+
+SECRET_CHARS_MAX = 16_384
+
+
+def secret_of(key: str, file: str) -> str:
+    """The secret in a file that this configuration key names: one line, without white space around it.
+
+    ConfigError, without anything of its content, if there is none, or if others may read the file.
+
+    >>> secret_of("kafka.password_file", "/no/such/file")
+    Traceback (most recent call last):
+    udp_stream.errors.ConfigError: kafka.password_file: /no/such/file cannot be read (No such file or directory)
+    """
+    require_private(key, file)
+    try:
+        text = Path(file).read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise ConfigError(f"{key}: {file} cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError:
+        text = ""
+    if not text or not text.isprintable() or len(text) > SECRET_CHARS_MAX:
+        raise ConfigError(f"{key}: expected one line of printable ASCII in {file}, got something else") from None
+    return text
+
+
+def require_private(key: str, file: str) -> None:
+    """ConfigError if anyone but its owner may read the file. A group may read a file of root's: so Kubernetes and
+    systemd hand secrets to a program that is not root."""
+    try:
+        found = Path(file).stat()
+    except OSError as error:
+        raise ConfigError(f"{key}: {file} cannot be read ({error.strerror})") from error
+    handed = found.st_uid == 0 and os.geteuid() != 0
+    forbidden = (stat.S_IRWXG if not handed else stat.S_IWGRP | stat.S_IXGRP) | stat.S_IRWXO
+    if stat.S_ISREG(found.st_mode) and found.st_mode & forbidden:
+        mode = stat.S_IMODE(found.st_mode)
+        raise ConfigError(
+            f"{key}: expected a file that only its owner can read, got mode {mode:04o} of {file}: chmod 600 {file}"
+        )
+
+
+def tls_context(
+    section: str, ca_file: str = "", certificate_file: str = "", certificate_key_file: str = ""
+) -> ssl.SSLContext:
+    """Verifies certificates and names: against the system's authorities, or those in `ca_file`.
+
+    With a certificate of our own, servers that ask for one are shown it. Raises ConfigError for a file that cannot be
+    used, by its key in this section of the configuration.
+
+    >>> tls_context("kafka").check_hostname
+    True
+    """
+    pem = "expected certificates in PEM form"
+    try:
+        context = ssl.create_default_context(cafile=ca_file or None)
+    except OSError as error:  # ssl.SSLError is one
+        raise ConfigError(f"{section}.ca_file: {ca_file}: {pem} ({_why(error)})") from error
+    if certificate_file:
+        require_private(f"{section}.certificate_key_file", certificate_key_file)
+        try:
+            # A key with a passphrase would be asked for on the terminal.
+            context.load_cert_chain(certificate_file, certificate_key_file, password=b"")
+        except OSError as error:
+            rule = f"expected a certificate in PEM form and its key in {certificate_key_file}, without a passphrase"
+            raise ConfigError(f"{section}.certificate_file: {certificate_file}: {rule} ({_why(error)})") from error
+    return context
+
+
+def _why(error: OSError) -> str:
+    """OpenSSL's texts name its source lines; its reasons, and the system's, say what is wrong."""
+    return getattr(error, "reason", None) or error.strerror or type(error).__name__

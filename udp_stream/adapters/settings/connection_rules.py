@@ -1,0 +1,69 @@
+"""Rules between the keys that say how services are reached. No file is read: a machine that only plans has none."""
+
+from __future__ import annotations
+
+import re
+
+from udp_stream.adapters.kafka_section import KafkaSection
+from udp_stream.adapters.settings.limits import require
+from udp_stream.adapters.settings.sections import LedgerSection, is_file
+
+_USERNAME = re.compile(r"[!-~]+")
+
+
+def check_kafka(kafka: KafkaSection) -> None:
+    """ConfigError where a key is missing that `kafka.security` needs, or one is set that it does not read: a file of
+    authorities beside "plaintext" means that somebody believes that there is TLS.
+
+    >>> check_kafka(KafkaSection(security="sasl-tls", username="worker", password_file="/run/secrets/kafka"))
+    """
+    for key in ("ca_file", "certificate_file", "certificate_key_file"):
+        rule = f'"tls" or "sasl-tls", as kafka.{key} is set'
+        require(kafka.has_tls or not getattr(kafka, key), "kafka.security", rule, repr(kafka.security))
+    for key in ("username", "password_file"):
+        given = getattr(kafka, key)
+        rule = f'"sasl" or "sasl-tls", as kafka.{key} is set'
+        require(kafka.has_sasl or not given, "kafka.security", rule, repr(kafka.security))
+        rule = f"one, as kafka.security is {kafka.security!r}"
+        require(bool(given) or not kafka.has_sasl, f"kafka.{key}", rule, "none")
+    # One of the clients sends a comma or an equals sign of a SCRAM user as it is, which means something else there.
+    plain = not kafka.username or (_USERNAME.fullmatch(kafka.username) and not set(",=") & set(kafka.username))
+    require(bool(plain), "kafka.username", "printable ASCII without white space, comma or =", repr(kafka.username))
+    require_pair("kafka", kafka.certificate_file, kafka.certificate_key_file)
+
+
+def check_redis(ledger: LedgerSection) -> None:
+    """ConfigError where keys of `[ledger]` that a Redis reads are set for a file, or say the same as its URL.
+
+    >>> check_redis(LedgerSection(url="rediss://ledger:6379/0", ca_file="/etc/udp-stream/ca.pem"))
+    """
+    scheme = ledger.url.partition("://")[0]
+    for key in ("ca_file", "certificate_file", "certificate_key_file"):
+        rule = f"rediss:// or rediss+cluster://, as ledger.{key} is set"
+        require(scheme.startswith("rediss") or not getattr(ledger, key), "ledger.url", rule, f"{scheme}://...")
+    for key in ("username", "password_file"):
+        given = bool(getattr(ledger, key))
+        require(not (given and is_file(ledger.place)), "ledger.url", f"a Redis, as ledger.{key} is set", "a file")
+        twice = given and has_password(ledger.url)
+        require(not twice, "ledger.url", f"no user and password, as ledger.{key} is set", f"{scheme}://...@...")
+    require(
+        bool(ledger.password_file) or not ledger.username, "ledger.password_file", "one for ledger.username", "none"
+    )
+    require_pair("ledger", ledger.certificate_file, ledger.certificate_key_file)
+
+
+def has_password(url: str) -> bool:
+    """Whether a URL has a user or a password in it, before the host or behind it.
+
+    >>> has_password("redis://:secret@ledger"), has_password("redis://ledger/2?password=a"), has_password("sqlite:a@b")
+    (True, True, False)
+    """
+    rest = url.partition("://")[2]
+    return "@" in rest or "password=" in rest or "username=" in rest
+
+
+def require_pair(section: str, certificate_file: str, certificate_key_file: str) -> None:
+    """ConfigError for a certificate without its key, or a key without its certificate."""
+    pair = {f"{section}.certificate_file": certificate_file, f"{section}.certificate_key_file": certificate_key_file}
+    for key, other in (tuple(pair), tuple(pair)[::-1]):
+        require(bool(pair[key]) or not pair[other], key, f"one, as {other} is set", "none")
