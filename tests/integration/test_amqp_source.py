@@ -65,6 +65,7 @@ def ping(number, plate=None):
 
 @pytest.fixture
 def password(tmp_path):
+    (tmp_path / "password").touch(mode=0o600)
     (tmp_path / "password").write_text(PASSWORD + "\n")
     return str(tmp_path / "password")
 
@@ -215,6 +216,7 @@ def test_what_is_wrong_from_the_beginning_ends_it_with_a_sentence(queue, passwor
 
 
 def test_a_wrong_password_is_said_without_it(queue, tmp_path):
+    (tmp_path / "wrong").touch(mode=0o600)
     (tmp_path / "wrong").write_text("another secret")
     with pytest.raises(DependencyUnavailable, match="username and password") as refused:
         next(source(queue, str(tmp_path / "wrong")).messages())

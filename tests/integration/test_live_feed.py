@@ -108,6 +108,7 @@ def test_sigterm_sends_what_was_read_from_a_pipe_and_ends_with_0(city):
 
 
 def test_polls_of_a_faulty_server_are_in_kafka_once_each(city, tmp_path):
+    (tmp_path / "token").touch(mode=0o600)
     (tmp_path / "token").write_text("a-token")
     polls = [snapshot(*(vehicle(f"BUS{bus}", time_s=START_S + at) for bus in range(5))) for at in range(4)]
     good = [ok(poll, GTFS) for poll in polls]
@@ -148,6 +149,7 @@ def test_a_queue_is_in_kafka_whole_although_connections_are_cut_and_the_feed_is_
     """Killed at a moment of its own choosing twice, and ended in order once: nothing is left in the queue, all of it is
     in Kafka, and each ping counts once."""
     queue, here, total = Queue(amqp_broker, "surat"), city([]), 600
+    (tmp_path / "password").touch(mode=0o600)
     (tmp_path / "password").write_text(PASSWORD)
     with Proxy() as proxy:
         link = proxy.link(amqp_broker.port)
@@ -181,6 +183,7 @@ def test_nothing_is_acknowledged_that_kafka_does_not_take(city, amqp_broker, tmp
     queue, here = Queue(amqp_broker, "away"), city([])
     here.config.write_text(here.config.read_text().replace(here.settings.kafka.bootstrap, kafka_server.bootstrap))
     create_topics(load(here.config, (), {}).kafka)
+    (tmp_path / "password").touch(mode=0o600)
     (tmp_path / "password").write_text(PASSWORD)
     settings = {"queue": queue.name, "username": USER, "password_file": tmp_path / "password"}
     flags = [word for key, value in settings.items() for word in ("--set", f"live.{key}={value}")]

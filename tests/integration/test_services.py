@@ -180,6 +180,7 @@ def test_the_data_of_both_outlives_a_crash_and_another_start_by_packages_alone(
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))  # no java, no redis-server
     with services(tmp_path) as second:
+        assert (second.kafka.bootstrap, second.redis.url) == (first.kafka.bootstrap, first.redis.url)
         for running in (second.kafka, second.redis):
             assert Path(running.program.command[0]).is_relative_to(sys.prefix)
         assert [record.value for record in consume(second.kafka.bootstrap, "kept", 2)] == [b"before", b"after"]

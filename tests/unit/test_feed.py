@@ -171,7 +171,7 @@ def a_mapped_ping(plate, speed="20", second=0):
 def test_a_mapped_ping_goes_where_its_plate_goes_whatever_its_speed(speed):
     """An integer plate and its digits are one plate; arrays are cut by number alone."""
     plates = ["4711", '"4711"', '" 4711 "', '"B2"']
-    with Feed("nowhere", "pings", 2, Pace(form=MAPPED), MAPPED) as feed:
+    with Feed(KafkaSection(bootstrap="nowhere"), "pings", 2, Pace(form=MAPPED), MAPPED) as feed:
         feed.send([a_mapped_ping(plate, speed, second) for second in range(2) for plate in plates])
     assert len(feed._producer.records) == 4 and feed._dealt == 0
     for partition, _, value in feed._producer.records:
@@ -213,7 +213,7 @@ def test_arrays_of_a_live_source_do_not_end_where_its_frames_do(cuts):
     """A pipe's frames end by bytes, so by digits of speeds."""
     pings = [a_ping("A", second=second) for second in range(7)]
     source = Cut(*(pings[start:end] for start, end in zip([0, *cuts], [*cuts, 7], strict=True)))
-    with Feed("nowhere", "pings", 3, Pace()) as feed:
+    with Feed(KafkaSection(bootstrap="nowhere"), "pings", 3, Pace()) as feed:
         send_live(source, feed, load(None, (), {}), lambda: None)
     assert [len(found) for _, found in shape(feed._producer.records)] == [3, 3, 1]
     assert source.kept_frames[-1] == len(cuts) + 1

@@ -207,6 +207,7 @@ def test_gtfs_realtime_that_turns_into_a_page_is_a_failure_and_not_pings():
 
 
 def token_file(tmp_path, text=TOKEN):
+    (tmp_path / "token").touch(mode=0o600)
     (tmp_path / "token").write_text(text + "\n")
     return str(tmp_path / "token")
 

@@ -199,6 +199,7 @@ def test_a_source_waits_while_its_messages_are_not_taken():
     ],
 )
 def test_a_live_source_is_fed_alone_and_at_its_own_pace(tmp_path, words, said):
+    (tmp_path / "password").touch(mode=0o600)
     (tmp_path / "password").write_text("x")
     arguments = cli._parser().parse_args(["feed", *words])
     with pytest.raises(UsageError, match=said):

@@ -24,7 +24,7 @@ from udp_stream.trial.services import process as processes
 from udp_stream.trial.services import redis as services_redis
 from udp_stream.trial.services.both import _alone_in
 from udp_stream.trial.services.kafka import cluster_id_at, random_cluster_id
-from udp_stream.trial.services.process import PortTaken, Program, Running, launch
+from udp_stream.trial.services.process import PortTaken, Program, Running, launch, on_kept_ports
 
 SLEEPER = ("sleep", "600")
 STUBBORN = ("sh", "-c", "trap '' TERM; echo ready; exec sleep 600")  # what is ignored stays so
@@ -235,6 +235,31 @@ def test_a_folder_in_use_is_not_used_by_a_second(tmp_path: Path) -> None:
         pass
     with _alone_in(tmp_path):
         pass
+
+
+def test_ports_are_kept_and_given_again_and_never_exchanged_for_others(tmp_path: Path) -> None:
+    kept, tried = tmp_path / "ports", []
+
+    def start(ports: list[int]) -> list[int]:
+        tried.append(ports)
+        if len(tried) == 1:
+            raise PortTaken("taken meanwhile")
+        return ports
+
+    first = on_kept_ports(kept, 2, start)
+    assert first == tried[1] != tried[0]
+    assert on_kept_ports(kept, 2, start) == first
+    tried.clear()
+    with pytest.raises(DependencyUnavailable, match=f"listens on {first[0]} or {first[1]}.*remove the file"):
+        on_kept_ports(kept, 2, start)
+    assert tried == [first]
+
+
+@pytest.mark.parametrize("text", ["", "1", "1 2 3", "1 x", "0 70000", "1 2 x"])
+def test_a_file_of_ports_that_is_none_is_refused_by_name(text: str, tmp_path: Path) -> None:
+    (tmp_path / "ports").write_text(text)
+    with pytest.raises(UsageError, match="ports: expected 2 numbers of ports"):
+        on_kept_ports(tmp_path / "ports", 2, lambda ports: ports)
 
 
 class Interrupted:

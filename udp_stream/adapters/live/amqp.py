@@ -26,7 +26,8 @@ from urllib.parse import unquote, urlsplit
 
 from udp_stream.adapters.files.gtfs_files import VEHICLES_MAX
 from udp_stream.adapters.live.retries import Retries
-from udp_stream.adapters.live.source import Failed, secret_of, tls_context
+from udp_stream.adapters.live.source import Failed
+from udp_stream.adapters.secret_files import secret_of, tls_context
 from udp_stream.errors import ConfigError, UsageError, needs
 from udp_stream.pings.formats import PingFormat
 from udp_stream.pings.json_reader import JSON
@@ -209,7 +210,7 @@ def _parameters(name: str, options: QueueOptions) -> tuple[Parameters, str]:
         port=port or PORTS[scheme],
         virtual_host=unquote(parts.path.removeprefix("/")) or "/",
         credentials=PlainCredentials(options.username, password),
-        ssl_options=SSLOptions(tls_context(options.ca_file), host) if scheme == "amqps" else None,
+        ssl_options=SSLOptions(tls_context("live", options.ca_file), host) if scheme == "amqps" else None,
         socket_timeout=options.timeout_s,
         stack_timeout=options.timeout_s,
         blocked_connection_timeout=options.timeout_s,

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from udp_stream.adapters.files.gzip_members import MAGIC, GzipError, GzipMembers
-from udp_stream.adapters.live.source import Failed, secret_of, tls_context
+from udp_stream.adapters.live.source import Failed
+from udp_stream.adapters.secret_files import secret_of, tls_context
 from udp_stream.errors import ConfigError, UsageError, needs
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class HttpGet:
             import urllib3  # noqa: F401 (so that its absence is said before anything else)
         self._parts = _checked(address)
         self._options, self._software, self._clock = options, software, clock
-        self._tls = tls_context(options.ca_file)
+        self._tls = tls_context("live", options.ca_file)
         self._handle: socket.socket | None = None
         self._is_stopped = False
         _ = self._token()

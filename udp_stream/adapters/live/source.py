@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import ssl
-from pathlib import Path
 from typing import Protocol
 
 from udp_stream.adapters.schemes import Source
-from udp_stream.errors import ConfigError
-
-SECRET_CHARS_MAX = 16_384
 
 
 class LiveSource(Source, Protocol):
@@ -39,28 +34,3 @@ class Failed(Exception):
         """`wait_s` of None: it did not say."""
         super().__init__(sentence)
         self.sentence, self.is_final, self.wait_s = sentence, is_final, wait_s
-
-
-def secret_of(key: str, file: str) -> str:
-    """The secret in a file that this configuration key names: one line, without white space around it.
-
-    ConfigError, without anything of its content, if there is none.
-    """
-    try:
-        text = Path(file).read_text(encoding="ascii").strip()
-    except OSError as error:
-        raise ConfigError(f"{key}: {file} cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError:
-        text = ""
-    if not text or not text.isprintable() or len(text) > SECRET_CHARS_MAX:
-        raise ConfigError(f"{key}: expected one line of printable ASCII in {file}, got something else")
-    return text
-
-
-def tls_context(ca_file: str) -> ssl.SSLContext:
-    """Verifies certificates and names: against the system's authorities, or those in a file (`live.ca_file`)."""
-    try:
-        return ssl.create_default_context(cafile=ca_file or None)
-    except (OSError, ssl.SSLError) as error:
-        rule = f"expected certificates in PEM form ({type(error).__name__})"
-        raise ConfigError(f"live.ca_file: {ca_file}: {rule}") from error

@@ -12,7 +12,7 @@ def add(verbs: Verbs) -> None:
     parser = add_verb(
         verbs, "services", "start a real Kafka and Redis on this machine, for trials and tests", "services"
     )
-    parser.add_argument("--folder", type=Path, metavar="DIR", help="keep the data there (default: temporary)")
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="keep data and ports there (default: temporary)")
     parser.epilog = """\
 examples:
   udp-stream services

@@ -55,13 +55,13 @@ class Services:
 def services(folder: Path | None = None) -> Iterator[Services]:
     """Both while the block runs, with their data in `folder`/kafka and `folder`/redis, or in temporary folders.
 
-    A folder can be used again, on other ports, but not by two at once (UsageError). Raises DependencyUnavailable, with
-    what to install, if one of them cannot be started.
+    A folder can be used again, and keeps the ports as well, but not by two at once (UsageError). Raises
+    DependencyUnavailable, with what to install, if one of them cannot be started.
     """
     with (
         nullcontext() if folder is None else _alone_in(folder),
-        redis(folder and folder / "redis") as running_redis,
-        kafka(folder and folder / "kafka") as running_kafka,
+        redis(folder and folder / "redis", folder and folder / "redis.port") as running_redis,
+        kafka(folder and folder / "kafka", folder and folder / "kafka.ports") as running_kafka,
     ):
         yield Services(running_kafka, running_redis)
 

@@ -26,6 +26,7 @@ from udp_stream.trial.services.process import (
     folder_or_temporary,
     launch,
     on_free_ports,
+    on_kept_ports,
 )
 
 # One node: nothing is replicated. Small: a laptop or CI machine runs it beside the tests. The short broker session is
@@ -110,13 +111,14 @@ class RunningKafka(Running):
 
 
 @contextmanager
-def kafka(folder: Path | None = None) -> Iterator[RunningKafka]:
-    """A broker while the block runs, with its data in the folder, or in a temporary one.
+def kafka(folder: Path | None = None, ports: Path | None = None) -> Iterator[RunningKafka]:
+    """A broker while the block runs, with its data in the folder, or in a temporary one; `ports`: a file that keeps its
+    ports.
 
     Raises DependencyUnavailable, with what to install, if there is no Java, no jar, or no answer.
     """
     with folder_or_temporary("kafka", folder) as (place, disposable):
-        running = start_kafka(place, disposable)
+        running = start_kafka(place, disposable, ports=ports)
         try:
             yield running
         finally:
@@ -124,7 +126,11 @@ def kafka(folder: Path | None = None) -> Iterator[RunningKafka]:
 
 
 def start_kafka(
-    folder: Path, disposable: bool = False, more: str = "", listeners: Sequence[Listener] = ()
+    folder: Path,
+    disposable: bool = False,
+    more: str = "",
+    listeners: Sequence[Listener] = (),
+    ports: Path | None = None,
 ) -> RunningKafka:
     """Start a broker with `more` lines of configuration; the caller stops it. Existing data in the folder is reused.
 
@@ -155,7 +161,8 @@ def start_kafka(
         )
         return RunningKafka(program, launch(program), f"{HOST}:{broker}", cluster, addresses)
 
-    return on_free_ports(2 + len(listeners), start)
+    number = 2 + len(listeners)
+    return on_free_ports(number, start) if ports is None else on_kept_ports(ports, number, start)
 
 
 def _formatted(base: tuple[str, ...], folder: Path) -> str:

@@ -26,6 +26,7 @@ from udp_stream.trial.services.process import (
     folder_or_temporary,
     launch,
     on_free_ports,
+    on_kept_ports,
 )
 
 SLOTS = 16384  # of a Redis Cluster, by its specification
@@ -76,13 +77,14 @@ class RunningCluster:
 
 
 @contextmanager
-def redis(folder: Path | None = None) -> Iterator[RunningRedis]:
-    """A server while the block runs, with its data in the folder, or in a temporary one.
+def redis(folder: Path | None = None, ports: Path | None = None) -> Iterator[RunningRedis]:
+    """A server while the block runs, with its data in the folder, or in a temporary one; `ports`: a file that keeps its
+    port.
 
     Raises DependencyUnavailable, with what to install, if there is no server program or no answer.
     """
     with folder_or_temporary("redis", folder) as (place, disposable):
-        running = start_redis(place, disposable)
+        running = start_redis(place, disposable, ports=ports)
         try:
             yield running
         finally:
@@ -103,7 +105,7 @@ def start_redis_cluster(nodes: int = 3) -> Iterator[RunningCluster]:
         yield RunningCluster(tuple(started))
 
 
-def start_redis(folder: Path, disposable: bool = False, more: str = "") -> RunningRedis:
+def start_redis(folder: Path, disposable: bool = False, more: str = "", ports: Path | None = None) -> RunningRedis:
     """Start a server with `more` lines of configuration; the caller stops it. Existing data in the folder is reused."""
     server = server_program()
 
@@ -120,7 +122,7 @@ def start_redis(folder: Path, disposable: bool = False, more: str = "") -> Runni
         )
         return RunningRedis(program, launch(program), f"redis://{HOST}:{port}/0", port)
 
-    return on_free_ports(1, start)
+    return on_free_ports(1, start) if ports is None else on_kept_ports(ports, 1, start)
 
 
 def server_program() -> str:
