@@ -1,0 +1,145 @@
+"""The systemd unit and the Kubernetes manifests: valid where they say what they are, and true of this program.
+
+Manifests are held against the schemas of the Kubernetes API, strictly, as a package has them; the unit against
+`systemd-analyze verify` where there is one, and always against the settings that it relies on. No cluster runs here.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from udp_stream.adapters.ledgers.plate_keys import is_key
+from udp_stream.adapters.settings import load
+from udp_stream.cli.main import _parser
+
+ROOT = Path(__file__).parents[2]
+UNIT = ROOT / "deploy" / "systemd" / "udp-stream-worker@.service"
+MANIFESTS = sorted((ROOT / "deploy" / "kubernetes").glob("*.yaml"))
+PAGE = (ROOT / "docs" / "deployments.md").read_text(encoding="utf-8")
+DOCUMENTS = [document for path in MANIFESTS for document in yaml.safe_load_all(path.read_text(encoding="utf-8"))]
+BY_KIND = {document["kind"]: document for document in DOCUMENTS}
+
+
+def unit():
+    """Section -> key -> values; a backslash at the end of a line goes on in the next."""
+    sections = defaultdict(lambda: defaultdict(list))
+    for line in UNIT.read_text(encoding="utf-8").replace("\\\n", " ").splitlines():
+        if line.startswith("["):
+            section = line.strip("[]")
+        elif line and not line.startswith("#"):
+            key, _, value = line.partition("=")
+            sections[section][key].append(value)
+    return sections
+
+
+def pods():
+    for kind in ("StatefulSet", "Job"):
+        yield BY_KIND[kind]["spec"]["template"]["spec"]
+
+
+def containers():
+    for pod in pods():
+        yield from ((pod, one) for one in [*pod.get("initContainers", ()), *pod["containers"]])
+
+
+def test_the_manifests_are_valid_by_the_schemas_of_kubernetes():
+    assert {"ConfigMap", "Job", "StatefulSet", "Service", "PodDisruptionBudget", "NetworkPolicy"} == set(BY_KIND)
+    for document in DOCUMENTS:
+        kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_the_schemas_would_refuse_a_misspelt_key():
+    wrong = yaml.safe_load(
+        MANIFESTS[-1].read_text(encoding="utf-8").partition("---")[0].replace("replicas:", "replica:")
+    )
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_commands_are_those_of_this_program():
+    program = [*shlex.split(unit()["Service"]["ExecStart"][0])][1:]
+    for arguments in (program, *(one["args"] for _, one in containers() if "command" not in one)):
+        parsed = _parser().parse_args(arguments)
+        assert parsed.command and str(parsed.config).startswith("/etc/udp-stream/")
+
+
+def test_the_settings_are_valid_and_their_files_are_mounted(tmp_path):
+    (tmp_path / "city.toml").write_text(BY_KIND["ConfigMap"]["data"]["city.toml"])
+    settings = load(tmp_path / "city.toml", (), {})
+    assert settings.kafka.security == "sasl-tls" and settings.ledger.url.startswith("rediss://")
+    for pod, one in containers():
+        mounted = {mount["mountPath"]: mount["name"] for mount in one["volumeMounts"]}
+        claimed = {claim["metadata"]["name"] for claim in BY_KIND["StatefulSet"]["spec"]["volumeClaimTemplates"]}
+        assert set(mounted.values()) <= {volume["name"] for volume in pod["volumes"]} | claimed
+        secrets = [settings.kafka.password_file, settings.ledger.password_file, settings.kafka.ca_file]
+        if one["name"] != "key":
+            assert all(str(Path(file).parent) in mounted for file in secrets)
+    assert str(Path(settings.ledger.key_file).parent) == unit()["Service"]["WorkingDirectory"][0]
+    keys = set(re.findall(r"--from-file=([a-z.-]+)", PAGE))
+    assert {Path(file).name for file in secrets} | {"plates.key"} == keys
+
+
+def test_pods_run_as_nobody_special_and_secrets_are_files_that_the_program_accepts():
+    for pod, one in containers():
+        assert pod["securityContext"]["runAsUser"] == pod["securityContext"]["fsGroup"] == 10001
+        assert one["securityContext"]["readOnlyRootFilesystem"] and one["securityContext"]["capabilities"]["drop"] == [
+            "ALL"
+        ]
+        (secrets,) = [volume["secret"] for volume in pod["volumes"] if "secret" in volume]
+        assert secrets["defaultMode"] == 0o400  # root's; with fsGroup its group may read it, and nobody else
+        assert not [entry for entry in one.get("env", ()) if "secretKeyRef" in str(entry)]
+
+
+def test_the_first_container_gives_each_worker_the_key_and_never_another_one(tmp_path):
+    """Its script, run in a folder of its own."""
+    (key,) = BY_KIND["StatefulSet"]["spec"]["template"]["spec"]["initContainers"]
+    (tmp_path / "given").mkdir()
+    (tmp_path / "state").mkdir()
+    script = key["args"][0].replace("/run/secrets/udp-stream", str(tmp_path / "given"))
+    script = script.replace("/var/lib/udp-stream", str(tmp_path / "state"))
+    command = [*key["command"], script]
+    assert subprocess.run(command, timeout=20, capture_output=True, check=False).returncode != 0  # no key: no worker
+    first = b"5" * 64 + b"\n"
+    for text in (first, b"6" * 64 + b"\n"):
+        (tmp_path / "given" / "plates.key").write_bytes(text)
+        subprocess.run(command, timeout=20, check=True)
+        made = tmp_path / "state" / "plates.key"
+        assert made.read_bytes() == first and is_key(first) and made.stat().st_mode & 0o777 == 0o600
+    assert "openssl rand -hex 32" in PAGE
+
+
+def test_the_unit_ends_and_starts_workers_as_they_want_it():
+    service = unit()["Service"]
+    assert service["RestartPreventExitStatus"] == ["2 3 5"] and service["Restart"] == ["always"]
+    assert int(service["TimeoutStopSec"][0]) > 10 and service["LimitCORE"] == ["0"]
+    given = {value.partition(":")[0] for value in service["LoadCredential"]}
+    used = set(re.findall(r"%d/([a-z-]+)", service["ExecStart"][0]))
+    assert given == used == {"kafka-password", "ledger-password"}
+
+
+def test_systemd_accepts_the_unit(tmp_path):
+    """Where systemd is installed; with a program that is there in place of ours."""
+    if shutil.which("systemd-analyze") is None:
+        return
+    text = UNIT.read_text(encoding="utf-8").replace("/opt/udp-stream/bin/udp-stream", shutil.which("true"))
+    (tmp_path / UNIT.name).write_text(
+        text.replace("User=udp-stream", "User=nobody").replace("Group=udp-stream", "Group=daemon")
+    )
+    environment = os.environ | {"SYSTEMD_LOG_LEVEL": "warning"}
+
+    def verify():
+        command = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", tmp_path / UNIT.name]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
+
+    done = verify()
+    assert done.returncode == 0 and UNIT.name not in done.stderr, done.stderr
+    (tmp_path / UNIT.name).write_text(text.replace("RestartSec=1", "RestartSecs=1"))
+    assert "RestartSecs" in verify().stderr
