@@ -225,3 +225,39 @@ def test_a_replay_by_the_command_line_with_a_password_from_a_file(guarded, tmp_p
         kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert PASSWORD.encode() not in b"".join(found) + kept
     assert quote(PASSWORD).encode() not in b"".join(found) + kept
+
+
+def test_two_cities_have_two_ledgers_in_two_databases_of_one_redis(guarded):
+    running, _ = guarded
+    empty(running)
+    second = running.url.removesuffix("/0") + "/1"
+    with user(running) as access, pytest.raises(UdpStreamError, match="'select'"):
+        open_redis_ledger(second, access=access)
+    with (
+        user(running, "+select") as access,
+        open_redis_ledger(running.url, access=access) as surat,
+        open_redis_ledger(second, access=access) as pune,
+    ):
+        assert surat.ledger_id != pune.ledger_id
+        surat.admit("day", 10, [b"x"], [ask("hat", [10])])
+        assert pune.admit("day", 10, [b"x"], [ask("hat", [10])])[0].admitted.all()
+    with Redis.from_url(second, password=ADMIN) as client:
+        client.flushdb()
+
+
+def test_a_password_is_changed_while_workers_go_on(guarded):
+    """The new one beside the old one, new files, then the old one away: a connection that is there stays."""
+    running, _ = guarded
+    empty(running)
+    with (
+        user(running) as access,
+        Redis.from_url(running.url, password=ADMIN) as admin,
+        open_redis_ledger(running.url, access=access) as ledger,
+    ):
+        admin.execute_command("ACL", "SETUSER", access.username, ">renewed")
+        with open_redis_ledger(running.url, access=Access(access.username, "renewed")) as other:
+            assert other.ledger_id == ledger.ledger_id
+        admin.execute_command("ACL", "SETUSER", access.username, f"<{PASSWORD}")
+        assert ledger.admit("day", 10, [b"x"], [ask("hat", [1])])[0].admitted.all()
+        with pytest.raises(DependencyUnavailable, match="does not accept"):
+            open_redis_ledger(running.url, access=access)

@@ -106,7 +106,7 @@ class Connections:
             pipeline.execute_command(*command)
         try:
             replies: list[Any] = pipeline.execute(raise_on_error=False)
-        except _NO_ANSWER as error:
+        except (*_NO_ANSWER, exceptions.ResponseError) as error:  # the latter of the greeting: SELECT was refused
             return [], error
         errors: Iterator[Exception] = (reply for reply in replies if isinstance(reply, Exception))
         return replies, min(errors, key=lambda error: isinstance(error, exceptions.NoScriptError), default=None)
