@@ -1,5 +1,7 @@
 """Keys that say how services are reached: what belongs together, what is refused, and no secret among them."""
 
+import re
+
 import pytest
 
 from streams.connections import PROTOCOLS, client_options, faust_credentials
@@ -7,6 +9,7 @@ from tests.secured import certificates, secret_file
 from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.adapters.secret_files import require_private, secret_of, tls_context
 from udp_stream.adapters.settings import load
+from udp_stream.cli.main import VERBS, main
 from udp_stream.errors import ConfigError
 
 SASL = ("kafka.security=sasl", "kafka.username=worker", "kafka.password_file=/run/secrets/kafka")
@@ -141,3 +144,30 @@ def test_a_group_may_read_what_root_hands_over_and_nobody_may_what_is_ours(tmp_p
             file.chmod(mode)
             with pytest.raises(ConfigError, match=f"mode {mode:04o}"):
                 require_private("kafka.password_file", str(file))
+
+
+def test_a_password_in_the_place_of_its_file_is_not_shown(tmp_path, monkeypatch):
+    """A usual mistake. A path is shown, as a mistake in it is as usual."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="might be the secret itself") as raised:
+        secret_of("kafka.password_file", "hunter2-is-mine")
+    assert "hunter2" not in str(raised.value)
+    with pytest.raises(ConfigError, match="/run/secrets/kafak cannot be read"):
+        secret_of("kafka.password_file", "/run/secrets/kafak")
+    secret_file(tmp_path / "hunter3", b"hush")
+    assert secret_of("kafka.password_file", "hunter3") == "hush"
+
+
+def test_policies_and_their_fingerprints_do_not_depend_on_how_services_are_reached(tmp_path):
+    plain = load(None, (), {}).policy
+    reached = load(None, [*SASL, "ledger.url=redis://u:hush@a"], {}).policy
+    assert reached == plain and reached.fingerprint() == plain.fingerprint() and "hush" not in repr(reached)
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__name__.rpartition(".")[2])
+def test_help_shows_no_password_on_a_command_line(verb, capsys):
+    """Examples are copied: none has a password in a URL, and no option takes one."""
+    with pytest.raises(SystemExit):
+        main([verb.__name__.rpartition(".")[2].removesuffix("_parser"), "--help"])
+    said = capsys.readouterr().out
+    assert said and not re.search(r"--\w*(password|secret|token)\b|://[^/ ]*@", said)

@@ -25,6 +25,9 @@ def secret_of(key: str, file: str) -> str:
     Traceback (most recent call last):
     udp_stream.errors.ConfigError: kafka.password_file: /no/such/file cannot be read (No such file or directory)
     """
+    if not os.path.lexists(file) and os.sep not in file:
+        rule = "expected the path of a file, got none that is in this folder"
+        raise ConfigError(f"{key}: {rule} (it is not shown: it might be the secret itself)")
     require_private(key, file)
     try:
         text = Path(file).read_text(encoding="ascii").strip()
