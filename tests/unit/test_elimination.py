@@ -270,3 +270,20 @@ def test_terms_that_make_no_sense_are_refused_with_the_rule(make, rule):
 def test_the_largest_noise_that_can_be_drawn_needs_the_charge_that_the_error_names():
     assert least_nano(16_000, "zcdp", 1) == -(-(16_000**2 * 10**9) // (2 * SCALE_MAX**2))
     assert least_nano(1, "pure", 1) == -(-(10**9) // SCALE_MAX)
+
+
+def test_recorded_decisions_stand_where_another_machine_would_decide_otherwise():
+    """A run goes on with the plates that its record says are in: the same are charged, and nobody else is asked."""
+    pie, where, bits = pie_of(n=40), positions(), seeded_bits(6)
+    state = pie.begin()
+    first = pie.settled(state, pie.draw(state, pie.due(state).plates, where, bits))
+    assert first.decided is not None and np.array_equal(first.decided, pie.advance(state, first).status)
+    otherwise = first.decided.copy()
+    stays, leaves = np.flatnonzero(first.decided != IN)[0], np.flatnonzero(first.decided == IN)[0]
+    otherwise[[stays, leaves]] = IN, BELOW
+    after = pie.advance(state, replace(first, decided=otherwise))
+    due = pie.due(after)
+    assert stays in due.plates and leaves not in due.plates and np.array_equal(after.status, otherwise)
+    second = pie.settled(after, pie.draw(after, due.plates, where[due.plates], bits))
+    again = pie.replayed([replace(first, decided=otherwise), second])
+    assert np.array_equal(again.status, pie.advance(after, second).status)

@@ -14,7 +14,8 @@ having beta0 / c, and each plate in it an even part of that.
 charged, before anything is drawn; `draw` makes the round's noisy values, the only thing that reads positions; `advance`
 takes them, or a record of them, to the next state. So a run can stop between any two calls and go on, in another
 process, from its recorded rounds: `replayed`. Plates that the ledger does not admit to a round leave it, and stay
-undecided with what they gave before.
+undecided with what they gave before. Who leaves is computed in floating point, so another machine could decide a value
+within rounding of a limit otherwise: `settled` puts the decisions into the record, and recorded decisions stand.
 
 **As printed, Algorithm 4 calls the plates below `low` S1, and Algorithm 9 and Appendix C the others.** Here they are
 `below` and `above`.
@@ -137,12 +138,15 @@ class Due:
 class Round:
     """What a round found: the plates that were admitted, and their noisy values in steps, a row each. To be recorded.
 
+    `decided` is what each of them is after the round (IN, BELOW or ABOVE); None where that is still to be computed.
+
     >>> Round(np.array([0, 2]), np.array([[17, -3], [40, 8]])).values.shape
     (2, 2)
     """
 
     plates: Integers
     values: Integers
+    decided: NDArray[np.int8] | None = None
 
 
 @dataclass(frozen=True)
@@ -258,7 +262,10 @@ class Elimination:
         return Round(plates, values + draw_radial(kind.measure, bits, parts.t, parts.s, kind.dimensions))
 
     def advance(self, state: State, found: Round) -> State:
-        """The state after a round. Plates that were asked and are not in it were not admitted."""
+        """The state after a round. Plates that were asked and are not in it were not admitted.
+
+        What the round says that was decided stands; where it says nothing, it is decided here.
+        """
         self._require_asked(state, found.plates)
         at = found.plates
         parts = self._tariff.parts(state.rounds, at)
@@ -276,11 +283,18 @@ class Elimination:
             state, rounds=state.rounds + 1, status=status, weighed=weighed, precision=precision, sharpest=sharpest,
             asked=asked, charged=charged,
         )  # fmt: skip
-        among = at.size if self.shared == "survivors" else self.plates
-        beta = self.beta0 / (self.split.rounds * max(1, among))
-        estimate, radius = self.estimate(after, at), self.radius(after, at, beta)
-        status[at] = self.rule.decide(estimate - radius, estimate + radius)
+        status[at] = self._decide(after, at) if found.decided is None else found.decided
         return replace(after, survivors=(*state.survivors, int((status == IN).sum())))
+
+    def settled(self, state: State, found: Round) -> Round:
+        """The round with what it decides, as it is to be recorded."""
+        return replace(found, decided=self.advance(state, found).status[found.plates])
+
+    def _decide(self, after: State, plates: Integers) -> NDArray[np.int8]:
+        among = plates.size if self.shared == "survivors" else self.plates
+        beta = self.beta0 / (self.split.rounds * max(1, among))
+        estimate, radius = self.estimate(after, plates), self.radius(after, plates, beta)
+        return self.rule.decide(estimate - radius, estimate + radius)
 
     def estimate(self, state: State, plates: Integers) -> Floats:
         """Phi of these plates, from all that they gave, in lattice steps."""
