@@ -17,12 +17,18 @@ from udp_stream.ledger.port import Bits, Ledger
 from udp_stream.planning.calendar import BudgetCalendar
 from udp_stream.planning.hat_plan import HatPlan, plan_hat
 from udp_stream.planning.policy import Policy
+from udp_stream.planning.position_periods import PositionPeriods
 from udp_stream.planning.terms import terms_of
+from udp_stream.queries.standing import StandingQuery
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.draw import RecordedSlot
+from udp_stream.release.query_record import QueryResult, decode_result
+from udp_stream.release.query_results import ResultContext
+from udp_stream.release.query_road import QueryContext, answer_moment
 from udp_stream.release.road import release_slot
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.grid import SlotGrid
+from udp_stream.windows.latest import Moment
 from udp_stream.windows.slot_tables import SlotCounts, SlotPings, SlotValues, tabulate
 
 SLOT_START, SLOT_END = 1_641_009_600_000, 1_641_013_200_000
@@ -177,3 +183,46 @@ def released_slot() -> RecordedSlot:
     [('released', 'published'), ('withheld_few_plates', 'published')]
     """
     return release_slot(*two_hats(), a_context(), MemoryLedger(), publish=lambda _: None)
+
+
+def a_query() -> StandingQuery:
+    """How many plates are in a square of two kilometres, at rho 20 per square km in four rounds.
+
+    >>> a_query().kind, a_query().period_budget_nano / NANO
+    ('range', 200.0)
+    """
+    return StandingQuery(
+        name="in-the-middle", kind="range", center=(0.0, 0.0), box=(-0.009, -0.009, 0.009, 0.009), every_s=900,
+        age_s=600, rounds=4, measure="zcdp", budget_nano=20 * NANO, period="1d", period_budget_nano=200 * NANO,
+    )  # fmt: skip
+
+
+def a_moment() -> Moment:
+    """Eight plates in a row to the east, a kilometre and a half apart, the first three of them in the square's reach.
+
+    >>> a_moment().lon.round(4).tolist()[:3]
+    [0.0, 0.0, 0.0135]
+    """
+    lon = np.array([0.0, 0.0, 0.0135, 0.027, 0.0405, 0.054, 0.0675, 0.081])
+    return Moment(1_641_011_400_000, tuple(f"hash {i}".encode() for i in range(8)), np.zeros(8), lon)
+
+
+def a_query_context(seed: int | str = 1) -> QueryContext:
+    """Days of UTC, rho 200 per square km.
+
+    >>> a_query_context().periods.name_at(a_moment().time_ms)
+    'positions 1d from 2022-01-01T00:00:00+00:00 in rho'
+    """
+    days = SlotGrid(86_400, UTC)
+    periods = PositionPeriods("zcdp", 200 * NANO, "1d", days)
+    return QueryContext(periods, SeededEntropy(seed), ResultContext("udp-stream example", days.iso))
+
+
+def a_result() -> QueryResult:
+    """What `a_query` answers at `a_moment`, on a ledger in memory.
+
+    >>> a_result().status
+    'answered'
+    """
+    (one,) = answer_moment([a_query()], a_moment(), a_query_context(), MemoryLedger(), lambda _: None)
+    return decode_result(one.payload)

@@ -16,6 +16,7 @@ from udp_stream.adapters.settings import load
 from udp_stream.cli.report import print_summary
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.release import record as release
+from udp_stream.release.query_record import result_schema
 from udp_stream.release.smoothed import smoothed_schema
 from udp_stream.testing import SeededEntropy
 from udp_stream.windows.grid import cell_name, cells_of
@@ -198,6 +199,7 @@ def test_values_keep_to_the_contract(tmp_path):
 def test_the_published_schema_is_the_types_schema():
     assert json.loads(SCHEMA.read_text()) == release.json_schema()
     assert json.loads(SCHEMA.with_name("smoothed.schema.json").read_text()) == smoothed_schema()
+    assert json.loads(SCHEMA.with_name("query.schema.json").read_text()) == result_schema()
 
 
 def test_no_record_names_a_plate(tmp_path):

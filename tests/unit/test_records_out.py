@@ -14,6 +14,7 @@ from udp_stream.adapters import records_out as module
 from udp_stream.adapters.records_out import columns, flat, records_out, require_form
 from udp_stream.errors import DependencyUnavailable, UsageError
 from udp_stream.release.field_words import WORDS
+from udp_stream.release.query_record import result_schema
 from udp_stream.release.record import Release, json_schema
 from udp_stream.release.smoothed import Smoothed, encode_smoothed, smooth_slot, smoothed_schema
 from udp_stream.testing import released_slot
@@ -115,7 +116,7 @@ def test_a_form_that_cannot_be_is_refused_before_a_file_is_opened(monkeypatch):
 
 def test_every_field_of_the_schemas_is_described_and_nothing_else():
     found = {}
-    for schema in (json_schema(), smoothed_schema()):
+    for schema in (json_schema(), smoothed_schema(), result_schema()):
         for title, definition in schema["$defs"].items():
             found[title] = {name: one["description"] for name, one in definition["properties"].items()}
     assert found == WORDS and all(len(text) > 10 for fields in WORDS.values() for text in fields.values())

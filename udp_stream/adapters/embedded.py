@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, BinaryIO
 
 import msgspec
+import numpy as np
 
 from udp_stream.adapters.ledgers.overlaps import overlap_of
 from udp_stream.adapters.ledgers.policy_keys import note_policy
@@ -26,8 +27,11 @@ from udp_stream.release.context import ReleaseContext, with_forecaster
 from udp_stream.release.delivery import PublishedRelease, ReleaseSink
 from udp_stream.release.draw import RecordedSlot
 from udp_stream.release.facts import Observer, SlotCounted, batch_read, report_recorded, report_to, slot_published
+from udp_stream.release.query_results import ResultContext
+from udp_stream.release.query_road import QueryContext
 from udp_stream.release.road import release_slot
 from udp_stream.release.smoothed import Smoothed, encode_smoothed
+from udp_stream.release.standing import ResultSink, StandingQueries
 from udp_stream.release.summary import Summary
 from udp_stream.windows.grid import cells_of
 from udp_stream.windows.open_slots import Frame, Windows
@@ -55,8 +59,11 @@ class Embedded:
         trial: bool = False,
         observers: Sequence[Observer] = (),
         smooth: Callable[[Sequence[Smoothed]], None] | None = None,
+        answer: ResultSink | None = None,
     ) -> None:
         """Nothing is read or written before `run`.
+
+        `answer` is where results of standing queries go; without it none is asked, and none is charged for.
 
         `others` is what `other_policies` tells of the ledger; `trial` is true of a ledger of this run only.
         """
@@ -82,6 +89,7 @@ class Embedded:
         self.summary = Summary(policy=self._policy.fingerprint(), others=others or {})
         self._report = report_to(self.summary.observe, *observers)
         self._publish = publish
+        self._queries = self._standing(settings, ledger, hashed, answer)
 
     def run(self, frames: Iterable[list[bytes]]) -> Summary:
         """Read a log of JSON messages to its end and release every HAT in it."""
@@ -102,11 +110,17 @@ class Embedded:
         self._refuse(messages, refusals, ping_format)
         for slot in closed:
             self._release(slot)
+        if self._queries is not None:
+            kept = np.ones(len(pings), bool)
+            kept[[refused.row for refused in unplaced]] = False
+            self._queries.push(pings, np.flatnonzero(kept), self._windows.watermark_ms)
 
     def finish(self) -> None:
         """The log has ended: release what is still open."""
         for slot in self._windows.flush():
             self._release(slot)
+        if self._queries is not None:
+            self._queries.flush()
 
     def _release(self, slot: SlotPings) -> None:
         counts, values = tabulate(slot)
@@ -122,6 +136,28 @@ class Embedded:
         if self._smooth is not None:
             self._smooth(self._context.smoothed((slot.start_ms, slot.end_ms), self._ledger))
         self._look_around(self._context.calendar.slot_in_period(slot.start_ms).period)
+
+    def _standing(
+        self, settings: Settings, ledger: Ledger, hashed: Callable[[str], bytes], answer: ResultSink | None
+    ) -> StandingQueries | None:
+        """The queries of the configuration, if it has any and their results are wanted."""
+        queries = settings.standing_queries
+        if not queries or answer is None:
+            return None
+        context = self._context
+        shown = self._policy.counts_released != "none"
+        iso = context.calendar.slots.iso
+        results = ResultContext(context.software, iso, context.caveats, context.trial, counts_shown=shown)
+        return StandingQueries(
+            queries,
+            settings.zone,
+            settings.window_rules.grace_ms,
+            hashed,
+            QueryContext(settings.position_periods, context.entropy, results),
+            ledger,
+            answer,
+            self._report,
+        )
 
     def _note_policy(self) -> None:
         """Once, before anything is charged under our settings."""

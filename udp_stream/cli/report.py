@@ -139,6 +139,8 @@ def print_summary(summary: Summary, settings: Settings, of_sources: Sequence[str
     table.add_row("HATs", f"{sum(summary.hats.values()):,} in {counted(summary.slots, 'slot')}")
     for status, count in summary.hats.most_common():
         table.add_row("", f"{count:,} {status}")
+    for (name, status), count in sorted(summary.answers.items()):
+        table.add_row("query", f"{name}: {count:,} {status}")
     pings = max(1, summary.pings - summary.repeats)
     table.add_row("released", f"{summary.pings_released / pings:.0%} of pings lie in released HATs")
     out = console()
@@ -183,6 +185,11 @@ def print_summary(summary: Summary, settings: Settings, of_sources: Sequence[str
     out.print(
         f"{protected(summary, settings)} Not protected: the presence of a plate in a HAT, and its number of pings."
     )
+    if summary.answers:
+        out.print(
+            f"Answers of queries protect where each plate is, at {settings.position_periods.promise}: a budget of its "
+            "own, apart from that of speeds."
+        )
 
 
 def _out_of_budget(summary: Summary, policy: Policy) -> str | None:

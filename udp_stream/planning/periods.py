@@ -16,6 +16,8 @@ A name tells the start, with its offset from UTC, and the length on the wall clo
 2. Where a zone sets its clock forward, a period is shorter than that, and would overlap the next one. Two periods of
    one length that follow each other on the wall clock, at offsets that differ by at most an hour, count as periods of
    one calendar, which do not overlap. A change to a zone that is up to an hour further east looks the same.
+   Periods of positions (`positions 1d from ...`) hold what standing queries cost, by distance. They and periods of
+   speeds never overlap: their losses are of two kinds, stated side by side and never added.
 3. Spans of one rolling budget are one balance, window by window: they do not overlap. Any other period overlaps a span
    if some window touches both. What its windows allow in a stretch of time is a budget for each length in it.
 """
@@ -39,6 +41,9 @@ DAY_S = 86_400
 
 IN_RHO = " in rho"
 """What the name of a period ends in whose balances are nano-rho."""
+
+POSITIONS = "positions "
+"""What the name of a period begins with whose balances are for positions: per kilometre, or per square kilometre."""
 
 _AMOUNT = r"([0-9]{1,9}(?:\.[0-9]{1,9})?)"
 _WORDS = re.compile(rf"(?:epsilon {_AMOUNT}|rho {_AMOUNT}|epsilon {_AMOUNT} and rho {_AMOUNT}) in all")
@@ -93,6 +98,8 @@ class Period:
     def overlaps(self, other: Period) -> bool:
         """Whether some time lies in both, or in one window with both, and they are not of one calendar or rolling
         budget; a period does not overlap itself."""
+        if of_positions(self.name) != of_positions(other.name):
+            return False
         both = min(self.end, other.end) - max(self.start, other.start)
         window = max(self.window, other.window)
         if window:
@@ -120,7 +127,7 @@ def period_of(name: str) -> Period:
     """
     if (span := span_of(name)) is not None:
         return Period(name, span.start, span.end, window=span.seconds)
-    length, _, start = name.removesuffix(IN_RHO).partition(" from ")
+    length, _, start = name.removesuffix(IN_RHO).removeprefix(POSITIONS).partition(" from ")
     try:
         begins, seconds = datetime.fromisoformat(start), parse_duration(length)
     except ValueError:
@@ -177,6 +184,17 @@ def name_in(measure: Measure, name: str) -> str:
     ('lifetime', 'lifetime in rho')
     """
     return name + IN_RHO if measure == "zcdp" else name
+
+
+def of_positions(name: str) -> bool:
+    """Whether what is counted in a period is of positions, not of speeds.
+
+    >>> of_positions("positions 1d from 2024-01-08T00:00:00+05:30 in rho"), of_positions("lifetime")
+    (True, False)
+    >>> overlapping("positions lifetime", ["lifetime", "positions 1d from 2024-01-08T00:00:00+05:30"])
+    ('positions 1d from 2024-01-08T00:00:00+05:30',)
+    """
+    return name.startswith(POSITIONS)
 
 
 def length_of(name: str) -> str:

@@ -11,6 +11,8 @@ An observer gets facts, of every step as it happens; a sink (`delivery.py`) gets
 | `SlotCounted` | a closed slot was counted |
 | `SlotRecorded`, then a `HatRecorded` for each HAT | the ledger holds the slot; before readers have it |
 | `SlotPublished` | readers have it |
+| `QueryRecorded`, for each query of a moment | the ledger holds its answer; before readers have it |
+| `QueriesPublished` | readers have the moment's answers |
 | `PeriodsOverlap` | a budget period of the run overlaps others on the ledger; the embedded runtime asks after a slot |
 
 On Kafka a slot is a shard's part of it. What is done again after a crash is reported again: a message that was read
@@ -27,6 +29,7 @@ from udp_stream.pings.refusals import Reason, Refusal
 from udp_stream.planning.periods import Loss
 from udp_stream.release.delivery import PublishedRelease
 from udp_stream.release.draw import RecordedSlot
+from udp_stream.release.query_record import ResultStatus
 from udp_stream.release.record import Release, Status
 from udp_stream.windows.slot_tables import SlotCounts
 
@@ -119,7 +122,42 @@ class PeriodsOverlap:
     in_all: Loss
 
 
-Fact = BatchRead | SlotCounted | SlotRecorded | HatRecorded | SlotPublished | PeriodsOverlap
+@dataclass(frozen=True, slots=True)
+class QueryRecorded:
+    """The answer of a standing query at a moment (Unix ms), by its status; `made` if this run recorded it.
+
+    >>> QueryRecorded("near-the-station", 900_000, "answered", made=True).status
+    'answered'
+    """
+
+    name: str
+    moment_ms: int
+    status: ResultStatus
+    made: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QueriesPublished:
+    """Readers have so many answers of this moment.
+
+    >>> QueriesPublished(900_000, answers=3).answers
+    3
+    """
+
+    moment_ms: int
+    answers: int
+
+
+Fact = (
+    BatchRead
+    | SlotCounted
+    | SlotRecorded
+    | HatRecorded
+    | SlotPublished
+    | PeriodsOverlap
+    | QueryRecorded
+    | QueriesPublished
+)
 
 Observer = Callable[[Fact], None]
 """Gets each fact as it happens, in the thread of the runtime, which waits for it. What it raises stops the run."""

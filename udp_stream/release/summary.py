@@ -11,6 +11,8 @@ from udp_stream.release.facts import (
     Fact,
     HatRecorded,
     PeriodsOverlap,
+    QueriesPublished,
+    QueryRecorded,
     SlotCounted,
     SlotPublished,
     SlotRecorded,
@@ -25,6 +27,8 @@ class Summary:
     period and that period's epsilon and delta; `made` of them were recorded by this run. `unwritten` is true from when
     records stand in the ledger until all of them are in the output. `overlaps` has, of each period of this run that
     overlaps others on the ledger, what they sum to.
+
+    `answers` counts those of standing queries by the query and their status; `answers_made` were recorded by this run.
 
     `policy` is the run's own, by its fingerprint: means count only if they were made under it (all if it is ""), as an
     error that is expected under other settings says nothing of these. `others` tells how these differ from those of
@@ -55,6 +59,8 @@ class Summary:
     pings_of_means: int = 0
     expected_error: float = 0.0
     overlaps: dict[str, PeriodsOverlap] = field(default_factory=dict)
+    answers: Counter[tuple[str, str]] = field(default_factory=Counter)
+    answers_made: int = 0
 
     def observe(self, fact: Fact) -> None:
         """Count a fact."""
@@ -71,6 +77,12 @@ class Summary:
             case HatRecorded():
                 self._recorded(fact)
             case SlotPublished():
+                self.unwritten = False
+            case QueryRecorded():
+                self.answers[fact.name, fact.status] += 1
+                self.answers_made += fact.made
+                self.unwritten = True
+            case QueriesPublished():
                 self.unwritten = False
             case PeriodsOverlap():
                 self.overlaps[fact.period] = fact

@@ -150,6 +150,11 @@ class Windows:
         return self._close(self._due()), refused
 
     @property
+    def watermark_ms(self) -> int | None:
+        """How far the clock is, Unix ms; None before the first ping."""
+        return self._clock.watermark_ms
+
+    @property
     def first_open(self) -> int | None:
         """The offset of the oldest ping in open slots; None if no slot is open."""
         return min((slot.first for slot in self._open.values()), default=None)

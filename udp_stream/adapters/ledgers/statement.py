@@ -34,12 +34,13 @@ from udp_stream.adapters.ledgers.stated_losses import (
     with_others,
     with_overlapping,
 )
+from udp_stream.adapters.ledgers.stated_positions import StatedPositions
 from udp_stream.adapters.settings import Settings
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entry, Ledger
 from udp_stream.ledger.rolling import ROLLING, span_of
-from udp_stream.planning.periods import IN_RHO, length_of, loss_in, name_in
+from udp_stream.planning.periods import IN_RHO, length_of, loss_in, name_in, of_positions
 from udp_stream.release.record import Release, decode, kind_of, slot_of
 from udp_stream.units import NANO, duration_name
 from udp_stream.windows.grid import SlotGrid
@@ -126,12 +127,16 @@ class _Account:
     """
 
     periods: dict[str, _Spent] = field(default_factory=dict)
+    positions: StatedPositions = field(default_factory=StatedPositions)
     under: Counter[tuple[str, int]] = field(default_factory=Counter)
     made: Counter[_Made] = field(default_factory=Counter)
     released: Counter[_Made] = field(default_factory=Counter)
     slots_s: set[int] = field(default_factory=set)
 
     def take(self, entry: Entry) -> None:
+        if of_positions(entry.period):
+            self.positions.take(entry)
+            return
         start, end = _span(entry.release_id)
         if end < inf:
             self.slots_s.add(int(end - start))
@@ -215,6 +220,7 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
                 ],
             },
         },
+        **account.positions.stated(),
         "hats_recorded": account.made.total(),
         "hats_released": account.released.total(),
     }

@@ -45,6 +45,8 @@ DURATIONS = {
     "budget.period": ("1m", "36500d"),
     "live.every": ("1s", "1d"),
     "live.timeout": ("1s", "10m"),
+    "queries.period": ("1m", "36500d"),
+    "queries.age": ("1s", "31d"),
     "kafka.retention": ("1m", "36500d"),
     "kafka.idle_timeout": ("0.1s", "31d"),
     "kafka.disorder": ("0s", "31d"),

@@ -14,11 +14,15 @@ import msgspec
 from msgspec.structs import fields
 
 from udp_stream.adapters.settings.limits import DURATIONS, EPSILONS, require
+from udp_stream.adapters.settings.query_sections import QuerySection
 from udp_stream.adapters.settings.rules import NO_LEDGERS, check
 from udp_stream.adapters.settings.sections import Settings
 from udp_stream.errors import ConfigError
 
 PREFIX = "UDP_STREAM_"
+
+QUERY = "query"
+"""The one table that there may be several of."""
 
 
 def load(
@@ -49,10 +53,11 @@ def load(
     for name, text in (options or {}).items():
         section, _, key = name.partition(".")
         _section(tables, section, name)[key] = text
+    queries = _queries(tables.pop("query", []))
     _refuse_unknown(tables)
     _refuse_nameless_ledger(tables)
     try:
-        settings = msgspec.convert(tables, Settings)
+        settings = msgspec.structs.replace(msgspec.convert(tables, Settings), query=queries)
     except msgspec.ValidationError as error:
         raise ConfigError(_where(str(error), tables)) from error
     check(settings)
@@ -61,8 +66,15 @@ def load(
 
 @cache
 def known_keys() -> tuple[str, ...]:
-    """Every `section.key` there is."""
-    return tuple(f"{section.name}.{field.name}" for section in fields(Settings) for field in fields(section.type))
+    """Every `section.key` there is; those of [[query]] are `query_keys`."""
+    sections = [section for section in fields(Settings) if section.name != QUERY]
+    return tuple(f"{section.name}.{field.name}" for section in sections for field in fields(section.type))
+
+
+@cache
+def query_keys() -> tuple[str, ...]:
+    """Every `query.key` there is, of each table [[query]]."""
+    return tuple(f"{QUERY}.{field.name}" for field in fields(QuerySection))
 
 
 def _variable(key: str) -> str:
@@ -88,7 +100,39 @@ def _put(tables: dict[str, Any], name: str, text: str) -> None:
         table[key] = text
 
 
+def _queries(tables: Any) -> tuple[QuerySection, ...]:
+    """The tables [[query]]; ConfigError names the query, by its place if it has no name."""
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise ConfigError("query: expected tables [[query]], one for each query, with double brackets")
+    return tuple(_query(table, place) for place, table in enumerate(tables, 1))
+
+
+def _query(table: dict[str, Any], place: int) -> QuerySection:
+    named = f"of {table['name']}" if isinstance(table.get("name"), str) else f"number {place}"
+    for key in table:
+        if f"{QUERY}.{key}" not in query_keys():
+            meant = difflib.get_close_matches(f"{QUERY}.{key}", query_keys(), n=1, cutoff=0.0)[0]
+            raise ConfigError(f"unknown key {QUERY}.{key} {named}; did you mean {meant}?")
+    try:
+        return msgspec.convert(table, QuerySection)
+    except msgspec.ValidationError as error:
+        text, _, at = str(error).rpartition(" - at `$.")
+        if not text:
+            raise ConfigError(f"{QUERY} {named}: {error}") from error
+        key = at.rstrip("`").partition("[")[0]
+        rule = f"expected one of {', '.join(_words(key))}" if _words(key) else text
+        raise ConfigError(f"{QUERY}.{key} {named}: {rule}, got {table.get(key)!r}") from error
+
+
+def _words(key: str) -> tuple[str, ...]:
+    """What a key of a query may be, where that is one of a few words."""
+    of = next((field.type for field in fields(QuerySection) if field.name == key), None)
+    return get_args(of) if get_origin(of) is Literal else ()
+
+
 def _section(tables: dict[str, Any], section: str, name: str) -> dict[str, Any]:
+    if section == QUERY:
+        raise ConfigError(f"{name}: expected in the configuration file, in one of its tables [[query]], not beside it")
     table = tables.setdefault(section, {}) if section else None
     if not isinstance(table, dict):
         raise ConfigError(f"expected section.key, got {name!r}{_nearest(name)}")
@@ -118,7 +162,7 @@ def _nearest(name: str) -> str:
     known = known_keys()
     if "." not in name:
         sections = {key.partition(".")[0]: f"[{key.partition('.')[0]}]" for key in known}
-        meant = {key.rpartition(".")[2]: key for key in known} | sections
+        meant = {key.rpartition(".")[2]: key for key in reversed(known)} | sections
         found = difflib.get_close_matches(name, meant, n=1)
         return f"; did you mean {meant[found[0]]}?" if found else f"; known are {', '.join(sorted(sections.values()))}"
     last = name.rpartition(".")[2]
@@ -146,7 +190,8 @@ def _rule(name: str) -> str | None:
         return EPSILONS[name]
     if name == "release.bins":
         return "auto, a number of bins, or edges in km/h"
-    types = {f"{of.name}.{field.name}": field.type for of in fields(Settings) for field in fields(of.type)}
+    sections = [section for section in fields(Settings) if section.name != QUERY]
+    types = {f"{of.name}.{field.name}": field.type for of in sections for field in fields(of.type)}
     if types.get(name) is bool:
         return "true or false"
     words = get_args(types.get(name)) if get_origin(types.get(name)) is Literal else ()

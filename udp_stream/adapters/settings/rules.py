@@ -16,6 +16,7 @@ from udp_stream.adapters.settings.limits import (
     budget_period,
     require,
     seconds_of,
+    whole_seconds,
 )
 from udp_stream.adapters.settings.sections import SQLITE, Settings, is_file
 from udp_stream.adapters.settings.source_section import check_source
@@ -38,6 +39,10 @@ def check(settings: Settings) -> None:
         duration = _value(settings, name)
         if name == "budget.period":
             budget_period(duration)
+        elif (name, duration) == ("queries.period", "lifetime"):
+            continue
+        elif name == "queries.period":
+            whole_seconds(name, duration)
         else:
             seconds_of(name, duration)
     policy = settings.policy
@@ -67,6 +72,7 @@ def check(settings: Settings) -> None:
     _check_ledger(settings.ledger.url)
     check_kafka(settings.kafka)
     check_redis(settings.ledger)
+    _ = settings.standing_queries
     _ = settings.zone
     try:
         accepted_loss(settings.budget.accept_overlap)

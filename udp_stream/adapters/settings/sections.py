@@ -15,6 +15,7 @@ from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.adapters.live_section import LiveSection
 from udp_stream.adapters.settings.limits import Budget, Epsilon, budget_period, milliseconds, nano, whole_seconds
 from udp_stream.adapters.settings.source_section import SourceSection
+from udp_stream.adapters.settings.query_sections import QueriesSection, QuerySection, standing_queries
 from udp_stream.errors import ConfigError
 from udp_stream.forecast.prior import CountsRead
 from udp_stream.ledger.conversion import rho_nano_of, rho_nano_of_pure
@@ -22,7 +23,9 @@ from udp_stream.pings.decoder import PingDecoder, PingRules
 from udp_stream.planning.calendar import BudgetCalendar, span_seconds
 from udp_stream.planning.periods import accepted_loss
 from udp_stream.planning.policy import Accounting, AccountingDetail, CountsReleased, Grouping, Mean, Policy, Suppression
+from udp_stream.planning.position_periods import PositionPeriods
 from udp_stream.planning.schedules import Schedule
+from udp_stream.queries.standing import StandingQuery
 from udp_stream.units import QUANTA_PER_KMH, nano_allowance
 from udp_stream.windows.grid import SlotGrid
 from udp_stream.windows.open_slots import WindowRules
@@ -169,6 +172,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     budget: BudgetSection = BudgetSection()
     release: ReleaseSection = ReleaseSection()
     forecast: ForecastSection = ForecastSection()
+    queries: QueriesSection = QueriesSection()
+    query: tuple[QuerySection, ...] = ()
     ledger: LedgerSection = LedgerSection()
     kafka: KafkaSection = KafkaSection()
 
@@ -250,6 +255,18 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         periods = None if seconds is None else SlotGrid(seconds, self.zone)
         accepted = accepted_loss(self.budget.accept_overlap)
         return BudgetCalendar(policy, SlotGrid(policy.slot_seconds, self.zone), periods, accepted)
+
+    @property
+    def standing_queries(self) -> tuple[StandingQuery, ...]:
+        """What is asked of positions; raises ConfigError for a query that cannot be asked."""
+        return standing_queries(self.queries, self.query, self.pings.box)
+
+    @property
+    def position_periods(self) -> PositionPeriods:
+        """The budget periods of positions, in the zone of the slots."""
+        seconds = self.queries.period_seconds
+        grid = None if seconds is None else SlotGrid(seconds, self.zone)
+        return PositionPeriods(self.queries.measure, self.queries.budget_nano, self.queries.period_name, grid)
 
 
 def is_file(url: str) -> bool:

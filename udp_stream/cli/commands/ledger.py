@@ -26,8 +26,9 @@ from udp_stream.ledger.past import Forgotten, behind, forget, see
 from udp_stream.ledger.port import Ledger, Mark
 from udp_stream.ledger.rolling import span_of
 from udp_stream.pings.decoder import plate_name
-from udp_stream.planning.periods import amount_text, measure_of, most_in, sum_of
+from udp_stream.planning.periods import amount_text, measure_of, most_in, of_positions, sum_of
 from udp_stream.planning.policy import Policy, epsilon_text
+from udp_stream.planning.position_periods import amount_by_distance
 from udp_stream.units import NANO
 
 
@@ -37,7 +38,7 @@ def show(arguments: argparse.Namespace, settings: Settings) -> None:
     policy = settings.policy
     with _open(arguments, settings) as (ledger, keys):
         charged = ledger.charged_by_period(keys.key_of(plate_name(arguments.plate)))
-        days = days_of(charged, settings.zone)
+        days = days_of([period for period in charged if not of_positions(period)], settings.zone)
         budgets = largest_budgets(ledger, {period for one in days for period in one.periods}) if days else {}
     if not charged:
         print(
@@ -45,6 +46,8 @@ def show(arguments: argparse.Namespace, settings: Settings) -> None:
             "matter",
             file=sys.stderr,
         )
+    positions = {period: nano for period, nano in charged.items() if of_positions(period)}
+    charged = {period: nano for period, nano in charged.items() if period not in positions}
     for period, nano in sorted(charged.items()):
         if measure_of(period) != policy.measure:
             print(f'{period}\tcharged {nano / NANO:.9f}\tbudget.accounting is now "{policy.accounting}"')
@@ -66,6 +69,18 @@ def show(arguments: argparse.Namespace, settings: Settings) -> None:
             continue
         epsilon, budget = f"{in_all.epsilon_nano / NANO:.9f}", amount_text(most.epsilon_nano)
         print(f"{one}\tcharged {epsilon} in all\tof at most {budget} in all\tin {together}")
+    for period, nano in sorted(positions.items()):
+        print(f"{period}\tcharged {_of_positions(period, nano, settings)}")
+
+
+def _of_positions(period: str, nano: int, settings: Settings) -> str:
+    """What a plate's positions cost it, by distance, and what is left; never part of a sum with speeds."""
+    measure, periods = measure_of(period), settings.position_periods
+    charged = amount_by_distance(measure, nano)
+    if not periods.budget_nano or measure != periods.measure:
+        return f"{charged}\tby queries that [queries] does not ask now"
+    left = amount_by_distance(measure, max(0, periods.budget_nano - nano))
+    return f"{charged}\tleft {left}\tof {amount_by_distance(measure, periods.budget_nano)}"
 
 
 def _left(nano: int, policy: Policy) -> str:

@@ -12,14 +12,17 @@ from udp_stream.adapters.embedded import Embedded, rejected_writer, release_sink
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.ledgers.which_ledger import begin_run, trial_ledger
+from udp_stream.adapters.logs import say
 from udp_stream.adapters.records_out import records_out, require_form
 from udp_stream.adapters.schemes import Source, open_sources
 from udp_stream.adapters.settings import Settings
 from udp_stream.cli.first_look import RefusedSample, looked_at, require_readable_pings
+from udp_stream.adapters.text import counted
 from udp_stream.cli.outputs import PRIVATE, open_output, require_distinct, used_files
 from udp_stream.cli.progress import ReadingProgress
 from udp_stream.cli.report import SOFTWARE, print_summary
 from udp_stream.errors import UsageError
+from udp_stream.release.query_record import QueryResult
 from udp_stream.release.record import Release
 from udp_stream.release.smoothed import Smoothed
 
@@ -31,7 +34,9 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
         return
     if arguments.trial and arguments.ledger:
         raise UsageError("--trial keeps a ledger for this run only: leave --ledger or --trial out")
-    outputs = ("--out", arguments.out), ("--rejected", arguments.rejected), ("--smoothed", arguments.smoothed)
+    _require_queries(arguments.queries, settings)
+    names = "out", "rejected", "smoothed", "queries"
+    outputs = [(f"--{name}", getattr(arguments, name)) for name in names]
     require_distinct(outputs, used_files(arguments, settings, arguments.files))
     progress = ReadingProgress(arguments.files)
     with ExitStack() as stack:
@@ -49,6 +54,7 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
         rejected = stack.enter_context(open_output(arguments.rejected, PRIVATE)) if arguments.rejected else None
         refused = RefusedSample(None if rejected is None else rejected_writer(rejected))
         smoothed = _records(arguments.smoothed, Smoothed, stack) if arguments.smoothed else None
+        answer = _records(arguments.queries, QueryResult, stack) if arguments.queries else None
         runtime = Embedded(
             settings,
             ledger,
@@ -60,6 +66,7 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
             others,
             arguments.trial,
             smooth=None if smoothed is None else smoothed_sink(smoothed),
+            answer=answer,
         )
         try:
             with progress:
@@ -79,11 +86,28 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
 def _dry_run(arguments: argparse.Namespace, settings: Settings) -> None:
     from udp_stream.cli.dry_run import dry_run
 
-    given = ("--trial", arguments.trial), ("--smoothed", arguments.smoothed), ("--rejected", arguments.rejected)
+    names = "trial", "smoothed", "rejected", "queries"
+    given = [(f"--{name}", getattr(arguments, name)) for name in names]
     for name, value in (*given, ("--out", arguments.out != "-")):
         if value:
             raise UsageError(f"--dry-run writes nothing: leave {name} out")
     dry_run(arguments.files, settings, OsEntropy())
+
+
+def _require_queries(name: str | None, settings: Settings) -> None:
+    """Where results go and what is asked belong together: nothing is asked, and charged for, that nobody reads."""
+    asked = len(settings.query)
+    if name is None:
+        if asked:
+            say(
+                f"{counted(asked, 'query', 'queries')} of the configuration {'is' if asked == 1 else 'are'} not asked: "
+                "--queries FILE asks, and names where the results go"
+            )
+        return
+    if not asked:
+        raise UsageError("--queries: expected a configuration with [[query]], got none")
+    if require_form(name)[0]:
+        raise UsageError(f"--queries: expected lines of JSON, as in answers.ndjson or answers.ndjson.gz, got {name}")
 
 
 def _records(name: str, kind: type[Struct], stack: ExitStack) -> Callable[[Sequence[bytes]], None]:

@@ -7,12 +7,20 @@ import argparse
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.settings import Settings
 from udp_stream.cli.report import SOFTWARE
-from udp_stream.errors import needs
+from udp_stream.errors import ConfigError, needs
 
 
 def worker(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Work until stopped. Raises ConfigError if no ledger is named, DependencyUnavailable if Faust is not installed."""
+    """Work until stopped.
+
+    Raises ConfigError if no ledger is named, or a query is asked; DependencyUnavailable if Faust is not installed.
+    """
     settings.ledger.require_named()
+    if settings.query:
+        raise ConfigError(
+            "query: expected no [[query]] for a worker: standing queries are answered by `udp-stream replay --queries` "
+            "alone so far, not on Kafka"
+        )
     with needs("Faust", "kafka"):
         from streams.worker import Deployment, run_worker
     run_worker(

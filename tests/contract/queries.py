@@ -1,0 +1,140 @@
+"""The road of a standing query over a store that fails: its process dies at each call, or a rival gets in before each.
+
+Each check takes a function that opens the same ledger anew. `test_query_road.py` runs them in memory and SQLite.
+"""
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+
+from udp_stream.ledger.port import Ledger, LedgerFactory
+from udp_stream.queries.elimination import ABOVE, IN, Round
+from udp_stream.release.query_record import decode_result, decode_round, encode_round, query_id, round_id
+from udp_stream.release.query_road import answer_moment
+from udp_stream.release.record import kind_of
+from udp_stream.testing import Died, DyingLedger, RivalledLedger, a_moment, a_query, a_query_context
+
+Opening = Callable[[], LedgerFactory]
+
+
+def ask(ledger: Ledger, seed: int = 1, query=None, moment=None) -> list[bytes]:
+    told: list[bytes] = []
+    query = a_query() if query is None else query
+    moment = a_moment() if moment is None else moment
+    answer_moment([query], moment, a_query_context(seed), ledger, lambda found: told.extend(f.payload for f in found))
+    return told
+
+
+def dies_at_every_call(new_ledger: Opening) -> None:
+    """Whatever call a process dies at, twice, and then a third with other bits: one answer, each round drawn once."""
+    for dies_at in range(_most_calls(new_ledger)):
+        for answered in (False, True):
+            opened, seen = new_ledger(), set[bytes]()
+            rounds: dict[str, bytes] = {}
+            for attempt, at in enumerate((dies_at, dies_at, None)):
+                with opened() as ledger:
+                    watched = DyingLedger(ledger, at, answered=answered)
+                    try:
+                        seen.update(ask(watched, seed=attempt))
+                    except Died:
+                        assert attempt < 2
+                    for entry in ledger.entries():
+                        if entry.payload is not None:  # the first record of a round stands for ever
+                            assert rounds.setdefault(entry.release_id, entry.payload) == entry.payload
+            with opened() as ledger:
+                require_whole(ledger, seen)
+
+
+def rival_at_every_call(new_ledger: Opening) -> None:
+    """Whatever call a rival gets in before, with other bits, and with other terms: both publish the same."""
+    for rivals in (
+        a_query(),
+        msgspec.structs.replace(a_query(), rounds=7, privatisation="point", budget_nano=9 * 10**11),
+    ):
+        for call in range(_most_calls(new_ledger)):
+            opened, won = new_ledger(), list[bytes]()
+            with opened() as theirs, opened() as ledger:
+
+                def rival(theirs: Ledger = theirs, rivals=rivals, won: list[bytes] = won) -> None:
+                    won.extend(ask(theirs, seed=8, query=rivals))
+
+                ours = ask(RivalledLedger(ledger, call, rival), seed=7)
+                assert won in ([], ours)
+                require_whole(ledger, set(ours))
+
+
+def _most_calls(new_ledger: Opening) -> int:
+    """As many as a moment takes that asks in all of its rounds, and a few more."""
+    calls = len(_calls(new_ledger))
+    assert calls > 9
+    return calls + 4
+
+
+def require_whole(ledger: Ledger, published: set[bytes]) -> None:
+    """One answer, and it is the ledger's; each plate charged for the rounds it was in, and no other; nothing waits."""
+    (payload,) = published
+    result, moment = decode_result(payload), a_moment()
+    assert ledger.verify() == [] and list(ledger.unpublished()) == []
+    entries = {entry.release_id: entry for entry in ledger.entries()}
+    assert entries.pop(query_id("in-the-middle", moment.time_ms)).payload == payload
+    assert len(entries) == result.plates.rounds and {kind_of(id_) for id_ in entries} == {"round"}
+    charged = dict.fromkeys(moment.plates, 0)
+    for id_, entry in entries.items():
+        found = decode_round(entry.payload, 2 if result.query.privatisation == "point" else 1, id_)
+        assert {moment.plates[i] for i in found.plates} == set(entry.plates)
+        for plate, nano in zip(entry.plates, entry.charged.tolist(), strict=True):
+            charged[plate] += nano
+    assert max(charged.values()) == round(result.privacy.charged * 1e9) <= round(result.privacy.moment * 1e9)
+    (period,) = ledger.periods()
+    assert period.startswith("positions 1d from ")
+    assert ledger.balances(period, moment.plates).charged.tolist() == list(charged.values())
+
+
+def goes_on_elsewhere_with_the_plates_that_were_asked(new_ledger: Opening) -> None:
+    """The recorded decisions stand, also where a machine would decide otherwise: nobody else is asked or charged."""
+    opened = new_ledger()
+    with opened() as ledger:
+        with contextlib.suppress(Died):
+            ask(DyingLedger(ledger, _calls(new_ledger).index("record")))
+        all_zero = Round(np.arange(8), np.zeros((8, 1), np.int64), np.array([IN, ABOVE, IN] + [ABOVE] * 5, np.int8))
+        ledger.record([(round_id("in-the-middle", a_moment().time_ms, 1), encode_round(all_zero))])
+        ask(ledger, seed=2)
+        first, second = list(ledger.entries())[:2]
+        assert second.release_id.endswith(":2") and set(second.plates) == {first.plates[0], first.plates[2]}
+
+
+def _calls(new_ledger: Opening) -> list[str]:
+    """The calls of a whole moment."""
+    with new_ledger()() as ledger:
+        watched = DyingLedger(ledger)
+        ask(watched)
+        return watched.calls
+
+
+def other_plates_withhold_the_answer(new_ledger: Opening) -> None:
+    """A log that tells of another plate at the moment, behind the first round: no round goes on, and that is final."""
+    opened = new_ledger()
+    more = a_moment()
+    more = replace(more, plates=(*more.plates, b"hash 9"), lat=np.append(more.lat, 0.0), lon=np.append(more.lon, 0.0))
+    with opened() as ledger:
+        with contextlib.suppress(Died):
+            ask(DyingLedger(ledger, _calls(new_ledger).index("record") + 1))
+        (withheld,) = ask(ledger, moment=more)
+        assert decode_result(withheld).status == "withheld_other_plates" and decode_result(withheld).answer is None
+        assert ask(ledger) == [withheld] and ledger.verify() == []
+        assert sum(entry.release_id.startswith("round") for entry in ledger.entries()) == 1
+
+
+CHECKS = [
+    pytest.param(check, id=check.__name__)
+    for check in (
+        dies_at_every_call,
+        rival_at_every_call,
+        goes_on_elsewhere_with_the_plates_that_were_asked,
+        other_plates_withhold_the_answer,
+    )
+]

@@ -1,0 +1,96 @@
+"""What the ledger's rounds show of a plate's position stays below what it was charged: through the whole runtime.
+
+A log of many plates that stand in one place x, and a log in which they stand in x', 100 m farther east, go through the
+embedded runtime with a standing query. What is compared is what was recorded, with what was charged. Runs of plates do
+not know of each other but by public numbers, so many plates in one log are as many runs of one plate.
+"""
+
+import msgspec
+import numpy as np
+import pytest
+
+from tests.privacy.test_elimination_audit import renyi_of_order_2, shrunk
+from udp_stream.adapters.embedded import Embedded
+from udp_stream.adapters.settings import load
+from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.queries.plane import QUANTA_PER_METRE, Plane
+from udp_stream.release.record import kind_of
+from udp_stream.testing import SeededEntropy
+
+PLATES, APART = 16_000, 100
+
+QUERY = """
+[queries]
+rho = 200.0
+center = [72.83, 21.17]
+
+[[query]]
+name = "square"
+kind = "range"
+every = "15m"
+box = [72.825186, 21.165484, 72.834814, 21.174516]
+rounds = 3
+split = "doubling"
+privatisation = "{how}"
+budget = 20
+beta = 0.5
+"""
+"""A square of a kilometre; noise of 158 m, all rounds together."""
+
+EAST = 72.83 + 700 / 103_800
+
+
+def log_of(metres):
+    """Each plate once, in the same minute, 700 m east of the middle and so many more."""
+    lon = EAST + metres / 103_800
+    ping = {"observationDateTime": "2024-01-08T09:05:00+05:30", "speed": 20,
+            "location": {"type": "Point", "coordinates": [lon, 21.17]}}  # fmt: skip
+    return [msgspec.json.encode({**ping, "license_plate": f"P{i:05}"}) for i in range(PLATES)], lon
+
+
+def recorded(tmp_path, how, metres):
+    """Each plate's recorded values by round, nan where it was not asked; what it was charged; where it stands."""
+    path = tmp_path / "city.toml"
+    path.write_text(QUERY.format(how=how))
+    settings, ledger = load(path, ("release.mean_epsilon=0.1",), {}), MemoryLedger()
+    messages, lon = log_of(metres)
+    runtime = Embedded(
+        settings, ledger, SeededEntropy(metres), str.encode, "udp-stream test", lambda _: None, answer=lambda _: None
+    )
+    runtime.run([messages])
+    (query,) = settings.standing_queries
+    pie = query.asked(PLATES).pie
+    names, shown = [f"P{i:05}".encode() for i in range(PLATES)], np.full((PLATES, 3), np.nan)
+    for number, entry in enumerate(entry for entry in ledger.entries() if kind_of(entry.release_id) == "round"):
+        plates, values, _ = msgspec.json.decode(entry.payload)
+        assert [names[i] for i in plates] == list(entry.plates)
+        shown[plates, number] = np.array(values)[:, 0]
+    (period,) = [period for period in ledger.periods() if period.startswith("positions")]
+    charged = ledger.balances(period, names).charged / 1e9
+    east = Plane(21.17, 72.83).quanta(np.array([21.17]), np.array([lon]))[0, 0] / QUANTA_PER_METRE
+    steps = 2.0 ** getattr(pie.privatised, "fine_bits", 0) * QUANTA_PER_METRE
+    return shown / steps + (500 if how == "distance" else 0), charged, east
+
+
+def loss(tmp_path, how):
+    """Renyi's divergence of order 2 between what is shown of both places, in units of what was charged: 2 rho d^2."""
+    (mine, charged, here), (theirs, other, there) = (recorded(tmp_path, how, metres) for metres in (0, APART))
+    weights = np.array([1, 2, 4])
+    assert 0 < charged.max() <= 20 and other.max() <= 20
+    told = [np.nansum((shown - (here + there) / 2) * weights, axis=1) for shown in (mine, theirs)]
+    most = max(charged.max(), other.max()) * ((there - here) / 1000) ** 2
+    return renyi_of_order_2(*told, bins=40) / (2 * most)
+
+
+HOW = ["distance", pytest.param("point", marks=pytest.mark.long)]
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_recorded_rounds_tell_no_more_than_the_ledger_charged_and_nearly_that(how, tmp_path):
+    """The estimate's standard error is 0.05, by a likelihood ratio's moments; too small noise shows twice as much."""
+    assert 0.7 < loss(tmp_path, how) < 1.2
+
+
+def test_noise_that_is_30_percent_too_small_is_caught(monkeypatch, tmp_path):
+    shrunk(monkeypatch)
+    assert loss(tmp_path, "distance") > 1.5

@@ -1,0 +1,345 @@
+"""Standing queries in the embedded runtime: answers beside the truth, beside speeds, across kills, and on real days."""
+
+import base64
+import io
+import json
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import jsonschema
+import msgspec
+import numpy as np
+import pytest
+
+from tests.runtime.harness import CONFIG, embedded, feed_messages, fleet_log, frames_of
+from tests.runtime.test_cli import run
+from udp_stream.adapters.embedded import Embedded, record_writer
+from udp_stream.adapters.ledgers.opening import ledger_and_keys
+from udp_stream.adapters.settings import load
+from udp_stream.errors import PrivacyRefused
+from udp_stream.release.query_record import decode_result, result_schema
+from udp_stream.release.record import kind_of
+from udp_stream.testing import Died, DyingLedger, SeededEntropy
+
+SURAT = """
+[queries]
+rho = {rho}
+age = "10m"
+center = [72.83, 21.17]
+
+[[query]]
+name = "centre"
+kind = "range"
+every = "15m"
+box = [72.79, 21.15, 72.85, 21.21]
+rounds = 12
+
+[[query]]
+name = "density"
+kind = "density"
+every = "30m"
+place = [72.83, 21.19]
+bandwidth_m = 2000
+rounds = 16
+
+[[query]]
+name = "stop"
+kind = "nearest"
+every = "30m"
+place = [72.83, 21.19]
+k = 3
+rounds = 8
+"""
+
+
+def run_cli(*arguments, cwd=".", status=0):
+    done = run(*arguments, cwd=cwd)
+    assert done.returncode == status, done.stderr
+    return done.stdout.decode(), done.stderr.decode()
+
+
+def configured(folder, rho=1e6, text=SURAT):
+    path = Path(folder) / "queries.toml"
+    path.write_text(text.format(rho=rho))
+    return path
+
+
+@contextmanager
+def asking(folder, ledger_name, rho=1e6, entropy=None, watched=None, text=SURAT, flags=CONFIG, answers=True):
+    """A runtime with queries on a ledger file; what it has told so far: releases, and results."""
+    settings = load(configured(folder, rho, text), flags, {})
+    told, out = [], io.BytesIO()
+    with ledger_and_keys(msgspec.structs.replace(settings.ledger, url=str(folder / ledger_name))) as (ledger, keys):
+        runtime = Embedded(
+            settings, watched(ledger) if watched else ledger, entropy or SeededEntropy("queries"), keys.key_of,
+            "udp-stream test", record_writer(out), answer=told.extend if answers else None,
+        )  # fmt: skip
+        yield runtime, told, out, ledger
+
+
+def everyone(ledger):
+    return [entry for entry in ledger.entries() if kind_of(entry.release_id) == "round"]
+
+
+def test_answers_at_a_large_budget_are_the_truth_from_the_pings(tmp_path):
+    """Rho 10^6 a day: noise of a few metres, so a count is what the accepted pings say, to a plate on the edge."""
+    log = fleet_log(clean=True)
+    with asking(tmp_path, "ledger") as (runtime, told, _, _ledger):
+        runtime.run(frames_of(log))
+    results = [decode_result(payload) for payload in told]
+    assert len(results) == 6 + 3 + 3 and {result.status for result in results} == {"answered"}
+    truth = positions_at_moments(log)
+    for result in results:
+        near = truth[result.query.moment]
+        assert result.plates.asked == len(near) and result.plates.gave_nothing == 0
+        if result.query.kind == "range":
+            west, south, east, north = result.query.box
+            inside = sum(west < lon < east and south < lat < north for lon, lat in near.values())
+            assert abs(result.answer.value - inside) <= 1
+        if result.query.kind == "nearest":
+            metres = sorted(distance(result.query.place, one) for one in near.values())
+            assert len(result.answer.distances_m) == 3
+            assert all(abs(a - b) < 60 for a, b in zip(result.answer.distances_m, metres, strict=False))
+
+
+def distance(a, b):
+    """Metres between (lon, lat) on the sphere, near enough for a city."""
+    lat = np.radians((a[1] + b[1]) / 2)
+    return float(np.hypot((a[0] - b[0]) * np.cos(lat), a[1] - b[1]) * 111_200)
+
+
+def positions_at_moments(log):
+    """Each plate's last position before each quarter of an hour, at most ten minutes old, by its text alone."""
+    pings = []
+    for message in log:
+        one = msgspec.json.decode(message)
+        when = datetime.fromisoformat(one["observationDateTime"])
+        pings.append((when, one["license_plate"], tuple(one["location"]["coordinates"])))
+    found, first = {}, min(pings)[0].replace(minute=0, second=0)
+    for quarter in range(1, 8):
+        moment = first + timedelta(minutes=15 * quarter)
+        held = {
+            plate: place
+            for when, plate, place in sorted(pings)
+            if timedelta(0) < moment - when <= timedelta(minutes=10)
+        }
+        found[moment.isoformat(timespec="seconds")] = held
+    return found
+
+
+def test_releases_of_speeds_are_byte_for_byte_what_they_are_without_queries(tmp_path):
+    with embedded(tmp_path / "alone", alone := io.BytesIO(), entropy=SeededEntropy("queries")) as runtime:
+        runtime.run(frames_of(fleet_log()))
+    key = (tmp_path / "alone.key").read_bytes()
+    (tmp_path / "ledger.key").write_bytes(key)
+    (tmp_path / "ledger.key").chmod(0o600)
+    with asking(tmp_path, "ledger", rho=100) as (runtime, told, out, ledger):
+        runtime.run(frames_of(fleet_log()))
+        assert out.getvalue() == alone.getvalue() and told
+        speeds, positions = {}, {}
+        for entry in ledger.entries():
+            of = positions if entry.period.startswith("positions ") else speeds
+            for plate, nano in zip(entry.plates, entry.charged.tolist(), strict=True):
+                of.setdefault(entry.period, {})
+                of[entry.period][plate] = of[entry.period].get(plate, 0) + nano
+            assert (of is positions) == (kind_of(entry.release_id) in ("round", "query"))
+        assert len(speeds) == len(positions) == 1
+        for period, plates in {**speeds, **positions}.items():
+            charged = ledger.balances(period, list(plates)).charged
+            assert charged.tolist() == list(plates.values())
+        assert ledger.verify() == [] and list(ledger.unpublished()) == []
+        assert max(positions.popitem()[1].values()) <= 100 * 10**9
+
+
+def test_a_run_again_writes_the_same_bytes_and_charges_nothing(tmp_path):
+    found = []
+    for seed in range(2):
+        with asking(tmp_path, "ledger", rho=100, entropy=SeededEntropy(seed)) as (runtime, told, _, ledger):
+            summary = runtime.run(frames_of(fleet_log()))
+            found.append((told, ledger.progress()))
+    assert found[0] == found[1] and summary.answers_made == 0
+    assert summary.answers.total() == len(told) == 12
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_run_that_dies_anywhere_goes_on_to_the_same_answers(tmp_path, answered):
+    """Killed every so many calls, each time with other bits, until it comes to the end: one answer for each moment."""
+    log = frames_of(fleet_log(buses=12, hours=0.6))
+    stands, died = {}, 0
+    for attempt in range(200):
+        with asking(
+            tmp_path, "ledger", rho=3000, entropy=SeededEntropy(attempt),
+            watched=lambda ledger, attempt=attempt: DyingLedger(ledger, 40 + 17 * attempt, answered=answered),
+        ) as (runtime, told, _, ledger):  # fmt: skip
+            try:
+                runtime.run(log)
+                break
+            except Died:
+                died += 1
+            finally:
+                for payload in told:
+                    assert stands.setdefault(decode_result(payload).release_id, payload) == payload
+    with asking(tmp_path, "ledger", rho=3000) as (_, _, _, ledger):
+        assert died > 3 and ledger.verify() == [] and list(ledger.unpublished()) == []
+        recorded = {e.release_id: e.payload for e in ledger.entries() if kind_of(e.release_id) == "query"}
+        assert recorded == stands
+
+
+def test_a_plate_that_has_run_out_gives_nothing_and_the_answer_says_so(tmp_path):
+    text = SURAT.replace('every = "15m"\n', 'every = "15m"\nbudget = 100\n').replace("rounds = 12", "rounds = 1")
+    with asking(tmp_path, "ledger", rho=300, text=text) as (runtime, told, _, ledger):
+        runtime.run(frames_of(fleet_log(clean=True)))
+        assert ledger.verify() == []
+    counts = [result for result in map(decode_result, told) if result.query.name == "centre"]
+    gave_nothing = [result.plates.gave_nothing for result in counts]
+    assert gave_nothing[0] == 0 and gave_nothing[-1] == counts[-1].plates.asked
+    assert counts[-1].answer.high - counts[-1].answer.low == counts[-1].plates.asked
+
+
+def test_a_result_fits_its_schema_and_names_no_plate(tmp_path):
+    with asking(tmp_path, "ledger", rho=100) as (runtime, told, _, ledger):
+        runtime.run(frames_of(fleet_log()))
+        hashes = {plate for entry in ledger.entries() for plate in entry.plates}
+        rounds = [entry.payload for entry in everyone(ledger)]
+    validator = jsonschema.Draft202012Validator(result_schema())
+    plates = {msgspec.json.decode(message)["license_plate"] for message in fleet_log(clean=True)}
+    for payload in told:
+        validator.validate(json.loads(payload))
+    for payload in [*told, *rounds]:
+        text = payload.decode()
+        assert not any(plate in text for plate in plates)
+        assert not any(one.hex() in text or base64.b64encode(one).decode() in text for one in hashes)
+
+
+def test_counts_that_are_kept_back_are_not_in_results(tmp_path):
+    with asking(tmp_path, "ledger", flags=(*CONFIG, "release.counts=none", "forecast.counts=off")) as (
+        runtime,
+        told,
+        *_,
+    ):
+        runtime.run(frames_of(fleet_log(hours=0.4)))
+    assert told and all(decode_result(payload).plates is None for payload in told)
+
+
+def test_another_period_of_positions_is_refused_before_it_is_charged(tmp_path):
+    log = fleet_log(hours=0.4)
+    with asking(tmp_path, "ledger") as (runtime, *_):
+        runtime.run(frames_of(log))
+    other = (
+        SURAT.replace("[queries]\n", '[queries]\nperiod = "7d"\n').replace('"15m"', '"30m"').replace("centre", "other")
+    )
+
+    with (
+        asking(tmp_path, "ledger", text=other) as (runtime, *_),
+        pytest.raises(PrivacyRefused, match=r"positions 7d from .* overlaps positions 1d from .* queries\.period"),
+    ):
+        runtime.run(frames_of(log))
+    with asking(tmp_path, "ledger") as (_, _, _, ledger):
+        assert all("7d" not in period for period in ledger.periods())
+
+
+def test_the_command_line_asks_says_and_shows(tmp_path):
+    log, toml = tmp_path / "log.ndjson", configured(tmp_path, 100)
+    log.write_bytes(b"\n".join(fleet_log(hours=0.6)) + b"\n")
+    ours = ("--config", str(toml), "--ledger", str(tmp_path / "ledger"))
+    _, said = run_cli("replay", str(log), *ours, "--out", str(tmp_path / "out"))
+    assert "3 queries of the configuration are not asked: --queries FILE" in said
+    answers = tmp_path / "answers.ndjson"
+    _, said = run_cli("replay", str(log), *ours, "--out", str(tmp_path / "out"), "--queries", str(answers))
+    assert "centre: 3 answered" in said and "rho 100 per square km, per 1d" in " ".join(said.split())
+    assert len(answers.read_bytes().splitlines()) == 3 + 1 + 1  # at 10:00 every position is older than ten minutes
+    plate = msgspec.json.decode(fleet_log(clean=True)[0])["license_plate"]
+    shown, _ = run_cli("ledger", "show", plate, *ours)
+    (line,) = [line for line in shown.splitlines() if line.startswith("positions 1d from ")]
+    assert "charged rho " in line and "left rho " in line and line.endswith("of rho 100 per square km")
+    verified, _ = run_cli("ledger", "verify", *ours)
+    assert "every balance is the sum of its charges" in verified
+    stated = json.loads(run_cli("ledger", "export", *ours)[0])
+    (period,) = stated["positions"]["periods"]
+    assert period["rho_per_square_km_guaranteed"] == 100.0
+    assert 0 < period["rho_per_square_km_max_over_plates"] <= 100
+    assert {one["query"]: one["results"] for one in stated["positions"]["results"]} == {
+        "centre": 3,
+        "density": 2,
+        "stop": 2,
+    }
+    assert "positions" not in json.dumps(stated["privacy"]["privacy_loss"])
+
+
+def test_what_a_stranger_does_wrong_at_the_command_line_is_said(tmp_path):
+    log, toml = tmp_path / "log.ndjson", configured(tmp_path, 100)
+    log.write_bytes(b"\n".join(fleet_log(hours=0.1)) + b"\n")
+    answers = str(tmp_path / "answers.ndjson")
+    _, said = run_cli("replay", str(log), "--trial", "--queries", answers, status=2)
+    assert "--queries: expected a configuration with [[query]], got none" in said
+    _, said = run_cli("replay", str(log), "--trial", "--config", str(toml), "--queries", "answers.csv", status=2)
+    assert "--queries: expected lines of JSON" in said
+    _, said = run_cli("worker", "--config", str(toml), "--ledger", "redis://localhost:1/0", status=3)
+    assert "expected no [[query]] for a worker" in said and "replay --queries" in said
+
+
+AUSTIN = """
+[hat]
+timezone = "America/Chicago"
+
+[speed]
+unit = "mph"
+max_kmh = 115.0
+
+[queries]
+rho = {rho}
+age = "15m"
+center = [-97.74, 30.27]
+
+[[query]]
+name = "downtown"
+kind = "range"
+every = "15m"
+box = [-97.755, 30.255, -97.725, 30.29]
+
+[[query]]
+name = "density"
+kind = "density"
+every = "30m"
+place = [-97.7431, 30.2672]
+bandwidth_m = 1000
+
+[[query]]
+name = "stop"
+kind = "nearest"
+every = "30m"
+place = [-97.7431, 30.2672]
+k = 5
+"""
+
+REAL = "austin-capmetro-2017-03-21.ndjson.gz"
+
+
+@pytest.mark.parametrize(("pings", "rounds"), [(4_000, 6), pytest.param(None, 64, marks=pytest.mark.long)])
+@pytest.mark.skipif(feed_messages(REAL) is None, reason="the feed is not at hand")
+def test_a_real_day_with_three_queries_beside_the_speeds(tmp_path, pings, rounds):
+    """Speeds as without queries; each plate's two balances are the sums of its charges; and savings are kept."""
+    log, flags = frames_of(feed_messages(REAL)[:pings]), ("hat.slot=1h",)
+    text = AUSTIN.replace("every", f"rounds = {rounds}\nevery")
+    with asking(tmp_path, "alone", rho=2000, text=text, flags=flags, answers=False) as (runtime, _, alone, _l):
+        runtime.run(log)
+    (tmp_path / "ledger.key").write_bytes((tmp_path / "alone.key").read_bytes())
+    (tmp_path / "ledger.key").chmod(0o600)
+    with asking(tmp_path, "ledger", rho=2000, text=text, flags=flags) as (runtime, told, out, ledger):
+        runtime.run(log)
+        assert out.getvalue() == alone.getvalue()
+        assert ledger.verify() == [] and list(ledger.unpublished()) == []
+        results = [decode_result(payload) for payload in told]
+        assert {result.status for result in results} == {"answered"}
+        assert {result.query.name for result in results} == {"downtown", "density", "stop"}
+        assert all(result.plates.gave_nothing == 0 for result in results)
+        owed = {}
+        for entry in everyone(ledger):
+            for plate, nano in zip(entry.plates, entry.charged.tolist(), strict=True):
+                owed[entry.period, plate] = owed.get((entry.period, plate), 0) + nano
+        for period in {period for period, _ in owed}:
+            plates = [plate for of, plate in owed if of == period]
+            assert ledger.balances(period, plates).charged.tolist() == [owed[period, plate] for plate in plates]
+        shares = [nano / (2000 * 10**9) for nano in owed.values()]
+        assert max(shares) <= 1 and np.median(shares) < 0.5  # most plates are far from what is asked

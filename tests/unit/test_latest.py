@@ -1,0 +1,124 @@
+"""Each plate's latest position at a moment: beside a search through all pings, whole, in pieces, and in any order."""
+
+from datetime import UTC
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pytest
+
+from udp_stream.pings.decoder import Pings
+from udp_stream.windows.grid import SlotGrid
+from udp_stream.windows.latest import LatestPositions
+
+MINUTE = 60_000
+AGE, EVERY, GRACE = 20 * MINUTE, 15 * 60, 2 * MINUTE
+
+
+def latest(age_ms=AGE, grace_ms=GRACE, every=EVERY, zone=UTC):
+    return LatestPositions(SlotGrid(every, zone), age_ms, grace_ms, str.encode)
+
+
+def pings_of(rows):
+    """Rows of plate, time in ms, latitude, longitude."""
+    plates = tuple(dict.fromkeys(row[0] for row in rows))
+    none = np.zeros(len(rows))
+    columns = (np.array([row[i] for row in rows]) for i in (1, 2, 3))
+    plate = np.array([plates.index(row[0]) for row in rows], np.uint32)
+    return Pings(plates, plate, *columns, none, none, none)
+
+
+def told(moments):
+    return {
+        m.time_ms: dict(zip(m.plates, zip(m.lat.tolist(), m.lon.tolist(), strict=True), strict=True)) for m in moments
+    }
+
+
+def fed(positions, rows, watermarks=None, size=7):
+    found = []
+    for i in range(0, len(rows), size):
+        part = rows[i : i + size]
+        newest = max(row[1] for row in rows[: i + size])
+        found += positions.push(pings_of(part), np.arange(len(part)), newest if watermarks is None else watermarks)
+    return found + positions.flush()
+
+
+def a_log(seed, n=400, plates=9, minutes=150, lag=0):
+    rng = np.random.default_rng(seed)
+    times = np.sort(rng.integers(0, minutes * MINUTE, n)) - rng.integers(0, lag + 1, n)
+    times = np.where(rng.random(n) < 0.2, times // (5 * MINUTE) * 5 * MINUTE, times)  # some of them at boundaries
+    places = rng.integers(0, 9, (2, n)).astype(float).tolist()
+    names = [f"plate{p}" for p in rng.integers(0, plates, n)]
+    return list(zip(names, np.maximum(times, 0).tolist(), *places, strict=True))
+
+
+def searched(rows, age=AGE):
+    """What every moment holds, by looking at every ping."""
+    moments = {}
+    for moment in range(EVERY * 1000, max(row[1] for row in rows) + EVERY * 1000 + 1, EVERY * 1000):
+        held = {}
+        for plate, time, lat, lon in rows:
+            if moment - age <= time < moment:
+                held[plate.encode()] = max(held.get(plate.encode(), (-1, 0, 0)), (time, lat, lon))
+        if held:
+            moments[moment] = {plate: (lat, lon) for plate, (_, lat, lon) in sorted(held.items())}
+    return moments
+
+
+@pytest.mark.parametrize("age", [MINUTE, 10 * MINUTE, 40 * MINUTE])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_moment_holds_each_plates_latest_position_within_the_age(seed, age):
+    rows = a_log(seed)
+    assert told(fed(latest(age), rows)) == searched(rows, age)
+
+
+def test_how_the_log_is_cut_changes_nothing_and_neither_does_the_order_within_the_grace():
+    rows = a_log(9, lag=MINUTE)
+    expected = searched(rows)
+    for size in (1, 13, 400):
+        assert told(fed(latest(), rows, size=size)) == expected
+    shuffled = [rows[i] for i in np.random.default_rng(1).permutation(len(rows))]
+    assert told(fed(latest(), shuffled, watermarks=0, size=400)) == expected
+
+
+def test_repeats_are_dropped_while_they_wait_and_nothing_else(monkeypatch):
+    monkeypatch.setattr("udp_stream.windows.latest._ROWS_MIN", 10)
+    rows = a_log(3)
+    positions = latest()
+    assert told(fed(positions, rows, size=5)) == searched(rows)
+    assert positions._rows.size <= 9 * 2
+
+
+def test_what_comes_after_the_grace_is_not_in_its_moment_but_may_be_in_the_next():
+    positions = latest()
+    first = positions.push(pings_of([("A", 14 * MINUTE, 1.0, 1.0)]), np.array([0]), 14 * MINUTE)
+    (moment,) = positions.push(pings_of([("A", 17 * MINUTE, 2.0, 2.0)]), np.array([0]), 17 * MINUTE)
+    assert first == [] and told([moment]) == {15 * MINUTE: {b"A": (1.0, 1.0)}}
+    late = positions.push(pings_of([("B", 14 * MINUTE, 3.0, 3.0)]), np.array([0]), 17 * MINUTE)
+    assert late == []  # the moment has been: it is not told twice
+    assert told(positions.flush()) == {30 * MINUTE: {b"A": (2.0, 2.0), b"B": (3.0, 3.0)}}
+
+
+def test_a_gap_in_the_log_has_no_moments():
+    rows = [("A", MINUTE, 1.0, 1.0), ("A", 10_000 * MINUTE, 2.0, 2.0)]
+    assert list(told(fed(latest(), rows, size=1))) == [15 * MINUTE, 10_005 * MINUTE]
+
+
+def test_rows_that_were_refused_are_not_in_a_moment():
+    positions = latest()
+    positions.push(pings_of([("A", MINUTE, 1.0, 1.0), ("B", MINUTE, 1.0, 1.0)]), np.array([1]), MINUTE)
+    assert [moment.plates for moment in positions.flush()] == [(b"B",)]
+
+
+def test_moments_follow_the_wall_clock_of_the_zone():
+    """Kolkata's quarters are UTC's; its hours lie half an hour beside them."""
+    positions = latest(every=3600, zone=ZoneInfo("Asia/Kolkata"))
+    positions.push(pings_of([("A", 10 * MINUTE, 1.0, 1.0)]), np.array([0]), 10 * MINUTE)
+    assert [moment.time_ms for moment in positions.flush()] == [30 * MINUTE]
+
+
+def test_plates_that_are_gone_are_forgotten(monkeypatch):
+    monkeypatch.setattr("udp_stream.windows.latest._NAMES_SPARE", 2)
+    rows = [(f"plate{i}", i * MINUTE, 1.0, float(i)) for i in range(200)]
+    positions = latest()
+    assert told(fed(positions, rows)) == searched(rows)
+    assert len(positions._codes) < 60

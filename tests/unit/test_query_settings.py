@@ -1,0 +1,129 @@
+"""Standing queries in the configuration: what a stranger gets wrong is named, with the rule and the query."""
+
+import re
+
+import pytest
+
+from udp_stream.adapters.settings import load, query_keys
+from udp_stream.errors import ConfigError
+
+BUDGET = "[queries]\nrho = 100.0\ncenter = [-97.74, 30.27]\n"
+BOX = "box = [-97.76, 30.28, -97.72, 30.31]"
+RANGE = '[[query]]\nname = "north"\nkind = "range"\nevery = "15m"\nbox = [-97.76, 30.28, -97.72, 30.31]\n'
+NEAREST = '[[query]]\nname = "stop"\nkind = "nearest"\nevery = "1h"\nplace = [-97.74, 30.27]\nk = 3\n'
+DENSITY = '[[query]]\nname = "square"\nkind = "density"\nevery = "30m"\nplace = [-97.74, 30.27]\n'
+
+
+def loaded(tmp_path, text, flags=(), environment=None):
+    path = tmp_path / "city.toml"
+    path.write_text(text)
+    return load(path, flags, environment or {})
+
+
+def test_three_queries_share_the_budget_of_a_period_evenly(tmp_path):
+    settings = loaded(tmp_path, BUDGET + RANGE + NEAREST + DENSITY)
+    queries = settings.standing_queries
+    assert [(query.name, query.kind, query.privatisation) for query in queries] == [
+        ("north", "range", "distance"), ("stop", "nearest", "distance"), ("square", "density", "point"),
+    ]  # fmt: skip
+    most = sum(query.budget_nano * (86_400 // query.every_s) for query in queries)
+    assert 100 * 10**9 - 200 < most <= 100 * 10**9
+    assert settings.position_periods.promise == "rho 100 per square km, per 1d"
+
+
+def test_queries_leave_the_policy_of_speeds_as_it_is(tmp_path):
+    with_queries = loaded(tmp_path, BUDGET + RANGE).policy
+    assert with_queries.fingerprint() == load(None, (), {}).policy.fingerprint()
+
+
+def test_a_change_of_anything_that_is_asked_changes_the_fingerprint(tmp_path):
+    texts = [BUDGET + RANGE, BUDGET + RANGE + "beta = 0.1\n", BUDGET + RANGE + "rounds = 8\n",
+             BUDGET.replace("100", "101") + RANGE, BUDGET + "age = '9m'\n" + RANGE,
+             BUDGET + RANGE.replace("30.31", "30.32")]  # fmt: skip
+    found = {loaded(tmp_path, text).standing_queries[0].fingerprint() for text in texts}
+    assert len(found) == len(texts)
+
+
+def test_the_plane_is_around_the_box_of_pings_unless_told(tmp_path):
+    text = "[queries]\nrho = 1.0\n[pings]\nbox = [-98.0, 30.0, -97.0, 31.0]\n" + RANGE
+    assert loaded(tmp_path, text).standing_queries[0].center == (-97.5, 30.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (RANGE, "queries: expected a budget for positions, either .*rho.* or .*epsilon.*, got neither"),
+        (BUDGET + "epsilon = 1.0\n" + RANGE, "queries: expected .* got both"),
+        ("[queries]\nrho = 1.0\n" + RANGE, r"queries\.center: expected \[longitude, latitude\].* got neither"),
+        (BUDGET.replace("30.27", "97") + RANGE, r"queries\.center: expected .* got \[-97.74, 97"),
+        (BUDGET + "radius = 3\n" + RANGE, r"unknown key queries\.radius; did you mean"),
+        (BUDGET + RANGE + "poligon = []\n", r"unknown key query\.poligon of north; did you mean query\.polygon\?"),
+        (BUDGET + RANGE + RANGE, "query.name: expected another name for each query, got 'north' twice"),
+        (BUDGET + RANGE.replace("north", "North Gate"), "query.name: expected lower-case letters, digits and -"),
+        (BUDGET + RANGE.replace("north", "a:b"), "query.name: expected lower-case letters, digits and -"),
+        (BUDGET + RANGE.replace('name = "north"\n', ""), "query number 1: .*missing required field `name`"),
+        (BUDGET + RANGE.replace("range", "count"), "query.kind of north: expected one of range, density, nearest, got"),
+        (BUDGET + RANGE.replace("15m", "7m"), "query.every of north: expected .* divides a day, got '7m'"),
+        (BUDGET + RANGE.replace("15m", "soon"), "query.every of north: expected a number and"),
+        (BUDGET + "period = '10m'\n" + RANGE, r"query.every of north: expected .* divides queries\.period \(10m\)"),
+        (BUDGET + "period = 'x'\n" + RANGE, r"queries\.period: expected a number and"),
+        (BUDGET + "period = 'rolling 1d'\n" + RANGE, r"queries\.period: expected"),
+        (BUDGET + "age = '0s'\n" + RANGE, r"queries\.age: expected 1s to 31d, got 0s"),
+        (BUDGET + RANGE + "place = [0, 0]\n", "query.place of north: expected none for a range"),
+        (BUDGET + RANGE + "cells = ['8742d98b6ffffff']\n", "query.box of north: expected one of box, polygon"),
+        (BUDGET + RANGE.replace("box", "#"), "query.box of north: expected one of box, polygon and cells .* got none"),
+        (BUDGET + RANGE.replace("-97.76", "-97.72"), "query.box of north: expected .west, south, east, north."),
+        (BUDGET + RANGE.replace(BOX, "polygon = [[0, 1], [0, 2]]"),
+         "query.polygon of north: expected loops of at least three corners"),
+        (BUDGET + RANGE.replace(BOX,
+                                "polygon = [[-97.74, 30.27], [-97.74, 30.28], [-97.74, 30.29]]"),
+         "query.polygon of north: expected corners that enclose an area of at least 1 square metre, got"),
+        (BUDGET + RANGE.replace(BOX, "cells = ['8742d98b6ffffff', 'x']"),
+         "query.cells of north: expected H3 cells as 15 hexadecimal digits, got 'x'"),
+        (BUDGET + RANGE.replace(BOX, "cells = []"),
+         "query.cells of north: expected"),
+        (BUDGET + RANGE.replace(BOX, "cells = ['8742d98b6ffffff', '8642d98b7ffffff']"),
+         "query.cells of north: expected H3 cells"),
+        (BUDGET + NEAREST.replace("place", "#"), "query.place of stop: expected .longitude, latitude. for nearest"),
+        (BUDGET + NEAREST.replace("30.27", "130.27"), "query.place of stop: expected .longitude, latitude. on earth"),
+        (BUDGET + NEAREST.replace("k = 3", "k = 0"), "query.k of stop: Expected `int` >= 1, got 0"),
+        (BUDGET + DENSITY + "bandwidth_m = 0\n", "query.bandwidth_m of square: Expected"),
+        (BUDGET + RANGE + 'split = "doubling"\n', "query.rounds of north: expected at most 40 rounds"),
+        (BUDGET + RANGE + "budget = 101\n", r"query.budget of north: expected at most the budget of a period \(100\)"),
+        (BUDGET + "period = 'lifetime'\n" + RANGE, "query.budget of north: expected an amount .*lifetime"),
+        (BUDGET.replace("100.0", "1e-8") + RANGE, "query.budget of north: expected enough .*per square km"),
+        (BUDGET.replace("100.0", "1e-4") + RANGE, "query.budget of north: expected enough for 64 rounds, got"),
+        (BUDGET + RANGE.replace("[[query]]", "[query]"), r"query: expected tables \[\[query\]\]"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named_with_its_rule(tmp_path, text, said):
+    with pytest.raises(ConfigError, match=said):
+        loaded(tmp_path, text)
+
+
+@pytest.mark.parametrize("how", ["flag", "variable"])
+def test_flags_and_variables_cannot_name_one_of_several_queries(tmp_path, how):
+    flags, variables = (("query.k=3",), {}) if how == "flag" else ((), {"UDP_STREAM_QUERY__K": "3"})
+    with pytest.raises(ConfigError, match=r"query.k: expected in the configuration file, in one of its tables"):
+        loaded(tmp_path, BUDGET + NEAREST, flags, variables)
+
+
+def test_budgets_of_queries_can_be_set_beside_the_file(tmp_path):
+    settings = loaded(tmp_path, BUDGET + RANGE, ("queries.rho=50",), {"UDP_STREAM_QUERIES__PERIOD": "7d"})
+    assert settings.position_periods.promise == "rho 50 per square km, per 7d"
+
+
+def test_every_key_of_a_query_has_a_row():
+    from tests.unit.test_docs import DOCS
+
+    rows = (DOCS / "configuration.md").read_text(encoding="utf-8").splitlines()
+    for key in query_keys():
+        assert sum(row.startswith((f"| `{key}` |", f"| `{key}`* |")) for row in rows) == 1, key
+
+
+def test_the_page_has_a_configuration_that_loads(tmp_path):
+    from tests.unit.test_docs import DOCS
+
+    text = (DOCS / "configuration.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```toml\n(\[queries\].*?)```", text, re.DOTALL)
+    assert len(loaded(tmp_path, example).standing_queries) == 3

@@ -1,0 +1,223 @@
+"""`[queries]`, what a plate may lose of its positions; `[[query]]`, what is asked; and what the core makes of both."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import msgspec
+
+from udp_stream.adapters.settings.limits import milliseconds, require, seconds_of, whole_seconds
+from udp_stream.errors import ConfigError
+from udp_stream.mechanisms.noise import Measure
+from udp_stream.queries.standing import Kind, Position, SplitName, StandingQuery
+from udp_stream.units import duration_name, nano_allowance, parse_duration
+
+Box = tuple[float, float, float, float]
+
+_NAME = re.compile("[a-z0-9][a-z0-9-]{0,62}")
+
+_REGIONS = "box", "polygon", "cells"
+
+_AMOUNT_MAX = 1e6
+
+
+class QueriesSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The budget of a plate's positions: `rho` per square kilometre, or `epsilon` per kilometre, and its period.
+
+    No default: how far apart two places may be that must look alike is for a person to choose. It is apart from
+    `[budget]`, which is of speeds.
+    """
+
+    rho: Annotated[float, msgspec.Meta(ge=0, le=_AMOUNT_MAX)] = 0.0
+    epsilon: Annotated[float, msgspec.Meta(ge=0, le=_AMOUNT_MAX)] = 0.0
+    period: str = "1d"
+    age: str = "10m"
+    center: Position | None = None
+
+    @property
+    def measure(self) -> Measure:
+        """In what losses are counted."""
+        return "pure" if self.epsilon else "zcdp"
+
+    @property
+    def budget_nano(self) -> int:
+        """Nano-rho per square kilometre, or nano-epsilon per kilometre; rounded down."""
+        return nano_allowance(self.epsilon or self.rho)
+
+    @property
+    def period_seconds(self) -> int | None:
+        """Of the budget; None for a lifetime. ConfigError if it is no length of a period."""
+        return None if self.period == "lifetime" else whole_seconds("queries.period", self.period)
+
+    @property
+    def period_name(self) -> str:
+        """The length as records have it."""
+        seconds = self.period_seconds
+        return "lifetime" if seconds is None else duration_name(seconds)
+
+
+class QuerySection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One standing query. 64 even rounds under rho save most at the same error (`docs/mechanisms/elimination.md`)."""
+
+    name: str
+    kind: Kind
+    every: str
+    box: Box | None = None
+    polygon: tuple[Position, ...] | None = None
+    cells: tuple[str, ...] | None = None
+    place: Position | None = None
+    k: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
+    bandwidth_m: Annotated[float, msgspec.Meta(gt=0, le=100_000)] = 500.0
+    rounds: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 64
+    split: SplitName = "even"
+    privatisation: Literal["auto", "distance", "point"] = "auto"
+    budget: Annotated[float, msgspec.Meta(gt=0, le=_AMOUNT_MAX)] | Literal["auto"] = "auto"
+    beta: Annotated[float, msgspec.Meta(ge=1e-6, le=0.5)] = 0.05
+
+
+def standing_queries(
+    section: QueriesSection, asked: Sequence[QuerySection], box: Box | None
+) -> tuple[StandingQuery, ...]:
+    """The queries as the core takes them; `box` is that of pings. ConfigError for one that cannot be asked."""
+    if not asked:
+        return ()
+    _check_section(section)
+    center = _center(section, box)
+    names = [one.name for one in asked]
+    for one in asked:
+        require(bool(_NAME.fullmatch(one.name)), "query.name", "lower-case letters, digits and -", repr(one.name))
+        require(names.count(one.name) == 1, "query.name", "another name for each query", f"{one.name!r} twice")
+    return tuple(_standing(section, one, center, len(asked)) for one in asked)
+
+
+def _standing(section: QueriesSection, one: QuerySection, center: Position, queries: int) -> StandingQuery:
+    every_s = _every(section, one)
+    _check_place(one)
+    limit = 40 if one.split == "doubling" else 1000
+    require(one.rounds <= limit, _key(one, "rounds"), f"at most {limit} rounds that are {one.split}", one.rounds)
+    query = StandingQuery(
+        name=one.name,
+        kind=one.kind,
+        center=center,
+        box=one.box,
+        polygon=one.polygon,
+        cells=one.cells,
+        place=one.place,
+        k=one.k,
+        bandwidth_m=one.bandwidth_m,
+        every_s=every_s,
+        age_s=milliseconds(section.age) / 1000,
+        rounds=one.rounds,
+        split=one.split,
+        privatisation=_privatisation(one),
+        beta=one.beta,
+        measure=section.measure,
+        budget_nano=_budget(section, one, every_s, queries),
+        period=section.period_name,
+        period_budget_nano=section.budget_nano,
+    )
+    _try(query, one)
+    return query
+
+
+def _check_section(section: QueriesSection) -> None:
+    one_of_them = (section.rho > 0) != (section.epsilon > 0)
+    rule = "a budget for positions, either queries.rho (per square km) or queries.epsilon (per km)"
+    require(one_of_them, "queries", rule, "both" if section.rho else "neither")
+    if section.period != "lifetime":
+        seconds_of("queries.period", section.period)
+    seconds_of("queries.age", section.age)
+
+
+def _center(section: QueriesSection, box: Box | None) -> Position:
+    """The middle of the plane in which distances are measured; one for all queries, so that their losses add up."""
+    if (center := section.center) is None:
+        rule = "[longitude, latitude] of the city's middle, or a pings.box, whose middle is taken"
+        if box is None:
+            raise ConfigError(f"queries.center: expected {rule}, got neither")
+        center = ((box[0] + box[2]) / 2, (box[1] + box[3]) / 2)
+    fits = abs(center[0]) <= 180 and abs(center[1]) <= 80
+    require(fits, "queries.center", "[longitude, latitude] within 180 and 80 degrees", list(center))
+    return center
+
+
+def _every(section: QueriesSection, one: QuerySection) -> int:
+    key = _key(one, "every")
+    try:
+        seconds = parse_duration(one.every)
+    except ValueError as error:
+        raise ConfigError(f"{key}: {error}") from error
+    whole = int(seconds) if seconds < float("inf") else 0
+    fits = whole >= 1 and whole == seconds and 86_400 % whole == 0
+    require(fits, key, "a whole number of seconds that divides a day", repr(one.every))
+    period = section.period_seconds
+    rule = f"a duration that divides queries.period ({section.period})"
+    require(period is None or period % whole == 0, key, rule, repr(one.every))
+    return whole
+
+
+def _check_place(one: QuerySection) -> None:
+    """A range count has one region, the others a place, each on earth."""
+    given = [name for name in _REGIONS if getattr(one, name) is not None]
+    if one.kind == "range":
+        got = ", ".join(given) or "none"
+        require(len(given) == 1, _key(one, "box"), "one of box, polygon and cells for a range", got)
+        require(one.place is None, _key(one, "place"), "none for a range", list(one.place or ()))
+    else:
+        require(not given, _key(one, (given or ["box"])[0]), f"none where kind is {one.kind}", ", ".join(given))
+        require(one.place is not None, _key(one, "place"), f"[longitude, latitude] for {one.kind}", "none")
+    for place in (*([one.place] if one.place else ()), *(one.polygon or ())):
+        fits = abs(place[0]) <= 180 and abs(place[1]) <= 90
+        require(fits, _key(one, "place" if one.place else "polygon"), "[longitude, latitude] on earth", list(place))
+    if (box := one.box) is not None:
+        on_earth = -180 <= box[0] < box[2] <= 180 and -90 <= box[1] < box[3] <= 90
+        rule = "[west, south, east, north] with west < east and south < north"
+        require(on_earth, _key(one, "box"), rule, list(box))
+
+
+def _privatisation(one: QuerySection) -> Literal["distance", "point"]:
+    """By what errs less: a density from noisy distances is biased upwards."""
+    if one.privatisation != "auto":
+        return one.privatisation
+    return "point" if one.kind == "density" else "distance"
+
+
+def _budget(section: QueriesSection, one: QuerySection, every_s: int, queries: int) -> int:
+    """The most that a plate is charged at a moment; "auto" is an even share of the period's, which then never ends."""
+    if one.budget != "auto":
+        nano = nano_allowance(one.budget)
+        rule = f"at most the budget of a period ({section.epsilon or section.rho:g})"
+        require(nano <= section.budget_nano, _key(one, "budget"), rule, one.budget)
+        return nano
+    if (period := section.period_seconds) is None:
+        raise ConfigError(f'{_key(one, "budget")}: expected an amount where queries.period is "lifetime", got auto')
+    return section.budget_nano * every_s // period // queries
+
+
+def _try(query: StandingQuery, one: QuerySection) -> None:
+    """ConfigError for a region that is none, and for a budget whose rounds are too small to draw noise for."""
+    if query.budget_nano < query.rounds:
+        raise ConfigError(_too_small(query, one))
+    try:
+        query.region_or_place()
+    except ValueError as error:
+        given = next((name for name in (*_REGIONS, "place") if getattr(one, name) is not None), "box")
+        raise ConfigError(f"{_key(one, given)}: {error}") from error
+    try:
+        query.asked(plates=1)
+    except ValueError as error:
+        raise ConfigError(_too_small(query, one)) from error
+
+
+def _too_small(query: StandingQuery, one: QuerySection) -> str:
+    unit = "epsilon per km" if query.measure == "pure" else "rho per square km"
+    return (
+        f"{_key(one, 'budget')}: expected enough for {query.rounds} rounds, got {query.budget_nano / 1e9:g} ({unit}) "
+        "for a moment: raise the budget of [queries], ask less often, or in fewer rounds"
+    )
+
+
+def _key(one: QuerySection, key: str) -> str:
+    return f"query.{key} of {one.name}"

@@ -1,0 +1,63 @@
+"""The budget periods of standing queries: what a plate may lose of its positions, apart from what it may of its speeds.
+
+A moment belongs to the period that the stretch of time before it lies in: midnight's answer is of the day that ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+import numpy as np
+
+from udp_stream.mechanisms.noise import Measure
+from udp_stream.planning.periods import POSITIONS, amount_text, name_in, overlapping, period_of
+from udp_stream.windows.grid import SlotGrid
+
+
+@dataclass(frozen=True)
+class PositionPeriods:
+    """Periods of one length in a zone, or one for a lifetime; and each plate's budget for one, in nano-units.
+
+    >>> from datetime import UTC
+    >>> periods = PositionPeriods("zcdp", 100 * 10**9, "1d", SlotGrid(86_400, UTC))
+    >>> [periods.name_at(moment) for moment in (86_400_000, 86_400_001)]
+    ['positions 1d from 1970-01-01T00:00:00+00:00 in rho', 'positions 1d from 1970-01-02T00:00:00+00:00 in rho']
+    >>> periods.promise
+    'rho 100 per square km, per 1d'
+    """
+
+    measure: Measure
+    budget_nano: int
+    length: str
+    grid: SlotGrid | None
+
+    @property
+    def promise(self) -> str:
+        """What a plate's positions are promised, in words."""
+        return f"{amount_by_distance(self.measure, self.budget_nano)}, per {self.length}"
+
+    def name_at(self, moment_ms: int) -> str:
+        """The name of the period of a moment, Unix ms."""
+        if self.grid is None:
+            return name_in(self.measure, f"{POSITIONS}lifetime")
+        first, _ = self.grid.place(np.array([moment_ms - 1]))
+        return name_in(self.measure, f"{POSITIONS}{self.length} from {self.grid.iso(int(first[0]))}")
+
+    def overlapping(self, period: str, known: Sequence[str]) -> tuple[str, ...]:
+        """The known periods of positions that overlap this one of ours, and are not ours themselves."""
+        return tuple(name for name in overlapping(period, known) if not self._is_ours(name))
+
+    def _is_ours(self, name: str) -> bool:
+        start = period_of(name).start
+        return isfinite(start) and self.name_at(round(start * 1000) + 1) == name
+
+
+def amount_by_distance(measure: Measure, nano: int) -> str:
+    """An amount of a plate's positions, with the distance that it is for.
+
+    >>> amount_by_distance("pure", 10**10), amount_by_distance("zcdp", 5 * 10**8)
+    ('epsilon 10 per km', 'rho 0.5 per square km')
+    """
+    return f"epsilon {amount_text(nano)} per km" if measure == "pure" else f"rho {amount_text(nano)} per square km"

@@ -1,0 +1,223 @@
+"""The record of a standing query's answer at a moment, and the records of the rounds that it was found by.
+
+A result is published. A round's record never is: it stays in the ledger, for a run to go on from. Both hold what was
+made private already, and what is public: who was asked, as places among the moment's plates, never as plates.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+import numpy as np
+
+from udp_stream.errors import PrivacyRefused
+from udp_stream.mechanisms.noise import Measure
+from udp_stream.queries.elimination import Round
+from udp_stream.queries.standing import Kind, Position, SplitName
+from udp_stream.queries.terms import How
+from udp_stream.release.field_words import described
+from udp_stream.release.record import Count, NonNegative, Positive
+
+SCHEMA: Final = "udp-stream/query/1"
+
+Finite = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
+ResultStatus = Literal["answered", "withheld_other_plates"]
+
+
+class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What was asked; places are (longitude, latitude) in degrees.
+
+    Of `box`, `polygon` and `cells` a range count has one; a density and the nearest have a `place`.
+
+    >>> from udp_stream.testing import a_result
+    >>> a_result().query.every, a_result().query.moment
+    ('15m', '2022-01-01T04:30:00+00:00')
+    """
+
+    name: str
+    kind: Kind
+    every: str
+    moment: str
+    age_s: Positive
+    box: tuple[float, float, float, float] | None
+    polygon: tuple[Position, ...] | None
+    cells: tuple[str, ...] | None
+    place: Position | None
+    k: Count | None
+    bandwidth_m: Positive | None
+    rounds: Count
+    split: SplitName
+    privatisation: How
+
+
+class QueryAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The answer; with probability `probability` over the noise all that is said of it holds.
+
+    A range count and a density have a `value`, and the truth lies from `low` to `high`. The nearest have the distances
+    of those found, in metres, nearest first, each off by at most its radius; each of the plates found may be farther
+    away by `excess_m` than the plate of its rank, null where nothing is known of some plate. A plate that no round
+    asked has no distance. Which plates they are is not told.
+
+    >>> from udp_stream.testing import a_result
+    >>> answer = a_result().answer
+    >>> answer.low <= answer.value <= answer.high, answer.probability
+    (True, 0.95)
+    """
+
+    value: Finite | None
+    low: Finite | None
+    high: Finite | None
+    distances_m: tuple[NonNegative, ...]
+    radii_m: tuple[NonNegative, ...]
+    excess_m: NonNegative | None
+    probability: Annotated[float, msgspec.Meta(gt=0, lt=1)]
+
+
+class Plates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Public counts: with a position at the moment, and of these those that gave nothing, for want of budget.
+
+    >>> Plates(asked=400, gave_nothing=2, rounds=64).asked
+    400
+    """
+
+    asked: Count
+    gave_nothing: Count
+    rounds: Count
+
+
+class GeoPrivacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The most that a plate was charged for this answer, the most it could be, and its budget for a period.
+
+    In epsilon per kilometre ("pure"), or in rho per square kilometre ("zcdp"): two inputs whose one plate stands d
+    kilometres apart are told apart by at most epsilon d, or rho d^2. These are no losses of speeds, and are never added
+    to them.
+
+    >>> from udp_stream.testing import a_result
+    >>> cost = a_result().privacy
+    >>> 0 < cost.charged <= cost.moment, cost.moment, cost.period_budget, cost.per
+    (True, 20.0, 200.0, 'km2')
+    """
+
+    unit: Literal["license_plate"]
+    neighbours: Literal["positions"]
+    accounting: Measure
+    per: Literal["km", "km2"]
+    charged: NonNegative
+    moment: Positive
+    period: str
+    period_budget: Positive
+    caveats: tuple[str, ...]
+
+
+class QueryResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The only answer there will ever be under its `release_id`: a query and a moment.
+
+    `answer` is null where the plates of the moment were others when its rounds began: nothing can go on from these.
+
+    >>> from udp_stream.testing import a_result
+    >>> a_result().release_id, a_result().plates.asked
+    ('query:in-the-middle:1641011400', 8)
+    """
+
+    schema: Literal["udp-stream/query/1"]
+    release_id: str
+    status: ResultStatus
+    query: Query
+    answer: QueryAnswer | None
+    plates: Plates | None
+    privacy: GeoPrivacy
+    policy: str
+    software: str
+    trial: bool
+
+
+class _RoundRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Places of plates, their noisy values, what each is after the round."""
+
+    plates: list[int]
+    values: list[list[int]]
+    decided: list[int]
+
+
+def encode_result(result: QueryResult) -> bytes:
+    """The result's bytes: JSON on one line.
+
+    >>> from udp_stream.testing import a_result
+    >>> encode_result(a_result())[:29]
+    b'{"schema":"udp-stream/query/1'
+    """
+    return msgspec.json.encode(result)
+
+
+def decode_result(payload: bytes) -> QueryResult:
+    """The result of some bytes; raises msgspec.ValidationError if they are none.
+
+    >>> decode_result(b"{}")
+    Traceback (most recent call last):
+    msgspec.ValidationError: Object missing required field `schema`
+    """
+    return msgspec.json.decode(payload, type=QueryResult)
+
+
+def encode_round(found: Round) -> bytes:
+    """A settled round, as the ledger keeps it.
+
+    >>> encode_round(Round(np.array([0, 2]), np.array([[17, -3], [40, 8]]), np.array([0, 2], np.int8)))
+    b'[[0,2],[[17,-3],[40,8]],[0,2]]'
+    """
+    if found.decided is None:
+        raise ValueError("expected a round with its decisions")
+    return msgspec.json.encode(_RoundRecord(found.plates.tolist(), found.values.tolist(), found.decided.tolist()))
+
+
+def decode_round(payload: bytes, dimensions: int, id_: str) -> Round:
+    """What `encode_round` wrote; PrivacyRefused for anything else, as there is no going on from it.
+
+    >>> decode_round(b"[[0],[[17]],[0]]", 1, "round:stop:7:1").values
+    array([[17]])
+    >>> decode_round(b"[[0],[[17, 4]],[0]]", 1, "round:stop:7:1")
+    Traceback (most recent call last):
+    udp_stream.errors.PrivacyRefused: round:stop:7:1: expected a round's record in the ledger, got other bytes
+    """
+    try:
+        record = msgspec.json.decode(payload, type=_RoundRecord)
+        values = np.array(record.values, np.int64).reshape(-1, dimensions)
+        fits = all(len(row) == dimensions for row in record.values)
+        fits = fits and len(record.plates) == len(record.values) == len(record.decided)
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, OverflowError) as error:
+        raise PrivacyRefused(_other_bytes(id_)) from error
+    if not fits:
+        raise PrivacyRefused(_other_bytes(id_))
+    return Round(np.array(record.plates, np.int64), values, np.array(record.decided, np.int8))
+
+
+def result_schema() -> dict[str, Any]:
+    """The result's JSON Schema (2020-12), as published in `docs/`.
+
+    >>> sorted(result_schema()["$defs"])
+    ['GeoPrivacy', 'Plates', 'Query', 'QueryAnswer', 'QueryResult']
+    """
+    return described(QueryResult, SCHEMA)
+
+
+def query_id(name: str, moment_ms: int) -> str:
+    """The id of an answer: the query's name, and the moment in Unix seconds.
+
+    >>> query_id("near-the-station", 1_641_011_400_000)
+    'query:near-the-station:1641011400'
+    """
+    return f"query:{name}:{moment_ms // 1000}"
+
+
+def round_id(name: str, moment_ms: int, number: int) -> str:
+    """The id of one of its rounds, counted from 1: of a kind that is never published.
+
+    >>> round_id("near-the-station", 1_641_011_400_000, 1)
+    'round:near-the-station:1641011400:1'
+    """
+    return f"round:{name}:{moment_ms // 1000}:{number}"
+
+
+def _other_bytes(id_: str) -> str:
+    return f"{id_}: expected a round's record in the ledger, got other bytes"

@@ -1,0 +1,251 @@
+"""The road of a standing query at a moment: charge, draw, record, round by round; then its answer, once.
+
+1. Who is asked in a round, and what each is charged, follows from earlier rounds' noisy values (`Elimination.due`).
+2. *Charge* the plates of the round. The ledger keeps the terms of the first round: all that the query depends on, and a
+   digest of the moment's plates. A run that finds other terms there goes on under those.
+3. *Draw* for the plates that were charged, and record the round with what it decides. The first record of a round
+   wins, and every run goes on from it. It holds noisy values and public facts alone, and is never published.
+4. After the last round the answer is *recorded* under the query's id, then *published* once the high-water mark is
+   raised.
+
+A crash between any two calls loses nothing and repeats nothing: the next run finds charges, rounds and answers as they
+are, and comes to the same bytes. If the log then tells of other plates at the moment (more files were given), the
+rounds cannot go on: the answer is withheld, for good.
+
+Privacy: the unit is one plate; neighbours are inputs in which its positions differ, by at most d in the plane at any
+moment. A round is private by its charge (`queries/elimination.py`), and charges are admitted against the plate's budget
+of the period. So what all rounds and answers of a period tell is within that budget, times d or d squared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import msgspec
+import numpy as np
+
+from udp_stream.errors import PrivacyRefused
+from udp_stream.ledger.port import Admission, Entropy, Ledger
+from udp_stream.mechanisms.noise.base import Integers
+from udp_stream.planning.position_periods import PositionPeriods, amount_by_distance
+from udp_stream.queries.elimination import Due, State
+from udp_stream.queries.standing import StandingQuery
+from udp_stream.release.once import charge_once, draw_once
+from udp_stream.release.query_record import (
+    QueryResult,
+    ResultStatus,
+    decode_result,
+    decode_round,
+    encode_result,
+    encode_round,
+    query_id,
+    round_id,
+)
+from udp_stream.release.query_results import ResultContext, answered, withheld
+from udp_stream.windows.latest import Moment
+
+_NO_PLATES = np.array([], np.int64)
+
+_NAMED_MAX = 3
+
+
+@dataclass(frozen=True)
+class QueryContext:
+    """What every moment is answered with: budget periods, bits, and what results say beside the answer.
+
+    >>> from udp_stream.testing import a_query_context
+    >>> a_query_context().periods.promise
+    'rho 200 per square km, per 1d'
+    """
+
+    periods: PositionPeriods
+    entropy: Entropy
+    results: ResultContext
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A recorded answer of a query; `made` if this run recorded it.
+
+    >>> Answered("stop", "query:stop:7", b"{}", made=False).release_id
+    'query:stop:7'
+    """
+
+    name: str
+    release_id: str
+    payload: bytes
+    made: bool
+
+    @property
+    def status(self) -> ResultStatus:
+        """What its record says of it; PrivacyRefused if the ledger holds other bytes."""
+        try:
+            return decode_result(self.payload).status
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise PrivacyRefused(
+                f"{self.release_id}: expected a query's result in the ledger, got other bytes"
+            ) from error
+
+
+class _Terms(msgspec.Struct, frozen=True):
+    """What the ledger remembers of a round: the query, and whom the moment holds."""
+
+    query: StandingQuery
+    plates: str
+
+
+def answer_moment(
+    queries: Sequence[StandingQuery],
+    moment: Moment,
+    context: QueryContext,
+    ledger: Ledger,
+    publish: Callable[[Sequence[Answered]], None],
+) -> list[Answered]:
+    """Answer these queries at a moment: `publish` has handed the answers to their readers when it returns.
+
+    PrivacyRefused if the budget period overlaps another one of positions in which plates were charged.
+
+    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.testing import a_moment, a_query, a_query_context
+    >>> ledger, told = MemoryLedger(), []
+    >>> for _ in range(2):
+    ...     (one,) = answer_moment([a_query()], a_moment(), a_query_context(), ledger, told.extend)
+    ...     one.release_id, one.made
+    ('query:in-the-middle:1641011400', True)
+    ('query:in-the-middle:1641011400', False)
+    >>> told[0].payload == told[1].payload, list(ledger.unpublished()), ledger.verify()
+    (True, [], [])
+    """
+    found = [_answered(query, moment, context, ledger) for query in queries]
+    witness = max(found, key=lambda one: len(one.payload))
+    ledger.mark(witness.release_id)
+    publish(found)
+    rounds = [id_ for query in queries for id_ in _round_ids(query, moment)]
+    ledger.published([*(one.release_id for one in found), *rounds])
+    return found
+
+
+def _answered(query: StandingQuery, moment: Moment, context: QueryContext, ledger: Ledger) -> Answered:
+    id_ = query_id(query.name, moment.time_ms)
+    (payload,) = ledger.recorded([id_])
+    if payload is not None:
+        return Answered(query.name, id_, payload, made=False)
+    period = context.periods.name_at(moment.time_ms)
+    ours = encode_result(_Rounds(query, moment, period, context, ledger).result(id_))
+    budget, nobody = context.periods.budget_nano, Admission(id_, _NO_PLATES, _NO_PLATES, 0, b"")
+    ledger.admit(period, budget, moment.plates, [nobody])
+    (stands,) = ledger.record([(id_, ours)])
+    return Answered(query.name, id_, stands, made=stands == ours)
+
+
+class _Rounds:
+    """The rounds of one query at one moment, as far as a ledger has them and on from there."""
+
+    def __init__(
+        self, query: StandingQuery, moment: Moment, period: str, context: QueryContext, ledger: Ledger
+    ) -> None:
+        self._moment, self._period, self._context, self._ledger = moment, period, context, ledger
+        self._digest = blake2b(b"".join(moment.plates), digest_size=16).hexdigest()
+        self._take(_Terms(query, self._digest))
+
+    def _take(self, terms: _Terms) -> None:
+        self._terms, self._query = terms, terms.query
+        self._written = msgspec.json.encode(terms)
+        self._asked = terms.query.asked(len(self._moment.plates))
+        self._pie = self._asked.pie
+
+    def result(self, id_: str) -> QueryResult:
+        """The answer's record, after all rounds that are due."""
+        context = self._context.results
+        charged = self._first()
+        if self._terms.plates != self._digest:
+            return withheld(id_, self._query, self._moment, context)
+        return answered(id_, self._query, self._asked, self._last_state(charged), self._moment, context)
+
+    def _first(self) -> Integers:
+        """Charge the first round, or learn on which terms it was charged before."""
+        due = self._pie.due(self._pie.begin())
+        if due is None:
+            return _NO_PLATES
+        self._require_no_overlap()
+        charged = self._charge(1, due)
+        self._require_no_overlap()  # of two runs that begin at once, at least one sees the other before it draws
+        return charged
+
+    def _last_state(self, first: Integers) -> State:
+        state, ids = self._pie.begin(), _round_ids(self._query, self._moment)
+        known = self._ledger.recorded(ids)
+        positions = self._asked.plane.quanta(self._moment.lat, self._moment.lon)
+        while (due := self._pie.due(state)) is not None:
+            payload, id_ = known[state.rounds], ids[state.rounds]
+            if payload is None:
+                charged = first if state.rounds == 0 else self._charge(state.rounds + 1, due)
+                members = due.plates[charged >= due.charges]
+                payload = self._drawn(id_, state, members, positions[members])
+            state = self._advanced(id_, state, payload)
+        return state
+
+    def _charge(self, number: int, due: Due) -> Integers:
+        """What each plate of the round is charged, in its first admission, 0 for those that had too little left."""
+        budget = min(self._context.periods.budget_nano, self._query.period_budget_nano)
+
+        def on_terms(_: int, remembered: bytes) -> Admission:
+            if number == 1:
+                self._take(_terms_from(remembered, round_id(self._query.name, self._moment.time_ms, 1)))
+                self._written = remembered
+            is_ours = self._terms.plates == self._digest
+            again = self._pie.due(self._pie.begin()) if number == 1 else due
+            return self._admission(number, again if is_ours else None)
+
+        asked = [self._admission(number, due)]
+        (found,) = charge_once(self._ledger, self._period, budget, self._moment.plates, asked, on_terms)
+        return found.charged
+
+    def _admission(self, number: int, due: Due | None) -> Admission:
+        members, charges = (_NO_PLATES, _NO_PLATES) if due is None else (due.plates, due.charges)
+        return Admission(round_id(self._query.name, self._moment.time_ms, number), members, charges, 0, self._written)
+
+    def _drawn(self, id_: str, state: State, members: Integers, positions: Integers) -> bytes:
+        """The round's record as the ledger holds it; ours, if no other was there before."""
+
+        def draw(todo: Sequence[int]) -> list[bytes]:
+            ((_, bits),) = self._context.entropy.streams([id_ for _ in todo])
+            return [encode_round(self._pie.settled(state, self._pie.draw(state, members, positions, bits)))]
+
+        return draw_once(self._ledger, [id_], draw).payloads[0]
+
+    def _advanced(self, id_: str, state: State, payload: bytes) -> State:
+        found = decode_round(payload, self._pie.privatised.dimensions, id_)
+        try:
+            return self._pie.advance(state, found)
+        except ValueError as error:
+            raise PrivacyRefused(f"{id_}: the ledger's record of the round is of plates that it did not ask") from error
+
+    def _require_no_overlap(self) -> None:
+        """PrivacyRefused if positions were charged in periods that overlap ours: their budgets would add up."""
+        periods = self._context.periods
+        others = periods.overlapping(self._period, self._ledger.periods())
+        if others:
+            named = ", ".join(others[:_NAMED_MAX]) + (" and more" if len(others) > _NAMED_MAX else "")
+            amount = amount_by_distance(periods.measure, periods.budget_nano)
+            raise PrivacyRefused(
+                f"the budget period {self._period} overlaps {named}, in which positions were charged on this ledger: "
+                f"where they overlap, a plate could lose more than {amount}. Set hat.timezone, queries.period and the "
+                "measure of [queries] as they were, or answer queries only from the end of the other period on"
+            )
+
+
+def _round_ids(query: StandingQuery, moment: Moment) -> list[str]:
+    return [round_id(query.name, moment.time_ms, number) for number in range(1, query.rounds + 1)]
+
+
+def _terms_from(remembered: bytes, id_: str) -> _Terms:
+    try:
+        return msgspec.json.decode(remembered, type=_Terms)
+    except msgspec.DecodeError as error:
+        raise PrivacyRefused(
+            f"{id_} was charged by another version of udp-stream, on terms that this one cannot read, and its answer "
+            "is not recorded yet: finish its moment with the version that charged it"
+        ) from error

@@ -1,0 +1,156 @@
+"""Each plate's latest position at the moments at which queries are asked, by the clock of the log.
+
+A *moment* is a boundary of a grid in time. It is due once the clock has passed it and the grace, as a slot's end is. A
+plate is in it with its last accepted ping before the moment, unless that is older than the age that is allowed. So what
+a moment holds follows from the log alone, and so does when it is due.
+
+A ping that comes later than the grace is not in its moment; it may still be the latest of its plate at a later one.
+Of two pings of one plate and time the one further north, then further east, stays, in whatever order they came. A
+moment at which no plate has a position is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from udp_stream.pings.decoder import Pings
+from udp_stream.windows.grid import SlotGrid
+
+_ROW = np.dtype([("plate", "<i8"), ("time", "<i8"), ("lat", "<f8"), ("lon", "<f8")])
+
+_ROWS_MIN = 1 << 18
+"""So many rows wait before repeats between two moments are dropped: 8 MiB."""
+
+_NAMES_SPARE = 4096
+"""So many names of plates without a position are kept before they are forgotten."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moment:
+    """Plates as keyed hashes, ascending, with a position each in degrees; `time_ms` is the boundary, Unix ms.
+
+    >>> Moment(900_000, (b"hash of A",), np.array([30.27]), np.array([-97.74])).time_ms
+    900000
+    """
+
+    time_ms: int
+    plates: tuple[bytes, ...]
+    lat: NDArray[np.float64]
+    lon: NDArray[np.float64]
+
+
+class LatestPositions:
+    """The latest positions of one log, at every boundary of a grid.
+
+    >>> from datetime import UTC
+    >>> latest = LatestPositions(SlotGrid(900, UTC), age_ms=600_000, grace_ms=0, hashed=lambda plate: plate.encode())
+    >>> def ping(plate, minute):
+    ...     one, none = np.array([21.0 + minute / 100]), np.zeros(1)
+    ...     return Pings((plate,), np.zeros(1, np.uint32), np.array([minute * 60_000]), one, one, none, none, none)
+    >>> for plate, minute in (("A", 1), ("A", 12), ("B", 2)):
+    ...     assert not latest.push(ping(plate, minute), np.array([0]), watermark_ms=minute * 60_000)
+    >>> (moment,) = latest.push(ping("A", 16), np.array([0]), watermark_ms=16 * 60_000)
+    >>> moment.time_ms, moment.plates, moment.lat.tolist()  # B's position is 13 minutes old
+    (900000, (b'A',), [21.12])
+    """
+
+    def __init__(self, grid: SlotGrid, age_ms: int, grace_ms: int, hashed: Callable[[str], bytes]) -> None:
+        """`hashed` turns a plate into its keyed hash; nothing behind this knows plates."""
+        self._grid, self._age_ms, self._grace_ms, self._hashed = grid, age_ms, grace_ms, hashed
+        self._codes: dict[str, int] = {}
+        self._rows: NDArray[np.void] = np.empty(0, _ROW)
+        self._fresh: list[NDArray[np.void]] = []
+        self._fresh_rows = 0
+        self._closed_ms: int | None = None
+        self._earliest_ms: int | None = None
+
+    def push(self, pings: Pings, rows: NDArray[np.int64], watermark_ms: int | None) -> list[Moment]:
+        """Take in these rows of a frame; give back the moments that are due by the watermark behind it."""
+        if rows.size:
+            self._add(pings, rows)
+        until_ms = None if watermark_ms is None else watermark_ms - self._grace_ms
+        if until_ms is None or self._earliest_ms is None or until_ms < self._earliest_ms:
+            return []
+        return list(self._due(until_ms))
+
+    def flush(self) -> list[Moment]:
+        """The log has ended: every moment up to the end of the stretch that its last ping lies in."""
+        rows = self._gathered()
+        return list(self._due(self._end_of(int(rows["time"].max())))) if rows.size else []
+
+    def _add(self, pings: Pings, rows: NDArray[np.int64]) -> None:
+        taken = np.empty(rows.size, _ROW)
+        used = np.unique(pings.plate[rows])
+        code = np.zeros(len(pings.plates), np.int64)
+        code[used] = [self._codes.setdefault(pings.plates[i], len(self._codes)) for i in used.tolist()]
+        taken["plate"] = code[pings.plate[rows]]
+        taken["time"], taken["lat"], taken["lon"] = pings.time_ms[rows], pings.lat[rows], pings.lon[rows]
+        self._fresh.append(taken)
+        self._fresh_rows += rows.size
+        if self._closed_ms is None:
+            first = self._end_of(int(taken["time"].min()))
+            self._earliest_ms = first if self._earliest_ms is None else min(first, self._earliest_ms)
+        if self._fresh_rows > max(_ROWS_MIN, self._rows.size):
+            gathered = self._gathered()
+            _, ends = self._grid.place(gathered["time"])
+            self._rows = _latest(gathered, ends)
+
+    def _gathered(self) -> NDArray[np.void]:
+        if self._fresh:
+            self._rows = np.concatenate([self._rows, *self._fresh])
+            self._fresh, self._fresh_rows = [], 0
+        return self._rows
+
+    def _due(self, until_ms: int) -> Iterator[Moment]:
+        while (moment_ms := self._next()) is not None and moment_ms <= until_ms:
+            if (moment := self._closed(moment_ms)) is not None:
+                yield moment
+
+    def _next(self) -> int | None:
+        """The first boundary behind the oldest row that was not a moment yet."""
+        rows = self._gathered()
+        if not rows.size:
+            return None
+        first = self._end_of(int(rows["time"].min()))
+        return first if self._closed_ms is None else max(first, self._end_of(self._closed_ms))
+
+    def _closed(self, moment_ms: int) -> Moment | None:
+        """The moment; what no later one can ask for is dropped."""
+        rows = self._gathered()
+        before = rows["time"] < moment_ms
+        found = _latest(rows[before])
+        found = found[found["time"] >= moment_ms - self._age_ms]
+        self._closed_ms, self._earliest_ms = moment_ms, self._end_of(moment_ms)
+        kept = found[found["time"] >= self._earliest_ms - self._age_ms]
+        self._rows = np.concatenate([kept, rows[~before]])
+        names = list(self._codes)
+        self._forget_names(names)
+        return self._moment(moment_ms, found, names) if found.size else None
+
+    def _moment(self, moment_ms: int, found: NDArray[np.void], names: list[str]) -> Moment:
+        hashes = [self._hashed(names[code]) for code in found["plate"].tolist()]
+        order = sorted(range(len(hashes)), key=hashes.__getitem__)
+        return Moment(moment_ms, tuple(hashes[i] for i in order), found["lat"][order], found["lon"][order])
+
+    def _forget_names(self, names: list[str]) -> None:
+        used, again = np.unique(self._rows["plate"], return_inverse=True)
+        if len(names) > 2 * used.size + _NAMES_SPARE:
+            self._rows["plate"] = again
+            self._codes = {names[code]: i for i, code in enumerate(used.tolist())}
+
+    def _end_of(self, time_ms: int) -> int:
+        return int(self._grid.place(np.array([time_ms]))[1][0])
+
+
+def _latest(rows: NDArray[np.void], stretch: NDArray[np.int64] | None = None) -> NDArray[np.void]:
+    """Each plate's last row; of each of its stretches, where they are given."""
+    stretches = np.zeros(rows.size, np.int64) if stretch is None else stretch
+    order = np.lexsort((rows["lon"], rows["lat"], rows["time"], stretches, rows["plate"]))
+    plate, part = rows["plate"][order], stretches[order]
+    is_last = np.ones(order.size, bool)
+    is_last[:-1] = (plate[1:] != plate[:-1]) | (part[1:] != part[:-1])
+    return rows[order[is_last]]
