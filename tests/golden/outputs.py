@@ -9,13 +9,22 @@ from collections import Counter
 from hashlib import blake2b
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from tests.runtime.harness import embedded, fleet_log, frames_of
+from udp_stream.adapters.embedded import Embedded
+from udp_stream.adapters.ledgers.opening import ledger_and_keys
+from udp_stream.adapters.settings import load
+from udp_stream.release.query_record import decode_result
 from udp_stream.release.record import decode
 from udp_stream.testing import SeededEntropy
 
 FILE = Path(__file__).with_name("outputs.json")
 SEED = "golden"
 BASE = ("hat.slot=15m", "hat.resolution=7", "release.min_plates=4", "budget.epsilon=8.0")
+QUERIES_FILE = Path(__file__).with_name("queries.json")
+"""What standing queries answer, in rho and in epsilon: in a file of its own, as results are no releases."""
+
 ON_KAFKA = "as on Kafka"
 IN_RHO = "as on Kafka, in rho"
 CLEAN = ON_KAFKA, IN_RHO
@@ -73,6 +82,67 @@ def of_embedded(folder: Path, ledger: object, name: str) -> dict[str, object]:
     with embedded(ledger, out, flags, SeededEntropy(SEED)) as runtime:
         runtime.run(frames_of(fleet_log(clean=name in CLEAN)))
     return told(out.getvalue().splitlines())
+
+
+QUERIES = """
+[queries]
+{budget}
+center = [72.83, 21.17]
+[[query]]
+name = "box"
+kind = "range"
+every = "15m"
+box = [72.79, 21.15, 72.85, 21.21]
+rounds = 8
+[[query]]
+name = "triangle"
+kind = "range"
+every = "30m"
+polygon = [[72.78, 21.14], [72.86, 21.15], [72.82, 21.22]]
+rounds = 4
+split = "doubling"
+[[query]]
+name = "cells"
+kind = "range"
+every = "1h"
+cells = ["8742d98b6ffffff", "8742d9d4cffffff"]
+privatisation = "point"
+rounds = 4
+[[query]]
+name = "density"
+kind = "density"
+every = "30m"
+place = [72.83, 21.19]
+rounds = 4
+[[query]]
+name = "stop"
+kind = "nearest"
+every = "30m"
+place = [72.83, 21.19]
+k = 3
+rounds = 4
+"""
+BUDGETS = {"rho": "rho = 4000.0", "epsilon": "epsilon = 2000.0"}
+
+
+def of_queries(folder: Path, name: str) -> dict[str, object]:
+    """What the embedded runtime answers of the fleet under this budget, on a new ledger in the folder."""
+    path = folder / "queries.toml"
+    path.write_text(QUERIES.format(budget=BUDGETS[name]))
+    settings, told = load(path, (*BASE, "release.mean_epsilon=0.4", write_key(folder)), {}), list[bytes]()
+    with ledger_and_keys(replace(settings.ledger, url=str(folder / "ledger"))) as (ledger, keys):
+        runtime = Embedded(
+            settings, ledger, SeededEntropy(SEED), keys.key_of, "udp-stream test", lambda _: None, answer=told.extend
+        )
+        runtime.run(frames_of(fleet_log()))
+    digest = blake2b(b"\n".join(told), digest_size=16).hexdigest()
+    return {"digest": digest, **dict(sorted(Counter(decode_result(one).query.name for one in told).items()))}
+
+
+def known_queries() -> dict[str, dict[str, object]]:
+    """What was answered when the file was written."""
+    found: dict[str, dict[str, object]] = json.loads(QUERIES_FILE.read_text())
+    return found
 
 
 def known() -> dict[str, dict[str, object]]:

@@ -5,12 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden.outputs import CONFIGURATIONS, known, of_embedded
+from tests.golden.outputs import BUDGETS, CONFIGURATIONS, known, known_queries, of_embedded, of_queries
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_seeded_outputs_are_what_they_were(name: str, tmp_path: Path) -> None:
     assert of_embedded(tmp_path, tmp_path / "ledger", name) == known()[name]
+
+
+@pytest.mark.parametrize("name", BUDGETS)
+def test_seeded_answers_are_what_they_were(name: str, tmp_path: Path) -> None:
+    assert of_queries(tmp_path, name) == known_queries()[name]
 
 
 def test_every_status_that_a_run_can_have_is_among_them() -> None:

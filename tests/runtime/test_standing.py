@@ -259,12 +259,17 @@ def test_the_command_line_asks_says_and_shows(tmp_path):
     (period,) = stated["positions"]["periods"]
     assert period["rho_per_square_km_guaranteed"] == 100.0
     assert 0 < period["rho_per_square_km_max_over_plates"] <= 100
-    assert {one["query"]: one["results"] for one in stated["positions"]["results"]} == {
-        "centre": 3,
-        "density": 2,
-        "stop": 2,
-    }
+    results = {one["query"]: one["results"] for one in stated["positions"]["results"]}
+    assert results == {"centre": 3, "density": 1, "stop": 1}
     assert "positions" not in json.dumps(stated["privacy"]["privacy_loss"])
+
+
+def test_plan_says_how_blurred_a_place_is_and_says_nothing_without_queries(tmp_path):
+    said, _ = run_cli("plan", "--config", str(configured(tmp_path, 100)))
+    rows = {line.split()[0]: line.split() for line in said.splitlines() if line.split()}
+    assert rows["centre"][1:4] == ["range", "15m", "rho"] and rows["centre"][-1] == "1,200"  # sqrt(288 / 200) km
+    assert "rho 100 per square km, per 1d" in " ".join(said.split())
+    assert "positions" not in run_cli("plan")[0]
 
 
 def test_what_a_stranger_does_wrong_at_the_command_line_is_said(tmp_path):

@@ -164,12 +164,16 @@ class Asked:
 
     @cached_property
     def deviation_m(self) -> float:
-        """The standard deviation of one plate's noise, all rounds of a moment together, in metres and one direction."""
-        kilometre = 1000.0
-        amount = self.terms.budgets_nano[0] / 1e9
+        """The standard deviation of one plate's noise in one direction, in metres: of the average of all its rounds.
+
+        Under rho it is what one value for the whole budget would have. Laplace noise in the plane has (d + 1) b^2 in
+        every direction, and the best average of several scales b_j has 1 / sum 1/b_j^2 in place of b^2.
+        """
+        parts = np.array(self.terms.split.parts(int(self.terms.budgets_nano[0]))) / 1e9
         if self.terms.measure == "zcdp":
-            return float(kilometre / np.sqrt(2 * amount))
-        return float(kilometre / amount * np.sqrt(2 * self.terms.split.rounds))
+            return float(1000 / np.sqrt(2 * parts.sum()))
+        dimensions = 2 if self.terms.how == "point" else 1
+        return float(1000 * np.sqrt((dimensions + 1) / np.square(parts).sum()))
 
 
 def _metres(plane: Plane, places: list[Position] | tuple[Position, ...]) -> Floats:

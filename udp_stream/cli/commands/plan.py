@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from udp_stream.adapters.settings import Settings
+from udp_stream.cli.plan_of_queries import print_queries
 from udp_stream.errors import UsageError
 from udp_stream.testing import SeededEntropy
 
@@ -27,6 +28,7 @@ def plan(arguments: argparse.Namespace, settings: Settings) -> None:
         from udp_stream.cli.commands.plan_of_sizes import print_sizes
 
         print_sizes(arguments, settings)
+        print_queries(settings)
         return
     for name, value in of_sizes:
         if value is not None:
@@ -34,3 +36,4 @@ def plan(arguments: argparse.Namespace, settings: Settings) -> None:
     from udp_stream.cli.plan_of_feed import print_resolutions
 
     print_resolutions(arguments.file, settings, SeededEntropy("plan"), arguments.target_error)
+    print_queries(settings)

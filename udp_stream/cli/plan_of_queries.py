@@ -1,0 +1,32 @@
+"""`plan`, of standing queries: how blurred a plate's place is in an answer, from the configuration alone."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from udp_stream.adapters.settings import Settings
+from udp_stream.cli.report import printer
+from udp_stream.planning.position_periods import amount_by_distance
+from udp_stream.units import duration_name
+
+
+def print_queries(settings: Settings) -> None:
+    """A row for each query; nothing where there is none."""
+    queries = settings.standing_queries
+    if not queries:
+        return
+    table = Table(box=None, pad_edge=False)
+    for name in ("query", "kind", "every", "at most, for a moment", "rounds", "noise of a plate, m"):
+        table.add_column(name, justify="left" if name in ("query", "kind") else "right")
+    for query in queries:
+        amount = amount_by_distance(query.measure, query.budget_nano)
+        deviation = query.asked(plates=1).deviation_m
+        every = duration_name(query.every_s)
+        table.add_row(query.name, query.kind, every, amount, f"{query.rounds} {query.split}", f"{deviation:,.0f}")
+    out = printer(100)
+    out.print(table)
+    out.print(
+        f"Each plate's positions have a budget of their own: {settings.position_periods.promise}. Noise is one "
+        "standard deviation, in one direction, of all rounds of a moment together, for a plate that is in all of "
+        "them. An answer is of use where what is asked is several times as large as that."
+    )
