@@ -10,15 +10,17 @@ from udp_stream.adapters.files.sources import Progress, read_messages
 from udp_stream.adapters.settings import Settings
 from udp_stream.errors import UsageError
 from udp_stream.experiments.base import DataSet, Hat
+from udp_stream.experiments.positions import Positions
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.planning.worst_case import Occupancy
+from udp_stream.queries.plane import Plane
 from udp_stream.windows.grid import cells_of
 from udp_stream.windows.recorded_slots import slots_of
 from udp_stream.windows.slot_tables import SlotCounts, SlotValues
 
 
 def read_feed(path: str, settings: Settings, progress: Progress | None = None) -> DataSet:
-    """All HATs of a file, by slot and cell, and the occupancy of its busiest slot.
+    """All HATs of a file, by slot and cell, the occupancy of its busiest slot, and where plates were.
 
     Lateness does not matter here: the whole file is looked at. Raises UsageError if no ping in it is accepted.
     """
@@ -35,7 +37,10 @@ def read_feed(path: str, settings: Settings, progress: Progress | None = None) -
     busiest = max((counts for counts, _ in tables), key=lambda counts: int(counts.count.sum()))
     who = Occupancy(busiest.hat_rows, busiest.plate, busiest.count, len(busiest.plates))
     name = Path(path).name.removesuffix(".gz").rpartition(".")[0] or path
-    return DataSet(name, True, settings.policy.range, hats, who)
+    plane = Plane(round(float(np.median(pings.lat)), 2), round(float(np.median(pings.lon)), 2))
+    where = plane.quanta(pings.lat, pings.lon)
+    positions = Positions(name, of_plate[pings.plate].astype(np.int64), pings.time_ms, where)
+    return DataSet(name, True, settings.policy.range, hats, who, positions=positions)
 
 
 def _hats(counts: SlotCounts, values: SlotValues) -> list[Hat]:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.experiments.positions import Positions
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.range import Range
@@ -40,7 +41,7 @@ class DataSet:
     """HATs with their speeds, the public range of a speed, and who was where in the busiest slot.
 
     `recorded`: of real pings; then the baseline guess (`constant`) is their city-wide mean. Data drawn in a feed's
-    likeness are given the feed's, in quanta. Data without a city have U/2.
+    likeness are given the feed's, in quanta. Data without a city have U/2. `positions`: where a feed's plates were.
     """
 
     name: str
@@ -49,6 +50,7 @@ class DataSet:
     hats: tuple[Hat, ...]
     busiest_slot: Occupancy | None = None
     city_mean: float | None = None
+    positions: Positions | None = None
 
     @cached_property
     def total(self) -> int:
@@ -97,6 +99,11 @@ class Setup:
     min_plates: int
     seed: int
     bits: Callable[[str], Bits]
+
+    @property
+    def positions(self) -> tuple[Positions, ...]:
+        """Those of the feeds."""
+        return tuple(data.positions for data in self.data if data.positions is not None)
 
     def rng(self, name: str) -> np.random.Generator:
         """For drawing data (never noise); follows from the seed and the name."""

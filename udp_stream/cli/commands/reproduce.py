@@ -21,7 +21,7 @@ from udp_stream.cli.recorded_feed import read_feed
 from udp_stream.cli.report import console, printer
 from udp_stream.errors import UsageError
 from udp_stream.experiments.base import DataSet, Experiment, Outcome, Setup
-from udp_stream.experiments.catalogue import EXPERIMENTS
+from udp_stream.experiments.catalogue import EXPERIMENTS, NEED_POSITIONS, ON_POSITIONS
 from udp_stream.ledger.port import Bits
 from udp_stream.testing import seeded_bits
 
@@ -33,8 +33,11 @@ def reproduce(arguments: argparse.Namespace, settings: Settings) -> None:
     """Run what is asked for; figures, tables and verdicts to the folder, the verdicts to stdout."""
     require_plots()
     names = arguments.names or list(EXPERIMENTS)
-    if unknown := [name for name in names if name not in EXPERIMENTS]:
-        raise UsageError(f"expected one of {', '.join(EXPERIMENTS)}, got {unknown[0]!r}")
+    known = EXPERIMENTS | ON_POSITIONS
+    if unknown := [name for name in names if name not in known]:
+        raise UsageError(f"expected one of {', '.join(known)}, got {unknown[0]!r}")
+    if not arguments.data and (asks := [name for name in names if name in NEED_POSITIONS]):
+        raise UsageError(f"{asks[0]} is about recorded positions: name a feed with --data")
     feeds = [_path_and_keys(text) for text in arguments.data]
     require_readable(path for path, _ in feeds)
     make_folder(arguments.out)
@@ -47,9 +50,9 @@ def reproduce(arguments: argparse.Namespace, settings: Settings) -> None:
     )
     used = used_files(arguments, settings, [path for path, _ in feeds])
     for name in names:
-        outcome = run(EXPERIMENTS[name], setup)
+        outcome = run(known[name], setup)
         files = write_outcome(outcome, name, arguments.out, used)
-        _tell(EXPERIMENTS[name], outcome)
+        _tell(known[name], outcome)
         console().print(f"{len(files)} files: {', '.join(str(file) for file in files)}", highlight=False)
     if setup.data:
         console().print("These are true means of the feeds and errors against them: not private, for your eyes.")

@@ -14,7 +14,8 @@ def add(verbs: Verbs) -> None:
         "names",
         nargs="*",
         metavar="NAME",
-        help="mean-itms, sample-scaling, user-scaling, variance, chop-user, worst-case (default: all)",
+        help="mean-itms, sample-scaling, user-scaling, variance, chop-user, worst-case (default: all of these); "
+        "savings-range, savings-kde, savings-knn, multi-query, threshold, which take long",
     )
     parser.add_argument(
         "--data",
@@ -38,6 +39,7 @@ def add(verbs: Verbs) -> None:
 examples:
   udp-stream reproduce user-scaling --out figures
   udp-stream reproduce mean-itms --data surat.ndjson.gz --data austin.csv,speed.max_kmh=115,hat.timezone=US/Central
+  udp-stream reproduce savings-range threshold --data austin.csv --repetitions 100
 
 HATs are the papers' (H3 7, 1 h) unless --set or a feed's keys say otherwise. Needs pip install '.[plots]'.
 Results for recorded feeds are not private: they contain true means, and errors against them.

@@ -1,0 +1,96 @@
+"""Experiments on queries: rows follow from the seed, baselines save nothing, verdicts follow from the rows."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from udp_stream.cli.experiment_files import write_outcome
+from udp_stream.experiments.base import DataSet, Setup
+from udp_stream.experiments.catalogue import EXPERIMENTS, NEED_POSITIONS, ON_POSITIONS
+from udp_stream.experiments.many_queries import allowance
+from udp_stream.experiments.positions import Positions
+from udp_stream.experiments.savings import SavingsRow, no_worse
+from udp_stream.mechanisms.range import Range
+from udp_stream.testing import seeded_bits
+
+
+def a_feed(plates=30, seed=1):
+    """Plates that move about for five hours, a position every five minutes."""
+    rng = np.random.default_rng(seed)
+    times = np.arange(0, 5 * 3_600_000, 300_000)
+    where = rng.integers(-60_000, 60_000, (plates, 1, 2)) + rng.integers(-4000, 4000, (plates, times.size, 2))
+    plate = np.repeat(np.arange(plates), times.size)
+    return Positions("town", plate, np.tile(times, plates), where.reshape(-1, 2))
+
+
+def setup_of(seed=1, repetitions=2):
+    data = DataSet("town", True, Range(0, 65 * 4096), (), positions=a_feed())
+    return Setup((data,), repetitions, 3, seed, lambda name: seeded_bits(f"{seed}/{name}"))
+
+
+def rows_of(name, setup, jobs=3):
+    """Of the first jobs."""
+    return [row for job in ON_POSITIONS[name].jobs(setup)[:jobs] for row in job()]
+
+
+LONG = "multi-query", "savings-knn"
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in ON_POSITIONS]
+)
+def test_rows_follow_from_the_seed(name):
+    jobs = 1
+    first, again, other = (rows_of(name, setup_of(seed), jobs) for seed in (1, 1, 2))
+    assert first == again != other and len(first) >= 2
+
+
+@pytest.mark.parametrize("name", ["savings-range", "savings-kde", "savings-knn", "threshold"])
+def test_a_baseline_saves_nothing_and_elimination_something(name):
+    rows = rows_of(name, setup_of(repetitions=2), 2)
+    assert all(row.saved_mean == 0 for row in rows if row.split == "BM")
+    assert max(row.saved_mean for row in rows) > 0.2
+    assert all(row.error_25 <= row.error_75 and 0 <= row.saved_25 <= row.saved_75 <= 1 for row in rows)
+
+
+@pytest.mark.parametrize("name", ["threshold", pytest.param("savings-range", marks=pytest.mark.long)])
+def test_an_outcome_has_files_and_verdicts(name, tmp_path):
+    setup = setup_of()
+    outcome = ON_POSITIONS[name].conclude(setup, rows_of(name, setup, None))
+    outcome = dataclasses.replace(outcome, figures=outcome.figures[:1])
+    names = [path.name for path in write_outcome(outcome, name, tmp_path)]
+    assert {f"{name}.csv", f"{name}.txt"} < set(names) and len(outcome.verdicts) >= 2
+
+
+def test_savings_are_handed_on_and_never_more_than_there_is():
+    left = 100.0
+    for query in range(1, 9):
+        amount = allowance(left, query, 8, 100.0)
+        assert 100 / 8 <= amount <= left + 1e-9
+        left -= amount * (0.3 if query < 8 else 1.0)
+    assert 0 <= left < 1e-9
+
+
+def test_errors_beyond_chance_are_named():
+    base = SavingsRow("town", "savings-range", 1.0, 1e-4, "point", "BM", 100, 0.1, 0.0, 0.2, 0.005, 0.0, 0.0, 0.0)
+    fine, worse = (dataclasses.replace(base, split="c4", saved_mean=0.6, error_mean=error) for error in (0.11, 0.2))
+    few = dataclasses.replace(worse, saved_mean=0.1)
+    assert no_worse([base, fine], "x", "town").agrees and no_worse([base, few], "x", "town").agrees
+    assert not no_worse([base, worse], "x", "town").agrees
+
+
+def test_no_two_experiments_have_one_name():
+    assert not EXPERIMENTS.keys() & ON_POSITIONS.keys() and ON_POSITIONS.keys() > NEED_POSITIONS
+
+
+def test_positions_are_the_latest_that_are_fresh():
+    feed = a_feed()
+    for moment in (1, 300_001, 3_600_000, 30_000_000):
+        plates, where = feed.at(moment)
+        for plate, place in zip(plates, where, strict=True):
+            own = np.flatnonzero((feed.plate == plate) & (feed.time_ms < moment))
+            assert feed.time_ms[own[-1]] >= moment - 900_000 and (feed.where[own[-1]] == place).all()
+        assert plates.size == (30 if moment < 30_000_000 else 0)
+    with pytest.raises(ValueError, match="town: expected moments with at least 10 plates"):
+        dataclasses.replace(feed, plate=feed.plate * 0).moments(3, np.random.default_rng(1))

@@ -1,0 +1,229 @@
+"""`multi-query` and `threshold`: savings handed on over many queries, and a count beside a share.
+
+*Adaptive Privacy Budgeting* (Liang and Yi), Section 7.2 (Figure 6) and Appendix C (Figure 9), in kind. Figure 6: m
+range counts at m moments of a recorded feed, 3 km wide. BM gives each B/m. PM eliminates (log-c10), and hands on by
+their Algorithm 3 what plates did not spend. Figure 9: is a count below q N, for counts about 5.5 % of N = 10000.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from udp_stream.experiments.base import Curve, Experiment, Figure, Integers, Job, Outcome, Panel, Setup, Table, Verdict
+from udp_stream.experiments.positions import Positions
+from udp_stream.experiments.savings import SavingsRow, no_worse, row_of
+from udp_stream.ledger.port import Bits
+from udp_stream.mechanisms.noise.base import Cost, concentrated
+from udp_stream.planning.schedules import RAMP_FROM
+from udp_stream.queries.plane import rho_per_square_metre
+from udp_stream.queries.range_count import RangeCount
+from udp_stream.queries.regions import Rectangle, positions_inside
+from udp_stream.queries.splits import Split
+from udp_stream.queries.terms import How, Terms
+from udp_stream.queries.threshold import Threshold, holder
+from udp_stream.units import NANO
+
+Asked = tuple[Integers, Integers, tuple[float, float]]
+"""Plates, where they are, and the middle of the square."""
+
+SOURCE = "Adaptive Privacy Budgeting"
+WIDTH = 3000.0
+QUERIES = (14, 28, 56)
+BUDGETS = (1e-5, 1e-4, 1e-3)
+QUERIES_THEIRS, BUDGET_THEIRS = 56, 1e-4
+"""7 x 8 queries, and 1e-4 per square metre."""
+
+MULTI_MOST, THRESHOLD_MOST = 50, 500
+SPLIT = "log-c10"
+
+PEOPLE, SHARE = 10_000, 0.055
+"""Households, and how many of them have the property: 10,000 dollars a year or less, about as in the 2023 census."""
+
+LIMITS = (0.03, 0.05, 0.06, 0.1)
+COUNT_RHOS = (1e-5, 1e-4, 1e-3, 1e-2)
+COUNT_SPLITS = {"BM": Split.even(1), "c4": Split.even(4), "c64": Split.even(64), "log-c10": Split.doubling(10)}
+
+
+@dataclass(frozen=True, slots=True)
+class MultiRow:
+    """So many queries under a budget for all of them: errors, each the mean over a repetition's queries."""
+
+    data: str
+    queries: int
+    budget: float
+    privatisation: str
+    method: str
+    repetitions: int
+    error_mean: float
+    error_25: float
+    error_75: float
+    error_spread: float
+    left_mean: float
+
+
+def allowance(left: float, query: int, queries: int, budget: float) -> float:
+    """Algorithm 3's amount for the query of this number, from 1, for a plate with so much left.
+
+    >>> [allowance(left, query, 4, 100.0) for left, query in ((100.0, 1), (100.0, 4), (25.0, 4))]
+    [25.0, 100.0, 25.0]
+    """
+    ramp = 1.0 if queries == 1 else RAMP_FROM + (1 - RAMP_FROM) * (query - 1) / (queries - 1)
+    return ramp * (left - (queries - query + 1) / queries * budget) + budget / queries
+
+
+def _multi_jobs(setup: Setup) -> list[Job]:
+    settings = [(m, BUDGET_THEIRS) for m in QUERIES] + [(QUERIES_THEIRS, B) for B in BUDGETS if B != BUDGET_THEIRS]
+    hows: tuple[How, ...] = ("point", "distance")
+    return [
+        partial(_multi_rows, setup, feed, m, B, how) for feed in setup.positions for m, B in settings for how in hows
+    ]
+
+
+def _multi_rows(setup: Setup, feed: Positions, queries: int, budget: float, how: How) -> list[MultiRow]:
+    times, rng = min(setup.repetitions, MULTI_MOST), setup.rng(f"multi/{feed.name}/{queries}")
+    runs: dict[str, list[tuple[float, float]]] = {"BM": [], "PM": []}
+    for i in range(times):
+        asked = [(moment, *feed.at(moment)) for moment in sorted(feed.moments(queries, rng))]
+        places = [feed.place_near_a_plate(where, rng) for _, _, where in asked]
+        for method, found in runs.items():
+            day = [(plates, where, place) for (_, plates, where), place in zip(asked, places, strict=True)]
+            bits = setup.bits(f"multi/{feed.name}/{queries}/{budget}/{how}/{method}/{i}")
+            found.append(_a_day(day, rho_per_square_metre(budget), how, method, bits))
+    rows = []
+    for method, found in runs.items():
+        row = row_of(feed.name, "multi-query", queries, budget, how, method, found)
+        errors = row.error_mean, row.error_25, row.error_75, row.error_spread
+        rows.append(MultiRow(feed.name, queries, budget, how, method, times, *errors, row.saved_mean))
+    return rows
+
+
+def _a_day(day: Sequence[Asked], cost: Cost, how: How, method: str, bits: Bits) -> tuple[float, float]:
+    """The mean error over these queries, and the share of all plates' budgets that is left after them."""
+    seen = np.unique(np.concatenate([plates for plates, _, _ in day]))
+    left, errors, m = np.full(seen.size, float(cost.nano)), [], len(day)
+    for number, (plates, where, place) in enumerate(day, 1):
+        at = np.searchsorted(seen, plates)
+        even = np.full(plates.size, cost.nano / m)
+        amounts = even if method == "BM" else np.array([allowance(one, number, m, cost.nano) for one in left[at]])
+        budgets = np.maximum(np.minimum(amounts, left[at]), 1.0).astype(np.int64)
+        terms = Terms("zcdp", budgets, how, COUNT_SPLITS[SPLIT])
+        terms = terms.baseline() if method == "BM" else terms
+        query = RangeCount(Rectangle(*place, WIDTH, WIDTH))
+        pie, truth = query.elimination(terms), max(1, positions_inside(query.region, where))
+        state = pie.run(where, bits)
+        errors.append(abs(query.answer(terms, pie, state).value - truth) / truth)
+        left[at] -= state.charged
+    return float(np.mean(errors)), float(left.mean() / cost.nano)
+
+
+def _multi_conclude(setup: Setup, rows: Sequence[MultiRow]) -> Outcome:
+    del setup
+    figures, verdicts = [], []
+    for data in dict.fromkeys(row.data for row in rows):
+        some = [row for row in rows if row.data == data]
+        panels = (
+            _multi_panel("number of queries", "queries", [row for row in some if row.budget == BUDGET_THEIRS]),
+            _multi_panel("budget", "budget", [row for row in some if row.queries == QUERIES_THEIRS]),
+        )
+        name = "".join(c if c.isalnum() else "-" for c in data)
+        figures.append(Figure(f"multi-query-{name}", f"{data}: mean error of m range counts, {WIDTH:g} m wide", panels))
+        verdicts += _multi_verdicts(some, data)
+    return Outcome((Table("multi-query", tuple(rows)),) if rows else (), tuple(figures), tuple(verdicts))
+
+
+def _multi_panel(title: str, of: str, rows: Sequence[MultiRow]) -> Panel:
+    curves = []
+    for how in ("point", "distance"):
+        for method in ("BM", "PM"):
+            some = sorted(
+                (r for r in rows if (r.privatisation, r.method) == (how, method)), key=lambda r: getattr(r, of)
+            )
+            xs, ys = tuple(float(getattr(row, of)) for row in some), tuple(row.error_mean for row in some)
+            curves.append(Curve(f"{method}, {how}", xs, ys))
+    return Panel(title, of, "mean relative error", tuple(curves), log_x=True)
+
+
+def _gain(rows: Sequence[MultiRow], queries: int, budget: float) -> float:
+    """How much less PM errs than BM, of BM's error; the mean over both methods."""
+    some = [row for row in rows if (row.queries, row.budget) == (queries, budget)]
+    base, ours = (float(np.mean([row.error_mean for row in some if row.method == name])) for name in ("BM", "PM"))
+    return 1 - ours / base if base else 0.0
+
+
+def _multi_verdicts(rows: Sequence[MultiRow], data: str) -> list[Verdict]:
+    by_m = {m: _gain(rows, m, BUDGET_THEIRS) for m in QUERIES}
+    by_budget = {B: _gain(rows, QUERIES_THEIRS, B) for B in BUDGETS}
+    source = f"{SOURCE}, Fig. 6"
+    why = "rounds of elimination cost accuracy where few plates can be let go early"
+    return [
+        Verdict(
+            "handed-on savings lower the error of m queries", source, min(by_m.values()) > 0,
+            f"{data}: less by {', '.join(f'{gain:.0%} at m = {m}' for m, gain in by_m.items())}", why,
+        ),
+        Verdict(
+            "the more queries, the larger the gain", source, by_m[max(QUERIES)] > by_m[min(QUERIES)],
+            f"{data}: {by_m[min(QUERIES)]:.0%} to {by_m[max(QUERIES)]:.0%}",
+        ),
+        Verdict(
+            "the larger the budget, the larger the gain", source, by_budget[max(BUDGETS)] > by_budget[min(BUDGETS)],
+            f"{data}: {', '.join(f'{gain:.0%} at {B:g}' for B, gain in by_budget.items())}",
+            "where the budget is large, both err by little, and what is left of it is chance",
+        ),
+    ]  # fmt: skip
+
+
+def _threshold_jobs(setup: Setup) -> list[Job]:
+    return [partial(_threshold_rows, setup, share, rho) for share in LIMITS for rho in COUNT_RHOS]
+
+
+def _threshold_rows(setup: Setup, share: float, rho: float) -> list[SavingsRow]:
+    rng = setup.rng(f"threshold/{share}")
+    counts = rng.binomial(PEOPLE, SHARE, min(setup.repetitions, THRESHOLD_MOST)).tolist()
+    query, cost, rows = Threshold(share, PEOPLE), concentrated(round(rho * NANO)), []
+    for split, shape in COUNT_SPLITS.items():
+        bits, runs = setup.bits(f"threshold/{share}/{rho}/{split}"), []
+        for count in counts:
+            pie = query.baseline(cost) if split == "BM" else query.elimination(cost, shape)
+            state = pie.run(holder(count), bits)
+            answer = query.answer(pie, state)
+            runs.append((float(answer.yes != (count < query.limit)), 1 - answer.charged_nano / cost.nano))
+        rows.append(row_of("counts about 5.5 %", "threshold", share, rho, "count", split, runs))
+    return rows
+
+
+def _threshold_conclude(setup: Setup, rows: Sequence[SavingsRow]) -> Outcome:
+    del setup
+    panels = [_threshold_panel(rows, q, what) for what in ("error_mean", "saved_mean") for q in LIMITS]
+    saved = {rho: [r.saved_mean for r in rows if r.rho == rho and r.split == "c64"] for rho in COUNT_RHOS}
+    means = [float(np.mean(one)) for one in saved.values()]
+    source = f"{SOURCE}, Fig. 9"
+    verdicts = (
+        no_worse(rows, source, "counts about 5.5 %"),
+        Verdict(
+            "savings are large where rho is large enough", source, means[-1] > 0.5 and means[-1] > means[0],
+            f"c64: {', '.join(f'{rho:g}: {share:.2f}' for rho, share in zip(COUNT_RHOS, means, strict=True))}",
+        ),
+    )  # fmt: skip
+    figure = Figure("threshold", f"is a count of {PEOPLE:,} below q of them: wrong answers, budget left", tuple(panels))
+    return Outcome((Table("threshold", tuple(rows)),), (figure,), verdicts)
+
+
+def _threshold_panel(rows: Sequence[SavingsRow], share: float, what: str) -> Panel:
+    curves = []
+    for split in COUNT_SPLITS if what == "error_mean" else list(COUNT_SPLITS)[1:]:
+        some = [row for row in rows if (row.parameter, row.split) == (share, split)]
+        curves.append(Curve(split, tuple(r.rho for r in some), tuple(float(getattr(r, what)) for r in some)))
+    label = "share of wrong answers" if what == "error_mean" else "share of the budget left"
+    return Panel(f"q = {share:g}", "rho", label, tuple(curves), log_x=True)
+
+
+MULTI_QUERY = Experiment(
+    "multi-query", "what savings buy over many queries, by Algorithm 3", _multi_jobs, _multi_conclude
+)
+THRESHOLD = Experiment(
+    "threshold", "what a threshold query by elimination leaves of a budget", _threshold_jobs, _threshold_conclude
+)
