@@ -281,7 +281,9 @@ def test_what_a_stranger_does_wrong_at_the_command_line_is_said(tmp_path):
     _, said = run_cli("replay", str(log), "--trial", "--config", str(toml), "--queries", "answers.csv", status=2)
     assert "--queries: expected lines of JSON" in said
     _, said = run_cli("worker", "--config", str(toml), "--ledger", "redis://localhost:1/0", status=3)
-    assert "expected no [[query]] for a worker" in said and "replay --queries" in said
+    assert "expected no [[query]] for `worker`" in said and "replay --queries" in said
+    _, said = run_cli("run", str(log), "--config", str(toml), "--ledger", str(tmp_path / "other"), status=3)
+    assert "expected no [[query]] for `run`" in said and not (tmp_path / "other").exists()
 
 
 AUSTIN = """

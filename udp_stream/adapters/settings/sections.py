@@ -14,8 +14,8 @@ import msgspec
 from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.adapters.live_section import LiveSection
 from udp_stream.adapters.settings.limits import Budget, Epsilon, budget_period, milliseconds, nano, whole_seconds
-from udp_stream.adapters.settings.source_section import SourceSection
 from udp_stream.adapters.settings.query_sections import QueriesSection, QuerySection, standing_queries
+from udp_stream.adapters.settings.source_section import SourceSection
 from udp_stream.errors import ConfigError
 from udp_stream.forecast.prior import CountsRead
 from udp_stream.ledger.conversion import rho_nano_of, rho_nano_of_pure
@@ -260,6 +260,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def standing_queries(self) -> tuple[StandingQuery, ...]:
         """What is asked of positions; raises ConfigError for a query that cannot be asked."""
         return standing_queries(self.queries, self.query, self.pings.box)
+
+    def require_no_query(self, verb: str) -> None:
+        """ConfigError if a query is asked: for verbs that would go on without an answer."""
+        if self.query:
+            raise ConfigError(
+                f"query: expected no [[query]] for `{verb}`: standing queries are answered by `udp-stream replay "
+                "--queries` alone so far, neither on Kafka nor live"
+            )
 
     @property
     def position_periods(self) -> PositionPeriods:

@@ -16,8 +16,8 @@ from udp_stream.adapters.logs import say
 from udp_stream.adapters.records_out import records_out, require_form
 from udp_stream.adapters.schemes import Source, open_sources
 from udp_stream.adapters.settings import Settings
-from udp_stream.cli.first_look import RefusedSample, looked_at, require_readable_pings
 from udp_stream.adapters.text import counted
+from udp_stream.cli.first_look import RefusedSample, looked_at, require_readable_pings
 from udp_stream.cli.outputs import PRIVATE, open_output, require_distinct, used_files
 from udp_stream.cli.progress import ReadingProgress
 from udp_stream.cli.report import SOFTWARE, print_summary

@@ -35,7 +35,8 @@ from udp_stream.windows.source_reader import Refused
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Release until the source ends or we are stopped. ConfigError if no ledger is named."""
+    """Release until the source ends or we are stopped. ConfigError if no ledger is named, or a query is asked."""
+    settings.require_no_query("run")
     if not settings.ledger.url:
         raise ConfigError("ledger.url: expected the ledger of this feed, got none: name it with --ledger FILE")
     outputs = ("--out", arguments.out), ("--rejected", arguments.rejected), ("--smoothed", arguments.smoothed)

@@ -7,7 +7,7 @@ import argparse
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.settings import Settings
 from udp_stream.cli.report import SOFTWARE
-from udp_stream.errors import ConfigError, needs
+from udp_stream.errors import needs
 
 
 def worker(arguments: argparse.Namespace, settings: Settings) -> None:
@@ -16,11 +16,7 @@ def worker(arguments: argparse.Namespace, settings: Settings) -> None:
     Raises ConfigError if no ledger is named, or a query is asked; DependencyUnavailable if Faust is not installed.
     """
     settings.ledger.require_named()
-    if settings.query:
-        raise ConfigError(
-            "query: expected no [[query]] for a worker: standing queries are answered by `udp-stream replay --queries` "
-            "alone so far, not on Kafka"
-        )
+    settings.require_no_query("worker")
     with needs("Faust", "kafka"):
         from streams.worker import Deployment, run_worker
     run_worker(
