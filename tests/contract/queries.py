@@ -107,6 +107,21 @@ def goes_on_elsewhere_with_the_plates_that_were_asked(new_ledger: Opening) -> No
         assert second.release_id.endswith(":2") and set(second.plates) == {first.plates[0], first.plates[2]}
 
 
+def marks_before_it_publishes(new_ledger: Opening) -> None:
+    """Readers have an answer once the high-water mark knows it; the ledger hears of it behind that. A repeat, too."""
+    with new_ledger()() as ledger:
+        _require_marked(DyingLedger(ledger))
+        again = DyingLedger(ledger)
+        _require_marked(again)
+        assert again.calls == ["recorded", "mark", "published"]
+
+
+def _require_marked(watched: DyingLedger) -> None:
+    told: list[str] = []
+    answer_moment([a_query()], a_moment(), a_query_context(), watched, lambda _: told.extend(watched.calls))
+    assert told[-1] == "mark" and watched.calls[len(told) :] == ["published"]
+
+
 def _calls(new_ledger: Opening) -> list[str]:
     """The calls of a whole moment."""
     with new_ledger()() as ledger:
@@ -136,5 +151,6 @@ CHECKS = [
         rival_at_every_call,
         goes_on_elsewhere_with_the_plates_that_were_asked,
         other_plates_withhold_the_answer,
+        marks_before_it_publishes,
     )
 ]

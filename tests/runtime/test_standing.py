@@ -191,6 +191,9 @@ def test_a_plate_that_has_run_out_gives_nothing_and_the_answer_says_so(tmp_path)
     with asking(tmp_path, "ledger", rho=300, text=text) as (runtime, told, _, ledger):
         runtime.run(frames_of(fleet_log(clean=True)))
         assert ledger.verify() == []
+        (period,) = [period for period in ledger.periods() if period.startswith("positions")]
+        plates = list({plate for entry in everyone(ledger) for plate in entry.plates})
+        assert 200 * 10**9 <= ledger.balances(period, plates).charged.max() <= 300 * 10**9
     counts = [result for result in map(decode_result, told) if result.query.name == "centre"]
     gave_nothing = [result.plates.gave_nothing for result in counts]
     assert gave_nothing[0] == 0 and gave_nothing[-1] == counts[-1].plates.asked
