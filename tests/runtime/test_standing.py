@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from tests.runtime.harness import CONFIG, embedded, feed_messages, fleet_log, frames_of
-from tests.runtime.test_cli import run
 from udp_stream.adapters.embedded import Embedded, record_writer
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.settings import load
@@ -51,12 +50,6 @@ place = [72.83, 21.19]
 k = 3
 rounds = 8
 """
-
-
-def run_cli(*arguments, cwd=".", status=0):
-    done = run(*arguments, cwd=cwd)
-    assert done.returncode == status, done.stderr
-    return done.stdout.decode(), done.stderr.decode()
 
 
 def configured(folder, rho=1e6, text=SURAT):
@@ -240,53 +233,6 @@ def test_another_period_of_positions_is_refused_before_it_is_charged(tmp_path):
         runtime.run(frames_of(log))
     with asking(tmp_path, "ledger") as (_, _, _, ledger):
         assert all("7d" not in period for period in ledger.periods())
-
-
-def test_the_command_line_asks_says_and_shows(tmp_path):
-    log, toml = tmp_path / "log.ndjson", configured(tmp_path, 100)
-    log.write_bytes(b"\n".join(fleet_log(hours=0.6)) + b"\n")
-    ours = ("--config", str(toml), "--ledger", str(tmp_path / "ledger"))
-    _, said = run_cli("replay", str(log), *ours, "--out", str(tmp_path / "out"))
-    assert "3 queries of the configuration are not asked: --queries FILE" in said
-    answers = tmp_path / "answers.ndjson"
-    _, said = run_cli("replay", str(log), *ours, "--out", str(tmp_path / "out"), "--queries", str(answers))
-    assert "centre: 3 answered" in said and "rho 100 per square km, per 1d" in " ".join(said.split())
-    assert len(answers.read_bytes().splitlines()) == 3 + 1 + 1  # at 10:00 every position is older than ten minutes
-    plate = msgspec.json.decode(fleet_log(clean=True)[0])["license_plate"]
-    shown, _ = run_cli("ledger", "show", plate, *ours)
-    (line,) = [line for line in shown.splitlines() if line.startswith("positions 1d from ")]
-    assert "charged rho " in line and "left rho " in line and line.endswith("of rho 100 per square km")
-    verified, _ = run_cli("ledger", "verify", *ours)
-    assert "every balance is the sum of its charges" in verified
-    stated = json.loads(run_cli("ledger", "export", *ours)[0])
-    (period,) = stated["positions"]["periods"]
-    assert period["rho_per_square_km_guaranteed"] == 100.0
-    assert 0 < period["rho_per_square_km_max_over_plates"] <= 100
-    results = {one["query"]: one["results"] for one in stated["positions"]["results"]}
-    assert results == {"centre": 3, "density": 1, "stop": 1}
-    assert "positions" not in json.dumps(stated["privacy"]["privacy_loss"])
-
-
-def test_plan_says_how_blurred_a_place_is_and_says_nothing_without_queries(tmp_path):
-    said, _ = run_cli("plan", "--config", str(configured(tmp_path, 100)))
-    rows = {line.split()[0]: line.split() for line in said.splitlines() if line.split()}
-    assert rows["centre"][1:4] == ["range", "15m", "rho"] and rows["centre"][-1] == "1,200"  # sqrt(288 / 200) km
-    assert "rho 100 per square km, per 1d" in " ".join(said.split())
-    assert "positions" not in run_cli("plan")[0]
-
-
-def test_what_a_stranger_does_wrong_at_the_command_line_is_said(tmp_path):
-    log, toml = tmp_path / "log.ndjson", configured(tmp_path, 100)
-    log.write_bytes(b"\n".join(fleet_log(hours=0.1)) + b"\n")
-    answers = str(tmp_path / "answers.ndjson")
-    _, said = run_cli("replay", str(log), "--trial", "--queries", answers, status=2)
-    assert "--queries: expected a configuration with [[query]], got none" in said
-    _, said = run_cli("replay", str(log), "--trial", "--config", str(toml), "--queries", "answers.csv", status=2)
-    assert "--queries: expected lines of JSON" in said
-    _, said = run_cli("worker", "--config", str(toml), "--ledger", "redis://localhost:1/0", status=3)
-    assert "expected no [[query]] for `worker`" in said and "replay --queries" in said
-    _, said = run_cli("run", str(log), "--config", str(toml), "--ledger", str(tmp_path / "other"), status=3)
-    assert "expected no [[query]] for `run`" in said and not (tmp_path / "other").exists()
 
 
 AUSTIN = """
