@@ -33,7 +33,7 @@ def slots_of(payloads):
     return slots
 
 
-@pytest.mark.parametrize("transactions", ["true", "false"])
+@pytest.mark.parametrize("transactions", ["true", pytest.param("false", marks=pytest.mark.long)])
 def test_killed_at_each_point_of_a_publication(city, transactions):
     """Without transactions some bytes are there twice, which shows that the points are where they should be."""
     here = city(fleet_log(clean=True), transactions=transactions)

@@ -44,7 +44,15 @@ def prefix_at(number: int) -> str:
     return next(name for name in (f"{{udp-{uuid4()}}}" for _ in count()) if key_slot(name.encode()) // share == number)
 
 
-@pytest.mark.parametrize("check", ALL_LEDGER_CHECKS, ids=lambda check: check.__name__)
+LONG = {check_large_slots}
+"""On one server these run in every suite."""
+
+
+@pytest.mark.parametrize(
+    "check",
+    [pytest.param(check, marks=[pytest.mark.long] if check in LONG else []) for check in ALL_LEDGER_CHECKS],
+    ids=lambda check: check.__name__,
+)
 def test_store_keeps_promise(check: Callable[[LedgerFactory], None], cluster: RunningCluster) -> None:
     check(partial(open_redis_ledger, cluster.url, prefix=f"{{udp-{uuid4()}}}"))
 

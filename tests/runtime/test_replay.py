@@ -210,13 +210,14 @@ def test_no_record_names_a_plate(tmp_path):
     assert not [plate for plate in plates if plate.encode() in (tmp_path / "ledger").read_bytes()]
 
 
-def test_a_hundred_thousand_mutated_messages_leave_no_traceback(tmp_path):
+@pytest.mark.parametrize(("count", "reasons"), [(20_000, 8), pytest.param(100_000, 11, marks=pytest.mark.long)])
+def test_mutated_messages_leave_no_traceback(count, reasons, tmp_path):
     """Bytes flipped, cut and spliced all over a log: what still reads as a ping counts, the rest has a reason."""
     dice = random.Random(11)
     messages = fleet_log(hours=0.6)
     mutated = []
-    for i in range(100_000):
-        message = bytearray(messages[i * len(messages) // 100_000])
+    for i in range(count):
+        message = bytearray(messages[i * len(messages) // count])
         for _ in range(dice.randint(0, 2)):
             at = dice.randrange(len(message)) if message else 0
             match dice.randrange(4):
@@ -230,8 +231,8 @@ def test_a_hundred_thousand_mutated_messages_leave_no_traceback(tmp_path):
                     message[at : at + 1] = dice.choice([b"9", b"-", b'"', b"{", b"null", b"e99", b"\xff"])
         mutated.append(bytes(message))
     _, summary = replay(mutated, tmp_path / "ledger")
-    assert summary.pings + sum(summary.refused.values()) >= 100_000
-    assert summary.pings > 1_000 and len(summary.refused) > 10
+    assert summary.pings + sum(summary.refused.values()) >= count
+    assert summary.pings > 1_000 and len(summary.refused) >= reasons
 
 
 AUSTIN = ("hat.timezone=America/Chicago", "speed.max_kmh=115")
