@@ -6,23 +6,26 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CONTAINER_TESTS := containers or shared_services
 
-.PHONY: demo test test-long explore chaos test-containers images lint bench bench-stream accuracy services clean
+.PHONY: demo test test-long test-soak explore chaos test-containers images lint bench bench-stream accuracy services clean
 
 demo: $(STAMP)  ## a synthetic fleet through the embedded runtime: no services, no files
 	$(BIN)/udp-stream demo --headless --slots 3
 
 test: $(STAMP)  ## every check; Kafka and Redis as containers where there are images, else as child processes
-	$(BIN)/python -m pytest --numprocesses 4 --dist loadscope -m "not long"
+	$(BIN)/python -m pytest --numprocesses 4 --dist loadscope -m "not long and not soak"
 
 test-long: $(STAMP)  ## what `make test` has a short form of, in full: more kills, more time, more draws
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadscope -m long
+
+test-soak: $(STAMP)  ## what takes many minutes: lemmas and adversaries at full size, 100,000 mutated messages, 200 kills
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadscope -m soak
 
 explore: $(STAMP)  ## every order of the shuffle's protocols, to its end: make explore FAULTS=3 SLOTS=2 READS=1
 	$(BIN)/python -m tests.protocol $(if $(FAULTS),--faults $(FAULTS)) $(if $(SLOTS),--slots $(SLOTS)) \
 		$(if $(READS),--reads $(READS))
 
 # Tests start our program hundreds of times. Where Python is told to keep no compiled code it would compile it each time.
-test test-long test-containers chaos: export PYTHONDONTWRITEBYTECODE =
+test test-long test-soak test-containers chaos: export PYTHONDONTWRITEBYTECODE =
 
 test-containers: images  ## what talks to Kafka and Redis, on containers alone, and the compose file; needs a Docker engine
 	set -a && . out/images.env && UDP_STREAM_SERVICES=containers \

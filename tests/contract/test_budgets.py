@@ -51,9 +51,9 @@ class Crowded(InSqlite):
     [
         (InMemory, 15, 15),
         (InSqlite, 3, 10),
-        pytest.param(InMemory, 600, 40, marks=pytest.mark.long),
-        pytest.param(InSqlite, 20, 20, marks=pytest.mark.long),
-        pytest.param(Crowded, 4, 8, marks=pytest.mark.long),
+        pytest.param(InMemory, 600, 40, marks=pytest.mark.soak),
+        pytest.param(InSqlite, 20, 20, marks=pytest.mark.soak),
+        pytest.param(Crowded, 4, 8, marks=pytest.mark.soak),
     ],
 )
 def test_no_sequence_of_charges_exceeds_a_budget_and_all_that_fits_is_charged(machine, examples, steps):

@@ -174,7 +174,7 @@ def test_a_queue_is_in_kafka_whole_although_connections_are_cut_and_the_feed_is_
     queue.connection.close()
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_nothing_is_acknowledged_that_kafka_does_not_take(city, amqp_broker, tmp_path, kafka_server):
     """Kafka goes away while a feed runs: the feed ends with status 4, and the queue still has what Kafka has not."""
     from streams.topics import create_topics

@@ -19,7 +19,7 @@ from udp_stream.queries.splits import Parts, Split
 from udp_stream.queries.terms import Terms
 from udp_stream.testing import seeded_bits
 
-MOSTLY_DISTANCE = ["distance", pytest.param("point", marks=pytest.mark.long)]
+MOSTLY_DISTANCE = ["distance", pytest.param("point", marks=pytest.mark.soak)]
 
 SQUARE = Rectangle(0, 0, 1000, 1000)
 EAST = np.array([[700 * QUANTA_PER_METRE, 0]])

@@ -82,7 +82,7 @@ def loss(tmp_path, how):
     return renyi_of_order_2(*told, bins=40) / (2 * most)
 
 
-HOW = ["distance", pytest.param("point", marks=pytest.mark.long)]
+HOW = ["distance", pytest.param("point", marks=pytest.mark.soak)]
 
 
 @pytest.mark.parametrize("how", HOW)

@@ -119,7 +119,7 @@ def child(folder, frames, dies_after_s):
         os._exit(status)
 
 
-@pytest.mark.parametrize("kills", [12, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [12, pytest.param(200, marks=pytest.mark.soak)])
 def test_killed_at_any_moment_it_loses_nothing_and_repeats_nothing(kills, frames, expected, tmp_path):
     rng, died, rounds = random.Random(20261122), 0, 0
     began = time.monotonic()

@@ -272,7 +272,7 @@ k = 5
 REAL = "austin-capmetro-2017-03-21.ndjson.gz"
 
 
-@pytest.mark.parametrize(("pings", "rounds"), [(4_000, 6), pytest.param(None, 64, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("pings", "rounds"), [(4_000, 6), pytest.param(None, 64, marks=pytest.mark.soak)])
 @pytest.mark.skipif(feed_messages(REAL) is None, reason="the feed is not at hand")
 def test_a_real_day_with_three_queries_beside_the_speeds(tmp_path, pings, rounds):
     """Speeds as without queries; each plate's two balances are the sums of its charges; and savings are kept."""

@@ -27,7 +27,7 @@ from udp_stream.queries.threshold import Threshold, holder
 from udp_stream.testing import seeded_bits
 
 SPLITS = {"c4": Split.even(4), "c64": Split.even(64), "log-c10": Split.doubling(10)}
-MOSTLY_SHORT = ["c4", "log-c10", pytest.param("c64", marks=pytest.mark.long)]
+MOSTLY_SHORT = ["c4", "log-c10", pytest.param("c64", marks=pytest.mark.soak)]
 """A run of 64 rounds takes as long as a hundred of c4."""
 
 RHO = rho_per_square_metre(1e-4)
@@ -35,7 +35,7 @@ RHO = rho_per_square_metre(1e-4)
 
 SQUARE = Rectangle(0, 0, 2000, 2000)
 METHODS = ("point", "distance")
-MOSTLY_DISTANCE = ["distance", pytest.param("point", marks=pytest.mark.long)]
+MOSTLY_DISTANCE = ["distance", pytest.param("point", marks=pytest.mark.soak)]
 
 
 class Pool:
@@ -144,8 +144,8 @@ def a_crowd_far_out(n, seed):
 @pytest.mark.parametrize("split", MOSTLY_SHORT)
 @pytest.mark.parametrize(
     ("place", "n", "runs"),
-    [(near_the_edge, 6, 40), (a_crowd_far_out, 300, 12), pytest.param(near_the_edge, 6, 600, marks=pytest.mark.long),
-     pytest.param(a_crowd_far_out, 3000, 100, marks=pytest.mark.long)],
+    [(near_the_edge, 6, 40), (a_crowd_far_out, 300, 12), pytest.param(near_the_edge, 6, 600, marks=pytest.mark.soak),
+     pytest.param(a_crowd_far_out, 3000, 100, marks=pytest.mark.soak)],
 )  # fmt: skip
 def test_lemma_5_2_all_plates_that_leave_are_where_it_says(how, split, place, n, runs):
     beta0 = 0.2
@@ -166,7 +166,7 @@ def loses_a_neighbour(pie, query, positions, factor, seed):
 
 @pytest.mark.parametrize("how", METHODS)
 @pytest.mark.parametrize("split", MOSTLY_SHORT)
-@pytest.mark.parametrize("runs", [40, pytest.param(400, marks=pytest.mark.long)])
+@pytest.mark.parametrize("runs", [40, pytest.param(400, marks=pytest.mark.soak)])
 def test_lemma_5_3_the_nearest_are_never_let_go(how, split, runs):
     beta0, query = 0.2, Nearest.to_stop(3, 0, 0)
     where = np.random.default_rng(2).normal(0, 6000, (20, 2)).astype(np.int64)
@@ -181,7 +181,7 @@ def test_lemma_5_3_the_nearest_are_never_let_go(how, split, runs):
 
 @pytest.mark.parametrize("how", METHODS)
 @pytest.mark.parametrize("baseline", [False, True], ids=["PM", "BM"])
-@pytest.mark.parametrize("runs", [20, pytest.param(300, marks=pytest.mark.long)])
+@pytest.mark.parametrize("runs", [20, pytest.param(300, marks=pytest.mark.soak)])
 def test_answers_are_within_their_bounds_with_probability_beta(how, baseline, runs):
     """Range counts, densities (with e^-18), and lemmas 6.4 to 6.7 of the nearest; the certain answers are right."""
     where = np.random.default_rng(3).normal(0, 15_000, (60, 2)).astype(np.int64)
@@ -236,7 +236,7 @@ def test_corollaries_6_3_6_4_and_6_5_where_all_is_decided_the_answer_is_right():
         assert may_fail(20 - right, 20, 0.15)
 
 
-@pytest.mark.parametrize("runs", [60, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("runs", [60, pytest.param(1000, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("split", MOSTLY_SHORT)
 def test_corollary_c_1_a_threshold_that_is_decided_is_right(split, runs):
     query, cost = Threshold(0.3, 1000, beta=0.8), concentrated(2 * 10**5)
@@ -270,7 +270,7 @@ def counted(terms, positions, seed, width=2000.0, reach=4000):
 
 
 @pytest.mark.parametrize("how", MOSTLY_DISTANCE)
-@pytest.mark.parametrize("runs", [12, pytest.param(60, marks=pytest.mark.long)])
+@pytest.mark.parametrize("runs", [12, pytest.param(60, marks=pytest.mark.soak)])
 def test_elimination_errs_no_more_than_its_baseline_where_a_quarter_leaves(how, runs):
     """Remark 6 and Figure 3: the same errors, within what chance allows, and most of the budget is left."""
     city = a_city(800)
@@ -332,7 +332,7 @@ def test_savings_that_are_handed_on_allow_each_query_more_than_an_even_part():
     assert allowed[1] == 1.0 and 1.1 < allowed[2] < allowed[6] and allowed[6] > 1.4
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_savings_that_are_handed_on_lower_the_error_of_many_queries_the_more_the_more_there_are():
     """Figure 6: the baseline's error grows with m, elimination's less."""
     gain = {}

@@ -152,7 +152,7 @@ def mutated(rng):
     return (f"{plate};{speed};1;2;3" if rng.random() < 0.05 else text).encode()
 
 
-@pytest.mark.parametrize("count", [2000, pytest.param(100_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [2000, pytest.param(100_000, marks=pytest.mark.soak)])
 def test_no_sentence_has_a_plate_or_a_speed_in_it(count):
     rng = np.random.default_rng(7)
     secrets = [str(one) for one in PLATES + SPEEDS]

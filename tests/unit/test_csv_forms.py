@@ -65,7 +65,7 @@ def test_rows_that_lack_cells_do_not_change_their_neighbours():
         assert set(PING) - set(json.loads(message)) == set(absent)
 
 
-@pytest.mark.parametrize("count", [1500, pytest.param(100_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [1500, pytest.param(100_000, marks=pytest.mark.soak)])
 def test_a_block_gives_the_same_messages_as_its_rows_one_by_one(count):
     """The quick way decides nothing: cells are odd in every way, and blocks of all lengths."""
     rng = np.random.default_rng(11)

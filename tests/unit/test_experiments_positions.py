@@ -38,7 +38,7 @@ LONG = "multi-query", "savings-knn"
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in ON_POSITIONS]
+    "name", [pytest.param(name, marks=pytest.mark.soak if name in LONG else ()) for name in ON_POSITIONS]
 )
 def test_rows_follow_from_the_seed(name):
     jobs = 1
@@ -55,7 +55,7 @@ def test_a_baseline_saves_nothing_and_elimination_something(name):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.long) for name in ("threshold", "savings-range")]
+    "name", [pytest.param(name, marks=pytest.mark.soak) for name in ("threshold", "savings-range")]
 )
 def test_an_outcome_has_files_and_verdicts(name, tmp_path):
     setup = setup_of()

@@ -147,7 +147,7 @@ def mutated(whole, count):
         yield bytes(data)
 
 
-@pytest.mark.parametrize("count", [1500, pytest.param(100_000, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize("count", [1500, pytest.param(100_000, marks=[pytest.mark.soak, pytest.mark.timeout(900)])])
 @pytest.mark.parametrize(
     ("form", "single", "whole"), [(GTFS_REALTIME, SINGLE, FEED), (JSON, JSON, ENVELOPE)], ids=["gtfs", "json"]
 )

@@ -304,7 +304,7 @@ def mutated(rng):
     return base
 
 
-@pytest.mark.parametrize("count", [2000, pytest.param(100_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [2000, pytest.param(100_000, marks=pytest.mark.soak)])
 def test_mutated_messages_give_what_a_plain_reading_gives_and_nothing_is_lost(count):
     rng = np.random.default_rng(5)
     mapping = FeedMapping(plate="plate", time="time", longitude="longitude", latitude="latitude", time_format="epoch_s")

@@ -43,13 +43,13 @@ SOME = [("rectangle", "distance", "rho", "c64"), ("rectangle", "point", "epsilon
         ("polygon", "point", "rho", "log-c10"), ("polygon", "distance", "epsilon", "c4"),
         ("cells", "distance", "rho", "c4")]  # fmt: skip
 
-KINDS = [("point", "rho"), ("distance", "epsilon"), pytest.param("point", "epsilon", marks=pytest.mark.long),
-         pytest.param("distance", "rho", marks=pytest.mark.long)]  # fmt: skip
+KINDS = [("point", "rho"), ("distance", "epsilon"), pytest.param("point", "epsilon", marks=pytest.mark.soak),
+         pytest.param("distance", "rho", marks=pytest.mark.soak)]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("region", "how", "cost", "split"),
-    [case if case in SOME else pytest.param(*case, marks=pytest.mark.long) for case in ALL],
+    [case if case in SOME else pytest.param(*case, marks=pytest.mark.soak) for case in ALL],
 )
 def test_counts_are_near_the_truth_and_within_their_bounds_under_every_split(region, how, cost, split):
     terms = Terms.alike(COSTS[cost], len(TOWN), how, SPLITS[split])
