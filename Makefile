@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-CONTAINER_TESTS := containers or shared_services
+CONTAINER_TESTS := (containers or shared_services) and not soak
 
 .PHONY: demo test test-long test-soak explore chaos test-containers images lint bench bench-stream accuracy services clean
 
