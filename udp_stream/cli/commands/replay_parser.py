@@ -38,7 +38,6 @@ examples:
   udp-stream replay monday.ndjson.gz --trial --out first-try.ndjson
   udp-stream replay monday.ndjson.gz --ledger city.ledger --out releases.ndjson --smoothed estimates.ndjson
   zcat pings.ndjson.gz | udp-stream replay - --set hat.timezone=America/Chicago --set speed.max_kmh=115
-  udp-stream replay monday.ndjson.gz --config city.toml --out releases.ndjson --queries answers.ndjson
 
 The end of the last file closes every slot, so give all pings of a slot in one run. A second run on the same ledger
 writes the same bytes and charges nothing. --trial is for first attempts: the next run draws every HAT again, so do not
