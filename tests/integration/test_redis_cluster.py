@@ -50,7 +50,7 @@ LONG = {check_large_slots}
 
 @pytest.mark.parametrize(
     "check",
-    [pytest.param(check, marks=[pytest.mark.long] if check in LONG else []) for check in ALL_LEDGER_CHECKS],
+    [pytest.param(check, marks=[pytest.mark.soak] if check in LONG else []) for check in ALL_LEDGER_CHECKS],
     ids=lambda check: check.__name__,
 )
 def test_store_keeps_promise(check: Callable[[LedgerFactory], None], cluster: RunningCluster) -> None:

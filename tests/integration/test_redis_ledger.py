@@ -204,7 +204,7 @@ def test_the_check_of_large_slots_catches_a_record_that_keeps_a_part(
         checks.check_large_slots(opener(redis_url))
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_a_harmless_change_is_not_caught(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """So the others are caught for what they break. This one reads and writes plate by plate."""
     _change_script(monkeypatch, "admit", "local CHUNK = 1000", "local CHUNK = 2")

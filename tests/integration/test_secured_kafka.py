@@ -60,7 +60,7 @@ def test_a_whole_stream_over_tls_with_a_password(secured, tmp_path):
         assert PASSWORD not in log.read_text() and {level for level, _ in log_of(log.read_text())} == {"info"}
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", pytest.param("SCRAM-SHA-256", marks=pytest.mark.long)])
+@pytest.mark.parametrize("mechanism", ["PLAIN", pytest.param("SCRAM-SHA-256", marks=pytest.mark.soak)])
 def test_each_library_logs_in_by_each_mechanism(secured, tmp_path, mechanism):
     """kafka-python's administrator, producer and consumer, and aiokafka's, the transactional producer too."""
     here = secured_city(secured, tmp_path, mechanism)

@@ -210,7 +210,7 @@ def test_no_record_names_a_plate(tmp_path):
     assert not [plate for plate in plates if plate.encode() in (tmp_path / "ledger").read_bytes()]
 
 
-@pytest.mark.parametrize(("count", "reasons"), [(20_000, 8), pytest.param(100_000, 11, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("count", "reasons"), [(20_000, 8), pytest.param(100_000, 11, marks=pytest.mark.soak)])
 def test_mutated_messages_leave_no_traceback(count, reasons, tmp_path):
     """Bytes flipped, cut and spliced all over a log: what still reads as a ping counts, the rest has a reason."""
     dice = random.Random(11)

@@ -115,7 +115,7 @@ def _gaussian(rho_nano):
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), PROMISES)
-@pytest.mark.parametrize("parts", [pytest.param(1, marks=pytest.mark.long), 24])
+@pytest.mark.parametrize("parts", [pytest.param(1, marks=pytest.mark.soak), 24])
 def test_composed_gaussian_mechanisms_are_within_what_their_rhos_promise(epsilon, delta, parts):
     """Exactly (Balle and Wang, arXiv 1805.06530, Theorem 8), and by the accountant's privacy loss distributions."""
     whole = rho_nano_of(round(epsilon * NANO), delta)

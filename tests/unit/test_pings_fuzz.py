@@ -263,7 +263,7 @@ def mutated(rng: random.Random, message: bytes, other: bytes) -> bytes:
     return bytes(text)
 
 
-@pytest.mark.parametrize("thousands", [20, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("thousands", [20, pytest.param(100, marks=pytest.mark.soak)])
 def test_mutated_messages_are_all_accounted_for(thousands: int) -> None:
     rng = random.Random(4711)
     seeds = [any_message(rng) for _ in range(300)] + [json.dumps(good_ping(rng)).encode() for _ in range(300)]
