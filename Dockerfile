@@ -29,8 +29,9 @@ RUN useradd --uid 10001 --home-dir /var/lib/udp-stream --shell /usr/sbin/nologin
 ENV PATH=/opt/udp-stream/bin:$PATH PYTHONUNBUFFERED=1
 USER 10001:10001
 WORKDIR /var/lib/udp-stream
-# Workers and live feeds touch the file while they go on.
-HEALTHCHECK --interval=3s --timeout=5s --start-period=30s \
+# Workers and live feeds touch the file while they go on. A worker that the group does not take in ends by itself after
+# kafka.stuck_timeout (two minutes), and is started again: until then it is starting, not ill.
+HEALTHCHECK --interval=3s --timeout=5s --start-period=150s \
     CMD test -n "$(find /tmp/udp-stream.alive -newermt '-30 seconds')"
 ENTRYPOINT ["udp-stream"]
 CMD ["worker", "--alive", "/tmp/udp-stream.alive"]

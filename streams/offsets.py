@@ -121,11 +121,13 @@ class Offsets:
         await self._thread.call_thread(ask)
 
     async def all_read(self, next_offsets: Mapping[TP, int]) -> bool:
-        """Whether these are all that is ours, `is_read` holds of each, and no rebalance is under way.
+        """Whether the group has us, no rebalance is under way, these are all that is ours, and `is_read` holds of each.
 
         It may wait for the broker for ever.
         """
-        if self._app.rebalancing or self._app.consumer.assignment() - next_offsets.keys():
+        if self._app.rebalancing or not self._app.consumer_generation_id:
+            return False
+        if self._app.consumer.assignment() - next_offsets.keys():
             return False
         if not next_offsets:  # of nothing: then at least that the broker answers
             await self._thread.call_thread(self._thread._consumer._client.fetch_all_metadata)

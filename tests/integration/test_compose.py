@@ -13,7 +13,7 @@ import pytest
 from udp_stream.trial.services.process import free_ports
 
 ROOT = Path(__file__).parents[2]
-UP_SECONDS = 240
+UP_SECONDS = 300
 RELEASE_SECONDS = 150
 CONFIG = """\
 [hat]
@@ -40,11 +40,19 @@ class Deployment:
             "UDP_STREAM_FLEET_AGO": "4m",
         }
 
-    def compose(self, *words, seconds=60):
+    def run(self, *words, seconds):
         command = ["docker", "compose", "--project-name", self.name, "--project-directory", ROOT, *words]
-        done = subprocess.run(command, env=self.environment, capture_output=True, timeout=seconds, check=False)
-        assert done.returncode == 0, f"{words}: {done.stderr.decode()[-3000:]}"
+        return subprocess.run(command, env=self.environment, capture_output=True, timeout=seconds, check=False)
+
+    def compose(self, *words, seconds=60):
+        done = self.run(*words, seconds=seconds)
+        assert done.returncode == 0, f"{words}: {done.stderr.decode()[-1500:]}\n{self.logs()}"
         return done.stdout
+
+    def logs(self):
+        services = ("worker", "feed", "topics", "redis", "kafka")
+        told = [self.run("logs", "--timestamps", "--tail", "40", one, seconds=60).stdout for one in services]
+        return "\n".join(text.decode(errors="replace")[-6000:] for text in told)
 
     def program(self, *words):
         return self.compose("exec", "-T", "worker", *words)
@@ -59,7 +67,7 @@ class Deployment:
             found = self.releases()
             if len({one["hat"]["slot_start"] for one in found if one["status"] == "released"}) >= slots:
                 return found
-            assert time.monotonic() < deadline, f"{len(found)} records; {self.compose('logs').decode()[-5000:]}"
+            assert time.monotonic() < deadline, f"{len(found)} records; {self.logs()}"
             time.sleep(1)
 
 
@@ -73,7 +81,7 @@ def deployment(folder):
 
 
 @pytest.mark.containers
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_up_waits_until_all_serve_and_workers_share_one_ledger_and_one_key(tmp_path):
     with deployment(tmp_path) as deployed:
         deployed.compose("up", "--wait", "--scale", "worker=2", seconds=UP_SECONDS)

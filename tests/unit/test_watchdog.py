@@ -78,17 +78,25 @@ def test_a_question_that_is_never_answered_is_asked_once():
 
 
 @pytest.mark.parametrize(
-    ("rebalancing", "assigned", "places", "ends", "read"),
+    ("rebalancing", "generation", "assigned", "places", "ends", "read"),
     [
-        (False, {HERE}, {HERE: 5}, 5, True),
-        (False, {HERE}, {HERE: 5}, 6, False),
-        (True, {HERE}, {HERE: 5}, 5, False),
-        (False, set(), {}, 5, True),
-        (False, {HERE}, {}, 5, False),
+        (False, 3, {HERE}, {HERE: 5}, 5, True),
+        (False, 3, {HERE}, {HERE: 5}, 6, False),
+        (True, 3, {HERE}, {HERE: 5}, 5, False),
+        (False, 3, set(), {}, 5, True),
+        (False, 0, set(), {}, 5, False),
+        (False, 3, {HERE}, {}, 5, False),
     ],
-    ids=["read to the end", "behind", "rebalancing", "nothing is ours, and the broker answers", "ours, and left"],
+    ids=[
+        "read to the end",
+        "behind",
+        "rebalancing",
+        "nothing is ours, and the broker answers",
+        "the broker answers, and the group has never had us",
+        "ours, and left",
+    ],
 )
-def test_who_is_idle(rebalancing, assigned, places, ends, read):
+def test_who_is_idle(rebalancing, generation, assigned, places, ends, read):
     asked = []
 
     class Thread:
@@ -106,6 +114,6 @@ def test_who_is_idle(rebalancing, assigned, places, ends, read):
     thread = Thread()
     thread._consumer._client.fetch_all_metadata = lambda: at(None)
     consumer = SimpleNamespace(_thread=thread, _read_offset={}, assignment=lambda: assigned)
-    app = SimpleNamespace(rebalancing=rebalancing, consumer=consumer)
+    app = SimpleNamespace(rebalancing=rebalancing, consumer_generation_id=generation, consumer=consumer)
     assert asyncio.run(Offsets(app).all_read(places)) is read
-    assert bool(asked) is not (rebalancing or assigned != places.keys())
+    assert bool(asked) is not (rebalancing or not generation or assigned != places.keys())
