@@ -46,7 +46,7 @@ def on():
 @pytest.mark.parametrize(
     ("profile", "buses", "hours", "seconds", "kills"),
     [
-        (FORECASTS, 40, 4, 20, 2),
+        (FORECASTS, 25, 3, 12, 2),
         pytest.param(AMPLE, 40, 18, 60, 5, marks=pytest.mark.long),
         pytest.param(FORECASTS, 40, 18, 60, 5, marks=pytest.mark.long),
     ],
@@ -171,7 +171,7 @@ def test_a_worker_that_dies_over_an_open_slot_loses_nothing(scene, fault):
     assert found == [] if fault is None else any(one.startswith("counts") for one in found), found
 
 
-@pytest.mark.parametrize("silent", ["broker", "redis"])
+@pytest.mark.parametrize("silent", ["broker", pytest.param("redis", marks=pytest.mark.long)])
 def test_a_worker_that_nobody_answers_ends(on, scene, silent):
     """Its connections stay, and nothing comes through them: it does not wait for ever, it ends to be started again."""
     city, workers, adversary = scene(None, places=1)

@@ -18,7 +18,7 @@ IN_RHO = {"accounting": "approximate", "epsilon": '"auto"'}
 @pytest.mark.parametrize(
     ("shards", "workers", "settings"),
     [
-        (1, 1, {}),
+        pytest.param(1, 1, {}, marks=pytest.mark.long),
         (3, 2, {}),
         pytest.param(4, 4, {}, marks=pytest.mark.long),
         pytest.param(2, 2, IN_RHO, marks=pytest.mark.long),

@@ -64,7 +64,7 @@ def until(holds):
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("point", ["recorded", "with offsets"])
+@pytest.mark.parametrize("point", ["recorded", pytest.param("with offsets", marks=pytest.mark.long)])
 def test_a_worker_that_was_replaced_while_it_published_publishes_nothing(city, point):
     """Paused in the middle, past its session; another one does its slot, and the rest; then it goes on."""
     here = city(fleet_log(clean=True))
@@ -112,6 +112,7 @@ def test_a_publication_ends_when_its_shard_is_let_go_of(city, call):
     assert len(here.read(here.topics.release)) in ((1,) if call == "send" else (1, 101))
 
 
+@pytest.mark.long
 def test_a_broker_that_dies_within_a_transaction(tmp_path, kafka_server):
     """Records and offsets are with it, the commit is not: it restarts, and the worker goes on where it was."""
     here = found_city(tmp_path, kafka_server.bootstrap, fleet_log(clean=True))

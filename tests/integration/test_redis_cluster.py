@@ -17,7 +17,7 @@ from udp_stream.adapters.ledgers.redis.ledger import RedisLedger
 from udp_stream.adapters.ledgers.redis.opening import inspect_redis, open_redis_ledger
 from udp_stream.adapters.ledgers.redis.session import Fence
 from udp_stream.errors import DependencyUnavailable, Fenced, PrivacyRefused
-from udp_stream.ledger.checks import ALL_LEDGER_CHECKS, ask, check_concurrent_writers, check_large_slots
+from udp_stream.ledger.checks import ALL_LEDGER_CHECKS, ask, check_large_slots
 from udp_stream.ledger.port import LedgerFactory
 from udp_stream.trial.services.both import RunningCluster, RunningRedis, start_redis, start_redis_cluster
 from udp_stream.trial.services.redis import CLUSTER_CONFIGURATION, command
@@ -61,7 +61,6 @@ def test_store_keeps_promise(check: Callable[[LedgerFactory], None], cluster: Ru
     ("number", "left_out"),
     [
         (0, (check_large_slots,)),
-        *((number, (check_large_slots, check_concurrent_writers)) for number in range(1, NODES)),
         *(pytest.param(number, (), marks=pytest.mark.long) for number in range(NODES)),
     ],
 )

@@ -196,6 +196,7 @@ def test_checks_catch_a_broken_script(
         check(opener(redis_url))
 
 
+@pytest.mark.long
 def test_the_check_of_large_slots_catches_a_record_that_keeps_a_part(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,6 +45,7 @@ SASL = {"security": "sasl-tls", "username": USER, "password_file": "password", "
 TLS = {"security": "tls", "ca_file": "ca.crt"}
 
 
+@pytest.mark.long
 def test_a_whole_stream_over_tls_with_a_password(secured, tmp_path):
     """Topics, feed, worker, releases and doctor, by SCRAM-SHA-512: the same as the embedded runtime."""
     here = secured_city(secured, tmp_path, "SCRAM-SHA-512")

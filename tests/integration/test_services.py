@@ -166,6 +166,7 @@ def test_nobody_outlives_a_command_that_was_killed() -> None:
     assert not any(folder.exists() for folder in folders)
 
 
+@pytest.mark.long
 def test_the_data_of_both_outlives_a_crash_and_another_start_by_packages_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

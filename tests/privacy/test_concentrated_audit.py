@@ -69,6 +69,7 @@ def test_so_it_does_where_other_mechanisms_are_taken(monkeypatch, busiest):
     assert all(record["variance"] and record["cdf"] for record in made)
 
 
+@pytest.mark.long
 def test_log_ratios_of_many_days_have_the_mean_and_the_spread_that_rho_says(monkeypatch, busiest):
     """How likely outputs were, day by day, in standard deviations from what rho says: about normal, and no wider."""
     off = []

@@ -40,8 +40,8 @@ def test_they_hold_95_percent_of_a_fleet_that_pings_twelve_times_as_often_as_the
 @pytest.mark.parametrize(
     ("constants", "least", "most"),
     [
-        ({"TAIL": 0.8 * intervals.TAIL}, 0.85, 0.91),
-        ({"TAIL": 1.3 * intervals.TAIL}, 0.97, 1.0),
+        pytest.param({"TAIL": 0.8 * intervals.TAIL}, 0.85, 0.91, marks=pytest.mark.long),
+        pytest.param({"TAIL": 1.3 * intervals.TAIL}, 0.97, 1.0, marks=pytest.mark.long),
         ({"PLATES_DIFFER": 0.0}, 0.75, 0.85),
     ],
     ids=["narrower", "wider", "plates alike"],

@@ -55,7 +55,7 @@ def works(tmp_path, *flags):
         return str(error)
     out = io.BytesIO()
     with embedded(tmp_path / "ledger", out, flags=(*CONFIG, *flags)) as runtime:
-        summary = runtime.run(frames_of(fleet_log(buses=20, hours=0.4)))
+        summary = runtime.run(frames_of(fleet_log(buses=8, hours=0.4)))
     records = [release.decode(line) for line in out.getvalue().splitlines()]
     assert len(records) == summary.hats.total()
     return ""

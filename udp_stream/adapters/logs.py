@@ -47,6 +47,9 @@ TRANSLATED: Final = {
 }
 """How messages of the Kafka client begin that come in the life of any deployment, and what they mean for it."""
 
+UNSAID: Final = ("Task %r ran for",)
+"""How those begin that tell an operator nothing: a busy machine held the client up for a tenth of a second."""
+
 _ours: list[logging.Handler] = []
 """The handler of the log, if there is one: a process has one standard error."""
 
@@ -103,6 +106,8 @@ class _Libraries(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if record.name == OURS.name:
             return True
+        if str(record.msg).startswith(UNSAID):
+            return False
         sentence, level = self._translated(record)
         now = time.monotonic()
         if now - self._passed.get(sentence, -REPEAT_S) < REPEAT_S:

@@ -192,20 +192,20 @@ class State:
 class Elimination:
     """A query's public terms: what gets noise, each plate's budget in nano-units, its split, the rule, and beta0.
 
-    Three plates near the edge of a square kilometre, each with a rho of 4e-4 per square metre in two parts:
+    Three plates near a square kilometre and far from it, each with a rho of 4e-4 per square metre in two parts:
 
-    >>> import os
     >>> from udp_stream.queries.plane import QUANTA_PER_KM
     >>> from udp_stream.queries.privatised import PointNoise
     >>> from udp_stream.queries.regions import Rectangle
+    >>> from udp_stream.testing import seeded_bits
     >>> inside = PointNoise("zcdp", Rectangle(0, 0, 1000, 1000).signed_distance, 2, QUANTA_PER_KM)
     >>> pie = Elimination(inside, np.full(3, 4 * 10**11), Split.even(2), Between(0, 0), beta0=0.05)
     >>> where = np.array([[0, 0], [7900, 0], [160_000, 160_000]])
     >>> state = pie.begin()
     >>> while (due := pie.due(state)) is not None:  # charge, draw, record, go on
-    ...     state = pie.advance(state, pie.draw(state, due.plates, where[due.plates], os.urandom))
-    >>> state.status.tolist()[1:], state.charged.tolist()[1:]
-    ([0, 2], [400000000000, 200000000000])
+    ...     state = pie.advance(state, pie.draw(state, due.plates, where[due.plates], seeded_bits(1)))
+    >>> state.rounds, state.charged.tolist()[2]  # the far one leaves after the first round
+    (2, 200000000000)
 
     Raises ValueError for a beta0 that is no probability, and for a budget whose parts are too small.
     """
