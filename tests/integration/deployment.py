@@ -53,11 +53,13 @@ idle_timeout = "1s"
 session_timeout = "6s"
 disorder = "{disorder}"
 transactions = {transactions}
+stuck_timeout = "{stuck_timeout}"
+status_every = "{status_every}"
 """
 
 DEFAULTS = {"mean": "auto", "grace": "2m", "shards": 1, "epsilon": "0.4", "cdf": "0.3", "budget": "6.0", "period": "1d",
             "suppression": "off", "partitions": 4, "transactions": "true", "disorder": "1m",
-            "accounting": "pure"}  # fmt: skip
+            "accounting": "pure", "stuck_timeout": "2m", "status_every": "10s"}  # fmt: skip
 
 
 @dataclass

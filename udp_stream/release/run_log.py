@@ -24,6 +24,11 @@ MINUTE_S: Final = 60.0
 STEADY_S: Final = 600.0
 """Between two such lines while nothing changes: a quiet day has fewer than 200 lines."""
 
+CHANGES_MAX: Final = 6
+CHANGE_S: Final = 3600.0
+"""So many changes are said at once, and one more for each hour. A feed that is polled once a minute, or refuses a
+ping now and then, changes in every minute of the day: what is then not said at once is said after `STEADY_S`."""
+
 LAG_STEPS_S: Final = 10.0, 60.0, 600.0, 3600.0
 """Where a lag is another one: within these steps it has not changed."""
 
@@ -75,6 +80,7 @@ class RunLog:
         self._newest_ms: int | None = None
         self._said_s: float | None = None
         self._said: tuple[object, ...] = ()
+        self._changes_left = float(CHANGES_MAX)
 
     def observe(self, fact: Fact, now_s: float) -> None:
         """Count a fact."""
@@ -134,11 +140,19 @@ class RunLog:
         lag_s = None if self._newest_ms is None else max(0.0, now_s - self._newest_ms / 1000)
         step = 0 if lag_s is None else sum(lag_s >= limit for limit in LAG_STEPS_S)
         state = self._pings > 0, frozenset(self._came), step
-        if state == self._said and since_s is not None and since_s < STEADY_S and not at_the_end:
+        if since_s is not None and since_s < STEADY_S and not at_the_end and not self._may_say(state, since_s):
             return None
+        self._changes_left = min(CHANGES_MAX, self._changes_left + (since_s or 0.0) / CHANGE_S)
         line = self._incoming_line(now_s, since_s, lag_s)
         self._said_s, self._said, self._pings, self._came = now_s, state, 0, Counter()
         return line
+
+    def _may_say(self, state: tuple[object, ...], since_s: float) -> bool:
+        """Whether this is a change, and one that is said at once."""
+        if state == self._said or self._changes_left + since_s / CHANGE_S < 1:
+            return False
+        self._changes_left -= 1
+        return True
 
     def _incoming_line(self, now_s: float, since_s: float | None, lag_s: float | None) -> Line:
         closes_s = next_close_s(self._grid, self._grace_s, now_s)
