@@ -102,7 +102,7 @@ def test_status_follows_workers_through_their_lives(city, redis_server):
         until(here, lambda seen: states(seen)["one"] == State.ALIVE)
     assert "one" not in until(here, lambda seen: "one" not in seen)  # stopped politely: nobody misses it
     code, said, _ = verb(here, "doctor")
-    assert code == 0 and "unknown workers: none runs (two silent for" in said, said
+    assert code == 0 and "unknown workers: none reports (two silent for" in said, said
     _nothing_secret(here)
 
 

@@ -172,6 +172,10 @@ def test_a_partition_without_a_worker_and_a_member_that_does_not_report_are_trou
     (trouble,) = troubles([worker], Group((pings[0],), 2))
     assert trouble.text == "the group has 2 members, and only 1 of them report"
     assert troubles([worker], Group((pings[0],), 1)) == []
+    assert [one.text for one in troubles([], Group(tuple(pings), 2))] == [
+        "the group has 2 members, and none of them reports"
+    ]
+    assert [one.text for one in troubles([], Group(tuple(pings), 0))] == ["no worker runs"]
 
 
 def texts_in(value):

@@ -134,7 +134,7 @@ class Status:
 
     def _settings(self) -> str:
         if self.agreed.holds is None:
-            return "settings: cannot tell, no worker runs"
+            return "settings: cannot tell, no running worker reports"
         if not self.agreed.holds:
             return f"settings: the workers' differ: {self.agreed}"
         running = sum(seen.is_running for seen in self.workers)

@@ -210,7 +210,9 @@ def troubles(workers: Sequence[Seen], group: Group | None = None) -> list[Troubl
     found = [trouble for seen in workers if (trouble := _of_worker(seen)) is not None]
     running = [seen for seen in workers if seen.is_running]
     if not running:
-        return [*found, Trouble(4, "no worker runs")]
+        # Members that do not report are of a version without reports, or none gets through.
+        dark = [] if group is None else _of_group(running, group)
+        return [*found, *(dark or [Trouble(4, "no worker runs")])]
     agreed = agreement(running)
     if agreed.holds is False:
         found.append(Trouble(3, f"the workers' settings differ: {agreed}"))
@@ -220,11 +222,13 @@ def troubles(workers: Sequence[Seen], group: Group | None = None) -> list[Troubl
 def _of_group(running: Sequence[Seen], group: Group) -> list[Trouble]:
     found = []
     held = {(one.topic, one.partition) for seen in running for one in seen.report.work.partitions}
-    if missing := [one for one in group.partitions if one[:2] not in held]:
+    missing = [one for one in group.partitions if one[:2] not in held]
+    if running and missing:
         names = ", ".join(f"{one.topic}[{one.partition}]" for one in missing)
         found.append(Trouble(4, f"no worker reads {names}"))
     if group.members > len(running):
-        found.append(Trouble(4, f"the group has {group.members} members, and only {len(running)} of them report"))
+        reporting = f"only {len(running)} of them report" if running else "none of them reports"
+        found.append(Trouble(4, f"the group has {group.members} members, and {reporting}"))
     return found
 
 

@@ -127,7 +127,7 @@ def _workers(settings: Settings) -> str:
         raise ConfigError(f"their settings differ: {found}")
     silent = ", ".join(f"{one.name} {one.state} for {duration_in_words(one.age_s)}" for one in others)
     if found.holds is None:
-        return CannotTell(f"none runs{f' ({silent})' if silent else ''}: cannot tell whether their settings agree")
+        return CannotTell(f"none reports{f' ({silent})' if silent else ''}: cannot tell whether their settings agree")
     agreed = f"{counted(len(running), 'worker')} with the settings of this configuration, policy "
     agreed += running[0].report.about.policy
     return CannotTell(f"{agreed}; cannot tell of others: {silent}") if silent else agreed

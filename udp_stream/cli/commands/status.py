@@ -30,7 +30,13 @@ def status(arguments: argparse.Namespace, settings: Settings) -> None:
     """Print the page. Raises what is wrong, by the highest status; DependencyUnavailable if no broker answers, and
     UsageError for a journal that is not there."""
     folder = _journal(arguments, settings)
-    found = _of_kafka(settings) if folder is None else _of_run(folder, settings)
+    try:
+        found = _of_kafka(settings) if folder is None else _of_run(folder, settings)
+    except DependencyUnavailable as error:
+        beside = _beside(settings)
+        if arguments.bootstrap is not None or beside is None:
+            raise
+        raise DependencyUnavailable(f"{error}; and no live run has its journal in {beside}") from error
     if arguments.json:
         print(json.dumps(found.as_json(), ensure_ascii=False, indent=2), flush=True)
     else:
@@ -47,10 +53,15 @@ def _journal(arguments: argparse.Namespace, settings: Settings) -> Path | None:
         if not named.is_dir():
             raise UsageError(f"--journal: expected the folder of a run's journal, got {named}")
         return named
-    if arguments.bootstrap is not None or not settings.ledger.url or not is_file(settings.ledger.url):
+    beside = _beside(settings)
+    return beside if arguments.bootstrap is None and beside is not None and beside.is_dir() else None
+
+
+def _beside(settings: Settings) -> Path | None:
+    """Where a live run on this ledger has its journal, unless told otherwise; None for a ledger that is no file."""
+    if not settings.ledger.url or not is_file(settings.ledger.url):
         return None
-    beside = Path(f"{ledger_place(settings.ledger.url)}.journal")
-    return beside if beside.is_dir() else None
+    return Path(f"{ledger_place(settings.ledger.url)}.journal")
 
 
 def _of_kafka(settings: Settings) -> Status:
