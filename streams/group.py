@@ -34,13 +34,14 @@ def group_of(kafka: KafkaSection) -> Group:
             for description in client.describe_topics(names)
             for partition in description["partitions"]
         ]
+        firsts = client.list_partition_offsets(dict.fromkeys(asked, OffsetSpec.EARLIEST))
         ends = client.list_partition_offsets(dict.fromkeys(asked, OffsetSpec.LATEST))
         commits = _commits(client, kafka.group, asked)
         members = len(client.describe_groups([kafka.group])[kafka.group]["members"])
-    found = [
-        GroupPartition(tp.topic.removeprefix(kafka.prefix), tp.partition, ends[tp].offset, _known(commits[tp].offset))
-        for tp in sorted(asked, key=lambda tp: (names.index(tp.topic), tp.partition))
-    ]
+    found = []
+    for tp in sorted(asked, key=lambda tp: (names.index(tp.topic), tp.partition)):
+        topic, offsets = tp.topic.removeprefix(kafka.prefix), (firsts[tp].offset, ends[tp].offset)
+        found.append(GroupPartition(topic, tp.partition, *offsets, _known(commits[tp].offset)))
     return Group(tuple(found), members)
 
 

@@ -165,7 +165,7 @@ def test_of_versions_that_name_the_same_keys_the_digests_still_differ():
 
 
 def test_a_partition_without_a_worker_and_a_member_that_does_not_report_are_trouble():
-    pings = [GroupPartition("bus.pings.v1", number, 10, 4) for number in (0, 1)]
+    pings = [GroupPartition("bus.pings.v1", number, 0, 10, 4) for number in (0, 1)]
     held = PartitionReport("bus.pings.v1", 0, 10, 0)
     worker = seen("one", partitions=(held,))
     assert [one.text for one in troubles([worker], Group(tuple(pings), 1))] == ["no worker reads bus.pings.v1[1]"]
@@ -230,7 +230,7 @@ def a_page(**given):
 
 
 def test_the_page_says_each_thing_once_in_words():
-    lines = a_page(group=Group((GroupPartition("bus.pings.v1", 0, 10, 4),), 2)).lines()
+    lines = a_page(group=Group((GroupPartition("bus.pings.v1", 0, 0, 10, 4),), 2)).lines()
     assert lines[0] == f"city ({FOR_OPERATORS})"
     for said in (
         "reads bus.pings.v1[0-1, 3], bus.parts.v1[0]; 3 messages unread; the newest ping was 0 s old",

@@ -50,7 +50,7 @@ class Status:
             found += [self._head(seen), *(f"  {line}" for line in self._body(seen))]
         found.append(self._settings())
         if self.group is not None:
-            behind = sum(one.behind or 0 for one in self.group.partitions)
+            behind = sum(one.behind for one in self.group.partitions)
             members = counted(self.group.members, "member")
             found.append(f"group: {members}; {counted(behind, 'message')} after its commits, with those of open slots")
         found += [f"journal: {self.journal}"] if self.journal else []

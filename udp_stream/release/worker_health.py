@@ -157,30 +157,32 @@ def _differing(of: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, tuple
 
 
 class GroupPartition(NamedTuple):
-    """A partition: where it ends, and from where on a worker that takes it over reads; None if nothing is committed.
+    """A partition: where it begins and ends, and from where on a worker that takes it over reads; None if nothing is
+    committed, which is from its beginning on.
 
     `topic` is the topic's name without prefix.
 
-    >>> GroupPartition("bus.pings.v1", 0, end=1200, committed=900).behind
+    >>> GroupPartition("bus.pings.v1", 0, first=100, end=1200, committed=900).behind
     300
     """
 
     topic: str
     partition: int
+    first: int
     end: int
     committed: int | None
 
     @property
-    def behind(self) -> int | None:
-        """How many messages there are from the commit on: unread ones, and those of open slots. None: not known."""
-        return None if self.committed is None else max(0, self.end - self.committed)
+    def behind(self) -> int:
+        """How many messages there are from there on: unread ones, and those of open slots."""
+        return max(0, self.end - (self.first if self.committed is None else self.committed))
 
 
 class Group(NamedTuple):
     """The partitions of pings and of chunks, in order, and how many members the group has.
 
-    >>> Group((GroupPartition("bus.pings.v1", 0, end=1200, committed=None),), members=1).partitions[0].behind is None
-    True
+    >>> Group((GroupPartition("bus.pings.v1", 0, first=100, end=1200, committed=None),), members=1).partitions[0].behind
+    1100
     """
 
     partitions: tuple[GroupPartition, ...]
