@@ -99,6 +99,13 @@ class Offsets:
         found = await self._app.consumer.earliest_offsets(*(TopicPartition(*tp) for tp in tps))
         return {TP(*tp): offset for tp, offset in found.items()}
 
+    async def ends(self, tps: Collection[TP]) -> dict[TP, int]:
+        """Where each partition ends now: the offset of its next record. It may wait for the broker for ever."""
+        if not tps:
+            return {}
+        found = await self._thread.call_thread(self._thread._consumer.end_offsets, [TopicPartition(*tp) for tp in tps])
+        return {TP(*tp): offset for tp, offset in found.items()}
+
     async def is_read(self, tp: TP, next_offset: int) -> bool:
         """Whether it is ours and all that it has now was fetched, handed over and read, up to `next_offset`."""
         handed = self._app.consumer._read_offset.get(tp)  # type: ignore[attr-defined]

@@ -121,10 +121,13 @@ class ShardProcessor:
         self.revoke()
         await asyncio.gather(*self._closing)
 
+    def protocols(self) -> dict[int, ShardProtocol]:
+        """The protocol of each of our partitions."""
+        return {partition: assigned.protocol for partition, assigned in self._assignments.items()}
+
     def next_offsets(self) -> dict[TP, int]:
         """The next offset to read, for each of our partitions."""
-        name = self._topics.parts.name
-        return {TP(name, partition): assigned.protocol.next_offset for partition, assigned in self._assignments.items()}
+        return {TP(self._topics.parts.name, of): protocol.next_offset for of, protocol in self.protocols().items()}
 
     async def assign(self, tps: set[TP]) -> None:
         """These partitions are ours: fence off their former owners, and only then read the checkpoints."""
@@ -314,17 +317,13 @@ class ShardProcessor:
 
     async def _commit(self) -> None:
         async with self._committing:
-            moved: list[tuple[_Assignment, ShardCheckpoint]] = []
-            for assigned in self._assignments.values():
-                if (to := assigned.checkpoint_if_moved()) is not None:
-                    moved.append((assigned, to))
+            checkpoints = [(assigned, assigned.checkpoint_if_moved()) for assigned in self._assignments.values()]
+            moved = [(assigned, to) for assigned, to in checkpoints if to is not None]
             if moved and await self._offsets.commit(self._commits({one.partition: to for one, to in moved})):
                 for assigned, to in moved:
                     assigned.committed = to
 
     def _commits(self, checkpoints: Mapping[int, ShardCheckpoint]) -> dict[TP, Committed]:
-        name = self._topics.parts.name
-        return {
-            TP(name, partition): Committed(to.offset, encode_checkpoint(to, self._binding.text, self._mark))
-            for partition, to in checkpoints.items()
-        }
+        name, binding, mark = self._topics.parts.name, self._binding.text, self._mark
+        commits = {of: Committed(to.offset, encode_checkpoint(to, binding, mark)) for of, to in checkpoints.items()}
+        return {TP(name, partition): commit for partition, commit in commits.items()}

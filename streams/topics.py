@@ -23,6 +23,10 @@ from udp_stream.units import parse_duration
 
 BOOTSTRAP_MS = 5_000
 
+REPORTS_KEPT_MS = 86_400_000
+
+SEGMENT_MS = 600_000
+
 
 @dataclass(frozen=True, slots=True)
 class Topic:
@@ -43,6 +47,7 @@ class Topics(NamedTuple):
     smoothed: Topic
     rejected: Topic
     deployment: Topic
+    workers: Topic
 
 
 def topics_of(kafka: KafkaSection) -> Topics:
@@ -55,6 +60,9 @@ def topics_of(kafka: KafkaSection) -> Topics:
     """
     raw = {"cleanup.policy": "delete", "retention.ms": str(round(parse_duration(kafka.retention) * 1000))}
     for_ever = {"cleanup.policy": "delete", "retention.ms": "-1"}
+    # The latest report of each worker for a day: by the broker's times, as workers' clocks may differ. Segments are
+    # closed early, because only those that are closed are compacted.
+    latest = {"cleanup.policy": "compact,delete", "retention.ms": str(REPORTS_KEPT_MS), "segment.ms": str(SEGMENT_MS)}
 
     def topic(name: str, partitions: int, settings: Mapping[str, str]) -> Topic:
         return Topic(f"{kafka.prefix}bus.{name}.v1", partitions, settings)
@@ -67,6 +75,7 @@ def topics_of(kafka: KafkaSection) -> Topics:
         smoothed=topic("speed.smoothed", kafka.partitions, for_ever),
         rejected=topic("pings.rejected", kafka.partitions, raw),
         deployment=topic("deployment", 1, for_ever),
+        workers=topic("workers", 1, {**latest, "message.timestamp.type": "LogAppendTime"}),
     )
 
 

@@ -31,6 +31,7 @@ from streams.closing_line import ClosingLine
 from streams.offsets import Offsets
 from streams.producer import Producer
 from streams.publishing import StrictlyOnce
+from streams.reports import Reports
 from streams.shard_processor import ShardProcessor
 from streams.source_processor import SourceProcessor
 from streams.topics import differences, topics_of
@@ -42,6 +43,7 @@ from udp_stream.adapters.ledgers.which_ledger import begin_work
 from udp_stream.adapters.logs import ERROR, WARNING, begin_log, say
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.spoken_log import SpokenLog
+from udp_stream.adapters.work_reports import about_us, recent_work
 from udp_stream.errors import DependencyUnavailable, UdpStreamError
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entropy, Ledger
@@ -115,6 +117,9 @@ async def _work(
     context = ReleaseContext(
         settings.policy, settings.calendar, deployment.entropy, deployment.software, caveats=caveats(meta)
     )
+    about = about_us(settings, "worker", deployment.instance, deployment.software, meta["ledger_id"])
+    reports = Reports(settings.kafka, about, recent_work(settings))
+    observers = [closing.observe, log.observe, reports.observe]
     rules = ReadingRules(
         settings.decoder,
         settings.window_rules,
@@ -132,7 +137,7 @@ async def _work(
             binding,
             idle_s,
             deployment.accept_loss,
-            observers=[closing.observe, log.observe],
+            observers=observers,
         )
         once = partial(StrictlyOnce.begin, settings.kafka)
         publisher_of = once if settings.kafka.transactions else None
@@ -146,7 +151,7 @@ async def _work(
             thread,
             deployment.accept_loss,
             publisher_of,
-            [closing.observe, log.observe],
+            observers,
         )
         connect(app, topics, offsets, pings, parts, stop)
         say(f"worker of group {settings.kafka.group} at {settings.kafka.bootstrap}", "begun")
@@ -160,6 +165,7 @@ async def _work(
             asyncio.ensure_future(keep_time(app, pings, parts, stop, idle_s, Heartbeat(deployment.heartbeat))),
             asyncio.ensure_future(stop.guard(watchdog.run)),
             asyncio.ensure_future(_speak(log)),
+            asyncio.ensure_future(stop.guard(lambda: reports.run(pings, parts, offsets, watchdog))),
         ]
         await stop.wait()
         _end_after(DRAIN_S, stop)
@@ -170,6 +176,7 @@ async def _work(
         await asyncio.gather(*serving, return_exceptions=True)
         await app.stop()
         await parts.close()
+        await reports.end(0 if stop.error is None else _ours(stop.error).exit_status)
     log.say_due(at_the_end=True)
     say(str(closing), "ended")
     return (signals[0] if signals else 0), stop.error

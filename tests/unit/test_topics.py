@@ -17,13 +17,17 @@ def test_names_and_settings_of_the_topics():
     assert [topic.name for topic in topics] == [
         "surat.bus.pings.v1", "surat.bus.parts.v1", "surat.bus.speed.release.v1", "surat.bus.speed.latest.v1",
         "surat.bus.speed.smoothed.v1", "surat.bus.pings.rejected.v1",
-        "surat.bus.deployment.v1",
+        "surat.bus.deployment.v1", "surat.bus.workers.v1",
     ]  # fmt: skip
-    assert [topic.partitions for topic in topics] == [5, 1, 5, 5, 5, 5, 1]
+    assert [topic.partitions for topic in topics] == [5, 1, 5, 5, 5, 5, 1, 1]
     assert topics.deployment.settings == topics.smoothed.settings == topics.release.settings
     assert topics.pings.settings["message.timestamp.type"] == "LogAppendTime"
     assert topics.release.settings == {"cleanup.policy": "delete", "retention.ms": "-1"}
     assert topics.latest.settings == {"cleanup.policy": "compact"}
+    assert topics.workers.settings == {
+        "cleanup.policy": "compact,delete", "retention.ms": "86400000", "segment.ms": "600000",
+        "message.timestamp.type": "LogAppendTime",
+    }  # fmt: skip
     for raw in (topics.pings, topics.parts, topics.rejected):
         assert raw.settings["retention.ms"] == str(3 * 86_400_000) and raw.settings["cleanup.policy"] == "delete"
 

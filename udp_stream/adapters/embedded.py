@@ -36,7 +36,7 @@ from udp_stream.release.summary import Summary
 from udp_stream.windows.grid import cells_of
 from udp_stream.windows.open_slots import Frame, Windows
 from udp_stream.windows.slot_tables import SlotPings, tabulate
-from udp_stream.windows.source_reader import refusal_of
+from udp_stream.windows.source_reader import newest_ms_of, refusal_of
 
 
 class Embedded:
@@ -105,7 +105,7 @@ class Embedded:
         cell = cells_of(pings.lat, pings.lon, self._policy.resolution)
         closed, unplaced = self._windows.push(Frame(pings, cell, start, end))
         refusals += [refusal_of(pings, refused, ping_format.paths) for refused in unplaced]
-        newest_ms = int(pings.time_ms.max()) if len(pings) else None
+        newest_ms = newest_ms_of(pings, unplaced)
         self._report(batch_read(len(messages), len(pings) - len(unplaced), refusals, newest_ms))
         self._refuse(messages, refusals, ping_format)
         for slot in closed:

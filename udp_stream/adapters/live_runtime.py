@@ -97,6 +97,11 @@ class LiveRuntime:
             self._read(arrived)
         self._keep()
 
+    @property
+    def reader(self) -> SourceReader:
+        """Of the journal: for its open slots, in counts."""
+        return self._reader
+
     def take(self, messages: list[bytes]) -> None:
         """Messages that came now. The journal has them when this returns, and the slots that they close are out."""
         self._active_s = self._clock()

@@ -23,6 +23,7 @@ from udp_stream.cli.commands import (
     reproduce_parser,
     run_parser,
     services_parser,
+    status_parser,
     topics_parser,
     worker_parser,
 )
@@ -45,6 +46,7 @@ examples:
   udp-stream feed pings.ndjson.gz --bootstrap localhost:9092 --speedup 60
   udp-stream releases --follow                     the records that it released
   udp-stream ledger show GJ05ZZ0001                what a plate was charged and has left
+  udp-stream status                                what the deployment is doing
   udp-stream doctor                                check that the deployment is reachable and safe
 
 exit status: 0 done; 1 our fault; 2 usage; 3 configuration invalid; 4 a dependency is unavailable;
@@ -63,6 +65,7 @@ VERBS = (
     worker_parser,
     feed_parser,
     releases_parser,
+    status_parser,
     doctor_parser,
     services_parser,
 )

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
-
 from udp_stream.release.facts import BatchRead, Fact, SlotCounted, SlotPublished, SlotRecorded
 from udp_stream.windows.grid import SlotGrid
 
@@ -25,6 +23,11 @@ MINUTE_S: Final = 60.0
 
 STEADY_S: Final = 600.0
 """Between two such lines while nothing changes: a quiet day has fewer than 200 lines."""
+
+CHANGES_MAX: Final = 6
+CHANGE_S: Final = 3600.0
+"""So many changes are said at once, and one more for each hour. A feed that is polled once a minute, or refuses a
+ping now and then, changes in every minute of the day: what is then not said at once is said after `STEADY_S`."""
 
 LAG_STEPS_S: Final = 10.0, 60.0, 600.0, 3600.0
 """Where a lag is another one: within these steps it has not changed."""
@@ -77,6 +80,7 @@ class RunLog:
         self._newest_ms: int | None = None
         self._said_s: float | None = None
         self._said: tuple[object, ...] = ()
+        self._changes_left = float(CHANGES_MAX)
 
     def observe(self, fact: Fact, now_s: float) -> None:
         """Count a fact."""
@@ -116,8 +120,7 @@ class RunLog:
         return slot.due <= 0 and now_s - slot.last_s >= QUIET_S
 
     def _slot_line(self, start_ms: int, slot: _Slot) -> Line:
-        end_ms = int(self._grid.place(np.array([start_ms]))[1][0])
-        start, end = self._wall(start_ms / 1000), self._wall(end_ms / 1000)
+        start, end = self._wall(start_ms / 1000), self._wall(self._grid.end_of(start_ms) / 1000)
         refused, self._refused = self._refused, Counter()
         hats, released, took_s = slot.hats.total(), slot.hats["released"], slot.last_s - slot.first_s
         until = f"{end:%H:%M}" if start.date() == end.date() else f"{end:%Y-%m-%d %H:%M}"
@@ -137,24 +140,31 @@ class RunLog:
         lag_s = None if self._newest_ms is None else max(0.0, now_s - self._newest_ms / 1000)
         step = 0 if lag_s is None else sum(lag_s >= limit for limit in LAG_STEPS_S)
         state = self._pings > 0, frozenset(self._came), step
-        if state == self._said and since_s is not None and since_s < STEADY_S and not at_the_end:
+        if since_s is not None and since_s < STEADY_S and not at_the_end and not self._may_say(state, since_s):
             return None
+        self._changes_left = min(CHANGES_MAX, self._changes_left + (since_s or 0.0) / CHANGE_S)
         line = self._incoming_line(now_s, since_s, lag_s)
         self._said_s, self._said, self._pings, self._came = now_s, state, 0, Counter()
         return line
 
+    def _may_say(self, state: tuple[object, ...], since_s: float) -> bool:
+        """Whether this is a change, and one that is said at once."""
+        if state == self._said or self._changes_left + since_s / CHANGE_S < 1:
+            return False
+        self._changes_left -= 1
+        return True
+
     def _incoming_line(self, now_s: float, since_s: float | None, lag_s: float | None) -> Line:
-        open_ms = np.array([round((now_s - self._grace_s) * 1000)])
-        closes_s = int(self._grid.place(open_ms)[1][0]) / 1000 + self._grace_s
+        closes_s = next_close_s(self._grid, self._grace_s, now_s)
         parts = [f"{self._pings:,} pings" if self._pings else "no pings"]
         if since_s is not None:
-            parts[0] += f" in {_duration(since_s)}"
+            parts[0] += f" in {duration_in_words(since_s)}"
         if lag_s is not None:
-            parts.append(f"the newest ping is {_duration(lag_s)} old")
+            parts.append(f"the newest ping is {duration_in_words(lag_s)} old")
         if self._came:
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in self._came.most_common())
             parts.append(f"{self._came.total():,} refused ({reasons})")
-        parts.append(f"next slot closes at {self._wall(closes_s):%H:%M %Z}, in {_duration(closes_s - now_s)}")
+        parts.append(f"next slot closes at {self._wall(closes_s):%H:%M %Z}, in {duration_in_words(closes_s - now_s)}")
         figures = {"pings": self._pings, "refused": dict(self._came), "lag_seconds": lag_s and round(lag_s, 1)}
         return Line("incoming", "; ".join(parts), {**figures, "next_close": self._wall(closes_s).isoformat()})
 
@@ -162,8 +172,22 @@ class RunLog:
         return dt.datetime.fromtimestamp(time_s, self._grid.zone)
 
 
-def _duration(seconds: float) -> str:
-    """In words, as coarse as is useful: a day for 36 h and more."""
+def next_close_s(slots: SlotGrid, grace_s: float, now_s: float) -> float:
+    """When the next slot closes, by the clock on the wall: its end and the grace. Unix seconds.
+
+    >>> from datetime import UTC
+    >>> next_close_s(SlotGrid(3600, UTC), grace_s=120.0, now_s=7_300.0)
+    7320.0
+    """
+    return slots.end_of(round((now_s - grace_s) * 1000)) / 1000 + grace_s
+
+
+def duration_in_words(seconds: float) -> str:
+    """In words, as coarse as is useful: a day for 36 h and more.
+
+    >>> duration_in_words(89.4), duration_in_words(90), duration_in_words(7_200)
+    ('89 s', '2 min', '2 h')
+    """
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 1.5 * length:
             return f"{seconds / length:.0f} {unit}"

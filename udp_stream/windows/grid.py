@@ -132,6 +132,10 @@ class SlotGrid:
             starts[here], ends[here] = boundaries[at - 1], boundaries[at]
         return starts, ends
 
+    def end_of(self, time_ms: int) -> int:
+        """When the slot of this time ends; both Unix ms."""
+        return int(self.place(np.array([time_ms]))[1][0])
+
     def iso(self, time_ms: int) -> str:
         """ISO-8601 in the grid's zone, with the offset in force."""
         return dt.datetime.fromtimestamp(time_ms / 1000, self.zone).isoformat(timespec="seconds")

@@ -19,7 +19,7 @@ from udp_stream.pings.decoder import PingDecoder, Pings, Refusal, originals
 from udp_stream.pings.formats import PLAIN_PATHS, FieldPaths
 from udp_stream.windows.clocks import AppendClock, Frame, LogPlaces, WindowRules
 from udp_stream.windows.grid import SlotGrid, cells_of
-from udp_stream.windows.open_slots import LateOrFull, Windows
+from udp_stream.windows.open_slots import LateOrFull, OpenSlot, Windows
 from udp_stream.windows.slot_tables import SlotPings
 
 
@@ -126,8 +126,8 @@ class SourceReader:
         refusals += [refusal_of(pings, one, self._rules.decoder.format.paths) for one in unplaced]
         self.next_offset = int(places.offset[-1]) + 1
         refused = self._new_refusals(messages, places, refusals)
-        newest_ms = int(pings.time_ms.max()) if len(pings) else None
-        return ReadResult(closed, refused, int((~places.tick).sum()), len(pings) - len(unplaced), newest_ms)
+        counted = int((~places.tick).sum()), len(pings) - len(unplaced)
+        return ReadResult(closed, refused, *counted, newest_ms_of(pings, unplaced))
 
     def _new_refusals(self, messages: Sequence[bytes], places: LogPlaces, refusals: list[Refusal]) -> list[Refused]:
         """The refusals that were not rejected before a restart, in order."""
@@ -158,11 +158,29 @@ class SourceReader:
         """How many pings wait in open slots."""
         return self._windows.open_pings
 
+    def open_slots(self) -> list[OpenSlot]:
+        """What waits in each open slot, in counts, oldest first."""
+        return self._windows.open_slots()
+
     def checkpoint(self) -> SourceCheckpoint:
         """Where to resume after a crash. Commit it only once all that was closed and refused has been written."""
         first = self._windows.first_open
         offset = self.next_offset if first is None else first
         return SourceCheckpoint(offset, self._clock.watermark_ms, max(self._rejected_through, self.next_offset))
+
+
+def newest_ms_of(pings: Pings, unplaced: Sequence[LateOrFull]) -> int | None:
+    """The latest time of the pings that windows took, Unix ms. One that they refused may be decades ahead.
+
+    >>> of = (np.zeros(2), np.zeros(2), np.zeros(2), np.zeros(2, np.int32), np.zeros(2, np.int32))
+    >>> two = Pings(("A",), np.zeros(2, np.uint32), np.array([7, 9]), *of)
+    >>> from udp_stream.pings.decoder import Reason
+    >>> newest_ms_of(two, []), newest_ms_of(two, [LateOrFull(1, Reason.TIME_IN_FUTURE)])
+    (9, 7)
+    """
+    taken = np.ones(len(pings), dtype=bool)
+    taken[[refused.row for refused in unplaced]] = False
+    return int(pings.time_ms[taken].max()) if taken.any() else None
 
 
 def refusal_of(pings: Pings, refused: LateOrFull, paths: FieldPaths = PLAIN_PATHS) -> Refusal:

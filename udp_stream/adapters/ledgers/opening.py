@@ -15,7 +15,7 @@ from udp_stream.adapters.ledgers.sqlite.file import MAGIC
 from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
 from udp_stream.adapters.secret_files import secret_of, tls_context
 from udp_stream.adapters.settings import SQLITE, LedgerSection, is_file
-from udp_stream.errors import ConfigError, PrivacyRefused, UsageError, needs
+from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UsageError, needs
 from udp_stream.ledger.port import Ledger, Mark
 
 REDIS = ("redis://", "rediss://", "unix://", "redis+cluster://", "rediss+cluster://")
@@ -121,6 +121,9 @@ def inspect_ledger(asked: LedgerSection) -> str:
     key_file, id_file = _key_files(asked)
     known = known_ledger(id_file)
     if known is None and _is_missing(url):
+        folder = _path(url).resolve().parent
+        if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+            raise DependencyUnavailable(f"{ledger_place(url)}: expected a folder in which it can be made")
         return f"{ledger_place(url)} will be made at first use"
     there = known is not None or _is_there(asked)
     if there and not key_file.exists():

@@ -1,5 +1,7 @@
 """`doctor`: is everything reachable and safely configured? Changes nothing, makes nothing.
 
+A check ends with one of three words: `ok`, `FAIL`, or `unknown` where it could not be made. Never `ok` for the last.
+
 What it says of speeds is a verdict on raw speeds, in words: their unit, and no number that was measured on them. It is
 no release, has no noise and costs no budget: it is for the operator, who may see the pings.
 """
@@ -15,13 +17,24 @@ from udp_stream.adapters.ledgers.opening import inspect_ledger, known_here, ledg
 from udp_stream.adapters.ledgers.overlaps import overlaps_on, said
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.settings.connection_rules import has_password
+from udp_stream.adapters.text import counted
+from udp_stream.adapters.work_reports import rules_of
 from udp_stream.errors import ConfigError, PrivacyRefused, UdpStreamError, needs
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.pings.speed_unit import PAIRS_MIN, unit_evidence
+from udp_stream.release.run_log import duration_in_words
+from udp_stream.release.worker_health import agreement
 from udp_stream.units import KMH_PER_UNIT
 
 LATEST = 5_000
 """Pings looked at of each partition."""
+
+
+class CannotTell(str):
+    """What a check says if it could not be made: neither well nor wrong."""
+
+    __slots__ = ()
+
 
 NO_RELEASE = "a verdict on raw speeds, not a release"
 
@@ -38,6 +51,7 @@ def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
         checks += [
             ("topics", lambda: _topics(settings)),
             ("deployment", lambda: _deployment(settings)),
+            ("workers", lambda: _workers(settings)),
             ("speeds of the topic", lambda: _unit_of_topic(settings)),
         ]
     failures = [failure for name, check in checks if (failure := _told(name, check)) is not None]
@@ -51,6 +65,9 @@ def _ledger(settings: Settings, for_workers: bool) -> str:
     said = f"{inspect_ledger(settings.ledger)}; {_promise(settings)}"
     if has_password(settings.ledger.url):
         said += "; its password is in ledger.url, where others can read it: use ledger.password_file"
+    if not known_here(settings.ledger) and ledger_there(settings.ledger) is not None:
+        said += "; cannot tell before its first use on this machine: is this key its key, and do periods overlap on it"
+        return CannotTell(said)
     return said
 
 
@@ -60,7 +77,7 @@ def _told(name: str, check: Callable[[], str]) -> UdpStreamError | None:
     except UdpStreamError as error:
         print(f"FAIL  {name}: {error}", flush=True)
         return error
-    print(f"ok    {name}: {said}", flush=True)
+    print(f"{'unknown' if isinstance(said, CannotTell) else 'ok   '} {name}: {said}", flush=True)
     return None
 
 
@@ -91,12 +108,29 @@ def _deployment(settings: Settings) -> str:
         from streams.topics import topics_of
     claim = claimed(settings.kafka, topics_of(settings.kafka).deployment)
     if claim is None:
-        return "no worker has claimed a ledger yet"
+        return CannotTell("no worker has claimed a ledger yet: there is nothing to compare this configuration with")
     settings.ledger.require_named()
     if (ours := ledger_there(settings.ledger)) != claim.ledger_id:
         ours = "one that is not made yet" if ours is None else ours
         raise PrivacyRefused(f"its workers work on the ledger {claim.ledger_id}, and this configuration has {ours}")
     return f"its workers work on this ledger, {claim.ledger_id}"
+
+
+def _workers(settings: Settings) -> str:
+    """ConfigError if running workers have other settings than each other, or than this configuration."""
+    with needs("Kafka client", "kafka"):
+        from streams.reports import read_reports
+    seen = read_reports(settings.kafka)
+    running, others = [one for one in seen if one.is_running], [one for one in seen if not one.is_running]
+    found = agreement(running, rules_of(settings))
+    if found.holds is False:
+        raise ConfigError(f"their settings differ: {found}")
+    silent = ", ".join(f"{one.name} {one.state} for {duration_in_words(one.age_s)}" for one in others)
+    if found.holds is None:
+        return CannotTell(f"none reports{f' ({silent})' if silent else ''}: cannot tell whether their settings agree")
+    agreed = f"{counted(len(running), 'worker')} with the settings of this configuration, policy "
+    agreed += running[0].report.about.policy
+    return CannotTell(f"{agreed}; cannot tell of others: {silent}") if silent else agreed
 
 
 def _unit_of_topic(settings: Settings) -> str:
@@ -119,7 +153,7 @@ def _unit(messages: Iterable[bytes], settings: Settings) -> str:
     pings, _ = PingDecoder(rules, settings.source.format).decode(list(messages))
     unit = unit_evidence(pings, rules.unit).unit
     if unit is None:
-        return f"cannot tell: fewer than {PAIRS_MIN} pairs of pings report that they move ({NO_RELEASE})"
+        return CannotTell(f"cannot tell: fewer than {PAIRS_MIN} pairs of pings report that they move ({NO_RELEASE})")
     if unit != rules.unit:
         times = KMH_PER_UNIT[unit] / KMH_PER_UNIT[rules.unit]
         raise ConfigError(

@@ -17,6 +17,8 @@ examples:
   udp-stream doctor pings.ndjson.gz --ledger city.ledger
 
 Checks the configuration, the ledger and its key, the durability of a Redis, and the topics' settings. Checks whether
-the latest pings move as fast as they report, which tells kmh, mps and mph apart. Changes nothing. Prints one line for
-each check; the exit status is that of the first failure. The verdict on speed.unit uses raw speeds: it is no release.
+the latest pings move as fast as they report, which tells kmh, mps and mph apart, and whether the running workers have
+the settings of this configuration. Changes nothing. Prints one line for each check: ok, FAIL, or unknown where it could
+not be made. The exit status is that of the first failure; unknown is none. The verdict on speed.unit uses raw speeds:
+it is no release.
 """

@@ -24,11 +24,12 @@ from udp_stream.adapters.logs import begin_log, say
 from udp_stream.adapters.schemes import open_source, scheme_of
 from udp_stream.adapters.settings import Settings, is_file
 from udp_stream.adapters.spoken_log import SpokenLog
+from udp_stream.adapters.work_reports import RunReports, about_us, recent_work
 from udp_stream.cli.appended import appended, ids_in, write_lines
 from udp_stream.cli.going_on import say_of_source, sigterm
 from udp_stream.cli.outputs import PRIVATE, require_distinct, used_files
 from udp_stream.cli.report import SOFTWARE
-from udp_stream.errors import ConfigError
+from udp_stream.errors import ConfigError, UdpStreamError
 from udp_stream.ledger.port import Ledger
 from udp_stream.pings.decoder import json_messages
 from udp_stream.windows.source_reader import Refused
@@ -52,13 +53,18 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         folder, max_bytes = _folder(arguments, settings), settings.live.journal_max_bytes
         journal = stack.enter_context(Journal(folder, _owner(ledger), max_bytes))
         writes = stack.enter_context(_outputs(arguments))
+        name, ledger_id = ledger_place(settings.ledger.place), ledger.meta()["ledger_id"]
+        about = about_us(settings, "run", name, SOFTWARE, ledger_id)
+        reports = RunReports(about, recent_work(settings), folder)
+        observers = [log.observe, reports.observe]
         runtime = LiveRuntime(
-            settings, ledger, OsEntropy(), keys.key_of, SOFTWARE, journal, writes, observers=[log.observe]
+            settings, ledger, OsEntropy(), keys.key_of, SOFTWARE, journal, writes, observers=observers
         )
         stack.callback(log.say_due, at_the_end=True)
+        stack.enter_context(_reporting_the_end(reports, runtime))
         say(f"run of {source_name(arguments.source)}, with the journal {folder}", "begun")
         runtime.start()
-        _go_on(source, runtime, settings, log, heartbeat)
+        _go_on(source, runtime, settings, log, heartbeat, reports)
     say("ended", "ended")
 
 
@@ -74,7 +80,28 @@ def source_name(name: str) -> str:
     return f"{scheme}://{rest.partition('/')[0].partition('?')[0].rpartition('@')[2]}"
 
 
-def _go_on(source: LiveSource, runtime: LiveRuntime, settings: Settings, log: SpokenLog, heartbeat: Heartbeat) -> None:
+@contextmanager
+def _reporting_the_end(reports: RunReports, runtime: LiveRuntime) -> Iterator[None]:
+    """Around the work: report with which status it ends."""
+    try:
+        yield
+    except UdpStreamError as error:
+        reports.report(runtime.reader, error.exit_status)
+        raise
+    except BaseException as error:
+        reports.report(runtime.reader, 1 if isinstance(error, Exception) else 0)
+        raise
+    reports.report(runtime.reader, 0)
+
+
+def _go_on(
+    source: LiveSource,
+    runtime: LiveRuntime,
+    settings: Settings,
+    log: SpokenLog,
+    heartbeat: Heartbeat,
+    reports: RunReports,
+) -> None:
     """Frames into the journal and through it, until the source has ended or SIGTERM has come."""
     rules = settings.ping_rules
     with Handover(source) as handover, sigterm() as asked:
@@ -91,6 +118,7 @@ def _go_on(source: LiveSource, runtime: LiveRuntime, settings: Settings, log: Sp
                 runtime.tick()
             heartbeat.beat()
             log.say_due()
+            reports.report_due(runtime.reader)
         if not asked():
             runtime.close_what_is_over()
     runtime.stop()

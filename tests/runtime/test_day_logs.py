@@ -1,0 +1,128 @@
+"""The log of a whole day, from real runs: the live runtime over a synthetic fleet's day, with the clock moved by hand.
+
+docs/operations.md shows lines of these days, and how many there are: `python -m tests.runtime.test_day_logs` prints
+them.
+"""
+
+import io
+import logging
+import re
+import sys
+from collections import defaultdict
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from udp_stream.adapters import logs
+from udp_stream.adapters.files.journal import Journal
+from udp_stream.adapters.ledgers.opening import ledger_and_keys
+from udp_stream.adapters.live_runtime import LiveRuntime, Outputs
+from udp_stream.adapters.logs import begin_log, end_log, say
+from udp_stream.adapters.settings import LedgerSection, load
+from udp_stream.pings.decoder import PingDecoder
+from udp_stream.release.run_log import RunLog
+from udp_stream.testing import SeededEntropy
+from udp_stream.trial.fleet.fleet import IST, Fleet, Imperfections
+
+MIDNIGHT = datetime(2024, 1, 8, tzinfo=IST)
+LOOK_S = 10
+AWAY = range(9 * 3600, 11 * 3600)
+BACK = AWAY.stop // 60 - 1
+DOCS = Path(__file__).parents[2] / "docs" / "operations.md"
+
+
+@cache
+def a_day(buses=12):
+    """The messages of a fleet's day, by the minute in which they arrive: that of their pings."""
+    fleet = Fleet(seed=1, buses=buses, start=MIDNIGHT, hours=24, imperfections=Imperfections.none())
+    messages = [message for batch in fleet.messages() for message in batch]
+    pings, _ = PingDecoder(load(None, (), {}).ping_rules).decode(messages)
+    by_minute = defaultdict(list)
+    for row, time_ms in zip(pings.message.tolist(), pings.time_ms.tolist(), strict=True):
+        by_minute[int(time_ms / 1000 - MIDNIGHT.timestamp()) // 60].append(messages[row])
+    return dict(by_minute)
+
+
+def refused(by_minute):
+    """As a feed that writes its speeds as text."""
+    return {minute: [re.sub(rb'"speed":([\d.]+)', rb'"speed":"\1"', one) for one in messages]
+            for minute, messages in by_minute.items()}  # fmt: skip
+
+
+def night(by_minute):
+    return by_minute
+
+
+def away(by_minute):
+    """What would come while the broker is away comes as soon as it is back, as from a feed that waits for it."""
+    found = defaultdict(list)
+    for minute, messages in by_minute.items():
+        found[BACK if minute * 60 in AWAY else minute] += messages
+    return dict(found)
+
+
+DAYS = {"night": night, "refused": refused, "away": away}
+
+
+def lines_of(day, folder, monotonic):
+    """What the run says of this day, and the releases that it wrote. `monotonic` holds the time of the log's clock."""
+    settings, now, out = load(None, ("release.min_plates=2",), {}), [MIDNIGHT.timestamp()], []
+    said = io.StringIO()
+    begin_log(said, as_json=False)
+    opened = ledger_and_keys(LedgerSection(url=f"{folder}/ledger"))
+    with opened as (ledger, _), Journal(Path(folder, "journal"), "the ledger") as journal:
+        log = RunLog(settings.calendar.slots, settings.policy.grace_ms)
+        runtime = LiveRuntime(
+            settings, ledger, SeededEntropy(1), str.encode, "test", journal, Outputs(out.extend),
+            [lambda fact: log.observe(fact, now[0])], lambda: now[0],
+        )  # fmt: skip
+        runtime.start()
+        messages = DAYS[day](a_day())
+        for second in range(0, 86_400, LOOK_S):
+            now[0] = MIDNIGHT.timestamp() + second
+            monotonic[0] = second
+            is_away = day == "away" and second in AWAY
+            if is_away:
+                logging.getLogger("aiokafka").error("Unable connect to node with id %s: %s", 1, OSError())
+            elif day == "away" and second == AWAY.stop:
+                runtime.take(messages[BACK])
+            elif second % 60 == 50 and second // 60 in messages:
+                runtime.take(messages[second // 60])
+            else:
+                runtime.tick()
+            for line in log.lines(now[0]):
+                say(line.text, line.event, line.figures)
+    end_log()
+    return said.getvalue().splitlines(), out
+
+
+@pytest.mark.parametrize("day", ["night", "refused", pytest.param("away", marks=pytest.mark.long)])
+def test_a_whole_day_has_fewer_than_200_lines_and_each_slot_has_one(day, tmp_path, monkeypatch):
+    monotonic = [0.0]
+    monkeypatch.setattr(logs, "time", SimpleNamespace(monotonic=lambda: monotonic[0]))
+    lines, out = lines_of(day, tmp_path, monotonic)
+    assert 50 < len(lines) < 200
+    slots = [line for line in lines if " HATs, " in line]
+    by_slot = {msgspec.json.decode(release)["hat"]["slot_start"] for release in out}
+    assert len(slots) == len(by_slot) == (0 if day == "refused" else 18)
+    assert ("wrong_type" in "".join(lines)) == (day == "refused")
+    assert sum("a Kafka broker does not answer" in line for line in lines) == (12 if day == "away" else 0)
+    heading = {"night": "A day with its night", "refused": "every ping is refused", "away": "the broker away"}[day]
+    (title,) = [line for line in DOCS.read_text(encoding="utf-8").splitlines() if heading in line and "lines)" in line]
+    assert f"({len(lines)} lines)" in title
+    shown = DOCS.read_text(encoding="utf-8").partition(title)[2].split("```")[1].splitlines()[1:]
+    assert shown and not [line for line in shown if f"udp-stream: {line}" not in lines]
+
+
+if __name__ == "__main__":
+    for name in DAYS:
+        with TemporaryDirectory() as place:
+            clock = [0.0]
+            logs.time = SimpleNamespace(monotonic=lambda: clock[0])  # noqa: B023
+            found, _ = lines_of(name, place, clock)
+            sys.stdout.write("\n".join([f"== {name}: {len(found)} lines", *found, ""]))

@@ -1,0 +1,81 @@
+"""`status` of a live run: from its report, its journal and its ledger."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.forked import forked_to_log, run_forked
+from tests.runtime.harness import fleet_log
+
+FLAGS = ("--ledger", "city.ledger", "--set", "hat.slot=15m", "--set", "kafka.status_every=0.5s")
+
+
+def status(folder, *flags):
+    done = run_forked(["status", *flags], cwd=folder, env={**os.environ, "NO_COLOR": "1"})
+    assert b"Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+def until(holds, folder, seconds=20):
+    deadline = time.monotonic() + seconds
+    while True:
+        found = status(folder, *FLAGS, "--json")
+        if found[1] and holds(json.loads(found[1])):
+            return found[0], json.loads(found[1])
+        assert time.monotonic() < deadline, found
+        time.sleep(0.1)
+
+
+def alive(found):
+    return bool(found["workers"]) and found["workers"][0]["state"] == "alive"
+
+
+def test_a_run_is_alive_then_silent_once_it_is_killed_and_stopped_after_its_end(tmp_path):
+    fifo = tmp_path / "pipe"
+    os.mkfifo(fifo)
+    with fifo.open("r+b", buffering=0) as pipe:
+        pipe.write(b"\n".join(fleet_log(clean=True)[:100]) + b"\nno ping\n")
+        with fifo.open("rb") as stdin, (tmp_path / "out").open("wb") as out:
+            command = [sys.executable, "-m", "udp_stream", "run", "-", *FLAGS]
+            running = subprocess.Popen(command, stdin=stdin, stdout=out, stderr=out, cwd=tmp_path)
+        try:
+            code, found = until(lambda found: alive(found) and found["workers"][0]["work"]["pings"] > 0, tmp_path)
+            assert code == 0 and found["troubles"] == [] and found["settings_agree_with_this_configuration"] is True
+            work = found["workers"][0]["work"]
+            assert (work["refused"] == {"not_json": 1} and work["open_pings"] == 0) or work["open_slots"]
+            assert found["ledger"]["holdings"]["charged"] == 0 and "journal" in found["name"]
+            code, page, _ = status(tmp_path, *FLAGS, "--set", "budget.epsilon=5")
+            assert code == 0 and "this configuration has others: budget.epsilon is 10" in page
+        finally:
+            running.kill()
+            running.wait()
+    code, found = until(lambda found: found["workers"][0]["state"] == "silent", tmp_path)
+    assert code == 4
+    code, page, said = status(tmp_path, *FLAGS)
+    assert "silent for" in page and "no worker runs" in said
+    log = tmp_path / "log"
+    (tmp_path / "more.ndjson").write_bytes(b"\n".join(fleet_log(clean=True)[:100]))
+    ended = forked_to_log("tests.forked", ["run", "more.ndjson", *FLAGS, "--out", "out2"], log, tmp_path)
+    assert ended.wait(30) == 0, log.read_text()
+    code, page, said = status(tmp_path, *FLAGS)
+    assert code == 4 and "stopped" in page and "last slot out: that of 2024-01-08 09:00 IST" in page
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        (("--journal", "nowhere"), 2, "--journal: expected the folder of a run's journal, got nowhere"),
+        (("--journal", "."), 4, ". has no report: no run of this version has begun there"),
+        (("--bootstrap", "127.0.0.1:1"), 4, "Kafka at 127.0.0.1:1"),
+        (("--ledger", "none.ledger", "--set", "kafka.bootstrap=127.0.0.1:1"), 4, "and no live run has its journal in"),
+        (("--ledger", "-"), 2, "expected a file or URL"),
+    ],
+)
+def test_what_is_not_there_is_said_and_nothing_is_made(flags, code, said, tmp_path):
+    found = status(tmp_path, *flags)
+    assert found[0] == code and said in found[2], found
+    assert list(tmp_path.iterdir()) == []
