@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import FrameType
-from typing import TYPE_CHECKING
 
 from udp_stream import __version__
 from udp_stream.adapters.logs import ERROR, say
 from udp_stream.cli.commands import (
+    config_parser,
     demo_parser,
     doctor_parser,
     feed_parser,
+    help_parser,
     init_parser,
     ledger_parser,
     plan_parser,
@@ -30,9 +31,6 @@ from udp_stream.cli.options import Parser
 from udp_stream.cli.stdio import let_go_of_stdout, use_standard_streams
 from udp_stream.errors import DependencyUnavailable, UdpStreamError
 
-if TYPE_CHECKING:
-    from udp_stream.adapters.settings import Settings
-
 EXAMPLES = """\
 examples:
   udp-stream demo --headless --slots 3             a synthetic fleet, no services, no files
@@ -46,6 +44,8 @@ examples:
   udp-stream releases --follow                     the records that it released
   udp-stream ledger show GJ05ZZ0001                what a plate was charged and has left
   udp-stream doctor                                check that the deployment is reachable and safe
+  udp-stream config check --config city.toml       every fault of a configuration
+  udp-stream help ledger show                      the options and examples of a verb
 
 exit status: 0 done; 1 our fault; 2 usage; 3 configuration invalid; 4 a dependency is unavailable;
 5 refused to protect privacy; 130 interrupted
@@ -64,7 +64,9 @@ VERBS = (
     feed_parser,
     releases_parser,
     doctor_parser,
+    config_parser,
     services_parser,
+    help_parser,
 )
 """As `--help` lists them."""
 
@@ -87,10 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = _parser().parse_args(argv)
         signal.signal(signal.SIGTERM, _drain)
-        from udp_stream.adapters.settings import load  # numpy comes with it, and `--help` does without
-
-        command: Callable[[argparse.Namespace, Settings], None] = arguments.command
-        command(arguments, load(arguments.config, arguments.set, options=_options(arguments)))
+        _perform(arguments)
         sys.stdout.flush()
     except Drained:
         return 0
@@ -105,6 +104,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         let_go_of_stdout()
     return 0
+
+
+def _perform(arguments: argparse.Namespace) -> None:
+    if not arguments.reads_settings:
+        arguments.command(arguments)
+        return
+    from udp_stream.adapters.settings import load  # numpy comes with it, and `--help` does without
+
+    arguments.command(arguments, load(arguments.config, arguments.set, options=_options(arguments)))
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, str]:
@@ -123,7 +131,8 @@ def _drain(_signal: int, _frame: FrameType | None) -> None:
 
 def _parser() -> Parser:
     parser = Parser(prog="udp-stream", description=__doc__.partition(":")[0] + ".", epilog=EXAMPLES)
-    parser.add_argument("--version", action="version", version=f"udp-stream {__version__}")
+    parser.add_argument("-V", "--version", action="version", version=f"udp-stream {__version__}")
+    parser.set_defaults(program=parser)
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
     for verb in VERBS:
         verb.add(verbs)
