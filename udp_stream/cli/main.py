@@ -11,6 +11,7 @@ from types import FrameType
 from udp_stream import __version__
 from udp_stream.adapters.logs import ERROR, say
 from udp_stream.cli.commands import (
+    completion_parser,
     config_parser,
     demo_parser,
     doctor_parser,
@@ -66,6 +67,7 @@ VERBS = (
     doctor_parser,
     config_parser,
     services_parser,
+    completion_parser,
     help_parser,
 )
 """As `--help` lists them."""
