@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from types import FrameType
 
 from udp_stream import __version__
-from udp_stream.adapters.logs import ERROR, say
+from udp_stream.adapters.installed import words_of
+from udp_stream.adapters.logs import ERROR, say, say_errors_only
 from udp_stream.cli.commands import (
     completion_parser,
     config_parser,
@@ -29,7 +30,7 @@ from udp_stream.cli.commands import (
     worker_parser,
 )
 from udp_stream.cli.options import Parser
-from udp_stream.cli.stdio import let_go_of_stdout, use_standard_streams
+from udp_stream.cli.stdio import STANDARD_OUTPUT, let_go_of_stdout, use_standard_streams
 from udp_stream.errors import DependencyUnavailable, UdpStreamError
 
 EXAMPLES = """\
@@ -49,7 +50,7 @@ examples:
   udp-stream help ledger show                      the options and examples of a verb
 
 exit status: 0 done; 1 our fault; 2 usage; 3 configuration invalid; 4 a dependency is unavailable;
-5 refused to protect privacy; 130 interrupted
+5 refused to protect privacy; 130 interrupted; 141 the reader of the output has closed it before the end
 """
 
 VERBS = (
@@ -81,6 +82,11 @@ OPTIONS = {
 """Options of verbs that are configuration keys by another name."""
 
 
+OUTPUT_CLOSED = 141
+"""The reader of standard output has gone away before a verb that releases, changes or judges was at its end: as a shell
+reports of any program in a pipe that ended so. A verb that only prints ends with 0 then."""
+
+
 class Drained(BaseException):
     """SIGTERM has arrived: stop where nothing is half done."""
 
@@ -88,8 +94,10 @@ class Drained(BaseException):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     use_standard_streams()
+    arguments = argparse.Namespace(is_text=False)
     try:
-        arguments = _parser().parse_args(argv)
+        _parser().parse_args(argv, arguments)
+        say_errors_only(arguments.quiet)
         signal.signal(signal.SIGTERM, _drain)
         _perform(arguments)
         sys.stdout.flush()
@@ -97,8 +105,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        return _fail(DependencyUnavailable("the reader of the output has closed it"))
+    except BrokenPipeError as error:
+        if error.filename in (None, STANDARD_OUTPUT):  # no alarm: `| head` has what it asked for
+            return 0 if arguments.is_text else OUTPUT_CLOSED
+        return _fail(DependencyUnavailable(f"{error.filename}: its reader has closed it"))
     except UdpStreamError as error:
         return _fail(error)
     except OSError as error:  # a full disk, a file taken away: of the machine, not of ours
@@ -123,7 +133,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def _fail(error: UdpStreamError) -> int:
-    say(str(error), "failed", {"status": error.exit_status}, ERROR)
+    say(words_of(error), "failed", {"status": error.exit_status}, ERROR)
     return error.exit_status
 
 

@@ -29,14 +29,14 @@ Verbs: TypeAlias = "argparse._SubParsersAction[Parser]"
 def add_verb(verbs: Verbs, name: str, summary: str, module: str) -> Parser:
     """A verb that the function of its name in `cli/commands/MODULE.py` does, with the options that every verb has."""
     parser = _verb(verbs, name, summary)
-    parser.set_defaults(command=_lazily(module, name), reads_settings=True)
+    parser.set_defaults(command=_lazily(module, name), reads_settings=True, is_text=False)
     return parser
 
 
 def add_verb_without_settings(verbs: Verbs, name: str, summary: str, module: str) -> Parser:
     """The same, for a verb that works where the configuration is broken: its function takes the arguments alone."""
     parser = _verb(verbs, name, summary)
-    parser.set_defaults(command=_lazily(module, name), reads_settings=False)
+    parser.set_defaults(command=_lazily(module, name), reads_settings=False, is_text=False)
     return parser
 
 
@@ -44,6 +44,7 @@ def _verb(verbs: Verbs, name: str, summary: str) -> Parser:
     parser = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
     parser.add_argument("--config", type=Path, metavar="TOML", help="configuration file")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one key")
+    parser.add_argument("--quiet", action="store_true", help="say errors only; results are printed as without it")
     return parser
 
 
@@ -56,6 +57,11 @@ def _lazily(module: str, verb: str) -> Callable[..., None]:
         getattr(import_module(f"udp_stream.cli.commands.{module}"), verb.replace("-", "_"))(*given)
 
     return run
+
+
+def only_prints(parser: Parser) -> None:
+    """Say of a verb that it does nothing but print, and gives no verdict: a reader that has enough ends it well."""
+    parser.set_defaults(is_text=True)
 
 
 def verbs_of(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:

@@ -13,6 +13,7 @@ from rich.table import Table
 from udp_stream import __version__
 from udp_stream.adapters.ledgers.overlaps import said
 from udp_stream.adapters.ledgers.policy_keys import difference, named
+from udp_stream.adapters.logs import is_quiet
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
 from udp_stream.pings.decoder import Reason
@@ -120,8 +121,9 @@ class _Printer(Console):
 
 
 def console() -> Console:
-    """What people are told, on standard error. Colours only on a terminal, and not with NO_COLOR."""
-    return _Printer(stderr=True, highlight=False)
+    """What people are told, on standard error; nothing with --quiet. Colours only on a terminal, and not with
+    NO_COLOR."""
+    return _Printer(stderr=True, highlight=False, quiet=is_quiet())
 
 
 def printer(width: int) -> Console:

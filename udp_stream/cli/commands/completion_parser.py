@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from udp_stream.cli.options import Verbs, add_verb_without_settings
+from udp_stream.cli.options import Verbs, add_verb_without_settings, only_prints
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -13,6 +13,7 @@ def add(verbs: Verbs) -> None:
         verbs, "completion", "print the completion of verbs, options and files for a shell", "completion"
     )
     parser.add_argument("shell", choices=SHELLS)
+    only_prints(parser)
     parser.epilog = """\
 examples:
   udp-stream completion bash > ~/.local/share/bash-completion/completions/udp-stream

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from udp_stream.cli.options import Parser, Verbs, add_json, add_verb_without_settings
+from udp_stream.cli.options import Parser, Verbs, add_json, add_verb_without_settings, only_prints
 
 EXAMPLES = (
     "udp-stream config show --config city.toml",
@@ -28,6 +28,7 @@ def add(verbs: Verbs) -> None:
     inner = parser.add_subparsers(title="verbs", required=True, metavar="VERB", parser_class=Parser)
     show = add_verb_without_settings(inner, "show", "every key, its value, and where the value came from", "config")
     check = add_verb_without_settings(inner, "check", "every fault of the configuration, not only the first", "config")
+    only_prints(show)
     for parsed, example, more in zip((show, check), EXAMPLES, (SHOW, CHECK), strict=True):
         add_json(parsed)
         parsed.epilog = f"examples:\n  {example}\n  {example} --json\n{more}"

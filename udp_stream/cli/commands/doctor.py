@@ -7,10 +7,12 @@ no release, has no noise and costs no budget: it is for the operator, who may se
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from udp_stream.adapters.files.sources import read_messages
+from udp_stream.adapters.installed import words_of
 from udp_stream.adapters.ledgers.opening import inspect_ledger, known_here, ledger_and_keys, ledger_there
 from udp_stream.adapters.ledgers.overlaps import overlaps_on, said
 from udp_stream.adapters.settings import Settings
@@ -40,7 +42,14 @@ def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
             ("deployment", lambda: _deployment(settings)),
             ("speeds of the topic", lambda: _unit_of_topic(settings)),
         ]
-    failures = [failure for name, check in checks if (failure := _told(name, check)) is not None]
+    results = [_result(name, check, as_json=arguments.json) for name, check in checks]
+    if arguments.json:
+        print(
+            json.dumps(
+                {"ok": not any(one.error for one in results), "checks": [one.facts for one in results]}, indent=2
+            )
+        )
+    failures = [one.error for one in results if one.error is not None]
     if failures:
         raise type(failures[0])(f"{len(failures)} of {len(checks)} checks failed")
 
@@ -54,14 +63,27 @@ def _ledger(settings: Settings, for_workers: bool) -> str:
     return said
 
 
-def _told(name: str, check: Callable[[], str]) -> UdpStreamError | None:
+@dataclass(frozen=True, slots=True)
+class _Result:
+    name: str
+    said: str
+    error: UdpStreamError | None = None
+
+    @property
+    def facts(self) -> dict[str, object]:
+        status = 0 if self.error is None else self.error.exit_status
+        return {"check": self.name, "ok": self.error is None, "status": status, "said": self.said}
+
+
+def _result(name: str, check: Callable[[], str], *, as_json: bool) -> _Result:
+    """What came of a check; a line about it, at once, unless all are told together."""
     try:
-        said = check()
+        result = _Result(name, check())
     except UdpStreamError as error:
-        print(f"FAIL  {name}: {error}", flush=True)
-        return error
-    print(f"ok    {name}: {said}", flush=True)
-    return None
+        result = _Result(name, words_of(error), error)
+    if not as_json:
+        print(f"{'FAIL' if result.error else 'ok  '}  {name}: {result.said}", flush=True)
+    return result
 
 
 def _promise(settings: Settings) -> str:
