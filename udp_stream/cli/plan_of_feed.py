@@ -23,7 +23,7 @@ from udp_stream.adapters.settings.rules import check
 from udp_stream.adapters.text import counted
 from udp_stream.cli.first_look import require_readable_pings
 from udp_stream.cli.progress import ReadingProgress, StepProgress
-from udp_stream.cli.report import SOFTWARE, printer
+from udp_stream.cli.report import SOFTWARE, print_whole, printer
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.ledger.port import Entropy
 from udp_stream.pings.decoder import PingDecoder
@@ -234,7 +234,7 @@ def print_feed(plan: FeedPlan, settings: Settings, target_kmh: float | None) -> 
         sizes = f"{row.hats:,}", str(row.plates), str(row.visits), f"{expected.served:.0%}"
         mark = "  <- start here" if row is start else ""
         table.add_row(str(row.resolution), row.slot, *sizes, *errors, verdict(expected) + mark)
-    out.print(table, width=max(out.width, out.measure(table).maximum), crop=False)
+    print_whole(out, table)
     out.print(
         f"Start with hat.resolution = {start.resolution} and hat.slot = {start.slot!r}: {why}.\n"
         "plates/HAT: half of the pings lie in HATs of at least so many plates. HATs/plate: of the median plate, in "

@@ -131,6 +131,13 @@ def printer(width: int) -> Console:
     return _Printer(highlight=False, width=None if sys.stdout.isatty() else width)
 
 
+def print_whole(out: Console, table: Table) -> None:
+    """Every column, also where that is wider than the terminal, or than lines are where there is none."""
+    needed = out.measure(table, options=out.options.update(width=1000)).maximum
+    # A console prints nothing wider than itself, and one without a height takes 80 columns on a plain terminal.
+    _Printer(file=out.file, highlight=False, width=max(out.width, needed), height=25).print(table, crop=False)
+
+
 def print_summary(summary: Summary, settings: Settings, of_sources: Sequence[str] = ()) -> None:
     """What sources said; earlier records under other settings, if any; then counts by status and reason, the expected
     error of what was made under these, and whether it beats the baseline guess."""

@@ -16,7 +16,7 @@ from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
 from udp_stream.cli.outputs import require_distinct, used_files
 from udp_stream.cli.plots import require_plots
-from udp_stream.cli.report import ONE_CDF, ONE_MEAN, ONE_VARIANCE, Guess, nearest_measured, printer
+from udp_stream.cli.report import ONE_CDF, ONE_MEAN, ONE_VARIANCE, Guess, nearest_measured, print_whole, printer
 from udp_stream.cli.worst_case import print_worst_case
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.mechanisms.grouping import SamplesPerPlate
@@ -97,7 +97,7 @@ def print_sizes(arguments: argparse.Namespace, settings: Settings) -> None:
     served = [one for one in bought if one.served]
     out = printer(width=160)
     out.print(_head(policy, hats_per_period))
-    _print_whole(out, _table(bought, policy.resolution))
+    print_whole(out, _table(bought, policy.resolution))
     out.print("(releases: the number of such HATs for which the median plate's budget suffices in a period)")
     for note in _notes(policy, served, hats_per_period):
         out.print(note)
@@ -121,12 +121,6 @@ def _explain(out: Console, typical: Bought, policy: Policy, plot: Path | None) -
         return
     counts = SamplesPerPlate(typical.plan.by_plate)
     print_worst_case(out, counts, policy.range, mean.cost.nano / NANO, plot)
-
-
-def _print_whole(out: Console, table: Table) -> None:
-    """Every column, also where that is wider than the terminal, or than lines are where there is none."""
-    wide = out.options.update(width=1000)
-    out.print(table, width=max(out.width, out.measure(table, options=wide).maximum), crop=False)
 
 
 def _notes(policy: Policy, served: list[Bought], hats_per_period: int) -> list[str]:
