@@ -15,7 +15,7 @@ demo: $(DEMO_STAMP)  ## a synthetic fleet through the embedded runtime: no servi
 test: $(STAMP)  ## every check; Kafka and Redis as containers where there are images, else as child processes
 	$(BIN)/python -m pytest --numprocesses 4 --dist loadscope -m "not long and not soak"
 
-test-long: $(STAMP)  ## what `make test` has a short form of, in full: more kills, more time, more draws
+test-long: $(STAMP)  ## what `make test` has a short form of, in full; the tutorial; the examples, which need Node.js
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadscope -m long
 
 test-soak: $(STAMP)  ## what takes many minutes: lemmas and adversaries at full size, 100,000 mutated messages, 200 kills

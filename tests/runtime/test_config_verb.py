@@ -6,8 +6,9 @@ import re
 import pytest
 
 from udp_stream import __version__
-from udp_stream.adapters.settings import DURATIONS, known_keys, load
+from udp_stream.adapters.settings import DURATIONS, faults_in, known_keys, load
 from udp_stream.cli import main as cli
+from udp_stream.errors import ConfigError
 
 CITY = """\
 [hat]
@@ -164,6 +165,33 @@ def test_what_is_no_toml_or_not_there_is_one_fault_beside_those_of_flags(city, c
         status, out, _ = said(capsys, "config", "check", "--config", name, "--set", "hat.resolution=99", "--json")
         messages = [fault["message"] for fault in json.loads(out)["faults"]]
         assert status == 3 and len(messages) == 2 and rule in messages[0] and "hat.resolution" in messages[1]
+
+
+ODD = ("'x'", "''", "'-'", "-1", "0", "1e9", "true", "[]", "{a = 1}", "'1d'", "2024-01-08", "nan")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("key", [key for key in known_keys() if key != "budget.schedule"])
+def test_check_finds_a_fault_wherever_load_does_and_the_same_one(key, tmp_path, odd=ODD):
+    """Whatever stands at a key, alone and beside another fault: nothing else comes of it, and no fault is invented."""
+    section, _, name = key.partition(".")
+    path = tmp_path / "odd.toml"
+    for value in odd:
+        path.write_text(f"[{section}]\n{name} = {value}\n")
+        try:
+            load(path, (), {})
+            first = None
+        except ConfigError as error:
+            first = str(error)
+        faults = faults_in(path, (), {})
+        assert (first is None) is (not faults), (value, first, faults)
+        assert first is None or first in {fault.message for fault in faults}
+        assert len(faults_in(path, ("hat.grace=x",), {})) >= (key != "hat.grace") + (first is not None)
+
+
+@pytest.mark.parametrize("key", ["hat.slot", "hat.grace", "source.time", "queries.period", "ledger.url", "pings.box"])
+def test_check_finds_the_fault_that_load_finds(key, tmp_path):
+    test_check_finds_a_fault_wherever_load_does_and_the_same_one(key, tmp_path, odd=("'x'", "-1", "'7h'"))
 
 
 @pytest.mark.parametrize("line", ["hat = 3", "query = 3", "hat.slot = 7", "[hat]\nslot = []", "[pings]\nbox = 'x'"])

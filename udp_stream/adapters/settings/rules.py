@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
+
+from msgspec import structs
 
 from udp_stream.adapters.settings.connection_rules import kafka_faults, redis_faults
 from udp_stream.adapters.settings.limits import (
@@ -43,13 +45,18 @@ def check(settings: Settings) -> None:
 
 def faults_of(settings: Settings) -> Iterator[ConfigError]:
     """Every fault that types do not show. One may follow from another: that of a key which comes first is its cause."""
-    yield from raised(lambda: check_source(settings.source, settings.speed.unit))
+    unread: list[str] = []
+    for fault in raised(lambda: check_source(settings.source, settings.speed.unit)):
+        unread.append("source")
+        yield fault
     for name in DURATIONS:
-        yield from raised(partial(_read_duration, name, _value(settings, name)))
-    try:
-        yield from _policy_faults(settings, settings.policy)
-    except ConfigError as error:  # no policy follows from these values
-        yield error
+        for fault in raised(partial(_read_duration, name, _value(settings, name))):
+            unread.append(name)
+            yield fault
+    readable = _with_defaults(settings, unread)
+    for fault in _policy_faults(readable, readable.policy):
+        if not any(name in str(fault) for name in unread):  # else it is about the default
+            yield fault
     yield from _faults_beside(settings)
     yield from _ledger_faults(settings.ledger)
     yield from kafka_faults(settings.kafka)
@@ -59,13 +66,24 @@ def faults_of(settings: Settings) -> Iterator[ConfigError]:
     yield from _accepted_faults(settings.budget.accept_overlap)
 
 
+def _with_defaults(settings: Settings, names: Sequence[str]) -> Settings:
+    """The same with default values of these sections and keys, so that a policy follows."""
+    for name in names:
+        section, _, key = name.partition(".")
+        default = getattr(Settings(), section)
+        ours = getattr(settings, section)
+        value = structs.replace(ours, **{key: getattr(default, key)}) if key else default
+        settings = structs.replace(settings, **{section: value})
+    return settings
+
+
 def _read_duration(name: str, duration: str) -> None:
     if name == "budget.period":
         budget_period(duration)
+    elif name == "hat.slot" or (name == "queries.period" and duration != "lifetime"):
+        whole_seconds(name, duration)
     elif name != "queries.period":
         seconds_of(name, duration)
-    elif duration != "lifetime":
-        whole_seconds(name, duration)
 
 
 def _policy_faults(settings: Settings, policy: Policy) -> Iterator[ConfigError]:
