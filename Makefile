@@ -4,17 +4,18 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEMO_STAMP := $(VENV)/.installed-for-demo
 CONTAINER_TESTS := (containers or shared_services) and not soak
 
 .PHONY: demo test test-long test-soak explore chaos test-containers images lint bench bench-stream accuracy services clean
 
-demo: $(STAMP)  ## a synthetic fleet through the embedded runtime: no services, no files
+demo: $(DEMO_STAMP)  ## a synthetic fleet through the embedded runtime: no services, no files
 	$(BIN)/udp-stream demo --headless --slots 3
 
 test: $(STAMP)  ## every check; Kafka and Redis as containers where there are images, else as child processes
 	$(BIN)/python -m pytest --numprocesses 4 --dist loadscope -m "not long and not soak"
 
-test-long: $(STAMP)  ## what `make test` has a short form of, in full: more kills, more time, more draws
+test-long: $(STAMP)  ## what `make test` has a short form of, in full; the tutorial; the examples, which need Node.js
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadscope -m long
 
 test-soak: $(STAMP)  ## what takes many minutes: lemmas and adversaries at full size, 100,000 mutated messages, 200 kills
@@ -63,6 +64,14 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[services,test,lint]'
 	touch $(STAMP)
+
+# The demo needs the package alone: no services, no tools. On a terminal pip shows what it does.
+$(DEMO_STAMP): pyproject.toml
+	@echo "installing udp-stream into $(VENV), once"
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	test $(STAMP) -nt pyproject.toml \
+		|| $(BIN)/python -m pip install $(if $(MAKE_TERMOUT),,--quiet) --disable-pip-version-check --editable .
+	touch $(DEMO_STAMP)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -33,6 +33,17 @@ class DependencyUnavailable(UdpStreamError):
     exit_status = 4
 
 
+class PackageMissing(DependencyUnavailable):
+    """A package is not installed that comes with an extra. The command line says what to type instead of `str()`."""
+
+    def __init__(self, what: str, extra: str, otherwise: str = "") -> None:
+        """`what` the package is to us; `otherwise` is another way to have it, from "or" on."""
+        self.what, self.extra, self.otherwise = what, extra, otherwise
+        super().__init__(
+            f"no {what}: it comes with the extra [{extra}] of udp-stream{f', {otherwise}' * bool(otherwise)}"
+        )
+
+
 class PrivacyRefused(UdpStreamError):
     """Going on would break the guarantee, so we stop: no ledger, a foreign key, a draw that was never charged."""
 
@@ -45,14 +56,14 @@ class Fenced(PrivacyRefused):
 
 @contextmanager
 def needs(what: str, extra: str) -> Iterator[None]:
-    """Around the import of a package that only comes with an extra: DependencyUnavailable, with what to install.
+    """Around the import of a package that only comes with an extra: PackageMissing, with which one it is.
 
     >>> with needs("Kafka client", "kafka"):
     ...     import no_such_package
     Traceback (most recent call last):
-    udp_stream.errors.DependencyUnavailable: no Kafka client: pip install 'udp-stream[kafka]'
+    udp_stream.errors.PackageMissing: no Kafka client: it comes with the extra [kafka] of udp-stream
     """
     try:
         yield
     except ImportError as error:
-        raise DependencyUnavailable(f"no {what}: pip install 'udp-stream[{extra}]'") from error
+        raise PackageMissing(what, extra) from error

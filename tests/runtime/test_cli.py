@@ -372,6 +372,7 @@ def test_plan_has_the_constant_beside_each_statistic_in_full(tmp_path):
 VERBS = [
     "init", "replay", "run", "demo", "plan", "reproduce", "ledger", "ledger show", "ledger verify", "ledger export",
     "ledger accept-older", "topics", "topics create", "worker", "feed", "releases", "status", "doctor", "services",
+    "config", "config show", "config check", "completion", "help",
 ]  # fmt: skip
 
 

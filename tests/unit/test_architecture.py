@@ -24,6 +24,7 @@ LADDER = (
     {
         "adapters.entropy",
         "adapters.files",
+        "adapters.installed",
         "adapters.kafka_section",
         "adapters.live_section",
         "adapters.logs",

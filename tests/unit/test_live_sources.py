@@ -231,7 +231,7 @@ def test_a_package_that_is_not_installed_is_named_with_how_to_get_it(tmp_path, m
     monkeypatch.setitem(sys.modules, package, None)
     gtfs_realtime._bindings.cache_clear()
     arguments = cli._parser().parse_args(["feed", name])
-    with pytest.raises(DependencyUnavailable, match=rf"{what}: pip install 'udp-stream\[sources\]'"):
+    with pytest.raises(DependencyUnavailable, match=rf"{what}: it comes with the extra \[sources\]"):
         feed_verb(arguments, load(None, ["speed.unit=mps"], {}))
     gtfs_realtime._bindings.cache_clear()
 

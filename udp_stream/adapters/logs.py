@@ -53,6 +53,25 @@ UNSAID: Final = ("Task %r ran for",)
 _ours: list[logging.Handler] = []
 """The handler of the log, if there is one: a process has one standard error."""
 
+_quiet: list[bool] = []
+"""Holds one value while only errors are said."""
+
+
+def say_errors_only(only: bool) -> None:
+    """Whether everything below an error is left unsaid from now on, for this process.
+
+    >>> say_errors_only(True)
+    >>> say("not worth a line"), is_quiet()
+    (None, True)
+    >>> say_errors_only(False)
+    """
+    _quiet[:] = [True] if only else []
+
+
+def is_quiet() -> bool:
+    """Whether only errors are said."""
+    return bool(_quiet)
+
 
 def begin_log(stream: TextIO | None = None, *, as_json: bool | None = None, shown: Iterable[str] = ()) -> None:
     """Say everything on this stream from now on (default: standard error); JSON unless it is a terminal.
@@ -74,8 +93,8 @@ def begin_log(stream: TextIO | None = None, *, as_json: bool | None = None, show
     end_log()
     _ours.append(handler)
     logging.root.addHandler(handler)
-    logging.root.setLevel(logging.WARNING)
-    OURS.setLevel(logging.INFO)
+    logging.root.setLevel(ERROR if is_quiet() else WARNING)
+    OURS.setLevel(ERROR if is_quiet() else logging.INFO)
     logging.raiseExceptions = False  # a reader of the log that has gone away stops nothing
 
 
@@ -88,6 +107,8 @@ def end_log() -> None:
 
 def say(text: str, event: str = "said", figures: Mapping[str, object] | None = None, level: int = logging.INFO) -> None:
     """One line of ours: through the log if there is one, else on standard error."""
+    if is_quiet() and level < ERROR:
+        return
     if not _ours:
         print(f"udp-stream: {'warning: ' if level == WARNING else ''}{text}", file=sys.stderr, flush=True)
         return

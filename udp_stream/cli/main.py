@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import FrameType
-from typing import TYPE_CHECKING
 
 from udp_stream import __version__
-from udp_stream.adapters.logs import ERROR, say
+from udp_stream.adapters.installed import words_of
+from udp_stream.adapters.logs import ERROR, say, say_errors_only
 from udp_stream.cli.commands import (
+    completion_parser,
+    config_parser,
     demo_parser,
     doctor_parser,
     feed_parser,
+    help_parser,
     init_parser,
     ledger_parser,
     plan_parser,
@@ -28,11 +31,8 @@ from udp_stream.cli.commands import (
     worker_parser,
 )
 from udp_stream.cli.options import Parser
-from udp_stream.cli.stdio import let_go_of_stdout, use_standard_streams
+from udp_stream.cli.stdio import STANDARD_OUTPUT, let_go_of_stdout, use_standard_streams
 from udp_stream.errors import DependencyUnavailable, UdpStreamError
-
-if TYPE_CHECKING:
-    from udp_stream.adapters.settings import Settings
 
 EXAMPLES = """\
 examples:
@@ -48,9 +48,11 @@ examples:
   udp-stream ledger show GJ05ZZ0001                what a plate was charged and has left
   udp-stream status                                what the deployment is doing
   udp-stream doctor                                check that the deployment is reachable and safe
+  udp-stream config check --config city.toml       every fault of a configuration
+  udp-stream help ledger show                      the options and examples of a verb
 
 exit status: 0 done; 1 our fault; 2 usage; 3 configuration invalid; 4 a dependency is unavailable;
-5 refused to protect privacy; 130 interrupted
+5 refused to protect privacy; 130 interrupted; 141 the reader of the output has closed it before the end
 """
 
 VERBS = (
@@ -67,7 +69,10 @@ VERBS = (
     releases_parser,
     status_parser,
     doctor_parser,
+    config_parser,
     services_parser,
+    completion_parser,
+    help_parser,
 )
 """As `--help` lists them."""
 
@@ -80,6 +85,11 @@ OPTIONS = {
 """Options of verbs that are configuration keys by another name."""
 
 
+OUTPUT_CLOSED = 141
+"""The reader of standard output has gone away before a verb that releases, changes or judges was at its end: as a shell
+reports of any program in a pipe that ended so. A verb that only prints ends with 0 then."""
+
+
 class Drained(BaseException):
     """SIGTERM has arrived: stop where nothing is half done."""
 
@@ -87,20 +97,21 @@ class Drained(BaseException):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     use_standard_streams()
+    arguments = argparse.Namespace(is_text=False)
     try:
-        arguments = _parser().parse_args(argv)
+        _parser().parse_args(argv, arguments)
+        say_errors_only(arguments.quiet)
         signal.signal(signal.SIGTERM, _drain)
-        from udp_stream.adapters.settings import load  # numpy comes with it, and `--help` does without
-
-        command: Callable[[argparse.Namespace, Settings], None] = arguments.command
-        command(arguments, load(arguments.config, arguments.set, options=_options(arguments)))
+        _perform(arguments)
         sys.stdout.flush()
     except Drained:
         return 0
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        return _fail(DependencyUnavailable("the reader of the output has closed it"))
+    except BrokenPipeError as error:
+        if error.filename in (None, STANDARD_OUTPUT):  # no alarm: `| head` has what it asked for
+            return 0 if arguments.is_text else OUTPUT_CLOSED
+        return _fail(DependencyUnavailable(f"{error.filename}: its reader has closed it"))
     except UdpStreamError as error:
         return _fail(error)
     except OSError as error:  # a full disk, a file taken away: of the machine, not of ours
@@ -110,13 +121,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _perform(arguments: argparse.Namespace) -> None:
+    if not arguments.reads_settings:
+        arguments.command(arguments)
+        return
+    from udp_stream.adapters.settings import load  # numpy comes with it, and `--help` does without
+
+    arguments.command(arguments, load(arguments.config, arguments.set, options=_options(arguments)))
+
+
 def _options(arguments: argparse.Namespace) -> dict[str, str]:
     asked = {key: getattr(arguments, option, None) for option, key in OPTIONS.items()}
     return {key: value for key, value in asked.items() if value is not None}
 
 
 def _fail(error: UdpStreamError) -> int:
-    say(str(error), "failed", {"status": error.exit_status}, ERROR)
+    say(words_of(error), "failed", {"status": error.exit_status}, ERROR)
     return error.exit_status
 
 
@@ -126,7 +146,8 @@ def _drain(_signal: int, _frame: FrameType | None) -> None:
 
 def _parser() -> Parser:
     parser = Parser(prog="udp-stream", description=__doc__.partition(":")[0] + ".", epilog=EXAMPLES)
-    parser.add_argument("--version", action="version", version=f"udp-stream {__version__}")
+    parser.add_argument("-V", "--version", action="version", version=f"udp-stream {__version__}")
+    parser.set_defaults(program=parser)
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
     for verb in VERBS:
         verb.add(verbs)

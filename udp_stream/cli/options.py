@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from udp_stream.units import parse_duration
-
-if TYPE_CHECKING:
-    from udp_stream.adapters.settings import Settings
 
 BUSES_MAX = 100_000
 SEED_MAX = 2**63 - 1
@@ -31,22 +28,51 @@ Verbs: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 def add_verb(verbs: Verbs, name: str, summary: str, module: str) -> Parser:
     """A verb that the function of its name in `cli/commands/MODULE.py` does, with the options that every verb has."""
-    parser = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
-    parser.add_argument("--config", type=Path, metavar="TOML", help="configuration file")
-    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one key")
-    parser.set_defaults(command=_lazily(module, name))
+    parser = _verb(verbs, name, summary)
+    parser.set_defaults(command=_lazily(module, name), reads_settings=True, is_text=False)
     return parser
 
 
-def _lazily(module: str, verb: str) -> Callable[[argparse.Namespace, Settings], None]:
+def add_verb_without_settings(verbs: Verbs, name: str, summary: str, module: str) -> Parser:
+    """The same, for a verb that works where the configuration is broken: its function takes the arguments alone."""
+    parser = _verb(verbs, name, summary)
+    parser.set_defaults(command=_lazily(module, name), reads_settings=False, is_text=False)
+    return parser
+
+
+def _verb(verbs: Verbs, name: str, summary: str) -> Parser:
+    parser = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+    parser.add_argument("--config", type=Path, metavar="TOML", help="configuration file")
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one key")
+    parser.add_argument("--quiet", action="store_true", help="say errors only; results are printed as without it")
+    return parser
+
+
+def _lazily(module: str, verb: str) -> Callable[..., None]:
     """Import a verb's code when it runs, so that `--help` and short verbs start fast."""
 
-    def run(arguments: argparse.Namespace, settings: Settings) -> None:
+    def run(*given: object) -> None:
         from importlib import import_module
 
-        getattr(import_module(f"udp_stream.cli.commands.{module}"), verb.replace("-", "_"))(arguments, settings)
+        getattr(import_module(f"udp_stream.cli.commands.{module}"), verb.replace("-", "_"))(*given)
 
     return run
+
+
+def only_prints(parser: Parser) -> None:
+    """Say of a verb that it does nothing but print, and gives no verdict: a reader that has enough ends it well."""
+    parser.set_defaults(is_text=True)
+
+
+def verbs_of(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
+    """The parsers of the verbs below this one, by name; none for a verb that has none."""
+    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return below[0].choices if below else {}
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """For verbs that print tables, for people."""
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 
 def add_ledger_options(parser: argparse.ArgumentParser, default: str) -> None:

@@ -23,7 +23,7 @@ from udp_stream.adapters.settings.rules import check
 from udp_stream.adapters.text import counted
 from udp_stream.cli.first_look import require_readable_pings
 from udp_stream.cli.progress import ReadingProgress, StepProgress
-from udp_stream.cli.report import SOFTWARE, printer
+from udp_stream.cli.report import SOFTWARE, print_whole, printer
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.ledger.port import Entropy
 from udp_stream.pings.decoder import PingDecoder
@@ -73,8 +73,17 @@ class Row:
         return seconds_of("hat.slot", self.slot) / 7.0**self.resolution
 
 
-def print_resolutions(file: str, settings: Settings, entropy: Entropy, target_kmh: float | None) -> None:
-    """The table, the row to start with, and what the figures are. `entropy` is for the noise of rehearsals."""
+@dataclass(frozen=True, slots=True)
+class FeedPlan:
+    """All rows, why some are left out, and of which pings."""
+
+    rows: list[Row]
+    left_out: Mapping[str, str]
+    positions: Positions
+
+
+def plan_of_feed(file: str, settings: Settings, entropy: Entropy) -> FeedPlan:
+    """Rehearse every resolution and slot; ConfigError if none can be. `entropy` is for the noise of rehearsals."""
     positions = read_positions(file, settings)
     rows, left_out = [], {}
     candidates = list(_candidates(settings))
@@ -87,7 +96,7 @@ def print_resolutions(file: str, settings: Settings, entropy: Entropy, target_km
                 left_out[f"H3 {candidate.hat.resolution}, {candidate.hat.slot}"] = str(error)
     if not rows:
         raise ConfigError(next(iter(left_out.values())))
-    _print(rows, left_out, positions, settings, target_kmh)
+    return FeedPlan(rows, left_out, positions)
 
 
 def read_positions(file: str, settings: Settings) -> Positions:
@@ -172,9 +181,41 @@ def verdict(expected: Rehearsed) -> str:
     return "about as good as a guess"
 
 
-def _print(
-    rows: list[Row], left_out: Mapping[str, str], positions: Positions, settings: Settings, target_kmh: float | None
-) -> None:
+def facts_of_feed(plan: FeedPlan, settings: Settings, target_kmh: float | None) -> dict[str, object]:
+    """The same as JSON."""
+    grid, times = settings.calendar.slots, plan.positions.time_ms
+    start, why = start_of(plan.rows, target_kmh)
+    return {
+        "pings": int(times.size),
+        "plates": plan.positions.plates,
+        "from": grid.iso(int(times.min())),
+        "to": grid.iso(int(times.max())),
+        "budget": f"{settings.policy.amount} per plate and {settings.policy.period}",
+        "start": {"hat.resolution": start.resolution, "hat.slot": start.slot, "why": why},
+        "rows": [_facts(row) for row in plan.rows],
+        "left_out": dict(plan.left_out),
+    }
+
+
+def _facts(row: Row) -> dict[str, object]:
+    expected = row.expected
+    return {
+        "resolution": row.resolution,
+        "slot": row.slot,
+        "hats": row.hats,
+        "plates_per_hat": row.plates,
+        "hats_per_plate": row.visits,
+        "served": expected.served,
+        "expected_error_kmh": expected.error,
+        "constant_error_kmh": expected.constant,
+        "counts_error_kmh": expected.counts,
+        "verdict": verdict(expected),
+    }
+
+
+def print_feed(plan: FeedPlan, settings: Settings, target_kmh: float | None) -> None:
+    """The table, the row to start with, and what the figures are."""
+    rows, positions = plan.rows, plan.positions
     out, grid = printer(width=160), settings.calendar.slots
     first, last = (grid.iso(int(time)) for time in (positions.time_ms.min(), positions.time_ms.max()))
     out.print(
@@ -193,7 +234,7 @@ def _print(
         sizes = f"{row.hats:,}", str(row.plates), str(row.visits), f"{expected.served:.0%}"
         mark = "  <- start here" if row is start else ""
         table.add_row(str(row.resolution), row.slot, *sizes, *errors, verdict(expected) + mark)
-    out.print(table, width=max(out.width, out.measure(table).maximum), crop=False)
+    print_whole(out, table)
     out.print(
         f"Start with hat.resolution = {start.resolution} and hat.slot = {start.slot!r}: {why}.\n"
         "plates/HAT: half of the pings lie in HATs of at least so many plates. HATs/plate: of the median plate, in "
@@ -204,5 +245,5 @@ def _print(
         "one constant, + counts: errors of two guesses that need no release: the city's mean for every HAT, and a "
         "line in its pings per plate, both the best there are."
     )
-    for name, reason in left_out.items():
+    for name, reason in plan.left_out.items():
         out.print(f"Left out: {name}: {reason}.")

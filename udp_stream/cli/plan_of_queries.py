@@ -7,7 +7,23 @@ from rich.table import Table
 from udp_stream.adapters.settings import Settings
 from udp_stream.cli.report import printer
 from udp_stream.planning.position_periods import amount_by_distance
-from udp_stream.units import duration_name
+from udp_stream.units import NANO, duration_name
+
+
+def facts_of_queries(settings: Settings) -> list[dict[str, object]]:
+    """The same for programs."""
+    return [
+        {
+            "name": query.name,
+            "kind": query.kind,
+            "every": duration_name(query.every_s),
+            "measure": query.measure,
+            "budget": query.budget_nano / NANO,
+            "rounds": query.rounds,
+            "deviation_m": query.asked(plates=1).deviation_m,
+        }
+        for query in settings.standing_queries
+    ]
 
 
 def print_queries(settings: Settings) -> None:

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from udp_stream.errors import DependencyUnavailable, UsageError
+from udp_stream.errors import PackageMissing, UsageError
 from udp_stream.experiments.base import Curve, Figure, Panel
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ SUFFIXES = (".png", ".svg")
 
 
 def require_plots(path: Path | None = None) -> None:
-    """Raises DependencyUnavailable unless matplotlib is installed, UsageError if a plot cannot have this name."""
+    """Raises PackageMissing unless matplotlib is installed, UsageError if a plot cannot have this name."""
     if path is not None and path.suffix.lower() not in SUFFIXES:
         raise UsageError(f"{path}: expected a name that ends in .png or .svg")
     if find_spec("matplotlib") is None:
-        raise DependencyUnavailable("plots need matplotlib: pip install 'udp-stream[plots]'")
+        raise PackageMissing("matplotlib to plot with", "plots")
 
 
 def draw(figure: Figure, path: Path) -> None:

@@ -13,6 +13,7 @@ from rich.table import Table
 from udp_stream import __version__
 from udp_stream.adapters.ledgers.overlaps import said
 from udp_stream.adapters.ledgers.policy_keys import difference, named
+from udp_stream.adapters.logs import is_quiet
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
 from udp_stream.pings.decoder import Reason
@@ -120,13 +121,21 @@ class _Printer(Console):
 
 
 def console() -> Console:
-    """What people are told, on standard error. Colours only on a terminal, and not with NO_COLOR."""
-    return _Printer(stderr=True, highlight=False)
+    """What people are told, on standard error; nothing with --quiet. Colours only on a terminal, and not with
+    NO_COLOR."""
+    return _Printer(stderr=True, highlight=False, quiet=is_quiet())
 
 
 def printer(width: int) -> Console:
     """What was asked for, on standard output: as wide as the terminal, or so wide."""
     return _Printer(highlight=False, width=None if sys.stdout.isatty() else width)
+
+
+def print_whole(out: Console, table: Table) -> None:
+    """Every column, also where that is wider than the terminal, or than lines are where there is none."""
+    needed = out.measure(table, options=out.options.update(width=1000)).maximum
+    # A console prints nothing wider than itself, and one without a height takes 80 columns on a plain terminal.
+    _Printer(file=out.file, highlight=False, width=max(out.width, needed), height=25).print(table, crop=False)
 
 
 def print_summary(summary: Summary, settings: Settings, of_sources: Sequence[str] = ()) -> None:

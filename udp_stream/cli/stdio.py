@@ -18,6 +18,9 @@ from udp_stream.cli.named_files import NamedFile
 _WHEN_CLOSED = {"stdin": os.O_WRONLY, "stdout": os.O_RDONLY, "stderr": os.O_WRONLY}
 """How the null device is opened in its place: the wrong way round where use must fail."""
 
+STANDARD_OUTPUT = "standard output"
+"""Its name in what goes wrong with it."""
+
 
 def use_standard_streams() -> None:
     """Put such streams in the place of the interpreter's own; streams that a caller has replaced are left alone."""
@@ -28,7 +31,7 @@ def use_standard_streams() -> None:
         sys.stdin = open(0, closefd=False)  # noqa: SIM115 (for as long as the process lives)
     if sys.stdout is sys.__stdout__:
         file = NamedFile(1, "w", closefd=False)
-        file.name = "standard output"
+        file.name = STANDARD_OUTPUT
         sys.stdout = _text(file, sys.stdout)
     if sys.stderr is sys.__stderr__:
         sys.stderr = _text(_Unfailing(2, "w", closefd=False), sys.stderr)

@@ -3,53 +3,65 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from udp_stream.adapters.kafka_section import KafkaSection
-from udp_stream.adapters.settings.limits import require
+from udp_stream.adapters.settings.limits import breach
 from udp_stream.adapters.settings.sections import LedgerSection, is_file
+from udp_stream.errors import ConfigError
 
 _USERNAME = re.compile(r"[!-~]+")
 
 
-def check_kafka(kafka: KafkaSection) -> None:
-    """ConfigError where a key is missing that `kafka.security` needs, or one is set that it does not read: a file of
+def kafka_faults(kafka: KafkaSection) -> Iterator[ConfigError]:
+    """A fault where a key is missing that `kafka.security` needs, or one is set that it does not read: a file of
     authorities beside "plaintext" means that somebody believes that there is TLS.
 
-    >>> check_kafka(KafkaSection(security="sasl-tls", username="worker", password_file="/run/secrets/kafka"))
+    >>> list(kafka_faults(KafkaSection(security="sasl-tls", username="worker", password_file="/run/secrets/kafka")))
+    []
     """
     for key in ("ca_file", "certificate_file", "certificate_key_file"):
         rule = f'"tls" or "sasl-tls", as kafka.{key} is set'
-        require(kafka.has_tls or not getattr(kafka, key), "kafka.security", rule, repr(kafka.security))
+        yield from breach(kafka.has_tls or not getattr(kafka, key), "kafka.security", rule, repr(kafka.security))
     for key in ("username", "password_file"):
         given = getattr(kafka, key)
         rule = f'"sasl" or "sasl-tls", as kafka.{key} is set'
-        require(kafka.has_sasl or not given, "kafka.security", rule, repr(kafka.security))
+        yield from breach(kafka.has_sasl or not given, "kafka.security", rule, repr(kafka.security))
         rule = f"one, as kafka.security is {kafka.security!r}"
-        require(bool(given) or not kafka.has_sasl, f"kafka.{key}", rule, "none")
+        yield from breach(bool(given) or not kafka.has_sasl, f"kafka.{key}", rule, "none")
     # One of the clients sends a comma or an equals sign of a SCRAM user as it is, which means something else there.
     plain = not kafka.username or (_USERNAME.fullmatch(kafka.username) and not set(",=") & set(kafka.username))
-    require(bool(plain), "kafka.username", "printable ASCII without white space, comma or =", repr(kafka.username))
-    require_pair("kafka", kafka.certificate_file, kafka.certificate_key_file)
+    yield from breach(
+        bool(plain), "kafka.username", "printable ASCII without white space, comma or =", repr(kafka.username)
+    )
+    yield from pair_faults("kafka", kafka.certificate_file, kafka.certificate_key_file)
 
 
-def check_redis(ledger: LedgerSection) -> None:
-    """ConfigError where keys of `[ledger]` that a Redis reads are set for a file, or say the same as its URL.
+def redis_faults(ledger: LedgerSection) -> Iterator[ConfigError]:
+    """A fault where keys of `[ledger]` that a Redis reads are set for a file, or say the same as its URL.
 
-    >>> check_redis(LedgerSection(url="rediss://ledger:6379/0", ca_file="/etc/udp-stream/ca.pem"))
+    >>> list(redis_faults(LedgerSection(url="rediss://ledger:6379/0", ca_file="/etc/udp-stream/ca.pem")))
+    []
     """
     scheme = ledger.url.partition("://")[0]
     for key in ("ca_file", "certificate_file", "certificate_key_file"):
         rule = f"rediss:// or rediss+cluster://, as ledger.{key} is set"
-        require(scheme.startswith("rediss") or not getattr(ledger, key), "ledger.url", rule, f"{scheme}://...")
+        yield from breach(
+            scheme.startswith("rediss") or not getattr(ledger, key), "ledger.url", rule, f"{scheme}://..."
+        )
     for key in ("username", "password_file"):
         given = bool(getattr(ledger, key))
-        require(not (given and is_file(ledger.place)), "ledger.url", f"a Redis, as ledger.{key} is set", "a file")
+        yield from breach(
+            not (given and is_file(ledger.place)), "ledger.url", f"a Redis, as ledger.{key} is set", "a file"
+        )
         twice = given and has_password(ledger.url)
-        require(not twice, "ledger.url", f"no user and password, as ledger.{key} is set", f"{scheme}://...@...")
-    require(
+        yield from breach(
+            not twice, "ledger.url", f"no user and password, as ledger.{key} is set", f"{scheme}://...@..."
+        )
+    yield from breach(
         bool(ledger.password_file) or not ledger.username, "ledger.password_file", "one for ledger.username", "none"
     )
-    require_pair("ledger", ledger.certificate_file, ledger.certificate_key_file)
+    yield from pair_faults("ledger", ledger.certificate_file, ledger.certificate_key_file)
 
 
 def has_password(url: str) -> bool:
@@ -62,8 +74,8 @@ def has_password(url: str) -> bool:
     return "@" in rest or "password=" in rest or "username=" in rest
 
 
-def require_pair(section: str, certificate_file: str, certificate_key_file: str) -> None:
-    """ConfigError for a certificate without its key, or a key without its certificate."""
+def pair_faults(section: str, certificate_file: str, certificate_key_file: str) -> Iterator[ConfigError]:
+    """A fault for a certificate without its key, or a key without its certificate."""
     pair = {f"{section}.certificate_file": certificate_file, f"{section}.certificate_key_file": certificate_key_file}
     for key, other in (tuple(pair), tuple(pair)[::-1]):
-        require(bool(pair[key]) or not pair[other], key, f"one, as {other} is set", "none")
+        yield from breach(bool(pair[key]) or not pair[other], key, f"one, as {other} is set", "none")

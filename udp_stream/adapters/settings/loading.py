@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import difflib
-import os
-import tomllib
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 from msgspec.structs import fields
 
-from udp_stream.adapters.settings.limits import DURATIONS, EPSILONS, require
+from udp_stream.adapters.settings.known import QUERY, known_keys, nearest, query_keys
+from udp_stream.adapters.settings.limits import DURATIONS, EPSILONS, breach
 from udp_stream.adapters.settings.query_sections import QuerySection
-from udp_stream.adapters.settings.rules import NO_LEDGERS, check
+from udp_stream.adapters.settings.rules import NO_LEDGERS, faults_of
 from udp_stream.adapters.settings.sections import Settings
+from udp_stream.adapters.settings.tables import Origin, Report, Tables, read_tables, stop
 from udp_stream.errors import ConfigError
-
-PREFIX = "UDP_STREAM_"
-
-QUERY = "query"
-"""The one table that there may be several of."""
 
 
 def load(
@@ -38,73 +32,66 @@ def load(
     Raises ConfigError naming the key, the value and the rule; an unknown key is answered with the nearest known one,
     a variable with one underscore for two with the right one. Other variables are left alone.
     """
-    tables = {} if path is None else _read(path)
-    once_underscored = {_variable(key).replace("__", "_"): _variable(key) for key in known_keys()}
-    for name, text in sorted((os.environ if environment is None else environment).items()):
-        if name in once_underscored:
-            raise ConfigError(f"unknown variable {name}; did you mean {once_underscored[name]}?")
-        if name.startswith(PREFIX) and "__" in name:
-            _put(tables, name.removeprefix(PREFIX).lower().replace("__", "."), text)
-    for flag in flags:
-        name, equals, text = flag.partition("=")
-        if not equals:
-            raise ConfigError(f"expected section.key=value, got {flag!r}")
-        _put(tables, name.strip(), text)
-    for name, text in (options or {}).items():
-        section, _, key = name.partition(".")
-        _section(tables, section, name)[key] = text
-    queries = _queries(tables.pop("query", []))
-    _refuse_unknown(tables)
-    _refuse_nameless_ledger(tables)
-    try:
-        settings = msgspec.structs.replace(msgspec.convert(tables, Settings), query=queries)
-    except msgspec.ValidationError as error:
-        raise ConfigError(_where(str(error), tables)) from error
-    check(settings)
+    return load_with_origins(path, flags, environment, options)[0]
+
+
+def load_with_origins(
+    path: Path | None,
+    flags: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    options: Mapping[str, str] | None = None,
+) -> tuple[Settings, Mapping[str, Origin]]:
+    """The same, and where each value that is no default came from."""
+    tables = read_tables(path, flags, environment, options, stop)
+    return settings_of(tables, stop, stop), tables.origins
+
+
+def settings_of(tables: Tables, of_values: Report, of_rules: Report) -> Settings:
+    """What the tables say; what is reported and not raised has its default."""
+    queries = _queries(tables.queries, of_values)
+    _refuse_unknown(tables.values, of_values)
+    _refuse_nameless_ledger(tables.values, of_values)
+    settings = msgspec.structs.replace(_converted(tables.values, of_values), query=queries)
+    for fault in faults_of(settings):
+        of_rules(fault)
     return settings
 
 
-@cache
-def known_keys() -> tuple[str, ...]:
-    """Every `section.key` there is; those of [[query]] are `query_keys`."""
-    sections = [section for section in fields(Settings) if section.name != QUERY]
-    return tuple(f"{section.name}.{field.name}" for section in sections for field in fields(section.type))
-
-
-@cache
-def query_keys() -> tuple[str, ...]:
-    """Every `query.key` there is, of each table [[query]]."""
-    return tuple(f"{QUERY}.{field.name}" for field in fields(QuerySection))
-
-
-def _variable(key: str) -> str:
-    return PREFIX + key.replace(".", "__").upper()
-
-
-def _read(path: Path) -> dict[str, Any]:
+def _converted(values: dict[str, Any], report: Report) -> Settings:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not TOML: {error}") from error
+        return msgspec.convert(values, Settings)
+    except msgspec.ValidationError:
+        return msgspec.convert(_readable(values, report), Settings)
 
 
-def _put(tables: dict[str, Any], name: str, text: str) -> None:
-    """Set section.key; the text is a TOML value if it reads as one, else a string."""
-    section, dot, key = name.partition(".")
-    table = _section(tables, section if dot else "", name)
-    try:
-        table[key] = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        table[key] = text
+def _readable(values: Mapping[str, Any], report: Report) -> dict[str, dict[str, Any]]:
+    """The values that can be read: each is tried by itself."""
+    readable: dict[str, dict[str, Any]] = {}
+    for section, table in values.items():
+        readable[section] = {}
+        pieces = [{key: value} for key, value in table.items()] if isinstance(table, dict) else [table]
+        for piece in pieces:
+            try:
+                msgspec.convert({section: piece}, Settings)
+            except msgspec.ValidationError as error:
+                report(ConfigError(_where(str(error), values)))
+            else:
+                readable[section] |= piece
+    return readable
 
 
-def _queries(tables: Any) -> tuple[QuerySection, ...]:
-    """The tables [[query]]; ConfigError names the query, by its place if it has no name."""
-    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise ConfigError("query: expected tables [[query]], one for each query, with double brackets")
-    return tuple(_query(table, place) for place, table in enumerate(tables, 1))
+def _queries(tables: Any, report: Report) -> tuple[QuerySection, ...]:
+    """The tables [[query]]; a fault names the query, by its place if it has no name."""
+    if not isinstance(tables, list | tuple) or not all(isinstance(table, dict) for table in tables):
+        report(ConfigError("query: expected tables [[query]], one for each query, with double brackets"))
+        return ()
+    found = []
+    for place, table in enumerate(tables, 1):
+        try:
+            found.append(_query(table, place))
+        except ConfigError as error:
+            report(error)
+    return tuple(found)
 
 
 def _query(table: dict[str, Any], place: int) -> QuerySection:
@@ -130,47 +117,30 @@ def _words(key: str) -> tuple[str, ...]:
     return get_args(of) if get_origin(of) is Literal else ()
 
 
-def _section(tables: dict[str, Any], section: str, name: str) -> dict[str, Any]:
-    if section == QUERY:
-        raise ConfigError(f"{name}: expected in the configuration file, in one of its tables [[query]], not beside it")
-    table = tables.setdefault(section, {}) if section else None
-    if not isinstance(table, dict):
-        raise ConfigError(f"expected section.key, got {name!r}{_nearest(name)}")
-    return table
-
-
-def _refuse_unknown(tables: dict[str, Any]) -> None:
+def _refuse_unknown(values: dict[str, Any], report: Report) -> None:
+    """What is unknown is reported and taken out."""
     known = known_keys()
     sections = {name.partition(".")[0] for name in known}
-    for section, table in tables.items():
+    for section, table in list(values.items()):
         if section not in sections:
-            raise ConfigError(f"unknown section [{section}]{_nearest(section)}")
-        for key in table if isinstance(table, dict) else ():
+            report(ConfigError(f"unknown section [{section}]{nearest(section)}"))
+            del values[section]
+            continue
+        for key in list(table) if isinstance(table, dict) else ():
             if f"{section}.{key}" not in known:
-                raise ConfigError(f"unknown key {section}.{key}{_nearest(f'{section}.{key}')}")
+                report(ConfigError(f"unknown key {section}.{key}{nearest(f'{section}.{key}')}"))
+                del table[key]
 
 
-def _refuse_nameless_ledger(tables: dict[str, Any]) -> None:
+def _refuse_nameless_ledger(values: dict[str, Any], report: Report) -> None:
     """Whoever sets ledger.url to nothing, as an unset variable does, has not chosen the default one."""
-    section = tables.get("ledger")
+    section = values.get("ledger")
     if isinstance(section, dict) and "url" in section:
-        require(section["url"] not in NO_LEDGERS, "ledger.url", "a file or URL", repr(section["url"]))
+        for fault in breach(section["url"] not in NO_LEDGERS, "ledger.url", "a file or URL", repr(section["url"])):
+            report(fault)
 
 
-def _nearest(name: str) -> str:
-    """'; did you mean ...?' for the nearest section or key, by its whole name or its last part."""
-    known = known_keys()
-    if "." not in name:
-        sections = {key.partition(".")[0]: f"[{key.partition('.')[0]}]" for key in known}
-        meant = {key.rpartition(".")[2]: key for key in reversed(known)} | sections
-        found = difflib.get_close_matches(name, meant, n=1)
-        return f"; did you mean {meant[found[0]]}?" if found else f"; known are {', '.join(sorted(sections.values()))}"
-    last = name.rpartition(".")[2]
-    same = [key for key in known if key.rpartition(".")[2] == last]
-    return f"; did you mean {(same or difflib.get_close_matches(name, known, n=1, cutoff=0.0))[0]}?"
-
-
-def _where(message: str, tables: dict[str, Any]) -> str:
+def _where(message: str, tables: Mapping[str, Any]) -> str:
     """msgspec's `... - at `$.section.key`` as `section.key: ..., got value`, with our own rule if there is one."""
     text, _, at = message.rpartition(" - at `$.")
     if not text:

@@ -13,7 +13,7 @@ from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.ledgers.which_ledger import begin_run, trial_ledger
 from udp_stream.adapters.settings import Settings
-from udp_stream.adapters.text import counted
+from udp_stream.cli.demo_picture import TrueMeans, busiest_slot, picture, true_means
 from udp_stream.cli.outputs import open_output, require_distinct, used_files
 from udp_stream.cli.report import SOFTWARE, console, print_summary
 from udp_stream.errors import ConfigError, UsageError, needs
@@ -44,8 +44,16 @@ def demo(arguments: argparse.Namespace, settings: Settings) -> None:
         releases, summary = _on_kafka(arguments, fleet) if arguments.kafka else _embedded(arguments, settings, fleet)
         record_writer(out)(releases)
     if arguments.out != "-":
-        print(picture(releases, settings.speed.max_kmh))
+        slot = busiest_slot([release.record for release in releases])
+        truth = _true_means(fleet, slot, settings)
+        print(picture(slot, truth, settings.speed.max_kmh))
     print_summary(summary, settings)
+
+
+def _true_means(fleet: Fleet, slot: Sequence[Release], settings: Settings) -> TrueMeans:
+    if not slot:
+        return TrueMeans({}, {}, 0.0)
+    return true_means(fleet, slot[0].hat.slot_start, settings.calendar.slots, settings.hat.resolution)
 
 
 def _on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[PublishedRelease], Summary]:
@@ -75,29 +83,3 @@ def _told(frames: Iterator[list[bytes]], runtime: Embedded, arguments: argparse.
             yield frame
             done = f"{runtime.summary.pings:,} pings, {runtime.summary.slots} of about {arguments.slots} slots released"
             status.update(f"a synthetic fleet of {arguments.buses} buses: {done}")
-
-
-CELLS_SHOWN = 12
-BAR_STEPS = 65
-
-
-def picture(releases: Sequence[PublishedRelease], max_kmh: float) -> str:
-    """The busiest cells of the busiest slot as text: the private mean and its 95 % interval, slowest cell first."""
-    slots: dict[str, list[Release]] = {}
-    for record in (release.record for release in releases):
-        slots.setdefault(record.hat.slot_start, []).append(record)
-    if not slots:
-        return "nothing was released"
-    slot = max(slots, key=lambda start: sum(record.plates for record in slots[start]))
-    busiest = sorted(slots[slot], key=lambda record: -record.plates)[:CELLS_SHOWN]
-    busiest.sort(key=lambda record: record.mean.value_kmh if record.mean else -1)
-    head = f"{slot} to {busiest[0].hat.slot_end[11:]}: private mean speed by cell, 95 % interval, 0 to {max_kmh:g} km/h"
-    return "\n".join([head, *(_row(record, max_kmh) for record in busiest)])
-
-
-def _row(record: Release, max_kmh: float) -> str:
-    if record.mean is None:
-        return f"{record.hat.cell}  {record.status.replace('_', ' ')} ({counted(record.plates, 'plate')})"
-    mean, low, high = (kmh / max_kmh * BAR_STEPS for kmh in (record.mean.value_kmh, *record.mean.interval95_kmh))
-    bar = "".join("●" if at == round(mean) else "─" if low <= at <= high else " " for at in range(BAR_STEPS + 1))
-    return f"{record.hat.cell} |{bar}| {record.mean.value_kmh:5.1f} km/h  {counted(record.plates, 'plate'):>10}"

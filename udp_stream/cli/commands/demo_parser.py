@@ -30,5 +30,5 @@ def add(verbs: Verbs) -> None:
 examples:
   udp-stream demo --headless
   udp-stream demo --headless --slots 2 --set hat.slot=1h --set hat.resolution=7 --out releases.ndjson
-  udp-stream demo --kafka --slots 1                needs pip install '.[services]'
+  udp-stream demo --kafka --slots 1                needs the extra [services]
 """

