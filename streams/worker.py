@@ -46,6 +46,7 @@ from udp_stream.errors import DependencyUnavailable, UdpStreamError
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entropy, Ledger
 from udp_stream.release.context import ReleaseContext
+from udp_stream.release.standing import query_set
 from udp_stream.units import parse_duration
 from udp_stream.windows.source_reader import ReadingRules
 
@@ -115,12 +116,14 @@ async def _work(
     context = ReleaseContext(
         settings.policy, settings.calendar, deployment.entropy, deployment.software, caveats=caveats(meta)
     )
+    queries = query_set(settings.standing_queries, settings.zone, settings.position_periods, context)
     rules = ReadingRules(
         settings.decoder,
         settings.window_rules,
         context.calendar.slots,
         settings.policy.resolution,
         keys.key_of,
+        None if queries is None else queries.moments,
     )
     async with Producer(settings.kafka) as producer:
         await claim(settings.kafka, topics.deployment, binding, producer)
@@ -133,6 +136,7 @@ async def _work(
             idle_s,
             deployment.accept_loss,
             observers=[closing.observe, log.observe],
+            periods=None if queries is None else queries.periods,
         )
         once = partial(StrictlyOnce.begin, settings.kafka)
         publisher_of = once if settings.kafka.transactions else None
@@ -147,6 +151,7 @@ async def _work(
             deployment.accept_loss,
             publisher_of,
             [closing.observe, log.observe],
+            queries,
         )
         connect(app, topics, offsets, pings, parts, stop)
         say(f"worker of group {settings.kafka.group} at {settings.kafka.bootstrap}", "begun")

@@ -1,0 +1,118 @@
+"""Standing queries on a real broker: the embedded runtime's answers and charges, wherever a worker dies."""
+
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+
+from tests.forked import run_forked
+from tests.integration.deployment import SECONDS_MAX, agree, worker
+from tests.runtime.harness import feed_messages, fleet_log
+from tests.runtime.test_standing import SURAT
+from udp_stream.release.query_record import decode_result
+from udp_stream.release.record import kind_of
+
+QUERIES = SURAT.format(rho=100)
+
+
+@contextmanager
+def answer_alike(here):
+    """Run the block as `agree` does; then answers are those of the embedded runtime, beside releases and charges."""
+    with agree(here) as given:
+        assert len(here.told) > 10
+        yield given
+    assert here.answers() == {decode_result(one).release_id: one for one in here.told}
+
+
+@pytest.mark.parametrize(
+    ("partitions", "shards", "workers"),
+    [
+        pytest.param(1, 1, 1, marks=pytest.mark.long),
+        pytest.param(2, 2, 1, marks=pytest.mark.long),
+        (4, 4, 2),
+    ],
+)
+def test_one_log_through_both_runtimes_gives_the_same_answers_and_charges(city, partitions, shards, workers):
+    here = city(fleet_log(clean=True), QUERIES, partitions=partitions, shards=shards)
+    here.feed()
+    with answer_alike(here) as (stack, expected):
+        running = [stack.enter_context(worker(here, f"worker{i}")) for i in range(workers)]
+        here.wait_for(expected, *running)
+        here.wait_for_answers(*running)
+    command = [sys.executable, "-m", "udp_stream", "releases", "--queries", "--config", here.config]
+    printed = subprocess.run(command, capture_output=True, timeout=60, check=True).stdout
+    assert sorted(printed.splitlines()) == sorted(here.told)
+
+
+@pytest.mark.parametrize("shards", [2, pytest.param(1, marks=pytest.mark.long)])
+def test_killed_at_the_ledgers_calls_and_between_commit_and_ledger_it_answers_the_same(city, shards):
+    """And the ledger is whole at once, whatever the worker was killed behind."""
+    here = city(fleet_log(clean=True), QUERIES, shards=shards)
+    here.feed()
+    points = "round charged@9", "round recorded@7", "answer recorded@2", "answers recorded@2", "answers published@1"
+    with answer_alike(here) as (stack, expected):
+        for stop in points:
+            with worker(here, stop=f"SIGKILL@{stop}") as process:
+                assert process.wait(SECONDS_MAX) == -signal.SIGKILL, stop
+            verified = run_forked(["ledger", "verify", "--config", here.config], cwd=here.folder)
+            assert verified.returncode == 0 and b"every balance is the sum" in verified.stdout, verified.stderr
+        with here.ledger() as (ledger, _):
+            assert any(kind_of(id_) == "query" for id_, _ in ledger.unpublished())  # the last one died before that
+        last = stack.enter_context(worker(here))
+        here.wait_for(expected, last)
+        here.wait_for_answers(last)
+
+
+def test_on_a_redis_ledger_with_fences_while_workers_come_and_go(city, redis_server):
+    here = city(fleet_log(clean=True), QUERIES, shards=2, ledger=redis_server.url)
+    here.feed()
+    with (
+        answer_alike(here) as (_, expected),
+        worker(here, "paused", stop="SIGSTOP@answers recorded@2") as paused,
+        worker(here, "other") as other,
+    ):
+        here.wait_for_answers(other)
+        paused.send_signal(signal.SIGCONT)
+        here.wait_for(expected, other)
+
+
+FEED = "austin-capmetro-2017-03-21.ndjson.gz"
+
+AUSTIN = """
+[queries]
+rho = 100
+age = "10m"
+center = [-97.74, 30.27]
+[[query]]
+name = "centre"
+kind = "range"
+every = "15m"
+box = [-97.77, 30.25, -97.71, 30.29]
+[[query]]
+name = "density"
+kind = "density"
+every = "1h"
+place = [-97.74, 30.27]
+bandwidth_m = 2000
+[[query]]
+name = "stop"
+kind = "nearest"
+every = "30m"
+place = [-97.74, 30.27]
+k = 3
+"""
+
+
+@pytest.mark.long
+def test_a_day_of_positions_with_three_queries_beside_the_speeds(city):
+    """Of Austin where its feed is at hand, else of a synthetic fleet. With a day's grace nothing is late for either."""
+    real = feed_messages(FEED)
+    here = city(real or fleet_log(hours=24, buses=60, clean=True), AUSTIN if real else QUERIES, grace="1d", shards=2)
+    here.feed(batch=50)
+    with answer_alike(here) as (stack, expected):
+        running = [stack.enter_context(worker(here, f"worker{i}")) for i in range(2)]
+        here.wait_for(expected, *running)
+        here.wait_for_answers(*running)
+    assert len({decode_result(one).query.moment for one in here.told}) > 60
