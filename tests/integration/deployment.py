@@ -70,6 +70,7 @@ class City:
     config: Path
     told: list = field(default_factory=list)
     """What the embedded runtime has answered of standing queries."""
+    seconds_max: int = SECONDS_MAX
 
     @property
     def settings(self):
@@ -160,7 +161,7 @@ class City:
         self._wait(lambda: number - len(self.releases()), workers)
 
     def _wait(self, missing, workers):
-        deadline = time.monotonic() + SECONDS_MAX
+        deadline = time.monotonic() + self.seconds_max
         while (left := missing()) > 0:
             assert time.monotonic() < deadline, f"{left} are missing"
             assert all(worker.poll() is None for worker in workers)
