@@ -83,6 +83,7 @@ class ShardProcessor:
         self._assignments: dict[int, ShardAssignment] = {}
         self._last_plan: SlotPlan | None = None  # our own planner has priced most HATs that we release
         self._revocations = 0
+        self.answered = 0  # moments of queries, for the watchdog: nothing is read meanwhile
         self._closing: set[asyncio.Future[None]] = set()
         self._committing = asyncio.Lock()
         self._report = report_to(*observers)
@@ -268,6 +269,7 @@ class ShardProcessor:
         if recorded is not None:
             await self._in_thread(partial(recorded.published, assigned.ledger))
             report_published(self._report, step.time_ms, answers)
+        self.answered += 1
 
     async def _publish(
         self,
