@@ -3,7 +3,6 @@
 import pytest
 
 from tests.golden.outputs import (
-    BUDGETS,
     IN_RHO,
     ON_KAFKA,
     SEED,
@@ -24,7 +23,7 @@ def test_on_a_redis_ledger(redis_server, tmp_path, name):
     assert of_embedded(tmp_path, redis_server.url, name) == known()[name]
 
 
-@pytest.mark.parametrize("name", BUDGETS)
+@pytest.mark.parametrize("name", ["rho", pytest.param("epsilon", marks=pytest.mark.long)])
 def test_answers_on_a_redis_ledger(redis_server, tmp_path, name):
     assert of_queries(tmp_path, name, redis_server.url) == known_queries()[name]
 

@@ -68,7 +68,16 @@ def test_the_road_over_a_store_that_fails(check: Callable[[Opening], None], redi
     check(lambda: opener(redis_url))
 
 
-@pytest.mark.parametrize("check", queries.CHECKS)
+LONG_OF_QUERIES = queries.dies_at_every_call, queries.rival_at_every_call
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        pytest.param(*one.values, id=one.id, marks=[pytest.mark.long] if one.values[0] in LONG_OF_QUERIES else [])
+        for one in queries.CHECKS
+    ],
+)
 def test_the_road_of_a_query_over_a_store_that_fails(check: Callable[[Opening], None], redis_url: str) -> None:
     check(lambda: opener(redis_url))
 

@@ -143,7 +143,7 @@ def check(state, after):
     assert after or len(times) == 2, "a moment that nobody answers any more"
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(40))
 def test_in_some_orders_each_moment_is_answered_once_whole_and_in_turn(seed):
     dice, state = random.Random(seed), State()
     while after := list(follows(state)):
