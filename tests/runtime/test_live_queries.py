@@ -13,12 +13,14 @@ from tests.runtime.test_live_run import CONFIG, FRAME, Clock, ids, lines
 from tests.runtime.test_standing import asking, configured
 from udp_stream.adapters.files.journal import Journal
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
+from udp_stream.adapters.ledgers.sqlite.ledger import SqliteLedger
 from udp_stream.adapters.live_runtime import LiveRuntime, Outputs
 from udp_stream.adapters.settings import LedgerSection, load
 from udp_stream.cli.appended import appended, ids_in, write_lines
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.release.query_record import decode_result
-from udp_stream.testing import SeededEntropy
+from udp_stream.release.record import kind_of
+from udp_stream.testing import Died, SeededEntropy
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +89,25 @@ def test_it_answers_as_a_replay_of_the_same_pings_does_and_asks_nothing_without_
     (tmp_path / "unasked").mkdir()
     *_, periods = work(tmp_path / "unasked", frames, answers=False)
     assert lines(tmp_path / "unasked", "answers") == [] and len(periods) == 1
+
+
+@pytest.mark.parametrize("name", ["mark", "published"])
+def test_dying_before_or_behind_the_file_it_writes_the_answer_once(name, frames, tmp_path, monkeypatch):
+    call, first = getattr(SqliteLedger, name), []
+
+    def dies(self, asked):
+        if not first and kind_of(asked if name == "mark" else asked[0]) == "query":
+            first.append(asked)
+            raise Died
+        return call(self, asked)
+
+    monkeypatch.setattr(SqliteLedger, name, dies)
+    with pytest.raises(Died):
+        work(tmp_path, frames)
+    assert len(lines(tmp_path, "answers")) == (name == "published")
+    verified, unpublished, _ = work(tmp_path, frames)
+    found = ids(lines(tmp_path, "answers"))
+    assert (verified, unpublished) == ([], []) and len(found) == len(set(found)) == 5
 
 
 def child(folder, frames, dies_after_s):
