@@ -1,8 +1,9 @@
-"""The metadata of a commit on the shuffle topic: the checkpoint of the shard and, on partition 0, of the planner; which
-ledger the worker uses, and the ledger's high-water mark.
+"""The metadata of a commit on the shuffle topic: the checkpoint of the shard, on partition 0 of the planner, and of
+queries where they are asked; which ledger the worker uses, and the ledger's high-water mark.
 
 Brokers take 4096 bytes of metadata, and 256 sources and 256 shards may each have closed slots of their own. So it is
-packed and compressed (2.6 kB at worst).
+packed and compressed (2.9 kB at worst). What sources have closed of moments is written as how far that is from what
+they have closed of slots, which is nearly the same for all of them.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class _Metadata(msgspec.Struct, frozen=True, array_like=True):
     planner: BarrierCheckpoint | None = None
     binding: str = ""
     mark: Mark | None = None
+    moments: BarrierCheckpoint | None = None
 
 
 class ShardCommit(NamedTuple):
@@ -37,7 +39,8 @@ class ShardCommit(NamedTuple):
 
 def encode_checkpoint(checkpoint: ShardCheckpoint, binding: str, mark: Mark | None) -> str:
     """The metadata of a commit."""
-    found = _Metadata(checkpoint.shard, checkpoint.planner, binding, mark)
+    moments = _shifted(checkpoint.moments, checkpoint.shard, -1)
+    found = _Metadata(checkpoint.shard, checkpoint.planner, binding, mark, moments)
     return base64.b64encode(zlib.compress(msgspec.msgpack.encode(found), 9)).decode()
 
 
@@ -46,7 +49,17 @@ def decode_checkpoint(metadata: str, offset: int) -> ShardCommit:
     if not metadata:
         return ShardCommit(ShardCheckpoint.at(offset), None, None)
     found = msgspec.msgpack.decode(zlib.decompress(base64.b64decode(metadata)), type=_Metadata)
-    return ShardCommit(ShardCheckpoint(found.shard, found.planner), found.binding, found.mark)
+    checkpoint = ShardCheckpoint(found.shard, found.planner, _shifted(found.moments, found.shard, 1))
+    return ShardCommit(checkpoint, found.binding, found.mark)
+
+
+def _shifted(moments: BarrierCheckpoint | None, shard: BarrierCheckpoint, sign: int) -> BarrierCheckpoint | None:
+    """The times up to which sources have closed moments, plus or minus those for slots, where there are any."""
+    if moments is None:
+        return None
+    others = (*shard.through_ms, *[0] * len(moments.through_ms))
+    through_ms = tuple(ms + sign * other for ms, other in zip(moments.through_ms, others, strict=False))
+    return BarrierCheckpoint(moments.offset, through_ms, moments.done_ms)
 
 
 def lost(tp: TP, first: int, needed: int) -> DependencyUnavailable:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from udp_stream.release.facts import BatchRead, Fact, SlotPublished
+from udp_stream.adapters.text import counted
+from udp_stream.release.facts import BatchRead, Fact, QueriesPublished, SlotPublished
 
 
 @dataclass(slots=True)
@@ -16,11 +17,15 @@ class ClosingLine:
     >>> line.observe(SlotPublished(0, {"released": 2, "withheld_budget": 1}))
     >>> print(line)
     1,200 pings read, 2 HATs released, 1 withheld
+    >>> line.observe(QueriesPublished(900_000, answers=3))
+    >>> print(line)
+    1,200 pings read, 2 HATs released, 1 withheld, 3 queries answered
     """
 
     pings: int = 0
     released: int = 0
     withheld: int = 0
+    answers: int = 0
 
     def observe(self, fact: Fact) -> None:
         """Count a fact; most are none of its business."""
@@ -30,7 +35,10 @@ class ClosingLine:
             released = fact.hats.get("released", 0)
             self.released += released
             self.withheld += sum(fact.hats.values()) - released
+        elif isinstance(fact, QueriesPublished):
+            self.answers += fact.answers
 
     def __str__(self) -> str:
         """The line."""
-        return f"{self.pings:,} pings read, {self.released:,} HATs released, {self.withheld:,} withheld"
+        answers = f", {counted(self.answers, 'query', 'queries')} answered" if self.answers else ""
+        return f"{self.pings:,} pings read, {self.released:,} HATs released, {self.withheld:,} withheld{answers}"

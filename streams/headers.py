@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from udp_stream.pings.refusals import Refusal
-from udp_stream.release import smoothed
-from udp_stream.release.record import SCHEMA, Hat, Release
+from udp_stream.release import query_record, smoothed
+from udp_stream.release.query_record import QueryResult
+from udp_stream.release.record import SCHEMA, Release
 
 Headers = list[tuple[str, bytes]]
 
@@ -21,23 +22,29 @@ ERROR = "udp-stream.errors"
 
 def release_headers(record: Release, source: str) -> Headers:
     """CloudEvents attributes of a release: its id is the release id, its time the end of the slot."""
-    return _event(record.release_id, record.hat, SCHEMA, source)
+    return _event(record.release_id, record.hat.slot_end, record.hat.cell, SCHEMA, source)
+
+
+def query_headers(result: QueryResult, source: str) -> Headers:
+    """CloudEvents attributes of a query's answer: its subject is the query, its time the moment."""
+    return _event(result.release_id, result.query.moment, result.query.name, query_record.SCHEMA, source)
 
 
 def smoothed_headers(estimate: smoothed.Smoothed, source: str) -> Headers:
     """CloudEvents attributes of a smoothed estimate: its id names cell and slot, its time is the end of the slot."""
     hat = estimate.hat
-    return _event(f"{hat.cell}/{hat.slot_start}/{hat.slot_end}", hat, smoothed.SCHEMA, source)
+    id_ = f"{hat.cell}/{hat.slot_start}/{hat.slot_end}"
+    return _event(id_, hat.slot_end, hat.cell, smoothed.SCHEMA, source)
 
 
-def _event(id_: str, hat: Hat, schema: str, source: str) -> Headers:
+def _event(id_: str, time: str, subject: str, schema: str, source: str) -> Headers:
     attributes = {
         "ce_specversion": "1.0",
         "ce_id": id_,
         "ce_type": schema.replace("/", "."),
         "ce_source": source,
-        "ce_time": hat.slot_end,
-        "ce_subject": hat.cell,
+        "ce_time": time,
+        "ce_subject": subject,
         "ce_dataschema": schema,
         "content-type": "application/json",
     }

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from streams.headers import release_headers, smoothed_headers
+from streams.headers import query_headers, release_headers, smoothed_headers
 from streams.producer import OutgoingRecord
 from streams.topics import Topics
 from udp_stream.release.delivery import PublishedRelease
+from udp_stream.release.query_record import decode_result
+from udp_stream.release.query_road import Answered
 from udp_stream.release.smoothed import Smoothed, encode_smoothed
 
 
@@ -33,4 +35,18 @@ def smoothed_records(topics: Topics, estimates: Sequence[Smoothed]) -> list[Outg
             headers=smoothed_headers(estimate, f"udp-stream/{name}"),
         )
         for estimate in estimates
+    ]
+
+
+def query_records(topics: Topics, answers: Sequence[Answered]) -> list[OutgoingRecord]:
+    """Each answer of a moment, under its query's name."""
+    name = topics.queries.name
+    return [
+        OutgoingRecord(
+            name,
+            answer.payload,
+            key=answer.name.encode(),
+            headers=query_headers(decode_result(answer.payload), f"udp-stream/{name}"),
+        )
+        for answer in answers
     ]

@@ -54,8 +54,12 @@ from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.errors import DependencyUnavailable, Fenced
 from udp_stream.ledger.port import Ledger
 from udp_stream.pings.timestamps import parse_timestamps
+from udp_stream.planning.position_periods import PositionPeriods
+from udp_stream.release.query_record import moment_of
 from udp_stream.release.record import decode, kind_of
+from udp_stream.shuffle.barrier import NOT_YET
 from udp_stream.shuffle.ping_chunks import shard_of
+from udp_stream.shuffle.position_chunks import shard_of_period
 
 BEGIN_S = 60.0
 """For a new epoch: the broker first ends the former owner's transaction."""
@@ -193,13 +197,36 @@ async def _stop(producer: AIOKafkaProducer) -> None:
         await asyncio.wait_for(producer.stop(), CLOSE_S)
 
 
-def settle(ledger: Ledger, shard: int, shards: int, released_ms: int) -> None:
-    """Inform the ledger of published releases: those of the shard's slots that end by its checkpoint."""
-    waiting = [(id_, decode(payload).hat) for id_, payload in ledger.unpublished() if kind_of(id_) == "hat"]
+def settle(
+    ledger: Ledger,
+    shard: int,
+    shards: int,
+    released_ms: int,
+    answered_ms: int = NOT_YET,
+    periods: PositionPeriods | None = None,
+) -> None:
+    """Inform the ledger of what was published: of the shard, by its checkpoint, slots that end by `released_ms` and
+    moments up to `answered_ms`; `periods` are those of positions, where queries are asked."""
+    waiting = [(id_, payload) for id_, payload in ledger.unpublished()]
+    gone = _released([one for one in waiting if kind_of(one[0]) == "hat"], shard, shards, released_ms)
+    if periods is not None:
+        gone += [id_ for id_, _ in waiting if _is_answered(id_, shard, shards, answered_ms, periods)]
+    if gone:
+        ledger.published(gone)
+
+
+def _released(waiting: list[tuple[str, bytes]], shard: int, shards: int, released_ms: int) -> list[str]:
     if not waiting:
-        return
-    ends, _ = parse_timestamps([hat.slot_end for _, hat in waiting])
-    of = shard_of(np.array([int(hat.cell, 16) for _, hat in waiting], dtype=np.uint64), shards)
+        return []
+    hats = [decode(payload).hat for _, payload in waiting]
+    ends, _ = parse_timestamps([hat.slot_end for hat in hats])
+    of = shard_of(np.array([int(hat.cell, 16) for hat in hats], dtype=np.uint64), shards)
     through = (ends <= released_ms) & (of == shard)
-    if through.any():
-        ledger.published([id_ for (id_, _), gone in zip(waiting, through.tolist(), strict=True) if gone])
+    return [id_ for (id_, _), is_gone in zip(waiting, through.tolist(), strict=True) if is_gone]
+
+
+def _is_answered(id_: str, shard: int, shards: int, answered_ms: int, periods: PositionPeriods) -> bool:
+    """Whether it is an answer, or a round of one, that this shard has published."""
+    if kind_of(id_) not in ("query", "round") or (moment_ms := moment_of(id_)) > answered_ms:
+        return False
+    return shard_of_period(periods.start_of(moment_ms), shards) == shard

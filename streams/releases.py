@@ -1,7 +1,8 @@
-"""The output topic read from its beginning, as any reader of releases would."""
+"""The output topics read from their beginning, as any reader of releases or answers would."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
 
 from streams.connections import client_options, unreachable
@@ -19,10 +20,18 @@ def read_releases(kafka: KafkaSection, follow: bool = False) -> ReleaseReader:
     Each record once with `kafka.transactions`. Without, one that was published twice comes twice, with the same bytes
     and release id. Raises DependencyUnavailable if no broker answers or the topic is missing.
     """
+    yield from (PublishedRelease(value) for value in _values(kafka, topics_of(kafka).release.name, follow))
+
+
+def read_answers(kafka: KafkaSection, follow: bool = False) -> Iterator[bytes]:
+    """Every result of a standing query, in order within a query and a budget period; otherwise as `read_releases`."""
+    return _values(kafka, topics_of(kafka).queries.name, follow)
+
+
+def _values(kafka: KafkaSection, topic: str, follow: bool) -> Iterator[bytes]:
     with needs("Kafka client", "kafka"):
         from kafka import KafkaConsumer, TopicPartition
         from kafka.errors import KafkaError
-    topic = topics_of(kafka).release.name
     partitions = [TopicPartition(topic, number) for number in range(partitions_of(kafka, topic))]
     try:
         with closing(
@@ -38,6 +47,6 @@ def read_releases(kafka: KafkaSection, follow: bool = False) -> ReleaseReader:
             ends = consumer.end_offsets(partitions)
             while follow or any(consumer.position(partition) < ends[partition] for partition in partitions):
                 for records in consumer.poll(timeout_ms=POLL_MS).values():
-                    yield from (PublishedRelease(record.value) for record in records)
+                    yield from (record.value for record in records)
     except KafkaError as error:
         raise unreachable(kafka, error) from error

@@ -7,7 +7,8 @@ Releases are published, and with them or after them the checkpoint moves past th
 ledger is informed. If a worker dies before that, the next owner of the shard informs it. Checkpoints are committed one
 after the other: one that arrived late would undo what was published meanwhile.
 
-The planner charges under the fence of partition 0, shards record under their own. What it learns from releases, it
+The planner charges under the fence of partition 0, shards record under their own; the shard that a moment's positions
+are sent to charges and records the rounds of its queries. What it learns from releases, it
 learns anew whenever partition 0 is assigned: another worker may have planned meanwhile.
 """
 
@@ -17,7 +18,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -27,9 +27,10 @@ from streams.binding import Binding, mark_header, mark_in, require_same
 from streams.checkpoints import decode_checkpoint, encode_checkpoint, lost
 from streams.fencing import fenced_for
 from streams.offsets import Committed, Offsets
-from streams.outgoing import release_records, smoothed_records
+from streams.outgoing import query_records, release_records, smoothed_records
 from streams.producer import OutgoingRecord, Producer
 from streams.publishing import AtLeastOnce, Publisher, PublisherOf, settle
+from streams.shard_assignment import ShardAssignment
 from streams.topics import Topics
 from udp_stream.errors import Fenced
 from udp_stream.ledger.port import Ledger, Mark
@@ -39,40 +40,15 @@ from udp_stream.release.context import ReleaseContext, with_forecaster
 from udp_stream.release.delivery import PublishedRelease
 from udp_stream.release.draw import record_slot
 from udp_stream.release.facts import Observer, SlotCounted, report_recorded, report_to, slot_published
+from udp_stream.release.standing import QuerySet, report_answers, report_published
 from udp_stream.shuffle.count_chunks import merge_counts
-from udp_stream.shuffle.shard_protocol import (
-    PLANNER,
-    Count,
-    Learn,
-    Outgoing,
-    PlanSlot,
-    Release,
-    Send,
-    ShardCheckpoint,
-    ShardProtocol,
-)
+from udp_stream.shuffle.position_chunks import merge_moment
+from udp_stream.shuffle.shard_protocol import ShardCheckpoint, ShardProtocol
+from udp_stream.shuffle.shard_steps import PLANNER, Answer, Count, Learn, Outgoing, PlanSlot, Release, Send
 from udp_stream.shuffle.wire import decode_message, encode_message
 from udp_stream.windows.slot_tables import tabulate
 
 T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class _Assignment:
-    """One of our partitions: its protocol, its fenced ledger, how it publishes, and what it releases with."""
-
-    partition: int
-    protocol: ShardProtocol
-    ledger: Ledger
-    publisher: Publisher
-    context: ReleaseContext
-    committed: ShardCheckpoint | None = None
-
-    def checkpoint_if_moved(self) -> ShardCheckpoint | None:
-        """The checkpoint to commit, if there is a new one and it is safe."""
-        if not self.protocol.may_commit or (to := self.protocol.checkpoint()) == self.committed:
-            return None
-        return to
 
 
 class ShardProcessor:
@@ -90,6 +66,7 @@ class ShardProcessor:
         accept_loss: bool = False,
         publisher_of: PublisherOf | None = None,
         observers: Sequence[Observer] = (),
+        queries: QuerySet | None = None,
     ) -> None:
         """No shards yet. The ledger is called in `thread` alone. Without `publisher_of`, releases are at least once."""
         self._binding = binding
@@ -101,10 +78,12 @@ class ShardProcessor:
         self._ledger = ledger
         self._thread = thread
         self._accept_loss = accept_loss
+        self._queries = queries
         self._publisher_of = self._at_least_once if publisher_of is None else publisher_of
-        self._assignments: dict[int, _Assignment] = {}
+        self._assignments: dict[int, ShardAssignment] = {}
         self._last_plan: SlotPlan | None = None  # our own planner has priced most HATs that we release
         self._revocations = 0
+        self.answered = 0  # moments of queries, for the watchdog: nothing is read meanwhile
         self._closing: set[asyncio.Future[None]] = set()
         self._committing = asyncio.Lock()
         self._report = report_to(*observers)
@@ -139,12 +118,12 @@ class ShardProcessor:
                 assignments[tp.partition] = await self._resume(tp, start, publisher)
 
     @asynccontextmanager
-    async def _takeover(self, tps: set[TP]) -> AsyncIterator[tuple[Mapping[TP, Publisher], dict[int, _Assignment]]]:
+    async def _takeover(self, tps: set[TP]) -> AsyncIterator[tuple[Mapping[TP, Publisher], dict[int, ShardAssignment]]]:
         """Publishers of these partitions, and the assignments to be made of them. These are ours at the end, unless
         that failed or the partitions were revoked meanwhile; then the publishers are closed."""
         revocations = self._revocations
         publishers = dict(zip(tps, await asyncio.gather(*map(self._publisher_of, tps)), strict=True))
-        assignments: dict[int, _Assignment] = {}
+        assignments: dict[int, ShardAssignment] = {}
         is_whole = False
         try:
             yield publishers, assignments
@@ -156,18 +135,19 @@ class ShardProcessor:
                 for publisher in publishers.values():
                     self._close_later(publisher)
 
-    async def _resume(self, tp: TP, start: ShardCheckpoint, publisher: Publisher) -> _Assignment:
+    async def _resume(self, tp: TP, start: ShardCheckpoint, publisher: Publisher) -> ShardAssignment:
         """A partition from its checkpoint on; the ledger is informed of what its former owner published."""
         shards, sources = self._topics.parts.partitions, self._offsets.partitions(self._topics.pings.name)
-        follows = self._context.policy.forecasts
-        protocol = ShardProtocol(tp.partition, shards, sources, start, self._accept_loss, follows)
+        follows, periods = self._context.policy.forecasts, None if self._queries is None else self._queries.periods
+        protocol = ShardProtocol(tp.partition, shards, sources, start, self._accept_loss, follows, periods is not None)
         ledger = await self._in_thread(partial(fenced_for, self._ledger, f"{tp.topic}/{tp.partition}"))
-        await self._in_thread(partial(settle, self._ledger, tp.partition, shards, protocol.done_ms))
+        through = protocol.done_ms, protocol.answered_ms
+        await self._in_thread(partial(settle, self._ledger, tp.partition, shards, *through, periods))
         if isinstance(step := protocol.next(), Send):  # what the former owner released, and may have died on
             await self._send(step.messages)
             protocol.sent(step)
         context = with_forecaster(self._context) if follows and tp.partition == PLANNER else self._context
-        return _Assignment(tp.partition, protocol, ledger, publisher, context)
+        return ShardAssignment(tp.partition, protocol, ledger, publisher, context)
 
     def _close_later(self, publisher: Publisher) -> None:
         closing = asyncio.ensure_future(publisher.close())
@@ -213,7 +193,7 @@ class ShardProcessor:
         if worked:
             await self.commit()
 
-    async def _do_what_is_due(self, assigned: _Assignment) -> bool:
+    async def _do_what_is_due(self, assigned: ShardAssignment) -> bool:
         """Carry out steps of the protocol until none is due, or the partition is lost; whether there was one."""
         worked = False
         while self._is_ours(assigned) and (step := assigned.protocol.next()) is not None:
@@ -229,24 +209,26 @@ class ShardProcessor:
                     await self._plan(assigned, step)
                 case Release():
                     await self._release(assigned, step)
+                case Answer():
+                    await self._answer(assigned, step)
             worked = True
         return worked
 
-    async def _leave(self, assigned: _Assignment) -> None:
+    async def _leave(self, assigned: ShardAssignment) -> None:
         """Another worker owns this shard, though the group has not said so yet: drop it, and ask to rejoin."""
         if self._is_ours(assigned):
             self._close_later(self._assignments.pop(assigned.partition).publisher)
             await self._offsets.rejoin()
 
-    def _is_ours(self, assigned: _Assignment) -> bool:
+    def _is_ours(self, assigned: ShardAssignment) -> bool:
         return self._assignments.get(assigned.partition) is assigned
 
-    async def _count(self, assigned: _Assignment, step: Count) -> None:
+    async def _count(self, assigned: ShardAssignment, step: Count) -> None:
         counts, values = await self._in_thread(partial(tabulate, step.pings))
         self._report(SlotCounted(step.start, counts.repeats))
         assigned.protocol.counted(step.start, counts, values)
 
-    async def _plan(self, assigned: _Assignment, step: PlanSlot) -> None:
+    async def _plan(self, assigned: ShardAssignment, step: PlanSlot) -> None:
         counts = await self._in_thread(partial(merge_counts, step.chunks))
         plan = await self._in_thread(partial(plan_slot, counts, assigned.context, assigned.ledger))
         # A plan that was charged on an older copy of the ledger must not outlive it in the log.
@@ -254,47 +236,63 @@ class ShardProcessor:
         assigned.protocol.planned(step.start, counts, plan)
         self._last_plan = plan
 
-    async def _learn(self, assigned: _Assignment, step: Learn) -> None:
+    async def _learn(self, assigned: ShardAssignment, step: Learn) -> None:
         """Publish the slot's smoothed estimates, with the checkpoint behind its counts."""
         smoothed = partial(assigned.context.smoothed, (step.start, step.end_ms), assigned.ledger)
         records = smoothed_records(self._topics, await self._in_thread(smoothed))
         # An older copy of the ledger lacks releases: what was not learnt from it would never be said.
         await self._in_thread(lambda: assigned.ledger.compare(self._mark))
-        async with self._committing:
-            if not self._is_ours(assigned):
-                raise Fenced("a rebalance has taken the shard")
-            to = assigned.protocol.publishing(step)
-            await assigned.publisher.publish(records, self._commits({assigned.partition: to}))
-            assigned.protocol.learnt(step)
-            assigned.committed = to
+        protocol = assigned.protocol
+        await self._publish(assigned, records, None, partial(protocol.publishing, step), partial(protocol.learnt, step))
 
-    async def _release(self, assigned: _Assignment, step: Release) -> None:
+    async def _release(self, assigned: ShardAssignment, step: Release) -> None:
         plan = step.plan if self._last_plan is None else step.plan.with_priced(self._last_plan)
         recorded = await self._in_thread(
             partial(record_slot, step.counts, step.values, plan, assigned.context, assigned.ledger)
         )
         releases = [PublishedRelease(payload) for payload in recorded.payloads.values()]
         report_recorded(self._report, step.counts, recorded, releases)
-        await self._publish(assigned, step.start, releases, recorded.mark)
+        protocol, start = assigned.protocol, step.start
+        out = release_records(self._topics, releases)
+        await self._publish(
+            assigned, out, recorded.mark, partial(protocol.recorded, start), partial(protocol.published, start)
+        )
         await self._in_thread(partial(recorded.published, assigned.ledger))
         self._report(slot_published(step.start, releases))
 
+    async def _answer(self, assigned: ShardAssignment, step: Answer) -> None:
+        """Answer the queries of a moment, in the shard's own rounds of charging and drawing; then publish them."""
+        moment = await self._in_thread(partial(merge_moment, step.chunks))
+        work = (lambda: None) if self._queries is None else partial(self._queries.record, moment, assigned.ledger)
+        recorded, protocol = await self._in_thread(work), assigned.protocol
+        answers = recorded.answers if recorded else ()
+        report_answers(self._report, step.time_ms, answers)
+        out, mark = query_records(self._topics, answers), recorded.mark if recorded else None
+        await self._publish(assigned, out, mark, partial(protocol.answering, step), partial(protocol.answered, step))
+        if recorded is not None:
+            await self._in_thread(partial(recorded.published, assigned.ledger))
+            report_published(self._report, step.time_ms, answers)
+        self.answered += 1
+
     async def _publish(
-        self, assigned: _Assignment, start: int, releases: Sequence[PublishedRelease], mark: Mark | None
+        self,
+        assigned: ShardAssignment,
+        records: Sequence[OutgoingRecord],
+        mark: Mark | None,
+        checkpoint: Callable[[], ShardCheckpoint],
+        done: Callable[[], None],
     ) -> None:
-        """Publish a slot, with the checkpoint behind it, once no other commit is under way."""
+        """Publish records with the checkpoint behind them, once no other commit is under way."""
         async with self._committing:
             if not self._is_ours(assigned):
                 raise Fenced("a rebalance has taken the shard")
             if mark is not None and self._mark is not None and not mark.at_least(self._mark):
                 # Another machine has seen the ledger further than the mark that is kept on this one.
                 await self._in_thread(lambda: self._ledger.compare(self._mark))
-            to = assigned.protocol.recorded(start)
+            to = checkpoint()
             self._remember_mark(mark)
-            await assigned.publisher.publish(
-                release_records(self._topics, releases), self._commits({assigned.partition: to})
-            )
-            assigned.protocol.published(start)
+            await assigned.publisher.publish(records, self._commits({assigned.partition: to}))
+            done()
             assigned.committed = to
 
     async def _send(self, messages: Sequence[Outgoing]) -> None:

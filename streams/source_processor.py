@@ -26,9 +26,9 @@ from streams.offsets import Committed, Offsets
 from streams.producer import OutgoingRecord, Producer
 from streams.topics import Topics
 from udp_stream.errors import ConfigError, DependencyUnavailable
+from udp_stream.planning.position_periods import PositionPeriods
 from udp_stream.release.facts import Observer, batch_read, report_to
-from udp_stream.shuffle.ping_chunks import PingChunk, PingsEnd
-from udp_stream.shuffle.source_protocol import Send, SourceProtocol
+from udp_stream.shuffle.source_protocol import Send, SourceProtocol, ToShard
 from udp_stream.shuffle.wire import encode_message
 from udp_stream.windows.clocks import LogPlaces
 from udp_stream.windows.source_reader import ReadingRules, Refused, SourceCheckpoint, SourceReader
@@ -46,6 +46,7 @@ class _Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
     watermark: int | None = None
     rejected_through: int = 0
     binding: str = ""
+    positions: int | None = None
 
 
 @dataclass(slots=True)
@@ -79,8 +80,12 @@ class SourceProcessor:
         accept_loss: bool = False,
         clock: Callable[[], float] = time.monotonic,
         observers: Sequence[Observer] = (),
+        periods: PositionPeriods | None = None,
     ) -> None:
-        """No partitions yet. With `accept_loss`, a log that begins after the checkpoint is read from its beginning."""
+        """No partitions yet. With `accept_loss`, a log that begins after the checkpoint is read from its beginning.
+
+        `periods` are the budgets' of positions, where the rules ask for moments.
+        """
         self._rules = rules
         self._topics = topics
         self._offsets = offsets
@@ -88,6 +93,7 @@ class SourceProcessor:
         self._binding = binding
         self._idle_s = idle_s
         self._accept_loss = accept_loss
+        self._periods = periods
         self._clock = clock
         self._assignments: dict[int, _Assignment] = {}
         self._committing = asyncio.Lock()
@@ -118,7 +124,8 @@ class SourceProcessor:
 
     def _assignment(self, tp: TP, start: SourceCheckpoint) -> _Assignment:
         reader = SourceReader(self._rules, start)
-        return _Assignment(SourceProtocol(tp.partition, self._topics.parts.partitions, reader), self._clock())
+        shards = self._topics.parts.partitions
+        return _Assignment(SourceProtocol(tp.partition, shards, reader, self._periods), self._clock())
 
     def _start(self, tp: TP, committed: Committed, first: int) -> SourceCheckpoint:
         if committed.offset < 0:
@@ -131,7 +138,8 @@ class SourceProcessor:
                 f"{tp.topic}[{tp.partition}] begins at offset {first}, but is still needed from {committed.offset} on: "
                 "pings were deleted before they were counted. `udp-stream worker --accept-loss` continues without them"
             )
-        return SourceCheckpoint(max(first, committed.offset), metadata.watermark, metadata.rejected_through)
+        offset = max(first, committed.offset)
+        return SourceCheckpoint(offset, metadata.watermark, metadata.rejected_through, metadata.positions)
 
     async def process(self, records: Sequence[Any]) -> None:
         """Process a batch of one partition: read its pings, send the slots they close, commit."""
@@ -171,7 +179,7 @@ class SourceProcessor:
         )
         assigned.rejecting.append(sent)
 
-    async def _send(self, messages: Sequence[PingChunk | PingsEnd]) -> None:
+    async def _send(self, messages: Sequence[ToShard]) -> None:
         name, headers = self._topics.parts.name, [self._binding.header]
         await self._producer.write(
             OutgoingRecord(name, encode_message(one), headers=headers, partition=one.shard) for one in messages
@@ -197,7 +205,9 @@ class SourceProcessor:
         return {
             TP(self._topics.pings.name, partition): Committed(
                 to.offset,
-                msgspec.json.encode(_Metadata(to.watermark_ms, to.rejected_through, self._binding.text)).decode(),
+                msgspec.json.encode(
+                    _Metadata(to.watermark_ms, to.rejected_through, self._binding.text, to.positions_ms)
+                ).decode(),
             )
             for partition, to in checkpoints.items()
         }

@@ -3,10 +3,10 @@
 Settings that anything relies on are set on the topic itself, never left to a broker's defaults: the pings carry the
 broker's append times, because they are half of the clock; releases are kept for ever, because there is one of each.
 
-Readers of `release`, `latest` and `smoothed` need `isolation.level=read_committed` to have each record once and no slot
-in part. It is librdkafka's default; that of Java, aiokafka and kafka-python is `read_uncommitted`, which also sees what
-a worker wrote before it died, and then its repeat, of the same bytes. Nothing else is written in transactions: chunks
-and refused pings come at least once, under ids.
+Readers of `release`, `latest`, `smoothed` and `queries` need `isolation.level=read_committed` to have each record once
+and no slot or moment in part. It is librdkafka's default; that of Java, aiokafka and kafka-python is
+`read_uncommitted`, which also sees what a worker wrote before it died, and then its repeat, of the same bytes. Nothing
+else is written in transactions: chunks and refused pings come at least once, under ids.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class Topics(NamedTuple):
     release: Topic
     latest: Topic
     smoothed: Topic
+    queries: Topic
     rejected: Topic
     deployment: Topic
     workers: Topic
@@ -73,6 +74,7 @@ def topics_of(kafka: KafkaSection) -> Topics:
         release=topic("speed.release", kafka.partitions, for_ever),
         latest=topic("speed.latest", kafka.partitions, {"cleanup.policy": "compact"}),
         smoothed=topic("speed.smoothed", kafka.partitions, for_ever),
+        queries=topic("queries", kafka.partitions, for_ever),
         rejected=topic("pings.rejected", kafka.partitions, raw),
         deployment=topic("deployment", 1, for_ever),
         workers=topic("workers", 1, {**latest, "message.timestamp.type": "LogAppendTime"}),

@@ -26,14 +26,20 @@ class Watchdog:
     """Checks at intervals; `patience_s` without progress while there is work to do means that we are stuck."""
 
     def __init__(
-        self, positions: Positions, idle: Idle, patience_s: float, clock: Callable[[], float] = time.monotonic
+        self,
+        positions: Positions,
+        idle: Idle,
+        patience_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        answered: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Patience begins now."""
+        """Patience begins now. `answered`: so many moments were answered, which takes long while nothing is read."""
         self._positions = positions
+        self._answered = answered
         self._idle = idle
         self._patience_s = patience_s
         self._clock = clock
-        self._seen: Mapping[TP, int] = {}
+        self._seen: tuple[Mapping[TP, int], int] = {}, 0
         self._moved_s = clock()
         self._asked: asyncio.Task[bool] | None = None
 
@@ -56,9 +62,9 @@ class Watchdog:
         idle = False
         if self._asked.done():
             idle, self._asked = self._asked.result(), None
-        positions = dict(self._positions())
-        if idle or positions != self._seen:
-            self._seen, self._moved_s = positions, self._clock()
+        seen = dict(self._positions()), self._answered()
+        if idle or seen != self._seen:
+            self._seen, self._moved_s = seen, self._clock()
         elif self._clock() - self._moved_s > self._patience_s:
             raise DependencyUnavailable(
                 f"no progress for {self._patience_s:g} s, with work to do or no answer from Kafka: restart the worker"

@@ -48,6 +48,7 @@ from udp_stream.errors import DependencyUnavailable, UdpStreamError
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entropy, Ledger
 from udp_stream.release.context import ReleaseContext
+from udp_stream.release.standing import query_set
 from udp_stream.units import parse_duration
 from udp_stream.windows.source_reader import ReadingRules
 
@@ -120,12 +121,14 @@ async def _work(
     about = about_us(settings, "worker", deployment.instance, deployment.software, meta["ledger_id"])
     reports = Reports(settings.kafka, about, recent_work(settings))
     observers = [closing.observe, log.observe, reports.observe]
+    queries = query_set(settings.standing_queries, settings.zone, settings.position_periods, context)
     rules = ReadingRules(
         settings.decoder,
         settings.window_rules,
         context.calendar.slots,
         settings.policy.resolution,
         keys.key_of,
+        None if queries is None else queries.moments,
     )
     async with Producer(settings.kafka) as producer:
         await claim(settings.kafka, topics.deployment, binding, producer)
@@ -138,6 +141,7 @@ async def _work(
             idle_s,
             deployment.accept_loss,
             observers=observers,
+            periods=None if queries is None else queries.periods,
         )
         once = partial(StrictlyOnce.begin, settings.kafka)
         publisher_of = once if settings.kafka.transactions else None
@@ -152,6 +156,7 @@ async def _work(
             deployment.accept_loss,
             publisher_of,
             observers,
+            queries,
         )
         connect(app, topics, offsets, pings, parts, stop)
         say(f"worker of group {settings.kafka.group} at {settings.kafka.bootstrap}", "begun")
@@ -159,6 +164,7 @@ async def _work(
             lambda: pings.next_offsets() | parts.next_offsets(),
             offsets.all_read,
             parse_duration(settings.kafka.stuck_timeout),
+            answered=lambda: parts.answered,
         )
         serving = [
             asyncio.ensure_future(_start(app, stop)),

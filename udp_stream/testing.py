@@ -205,7 +205,8 @@ def a_moment() -> Moment:
     [0.0, 0.0, 0.0135]
     """
     lon = np.array([0.0, 0.0, 0.0135, 0.027, 0.0405, 0.054, 0.0675, 0.081])
-    return Moment(1_641_011_400_000, tuple(f"hash {i}".encode() for i in range(8)), np.zeros(8), lon)
+    plates, at_ms = tuple(f"hash {i}".encode() for i in range(8)), 1_641_011_400_000
+    return Moment(at_ms, plates, np.zeros(8), lon, np.full(8, at_ms - 60_000))
 
 
 def a_query_context(seed: int | str = 1) -> QueryContext:

@@ -125,12 +125,12 @@ rounds = 4
 BUDGETS = {"rho": "rho = 4000.0", "epsilon": "epsilon = 2000.0"}
 
 
-def of_queries(folder: Path, name: str) -> dict[str, object]:
-    """What the embedded runtime answers of the fleet under this budget, on a new ledger in the folder."""
+def of_queries(folder: Path, name: str, url: str = "") -> dict[str, object]:
+    """What the embedded runtime answers of the fleet under this budget, on a new ledger, in the folder if no other."""
     path = folder / "queries.toml"
     path.write_text(QUERIES.format(budget=BUDGETS[name]))
     settings, told = load(path, (*BASE, "release.mean_epsilon=0.4", write_key(folder)), {}), list[bytes]()
-    with ledger_and_keys(replace(settings.ledger, url=str(folder / "ledger"))) as (ledger, keys):
+    with ledger_and_keys(replace(settings.ledger, url=url or str(folder / "ledger"))) as (ledger, keys):
         runtime = Embedded(
             settings, ledger, SeededEntropy(SEED), keys.key_of, "udp-stream test", lambda _: None, answer=told.extend
         )

@@ -7,7 +7,7 @@ import re
 import signal
 import time
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
@@ -19,6 +19,7 @@ from tests.runtime.harness import beside, frames_of
 from udp_stream.adapters.embedded import Embedded, record_writer, smoothed_writer
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.settings import load
+from udp_stream.release import query_record
 from udp_stream.release import record as release
 from udp_stream.testing import SeededEntropy
 
@@ -69,6 +70,9 @@ class City:
     folder: Path
     messages: list
     config: Path
+    told: list = field(default_factory=list)
+    """What the embedded runtime has answered of standing queries."""
+    seconds_max: int = SECONDS_MAX
 
     @property
     def settings(self):
@@ -89,7 +93,7 @@ class City:
         with ledger_and_keys(beside(self.settings.ledger, self.folder / "embedded.ledger")) as (ledger, keys):
             runtime = Embedded(
                 self.settings, ledger, SeededEntropy(SEED), keys.key_of, "udp-stream test", record_writer(out),
-                smooth=smoothed_writer(smoothed),
+                smooth=smoothed_writer(smoothed), answer=self.told.extend,
             )  # fmt: skip
             runtime.run(frames_of(self.messages))
             found = {release.decode(line).release_id: line for line in out.getvalue().splitlines()}
@@ -121,6 +125,21 @@ class City:
             assert found.setdefault(headers["ce_id"].decode(), record.value) == record.value
         return found
 
+    def answers(self):
+        """Release id -> result of a standing query, each once on its topic, under its query's name."""
+        found = {}
+        for record in self.read(self.topics.queries):
+            result = query_record.decode_result(record.value)
+            assert record.key.decode() == result.query.name and result.release_id not in found
+            assert dict(record.headers)["ce_id"].decode() == result.release_id
+            found[result.release_id] = record.value
+        return found
+
+    def wait_for_answers(self, *workers):
+        """Until there are as many as the embedded runtime has told, and the ledger was told so."""
+        ids = {query_record.decode_result(one).release_id for one in self.told}
+        self._wait(lambda: len(ids - set(self.answers())) or self._unpublished(ids), workers)
+
     def smoothed(self):
         """The estimates of the topic, each once: with transactions there is no other way."""
         found = self.read(self.topics.smoothed)
@@ -144,7 +163,7 @@ class City:
         self._wait(lambda: number - len(self.releases()), workers)
 
     def _wait(self, missing, workers):
-        deadline = time.monotonic() + SECONDS_MAX
+        deadline = time.monotonic() + self.seconds_max
         while (left := missing()) > 0:
             assert time.monotonic() < deadline, f"{left} are missing"
             assert all(worker.poll() is None for worker in workers)
@@ -158,11 +177,11 @@ def charges(ledger):
     }
 
 
-def found_city(folder, bootstrap, messages, **settings):
-    """A city with its topics made. `settings` are of CONFIG."""
+def found_city(folder, bootstrap, messages, queries="", **settings):
+    """A city with its topics made. `settings` are of CONFIG; `queries` is what the configuration asks behind them."""
     config = folder / "city.toml"
     given = {"name": f"t{uuid4().hex[:8]}", "ledger": f"sqlite:{folder}/stream.ledger"} | DEFAULTS | settings
-    config.write_text(CONFIG.format(folder=folder, bootstrap=bootstrap, **given))
+    config.write_text(CONFIG.format(folder=folder, bootstrap=bootstrap, **given) + queries)
     made = City(folder, messages, config)
     assert len(create_topics(made.settings.kafka)) == 8
     return made

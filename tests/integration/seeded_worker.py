@@ -14,7 +14,9 @@ from aiokafka import AIOKafkaProducer
 from streams.producer import Producer
 from streams.publishing import AtLeastOnce, StrictlyOnce
 from streams.worker import Deployment, run_worker
+from udp_stream.adapters.ledgers.sqlite.ledger import SqliteLedger
 from udp_stream.adapters.settings import load
+from udp_stream.release.record import kind_of
 from udp_stream.testing import SeededEntropy
 
 BEFORE, AFTER = False, True
@@ -25,6 +27,11 @@ POINTS = {
     "written plainly": [(Producer, "write", AFTER)],
     "with offsets": [(AIOKafkaProducer, "commit_transaction", BEFORE)],
     "committed": [(AIOKafkaProducer, "commit_transaction", AFTER)],
+    "answers recorded": [(StrictlyOnce, "publish", BEFORE)],
+    "answers published": [(StrictlyOnce, "publish", AFTER)],
+    "round charged": [(SqliteLedger, "admit", AFTER)],
+    "round recorded": [(SqliteLedger, "record", AFTER)],
+    "answer recorded": [(SqliteLedger, "record", AFTER)],
 }
 """Where a publication may be stopped: the calls of the worker's own code, and before or after them."""
 
@@ -32,8 +39,33 @@ POINTS = {
 def of_releases(_self, messages=(), *_):
     """Whether a call is about releases: the producer writes chunks as well, from generators."""
     if isinstance(messages, list):
-        return messages[0].topic.endswith("release.v1")
+        return bool(messages) and messages[0].topic.endswith("release.v1")
     return not inspect.isgenerator(messages)
+
+
+def of_answers(_self, messages=(), *_):
+    """Whether a call publishes answers of standing queries."""
+    return bool(messages) and messages[0].topic.endswith("queries.v1")
+
+
+def of_ids(kind):
+    """Whether a call of the ledger is about ids of a kind: releases to record, or admissions behind a period."""
+
+    def counts(_self, *arguments):
+        asked = arguments[-1]
+        return bool(asked) and kind == kind_of(getattr(asked[0], "release_id", None) or asked[0][0])
+
+    return counts
+
+
+COUNTED = {
+    "answers recorded": of_answers,
+    "answers published": of_answers,
+    "round charged": of_ids("round"),
+    "round recorded": of_ids("round"),
+    "answer recorded": of_ids("query"),
+}
+"""Which calls of a point count; else those about releases."""
 
 
 def stop_at(number, point, nth):
@@ -46,13 +78,28 @@ def stop_at(number, point, nth):
             os.kill(os.getpid(), number)
 
     for owner, name, after in POINTS[point]:
-        setattr(owner, name, stopping(getattr(owner, name), reached, after))
+        stopped = stopping if inspect.iscoroutinefunction(getattr(owner, name)) else stopping_a_call
+        setattr(owner, name, stopped(getattr(owner, name), reached, after, COUNTED.get(point, of_releases)))
 
 
-def stopping(call, reached, after):
+def stopping_a_call(call, reached, after, counted):
+    @functools.wraps(call)
+    def hooked(*arguments):
+        counts = counted(*arguments)
+        if counts and not after:
+            reached()
+        answer = call(*arguments)
+        if counts and after:
+            reached()
+        return answer
+
+    return hooked
+
+
+def stopping(call, reached, after, counted):
     @functools.wraps(call)
     async def hooked(*arguments):
-        counts = of_releases(*arguments)
+        counts = counted(*arguments)
         if counts and not after:
             reached()
         answer = await call(*arguments)

@@ -2,7 +2,17 @@
 
 import pytest
 
-from tests.golden.outputs import IN_RHO, ON_KAFKA, SEED, known, of_embedded, told, write_key
+from tests.golden.outputs import (
+    IN_RHO,
+    ON_KAFKA,
+    SEED,
+    known,
+    known_queries,
+    of_embedded,
+    of_queries,
+    told,
+    write_key,
+)  # fmt: skip
 from tests.integration.deployment import worker
 from tests.runtime.harness import fleet_log
 from udp_stream.release.record import decode
@@ -11,6 +21,11 @@ from udp_stream.release.record import decode
 @pytest.mark.parametrize("name", ["all statistics", IN_RHO])
 def test_on_a_redis_ledger(redis_server, tmp_path, name):
     assert of_embedded(tmp_path, redis_server.url, name) == known()[name]
+
+
+@pytest.mark.parametrize("name", ["rho", pytest.param("epsilon", marks=pytest.mark.long)])
+def test_answers_on_a_redis_ledger(redis_server, tmp_path, name):
+    assert of_queries(tmp_path, name, redis_server.url) == known_queries()[name]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from redis import Redis
 
+from tests.contract import queries
 from tests.contract.road import CHECKS, Opening
 from udp_stream.adapters.ledgers.opening import inspect_ledger, ledger_and_keys
 from udp_stream.adapters.ledgers.redis import audit as redis_audit
@@ -64,6 +65,20 @@ def test_store_keeps_promise(check: Check, redis_url: str) -> None:
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_the_road_over_a_store_that_fails(check: Callable[[Opening], None], redis_url: str) -> None:
+    check(lambda: opener(redis_url))
+
+
+LONG_OF_QUERIES = queries.dies_at_every_call, queries.rival_at_every_call
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        pytest.param(*one.values, id=one.id, marks=[pytest.mark.long] if one.values[0] in LONG_OF_QUERIES else [])
+        for one in queries.CHECKS
+    ],
+)
+def test_the_road_of_a_query_over_a_store_that_fails(check: Callable[[Opening], None], redis_url: str) -> None:
     check(lambda: opener(redis_url))
 
 

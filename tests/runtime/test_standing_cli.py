@@ -56,7 +56,32 @@ def test_what_a_stranger_does_wrong_at_the_command_line_is_said(tmp_path):
     assert "--queries: expected a configuration with [[query]], got none" in said
     _, said = run_cli("replay", str(log), "--trial", "--config", str(toml), "--queries", "answers.csv", status=2)
     assert "--queries: expected lines of JSON" in said
-    _, said = run_cli("worker", "--config", str(toml), "--ledger", "redis://localhost:1/0", status=3)
-    assert "expected no [[query]] for `worker`" in said and "replay --queries" in said
-    _, said = run_cli("run", str(log), "--config", str(toml), "--ledger", str(tmp_path / "other"), status=3)
-    assert "expected no [[query]] for `run`" in said and not (tmp_path / "other").exists()
+    ours = ("run", str(log), "--ledger", str(tmp_path / "other"), "--out", str(tmp_path / "out"))
+    _, said = run_cli(*ours, "--queries", answers, status=2)
+    assert "--queries: expected a configuration with [[query]], got none" in said
+    _, said = run_cli(*ours, "--queries", f"{answers}.gz", "--config", str(toml), status=2)
+    assert "lines of JSON can be added to a file" in said
+    _, said = run_cli(*ours, "--config", str(toml), "--queries", str(tmp_path / "out"), status=2)
+    assert "--queries" in said and "--out" in said
+
+
+def test_run_answers_into_a_file_that_it_adds_to_and_says_so_when_it_does_not_ask(tmp_path):
+    log, toml = tmp_path / "log.ndjson", configured(tmp_path, 100)
+    log.write_bytes(b"\n".join(fleet_log(hours=0.3, clean=True)) + b"\n")
+    ledger, out = str(tmp_path / "ledger"), str(tmp_path / "out")
+    ours = ("run", str(log), "--config", str(toml), "--ledger", ledger, "--out", out)
+    answers = tmp_path / "answers.ndjson"
+    for _ in range(2):  # the journal has the pings twice then, and the second time they are late
+        run_cli(*ours, "--queries", str(answers))
+    (result,) = map(json.loads, answers.read_bytes().splitlines())
+    assert result["schema"] == "udp-stream/query/1" and result["query"]["name"] == "centre"
+    verified, _ = run_cli("ledger", "verify", "--config", str(toml), "--ledger", ledger)
+    assert "every balance is the sum of its charges" in verified
+    _, said = run_cli(*ours)
+    assert "3 queries of the configuration are not asked: --queries FILE" in said
+
+
+def test_demo_asks_its_queries_and_counts_the_answers(tmp_path):
+    demo = ("demo", "--headless", "--slots", "1", "--buses", "20", "--set", "hat.slot=15m")
+    _, said = run_cli(*demo, "--config", str(configured(tmp_path, 100)))
+    assert "centre: 1 answered" in said

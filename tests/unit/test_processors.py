@@ -23,6 +23,7 @@ from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.record import decode
+from udp_stream.release.standing import query_set
 from udp_stream.shuffle import source_protocol
 from udp_stream.shuffle.ping_chunks import PingChunk, cut
 from udp_stream.shuffle.shard_protocol import ShardCheckpoint, ShardProtocol
@@ -123,10 +124,9 @@ class Once:
         pass
 
 
-def rules_of(settings, context):
-    return ReadingRules(
-        PingDecoder(settings.ping_rules), settings.window_rules, context.calendar.slots, 7, lambda p: p.encode()
-    )
+def rules_of(settings, context, moments=None):
+    slots = context.calendar.slots
+    return ReadingRules(PingDecoder(settings.ping_rules), settings.window_rules, slots, 7, str.encode, moments)
 
 
 class Worker:
@@ -137,8 +137,9 @@ class Worker:
         self.broker = broker
         self.time_s = 0.0
         self.topics = topics_of(settings.kafka)
+        queries = query_set(settings.standing_queries, settings.zone, settings.position_periods, context)
         self.pings = SourceProcessor(
-            rules_of(settings, context),
+            rules_of(settings, context, queries and queries.moments),
             self.topics,
             broker,
             broker,
@@ -147,6 +148,7 @@ class Worker:
             accept_loss,
             lambda: self.time_s,
             observers,
+            queries and queries.periods,
         )
         self.parts = ShardProcessor(
             context,
@@ -159,6 +161,7 @@ class Worker:
             accept_loss,
             self.once if once else None,
             observers,
+            queries,
         )
 
     async def once(self, shard):

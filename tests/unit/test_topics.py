@@ -16,11 +16,11 @@ def test_names_and_settings_of_the_topics():
     topics = topics_of(KafkaSection(prefix="surat.", partitions=5, retention="3d"))
     assert [topic.name for topic in topics] == [
         "surat.bus.pings.v1", "surat.bus.parts.v1", "surat.bus.speed.release.v1", "surat.bus.speed.latest.v1",
-        "surat.bus.speed.smoothed.v1", "surat.bus.pings.rejected.v1",
+        "surat.bus.speed.smoothed.v1", "surat.bus.queries.v1", "surat.bus.pings.rejected.v1",
         "surat.bus.deployment.v1", "surat.bus.workers.v1",
     ]  # fmt: skip
-    assert [topic.partitions for topic in topics] == [5, 1, 5, 5, 5, 5, 1, 1]
-    assert topics.deployment.settings == topics.smoothed.settings == topics.release.settings
+    assert [topic.partitions for topic in topics] == [5, 1, 5, 5, 5, 5, 5, 1, 1]
+    assert topics.deployment.settings == topics.smoothed.settings == topics.queries.settings == topics.release.settings
     assert topics.pings.settings["message.timestamp.type"] == "LogAppendTime"
     assert topics.release.settings == {"cleanup.policy": "delete", "retention.ms": "-1"}
     assert topics.latest.settings == {"cleanup.policy": "compact"}

@@ -20,18 +20,16 @@ from udp_stream.adapters.ledgers.policy_keys import note_policy
 from udp_stream.adapters.settings import Settings
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entropy, Ledger
-from udp_stream.pings.decoder import PingDecoder, Refusal, originals
+from udp_stream.pings.decoder import PingDecoder, Reason, Refusal, originals
 from udp_stream.pings.formats import PingFormat
 from udp_stream.pings.json_reader import JSON
 from udp_stream.release.context import ReleaseContext, with_forecaster
 from udp_stream.release.delivery import PublishedRelease, ReleaseSink
 from udp_stream.release.draw import RecordedSlot
 from udp_stream.release.facts import Observer, SlotCounted, batch_read, report_recorded, report_to, slot_published
-from udp_stream.release.query_results import ResultContext
-from udp_stream.release.query_road import QueryContext
 from udp_stream.release.road import release_slot
 from udp_stream.release.smoothed import Smoothed, encode_smoothed
-from udp_stream.release.standing import ResultSink, StandingQueries
+from udp_stream.release.standing import ResultSink, StandingQueries, query_context
 from udp_stream.release.summary import Summary
 from udp_stream.windows.grid import cells_of
 from udp_stream.windows.open_slots import Frame, Windows
@@ -112,7 +110,7 @@ class Embedded:
             self._release(slot)
         if self._queries is not None:
             kept = np.ones(len(pings), bool)
-            kept[[refused.row for refused in unplaced]] = False
+            kept[[refused.row for refused in unplaced if refused.reason != Reason.SLOT_FULL]] = False
             self._queries.push(pings, np.flatnonzero(kept), self._windows.watermark_ms)
 
     def finish(self) -> None:
@@ -144,16 +142,12 @@ class Embedded:
         queries = settings.standing_queries
         if not queries or answer is None:
             return None
-        context = self._context
-        shown = self._policy.counts_released != "none"
-        iso = context.calendar.slots.iso
-        results = ResultContext(context.software, iso, context.caveats, context.trial, counts_shown=shown)
         return StandingQueries(
             queries,
             settings.zone,
             settings.window_rules.grace_ms,
             hashed,
-            QueryContext(settings.position_periods, context.entropy, results),
+            query_context(settings.position_periods, self._context),
             ledger,
             answer,
             self._report,

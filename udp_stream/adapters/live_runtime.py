@@ -30,8 +30,10 @@ from udp_stream.release.draw import RecordedSlot
 from udp_stream.release.facts import Observer, SlotCounted, batch_read, report_recorded, report_to, slot_published
 from udp_stream.release.road import release_slot
 from udp_stream.release.smoothed import encode_smoothed
+from udp_stream.release.standing import query_set, report_answers, report_published
 from udp_stream.units import parse_duration
 from udp_stream.windows.clocks import LogPlaces
+from udp_stream.windows.latest import Moment
 from udp_stream.windows.slot_tables import SlotPings, tabulate
 from udp_stream.windows.source_reader import ReadingRules, Refused, SourceCheckpoint, SourceReader
 
@@ -46,12 +48,16 @@ Write = Callable[[Sequence[bytes]], None]
 
 
 class Outputs(NamedTuple):
-    """Where a run writes. `written` are the ids of releases that readers of `release` have already."""
+    """Where a run writes. `written` are the ids of releases and answers that readers have already.
+
+    `queries` takes results of standing queries; without it none is asked, and none is charged for.
+    """
 
     release: Write
     smoothed: Write | None = None
     rejected: Callable[[Refused], None] | None = None
     written: frozenset[str] = frozenset()
+    queries: Write | None = None
 
 
 class LiveRuntime:
@@ -84,8 +90,15 @@ class LiveRuntime:
         self._due = frozenset(release_id for release_id, _ in ledger.unpublished())
         self._place = journal.folder / CHECKPOINT
         checkpoint = _read_checkpoint(self._place, journal.first_offset)
+        asked = () if outputs.queries is None else settings.standing_queries
+        self._queries = query_set(asked, settings.zone, settings.position_periods, context)
         rules = ReadingRules(
-            settings.decoder, settings.window_rules, settings.calendar.slots, settings.policy.resolution, hashed
+            settings.decoder,
+            settings.window_rules,
+            settings.calendar.slots,
+            settings.policy.resolution,
+            hashed,
+            None if self._queries is None else self._queries.moments,
         )
         self._reader = SourceReader(rules, checkpoint)
         self._kept = checkpoint
@@ -146,6 +159,19 @@ class LiveRuntime:
                 self._outputs.rejected(refused)
         for slot in result.closed:
             self._release(slot)
+        for moment in result.moments:
+            self._answer(moment)
+
+    def _answer(self, moment: Moment) -> None:
+        """Answer what is asked at a moment; an answer that an earlier run has written is not written again."""
+        found = None if self._queries is None else self._queries.record(moment, self._ledger)
+        if found is None or self._outputs.queries is None:
+            return
+        report_answers(self._report, moment.time_ms, found.answers)
+        new = [one for one in found.answers if one.made or one.release_id in self._due]
+        self._outputs.queries([one.payload for one in new if one.release_id not in self._outputs.written])
+        found.published(self._ledger)
+        report_published(self._report, moment.time_ms, found.answers)
 
     def _release(self, slot: SlotPings) -> None:
         counts, values = tabulate(slot)

@@ -42,8 +42,15 @@ class PositionPeriods:
         """The name of the period of a moment, Unix ms."""
         if self.grid is None:
             return name_in(self.measure, f"{POSITIONS}lifetime")
-        first, _ = self.grid.place(np.array([moment_ms - 1]))
-        return name_in(self.measure, f"{POSITIONS}{self.length} from {self.grid.iso(int(first[0]))}")
+        return name_in(self.measure, f"{POSITIONS}{self.length} from {self.grid.iso(self.start_of(moment_ms))}")
+
+    def start_of(self, moment_ms: int) -> int:
+        """The start of the period of a moment, Unix ms; 0 of a lifetime.
+
+        >>> PositionPeriods("zcdp", 10**9, "lifetime", None).start_of(86_400_000)
+        0
+        """
+        return 0 if self.grid is None else int(self.grid.place(np.array([moment_ms - 1]))[0][0])
 
     def overlapping(self, period: str, known: Sequence[str]) -> tuple[str, ...]:
         """The known periods of positions that overlap this one of ours, and are not ours themselves."""

@@ -219,5 +219,17 @@ def round_id(name: str, moment_ms: int, number: int) -> str:
     return f"round:{name}:{moment_ms // 1000}:{number}"
 
 
+def moment_of(id_: str) -> int:
+    """The moment of an answer's id or a round's, Unix ms. ValueError for another id.
+
+    >>> moment_of("round:near-the-station:1641011400:1"), moment_of("query:near-the-station:1641011400")
+    (1641011400000, 1641011400000)
+    """
+    parts = id_.split(":")
+    if (parts[0], len(parts)) not in (("query", 3), ("round", 4)):
+        raise ValueError(f"expected the id of a query's answer or round, got {id_}")
+    return int(parts[2]) * 1000
+
+
 def _other_bytes(id_: str) -> str:
     return f"{id_}: expected a round's record in the ledger, got other bytes"

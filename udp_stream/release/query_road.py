@@ -27,7 +27,7 @@ import msgspec
 import numpy as np
 
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.port import Admission, Entropy, Ledger
+from udp_stream.ledger.port import Admission, Entropy, Ledger, Mark
 from udp_stream.mechanisms.noise.base import Integers
 from udp_stream.planning.position_periods import PositionPeriods, amount_by_distance
 from udp_stream.queries.elimination import Due, State
@@ -89,6 +89,25 @@ class Answered:
             ) from error
 
 
+@dataclass(frozen=True)
+class AnsweredMoment:
+    """The recorded answers of a moment, the ids of all rounds that they may have, and the ledger's mark.
+
+    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.testing import a_moment, a_query, a_query_context
+    >>> [one.name for one in record_moment([a_query()], a_moment(), a_query_context(), MemoryLedger()).answers]
+    ['in-the-middle']
+    """
+
+    answers: tuple[Answered, ...]
+    rounds: tuple[str, ...]
+    mark: Mark
+
+    def published(self, ledger: Ledger) -> None:
+        """Inform the ledger: readers have the answers, and rounds are never published."""
+        ledger.published([*(one.release_id for one in self.answers), *self.rounds])
+
+
 class _Terms(msgspec.Struct, frozen=True):
     """What the ledger remembers of a round: the query, and whom the moment holds."""
 
@@ -118,13 +137,31 @@ def answer_moment(
     >>> told[0].payload == told[1].payload, list(ledger.unpublished()), ledger.verify()
     (True, [], [])
     """
-    found = [_answered(query, moment, context, ledger) for query in queries]
+    found = record_moment(queries, moment, context, ledger)
+    publish(found.answers)
+    found.published(ledger)
+    return list(found.answers)
+
+
+def record_moment(
+    queries: Sequence[StandingQuery], moment: Moment, context: QueryContext, ledger: Ledger
+) -> AnsweredMoment:
+    """The same up to publishing: charge, draw and record what is not recorded, and raise the ledger's mark.
+
+    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.testing import a_moment, a_query, a_query_context
+    >>> ledger = MemoryLedger()
+    >>> found = record_moment([a_query()], a_moment(), a_query_context(), ledger)
+    >>> sorted({id_.partition(":")[0] for id_, _ in ledger.unpublished()})
+    ['query', 'round']
+    >>> found.published(ledger)
+    >>> list(ledger.unpublished())
+    []
+    """
+    found = tuple(_answered(query, moment, context, ledger) for query in queries)
     witness = max(found, key=lambda one: len(one.payload))
-    ledger.mark(witness.release_id)
-    publish(found)
-    rounds = [id_ for query in queries for id_ in _round_ids(query, moment)]
-    ledger.published([*(one.release_id for one in found), *rounds])
-    return found
+    rounds = tuple(id_ for query in queries for id_ in _round_ids(query, moment))
+    return AnsweredMoment(found, rounds, ledger.mark(witness.release_id))
 
 
 def _answered(query: StandingQuery, moment: Moment, context: QueryContext, ledger: Ledger) -> Answered:

@@ -9,13 +9,14 @@ Slot by slot, in order of time. `next` gives the first of these steps that is du
 | `Learn` | all shards have released what was planned; only where plans follow from releases | `publishing`, `learnt` |
 | `PlanSlot` | all shards have counted a slot; on partition 0 alone | `planned`; each shard is sent its share next |
 | `Release` | the oldest counted slot has its whole plan | `recorded`, then `published` |
+| `Answer` | every source has sent the positions of a moment; only where queries are asked | `answering`, `answered` |
 
 The output of a step is on all replicas before a checkpoint moves past its input, and a repeated output changes nothing.
 So a crash anywhere repeats a step with the same outcome.
 
 A shard's checkpoint stays before the chunks of a slot until the slot is published, and its plan lies behind them. The
 planner's checkpoint stays before the counts until every plan is sent; where plans follow from releases, until the slot
-is learnt (`planner.py`). Partition 0 has both.
+is learnt (`planner.py`). Partition 0 has both. It stays before the positions of a moment until that is answered.
 
 Charging and recording are done under the fence of the partition. A worker that is refused there has lost the partition,
 and drops this object with all that is in it.
@@ -23,25 +24,23 @@ and drops this object with all that is in it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from udp_stream.lifecycle import SLOT_LIFE, SlotState, advance
-from udp_stream.planning.slot_plan import PlanChunk, SlotPlan, cut_plan
+from udp_stream.planning.slot_plan import SlotPlan, cut_plan
 from udp_stream.shuffle.barrier import NOT_YET, BarrierCheckpoint
-from udp_stream.shuffle.count_chunks import CountChunk, CountsEnd, Released, cut_counts
+from udp_stream.shuffle.count_chunks import CountsEnd, Released, cut_counts
 from udp_stream.shuffle.ping_chunks import shard_of
 from udp_stream.shuffle.planner import Planner
+from udp_stream.shuffle.position_chunks import PositionChunk, positions_of_sources
 from udp_stream.shuffle.shard import Shard
-from udp_stream.windows.slot_tables import SlotCounts, SlotPings, SlotValues
+from udp_stream.shuffle.shard_steps import PLANNER, Answer, Count, Learn, Outgoing, PlanSlot, Release, Send, Step
+from udp_stream.shuffle.stage import SlotStage
+from udp_stream.windows.slot_tables import SlotCounts, SlotValues
 
-PLANNER = 0
-"""The partition whose owner plans for all shards."""
-
-Outgoing = tuple[int, CountChunk | CountsEnd | PlanChunk | Released]
-"""A partition of the shuffle topic, and a message for it."""
+__all__ = ["PLANNER", "Count", "Learn", "PlanSlot", "Release", "Send", "ShardCheckpoint", "ShardProtocol"]
 
 
 class ShardCheckpoint(msgspec.Struct, frozen=True, array_like=True):
@@ -53,91 +52,17 @@ class ShardCheckpoint(msgspec.Struct, frozen=True, array_like=True):
 
     shard: BarrierCheckpoint
     planner: BarrierCheckpoint | None = None
+    moments: BarrierCheckpoint | None = None
 
     @classmethod
     def at(cls, offset: int) -> ShardCheckpoint:
         """From this offset on, with no knowledge of what is before it."""
-        return cls(BarrierCheckpoint(offset), BarrierCheckpoint(offset))
+        return cls(BarrierCheckpoint(offset), BarrierCheckpoint(offset), BarrierCheckpoint(offset))
 
     @property
     def offset(self) -> int:
-        """Where to resume reading. Shard and planner each skip what is before their own checkpoint."""
-        return self.shard.offset if self.planner is None else min(self.shard.offset, self.planner.offset)
-
-
-@dataclass(frozen=True, slots=True)
-class Count:
-    """Count the pings of this slot.
-
-    >>> from udp_stream.testing import SLOT_START, seven_pings
-    >>> Count(SLOT_START, seven_pings()).pings.plate.size
-    7
-    """
-
-    start: int
-    pings: SlotPings
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Send these messages; per partition in this order. They say that all is counted through `through_ms`, and
-    released through `released_ms`.
-
-    >>> step = Send([(PLANNER, CountsEnd(shard=2, through_ms=3_600_000))], through_ms=3_600_000)
-    >>> [(partition, message.shard) for partition, message in step.messages]
-    [(0, 2)]
-    """
-
-    messages: Sequence[Outgoing]
-    through_ms: int
-    released_ms: int = NOT_YET
-
-
-@dataclass(frozen=True, slots=True)
-class Learn:
-    """Learn the releases of this slot, all of which are recorded, and publish its smoothed estimates.
-
-    >>> from udp_stream.testing import SLOT_END, SLOT_START
-    >>> (Learn(SLOT_START, SLOT_END).end_ms - SLOT_START) // 60_000
-    60
-    """
-
-    start: int
-    end_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class PlanSlot:
-    """Plan and charge this slot from the counts of all shards.
-
-    >>> from udp_stream.shuffle.count_chunks import merge_counts
-    >>> from udp_stream.testing import SLOT_START, two_hats
-    >>> chunk, _ = cut_counts(two_hats()[0], shard=0)
-    >>> merge_counts(PlanSlot(SLOT_START, [chunk]).chunks).cells.size
-    2
-    """
-
-    start: int
-    chunks: Sequence[CountChunk]
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """Draw and record this slot on its plan.
-
-    >>> from udp_stream.testing import SLOT_START, two_hats
-    >>> counts, values = two_hats()
-    >>> Release(SLOT_START, counts, values, SlotPlan.empty(counts)).plan.cells.size
-    0
-    """
-
-    start: int
-    counts: SlotCounts
-    values: SlotValues
-    plan: SlotPlan
-
-
-Step = Count | Send | Learn | PlanSlot | Release
+        """Where to resume reading. Shard, planner and queries each skip what is before their own checkpoint."""
+        return min(one.offset for one in (self.shard, self.planner, self.moments) if one is not None)
 
 
 @dataclass(slots=True)
@@ -175,15 +100,23 @@ class ShardProtocol:
         start: ShardCheckpoint,
         accept_loss: bool = False,
         follows: bool = False,
+        asks: bool = False,
     ) -> None:
         """Resume from a checkpoint. With `accept_loss`, a slot whose chunks are missing consists of those there are.
 
         `follows`: plans follow from releases, so a slot is planned once all that was planned before is released.
+        `asks`: queries are asked. Where none were when the checkpoint was made, chunks of a moment may lie before it.
         """
         self._partition = partition
         self._shards = shards
         self._shard = Shard(sources, start.shard, accept_loss)
         self._planner = Planner(shards, start.planner, accept_loss, follows) if partition == PLANNER else None
+        self._moments: SlotStage[PositionChunk] | None = None
+        if asks:
+            barrier = positions_of_sources(
+                sources, start.moments or BarrierCheckpoint(start.offset), accept_loss or start.moments is None
+            )
+            self._moments = SlotStage(barrier, is_followed=True)
         self._follows = follows
         self._released_sent_ms = NOT_YET  # whatever was sent before: its owner may have died before it could
         self._slots: dict[int, _Slot] = {}
@@ -194,8 +127,8 @@ class ShardProtocol:
     @property
     def next_offset(self) -> int:
         """The offset of the next message to read: the first that shard or planner does not know."""
-        shard = self._shard.next_offset
-        return shard if self._planner is None else min(shard, self._planner.next_offset)
+        readers = (self._shard, self._planner, self._moments)
+        return min(one.next_offset for one in readers if one is not None)
 
     @property
     def done_ms(self) -> int:
@@ -210,13 +143,15 @@ class ShardProtocol:
     def add(self, offset: int, message: object) -> None:
         """Add the message at an offset. Messages before the checkpoint, and repeats, change nothing."""
         self._shard.add(offset, message)
-        if self._planner is not None:
-            self._planner.add(offset, message)
+        for one in (self._planner, self._moments):
+            if one is not None:
+                one.add(offset, message)
 
     def next(self) -> Step | None:
         """The first step that is due; the same one until the caller says that it was done."""
         if self._step is None:
-            self._step = self._count() or self._send() or self._learn() or self._plan() or self._release()
+            steps = self._count, self._send, self._learn, self._plan, self._release, self._answer
+            self._step = next((step for due in steps if (step := due()) is not None), None)
         return self._step
 
     def _count(self) -> Count | None:
@@ -299,6 +234,25 @@ class ShardProtocol:
         advance(SLOT_LIFE, self._slots.pop(start).state, "published")
         self._shard.released(start)
 
+    def _answer(self) -> Answer | None:
+        due = None if self._moments is None else self._moments.due()
+        return None if due is None else Answer(*due)
+
+    def answering(self, step: Answer) -> ShardCheckpoint:
+        """Its answers are about to be published: with this checkpoint, which is behind the moment's positions."""
+        return self._checkpoint(answered=step.time_ms)
+
+    def answered(self, step: Answer) -> None:
+        """Readers have the answers, and the checkpoint is committed."""
+        self._step = None
+        if self._moments is not None:
+            self._moments.done(step.time_ms)
+
+    @property
+    def answered_ms(self) -> int:
+        """Every moment up to this time that this shard has had is answered and published."""
+        return NOT_YET if self._moments is None else self._moments.checkpoint().done_ms
+
     @property
     def may_commit(self) -> bool:
         """Whether a commit of `checkpoint` is safe: everything that follows from what was read has been sent, and no
@@ -310,6 +264,9 @@ class ShardProtocol:
         """Where to resume after a crash; commit it only while `may_commit`."""
         return self._checkpoint()
 
-    def _checkpoint(self, released: int | None = None, learnt: int | None = None) -> ShardCheckpoint:
+    def _checkpoint(
+        self, released: int | None = None, learnt: int | None = None, answered: int | None = None
+    ) -> ShardCheckpoint:
         planner = None if self._planner is None else self._planner.checkpoint(learnt)
-        return ShardCheckpoint(self._shard.checkpoint(released), planner)
+        moments = None if self._moments is None else self._moments.checkpoint(answered)
+        return ShardCheckpoint(self._shard.checkpoint(released), planner, moments)

@@ -4,6 +4,7 @@
 | --- | --- | --- |
 | `Reject` | messages were refused | these messages, to their own topic |
 | `Send` | the time through which all slots are closed has moved | to each shard: its chunks, end markers, that time |
+| `Send` | the same of moments, where positions are asked | their chunks to a shard; to each shard that time |
 
 A checkpoint may be committed only while neither is left to do: what was read before it would not be read again. What is
 sent twice, after a crash, is the same chunks under the same digest, and changes nothing.
@@ -14,10 +15,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from udp_stream.planning.position_periods import PositionPeriods
 from udp_stream.shuffle.ping_chunks import PingChunk, PingsEnd, cut
+from udp_stream.shuffle.position_chunks import PositionChunk, PositionsEnd, cut_moment, shard_of_period
 from udp_stream.windows.clocks import LogPlaces
+from udp_stream.windows.latest import Moment
 from udp_stream.windows.slot_tables import SlotPings
 from udp_stream.windows.source_reader import ReadResult, Refused, SourceCheckpoint, SourceReader
+
+ToShard = PingChunk | PingsEnd | PositionChunk | PositionsEnd
+"""What a source sends; each names the shard that it is for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +43,18 @@ class Reject:
 class Send:
     """Send these messages, each to its own shard's partition; per shard in this order.
 
-    They hold all slots that were closed when this step was made, `slots` of them, and say so through `through_ms`.
+    They hold all slots that were closed when this step was made, `slots` of them, and say so through `through_ms`; and
+    all `moments` that were due, through `moments_ms`.
 
     >>> Send([PingsEnd(source=0, shard=1, through_ms=3_600_000)], slots=0, through_ms=3_600_000).messages[0].shard
     1
     """
 
-    messages: Sequence[PingChunk | PingsEnd]
+    messages: Sequence[ToShard]
     slots: int
     through_ms: int
+    moments: int = 0
+    moments_ms: int | None = None
 
 
 class SourceProtocol:
@@ -71,14 +81,17 @@ class SourceProtocol:
     (True, 42, False)
     """
 
-    def __init__(self, source: int, shards: int, reader: SourceReader) -> None:
-        """Nothing is left to do before the first message is read."""
+    def __init__(self, source: int, shards: int, reader: SourceReader, periods: PositionPeriods | None = None) -> None:
+        """Nothing is left to do before the first message is read. A reader of moments needs the `periods` of positions:
+        the moments of one go to one shard."""
         self.reader = reader
         self._source = source
         self._shards = shards
         self._refused: list[Refused] = []
         self._closed: list[SlotPings] = []
-        self._announced_through_ms: int | None = None
+        self._moments: list[Moment] = []
+        self._periods = periods
+        self._announced: tuple[int | None, int | None] = None, None
         self._has_ticked = False
         self._step: Reject | Send | None = None
 
@@ -87,6 +100,7 @@ class SourceProtocol:
         result = self.reader.read(messages, places)
         self._refused += result.refused
         self._closed += result.closed
+        self._moments += result.moments
         self._has_ticked = False
         self._step = self._step or self._due()
         return result
@@ -101,18 +115,32 @@ class SourceProtocol:
             del self._refused[: len(step.refused)]
         else:
             del self._closed[: step.slots]
-            self._announced_through_ms = step.through_ms
+            del self._moments[: step.moments]
+            self._announced = step.through_ms, step.moments_ms
         self._step = self._due()
 
     def _due(self) -> Reject | Send | None:
         if self._refused:
             return Reject(tuple(self._refused))
-        through = self.reader.through_ms
-        if through is None or through == self._announced_through_ms:
+        through, moments_ms = self.reader.through_ms, self.reader.moments_ms
+        if through is None or (through, moments_ms) == self._announced:
             return None
-        chunks = [chunk for slot in self._closed for chunk in cut(slot, self._source, self._shards)]
-        ends = [PingsEnd(self._source, shard, through) for shard in range(self._shards)]
-        return Send([*chunks, *ends], len(self._closed), through)
+        messages: list[ToShard] = []
+        if through != self._announced[0]:
+            messages += [chunk for slot in self._closed for chunk in cut(slot, self._source, self._shards)]
+            messages += [PingsEnd(self._source, shard, through) for shard in range(self._shards)]
+        if moments_ms is not None and moments_ms != self._announced[1]:
+            messages += self._positions(moments_ms)
+        return Send(messages, len(self._closed), through, len(self._moments), moments_ms)
+
+    def _positions(self, through_ms: int) -> list[ToShard]:
+        """The moments that are due, each for the shard of its period; and to every shard how far we are."""
+        messages: list[ToShard] = []
+        for moment in self._moments:
+            start_ms = 0 if self._periods is None else self._periods.start_of(moment.time_ms)
+            shard = shard_of_period(start_ms, self._shards)
+            messages += cut_moment(moment, self._source, shard)
+        return [*messages, *(PositionsEnd(self._source, shard, through_ms) for shard in range(self._shards))]
 
     @property
     def may_commit(self) -> bool:

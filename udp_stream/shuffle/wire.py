@@ -1,5 +1,5 @@
 """The messages of the shuffle topic, in bytes: pings from sources, counts to the planner, plans back; what is
-released, where plans follow from it.
+released, where plans follow from it; positions from sources, where queries are asked.
 
 One topic and one encoding, so a shard's partition holds everything that its releases follow from, in order.
 
@@ -15,8 +15,9 @@ import msgspec
 from udp_stream.planning.slot_plan import PlanChunk
 from udp_stream.shuffle.count_chunks import CountChunk, CountsEnd, Released
 from udp_stream.shuffle.ping_chunks import PingChunk, PingsEnd
+from udp_stream.shuffle.position_chunks import PositionChunk, PositionsEnd
 
-Message: TypeAlias = PingChunk | PingsEnd | CountChunk | CountsEnd | PlanChunk | Released
+Message: TypeAlias = PingChunk | PingsEnd | CountChunk | CountsEnd | PlanChunk | Released | PositionChunk | PositionsEnd
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)

@@ -5,25 +5,29 @@ plate is in it with its last accepted ping before the moment, unless that is old
 a moment holds follows from the log alone, and so does when it is due.
 
 A ping that comes later than the grace is not in its moment; it may still be the latest of its plate at a later one.
-Of two pings of one plate and time the one further north, then further east, stays, in whatever order they came. A
-moment at which no plate has a position is none.
+A ping that is late for its slot is refused, and is in none. Of two pings of one plate and time the one further north,
+then further east, stays, in whatever order they came. A moment at which no plate has a position is none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.pings.decoder import Pings
+from udp_stream.windows.clocks import NEVER
 from udp_stream.windows.grid import SlotGrid
 
-_ROW = np.dtype([("plate", "<i8"), ("time", "<i8"), ("lat", "<f8"), ("lon", "<f8")])
+_ROW = np.dtype(
+    [("plate", "<i8"), ("time", "<i8"), ("lat", "<f8"), ("lon", "<f8"), ("offset", "<i8"), ("before", "<i8")]
+)
 
 _ROWS_MIN = 1 << 18
-"""So many rows wait before repeats between two moments are dropped: 8 MiB."""
+"""So many rows wait before repeats between two moments are dropped: 12 MiB."""
 
 _NAMES_SPARE = 4096
 """So many names of plates without a position are kept before they are forgotten."""
@@ -33,6 +37,8 @@ _NAMES_SPARE = 4096
 class Moment:
     """Plates as keyed hashes, ascending, with a position each in degrees; `time_ms` is the boundary, Unix ms.
 
+    `seen_ms` is when each was there, Unix ms. It is needed to join the moments of several logs, and for nothing else.
+
     >>> Moment(900_000, (b"hash of A",), np.array([30.27]), np.array([-97.74])).time_ms
     900000
     """
@@ -41,6 +47,18 @@ class Moment:
     plates: tuple[bytes, ...]
     lat: NDArray[np.float64]
     lon: NDArray[np.float64]
+    seen_ms: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+
+
+class RowPlaces(NamedTuple):
+    """Of each row that is pushed: the offset of its message, and the watermark before it.
+
+    >>> RowPlaces(np.array([40]), np.array([7_000])).offset.tolist()
+    [40]
+    """
+
+    offset: NDArray[np.int64]
+    before_ms: NDArray[np.int64]
 
 
 class LatestPositions:
@@ -58,42 +76,81 @@ class LatestPositions:
     (900000, (b'A',), [21.12])
     """
 
-    def __init__(self, grid: SlotGrid, age_ms: int, grace_ms: int, hashed: Callable[[str], bytes]) -> None:
-        """`hashed` turns a plate into its keyed hash; nothing behind this knows plates."""
+    def __init__(
+        self,
+        grid: SlotGrid,
+        age_ms: int,
+        grace_ms: int,
+        hashed: Callable[[str], bytes],
+        closed_ms: int | None = None,
+    ) -> None:
+        """`hashed` turns a plate into its keyed hash; nothing behind this knows plates. Moments up to the boundary
+        `closed_ms` have been told already."""
         self._grid, self._age_ms, self._grace_ms, self._hashed = grid, age_ms, grace_ms, hashed
         self._codes: dict[str, int] = {}
         self._rows: NDArray[np.void] = np.empty(0, _ROW)
         self._fresh: list[NDArray[np.void]] = []
         self._fresh_rows = 0
-        self._closed_ms: int | None = None
-        self._earliest_ms: int | None = None
+        self._closed_ms = closed_ms
+        self._earliest_ms = None if closed_ms is None else self._end_of(closed_ms)
 
-    def push(self, pings: Pings, rows: NDArray[np.int64], watermark_ms: int | None) -> list[Moment]:
+    def push(
+        self, pings: Pings, rows: NDArray[np.int64], watermark_ms: int | None, places: RowPlaces | None = None
+    ) -> list[Moment]:
         """Take in these rows of a frame; give back the moments that are due by the watermark behind it."""
         if rows.size:
-            self._add(pings, rows)
+            self._add(pings, rows, places)
         until_ms = None if watermark_ms is None else watermark_ms - self._grace_ms
-        if until_ms is None or self._earliest_ms is None or until_ms < self._earliest_ms:
+        if until_ms is None or (self._earliest_ms is not None and until_ms < self._earliest_ms):
             return []
-        return list(self._due(until_ms))
+        found = list(self._due(until_ms))
+        self._close_through(until_ms)
+        return found
+
+    def segments(self, before_ms: NDArray[np.int64]) -> list[int]:
+        """Where to cut rows in the order of the log, so that a moment is told between the rows it is due between.
+
+        `before_ms` is the watermark before each row. A log whose frames are cut anywhere is pushed in these pieces.
+        """
+        seen = np.unique(before_ms)
+        known = seen[seen > NEVER]
+        starts, _ = self._grid.place(known - self._grace_ms)
+        crossed = known[np.flatnonzero(np.diff(starts)) + 1].tolist()
+        if known.size < seen.size:  # the log's first watermark closes what is before it
+            crossed = [*known[:1].tolist(), *crossed]
+        return [int(np.searchsorted(before_ms, at)) for at in crossed]
+
+    def first_needed(self) -> tuple[int, int] | None:
+        """Of the first row that a later moment may need: its message's offset, and the watermark before it."""
+        rows = self._gathered()
+        if not rows.size:
+            return None
+        first = rows[np.argmin(rows["offset"])]
+        return int(first["offset"]), int(first["before"])
 
     def flush(self) -> list[Moment]:
         """The log has ended: every moment up to the end of the stretch that its last ping lies in."""
         rows = self._gathered()
         return list(self._due(self._end_of(int(rows["time"].max())))) if rows.size else []
 
-    def _add(self, pings: Pings, rows: NDArray[np.int64]) -> None:
-        taken = np.empty(rows.size, _ROW)
+    def _add(self, pings: Pings, rows: NDArray[np.int64], places: RowPlaces | None) -> None:
+        if self._closed_ms is None:
+            first = self._end_of(int(pings.time_ms[rows].min()))
+            self._earliest_ms = first if self._earliest_ms is None else min(first, self._earliest_ms)
+        _, ends = self._grid.place(pings.time_ms[rows])
+        first_ms = ends if self._earliest_ms is None else np.maximum(ends, self._earliest_ms)
+        is_needed = pings.time_ms[rows] >= first_ms - self._age_ms
+        rows = rows[is_needed]
+        taken = np.zeros(rows.size, _ROW)
         used = np.unique(pings.plate[rows])
         code = np.zeros(len(pings.plates), np.int64)
         code[used] = [self._codes.setdefault(pings.plates[i], len(self._codes)) for i in used.tolist()]
         taken["plate"] = code[pings.plate[rows]]
         taken["time"], taken["lat"], taken["lon"] = pings.time_ms[rows], pings.lat[rows], pings.lon[rows]
+        if places is not None:
+            taken["offset"], taken["before"] = places.offset[is_needed], places.before_ms[is_needed]
         self._fresh.append(taken)
         self._fresh_rows += rows.size
-        if self._closed_ms is None:
-            first = self._end_of(int(taken["time"].min()))
-            self._earliest_ms = first if self._earliest_ms is None else min(first, self._earliest_ms)
         if self._fresh_rows > max(_ROWS_MIN, self._rows.size):
             gathered = self._gathered()
             _, ends = self._grid.place(gathered["time"])
@@ -124,17 +181,24 @@ class LatestPositions:
         before = rows["time"] < moment_ms
         found = _latest(rows[before])
         found = found[found["time"] >= moment_ms - self._age_ms]
-        self._closed_ms, self._earliest_ms = moment_ms, self._end_of(moment_ms)
-        kept = found[found["time"] >= self._earliest_ms - self._age_ms]
+        self._close_through(moment_ms)
+        kept = found[found["time"] >= self._end_of(moment_ms) - self._age_ms]
         self._rows = np.concatenate([kept, rows[~before]])
         names = list(self._codes)
         self._forget_names(names)
         return self._moment(moment_ms, found, names) if found.size else None
 
+    def _close_through(self, until_ms: int) -> None:
+        """Nothing up to here is told any more, also where there was nothing to tell."""
+        boundary = int(self._grid.place(np.array([until_ms]))[0][0])
+        self._closed_ms = boundary if self._closed_ms is None else max(boundary, self._closed_ms)
+        self._earliest_ms = self._end_of(self._closed_ms)
+
     def _moment(self, moment_ms: int, found: NDArray[np.void], names: list[str]) -> Moment:
         hashes = [self._hashed(names[code]) for code in found["plate"].tolist()]
         order = sorted(range(len(hashes)), key=hashes.__getitem__)
-        return Moment(moment_ms, tuple(hashes[i] for i in order), found["lat"][order], found["lon"][order])
+        lat, lon, seen_ms = (found[name][order] for name in ("lat", "lon", "time"))
+        return Moment(moment_ms, tuple(hashes[i] for i in order), lat, lon, seen_ms)
 
     def _forget_names(self, names: list[str]) -> None:
         used, again = np.unique(self._rows["plate"], return_inverse=True)

@@ -5,6 +5,9 @@ watermark, and the offset up to which refusals were rejected. Reading again from
 slots that had closed by then are late by the restored watermark and are skipped silently; pings of open slots are
 counted again.
 
+Where positions are asked, `moments.py` has its part of the checkpoint, which may hold the offset further back: pings
+are needed for as long as they may be a plate's latest.
+
 The reader does no I/O. Its caller commits the checkpoint once everything that the reader closed has been written.
 """
 
@@ -19,6 +22,8 @@ from udp_stream.pings.decoder import PingDecoder, Pings, Refusal, originals
 from udp_stream.pings.formats import PLAIN_PATHS, FieldPaths
 from udp_stream.windows.clocks import AppendClock, Frame, LogPlaces, WindowRules
 from udp_stream.windows.grid import SlotGrid, cells_of
+from udp_stream.windows.latest import Moment
+from udp_stream.windows.moments import MomentRules, SourceMoments
 from udp_stream.windows.open_slots import LateOrFull, OpenSlot, Windows
 from udp_stream.windows.slot_tables import SlotPings
 
@@ -27,6 +32,8 @@ from udp_stream.windows.slot_tables import SlotPings
 class SourceCheckpoint:
     """Resume at `offset` with this watermark; refusals before `rejected_through` were rejected already.
 
+    `positions_ms` is the watermark before the first ping that a moment may need, where it is another one.
+
     >>> SourceCheckpoint(0).watermark_ms is None
     True
     """
@@ -34,6 +41,7 @@ class SourceCheckpoint:
     offset: int
     watermark_ms: int | None = None
     rejected_through: int = 0
+    positions_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +62,7 @@ class Refused:
 class ReadResult:
     """The outcome of a run of records: slots closed, oldest first; refusals in order; the number of messages read,
     without ticks and those that this reader had read before; and of pings counted. `newest_ms` is the latest time of
-    these, Unix ms; None if there is none.
+    these, Unix ms; None if there is none. `moments` are those that are due, oldest first.
 
     >>> ReadResult(closed=[], refused=[], messages=0, pings=0).pings
     0
@@ -65,11 +73,13 @@ class ReadResult:
     messages: int
     pings: int
     newest_ms: int | None = None
+    moments: Sequence[Moment] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ReadingRules:
-    """What all readers of a deployment share. `hashed` gives a plate's keyed hash.
+    """What all readers of a deployment share. `hashed` gives a plate's keyed hash; without `moments` no position is
+    kept.
 
     >>> from datetime import UTC
     >>> from udp_stream.pings.decoder import PingRules
@@ -83,6 +93,7 @@ class ReadingRules:
     grid: SlotGrid
     resolution: int
     hashed: Callable[[str], bytes]
+    moments: MomentRules | None = None
 
 
 class SourceReader:
@@ -100,7 +111,7 @@ class SourceReader:
     >>> read.closed, read.pings, [(refused.offset, refused.refusal.reason.value) for refused in read.refused]
     ([], 0, [(40, 'not_json')])
     >>> reader.checkpoint(), reader.through_ms == eight_ms - 3_600_000
-    (SourceCheckpoint(offset=42, watermark_ms=28740000, rejected_through=42), True)
+    (SourceCheckpoint(offset=42, watermark_ms=28740000, rejected_through=42, positions_ms=None), True)
     """
 
     def __init__(self, rules: ReadingRules, start: SourceCheckpoint) -> None:
@@ -108,6 +119,11 @@ class SourceReader:
         self._rules = rules
         self._clock = AppendClock(rules.windows, start.watermark_ms)
         self._windows = Windows(rules.windows, rules.hashed, self._clock)
+        self._moments = (
+            None
+            if rules.moments is None
+            else SourceMoments(rules.moments, rules.windows, rules.hashed, start.watermark_ms, start.positions_ms)
+        )
         self._rejected_through = start.rejected_through
         self.next_offset = start.offset
 
@@ -121,13 +137,15 @@ class SourceReader:
         pings, refusals = self._rules.decoder.decode(messages)
         start, end = self._rules.grid.place(pings.time_ms)
         cell = cells_of(pings.lat, pings.lon, self._rules.resolution)
-        closed, unplaced = self._windows.push(Frame(pings, cell, start, end, places))
+        frame = Frame(pings, cell, start, end, places)
+        closed, unplaced = self._windows.push(frame)
+        moments = [] if self._moments is None else self._moments.read(frame)
         refusals = [refusal for refusal in refusals if not places.tick[refusal.message]]
         refusals += [refusal_of(pings, one, self._rules.decoder.format.paths) for one in unplaced]
         self.next_offset = int(places.offset[-1]) + 1
         refused = self._new_refusals(messages, places, refusals)
-        counted = int((~places.tick).sum()), len(pings) - len(unplaced)
-        return ReadResult(closed, refused, *counted, newest_ms_of(pings, unplaced))
+        messages_read, counted = int((~places.tick).sum()), len(pings) - len(unplaced)
+        return ReadResult(closed, refused, messages_read, counted, newest_ms_of(pings, unplaced), moments)
 
     def _new_refusals(self, messages: Sequence[bytes], places: LogPlaces, refusals: list[Refusal]) -> list[Refused]:
         """The refusals that were not rejected before a restart, in order."""
@@ -148,10 +166,20 @@ class SourceReader:
         starts, _ = self._rules.grid.place(np.array([watermark_ms - self._rules.windows.grace_ms]))
         return int(starts[0])
 
+    @property
+    def moments_ms(self) -> int | None:
+        """Every moment up to then is told for good; None before the first ping or tick, or if none is asked for."""
+        if self._moments is None or self._clock.watermark_ms is None:
+            return None
+        return self._moments.through_at(self._clock.watermark_ms)
+
     def tick_would_close(self, wall_ms: int) -> bool:
-        """Whether a tick record appended at this time would close any slot, an empty one included."""
-        through = self.through_ms
-        return through is None or self.through_at(wall_ms - self._rules.windows.disorder_ms) > through
+        """Whether a tick record appended at this time would close any slot or moment, an empty one included."""
+        through, watermark_ms = self.through_ms, wall_ms - self._rules.windows.disorder_ms
+        if through is None or self.through_at(watermark_ms) > through:
+            return True
+        told_ms = self.moments_ms
+        return self._moments is not None and told_ms is not None and self._moments.through_at(watermark_ms) > told_ms
 
     @property
     def open_pings(self) -> int:
@@ -164,9 +192,14 @@ class SourceReader:
 
     def checkpoint(self) -> SourceCheckpoint:
         """Where to resume after a crash. Commit it only once all that was closed and refused has been written."""
+        watermark_ms, rejected_through = self._clock.watermark_ms, max(self._rejected_through, self.next_offset)
         first = self._windows.first_open
         offset = self.next_offset if first is None else first
-        return SourceCheckpoint(offset, self._clock.watermark_ms, max(self._rejected_through, self.next_offset))
+        if self._moments is None:
+            return SourceCheckpoint(offset, watermark_ms, rejected_through)
+        needed, before_ms = self._moments.first_needed() or (offset, self._moments.watermark_ms)
+        is_same = watermark_ms is None or before_ms == watermark_ms
+        return SourceCheckpoint(min(offset, needed), watermark_ms, rejected_through, None if is_same else before_ms)
 
 
 def newest_ms_of(pings: Pings, unplaced: Sequence[LateOrFull]) -> int | None:

@@ -261,14 +261,6 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         """What is asked of positions; raises ConfigError for a query that cannot be asked."""
         return standing_queries(self.queries, self.query, self.pings.box)
 
-    def require_no_query(self, verb: str) -> None:
-        """ConfigError if a query is asked: for verbs that would go on without an answer."""
-        if self.query:
-            raise ConfigError(
-                f"query: expected no [[query]] for `{verb}`: standing queries are answered by `udp-stream replay "
-                "--queries` alone so far, neither on Kafka nor live"
-            )
-
     @property
     def position_periods(self) -> PositionPeriods:
         """The budget periods of positions, in the zone of the slots."""

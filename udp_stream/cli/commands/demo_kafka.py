@@ -26,7 +26,8 @@ from udp_stream.adapters.settings import Settings, load
 from udp_stream.cli.report import console
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.release.delivery import PublishedRelease
-from udp_stream.release.facts import hat_recorded
+from udp_stream.release.facts import QueryRecorded, hat_recorded
+from udp_stream.release.query_record import decode_result, moment_of
 from udp_stream.release.summary import Summary
 from udp_stream.trial.fleet.fleet import Fleet
 from udp_stream.trial.services.both import Services, services
@@ -60,7 +61,9 @@ def run_on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[Publ
             status.update(f"{WORKERS} workers on {feed.sent:,} pings: {hats} HATs of {slots} slots released")
 
         releases = _until_settled(settings, _last_slot(fleet, settings), workers, told)
-        return releases, _summary(feed.sent, releases, read_topic(settings.kafka, topics.rejected))
+        summary = _summary(feed.sent, releases, read_topic(settings.kafka, topics.rejected))
+        _count_answers(summary, [record.value for record in read_topic(settings.kafka, topics.queries)])
+        return releases, summary
 
 
 def _flags(running: Services, folder: Path) -> list[str]:
@@ -115,6 +118,12 @@ def _until_settled(
 
 def _place(release: PublishedRelease) -> tuple[str, str]:
     return release.record.hat.slot_start, release.record.hat.cell
+
+
+def _count_answers(summary: Summary, payloads: list[bytes]) -> None:
+    """What the workers answered of standing queries, if any are asked."""
+    for result in map(decode_result, payloads):
+        summary.observe(QueryRecorded(result.query.name, moment_of(result.release_id), result.status, made=True))
 
 
 def _summary(sent: int, releases: list[PublishedRelease], rejected: list[Any]) -> Summary:

@@ -12,14 +12,13 @@ from udp_stream.adapters.embedded import Embedded, rejected_writer, release_sink
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.ledgers.which_ledger import begin_run, trial_ledger
-from udp_stream.adapters.logs import say
 from udp_stream.adapters.records_out import records_out, require_form
 from udp_stream.adapters.schemes import Source, open_sources
 from udp_stream.adapters.settings import Settings
-from udp_stream.adapters.text import counted
 from udp_stream.cli.first_look import RefusedSample, looked_at, require_readable_pings
 from udp_stream.cli.outputs import PRIVATE, open_output, require_distinct, used_files
 from udp_stream.cli.progress import ReadingProgress
+from udp_stream.cli.query_results import require_queries
 from udp_stream.cli.report import SOFTWARE, print_summary
 from udp_stream.errors import UsageError
 from udp_stream.release.query_record import QueryResult
@@ -34,7 +33,7 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
         return
     if arguments.trial and arguments.ledger:
         raise UsageError("--trial keeps a ledger for this run only: leave --ledger or --trial out")
-    _require_queries(arguments.queries, settings)
+    require_queries(arguments.queries, settings)
     names = "out", "rejected", "smoothed", "queries"
     outputs = [(f"--{name}", getattr(arguments, name)) for name in names]
     require_distinct(outputs, used_files(arguments, settings, arguments.files))
@@ -92,22 +91,6 @@ def _dry_run(arguments: argparse.Namespace, settings: Settings) -> None:
         if value:
             raise UsageError(f"--dry-run writes nothing: leave {name} out")
     dry_run(arguments.files, settings, OsEntropy())
-
-
-def _require_queries(name: str | None, settings: Settings) -> None:
-    """Where results go and what is asked belong together: nothing is asked, and charged for, that nobody reads."""
-    asked = len(settings.query)
-    if name is None:
-        if asked:
-            say(
-                f"{counted(asked, 'query', 'queries')} of the configuration {'is' if asked == 1 else 'are'} not asked: "
-                "--queries FILE asks, and names where the results go"
-            )
-        return
-    if not asked:
-        raise UsageError("--queries: expected a configuration with [[query]], got none")
-    if require_form(name)[0]:
-        raise UsageError(f"--queries: expected lines of JSON, as in answers.ndjson or answers.ndjson.gz, got {name}")
 
 
 def _records(name: str, kind: type[Struct], stack: ExitStack) -> Callable[[Sequence[bytes]], None]:

@@ -28,6 +28,7 @@ from udp_stream.adapters.work_reports import RunReports, about_us, recent_work
 from udp_stream.cli.appended import appended, ids_in, write_lines
 from udp_stream.cli.going_on import say_of_source, sigterm
 from udp_stream.cli.outputs import PRIVATE, require_distinct, used_files
+from udp_stream.cli.query_results import require_queries
 from udp_stream.cli.report import SOFTWARE
 from udp_stream.errors import ConfigError, UdpStreamError
 from udp_stream.ledger.port import Ledger
@@ -36,11 +37,11 @@ from udp_stream.windows.source_reader import Refused
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Release until the source ends or we are stopped. ConfigError if no ledger is named, or a query is asked."""
-    settings.require_no_query("run")
+    """Release until the source ends or we are stopped. ConfigError if no ledger is named."""
+    require_queries(arguments.queries, settings)
     if not settings.ledger.url:
         raise ConfigError("ledger.url: expected the ledger of this feed, got none: name it with --ledger FILE")
-    outputs = ("--out", arguments.out), ("--rejected", arguments.rejected), ("--smoothed", arguments.smoothed)
+    outputs = [(f"--{name}", getattr(arguments, name)) for name in ("out", "rejected", "smoothed", "queries")]
     require_distinct(outputs, used_files(arguments, settings))
     heartbeat = Heartbeat(arguments.alive)
     begin_log()
@@ -157,6 +158,7 @@ def _outputs(arguments: argparse.Namespace) -> Iterator[Outputs]:
     with ExitStack() as stack:
         out = stack.enter_context(appended(arguments.out))
         smoothed = stack.enter_context(appended(arguments.smoothed)) if arguments.smoothed else None
+        queries = stack.enter_context(appended(arguments.queries)) if arguments.queries else None
         rejected = stack.enter_context(appended(arguments.rejected, PRIVATE)) if arguments.rejected else None
         reject = None if rejected is None else rejected_writer(rejected)
 
@@ -168,5 +170,6 @@ def _outputs(arguments: argparse.Namespace) -> Iterator[Outputs]:
             partial(write_lines, out),
             None if smoothed is None else partial(write_lines, smoothed),
             None if reject is None else refuse,
-            ids_in(out),
+            ids_in(out) | (frozenset() if queries is None else ids_in(queries)),
+            None if queries is None else partial(write_lines, queries),
         )

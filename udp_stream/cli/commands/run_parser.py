@@ -18,6 +18,7 @@ def add(verbs: Verbs) -> None:
     parser.add_argument("--every", metavar="DURATION", help="between polls of an address (default: live.every)")
     parser.add_argument("--out", metavar="FILE", default="-", help="release records, a line each (default: stdout)")
     parser.add_argument("--smoothed", metavar="FILE", help="smoothed estimates, a line each")
+    parser.add_argument("--queries", metavar="FILE", help="ask the configuration's [[query]]; a result a line")
     parser.add_argument("--rejected", metavar="FILE", help="refused pings, one message a line, with the reason")
     add_ledger_options(parser, "ledger file or URL (default: ledger.url)")
     parser.add_argument(

@@ -13,10 +13,9 @@ from udp_stream.errors import needs
 def worker(arguments: argparse.Namespace, settings: Settings) -> None:
     """Work until stopped.
 
-    Raises ConfigError if no ledger is named, or a query is asked; DependencyUnavailable if Faust is not installed.
+    Raises ConfigError if no ledger is named; DependencyUnavailable if Faust is not installed.
     """
     settings.ledger.require_named()
-    settings.require_no_query("worker")
     with needs("Faust", "kafka"):
         from streams.worker import Deployment, run_worker
     run_worker(

@@ -1,0 +1,125 @@
+"""Standing queries on a real broker: the embedded runtime's answers and charges, wherever a worker dies."""
+
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from tests.integration.deployment import SECONDS_MAX, agree, worker
+from tests.integration.test_once import is_stopped, until
+from tests.runtime.harness import feed_messages, fleet_log
+from tests.runtime.test_standing import SURAT
+from udp_stream.release.query_record import decode_result
+from udp_stream.release.record import kind_of
+
+QUERIES = SURAT.format(rho=100)
+
+
+@contextmanager
+def answer_alike(here):
+    """Run the block as `agree` does; then answers are those of the embedded runtime, beside releases and charges."""
+    with agree(here) as given:
+        assert len(here.told) > 10
+        yield given
+    assert here.answers() == {decode_result(one).release_id: one for one in here.told}
+
+
+@pytest.mark.parametrize(
+    ("partitions", "shards", "workers"),
+    [
+        pytest.param(1, 1, 1, marks=pytest.mark.long),
+        pytest.param(2, 2, 1, marks=pytest.mark.long),
+        (4, 4, 2),
+    ],
+)
+def test_one_log_through_both_runtimes_gives_the_same_answers_and_charges(city, partitions, shards, workers):
+    here = city(fleet_log(clean=True), QUERIES, partitions=partitions, shards=shards)
+    here.feed()
+    with answer_alike(here) as (stack, expected):
+        running = [stack.enter_context(worker(here, f"worker{i}")) for i in range(workers)]
+        here.wait_for(expected, *running)
+        here.wait_for_answers(*running)
+    command = [sys.executable, "-m", "udp_stream", "releases", "--queries", "--config", here.config]
+    printed = subprocess.run(command, capture_output=True, timeout=60, check=True).stdout
+    assert sorted(printed.splitlines()) == sorted(here.told)
+
+
+LEDGER = "round charged@9", "round recorded@7", "answer recorded@2", "answers recorded@2"
+
+
+@pytest.mark.parametrize(("shards", "points"), [(2, LEDGER[1:2]), pytest.param(1, LEDGER, marks=pytest.mark.long)])
+def test_killed_at_the_ledgers_calls_and_between_commit_and_ledger_it_answers_the_same(city, shards, points):
+    """And the ledger is whole at once, whatever the worker was killed behind."""
+    here = city(fleet_log(clean=True), QUERIES, shards=shards)
+    here.feed()
+    with answer_alike(here) as (stack, expected):
+        for stop in (*points, "answers published@1"):
+            with worker(here, stop=f"SIGKILL@{stop}") as process:
+                assert process.wait(SECONDS_MAX) == -signal.SIGKILL, stop
+            with here.ledger() as (ledger, _):
+                assert ledger.verify() == [], stop
+        with here.ledger() as (ledger, _):
+            assert any(kind_of(id_) == "query" for id_, _ in ledger.unpublished())  # the last one died before that
+        last = stack.enter_context(worker(here))
+        here.wait_for(expected, last)
+        here.wait_for_answers(last)
+
+
+@pytest.mark.long
+def test_a_worker_that_was_replaced_while_it_answered_charges_and_publishes_nothing(city, redis_server):
+    """Stopped behind the first rounds of a moment, past its session; on a ledger with fences. It loses the shard."""
+    here = city(fleet_log(clean=True), QUERIES, shards=2, ledger=redis_server.url)
+    here.feed()
+    with answer_alike(here) as (stack, expected):
+        paused = stack.enter_context(worker(here, "paused", stop="SIGSTOP@answers recorded@2"))
+        until(lambda: is_stopped(paused))
+        with worker(here, "other") as other:
+            here.wait_for_answers(other)
+            here.wait_for(expected, other)
+            paused.send_signal(signal.SIGCONT)
+            time.sleep(1)
+            assert paused.poll() is None and other.poll() is None, (here.folder / "paused.err").read_text()
+
+
+FEED = "austin-capmetro-2017-03-21.ndjson.gz"
+
+AUSTIN = """
+[queries]
+rho = 100
+age = "10m"
+center = [-97.74, 30.27]
+[[query]]
+name = "centre"
+kind = "range"
+every = "15m"
+box = [-97.77, 30.25, -97.71, 30.29]
+[[query]]
+name = "density"
+kind = "density"
+every = "1h"
+place = [-97.74, 30.27]
+bandwidth_m = 2000
+[[query]]
+name = "stop"
+kind = "nearest"
+every = "30m"
+place = [-97.74, 30.27]
+k = 3
+"""
+
+
+@pytest.mark.long
+def test_a_day_of_positions_with_three_queries_beside_the_speeds(city):
+    """Of Austin where its feed is at hand, else of a synthetic fleet. With a day's grace nothing is late for either."""
+    real = feed_messages(FEED)
+    here = city(real or fleet_log(hours=24, buses=60, clean=True), AUSTIN if real else QUERIES, grace="1d", shards=2)
+    here.seconds_max = 400  # about 7,000 rounds, each synced to disk, come due at once
+    here.feed(batch=50)
+    with answer_alike(here) as (stack, expected):
+        running = [stack.enter_context(worker(here, f"worker{i}")) for i in range(2)]
+        here.wait_for(expected, *running)
+        here.wait_for_answers(*running)
+    assert len({decode_result(one).query.moment for one in here.told}) > 40

@@ -1,0 +1,126 @@
+"""Moments of a source partition: the same, however fetches cut its log and wherever its reader is killed."""
+
+import random
+from dataclasses import replace
+from datetime import UTC
+
+import pytest
+
+from tests.unit.test_reading import HOUR, RULES, START, a_log, ping, record, take
+from udp_stream.windows.grid import SlotGrid
+from udp_stream.windows.moments import MomentRules
+from udp_stream.windows.source_reader import SourceCheckpoint, SourceReader
+
+MINUTE = 60_000
+
+
+def rules_of(*everies, age):
+    return replace(RULES, moments=MomentRules(tuple(SlotGrid(60 * every, UTC) for every in everies), age * MINUTE))
+
+
+def told(read):
+    return [(m.time_ms, m.plates, m.seen_ms.tolist(), m.lat.tolist(), m.lon.tolist()) for m in read.moments]
+
+
+def placed_log(seed):
+    """Each ping elsewhere, so that a moment shows which one it was made of."""
+    return [one._replace(value=one.value.replace(b"72.8", b"72.%03d" % i)) for i, one in enumerate(a_log(seed))]
+
+
+GRIDS = [(10, 10), (15, 40), (15, 2), (120, 200)]
+"""Every so many minutes, positions at most so many minutes old."""
+
+
+@pytest.mark.parametrize(("every", "age"), GRIDS)
+@pytest.mark.parametrize("seed", [1, *[pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 12)]])
+def test_killed_anywhere_it_goes_on_from_its_checkpoint_as_if_nothing_had_been(seed, every, age):
+    log, rules = placed_log(seed), rules_of(every, 30, age=age)
+    whole = told(take(SourceReader(rules, SourceCheckpoint(0)), log))
+    assert len(whole) > 5
+    dice = random.Random(f"kill {seed}")
+    found, reader, at = [], SourceReader(rules, SourceCheckpoint(0)), 0
+    while at < len(log):
+        size = dice.randint(1, 20)
+        through = reader.moments_ms
+        new = told(take(reader, log[at : at + size]))
+        assert all(through is None or time_ms > through for time_ms, *_ in new)
+        assert all(time_ms <= reader.moments_ms for time_ms, *_ in new)
+        found += new
+        at += size
+        checkpoint = reader.checkpoint()
+        if dice.random() < 0.3:
+            reader = SourceReader(rules, checkpoint)
+            assert reader.moments_ms == through or reader.moments_ms >= (through or 0)
+            at = next((i for i, r in enumerate(log) if r.offset >= checkpoint.offset), len(log))
+            at = max(0, at - dice.randint(0, 2))
+    assert found == whole
+
+
+@pytest.mark.parametrize(("every", "age"), GRIDS)
+def test_however_fetches_cut_the_log_moments_hold_what_a_search_through_the_log_finds(every, age):
+    """Lateness is judged in the log's order: a ping behind the one that makes a moment due is not in it."""
+    log, rules = placed_log(7), rules_of(every, age=age)
+    whole = told(take(SourceReader(rules, SourceCheckpoint(0)), log))
+    assert whole == searched(log, every * MINUTE, age * MINUTE)
+    for fetch in (1, 7, 30):
+        reader = SourceReader(rules, SourceCheckpoint(0))
+        assert [one for at in range(0, len(log), fetch) for one in told(take(reader, log[at : at + fetch]))] == whole
+
+
+def searched(log, every_ms, age_ms):
+    """Record by record: the watermark by hand, each plate's latest by looking at all pings accepted so far."""
+    watermark, accepted, through, found = None, [], None, []
+    for one in log:
+        row = seen(one)
+        if row is not None:
+            time_ms, plate, lon = row
+            late = watermark is not None and (time_ms // HOUR + 1) * HOUR + 2 * MINUTE <= watermark
+            if time_ms <= one.append_ms + 30_000:
+                if not late:
+                    accepted.append((plate, time_ms, lon, through))
+                watermark = max(watermark or 0, time_ms - MINUTE)
+        if one.tick:
+            watermark = max(watermark or 0, one.append_ms - MINUTE)
+        if watermark is None:
+            continue
+        until = (watermark - 2 * MINUTE) // every_ms * every_ms
+        first = min((time_ms for _, time_ms, *_ in accepted), default=until) // every_ms * every_ms
+        for moment in range(first if through is None else through + every_ms, until + 1, every_ms):
+            held = {}
+            for plate, time_ms, lon, _ in accepted:
+                if moment - age_ms <= time_ms < moment:
+                    held[plate] = max(held.get(plate, (0, 0.0)), (time_ms, lon))
+            if held:
+                plates = sorted(held)
+                rows = [held[plate] for plate in plates]
+                times, lons = [list(column) for column in zip(*rows, strict=True)]
+                found.append((moment, tuple(plates), times, [21.1] * len(plates), lons))
+        through = until
+    return found
+
+
+def seen(one):
+    if not one.value.startswith(b"{"):
+        return None
+    text = one.value.decode()
+    plate, clock = text.split('"')[3], text.split("2024-01-01T")[1][:8]
+    hours, minutes, _ = map(int, clock.split(":"))
+    return START + hours * HOUR + minutes * MINUTE, plate.encode(), float(text.split("[")[1].split(",")[0])
+
+
+def test_the_checkpoint_is_held_back_by_the_latest_position_of_a_plate_and_no_longer():
+    reader = SourceReader(rules_of(15, age=10), SourceCheckpoint(0))
+    take(reader, [record(5, 52, ping("a", 52)), record(6, 64, ping("b", 64))])  # the slot before 1:00 is closed
+    assert reader.checkpoint().offset == 6 and reader.checkpoint().positions_ms is None  # 0:52 is too old for 1:15
+    reader = SourceReader(rules_of(5, age=10), SourceCheckpoint(0))
+    take(reader, [record(5, 57, ping("a", 57)), record(6, 64, ping("b", 64))])
+    assert reader.checkpoint() == SourceCheckpoint(5, START + 63 * MINUTE, 7, -(2**63))
+    (moment,) = take(reader, [record(7, 68, ping("b", 68))]).moments
+    assert moment.time_ms == START + 65 * MINUTE and moment.plates == (b"a", b"b")
+
+
+def test_a_tick_is_wanted_for_a_moment_too():
+    reader = SourceReader(rules_of(15, age=10), SourceCheckpoint(0))
+    take(reader, [record(0, 5, ping("a", 5))])
+    assert not reader.tick_would_close(START + 17 * MINUTE) and reader.tick_would_close(START + 18 * MINUTE)
+    assert [m.time_ms for m in take(reader, [record(1, 18, b"", tick=True)]).moments] == [START + 15 * MINUTE]

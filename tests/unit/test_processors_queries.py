@@ -1,0 +1,209 @@
+"""Standing queries over several shards, killed between any two effects: answered as the embedded road answers them."""
+
+import asyncio
+import random
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import msgspec
+import numpy as np
+import pytest
+from faust.types import TP
+
+from streams.source_processor import columns_of
+from streams.topics import topics_of
+from tests.unit.test_processors import Died, Worker, lives, outcome, rules_of
+from tests.unit.test_processors_planner import CITY, city
+from udp_stream.adapters.settings import load
+from udp_stream.errors import PrivacyRefused
+from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.ledger.port import Admission
+from udp_stream.release.context import ReleaseContext
+from udp_stream.release.query_record import decode_result
+from udp_stream.release.record import kind_of
+from udp_stream.release.standing import query_set
+from udp_stream.shuffle import source_protocol
+from udp_stream.shuffle.position_chunks import cut_moment, merge_moment
+from udp_stream.shuffle.wire import decode_message
+from udp_stream.testing import SeededEntropy
+from udp_stream.windows.source_reader import SourceCheckpoint, SourceReader
+
+QUERIES = """
+[queries]
+rho = 3
+period = "1h"
+age = "{age}"
+center = [72.5, 21.1]
+[[query]]
+name = "west"
+kind = "range"
+every = "20m"
+box = [72.0, 21.0, 72.4, 21.2]
+rounds = 3
+budget = 1.5
+[[query]]
+name = "stop"
+kind = "nearest"
+every = "1h"
+place = [72.33, 21.1]
+k = 2
+rounds = 2
+budget = 1.0
+"""
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    """So that workers die between the chunks of a moment."""
+    monkeypatch.setattr(source_protocol, "cut_moment", partial(cut_moment, rows_max=3))
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return asking(tmp_path)
+
+
+def asking(folder, age="10m", flags=CITY):
+    path = folder / "queries.toml"
+    path.write_text(QUERIES.format(age=age))
+    return load(path, flags, {})
+
+
+def answers(broker, settings):
+    """Payload by id, of the topic of answers; the headers say which."""
+    found = {}
+    for record in broker.logs[TP(topics_of(settings.kafka).queries.name, 0)]:
+        headers = dict(record.headers)
+        result = decode_result(record.value)
+        assert headers["ce_id"] == result.release_id.encode() and headers["ce_subject"] == result.query.name.encode()
+        assert found.setdefault(result.release_id, record.value) == record.value
+    return found
+
+
+def expected_of(settings):
+    """The same log, both partitions read whole, moments joined by hand, answered on a ledger of their own."""
+    context = ReleaseContext(settings.policy, settings.calendar, SeededEntropy(1), "test")
+    queries = query_set(settings.standing_queries, settings.zone, settings.position_periods, context)
+    broker, moments = city(), {}
+    for partition in range(2):
+        log = broker.logs[TP(topics_of(settings.kafka).pings.name, partition)]
+        reader = SourceReader(rules_of(settings, context, queries.moments), SourceCheckpoint(0))
+        messages, places = columns_of(log)
+        end = [places.offset[-1:] + 1, np.array([broker.now_ms]), np.array([True])]
+        whole = type(places)(
+            *(np.append(a, b) for a, b in zip((places.offset, places.append_ms, places.tick), end, strict=True))
+        )
+        for moment in reader.read([*messages, b""], whole).moments:
+            moments.setdefault(moment.time_ms, []).append(moment)
+    ledger, told = MemoryLedger(), {}
+    for time_ms in sorted(moments):
+        chunks = [chunk for one in moments[time_ms] for chunk in list(cut_moment(one, 0, 0))[:-1]]
+        recorded = queries.record(merge_moment(chunks), ledger)
+        told |= {} if recorded is None else {one.release_id: one.payload for one in recorded.answers}
+    return told, charges(ledger)
+
+
+def charges(ledger):
+    assert ledger.verify() == []
+    return {
+        entry.release_id: sorted(zip(entry.plates, entry.charged.tolist(), strict=True))
+        for entry in ledger.entries()
+        if kind_of(entry.release_id) != "hat"
+    }
+
+
+LIVES = [pytest.param(n, "50m", n % 2 > 0, marks=pytest.mark.long) for n in range(2, 10)]
+
+
+@pytest.mark.parametrize(("seed", "age", "once"), [(1, "10m", True), *LIVES])
+def test_killed_between_any_two_effects_it_answers_as_the_embedded_road_does(seed, age, once, tmp_path):
+    settings = asking(tmp_path, age)
+    expected, expected_charges = expected_of(settings)
+    gave_nothing = [decode_result(one).plates.gave_nothing for one in expected.values()]
+    assert len(expected) > 12 and max(gave_nothing) > 2  # plates run out of their budget within the hour
+    broker, ledger = city(random.Random(f"die {seed}")), MemoryLedger()
+    assert asyncio.run(lives(broker, random.Random(seed), ledger, settings, once)) > 10
+    assert answers(broker, settings) == expected and charges(ledger) == expected_charges
+    topic = TP(topics_of(settings.kafka).queries.name, 0)
+    assert len(broker.logs[topic]) == len(expected) or not once
+
+
+def test_speeds_are_released_as_without_queries_and_charged_the_same(settings):
+    plain, ours = load(None, CITY, {}), settings
+    found = []
+    for given in (plain, ours):
+        broker, ledger = city(), MemoryLedger()
+        asyncio.run(lives(broker, random.Random(0), ledger, given))
+        hats = [entry for entry in ledger.entries() if kind_of(entry.release_id) == "hat"]
+        periods = {period for period in ledger.periods() if not period.startswith("positions ")}
+        found.append((outcome(broker)[0], [(e.release_id, e.charged.tolist()) for e in hats], periods))
+    assert found[0] == found[1] and found[0][0]
+
+
+def test_periods_are_spread_over_the_shards(settings):
+    """And each is on one of them, so that its moments are answered in order."""
+    broker = city()
+    asyncio.run(lives(broker, random.Random(0), None, settings))
+    shards = {}
+    for shard in range(3):
+        for record in broker.logs[TP(topics_of(settings.kafka).parts.name, shard)]:
+            message = decode_message(record.value)
+            if type(message).__name__ == "PositionChunk":
+                shards.setdefault(settings.position_periods.start_of(message.slot_start), set()).add(shard)
+    assert all(len(of) == 1 for of in shards.values()) and len(set.union(*shards.values())) > 1
+
+
+def test_a_worker_without_queries_holds_up_nothing_and_one_that_asks_again_goes_on(settings):
+    """Positions that were sent before the queries were taken out stay unanswered; nothing is asked meanwhile."""
+    broker, ledger, plain = city(), MemoryLedger(), load(None, CITY, {})
+    parts = topics_of(settings.kafka).parts
+
+    async def run(thread):
+        first = Worker(broker, ledger, thread, settings)
+        await first.assign()
+        for partition in range(2):
+            await first.pings.process(broker.logs[TP(first.topics.pings.name, partition)])
+        await first.pings.commit()
+        await Worker(broker, ledger, thread, plain).run(random.Random(0))
+        assert answers(broker, settings) == {}
+        assert all(broker.offsets[TP(parts.name, i)].offset == len(broker.logs[TP(parts.name, i)]) for i in range(3))
+        broker.now_ms += 3_600_000
+        at = b"2024-01-01T07:30:00Z"
+        for number, plate in enumerate(b"abcd"):
+            message = msgspec.json.decode(broker.logs[TP(first.topics.pings.name, 0)][0].value)
+            message |= {"license_plate": chr(plate), "observationDateTime": at.decode()}
+            broker.append(first.topics.pings.name, number % 2, msgspec.json.encode(message))
+        broker.now_ms += 3_600_000
+        await Worker(broker, ledger, thread, settings).run(random.Random(0))
+
+    with ThreadPoolExecutor(1) as thread:
+        asyncio.run(run(thread))
+    assert {decode_result(one).query.moment for one in answers(broker, settings).values()} == {
+        "2024-01-01T07:40:00+00:00"
+    }
+
+
+def test_positions_charged_in_another_period_that_overlaps_are_refused(settings):
+    """The refusal of the road holds on Kafka: the worker stops, and nothing is charged."""
+    broker, ledger = city(), MemoryLedger()
+    day = Admission("round:west:1704060000:1", np.array([0]), np.array([1]), 0, b"")
+    ledger.admit("positions 1d from 2024-01-01T00:00:00+00:00 in rho", 10**9, [b"a"], [day])
+    with pytest.raises(PrivacyRefused, match="overlaps positions 1d from"):
+        asyncio.run(lives(broker, random.Random(0), ledger, settings))
+    assert [entry.release_id for entry in ledger.entries() if kind_of(entry.release_id) != "hat"] == [day.release_id]
+    assert answers(broker, settings) == {}
+
+
+def test_dying_between_commit_and_ledger_leaves_the_next_owner_to_inform_it(settings, monkeypatch):
+    broker, ledger = city(), MemoryLedger()
+    told = MemoryLedger.published
+
+    def dies(self, ids):
+        if any(kind_of(id_) == "query" for id_ in ids):
+            monkeypatch.setattr(MemoryLedger, "published", told)
+            raise Died
+        told(self, ids)
+
+    monkeypatch.setattr(MemoryLedger, "published", dies)
+    assert asyncio.run(lives(broker, random.Random(0), ledger, settings, once=True)) == 1
+    assert list(ledger.unpublished()) == [] and len(answers(broker, settings)) > 12
