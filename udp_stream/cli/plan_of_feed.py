@@ -22,6 +22,7 @@ from udp_stream.adapters.settings.limits import seconds_of
 from udp_stream.adapters.settings.rules import check
 from udp_stream.adapters.text import counted
 from udp_stream.cli.first_look import require_readable_pings
+from udp_stream.cli.plan_of_schedules import print_schedules
 from udp_stream.cli.progress import ReadingProgress, StepProgress
 from udp_stream.cli.report import SOFTWARE, printer
 from udp_stream.errors import ConfigError, UsageError
@@ -88,6 +89,7 @@ def print_resolutions(file: str, settings: Settings, entropy: Entropy, target_km
     if not rows:
         raise ConfigError(next(iter(left_out.values())))
     _print(rows, left_out, positions, settings, target_kmh)
+    print_schedules(list(_slots(positions, settings)), settings, entropy)
 
 
 def read_positions(file: str, settings: Settings) -> Positions:
