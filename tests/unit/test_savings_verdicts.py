@@ -10,7 +10,7 @@ from tests.unit.test_experiments_positions import rows_of, setup_of
 from udp_stream.experiments.catalogue import ON_POSITIONS
 from udp_stream.experiments.many_queries import BUDGETS, QUERIES, MultiRow, multi_verdicts
 from udp_stream.experiments.prepared_noise import PreparedNoise
-from udp_stream.experiments.savings_rows import RHO_OF_SHIFTS, SPLITS, UNSHIFTED, SavingsRow
+from udp_stream.experiments.savings_rows import RHO_OF_SHIFTS, SPLITS, UNSHIFTED, SavingsRow, ShiftRow, shift_of
 from udp_stream.experiments.savings_verdicts import beats, shift_verdicts
 from udp_stream.testing import seeded_bits
 
@@ -29,11 +29,10 @@ def test_one_way_beats_another_only_beyond_three_standard_errors(point, distance
     assert "three standard errors are 0.021" in found.seen
 
 
-def shift_rows(shifted, zero):
-    ways = {"distance": shifted, UNSHIFTED: zero, "point": lambda rho: 9.0}
+def shift_rows(shifted, zero, spread=0.01):
     return [
-        dataclasses.replace(ROW, rho=rho, split=split, privatisation=way, error_mean=of(rho))
-        for way, of in ways.items() for rho in (RHO_OF_SHIFTS, 1e-4) for split in SPLITS
+        ShiftRow("town", 1000.0, rho, split, 100, shifted(rho), zero(rho), zero(rho) - shifted(rho), spread)
+        for rho in (RHO_OF_SHIFTS, 1e-4) for split in SPLITS
     ]  # fmt: skip
 
 
@@ -46,11 +45,20 @@ def test_the_shifted_threshold_is_judged_where_the_budget_is_small_and_for_harm_
     assert [one.agrees for one in harm] == [True, False] and "c64 1000 at rho 0.0001" in harm[1].seen
 
 
+def test_both_thresholds_are_compared_pair_by_pair():
+    """Errors that go up and down together differ by more than chance, however far they go."""
+    ours = [(error, 0.0) for error in (0.1, 5.0, 0.2, 9.0)]
+    row = shift_of("town", 1000.0, 1e-6, "BM", ours, [(error + 0.1, 0.0) for error, _ in ours])
+    assert row.less_by == pytest.approx(0.1) and row.spread < 1e-9 and row.repetitions == 4
+
+
 def test_range_counts_by_distance_are_counted_by_both_thresholds_on_the_same_rounds(monkeypatch):
     monkeypatch.setattr("udp_stream.experiments.savings.DRAWN_AT_ONCE", 1000)
     setup = setup_of(repetitions=3)
     jobs = ON_POSITIONS["savings-range"].jobs(setup)
-    rows = jobs[3]()  # the first of noise on distances: the smallest budget
+    found = jobs[3]()  # the first of noise on distances: the smallest budget
+    rows, shifts = ([row for row in found if isinstance(row, kind)] for kind in (SavingsRow, ShiftRow))
+    assert [row.split for row in shifts] == [*SPLITS] and any(row.less_by for row in shifts)
     assert {(row.rho, row.privatisation) for row in rows} == {(RHO_OF_SHIFTS, "distance"), (RHO_OF_SHIFTS, UNSHIFTED)}
     both = [[row for row in rows if row.split == split] for split in SPLITS]
     assert all(one.saved_mean == two.saved_mean for one, two in both)

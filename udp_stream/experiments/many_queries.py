@@ -115,9 +115,9 @@ def _a_day(day: Sequence[Asked], cost: Cost, how: How, method: str, bits: Bits) 
         terms = Terms("zcdp", budgets, how, COUNT_SPLITS[SPLIT])
         terms = terms.baseline() if method == "BM" else terms
         query = RangeCount(Rectangle(*place, WIDTH, WIDTH))
-        pie, truth = query.elimination(terms), max(1, positions_inside(query.region, where))
+        pie, truth = query.elimination(terms), positions_inside(query.region, where)
         state = pie.run(where, bits)
-        errors.append(abs(query.answer(terms, pie, state).value - truth) / truth)
+        errors.append(abs(query.answer(terms, pie, state).value - truth) / max(1, truth))
         left[at] -= state.charged
     return float(np.mean(errors)), float(left.mean() / cost.nano)
 

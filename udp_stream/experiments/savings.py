@@ -16,7 +16,19 @@ import numpy as np
 from udp_stream.experiments.base import Experiment, Integers, Job, Setup
 from udp_stream.experiments.positions import Positions
 from udp_stream.experiments.prepared_noise import PreparedNoise
-from udp_stream.experiments.savings_rows import HOWS, RHOS, SPLITS, UNSHIFTED, Kind, Noisy, Once, SavingsRow, row_of
+from udp_stream.experiments.savings_rows import (
+    HOWS,
+    RHOS,
+    SPLITS,
+    UNSHIFTED,
+    Kind,
+    Noisy,
+    Once,
+    SavingsRow,
+    ShiftRow,
+    row_of,
+    shift_of,
+)
 from udp_stream.experiments.savings_verdicts import conclude
 from udp_stream.mechanisms.noise.base import Cost, concentrated
 from udp_stream.queries.density import Density
@@ -41,14 +53,22 @@ DRAWN_AT_ONCE = 30_000
 def count_once(
     where: Integers, place: tuple[float, float], width: float, terms: Terms, noisy: Noisy
 ) -> dict[str, Once]:
-    """A square's count, and its error relative to the truth; with distances by both thresholds."""
+    """A square's count, and its error relative to the truth, or to 1 if that is 0; of distances by both thresholds.
+
+    >>> where, cost = np.array([[0, 0], [90_000, 0]]), rho_per_square_metre(1e-2)  # sixteenths of a metre
+    >>> from udp_stream.testing import seeded_bits
+    >>> noisy = seeded_bits(1), PreparedNoise(100)
+    >>> [count_once(where, (east, 0.0), 1000.0, terms_for(cost, 2, "point", "BM"), noisy) for east in (0.0, 2500.0)]
+    [{'point': (0.0, 0.0)}, {'point': (0.0, 0.0)}]
+    """
     region = Rectangle(*place, width, width)
-    query, truth = RangeCount(region), max(1, positions_inside(region, where))
+    query, truth = RangeCount(region), positions_inside(region, where)
     pie = query.elimination(terms)
     state = pie.run(where, *noisy)
     ways = {terms.how: query} | ({UNSHIFTED: RangeCount(region, shifted=False)} if terms.how == "distance" else {})
     saved = terms.saved(state)
-    return {way: (abs(one.answer(terms, pie, state).value - truth) / truth, saved) for way, one in ways.items()}
+    off = {way: abs(one.answer(terms, pie, state).value - truth) for way, one in ways.items()}
+    return {way: (error / max(1, truth), saved) for way, error in off.items()}
 
 
 def density_once(
@@ -100,21 +120,24 @@ def _jobs(kind: Kind, setup: Setup) -> list[Job]:
     return found
 
 
-def _rows(kind: Kind, setup: Setup, feed: Positions, value: float, rho: float, how: How) -> list[SavingsRow]:
+def _rows(kind: Kind, setup: Setup, feed: Positions, value: float, rho: float, how: How) -> list[SavingsRow | ShiftRow]:
     """Every split on the same moments and places."""
     times, rng = min(setup.repetitions, kind.most), setup.rng(f"{kind.name}/{feed.name}")
     asked = []
     for moment in feed.moments(times, rng):
         where = feed.at(moment)[1]
         asked.append((where, feed.place_near_a_plate(where, rng)))
-    rows = []
+    rows = list[SavingsRow | ShiftRow]()
     for split in SPLITS:
         bits, runs = setup.bits(f"{kind.name}/{feed.name}/{value}/{rho}/{how}/{split}"), []
         noise = PreparedNoise(DRAWN_AT_ONCE)
         for where, place in asked:
             terms = terms_for(rho_per_square_metre(rho), len(where), how, split)
             runs.append(kind.ask(where, place, value, terms, (bits, noise)))
-        rows += [row_of(feed.name, kind.name, value, rho, way, split, [one[way] for one in runs]) for way in runs[0]]
+        by_way = {way: [one[way] for one in runs] for way in runs[0]}
+        rows += [row_of(feed.name, kind.name, value, rho, way, split, found) for way, found in by_way.items()]
+        if UNSHIFTED in by_way:
+            rows.append(shift_of(feed.name, value, rho, split, by_way[how], by_way[UNSHIFTED]))
     return rows
 
 

@@ -74,6 +74,42 @@ def row_of(
     return SavingsRow(data, query, parameter, rho, how, split, len(runs), float(errors.mean()), *map(float, quartiles))
 
 
+@dataclass(frozen=True, slots=True)
+class ShiftRow:
+    """The same noisy distances counted by the shifted threshold and by 0: errors, and by how much the first errs less.
+
+    `spread` is the standard deviation of that mean difference, over repetitions, pair by pair.
+
+    >>> shift_of("town", 1000.0, 1e-6, "BM", [(0.1, 0.0), (0.2, 0.0)], [(0.3, 0.0), (0.4, 0.0)]).less_by.__round__(9)
+    0.2
+    """
+
+    data: str
+    parameter: float
+    rho: float
+    split: str
+    repetitions: int
+    shifted_error: float
+    zero_error: float
+    less_by: float
+    spread: float
+
+
+def shift_of(
+    data: str, parameter: float, rho: float, split: str, shifted: Sequence[Once], zero: Sequence[Once]
+) -> ShiftRow:
+    """The row of these runs.
+
+    >>> shift_of("town", 1000.0, 1e-6, "BM", [(0.1, 0.0)], [(0.3, 0.0)]).spread
+    0.0
+    """
+    ours, theirs = (np.array([error for error, _ in runs]) for runs in (shifted, zero))
+    off = theirs - ours
+    spread = float(off.std() / np.sqrt(off.size))
+    errors = float(ours.mean()), float(theirs.mean())
+    return ShiftRow(data, parameter, rho, split, off.size, *errors, float(off.mean()), spread)
+
+
 @dataclass(frozen=True)
 class Kind:
     """A query with the parameter that it is tried with, and the figure it is of; `most` repetitions are the paper's.
