@@ -6,32 +6,45 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.unit.test_experiments_positions import rows_of, setup_of
+from tests.unit.test_experiments_positions import setup_of
 from udp_stream.experiments.catalogue import ON_POSITIONS
 from udp_stream.experiments.many_queries import BUDGETS, QUERIES, MultiRow, multi_verdicts
 from udp_stream.experiments.prepared_noise import PreparedNoise
-from udp_stream.experiments.savings_rows import RHO_OF_SHIFTS, SPLITS, UNSHIFTED, SavingsRow, ShiftRow, shift_of
+from udp_stream.experiments.savings_rows import RHO_OF_SHIFTS, SPLITS, UNSHIFTED, BesideRow, Kind, SavingsRow, beside
 from udp_stream.experiments.savings_verdicts import beats, shift_verdicts
 from udp_stream.testing import seeded_bits
 
-ROW = SavingsRow("town", "savings-range", 1000.0, 1e-4, "point", "BM", 100, 0.1, 0.0, 0.2, 0.005, 0.0, 0.0, 0.0)
+
+def pair(first_error, second_error, first="distance", second="point", rho=1e-4, split="BM", spread=0.01):
+    off = second_error - first_error
+    return BesideRow("town", "x", 1000.0, rho, split, first, second, 100, first_error, second_error, off, spread)
 
 
 @pytest.mark.parametrize(
-    ("point", "distance", "agrees", "why"),
-    [(0.2, 0.1, True, ""), (0.11, 0.1, False, "chance may make"), (0.1, 0.2, False, "the other errs less")],
+    ("errors", "agrees", "why"),
+    [
+        ([(0.1, 0.2), (0.1, 0.11)], True, ""),
+        ([(0.1, 0.11), (0.1, 0.09)], False, "chance may make"),
+        ([(0.1, 0.2), (0.2, 0.1)], False, "depends on the parameter"),
+    ],
 )
-def test_one_way_beats_another_only_beyond_three_standard_errors(point, distance, agrees, why):
-    rows = [dataclasses.replace(ROW, privatisation=how, error_mean=error)
-            for how, error in (("point", point), ("distance", distance))]  # fmt: skip
-    found = beats(rows, "distance", "point", "theirs", "town")
+def test_one_way_beats_another_where_they_differ_by_more_than_chance(errors, agrees, why):
+    kind = Kind("savings-knn", "k", (1.0,), dict, "Fig. 5", 300)
+    pairs = [pair(*one) for one in errors]
+    found = beats(kind, [*pairs, pair(9.0, 0.1, split="c4")], "town")  # of the baselines alone
     assert found.agrees == agrees and why in ("" if agrees else str(found))
-    assert "three standard errors are 0.021" in found.seen
+    assert found.statement == "noise on distances errs less"
 
 
-def shift_rows(shifted, zero, spread=0.01):
+def test_of_range_counts_the_smallest_of_the_papers_budgets_is_judged():
+    kind = Kind("savings-range", "width, m", (1000.0,), dict, "Fig. 3", 504, is_shifted=True)
+    assert beats(kind, [pair(0.1, 0.2, rho=1e-5), pair(0.2, 0.1, rho=1e-3)], "town").agrees
+    assert not beats(kind, [pair(0.2, 0.1, rho=1e-5), pair(0.1, 0.2, rho=1e-3)], "town").agrees
+
+
+def shift_rows(shifted, zero):
     return [
-        ShiftRow("town", 1000.0, rho, split, 100, shifted(rho), zero(rho), zero(rho) - shifted(rho), spread)
+        pair(shifted(rho), zero(rho), second=UNSHIFTED, rho=rho, split=split)
         for rho in (RHO_OF_SHIFTS, 1e-4) for split in SPLITS
     ]  # fmt: skip
 
@@ -45,25 +58,27 @@ def test_the_shifted_threshold_is_judged_where_the_budget_is_small_and_for_harm_
     assert [one.agrees for one in harm] == [True, False] and "c64 1000 at rho 0.0001" in harm[1].seen
 
 
-def test_both_thresholds_are_compared_pair_by_pair():
+def test_ways_are_compared_pair_by_pair():
     """Errors that go up and down together differ by more than chance, however far they go."""
     ours = [(error, 0.0) for error in (0.1, 5.0, 0.2, 9.0)]
-    row = shift_of("town", 1000.0, 1e-6, "BM", ours, [(error + 0.1, 0.0) for error, _ in ours])
-    assert row.less_by == pytest.approx(0.1) and row.spread < 1e-9 and row.repetitions == 4
+    asked = "town", "savings-range", 1000.0, 1e-6, "BM"
+    row = beside(asked, ("distance", ours), (UNSHIFTED, [(error + 0.1, 0.0) for error, _ in ours]))
+    assert row.less_by == pytest.approx(0.1) and row.spread < 1e-9 and row.repetitions == 4 and row.is_less
+    assert not row.is_more and beside(asked, ("point", ours), ("distance", ours[::-1])).less_by == pytest.approx(0)
 
 
 def test_range_counts_by_distance_are_counted_by_both_thresholds_on_the_same_rounds(monkeypatch):
     monkeypatch.setattr("udp_stream.experiments.savings.DRAWN_AT_ONCE", 1000)
     setup = setup_of(repetitions=3)
-    jobs = ON_POSITIONS["savings-range"].jobs(setup)
-    found = jobs[3]()  # the first of noise on distances: the smallest budget
-    rows, shifts = ([row for row in found if isinstance(row, kind)] for kind in (SavingsRow, ShiftRow))
-    assert [row.split for row in shifts] == [*SPLITS] and any(row.less_by for row in shifts)
+    small, larger = (job() for job in ON_POSITIONS["savings-range"].jobs(setup)[:2])
+    rows, pairs = ([row for row in small if isinstance(row, kind)] for kind in (SavingsRow, BesideRow))
     assert {(row.rho, row.privatisation) for row in rows} == {(RHO_OF_SHIFTS, "distance"), (RHO_OF_SHIFTS, UNSHIFTED)}
+    assert [(row.split, row.second) for row in pairs] == [(split, UNSHIFTED) for split in SPLITS]
     both = [[row for row in rows if row.split == split] for split in SPLITS]
     assert all(one.saved_mean == two.saved_mean for one, two in both)
-    assert any(one.error_mean != two.error_mean for one, two in both)
-    assert {row.privatisation for row in rows_of("savings-range", setup, 1)} == {"point"}
+    assert any(one.error_mean != two.error_mean for one, two in both) and any(row.less_by for row in pairs)
+    named = {(row.first, row.second) for row in larger if isinstance(row, BesideRow)}
+    assert named == {("distance", "point"), ("distance", UNSHIFTED)}
 
 
 def test_gains_over_many_queries_count_beyond_chance():

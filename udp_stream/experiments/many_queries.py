@@ -16,8 +16,8 @@ import numpy as np
 from udp_stream.experiments.base import Curve, Experiment, Figure, Integers, Job, Outcome, Panel, Setup, Table, Verdict
 from udp_stream.experiments.positions import Positions
 from udp_stream.experiments.prepared_noise import PreparedNoise
-from udp_stream.experiments.savings_rows import SavingsRow, row_of
-from udp_stream.experiments.savings_verdicts import SURE, no_worse
+from udp_stream.experiments.savings_rows import SURE, SavingsRow, row_of
+from udp_stream.experiments.savings_verdicts import no_worse
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.noise.base import Cost, concentrated
 from udp_stream.planning.schedules import RAMP_FROM
@@ -212,7 +212,7 @@ def _threshold_rows(setup: Setup, share: float, rho: float) -> list[SavingsRow]:
     counts = rng.binomial(PEOPLE, SHARE, min(setup.repetitions, THRESHOLD_MOST)).tolist()
     query, cost, rows = Threshold(share, PEOPLE), concentrated(round(rho * NANO)), []
     for split, shape in COUNT_SPLITS.items():
-        bits, noise, runs = setup.bits(f"threshold/{share}/{rho}/{split}"), PreparedNoise(THRESHOLD_MOST), []
+        bits, noise, runs = setup.bits(f"threshold/{share}/{rho}/{split}"), PreparedNoise(len(counts)), []
         for count in counts:
             pie = query.baseline(cost) if split == "BM" else query.elimination(cost, shape)
             state = pie.run(holder(count), bits, noise)

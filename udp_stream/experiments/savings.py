@@ -9,6 +9,7 @@ each: the error and the share of the budget that is left, mean and 25th and 75th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -21,13 +22,13 @@ from udp_stream.experiments.savings_rows import (
     RHOS,
     SPLITS,
     UNSHIFTED,
+    BesideRow,
     Kind,
     Noisy,
     Once,
     SavingsRow,
-    ShiftRow,
+    beside,
     row_of,
-    shift_of,
 )
 from udp_stream.experiments.savings_verdicts import conclude
 from udp_stream.mechanisms.noise.base import Cost, concentrated
@@ -95,7 +96,7 @@ def stop_once(where: Integers, place: tuple[float, float], k: float, terms: Term
 
 
 RANGE = Kind("savings-range", "width, m", (1000.0, 2000.0, 4000.0), count_once, "Fig. 3", 504, is_shifted=True)
-KDE = Kind("savings-kde", "bandwidth, m", (250.0, 500.0, 1000.0), density_once, "Fig. 4", 300)
+KDE = Kind("savings-kde", "bandwidth, m", (250.0, 500.0, 1000.0), density_once, "Fig. 4", 300, better="point")
 KNN = Kind("savings-knn", "k", (1.0, 5.0, 20.0), stop_once, "Fig. 5", 300)
 
 
@@ -113,52 +114,61 @@ def _jobs(kind: Kind, setup: Setup) -> list[Job]:
     found: list[Job] = []
     for feed in setup.positions:
         for value in kind.values:
-            for how in HOWS:
-                found += [partial(_rows, kind, setup, feed, value, rho, how) for rho in kind.rhos(how)]
+            found += [partial(_rows, kind, setup, feed, value, rho) for rho in kind.rhos]
     if kind is KNN:
         found += [partial(_image_rows, setup, value, rho) for value in KNN.values for rho in IMAGE_RHOS]
     return found
 
 
-def _rows(kind: Kind, setup: Setup, feed: Positions, value: float, rho: float, how: How) -> list[SavingsRow | ShiftRow]:
-    """Every split on the same moments and places."""
+def _rows(kind: Kind, setup: Setup, feed: Positions, value: float, rho: float) -> list[SavingsRow | BesideRow]:
+    """Every split and method on the same moments and places."""
     times, rng = min(setup.repetitions, kind.most), setup.rng(f"{kind.name}/{feed.name}")
     asked = []
     for moment in feed.moments(times, rng):
         where = feed.at(moment)[1]
         asked.append((where, feed.place_near_a_plate(where, rng)))
-    rows = list[SavingsRow | ShiftRow]()
+    rows = list[SavingsRow | BesideRow]()
     for split in SPLITS:
-        bits, runs = setup.bits(f"{kind.name}/{feed.name}/{value}/{rho}/{how}/{split}"), []
-        noise = PreparedNoise(DRAWN_AT_ONCE)
-        for where, place in asked:
-            terms = terms_for(rho_per_square_metre(rho), len(where), how, split)
-            runs.append(kind.ask(where, place, value, terms, (bits, noise)))
-        by_way = {way: [one[way] for one in runs] for way in runs[0]}
-        rows += [row_of(feed.name, kind.name, value, rho, way, split, found) for way, found in by_way.items()]
-        if UNSHIFTED in by_way:
-            rows.append(shift_of(feed.name, value, rho, split, by_way[how], by_way[UNSHIFTED]))
+        ways = dict[str, list[Once]]()
+        for how in kind.hows(rho):
+            bits = setup.bits(f"{kind.name}/{feed.name}/{value}/{rho}/{how}/{split}")
+            noise, cost = PreparedNoise(DRAWN_AT_ONCE), rho_per_square_metre(rho)
+            for where, place in asked:
+                once = kind.ask(where, place, value, terms_for(cost, len(where), how, split), (bits, noise))
+                for way, found in once.items():
+                    ways.setdefault(way, []).append(found)
+        rows += _rows_of_ways((feed.name, kind.name, value, rho), split, ways, kind)
     return rows
 
 
-def _image_rows(setup: Setup, k: float, rho: float) -> list[SavingsRow]:
+def _rows_of_ways(
+    of: tuple[str, str, float, float], split: str, ways: dict[str, list[Once]], kind: Kind
+) -> Iterator[SavingsRow | BesideRow]:
+    """A row for each way, and one for each pair that the paper compares."""
+    yield from (row_of(*of, way, split, runs) for way, runs in ways.items())
+    for first, second in ((kind.better, kind.worse), ("distance", UNSHIFTED)):
+        if first in ways and second in ways:
+            yield beside((*of, split), (first, ways[first]), (second, ways[second]))
+
+
+def _image_rows(setup: Setup, k: float, rho: float) -> list[SavingsRow | BesideRow]:
     """On clusters of points with values from 0 to 255 in 784 dimensions; c64 and log-c10 with distances only, as noise
     on positions is as many draws as there are dimensions."""
-    rng, rows = setup.rng(f"images/{k}"), list[SavingsRow]()
+    rng, rows = setup.rng(f"images/{k}"), list[SavingsRow | BesideRow]()
     centres = rng.uniform(60, 195, (CLUSTERS, DIMENSIONS))
     drawn: list[Integers] = []
     for _ in range(min(setup.repetitions, IMAGES_MOST)):
         points = centres[rng.integers(0, CLUSTERS, POINTS + 1)] + rng.normal(0, 45, (POINTS + 1, DIMENSIONS))
         drawn.append(np.clip(np.rint(points), 0, 255).astype(np.int64))
-    for how in HOWS:
-        for split in SPLITS if how == "distance" else ("BM", "c4"):
-            bits, runs = setup.bits(f"images/{k}/{rho}/{how}/{split}"), list[Once]()
-            noise = PreparedNoise(DRAWN_AT_ONCE)
+    for split in SPLITS:
+        ways = dict[str, list[Once]]()
+        for how in HOWS if split in ("BM", "c4") else ("distance",):
+            noisy = setup.bits(f"images/{k}/{rho}/{how}/{split}"), PreparedNoise(DRAWN_AT_ONCE)
             for one in drawn:
                 query = Nearest(int(k), tuple(map(float, one[0])), steps_per_unit=1000)
                 terms = terms_for(concentrated(round(rho * 10**6 * NANO)), POINTS, how, split)
-                runs.append(nearest_once(query, one[1:], terms, (bits, noise))[how])
-            rows.append(row_of("clusters in 784 dimensions", KNN.name, k, rho, how, split, runs))
+                ways.setdefault(how, []).append(nearest_once(query, one[1:], terms, noisy)[how])
+        rows += _rows_of_ways(("clusters in 784 dimensions", KNN.name, k, rho), split, ways, KNN)
     return rows
 
 

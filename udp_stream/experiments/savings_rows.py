@@ -25,6 +25,9 @@ HOWS: tuple[How, ...] = ("point", "distance")
 UNSHIFTED = "distance, threshold 0"
 """The same noisy distances, counted against 0 instead of the shifted threshold."""
 
+SURE = 3.0
+"""Standard errors beyond which a difference is no chance."""
+
 Once = tuple[float, float]
 """An error, and the share of the budget that is left."""
 
@@ -75,46 +78,62 @@ def row_of(
 
 
 @dataclass(frozen=True, slots=True)
-class ShiftRow:
-    """The same noisy distances counted by the shifted threshold and by 0: errors, and by how much the first errs less.
+class BesideRow:
+    """Two ways on the same moments and places: their errors, and by how much the first errs less, pair by pair.
 
-    `spread` is the standard deviation of that mean difference, over repetitions, pair by pair.
+    `spread` is the standard deviation of that mean difference.
 
-    >>> shift_of("town", 1000.0, 1e-6, "BM", [(0.1, 0.0), (0.2, 0.0)], [(0.3, 0.0), (0.4, 0.0)]).less_by.__round__(9)
-    0.2
+    >>> asked, point, distance = ("town", "savings-kde", 500.0, 1e-4, "BM"), [(0.1, 0.0)], [(0.3, 0.0)]
+    >>> beside(asked, ("point", point), ("distance", distance)).is_less
+    True
     """
 
     data: str
+    query: str
     parameter: float
     rho: float
     split: str
+    first: str
+    second: str
     repetitions: int
-    shifted_error: float
-    zero_error: float
+    first_error: float
+    second_error: float
     less_by: float
     spread: float
 
+    @property
+    def is_less(self) -> bool:
+        """The first errs less, by more than chance."""
+        return self.less_by > SURE * self.spread
 
-def shift_of(
-    data: str, parameter: float, rho: float, split: str, shifted: Sequence[Once], zero: Sequence[Once]
-) -> ShiftRow:
-    """The row of these runs.
+    @property
+    def is_more(self) -> bool:
+        """It errs more."""
+        return self.less_by < -SURE * self.spread
 
-    >>> shift_of("town", 1000.0, 1e-6, "BM", [(0.1, 0.0)], [(0.3, 0.0)]).spread
+
+Asked = tuple[str, str, float, float, str]
+"""Data, query, parameter, rho and split."""
+
+
+def beside(asked: Asked, first: tuple[str, Sequence[Once]], second: tuple[str, Sequence[Once]]) -> BesideRow:
+    """The row of the runs of two ways, by their names.
+
+    >>> asked = "town", "savings-kde", 500.0, 1e-4, "BM"
+    >>> beside(asked, ("point", [(0.1, 0.0)]), ("distance", [(0.3, 0.0)])).spread
     0.0
     """
-    ours, theirs = (np.array([error for error, _ in runs]) for runs in (shifted, zero))
+    ours, theirs = (np.array([error for error, _ in runs]) for _, runs in (first, second))
     off = theirs - ours
-    spread = float(off.std() / np.sqrt(off.size))
-    errors = float(ours.mean()), float(theirs.mean())
-    return ShiftRow(data, parameter, rho, split, off.size, *errors, float(off.mean()), spread)
+    spread, errors = float(off.std() / np.sqrt(off.size)), (float(ours.mean()), float(theirs.mean()))
+    return BesideRow(*asked, first[0], second[0], off.size, *errors, float(off.mean()), spread)
 
 
 @dataclass(frozen=True)
 class Kind:
     """A query with the parameter that it is tried with, and the figure it is of; `most` repetitions are the paper's.
 
-    >>> Kind("savings-knn", "k", (1.0,), lambda *asked: {}, "Fig. 5", 300).rhos("distance")
+    >>> Kind("savings-knn", "k", (1.0,), lambda *asked: {}, "Fig. 5", 300).rhos
     (1e-05, 0.0001, 0.001)
     """
 
@@ -124,8 +143,19 @@ class Kind:
     ask: Ask
     figure: str
     most: int
+    better: How = "distance"
     is_shifted: bool = False
 
-    def rhos(self, how: How) -> tuple[float, ...]:
-        """The budgets that it is tried with."""
-        return (RHO_OF_SHIFTS, *RHOS) if self.is_shifted and how == "distance" else RHOS
+    @property
+    def worse(self) -> How:
+        """The method that the paper says errs more: on distances, or on positions."""
+        return "point" if self.better == "distance" else "distance"
+
+    @property
+    def rhos(self) -> tuple[float, ...]:
+        """The budgets that it is tried with; with the first one of range counts noise on distances alone."""
+        return (RHO_OF_SHIFTS, *RHOS) if self.is_shifted else RHOS
+
+    def hows(self, rho: float) -> tuple[How, ...]:
+        """What gets noise at this budget."""
+        return ("distance",) if rho == RHO_OF_SHIFTS else HOWS
