@@ -47,7 +47,7 @@ LONG = "multi-query", "savings-knn"
     "name", [pytest.param(name, marks=pytest.mark.soak if name in LONG else ()) for name in ON_POSITIONS]
 )
 def test_rows_follow_from_the_seed(name):
-    jobs, repetitions = 1, 20 if name == "threshold" else 2
+    jobs, repetitions = 1, 8 if name == "threshold" else 2
     first, again, other = (rows_of(name, setup_of(seed, repetitions), jobs) for seed in (1, 1, 2))
     assert first == again != other and len(first) >= 2
 
