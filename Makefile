@@ -37,9 +37,9 @@ images: $(STAMP)  ## local equivalents of the images, where none can be pulled; 
 	deploy/local-images > out/images.env.new
 	mv out/images.env.new out/images.env
 
-chaos: $(STAMP)  ## the long run: make chaos KILLS=300 SECONDS=240 SEED=7 FEED=day.ndjson.gz
+chaos: $(STAMP)  ## the long run: make chaos KILLS=300 SECONDS=240 SEED=7 PROFILE=in-rho FEED=day.ndjson.gz
 	$(BIN)/python -m tests.chaos $(if $(KILLS),--kills $(KILLS)) $(if $(SECONDS),--seconds $(SECONDS)) \
-		$(if $(SEED),--seed $(SEED)) $(if $(FEED),--feed $(FEED))
+		$(if $(SEED),--seed $(SEED)) $(if $(PROFILE),--profile $(PROFILE)) $(if $(FEED),--feed $(FEED))
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -88,11 +88,11 @@ def errors_of(day: Day, estimates: Sequence[Floats]) -> str:
     found = np.array([[day.over_constant(estimate, least) for least in (1, 10)] for estimate in estimates])
     if len(found) < 2:
         return "/".join(f"{value:.3f}" for value in found.mean(axis=0))
-    half = _student(len(found) - 1) * found.std(axis=0, ddof=1) / np.sqrt(len(found))
+    half = student(len(found) - 1) * found.std(axis=0, ddof=1) / np.sqrt(len(found))
     return "/".join(f"{value:.3f}±{off:.3f}" for value, off in zip(found.mean(axis=0), half, strict=True))
 
 
-def _student(freedom: int) -> float:
+def student(freedom: int) -> float:
     """The 97.5 % quantile of Student's t, by Cornish and Fisher's expansion; 12.706 and 4.303 where that fails."""
     if freedom < 3:
         return (12.706, 4.303)[freedom - 1]

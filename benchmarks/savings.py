@@ -54,12 +54,12 @@ def moments(argument: str, repeats: int) -> list[Integers]:
 
 def count_at(where: Integers, place: NDArray[np.float64]) -> Asked:
     query = RangeCount(Rectangle(*place, 3000, 3000))
-    truth = max(1, positions_inside(query.region, where))
+    truth = positions_inside(query.region, where)
 
     def asked(terms: Terms, bits: Bits) -> tuple[float, float]:
         pie = query.elimination(terms)
         state = pie.run(where, bits)
-        return abs(query.answer(terms, pie, state).value - truth) / truth, terms.saved(state)
+        return abs(query.answer(terms, pie, state).value - truth) / max(1, truth), terms.saved(state)
 
     return asked
 

@@ -10,10 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
 
-from tests.chaos.city import AMPLE, AUTOMATIC, FORECASTS, REPLICATED, SCARCE, SHARED, ground
+from tests.chaos.city import AMPLE, AUTOMATIC, FORECASTS, IN_RHO, REPLICATED, SCARCE, SHARED, ground
 from tests.chaos.run import play, synthetic_day
 
-PROFILES = (FORECASTS, AMPLE, REPLICATED, SCARCE, SHARED, AUTOMATIC)
+PROFILES = {
+    "forecasts": FORECASTS,
+    "ample": AMPLE,
+    "replicated": REPLICATED,
+    "scarce": SCARCE,
+    "shared": SHARED,
+    "automatic": AUTOMATIC,
+    "in-rho": IN_RHO,
+}
 
 
 def main() -> int:
@@ -22,11 +30,12 @@ def main() -> int:
         signal.signal(number, signal.default_int_handler)  # so that nothing of ours is left running
     asked = _arguments()
     dice, kills, rounds, total, failed = random.Random(asked.seed), 0, 0, Counter(), []
+    profiles = [PROFILES[name] for name in asked.profile or PROFILES]
     print(f"seed {asked.seed}", flush=True)
     while kills < asked.kills:
-        profile, seed = PROFILES[rounds % len(PROFILES)], dice.randrange(2**32)
+        profile, seed = profiles[rounds % len(profiles)], dice.randrange(2**32)
         messages = synthetic_day(seed, asked.buses)
-        if asked.feed and (rounds + rounds // len(PROFILES)) % 2:
+        if asked.feed and (rounds + rounds // len(profiles)) % 2:
             messages = gzip.decompress(asked.feed.read_bytes()).splitlines()
             profile = replace(profile, name=f"{profile.name}, {asked.feed.name}", timezone=asked.zone, max_kmh=115.0)
         folder = Path(mkdtemp(prefix="udp-stream-chaos-", dir=asked.folder))
@@ -46,6 +55,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=240, help="of a round (default: 240)")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32), help="(default: a new one)")
     parser.add_argument("--buses", type=int, default=60, help="of the made-up fleet (default: 60)")
+    parser.add_argument("--profile", action="append", choices=PROFILES, help="repeat for more (default: all in turn)")
     parser.add_argument("--feed", type=Path, help="a recorded day (ndjson.gz) for every other round")
     parser.add_argument("--zone", default="America/Chicago", help="of the recorded day")
     parser.add_argument("--folder", type=Path, help="where to keep configurations and logs (default: temporary)")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from udp_stream.ledger.port import Entry
-from udp_stream.release.record import Release, decode
+from udp_stream.release.record import Privacy, Release, decode
 from udp_stream.units import nano_allowance
 
 TOLD_MAX = 5
@@ -208,12 +208,17 @@ def nobody_is_over_budget(seen: Collected) -> Iterator[str]:
     """No balance above the budget of its period, as the records state it and as the ledger was told."""
     budgets = {entry.period: entry.budget for entry in seen.entries}
     told = {entry.budget for entry in seen.entries}
-    stated = {nano_allowance(one.record.privacy.period_epsilon) for one in seen.expected.values()}
+    stated = {nano_allowance(_budget_of(one.record.privacy)) for one in seen.expected.values()}
     if told != stated:
         yield f"the ledger was told budgets {sorted(told)}, expected {sorted(stated)}"
     for (period, plate), (charged, _) in seen.balances.items():
         if period not in budgets or charged > budgets[period]:
             yield f"plate {plate.hex()} in {period}: charged {charged} of {budgets.get(period)}"
+
+
+def _budget_of(said: Privacy) -> float:
+    """In what the ledger counts in: rho, where losses are."""
+    return said.period_epsilon if said.period_rho is None else said.period_rho
 
 
 def nothing_is_unpublished(seen: Collected) -> Iterator[str]:

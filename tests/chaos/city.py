@@ -65,6 +65,7 @@ cdf_epsilon = 0.3
 min_plates = 4
 [budget]
 epsilon = {budget}
+accounting = "{accounting}"
 [ledger]
 url = "{redis}/{database}"
 key_file = "{folder}/plates.key"
@@ -94,6 +95,7 @@ class Profile:
     timezone: str = "Asia/Kolkata"
     max_kmh: float = 65.0
     replicas: int = 0
+    accounting: str = "pure"
 
 
 AMPLE = Profile("two shards, ample budget", 2, 1000.0)
@@ -102,6 +104,7 @@ SHARED = Profile("three shards, scarce budget", 3, 9.0)
 AUTOMATIC = Profile("two shards, automatic epsilon", 2, 9.0, epsilon='"auto"', exact=False)
 FORECASTS = Profile("three shards, means around forecasts", 3, 9.0, exact=False, mean="auto")
 REPLICATED = Profile("two shards, ample budget, a replica", 2, 1000.0, replicas=1)
+IN_RHO = Profile("two shards, scarce budget, in rho", 2, 9.0, epsilon="0.8", accounting="approximate")
 
 
 @dataclass(frozen=True)
@@ -300,7 +303,7 @@ def build(
     config = folder / "city.toml"
     text = CONFIG.format(
         timezone=profile.timezone, max_kmh=profile.max_kmh, epsilon=profile.epsilon, budget=profile.budget,
-        mean=profile.mean,
+        mean=profile.mean, accounting=profile.accounting,
         redis=f"redis://127.0.0.1:{on.store.link().port}", replicas=profile.replicas, database=database,
         folder=folder, bootstrap=on.kafka.bootstrap,
         name=f"c{uuid4().hex[:8]}", shards=profile.shards, session=session_s,

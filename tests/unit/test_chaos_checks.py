@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.chaos.checks import Collected, Expected, Stranger, violations
+from tests.chaos.checks import Collected, Expected, Stranger, nobody_is_over_budget, violations
 from tests.runtime.harness import embedded, fleet_log, frames_of
 from udp_stream.release.record import decode, encode
 from udp_stream.release.smoothed import encode_smoothed
@@ -186,3 +186,16 @@ def test_where_terms_follow_from_balances_only_counts_and_sums_are_compared(soun
 
 def test_many_violations_of_one_kind_are_told_in_short(sound):
     assert len([one for one in violations(replace(sound, released=())) if one.startswith("HATs")]) == 6
+
+
+@pytest.mark.parametrize(("rho", "found"), [(8.0, 0), (9.0, 1)])
+def test_a_budget_in_rho_is_compared_in_rho(sound, rho, found):
+    """The ledger was told 8 of something: records say of what."""
+    in_rho = {"accounting": "approximate", "rho": 0.1, "period_rho": rho, "period_epsilon": 33.0, "delta": 1e-6}
+    expected = {
+        id_: replace(one, record=msgspec.structs.replace(
+            one.record, privacy=msgspec.structs.replace(one.record.privacy, **in_rho)
+        ))
+        for id_, one in sound.expected.items()
+    }  # fmt: skip
+    assert len([*nobody_is_over_budget(replace(sound, expected=expected))]) == found

@@ -22,6 +22,7 @@ from udp_stream.adapters.settings.limits import seconds_of
 from udp_stream.adapters.settings.rules import check
 from udp_stream.adapters.text import counted
 from udp_stream.cli.first_look import require_readable_pings
+from udp_stream.cli.plan_of_schedules import SchedulesPlan, facts_of_schedules, plan_schedules, print_schedules
 from udp_stream.cli.progress import ReadingProgress, StepProgress
 from udp_stream.cli.report import SOFTWARE, print_whole, printer
 from udp_stream.errors import ConfigError, UsageError
@@ -75,11 +76,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class FeedPlan:
-    """All rows, why some are left out, and of which pings."""
+    """All rows, why some are left out, of which pings, and the configured row under each schedule."""
 
     rows: list[Row]
     left_out: Mapping[str, str]
     positions: Positions
+    schedules: SchedulesPlan
 
 
 def plan_of_feed(file: str, settings: Settings, entropy: Entropy) -> FeedPlan:
@@ -96,7 +98,8 @@ def plan_of_feed(file: str, settings: Settings, entropy: Entropy) -> FeedPlan:
                 left_out[f"H3 {candidate.hat.resolution}, {candidate.hat.slot}"] = str(error)
     if not rows:
         raise ConfigError(next(iter(left_out.values())))
-    return FeedPlan(rows, left_out, positions)
+    schedules = plan_schedules(list(_slots(positions, settings)), settings, entropy)
+    return FeedPlan(rows, left_out, positions, schedules)
 
 
 def read_positions(file: str, settings: Settings) -> Positions:
@@ -194,6 +197,7 @@ def facts_of_feed(plan: FeedPlan, settings: Settings, target_kmh: float | None) 
         "start": {"hat.resolution": start.resolution, "hat.slot": start.slot, "why": why},
         "rows": [_facts(row) for row in plan.rows],
         "left_out": dict(plan.left_out),
+        "schedules": facts_of_schedules(plan.schedules),
     }
 
 
@@ -247,3 +251,4 @@ def print_feed(plan: FeedPlan, settings: Settings, target_kmh: float | None) -> 
     )
     for name, reason in plan.left_out.items():
         out.print(f"Left out: {name}: {reason}.")
+    print_schedules(plan.schedules, settings)

@@ -15,7 +15,9 @@ import numpy as np
 
 from udp_stream.experiments.base import Curve, Experiment, Figure, Integers, Job, Outcome, Panel, Setup, Table, Verdict
 from udp_stream.experiments.positions import Positions
-from udp_stream.experiments.savings import SavingsRow, no_worse, row_of
+from udp_stream.experiments.prepared_noise import PreparedNoise
+from udp_stream.experiments.savings_rows import SURE, SavingsRow, row_of
+from udp_stream.experiments.savings_verdicts import no_worse
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.noise.base import Cost, concentrated
 from udp_stream.planning.schedules import RAMP_FROM
@@ -113,9 +115,9 @@ def _a_day(day: Sequence[Asked], cost: Cost, how: How, method: str, bits: Bits) 
         terms = Terms("zcdp", budgets, how, COUNT_SPLITS[SPLIT])
         terms = terms.baseline() if method == "BM" else terms
         query = RangeCount(Rectangle(*place, WIDTH, WIDTH))
-        pie, truth = query.elimination(terms), max(1, positions_inside(query.region, where))
+        pie, truth = query.elimination(terms), positions_inside(query.region, where)
         state = pie.run(where, bits)
-        errors.append(abs(query.answer(terms, pie, state).value - truth) / truth)
+        errors.append(abs(query.answer(terms, pie, state).value - truth) / max(1, truth))
         left[at] -= state.charged
     return float(np.mean(errors)), float(left.mean() / cost.nano)
 
@@ -131,7 +133,7 @@ def _multi_conclude(setup: Setup, rows: Sequence[MultiRow]) -> Outcome:
         )
         name = "".join(c if c.isalnum() else "-" for c in data)
         figures.append(Figure(f"multi-query-{name}", f"{data}: mean error of m range counts, {WIDTH:g} m wide", panels))
-        verdicts += _multi_verdicts(some, data)
+        verdicts += multi_verdicts(some, data)
     return Outcome((Table("multi-query", tuple(rows)),) if rows else (), tuple(figures), tuple(verdicts))
 
 
@@ -147,33 +149,58 @@ def _multi_panel(title: str, of: str, rows: Sequence[MultiRow]) -> Panel:
     return Panel(title, of, "mean relative error", tuple(curves), log_x=True)
 
 
-def _gain(rows: Sequence[MultiRow], queries: int, budget: float) -> float:
-    """How much less PM errs than BM, of BM's error; the mean over both methods."""
+def _gain(rows: Sequence[MultiRow], queries: int, budget: float) -> tuple[float, float]:
+    """How much less PM errs than BM, of BM's error, the mean over both methods; and three standard errors of that."""
     some = [row for row in rows if (row.queries, row.budget) == (queries, budget)]
-    base, ours = (float(np.mean([row.error_mean for row in some if row.method == name])) for name in ("BM", "PM"))
-    return 1 - ours / base if base else 0.0
+    base, ours = ([row for row in some if row.method == name] for name in ("BM", "PM"))
+    errors = [float(np.mean([row.error_mean for row in one])) for one in (base, ours)]
+    off = [float(np.mean([row.error_spread for row in one])) for one in (base, ours)]
+    if not errors[0]:
+        return 0.0, 0.0
+    ratio = errors[1] / errors[0]
+    return 1 - ratio, SURE * float(np.hypot(off[1], ratio * off[0])) / errors[0]
 
 
-def _multi_verdicts(rows: Sequence[MultiRow], data: str) -> list[Verdict]:
+def multi_verdicts(rows: Sequence[MultiRow], data: str) -> list[Verdict]:
+    """What Figure 6 says, where differences are beyond three standard errors.
+
+    >>> from dataclasses import replace
+    >>> row = MultiRow("town", 14, 1e-4, "point", "BM", 50, 0.5, 0.4, 0.6, 0.01, 0.0)
+    >>> rows = [replace(row, queries=m, budget=B, method=method, error_mean=0.5 if method == "BM" else 0.49)
+    ...     for m, B in ((14, 1e-4), (28, 1e-4), (56, 1e-4), (56, 1e-5), (56, 1e-3)) for method in ("BM", "PM")]
+    >>> [verdict.agrees for verdict in multi_verdicts(rows, "town")]
+    [False, False, False]
+    """
     by_m = {m: _gain(rows, m, BUDGET_THEIRS) for m in QUERIES}
     by_budget = {B: _gain(rows, QUERIES_THEIRS, B) for B in BUDGETS}
     source = f"{SOURCE}, Fig. 6"
     why = "rounds of elimination cost accuracy where few plates can be let go early"
+    chance = "the difference is no more than chance may make"
     return [
         Verdict(
-            "handed-on savings lower the error of m queries", source, min(by_m.values()) > 0,
-            f"{data}: less by {', '.join(f'{gain:.0%} at m = {m}' for m, gain in by_m.items())}", why,
+            "handed-on savings lower the error of m queries", source,
+            all(gain > margin for gain, margin in by_m.values()), f"{data}: {_less_by(by_m, 'm = ')}", why,
         ),
         Verdict(
-            "the more queries, the larger the gain", source, by_m[max(QUERIES)] > by_m[min(QUERIES)],
-            f"{data}: {by_m[min(QUERIES)]:.0%} to {by_m[max(QUERIES)]:.0%}",
+            "the more queries, the larger the gain", source, _grows(by_m), f"{data}: {_less_by(by_m, 'm = ')}", chance,
         ),
         Verdict(
-            "the larger the budget, the larger the gain", source, by_budget[max(BUDGETS)] > by_budget[min(BUDGETS)],
-            f"{data}: {', '.join(f'{gain:.0%} at {B:g}' for B, gain in by_budget.items())}",
+            "the larger the budget, the larger the gain", source, _grows(by_budget),
+            f"{data}: {_less_by(by_budget, '')}",
             "where the budget is large, both err by little, and what is left of it is chance",
         ),
     ]  # fmt: skip
+
+
+def _grows(gains: dict[float, tuple[float, float]] | dict[int, tuple[float, float]]) -> bool:
+    """Whether the last gain is larger than the first by more than chance."""
+    first, *_, last = gains.values()
+    return last[0] - first[0] > float(np.hypot(first[1], last[1]))
+
+
+def _less_by(gains: dict[float, tuple[float, float]] | dict[int, tuple[float, float]], name: str) -> str:
+    said = ", ".join(f"{gain:.0%} ± {margin:.0%} at {name}{key:g}" for key, (gain, margin) in gains.items())
+    return f"less by {said} (three standard errors)"
 
 
 def _threshold_jobs(setup: Setup) -> list[Job]:
@@ -185,10 +212,10 @@ def _threshold_rows(setup: Setup, share: float, rho: float) -> list[SavingsRow]:
     counts = rng.binomial(PEOPLE, SHARE, min(setup.repetitions, THRESHOLD_MOST)).tolist()
     query, cost, rows = Threshold(share, PEOPLE), concentrated(round(rho * NANO)), []
     for split, shape in COUNT_SPLITS.items():
-        bits, runs = setup.bits(f"threshold/{share}/{rho}/{split}"), []
+        bits, noise, runs = setup.bits(f"threshold/{share}/{rho}/{split}"), PreparedNoise(len(counts)), []
         for count in counts:
             pie = query.baseline(cost) if split == "BM" else query.elimination(cost, shape)
-            state = pie.run(holder(count), bits)
+            state = pie.run(holder(count), bits, noise)
             answer = query.answer(pie, state)
             runs.append((float(answer.yes != (count < query.limit)), 1 - answer.charged_nano / cost.nano))
         rows.append(row_of("counts about 5.5 %", "threshold", share, rho, "count", split, runs))

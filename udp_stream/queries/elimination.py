@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.noise.base import Floats, Integers
 from udp_stream.queries.privatised import Privatised
-from udp_stream.queries.radial import Average, draw_radial
+from udp_stream.queries.radial import Average, Draw, draw_radial
 from udp_stream.queries.splits import Split, Tariff
 
 IN, BELOW, ABOVE, REFUSED = 0, 1, 2, 3
@@ -249,17 +249,17 @@ class Elimination:
             return None
         return Due(plates, self._tariff.parts(state.rounds, plates).charge)
 
-    def draw(self, state: State, plates: Integers, positions: Integers, bits: Bits) -> Round:
+    def draw(self, state: State, plates: Integers, positions: Integers, bits: Bits, noise: Draw | None = None) -> Round:
         """The next round's noisy values, of plates that were charged for it; positions have a row for each of them.
 
-        Raises ValueError for a plate that is not asked.
+        `noise` draws them in place of `draw_radial`. Raises ValueError for a plate that is not asked.
         """
         self._require_asked(state, plates)
         values, kind = self.privatised.values(positions), self.privatised
         if values.shape != (plates.size, kind.dimensions):
             raise ValueError(f"expected {plates.size} positions of {kind.dimensions} dimensions, got {values.shape}")
         parts = self._tariff.parts(state.rounds, plates)
-        return Round(plates, values + draw_radial(kind.measure, bits, parts.t, parts.s, kind.dimensions))
+        return Round(plates, values + (noise or draw_radial)(kind.measure, bits, parts.t, parts.s, kind.dimensions))
 
     def advance(self, state: State, found: Round) -> State:
         """The state after a round. Plates that were asked and are not in it were not admitted.
@@ -306,11 +306,11 @@ class Elimination:
         average = Average(state.precision[plates], state.sharpest[plates], rounds)
         return self.privatised.radius(average, beta)
 
-    def run(self, positions: Integers, bits: Bits) -> State:
+    def run(self, positions: Integers, bits: Bits, noise: Draw | None = None) -> State:
         """All rounds at once, everyone admitted."""
         state = self.begin()
         while (due := self.due(state)) is not None:
-            state = self.advance(state, self.draw(state, due.plates, positions[due.plates], bits))
+            state = self.advance(state, self.draw(state, due.plates, positions[due.plates], bits, noise))
         return state
 
     def replayed(self, rounds: Iterable[Round]) -> State:

@@ -115,6 +115,10 @@ def _scale_max(measure: Measure, dimensions: int) -> int:
     return radial_scale_max(dimensions) if measure == "pure" else SCALE_MAX
 
 
+Draw = Callable[[Measure, Bits, Integers, Integers, int], Integers]
+"""As `draw_radial`."""
+
+
 def draw_radial(measure: Measure, bits: Bits, t: Integers, s: Integers, dimensions: int) -> Integers:
     """Noise of scales t/s, one row each: radial Laplace, or Gaussian in every coordinate.
 

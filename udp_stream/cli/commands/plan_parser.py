@@ -34,4 +34,5 @@ examples:
 
 With a FILE it reads where and when plates pinged, and no speed. It invents speeds on these counts, releases them, and
 measures the error. What your city's error will be may differ: on the recorded feeds most rows were within 30 %.
+With a mechanism of the papers (release.mean=baseline) and an automatic epsilon it shows each budget.schedule, too.
 """

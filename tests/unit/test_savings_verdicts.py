@@ -1,0 +1,119 @@
+"""Verdicts of the experiments on queries: a difference counts where chance does not make it; noise drawn ahead."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tests.unit.test_experiments_positions import setup_of
+from udp_stream.experiments.catalogue import ON_POSITIONS
+from udp_stream.experiments.many_queries import BUDGETS, QUERIES, MultiRow, multi_verdicts
+from udp_stream.experiments.prepared_noise import PreparedNoise
+from udp_stream.experiments.savings_rows import RHO_OF_SHIFTS, SPLITS, UNSHIFTED, BesideRow, Kind, SavingsRow, beside
+from udp_stream.experiments.savings_verdicts import beats, shift_verdicts
+from udp_stream.testing import seeded_bits
+
+
+def pair(first_error, second_error, first="distance", second="point", rho=1e-4, split="BM", spread=0.01):
+    off = second_error - first_error
+    return BesideRow("town", "x", 1000.0, rho, split, first, second, 100, first_error, second_error, off, spread)
+
+
+@pytest.mark.parametrize(
+    ("errors", "agrees", "why"),
+    [
+        ([(0.1, 0.2), (0.1, 0.11)], True, ""),
+        ([(0.1, 0.11), (0.1, 0.09)], False, "chance may make"),
+        ([(0.1, 0.2), (0.2, 0.1)], False, "depends on the parameter"),
+    ],
+)
+def test_one_way_beats_another_where_they_differ_by_more_than_chance(errors, agrees, why):
+    kind = Kind("savings-knn", "k", (1.0,), dict, "Fig. 5", 300)
+    pairs = [pair(*one) for one in errors]
+    found = beats(kind, [*pairs, pair(9.0, 0.1, split="c4")], "town")  # of the baselines alone
+    assert found.agrees == agrees and why in ("" if agrees else str(found))
+    assert found.statement == "noise on distances errs less"
+
+
+def test_of_range_counts_the_smallest_of_the_papers_budgets_is_judged():
+    kind = Kind("savings-range", "width, m", (1000.0,), dict, "Fig. 3", 504, is_shifted=True)
+    assert beats(kind, [pair(0.1, 0.2, rho=1e-5), pair(0.2, 0.1, rho=1e-3)], "town").agrees
+    assert not beats(kind, [pair(0.2, 0.1, rho=1e-5), pair(0.1, 0.2, rho=1e-3)], "town").agrees
+
+
+def shift_rows(shifted, zero):
+    return [
+        pair(shifted(rho), zero(rho), second=UNSHIFTED, rho=rho, split=split)
+        for rho in (RHO_OF_SHIFTS, 1e-4) for split in SPLITS
+    ]  # fmt: skip
+
+
+def test_the_shifted_threshold_is_judged_where_the_budget_is_small_and_for_harm_everywhere():
+    good = shift_verdicts(shift_rows(lambda rho: 0.1, lambda rho: 0.9 if rho == RHO_OF_SHIFTS else 0.1), "town")
+    assert [one.agrees for one in good] == [True, True] and "1e-06: 0.1 against 0.9" in good[0].seen
+    alike = shift_verdicts(shift_rows(lambda rho: 0.1, lambda rho: 0.11), "town")
+    assert [one.agrees for one in alike] == [False, True]
+    harm = shift_verdicts(shift_rows(lambda rho: 0.1 if rho == RHO_OF_SHIFTS else 0.3, lambda rho: 0.2), "town")
+    assert [one.agrees for one in harm] == [True, False] and "c64 1000 at rho 0.0001" in harm[1].seen
+
+
+def test_ways_are_compared_pair_by_pair():
+    """Errors that go up and down together differ by more than chance, however far they go."""
+    ours = [(error, 0.0) for error in (0.1, 5.0, 0.2, 9.0)]
+    asked = "town", "savings-range", 1000.0, 1e-6, "BM"
+    row = beside(asked, ("distance", ours), (UNSHIFTED, [(error + 0.1, 0.0) for error, _ in ours]))
+    assert row.less_by == pytest.approx(0.1) and row.spread < 1e-9 and row.repetitions == 4 and row.is_less
+    assert not row.is_more and beside(asked, ("point", ours), ("distance", ours[::-1])).less_by == pytest.approx(0)
+
+
+def test_range_counts_by_distance_are_counted_by_both_thresholds_on_the_same_rounds(monkeypatch):
+    monkeypatch.setattr("udp_stream.experiments.savings.DRAWN_AT_ONCE", 1000)
+    setup = setup_of(repetitions=3)
+    small, larger = (job() for job in ON_POSITIONS["savings-range"].jobs(setup)[:2])
+    rows, pairs = ([row for row in small if isinstance(row, kind)] for kind in (SavingsRow, BesideRow))
+    assert {(row.rho, row.privatisation) for row in rows} == {(RHO_OF_SHIFTS, "distance"), (RHO_OF_SHIFTS, UNSHIFTED)}
+    assert [(row.split, row.second) for row in pairs] == [(split, UNSHIFTED) for split in SPLITS]
+    both = [[row for row in rows if row.split == split] for split in SPLITS]
+    assert all(one.saved_mean == two.saved_mean for one, two in both)
+    assert any(one.error_mean != two.error_mean for one, two in both) and any(row.less_by for row in pairs)
+    named = {(row.first, row.second) for row in larger if isinstance(row, BesideRow)}
+    assert named == {("distance", "point"), ("distance", UNSHIFTED)}
+
+
+def test_gains_over_many_queries_count_beyond_chance():
+    def rows(pm, spread):
+        row = MultiRow("town", 0, 0.0, "point", "BM", 50, 0.5, 0.4, 0.6, spread, 0.0)
+        asked = {*((m, 1e-4) for m in QUERIES), *((max(QUERIES), budget) for budget in BUDGETS)}
+        for m, budget in asked:
+            yield dataclasses.replace(row, queries=m, budget=budget)
+            yield dataclasses.replace(row, queries=m, budget=budget, method="PM", error_mean=pm(m))
+
+    found = {
+        spread: multi_verdicts([*rows(lambda m: 0.4 if m == 14 else 0.2, spread)], "town") for spread in (0.001, 0.2)
+    }
+    assert [one.agrees for one in found[0.001]] == [True, True, False]
+    assert not any(one.agrees for one in found[0.2])
+    assert "20% ± 1% at m = 14" in found[0.001][0].seen
+
+
+def test_noise_that_is_drawn_ahead_is_drawn_once_and_distributed_as_if_it_were_not():
+    noise, bits, sigma = PreparedNoise(2000), seeded_bits(1), 5
+    asked = np.full(30, sigma), np.full(30, 1)
+    drawn = np.concatenate([noise("zcdp", bits, *asked, 1)[:, 0] for _ in range(300)])
+    assert drawn.size == 9000 and np.unique(drawn[:1980].reshape(66, 30), axis=0).shape[0] == 66
+    values = np.arange(-25, 26)
+    weights = np.exp(-(values**2) / (2 * sigma**2))
+    inside = drawn[abs(drawn) <= 25]
+    counts = np.array([(inside == value).sum() for value in values])
+    assert stats.chisquare(counts, weights / weights.sum() * inside.size).pvalue > 1e-4
+    wrong = np.exp(-(values**2) / (2 * (0.9 * sigma) ** 2))
+    assert stats.chisquare(counts, wrong / wrong.sum() * inside.size).pvalue < 1e-9
+
+
+@pytest.mark.parametrize(("t", "size"), [(np.array([5, 9]), 2), (np.full(900, 5), 900)])
+def test_several_scales_and_large_calls_are_drawn_by_themselves(t, size):
+    noise = PreparedNoise(1000)
+    found = noise("zcdp", seeded_bits(1), t, np.ones_like(t), 2)
+    assert found.shape == (size, 2) and not noise._ready
+    assert noise("zcdp", seeded_bits(1), np.full(3, 5), np.ones(3, np.int64), 2).shape == (3, 2) and noise._ready
