@@ -21,7 +21,7 @@ FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
     [
         "streams.worker", "udp_stream.adapters.ledgers.redis.opening",
-        *(f"udp_stream.cli.commands.{verb}" for verb in ("demo", "doctor", "feed", "ledger", "plan", "replay")),
+        *(f"udp_stream.cli.commands.{verb}" for verb in ("demo", "doctor", "feed", "ledger", "plan", "replay", "status")),
         "udp_stream.cli.commands.worker",
     ]
 )  # fmt: skip
