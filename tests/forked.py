@@ -22,7 +22,7 @@ FORKS.set_forkserver_preload(
     [
         "streams.worker", "udp_stream.adapters.ledgers.redis.opening",
         *(f"udp_stream.cli.commands.{verb}" for verb in ("demo", "doctor", "feed", "ledger", "plan", "replay")),
-        "udp_stream.cli.commands.worker",
+        "udp_stream.cli.commands.status", "udp_stream.cli.commands.worker",
     ]
 )  # fmt: skip
 ONE_AT_A_TIME = threading.Lock()

@@ -105,7 +105,11 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The settings of one worker, or of a configuration: `WorkerReport`'s digest, keys behind it, and further keys."""
+    """The settings of one worker, or of a configuration: `WorkerReport`'s digest, keys behind it, and further keys.
+
+    >>> Rules("5eed", {"budget.epsilon": "10"}, {"kafka.disorder": "1m"}).rules
+    {'kafka.disorder': '1m'}
+    """
 
     policy: str
     settings: Mapping[str, str]
