@@ -95,28 +95,32 @@ center = [-97.74, 30.27]
 name = "centre"
 kind = "range"
 every = "15m"
+rounds = 16
 box = [-97.77, 30.25, -97.71, 30.29]
 [[query]]
 name = "density"
 kind = "density"
 every = "1h"
+rounds = 16
 place = [-97.74, 30.27]
 bandwidth_m = 2000
 [[query]]
 name = "stop"
 kind = "nearest"
 every = "30m"
+rounds = 16
 place = [-97.74, 30.27]
 k = 3
 """
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_a_day_of_positions_with_three_queries_beside_the_speeds(city):
     """Of Austin where its feed is at hand, else of a synthetic fleet. With a day's grace nothing is late for either."""
     real = feed_messages(FEED)
     here = city(real or fleet_log(hours=24, buses=60, clean=True), AUSTIN if real else QUERIES, grace="1d", shards=2)
-    here.seconds_max = 400  # about 7,000 rounds, each synced to disk, come due at once
+    here.seconds_max = 400  # about 1,700 rounds, each synced to disk, come due at once
     here.feed(batch=50)
     with answer_alike(here) as (stack, expected):
         running = [stack.enter_context(worker(here, f"worker{i}")) for i in range(2)]
