@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.runtime.harness import fleet_log, frames_of
+from tests.unit.test_query_settings import BUDGET, NEAREST
 from udp_stream.adapters.settings import load
 from udp_stream.adapters.work_reports import RunReports, about_us, recent_work, rules_of, run_seen
 from udp_stream.cli.status_page import FOR_OPERATORS, Status
@@ -156,6 +157,19 @@ def of_settings(*flags, name="one"):
 def test_what_decides_releases_is_compared_and_the_rest_is_not(flags, said):
     found = agreement([of_settings(*flags)], rules_of(load(None, (), {})))
     assert found.holds is (said == "") and said in str(found)
+
+
+def test_standing_queries_are_compared_by_a_digest_as_they_name_places(tmp_path):
+    """Of three and of four nearest plates at a stop: the place is not in the report."""
+    digests = set()
+    for k in (3, 4):
+        config = tmp_path / "city.toml"
+        config.write_text(BUDGET + NEAREST.replace("k = 3", f"k = {k}"))
+        settings = load(config, (), {})
+        about = about_us(settings, "worker", "one", "udp-stream test", "5eed")
+        assert b"97.74" not in encode_report(replace(a_report("one"), about=about))
+        digests.add(about.rules["queries, query (digest)"])
+    assert len(digests) == 2 and "queries, query (digest)" not in rules_of(load(None, (), {})).rules
 
 
 def test_of_versions_that_name_the_same_keys_the_digests_still_differ():

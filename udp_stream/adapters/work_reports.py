@@ -10,8 +10,11 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from hashlib import blake2b
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from udp_stream.adapters.files.atomic import draft_of
 from udp_stream.adapters.ledgers.policy_keys import written
@@ -40,6 +43,9 @@ def rules_of(settings: Settings) -> Rules:
         "kafka.skew": settings.kafka.skew,
         "kafka.transactions": str(settings.kafka.transactions).lower(),
     }
+    if settings.query:  # as a digest: queries name places
+        asked = msgspec.json.encode((settings.queries, settings.query), order="sorted")
+        further["queries, query (digest)"] = blake2b(asked, digest_size=8).hexdigest()
     return Rules(settings.policy.fingerprint(), written(settings.policy), further)
 
 
