@@ -179,6 +179,25 @@ def test_a_key_that_was_made_at_the_same_moment_as_another_machines_is_taken_bac
     assert not (made.folder / "late.key").exists() and not (made.folder / "late.key.ledger-id").exists()
 
 
+def test_workers_of_one_machine_that_start_at_once_on_an_empty_redis_share_its_key(city, redis_server, monkeypatch):
+    """One makes key and ledger between the other's two looks: at the key file, and at Redis."""
+    made = city(fleet_log(clean=True)[:2000], ledger=redis_server.url)
+    from udp_stream.adapters.ledgers import opening
+
+    asked, look = load(made.config, (), {}).ledger, opening._is_there
+
+    def after_the_other(asked):
+        monkeypatch.setattr(opening, "_is_there", look)
+        with ledger_and_keys(asked) as (_, keys):
+            found.append(keys.fingerprint())
+        return look(asked)
+
+    found = []
+    monkeypatch.setattr(opening, "_is_there", after_the_other)
+    with ledger_and_keys(asked) as (ledger, keys):
+        assert found == [keys.fingerprint()] == [ledger.meta()["key_fingerprint"]]
+
+
 def test_a_redis_that_is_set_back_while_workers_run_stops_them(city, redis_server):
     """A dump from before is restored: by hand, under a running worker, whose connections come back."""
     messages = fleet_log(clean=True)

@@ -37,7 +37,10 @@ def ledger_and_keys(
         raise UsageError(f"{ledger_place(asked.place)}: no ledger there. Name an existing one with --ledger")
     made = not key_file.exists()
     if made and (must_exist or known is not None or _is_there(asked)):
-        raise _no_key(key_file, asked.place)
+        # Another process may have made both between the two looks: the key first.
+        made = not key_file.exists()
+        if made:
+            raise _no_key(key_file, asked.place)
     # The key comes first: a crash here leaves a key without a ledger, not a ledger without its key.
     keys = PlateKeys(load_or_create_key(key_file))
     with _opened(asked, id_file, allow_volatile) as ledger:
