@@ -183,7 +183,7 @@ def found_city(folder, bootstrap, messages, queries="", **settings):
     given = {"name": f"t{uuid4().hex[:8]}", "ledger": f"sqlite:{folder}/stream.ledger"} | DEFAULTS | settings
     config.write_text(CONFIG.format(folder=folder, bootstrap=bootstrap, **given) + queries)
     made = City(folder, messages, config)
-    assert len(create_topics(made.settings.kafka)) == 8
+    assert len(create_topics(made.settings.kafka)) == 9
     return made
 
 
