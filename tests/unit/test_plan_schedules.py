@@ -1,5 +1,6 @@
 """`plan FILE` shows the file's time under each budget schedule, from counts alone."""
 
+import json
 import re
 
 import numpy as np
@@ -69,6 +70,11 @@ def test_plan_prints_the_table_beside_the_resolutions_or_why_there_is_none(capsy
     assert status == 0 and "Under each budget.schedule, at H3" in out
     for name in ("spread", "uniform", "ramp", "weights by pings"):
         assert re.search(rf"^{name} +[\d.]+ +[\d.]+ +\d+ of \d+ +\d+% +[\d.]+$", out, re.M), out
+    served = "--set", "release.mean=baseline", "--set", "hat.resolution=5"
+    facts = json.loads(plan(capsys, file, "--json", *served)[1])["schedules"]
+    assert list(facts) == ["spread", "uniform", "ramp", "weights by pings"]
+    assert all(0 < row["least"] <= row["most"] and 0 < row["served"] <= 1 for row in facts.values())
+    assert json.loads(plan(capsys, file, "--json")[1])["schedules"] == {}
     assert "means around forecasts have a pace of their own" in " ".join(plan(capsys, file)[1].split())
     fixed = plan(capsys, file, "--set", "release.mean=baseline", "--set", "release.mean_epsilon=1")[1]
     assert "every epsilon is fixed" in " ".join(fixed.split()) and "weights by pings" not in fixed
