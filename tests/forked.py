@@ -164,5 +164,6 @@ def _run(module: str, arguments: list[str], streams: list[int], cwd: str, env: d
     os.environ.update(env)
     time.tzset()
     os.chdir(cwd)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background ignores it, and so would we
     sys.argv = [module, *arguments]
     sys.exit(import_module(module).main(*arguments))

@@ -113,6 +113,8 @@ def freeze(value: Any, shared: frozenset[int], without: frozenset[str] = frozens
         return tuple(sorted((freeze(k, shared), freeze(v, shared, without)) for k, v in value.items()))
     if isinstance(value, list | tuple):
         return tuple(freeze(one, shared, without) for one in value)
+    if isinstance(value, set | frozenset):
+        return tuple(sorted(freeze(one, shared, without) for one in value))
     if callable(value):
         return "function"
     names = getattr(value, "__struct_fields__", None) or (
