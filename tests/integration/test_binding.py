@@ -108,6 +108,7 @@ def test_of_two_ledgers_that_start_at_the_same_moment_one_is_taken_for_ever(city
         serves(again)
 
 
+@pytest.mark.long
 def test_another_ledger_or_key_takes_nothing_over_even_where_the_claim_is_gone(city):
     """The whole log is released under one ledger. Then the workers, and the deployment's topic, are gone."""
     made = city(fleet_log(clean=True))

@@ -4,7 +4,10 @@ import json
 import subprocess
 import sys
 
+import pytest
 
+
+@pytest.mark.long
 def test_the_demo_on_kafka_shows_what_subscribers_get(tmp_path):
     command = [sys.executable, "-m", "udp_stream", "demo", "--kafka", "--slots", "2", "--buses", "60"]
     out = tmp_path / "releases.ndjson"

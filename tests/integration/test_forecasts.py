@@ -43,6 +43,7 @@ def require_forecasts(payloads):
     assert len({one.hat.slot_start for one in made}) > 3
 
 
+@pytest.mark.long
 def test_killed_at_any_moment_and_in_the_middle_of_the_day_plans_and_estimates_are_the_same(city, redis_server):
     """On a ledger with fences, over two shards, with two workers that come and go."""
     seed = random.SystemRandom().randrange(2**32)

@@ -50,7 +50,8 @@ def test_one_log_through_both_runtimes_gives_the_same_answers_and_charges(city, 
 LEDGER = "round charged@9", "round recorded@7", "answer recorded@2", "answers recorded@2"
 
 
-@pytest.mark.parametrize(("shards", "points"), [(2, LEDGER[1:2]), pytest.param(1, LEDGER, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize(("shards", "points"), [(2, LEDGER[1:2]), (1, LEDGER)])
 def test_killed_at_the_ledgers_calls_and_between_commit_and_ledger_it_answers_the_same(city, shards, points):
     """And the ledger is whole at once, whatever the worker was killed behind."""
     here = city(fleet_log(clean=True), QUERIES, shards=shards)

@@ -57,21 +57,13 @@ def test_store_keeps_promise(check: Callable[[LedgerFactory], None], cluster: Ru
     check(partial(open_redis_ledger, cluster.url, prefix=f"{{udp-{uuid4()}}}"))
 
 
-@pytest.mark.parametrize(
-    ("number", "left_out"),
-    [
-        (0, (check_large_slots,)),
-        *(pytest.param(number, (), marks=pytest.mark.long) for number in range(NODES)),
-    ],
-)
-def test_all_checks_run_on_one_ledger_and_one_node(
-    number: int, left_out: tuple[Callable[[LedgerFactory], None], ...], cluster: RunningCluster, clients: list[Any]
-) -> None:
-    """Crowds take seconds; `test_store_keeps_promise` has them too, on a ledger of their own."""
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(NODES))
+def test_all_checks_run_on_one_ledger_and_one_node(number: int, cluster: RunningCluster, clients: list[Any]) -> None:
+    """`test_store_keeps_promise` has each check on a ledger of its own."""
     prefix = prefix_at(number)
     for check in ALL_LEDGER_CHECKS:
-        if check not in left_out:
-            check(partial(open_redis_ledger, cluster.url, prefix=prefix))
+        check(partial(open_redis_ledger, cluster.url, prefix=prefix))
     with open_redis_ledger(cluster.url, prefix=prefix) as ledger:
         assert ledger.verify() == []
     keys = [len(list(client.scan_iter(f"{prefix}:*", 1000))) for client in clients]

@@ -6,6 +6,7 @@ import signal
 import time
 from contextlib import contextmanager
 
+import pytest
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from streams.binding import Binding
@@ -115,6 +116,7 @@ def _nothing_secret(here):
     assert b'"coordinates"' not in written and b"observationDateTime" not in written
 
 
+@pytest.mark.long
 def test_a_worker_that_waits_for_its_ledger_is_stuck(city, redis_server):
     """It goes on reporting: the ledger is called in a thread of its own."""
     log = fleet_log(clean=True)[:6000]

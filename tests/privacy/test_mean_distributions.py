@@ -23,6 +23,7 @@ from udp_stream.units import NANO
 U = 65 * 4096
 COUNTS = np.array([9, 6, 6, 4, 3, 2, 1, 1, 5, 7])
 LINEAR = ("baseline", "array-averaging", "optimal")
+GROUPINGS = "best-fit", "wrap-around"
 RUNS = 4000
 AUDIT_RUNS = 6000
 """With as many the audit sees 1.12 to 1.24 where 1/0.7 = 1.43 is drawn for and 1.0 claimed, over five seeds each."""
@@ -74,10 +75,14 @@ def epsilon_seen(first, second, confidence=0.999):
 @pytest.mark.parametrize(
     ("name", "grouping"),
     [
-        *((name, "best-fit") for name in MECHANISMS),
-        *((name, "wrap-around") for name in LINEAR),
+        *((name, grouping) for name in LINEAR for grouping in GROUPINGS),
         # A private interval takes longer to draw; `test_mean_sensitivity.py` has these exactly, for every grouping.
-        *(pytest.param(name, "wrap-around", marks=pytest.mark.long) for name in MECHANISMS if name not in LINEAR),
+        *(
+            pytest.param(name, grouping, marks=pytest.mark.long)
+            for name in MECHANISMS
+            if name not in LINEAR
+            for grouping in GROUPINGS
+        ),
     ],
 )
 def test_neighbours_cannot_be_told_apart_beyond_epsilon(name, grouping):

@@ -101,7 +101,7 @@ def lines_of(day, folder, monotonic):
     return said.getvalue().splitlines(), out
 
 
-@pytest.mark.parametrize("day", ["night", "refused", pytest.param("away", marks=pytest.mark.long)])
+@pytest.mark.parametrize("day", ["refused", *(pytest.param(day, marks=pytest.mark.long) for day in ("night", "away"))])
 def test_a_whole_day_has_fewer_than_200_lines_and_each_slot_has_one(day, tmp_path, monkeypatch):
     monotonic = [0.0]
     monkeypatch.setattr(logs, "time", SimpleNamespace(monotonic=lambda: monotonic[0]))

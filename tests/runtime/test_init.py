@@ -97,9 +97,8 @@ FORMS = {
         lambda one: [one["license_plate"], one["observationDateTime"], one["speed"], json.dumps(coordinates(one))]),
 }  # fmt: skip
 
-SHORT = ("envelope.json.gz", "gtfs.json", "snapshots.ndjson", "pattern.ndjson", "texts.ndjson", "mph.ndjson",
-         "exchanged.ndjson", "geojson.json", "semicolons.csv", "tabs.tsv")  # fmt: skip
-"""In the suite; all of them in the long tests."""
+SHORT = "gtfs.json", "pattern.ndjson", "exchanged.ndjson", "geojson.json", "semicolons.csv"
+"""In the suite; the others in the long tests."""
 
 UNITS = {"gtfs.json": "mps", "mph.ndjson": "mph"}
 
@@ -125,7 +124,7 @@ def plain(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in SHORT else pytest.param(name, marks=pytest.mark.soak) for name in list(FORMS)[1:]]
+    "name", [name if name in SHORT else pytest.param(name, marks=pytest.mark.long) for name in list(FORMS)[1:]]
 )
 def test_a_feed_in_any_form_gives_the_hats_and_counts_of_the_plain_form(name, plain, tmp_path):
     (tmp_path / name).write_bytes(FORMS[name]())
