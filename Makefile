@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-for-demo
-CONTAINER_TESTS := (containers or shared_services) and not soak
+CONTAINER_TESTS := (containers or shared_services) and not long and not soak
 
 .PHONY: demo test test-long test-soak explore chaos test-containers images lint bench bench-stream accuracy services clean
 
