@@ -124,7 +124,7 @@ def ambush(adversary, call, answered):
     return caught
 
 
-@pytest.mark.parametrize("fault", [None, "last_writer_wins"])
+@pytest.mark.parametrize("fault", [None, planted("last_writer_wins")])
 def test_a_worker_that_returns_from_the_dead_records_nothing(scene, fault):
     """Paused with its record on the way, replaced, and let go on: only the ledger stands in its way."""
     city, workers, adversary = scene(fault)

@@ -10,6 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from tests.forms import long_but
 from tests.privacy.test_mean_distributions import epsilon_seen
 from udp_stream.adapters.settings import load
 from udp_stream.mechanisms.cdfs.mechanism import cdf_for_admitted, node_counts, plan_cdf
@@ -85,7 +86,7 @@ def losses(plan, counts, speeds):
     return [Fraction(steps, lattice.t) for steps in ranges_by_plate(counts, rounded)], lattice
 
 
-@pytest.mark.parametrize("speed", [5, COARSE])
+@pytest.mark.parametrize("speed", long_but([COARSE], [5, COARSE]))
 @pytest.mark.parametrize("counts", LARGEST_LAST, ids=str)
 def test_whoever_is_halted_no_admitted_plate_loses_more_than_it_was_charged(counts, speed):
     for epsilon_nano in (NANO, 370_000_001):

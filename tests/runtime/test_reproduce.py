@@ -55,6 +55,7 @@ def test_a_feeds_hats_hold_every_accepted_ping_once(log):
     assert feed.constant == pytest.approx(pings.speed.mean(), rel=0.02)
 
 
+@pytest.mark.long
 def test_reproduce_writes_figures_tables_and_verdicts_for_a_feed(run, log, tmp_path):
     feed = f"{log},speed.max_kmh=80"
     status, said, err = run("reproduce", "worst-case", "--data", feed, "--repetitions", 5, "--out", "figures")

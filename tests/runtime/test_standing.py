@@ -76,7 +76,7 @@ def everyone(ledger):
 
 
 def test_answers_at_a_large_budget_are_the_truth_from_the_pings(tmp_path):
-    """Rho 10^6 a day: noise of a few metres, so a count is what the accepted pings say, to a plate on the edge."""
+    """Rho 10^6 a day: noise of some 20 m, so a count is what the accepted pings say, to a plate on the edge."""
     log = fleet_log(clean=True)
     with asking(tmp_path, "ledger") as (runtime, told, _, _ledger):
         runtime.run(frames_of(log))
@@ -93,7 +93,7 @@ def test_answers_at_a_large_budget_are_the_truth_from_the_pings(tmp_path):
         if result.query.kind == "nearest":
             metres = sorted(distance(result.query.place, one) for one in near.values())
             assert len(result.answer.distances_m) == 3
-            assert all(abs(a - b) < 60 for a, b in zip(result.answer.distances_m, metres, strict=False))
+            assert all(abs(a - b) < 150 for a, b in zip(result.answer.distances_m, metres, strict=False))
 
 
 def distance(a, b):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.forms import long_but
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS, Baseline, accuracy_of, spread
 from udp_stream.mechanisms.means._projected import means_of_arrays
@@ -93,7 +94,7 @@ def test_array_means_scatter_as_the_reference_says(grouping):
 @pytest.mark.parametrize("name", ["levy", "fixed-quantile", "eps-quantile"])
 @pytest.mark.parametrize("grouping", ["best-fit", "wrap-around"])
 @pytest.mark.parametrize("epsilon", [1.0, 4.0])
-@pytest.mark.parametrize("part", [1.0, pytest.param(0.5, marks=pytest.mark.long), 0.25])
+@pytest.mark.parametrize("part", long_but([0.25], [1.0, 0.5, 0.25]))
 def test_intervals_of_projected_means_hold_the_truth_however_speeds_scatter(name, grouping, epsilon, part):
     """By all of the reference or part of it. The stated error is no less than the one that is made.
 

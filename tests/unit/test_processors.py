@@ -17,6 +17,7 @@ from streams.publishing import settle
 from streams.shard_processor import ShardProcessor
 from streams.source_processor import UNDER_WAY_MAX, SourceProcessor
 from streams.topics import topics_of
+from tests.forms import long_but
 from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced
 from udp_stream.ledger.memory import MemoryLedger
@@ -245,7 +246,7 @@ async def lives(broker, dice, ledger=None, settings=SETTINGS, once=False):
 
 
 @pytest.mark.parametrize("once", [False, True])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", long_but((0, 1), range(6)))
 def test_killed_between_any_two_effects_it_says_the_same_in_the_end(seed, once):
     whole = filled()
     assert asyncio.run(lives(whole, random.Random(0))) == 0

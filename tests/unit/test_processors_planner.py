@@ -13,6 +13,7 @@ from faust.types import TP
 from streams.checkpoints import decode_checkpoint, encode_checkpoint
 from streams.offsets import Committed
 from streams.source_processor import columns_of
+from tests.forms import long_but
 from tests.unit.test_processors import FLAGS, START, TOPICS, Broker, Died, Worker, lives, outcome, rules_of
 from udp_stream.adapters.settings import load
 from udp_stream.errors import PrivacyRefused
@@ -126,7 +127,7 @@ def test_shards_release_and_charge_what_the_embedded_road_does(kind):
     assert kind != "runs out" or statuses["withheld_budget"] > 0
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", long_but((0, 1), range(4)))
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_between_any_two_effects_plans_and_releases_are_the_same(kind, seed):
     settings, ledger = settings_of(kind), MemoryLedger()

@@ -6,6 +6,7 @@ import os
 import numpy as np
 import pytest
 
+from tests.forms import long_but
 from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of
 from udp_stream.adapters.settings import DURATIONS, Settings, known_keys, load
 from udp_stream.errors import ConfigError
@@ -35,6 +36,22 @@ SPANS = (
     "0s", "1ms", "0.0001s", "1s", "1m", "7m", "1h", "1d", "31d", "36500d", "36501d", "1000000d", "99999999999999d",
     "9" * 400 + "w", "-1s", "x", "",
 )  # fmt: skip
+SHORT = (
+    "0",
+    "-1",
+    "1e-7",
+    "0.5",
+    "1000",
+    "1e12",
+    "nan",
+    "inf",
+    "9223372036854775807",
+    "0s",
+    "1ms",
+    "1h",
+    "36501d",
+    "x",
+)
 EPSILONS = ("mean_epsilon", "variance_epsilon", "cdf_epsilon")
 
 
@@ -67,14 +84,14 @@ def test_durations_are_known():
     assert sorted(texts) == sorted(DURATIONS)
 
 
-@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("number", long_but(SHORT, NUMBERS))
 @pytest.mark.parametrize("key", NUMERIC)
 def test_a_number_is_refused_by_name_or_works(key, number, tmp_path):
     said = works(tmp_path, f"{key}={number}")
     assert not said or (said.startswith((key.partition(".")[0], "budget.epsilon")) and "got " in said)
 
 
-@pytest.mark.parametrize("span", SPANS)
+@pytest.mark.parametrize("span", long_but(SHORT, SPANS))
 @pytest.mark.parametrize("key", DURATIONS)
 def test_a_duration_is_refused_by_name_or_works(key, span, tmp_path):
     said = works(tmp_path, f"{key}={span}")

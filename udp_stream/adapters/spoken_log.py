@@ -21,7 +21,7 @@ class SpokenLog:
     >>> log = SpokenLog(SlotGrid(3600, UTC), grace_ms=120_000)
     >>> log.observe(BatchRead(messages=3, pings=2, refused={}))
     >>> log.say_due()  # doctest: +ELLIPSIS
-    udp-stream: 2 pings; next slot closes at ... UTC, in ... min
+    udp-stream: 2 pings; next slot closes at ... UTC, in ...
     >>> end_log()
     """
 
