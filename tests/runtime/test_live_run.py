@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import time
+from collections import Counter
 from contextlib import contextmanager
 
 import pytest
@@ -140,7 +141,9 @@ def test_killed_at_any_moment_it_loses_nothing_and_repeats_nothing(kills, frames
         # The speed of a day that follows on released slots does not depend on where it was cut.
         assert sorted(found) == sorted(expected)
         if rounds == 1:
-            assert sorted(lines(folder, "rejected")) == sorted(lines(tmp_path / "0", "rejected"))
+            # What was refused just before a kill can be told twice, but never be lost.
+            told, once = Counter(lines(folder, "rejected")), Counter(lines(tmp_path / "0", "rejected"))
+            assert once and told >= once and set(told) == set(once)
 
 
 def test_a_restart_reads_on_from_its_checkpoint_and_old_segments_are_deleted(frames, tmp_path, monkeypatch):
