@@ -7,9 +7,9 @@ Releases are published, and with them or after them the checkpoint moves past th
 ledger is informed. If a worker dies before that, the next owner of the shard informs it. Checkpoints are committed one
 after the other: one that arrived late would undo what was published meanwhile.
 
-The planner charges under the fence of partition 0, shards record under their own; the shard that a moment's positions
-are sent to charges and records the rounds of its queries. What it learns from releases, it
-learns anew whenever partition 0 is assigned: another worker may have planned meanwhile.
+The planner charges under the fence of partition 0, shards record under their own. What the planner learns from
+releases, it learns anew whenever partition 0 is assigned: another worker may have planned meanwhile. Rounds of queries
+are charged and recorded by the shard that has the moment's positions.
 """
 
 from __future__ import annotations

@@ -12,14 +12,14 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import faust
 from aiokafka.errors import KafkaError
@@ -34,7 +34,7 @@ from streams.publishing import StrictlyOnce
 from streams.reports import Reports
 from streams.shard_processor import ShardProcessor
 from streams.source_processor import SourceProcessor
-from streams.topics import differences, topics_of
+from streams.topics import Topics, differences, topics_of
 from streams.watchdog import Watchdog
 from udp_stream.adapters.files.heartbeat import Heartbeat
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
@@ -48,7 +48,8 @@ from udp_stream.errors import DependencyUnavailable, UdpStreamError
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entropy, Ledger
 from udp_stream.release.context import ReleaseContext
-from udp_stream.release.standing import query_set
+from udp_stream.release.facts import Observer
+from udp_stream.release.standing import QuerySet, query_set
 from udp_stream.units import parse_duration
 from udp_stream.windows.source_reader import ReadingRules
 
@@ -122,42 +123,11 @@ async def _work(
     reports = Reports(settings.kafka, about, recent_work(settings))
     observers = [closing.observe, log.observe, reports.observe]
     queries = query_set(settings.standing_queries, settings.zone, settings.position_periods, context)
-    rules = ReadingRules(
-        settings.decoder,
-        settings.window_rules,
-        context.calendar.slots,
-        settings.policy.resolution,
-        keys.key_of,
-        None if queries is None else queries.moments,
-    )
     async with Producer(settings.kafka) as producer:
         await claim(settings.kafka, topics.deployment, binding, producer)
-        pings = SourceProcessor(
-            rules,
-            topics,
-            offsets,
-            producer,
-            binding,
-            idle_s,
-            deployment.accept_loss,
-            observers=observers,
-            periods=None if queries is None else queries.periods,
-        )
-        once = partial(StrictlyOnce.begin, settings.kafka)
-        publisher_of = once if settings.kafka.transactions else None
-        parts = ShardProcessor(
-            context,
-            topics,
-            offsets,
-            producer,
-            ledger,
-            binding,
-            thread,
-            deployment.accept_loss,
-            publisher_of,
-            observers,
-            queries,
-        )
+        common = _Common(topics, offsets, producer, binding, deployment.accept_loss, observers, queries)
+        pings = _source_processor(common, settings, keys, idle_s)
+        parts = _shard_processor(common, settings, context, ledger, thread)
         connect(app, topics, offsets, pings, parts, stop)
         say(f"worker of group {settings.kafka.group} at {settings.kafka.bootstrap}", "begun")
         watchdog = Watchdog(
@@ -186,6 +156,59 @@ async def _work(
     log.say_due(at_the_end=True)
     say(str(closing), "ended")
     return (signals[0] if signals else 0), stop.error
+
+
+class _Common(NamedTuple):
+    """What sources and shards of this worker share."""
+
+    topics: Topics
+    offsets: Offsets
+    producer: Producer
+    binding: Binding
+    accept_loss: bool
+    observers: Sequence[Observer]
+    queries: QuerySet | None
+
+
+def _source_processor(common: _Common, settings: Settings, keys: PlateKeys, idle_s: float) -> SourceProcessor:
+    rules = ReadingRules(
+        settings.decoder,
+        settings.window_rules,
+        settings.calendar.slots,
+        settings.policy.resolution,
+        keys.key_of,
+        None if common.queries is None else common.queries.moments,
+    )
+    return SourceProcessor(
+        rules,
+        common.topics,
+        common.offsets,
+        common.producer,
+        common.binding,
+        idle_s,
+        common.accept_loss,
+        observers=common.observers,
+        periods=None if common.queries is None else common.queries.periods,
+    )
+
+
+def _shard_processor(
+    common: _Common, settings: Settings, context: ReleaseContext, ledger: Ledger, thread: ThreadPoolExecutor
+) -> ShardProcessor:
+    once = partial(StrictlyOnce.begin, settings.kafka)
+    return ShardProcessor(
+        context,
+        common.topics,
+        common.offsets,
+        common.producer,
+        ledger,
+        common.binding,
+        thread,
+        common.accept_loss,
+        once if settings.kafka.transactions else None,
+        common.observers,
+        common.queries,
+    )
 
 
 async def _speak(log: SpokenLog) -> None:

@@ -140,9 +140,13 @@ def tls_in_front_of(port: int, made: Certificates, name: str = "server", client:
         writer.close()
 
     async def serve() -> None:
+        writers: list[asyncio.StreamWriter] = []
+
         async def joined(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writers.append(writer)
             with suppress(OSError):
                 inner_reader, inner_writer = await asyncio.open_connection(HOST, port)
+                writers.append(inner_writer)
                 await asyncio.gather(copy(reader, inner_writer), copy(inner_reader, writer))
 
         ended = asyncio.Event()
@@ -150,8 +154,12 @@ def tls_in_front_of(port: int, made: Certificates, name: str = "server", client:
         started.put((asyncio.get_running_loop(), ended, server.sockets[0].getsockname()[1]))
         await ended.wait()
         server.close()
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for writer in writers:
+            writer.transport.abort()  # at once: the other end of a TLS connection may be gone
+        for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()

@@ -196,6 +196,7 @@ def test_stopping_acknowledges_what_is_kept_meanwhile_and_gives_the_rest_back(qu
         while not handover.ended:
             found += [one for frame in handover.take() for one in frame]
             handover.kept()
+    assert 10 <= len(found) < 30
     queue.wait_for(30 - len(found))
 
 

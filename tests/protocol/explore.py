@@ -34,7 +34,8 @@ from udp_stream.release.context import ReleaseContext
 from udp_stream.release.draw import record_slot
 from udp_stream.release.record import decode
 from udp_stream.shuffle.count_chunks import merge_counts
-from udp_stream.shuffle.shard_protocol import Count, PlanSlot, Release, ShardCheckpoint, ShardProtocol
+from udp_stream.shuffle.shard_protocol import ShardCheckpoint, ShardProtocol
+from udp_stream.shuffle.shard_steps import Count, PlanSlot, Release
 from udp_stream.shuffle.source_protocol import SourceProtocol
 from udp_stream.shuffle.wire import decode_message, encode_message
 from udp_stream.testing import SeededEntropy

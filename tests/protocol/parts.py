@@ -22,7 +22,8 @@ from udp_stream.planning.slot_plan import PlanChunk
 from udp_stream.shuffle import shard_protocol, source_protocol
 from udp_stream.shuffle.barrier import NOT_YET, BarrierCheckpoint, SlotBarrier
 from udp_stream.shuffle.shard import Shard, counts_of_shards
-from udp_stream.shuffle.shard_protocol import Count, Release, ShardCheckpoint, ShardProtocol
+from udp_stream.shuffle.shard_protocol import ShardCheckpoint, ShardProtocol
+from udp_stream.shuffle.shard_steps import Count, Release
 from udp_stream.shuffle.source_protocol import SourceProtocol
 from udp_stream.shuffle.wire import decode_message
 from udp_stream.windows.slot_tables import tabulate

@@ -6,7 +6,8 @@ import pytest
 
 from tests.protocol.explore import SHARDS, Violation, World, explore, walk
 from udp_stream.shuffle.planner import Planner
-from udp_stream.shuffle.shard_protocol import Learn, PlanSlot, ShardCheckpoint, ShardProtocol
+from udp_stream.shuffle.shard_protocol import ShardCheckpoint, ShardProtocol
+from udp_stream.shuffle.shard_steps import Learn, PlanSlot
 
 
 class Following(World):

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.runtime.harness import fleet_log, frames_of
-from tests.runtime.test_live_run import CONFIG, FRAME, Clock, ids, lines
+from tests.runtime.test_live_run import CONFIG, FRAME, Clock, ids, lines, take_all
 from tests.runtime.test_standing import asking, configured
 from udp_stream.adapters.files.journal import Journal
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
@@ -55,17 +55,7 @@ def live(folder, clock, answers=True):
 def work(folder, frames, answers=True):
     clock = Clock()
     with live(folder, clock, answers) as (runtime, journal, ledger):
-        clock.now_s = frames[0][1]
-        runtime.start()
-        at = 0
-        for messages, arrival_s in frames:
-            if at >= journal.next_offset:
-                clock.now_s = arrival_s
-                runtime.take(messages)
-            at += len(messages)
-        clock.now_s = frames[-1][1] + 7200
-        runtime.close_what_is_over()
-        runtime.stop()
+        take_all(runtime, journal, frames, clock)
         return ledger.verify(), list(ledger.unpublished()), ledger.periods()
 
 

@@ -76,17 +76,21 @@ def live(folder, clock, observers=()):
 def work(folder, frames, clock):
     """All frames that the journal lacks, then the end of the source."""
     with live(folder, clock) as (runtime, journal):
-        clock.now_s = frames[0][1]
-        runtime.start()
-        at = 0
-        for messages, arrival_s in frames:
-            if at >= journal.next_offset:
-                clock.now_s = arrival_s
-                runtime.take(messages)
-            at += len(messages)
-        clock.now_s = frames[-1][1] + 7200
-        runtime.close_what_is_over()
-        runtime.stop()
+        take_all(runtime, journal, frames, clock)
+
+
+def take_all(runtime, journal, frames, clock):
+    clock.now_s = frames[0][1]
+    runtime.start()
+    at = 0
+    for messages, arrival_s in frames:
+        if at >= journal.next_offset:
+            clock.now_s = arrival_s
+            runtime.take(messages)
+        at += len(messages)
+    clock.now_s = frames[-1][1] + 7200
+    runtime.close_what_is_over()
+    runtime.stop()
 
 
 def lines(folder, name="out"):

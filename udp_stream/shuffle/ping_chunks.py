@@ -69,13 +69,11 @@ class PingChunk(msgspec.Struct, frozen=True, tag="pings.1"):
         return self.source
 
 
-class PingsEnd(msgspec.Struct, frozen=True, tag="pings-end.1"):
-    """The source has closed every slot that ends by `through_ms`.
+class SourceEnd(msgspec.Struct, frozen=True):
+    """How far a source has sent what it has to, and what there was of one slot or moment.
 
-    If `slot_start` is given, that slot has `chunks` chunks of this digest for this shard.
-
-    >>> PingsEnd(source=3, shard=0, through_ms=3_600_000).slot_start is None  # no pings in what it has closed
-    True
+    >>> SourceEnd(source=3, shard=0, through_ms=3_600_000).sender
+    3
     """
 
     source: int
@@ -89,6 +87,16 @@ class PingsEnd(msgspec.Struct, frozen=True, tag="pings-end.1"):
     def sender(self) -> int:
         """The source partition."""
         return self.source
+
+
+class PingsEnd(SourceEnd, frozen=True, tag="pings-end.1"):
+    """The source has closed every slot that ends by `through_ms`.
+
+    If `slot_start` is given, that slot has `chunks` chunks of this digest for this shard.
+
+    >>> PingsEnd(source=3, shard=0, through_ms=3_600_000).slot_start is None  # no pings in what it has closed
+    True
+    """
 
 
 def shard_of(cells: NDArray[np.uint64], shards: int) -> NDArray[np.int64]:

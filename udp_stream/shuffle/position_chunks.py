@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from udp_stream.shuffle.barrier import BarrierCheckpoint, SlotBarrier
-from udp_stream.shuffle.ping_chunks import digest_of, hashes_of, shard_of
+from udp_stream.shuffle.ping_chunks import SourceEnd, digest_of, hashes_of, shard_of
 from udp_stream.windows.latest import Moment
 
 ROWS_MAX = 20_000
@@ -66,7 +66,7 @@ class PositionChunk(msgspec.Struct, frozen=True, tag="positions.1"):
         return self.source
 
 
-class PositionsEnd(msgspec.Struct, frozen=True, tag="positions-end.1"):
+class PositionsEnd(SourceEnd, frozen=True, tag="positions-end.1"):
     """The source has sent every moment up to `through_ms`.
 
     If `slot_start` is given, that moment has `chunks` chunks of this digest for this shard.
@@ -74,18 +74,6 @@ class PositionsEnd(msgspec.Struct, frozen=True, tag="positions-end.1"):
     >>> PositionsEnd(source=3, shard=0, through_ms=900_000).slot_start is None  # no plate of its was there
     True
     """
-
-    source: int
-    shard: int
-    through_ms: int
-    slot_start: int | None = None
-    digest: bytes = b""
-    chunks: int = 0
-
-    @property
-    def sender(self) -> int:
-        """The source partition."""
-        return self.source
 
 
 def shard_of_period(start_ms: int, shards: int) -> int:

@@ -40,8 +40,6 @@ from udp_stream.shuffle.shard_steps import PLANNER, Answer, Count, Learn, Outgoi
 from udp_stream.shuffle.stage import SlotStage
 from udp_stream.windows.slot_tables import SlotCounts, SlotValues
 
-__all__ = ["PLANNER", "Count", "Learn", "PlanSlot", "Release", "Send", "ShardCheckpoint", "ShardProtocol"]
-
 
 class ShardCheckpoint(msgspec.Struct, frozen=True, array_like=True):
     """Where to resume one partition of the shuffle topic.
