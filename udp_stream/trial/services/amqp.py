@@ -1,6 +1,7 @@
 """A real broker of AMQP 0-9-1 for tests: Apache Qpid Broker-J, from jars alone, with its messages in memory.
 
-It is ready when it greets with the name that we made up for it, so another broker on its port is never mistaken for it.
+It is ready when it greets with the name that we made up for it, so another broker on its port is never mistaken for it,
+and then lets its user in: it greets before its virtual host is open.
 The jar `qpid-broker` is taken without all that it asks for: one of those jars is on no public registry, and not used.
 """
 
@@ -68,7 +69,7 @@ def start_amqp(folder: Path, disposable: bool = False) -> RunningAmqp:
         name = f"udp-stream-{uuid4().hex}"
         (folder / "broker.json").write_text(json.dumps(configuration(name, port)))
         command = (*base, "org.apache.qpid.server.Main", "-st", "Memory", "-icp", "broker.json")
-        program = Program("AMQP", command, folder, lambda _pid: name.encode() in greeting_at(port), disposable)
+        program = Program("AMQP", command, folder, lambda _pid: is_ready(name, port), disposable)
         return RunningAmqp(program, launch(program), f"amqp://{HOST}:{port}/", port)
 
     return on_free_ports(1, start)
@@ -105,6 +106,20 @@ def configuration(name: str, port: int) -> dict[str, object]:
             }
         ],
     }
+
+
+def is_ready(name: str, port: int) -> bool:
+    """Whether the broker of this name is there and takes its user. OSError if nothing answers."""
+    from pika import BlockingConnection, ConnectionParameters, PlainCredentials
+    from pika.exceptions import AMQPError
+
+    if name.encode() not in greeting_at(port):
+        return False
+    try:
+        BlockingConnection(ConnectionParameters(HOST, port, credentials=PlainCredentials(USER, PASSWORD))).close()
+    except AMQPError:
+        return False
+    return True
 
 
 def greeting_at(port: int) -> bytes:
