@@ -140,8 +140,9 @@ class Workers:
                 place.wanted = False
                 self.resume(place)
         troubles = [trouble for place in self.places if (trouble := self._end(place))]
-        self._note_endings()
-        return [*troubles, *self.troubles]
+        with self._lock:
+            self._note_endings()
+            return [*troubles, *self.troubles]
 
     def _end(self, place: Worker) -> str | None:
         process = place.process  # which the supervisor forgets once it has ended

@@ -48,7 +48,8 @@ TRANSLATED: Final = {
 """How messages of the Kafka client begin that come in the life of any deployment, and what they mean for it."""
 
 UNSAID: Final = ("Task %r ran for",)
-"""How those begin that tell an operator nothing: a busy machine held the client up for a tenth of a second."""
+"""How those begin that tell an operator nothing: a busy machine held the client up for a tenth of a second. The client
+fills in its text itself."""
 
 _ours: list[logging.Handler] = []
 """The handler of the log, if there is one: a process has one standard error."""
@@ -127,7 +128,7 @@ class _Libraries(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if record.name == OURS.name:
             return True
-        if str(record.msg).startswith(UNSAID):
+        if _is_unsaid(str(record.msg)):
             return False
         sentence, level = self._translated(record)
         now = time.monotonic()
@@ -178,6 +179,10 @@ class _Hidden(str):
 
     def __repr__(self) -> str:
         return str(self)
+
+
+def _is_unsaid(text: str) -> bool:
+    return any(text.startswith(head) and tail in text for head, _, tail in (one.partition("%r") for one in UNSAID))
 
 
 def _plain_beginning(text: str) -> str:
