@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections import Counter
 from contextlib import closing
 
 import pytest
@@ -49,8 +50,15 @@ def test_replay_writes_data_to_stdout_and_the_summary_to_stderr(log, tmp_path):
     assert {"released", "withheld_few_plates"} <= {record.status for record in records}
     said = " ".join(first.stderr.decode().split())
     assert "refused: wrong_type" in said and "city-wide mean" in said and "Not protected" in said
-    again = run("replay", log, *FLAGS, cwd=tmp_path)
+    again = run("replay", log, *FLAGS, "--json", cwd=tmp_path)
     assert again.stdout == first.stdout
+    found = json.loads(again.stderr.splitlines()[-1])
+    assert f"{found['pings']['accepted']:,} accepted, {found['pings']['repeats']:,} of them" in said
+    assert found["hats"] == Counter(record.status for record in records) and found["new"]["hats"] == 0
+    assert f"{found['released_share']:.0%} of pings lie in released" in said and "city-wide" in found["said"][0]
+    assert b"Protected" not in again.stderr.rpartition(b"\n{")[0]
+    refused = run("replay", log, "--dry-run", "--json", cwd=tmp_path)
+    assert refused.returncode == 2 and b"leave --json out" in refused.stderr
     assert (tmp_path / "udp-stream.ledger").stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "udp-stream.ledger.key").stat().st_mode & 0o777 == 0o600
 

@@ -120,9 +120,13 @@ class RefusedSample:
         if self._reject is not None:
             self._reject(message, refusal)
 
-    def print_advice(self, summary: Summary, settings: Settings) -> None:
+    def advice(self, summary: Summary, settings: Settings) -> list[str]:
         """What would help against the kinds of refusals that are more than a feed's own faults."""
         least = SHARE_WORTH_ADVICE * (summary.pings + summary.refused.total())
         many = [one for one in self._kept if summary.refused[one.refusal.reason] > least]
-        for sentence in advise(many, settings.source.form, settings.pings.box):
-            console().print(f"refused: {sentence}", markup=False, soft_wrap=True)
+        return [f"refused: {sentence}" for sentence in advise(many, settings.source.form, settings.pings.box)]
+
+    def print_advice(self, summary: Summary, settings: Settings) -> None:
+        """The same, for people."""
+        for sentence in self.advice(summary, settings):
+            console().print(sentence, markup=False, soft_wrap=True)

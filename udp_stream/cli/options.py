@@ -75,6 +75,13 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 
+def add_json_summary(parser: argparse.ArgumentParser) -> None:
+    """For verbs whose data is on standard output already."""
+    parser.add_argument(
+        "--json", action="store_true", help="print the summary as one JSON object, the last line of stderr"
+    )
+
+
 def add_ledger_options(parser: argparse.ArgumentParser, default: str) -> None:
     """Which ledger; `default` says what is taken where none is named."""
     parser.add_argument("--ledger", type=ledger_place, metavar="FILE", help=default)

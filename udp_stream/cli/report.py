@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -150,55 +150,72 @@ def print_summary(summary: Summary, settings: Settings, of_sources: Sequence[str
         table.add_row("", f"{count:,} {status}")
     for (name, status), count in sorted(summary.answers.items()):
         table.add_row("query", f"{name}: {count:,} {status}")
-    pings = max(1, summary.pings - summary.repeats)
-    table.add_row("released", f"{summary.pings_released / pings:.0%} of pings lie in released HATs")
+    table.add_row("released", f"{summary.share(summary.pings_released):.0%} of pings lie in released HATs")
     out = console()
-    for sentence in of_sources:
-        out.print(sentence, markup=False, soft_wrap=True)
     before = from_before(summary, settings.policy)
-    if before:
-        out.print(before, markup=False, soft_wrap=True)
+    for sentence in (*of_sources, *([before] if before else [])):
+        out.print(sentence, markup=False, soft_wrap=True)
     out.print(table)
+    for sentence in (*troubles(summary), *worth(summary, settings)):
+        out.print(sentence)
+
+
+def troubles(summary: Summary) -> Iterator[str]:
+    """What went wrong in a replay, and what would help.
+
+    >>> list(troubles(Summary()))
+    ['No ping was accepted: the input has none.']
+    """
     if not summary.pings:
-        out.print(why_nothing(summary))
+        yield why_nothing(summary)
     if summary.unwritten:
-        out.print(
+        yield (
             "Some records are in the ledger but not in the output. Run again with the whole log on the same ledger: "
             "the run writes them unchanged and charges no plate twice."
         )
     if summary.held:
         wait = "1 accepted ping waits" if summary.held == 1 else f"{summary.held:,} accepted pings wait"
-        out.print(
+        yield (
             f"{wait} in slots that were not released. Run again with the whole log on the same ledger: it "
             "continues from here and charges no plate twice."
         )
     late = summary.refused["late"]
     if late > LATE_SHARE_SUSPICIOUS * summary.pings:
         came = f"{counted(late, 'ping')} came after {'its' if late == 1 else 'their'} slot had closed"
-        out.print(f"{came}: are the files in the order of their times?")
+        yield f"{came}: are the files in the order of their times?"
+
+
+def worth(summary: Summary, settings: Settings) -> Iterator[str]:
+    """What the releases are worth beside the baseline guess, and what is protected.
+
+    >>> next(worth(Summary(), Settings())).partition(",")[0]
+    "Protected: each plate's speeds"
+    """
     if out_of_budget := _out_of_budget(summary, settings.policy):
-        out.print(out_of_budget)
+        yield out_of_budget
     if summary.means:
-        error = summary.expected_error / summary.pings_of_means
-        under = " under these settings" if before else ""
-        advice = "`udp-stream plan` shows what would help."
-        resolution, around = settings.hat.resolution, settings.policy.forecasts
-        hopeful = is_hopeful(ONE_MEAN, error, resolution, around_forecasts=around)
-        verdict = MEASURED_AROUND if hopeful else ONE_MEAN.verdict(resolution, error, error, advice)
-        out.print(
-            f"expected error of a released mean{under}: {error:.1f} km/h, weighed by pings; "
-            f"{summary.pings_of_means / pings:.0%} of pings lie in HATs with a mean. {verdict}"
-        )
+        yield _error_of_means(summary, settings)
     if summary.overlaps:
-        out.print(f"Warning: {said(summary.overlaps.values())}.")
-    out.print(
-        f"{protected(summary, settings)} Not protected: the presence of a plate in a HAT, and its number of pings."
-    )
+        yield f"Warning: {said(summary.overlaps.values())}."
+    yield f"{protected(summary, settings)} Not protected: the presence of a plate in a HAT, and its number of pings."
     if summary.answers:
-        out.print(
+        yield (
             f"Answers of queries protect where each plate is, at {settings.position_periods.promise}: a budget of its "
             "own, apart from that of speeds."
         )
+
+
+def _error_of_means(summary: Summary, settings: Settings) -> str:
+    error = summary.expected_error / summary.pings_of_means
+    under = " under these settings" if from_before(summary, settings.policy) else ""
+    advice = "`udp-stream plan` shows what would help."
+    resolution, around = settings.hat.resolution, settings.policy.forecasts
+    hopeful = is_hopeful(ONE_MEAN, error, resolution, around_forecasts=around)
+    verdict = MEASURED_AROUND if hopeful else ONE_MEAN.verdict(resolution, error, error, advice)
+    return (
+        f"expected error of a released mean{under}: {error:.1f} km/h, weighed by pings; "
+        f"{summary.share(summary.pings_of_means):.0%} of pings lie in HATs with a mean. {verdict}"
+    )
 
 
 def _out_of_budget(summary: Summary, policy: Policy) -> str | None:

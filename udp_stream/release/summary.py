@@ -87,6 +87,14 @@ class Summary:
             case PeriodsOverlap():
                 self.overlaps[fact.period] = fact
 
+    def share(self, pings: int) -> float:
+        """So many pings, of all that were accepted and are no repeats.
+
+        >>> Summary(pings=5, repeats=1).share(3)
+        0.75
+        """
+        return pings / max(1, self.pings - self.repeats)
+
     def _read(self, batch: BatchRead) -> None:
         self.messages += batch.messages
         self.pings += batch.pings

@@ -65,10 +65,11 @@ def begin_run(asked: LedgerSection, ledger: Ledger, settings: Settings) -> dict[
     return others
 
 
-def begin_work(settings: Settings, ledger: Ledger) -> None:
+def begin_work(settings: Settings, ledger: Ledger) -> dict[str, str]:
     """As `begin_run`, for a worker; its settings are noted at once, because what comes will be charged under them."""
-    begin_run(settings.ledger, ledger, settings)
+    others = begin_run(settings.ledger, ledger, settings)
     note_policy(ledger, settings.policy)
+    return others
 
 
 @contextmanager

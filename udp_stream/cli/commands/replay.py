@@ -19,11 +19,13 @@ from udp_stream.cli.first_look import RefusedSample, looked_at, require_readable
 from udp_stream.cli.outputs import PRIVATE, open_output, require_distinct, used_files
 from udp_stream.cli.progress import ReadingProgress
 from udp_stream.cli.query_results import require_queries
-from udp_stream.cli.report import SOFTWARE, print_summary
+from udp_stream.cli.report import SOFTWARE, print_summary, troubles
+from udp_stream.cli.summary_json import print_json_summary
 from udp_stream.errors import UsageError
 from udp_stream.release.query_record import QueryResult
 from udp_stream.release.record import Release
 from udp_stream.release.smoothed import Smoothed
+from udp_stream.release.summary import Summary
 
 
 def replay(arguments: argparse.Namespace, settings: Settings) -> None:
@@ -73,18 +75,30 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
                     _read(name, source, runtime, settings, progress)
                 runtime.finish()
         except BaseException:
-            if runtime.summary.messages:
-                print_summary(runtime.summary, settings, said)
+            if runtime.summary.messages or arguments.json:
+                _summarize(runtime.summary, settings, said, refused, as_json=arguments.json)
             raise
-        print_summary(runtime.summary, settings, said)
-        refused.print_advice(runtime.summary, settings)
+        _summarize(runtime.summary, settings, said, refused, as_json=arguments.json)
         if runtime.summary.refused and not runtime.summary.pings:
             raise UsageError("no ping was accepted")
+
+
+def _summarize(
+    summary: Summary, settings: Settings, said: Sequence[str], refused: RefusedSample, *, as_json: bool
+) -> None:
+    """On standard error: numbers, what went wrong, and what would help."""
+    if as_json:
+        print_json_summary(summary, settings, [*said, *troubles(summary), *refused.advice(summary, settings)])
+        return
+    print_summary(summary, settings, said)
+    refused.print_advice(summary, settings)
 
 
 def _dry_run(arguments: argparse.Namespace, settings: Settings) -> None:
     from udp_stream.cli.dry_run import dry_run
 
+    if arguments.json:
+        raise UsageError("--dry-run has no summary of a run: leave --json out")
     names = "trial", "smoothed", "rejected", "queries"
     given = [(f"--{name}", getattr(arguments, name)) for name in names]
     for name, value in (*given, ("--out", arguments.out != "-")):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from udp_stream.cli.options import Verbs, add_accept_overlap, add_ledger_options, add_verb
+from udp_stream.cli.options import Verbs, add_accept_overlap, add_json_summary, add_ledger_options, add_verb
 
 
 def add(verbs: Verbs) -> None:
@@ -33,6 +33,7 @@ def add(verbs: Verbs) -> None:
     )
     parser.add_argument("--rejected", metavar="FILE", help="refused pings, one message a line, with the reason")
     add_accept_overlap(parser)
+    add_json_summary(parser)
     parser.epilog = """\
 examples:
   udp-stream replay monday.ndjson.gz --trial --out first-try.ndjson

@@ -24,15 +24,18 @@ from udp_stream.adapters.logs import begin_log, say
 from udp_stream.adapters.schemes import open_source, scheme_of
 from udp_stream.adapters.settings import Settings, is_file
 from udp_stream.adapters.spoken_log import SpokenLog
+from udp_stream.adapters.text import counted
 from udp_stream.adapters.work_reports import RunReports, about_us, recent_work
 from udp_stream.cli.appended import appended, ids_in, write_lines
 from udp_stream.cli.going_on import say_of_source, sigterm
 from udp_stream.cli.outputs import PRIVATE, require_distinct, used_files
 from udp_stream.cli.query_results import require_queries
 from udp_stream.cli.report import SOFTWARE
+from udp_stream.cli.summary_json import print_json_summary
 from udp_stream.errors import ConfigError, UdpStreamError
 from udp_stream.ledger.port import Ledger
 from udp_stream.pings.decoder import json_messages
+from udp_stream.release.summary import Summary
 from udp_stream.windows.source_reader import Refused
 
 
@@ -49,7 +52,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         source = _source(arguments.source, settings)
         opening = ledger_and_keys(settings.ledger, allow_volatile=arguments.allow_volatile_ledger)
         ledger, keys = stack.enter_context(opening)
-        begin_work(settings, ledger)
+        others = begin_work(settings, ledger)
         log = SpokenLog(settings.calendar.slots, settings.policy.grace_ms)
         folder, max_bytes = _folder(arguments, settings), settings.live.journal_max_bytes
         journal = stack.enter_context(Journal(folder, _owner(ledger), max_bytes))
@@ -57,16 +60,28 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         name, ledger_id = ledger_place(settings.ledger.place), ledger.meta()["ledger_id"]
         about = about_us(settings, "run", name, SOFTWARE, ledger_id)
         reports = RunReports(about, recent_work(settings), folder)
-        observers = [log.observe, reports.observe]
+        summary = Summary(policy=settings.policy.fingerprint(), others=others)
+        observers = [log.observe, reports.observe, summary.observe]
         runtime = LiveRuntime(
             settings, ledger, OsEntropy(), keys.key_of, SOFTWARE, journal, writes, observers=observers
         )
+        stack.callback(_summarize, summary, settings, as_json=arguments.json)
         stack.callback(log.say_due, at_the_end=True)
         stack.enter_context(_reporting_the_end(reports, runtime))
         say(f"run of {source_name(arguments.source)}, with the journal {folder}", "begun")
         runtime.start()
         _go_on(source, runtime, settings, log, heartbeat, reports)
-    say("ended", "ended")
+
+
+def _summarize(summary: Summary, settings: Settings, *, as_json: bool) -> None:
+    """The last line of the log; and the same numbers for programs, where asked for."""
+    read = f"{counted(summary.pings, 'ping')}, {summary.refused.total():,} refused"
+    hats = f"{counted(summary.hats.total(), 'HAT')}, {summary.hats['released']:,} released"
+    waiting = f", {counted(summary.held, 'ping')} in open slots" if summary.held else ""
+    text = f"ended: {read}; {counted(summary.slots, 'slot')}, {hats}{waiting}"
+    say(text, "ended", {"pings": summary.pings, "refused": dict(summary.refused), "hats": dict(summary.hats)})
+    if as_json:
+        print_json_summary(summary, settings)
 
 
 def source_name(name: str) -> str:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from udp_stream.cli.options import Verbs, add_accept_overlap, add_alive, add_ledger_options, add_verb
+from udp_stream.cli.options import (
+    Verbs,
+    add_accept_overlap,
+    add_alive,
+    add_json_summary,
+    add_ledger_options,
+    add_verb,
+)
 
 
 def add(verbs: Verbs) -> None:
@@ -26,6 +33,7 @@ def add(verbs: Verbs) -> None:
     )
     add_accept_overlap(parser)
     add_alive(parser)
+    add_json_summary(parser)
     parser.epilog = """\
 examples:
   udp-stream run https://example.org/vehicles.pb --ledger city.ledger --out releases.ndjson --set speed.unit=mps
@@ -34,5 +42,5 @@ examples:
 
 Lines are added to the files. Stop it (SIGTERM, Ctrl-C) or kill it at any moment, and start it again with the same
 ledger: what had arrived is in the journal, and what was released is released once. Open slots wait in the journal. One
-run has a journal at a time.
+run has a journal at a time. The last line of the log has what this run read and released; --json adds one object.
 """
