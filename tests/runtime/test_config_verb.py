@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from tests.secured import certificates, secret_file
 from udp_stream import __version__
 from udp_stream.adapters.settings import DURATIONS, faults_in, known_keys, load
 from udp_stream.cli import main as cli
@@ -157,6 +158,106 @@ def test_a_configuration_without_a_fault_has_status_0_and_names_its_policy(city,
     assert said(capsys, "config", "check", "--config", "city.toml")[:2] == (0, f"city.toml: valid, policy {policy}\n")
     status, out, _ = said(capsys, "config", "check", "--config", "city.toml", "--json")
     assert (status, json.loads(out)) == (0, {"valid": True, "policy": policy, "faults": []})
+
+
+FILES = """\
+[kafka]
+security = "sasl-tls"
+username = "me"
+password_file = "{folder}/password"
+ca_file = "{folder}/ca.crt"
+certificate_file = "{folder}/client.crt"
+certificate_key_file = "{folder}/client.key"
+[ledger]
+url = "rediss://ledger/0"
+key_file = "{folder}/plates.key"
+password_file = "{folder}/ledger"
+[live]
+token_file = "{folder}/token"
+"""
+
+
+@pytest.fixture
+def secrets(city):
+    certificates(city)
+    for name in ("ledger", "token"):
+        secret_file(city / name, b"hush\n")
+    secret_file(city / "plates.key", b"ab" * 32)
+    (city / "files.toml").write_text(FILES.format(folder=city))
+    return city
+
+
+def unreadable(file):
+    file.unlink()
+    file.mkdir()
+
+
+NO_PEM, NO_KEY = "expected certificates in PEM form", "expected 64 hex digits in the key file {file}"
+BROKEN = {
+    "password": (lambda file: file.unlink(), "4: kafka.password_file: {file} cannot be read (No such file"),
+    "ca.crt": (lambda file: file.write_text("hush"), f"5: kafka.ca_file: {{file}}: {NO_PEM}"),
+    "client.crt": (lambda file: file.unlink(), "6: kafka.certificate_file: {file} cannot be read (No such file"),
+    "client.key": (lambda file: file.chmod(0o644), "7: kafka.certificate_key_file: expected a file that only its"),
+    "plates.key": (lambda file: file.write_text("hush"), f"10: ledger.key_file: {NO_KEY}"),
+    "ledger": (unreadable, "11: ledger.password_file: {file} cannot be read (Is a directory)"),
+    "token": (
+        lambda file: file.write_text(" \n"),
+        "13: live.token_file: expected one line of printable ASCII in {file}",
+    ),
+}
+
+
+def test_files_of_secrets_are_tried_as_a_worker_tries_them_and_nothing_of_them_is_shown(secrets, capsys):
+    asked = "config", "check", "--config", "files.toml"
+    assert said(capsys, *asked)[0] == 0
+    for name, (spoil, _) in BROKEN.items():
+        spoil(secrets / name)
+    status, out, err = said(capsys, *asked)
+    assert status == 3 and "7 faults" in err and "hush" not in out + err
+    for line, (name, (_, sentence)) in zip(out.splitlines(), BROKEN.items(), strict=True):
+        assert line.startswith("files.toml:" + sentence.format(file=secrets / name))
+    assert out.endswith(", got nothing\n")
+    status, out, _ = said(capsys, *asked, "--json")
+    faults = json.loads(out)["faults"]
+    assert status == 3 and [fault["line"] for fault in faults] == [4, 5, 6, 7, 10, 11, 13] and "hush" not in out
+    assert said(capsys, *asked, "--no-files")[0] == 0
+
+
+def test_a_certificate_with_the_key_of_another_is_a_fault(secrets, capsys):
+    (secrets / "client.key").write_bytes((secrets / "server.key").read_bytes())
+    status, out, _ = said(capsys, "config", "check", "--config", "files.toml")
+    assert status == 3 and "6: kafka.certificate_file: " in out and "its key in" in out
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604])
+def test_a_secret_that_others_can_read_is_a_fault_with_the_mend(mode, secrets, capsys):
+    for name in ("password", "plates.key"):
+        (secrets / name).chmod(mode)
+    status, out, _ = said(capsys, "config", "check", "--config", "files.toml")
+    of_kafka, of_ledger = out.splitlines()
+    for line in (of_kafka, of_ledger):
+        assert f"that only its owner can read, got mode {mode:04o}" in line and "chmod 600" in line
+    assert status == 3 and "kafka.password_file" in of_kafka and "ledger.key_file" in of_ledger
+
+
+def test_the_plates_key_may_be_made_later_and_a_secret_in_the_place_of_its_file_is_not_shown(secrets, capsys):
+    (secrets / "plates.key").unlink()
+    assert said(capsys, "config", "check", "--config", "files.toml")[0] == 0
+    flags = "--set", f"ledger.key_file={secrets}/nowhere/key", "--set", "kafka.password_file=hunter2-is-mine"
+    status, out, err = said(capsys, "config", "check", "--config", "files.toml", *flags)
+    assert status == 3 and "hunter2" not in out + err and "might be the secret itself" in out
+    assert "--set: ledger.key_file: expected a folder in which" in out
+
+
+def test_files_of_a_section_with_a_fault_are_left_for_the_next_look(secrets, capsys):
+    (secrets / "password").unlink()
+    (secrets / "token").unlink()
+    flags = "--set", "kafka.security=tsl"
+    _, out, _ = said(capsys, "config", "check", "--config", "files.toml", *flags)
+    assert [line.partition(": ")[2].partition(":")[0] for line in out.splitlines()] == [
+        "kafka.security",
+        "live.token_file",
+    ]
 
 
 def test_what_is_no_toml_or_not_there_is_one_fault_beside_those_of_flags(city, capsys):

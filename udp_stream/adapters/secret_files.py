@@ -34,9 +34,10 @@ def secret_of(key: str, file: str) -> str:
     except OSError as error:
         raise ConfigError(f"{key}: {file} cannot be read ({error.strerror})") from error
     except UnicodeDecodeError:
-        text = ""
+        text = "\n"
     if not text or not text.isprintable() or len(text) > SECRET_CHARS_MAX:
-        raise ConfigError(f"{key}: expected one line of printable ASCII in {file}, got something else") from None
+        got = "something else" if text else "nothing"
+        raise ConfigError(f"{key}: expected one line of printable ASCII in {file}, got {got}") from None
     return text
 
 

@@ -81,15 +81,23 @@ def load_or_create_key(path: str | os.PathLike[str]) -> bytes:
     where = Path(path)
     try:
         with suppress(FileNotFoundError):
-            return _load(where)
+            return load_key(where)
         _create(where)
-        return _load(where)
+        return load_key(where)
     except OSError as error:
         raise DependencyUnavailable(f"the key file {where} cannot be read or made: {error.strerror}") from error
 
 
-def _load(path: Path) -> bytes:
-    with path.open("rb") as file:
+def load_key(path: str | os.PathLike[str]) -> bytes:
+    """The 32-byte key in the file at `path`; none is made.
+
+    OSError if it cannot be read, PrivacyRefused if group or others can read it, or if it holds no key.
+
+    >>> load_key("/no/such/file")
+    Traceback (most recent call last):
+    FileNotFoundError: [Errno 2] No such file or directory: '/no/such/file'
+    """
+    with Path(path).open("rb") as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
         text = file.read(4 * KEY_BYTES)
     if mode & (stat.S_IRWXG | stat.S_IRWXO):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from udp_stream.adapters.settings.known import QUERY
 from udp_stream.adapters.settings.loading import settings_of
+from udp_stream.adapters.settings.sections import Settings
 from udp_stream.adapters.settings.tables import Origin, Tables, read_tables
 from udp_stream.errors import ConfigError
 
@@ -29,19 +30,30 @@ class Fault:
         return f"{self.origin}: {self.message}" if self.origin is not None else self.message
 
 
-def faults_in(
-    path: Path | None, flags: Sequence[str] = (), environment: Mapping[str, str] | None = None
-) -> tuple[Fault, ...]:
-    """Everything that `load` would refuse, not only the first, in the order of the file.
+FurtherCheck = Callable[[Settings], Iterator[ConfigError]]
+"""What else is wrong with settings, each fault by its key: of the files that they name, say."""
 
-    What follows from another fault is left out: a rule between two keys says nothing where one of them cannot be read.
+
+def faults_in(
+    path: Path | None,
+    flags: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    further: FurtherCheck | None = None,
+) -> tuple[Fault, ...]:
+    """Everything that `load` would refuse, not only the first, in the order of the file; then what `further` finds.
+
+    What follows from another fault is left out: a rule between two keys says nothing where one of them cannot be read,
+    and `further` is not asked about a section with a fault.
     """
     of_values, of_rules = list[ConfigError](), list[ConfigError]()
     tables = read_tables(path, flags, environment, None, of_values.append)
-    settings_of(tables, of_values.append, of_rules.append)
+    settings = settings_of(tables, of_values.append, of_rules.append)
     unread = [key for key in map(_key_of, map(str, of_values)) if key]
     follows = re.compile("|".join(rf"\b{re.escape(key)}\b" for key in unread) or "(?!)")
     messages = [*map(str, of_values), *(str(one) for one in of_rules if not follows.search(str(one)))]
+    faulty = {_section_of(message) for message in messages}
+    more = map(str, () if further is None else further(settings))
+    messages += [message for message in more if _section_of(message) not in faulty]
     faults = [Fault(message, _origin_of(message, tables)) for message in dict.fromkeys(messages)]
     return tuple(sorted(faults, key=lambda fault: fault.origin.line or 0 if fault.origin else 0))
 
@@ -56,6 +68,10 @@ def _key_of(message: str) -> str:
     found = _KEY.match(message)
     key = found[1] if found else ""
     return f"{key} {query[1] or query[2]}" if query and key else key
+
+
+def _section_of(message: str) -> str:
+    return _key_of(message).partition(".")[0]
 
 
 def _origin_of(message: str, tables: Tables) -> Origin | None:

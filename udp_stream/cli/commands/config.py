@@ -6,6 +6,7 @@ import argparse
 import json
 
 from udp_stream.adapters.settings import Fault, faults_in, load_with_origins
+from udp_stream.cli.key_files import file_faults
 from udp_stream.cli.shown_config import ShownKey, as_toml, shown_keys
 from udp_stream.errors import ConfigError
 
@@ -29,7 +30,7 @@ def _of_key(key: ShownKey) -> dict[str, object]:
 
 def check(arguments: argparse.Namespace) -> None:
     """Print one fault a line; ConfigError with their number, so that the exit status says that there are some."""
-    faults = faults_in(arguments.config, arguments.set)
+    faults = faults_in(arguments.config, arguments.set, further=None if arguments.no_files else file_faults)
     policy = None if faults else load_with_origins(arguments.config, arguments.set)[0].policy.fingerprint()
     if arguments.json:
         found = {"valid": not faults, "policy": policy, "faults": [_of_fault(fault) for fault in faults]}

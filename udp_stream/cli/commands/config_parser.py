@@ -15,8 +15,9 @@ come from the file, from variables UDP_STREAM_SECTION__KEY over it, and from --s
 """
 
 CHECK = """
-Status 0 if there is no fault, 3 if there are some. It reads the configuration alone: `udp-stream doctor` checks whether
-the ledger, Kafka and files of secrets are there.
+Status 0 if there is no fault, 3 if there are some. Files of secrets and certificates that keys name are tried as by
+`worker`, with the rights of the user who runs this; nothing of their content is shown. `udp-stream doctor` checks
+whether the ledger and Kafka are there.
 """
 
 
@@ -32,4 +33,7 @@ def add(verbs: Verbs) -> None:
     for parsed, example, more in zip((show, check), EXAMPLES, (SHOW, CHECK), strict=True):
         add_json(parsed)
         parsed.epilog = f"examples:\n  {example}\n  {example} --json\n{more}"
+    check.add_argument(
+        "--no-files", action="store_true", help="leave out the files that keys name: for a machine that has none"
+    )
     parser.epilog = "examples:\n" + "".join(f"  {example}\n" for example in EXAMPLES)
