@@ -108,7 +108,7 @@ async def _work(
 ) -> tuple[int, BaseException | None]:
     """Start, serve, drain; what stopped us: a signal's number or 0, and an error or None."""
     settings, stop, closing = deployment.settings, Stop(), ClosingLine()
-    log = SpokenLog(settings.calendar.slots, settings.policy.grace_ms)
+    log = SpokenLog(settings.calendar.slots, settings.policy.grace_ms, settings.window_rules.disorder_ms)
     asyncio.get_running_loop().set_exception_handler(_loop_error)
     signals = _heed_signals(stop)
     topics, idle_s = topics_of(settings.kafka), parse_duration(settings.kafka.idle_timeout)

@@ -8,6 +8,7 @@ import signal
 import time
 from collections import Counter
 from contextlib import contextmanager
+from datetime import datetime
 
 import pytest
 
@@ -21,6 +22,7 @@ from udp_stream.cli.appended import appended, ids_in, write_lines
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused, UsageError
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.release.facts import SlotPublished
+from udp_stream.release.run_log import RunLog
 from udp_stream.testing import SeededEntropy
 
 CONFIG = ("hat.slot=15m", "hat.resolution=7", "release.mean_epsilon=0.4", "release.min_plates=4", "hat.grace=2m")
@@ -170,6 +172,30 @@ def test_a_restart_reads_on_from_its_checkpoint_and_old_segments_are_deleted(fra
     assert (tmp_path / "journal" / CHECKPOINT).exists()
 
 
+def test_a_recording_closes_its_next_slot_when_its_pings_reach_what_the_log_says(frames, tmp_path):
+    """The log says it a year later, before each frame; no tick comes in between."""
+    settings, clock, facts = load(None, CONFIG, {}), Clock(), []
+    log = RunLog(settings.calendar.slots, settings.policy.grace_ms, settings.window_rules.disorder_ms)
+    clock.now_s, closes_s, closed = frames[-1][1] + 365 * 86_400, None, 0
+    with live(tmp_path, clock, [facts.append]) as (runtime, _):
+        runtime.start()
+        for place, (messages, _) in enumerate(frames):
+            facts.clear()
+            before = runtime.reader.through_ms
+            runtime.take(messages)
+            newest_s = max(getattr(fact, "newest_ms", None) or 0 for fact in facts) / 1000
+            if closes_s is not None:
+                assert (runtime.reader.through_ms > before) == (newest_s >= closes_s), place
+                closed += newest_s >= closes_s
+            for fact in facts:
+                log.observe(fact, clock.now_s)
+            clock.now_s += 600
+            (line,) = [line for line in log.lines(clock.now_s) if line.event == "incoming"]
+            assert line.figures["by"] == "pings"
+            closes_s = datetime.fromisoformat(line.figures["next_close"]).timestamp()
+    assert closed >= 3
+
+
 def test_at_night_a_tick_closes_what_is_over_once_nothing_came_for_a_while(frames, tmp_path):
     clock = Clock()
     with live(tmp_path, clock) as (runtime, journal):
@@ -247,6 +273,8 @@ def test_the_verb_releases_what_is_piped_in_once_and_says_so(tmp_path):
     said = [json.loads(line) for line in first.stderr.splitlines()]
     assert [entry["event"] for entry in said if entry["event"] in ("begun", "ended")] == ["begun", "ended"]
     assert sum(entry["event"] == "slot" for entry in said) >= 2
+    incoming = [entry for entry in said if entry["event"] == "incoming"]
+    assert incoming and all(entry.get("by") != "clock" for entry in incoming if entry["pings"])
     ended = next(entry for entry in said if entry.get("event") == "ended")
     statuses = Counter(record["status"] for record in records)
     assert ended["hats"] == statuses and f"{len(records)} HATs, {statuses['released']} released" in ended["message"]

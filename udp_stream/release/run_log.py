@@ -33,6 +33,11 @@ LAG_STEPS_S: Final = 10.0, 60.0, 600.0, 3600.0
 """Where a lag is another one: within these steps it has not changed."""
 
 
+BEHIND_S: Final = LAG_STEPS_S[2]
+"""From this lag on, while pings come, it is said by their times when the next slot closes: so it is with a recording,
+and with what waited while a broker was away. Below it that time and the clock on the wall are the same to a reader."""
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """A sentence, what kind of line it is, and its figures by name.
@@ -70,14 +75,16 @@ class RunLog:
     no pings; next slot closes at 12:02 IST, in 60 min
     """
 
-    def __init__(self, slots: SlotGrid, grace_ms: int) -> None:
-        """Nothing has happened yet. `slots` and the grace say when the next one closes."""
-        self._grid, self._grace_s = slots, grace_ms / 1000
+    def __init__(self, slots: SlotGrid, grace_ms: int, disorder_ms: int = 0) -> None:
+        """Nothing has happened yet. `slots` and the grace say when the next one closes; by the pings' own times it does
+        `disorder_ms` later."""
+        self._grid, self._grace_s, self._disorder_s = slots, grace_ms / 1000, disorder_ms / 1000
         self._slots: dict[int, _Slot] = {}
         self._refused: Counter[str] = Counter()
         self._came: Counter[str] = Counter()
         self._pings = 0
         self._newest_ms: int | None = None
+        self._moved_by_pings = False  # and by no tick since
         self._said_s: float | None = None
         self._said: tuple[object, ...] = ()
         self._changes_left = float(CHANGES_MAX)
@@ -87,6 +94,8 @@ class RunLog:
         match fact:
             case BatchRead():
                 self._pings += fact.pings
+                if fact.pings or not fact.messages:
+                    self._moved_by_pings = fact.pings > 0
                 refused = {str(reason): count for reason, count in fact.refused.items()}
                 self._came.update(refused)
                 self._refused.update(refused)
@@ -143,7 +152,7 @@ class RunLog:
         if since_s is not None and since_s < STEADY_S and not at_the_end and not self._may_say(state, since_s):
             return None
         self._changes_left = min(CHANGES_MAX, self._changes_left + (since_s or 0.0) / CHANGE_S)
-        line = self._incoming_line(now_s, since_s, lag_s)
+        line = self._incoming_line(now_s, since_s, lag_s, at_the_end=at_the_end)
         self._said_s, self._said, self._pings, self._came = now_s, state, 0, Counter()
         return line
 
@@ -154,8 +163,7 @@ class RunLog:
         self._changes_left -= 1
         return True
 
-    def _incoming_line(self, now_s: float, since_s: float | None, lag_s: float | None) -> Line:
-        closes_s = next_close_s(self._grid, self._grace_s, now_s)
+    def _incoming_line(self, now_s: float, since_s: float | None, lag_s: float | None, *, at_the_end: bool) -> Line:
         parts = [f"{self._pings:,} pings" if self._pings else "no pings"]
         if since_s is not None:
             parts[0] += f" in {duration_in_words(since_s)}"
@@ -164,16 +172,29 @@ class RunLog:
         if self._came:
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in self._came.most_common())
             parts.append(f"{self._came.total():,} refused ({reasons})")
-        parts.append(f"next slot closes at {self._wall(closes_s):%H:%M %Z}, in {duration_in_words(closes_s - now_s)}")
         figures = {"pings": self._pings, "refused": dict(self._came), "lag_seconds": lag_s and round(lag_s, 1)}
-        return Line("incoming", "; ".join(parts), {**figures, "next_close": self._wall(closes_s).isoformat()})
+        if at_the_end:
+            return Line("incoming", "; ".join(parts), figures)
+        is_behind = self._moved_by_pings and self._pings > 0 and lag_s is not None and lag_s >= BEHIND_S
+        text, closes = self._next_close(now_s, is_behind=is_behind)
+        return Line("incoming", "; ".join([*parts, text]), figures | closes)
+
+    def _next_close(self, now_s: float, *, is_behind: bool) -> tuple[str, dict[str, object]]:
+        """The log is the clock: pings move it by their times, and ticks, while none come, by the clock on the wall."""
+        if is_behind and self._newest_ms is not None:
+            closes_s = next_close_s(self._grid, self._grace_s + self._disorder_s, self._newest_ms / 1000)
+            text = f"next slot closes when pings reach {self._wall(closes_s):%Y-%m-%d %H:%M %Z}"
+        else:
+            closes_s = next_close_s(self._grid, self._grace_s, now_s)
+            text = f"next slot closes at {self._wall(closes_s):%H:%M %Z}, in {duration_in_words(closes_s - now_s)}"
+        return text, {"next_close": self._wall(closes_s).isoformat(), "by": "pings" if is_behind else "clock"}
 
     def _wall(self, time_s: float) -> dt.datetime:
         return dt.datetime.fromtimestamp(time_s, self._grid.zone)
 
 
 def next_close_s(slots: SlotGrid, grace_s: float, now_s: float) -> float:
-    """When the next slot closes, by the clock on the wall: its end and the grace. Unix seconds.
+    """When the next slot closes by this clock, which shows `now_s`: its end and the grace. Unix seconds.
 
     >>> from datetime import UTC
     >>> next_close_s(SlotGrid(3600, UTC), grace_s=120.0, now_s=7_300.0)

@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         opening = ledger_and_keys(settings.ledger, allow_volatile=arguments.allow_volatile_ledger)
         ledger, keys = stack.enter_context(opening)
         others = begin_work(settings, ledger)
-        log = SpokenLog(settings.calendar.slots, settings.policy.grace_ms)
+        log = SpokenLog(settings.calendar.slots, settings.policy.grace_ms, settings.window_rules.disorder_ms)
         folder, max_bytes = _folder(arguments, settings), settings.live.journal_max_bytes
         journal = stack.enter_context(Journal(folder, _owner(ledger), max_bytes))
         writes = stack.enter_context(_outputs(arguments))
