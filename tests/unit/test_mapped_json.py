@@ -7,7 +7,9 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
+from udp_stream.adapters.files.sources import read_messages
 from udp_stream.pings.decoder import PingDecoder, PingRules, originals
+from udp_stream.pings.feed_form import mapped_form
 from udp_stream.pings.mapped_json import mapped_format, single_ping
 from udp_stream.pings.mapping import FIELDS, FeedMapping
 from udp_stream.pings.time_columns import read_times
@@ -158,6 +160,16 @@ def test_a_message_that_is_no_ping_is_refused_whole(message, reason, path):
     pings, refusals = decode(NESTED, message, nested())
     assert rows(pings) == [(*ONE, 1, -1)]
     assert [(one.message, one.position, one.reason, one.path) for one in refusals] == [(0, -1, reason, path)]
+
+
+@pytest.mark.parametrize("found", [{"vehicles": []}, 7, "x", None])
+def test_a_file_whose_records_are_no_array_is_one_message_that_is_refused_by_its_path(found, tmp_path):
+    """A whole document, as one answer of a server that was saved."""
+    (tmp_path / "answer.json").write_text(json.dumps({"entity": found}, indent=1))
+    form = mapped_form(NESTED)
+    messages = [one for some in read_messages(str(tmp_path / "answer.json"), form=form) for one in some]
+    (refusal,) = PingDecoder(RULES, form.format).decode(messages)[1]
+    assert (refusal.reason.value, refusal.path) == ("wrong_type", "$.entity")
 
 
 def test_records_may_be_arrays_themselves():

@@ -98,11 +98,14 @@ class _Reader:
         return WireBatch((), message, position, refusals, columns)
 
     def split(self, message: bytes) -> Sequence[bytes | Raw] | None:
-        """As `PingFormat.split`."""
+        """As `PingFormat.split`. ValueError if `records` leads to what is no array."""
         text = trim(message)
         if text.startswith(b'"'):
             return None
-        array = self._array(text)
+        try:
+            array = self._array(text)
+        except Fault as fault:
+            raise ValueError(f"{fault.path}: expected an array") from None
         return None if array is None else split_array(array)
 
     def _columns(self, rows: Sequence[Row]) -> tuple[WireColumns, NDArray[np.bool_]]:
