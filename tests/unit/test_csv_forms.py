@@ -70,7 +70,7 @@ def test_a_block_gives_the_same_messages_as_its_rows_one_by_one(count):
     """The quick way decides nothing: cells are odd in every way, and blocks of all lengths."""
     rng = np.random.default_rng(11)
     odd = ["", '"', 'a"b', "a\\b", "é", "\x00", "nan", "1_0", "+5", " 7", "7 ", "1,5", "1.5", "-0", "1e5", "01",
-           "[1, 2]", "%s", "\r", "1\t2", "null", "\x7f"]  # fmt: skip
+           "[1, 2]", "%s", "\r", "1\t2", "null", "\x7f", "\u2028", "\xa0", "\ufeff", "Ж"]  # fmt: skip
     done = 0
     while done < count:
         delimiter = str(rng.choice([",", ";"]))

@@ -23,7 +23,7 @@ import csv
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, compress
 from operator import itemgetter, methodcaller
 
 import msgspec
@@ -41,6 +41,9 @@ DELIMITERS = (",", ";", "\t", "|")
 _JSON_NUMBER = re.compile(r"\s*(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*", re.ASCII)
 _DECIMAL_COMMA = re.compile(r"\s*-?[0-9]+,[0-9]+\s*", re.ASCII)
 _TYPE = ("location", "type")
+
+_FEW = 16
+"""As many cells are looked at one by one, where one of them is no plain number."""
 
 _encode = msgspec.json.Encoder().encode
 _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -157,19 +160,13 @@ class _RowReader:
         if text is None:
             return [self._message(line, _cells(line, self._columns.delimiter)) for line in lines]
         if '"' not in text and (columns := self._flat(lines, text)) is not None:
-            return self._made(columns)
+            return self._joined(lines, columns)
         rows = self._rows(text)
         if len(rows) != len(lines):  # a quoted cell went on behind the end of its line, or a quote has no other
             return [self._message(line, _cells(line, self._columns.delimiter)) for line in lines]
-        width, needed = self._columns.width, self._needed
-        if set(map(len, rows)) == {width} and not any("" in map(itemgetter(place), rows) for place in needed):
-            return self._whole(rows)
-        whole = [len(row) == width and all(row[place] for place in needed) for row in rows]
-        made = iter(self._whole([row for row, is_whole in zip(rows, whole, strict=True) if is_whole]))
-        return [
-            next(made) if is_whole else self._message(line, row)
-            for line, row, is_whole in zip(lines, rows, whole, strict=True)
-        ]
+        width = self._columns.width
+        even = [row if len(row) == width else [""] * width for row in rows]
+        return self._joined(lines, [list(map(itemgetter(place), even)) for place in self._needed])
 
     def _flat(self, lines: list[bytes], text: str) -> list[list[str]] | None:
         """The needed columns of rows without quotes, cut in one go; None if a row lacks a cell, or has one too many."""
@@ -177,8 +174,7 @@ class _RowReader:
         if set(map(methodcaller("count", delimiter.encode()), lines)) != {width - 1}:
             return None
         cells = text.replace("\n", delimiter).split(delimiter)
-        columns = [cells[place::width] for place in self._needed]
-        return None if any("" in column for column in columns) else columns
+        return [cells[place::width] for place in self._needed]
 
     def _rows(self, text: str) -> list[list[str]]:
         """The cells of all lines; none if a quote has no other."""
@@ -190,11 +186,16 @@ class _RowReader:
         except csv.Error:
             return []
 
-    def _whole(self, rows: list[list[str]]) -> list[bytes]:
-        """Messages of rows that have all cells."""
-        if not rows:
-            return []
-        return self._made([list(map(itemgetter(place), rows)) for place in self._needed])
+    def _joined(self, lines: list[bytes], columns: list[list[str]]) -> list[bytes]:
+        """Messages of rows by their needed columns; rows that lack a cell one by one, in their places."""
+        if not any("" in column for column in columns):
+            return self._made(columns)
+        whole = [all(cells) for cells in zip(*columns, strict=True)]
+        made = iter(self._made([list(compress(column, whole)) for column in columns]))
+        return [
+            next(made) if is_whole else self._message(line, _cells(line, self._columns.delimiter))
+            for line, is_whole in zip(lines, whole, strict=True)
+        ]
 
     def _made(self, columns: list[list[str]]) -> list[bytes]:
         """Messages of the needed columns, none of whose cells is empty."""
@@ -205,11 +206,20 @@ class _RowReader:
         """The JSON of a column's cells."""
         if cell is Cell.TEXT:
             joined = "".join(column)
-            if joined.isascii() and joined.isprintable() and '"' not in joined and "\\" not in joined:
+            if joined.isprintable() and '"' not in joined and "\\" not in joined:
                 return [f'"{text}"' for text in column]
-        if cell is Cell.NUMBER and (numbers := _numbers_at_once(column, self._columns.delimiter)) is not None:
-            return numbers
+        if cell is Cell.NUMBER:
+            return self._numbers(column)
         return [_encode(self._value(text, cell)).decode() for text in column]
+
+    def _numbers(self, column: list[str]) -> Sequence[str]:
+        """The JSON of a column of numbers; a cell that needs a look of its own costs the cells around it little."""
+        if (numbers := _numbers_at_once(column, self._columns.delimiter)) is not None:
+            return numbers
+        if len(column) <= _FEW:
+            return [_encode(self._value(text, Cell.NUMBER)).decode() for text in column]
+        half = len(column) // 2
+        return [*self._numbers(column[:half]), *self._numbers(column[half:])]
 
     def _value(self, text: str, cell: Cell) -> str | msgspec.Raw:
         if cell is Cell.NUMBER:
