@@ -8,7 +8,10 @@ import pika
 import pytest
 import trustme
 
+from benchmarks import way_in
+from benchmarks.feed_forms import FORMS, recorded
 from tests.chaos.proxy import Proxy
+from tests.runtime.harness import fleet_log
 from udp_stream.adapters.live.amqp import QueueOptions, QueueSource
 from udp_stream.adapters.live.handover import Handover
 from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError
@@ -259,3 +262,14 @@ def test_tls_is_checked_against_an_authority_of_ones_own(queue, password, tmp_pa
         with pytest.raises(DependencyUnavailable, match="has a certificate that is not trusted"):
             next(source(queue, password, port=link.port, scheme="amqps").messages())
     queue.wait_for(0)
+
+
+@pytest.mark.long
+def test_a_queue_through_run_gives_the_hats_and_counts_of_the_plain_form(amqp_broker, tmp_path):
+    """`init` of messages of the queue, `plan` of them, `run` of the queue until it is empty."""
+    pings, flags = recorded(fleet_log(buses=20, hours=0.5, clean=True)), ("--set", "hat.slot=15m")
+    for name in ("file", "queue"):
+        (tmp_path / name).mkdir()
+    plain = way_in.recording(tmp_path / "file", "plain.ndjson", FORMS["plain.ndjson"](pings), *flags)
+    found = way_in.queued(tmp_path / "queue", pings, amqp_broker.port, *flags)
+    assert found.hats == plain.hats and len(plain.hats) > 20

@@ -1,123 +1,42 @@
 """A feed in any form through `init` and `replay`, with no hand edit: the HATs and counts of the plain form."""
 
-import csv
-import gzip
-import io
 import json
 import tomllib
-from datetime import datetime
+from pathlib import Path
 
 import pytest
 
+from benchmarks import way_in
+from benchmarks.feed_forms import FORMS, TITLES, UNITS, flat, recorded
+from tests.forms import long_but
 from tests.runtime.harness import fleet_log
 from tests.runtime.test_cli import run
 from udp_stream.adapters.settings import load
-from udp_stream.release import record as release
 
-PINGS = [json.loads(line) for line in fleet_log(buses=20, hours=0.5, clean=True)]
-MPH = 1.609344
-
-
-def moment(ping):
-    return datetime.fromisoformat(ping["observationDateTime"])
-
-
-def local(ping, pattern):
-    return moment(ping).strftime(pattern)
-
-
-def coordinates(ping):
-    return ping["location"]["coordinates"]
-
-
-def lines(make):
-    return "\n".join(json.dumps(make(one)) for one in PINGS).encode()
-
-
-def table(delimiter, header, row, comma=False):
-    out = io.StringIO()
-    writer = csv.writer(out, delimiter=delimiter)
-    writer.writerow(header)
-    for one in PINGS:
-        cells = [str(cell) for cell in row(one)]
-        writer.writerow([cell.replace(".", ",") if comma and at > 1 else cell for at, cell in enumerate(cells)])
-    return out.getvalue().encode()
-
-
-def nested(ping):
-    lon, lat = coordinates(ping)
-    return {"id": ping["trip_id"], "vehicle": {
-        "trip": {"tripId": ping["trip_id"]}, "vehicle": {"id": ping["license_plate"]},
-        "timestamp": str(int(moment(ping).timestamp())),
-        "position": {"latitude": lat, "longitude": lon, "speed": ping["speed"] / 3.6}}}  # fmt: skip
-
-
-def flat(ping, **changes):
-    lon, lat = coordinates(ping)
-    made = {"bus_id": ping["license_plate"], "timestamp": int(moment(ping).timestamp()), "lon": lon, "lat": lat,
-            "speed": ping["speed"], "route": ping["route_id"]} | changes  # fmt: skip
-    return {name: value for name, value in made.items() if value is not ...}
-
-
-def feature(ping):
-    return {"type": "Feature", "geometry": ping["location"], "properties": {
-        "plate": ping["license_plate"], "time": ping["observationDateTime"], "speed": ping["speed"]}}  # fmt: skip
-
-
-FLAT = ["vehicle", "when_date", "speed", "latitude", "longitude"]
-
-FORMS = {
-    "plain.ndjson": lambda: lines(lambda one: one),
-    "array.json": lambda: json.dumps(PINGS, indent=1).encode(),
-    "envelope.json.gz": lambda: gzip.compress(json.dumps({"title": "x", "results": PINGS}).encode()),
-    "strings.ndjson": lambda: lines(lambda one: json.dumps(one)),
-    "gtfs.json": lambda: json.dumps({"header": {"timestamp": 1}, "entity": [nested(one) for one in PINGS]}).encode(),
-    "snapshots.ndjson": lambda: b"\n".join(
-        json.dumps({"data": {"vehicles": [flat(one) for one in PINGS[at : at + 50]]}}).encode()
-        for at in range(0, len(PINGS), 50)),
-    "milliseconds.ndjson": lambda: lines(lambda one: flat(one, timestamp=int(moment(one).timestamp()) * 1000)),
-    "microseconds.ndjson": lambda: lines(lambda one: flat(one, timestamp=int(moment(one).timestamp()) * 10**6)),
-    "local.ndjson": lambda: lines(lambda one: flat(one, timestamp=local(one, "%Y-%m-%d %H:%M:%S"))),
-    "pattern.ndjson": lambda: lines(lambda one: flat(one, timestamp=local(one, "%d/%m/%Y %I:%M:%S %p"))),
-    "integers.ndjson": lambda: lines(lambda one: flat(one, bus_id=int(one["license_plate"][-4:]))),
-    "texts.ndjson": lambda: lines(lambda one: {
-        key: str(value).replace(".", ",") for key, value in flat(one).items()}),
-    "mph.ndjson": lambda: lines(lambda one: flat(one, speed=one["speed"] / MPH)),
-    "exchanged.ndjson": lambda: lines(lambda one: flat(one, lon=coordinates(one)[1], lat=coordinates(one)[0])),
-    "geojson.json": lambda: json.dumps(
-        {"type": "FeatureCollection", "features": [feature(one) for one in PINGS]}).encode(),
-    "semicolons.csv": lambda: table(
-        ";", FLAT, lambda one: [one["license_plate"], local(one, "%d.%m.%Y %H:%M:%S"), one["speed"],
-                                *coordinates(one)[::-1]], comma=True),
-    "tabs.tsv": lambda: table(
-        "\t", FLAT, lambda one: [one["license_plate"], int(moment(one).timestamp()), one["speed"],
-                                 *coordinates(one)[::-1]]),
-    "bars.txt": lambda: table(
-        "|", ["license_plate", "observationDateTime", "speed", "location.coordinates"],
-        lambda one: [one["license_plate"], one["observationDateTime"], one["speed"], json.dumps(coordinates(one))]),
-}  # fmt: skip
+PINGS = recorded(fleet_log(buses=20, hours=0.5, clean=True))
 
 SHORT = "gtfs.json", "pattern.ndjson", "exchanged.ndjson", "geojson.json", "semicolons.csv"
 """In the suite; the others in the long tests."""
 
-UNITS = {"gtfs.json": "mps", "mph.ndjson": "mph"}
+
+FLAGS = "--set", "hat.slot=15m", "--set", "release.min_plates=2"
 
 
 def hats(folder, name):
     """What `init` and `replay` make of a file: each HAT with its counts."""
     made = run("init", name, "--out", "city.toml", cwd=folder)
     assert made.returncode == 0, made.stderr
-    flags = ("--set", "hat.slot=15m", "--set", "release.min_plates=2")
-    done = run("replay", name, "--config", "city.toml", "--trial", *flags, cwd=folder)
+    done = run("replay", name, "--config", "city.toml", "--trial", *FLAGS, cwd=folder)
     assert done.returncode == 0, done.stderr
-    records = [release.decode(line) for line in done.stdout.splitlines()]
-    return {(one.hat.cell, one.hat.slot_start, one.counts.plates, one.counts.samples) for one in records}
+    found = way_in.hats_of(done.stdout)
+    assert len(found) == len(done.stdout.splitlines())
+    return found
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plain")
-    (folder / "plain.ndjson").write_bytes(FORMS["plain.ndjson"]())
+    (folder / "plain.ndjson").write_bytes(FORMS["plain.ndjson"](PINGS))
     found = hats(folder, "plain.ndjson")
     assert len(found) > 20
     return found
@@ -127,11 +46,36 @@ def plain(tmp_path_factory):
     "name", [name if name in SHORT else pytest.param(name, marks=pytest.mark.long) for name in list(FORMS)[1:]]
 )
 def test_a_feed_in_any_form_gives_the_hats_and_counts_of_the_plain_form(name, plain, tmp_path):
-    (tmp_path / name).write_bytes(FORMS[name]())
+    (tmp_path / name).write_bytes(FORMS[name](PINGS))
     assert hats(tmp_path, name) == plain
     written = load(tmp_path / "city.toml", (), {})
     assert written.speed.unit == UNITS.get(name, "kmh") and written.hat.timezone == "Asia/Kolkata"
     assert written.speed.max_kmh == 65 and written.budget.epsilon == 10
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", list(FORMS))
+def test_plan_reads_a_feed_in_any_form(name, plain, tmp_path):
+    (tmp_path / name).write_bytes(FORMS[name](PINGS))
+    assert run("init", name, "--out", "city.toml", cwd=tmp_path).returncode == 0
+    done = run("plan", name, "--config", "city.toml", cwd=tmp_path)
+    assert done.returncode == 0 and b"start here" in done.stdout, done.stderr
+
+
+LIVE = way_in.polled_gtfs, way_in.polled_json, way_in.piped
+
+
+@pytest.mark.parametrize("through", long_but(LIVE[:1], LIVE), ids=lambda way: way.__name__)
+def test_a_live_feed_gives_the_hats_and_counts_of_the_plain_form(through, plain, tmp_path):
+    """`init` of one poll, `plan` of it, `run` of the address: a real server, whose polls repeat what they had."""
+    found = through(tmp_path, PINGS, *FLAGS)
+    assert found.hats == plain and all(seconds > 0 for seconds in found.seconds)
+
+
+def test_the_table_of_feeds_has_each_form_and_each_live_way():
+    table = (Path(__file__).parents[2] / "docs" / "feeds.md").read_text(encoding="utf-8")
+    assert set(TITLES) == {*FORMS, *(through.__name__ for through in (*LIVE, way_in.queued))} and len(TITLES) >= 20
+    assert [name for name, title in TITLES.items() if f"\n| {title} |" not in table] == []
 
 
 def test_what_is_not_known_says_so_and_has_a_public_choice(tmp_path):
@@ -170,7 +114,7 @@ def test_a_sample_that_cannot_serve_is_a_usage_error_that_says_what_was_found(co
 
 
 def test_a_configuration_that_is_there_is_not_overwritten(tmp_path):
-    (tmp_path / "feed.ndjson").write_bytes(FORMS["plain.ndjson"]())
+    (tmp_path / "feed.ndjson").write_bytes(FORMS["plain.ndjson"](PINGS))
     (tmp_path / "city.toml").write_text("mine")
     done = run("init", "feed.ndjson", "--out", "city.toml", cwd=tmp_path)
     assert done.returncode == 2 and b"is there already" in done.stderr
@@ -183,7 +127,7 @@ def test_the_fleet_of_the_demo_is_in_the_contracts_form_and_no_mapping_is_read(t
 
 
 def test_plan_reads_a_feed_by_its_mapping_and_says_what_would_help_without_it(tmp_path):
-    (tmp_path / "feed.ndjson").write_bytes(FORMS["local.ndjson"]())
+    (tmp_path / "feed.ndjson").write_bytes(FORMS["local.ndjson"](PINGS))
     assert run("init", "feed.ndjson", "--out", "city.toml", cwd=tmp_path).returncode == 0
     planned = run("plan", "feed.ndjson", "--config", "city.toml", cwd=tmp_path)
     assert planned.returncode == 0 and b"start here" in planned.stdout, planned.stderr

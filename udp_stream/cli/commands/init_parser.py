@@ -8,11 +8,14 @@ from udp_stream.cli.options import Verbs, add_verb
 def add(verbs: Verbs) -> None:
     """The verb, with its options and examples."""
     parser = add_verb(verbs, "init", "write a configuration for the feed of a recording", "init")
-    parser.add_argument("file", metavar="FILE", help="JSON or CSV of any form; .gz of each; an hour of pings is enough")
+    parser.add_argument(
+        "file", metavar="FILE", help="JSON or CSV of any form, GTFS-realtime (.pb); .gz; an hour is enough"
+    )
     parser.add_argument("--out", metavar="TOML", default="-", help="a new file (default: stdout)")
     parser.epilog = """\
 examples:
   udp-stream init monday.csv --out city.toml
+  udp-stream init one-poll.pb --out city.toml
 
 Then: udp-stream replay monday.csv --config city.toml --trial --out first-try.ndjson
 It finds the form of the messages, the zone, the unit of speed and a box around the city, and leaves U and epsilon at
