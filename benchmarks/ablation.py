@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from udp_stream.forecast.bank import FilterBank
 from udp_stream.forecast.memory import Memory
 from udp_stream.forecast.prior import CountsRead
 from udp_stream.forecast.slot import EDGE_KMH, SlotForecast, forecast_slot
-from udp_stream.mechanisms import forecast_clip
+from udp_stream.mechanisms.clip_width import USUAL, ClipWidth, clip_width
+from udp_stream.mechanisms.noise import Cost
+from udp_stream.planning import around
 from udp_stream.release import forecaster
 from udp_stream.windows.slot_tables import SlotCounts
 
@@ -32,15 +35,29 @@ def _forgets(self: FilterBank, seen: object) -> None:
     """No release is learnt from; a HAT's estimate still weighs its own."""
 
 
-_WIDE: Changes = ((forecast_clip, "HALF_WIDTH", 1e3), (forecast_clip, "SHRINKAGE", 1.0))
+def _wide(*_: object) -> ClipWidth:
+    """It cuts at 0 and U alone, and needs no gain."""
+    return ClipWidth(1e3, 1.0)
+
+
+def _one_width(*_: object) -> ClipWidth:
+    """The same in every HAT."""
+    return USUAL
+
+
+def _no_gain(by_plate: NDArray[np.int64], deviation_kmh: float, cost: Cost) -> ClipWidth:
+    """What is clipped is not divided by what passes."""
+    return clip_width(by_plate, deviation_kmh, cost)._replace(gain=1.0)
+
 
 ABLATION: dict[str, tuple[Sequence[str], Changes]] = {
     "nothing": ((), ()),
     "counts prior": (("forecast.counts=off",), ()),
     "counts per plate": (("forecast.counts=published",), ()),
     "forecast per plate": ((), ((forecaster, "forecast_slot", _alike),)),
-    "narrow clip": ((), _WIDE),
-    "gain": ((), ((forecast_clip, "SHRINKAGE", 1.0),)),
+    "narrow clip": ((), ((around, "clip_width", _wide),)),
+    "width by HAT": ((), ((around, "clip_width", _one_width),)),
+    "gain": ((), ((around, "clip_width", _no_gain),)),
     "history": ((), ((FilterBank, "learn", _forgets),)),
 }
-"""What is taken out: settings, and (where, name, value). A wide clip cuts at 0 and U alone, and needs no gain."""
+"""What is taken out: settings, and (where, name, value)."""

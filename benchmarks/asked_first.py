@@ -217,7 +217,7 @@ class Result(NamedTuple):
     to_questions: float
 
 
-def run(day: Day, seed: int, prior: Coefficients, question: Question | None, flags: Sequence[str]) -> Result:
+def run(day: Day, seed: int, prior: Coefficients | None, question: Question | None, flags: Sequence[str]) -> Result:
     """A day on a ledger of its own, as `forecast_days.run`, with a question before each mean or without."""
     settings, ledger = load(None, (*day.feed.flags, *OURS, *flags), {}), MemoryLedger()
     policy, slots = settings.policy, settings.calendar.slots

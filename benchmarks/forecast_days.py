@@ -111,8 +111,8 @@ class Run:
     mean_high: Floats
 
 
-def run(days: Sequence[Day], seed: int, prior: Coefficients, flags: Sequence[str] = OURS) -> list[Run]:
-    """The days one after another on one ledger, with smoothed estimates."""
+def run(days: Sequence[Day], seed: int, prior: Coefficients | None = None, flags: Sequence[str] = OURS) -> list[Run]:
+    """The days one after another on one ledger, with smoothed estimates; by default with the shipped prior."""
     ledger, runs = MemoryLedger(), []
     planner, reader = (_forecaster(days[0], flags) for _ in range(2))
     with changed(prior_of, __defaults__=("plates", prior)):

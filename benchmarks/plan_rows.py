@@ -18,7 +18,6 @@ from benchmarks.accuracy import DAYS
 from benchmarks.forecast_days import Day, day_of, run
 from benchmarks.guesses import constant_and_counts
 from udp_stream.adapters.settings import load
-from udp_stream.forecast.prior import SHIPPED
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.rehearsal import Rehearsed, rehearse
 from udp_stream.testing import SeededEntropy
@@ -35,7 +34,7 @@ def expected_of(day: Day, *flags: str) -> Rehearsed:
 
 def measured_of(day: Day, seeds: int, *flags: str) -> tuple[float, float]:
     """The error, mean over seeds; and that of the better guess."""
-    values = [run([day], seed, SHIPPED, flags)[0].value for seed in range(seeds)]
+    values = [run([day], seed, None, flags)[0].value for seed in range(seeds)]
     off = np.mean([np.average(np.abs(value - day.truth), weights=day.pings) for value in values])
     guesses = np.full(day.truth.size, day.constant), constant_and_counts(day)
     return float(off), min(float(np.average(np.abs(guess - day.truth), weights=day.pings)) for guess in guesses)

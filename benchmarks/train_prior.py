@@ -1,14 +1,15 @@
 """Train the counts prior: `python -m benchmarks.train_prior FILE:U:ZONE ... > udp_stream/forecast/coefficients.py`.
 
-Give days with a licence that allows it. At H3 6, 7 and 8 and slots of one hour; each plate in a HAT weighs by how
-precisely its pings tell its mean. Nothing of a file is printed but the
-coefficients of a ridge regression over all of it.
+Give days with a licence that allows it. Slots are of one hour; H3 6, 7 and 8 are trained apart, as what a long stay in
+a HAT means depends on how large it is. Each plate in a HAT weighs by how precisely its pings tell its mean. Nothing of
+a file is printed but the coefficients of a ridge regression over all of it.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from udp_stream.units import QUANTA_PER_KMH
 
 Floats = NDArray[np.float64]
 RIDGE = 300.0
+TRAINED = 6, 7, 8
 
 
 def rows_of(feed: Feed) -> tuple[Floats, Floats, Floats, Floats]:
@@ -52,31 +54,33 @@ def trained(feeds: Sequence[Feed]) -> Coefficients:
     return Coefficients(centre, scale, slope, by_hat.mean(axis=0), by_hat.std(axis=0))
 
 
-def written(coefficients: Coefficients, names: Sequence[str]) -> Iterator[str]:
+def written(by_resolution: Mapping[int, Coefficients], names: Sequence[str]) -> Iterator[str]:
     """The Python file, line by line."""
     yield '"""The coefficients of the counts prior, made by `python -m benchmarks.train_prior`: numbers only.'
     yield ""
     yield "Trained on (CapMetrics, MIT licence):"
     yield from names
     yield '"""'
-    columns = (coefficients.centre, coefficients.scale, coefficients.slope, coefficients.hat_centre)
-    for name, values in zip(("CENTRE", "SCALE", "COEFFICIENTS", "HAT_CENTRE"), columns, strict=True):
-        yield from _column(name, values)
-    yield from _column("HAT_SCALE", coefficients.hat_scale)
-
-
-def _column(name: str, values: Floats) -> Iterator[str]:
     yield ""
-    yield f"{name} = ("
-    yield from (f"    {value:.5g}," for value in values.tolist())
-    yield ")"
+    yield "BY_RESOLUTION = {"
+    for resolution, coefficients in by_resolution.items():
+        yield f"    {resolution}: {{"
+        for field in fields(coefficients):
+            yield f'        "{field.name}": ('
+            yield from (f"            {value:.5g}," for value in getattr(coefficients, field.name).tolist())
+            yield "        ),"
+        yield "    },"
+    yield "}"
 
 
 def main() -> None:
     if len(sys.argv) < 2:
         raise SystemExit(__doc__)
-    feeds = [feed_of(argument) for argument in sys.argv[1:]]
-    print("\n".join(written(trained(feeds), [feed.name for feed in feeds])))
+    by_resolution, names = {}, []
+    for resolution in TRAINED:
+        feeds = [feed_of(argument, f"hat.resolution={resolution}") for argument in sys.argv[1:]]
+        by_resolution[resolution], names = trained(feeds), [feed.name for feed in feeds]
+    print("\n".join(written(by_resolution, names)))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from scipy import stats
 from tests.privacy.test_individual_charges import ranges_by_plate, subsets
 from tests.privacy.test_mean_distributions import epsilon_seen
 from udp_stream.adapters.settings import load
-from udp_stream.mechanisms import forecast_clip
+from udp_stream.mechanisms.clip_width import HALF_WIDTHS, USUAL, ClipWidth
 from udp_stream.mechanisms.forecast_clip import (
     NAME,
     WEIGHT_BITS,
@@ -45,8 +45,9 @@ USERS = np.array([9, 6, 6, 4, 3, 2, 1, 1, 5, 7])
 RUNS = 4000
 
 
-def plan_of(counts, centres, range_, epsilon_nano=NANO):
-    return plan_around(SamplesPerPlate(np.array(counts)), Around(4, np.array(centres)), pure(epsilon_nano), range_)
+def plan_of(counts, centres, range_, epsilon_nano=NANO, width=USUAL):
+    around = Around(4, np.array(centres), width)
+    return plan_around(SamplesPerPlate(np.array(counts)), around, pure(epsilon_nano), range_)
 
 
 def datasets(total, speeds):
@@ -57,19 +58,16 @@ def sums(plan, data):
     return np.array([clipped_sum(plan, row) for row in data])
 
 
-@pytest.fixture(params=[0.5, 2.6 / 75_500, 1.0 / 75_500], ids=["wider than the range", "of 3 to 1", "of 1"])
-def half_width(request, monkeypatch):
-    """Clips of some quanta, so that all speeds of a small range can be tried: the same code, another constant."""
-    monkeypatch.setattr(forecast_clip, "HALF_WIDTH", request.param)
-
-
-@pytest.mark.usefixtures("half_width")
+@pytest.mark.parametrize(
+    "half_width", [0.5, 2.6 / 75_500, 1.0 / 75_500], ids=["wider than the range", "of 3 to 1", "of 1"]
+)
 @pytest.mark.parametrize("counts", [c for c in COUNTS if sum(c) <= 4], ids=str)
-def test_each_plate_moves_the_statistic_by_what_its_plan_says_wherever_its_forecast_lies(counts):
+def test_each_plate_moves_the_statistic_by_what_its_plan_says_wherever_its_forecast_lies(counts, half_width):
+    """Clips of some quanta, so that all speeds of a small range can be tried."""
     beyond = int(sum(counts) < 4)  # either end: clamped
     speeds = range(SMALL.low - beyond, SMALL.high + 1 + beyond)
     for centres in itertools.product((SMALL.low, 5, SMALL.high), repeat=len(counts)):
-        plan = plan_of(counts, centres, SMALL)
+        plan = plan_of(counts, centres, SMALL, width=ClipWidth(half_width, 0.45))
         found = sums(plan, datasets(sum(counts), speeds))
         assert ranges_by_plate(counts, found, len(speeds)) == plan.moves.tolist()
         assert plan.sensitivity == plan.moves.max()
@@ -77,13 +75,14 @@ def test_each_plate_moves_the_statistic_by_what_its_plan_says_wherever_its_forec
 
 @pytest.mark.parametrize("counts", COUNTS, ids=str)
 @pytest.mark.parametrize("where", ["low", "high", "random", "random again"])
-def test_whoever_is_halted_no_plate_loses_more_than_it_was_charged_whatever_was_forecast(counts, where):
+@pytest.mark.parametrize("half_width", [HALF_WIDTHS[0], HALF_WIDTHS[-1]])
+def test_whoever_is_halted_no_plate_loses_more_than_it_was_charged_whatever_was_forecast(counts, where, half_width):
     """At these widths noise lives on a coarser lattice than the sum: rounding costs, and is charged."""
     rng = np.random.default_rng(sum(counts) * 7 + len(where))
     ends = {"low": 0, "high": U}
     centres = np.full(len(counts), ends[where]) if where in ends else rng.integers(0, U + 1, len(counts))
     for epsilon_nano in (NANO, 37_000_001):
-        priced = plan_of(counts, centres, FULL, epsilon_nano)
+        priced = plan_of(counts, centres, FULL, epsilon_nano, ClipWidth(half_width, 0.9))
         assert priced.charges.min() > 0 and priced.charges.max() <= epsilon_nano
         for admitted in subsets(len(counts)):
             final = around_for_admitted(priced, admitted)
@@ -167,7 +166,8 @@ def allowed(draw):
     centre = st.one_of(st.just(0), st.just(most), st.integers(0, most))
     centres = draw(st.lists(centre, min_size=len(counts), max_size=len(counts)))
     epsilon_nano = draw(st.one_of(st.integers(32, 1000), st.integers(32, 1000 * NANO)))
-    return plan_of(counts, centres, Range(0, most), epsilon_nano)
+    width = ClipWidth(draw(st.sampled_from(HALF_WIDTHS)), draw(st.floats(0.01, 1)))
+    return plan_of(counts, centres, Range(0, most), epsilon_nano, width)
 
 
 @given(allowed(), st.randoms(use_true_random=False))
@@ -202,7 +202,7 @@ def test_whatever_settings_allow_has_sums_that_fit_and_noise_that_can_be_drawn(p
 
 def test_sums_fit_where_every_sample_of_a_slot_is_of_another_plate():
     """2**28 plates cannot be listed here: one of them moves the sum the most that any sample can."""
-    alone = plan_of([1], [2_048_000], Range(0, 4_096_000))
+    alone = plan_of([1], [2_048_000], Range(0, 4_096_000), width=ClipWidth(HALF_WIDTHS[-1], 1.0))
     assert alone.weights[0] == 2**WEIGHT_BITS - 1 and alone.low[0] == -alone.high[0]
     assert PINGS_MAX * int(alone.moves[0]) < 2**62
 

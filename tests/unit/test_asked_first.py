@@ -5,7 +5,6 @@ import pytest
 from benchmarks import forecast_days
 from benchmarks.asked_first import Question, run
 from benchmarks.forecast_days import day_of_fleet
-from udp_stream.forecast.prior import SHIPPED
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.trial.fleet.fleet import Fleet
 
@@ -16,8 +15,8 @@ def day():
 
 
 def test_without_a_question_the_day_errs_as_by_the_real_road(day):
-    (real,) = forecast_days.run([day], 3, SHIPPED)
-    found = run(day, 3, SHIPPED, None, ())
+    (real,) = forecast_days.run([day], 3)
+    found = run(day, 3, None, None, ())
     assert found.error == day.over_constant(real.value) and found.measured == real.measured.sum() > 5
     assert found.yes == found.to_questions == 0
 
@@ -33,7 +32,7 @@ def test_a_question_is_charged_within_the_same_budget_and_a_yes_leaves_the_mean_
 
     monkeypatch.setattr("benchmarks.asked_first.MemoryLedger", Kept)
     flag = f"budget.accounting={accounting}"
-    without, asked = (run(day, 3, SHIPPED, one, (flag,)) for one in (None, Question.of("asked:8,0.9,0.2,4")))
+    without, asked = (run(day, 3, None, one, (flag,)) for one in (None, Question.of("asked:8,0.9,0.2,4")))
     assert asked.yes > 0 and asked.measured < without.measured and 0.05 < asked.to_questions < 1
     before, after = (list(ledger.entries()) for ledger in ledgers)
     questions = [entry for entry in after if entry.release_id.startswith("question:")]

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from benchmarks.forecast_days import Day, Run, day_of_fleet, run
-from udp_stream.forecast.prior import SHIPPED
 from udp_stream.trial.fleet.by_distance import by_distance
 from udp_stream.trial.fleet.fleet import Fleet, FleetColumns
 
@@ -26,7 +25,7 @@ def day(dense: FleetColumns) -> Day:
 
 @pytest.fixture(scope="module")
 def runs(day: Day) -> list[Run]:
-    return [run([day], seed, SHIPPED)[0] for seed in range(SEEDS)]
+    return [run([day], seed)[0] for seed in range(SEEDS)]
 
 
 def test_a_bus_pings_each_time_it_has_driven_so_far(dense: FleetColumns) -> None:

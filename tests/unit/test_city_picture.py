@@ -14,7 +14,6 @@ import pytest
 from benchmarks.city_picture import SEED, Hour, hour_of, lines_of, svg
 from benchmarks.forecast_days import Day, Run, day_of_fleet, run
 from benchmarks.guesses import constant_and_counts
-from udp_stream.forecast.prior import SHIPPED
 from udp_stream.trial.fleet.fleet import Fleet
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -113,7 +112,7 @@ def day() -> Day:
 
 @pytest.fixture(scope="module")
 def said(day: Day) -> Run:
-    return run([day], SEED, SHIPPED, ())[0]
+    return run([day], SEED, None, ())[0]
 
 
 def test_a_day_is_drawn_from_what_its_run_said_of_the_hour(day: Day, said: Run) -> None:
@@ -132,7 +131,7 @@ def test_a_day_is_drawn_from_what_its_run_said_of_the_hour(day: Day, said: Run) 
 
 def test_a_day_that_is_run_again_is_the_same_bytes(day: Day, said: Run) -> None:
     hour = int(day.hour[-1])
-    again = run([day], SEED, SHIPPED, ())[0]
+    again = run([day], SEED, None, ())[0]
     assert svg(hour_of(day, again, hour), "x") == svg(hour_of(day, said, hour), "x")
 
 

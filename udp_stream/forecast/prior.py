@@ -2,8 +2,9 @@
 
 A ridge regression of (mean speed of a plate in a HAT) / (mean speed of the city) - 1 on the features of
 `features.py` and four products, each standardised and clipped to +-4. `coefficients.py` was trained on public,
-licensed days by `python -m benchmarks.train_prior`. How far the city's slope differs from the trained one is learnt
-from releases (`bank.py`), so that a feed in which counts tell less, or the opposite, is not misread for long.
+licensed days by `python -m benchmarks.train_prior`, for each of three H3 resolutions: how long a bus stays in a HAT
+depends on how large it is. How far the city's slope differs from the trained one is learnt from releases (`bank.py`),
+so that a feed in which counts tell less, or the opposite, is not misread for long.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.forecast.coefficients import CENTRE, COEFFICIENTS, HAT_CENTRE, HAT_SCALE, SCALE
+from udp_stream.forecast.coefficients import BY_RESOLUTION
 from udp_stream.forecast.features import PER_HAT, SlotFeatures, features_of
+from udp_stream.windows.grid import resolution_of
 from udp_stream.windows.slot_tables import SlotCounts
 
 Floats = NDArray[np.float64]
@@ -40,7 +42,7 @@ READ_FROM_PUBLISHED = (0, 4, 5)
 class Coefficients:
     """Of the ridge: a centre, a scale and a slope for each column of `expanded`; centre and scale of HATs' features.
 
-    >>> SHIPPED.slope.shape, SHIPPED.hat_scale.shape
+    >>> SHIPPED[7].slope.shape, SHIPPED[7].hat_scale.shape
     ((13,), (6,))
     """
 
@@ -51,8 +53,20 @@ class Coefficients:
     hat_scale: Floats
 
 
-SHIPPED = Coefficients(*(np.array(column) for column in (CENTRE, SCALE, COEFFICIENTS, HAT_CENTRE, HAT_SCALE)))
-"""Trained on Austin's licensed days."""
+SHIPPED = {
+    resolution: Coefficients(**{name: np.array(column) for name, column in columns.items()})
+    for resolution, columns in BY_RESOLUTION.items()
+}
+"""By H3 resolution; trained on Austin's licensed days."""
+
+
+def shipped_for(resolution: int) -> Coefficients:
+    """The shipped coefficients of the trained resolution that is nearest.
+
+    >>> shipped_for(9) is SHIPPED[8], shipped_for(5) is SHIPPED[6]
+    (True, True)
+    """
+    return SHIPPED[min(SHIPPED, key=lambda trained: abs(trained - resolution))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +85,10 @@ class SlotPrior:
     features: Floats
 
 
-def prior_of(counts: SlotCounts, read: CountsRead = "plates", trained: Coefficients = SHIPPED) -> SlotPrior:
+def prior_of(counts: SlotCounts, read: CountsRead = "plates", trained: Coefficients | None = None) -> SlotPrior:
     """The prior of a slot: shapes (rows,), (HATs,) and (HATs, 6), rounded as records carry them.
+
+    Without coefficients it takes those that are shipped for the resolution of the slot's cells.
 
     >>> rows = dict(hat_rows=np.array([0, 2]), plate=np.array([0, 1]), count=np.array([30, 10]), repeats=0)
     >>> counts = SlotCounts(0, 3_600_000, (b"a", b"b"), np.array([609162003746914303], np.uint64), **rows)
@@ -85,7 +101,7 @@ def prior_of(counts: SlotCounts, read: CountsRead = "plates", trained: Coefficie
     rows, hats = counts.plate.size, counts.cells.size
     if read == "off" or not rows:
         return SlotPrior(np.zeros(rows), np.zeros(hats), np.zeros((hats, PER_HAT)))
-    features = features_of(counts)
+    features, trained = features_of(counts), trained or shipped_for(resolution_of(int(counts.cells[0])))
     by_hat = np.clip((features.by_hat - trained.hat_centre) / trained.hat_scale, -HAT_CLIP, HAT_CLIP)
     if read == "published":
         published = np.zeros_like(by_hat)

@@ -7,14 +7,15 @@ width, the statistic is the integer
     sum over plates of v_l * clip(S_l - m_l f_l, -m_l h_l, m_l h_l)        (each interval cut where f_l +- h_l leaves U)
 
 with integer weights v_l per sample. Plates weigh by how precisely their samples tell the HAT's mean, 1 / s(m_l)^2, and
-h_l is half of s(m_l), the standard deviation of `spread.py`: a clip as narrow as that loses about half of what a HAT
-differs from its forecast, and nearly all noise. `SHRINKAGE` undoes the loss.
+h_l is in proportion to s(m_l), the standard deviation of `speed_spread.py`: by how much is chosen HAT by HAT
+(`clip_width.py`). A narrow clip loses a part of what a HAT differs from its forecast, and nearly all noise. The gain
+undoes the loss.
 
 Privacy unit: license plate. Neighbours: swap-values. Plate l alone moves the statistic by at most v_l times the width
 of its interval, in integers; the sensitivity is the largest of these; a plate's charge is its own share. Whatever the
 forecast is, also a wrong one, the guarantee is the same.
 
-What is released is forecast + (statistic + noise) / (SHRINKAGE * sum of v_l m_l).
+What is released is forecast + (statistic + noise) / (gain * sum of v_l m_l).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.mechanisms.clip_width import USUAL, ClipWidth
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.noise import Cost, Noise, charges_of, cost_within, expected_noise, noise_of
 from udp_stream.mechanisms.range import Range
@@ -37,19 +39,13 @@ Floats = NDArray[np.float64]
 
 NAME = "forecast-clip"
 
-HALF_WIDTH = 0.5
-"""Of the interval of a plate, in standard deviations of its mean around the forecast."""
-
-SHRINKAGE = 0.45
-"""How much of a HAT's difference from its forecast passes such a clip, measured on recorded days."""
-
 WEIGHT_BITS = 12
 """Weights per sample are integers below 2**12: with 2**28 samples of at most 2**19 quanta, sums fit in 63 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """Where a HAT's plates are clipped around: quanta above 0. `hat` is the forecast of the HAT's mean.
+    """Where a HAT's plates are clipped around, in quanta above 0, and how widely. `hat` is the forecast of its mean.
 
     >>> Around(hat=18 * 4096, plates=np.array([17 * 4096, 19 * 4096])).among(np.array([True, False])).plates.tolist()
     [69632]
@@ -57,6 +53,7 @@ class Around:
 
     hat: int
     plates: Integers
+    width: ClipWidth = USUAL
 
     def among(self, chosen: NDArray[np.bool_]) -> Around:
         """The same for some of the plates."""
@@ -104,7 +101,7 @@ class ForecastClipPlan:
     @property
     def divisor(self) -> float:
         """What turns the statistic into km/h-like quanta around the forecast."""
-        return SHRINKAGE * float(self.weights @ self.counts.by_plate)
+        return self.around.width.gain * float(self.weights @ self.counts.by_plate)
 
     @property
     def noise_bound(self) -> float:
@@ -164,10 +161,10 @@ def plan_around(counts: SamplesPerPlate, around: Around, cost: Cost, range: Rang
     pings = counts.by_plate
     if around.plates.shape != pings.shape:
         raise ValueError(f"expected a forecast for each of {pings.size} plates, got {around.plates.size}")
-    around = Around(int(range.clip(around.hat)), np.clip(around.plates, range.low, range.high))
+    around = replace(around, hat=int(range.clip(around.hat)), plates=np.clip(around.plates, range.low, range.high))
     centres = around.plates
     variance = plate_variance(pings)
-    half = np.maximum(1, np.rint(HALF_WIDTH * np.sqrt(variance) * QUANTA_PER_KMH)).astype(np.int64)
+    half = np.maximum(1, np.rint(around.width.half_width * np.sqrt(variance) * QUANTA_PER_KMH)).astype(np.int64)
     per_sample = 1 / (pings * variance)
     weights = np.maximum(1, np.rint(per_sample / per_sample.max() * (2**WEIGHT_BITS - 1))).astype(np.int64)
     low, high = np.maximum(-half, range.low - centres), np.minimum(half, range.high - centres)

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.mechanisms.clip_width import USUAL, ClipWidth
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.noise import Cost, Measure
 from udp_stream.units import QUANTA_PER_KMH
@@ -48,11 +49,11 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
         return max(1, min(self.cap, counts.largest))
 
 
-class AroundForecast(msgspec.Struct, frozen=True):
+class AroundForecast(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a mean is taken around: the forecast of the HAT and of each plate that is offered, in steps of 1/64 km/h.
 
-    `plates` has two bytes for each, little-endian. It is made from public values, and kept with the terms: a retry, or
-    a shard, clips around the same.
+    `plates` has two bytes for each, little-endian; `half_width` and `gain` are a `ClipWidth`. It is made from public
+    values, and kept with the terms: a retry, or a shard, clips around the same.
 
     >>> AroundForecast.of(18.0, np.array([17.5, 20.0])).plates_quanta.tolist()
     [71680, 81920]
@@ -60,17 +61,24 @@ class AroundForecast(msgspec.Struct, frozen=True):
 
     hat: int
     plates: bytes
+    half_width: float = USUAL.half_width
+    gain: float = USUAL.gain
 
     @staticmethod
-    def of(hat_kmh: float, plates_kmh: NDArray[np.float64]) -> AroundForecast:
+    def of(hat_kmh: float, plates_kmh: NDArray[np.float64], width: ClipWidth = USUAL) -> AroundForecast:
         """Rounded to steps; speeds are in [0, 1023] km/h."""
         steps = np.rint(plates_kmh * STEPS_PER_KMH).astype("<u2")
-        return AroundForecast(round(hat_kmh * STEPS_PER_KMH), steps.tobytes())
+        return AroundForecast(round(hat_kmh * STEPS_PER_KMH), steps.tobytes(), *width)
 
     @property
     def hat_quanta(self) -> int:
         """The HAT's forecast, in quanta."""
         return self.hat * (QUANTA_PER_KMH // STEPS_PER_KMH)
+
+    @property
+    def width(self) -> ClipWidth:
+        """How widely plates are clipped."""
+        return ClipWidth(self.half_width, self.gain)
 
     @property
     def plates_count(self) -> int:

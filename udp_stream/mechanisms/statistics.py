@@ -131,11 +131,11 @@ class ForecastClipStatistic:
         """Nothing is searched; ValueError where the terms have no forecast for each plate."""
         if asked.around is None:
             raise ValueError("expected terms with a forecast")
-        around = Around(asked.around.hat_quanta, asked.around.plates_quanta)
+        around = Around(asked.around.hat_quanta, asked.around.plates_quanta, asked.around.width)
         return plan_around(counts, around, asked.cost, public.range)
 
     def at(self, plan: ForecastClipPlan, asked: StatisticTerms, public: PublicSettings) -> ForecastClipPlan:  # noqa: ARG002
-        """Weights and widths do not depend on epsilon."""
+        """Weights do not depend on epsilon; the width is part of the terms."""
         return replace(plan, cost=asked.cost)
 
     def for_admitted(self, plan: ForecastClipPlan, admitted: NDArray[np.bool_]) -> ForecastClipPlan:

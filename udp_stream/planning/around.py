@@ -17,18 +17,20 @@ It reads counts, budgets, settings, and the forecast, which follows from counts 
 
 from __future__ import annotations
 
-from math import ceil, hypot
+from math import ceil, hypot, sqrt
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.forecast.arrow import CITY_MEAN
+from udp_stream.forecast.arrow import CITY_MEAN, CITY_SD
 from udp_stream.forecast.slot import SlotForecast
+from udp_stream.mechanisms.clip_width import clip_width
 from udp_stream.mechanisms.forecast_clip import NAME, ForecastClipPlan
 from udp_stream.mechanisms.means import MeanPlan, spread
-from udp_stream.mechanisms.noise import expected_noise
+from udp_stream.mechanisms.noise import Cost, expected_noise
+from udp_stream.mechanisms.speed_spread import mean_variance
 from udp_stream.mechanisms.statistic import StatisticPlan
 from udp_stream.mechanisms.statistic_terms import AroundForecast, StatisticTerms
 from udp_stream.planning.allowances import EPSILON_NANO_MAX
@@ -84,7 +86,8 @@ def terms_around(
         if here.size < policy.min_plates:
             terms.append(Terms(withheld="few_plates", forecast=foretold))
             continue
-        around = AroundForecast.of(float(forecast.mean[hat]), forecast.plates[rows])
+        width = clip_width(here, foretold.deviation, Cost(policy.measure, cost))
+        around = AroundForecast.of(float(forecast.mean[hat]), forecast.plates[rows], width)
         mean = _mean(here, around, cost, policy, plans)
         told = foretold.deviation**2 / (foretold.deviation**2 + mean.variance)
         if is_only_mean and (here.size < PLATES_MIN or told < TOLD_MIN):
@@ -109,8 +112,11 @@ def terms_of_typical(by_plate: NDArray[np.int64], policy: Policy, plans: HatPlan
     ('forecast-clip', 833333333)
     """
     typical = min(CITY_MEAN, policy.range.high / QUANTA_PER_KMH / 2)
-    around = AroundForecast.of(typical, np.full(by_plate.size, typical))
-    mean = _mean(by_plate, around, _price_nano(policy), policy, plans)
+    rest = float(mean_variance(by_plate, np.zeros_like(by_plate), 1)[0])
+    cost = _price_nano(policy)
+    width = clip_width(by_plate, sqrt(CITY_SD**2 + rest), Cost(policy.measure, cost))
+    around = AroundForecast.of(typical, np.full(by_plate.size, typical), width)
+    mean = _mean(by_plate, around, cost, policy, plans)
     return msgspec.structs.replace(_asked(mean.asked, None, policy), accounting_detail=policy.accounting_detail)
 
 

@@ -32,6 +32,15 @@ def cells_of(lat: NDArray[np.float64], lon: NDArray[np.float64], resolution: int
     return np.fromiter(found, dtype=np.uint64, count=lat.size)
 
 
+def resolution_of(cell: int) -> int:
+    """The H3 resolution of a cell.
+
+    >>> resolution_of(609162003746914303)
+    7
+    """
+    return int(h3.get_resolution(cell))
+
+
 def cell_name(cell: int) -> str:
     """H3's usual text form of a cell, 15 hexadecimal digits.
 

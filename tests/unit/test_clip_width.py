@@ -1,0 +1,98 @@
+"""The width of a clip: gains and misfits beside simulated HATs, the choice beside all plans, and what it is worth."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from udp_stream.mechanisms import clip_width as module
+from udp_stream.mechanisms.clip_width import HALF_WIDTHS, UNEVEN, USUAL, ClipWidth, clip_width
+from udp_stream.mechanisms.forecast_clip import Around, clipped_sum, plan_around
+from udp_stream.mechanisms.grouping import SamplesPerPlate
+from udp_stream.mechanisms.noise import concentrated, pure
+from udp_stream.mechanisms.range import Range
+from udp_stream.mechanisms.speed_spread import plate_variance
+from udp_stream.mechanisms.statistic_terms import AroundForecast
+
+KMH = 4096
+SPEEDS = Range(0, 120 * KMH)
+COST = pure(833_333_333)
+
+
+@pytest.mark.parametrize("half_width", HALF_WIDTHS)
+@pytest.mark.parametrize("off", [0.25, 1.0, 2.5])
+def test_gain_and_misfit_are_those_of_simulated_hats(half_width, off, monkeypatch):
+    """Each of 2,000 HATs is off by its own difference, and has 400 plates: what the model says of normal ones."""
+    monkeypatch.setattr(module, "PEAKED", 0.0)
+    rng = np.random.default_rng(11)
+    differs = rng.normal(0, off, 2000)
+    seen = np.clip(differs[:, None] + rng.normal(0, 1, (2000, 400)), -half_width, half_width).mean(axis=1)
+    gain, misfit = module._passed_at(half_width, off)
+    slope = (seen @ differs) / (differs @ differs)
+    assert gain == pytest.approx(slope, rel=0.08)
+    left = np.sqrt(np.mean((seen - slope * differs) ** 2) / gain**2)
+    sampled = 1 / 20 / gain  # of 400 plates' scatter, at most
+    assert misfit - 0.03 < left < np.hypot(misfit, sampled) + 0.03
+
+
+def test_without_a_difference_half_of_the_plates_are_normal_and_half_are_peaked():
+    gains = [module._passed_at(half_width, 0.0)[0] for half_width in (0.5, 1.0, 4.0)]
+    assert gains == pytest.approx([(0.3829 + 0.5069) / 2, (0.6827 + 0.7569) / 2, (0.9999 + 0.9965) / 2], abs=1e-3)
+
+
+@pytest.mark.parametrize("cost", [COST, concentrated(50_000_000)], ids=["pure", "in rho"])
+@pytest.mark.parametrize(("plates", "pings"), [(3, 2), (12, 30), (90, 120)])
+@pytest.mark.parametrize("deviation", [1.0, 5.0, 12.0])
+def test_the_width_is_the_one_whose_plan_errs_least(cost, plates, pings, deviation):
+    """Each width planned in full, in integers: the choice reads the noise off no plan."""
+    by_plate = np.full(plates, pings)
+    scatter = float(np.sqrt(plate_variance(by_plate))[0])
+    errors = []
+    for half_width in HALF_WIDTHS:
+        gain, misfit = module._passed_at(half_width, round(min(deviation / scatter, 4) * 16) / 16)
+        around = Around(60 * KMH, np.full(plates, 60 * KMH), ClipWidth(half_width, gain))
+        noise = plan_around(SamplesPerPlate(by_plate), around, cost, Range(0, 1000 * KMH)).noise_deviation / KMH
+        errors.append(noise**2 + (scatter * misfit) ** 2 + (UNEVEN * deviation * (1 - gain)) ** 2)
+    chosen = clip_width(by_plate, deviation, cost)
+    assert errors[HALF_WIDTHS.index(chosen.half_width)] <= 1.01 * min(errors)
+
+
+def test_a_clip_is_wider_in_larger_hats_where_forecasts_are_worse_and_where_more_may_be_spent():
+    def widths(plates, deviations, costs):
+        return [
+            clip_width(np.full(many, 40), deviation, pure(cost)).half_width
+            for many in plates
+            for deviation in deviations
+            for cost in costs
+        ]
+
+    for found in (
+        widths((3, 10, 30, 100, 300), [6.0], [833_333_333]),
+        widths([60], (0.0, 1.0, 2.0, 4.0, 8.0, 16.0), [833_333_333]),
+        widths([20], [6.0], (10**7, 10**8, 10**9, 10**10)),
+    ):
+        assert found == sorted(found) and found[0] < found[-1]
+
+
+def test_where_forecasts_are_far_off_a_large_hat_errs_by_less_than_half_of_what_the_usual_width_has():
+    """200 HATs of 60 plates whose forecasts are off by 7 km/h as a rule: of that a narrow clip sees little."""
+    rng, plates, pings = np.random.default_rng(5), 60, 40
+    by_plate, scatter = np.full(plates, pings), float(np.sqrt(plate_variance(np.array([pings])))[0])
+    off = {width: [] for width in ("usual", "chosen")}
+    for difference in rng.normal(0, 7, 200):
+        speeds = np.repeat(np.rint((30 + difference + rng.normal(0, scatter, plates)) * KMH).astype(np.int64), pings)
+        for name, width in (("usual", USUAL), ("chosen", clip_width(by_plate, 7.0, COST))):
+            around = Around(30 * KMH, np.full(plates, 30 * KMH), width)
+            plan = plan_around(SamplesPerPlate(by_plate), around, COST, SPEEDS)
+            noise = rng.laplace(0, plan.sensitivity / 0.833)
+            off[name].append(plan.value(clipped_sum(plan, speeds) + noise) / KMH - (30 + difference))
+    usual, chosen = (np.sqrt(np.mean(np.square(off[name]))) for name in ("usual", "chosen"))
+    assert chosen < usual / 2 and chosen < 1.5
+
+
+def test_terms_from_before_there_was_a_choice_are_read_as_the_usual_width():
+    around = AroundForecast.of(18.0, np.array([17.0, 19.0]))
+    written = msgspec.json.decode(msgspec.json.encode(around))
+    assert sorted(written) == ["hat", "plates"] and around.width == USUAL
+    wide = AroundForecast.of(18.0, np.array([17.0, 19.0]), ClipWidth(2.0, 0.931))
+    assert msgspec.json.decode(msgspec.json.encode(wide), type=AroundForecast) == wide
+    assert wide.among(np.array([True, False])).width == ClipWidth(2.0, 0.931)

@@ -1,0 +1,113 @@
+"""How far plates may be from their forecasts before they are clipped: for each HAT the width that errs least.
+
+Ours (docs/mechanisms/forecast.md). In standard deviations of a plate's mean around its forecast, let the HAT be off its
+forecast by d, normal with deviation q, and a plate by d + z. A clip at +-k turns that into clip(d + z, -k, k). Of it
+
+    c(d) = E_z clip(d + z, -k, k)        is what a mean over many plates sees,
+    gain = E c(d) d / q^2 = P(|d + z| < k)        the share of d that passes on average,
+    misfit^2 = (E c(d)^2 - gain^2 q^2) / gain^2        what no gain can undo, as a variance of d.
+
+A narrow clip needs little noise, has a small gain and a large misfit. So it serves HATs of few plates; in a large HAT,
+whose noise is small, and where forecasts are far off, a wide one errs less. Widths and gains follow from counts, the
+forecast's deviation and the cost, all public, and are recorded before anything is drawn.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from math import exp, pi, sqrt
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from udp_stream.mechanisms.noise import Cost, noise_of
+from udp_stream.mechanisms.noise.normal import normal_below
+from udp_stream.mechanisms.speed_spread import plate_variance
+
+Floats = NDArray[np.float64]
+
+HALF_WIDTHS: Final = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
+"""Of a plate's interval, in standard deviations of its mean around the forecast."""
+
+PEAKED: Final = 0.5
+"""Speeds are more peaked around a forecast than a normal variable: this share of plates is taken as double exponential,
+the others as normal. Only the gain follows it; the misfit is that of normal plates."""
+
+UNEVEN: Final = 0.5
+"""HATs differ in their gain. This share of what a clip holds back on average counts as error."""
+
+_STEPS, _OFF_MAX = 16, 4
+"""The table has q from 0 to 4 in sixteenths."""
+
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(40)
+
+_FINE = 2**20
+"""A sensitivity so large that noise in integers is as fine as real noise."""
+
+
+class ClipWidth(NamedTuple):
+    """A plate's half width in standard deviations of its mean, and the share of a HAT's difference that passes.
+
+    >>> ClipWidth(half_width=0.5, gain=0.45).gain
+    0.45
+    """
+
+    half_width: float
+    gain: float
+
+
+USUAL: Final = ClipWidth(0.5, 0.45)
+"""Where nothing is known of the forecast; measured on Austin's days."""
+
+
+def clip_width(by_plate: NDArray[np.int64], deviation_kmh: float, cost: Cost) -> ClipWidth:
+    """The width for a HAT of plates with these counts, at this cost; `deviation_kmh` is that of its forecast.
+
+    >>> from udp_stream.mechanisms.noise import pure
+    >>> cost = pure(833_333_333)
+    >>> clip_width(np.full(8, 30), 4.0, cost), clip_width(np.full(80, 30), 8.0, cost)
+    (ClipWidth(half_width=0.5, gain=0.371), ClipWidth(half_width=4.0, gain=0.961))
+    """
+    variance = plate_variance(by_plate)
+    weights = 1 / variance  # of plates: of a sample times their number
+    scatter = float(weights @ np.sqrt(variance) / weights.sum())
+    noise = _noise_deviation(cost) * 2 / float(np.sqrt(variance.min()) * weights.sum())
+    gains, misfits = _passed()
+    off = round(min(deviation_kmh / scatter, _OFF_MAX) * _STEPS)
+    gain = gains[off]
+    squares = (noise * np.array(HALF_WIDTHS) / gain) ** 2 + (scatter * misfits[off]) ** 2
+    squares += (UNEVEN * deviation_kmh * (1 - gain)) ** 2
+    best = int(np.argmin(squares))
+    return ClipWidth(HALF_WIDTHS[best], round(float(gain[best]), 3))
+
+
+def _noise_deviation(cost: Cost) -> float:
+    """Of noise for a sensitivity of one."""
+    noise = noise_of(cost)
+    over, under = noise.unit_scale(cost)
+    return sqrt(noise.expected_square(_FINE * over / under)) / _FINE
+
+
+@cache
+def _passed() -> tuple[Floats, Floats]:
+    """Gains and misfits, in standard deviations of plates: by q, then by half width."""
+    table = [[_passed_at(width, step / _STEPS) for width in HALF_WIDTHS] for step in range(_OFF_MAX * _STEPS + 1)]
+    gains, misfits = np.moveaxis(np.array(table), 2, 0)
+    return gains, misfits
+
+
+def _passed_at(half_width: float, off: float) -> tuple[float, float]:
+    """Gain and misfit of one width where HATs are off by so many standard deviations of plates."""
+    width = half_width / sqrt(1 + off * off)  # in deviations of d + z
+    normal, peaked = 2 * normal_below(width) - 1, 1 - exp(-sqrt(2) * width)
+    gain = (1 - PEAKED) * normal + PEAKED * peaked
+    seen = np.array([_integral(off * at + half_width) - _integral(off * at - half_width) for at in _NODES]) - half_width
+    square = float(_WEIGHTS @ seen**2 / _WEIGHTS.sum())
+    return gain, sqrt(max(square - (normal * off) ** 2, 0.0)) / gain
+
+
+def _integral(upto: float) -> float:
+    """Of the normal distribution function, from minus infinity: E clip(d + z, -k, k) is that at d + k less that at
+    d - k, less k."""
+    return upto * normal_below(upto) + exp(-upto * upto / 2) / sqrt(2 * pi)
