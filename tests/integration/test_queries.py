@@ -17,7 +17,17 @@ from tests.runtime.test_standing import SURAT
 from udp_stream.release.query_record import decode_result
 from udp_stream.release.record import kind_of
 
-QUERIES = SURAT.format(rho=100)
+FULL = """
+[[query]]
+name = "full"
+kind = "threshold"
+every = "15m"
+box = [72.79, 21.15, 72.85, 21.21]
+share = 0.5
+rounds = 8
+"""
+
+QUERIES = SURAT.format(rho=100) + FULL
 
 
 @contextmanager

@@ -49,6 +49,15 @@ place = [72.33, 21.1]
 k = 2
 rounds = 2
 budget = 1.0
+[[query]]
+name = "full"
+kind = "threshold"
+every = "20m"
+box = [72.0, 21.0, 72.4, 21.2]
+share = 0.5
+edge_m = 2000
+rounds = 2
+budget = 0.4
 """
 
 
