@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from streams.asked import OTHER_QUERIES
 from streams.publishing import Publisher
+from udp_stream.errors import ConfigError
 from udp_stream.ledger.port import Ledger
 from udp_stream.release.context import ReleaseContext
+from udp_stream.shuffle.position_chunks import PositionsEnd
 from udp_stream.shuffle.shard_protocol import ShardCheckpoint, ShardProtocol
+from udp_stream.shuffle.wire import decode_message
 
 
 @dataclass(slots=True)
@@ -19,7 +24,16 @@ class ShardAssignment:
     ledger: Ledger
     publisher: Publisher
     context: ReleaseContext
+    begun: int = 0
+    """The partition's end when it became ours: who writes behind that is running now."""
     committed: ShardCheckpoint | None = None
+
+    def add(self, record: Any, asked: str) -> None:
+        """Add a record of the partition. ConfigError if its writer, who is running, asks other queries than `asked`."""
+        message = decode_message(record.value)
+        if record.offset >= self.begun and isinstance(message, PositionsEnd) and message.asked not in ("", asked):
+            raise ConfigError(f"the writer of {record.topic}[{record.partition}] at {record.offset} {OTHER_QUERIES}")
+        self.protocol.add(record.offset, message)
 
     def checkpoint_if_moved(self) -> ShardCheckpoint | None:
         """The checkpoint to commit, if there is a new one and it is safe."""

@@ -45,7 +45,7 @@ from udp_stream.shuffle.count_chunks import merge_counts
 from udp_stream.shuffle.position_chunks import merge_moment
 from udp_stream.shuffle.shard_protocol import ShardCheckpoint, ShardProtocol
 from udp_stream.shuffle.shard_steps import PLANNER, Answer, Count, Learn, Outgoing, PlanSlot, Release, Send
-from udp_stream.shuffle.wire import decode_message, encode_message
+from udp_stream.shuffle.wire import encode_message
 from udp_stream.windows.slot_tables import tabulate
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ class ShardProcessor:
         self._ledger = ledger
         self._thread = thread
         self._accept_loss = accept_loss
-        self._queries = queries
+        self._queries, self._asked = queries, "" if queries is None else queries.digest
         self._publisher_of = self._at_least_once if publisher_of is None else publisher_of
         self._assignments: dict[int, ShardAssignment] = {}
         self._last_plan: SlotPlan | None = None  # our own planner has priced most HATs that we release
@@ -112,10 +112,11 @@ class ShardProcessor:
         """These partitions are ours: fence off their former owners, and only then read the checkpoints."""
         self.revoke()
         async with self._takeover(tps) as (publishers, assignments):
-            committed, first = await self._offsets.committed(tps), await self._offsets.first(tps)
+            ends, committed = await self._offsets.ends(tps), await self._offsets.committed(tps)
+            first = await self._offsets.first(tps)
             for tp, publisher in publishers.items():
                 start = await self._committed_checkpoint(tp, committed[tp], first[tp])
-                assignments[tp.partition] = await self._resume(tp, start, publisher)
+                assignments[tp.partition] = await self._resume(tp, start, publisher, ends[tp])
 
     @asynccontextmanager
     async def _takeover(self, tps: set[TP]) -> AsyncIterator[tuple[Mapping[TP, Publisher], dict[int, ShardAssignment]]]:
@@ -135,11 +136,12 @@ class ShardProcessor:
                 for publisher in publishers.values():
                     self._close_later(publisher)
 
-    async def _resume(self, tp: TP, start: ShardCheckpoint, publisher: Publisher) -> ShardAssignment:
+    async def _resume(self, tp: TP, start: ShardCheckpoint, publisher: Publisher, end: int) -> ShardAssignment:
         """A partition from its checkpoint on; the ledger is informed of what its former owner published."""
         shards, sources = self._topics.parts.partitions, self._offsets.partitions(self._topics.pings.name)
         follows, periods = self._context.policy.forecasts, None if self._queries is None else self._queries.periods
-        protocol = ShardProtocol(tp.partition, shards, sources, start, self._accept_loss, follows, periods is not None)
+        asks = periods is not None, self._asked
+        protocol = ShardProtocol(tp.partition, shards, sources, start, self._accept_loss, follows, *asks)
         ledger = await self._in_thread(partial(fenced_for, self._ledger, f"{tp.topic}/{tp.partition}"))
         through = protocol.done_ms, protocol.answered_ms
         await self._in_thread(partial(settle, self._ledger, tp.partition, shards, *through, periods))
@@ -147,7 +149,7 @@ class ShardProcessor:
             await self._send(step.messages)
             protocol.sent(step)
         context = with_forecaster(self._context) if follows and tp.partition == PLANNER else self._context
-        return ShardAssignment(tp.partition, protocol, ledger, publisher, context)
+        return ShardAssignment(tp.partition, protocol, ledger, publisher, context, end)
 
     def _close_later(self, publisher: Publisher) -> None:
         closing = asyncio.ensure_future(publisher.close())
@@ -184,7 +186,7 @@ class ShardProcessor:
         for one in records:
             require_same(self._binding, one.headers, f"the writer of {one.topic}[{one.partition}] at {one.offset}")
             self._remember_mark(mark_in(one.headers))
-            assigned.protocol.add(one.offset, decode_message(one.value))
+            assigned.add(one, self._asked)
         try:
             worked = await self._do_what_is_due(assigned)
         except Fenced:

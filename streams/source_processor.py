@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,8 +26,8 @@ from streams.offsets import Committed, Offsets
 from streams.producer import OutgoingRecord, Producer
 from streams.topics import Topics
 from udp_stream.errors import ConfigError, DependencyUnavailable
-from udp_stream.planning.position_periods import PositionPeriods
 from udp_stream.release.facts import Observer, batch_read, report_to
+from udp_stream.release.standing import QuerySet
 from udp_stream.shuffle.source_protocol import Send, SourceProtocol, ToShard
 from udp_stream.shuffle.wire import encode_message
 from udp_stream.windows.clocks import LogPlaces
@@ -47,6 +47,7 @@ class _Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
     rejected_through: int = 0
     binding: str = ""
     positions: int | None = None
+    asked: str = ""
 
 
 @dataclass(slots=True)
@@ -80,11 +81,11 @@ class SourceProcessor:
         accept_loss: bool = False,
         clock: Callable[[], float] = time.monotonic,
         observers: Sequence[Observer] = (),
-        periods: PositionPeriods | None = None,
+        queries: QuerySet | None = None,
     ) -> None:
         """No partitions yet. With `accept_loss`, a log that begins after the checkpoint is read from its beginning.
 
-        `periods` are the budgets' of positions, where the rules ask for moments.
+        `queries` are what the rules ask for moments for.
         """
         self._rules = rules
         self._topics = topics
@@ -93,7 +94,8 @@ class SourceProcessor:
         self._binding = binding
         self._idle_s = idle_s
         self._accept_loss = accept_loss
-        self._periods = periods
+        self._periods = None if queries is None else queries.periods
+        self._asked = "" if queries is None else queries.digest
         self._clock = clock
         self._assignments: dict[int, _Assignment] = {}
         self._committing = asyncio.Lock()
@@ -119,17 +121,18 @@ class SourceProcessor:
         """These partitions are ours: resume from their checkpoints."""
         committed, first = await self._offsets.committed(tps), await self._offsets.first(tps)
         self._assignments = {
-            tp.partition: self._assignment(tp, self._start(tp, committed[tp], first[tp])) for tp in tps
+            tp.partition: self._assignment(tp, *self._start(tp, committed[tp], first[tp])) for tp in tps
         }
 
-    def _assignment(self, tp: TP, start: SourceCheckpoint) -> _Assignment:
-        reader = SourceReader(self._rules, start)
-        shards = self._topics.parts.partitions
-        return _Assignment(SourceProtocol(tp.partition, shards, reader, self._periods), self._clock())
+    def _assignment(self, tp: TP, start: SourceCheckpoint, asked_before: str) -> _Assignment:
+        reader, shards = SourceReader(self._rules, start), self._topics.parts.partitions
+        protocol = SourceProtocol(tp.partition, shards, reader, self._periods, self._asked, asked_before)
+        return _Assignment(protocol, self._clock())
 
-    def _start(self, tp: TP, committed: Committed, first: int) -> SourceCheckpoint:
+    def _start(self, tp: TP, committed: Committed, first: int) -> tuple[SourceCheckpoint, str]:
+        """Where to resume, and for which queries moments were sent up to there."""
         if committed.offset < 0:
-            return SourceCheckpoint(first)
+            return SourceCheckpoint(first), self._asked
         metadata = msgspec.json.decode(committed.metadata or b"{}", type=_Metadata)
         if committed.metadata:
             self._binding.require(metadata.binding, f"the worker that last committed {tp.topic}[{tp.partition}]")
@@ -139,7 +142,8 @@ class SourceProcessor:
                 "pings were deleted before they were counted. `udp-stream worker --accept-loss` continues without them"
             )
         offset = max(first, committed.offset)
-        return SourceCheckpoint(offset, metadata.watermark, metadata.rejected_through, metadata.positions)
+        start = SourceCheckpoint(offset, metadata.watermark, metadata.rejected_through, metadata.positions)
+        return start, metadata.asked
 
     async def process(self, records: Sequence[Any]) -> None:
         """Process a batch of one partition: read its pings, send the slots they close, commit."""
@@ -197,20 +201,18 @@ class SourceProcessor:
                     moved[partition] = assigned, to
             for rejecting in [rejecting for assigned, _ in moved.values() for rejecting in assigned.rejecting]:
                 await rejecting
-            if moved and await self._offsets.commit(self._commits({p: to for p, (_, to) in moved.items()})):
+            commits = {
+                TP(self._topics.pings.name, of): self._committed(assigned, to) for of, (assigned, to) in moved.items()
+            }
+            if moved and await self._offsets.commit(commits):
                 for assigned, to in moved.values():
                     assigned.committed = to
 
-    def _commits(self, checkpoints: Mapping[int, SourceCheckpoint]) -> dict[TP, Committed]:
-        return {
-            TP(self._topics.pings.name, partition): Committed(
-                to.offset,
-                msgspec.json.encode(
-                    _Metadata(to.watermark_ms, to.rejected_through, self._binding.text, to.positions_ms)
-                ).decode(),
-            )
-            for partition, to in checkpoints.items()
-        }
+    def _committed(self, assigned: _Assignment, to: SourceCheckpoint) -> Committed:
+        metadata = _Metadata(
+            to.watermark_ms, to.rejected_through, self._binding.text, to.positions_ms, assigned.protocol.asked
+        )
+        return Committed(to.offset, msgspec.json.encode(metadata).decode())
 
     async def tick(self, wall_ms: int) -> None:
         """Append a tick record to each partition that is silent and read to its end, if the time alone closes a slot.

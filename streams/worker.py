@@ -26,12 +26,13 @@ from aiokafka.errors import KafkaError
 
 from streams.agents import Stop, connect, keep_time
 from streams.app import build_app
+from streams.asked import require_asked_alike
 from streams.binding import Binding, claim
 from streams.closing_line import ClosingLine
 from streams.offsets import Offsets
 from streams.producer import Producer
 from streams.publishing import StrictlyOnce
-from streams.reports import Reports
+from streams.reports import Reports, read_reports
 from streams.shard_processor import ShardProcessor
 from streams.source_processor import SourceProcessor
 from streams.topics import Topics, differences, topics_of
@@ -49,7 +50,7 @@ from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entropy, Ledger
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.facts import Observer
-from udp_stream.release.standing import QuerySet, query_set
+from udp_stream.release.standing import QuerySet, asked_digest, query_set
 from udp_stream.units import parse_duration
 from udp_stream.windows.source_reader import ReadingRules
 
@@ -79,12 +80,15 @@ def run_worker(deployment: Deployment) -> None:
     gc.set_threshold(100_000, 50, 100)
     for text in differences(deployment.settings.kafka):
         say(f"topic {text}", "topic", level=WARNING)
+    settings = deployment.settings
+    asked = asked_digest(settings.standing_queries, settings.zone)
+    require_asked_alike(asked, deployment.instance, read_reports(settings.kafka))
     with (
         TemporaryDirectory(prefix="udp-stream-worker-") as folder,
         ThreadPoolExecutor(1, thread_name_prefix="ledger") as thread,
         _ledger_in(thread, deployment) as (ledger, keys),
     ):
-        thread.submit(begin_work, deployment.settings, ledger).result()
+        thread.submit(begin_work, settings, ledger).result()
         stopped_by, error = asyncio.run(_work(deployment, ledger, keys, thread, folder))
     if error is not None:
         raise _ours(error)
@@ -188,7 +192,7 @@ def _source_processor(common: _Common, settings: Settings, keys: PlateKeys, idle
         idle_s,
         common.accept_loss,
         observers=common.observers,
-        periods=None if common.queries is None else common.queries.periods,
+        queries=common.queries,
     )
 
 

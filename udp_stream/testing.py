@@ -10,6 +10,7 @@ from datetime import UTC
 from hashlib import blake2b
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from udp_stream.ledger.memory import MemoryLedger
@@ -196,6 +197,15 @@ def a_query() -> StandingQuery:
         name="in-the-middle", kind="range", center=(0.0, 0.0), box=(-0.009, -0.009, 0.009, 0.009), every_s=900,
         age_s=600, rounds=4, measure="zcdp", budget_nano=20 * NANO, period="1d", period_budget_nano=200 * NANO,
     )  # fmt: skip
+
+
+def a_threshold() -> StandingQuery:
+    """Whether less than 0.35 of the plates are in the same square, whose edge is 500 m wide.
+
+    >>> a_threshold().kind, a_threshold().share
+    ('threshold', 0.35)
+    """
+    return msgspec.structs.replace(a_query(), kind="threshold", share=0.35, edge_m=500.0)
 
 
 def a_moment() -> Moment:

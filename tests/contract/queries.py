@@ -11,12 +11,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from udp_stream.ledger.port import Ledger, LedgerFactory
+from udp_stream.ledger.port import Admission, Ledger, LedgerFactory
 from udp_stream.queries.elimination import ABOVE, IN, Round
 from udp_stream.release.query_record import decode_result, decode_round, encode_round, query_id, round_id
 from udp_stream.release.query_road import answer_moment
 from udp_stream.release.record import kind_of
-from udp_stream.testing import Died, DyingLedger, RivalledLedger, a_moment, a_query, a_query_context
+from udp_stream.testing import Died, DyingLedger, RivalledLedger, a_moment, a_query, a_query_context, a_threshold
 
 Opening = Callable[[], LedgerFactory]
 
@@ -29,7 +29,7 @@ def ask(ledger: Ledger, seed: int = 1, query=None, moment=None) -> list[bytes]:
     return told
 
 
-def dies_at_every_call(new_ledger: Opening) -> None:
+def dies_at_every_call(new_ledger: Opening, query=None) -> None:
     """Whatever call a process dies at, twice, and then a third with other bits: one answer, each round drawn once."""
     for dies_at in range(_most_calls(new_ledger)):
         for answered in (False, True):
@@ -39,7 +39,7 @@ def dies_at_every_call(new_ledger: Opening) -> None:
                 with opened() as ledger:
                     watched = DyingLedger(ledger, at, answered=answered)
                     try:
-                        seen.update(ask(watched, seed=attempt))
+                        seen.update(ask(watched, seed=attempt, query=query))
                     except Died:
                         assert attempt < 2
                     for entry in ledger.entries():
@@ -51,11 +51,12 @@ def dies_at_every_call(new_ledger: Opening) -> None:
 
 def rival_at_every_call(new_ledger: Opening) -> None:
     """Whatever call a rival gets in before, with other bits, and with other terms: both publish the same."""
-    for rivals in (
-        a_query(),
-        msgspec.structs.replace(a_query(), rounds=7, privatisation="point", budget_nano=9 * 10**11),
+    for rivals, step in (
+        (a_query(), 1),
+        (msgspec.structs.replace(a_query(), rounds=7, privatisation="point", budget_nano=9 * 10**11), 1),
+        (a_threshold(), 4),
     ):
-        for call in range(_most_calls(new_ledger)):
+        for call in range(0, _most_calls(new_ledger), step):
             opened, won = new_ledger(), list[bytes]()
             with opened() as theirs, opened() as ledger:
 
@@ -74,24 +75,27 @@ def _most_calls(new_ledger: Opening) -> int:
     return calls + 4
 
 
-def require_whole(ledger: Ledger, published: set[bytes]) -> None:
+def require_whole(ledger: Ledger, published: set[bytes], charged_before=()) -> None:
     """One answer, and it is the ledger's; each plate charged for the rounds it was in, and no other; nothing waits."""
     (payload,) = published
     result, moment = decode_result(payload), a_moment()
     assert ledger.verify() == [] and list(ledger.unpublished()) == []
-    entries = {entry.release_id: entry for entry in ledger.entries()}
+    entries = {entry.release_id: entry for entry in ledger.entries() if ":other:" not in entry.release_id}
     assert entries.pop(query_id("in-the-middle", moment.time_ms)).payload == payload
     assert len(entries) == result.plates.rounds and {kind_of(id_) for id_ in entries} == {"round"}
     charged = dict.fromkeys(moment.plates, 0)
     for id_, entry in entries.items():
         found = decode_round(entry.payload, 2 if result.query.privatisation == "point" else 1, id_)
-        assert {moment.plates[i] for i in found.plates} == set(entry.plates)
+        together = result.query.kind == "threshold"
+        assert {moment.plates[i] for i in found.plates} == set(entry.plates) or (together and entry.plates)
         for plate, nano in zip(entry.plates, entry.charged.tolist(), strict=True):
             charged[plate] += nano
     assert max(charged.values()) == round(result.privacy.charged * 1e9) <= round(result.privacy.moment * 1e9)
     (period,) = ledger.periods()
     assert period.startswith("positions 1d from ")
-    assert ledger.balances(period, moment.plates).charged.tolist() == list(charged.values())
+    before = [181 * 10**9 * (plate in charged_before) for plate in moment.plates]
+    assert not [plate for plate in charged_before if charged[plate]]
+    assert (ledger.balances(period, moment.plates).charged - before).tolist() == list(charged.values())
 
 
 def goes_on_elsewhere_with_the_plates_that_were_asked(new_ledger: Opening) -> None:
@@ -122,11 +126,11 @@ def _require_marked(watched: DyingLedger) -> None:
     assert told[-1] == "mark" and watched.calls[len(told) :] == ["published"]
 
 
-def _calls(new_ledger: Opening) -> list[str]:
+def _calls(new_ledger: Opening, query=None) -> list[str]:
     """The calls of a whole moment."""
     with new_ledger()() as ledger:
         watched = DyingLedger(ledger)
-        ask(watched)
+        ask(watched, query=query)
         return watched.calls
 
 
@@ -144,13 +148,56 @@ def other_plates_withhold_the_answer(new_ledger: Opening) -> None:
         assert sum(entry.release_id.startswith("round") for entry in ledger.entries()) == 1
 
 
+def plates_without_enough_for_all_rounds_take_no_part(new_ledger: Opening) -> None:
+    """Of eight plates three were charged before. They are charged nothing; the share of the others is answered."""
+    poor = a_moment().plates[1:4]
+    with new_ledger()() as ledger:
+        charge(ledger, poor, 181 * 10**9)  # of 200; a moment costs up to 20, a round 5
+        (payload,) = ask(ledger, query=a_threshold())
+        require_whole(ledger, {payload}, charged_before=poor)
+    result = decode_result(payload)
+    assert result.plates.gave_nothing == 3 and result.plates.asked == 8
+    assert result.answer.low < 1 / 8 and result.answer.high > 4 / 8  # the poor may be all inside, or none
+    with new_ledger()() as ledger:
+        charge(ledger, a_moment().plates, 181 * 10**9)
+        (payload,) = ask(ledger, query=a_threshold())
+    found = decode_result(payload)
+    assert (found.answer.value, found.answer.below, found.answer.sure) == (None, None, False)
+    assert found.privacy.charged == 0 and found.plates.gave_nothing == 8
+
+
+def others_charges_between_rounds_end_a_threshold(new_ledger: Opening) -> None:
+    """A plate that took part cannot pay for a later round any more: no sum without it is drawn beside those with it."""
+    calls = _calls(new_ledger, a_threshold())
+    later = [at for at, name in enumerate(calls) if name == "admit"][1]
+    opened = new_ledger()
+    with opened() as theirs, opened() as ledger:
+        rival = RivalledLedger(ledger, later, lambda: charge(theirs, a_moment().plates[:1], 191 * 10**9))
+        (payload,) = ask(rival, query=a_threshold())
+        first, second = [entry for entry in ledger.entries() if entry.release_id.startswith("round:in-the-middle")]
+    result = decode_result(payload)
+    assert len(decode_round(first.payload, 1, "").plates) == 1 and len(decode_round(second.payload, 1, "").plates) == 0
+    assert set(first.charged.tolist()) == {5 * 10**9} and second.charged.tolist() == [0] + [5 * 10**9] * 7
+    assert result.status == "answered" and result.plates.rounds == 2 and result.privacy.charged == 10
+    assert not result.answer.sure and result.answer.low < result.answer.value < result.answer.high
+
+
+def charge(ledger: Ledger, plates, nano: int) -> None:
+    """For something else, in the period of the moment."""
+    period = a_query_context().periods.name_at(a_moment().time_ms)
+    everyone, charges = np.arange(len(plates)), np.full(len(plates), nano)
+    ledger.admit(period, 200 * 10**9, plates, [Admission("round:other:1641011400:1", everyone, charges, 0, b"")])
+
+
 CHECKS = [
     pytest.param(check, id=check.__name__)
     for check in (
         dies_at_every_call,
+        plates_without_enough_for_all_rounds_take_no_part,
         rival_at_every_call,
         goes_on_elsewhere_with_the_plates_that_were_asked,
         other_plates_withhold_the_answer,
+        others_charges_between_rounds_end_a_threshold,
         marks_before_it_publishes,
     )
 ]

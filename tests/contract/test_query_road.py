@@ -9,12 +9,19 @@ import pytest
 from tests.contract.queries import CHECKS, Opening, dies_at_every_call, rival_at_every_call
 from tests.contract.test_road import LastWins, Unkept, in_memory, in_sqlite
 from udp_stream.errors import PrivacyRefused
+from udp_stream.testing import a_threshold
 
 
 @pytest.mark.parametrize("store", [in_memory, in_sqlite])
 @pytest.mark.parametrize("check", CHECKS)
 def test_the_road_of_a_query_over_a_store_that_fails(check: Callable[[Opening], None], store, tmp_path: Path) -> None:
     check(store(tmp_path))
+
+
+@pytest.mark.parametrize("store", [in_memory, pytest.param(in_sqlite, marks=pytest.mark.long)])
+def test_a_threshold_over_a_store_that_dies_at_every_call(store, tmp_path: Path) -> None:
+    """One value is made of all plates, and each is charged for every round that was asked."""
+    dies_at_every_call(store(tmp_path), a_threshold())
 
 
 @pytest.mark.parametrize(

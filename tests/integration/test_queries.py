@@ -8,14 +8,26 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.forked import run_forked
 from tests.integration.deployment import SECONDS_MAX, agree, worker
 from tests.integration.test_once import is_stopped, until
+from tests.integration.test_status import until as reported
 from tests.runtime.harness import feed_messages, fleet_log
 from tests.runtime.test_standing import SURAT
 from udp_stream.release.query_record import decode_result
 from udp_stream.release.record import kind_of
 
-QUERIES = SURAT.format(rho=100)
+FULL = """
+[[query]]
+name = "full"
+kind = "threshold"
+every = "15m"
+box = [72.79, 21.15, 72.85, 21.21]
+share = 0.5
+rounds = 8
+"""
+
+QUERIES = SURAT.format(rho=100) + FULL
 
 
 @contextmanager
@@ -83,6 +95,26 @@ def test_a_worker_that_was_replaced_while_it_answered_charges_and_publishes_noth
             paused.send_signal(signal.SIGCONT)
             time.sleep(1)
             assert paused.poll() is None and other.poll() is None, (here.folder / "paused.err").read_text()
+
+
+@pytest.mark.long
+def test_a_worker_with_other_queries_is_refused_before_it_joins_and_the_others_go_on(city):
+    """With none, and with one that is asked more often; by the sentence and the status of settings that differ."""
+    here = city(fleet_log(clean=True), QUERIES, shards=2, status_every="1s")
+    others = {"none": here.config.read_text().removesuffix(QUERIES), "often": here.config.read_text()}
+    others["often"] = others["often"].replace('every = "15m"', 'every = "5m"')
+    here.feed()
+    with answer_alike(here) as (stack, expected):
+        running = stack.enter_context(worker(here, "one"))
+        reported(here, lambda seen: "one" in seen)
+        for name, text in others.items():
+            (path := here.folder / f"{name}.toml").write_text(text)
+            refused = run_forked(["worker", "--config", path, "--instance", "two"], cwd=here.folder)
+            assert refused.returncode == 3 and b"the worker one asks other standing queries" in refused.stderr
+            said = run_forked(["doctor", "--config", path], cwd=here.folder)
+            assert said.returncode == 3 and b"queries, query (digest) is" in said.stdout + said.stderr
+        here.wait_for(expected, running)
+        here.wait_for_answers(running)
 
 
 FEED = "austin-capmetro-2017-03-21.ndjson.gz"

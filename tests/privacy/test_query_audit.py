@@ -94,3 +94,77 @@ def test_recorded_rounds_tell_no_more_than_the_ledger_charged_and_nearly_that(ho
 def test_noise_that_is_30_percent_too_small_is_caught(monkeypatch, tmp_path):
     shrunk(monkeypatch)
     assert loss(tmp_path, "distance") > 1.5
+
+
+THRESHOLD = """
+[queries]
+rho = 1e6
+center = [72.83, 21.17]
+
+[[query]]
+name = "full"
+kind = "threshold"
+every = "1m"
+box = [72.825186, 21.165484, 72.834814, 21.174516]
+share = 0.38
+edge_m = 500
+rounds = 2
+split = "doubling"
+budget = 300
+beta = 0.5
+"""
+"""The square again. The first of two rounds has rho 100: noise of 71 m on the sum, 0.14 plates."""
+
+
+def sums_recorded(tmp_path, metres, minutes):
+    """The sum that each minute's rounds recorded, in metres, of three plates, one of them so far east of the edge.
+
+    nan where a round was not asked. And what each plate was charged in all.
+    """
+    (path := tmp_path / "city.toml").write_text(THRESHOLD)
+    settings, ledger, messages = load(path, ("release.mean_epsilon=0.1", "hat.timezone=UTC"), {}), MemoryLedger(), []
+    places = {"edge": 500 + metres, "core": 0, "away": 2000}
+    for minute in range(minutes):
+        at = f"2024-01-08T{minute // 60:02}:{minute % 60:02}:30Z"
+        for plate, east in places.items():
+            point = {"type": "Point", "coordinates": [72.83 + east / 103_800, 21.17]}
+            ping = {"license_plate": plate, "observationDateTime": at, "speed": 20, "location": point}
+            messages.append(msgspec.json.encode(ping))
+    entropy = SeededEntropy(f"sums {metres}")
+    runtime = Embedded(settings, ledger, entropy, str.encode, "test", lambda _: None, answer=lambda _: None)
+    runtime.run([messages])
+    pie, shown = settings.standing_queries[0].asked(3).pie, {}
+    for entry in ledger.entries():
+        if kind_of(entry.release_id) == "round":
+            assert set(entry.plates) == {b"edge", b"core", b"away"} and len(set(entry.charged.tolist())) == 1
+            _, _, moment, number = entry.release_id.split(":")
+            ((value,),) = msgspec.json.decode(entry.payload)[1]
+            steps = QUANTA_PER_METRE * 2.0**pie.privatised.each.fine_bits
+            shown.setdefault(moment, [np.nan, np.nan])[int(number) - 1] = value / steps
+    (period,) = [period for period in ledger.periods() if period.startswith("positions")]
+    charged = ledger.balances(period, [name.encode() for name in places]).charged / 1e9
+    return np.array(list(shown.values())), charged
+
+
+def losses_of_sums(tmp_path, minutes):
+    """Of each round, Renyi's divergence of Gaussian noise between both places, in units of what it was charged."""
+    (here, charged), (there, other) = (sums_recorded(tmp_path, metres, minutes) for metres in (0, APART))
+    asked = [(~np.isnan(one)).sum(axis=0) for one in (here, there)]
+    for rounds, whole in zip(asked, (charged, other), strict=True):
+        assert rounds[0] == minutes and 0.1 < rounds[1] / minutes < 1  # some moments end after the first round
+        assert np.allclose(whole, 100 * rounds[0] + 200 * rounds[1])  # and charge nobody for the second
+    apart = np.nanmean(here, axis=0) - np.nanmean(there, axis=0)
+    variance = (np.nanvar(here, axis=0) + np.nanvar(there, axis=0)) / 2
+    return apart**2 / (2 * variance) / (np.array([100, 200]) * (APART / 1000) ** 2)
+
+
+def test_recorded_sums_tell_no_more_of_a_plate_than_it_was_charged_for_each_round(tmp_path):
+    """The central model, through the whole runtime. The standard errors are 0.15 and, of the second round, 0.2."""
+    first, second = losses_of_sums(tmp_path, 200)
+    assert 0.6 < first < 1.4 and 0.5 < second < 1.5
+
+
+def test_sums_with_noise_that_is_30_percent_too_small_are_caught(monkeypatch, tmp_path):
+    shrunk(monkeypatch)
+    first, second = losses_of_sums(tmp_path, 200)
+    assert first > 1.5 and second > 1.5

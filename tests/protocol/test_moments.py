@@ -11,6 +11,7 @@ import random
 from dataclasses import dataclass, field, replace
 
 import pytest
+from msgspec import structs
 
 from udp_stream.shuffle.position_chunks import PositionsEnd, cut_moment, merge_moment
 from udp_stream.shuffle.shard_protocol import ShardCheckpoint, ShardProtocol
@@ -150,6 +151,39 @@ def test_in_some_orders_each_moment_is_answered_once_whole_and_in_turn(seed):
         check(state, after)
         state = dice.choice(after)
     check(state, after)
+
+
+@pytest.mark.parametrize("committed", range(6))
+def test_moments_that_a_source_sent_for_other_queries_are_skipped_also_after_a_takeover(committed):
+    """Source 1 was a worker with other queries first, which had no boundary at the first moment."""
+    ours = [replace_asked(message) for message in sent_by(0)]
+    third = replace(a_moment(), time_ms=FIRST + 2 * QUARTER)
+    others = PositionsEnd(1, 0, FIRST + QUARTER, asked="others")
+    whole = [message for source in (0, 1) for message in cut_moment(third, source, 0, "ours")]
+    log = [others, *ours, *whole]
+    protocol = asking_ours(ShardCheckpoint.at(0))
+    for offset, message in enumerate(log[:committed]):
+        protocol.add(offset, message)
+    protocol = asking_ours(protocol.checkpoint())
+    for offset, message in enumerate(log):
+        protocol.add(offset, message)
+    times = []
+    while (step := protocol.next()) is not None:
+        if isinstance(step, Send):
+            protocol.sent(step)
+        else:
+            times.append(step.time_ms)
+            protocol.answering(step)
+            protocol.answered(step)
+    assert times == [FIRST + 2 * QUARTER]
+
+
+def asking_ours(start):
+    return ShardProtocol(1, shards=2, sources=2, start=start, asks=True, asked="ours")
+
+
+def replace_asked(message):
+    return structs.replace(message, asked="ours") if isinstance(message, PositionsEnd) else message
 
 
 @pytest.mark.parametrize(

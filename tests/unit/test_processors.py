@@ -95,6 +95,9 @@ class Broker:
     async def first(self, tps):
         return {tp: self.begins[tp] for tp in tps}
 
+    async def ends(self, tps):
+        return {tp: len(self.logs[tp]) for tp in tps}
+
     async def is_read(self, tp, next_offset):
         return self.is_read_to_end and next_offset == len(self.logs[tp])
 
@@ -149,7 +152,7 @@ class Worker:
             accept_loss,
             lambda: self.time_s,
             observers,
-            queries and queries.periods,
+            queries,
         )
         self.parts = ShardProcessor(
             context,

@@ -15,7 +15,7 @@ from streams.topics import topics_of
 from tests.unit.test_processors import Died, Worker, lives, outcome, rules_of
 from tests.unit.test_processors_planner import CITY, city
 from udp_stream.adapters.settings import load
-from udp_stream.errors import PrivacyRefused
+from udp_stream.errors import ConfigError, PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission
 from udp_stream.release.context import ReleaseContext
@@ -49,6 +49,15 @@ place = [72.33, 21.1]
 k = 2
 rounds = 2
 budget = 1.0
+[[query]]
+name = "full"
+kind = "threshold"
+every = "20m"
+box = [72.0, 21.0, 72.4, 21.2]
+share = 0.5
+edge_m = 2000
+rounds = 2
+budget = 0.4
 """
 
 
@@ -207,3 +216,60 @@ def test_dying_between_commit_and_ledger_leaves_the_next_owner_to_inform_it(sett
     monkeypatch.setattr(MemoryLedger, "published", dies)
     assert asyncio.run(lives(broker, random.Random(0), ledger, settings, once=True)) == 1
     assert list(ledger.unpublished()) == [] and len(answers(broker, settings)) > 12
+
+
+def other_than(settings, folder, kind):
+    """What a worker is configured with that was forgotten when queries were given out, or changed."""
+    folder.mkdir()
+    return load(None, CITY, {}) if kind == "none" else asking(folder, "5m" if kind == "age" else "10m", OTHERS[kind])
+
+
+OTHERS = {"age": CITY, "zone": (*CITY, "hat.timezone=Asia/Kolkata")}
+
+
+async def halves(broker, *workers):
+    """The first half of the log, a source partition each."""
+    for partition, worker in enumerate(workers):
+        tp = TP(worker.topics.pings.name, partition)
+        await worker.pings.assign({tp})
+        await worker.pings.process(broker.logs[tp][: len(broker.logs[tp]) // 2])
+        await worker.pings.commit()
+
+
+@pytest.mark.parametrize("kind", ["age", "zone", "none"])
+def test_a_worker_that_reads_positions_for_other_queries_stops_before_it_answers(kind, settings, tmp_path):
+    """Whichever of the two it is; one that asks nothing stops beside one that asks."""
+    other = other_than(settings, tmp_path / "other", kind)
+    broker, ledger = city(), MemoryLedger()
+
+    async def run(thread):
+        reader, writer = Worker(broker, ledger, thread, other), Worker(broker, ledger, thread, settings)
+        await reader.assign()
+        await halves(broker, writer, writer)
+        for shard in range(3):
+            await reader.parts.process(broker.logs[TP(reader.topics.parts.name, shard)])
+
+    with ThreadPoolExecutor(1) as thread, pytest.raises(ConfigError, match=r"asks other .* need the same \[queries\]"):
+        asyncio.run(run(thread))
+    assert answers(broker, settings) == {} and not [e for e in ledger.entries() if kind_of(e.release_id) != "hat"]
+
+
+@pytest.mark.parametrize("kind", ["age", "zone", "none"])
+def test_what_a_worker_with_other_queries_has_read_is_in_no_answer_of_the_next_ones(kind, settings, tmp_path):
+    """Its partition's plates would be missing, or be others. Moments that all have sent alike are answered whole."""
+    other = other_than(settings, tmp_path / "other", kind)
+    broker, ledger = city(), MemoryLedger()
+
+    async def run(thread):
+        await halves(broker, Worker(broker, ledger, thread, settings), Worker(broker, ledger, thread, other))
+        hasty = Worker(broker, ledger, thread, settings)  # commits before it has told the shards anything
+        await hasty.assign()
+        await hasty.pings.commit()
+        await Worker(broker, ledger, thread, settings).run(random.Random(0))
+
+    with ThreadPoolExecutor(1) as thread:
+        asyncio.run(run(thread))
+    expected, found = expected_of(settings)[0], answers(broker, settings)
+    assert 5 < len(found) < len(expected)
+    for id_, payload in found.items():
+        assert decode_result(payload).plates.asked == decode_result(expected[id_]).plates.asked, id_

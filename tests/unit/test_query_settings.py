@@ -13,6 +13,13 @@ from udp_stream.queries.plane import QUANTA_PER_METRE
 from udp_stream.testing import seeded_bits
 
 BUDGET = "[queries]\nrho = 100.0\ncenter = [-97.74, 30.27]\n"
+THRESHOLD = """[[query]]
+name = "full"
+kind = "threshold"
+every = "15m"
+share = 0.2
+box = [-97.76, 30.28, -97.72, 30.31]
+"""
 BOX = "box = [-97.76, 30.28, -97.72, 30.31]"
 RANGE = '[[query]]\nname = "north"\nkind = "range"\nevery = "15m"\nbox = [-97.76, 30.28, -97.72, 30.31]\n'
 NEAREST = '[[query]]\nname = "stop"\nkind = "nearest"\nevery = "1h"\nplace = [-97.74, 30.27]\nk = 3\n'
@@ -67,7 +74,8 @@ def test_the_plane_is_around_the_box_of_pings_unless_told(tmp_path):
         (BUDGET + RANGE.replace("north", "North Gate"), "query.name: expected lower-case letters, digits and -"),
         (BUDGET + RANGE.replace("north", "a:b"), "query.name: expected lower-case letters, digits and -"),
         (BUDGET + RANGE.replace('name = "north"\n', ""), "query number 1: .*missing required field `name`"),
-        (BUDGET + RANGE.replace("range", "count"), "query.kind of north: expected one of range, density, nearest, got"),
+        (BUDGET + RANGE.replace("range", "count"),
+         "query.kind of north: expected one of range, density, nearest, threshold, got"),
         (BUDGET + RANGE.replace("15m", "7m"), "query.every of north: expected .* divides a day, got '7m'"),
         (BUDGET + RANGE.replace("15m", "soon"), "query.every of north: expected a number and"),
         (BUDGET + "period = '10m'\n" + RANGE, r"query.every of north: expected .* divides queries\.period \(10m\)"),
@@ -98,6 +106,22 @@ def test_the_plane_is_around_the_box_of_pings_unless_told(tmp_path):
         (BUDGET + "period = 'lifetime'\n" + RANGE, "query.budget of north: expected an amount .*lifetime"),
         (BUDGET.replace("100.0", "1e-8") + RANGE, "query.budget of north: expected enough .*per square km"),
         (BUDGET.replace("100.0", "1e-4") + RANGE, "query.budget of north: expected enough for 64 rounds, got"),
+        (BUDGET + THRESHOLD.replace("share", "#"),
+         "query.share of full: expected a number above 0 and below 1 .* got none"),
+        (BUDGET + THRESHOLD.replace("0.2", "0.0"), "query.share of full: Expected `float` > 0.0, got 0"),
+        (BUDGET + THRESHOLD.replace("0.2", "20"), "query.share of full: Expected `float` < 1.0, got 20"),
+        (BUDGET + RANGE + "share = 0.2\n", "query.share of north: expected none where kind is range, got 0.2"),
+        (BUDGET + THRESHOLD + "edge_m = 0\n", "query.edge_m of full: Expected `float` >= 1.0, got 0"),
+        (BUDGET + RANGE + "edge_m = 200\n", "query.edge_m of north: expected none where kind is range, got 200"),
+        (BUDGET + THRESHOLD + 'privatisation = "point"\n',
+         "query.privatisation of full: expected auto or distance .*got point"),
+        (BUDGET + THRESHOLD.replace("box", "#"),
+         "query.box of full: expected one of box, polygon and cells for a threshold"),
+        (BUDGET + THRESHOLD + "place = [0, 0]\n", "query.place of full: expected none for a threshold"),
+        (BUDGET + THRESHOLD.replace("threshold", "treshold"),
+         "query.kind of full: expected one of .*threshold, got .treshold"),
+        (BUDGET.replace("100.0", "1e-4") + THRESHOLD,
+         "query.budget of full: expected enough for 64 rounds, got"),
         (BUDGET + RANGE.replace("[[query]]", "[query]"), r"query: expected tables \[\[query\]\]"),
     ],
 )  # fmt: skip
@@ -149,4 +173,4 @@ def test_the_page_has_a_configuration_that_loads(tmp_path):
 
     text = (DOCS / "configuration.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```toml\n(\[queries\].*?)```", text, re.DOTALL)
-    assert len(loaded(tmp_path, example).standing_queries) == 3
+    assert len(loaded(tmp_path, example).standing_queries) == 4

@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from streams.asked import require_asked_alike
 from tests.runtime.harness import fleet_log, frames_of
 from tests.unit.test_query_settings import BUDGET, NEAREST
 from udp_stream.adapters.settings import load
 from udp_stream.adapters.work_reports import RunReports, about_us, recent_work, rules_of, run_seen
 from udp_stream.cli.status_page import FOR_OPERATORS, Status
+from udp_stream.errors import ConfigError
 from udp_stream.pings.refusals import Reason
 from udp_stream.release.facts import BatchRead, SlotPublished
 from udp_stream.release.recent_work import RecentWork
+from udp_stream.release.standing import asked_digest
 from udp_stream.release.worker_health import Group, GroupPartition, Seen, State, agreement, troubles
 from udp_stream.release.worker_report import (
     SLOTS_MAX,
@@ -170,6 +173,18 @@ def test_standing_queries_are_compared_by_a_digest_as_they_name_places(tmp_path)
         assert b"97.74" not in encode_report(replace(a_report("one"), about=about))
         digests.add(about.rules["queries, query (digest)"])
     assert len(digests) == 2 and "queries, query (digest)" not in rules_of(load(None, (), {})).rules
+
+
+def test_a_worker_is_refused_beside_running_ones_with_other_queries_alone(tmp_path):
+    """Not beside itself before it was killed, nor beside those that are silent; and one without queries is refused."""
+    (config := tmp_path / "city.toml").write_text(BUDGET + NEAREST)
+    about = about_us(settings := load(config, (), {}), "worker", "one", "udp-stream test", "5eed")
+    asks, ours = replace(a_report("one"), about=about), asked_digest(settings.standing_queries, settings.zone)
+    for asked, name, age_s in ((ours, "two", 1.0), ("", "one", 1.0), ("", None, 95.0)):
+        require_asked_alike(asked, name, [Seen(asks, age_s)])
+    for asked, name in (("", "two"), ("", None), ("5eed", "two")):
+        with pytest.raises(ConfigError, match=r"the worker one asks other .* counts as running for 30 s"):
+            require_asked_alike(asked, name, [seen("two"), Seen(asks, 1.0)][asked == "5eed" :])
 
 
 def test_of_versions_that_name_the_same_keys_the_digests_still_differ():

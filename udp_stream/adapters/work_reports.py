@@ -10,17 +10,15 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from hashlib import blake2b
 from pathlib import Path
 from typing import Final
-
-import msgspec
 
 from udp_stream.adapters.files.atomic import draft_of
 from udp_stream.adapters.ledgers.policy_keys import written
 from udp_stream.adapters.settings import Settings
 from udp_stream.release.facts import Fact
 from udp_stream.release.recent_work import RecentWork
+from udp_stream.release.standing import asked_digest
 from udp_stream.release.worker_health import Rules, Seen
 from udp_stream.release.worker_report import About, PartitionReport, Runtime, WorkerReport, decode_report, encode_report
 from udp_stream.units import parse_duration
@@ -28,6 +26,9 @@ from udp_stream.windows.source_reader import SourceReader
 
 REPORT: Final = "report"
 """The file of a run's report, in its journal's folder."""
+
+ASKED: Final = "queries, query (digest)"
+"""What a report calls the digest of `[queries]` and `[[query]]`; a worker that asks nothing has none."""
 
 
 def rules_of(settings: Settings) -> Rules:
@@ -43,9 +44,8 @@ def rules_of(settings: Settings) -> Rules:
         "kafka.skew": settings.kafka.skew,
         "kafka.transactions": str(settings.kafka.transactions).lower(),
     }
-    if settings.query:  # as a digest: queries name places
-        asked = msgspec.json.encode((settings.queries, settings.query), order="sorted")
-        further["queries, query (digest)"] = blake2b(asked, digest_size=8).hexdigest()
+    if asked := asked_digest(settings.standing_queries, settings.zone):  # as a digest: queries name places
+        further[ASKED] = asked
     return Rules(settings.policy.fingerprint(), written(settings.policy), further)
 
 

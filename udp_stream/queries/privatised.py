@@ -1,4 +1,5 @@
-"""What of a position gets noise: the position itself, a distance, or a count. With radius and estimate, a valid triple.
+"""What of a position gets noise: the position itself, a distance, a sum, or a count. With radius and estimate, a valid
+triple.
 
 A *valid triple* (M, g, h) for a 1-Lipschitz function phi (*Adaptive Privacy Budgeting*, Liang and Yi, Definition 5):
 M makes a value noisy, g estimates phi from the noisy values of several rounds, h bounds the estimate's error with
@@ -169,6 +170,47 @@ class DistanceNoise:
         """The standard deviation of averages, in lattice steps of positions."""
         variance = (2.0 if self.measure == "pure" else 1.0) / of.precision
         return np.asarray(np.sqrt(variance) / 2.0**self.fine_bits)
+
+
+@dataclass(frozen=True)
+class SummedNoise:
+    """The sum of phi over all positions gets noise: the central model, with one holder of all that are summed.
+
+    A plate that moves changes one term of the sum, by as much as it changes its own value under `DistanceNoise`: terms
+    are rounded one by one, and their sum is exact. So the noise is that of one plate, and not of each.
+
+    >>> each = DistanceNoise("zcdp", lambda positions: np.hypot(*positions.T), steps_per_unit=16_000, fine_bits=10)
+    >>> kind = SummedNoise(each, terms=2)
+    >>> kind.values(np.array([[3, 4], [1, 1]])).tolist(), kind.moves == each.moves
+    ([[6568]], True)
+    """
+
+    each: DistanceNoise
+    terms: int
+    dimensions: int = 1
+
+    @property
+    def measure(self) -> Measure:
+        """That of each."""
+        return self.each.measure
+
+    @property
+    def moves(self) -> int:
+        """Those of one term: the others stay where they are."""
+        return self.each.moves
+
+    def values(self, positions: Integers) -> Integers:
+        """The sum, in one row; no row for no positions."""
+        total: Integers = self.each.values(positions).sum(axis=0, keepdims=True)
+        return total[: min(1, positions.shape[0])]
+
+    def estimate(self, averages: Floats) -> Floats:
+        """The average."""
+        return self.each.estimate(averages)
+
+    def radius(self, of: Average, beta: float) -> Floats:
+        """The noise's, and half a step of rounding for each term."""
+        return (radius_of(self.measure, of, 1, beta) + self.terms / 2) / 2.0**self.each.fine_bits
 
 
 @dataclass(frozen=True)

@@ -1,33 +1,31 @@
 """A standing query: what is asked of plates' positions again and again, as a value that can be written down.
 
 It says all that its rounds and its answer depend on besides positions and noise, so what a ledger remembers of it is
-enough to go on. `StandingQuery.asked` makes the query of `range_count.py`, `density.py` or `nearest.py`.
-
-The threshold query is not among them: it is about a count that one holder of data knows, not about each plate's place.
+enough to go on. `StandingQuery.asked` makes the query of `range_count.py`, `density.py`, `nearest.py` or
+`region_share.py`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
 from hashlib import blake2b
 from typing import Literal
 
 import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from udp_stream.mechanisms.noise.base import Floats, Measure
-from udp_stream.queries.answers import undecided
+from udp_stream.queries.asked import Asked, AskedTogether
 from udp_stream.queries.density import Density
-from udp_stream.queries.elimination import Elimination, State
 from udp_stream.queries.nearest import Nearest
-from udp_stream.queries.plane import QUANTA_PER_METRE, Plane
+from udp_stream.queries.plane import Plane
 from udp_stream.queries.range_count import RangeCount
+from udp_stream.queries.region_share import RegionShare
 from udp_stream.queries.regions import Polygon, Rectangle, Region, cell_set
 from udp_stream.queries.splits import Split
 from udp_stream.queries.terms import How, Terms
 
-Kind = Literal["range", "density", "nearest"]
+Kind = Literal["range", "density", "nearest", "threshold"]
 SplitName = Literal["even", "doubling"]
 Position = tuple[float, float]
 """Longitude and latitude, degrees: the order of GeoJSON, and of `pings.box`."""
@@ -38,7 +36,8 @@ class StandingQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     `budget_nano` is the most that a plate is charged for one moment, `period_budget_nano` for all moments of a period
     and all queries: nano-rho per square kilometre, or nano-epsilon per kilometre. `every_s` and `age_s` are what the
-    stream goes by. Of `box`, `polygon` and `cells` a range count has one; the others have a `place`.
+    stream goes by. Of `box`, `polygon` and `cells` a range count and a threshold have one; the others have a `place`.
+    `share` and `edge_m` are a threshold's alone, and absent for the others.
 
     >>> query = StandingQuery(name="north", kind="range", center=(-97.74, 30.27), box=(-97.75, 30.27, -97.73, 30.29),
     ...     every_s=900, age_s=600, measure="zcdp", budget_nano=10**9, period="1d", period_budget_nano=10**11)
@@ -65,20 +64,27 @@ class StandingQuery(msgspec.Struct, frozen=True, kw_only=True):
     budget_nano: int
     period: str
     period_budget_nano: int
+    share: float | UnsetType = UNSET
+    edge_m: float | UnsetType = UNSET
 
     def fingerprint(self) -> str:
         """The same for equal queries, 16 hexadecimal digits; results carry it as `policy`."""
         return blake2b(msgspec.json.encode(self, order="sorted"), digest_size=8).hexdigest()
 
-    def asked(self, plates: int) -> Asked:
+    def asked(self, plates: int) -> Asked | AskedTogether:
         """The query over so many plates. ValueError for a region, a place or a budget that there can be no query of."""
         split = Split.even(self.rounds) if self.split == "even" else Split.doubling(self.rounds)
-        budgets = np.full(plates, self.budget_nano, np.int64)
-        terms = Terms(self.measure, budgets, self.privatisation, split, self.beta)
         query = self.region_or_place()
+        if isinstance(query, RegionShare):
+            return AskedTogether.over(self._plane, self._terms(split, 1), query, plates)
+        terms = self._terms(split, plates)
         return Asked(self._plane, terms, query, query.elimination(terms))
 
-    def region_or_place(self) -> RangeCount | Density | Nearest:
+    def _terms(self, split: Split, holders: int) -> Terms:
+        budgets = np.full(holders, self.budget_nano, np.int64)
+        return Terms(self.measure, budgets, self.privatisation, split, self.beta)
+
+    def region_or_place(self) -> RangeCount | Density | Nearest | RegionShare:
         """What is asked of positions in the plane. ValueError for a region or a place that there is none of."""
         return self._of(self._plane)
 
@@ -86,15 +92,22 @@ class StandingQuery(msgspec.Struct, frozen=True, kw_only=True):
     def _plane(self) -> Plane:
         return Plane(self.center[1], self.center[0])
 
-    def _of(self, plane: Plane) -> RangeCount | Density | Nearest:
+    def _of(self, plane: Plane) -> RangeCount | Density | Nearest | RegionShare:
         if self.kind == "range":
             return RangeCount(self._region(plane))
+        if self.kind == "threshold":
+            return self._threshold(plane)
         if self.place is None:
             raise ValueError(f"expected a place for {self.kind}")
         ((east, north),) = _metres(plane, [self.place]).tolist()
         if self.kind == "density":
             return Density(east, north, self.bandwidth_m)
         return Nearest.to_stop(self.k, east, north)
+
+    def _threshold(self, plane: Plane) -> RegionShare:
+        if self.share is UNSET or self.edge_m is UNSET:
+            raise ValueError("expected a share and an edge_m for a threshold")
+        return RegionShare(self._region(plane), self.share, self.edge_m)
 
     def _region(self, plane: Plane) -> Region:
         if self.box is not None:
@@ -105,75 +118,6 @@ class StandingQuery(msgspec.Struct, frozen=True, kw_only=True):
             _require_area(loop)
             return polygon
         return cell_set([_cell(cell) for cell in self.cells or ()], plane)
-
-
-@dataclass(frozen=True)
-class Found:
-    """An answer: a number with its bounds, or the distances of the nearest plates, which have a radius each, in metres.
-
-    `unknown` plates gave nothing.
-
-    >>> Found(value=12.0, low=10.0, high=15.0, unknown=1).distances_m
-    ()
-    """
-
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    distances_m: tuple[float, ...] = ()
-    radii_m: tuple[float, ...] = ()
-    excess_m: float | None = None
-    unknown: int = 0
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A query over some plates: its plane, its terms, and its rounds.
-
-    >>> query = StandingQuery(name="stop", kind="nearest", center=(0, 0), place=(0.01, 0), every_s=900, age_s=600,
-    ...     measure="zcdp", budget_nano=10**12, period="1d", period_budget_nano=10**14)
-    >>> import os
-    >>> asked = query.asked(plates=2)
-    >>> where = asked.plane.quanta(np.array([0.0, 0.0]), np.array([0.02, 0.5]))
-    >>> (distance,) = asked.found(asked.pie.run(where, os.urandom)).distances_m
-    >>> 800 < distance < 1500
-    True
-    """
-
-    plane: Plane
-    terms: Terms
-    query: RangeCount | Density | Nearest
-    pie: Elimination
-
-    def found(self, state: State) -> Found:
-        """The answer after the last round. Of the nearest it tells distances alone, and not which plates they are."""
-        if not isinstance(self.query, Nearest):
-            answer = self.query.answer(self.terms, self.pie, state)
-            return Found(answer.value, answer.low, answer.high, unknown=answer.unknown)
-        nearest = self.query.answer(self.terms, self.pie, state)
-        left = undecided(self.pie, state, self.terms.beta1)
-        at = np.flatnonzero(np.isin(left.plates, nearest.plates) & np.isfinite(left.radius))
-        at = at[np.argsort(left.estimate[at], kind="stable")]
-        excess = nearest.excess_metres
-        return Found(
-            distances_m=_in_metres(np.maximum(left.estimate[at], 0.0)),
-            radii_m=_in_metres(left.radius[at]),
-            excess_m=excess if np.isfinite(excess) else None,
-            unknown=nearest.unknown,
-        )
-
-    @cached_property
-    def deviation_m(self) -> float:
-        """The standard deviation of one plate's noise in one direction, in metres: of the average of all its rounds.
-
-        Under rho it is what one value for the whole budget would have. Laplace noise in the plane has (d + 1) b^2 in
-        every direction, and the best average of several scales b_j has 1 / sum 1/b_j^2 in place of b^2.
-        """
-        parts = np.array(self.terms.split.parts(int(self.terms.budgets_nano[0]))) / 1e9
-        if self.terms.measure == "zcdp":
-            return float(1000 / np.sqrt(2 * parts.sum()))
-        dimensions = 2 if self.terms.how == "point" else 1
-        return float(1000 * np.sqrt((dimensions + 1) / np.square(parts).sum()))
 
 
 def _metres(plane: Plane, places: list[Position] | tuple[Position, ...]) -> Floats:
@@ -203,7 +147,3 @@ def _require_area(loop: Floats) -> None:
     area = abs(float(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1)))) / 2
     if not area >= 1:
         raise ValueError(f"expected corners that enclose an area of at least 1 square metre, got {area:.3g}")
-
-
-def _in_metres(quanta: Floats) -> tuple[float, ...]:
-    return tuple((quanta / QUANTA_PER_METRE).tolist())

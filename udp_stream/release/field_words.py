@@ -98,7 +98,8 @@ WORDS: Final[dict[str, dict[str, str]]] = {
     },
     "Query": {
         "name": "the query's name in the configuration",
-        "kind": "range: how many plates in a region; density: around a place; nearest: how far the nearest are",
+        "kind": "range: how many plates in a region; density: around a place; nearest: how far the nearest are; "
+        "threshold: whether the share of plates in a region is below one",
         "every": "how often it is asked",
         "moment": "when, ISO 8601 with the zone's offset",
         "age_s": "oldest position that counts, seconds before the moment",
@@ -111,15 +112,19 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "rounds": "most rounds in which a plate is asked",
         "split": "how the budget goes over them: even, or each part twice the one before",
         "privatisation": "what gets noise: a plate's distance from what is asked, or its position (point)",
+        "share": "of a threshold: the share that is asked about",
+        "edge_m": "of a threshold: width of the region's edge, metres, in which a plate counts by how far inside it is",
     },
     "QueryAnswer": {
-        "value": "the count, or the density as a share; null for the nearest",
+        "value": "the count; a density, as a share; of a threshold the share of plates inside; null for the nearest",
         "low": "the truth is at least this",
         "high": "the truth is at most this",
         "distances_m": "of the nearest that were found, nearest first, metres; which plates they are is not told",
         "radii_m": "how far each distance is off at most, metres",
         "excess_m": "how much farther away each may be than the plate of its rank, metres; null if nothing is known",
         "probability": "with which the bounds hold, over the noise",
+        "below": "of a threshold: whether the share is below the one asked about; null if no plate took part",
+        "sure": "of a threshold: whether the bounds say so, or the value alone",
     },
     "Plates": {
         "asked": "plates with a position at the moment",

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from udp_stream.errors import PrivacyRefused
 from udp_stream.mechanisms.noise import Measure
@@ -28,7 +29,8 @@ ResultStatus = Literal["answered", "withheld_other_plates"]
 class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What was asked; places are (longitude, latitude) in degrees.
 
-    Of `box`, `polygon` and `cells` a range count has one; a density and the nearest have a `place`.
+    Of `box`, `polygon` and `cells` a range count and a threshold have one; a density and the nearest have a `place`.
+    `share` and `edge_m` are of a threshold, and absent for other kinds.
 
     >>> from udp_stream.testing import a_result
     >>> a_result().query.every, a_result().query.moment
@@ -49,6 +51,8 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rounds: Count
     split: SplitName
     privatisation: How
+    share: Annotated[float, msgspec.Meta(gt=0, lt=1)] | UnsetType = UNSET
+    edge_m: Positive | UnsetType = UNSET
 
 
 class QueryAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,7 +61,9 @@ class QueryAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     A range count and a density have a `value`, and the truth lies from `low` to `high`. The nearest have the distances
     of those found, in metres, nearest first, each off by at most its radius; each of the plates found may be farther
     away by `excess_m` than the plate of its rank, null where nothing is known of some plate. A plate that no round
-    asked has no distance. Which plates they are is not told.
+    asked has no distance. Which plates they are is not told. A threshold has as its `value` the share of plates inside,
+    whether that is `below` the share that was asked for (null where no plate took part), and whether that is `sure`.
+    Other kinds have neither.
 
     >>> from udp_stream.testing import a_result
     >>> answer = a_result().answer
@@ -72,6 +78,8 @@ class QueryAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     radii_m: tuple[NonNegative, ...]
     excess_m: NonNegative | None
     probability: Annotated[float, msgspec.Meta(gt=0, lt=1)]
+    below: bool | UnsetType | None = UNSET
+    sure: bool | UnsetType = UNSET
 
 
 class Plates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

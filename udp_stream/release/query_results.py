@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from msgspec import UNSET
+
+from udp_stream.queries.asked import Asked, AskedTogether, Found
 from udp_stream.queries.elimination import State
-from udp_stream.queries.standing import Asked, Found, StandingQuery
+from udp_stream.queries.standing import StandingQuery
 from udp_stream.release.query_record import SCHEMA, GeoPrivacy, Plates, Query, QueryAnswer, QueryResult, ResultStatus
 from udp_stream.units import NANO, duration_name
 from udp_stream.windows.latest import Moment
@@ -28,7 +31,12 @@ class ResultContext:
 
 
 def answered(
-    id_: str, query: StandingQuery, asked: Asked, state: State, moment: Moment, context: ResultContext
+    id_: str,
+    query: StandingQuery,
+    asked: Asked | AskedTogether,
+    state: State,
+    moment: Moment,
+    context: ResultContext,
 ) -> QueryResult:
     """The result of a run's last state. Lengths to 0.1 m, densities to nine digits; all of it after the noise.
 
@@ -42,7 +50,7 @@ def answered(
     ('answered', 8, True)
     """
     found = asked.found(state)
-    charged = int(state.charged.max(initial=0))
+    charged = asked.charged(state)
     plates = Plates(len(moment.plates), found.unknown, state.rounds) if context.counts_shown else None
     return _result(id_, "answered", query, moment, _answer(found, query.beta), plates, charged, context)
 
@@ -108,6 +116,8 @@ def _query(query: StandingQuery, moment: str) -> Query:
         rounds=query.rounds,
         split=query.split,
         privatisation=query.privatisation,
+        share=query.share,
+        edge_m=query.edge_m,
     )
 
 
@@ -120,6 +130,8 @@ def _answer(found: Found, beta: float) -> QueryAnswer:
         radii_m=tuple(round(one + 0.05, 1) for one in found.radii_m),
         excess_m=None if found.excess_m is None else round(found.excess_m + 0.05, 1),
         probability=1 - beta,
+        below=UNSET if found.sure is None else found.below,
+        sure=UNSET if found.sure is None else found.sure,
     )
 
 

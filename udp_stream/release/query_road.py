@@ -30,6 +30,7 @@ from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission, Entropy, Ledger, Mark
 from udp_stream.mechanisms.noise.base import Integers
 from udp_stream.planning.position_periods import PositionPeriods, amount_by_distance
+from udp_stream.queries.asked import Asked, AskedTogether
 from udp_stream.queries.elimination import Due, State
 from udp_stream.queries.standing import StandingQuery
 from udp_stream.release.once import charge_once, draw_once
@@ -190,8 +191,10 @@ class _Rounds:
     def _take(self, terms: _Terms) -> None:
         self._terms, self._query = terms, terms.query
         self._written = msgspec.json.encode(terms)
-        self._asked = terms.query.asked(len(self._moment.plates))
-        self._pie = self._asked.pie
+        self._ask(terms.query.asked(len(self._moment.plates)))
+
+    def _ask(self, asked: Asked | AskedTogether) -> None:
+        self._asked, self._pie = asked, asked.pie
 
     def result(self, id_: str) -> QueryResult:
         """The answer's record, after all rounds that are due."""
@@ -199,11 +202,12 @@ class _Rounds:
         charged = self._first()
         if self._terms.plates != self._digest:
             return withheld(id_, self._query, self._moment, context)
+        self._ask(self._asked.among(charged))
         return answered(id_, self._query, self._asked, self._last_state(charged), self._moment, context)
 
     def _first(self) -> Integers:
         """Charge the first round, or learn on which terms it was charged before."""
-        due = self._pie.due(self._pie.begin())
+        due = self._asked.due(self._pie.begin())
         if due is None:
             return _NO_PLATES
         self._require_no_overlap()
@@ -215,12 +219,12 @@ class _Rounds:
         state, ids = self._pie.begin(), _round_ids(self._query, self._moment)
         known = self._ledger.recorded(ids)
         positions = self._asked.plane.quanta(self._moment.lat, self._moment.lon)
-        while (due := self._pie.due(state)) is not None:
+        while (due := self._asked.due(state)) is not None:
             payload, id_ = known[state.rounds], ids[state.rounds]
             if payload is None:
                 charged = first if state.rounds == 0 else self._charge(state.rounds + 1, due)
-                members = due.plates[charged >= due.charges]
-                payload = self._drawn(id_, state, members, positions[members])
+                members = self._asked.members(due, charged)
+                payload = self._drawn(id_, state, members, self._asked.positions_of(members, positions))
             state = self._advanced(id_, state, payload)
         return state
 
@@ -233,16 +237,19 @@ class _Rounds:
                 self._take(_terms_from(remembered, round_id(self._query.name, self._moment.time_ms, 1)))
                 self._written = remembered
             is_ours = self._terms.plates == self._digest
-            again = self._pie.due(self._pie.begin()) if number == 1 else due
-            return self._admission(number, again if is_ours else None)
+            again = self._asked.due(self._pie.begin()) if number == 1 else due
+            return self._admission(number, again if is_ours else None, budget)
 
-        asked = [self._admission(number, due)]
+        asked = [self._admission(number, due, budget)]
         (found,) = charge_once(self._ledger, self._period, budget, self._moment.plates, asked, on_terms)
         return found.charged
 
-    def _admission(self, number: int, due: Due | None) -> Admission:
-        members, charges = (_NO_PLATES, _NO_PLATES) if due is None else (due.plates, due.charges)
-        return Admission(round_id(self._query.name, self._moment.time_ms, number), members, charges, 0, self._written)
+    def _admission(self, number: int, due: Due | None, budget: int) -> Admission:
+        id_ = round_id(self._query.name, self._moment.time_ms, number)
+        if due is None:
+            return Admission(id_, _NO_PLATES, _NO_PLATES, 0, self._written)
+        most = self._asked.allowances(due, number, budget)
+        return Admission(id_, due.plates, due.charges, 0, self._written, most)
 
     def _drawn(self, id_: str, state: State, members: Integers, positions: Integers) -> bytes:
         """The round's record as the ledger holds it; ours, if no other was there before."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import tzinfo
+from hashlib import blake2b
 
 import msgspec
 import numpy as np
@@ -52,6 +53,18 @@ def query_context(periods: PositionPeriods, context: ReleaseContext) -> QueryCon
     return QueryContext(periods, context.entropy, results)
 
 
+def asked_digest(queries: Sequence[StandingQuery], zone: tzinfo) -> str:
+    """The same for workers that ask the same at the same moments: 16 hexadecimal digits; nothing where none is asked.
+
+    >>> from datetime import UTC
+    >>> from udp_stream.testing import a_query
+    >>> len(asked_digest([a_query()], UTC)), asked_digest([], UTC)
+    (16, '')
+    """
+    asked = (str(zone), *(query.fingerprint() for query in queries))
+    return blake2b(" ".join(asked).encode(), digest_size=8).hexdigest() if queries else ""
+
+
 class QuerySet:
     """The queries of a deployment, and what their moments are answered with.
 
@@ -64,10 +77,11 @@ class QuerySet:
     """
 
     def __init__(self, queries: Sequence[StandingQuery], zone: tzinfo, context: QueryContext) -> None:
-        """At least one query; ValueError for none."""
+        """At least one query; ValueError for none. `digest` is that of `asked_digest`."""
         if not queries:
             raise ValueError("expected at least one query, got none")
         self._context = context
+        self.digest = asked_digest(queries, zone)
         self._queries = _by_every(queries)
         self._grids = {every_s: SlotGrid(every_s, zone) for every_s in self._queries}
         self._age_ms = _age_ms(queries)

@@ -10,6 +10,8 @@ the digest of those chunks, how many there are, and the time up to which the sen
    cut the same log under other settings, leaves chunks with another digest; those are dropped.
 3. The log keeps order, so a marker whose chunks are missing means a damaged log: raise, unless `accept_loss`.
 4. A repeated chunk or marker changes nothing.
+5. Slots that a marker ends which is not of our kind are skipped, whoever else has sent something of them: they are done
+   without an outcome, as what is known of them is not whole.
 
 The checkpoint is the offset of the first chunk of the oldest slot held, with what each sender had closed by then, and
 the time up to which slots are done. Reading again from a checkpoint gives the same slots, in the same order.
@@ -17,6 +19,7 @@ the time up to which slots are done. Reading again from a checkpoint gives the s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -145,10 +148,12 @@ class SlotBarrier(Generic[C]):
         senders: int,
         start: BarrierCheckpoint | None = None,
         accept_loss: bool = False,
+        skips: Callable[[EndMarker], bool] | None = None,
     ) -> None:
         """From the beginning, or from a checkpoint. Senders that the checkpoint does not know have closed nothing.
 
-        With `accept_loss`, a slot whose chunks are missing consists of those that are there.
+        With `accept_loss`, a slot whose chunks are missing consists of those that are there. `skips` says of a marker
+        whether it is not of our kind.
         """
         start = start or BarrierCheckpoint(0)
         known = start.through_ms
@@ -156,6 +161,7 @@ class SlotBarrier(Generic[C]):
             raise UdpStreamError(f"{chunk.__name__}: expected at least {max(1, len(known))} senders, got {senders}")
         self._chunk, self._marker, self._accept_loss = chunk, marker, accept_loss
         self._through = (*known, *[NOT_YET] * (senders - len(known)))
+        self._skips = skips
         self._next = start.offset
         self._done_ms = start.done_ms
         self._held: dict[int, _HeldSlot] = {}
@@ -200,9 +206,16 @@ class SlotBarrier(Generic[C]):
 
     def _add_marker(self, marker: EndMarker) -> None:
         self._require_known(marker.sender)
+        if self._skips is not None and self._skips(marker):
+            self._skip(marker.through_ms)
         for start in self._advance(marker):
             self._end(start, marker)
             self._forget_if_empty(start)
+
+    def _skip(self, through_ms: int) -> None:
+        """Every slot up to then is done without an outcome, but one whose outcome is under way."""
+        self._done_ms = max(self._done_ms, through_ms)
+        self._held = {start: held for start, held in self._held.items() if held.collected or held.end_ms > through_ms}
 
     def _advance(self, marker: EndMarker) -> list[int]:
         """Move the sender's closing time, never back; the slots held that this closes."""

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 
-from udp_stream.shuffle.barrier import BarrierCheckpoint, SlotBarrier
+from udp_stream.shuffle.barrier import BarrierCheckpoint, EndMarker, SlotBarrier
 from udp_stream.shuffle.ping_chunks import SourceEnd, digest_of, hashes_of, shard_of
 from udp_stream.windows.latest import Moment
 
@@ -69,11 +69,15 @@ class PositionChunk(msgspec.Struct, frozen=True, tag="positions.1"):
 class PositionsEnd(SourceEnd, frozen=True, tag="positions-end.1"):
     """The source has sent every moment up to `through_ms`.
 
-    If `slot_start` is given, that moment has `chunks` chunks of this digest for this shard.
+    If `slot_start` is given, that moment has `chunks` chunks of this digest for this shard. `asked` is the digest of
+    the queries that it was sent for. If that is not the shard's own, other queries' moments were sent, or none: what
+    is known of the moments up to then is not whole.
 
     >>> PositionsEnd(source=3, shard=0, through_ms=900_000).slot_start is None  # no plate of its was there
     True
     """
+
+    asked: str = ""
 
 
 def shard_of_period(start_ms: int, shards: int) -> int:
@@ -86,9 +90,9 @@ def shard_of_period(start_ms: int, shards: int) -> int:
 
 
 def cut_moment(
-    moment: Moment, source: int, shard: int, rows_max: int = ROWS_MAX
+    moment: Moment, source: int, shard: int, asked: str = "", rows_max: int = ROWS_MAX
 ) -> Iterator[PositionChunk | PositionsEnd]:
-    """The chunks of a moment, and their end marker.
+    """The chunks of a moment, and their end marker, which says for which queries they are.
 
     >>> from udp_stream.testing import a_moment
     >>> *chunks, end = cut_moment(a_moment(), source=0, shard=0, rows_max=3)
@@ -99,7 +103,7 @@ def cut_moment(
     digest = digest_of(columns)
     for number, some in enumerate(columns):
         yield PositionChunk(moment.time_ms, source, shard, digest, number, some)
-    yield PositionsEnd(source, shard, moment.time_ms, moment.time_ms, digest, len(columns))
+    yield PositionsEnd(source, shard, moment.time_ms, moment.time_ms, digest, len(columns), asked)
 
 
 def _columns(moment: Moment, rows: slice) -> PositionColumns:
@@ -137,9 +141,9 @@ def merge_moment(chunks: Sequence[PositionChunk]) -> Moment:
 
 
 def positions_of_sources(
-    sources: int, start: BarrierCheckpoint | None = None, accept_loss: bool = False
+    sources: int, start: BarrierCheckpoint | None = None, accept_loss: bool = False, asked: str = ""
 ) -> SlotBarrier[PositionChunk]:
-    """What a shard reads to answer queries: the moments of all sources.
+    """What a shard reads to answer queries: the moments of all sources, as far as they were sent for these queries.
 
     >>> from udp_stream.testing import a_moment
     >>> barrier = positions_of_sources(1)
@@ -148,4 +152,8 @@ def positions_of_sources(
     >>> [merge_moment(barrier.collect(time_ms)).time_ms for time_ms in barrier.due()]
     [1641011400000]
     """
-    return SlotBarrier(PositionChunk, PositionsEnd, sources, start, accept_loss)
+
+    def is_of_others(marker: EndMarker) -> bool:
+        return isinstance(marker, PositionsEnd) and marker.asked != asked
+
+    return SlotBarrier(PositionChunk, PositionsEnd, sources, start, accept_loss, is_of_others)

@@ -99,11 +99,13 @@ class ShardProtocol:
         accept_loss: bool = False,
         follows: bool = False,
         asks: bool = False,
+        asked: str = "",
     ) -> None:
         """Resume from a checkpoint. With `accept_loss`, a slot whose chunks are missing consists of those there are.
 
         `follows`: plans follow from releases, so a slot is planned once all that was planned before is released.
         `asks`: queries are asked. Where none were when the checkpoint was made, chunks of a moment may lie before it.
+        `asked` is their digest. A moment that some source has not sent for these queries is never answered.
         """
         self._partition = partition
         self._shards = shards
@@ -112,7 +114,7 @@ class ShardProtocol:
         self._moments: SlotStage[PositionChunk] | None = None
         if asks:
             barrier = positions_of_sources(
-                sources, start.moments or BarrierCheckpoint(start.offset), accept_loss or start.moments is None
+                sources, start.moments or BarrierCheckpoint(start.offset), accept_loss or start.moments is None, asked
             )
             self._moments = SlotStage(barrier, is_followed=True)
         self._follows = follows

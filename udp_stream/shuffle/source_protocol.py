@@ -81,9 +81,22 @@ class SourceProtocol:
     (True, 42, False)
     """
 
-    def __init__(self, source: int, shards: int, reader: SourceReader, periods: PositionPeriods | None = None) -> None:
+    def __init__(
+        self,
+        source: int,
+        shards: int,
+        reader: SourceReader,
+        periods: PositionPeriods | None = None,
+        asked: str = "",
+        asked_before: str | None = None,
+    ) -> None:
         """Nothing is left to do before the first message is read. A reader of moments needs the `periods` of positions:
-        the moments of one go to one shard."""
+        the moments of one go to one shard.
+
+        `asked` is the digest of the queries that moments are sent for, `asked_before` that of the checkpoint's. Where
+        they differ, the moments of these queries were not sent, and pings that they need are not read again: the shards
+        are told so, up to where all is read.
+        """
         self.reader = reader
         self._source = source
         self._shards = shards
@@ -91,6 +104,9 @@ class SourceProtocol:
         self._closed: list[SlotPings] = []
         self._moments: list[Moment] = []
         self._periods = periods
+        self._asked = asked
+        self._asked_before = asked if asked_before is None or not asked else asked_before
+        self._lost_ms = None if self._asked_before == asked else reader.moments_lost_ms
         self._announced: tuple[int | None, int | None] = None, None
         self._has_ticked = False
         self._step: Reject | Send | None = None
@@ -117,6 +133,8 @@ class SourceProtocol:
             del self._closed[: step.slots]
             del self._moments[: step.moments]
             self._announced = step.through_ms, step.moments_ms
+            if step.moments_ms is not None:
+                self._asked_before, self._lost_ms = self._asked, None
         self._step = self._due()
 
     def _due(self) -> Reject | Send | None:
@@ -135,12 +153,20 @@ class SourceProtocol:
 
     def _positions(self, through_ms: int) -> list[ToShard]:
         """The moments that are due, each for the shard of its period; and to every shard how far we are."""
+        shards, lost_ms = range(self._shards), self._lost_ms
         messages: list[ToShard] = []
+        if lost_ms is not None:
+            messages += [PositionsEnd(self._source, shard, lost_ms) for shard in shards]
         for moment in self._moments:
             start_ms = 0 if self._periods is None else self._periods.start_of(moment.time_ms)
             shard = shard_of_period(start_ms, self._shards)
-            messages += cut_moment(moment, self._source, shard)
-        return [*messages, *(PositionsEnd(self._source, shard, through_ms) for shard in range(self._shards))]
+            messages += cut_moment(moment, self._source, shard, self._asked)
+        return [*messages, *(PositionsEnd(self._source, shard, through_ms, asked=self._asked) for shard in shards)]
+
+    @property
+    def asked(self) -> str:
+        """The digest of the queries that moments up to the checkpoint were sent for, as far as shards know."""
+        return self._asked_before
 
     @property
     def may_commit(self) -> bool:

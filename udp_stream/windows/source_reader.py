@@ -173,6 +173,13 @@ class SourceReader:
             return None
         return self._moments.through_at(self._clock.watermark_ms)
 
+    @property
+    def moments_lost_ms(self) -> int | None:
+        """From a checkpoint that no positions were read for: up to then moments may lack some. None if none does."""
+        if self._rules.moments is None or self._clock.watermark_ms is None:
+            return None
+        return self._clock.watermark_ms + self._rules.moments.age_ms
+
     def tick_would_close(self, wall_ms: int) -> bool:
         """Whether a tick record appended at this time would close any slot or moment, an empty one included."""
         through, watermark_ms = self.through_ms, wall_ms - self._rules.windows.disorder_ms

@@ -59,8 +59,8 @@ class StatedPositions:
                 "privacy_unit": "one license plate, with its positions at all moments of a period",
                 "adjacency": "positions: the same plates at every moment; one plate's positions differ, each by "
                 "at most a distance d in the plane of the configuration",
-                "dp_variant": "metric privacy in the local model: e^(epsilon d), or Renyi divergence a rho d^2 of "
-                "every order a > 1 (Adaptive Privacy Budgeting, Liang and Yi)",
+                "dp_variant": "metric privacy in the local model, of thresholds in the central one: e^(epsilon d), or "
+                "Renyi divergence a rho d^2 of every order a > 1 (Adaptive Privacy Budgeting, Liang and Yi)",
                 "unprotected_quantities": [
                     "which plates sent pings, when, how many of them, and who was asked in a round",
                     "what releases of speeds tell: their counts are of plates by cell and slot, and not protected",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import msgspec
+from msgspec import UNSET
 
 from udp_stream.adapters.settings.limits import milliseconds, require, seconds_of, whole_seconds
 from udp_stream.errors import ConfigError
@@ -21,6 +22,9 @@ _NAME = re.compile("[a-z0-9][a-z0-9-]{0,62}")
 _REGIONS = "box", "polygon", "cells"
 
 _AMOUNT_MAX = 1e6
+
+EDGE_M = 500.0
+"""Of a threshold's region: noise on its count is that of a plate's place in metres, divided by it."""
 
 
 class QueriesSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -75,6 +79,8 @@ class QuerySection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     privatisation: Literal["auto", "distance", "point"] = "auto"
     budget: Annotated[float, msgspec.Meta(gt=0, le=_AMOUNT_MAX)] | Literal["auto"] = "auto"
     beta: Annotated[float, msgspec.Meta(ge=1e-6, le=0.5)] = 0.05
+    share: Annotated[float, msgspec.Meta(gt=0, lt=1)] | None = None
+    edge_m: Annotated[float, msgspec.Meta(ge=1, le=100_000)] | None = None
 
 
 def standing_queries(
@@ -95,6 +101,7 @@ def standing_queries(
 def _standing(section: QueriesSection, one: QuerySection, center: Position, queries: int) -> StandingQuery:
     every_s = _every(section, one)
     _check_place(one)
+    _check_threshold(one)
     limit = 40 if one.split == "doubling" else 1000
     require(one.rounds <= limit, _key(one, "rounds"), f"at most {limit} rounds that are {one.split}", one.rounds)
     query = StandingQuery(
@@ -117,6 +124,8 @@ def _standing(section: QueriesSection, one: QuerySection, center: Position, quer
         budget_nano=_budget(section, one, every_s, queries),
         period=section.period_name,
         period_budget_nano=section.budget_nano,
+        share=UNSET if one.share is None else one.share,
+        edge_m=UNSET if one.kind != "threshold" else EDGE_M if one.edge_m is None else one.edge_m,
     )
     _try(query, one)
     return query
@@ -159,12 +168,12 @@ def _every(section: QueriesSection, one: QuerySection) -> int:
 
 
 def _check_place(one: QuerySection) -> None:
-    """A range count has one region, the others a place, each on earth."""
+    """A range count and a threshold have one region, the others a place, each on earth."""
     given = [name for name in _REGIONS if getattr(one, name) is not None]
-    if one.kind == "range":
+    if one.kind in ("range", "threshold"):
         got = ", ".join(given) or "none"
-        require(len(given) == 1, _key(one, "box"), "one of box, polygon and cells for a range", got)
-        require(one.place is None, _key(one, "place"), "none for a range", list(one.place or ()))
+        require(len(given) == 1, _key(one, "box"), f"one of box, polygon and cells for a {one.kind}", got)
+        require(one.place is None, _key(one, "place"), f"none for a {one.kind}", list(one.place or ()))
     else:
         require(not given, _key(one, (given or ["box"])[0]), f"none where kind is {one.kind}", ", ".join(given))
         require(one.place is not None, _key(one, "place"), f"[longitude, latitude] for {one.kind}", "none")
@@ -175,6 +184,18 @@ def _check_place(one: QuerySection) -> None:
         on_earth = -180 <= box[0] < box[2] <= 180 and -90 <= box[1] < box[3] <= 90
         rule = "[west, south, east, north] with west < east and south < north"
         require(on_earth, _key(one, "box"), rule, list(box))
+
+
+def _check_threshold(one: QuerySection) -> None:
+    """A threshold has a share, and noise on a sum of distances; the others have no share."""
+    if one.kind == "threshold":
+        require(one.share is not None, _key(one, "share"), "a number above 0 and below 1 for a threshold", "none")
+        rule = "auto or distance for a threshold, whose noise is on a sum of distances"
+        require(one.privatisation != "point", _key(one, "privatisation"), rule, one.privatisation)
+    else:
+        for key in ("share", "edge_m"):
+            got = getattr(one, key)
+            require(got is None, _key(one, key), f"none where kind is {one.kind}", got)
 
 
 def _privatisation(one: QuerySection) -> Literal["distance", "point"]:
