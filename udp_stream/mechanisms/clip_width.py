@@ -14,7 +14,7 @@ forecast's deviation and the cost, all public, and are recorded before anything 
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from math import exp, pi, sqrt
 from typing import Final, NamedTuple
 
@@ -69,19 +69,17 @@ def clip_width(by_plate: NDArray[np.int64], deviation_kmh: float, cost: Cost) ->
     >>> clip_width(np.full(8, 30), 4.0, cost), clip_width(np.full(80, 30), 8.0, cost)
     (ClipWidth(half_width=0.5, gain=0.371), ClipWidth(half_width=4.0, gain=0.961))
     """
-    variance = plate_variance(by_plate)
-    weights = 1 / variance  # of plates: of a sample times their number
-    scatter = float(weights @ np.sqrt(variance) / weights.sum())
-    noise = _noise_deviation(cost) * 2 / float(np.sqrt(variance.min()) * weights.sum())
-    gains, misfits = _passed()
+    sharp = 1 / np.sqrt(plate_variance(by_plate))
+    weight = float(sharp @ sharp)  # plates weigh by how precisely their samples tell the HAT's mean
+    scatter, noise = float(sharp.sum()) / weight, 2 * float(sharp.max()) / weight * _noise_deviation(cost)
     off = round(min(deviation_kmh / scatter, _OFF_MAX) * _STEPS)
-    gain = gains[off]
-    squares = (noise * np.array(HALF_WIDTHS) / gain) ** 2 + (scatter * misfits[off]) ** 2
-    squares += (UNEVEN * deviation_kmh * (1 - gain)) ** 2
-    best = int(np.argmin(squares))
-    return ClipWidth(HALF_WIDTHS[best], round(float(gain[best]), 3))
+    table = _passed()
+    squares = noise**2 * table.noise[off] + scatter**2 * table.misfit[off] + deviation_kmh**2 * table.uneven[off]
+    best = int(squares.argmin())
+    return ClipWidth(HALF_WIDTHS[best], round(float(table.gain[off, best]), 3))
 
 
+@lru_cache(maxsize=64)
 def _noise_deviation(cost: Cost) -> float:
     """Of noise for a sensitivity of one."""
     noise = noise_of(cost)
@@ -89,12 +87,20 @@ def _noise_deviation(cost: Cost) -> float:
     return sqrt(noise.expected_square(_FINE * over / under)) / _FINE
 
 
+class _Passed(NamedTuple):
+    """By q, then by half width: gains, and what each part of the error's square is multiplied with."""
+
+    gain: Floats
+    noise: Floats
+    misfit: Floats
+    uneven: Floats
+
+
 @cache
-def _passed() -> tuple[Floats, Floats]:
-    """Gains and misfits, in standard deviations of plates: by q, then by half width."""
-    table = [[_passed_at(width, step / _STEPS) for width in HALF_WIDTHS] for step in range(_OFF_MAX * _STEPS + 1)]
-    gains, misfits = np.moveaxis(np.array(table), 2, 0)
-    return gains, misfits
+def _passed() -> _Passed:
+    offs = np.arange(_OFF_MAX * _STEPS + 1) / _STEPS
+    gain, misfit = np.moveaxis(np.array([[_passed_at(width, off) for width in HALF_WIDTHS] for off in offs]), 2, 0)
+    return _Passed(gain, (np.array(HALF_WIDTHS) / gain) ** 2, misfit**2, (UNEVEN * (1 - gain)) ** 2)
 
 
 def _passed_at(half_width: float, off: float) -> tuple[float, float]:
