@@ -22,11 +22,14 @@ from udp_stream.release.query_record import decode_result
 from udp_stream.release.record import kind_of
 from udp_stream.testing import Died, SeededEntropy
 
+FLAGS = (*CONFIG, "release.mean=array-averaging")
+"""Speeds are charged, too, whatever forecasts tell."""
+
 
 @pytest.fixture(scope="module")
 def frames():
     """Frames of a clean fleet in order, each with the time at which it arrives: that of its newest ping."""
-    settings, messages = load(None, CONFIG, {}), fleet_log(buses=20, hours=0.8, clean=True)
+    settings, messages = load(None, FLAGS, {}), fleet_log(buses=20, hours=0.8, clean=True)
     decoder, found = PingDecoder(settings.ping_rules), []
     for some in frames_of(messages, FRAME):
         pings, _ = decoder.decode(some)
@@ -36,7 +39,7 @@ def frames():
 
 @contextmanager
 def live(folder, clock, answers=True):
-    settings = load(configured(folder, 100), CONFIG, {})
+    settings = load(configured(folder, 100), FLAGS, {})
     with (
         ledger_and_keys(LedgerSection(url=f"{folder}/ledger")) as (ledger, keys),
         Journal(folder / "journal", f"the ledger {ledger.meta()['ledger_id']}") as journal,
@@ -73,7 +76,7 @@ def test_it_answers_as_a_replay_of_the_same_pings_does_and_asks_nothing_without_
     ]
     found = lines(tmp_path / "live", "answers")
     same_key(tmp_path / "live", tmp_path)
-    with asking(tmp_path, "ledger", rho=100, flags=CONFIG) as (runtime, told, _, _):
+    with asking(tmp_path, "ledger", rho=100, flags=FLAGS) as (runtime, told, _, _):
         runtime.run([messages for messages, _ in frames])
     assert len(told) == 5 and sorted(found) == sorted(told)
     (tmp_path / "unasked").mkdir()

@@ -5,13 +5,14 @@ import numpy as np
 import pytest
 
 from udp_stream.mechanisms import clip_width as module
-from udp_stream.mechanisms.clip_width import HALF_WIDTHS, UNEVEN, USUAL, ClipWidth, clip_width
+from udp_stream.mechanisms.clip_width import DEVIATION_MAX, HALF_WIDTHS, UNEVEN, USUAL, ClipWidth, clip_width
 from udp_stream.mechanisms.forecast_clip import Around, clipped_sum, plan_around
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.noise import concentrated, pure
 from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.speed_spread import plate_variance
 from udp_stream.mechanisms.statistic_terms import AroundForecast
+from udp_stream.release.statistic_records import around_record
 
 KMH = 4096
 SPEEDS = Range(0, 120 * KMH)
@@ -41,7 +42,7 @@ def test_without_a_difference_half_of_the_plates_are_normal_and_half_are_peaked(
 
 @pytest.mark.parametrize("cost", [COST, concentrated(50_000_000)], ids=["pure", "in rho"])
 @pytest.mark.parametrize(("plates", "pings"), [(3, 2), (12, 30), (90, 120)])
-@pytest.mark.parametrize("deviation", [1.0, 5.0, 12.0])
+@pytest.mark.parametrize("deviation", [1.0, 3.0, 6.0])
 def test_the_width_is_the_one_whose_plan_errs_least(cost, plates, pings, deviation):
     """Each width planned in full, in integers: the choice reads the noise off no plan."""
     by_plate = np.full(plates, pings)
@@ -53,6 +54,7 @@ def test_the_width_is_the_one_whose_plan_errs_least(cost, plates, pings, deviati
         noise = plan_around(SamplesPerPlate(by_plate), around, cost, Range(0, 1000 * KMH)).noise_deviation / KMH
         errors.append(noise**2 + (scatter * misfit) ** 2 + (UNEVEN * deviation * (1 - gain)) ** 2)
     chosen = clip_width(by_plate, deviation, cost)
+    assert clip_width(by_plate, 99.0, cost) == clip_width(by_plate, DEVIATION_MAX, cost)
     assert errors[HALF_WIDTHS.index(chosen.half_width)] <= 1.01 * min(errors)
 
 
@@ -67,7 +69,7 @@ def test_a_clip_is_wider_in_larger_hats_where_forecasts_are_worse_and_where_more
 
     for found in (
         widths((3, 10, 30, 100, 300), [6.0], [833_333_333]),
-        widths([60], (0.0, 1.0, 2.0, 4.0, 8.0, 16.0), [833_333_333]),
+        widths([60], (0.0, 1.0, 2.0, 3.0, 4.5, 6.0), [833_333_333]),
         widths([20], [6.0], (10**7, 10**8, 10**9, 10**10)),
     ):
         assert found == sorted(found) and found[0] < found[-1]
@@ -93,6 +95,23 @@ def test_terms_from_before_there_was_a_choice_are_read_as_the_usual_width():
     around = AroundForecast.of(18.0, np.array([17.0, 19.0]))
     written = msgspec.json.decode(msgspec.json.encode(around))
     assert sorted(written) == ["hat", "plates"] and around.width == USUAL
-    wide = AroundForecast.of(18.0, np.array([17.0, 19.0]), ClipWidth(2.0, 0.931))
+    wide = AroundForecast.of(18.0, np.array([17.0, 19.0]), ClipWidth(2.0, 0.931, 0.8))
     assert msgspec.json.decode(msgspec.json.encode(wide), type=AroundForecast) == wide
-    assert wide.among(np.array([True, False])).width == ClipWidth(2.0, 0.931)
+    assert wide.among(np.array([True, False])).width == ClipWidth(2.0, 0.931, 0.8)
+
+
+def test_what_a_clip_hides_is_in_the_interval_of_a_release_and_in_its_expected_error_but_no_noise_of_the_filter():
+    plans = [
+        plan_around(
+            SamplesPerPlate(np.full(50, 40)),
+            Around(30 * KMH, np.full(50, 30 * KMH), ClipWidth(1.0, 0.7, hidden)),
+            COST,
+            SPEEDS,
+        )
+        for hidden in (0.0, 3.0)
+    ]
+    one, other = (around_record(plan, 30.0 * KMH, plan.noise_bound) for plan in plans)
+    widths = [low_high[1] - low_high[0] for low_high in (one.interval95_kmh, other.interval95_kmh)]
+    assert widths[1] > 1.5 * widths[0] and other.expected_abs_error_kmh > 1.5 * one.expected_abs_error_kmh
+    assert one.scale_kmh == other.scale_kmh
+    assert plans[0].noise_deviation == plans[1].noise_deviation and plans[0].spread == plans[1].spread

@@ -36,6 +36,11 @@ def test_they_hold_95_percent_of_a_fleet_that_pings_twelve_times_as_often_as_the
         assert shares[here].mean() > 0.88 and here.sum() > 50
 
 
+def test_released_means_lie_in_their_own_intervals_too(day, estimated):
+    inside = (estimated.mean_low <= day.truth) & (day.truth <= estimated.mean_high)
+    assert 0.92 <= inside[estimated.measured].mean() <= 0.97 and estimated.measured.sum() > 50
+
+
 @pytest.mark.parametrize(
     ("constants", "least", "most"),
     [

@@ -37,6 +37,10 @@ the others as normal. Only the gain follows it; the misfit is that of normal pla
 UNEVEN: Final = 0.5
 """HATs differ in their gain. This share of what a clip holds back on average counts as error."""
 
+DEVIATION_MAX: Final = 6.0
+"""Km/h that a forecast's deviation counts as at most. Before a city's first releases it is 8 and more, wide enough for
+any city; forecasts of a real one are off by less, and a clip for such a deviation costs more noise than it saves."""
+
 _STEPS, _OFF_MAX = 16, 4
 """The table has q from 0 to 4 in sixteenths."""
 
@@ -49,12 +53,15 @@ _FINE = 2**20
 class ClipWidth(NamedTuple):
     """A plate's half width in standard deviations of its mean, and the share of a HAT's difference that passes.
 
+    `hidden` is the standard deviation, in km/h, of what the clip hides of the HAT though its gain is undone.
+
     >>> ClipWidth(half_width=0.5, gain=0.45).gain
     0.45
     """
 
     half_width: float
     gain: float
+    hidden: float = 0.0
 
 
 USUAL: Final = ClipWidth(0.5, 0.45)
@@ -66,17 +73,20 @@ def clip_width(by_plate: NDArray[np.int64], deviation_kmh: float, cost: Cost) ->
 
     >>> from udp_stream.mechanisms.noise import pure
     >>> cost = pure(833_333_333)
-    >>> clip_width(np.full(8, 30), 4.0, cost), clip_width(np.full(80, 30), 8.0, cost)
-    (ClipWidth(half_width=0.5, gain=0.371), ClipWidth(half_width=4.0, gain=0.961))
+    >>> clip_width(np.full(8, 30), 4.0, cost)
+    ClipWidth(half_width=0.5, gain=0.371, hidden=1.34)
+    >>> clip_width(np.full(80, 30), 8.0, cost)
+    ClipWidth(half_width=3.0, gain=0.941, hidden=0.416)
     """
+    deviation = min(deviation_kmh, DEVIATION_MAX)
     sharp = 1 / np.sqrt(plate_variance(by_plate))
     weight = float(sharp @ sharp)  # plates weigh by how precisely their samples tell the HAT's mean
     scatter, noise = float(sharp.sum()) / weight, 2 * float(sharp.max()) / weight * _noise_deviation(cost)
-    off = round(min(deviation_kmh / scatter, _OFF_MAX) * _STEPS)
+    off = round(min(deviation / scatter, _OFF_MAX) * _STEPS)
     table = _passed()
-    squares = noise**2 * table.noise[off] + scatter**2 * table.misfit[off] + deviation_kmh**2 * table.uneven[off]
-    best = int(squares.argmin())
-    return ClipWidth(HALF_WIDTHS[best], round(float(table.gain[off, best]), 3))
+    hidden = scatter**2 * table.misfit[off] + deviation**2 * table.uneven[off]
+    best = int((noise**2 * table.noise[off] + hidden).argmin())
+    return ClipWidth(HALF_WIDTHS[best], round(float(table.gain[off, best]), 3), round(sqrt(float(hidden[best])), 3))
 
 
 @lru_cache(maxsize=64)

@@ -21,7 +21,7 @@ What is released is forecast + (statistic + noise) / (gain * sum of v_l m_l).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import sqrt
+from math import hypot, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,6 +121,11 @@ class ForecastClipPlan:
         return sqrt(SAMPLED * float(shares**2 @ plate_variance(self.counts.by_plate))) * QUANTA_PER_KMH
 
     @property
+    def hidden(self) -> float:
+        """Standard deviation of what the clip hides, in quanta: HATs of a slot share it, as they share a city."""
+        return self.around.width.hidden * QUANTA_PER_KMH
+
+    @property
     def error_bound(self) -> float:
         """Worst-case bias plus expected noise, in quanta: a forecast can be wrong by all of the range."""
         return self.range.width + self.noise_bound
@@ -128,7 +133,7 @@ class ForecastClipPlan:
     @property
     def expected_error(self) -> float:
         """About how far the value is likely to be off, in quanta."""
-        return self.noise.error(self.noise_bound, self.spread)
+        return self.noise.error(self.noise_bound, hypot(self.spread, self.hidden))
 
     @property
     def used_samples(self) -> int:

@@ -68,7 +68,7 @@ def around_record(plan: ForecastClipPlan, noisy: float, scale: float, left_out: 
     (0.0, 2.0, 'forecast-clip')
     """
     others, width = int(left_out.sum()), plan.range.width
-    spread = plan.spread * sqrt(1 + others / plan.counts.total)
+    spread = hypot(plan.spread * sqrt(1 + others / plan.counts.total), plan.hidden)
     low, high = interval95(plan.noise, noisy - plan.range.low, scale, spread, width)
     return Mean(
         value_kmh=round(plan.range.clip(noisy) / QUANTA_PER_KMH, 3),
