@@ -26,6 +26,7 @@ from udp_stream.release.context import ReleaseContext, with_forecaster
 from udp_stream.release.record import decode
 from udp_stream.release.road import release_slot
 from udp_stream.units import QUANTA_PER_KMH
+from udp_stream.windows.grid import resolution_of
 from udp_stream.windows.slot_tables import SlotCounts, SlotValues
 
 Floats = NDArray[np.float64]
@@ -40,7 +41,10 @@ FEATURE_SD = 0.8
 """Of the slope of a HAT's standardised feature, in km/h."""
 
 CELL_SD, HAT_SD = 3.0, 1.0
-"""How far a cell, and each of its HATs, differ from what counts say, in km/h at 17 km/h."""
+"""How far a cell, and each of its HATs, differ from what counts say, in km/h at 17 km/h and H3 7."""
+
+FINER = 1.5
+"""How many times as much that is in cells of the next finer resolution."""
 
 PLATE_SD, PING_SD, PLATES_PART = 11.0, 11.0, 0.65
 """How far a plate's mean of m pings differs from its HAT's: PLATES_PART * sqrt(PLATE_SD^2 + PING_SD^2 / m) km/h at
@@ -111,8 +115,9 @@ class City:
 
     def _by_hat(self, cells: NDArray[np.uint64], prior: SlotPrior) -> Floats:
         here = [self._cells.setdefault(cell, self._rng.normal(0, CELL_SD)) for cell in cells.tolist()]
+        finer = FINER ** (resolution_of(int(cells[0])) - 7) if cells.size else 1.0
         told = self._mean + self._slope * prior.by_hat + prior.features @ self._features
-        own = np.array(here) + self._rng.normal(0, HAT_SD, cells.size)
+        own = finer * (np.array(here) + self._rng.normal(0, HAT_SD, cells.size))
         mean: Floats = np.maximum(told + _scatter(told) * own, SLOWEST)
         return mean
 
