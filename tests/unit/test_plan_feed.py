@@ -88,8 +88,8 @@ def test_a_file_without_an_accepted_ping_is_refused(capsys, tmp_path):
     assert status == 2 and out == "" and "No ping was accepted of its beginning" in " ".join(err.split())
 
 
-def row(resolution, slot, error, constant=4.0, counts=3.0):
-    return Row(resolution, slot, 10, 10, 10, Rehearsed(error, constant, counts, 0.5))
+def row(resolution, slot, error, constant=4.0, counts=3.0, served=0.5):
+    return Row(resolution, slot, 10, 10, 10, Rehearsed(error, constant, counts, served))
 
 
 def test_the_row_to_start_with_is_the_finest_that_is_clearly_better_than_both_guesses():
@@ -99,6 +99,7 @@ def test_the_row_to_start_with_is_the_finest_that_is_clearly_better_than_both_gu
     best, why = start_of([row(8, "1h", 2.95), finest], None)
     assert best is finest and why.startswith("none errs by at most 80%")
     assert start_of([coarse, fine, finest], 2.9)[0] is finest
+    assert start_of([coarse, row(7, "1h", 2.0, served=0.49)], None)[0] is coarse
 
 
 @pytest.mark.parametrize(

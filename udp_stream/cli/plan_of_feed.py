@@ -41,6 +41,9 @@ WORTH = 0.8
 """Of the better guess's error: a row that errs by more is not what one should start with: the expected error may be a
 tenth or two off."""
 
+SERVED = 0.5
+"""Of pings: where fewer are in HATs with a mean, most of what is read is a forecast."""
+
 ABOUT = 0.95, 1.05
 """Of the better guess's error: about as good."""
 
@@ -169,10 +172,12 @@ def start_of(rows: list[Row], target_kmh: float | None) -> tuple[Row, str]:
         best = min(rows, key=lambda row: row.expected.error)
         return best, f"none is expected to err by at most {target_kmh:g} km/h, and this one errs least"
     for row in finest:
-        if row.expected.over_guess <= WORTH:
-            return row, f"the finest that errs by at most {WORTH:.0%} of what the better guess errs by"
+        if row.expected.over_guess <= WORTH and row.expected.served >= SERVED:
+            why = f"with at least {SERVED:.0%} of pings in HATs with a mean"
+            return row, f"the finest that errs by at most {WORTH:.0%} of what the better guess errs by, {why}"
     best = min(rows, key=lambda row: row.expected.over_guess)
-    return best, f"none errs by at most {WORTH:.0%} of what the better guess errs by, and this one comes nearest"
+    nearest = "with enough pings in HATs with a mean, and this one comes nearest"
+    return best, f"none errs by at most {WORTH:.0%} of what the better guess errs by, {nearest}"
 
 
 def verdict(expected: Rehearsed) -> str:
