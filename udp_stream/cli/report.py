@@ -70,7 +70,7 @@ ONE_MEAN = Guess(
 """Mean absolute errors; and those of the guess that public counts allow (H3 6 to 8, an hour)."""
 
 MEASURED_AROUND = (
-    "On the days that we measured (H3 7, one hour, epsilon 10) estimates around forecasts erred by 0.48 to 0.62 of "
+    "On the days that we measured (H3 7, one hour, epsilon 10) estimates around forecasts erred by 0.48 to 0.63 of "
     "what the baseline guess (one city-wide mean for every HAT) erred by, a line on counts by 0.65 to 1.06 of it."
 )
 """Said of a mean around a forecast: what the model expects of it is not where the model is wrong (measurements.md)."""
