@@ -28,6 +28,7 @@ CATCH_S = 4.0
 PEACE_S = 3.0
 RETURN_S = 3.0
 """A paused worker returns at most so long after its session is over."""
+KILLS_S = 60.0
 AGENDA = 0.2
 """How often the next of what is to happen in every round is tried."""
 
@@ -79,10 +80,16 @@ class Adversary:
         (action,) = self.dice.choices(list(actions), list(actions.values()))
         action()
 
-    def leave_nothing_out(self) -> None:
-        """What is to happen in every round and has not yet, as where a machine had little time for us."""
+    def leave_nothing_out(self, kills: int) -> None:
+        """What is to happen in every round and has not yet, as where a machine had little time for us.
+
+        And so many kills of workers that serve.
+        """
         for change in self._agenda:
             change()
+        deadline = time.monotonic() + KILLS_S
+        while self.kills < kills and time.monotonic() < deadline:
+            self.kill()
 
     def rest(self) -> None:
         """A moment of peace; mostly until something is achieved that can then be ruined."""

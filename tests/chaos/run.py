@@ -79,8 +79,9 @@ def play(
     regulars: int = 3,
     guests: int = 1,
     database: int = 0,
+    kills: int = 0,
 ) -> Round:
-    """One round; the seed chooses what is done and when, as far as the machine lets it."""
+    """One round with at least so many kills; the seed chooses what is done and when, as far as the machine lets it."""
     city = build(on, folder, messages, profile, places=regulars + guests, database=database)
     expected = city.expected()
     with city.workers() as workers, Strangers(city) as strangers:
@@ -106,7 +107,7 @@ def play(
             if time.monotonic() > began + seconds:
                 _until_more_is_recorded(city)
             adversary.strike()
-        adversary.leave_nothing_out()
+        adversary.leave_nothing_out(kills)
         adversary.relent()
         before_quiet = int(city.recorded() or 0)
         began = time.monotonic()

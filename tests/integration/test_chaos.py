@@ -57,7 +57,7 @@ def test_a_day_of_chaos_violates_nothing(on, tmp_path, profile, buses, hours, se
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
     day = synthetic_day(seed, buses, hours=hours)
-    done = play(on, tmp_path, day, profile, seed=seed, seconds=seconds, database=next(DATABASES))
+    done = play(on, tmp_path, day, profile, seed=seed, seconds=seconds, database=next(DATABASES), kills=kills)
     print(done.told())
     assert done.violations == []
     assert done.kills >= kills and done.before_quiet > done.hats / 4  # else it proves little

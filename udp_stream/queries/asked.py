@@ -48,7 +48,7 @@ class Asked:
 
     >>> from udp_stream.queries.standing import StandingQuery
     >>> query = StandingQuery(name="stop", kind="nearest", center=(0, 0), place=(0.01, 0), every_s=900, age_s=600,
-    ...     measure="zcdp", budget_nano=10**12, period="1d", period_budget_nano=10**14)
+    ...     measure="zcdp", budget_nano=10**13, period="1d", period_budget_nano=10**15)
     >>> import os
     >>> asked = query.asked(plates=2)
     >>> where = asked.plane.quanta(np.array([0.0, 0.0]), np.array([0.02, 0.5]))
