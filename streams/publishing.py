@@ -47,6 +47,7 @@ from aiokafka.errors import (
 from aiokafka.structs import OffsetAndMetadata
 from faust.types import TP
 
+from streams.batched_writes import write_batched
 from streams.connections import client_options
 from streams.offsets import Committed, Offsets
 from streams.producer import REQUEST_BYTES_MAX, OutgoingRecord, Producer
@@ -65,6 +66,9 @@ BEGIN_S = 60.0
 """For a new epoch: the broker first ends the former owner's transaction."""
 
 CLOSE_S = 5.0
+
+BATCH_BYTES_MAX = 2**19
+"""Half of what brokers usually take as one batch."""
 
 TRANSACTION_MS = 60_000
 """After this time the broker aborts a transaction. A slot takes well below a second; until a transaction ends,
@@ -131,7 +135,7 @@ class StrictlyOnce:
             acks="all",
             transactional_id=f"{kafka.group}/{shard.topic}/{shard.partition}",
             transaction_timeout_ms=TRANSACTION_MS,
-            max_batch_size=2**17,
+            max_batch_size=BATCH_BYTES_MAX,
             max_request_size=REQUEST_BYTES_MAX,
         )
         try:
@@ -165,24 +169,9 @@ class StrictlyOnce:
     async def _transact(self, records: Iterable[OutgoingRecord], checkpoint: Mapping[TP, Committed]) -> None:
         offsets = {TopicPartition(*tp): OffsetAndMetadata(offset, note) for tp, (offset, note) in checkpoint.items()}
         await self._producer.begin_transaction()
-        await self._write(records)
+        await write_batched(self._producer, records)
         await self._producer.send_offsets_to_transaction(offsets, self._group)
         await self._producer.commit_transaction()
-
-    async def _write(self, records: Iterable[OutgoingRecord]) -> None:
-        under_way: list[Awaitable[object]] = []
-        try:
-            for one in records:
-                under_way.append(
-                    await self._producer.send(
-                        one.topic, one.value, key=one.key, partition=one.partition, headers=one.headers
-                    )
-                )
-        finally:
-            taken = await asyncio.gather(*under_way, return_exceptions=True)
-        for error in taken:
-            if isinstance(error, BaseException):
-                raise error
 
     async def close(self) -> None:
         """Disconnect. A transaction under way is aborted by the next owner, or by the broker after its timeout."""

@@ -35,6 +35,7 @@ from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, Privac
 from udp_stream.ledger import checks
 from udp_stream.ledger.checks import ALL_LEDGER_CHECKS, CheckFailed, ask, crowds, rolling
 from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.ledger.packing import column
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import LedgerFactory
 from udp_stream.trial.services.both import RunningRedis, start_redis
@@ -179,22 +180,23 @@ BROKEN: list[tuple[str, str, str, Check]] = [
         "redis.call('HSET', KEYS[4], string.sub(plates, 1, 7), struct.pack('<i8i8', 9, 2))",
         checks.check_balances_equal_entries,
     ),
-    ("admit", "asked[i] <= limit - sums[names[i]]", "true", checks.check_never_over_budget),
-    ("admit", "asked[i] <= limit - sums[names[i]]", "asked[i] <= limit", checks.check_never_over_budget),
+    ("admit", "asked[i] <= limit - sums[at[i]]", "true", checks.check_never_over_budget),
+    ("admit", "asked[i] <= limit - sums[at[i]]", "asked[i] <= limit", checks.check_never_over_budget),
     (
         "admit",
-        "asked[i] <= limit - sums[names[i]]",
-        "asked[i] < limit - sums[names[i]]",
+        "asked[i] <= limit - sums[at[i]]",
+        "asked[i] < limit - sums[at[i]]",
         checks.check_never_over_budget,
     ),
-    ("admit", "if not sums[name] then", "if true then", checks.check_never_over_budget),
+    ("admit", "if #names > 0 then return end", "names = {}", checks.check_never_over_budget),
     ("admit", "if fitting < least then", "if false then", checks.check_min_admitted_charges_nobody),
     ("admit", "redis.call('RPUSH', KEYS[2], ...)", "", checks.check_balances_equal_entries),
-    ("admit", "times[name] + 1", "times[name]", checks.check_balances_equal_entries),
-    ("admit", "sums[name] + asked[i]", "asked[i]", checks.check_admit_charges_once),
+    ("admit", "times[place] + 1", "times[place]", checks.check_balances_equal_entries),
+    ("admit", "sums[place] + asked[i]", "asked[i]", checks.check_admit_charges_once),
     ("admit", "by_chunk(balances, function(_, ...) redis.call('HSET', KEYS[4], ...) end)", "", checks.check_table),
-    ("admit", "sums[name] = sums[name] + elsewhere[name]", "", checks.check_rolling_table),
-    ("admit", "sums[name] - (elsewhere[name] or 0)", "sums[name]", checks.check_rolling_windows),
+    ("admit", "sums[at] = sums[at] + elsewhere[at]", "", checks.check_rolling_table),
+    ("admit", "sums[place] - (elsewhere[place] or 0)", "sums[place]", checks.check_rolling_windows),
+    ("admit", "= names[place]", "= names[#names + 1 - place]", checks.check_table),
     ("admit", "most = math.max(most, sum)", "most = sum", checks.check_rolling_windows),
     ("admit", "sub(windows, start + i, start + i) == '1'", "true", checks.check_rolling_windows),
     ("admit", "redis.call('ZADD', KEYS[3], 0, period)", "", checks.check_rolling_table),
@@ -382,9 +384,9 @@ def test_a_script_takes_so_many_hats_and_members_and_no_more(redis_url: str, mon
     monkeypatch.setattr(redis_ledger, "BATCH_MEMBERS", 6)
     scripts, admit = [], RedisLedger._admit
 
-    def counted(self: Any, period: str, budget: int, batch: Any, near: Any) -> Any:
-        scripts.append([one.members.size for one, _ in batch])
-        return admit(self, period, budget, batch, near)
+    def counted(self: Any, period: str, budget: int, plates: Any, batch: Any, near: Any) -> Any:
+        scripts.append([one.members.size for one in batch])
+        return admit(self, period, budget, plates, batch, near)
 
     monkeypatch.setattr(RedisLedger, "_admit", counted)
     plates = [bytes([letter]) * 16 for letter in b"abcdefgh"]
@@ -576,7 +578,7 @@ def test_a_wiped_ledger_stops_everything(redis_server: RunningRedis, tmp_path: P
 
 def test_a_flush_between_the_scripts_of_a_slot_stops_the_rest(redis_server: RunningRedis) -> None:
     with open_redis_ledger(redis_server.url) as ledger, client_of(redis_server.url) as client:
-        scripts = [ledger._admit("p", 10, [(ask(f"hat-{i}", [3]), b"x")]) for i in range(4)]
+        scripts = [ledger._admit("p", 10, column([b"x"]), [ask(f"hat-{i}", [3])]) for i in range(4)]
         scripts[1] = ("FLUSHALL",)
         replies = ledger._session.exchange(*scripts)
         assert [reply[0] for reply in replies if isinstance(reply, list)] == [b"ok", b"gone", b"gone"]

@@ -11,7 +11,7 @@ from udp_stream.mechanisms.means import MECHANISMS, Baseline, accuracy_of, sprea
 from udp_stream.mechanisms.means._projected import means_of_arrays
 from udp_stream.mechanisms.means.accuracy import TRUTHS, array_variance
 from udp_stream.mechanisms.noise import pure
-from udp_stream.mechanisms.noise.interval import interval95
+from udp_stream.mechanisms.noise.interval import interval95, laplace_low_end
 from udp_stream.mechanisms.noise.laplace import DiscreteLaplace
 from udp_stream.mechanisms.range import Range
 from udp_stream.release.statistic_records import mean_record
@@ -277,3 +277,10 @@ def test_the_expected_error_counts_spread_and_that_means_are_clamped():
         released = np.clip(truth + rng.laplace(0, noise, truth.size) + sd * rng.standard_normal(truth.size), 0, 65)
         error = np.abs(released - truth).mean()
         assert DiscreteLaplace().clamped_error(noise, sd, 65) == pytest.approx(error, rel=0.08)
+
+
+@pytest.mark.parametrize("spread", [0.0, 4.0])
+def test_the_end_of_one_value_is_that_of_an_array(spread):
+    noisy = np.linspace(-60, 125, 371)
+    one_by_one = [float(laplace_low_end(value, 6.0, spread, 65)) for value in noisy.tolist()]
+    assert one_by_one == pytest.approx(laplace_low_end(noisy, 6.0, spread, 65).tolist(), rel=1e-12, abs=1e-12)

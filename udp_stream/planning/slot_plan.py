@@ -59,9 +59,17 @@ class SlotPlan:
 
     def find(self, cell: int, digest: bytes) -> int | None:
         """The number of a cell's HAT, if it is known and has these rows."""
-        at = int(np.searchsorted(self.cells, np.uint64(cell)))
-        known = at < self.cells.size and int(self.cells[at]) == cell and self.digests[at] == digest
-        return at if known else None
+        return self.find_all(np.array([cell], dtype=np.uint64), [digest])[0]
+
+    def find_all(self, cells: NDArray[np.uint64], digests: Sequence[bytes]) -> list[int | None]:
+        """As `find`, for many HATs at once."""
+        places = np.searchsorted(self.cells, cells)
+        there = places < self.cells.size
+        there[there] = self.cells[places[there]] == cells[there]
+        return [
+            at if is_there and self.digests[at] == digest else None
+            for at, is_there, digest in zip(places.tolist(), there.tolist(), digests, strict=True)
+        ]
 
     def charged_rows(self, hat: int) -> NDArray[np.int64]:
         """What each row of a HAT was charged."""
@@ -71,7 +79,7 @@ class SlotPlan:
         """The same plan, with the priced HATs of `made` wherever both plans agree on a HAT."""
         if made.priced is None:
             return self
-        found = map(made.find, self.cells.tolist(), self.digests)
+        found = made.find_all(self.cells, self.digests)
         priced = tuple(
             made.priced[at] if at is not None and made.terms[at] == terms else None
             for at, terms in zip(found, self.terms, strict=True)

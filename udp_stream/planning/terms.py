@@ -123,8 +123,14 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         >>> Terms(kept=bytes([0b101_00000])).of_kept(np.array([7, 8, 9])).tolist()
         [7, 9]
         """
+        if self._keeps_all(values.size):
+            return values
         kept = self.rows_kept(values.size)
         return values if kept.all() else values[kept]
+
+    def _keeps_all(self, rows: int) -> bool:
+        """Whether that is said of so many rows, and all contribute: nearly always."""
+        return not self.kept and all(one.around is None or one.around.plates_count == rows for one in self.statistics)
 
     def to_rows(self, offered: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
         """Undo `of_kept`: what each of so many rows has, 0 for those that do not contribute.

@@ -91,13 +91,12 @@ def _witness(hats: Sequence[HatOutcome]) -> str:
 
 
 def _decide(hats: Sequence[HatOutcome], counts: SlotCounts, plan: SlotPlan, policy: Policy) -> list[HatOutcome]:
-    digests = row_digests(counts)
-    return [_decided(hat, counts, digests[hat.number], plan, policy) for hat in hats]
+    found = plan.find_all(counts.cells, row_digests(counts))
+    return [_decided(hat, counts, found[hat.number], plan, policy) for hat in hats]
 
 
-def _decided(hat: HatOutcome, counts: SlotCounts, digest: bytes, plan: SlotPlan, policy: Policy) -> HatOutcome:
-    """Charged, with the plan for the plates that were charged; or withheld."""
-    at = plan.find(int(counts.cells[hat.number]), digest)
+def _decided(hat: HatOutcome, counts: SlotCounts, at: int | None, plan: SlotPlan, policy: Policy) -> HatOutcome:
+    """Charged, with the plan for the plates that were charged; or withheld. `at` is its number in the slot's plan."""
     if at is None:
         return hat.withheld(_unplanned(policy))
     terms, charged = plan.terms[at], plan.charged_rows(at)
@@ -171,6 +170,7 @@ def _record(hat: HatOutcome, counts: SlotCounts, estimate: HatEstimate | None, c
     context, by_plate, admitted = common.context, counts.count[hat.rows], hat.admitted
     mean, variance, cdf = statistics(hat.plan, estimate, by_plate[~admitted])
     used = 0 if hat.plan is None else hat.plan.used_samples
+    plates, pings, contributed = int(by_plate.size), int(by_plate.sum()), int(np.count_nonzero(admitted))
     kept_back = {"all": False, "released": hat.plan is None, "none": True}
     shown = not kept_back[context.policy.counts_released]
     return Release(
@@ -187,7 +187,7 @@ def _record(hat: HatOutcome, counts: SlotCounts, estimate: HatEstimate | None, c
         mean=mean,
         variance=variance,
         cdf=cdf,
-        counts=Counts(int(by_plate.size), int(by_plate.sum()), int(admitted.sum()), used) if shown else None,
+        counts=Counts(plates, pings, contributed, used) if shown else None,
         privacy=privacy_record(context.policy, hat.terms, hat.charge_nano, context.caveats),
         policy=common.fingerprint,
         software=context.software,

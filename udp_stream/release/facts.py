@@ -25,6 +25,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from udp_stream.pings.refusals import Reason, Refusal
 from udp_stream.planning.periods import Loss
 from udp_stream.release.delivery import PublishedRelease
@@ -220,7 +222,8 @@ def report_recorded(
     """
     pings = int(counts.count.sum()) + counts.repeats
     report(SlotRecorded(counts.start_ms, pings, len(recorded.made)))
-    samples = (int(counts.count[hat.rows].sum()) for hat in recorded.hats)
+    until = np.append(0, np.cumsum(counts.count)).tolist()
+    samples = (until[hat.rows.stop] - until[hat.rows.start] for hat in recorded.hats)
     for release, of_hat in zip(releases, samples, strict=False):
         report(hat_recorded(release.record, of_hat))
 

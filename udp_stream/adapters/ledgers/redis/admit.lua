@@ -2,8 +2,10 @@
 -- they charge, and what is to be remembered of them, is kept at the end, all of it at once.
 -- KEYS: marks, order, periods (of rolling budgets: spans), balances of the period, then the admission of each HAT, then
 --       of a rolling budget the balances of the other spans that share a window with ours.
--- ARGV: as the guard; period; budget; then of each HAT: release id; least number admitted; what to remember before the
---       amounts (head); plates, one after the other; charges, 8 bytes each, little endian; allowances likewise, or ''.
+-- ARGV: as the guard; period; budget; the plates of all HATs, each once, one after the other; bytes of a plate; then of
+--       each HAT: release id; least number admitted; what to remember before the amounts (head); plates, one after the
+--       other; where these stand among all, from 1 on; charges; allowances, or ''. Places are of 4 bytes each, charges
+--       and allowances of 8, little endian.
 --       At the end, of a rolling budget, else '': two names between which all spans near by are; those that the caller
 --       has found there, without ours; the others, whose balances are in KEYS; a line each. The windows, one after the
 --       other: for each of the others 1 or 0.
@@ -15,7 +17,7 @@ if refused then return refused end
 
 local period, budget = ARGV[4], tonumber(ARGV[5])
 local first, last, listing, others, windows = unpack(ARGV, #ARGV - 4)
-local rolls, hats = first ~= '', (#ARGV - 10) / 6
+local rolls, hats = first ~= '', (#ARGV - 12) / 7
 local CHUNK = 1000 -- values that Lua's stack takes at a time
 local HALT = string.rep('\0', 8)
 local sub, pack, unpacked = string.sub, struct.pack, struct.unpack
@@ -67,8 +69,13 @@ local function unfit()
   if rolls then return unfit_windows() end
 end
 
-local elsewhere = {} -- of each plate seen here, the most that it was charged in the other spans of a window
-local function look_elsewhere(names)
+local width, names = tonumber(ARGV[7]), {} -- of all plates, which the HATs name by their place here
+local function read_names()
+  for start = 1, #ARGV[6], width do names[#names + 1] = sub(ARGV[6], start, start + width - 1) end
+end
+
+local elsewhere = {} -- of each plate, the most that it was charged in the other spans of a window
+local function look_elsewhere()
   local amounts = {}
   for i = 1, #beside do
     amounts[i] = {}
@@ -78,92 +85,91 @@ local function look_elsewhere(names)
       end
     end)
   end
-  for at, name in ipairs(names) do
+  for at = 1, #names do
     local most = 0
     for _, touched in ipairs(inside) do
       local sum = 0 -- exact: a window's sum was within a budget
       for k = 1, #touched do sum = sum + amounts[touched[k]][at] end
       most = math.max(most, sum)
     end
-    elsewhere[name] = most
+    elsewhere[at] = most
   end
 end
 
-local sums, times = {}, {} -- of the charges of the plates seen here, these ones included, and those elsewhere
-local function look_up(names)
-  local unseen = {}
-  for _, name in ipairs(names) do
-    if not sums[name] then unseen[#unseen + 1] = name end
-  end
-  by_chunk(unseen, function(start, ...)
+local sums, times = {}, {} -- of each plate's charges, these ones included, and those elsewhere
+-- Looked up before the first HAT that is new.
+local function look_up()
+  if #names > 0 then return end
+  read_names()
+  by_chunk(names, function(start, ...)
     for i, balance in ipairs(redis.call('HMGET', KEYS[4], ...)) do
-      local name = unseen[start + i - 1]
-      sums[name], times[name] = 0, 0
-      if balance then sums[name], times[name] = unpacked('<i8i8', balance) end
+      local at = start + i - 1
+      sums[at], times[at] = 0, 0
+      if balance then sums[at], times[at] = unpacked('<i8i8', balance) end
     end
   end)
   if rolls then
-    look_elsewhere(unseen)
-    for _, name in ipairs(unseen) do sums[name] = sums[name] + elsewhere[name] end
+    look_elsewhere()
+    for at = 1, #names do sums[at] = sums[at] + elsewhere[at] end
   end
 end
 
-local function names_in(plates, count)
-  local names, width = {}, #plates / math.max(count, 1)
-  for i = 1, count do
-    names[i] = sub(plates, (i - 1) * width + 1, i * width)
-  end
-  return names
+local formats = {} -- by kind and number
+local function format_of(kind, count)
+  local key = kind .. count
+  local format = formats[key] or '<' .. string.rep(kind, count)
+  formats[key] = format
+  return format
 end
 
-local function numbers_in(bytes, count)
+local function numbers_in(bytes, kind, size, count)
   local numbers = {}
   for start = 1, count, CHUNK do
-    local size = math.min(CHUNK, count - start + 1)
-    local some = {unpacked('<' .. string.rep('i8', size), bytes, 8 * start - 7)}
-    for i = 1, size do
-      numbers[start + i - 1] = some[i]
-    end
+    local some = math.min(CHUNK, count - start + 1)
+    local found = {unpacked(format_of(kind, some), bytes, size * (start - 1) + 1)}
+    if count <= CHUNK then return found end
+    for i = 1, some do numbers[start + i - 1] = found[i] end
   end
   return numbers
 end
 
-local charged = {} -- the plates that were, as keys
+local charged = {} -- the places of the plates that were, as keys
 -- Charge the plates with enough budget left, unless they are too few.
-local function decide(plates, charges, least, allowances)
+local function decide(places, charges, least, allowances)
   local count = #charges / 8
-  local names, asked = names_in(plates, count), numbers_in(charges, count)
-  local most = allowances ~= '' and numbers_in(allowances, count)
-  look_up(names)
+  local at, asked = numbers_in(places, 'I4', 4, count), numbers_in(charges, 'i8', 8, count)
+  local most = allowances ~= '' and numbers_in(allowances, 'i8', 8, count)
+  look_up()
   local fits, fitting = {}, 0
   for i = 1, count do
     local limit = most and math.min(budget, most[i]) or budget
-    fits[i] = asked[i] <= limit - sums[names[i]] -- exact: all are below 2^53
+    fits[i] = asked[i] <= limit - sums[at[i]] -- exact: all are below 2^53
     if fits[i] then fitting = fitting + 1 end
   end
   if fitting < least then return string.rep(HALT, count) end
-  local amounts = {}
   for i = 1, count do
     if fits[i] then
-      local name = names[i]
-      sums[name], times[name], charged[name] = sums[name] + asked[i], times[name] + 1, true
+      local place = at[i]
+      sums[place], times[place], charged[place] = sums[place] + asked[i], times[place] + 1, true
     end
-    if fitting < count then amounts[i] = fits[i] and sub(charges, 8 * i - 7, 8 * i) or HALT end
   end
-  return fitting == count and charges or table.concat(amounts)
+  if fitting == count then return charges end
+  local amounts = {}
+  for i = 1, count do amounts[i] = fits[i] and sub(charges, 8 * i - 7, 8 * i) or HALT end
+  return table.concat(amounts)
 end
 
 local answers, ids = {}, {}
 local memory, memories = {}, {} -- by id; key, memory, key, memory...
 for hat = 1, hats do
-  local release_id, least, head, plates, charges, allowances = unpack(ARGV, 6 * hat, 6 * hat + 5)
+  local release_id, least, head, plates, places, charges, allowances = unpack(ARGV, 7 * hat + 1, 7 * hat + 7)
   local known = memory[release_id] or redis.call('GET', KEYS[4 + hat])
   if known then
     answers[hat] = {'known', known}
   else
     refused = stale() or unfit()
     if refused then return refused end
-    local amounts = decide(plates, charges, tonumber(least), allowances)
+    local amounts = decide(places, charges, tonumber(least), allowances)
     answers[hat] = {'new', amounts}
     ids[#ids + 1] = release_id
     memory[release_id] = head .. amounts .. plates
@@ -173,9 +179,9 @@ for hat = 1, hats do
 end
 
 local balances = {}
-for name in pairs(charged) do
-  balances[#balances + 1] = name
-  balances[#balances + 1] = pack('<i8i8', sums[name] - (elsewhere[name] or 0), times[name])
+for place in pairs(charged) do
+  balances[#balances + 1] = names[place]
+  balances[#balances + 1] = pack('<i8i8', sums[place] - (elsewhere[place] or 0), times[place])
 end
 by_chunk(balances, function(_, ...) redis.call('HSET', KEYS[4], ...) end)
 if first_of_period and #balances > 0 then

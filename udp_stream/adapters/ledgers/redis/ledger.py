@@ -41,6 +41,9 @@ from itertools import pairwise
 from types import TracebackType
 from typing import Self, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from udp_stream.adapters.ledgers.ledger_id import compare, raise_mark
 from udp_stream.adapters.ledgers.redis import packing
 from udp_stream.adapters.ledgers.redis.audit import discrepancies, listed, newest, periods
@@ -54,7 +57,7 @@ from udp_stream.ledger.port import LAST_NAME, Admission, Balance, Entry, Mark, P
 from udp_stream.ledger.rules import require_valid
 
 MEMBERS_MAX = 20_000_000  # of a HAT: 24 bytes each, and Redis takes values of 512 MB
-BATCH_MEMBERS, BATCH_HATS = 25_000, 1000  # that one script admits: 25 ms, during which Redis does nothing else
+BATCH_MEMBERS, BATCH_HATS = 50_000, 1000  # that one script admits: 25 ms, during which Redis does nothing else
 ROLLING_MEMBERS = 6000  # that one script admits where budgets roll: it looks each plate up in up to 25 spans
 BATCH_RELEASES, BATCH_BYTES = 5000, 8_000_000  # that one script records: 40 ms, likewise
 MOVED_MAX = 100  # tries of a script while others charge in new spans of time: a slot has one
@@ -62,6 +65,8 @@ PAGE = 500  # what `unpublished` reads at a time
 EPOCH, ADMITTED = "epoch:", "admitted"  # among the marks: a shard's epoch, and how many HATs were ever admitted
 
 T = TypeVar("T")
+Plates = NDArray[np.void]
+"""Plates of one length, as `column` makes them."""
 
 
 class RedisLedger:
@@ -175,24 +180,23 @@ class RedisLedger:
                     f"expected at most {MEMBERS_MAX} members, got {one.members.size} in {one.release_id!r}"
                 )
         packed = column(plates)
-        asked = [(one, packed[one.members].tobytes()) for one in admissions]
         near = windows_of(self._session, period)
         members = ROLLING_MEMBERS if near.others else BATCH_MEMBERS
-        batches = _batches(asked, [one.members.size for one in admissions], BATCH_HATS, members)
-        answers = [answer for batch in batches for answer in self._admitted(period, budget, batch, near)]
+        batches = _batches(admissions, [one.members.size for one in admissions], BATCH_HATS, members)
+        answers = [answer for batch in batches for answer in self._admitted(period, budget, packed, batch, near)]
         return [
             Verdict(amounts(answer), one.terms)
             if status == b"new"
-            else packing.remembered(answer).decision.recalled(names, one.members.size)
-            for (one, names), (status, answer) in zip(asked, answers, strict=True)
+            else packing.remembered(answer).decision.recalled(packed[one.members].tobytes(), one.members.size)
+            for one, (status, answer) in zip(admissions, answers, strict=True)
         ]
 
     def _admitted(
-        self, period: str, budget: int, batch: Sequence[tuple[Admission, bytes]], near: NearSpans
+        self, period: str, budget: int, plates: Plates, batch: Sequence[Admission], near: NearSpans
     ) -> list[list[bytes]]:
         """The script's answers; again with other windows while others charge in new spans close by."""
         for _ in range(MOVED_MAX):
-            ((status, *found),) = self._session.run(self._admit(period, budget, batch, near))
+            ((status, *found),) = self._session.run(self._admit(period, budget, plates, batch, near))
             if status == b"ok":
                 answers: list[list[bytes]] = found[0]
                 return answers
@@ -202,16 +206,23 @@ class RedisLedger:
         )
 
     def _admit(
-        self, period: str, budget: int, batch: Sequence[tuple[Admission, bytes]], near: NearSpans = NO_SPANS
+        self, period: str, budget: int, plates: Plates, batch: Sequence[Admission], near: NearSpans = NO_SPANS
     ) -> Command:
+        """The script for some HATs. Each plate is named once; the HATs say by its place who is meant."""
         key = self._session.key
+        members = [one.members for one in batch]
+        named, place = np.unique(np.concatenate(members), return_inverse=True)
+        places, width = (place + 1).astype("<u4").tobytes(), plates.dtype.itemsize
         keys = [key("order"), key("spans" if near.first else "periods"), key("balance", period)]
-        arguments: list[bytes | int] = [encoded(period), int(budget)]
-        for one, plates in batch:
+        arguments: list[bytes | int] = [encoded(period), int(budget), plates[named].tobytes(), width]
+        end = 0
+        for one in batch:
+            start, end = end, end + 4 * one.members.size
             keys.append(key("admission", one.release_id))
             head, charges = packing.head_of(period, budget, one), amounts_of(one.charges)
             allowances = b"" if one.allowances is None else amounts_of(one.allowances)
-            arguments += encoded(one.release_id), int(one.min_admitted), head, plates, charges, allowances
+            arguments += encoded(one.release_id), int(one.min_admitted), head, plates[one.members].tobytes()
+            arguments += places[start:end], charges, allowances
         keys += [key("balance", other) for other in near.others]
         return self._session.script("admit", keys, *arguments, *map(encoded, near.arguments()))
 
