@@ -82,7 +82,7 @@ def test_a_worker_that_was_replaced_while_it_published_publishes_nothing(city, p
     assert [max(counts.values()) for counts in seen(here)] == [1, 1]
 
 
-@pytest.mark.parametrize("call", ["send", "send_offsets_to_transaction", "commit_transaction"])
+@pytest.mark.parametrize("call", ["send_batch", "send_offsets_to_transaction", "commit_transaction"])
 def test_a_publication_ends_when_its_shard_is_let_go_of(city, call):
     """Else the worker's only reader of parts would wait for a producer that is no more."""
     here = city([])
@@ -109,7 +109,7 @@ def test_a_publication_ends_when_its_shard_is_let_go_of(city, call):
         await again.close()
 
     asyncio.run(let_go_at(call))
-    assert len(here.read(here.topics.release)) in ((1,) if call == "send" else (1, 101))
+    assert len(here.read(here.topics.release)) in ((1,) if call == "send_batch" else (1, 101))
 
 
 @pytest.mark.long
