@@ -193,6 +193,27 @@ def test_a_plate_that_has_run_out_gives_nothing_and_the_answer_says_so(tmp_path)
     assert counts[-1].answer.high - counts[-1].answer.low == counts[-1].plates.asked
 
 
+@pytest.mark.parametrize("budget", ["epsilon = 10", 'accounting = "zcdp"\nrho = 2.0'])
+def test_no_plate_loses_more_than_its_one_budget_by_speeds_and_positions_together(tmp_path, budget):
+    """A whole run under one budget: by the ledger, in units of the promise (half a kilometre counts as one)."""
+    text = SURAT.replace("rho = {rho}", "share = 0.25\nunit_m = 500") + f"[budget]\n{budget}\n"
+    text = text.replace('every = "15m"\n', 'every = "15m"\nbudget = {rho}\n')
+    of_positions = 5 if "epsilon" in budget else 2  # a quarter of 10 by half a km; of 2, by its square
+    flags = tuple(flag for flag in CONFIG if not flag.startswith("budget.epsilon"))
+    with asking(tmp_path, "ledger", rho=of_positions, text=text, flags=flags) as (runtime, told, _, ledger):
+        runtime.run(frames_of(fleet_log(clean=True)))
+        plates = sorted({plate for entry in ledger.entries() for plate in entry.plates})
+        charged = {period: ledger.balances(period, plates).charged for period in ledger.periods()}
+    of = {kind: sum(one for period, one in charged.items() if period.startswith("positions") == (kind == "positions"))
+          for kind in ("speeds", "positions")}  # fmt: skip
+    by_unit = of["positions"] / 2 if "epsilon" in budget else of["positions"] / 4
+    whole = (10 if "epsilon" in budget else 2) * 10**9
+    assert len(charged) == 2 and (of["speeds"] > 0).any() and by_unit.max() > 0.24 * whole
+    assert (of["speeds"] + by_unit).max() <= whole
+    assert of["speeds"].max() <= 0.75 * whole
+    assert {decode_result(payload).status for payload in told} == {"answered"}
+
+
 def test_a_result_fits_its_schema_and_names_no_plate(tmp_path):
     with asking(tmp_path, "ledger", rho=100) as (runtime, told, _, ledger):
         runtime.run(frames_of(fleet_log()))

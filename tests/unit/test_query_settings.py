@@ -2,12 +2,15 @@
 
 import re
 from dataclasses import replace
+from decimal import Decimal
 
 import numpy as np
 import pytest
 
 from udp_stream.adapters.settings import load, query_keys
 from udp_stream.errors import ConfigError
+from udp_stream.ledger.components import SharedBudget
+from udp_stream.ledger.filters import Filter
 from udp_stream.queries.elimination import Everyone
 from udp_stream.queries.plane import QUANTA_PER_METRE
 from udp_stream.testing import seeded_bits
@@ -20,6 +23,7 @@ every = "15m"
 share = 0.2
 box = [-97.76, 30.28, -97.72, 30.31]
 """
+SHARED = "[queries]\nshare = 0.2\nunit_m = 500\ncenter = [-97.74, 30.27]\n"
 BOX = "box = [-97.76, 30.28, -97.72, 30.31]"
 RANGE = '[[query]]\nname = "north"\nkind = "range"\nevery = "15m"\nbox = [-97.76, 30.28, -97.72, 30.31]\n'
 NEAREST = '[[query]]\nname = "stop"\nkind = "nearest"\nevery = "1h"\nplace = [-97.74, 30.27]\nk = 3\n'
@@ -64,8 +68,8 @@ def test_the_plane_is_around_the_box_of_pings_unless_told(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (RANGE, "queries: expected a budget for positions, either .*rho.* or .*epsilon.*, got neither"),
-        (BUDGET + "epsilon = 1.0\n" + RANGE, "queries: expected .* got both"),
+        (RANGE, "queries: expected a budget for positions: one of .*rho.*epsilon.*share.*, got none"),
+        (BUDGET + "epsilon = 1.0\n" + RANGE, "queries: expected .* got rho and epsilon"),
         ("[queries]\nrho = 1.0\n" + RANGE, r"queries\.center: expected \[longitude, latitude\].* got neither"),
         (BUDGET.replace("30.27", "97") + RANGE, r"queries\.center: expected .* got \[-97.74, 97"),
         (BUDGET + "radius = 3\n" + RANGE, r"unknown key queries\.radius; did you mean"),
@@ -97,6 +101,13 @@ def test_the_plane_is_around_the_box_of_pings_unless_told(tmp_path):
          "query.cells of north: expected"),
         (BUDGET + RANGE.replace(BOX, "cells = ['8742d98b6ffffff', '8642d98b7ffffff']"),
          "query.cells of north: expected H3 cells"),
+        (BUDGET + "share = 0.2\nunit_m = 500\n" + RANGE, "queries: expected a budget .*got rho and share"),
+        (SHARED.replace("unit_m", "# unit_m") + RANGE, "queries.unit_m: expected how many metres .*got none"),
+        (BUDGET + "unit_m = 500\n" + RANGE, "queries.unit_m: expected how many metres .*got 500"),
+        (SHARED.replace("0.2", "1.0") + RANGE, "queries.share: Expected `float` < 1.0, got 1"),
+        (SHARED + "period = '7d'\n" + RANGE, r"queries.period: expected that of budget.period \(1d\).*got 7d"),
+        (SHARED + "[budget]\nperiod = 'rolling 1d'\n" + RANGE, "queries.period: expected that of budget.period"),
+        (SHARED + RANGE + "budget = 5\n", r"query.budget of north: expected at most the budget of a period \(4\)"),
         (BUDGET + NEAREST.replace("place", "#"), "query.place of stop: expected .longitude, latitude. for nearest"),
         (BUDGET + NEAREST.replace("30.27", "130.27"), "query.place of stop: expected .longitude, latitude. on earth"),
         (BUDGET + NEAREST.replace("k = 3", "k = 0"), "query.k of stop: Expected `int` >= 1, got 0"),
@@ -174,3 +185,24 @@ def test_the_page_has_a_configuration_that_loads(tmp_path):
     text = (DOCS / "configuration.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```toml\n(\[queries\].*?)```", text, re.DOTALL)
     assert len(loaded(tmp_path, example).standing_queries) == 4
+
+
+@pytest.mark.parametrize(
+    ("budget", "said"),
+    [
+        ("", "epsilon 4 per km, per 1d; with its speeds epsilon 10, where 500 m count as much as a speed does"),
+        ('accounting = "zcdp"\nrho = 1.5', "rho 1.2 per square km, per 1d; with its speeds rho 1.5 (epsilon"),
+        ('accounting = "approximate"', "rho 1.2314230"),
+    ],
+)
+def test_one_budget_is_cut_into_shares_whose_charges_never_sum_to_more(tmp_path, budget, said):
+    """Theorem 5.1: what positions may cost in all, by their unit of distance, and what speeds may, are the budget."""
+    settings = loaded(tmp_path, SHARED + f"[budget]\n{budget}\n" + RANGE + "rounds = 2\n")
+    alone, policy, periods = settings.budget.nano, settings.policy, settings.position_periods
+    assert periods.promise.startswith(said) and periods.measure == policy.measure
+    counted = "epsilon" if policy.measure == "pure" else "rho"
+    shared = SharedBudget(Filter(counted, alone)).knowing("speeds", 1).knowing("positions", Decimal("0.5"))
+    positions = shared.charge_nano("positions", periods.budget_nano, counted)
+    assert alone * 0.2 - 1 <= positions <= alone * 0.2
+    assert shared.filter.admits(positions, policy.budget_nano) and policy.budget_nano + positions >= alone - 1
+    assert all(query.period_budget_nano == periods.budget_nano for query in settings.standing_queries)

@@ -51,7 +51,7 @@ def print_queries(settings: Settings) -> None:
     out = printer(100)
     out.print(table)
     out.print(
-        f"Each plate's positions have a budget of their own: {settings.position_periods.promise}. Noise is one "
-        "standard deviation, in one direction, of all rounds of a moment together, for a plate that is in all of "
+        f"Each plate's positions have {settings.position_periods.kind}: {settings.position_periods.promise}. Noise is "
+        "one standard deviation, in one direction, of all rounds of a moment together, for a plate that is in all of "
         "them; of a threshold, that of its count. An answer is of use where what is asked is several times as large."
     )

@@ -200,8 +200,8 @@ def worth(summary: Summary, settings: Settings) -> Iterator[str]:
     yield f"{protected(summary, settings)} Not protected: the presence of a plate in a HAT, and its number of pings."
     if summary.answers:
         yield (
-            f"Answers of queries protect where each plate is, at {settings.position_periods.promise}: a budget of its "
-            "own, apart from that of speeds."
+            f"Answers of queries protect where each plate is, at {settings.position_periods.promise}: "
+            f"{settings.position_periods.kind}."
         )
 
 

@@ -31,7 +31,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
-from math import ceil
+from math import ceil, floor
 from typing import Literal
 
 from udp_stream.ledger.conversion import rho_nano_of_pure
@@ -73,6 +73,20 @@ def component_charge_nano(cost_nano: int, measure: Measured, unit: Unit, charged
         return ceil(cost_nano * scale * scale)
     epsilon_nano = ceil(cost_nano * scale)
     return epsilon_nano if charged_in == "epsilon" else rho_nano_of_pure(epsilon_nano)
+
+
+def component_limit_nano(limit_nano: int, measure: Measured, unit: Unit) -> int:
+    """The most that a mechanism on one component may cost in its own metric, for a charge of at most `limit_nano`.
+
+    Of a limit in the same measure, rounded down: `component_charge_nano` of it is within the limit.
+
+    >>> component_limit_nano(10**9, "epsilon", 500), component_limit_nano(10**9, "rho", 500)
+    (2000000, 4000)
+    """
+    if limit_nano < 0:
+        raise ValueError(f"expected limit_nano >= 0, got {limit_nano}")
+    scale = _unit("a component", unit)
+    return floor(limit_nano / (scale * scale if measure == "rho" else scale))
 
 
 @dataclass(frozen=True, slots=True)

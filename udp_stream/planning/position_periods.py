@@ -32,11 +32,17 @@ class PositionPeriods:
     budget_nano: int
     length: str
     grid: SlotGrid | None
+    shared: str = ""
 
     @property
     def promise(self) -> str:
-        """What a plate's positions are promised, in words."""
-        return f"{amount_by_distance(self.measure, self.budget_nano)}, per {self.length}"
+        """What a plate's positions are promised, in words; and what with its speeds, if both have one budget."""
+        return f"{amount_by_distance(self.measure, self.budget_nano)}, per {self.length}{self.shared}"
+
+    @property
+    def kind(self) -> str:
+        """What this budget is to that of speeds, in words."""
+        return "a share of its one budget" if self.shared else "a budget of its own, apart from that of speeds"
 
     def name_at(self, moment_ms: int) -> str:
         """The name of the period of a moment, Unix ms."""

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from decimal import Decimal
+from fractions import Fraction
+from math import floor
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 from msgspec import UNSET
 
 from udp_stream.adapters.settings.limits import milliseconds, require, seconds_of, whole_seconds
 from udp_stream.errors import ConfigError
+from udp_stream.ledger.components import Measured, component_limit_nano
 from udp_stream.mechanisms.noise import Measure
+from udp_stream.planning.periods import amount_text
 from udp_stream.queries.standing import Kind, Position, SplitName, StandingQuery
 from udp_stream.units import duration_name, nano_allowance, parse_duration
 
@@ -27,11 +32,23 @@ EDGE_M = 500.0
 """Of a threshold's region: noise on its count is that of a plate's place in metres, divided by it."""
 
 
+class PositionBudget(NamedTuple):
+    """What a plate may lose of its positions in a period: nano-rho per square km, or nano-epsilon per km."""
+
+    measure: Measure
+    nano: int
+
+    @property
+    def amount(self) -> str:
+        """In its unit, without it."""
+        return amount_text(self.nano)
+
+
 class QueriesSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The budget of a plate's positions: `rho` per square kilometre, or `epsilon` per kilometre, and its period.
 
     No default: how far apart two places may be that must look alike is for a person to choose. It is apart from
-    `[budget]`, which is of speeds.
+    `[budget]`, which is of speeds; or a `share` of that, where `unit_m` metres count as much as a speed does.
     """
 
     rho: Annotated[float, msgspec.Meta(ge=0, le=_AMOUNT_MAX)] = 0.0
@@ -39,16 +56,20 @@ class QueriesSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     period: str = "1d"
     age: str = "10m"
     center: Position | None = None
+    share: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    unit_m: Annotated[float, msgspec.Meta(gt=0, le=100_000)] | None = None
 
-    @property
-    def measure(self) -> Measure:
-        """In what losses are counted."""
-        return "pure" if self.epsilon else "zcdp"
+    def shared_nano(self, budget_nano: int) -> int:
+        """Of a plate's one budget, what positions have of it, rounded down; 0 where they have one of their own."""
+        return floor(budget_nano * Fraction(str(self.share)))
 
-    @property
-    def budget_nano(self) -> int:
-        """Nano-rho per square kilometre, or nano-epsilon per kilometre; rounded down."""
-        return nano_allowance(self.epsilon or self.rho)
+    def position_budget(self, measure: Measure, budget_nano: int) -> PositionBudget:
+        """Their own; or of the one budget, which is in this measure, their share by its unit of distance."""
+        if not self.share:
+            return PositionBudget("pure" if self.epsilon else "zcdp", nano_allowance(self.epsilon or self.rho))
+        counted: Measured = "epsilon" if measure == "pure" else "rho"
+        kilometres = Decimal(str(self.unit_m or 1)) / 1000
+        return PositionBudget(measure, component_limit_nano(self.shared_nano(budget_nano), counted, kilometres))
 
     @property
     def period_seconds(self) -> int | None:
@@ -84,7 +105,7 @@ class QuerySection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 def standing_queries(
-    section: QueriesSection, asked: Sequence[QuerySection], box: Box | None
+    section: QueriesSection, asked: Sequence[QuerySection], box: Box | None, budget: PositionBudget
 ) -> tuple[StandingQuery, ...]:
     """The queries as the core takes them; `box` is that of pings. ConfigError for one that cannot be asked."""
     if not asked:
@@ -95,10 +116,12 @@ def standing_queries(
     for one in asked:
         require(bool(_NAME.fullmatch(one.name)), "query.name", "lower-case letters, digits and -", repr(one.name))
         require(names.count(one.name) == 1, "query.name", "another name for each query", f"{one.name!r} twice")
-    return tuple(_standing(section, one, center, len(asked)) for one in asked)
+    return tuple(_standing(section, one, center, len(asked), budget) for one in asked)
 
 
-def _standing(section: QueriesSection, one: QuerySection, center: Position, queries: int) -> StandingQuery:
+def _standing(
+    section: QueriesSection, one: QuerySection, center: Position, queries: int, budget: PositionBudget
+) -> StandingQuery:
     every_s = _every(section, one)
     _check_place(one)
     _check_threshold(one)
@@ -120,10 +143,10 @@ def _standing(section: QueriesSection, one: QuerySection, center: Position, quer
         split=one.split,
         privatisation=_privatisation(one),
         beta=one.beta,
-        measure=section.measure,
-        budget_nano=_budget(section, one, every_s, queries),
+        measure=budget.measure,
+        budget_nano=_budget(section, one, every_s, queries, budget),
         period=section.period_name,
-        period_budget_nano=section.budget_nano,
+        period_budget_nano=budget.nano,
         share=UNSET if one.share is None else one.share,
         edge_m=UNSET if one.kind != "threshold" else EDGE_M if one.edge_m is None else one.edge_m,
     )
@@ -132,9 +155,14 @@ def _standing(section: QueriesSection, one: QuerySection, center: Position, quer
 
 
 def _check_section(section: QueriesSection) -> None:
-    one_of_them = (section.rho > 0) != (section.epsilon > 0)
-    rule = "a budget for positions, either queries.rho (per square km) or queries.epsilon (per km)"
-    require(one_of_them, "queries", rule, "both" if section.rho else "neither")
+    given = [name for name in ("rho", "epsilon", "share") if getattr(section, name) > 0]
+    rule = (
+        "a budget for positions: one of queries.rho (per square km), queries.epsilon (per km) and queries.share (of "
+        "[budget])"
+    )
+    require(len(given) == 1, "queries", rule, " and ".join(given) or "none")
+    rule = "how many metres count as much as a speed does, where queries.share is given, and nowhere else"
+    require((section.unit_m is not None) == (given == ["share"]), "queries.unit_m", rule, section.unit_m or "none")
     if section.period != "lifetime":
         seconds_of("queries.period", section.period)
     seconds_of("queries.age", section.age)
@@ -205,16 +233,16 @@ def _privatisation(one: QuerySection) -> Literal["distance", "point"]:
     return "point" if one.kind == "density" else "distance"
 
 
-def _budget(section: QueriesSection, one: QuerySection, every_s: int, queries: int) -> int:
+def _budget(section: QueriesSection, one: QuerySection, every_s: int, queries: int, budget: PositionBudget) -> int:
     """The most that a plate is charged at a moment; "auto" is an even share of the period's, which then never ends."""
     if one.budget != "auto":
         nano = nano_allowance(one.budget)
-        rule = f"at most the budget of a period ({section.epsilon or section.rho:g})"
-        require(nano <= section.budget_nano, _key(one, "budget"), rule, one.budget)
+        rule = f"at most the budget of a period ({budget.amount})"
+        require(nano <= budget.nano, _key(one, "budget"), rule, one.budget)
         return nano
     if (period := section.period_seconds) is None:
         raise ConfigError(f'{_key(one, "budget")}: expected an amount where queries.period is "lifetime", got auto')
-    return section.budget_nano * every_s // period // queries
+    return budget.nano * every_s // period // queries
 
 
 def _try(query: StandingQuery, one: QuerySection) -> None:

@@ -109,6 +109,16 @@ def _faults_beside(settings: Settings) -> Iterator[ConfigError]:
     around = settings.release.mean == "forecast-clip" and settings.release.suppression != "off"
     yield from breach(not around, "release.suppression", '"off" where release.mean is "forecast-clip"', "chop-user")
     yield from _bins_faults(settings)
+    yield from _shared_budget_faults(settings)
+
+
+def _shared_budget_faults(settings: Settings) -> Iterator[ConfigError]:
+    """Amounts add up where periods are the same ones."""
+    if settings.queries.share:
+        rule = f"that of budget.period ({settings.budget.period}), of which queries.share is a part"
+        yield from breach(
+            settings.queries.period == settings.budget.period, "queries.period", rule, settings.queries.period
+        )
 
 
 def _accepted_faults(words: str) -> Iterator[ConfigError]:

@@ -14,7 +14,12 @@ import msgspec
 from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.adapters.live_section import LiveSection
 from udp_stream.adapters.settings.limits import Budget, Epsilon, budget_period, milliseconds, nano, whole_seconds
-from udp_stream.adapters.settings.query_sections import QueriesSection, QuerySection, standing_queries
+from udp_stream.adapters.settings.query_sections import (
+    PositionBudget,
+    QueriesSection,
+    QuerySection,
+    standing_queries,
+)
 from udp_stream.adapters.settings.source_section import SourceSection
 from udp_stream.errors import ConfigError
 from udp_stream.forecast.prior import CountsRead
@@ -22,7 +27,16 @@ from udp_stream.ledger.conversion import rho_nano_of, rho_nano_of_pure
 from udp_stream.pings.decoder import PingDecoder, PingRules
 from udp_stream.planning.calendar import BudgetCalendar, span_seconds
 from udp_stream.planning.periods import accepted_loss
-from udp_stream.planning.policy import Accounting, AccountingDetail, CountsReleased, Grouping, Mean, Policy, Suppression
+from udp_stream.planning.policy import (
+    Accounting,
+    AccountingDetail,
+    CountsReleased,
+    Grouping,
+    Mean,
+    Policy,
+    Suppression,
+    amount_in_words,
+)
 from udp_stream.planning.position_periods import PositionPeriods
 from udp_stream.planning.schedules import Schedule
 from udp_stream.queries.standing import StandingQuery
@@ -190,7 +204,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             unit=self.speed.unit,
             reject_above_kmh=self.speed.reject_above_kmh,
             box=self.pings.box,
-            budget_nano=self.budget.nano,
+            budget_nano=self.budget.nano - self.queries.shared_nano(self.budget.nano),
             period=period,
             period_seconds=period_seconds,
             mean=self.release.mean,
@@ -259,14 +273,22 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     @property
     def standing_queries(self) -> tuple[StandingQuery, ...]:
         """What is asked of positions; raises ConfigError for a query that cannot be asked."""
-        return standing_queries(self.queries, self.query, self.pings.box)
+        return standing_queries(self.queries, self.query, self.pings.box, self._position_budget)
 
     @property
     def position_periods(self) -> PositionPeriods:
         """The budget periods of positions, in the zone of the slots."""
         seconds = self.queries.period_seconds
         grid = None if seconds is None else SlotGrid(seconds, self.zone)
-        return PositionPeriods(self.queries.measure, self.queries.budget_nano, self.queries.period_name, grid)
+        shared = ""
+        if self.queries.share:
+            amount = amount_in_words(self.policy.measure, self.budget.nano, self.budget.delta, self.budget.accounting)
+            shared = f"; with its speeds {amount}, where {self.queries.unit_m:g} m count as much as a speed does"
+        return PositionPeriods(*self._position_budget, self.queries.period_name, grid, shared)
+
+    @property
+    def _position_budget(self) -> PositionBudget:
+        return self.queries.position_budget(self.policy.measure, self.budget.nano)
 
 
 def is_file(url: str) -> bool:

@@ -65,8 +65,7 @@ PAGE = 500  # what `unpublished` reads at a time
 EPOCH, ADMITTED = "epoch:", "admitted"  # among the marks: a shard's epoch, and how many HATs were ever admitted
 
 T = TypeVar("T")
-Plates = NDArray[np.void]
-"""Plates of one length, as `column` makes them."""
+Plates = NDArray[np.void]  # of one length, as `column` makes them
 
 
 class RedisLedger:
@@ -181,8 +180,8 @@ class RedisLedger:
                 )
         packed = column(plates)
         near = windows_of(self._session, period)
-        members = ROLLING_MEMBERS if near.others else BATCH_MEMBERS
-        batches = _batches(admissions, [one.members.size for one in admissions], BATCH_HATS, members)
+        most = ROLLING_MEMBERS if near.others else BATCH_MEMBERS
+        batches = _batches(admissions, [one.members.size for one in admissions], BATCH_HATS, most)
         answers = [answer for batch in batches for answer in self._admitted(period, budget, packed, batch, near)]
         return [
             Verdict(amounts(answer), one.terms)
@@ -210,8 +209,7 @@ class RedisLedger:
     ) -> Command:
         """The script for some HATs. Each plate is named once; the HATs say by its place who is meant."""
         key = self._session.key
-        members = [one.members for one in batch]
-        named, place = np.unique(np.concatenate(members), return_inverse=True)
+        named, place = np.unique(np.concatenate([one.members for one in batch]), return_inverse=True)
         places, width = (place + 1).astype("<u4").tobytes(), plates.dtype.itemsize
         keys = [key("order"), key("spans" if near.first else "periods"), key("balance", period)]
         arguments: list[bytes | int] = [encoded(period), int(budget), plates[named].tobytes(), width]
