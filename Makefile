@@ -28,7 +28,10 @@ explore: $(STAMP)  ## every order of the shuffle's protocols, to its end: make e
 # Tests start our program hundreds of times. Where Python is told to keep no compiled code it would compile it each time.
 test test-long test-soak test-containers chaos: export PYTHONDONTWRITEBYTECODE =
 
-test-containers: images  ## what talks to Kafka and Redis, on containers alone, and the compose file; needs a Docker engine
+test-containers: $(STAMP)  ## what talks to services, on containers alone, and the compose file; needs a Docker engine
+	mkdir -p out
+	deploy/local-images --tests > out/images.env.new
+	mv out/images.env.new out/images.env
 	set -a && . out/images.env && UDP_STREAM_SERVICES=containers \
 		$(BIN)/python -m pytest tests/integration -m "$(CONTAINER_TESTS)" -k "not killed_again_and_again"
 

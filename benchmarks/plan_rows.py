@@ -9,6 +9,8 @@ Expected figures read counts alone. Measured ones use the shipped prior, which w
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
@@ -40,30 +42,56 @@ def measured_of(day: Day, seeds: int, *flags: str) -> tuple[float, float]:
     return float(off), min(float(np.average(np.abs(guess - day.truth), weights=day.pings)) for guess in guesses)
 
 
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One row: what is expected of it, and what was measured."""
+
+    name: str
+    resolution: int
+    slot: str
+    expected: Rehearsed
+    error: float
+    guess: float
+
+    @property
+    def is_close(self) -> bool:
+        return abs(self.expected.error / self.error - 1) <= WITHIN
+
+    @property
+    def misleads(self) -> bool:
+        """Called better than the better guess, and worse than it by more than a tenth."""
+        return self.expected.over_guess < 0.95 and self.error > 1.1 * self.guess
+
+    def __str__(self) -> str:
+        expected, error = self.expected, self.error
+        return (
+            f"{self.name:<28}{self.resolution:>2} {self.slot:>4}  error: expected {expected.error:5.2f}, measured "
+            f"{error:5.2f}, ratio {expected.error / error:4.2f};  over guess: expected {expected.over_guess:4.2f}, "
+            f"measured {error / self.guess:4.2f}"
+        )
+
+
+def compare(folder: Path, seeds: int, *flags: str) -> Iterator[Compared]:
+    """All rows of all feeds that are there."""
+    for name, zone in DAYS.items():
+        path = folder / f"{name}.ndjson.gz"
+        for resolution, slot in ROWS if path.exists() else ():
+            day = day_of(f"{path}{zone}", f"hat.resolution={resolution}", f"hat.slot={slot}")
+            yield Compared(name, resolution, slot, expected_of(day, *flags), *measured_of(day, seeds, *flags))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--set", action="append", default=[], dest="flags", metavar="SECTION.KEY=VALUE")
     arguments = parser.parse_args()
-    rows = close = wrong = 0
-    for name, zone in DAYS.items():
-        path = arguments.folder / f"{name}.ndjson.gz"
-        if not path.exists():
-            continue
-        for resolution, slot in ROWS:
-            day = day_of(f"{path}{zone}", f"hat.resolution={resolution}", f"hat.slot={slot}")
-            expected = expected_of(day, *arguments.flags)
-            error, guess = measured_of(day, arguments.seeds, *arguments.flags)
-            rows, close = rows + 1, close + (abs(expected.error / error - 1) <= WITHIN)
-            wrong += expected.over_guess < 0.95 and error > 1.1 * guess
-            print(
-                f"{name:<28}{resolution:>2} {slot:>4}  error: expected {expected.error:5.2f}, measured {error:5.2f}, "
-                f"ratio {expected.error / error:4.2f};  over guess: expected {expected.over_guess:4.2f}, measured "
-                f"{error / guess:4.2f}",
-                flush=True,
-            )
-    print(f"{close} of {rows} rows within {WITHIN:.0%}; {wrong} called better than a guess that lose by more than 10 %")
+    found = []
+    for compared in compare(arguments.folder, arguments.seeds, *arguments.flags):
+        print(compared, flush=True)
+        found.append(compared)
+    close, wrong = sum(one.is_close for one in found), sum(one.misleads for one in found)
+    print(f"{close} of {len(found)} rows within {WITHIN:.0%}; {wrong} called better than a guess lose by over 10 %")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """A real broker and a real Redis for every test in this folder, in the first of these ways that there is:
 
 1. KAFKA_BOOTSTRAP, REDIS_URL: what is running already; tests take topics and keys of names that nobody else has.
-2. Containers, where a Docker engine answers and has the image or can pull it: UDP_STREAM_KAFKA_IMAGE and
-   UDP_STREAM_REDIS_IMAGE name others than the public ones.
-3. Child processes.
+2. Containers, where a Docker engine answers and has the image or can pull it: UDP_STREAM_KAFKA_IMAGE,
+   UDP_STREAM_REDIS_IMAGE and UDP_STREAM_RABBITMQ_IMAGE name others than the public ones.
+3. Child processes. Where RabbitMQ would be a container, Apache Qpid Broker-J is one.
 
 UDP_STREAM_SERVICES=containers or =processes forces one way. Where none is to be had the tests fail and say what to
 install: a test that is skipped proves nothing.
@@ -23,9 +23,10 @@ from typing import Any
 
 import pytest
 
+from tests.integration.amqp_brokers import AmqpBroker, connected, declared_count, listed_count
 from tests.integration.deployment import City, found_city
 from udp_stream.errors import DependencyUnavailable, UsageError
-from udp_stream.trial.services.amqp import RunningAmqp, amqp
+from udp_stream.trial.services.amqp import PASSWORD, USER, amqp
 from udp_stream.trial.services.both import RunningKafka, RunningRedis, kafka, redis
 from udp_stream.trial.services.kafka import cluster_id_at
 from udp_stream.trial.services.process import free_ports
@@ -39,7 +40,8 @@ with warnings.catch_warnings():
 
 KAFKA_IMAGE = "apache/kafka:4.3.0"
 REDIS_IMAGE = "redis:7"
-SHARED = {"kafka_bootstrap", "redis_url"}
+RABBITMQ_IMAGE = "rabbitmq:3"
+SHARED = {"kafka_bootstrap", "redis_url", "amqp_broker"}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -97,10 +99,10 @@ def redis_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def amqp_broker() -> Iterator[RunningAmqp]:
-    """A broker of AMQP 0-9-1 that all tests share, always a child process: take queues of your own."""
-    with amqp() as running:
-        yield running
+def amqp_broker() -> Iterator[AmqpBroker]:
+    """A broker of AMQP 0-9-1 that all tests share: take queues of your own."""
+    with some_amqp() as broker:
+        yield broker
 
 
 @pytest.fixture
@@ -145,6 +147,16 @@ def some_redis() -> Iterator[str]:
     else:
         with redis() as running:
             yield running.url
+
+
+@contextmanager
+def some_amqp() -> Iterator[AmqpBroker]:
+    if in_containers(image := os.environ.get("UDP_STREAM_RABBITMQ_IMAGE", RABBITMQ_IMAGE)):
+        with rabbitmq_container(image) as broker:
+            yield broker
+    else:
+        with amqp() as running:
+            yield AmqpBroker(running.port, partial(declared_count, running.port))
 
 
 def in_containers(image: str) -> bool:
@@ -225,6 +237,18 @@ def redis_container(image: str) -> Iterator[str]:
     with container:
         wait_for_container(container, lambda: command(port, "PING", host=host))
         yield f"redis://{host}:{port}/0"
+
+
+@contextmanager
+def rabbitmq_container(image: str) -> Iterator[AmqpBroker]:
+    from testcontainers.core.container import DockerContainer
+
+    (port,) = free_ports(1)
+    container = DockerContainer(image).with_bind_ports(5672, port)
+    container.with_envs(RABBITMQ_DEFAULT_USER=USER, RABBITMQ_DEFAULT_PASS=PASSWORD)
+    with container:
+        wait_for_container(container, lambda: connected(port).close())
+        yield AmqpBroker(port, partial(listed_count, container.get_wrapped_container()))
 
 
 def wait_for_container(container: Any, answers: Callable[[], object]) -> None:

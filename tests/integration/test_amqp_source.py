@@ -4,13 +4,13 @@ import json
 import time
 from contextlib import contextmanager
 
-import pika
 import pytest
 import trustme
 
 from benchmarks import way_in
 from benchmarks.feed_forms import FORMS, recorded
 from tests.chaos.proxy import Proxy
+from tests.integration.amqp_brokers import connected
 from tests.runtime.harness import fleet_log
 from udp_stream.adapters.live.amqp import QueueOptions, QueueSource
 from udp_stream.adapters.live.handover import Handover
@@ -28,11 +28,8 @@ class Queue:
     """A queue of a test's own, as the exchange makes them."""
 
     def __init__(self, broker, name):
-        self.name, self.port = name, broker.port
-        parameters = pika.ConnectionParameters(
-            "127.0.0.1", broker.port, credentials=pika.PlainCredentials(USER, PASSWORD)
-        )
-        self.connection = pika.BlockingConnection(parameters)
+        self.name, self.port, self.broker = name, broker.port, broker
+        self.connection = connected(broker.port)
         self.channel = self.connection.channel()
         self.channel.queue_declare(name, durable=True)
 
@@ -41,8 +38,8 @@ class Queue:
             self.channel.basic_publish("", self.name, message)
 
     def waiting(self):
-        """Messages that are not acknowledged; of the broker that tests run on, those on their way too."""
-        return self.channel.queue_declare(self.name, passive=True).method.message_count
+        """Messages that are not acknowledged, those on their way too."""
+        return self.broker.unacknowledged(self.name)
 
     def wait_for(self, count):
         deadline = time.monotonic() + SECONDS_MAX

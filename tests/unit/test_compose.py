@@ -96,6 +96,7 @@ def test_tests_and_compose_take_the_same_images():
     told = (ROOT / "deploy" / "local-images").read_text()
     for name in ("UDP_STREAM_IMAGE", "UDP_STREAM_BASE_IMAGE", "UDP_STREAM_KAFKA_IMAGE", "UDP_STREAM_REDIS_IMAGE"):
         assert re.search(f"^{name}=udp-stream/[a-z]+:local$", told, re.MULTILINE) and name in default
+    assert "echo UDP_STREAM_RABBITMQ_IMAGE=udp-stream/rabbitmq:local" in told  # that the tests alone want
 
 
 def test_the_image_installs_what_the_project_names_and_runs_as_nobody_special():
@@ -131,6 +132,6 @@ def test_a_broker_of_one_node_replicates_nothing(environment):
 
 
 def test_scripts_are_sound():
-    for script in ("deploy/local-images", "deploy/images/run", ".ci/run", ".ci/containers"):
+    for script in ("deploy/local-images", "deploy/images/run", "deploy/test-images/run", ".ci/run", ".ci/containers"):
         assert (ROOT / script).stat().st_mode & 0o111, script
         subprocess.run(["bash", "-n", ROOT / script], check=True, timeout=20)

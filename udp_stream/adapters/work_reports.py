@@ -70,7 +70,8 @@ def about_us(settings: Settings, runtime: Runtime, instance: str | None, softwar
 def recent_work(settings: Settings) -> RecentWork:
     """An observer to be, without a clock."""
     stuck_after_s = parse_duration(settings.kafka.stuck_timeout) / 4
-    return RecentWork(settings.calendar.slots, settings.policy.grace_ms, stuck_after_s)
+    disorder_ms = settings.window_rules.disorder_ms
+    return RecentWork(settings.calendar.slots, settings.policy.grace_ms, stuck_after_s, disorder_ms)
 
 
 class RunReports:

@@ -111,8 +111,13 @@ class Status:
             for slot in work.closing
         ]
         if seen.is_running:
-            found.append(f"next slot closes at {self._at(work.next_close, '%H:%M %Z')}")
+            found.append(f"next slot closes {self._closes(work)}")
         return [*found, self._last(work.last_release)]
+
+    def _closes(self, work: Work) -> str:
+        if work.next_close_by == "pings":
+            return f"when pings reach {self._at(work.next_close)}"
+        return f"at {self._at(work.next_close, '%H:%M %Z')}"
 
     def _partitions(self, work: Work) -> str:
         unread = [one.unread for one in work.partitions]

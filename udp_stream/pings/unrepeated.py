@@ -18,7 +18,7 @@ from operator import itemgetter
 import msgspec
 
 from udp_stream.pings.decoder import originals
-from udp_stream.pings.formats import NOT_IN_ARRAY, PingFormat, WireBatch
+from udp_stream.pings.formats import NOT_IN_ARRAY, PingFormat, WireBatch, WirePing
 from udp_stream.pings.json_pieces import trim, unwrap
 from udp_stream.pings.refusals import Reason, Refusal
 
@@ -28,9 +28,9 @@ REMEMBERED = 8
 PIECE_BYTES_MAX = 2**16
 """What is longer is cut there, and then refused: a ping has some 150 bytes, and a record of Kafka at most 1 MiB."""
 
-_encode = msgspec.json.Encoder().encode
+_encode_lines = msgspec.json.Encoder().encode_lines
 
-_Key = tuple[str, str] | bytes
+_Key = tuple[str, str] | str | bytes
 
 
 class Unrepeated:
@@ -69,48 +69,65 @@ class Unrepeated:
         self.counts["refused"] += len(refused)
         self.counts.update(batch.notes)
         self.unreadable = next((one.reason for one in batch.refusals if _is_of_all(one)), None)
-        new = self._new_pings(snapshot, batch)
+        positions, new = self._new_pings(snapshot, batch)
         if refused:
-            new = sorted([*new, *self._new_pieces(refused)], key=itemgetter(0))
+            both = [*zip(positions, new, strict=True), *self._new_pieces(refused)]
+            new = [message for _, message in sorted(both, key=itemgetter(0))]
         self._taken += 1
         self._forget()
-        return [message for _, message in new]
+        return new
 
-    def _new_pings(self, snapshot: bytes, batch: WireBatch) -> list[tuple[int, bytes]]:
-        positions = batch.position.tolist()
-        if batch.columns is None:
-            keys = [(ping.license_plate, ping.observationDateTime) for ping in batch.pings]
+    def _new_pings(self, snapshot: bytes, batch: WireBatch) -> tuple[list[int], list[bytes]]:
+        """Where those stand in the snapshot that are new, and their messages."""
+        new = self._new(_keys(batch))
+        self.counts["repeats"] += batch.message.size - len(new)
+        if not new:
+            return [], []
+        positions = batch.position[new].tolist()
+        if batch.pings:
+            # In one go, and cut at the ends of lines: in JSON's texts an end of a line is `\\n`.
+            messages = _encode_lines(_chosen(batch.pings, new)).split(b"\n")[:-1]
         else:
-            times = map(str, batch.columns.time_ms.tolist())
-            keys = list(zip(batch.columns.plates, times, strict=True))
-        new = [at for at, key in enumerate(keys) if self._is_new(key)]
-        self.counts["repeats"] += len(keys) - len(new)
-        if batch.columns is None:
-            messages = [_encode(batch.pings[at]) for at in new]
-        else:
-            places = [Refusal(0, positions[at], Reason.WRONG_TYPE, "$") for at in new]
+            places = [Refusal(0, position, Reason.WRONG_TYPE, "$") for position in positions]
             text = trim(snapshot)
             text = unwrap(text) if text.startswith(b'"') else text
             messages = list(originals([text], places, self._format))
-        return [(positions[at], message[:PIECE_BYTES_MAX]) for at, message in zip(new, messages, strict=True)]
+        if max(map(len, messages)) > PIECE_BYTES_MAX:
+            messages = [message[:PIECE_BYTES_MAX] for message in messages]
+        return positions, messages
 
-    def _is_new(self, key: _Key) -> bool:
-        """Whether none of the last snapshots had it; from now on one has."""
-        is_new = key not in self._seen
-        self._seen[key] = self._taken
-        return is_new
+    def _new(self, keys: Sequence[_Key]) -> list[int]:
+        """Those that none of the last snapshots had; from now on one has."""
+        seen, taken, new = self._seen, self._taken, []
+        for at, key in enumerate(keys):
+            if key not in seen:
+                new.append(at)
+            seen[key] = taken
+        return new
 
     def _new_pieces(self, pieces: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-        keys = [blake2b(piece, digest_size=16).digest() for _, piece in pieces]
-        new = [piece for key, piece in zip(keys, pieces, strict=True) if self._is_new(key)]
+        new = self._new([blake2b(piece, digest_size=16).digest() for _, piece in pieces])
         self.counts["repeats"] += len(pieces) - len(new)
-        return new
+        return [pieces[at] for at in new]
 
     def _forget(self) -> None:
         """Drop what the last snapshots did not have; not at every one, as that would cost more than the reading."""
         if self._taken % self._remembered == 0:
             oldest = self._taken - self._remembered
             self._seen = {key: taken for key, taken in self._seen.items() if taken >= oldest}
+
+
+def _keys(batch: WireBatch) -> Sequence[_Key]:
+    """What says which ping each is. A time in milliseconds has no blank, so a text of both is as good as a pair."""
+    if batch.columns is None:
+        return [(ping.license_plate, ping.observationDateTime) for ping in batch.pings]
+    rows = zip(batch.columns.time_ms.tolist(), batch.columns.plates, strict=True)
+    return [f"{time_ms} {plate}" for time_ms, plate in rows]
+
+
+def _chosen(pings: Sequence[WirePing], places: Sequence[int]) -> list[WirePing]:
+    every = list(pings)
+    return every if len(places) == len(every) else [every[at] for at in places]
 
 
 def _is_of_all(refusal: Refusal) -> bool:

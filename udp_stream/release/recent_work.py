@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from udp_stream.release.facts import BatchRead, Fact, SlotPublished
-from udp_stream.release.run_log import next_close_s
+from udp_stream.release.next_close import NextClose
 from udp_stream.release.worker_report import (
     SLOTS_MAX,
     ClosingSlotReport,
@@ -52,12 +52,12 @@ class RecentWork:
     {}
     """
 
-    def __init__(self, slots: SlotGrid, grace_ms: int, stuck_after_s: float = 30.0) -> None:
-        """Nothing has happened yet. Closed slots none of which moves on for `stuck_after_s` are stuck."""
+    def __init__(self, slots: SlotGrid, grace_ms: int, stuck_after_s: float = 30.0, disorder_ms: int = 0) -> None:
+        """Nothing has happened yet. Closed slots none of which moves on for `stuck_after_s` are stuck. By the pings'
+        own times a slot closes `disorder_ms` later than by the clock on the wall."""
         self._stuck_after_s = stuck_after_s
-        self._grid, self._grace_s = slots, grace_ms / 1000
+        self._grid, self._closes = slots, NextClose(slots, grace_ms, disorder_ms)
         self._steps: deque[_Step] = deque(maxlen=WINDOW_S // STEP_S)
-        self._newest_ms: int | None = None
         self._last: tuple[int, Counter[str], float] | None = None
         self._closing: Mapping[tuple[int, int], str] = {}
         self._closing_since: dict[tuple[int, int], float] = {}
@@ -70,8 +70,7 @@ class RecentWork:
                 step = self._step(now_s)
                 step.pings += fact.pings
                 step.refused.update({str(reason): count for reason, count in fact.refused.items()})
-                if fact.newest_ms is not None:
-                    self._newest_ms = max(fact.newest_ms, self._newest_ms or fact.newest_ms)
+                self._closes.observe(fact)
             case SlotPublished():
                 is_part = self._last is not None and self._last[0] == fact.start_ms
                 hats = self._last[1] if self._last is not None and is_part else Counter[str]()
@@ -93,20 +92,23 @@ class RecentWork:
         self._note_closing(closing or {}, now_s)
         waited_s = now_s - self._moved_s
         steps = [one for one in self._steps if one.number > step.number - WINDOW_S // STEP_S]
+        pings, newest_ms = sum(one.pings for one in steps), self._closes.newest_ms
+        closes_s, by_pings = self._closes.after(now_s, pings_came=pings > 0)
         return Work(
             self._iso(now_s),
-            self._iso(next_close_s(self._grid, self._grace_s, now_s)),
+            self._iso(closes_s),
             tuple(partitions),
             tuple(self._open(slot) for slot in open_here[:SLOTS_MAX]),
             sum(slot.pings for slot in open_here),
             self._closing_slots(now_s),
             self._last_release(),
-            None if self._newest_ms is None else self._iso(self._newest_ms / 1000),
-            sum(one.pings for one in steps),
+            None if newest_ms is None else self._iso(newest_ms / 1000),
+            pings,
             dict(sum((one.refused for one in steps), Counter())),
             WINDOW_S,
             round(max(stuck_s, waited_s if self._closing and waited_s > self._stuck_after_s else 0.0), 1),
             ended,
+            "pings" if by_pings else "clock",
         )
 
     def _step(self, now_s: float) -> _Step:

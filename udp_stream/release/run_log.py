@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from udp_stream.release.facts import BatchRead, Fact, SlotCounted, SlotPublished, SlotRecorded
+from udp_stream.release.next_close import NextClose
 from udp_stream.windows.grid import SlotGrid
 
 QUIET_S: Final = 1.0
@@ -31,11 +32,6 @@ ping now and then, changes in every minute of the day: what is then not said at 
 
 LAG_STEPS_S: Final = 10.0, 60.0, 600.0, 3600.0
 """Where a lag is another one: within these steps it has not changed."""
-
-
-BEHIND_S: Final = LAG_STEPS_S[2]
-"""From this lag on, while pings come, it is said by their times when the next slot closes: so it is with a recording,
-and with what waited while a broker was away. Below it that time and the clock on the wall are the same to a reader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +74,11 @@ class RunLog:
     def __init__(self, slots: SlotGrid, grace_ms: int, disorder_ms: int = 0) -> None:
         """Nothing has happened yet. `slots` and the grace say when the next one closes; by the pings' own times it does
         `disorder_ms` later."""
-        self._grid, self._grace_s, self._disorder_s = slots, grace_ms / 1000, disorder_ms / 1000
+        self._grid, self._closes = slots, NextClose(slots, grace_ms, disorder_ms)
         self._slots: dict[int, _Slot] = {}
         self._refused: Counter[str] = Counter()
         self._came: Counter[str] = Counter()
         self._pings = 0
-        self._newest_ms: int | None = None
-        self._moved_by_pings = False  # and by no tick since
         self._said_s: float | None = None
         self._said: tuple[object, ...] = ()
         self._changes_left = float(CHANGES_MAX)
@@ -94,13 +88,10 @@ class RunLog:
         match fact:
             case BatchRead():
                 self._pings += fact.pings
-                if fact.pings or not fact.messages:
-                    self._moved_by_pings = fact.pings > 0
+                self._closes.observe(fact)
                 refused = {str(reason): count for reason, count in fact.refused.items()}
                 self._came.update(refused)
                 self._refused.update(refused)
-                if fact.newest_ms is not None:
-                    self._newest_ms = max(fact.newest_ms, self._newest_ms or fact.newest_ms)
             case SlotCounted() | SlotRecorded() | SlotPublished():
                 self._of_slot(fact, now_s)
             case _:
@@ -146,7 +137,7 @@ class RunLog:
         since_s = None if self._said_s is None else now_s - self._said_s
         if since_s is not None and not at_the_end and since_s < MINUTE_S:
             return None
-        lag_s = None if self._newest_ms is None else max(0.0, now_s - self._newest_ms / 1000)
+        lag_s = self._closes.lag_s(now_s)
         step = 0 if lag_s is None else sum(lag_s >= limit for limit in LAG_STEPS_S)
         state = self._pings > 0, frozenset(self._came), step
         if since_s is not None and since_s < STEADY_S and not at_the_end and not self._may_say(state, since_s):
@@ -175,32 +166,19 @@ class RunLog:
         figures = {"pings": self._pings, "refused": dict(self._came), "lag_seconds": lag_s and round(lag_s, 1)}
         if at_the_end:
             return Line("incoming", "; ".join(parts), figures)
-        is_behind = self._moved_by_pings and self._pings > 0 and lag_s is not None and lag_s >= BEHIND_S
-        text, closes = self._next_close(now_s, is_behind=is_behind)
+        text, closes = self._next_close(now_s)
         return Line("incoming", "; ".join([*parts, text]), figures | closes)
 
-    def _next_close(self, now_s: float, *, is_behind: bool) -> tuple[str, dict[str, object]]:
-        """The log is the clock: pings move it by their times, and ticks, while none come, by the clock on the wall."""
-        if is_behind and self._newest_ms is not None:
-            closes_s = next_close_s(self._grid, self._grace_s + self._disorder_s, self._newest_ms / 1000)
+    def _next_close(self, now_s: float) -> tuple[str, dict[str, object]]:
+        closes_s, by_pings = self._closes.after(now_s, pings_came=self._pings > 0)
+        if by_pings:
             text = f"next slot closes when pings reach {self._wall(closes_s):%Y-%m-%d %H:%M %Z}"
         else:
-            closes_s = next_close_s(self._grid, self._grace_s, now_s)
             text = f"next slot closes at {self._wall(closes_s):%H:%M %Z}, in {duration_in_words(closes_s - now_s)}"
-        return text, {"next_close": self._wall(closes_s).isoformat(), "by": "pings" if is_behind else "clock"}
+        return text, {"next_close": self._wall(closes_s).isoformat(), "by": "pings" if by_pings else "clock"}
 
     def _wall(self, time_s: float) -> dt.datetime:
         return dt.datetime.fromtimestamp(time_s, self._grid.zone)
-
-
-def next_close_s(slots: SlotGrid, grace_s: float, now_s: float) -> float:
-    """When the next slot closes by this clock, which shows `now_s`: its end and the grace. Unix seconds.
-
-    >>> from datetime import UTC
-    >>> next_close_s(SlotGrid(3600, UTC), grace_s=120.0, now_s=7_300.0)
-    7320.0
-    """
-    return slots.end_of(round((now_s - grace_s) * 1000)) / 1000 + grace_s
 
 
 def duration_in_words(seconds: float) -> str:

@@ -99,7 +99,8 @@ class Work(msgspec.Struct, frozen=True):
     """What does change. `pings` (accepted) and `refused` (by reason) are those of the last `window_seconds`.
 
     `stuck_seconds` is 0 unless there was work to do and none was done for long. `ended` is an exit status: the worker
-    has ended with it. `open_pings` counts all open slots, `open_slots` lists at most `SLOTS_MAX`.
+    has ended with it. `open_pings` counts all open slots, `open_slots` lists at most `SLOTS_MAX`. `next_close_by`: what
+    has to show `next_close`: the clock on the wall, or the times of pings that are far behind it.
 
     >>> Work("2024-01-08T09:00:00+05:30", "2024-01-08T10:02:00+05:30").partitions
     ()
@@ -118,6 +119,7 @@ class Work(msgspec.Struct, frozen=True):
     window_seconds: int = 600
     stuck_seconds: float = 0.0
     ended: int | None = None
+    next_close_by: Literal["clock", "pings"] = "clock"
 
 
 class WorkerReport(msgspec.Struct, frozen=True):

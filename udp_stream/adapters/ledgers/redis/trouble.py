@@ -71,7 +71,9 @@ def sentence(trouble: Exception | None, tls: bool = False) -> str:
 def _of_tls(error: ssl.SSLError) -> str:
     if not isinstance(error, ssl.SSLCertVerificationError):
         reason = f"{error.reason or type(error).__name__}".lower().replace("_", " ")
-        return f"it does not speak TLS with us ({reason}): is this its TLS port, and wants it ledger.certificate_file?"
+        if reason.endswith("certificate required"):
+            return "it wants a certificate of ours: ledger.certificate_file"
+        return f"it does not speak TLS with us ({reason}): is this its TLS port? Does it want ledger.certificate_file?"
     if error.verify_code in (62, 64):
         return "it shows a certificate of another host: ledger.url needs a name that is in it"
     return f"it shows a certificate that is not trusted ({error.verify_message}): ledger.ca_file names who is"
