@@ -53,7 +53,17 @@ def _is_handed_on(decoder: PingDecoder, message: bytes, found: int) -> None:
     handed_on = once.take(message)
     assert len(handed_on) == found - once.counts["repeats"], message
     pings, refusals = decoder.decode(handed_on)
-    # A piece that is an array goes on as a message of its own, and may be one of several pieces, or of none.
-    known = {*pings.message.tolist(), *(one.message for one in refusals)}
-    assert not [one for at, one in enumerate(handed_on) if at not in known and b"[" not in one], message
+    assert sorted([*pings.message.tolist(), *(one.message for one in refusals)]) == [*range(len(handed_on))], message
     assert once.take(message) == [], message
+
+
+@pytest.mark.parametrize("piece", ["[]", "[PING]", "[PING, PING]", '{"results": [PING]}', '"[PING]"', "7"])
+def test_a_piece_that_a_poll_refuses_is_refused_as_a_message_too(piece):
+    """Pings within a refused piece would else be read where it is handed on alone."""
+    ping = '{"license_plate":"A1","observationDateTime":"2024-01-08T09:00:00+05:30","speed":5,' \
+           '"location":{"type":"Point","coordinates":[72.8,21.2]}}'  # fmt: skip
+    inner = piece.replace("PING", json.dumps(ping)[1:-1] if piece.startswith('"') else ping)
+    decoder = settings().decoder
+    handed_on = Unrepeated(decoder.format, LARGE, 100).take(f"[{ping}, {inner}]".encode())
+    pings, refusals = decoder.decode(handed_on)
+    assert (pings.message.tolist(), [one.message for one in refusals]) == ([0], [1])

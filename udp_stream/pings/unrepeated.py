@@ -64,7 +64,7 @@ class Unrepeated:
         refuse. A ping keeps the fields of the contract and no others; one of a feed's own form stays as it is."""
         batch = self._format.read([snapshot], self._max_bytes, self._max_pings)
         pieces = zip(batch.refusals, originals([snapshot], batch.refusals, self._format), strict=True)
-        refused = [(refusal.position, piece[:PIECE_BYTES_MAX]) for refusal, piece in pieces]
+        refused = [(refusal.position, self._alone(piece[:PIECE_BYTES_MAX])) for refusal, piece in pieces]
         self.counts["read"] += batch.message.size
         self.counts["refused"] += len(refused)
         self.counts.update(batch.notes)
@@ -95,6 +95,11 @@ class Unrepeated:
         if max(map(len, messages)) > PIECE_BYTES_MAX:
             messages = [message[:PIECE_BYTES_MAX] for message in messages]
         return positions, messages
+
+    def _alone(self, piece: bytes) -> bytes:
+        """A refused piece as a message that is refused once, too: in an array, where it holds pings or an array."""
+        batch = self._format.read([piece], self._max_bytes, self._max_pings)
+        return piece if batch.message.size == 0 and len(batch.refusals) == 1 else b"[" + piece + b"]"
 
     def _new(self, keys: Sequence[_Key]) -> list[int]:
         """Those that none of the last snapshots had; from now on one has."""
