@@ -35,6 +35,7 @@ from streams.topics import Topics
 from udp_stream.errors import Fenced
 from udp_stream.ledger.port import Ledger, Mark
 from udp_stream.planning.slot_plan import SlotPlan
+from udp_stream.release.balls import slot_norms
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.context import ReleaseContext, with_forecaster
 from udp_stream.release.delivery import PublishedRelease
@@ -44,7 +45,7 @@ from udp_stream.release.standing import QuerySet, report_answers, report_publish
 from udp_stream.shuffle.count_chunks import merge_counts
 from udp_stream.shuffle.position_chunks import merge_moment
 from udp_stream.shuffle.shard_protocol import ShardCheckpoint, ShardProtocol
-from udp_stream.shuffle.shard_steps import PLANNER, Answer, Count, Learn, Outgoing, PlanSlot, Release, Send
+from udp_stream.shuffle.shard_steps import PLANNER, Answer, Count, Learn, Measure, Outgoing, PlanSlot, Release, Send
 from udp_stream.shuffle.wire import encode_message
 from udp_stream.windows.slot_tables import tabulate
 
@@ -71,12 +72,8 @@ class ShardProcessor:
         """No shards yet. The ledger is called in `thread` alone. Without `publisher_of`, releases are at least once."""
         self._binding = binding
         self._mark: Mark | None = None
-        self._context = context
-        self._topics = topics
-        self._offsets = offsets
-        self._producer = producer
-        self._ledger = ledger
-        self._thread = thread
+        self._context, self._topics, self._offsets = context, topics, offsets
+        self._producer, self._ledger, self._thread = producer, ledger, thread
         self._accept_loss = accept_loss
         self._queries, self._asked = queries, "" if queries is None else queries.digest
         self._publisher_of = self._at_least_once if publisher_of is None else publisher_of
@@ -209,6 +206,8 @@ class ShardProcessor:
                     await self._learn(assigned, step)
                 case PlanSlot():
                     await self._plan(assigned, step)
+                case Measure():
+                    await self._measure(assigned, step)
                 case Release():
                     await self._release(assigned, step)
                 case Answer():
@@ -247,18 +246,20 @@ class ShardProcessor:
         protocol = assigned.protocol
         await self._publish(assigned, records, None, partial(protocol.publishing, step), partial(protocol.learnt, step))
 
+    async def _measure(self, assigned: ShardAssignment, step: Measure) -> None:
+        work = partial(slot_norms, step.counts, step.values, step.plan, assigned.context.policy)
+        assigned.protocol.measured(step, await self._in_thread(work))
+
     async def _release(self, assigned: ShardAssignment, step: Release) -> None:
         plan = step.plan if self._last_plan is None else step.plan.with_priced(self._last_plan)
-        recorded = await self._in_thread(
-            partial(record_slot, step.counts, step.values, plan, assigned.context, assigned.ledger)
-        )
+        work = step.counts, step.values, plan, assigned.context, assigned.ledger, step.factors
+        recorded = await self._in_thread(partial(record_slot, *work))
         releases = [PublishedRelease(payload) for payload in recorded.payloads.values()]
         report_recorded(self._report, step.counts, recorded, releases)
         protocol, start = assigned.protocol, step.start
         out = release_records(self._topics, releases)
-        await self._publish(
-            assigned, out, recorded.mark, partial(protocol.recorded, start), partial(protocol.published, start)
-        )
+        published = partial(protocol.recorded, start), partial(protocol.published, start)
+        await self._publish(assigned, out, recorded.mark, *published)
         await self._in_thread(partial(recorded.published, assigned.ledger))
         self._report(slot_published(step.start, releases))
 

@@ -15,6 +15,11 @@ import numpy as np
 
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Bits, Ledger
+from udp_stream.mechanisms.clip_width import ClipWidth
+from udp_stream.mechanisms.forecast_clip import Around, ForecastClipPlan, plan_around
+from udp_stream.mechanisms.grouping import SamplesPerPlate
+from udp_stream.mechanisms.noise import concentrated
+from udp_stream.mechanisms.range import Range
 from udp_stream.planning.calendar import BudgetCalendar
 from udp_stream.planning.hat_plan import HatPlan, plan_hat
 from udp_stream.planning.policy import Policy
@@ -176,6 +181,14 @@ def a_plan() -> HatPlan:
     """
     policy = a_context().policy
     return plan_hat(np.array([1, 2]), terms_of(policy, NANO, NANO, NANO), policy)
+
+
+def a_plan_in_a_ball() -> ForecastClipPlan:
+    """Two plates, of two pings and one, forecast at 18 km/h, each of which shares its clip among its HATs."""
+    around = Around(18 * QUANTA_PER_KMH, np.full(2, 18 * QUANTA_PER_KMH), ClipWidth(0.5, 0.5, ball=True))
+    return plan_around(
+        SamplesPerPlate(np.array([2, 1])), around, concentrated(64_000_000), Range(0, 65 * QUANTA_PER_KMH)
+    )
 
 
 def released_slot() -> RecordedSlot:

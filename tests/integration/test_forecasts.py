@@ -21,7 +21,9 @@ IN_RHO = {"accounting": "approximate", "epsilon": '"auto"'}
         pytest.param(1, 1, {}, marks=pytest.mark.long),
         (3, 2, {}),
         pytest.param(4, 4, {}, marks=pytest.mark.long),
+        pytest.param(1, 1, IN_RHO, marks=pytest.mark.long),
         pytest.param(2, 2, IN_RHO, marks=pytest.mark.long),
+        pytest.param(4, 4, IN_RHO, marks=pytest.mark.long),
     ],
 )
 def test_both_runtimes_release_and_estimate_the_same(city, shards, workers, settings):
@@ -44,12 +46,15 @@ def require_forecasts(payloads):
 
 
 @pytest.mark.long
-def test_killed_at_any_moment_and_in_the_middle_of_the_day_plans_and_estimates_are_the_same(city, redis_server):
+@pytest.mark.parametrize("settings", [{}, IN_RHO], ids=["pure", "in rho, with shared clips"])
+def test_killed_at_any_moment_and_in_the_middle_of_the_day_plans_and_estimates_are_the_same(
+    city, redis_server, settings
+):
     """On a ledger with fences, over two shards, with two workers that come and go."""
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
     dice = random.Random(seed)
-    here = city(fleet_log(clean=True), shards=2, ledger=redis_server.url, **FORECASTS)
+    here = city(fleet_log(clean=True), shards=2, ledger=redis_server.url, **FORECASTS | settings)
     half = len(here.messages) // 2
     _, _, estimates = here.embedded_smoothed()
     with agree(here) as (_, expected):

@@ -26,16 +26,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from udp_stream.adapters.settings import load
+from udp_stream.adapters.settings import Settings, load
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.pings.decoder import PingDecoder
+from udp_stream.release.balls import slot_norms
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.draw import record_slot
 from udp_stream.release.record import decode
 from udp_stream.shuffle.count_chunks import merge_counts
 from udp_stream.shuffle.shard_protocol import ShardCheckpoint, ShardProtocol
-from udp_stream.shuffle.shard_steps import Count, PlanSlot, Release
+from udp_stream.shuffle.shard_steps import Count, Measure, PlanSlot, Release
 from udp_stream.shuffle.source_protocol import SourceProtocol
 from udp_stream.shuffle.wire import decode_message, encode_message
 from udp_stream.testing import SeededEntropy
@@ -164,14 +165,8 @@ class World:
         """
         self.once, self.whole_batches, self.planted = once, whole_batches, planted
         self.slots, self.reads = slots, reads
-        settings = load(None, FLAGS, {})
-        self.contexts = [
-            dataclasses.replace(
-                ReleaseContext(settings.policy, settings.calendar, SeededEntropy(seed), "explored"),
-                policy=load(None, (*FLAGS, f"release.mean_epsilon={1 + seed / 10}"), {}).policy,
-            )
-            for seed in range(4)
-        ]
+        settings = load(None, self.flags, {})
+        self.contexts = [self.context(settings, seed) for seed in range(4)]
         rules = ReadingRules(
             PingDecoder(settings.ping_rules),
             dataclasses.replace(settings.window_rules, disorder_ms=0),
@@ -187,6 +182,15 @@ class World:
         self.memo: dict[Any, Any] = {}
         self.batches = [self._batches(source) for source in range(2)]
 
+    flags = FLAGS
+    speeds = 20, 21
+    """Of the plates of the two sources."""
+
+    def context(self, settings: Settings, seed: int) -> ReleaseContext:
+        """What a worker releases with after so many faults: other bits and another policy each time."""
+        policy = load(None, (*self.flags, f"release.mean_epsilon={1 + seed / 10}"), {}).policy
+        return ReleaseContext(policy, settings.calendar, SeededEntropy(seed), "explored")
+
     def _batches(self, source: int) -> list[tuple[list[bytes], LogPlaces]]:
         """Two pings in each slot, of which the next closes the one before; then a tick closes the last.
 
@@ -198,7 +202,7 @@ class World:
                 at = b"2024-01-01T%02d:%02d:00Z" % (slot, minute)
                 messages.append(
                     b'{"license_plate": "%s", "observationDateTime": "%s", "speed": %d, "location": {"type": "Point", '
-                    b'"coordinates": [%.2f, 21.1]}}' % (plate, at, 20 + source, longitude)
+                    b'"coordinates": [%.2f, 21.1]}}' % (plate, at, self.speeds[source], longitude)
                 )
                 times.append(START + slot * HOUR + minute * 60_000 + 1)
         times.append(START + self.slots * HOUR + 1)
@@ -278,6 +282,16 @@ class World:
 
         return self._local(actor, "count", do)
 
+    def measure(self, actor: Actor) -> Actor:
+        """How far plates are from their forecasts, where they share clips among HATs."""
+
+        def do(protocol: ShardProtocol) -> None:
+            step = protocol.next()
+            assert isinstance(step, Measure)
+            protocol.measured(step, slot_norms(step.counts, step.values, step.plan, self.contexts[0].policy))
+
+        return self._local(actor, "measure", do)
+
     def sends(self, i: int, actor: Actor) -> dict[int, tuple[int, ...]]:
         """By log, the messages of its step that are not sent yet."""
 
@@ -320,7 +334,7 @@ class World:
             ledger = self.ledgers.fresh(state.ledger)
             step = self.locals.fresh(actor.local).next()
             assert isinstance(step, Release)
-            recorded = record_slot(step.counts, step.values, step.plan, self.contexts[fault], ledger)
+            recorded = record_slot(step.counts, step.values, step.plan, self.contexts[fault], ledger, step.factors)
             named = tuple((id_, self.payloads.number(payload)) for id_, payload in recorded.payloads.items())
             return self.ledgers.number(ledger), named
 
@@ -363,7 +377,7 @@ class World:
         kinds = [self.kind(i, actor, state) for i, actor in enumerate(state.actors)]
         fault = self.faults_max - state.faults
         for i, kind in enumerate(kinds):  # seen by nobody else: first, and in one order
-            if kind in ("read", "Count", "Reject"):
+            if kind in ("read", "Count", "Measure", "Reject"):
                 yield self._alone(i, state, kind)
                 return
         if not (state.zombies and self.planted.ignores_fences):
@@ -398,6 +412,8 @@ class World:
         actor = state.actors[i]
         if kind == "Count":
             return self._with(state, i, self.count(actor))
+        if kind == "Measure":
+            return self._with(state, i, self.measure(actor))
         after = self._with(
             state, i, self.read(i, actor, state)._replace(delivered=actor.delivered, is_recorded=actor.is_recorded)
         )

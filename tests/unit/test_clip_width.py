@@ -27,7 +27,7 @@ def test_gain_and_misfit_are_those_of_simulated_hats(half_width, off, monkeypatc
     rng = np.random.default_rng(11)
     differs = rng.normal(0, off, 2000)
     seen = np.clip(differs[:, None] + rng.normal(0, 1, (2000, 400)), -half_width, half_width).mean(axis=1)
-    gain, misfit = module._passed_at(half_width, off)
+    gain, misfit = module.passed_at(half_width, off)
     slope = (seen @ differs) / (differs @ differs)
     assert gain == pytest.approx(slope, rel=0.08)
     left = np.sqrt(np.mean((seen - slope * differs) ** 2) / gain**2)
@@ -36,7 +36,7 @@ def test_gain_and_misfit_are_those_of_simulated_hats(half_width, off, monkeypatc
 
 
 def test_without_a_difference_half_of_the_plates_are_normal_and_half_are_peaked():
-    gains = [module._passed_at(half_width, 0.0)[0] for half_width in (0.5, 1.0, 4.0)]
+    gains = [module.passed_at(half_width, 0.0)[0] for half_width in (0.5, 1.0, 4.0)]
     assert gains == pytest.approx([(0.3829 + 0.5069) / 2, (0.6827 + 0.7569) / 2, (0.9999 + 0.9965) / 2], abs=1e-3)
 
 
@@ -49,7 +49,7 @@ def test_the_width_is_the_one_whose_plan_errs_least(cost, plates, pings, deviati
     scatter = float(np.sqrt(plate_variance(by_plate))[0])
     errors = []
     for half_width in HALF_WIDTHS:
-        gain, misfit = module._passed_at(half_width, round(min(deviation / scatter, 4) * 16) / 16)
+        gain, misfit = module.passed_at(half_width, round(min(deviation / scatter, 4) * 16) / 16)
         around = Around(60 * KMH, np.full(plates, 60 * KMH), ClipWidth(half_width, gain))
         noise = plan_around(SamplesPerPlate(by_plate), around, cost, Range(0, 1000 * KMH)).noise_deviation / KMH
         errors.append(noise**2 + (scatter * misfit) ** 2 + (UNEVEN * deviation * (1 - gain)) ** 2)

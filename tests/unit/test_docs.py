@@ -12,7 +12,7 @@ import pytest
 from udp_stream.adapters.settings import known_keys
 from udp_stream.cli.report import ONE_CDF, ONE_MEAN, ONE_VARIANCE, SERVED_SHARES, served_shares
 from udp_stream.forecast import arrow, bank, slot
-from udp_stream.mechanisms import clip_width, speed_spread
+from udp_stream.mechanisms import ball_width, clip_width, speed_spread
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.pings.decoder import PingDecoder, PingRules
 from udp_stream.pings.refusals import Reason
@@ -118,7 +118,7 @@ def test_the_constants_and_shares_are_least_and_most_of_the_measured_table():
 
 FORECASTING = {
     name: value
-    for module in (speed_spread, clip_width, slot, arrow, bank, around, intervals)
+    for module in (speed_spread, clip_width, ball_width, slot, arrow, bank, around, intervals)
     for name, value in vars(module).items()
 }
 
@@ -126,7 +126,7 @@ FORECASTING = {
 def test_the_page_on_forecasts_states_the_constants_of_the_code():
     text = (DOCS / "mechanisms" / "forecast.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`[A-Z_`, ]+`) \| ([\d., ]+) \|", text, re.MULTILINE)
-    assert len(rows) == 23
+    assert len(rows) == 25
     for names, values in rows:
         held = [FORECASTING[name] for name in re.findall(r"\w+", names)]
         assert np.hstack(held).tolist() == [float(value) for value in values.split(", ")], names

@@ -223,9 +223,9 @@ def test_with_some_plates_halted_nobody_loses_more_than_the_ledger_charged(mean,
     drawn = []
     real = draw.estimate_hats
 
-    def spy(plans, samples, bits):
+    def spy(plans, samples, bits, factors):
         drawn.extend(plans)
-        return real(plans, samples, bits)
+        return real(plans, samples, bits, factors)
 
     monkeypatch.setattr(draw, "estimate_hats", spy)
     records = [decode(payload) for _, payload in run(ledger, context, contents)]

@@ -53,7 +53,8 @@ _FINE = 2**20
 class ClipWidth(NamedTuple):
     """A plate's half width in standard deviations of its mean, and the share of a HAT's difference that passes.
 
-    `hidden` is the standard deviation, in km/h, of what the clip hides of the HAT though its gain is undone.
+    `hidden` is the standard deviation, in km/h, of what the clip hides of the HAT though its gain is undone. `ball`:
+    the plate's HATs of the slot share one clip (`ball.py`), and the half width is this HAT's part in it.
 
     >>> ClipWidth(half_width=0.5, gain=0.45).gain
     0.45
@@ -62,6 +63,7 @@ class ClipWidth(NamedTuple):
     half_width: float
     gain: float
     hidden: float = 0.0
+    ball: bool = False
 
 
 USUAL: Final = ClipWidth(0.5, 0.45)
@@ -74,19 +76,29 @@ def clip_width(by_plate: NDArray[np.int64], deviation_kmh: float, cost: Cost) ->
     >>> from udp_stream.mechanisms.noise import pure
     >>> cost = pure(833_333_333)
     >>> clip_width(np.full(8, 30), 4.0, cost)
-    ClipWidth(half_width=0.5, gain=0.371, hidden=1.34)
+    ClipWidth(half_width=0.5, gain=0.371, hidden=1.34, ball=False)
     >>> clip_width(np.full(80, 30), 8.0, cost)
-    ClipWidth(half_width=3.0, gain=0.941, hidden=0.416)
+    ClipWidth(half_width=3.0, gain=0.941, hidden=0.416, ball=False)
     """
     deviation = min(deviation_kmh, DEVIATION_MAX)
-    sharp = 1 / np.sqrt(plate_variance(by_plate))
-    weight = float(sharp @ sharp)  # plates weigh by how precisely their samples tell the HAT's mean
-    scatter, noise = float(sharp.sum()) / weight, 2 * float(sharp.max()) / weight * _noise_deviation(cost)
+    scatter, noise = scales_of(by_plate, cost)
     off = round(min(deviation / scatter, _OFF_MAX) * _STEPS)
     table = _passed()
     hidden = scatter**2 * table.misfit[off] + deviation**2 * table.uneven[off]
     best = int((noise**2 * table.noise[off] + hidden).argmin())
     return ClipWidth(HALF_WIDTHS[best], round(float(table.gain[off, best]), 3), round(sqrt(float(hidden[best])), 3))
+
+
+def scales_of(by_plate: NDArray[np.int64], cost: Cost) -> tuple[float, float]:
+    """In km/h: the deviation of plates around the HAT, and that of noise where the half width is one such deviation.
+
+    >>> from udp_stream.mechanisms.noise import pure
+    >>> [round(one, 3) for one in scales_of(np.full(8, 36), pure(10**9))]
+    [5.0, 1.768]
+    """
+    sharp = 1 / np.sqrt(plate_variance(by_plate))
+    weight = float(sharp @ sharp)  # plates weigh by how precisely their samples tell the HAT's mean
+    return float(sharp.sum()) / weight, 2 * float(sharp.max()) / weight * _noise_deviation(cost)
 
 
 @lru_cache(maxsize=64)
@@ -109,12 +121,16 @@ class _Passed(NamedTuple):
 @cache
 def _passed() -> _Passed:
     offs = np.arange(_OFF_MAX * _STEPS + 1) / _STEPS
-    gain, misfit = np.moveaxis(np.array([[_passed_at(width, off) for width in HALF_WIDTHS] for off in offs]), 2, 0)
+    gain, misfit = np.moveaxis(np.array([[passed_at(width, off) for width in HALF_WIDTHS] for off in offs]), 2, 0)
     return _Passed(gain, (np.array(HALF_WIDTHS) / gain) ** 2, misfit**2, (UNEVEN * (1 - gain)) ** 2)
 
 
-def _passed_at(half_width: float, off: float) -> tuple[float, float]:
-    """Gain and misfit of one width where HATs are off by so many standard deviations of plates."""
+def passed_at(half_width: float, off: float) -> tuple[float, float]:
+    """Gain and misfit of one width where HATs are off by so many standard deviations of plates.
+
+    >>> passed_at(0.5, 0.0)  # doctest: +ELLIPSIS
+    (0.444..., 0.0)
+    """
     width = half_width / sqrt(1 + off * off)  # in deviations of d + z
     normal, peaked = 2 * normal_below(width) - 1, 1 - exp(-sqrt(2) * width)
     gain = (1 - PEAKED) * normal + PEAKED * peaked

@@ -209,8 +209,21 @@ def clipped_sum(plan: ForecastClipPlan, samples: Integers) -> int:
     >>> (plan.weights.tolist(), plan.low.tolist(), plan.high.tolist(), clipped_sum(plan, np.array([100, 120, 5])))
     ([3911, 4095], [-90, -110], [110, 90], -273535)
     """
+    if plan.around.width.ball:
+        raise ValueError("expected a plan that clips HAT by HAT; this one needs each plate's factor")
+    off, pings = differences(plan, samples), plan.counts.by_plate
+    return int(plan.weights @ np.minimum(np.maximum(off, pings * plan.low), pings * plan.high))
+
+
+def differences(plan: ForecastClipPlan, samples: Integers) -> Integers:
+    """What each plate's samples differ from its forecast by, summed, before any clip. Secret.
+
+    >>> counts, around = SamplesPerPlate(np.array([2, 1])), Around(100, np.array([90, 110]))
+    >>> plan = plan_around(counts, around, Cost("pure", 10**9), Range(0, 200))
+    >>> differences(plan, np.array([100, 120, 5])).tolist()
+    [40, -105]
+    """
     starts = np.cumsum(plan.counts.by_plate) - plan.counts.by_plate
     clamped = np.minimum(np.maximum(samples, plan.range.low), plan.range.high)
-    pings = plan.counts.by_plate
-    off = np.add.reduceat(clamped, starts) - pings * plan.around.plates
-    return int(plan.weights @ np.minimum(np.maximum(off, pings * plan.low), pings * plan.high))
+    off: Integers = np.add.reduceat(clamped, starts) - plan.counts.by_plate * plan.around.plates
+    return off

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms import forecast_clip
+from udp_stream.mechanisms.ball import shrunk_sum
 from udp_stream.mechanisms.cdfs import CDF_MECHANISMS
 from udp_stream.mechanisms.cdfs.mechanism import TREE, CdfPlan
 from udp_stream.mechanisms.forecast_clip import Around, ForecastClipPlan, around_for_admitted, clipped_sum, plan_around
@@ -146,6 +147,10 @@ class ForecastClipStatistic:
         """One integer."""
         return Query.of_one(clipped_sum(plan, samples), lattice_of(plan.sensitivity, plan.cost))
 
+    def query_in_ball(self, plan: ForecastClipPlan, samples: Integers, factors: Integers) -> Query:
+        """The same where each plate's HATs share one clip: with the plates' factors."""
+        return Query.of_one(shrunk_sum(plan, samples, factors), lattice_of(plan.sensitivity, plan.cost))
+
     def values(
         self, plans: Sequence[ForecastClipPlan], queries: Sequence[Query], noisy: Sequence[Integers]
     ) -> list[NoisyMean]:
@@ -257,8 +262,9 @@ def _alike(plans: Sequence[CdfPlan]) -> Iterator[list[int]]:
     yield from groups.values()
 
 
+AROUND = ForecastClipStatistic()
+
 STATISTICS: dict[str, Statistic[Any, Any]] = {
-    statistic.name: statistic
-    for statistic in (MeanStatistic(), ForecastClipStatistic(), VarianceStatistic(), CdfStatistic())
+    statistic.name: statistic for statistic in (MeanStatistic(), AROUND, VarianceStatistic(), CdfStatistic())
 }
 """By their names, in the order of their noise. `Any`: a statistic is handed back the plans that it made."""

@@ -26,11 +26,12 @@ from numpy.typing import NDArray
 
 from udp_stream.forecast.arrow import CITY_MEAN, CITY_SD
 from udp_stream.forecast.slot import SlotForecast
+from udp_stream.mechanisms.ball_width import ball_width
 from udp_stream.mechanisms.clip_width import clip_width
 from udp_stream.mechanisms.forecast_clip import NAME, ForecastClipPlan
 from udp_stream.mechanisms.means import MeanPlan, spread
 from udp_stream.mechanisms.noise import Cost, expected_noise
-from udp_stream.mechanisms.speed_spread import mean_variance
+from udp_stream.mechanisms.speed_spread import mean_variance, plate_variance
 from udp_stream.mechanisms.statistic import StatisticPlan
 from udp_stream.mechanisms.statistic_terms import AroundForecast, StatisticTerms
 from udp_stream.planning.allowances import EPSILON_NANO_MAX
@@ -56,6 +57,9 @@ TOLD_MIN = 0.3
 ADMITTED_MIN = 0.5
 """The least share of a HAT's plates that have to be able to pay: a mean of few of them is worth less than it costs."""
 
+SHARED = 0.7
+"""The share of a plate's HATs of the slot, of those with enough plates, that it is likely to be charged for."""
+
 _NORMAL = 1.2533
 """The standard deviation of a normal variable, in expected sizes."""
 
@@ -79,6 +83,7 @@ def terms_around(
     0.8416666666
     """
     cost, paced = _price_nano(policy), _paced_nano(in_period, policy)
+    shared = _hats_shared(counts, policy) if policy.in_balls else None
     is_only_mean, terms, worth = policy.variance_nano == policy.cdf_nano == 0, [], np.zeros(counts.cells.size)
     for hat in range(counts.cells.size):
         rows, foretold = counts.rows(hat), _hat_forecast(forecast, hat)
@@ -86,7 +91,8 @@ def terms_around(
         if here.size < policy.min_plates:
             terms.append(Terms(withheld="few_plates", forecast=foretold))
             continue
-        width = clip_width(here, foretold.deviation, Cost(policy.measure, cost))
+        asked_at = foretold.deviation, Cost(policy.measure, cost)
+        width = clip_width(here, *asked_at) if shared is None else ball_width(here, *asked_at, shared[hat])
         around = AroundForecast.of(float(forecast.mean[hat]), forecast.plates[rows], width)
         mean = _mean(here, around, cost, policy, plans)
         told = foretold.deviation**2 / (foretold.deviation**2 + mean.variance)
@@ -118,6 +124,16 @@ def terms_of_typical(by_plate: NDArray[np.int64], policy: Policy, plans: HatPlan
     around = AroundForecast.of(typical, np.full(by_plate.size, typical), width)
     mean = _mean(by_plate, around, cost, policy, plans)
     return msgspec.structs.replace(_asked(mean.asked, None, policy), accounting_detail=policy.accounting_detail)
+
+
+def _hats_shared(counts: SlotCounts, policy: Policy) -> list[float]:
+    """Of each HAT: among how many HATs its plates are likely to share a clip, on average by their weights."""
+    sizes, sharp = np.diff(counts.hat_rows), 1 / plate_variance(counts.count)
+    is_asked = np.repeat(sizes >= max(PLATES_MIN, policy.min_plates), sizes)
+    hats = np.bincount(counts.plate, weights=is_asked, minlength=len(counts.plates))[counts.plate]
+    first = counts.hat_rows[:-1]
+    found: list[float] = (SHARED * np.add.reduceat(sharp * hats, first) / np.add.reduceat(sharp, first)).tolist()
+    return found
 
 
 class _Mean(NamedTuple):

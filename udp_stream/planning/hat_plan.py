@@ -5,6 +5,7 @@ and its noise makes that `mean_nano`-DP (private intervals included); likewise t
 CDF's levels compose to `cdf_nano`. A plate's own loss is its share of that, statistic by statistic, and the sum of its
 shares is what it is charged before anything is drawn (all of it under uniform accounting). So a plate loses at most the
 sum of what it was charged (basic composition over HATs, arXiv 2405.06261), which the ledger keeps within its budget.
+Where plates share one clip among their HATs of a slot, that sum holds for these together (`mechanisms/ball.py`).
 
 **Charge first, plan last.** Shares follow from a plan, and who takes part follows from the charges. So `plan_hat` plans
 for all plates of the HAT and prices each; the ledger admits some; `plan_admitted` takes the others out of that very

@@ -24,6 +24,7 @@ Grouping = Literal["best-fit", "wrap-around"]
 AccountingDetail = Literal["individual", "uniform"]
 Accounting = Literal["pure", "zcdp", "approximate"]
 Suppression = Literal["off", "chop-user"]
+Clip = Literal["auto", "box", "ball"]
 CountsReleased = Literal["all", "released", "none"]
 
 
@@ -38,7 +39,9 @@ class Policy(msgspec.Struct, frozen=True):
     a number of equal bins, or edges in km/h. `accounting_detail`: a plate pays for a release by its own share of the
     noise's sensitivity ("individual"), or as much as any ("uniform").
     `suppression`: whether plates leave some of their HATs altogether, so that each is in fewer; `hats_max`: in how many
-    of a slot a plate stays then (0: in as many as CHOP-USER leaves). `counts_read`: what forecasts read of counts;
+    of a slot a plate stays then (0: in as many as CHOP-USER leaves). `clip`: whether means around forecasts clip a
+    plate HAT by HAT ("box"), or all of its HATs of a slot together ("ball": in rho only, and "auto" there).
+    `counts_read`: what forecasts read of counts;
     `counts_released`: which records carry counts. `schedule`: how an automatic epsilon of the papers' mechanisms is
     spread over a period. `source`: where a feed of its own form has the fields of a ping, by keys of `[source]`.
 
@@ -72,6 +75,7 @@ class Policy(msgspec.Struct, frozen=True):
     accounting_detail: AccountingDetail = "individual"
     suppression: Suppression = "off"
     hats_max: int = 0
+    clip: Clip = "auto"
     counts_read: CountsRead = "plates"
     counts_released: CountsReleased = "all"
     schedule: Schedule = "spread"
@@ -111,6 +115,11 @@ class Policy(msgspec.Struct, frozen=True):
         return asked and self.mean_nano != 0
 
     @property
+    def in_balls(self) -> bool:
+        """Whether a plate's HATs of a slot share one clip around their forecasts."""
+        return self.forecasts and self.measure == "zcdp" and self.clip != "box"
+
+    @property
     def public(self) -> PublicSettings:
         """What statistics go by beside counts and terms."""
         return PublicSettings(self.range, self.bins)
@@ -126,6 +135,9 @@ class Policy(msgspec.Struct, frozen=True):
         Settings that have no effect are left out, so that a version that knows more of them gives the same.
         """
         settings = msgspec.to_builtins(self)
+        settings["clip"] = "ball"
+        if not self.in_balls:
+            del settings["clip"]
         if not self.forecasts:
             del settings["counts_read"]
         if self.counts_released == "all":

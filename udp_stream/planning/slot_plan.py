@@ -51,6 +51,11 @@ class SlotPlan:
     charged: NDArray[np.int64]
     priced: tuple[HatPlan | None, ...] | None = None
 
+    @property
+    def in_balls(self) -> bool:
+        """Whether any of its HATs is released with factors of the plates' clips (`mechanisms/ball.py`)."""
+        return any(one.in_ball for one in self.terms)
+
     @classmethod
     def empty(cls, counts: SlotCounts) -> SlotPlan:
         """A plan without HATs for the slot of these counts."""
@@ -74,6 +79,18 @@ class SlotPlan:
     def charged_rows(self, hat: int) -> NDArray[np.int64]:
         """What each row of a HAT was charged."""
         return self.charged[self.hat_rows[hat] : self.hat_rows[hat + 1]]
+
+    def hats_in_balls(self, counts: SlotCounts) -> dict[bytes, int]:
+        """In how many of its HATs each plate was charged that share the plate's clip; `counts` of HATs that it knows.
+
+        HATs that it does not know with these rows do not count.
+        """
+        hats: dict[bytes, int] = {}
+        for hat, at in enumerate(self.find_all(counts.cells, row_digests(counts))):
+            if at is not None and self.terms[at].in_ball:
+                for plate in counts.plate[counts.rows(hat)][self.charged_rows(at) > 0].tolist():
+                    hats[counts.plates[plate]] = hats.get(counts.plates[plate], 0) + 1
+        return hats
 
     def with_priced(self, made: SlotPlan) -> SlotPlan:
         """The same plan, with the priced HATs of `made` wherever both plans agree on a HAT."""

@@ -58,6 +58,11 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     forecast: HatForecast | None = None
     measure: Measure = "pure"
 
+    @property
+    def in_ball(self) -> bool:
+        """Whether a plate shares one clip among this HAT and others of the slot."""
+        return any(one.around is not None and one.around.ball for one in self.statistics)
+
     def within(self, policy: Policy) -> Terms:
         """The same under the policy's promise to a plate."""
         return msgspec.structs.replace(

@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Admission, Entropy, Ledger, Mark
+from udp_stream.mechanisms.ball import factors_for
 from udp_stream.planning.hat_plan import plan_admitted, plan_hat
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.slot_plan import SlotPlan, row_digests
@@ -55,11 +57,18 @@ class RecordedSlot:
 
 
 def record_slot(
-    counts: SlotCounts, values: SlotValues, plan: SlotPlan, context: ReleaseContext, ledger: Ledger
+    counts: SlotCounts,
+    values: SlotValues,
+    plan: SlotPlan,
+    context: ReleaseContext,
+    ledger: Ledger,
+    factors: Mapping[bytes, int] | None = None,
 ) -> RecordedSlot:
     """Draw and record these HATs on their plan. A HAT that the plan lacks, or has with other rows, is withheld.
 
-    The ledger's mark is raised last, so that whatever is published, some mark knows.
+    `factors` are those of the plates' clips, by plate, where each shares one among its HATs (`balls.py`); ValueError
+    if the plan has such HATs and there are none. The ledger's mark is raised last, so that whatever is published, some
+    mark knows.
 
     >>> from udp_stream.ledger.memory import MemoryLedger
     >>> from udp_stream.release.charge import plan_slot
@@ -74,11 +83,11 @@ def record_slot(
     hats = hats_of(counts)
 
     def draw(todo: Sequence[int]) -> list[bytes]:
-        new = _decide([hats[i] for i in todo], counts, plan, context.policy)
+        new = decide([hats[i] for i in todo], counts, plan, context.policy)
         for i, decided in zip(todo, new, strict=True):
             hats[i] = decided
         _admit_unplanned(new, counts, context, ledger)
-        return _draw(new, counts, values, context)
+        return _draw(new, counts, values, context, factors)
 
     drawn = draw_once(ledger, ids_of(hats), draw)
     done = tuple(hat.recorded(payload) for hat, payload in zip(hats, drawn.payloads, strict=True))
@@ -90,7 +99,17 @@ def _witness(hats: Sequence[HatOutcome]) -> str:
     return max(hats, key=lambda hat: len(hat.payload or b"")).release_id
 
 
-def _decide(hats: Sequence[HatOutcome], counts: SlotCounts, plan: SlotPlan, policy: Policy) -> list[HatOutcome]:
+def decide(hats: Sequence[HatOutcome], counts: SlotCounts, plan: SlotPlan, policy: Policy) -> list[HatOutcome]:
+    """Each HAT as the plan has it: charged, with the plan for its plates that were charged, or withheld.
+
+    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.release.charge import plan_slot
+    >>> from udp_stream.testing import a_context, two_hats
+    >>> (counts, _), context = two_hats(), a_context()
+    >>> plan = plan_slot(counts, context, MemoryLedger())
+    >>> [hat.state.value for hat in decide(hats_of(counts), counts, plan, context.policy)]
+    ['charged', 'withheld']
+    """
     found = plan.find_all(counts.cells, row_digests(counts))
     return [_decided(hat, counts, found[hat.number], plan, policy) for hat in hats]
 
@@ -132,22 +151,43 @@ def _admit_unplanned(hats: Sequence[HatOutcome], counts: SlotCounts, context: Re
         ledger.admit(period, context.policy.budget_nano, counts.plates, unplanned)
 
 
-def _draw(hats: Sequence[HatOutcome], counts: SlotCounts, values: SlotValues, context: ReleaseContext) -> list[bytes]:
+def _draw(
+    hats: Sequence[HatOutcome],
+    counts: SlotCounts,
+    values: SlotValues,
+    context: ReleaseContext,
+    factors: Mapping[bytes, int] | None,
+) -> list[bytes]:
     """The records of these HATs, with fresh noise."""
     # Speeds were clamped when they were read; if U has been lowered since, sensitivities hold for the lower one only.
     clamped = values.clamped(context.policy.max_speed)
-    estimates = _estimate([hat for hat in hats if hat.plan is not None], clamped, context.entropy)
+    drawn = [hat for hat in hats if hat.plan is not None]
+    estimates = _estimate(drawn, clamped, context.entropy, [_factors(hat, counts, factors) for hat in drawn])
     common = _common(counts, context)
     return [encode(_record(hat, counts, estimates.get(hat.number), common)) for hat in hats]
 
 
-def _estimate(hats: Sequence[HatOutcome], values: SlotValues, entropy: Entropy) -> Mapping[int, HatEstimate]:
+def _factors(hat: HatOutcome, counts: SlotCounts, factors: Mapping[bytes, int] | None) -> NDArray[np.int64] | None:
+    """Those of the plates that contribute to the HAT."""
+    if factors is None or not hat.terms.in_ball:
+        return None
+    return factors_for(factors, [counts.plates[i] for i in counts.plate[hat.rows][hat.admitted].tolist()])
+
+
+def _estimate(
+    hats: Sequence[HatOutcome],
+    values: SlotValues,
+    entropy: Entropy,
+    factors: Sequence[NDArray[np.int64] | None],
+) -> Mapping[int, HatEstimate]:
     """Estimates by the numbers of the HATs, all of which have plans."""
     estimates: dict[int, HatEstimate] = {}
     for run, bits in entropy.streams(ids_of(hats)):
         plans = [hat.plan for hat in hats[run] if hat.plan is not None]
         samples = [values.of_admitted(hat.rows, hat.admitted) for hat in hats[run]]
-        estimates |= zip((hat.number for hat in hats[run]), estimate_hats(plans, samples, bits), strict=True)
+        estimates |= zip(
+            (hat.number for hat in hats[run]), estimate_hats(plans, samples, bits, factors[run]), strict=True
+        )
     return estimates
 
 

@@ -13,9 +13,10 @@ from itertools import pairwise
 import numpy as np
 
 from udp_stream.ledger.port import Bits
+from udp_stream.mechanisms.forecast_clip import ForecastClipPlan
 from udp_stream.mechanisms.noise import Noise
-from udp_stream.mechanisms.statistic import Integers, Query
-from udp_stream.mechanisms.statistics import STATISTICS, NoisyMean, NoisyVariance
+from udp_stream.mechanisms.statistic import Integers, Query, StatisticPlan
+from udp_stream.mechanisms.statistics import AROUND, STATISTICS, NoisyMean, NoisyVariance
 from udp_stream.planning.hat_plan import HatPlan
 
 
@@ -68,8 +69,16 @@ class _Asked:
     query: Query
 
 
-def estimate_hats(plans: Sequence[HatPlan], samples: Sequence[Integers], bits: Bits) -> list[HatEstimate]:
+def estimate_hats(
+    plans: Sequence[HatPlan],
+    samples: Sequence[Integers],
+    bits: Bits,
+    factors: Sequence[Integers | None] | None = None,
+) -> list[HatEstimate]:
     """One estimate per plan; `samples[i]` are its admitted plates' speeds in quanta, in the order of its counts.
+
+    `factors[i]` are those of its admitted plates' clips, where each shares one among HATs (`mechanisms/ball.py`);
+    ValueError if such a plan has none.
 
     >>> from udp_stream.testing import a_plan, seeded_bits
     >>> (estimate,) = estimate_hats([a_plan()], [4096 * np.array([10, 20, 30])], seeded_bits(1))
@@ -77,8 +86,8 @@ def estimate_hats(plans: Sequence[HatPlan], samples: Sequence[Integers], bits: B
     (True, True, 4)
     """
     asked = [
-        _Asked(place, name, STATISTICS[name].query(of_statistic, speeds, bits))
-        for place, (plan, speeds) in enumerate(zip(plans, samples, strict=True))
+        _Asked(place, name, _query(name, of_statistic, speeds, shrink, bits))
+        for place, (plan, speeds, shrink) in enumerate(zip(plans, samples, factors or [None] * len(plans), strict=True))
         for name, of_statistic in plan.statistics.items()
     ]
     values: list[dict[str, object]] = [{} for _ in plans]
@@ -93,6 +102,12 @@ def estimate_hats(plans: Sequence[HatPlan], samples: Sequence[Integers], bits: B
         for (one, _), value in zip(of_hats, found, strict=True):
             values[one.place][name] = value
     return [HatEstimate(one) for one in values]
+
+
+def _query(name: str, plan: StatisticPlan, samples: Integers, factors: Integers | None, bits: Bits) -> Query:
+    if isinstance(plan, ForecastClipPlan) and plan.around.width.ball and factors is not None:
+        return AROUND.query_in_ball(plan, samples, factors)
+    return STATISTICS[name].query(plan, samples, bits)
 
 
 def _family(plans: Sequence[HatPlan]) -> Noise:

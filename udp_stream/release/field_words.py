@@ -75,6 +75,7 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "rho": "the cost in concentrated differential privacy; absent under pure accounting",
         "period_rho": "the budget in it; absent under pure accounting",
         "delta": "what each epsilon holds with; absent under pure accounting",
+        "holds_for": "slot: the cost holds for all records of the slot together, as plates share clips among them",
     },
     "Forecast": {
         "value_kmh": "forecast of the mean, km/h",

@@ -117,7 +117,9 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     `accounting_detail`: "individual" charges a plate its own share, "uniform" each the same. Counts are not protected.
     `caveats`, where there are any: what happened to the ledger by which a plate may have lost more than it says.
     Under "zcdp" and "approximate" accounting losses are counted in the `rho` of concentrated differential privacy, and
-    each epsilon holds with `delta`: losses add up in rho, their epsilons do not.
+    each epsilon holds with `delta`: losses add up in rho, their epsilons do not. `holds_for` "slot": a plate's HATs of
+    the slot share one clip. What it was charged for them holds for their records together; this record alone may cost
+    it up to that sum.
     """
 
     unit: Literal["license_plate"]
@@ -131,6 +133,7 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     rho: NonNegative | None = None
     period_rho: Positive | None = None
     delta: Positive | None = None
+    holds_for: Literal["record", "slot"] = "record"
 
 
 class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

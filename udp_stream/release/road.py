@@ -1,8 +1,8 @@
 """The road from a closed slot to published releases. Its order is the guarantee.
 
 1. *Charge* (`charge.py`). It sees the counts of the whole slot, and no speed: price every HAT, then charge its plates.
-2. *Draw* (`draw.py`). Draw noise for the plates that were charged, then record. The ledger keeps the first record of a
-   HAT; a second draw is dropped unseen.
+2. *Draw* (`draw.py`). Where plates share a clip among their HATs, scale them into it (`balls.py`). Draw noise for the
+   plates that were charged, then record. The ledger keeps the first record of a HAT; a second draw is dropped unseen.
 3. *Publish* what the ledger holds, once its high-water mark is raised; then inform the ledger.
 
 A crash between any two steps loses nothing and repeats nothing: the ledger remembers terms, verdicts and records, so
@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from udp_stream.ledger.port import Ledger
+from udp_stream.release.balls import slot_factors
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.draw import RecordedSlot, record_slot
@@ -41,6 +42,6 @@ def release_slot(
     (['released', 'withheld_few_plates'], [])
     """
     plan = plan_slot(counts, context, ledger)
-    recorded = record_slot(counts, values, plan, context, ledger)
+    recorded = record_slot(counts, values, plan, context, ledger, slot_factors(counts, values, plan, context.policy))
     publish(recorded)
     return recorded.published(ledger)

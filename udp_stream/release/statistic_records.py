@@ -233,6 +233,7 @@ def _concentrated(policy: Policy, terms: Terms, charge_nano: int, caveats: tuple
         rho=charge_nano / NANO,
         period_rho=terms.budget_nano / NANO,
         delta=policy.delta,
+        holds_for="slot" if terms.in_ball and charge_nano else "record",
     )
 
 

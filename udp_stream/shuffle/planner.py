@@ -15,22 +15,28 @@ slot; it says so like any other, so nothing waits for what will never come.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from udp_stream.mechanisms.ball import merged_norms
 from udp_stream.shuffle.barrier import NOT_YET, BarrierCheckpoint
 from udp_stream.shuffle.count_chunks import CountChunk, Released
+from udp_stream.shuffle.norm_chunks import Arriving, FactorChunk, NormChunk, cut_factors, merge_norms
 from udp_stream.shuffle.shard import counts_of_shards
 from udp_stream.shuffle.stage import SlotStage
 
 
 @dataclass(slots=True)
 class _Planned:
-    """A slot whose plan is made, and the shards that have to release it."""
+    """A slot whose plan is made, and the shards that have to release it.
+
+    `hats`, where plates share clips: in how many HATs each was charged. None once their factors are sent.
+    """
 
     start: int
     end_ms: int
     shards: tuple[int, ...]
+    hats: Mapping[bytes, int] | None = None
     is_sent: bool = False
 
 
@@ -60,6 +66,7 @@ class Planner:
         self._follows = follows
         self._released_ms = [NOT_YET] * shards
         self._planned: _Planned | None = None
+        self._norms: dict[int, dict[int, Arriving[NormChunk]]] = {}
 
     @property
     def next_offset(self) -> int:
@@ -71,22 +78,45 @@ class Planner:
         self._stage.add(offset, message)
         if self._follows and isinstance(message, Released):
             self._released_ms[message.shard] = max(self._released_ms[message.shard], message.through_ms)
+        elif isinstance(message, NormChunk) and self._stage.holds(message.slot_start):
+            self._norms.setdefault(message.slot_start, {}).setdefault(message.shard, Arriving()).add(message)
 
     def due(self) -> tuple[int, Sequence[CountChunk]] | None:
         """The slot to plan now, with its chunks; each slot once."""
         return None if self._planned else self._stage.due()
 
-    def planned(self, start: int, end_ms: int, shards: Sequence[int]) -> None:
-        """The slot is charged, and its plan is about to be sent to these shards."""
+    def planned(self, start: int, end_ms: int, shards: Sequence[int], hats: Mapping[bytes, int] | None = None) -> None:
+        """The slot is charged, and its plan is about to be sent to these shards.
+
+        `hats`, where plates share clips: in how many HATs each was charged. Their norms are waited for.
+        """
         self._stage.worked(start)
         if self._follows:
-            self._planned = _Planned(start, end_ms, tuple(shards))
+            self._planned = _Planned(start, end_ms, tuple(shards), hats)
 
     def sent(self) -> None:
         """The plan of every slot that was planned is on the broker."""
         self._stage.sent()
         if self._planned:
             self._planned.is_sent = True
+
+    def factors(self) -> Iterator[FactorChunk]:
+        """Once for a slot, when all norms are there: what to answer each shard that sent them.
+
+        A shard that has released the slot without a word, as its pings were lost, is not waited for. Plates that were
+        charged there are then counted in fewer HATs, and have the factor 0.
+        """
+        slot = self._planned
+        if slot is None or slot.hats is None or not slot.is_sent:
+            return
+        arriving = self._norms.get(slot.start, {})
+        chunks = {shard: arriving[shard].whole() for shard in slot.shards if shard in arriving}
+        if any(not chunks.get(shard) and self._released_ms[shard] < slot.end_ms for shard in slot.shards):
+            return
+        norms = [(of_shard[0], merge_norms(of_shard)) for of_shard in chunks.values() if of_shard]
+        factors, slot.hats = merged_norms([one for _, one in norms]).factors(slot.hats), None
+        for answered, one in norms:
+            yield from cut_factors({plate: factors.get(plate, 0) for plate in one.plates}, answered)
 
     def released(self) -> tuple[int, int] | None:
         """Start and end of the slot to learn now: its plan was sent, and all of its shards have released it."""
@@ -98,6 +128,7 @@ class Planner:
     def learnt(self, start: int) -> None:
         """The slot's smoothed estimates are published."""
         self._planned = None
+        self._norms.pop(start, None)
         self._stage.done(start)
 
     def checkpoint(self, done: int | None = None) -> BarrierCheckpoint:

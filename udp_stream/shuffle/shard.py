@@ -9,9 +9,12 @@ The planner is a `SlotBarrier` over the counts of all shards (`counts_of_shards`
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from udp_stream.planning.slot_plan import PlanChunk, SlotPlan, merge_plan
 from udp_stream.shuffle.barrier import BarrierCheckpoint, SlotBarrier
 from udp_stream.shuffle.count_chunks import CountChunk, CountsEnd
+from udp_stream.shuffle.norm_chunks import Arriving, FactorChunk, Factors, merge_factors
 from udp_stream.shuffle.ping_chunks import PingChunk, PingsEnd, merge
 from udp_stream.windows.slot_tables import SlotPings
 
@@ -41,6 +44,7 @@ class Shard:
         """
         self._pings = SlotBarrier(PingChunk, PingsEnd, sources, start, accept_loss)
         self._plans: dict[int, dict[int, PlanChunk]] = {}
+        self._factors: dict[int, Arriving[FactorChunk]] = {}
 
     @property
     def through_ms(self) -> int:
@@ -65,6 +69,8 @@ class Shard:
             if any(chunk.digest != message.digest for chunk in chunks.values()):
                 chunks.clear()  # chunks of two plans do not mix; the plan that is sent last arrives whole
             chunks[message.number] = message
+        elif isinstance(message, FactorChunk) and self._pings.holds(message.slot_start):
+            self._factors.setdefault(message.slot_start, Arriving()).add(message)
 
     def due(self) -> list[int]:
         """The starts of the slots that every source has closed and that were not collected yet, oldest first."""
@@ -79,16 +85,27 @@ class Shard:
         chunks = self._plans.get(start, {})
         if not chunks or len(chunks) < next(iter(chunks.values())).chunks:
             return None
-        return merge_plan([chunks[number] for number in sorted(chunks)])
+        return _merged(tuple(chunks[number] for number in sorted(chunks)))
+
+    def factors(self, start: int) -> Factors | None:
+        """The factors of a slot's plates, once all of their chunks have arrived."""
+        arriving = self._factors.get(start)
+        chunks = None if arriving is None else arriving.whole()
+        return None if chunks is None else merge_factors(chunks)
 
     def released(self, start: int) -> None:
         """Forget a slot: its releases are published."""
         self._pings.done(start)
         self._plans.pop(start, None)
+        self._factors.pop(start, None)
 
     def checkpoint(self, released: int | None = None) -> BarrierCheckpoint:
         """Where to resume after a crash; with `released`, once that slot is released, too."""
         return self._pings.checkpoint(released)
+
+
+_merged = lru_cache(maxsize=4)(merge_plan)
+"""A slot that waits for factors is asked for its plan with every batch."""
 
 
 def counts_of_shards(

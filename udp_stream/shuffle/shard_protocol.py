@@ -8,11 +8,17 @@ Slot by slot, in order of time. `next` gives the first of these steps that is du
 | `Send` | something is to be sent: counts, plans, or the time through which all is counted or released | `sent` |
 | `Learn` | all shards have released what was planned; only where plans follow from releases | `publishing`, `learnt` |
 | `PlanSlot` | all shards have counted a slot; on partition 0 alone | `planned`; each shard is sent its share next |
-| `Release` | the oldest counted slot has its whole plan | `recorded`, then `published` |
+| `Measure` | the oldest counted slot has its plan, and plates share clips in it | `measured`; norms are sent next |
+| `Release` | the oldest counted slot has its plan, and factors if plates share clips | `recorded`, then `published` |
 | `Answer` | every source has sent the positions of a moment; only where queries are asked | `answering`, `answered` |
 
 The output of a step is on all replicas before a checkpoint moves past its input, and a repeated output changes nothing.
 So a crash anywhere repeats a step with the same outcome.
+
+Where plates share clips among HATs of several shards, each shard sends its norms, and the planner answers each with the
+factors of its plates as soon as all shards that the plan went to have sent theirs, or have released the slot. That is a
+function of messages alone: it needs no step. Whoever releases has measured, too. Where that gave other norms than the
+planner answered, as under other settings, the plates of the shard get the factor 0.
 
 A shard's checkpoint stays before the chunks of a slot until the slot is published, and its plan lies behind them. The
 planner's checkpoint stays before the counts until every plan is sent; where plans follow from releases, until the slot
@@ -29,14 +35,27 @@ from dataclasses import dataclass
 import msgspec
 
 from udp_stream.lifecycle import SLOT_LIFE, SlotState, advance
+from udp_stream.mechanisms.ball import PlateNorms
 from udp_stream.planning.slot_plan import SlotPlan, cut_plan
 from udp_stream.shuffle.barrier import NOT_YET, BarrierCheckpoint
 from udp_stream.shuffle.count_chunks import CountsEnd, Released, cut_counts
+from udp_stream.shuffle.norm_chunks import cut_norms
 from udp_stream.shuffle.ping_chunks import shard_of
 from udp_stream.shuffle.planner import Planner
 from udp_stream.shuffle.position_chunks import PositionChunk, positions_of_sources
 from udp_stream.shuffle.shard import Shard
-from udp_stream.shuffle.shard_steps import PLANNER, Answer, Count, Learn, Outgoing, PlanSlot, Release, Send, Step
+from udp_stream.shuffle.shard_steps import (
+    PLANNER,
+    Answer,
+    Count,
+    Learn,
+    Measure,
+    Outgoing,
+    PlanSlot,
+    Release,
+    Send,
+    Step,
+)
 from udp_stream.shuffle.stage import SlotStage
 from udp_stream.windows.slot_tables import SlotCounts, SlotValues
 
@@ -69,6 +88,7 @@ class _Slot:
 
     state: SlotState
     table: tuple[SlotCounts, SlotValues] | None = None
+    norms: bytes = b""  # the digest of what was measured
 
 
 class ShardProtocol:
@@ -150,7 +170,8 @@ class ShardProtocol:
     def next(self) -> Step | None:
         """The first step that is due; the same one until the caller says that it was done."""
         if self._step is None:
-            steps = self._count, self._send, self._learn, self._plan, self._release, self._answer
+            self._answer_norms()
+            steps = self._count, self._send, self._learn, self._plan, self._measure, self._release, self._answer
             self._step = next((step for due in steps if (step := due()) is not None), None)
         return self._step
 
@@ -211,15 +232,35 @@ class ShardProtocol:
         for shard in shards:
             self._outbox += [(shard, chunk) for chunk in cut_plan(plan.for_hats(of_plan == shard), shard)]
         if self._planner is not None:
-            self._planner.planned(start, counts.end_ms, shards)
+            self._planner.planned(start, counts.end_ms, shards, plan.hats_in_balls(counts) if plan.in_balls else None)
+
+    def _answer_norms(self) -> None:
+        """Once all norms of a slot are there, each shard is sent the factors of its plates."""
+        if self._planner is not None:
+            self._outbox += [(chunk.shard, chunk) for chunk in self._planner.factors()]
+
+    def _measure(self) -> Measure | None:
+        for start, slot in sorted(self._slots.items())[:1]:
+            plan = self._shard.plan(start)
+            if plan is not None and plan.in_balls and slot.table is not None and not slot.norms:
+                return Measure(start, *slot.table, plan)
+        return None
+
+    def measured(self, step: Measure, norms: PlateNorms) -> None:
+        """The slot's plates are measured. Their norms are sent to the planner next, unless it has answered already."""
+        chunks = list(cut_norms(norms, step.start, step.counts.end_ms, self._partition))
+        self._step, self._slots[step.start].norms = None, chunks[0].digest
+        if self._shard.factors(step.start) is None:
+            self._outbox += [(PLANNER, chunk) for chunk in chunks]
 
     def _release(self) -> Release | None:
         # The oldest only, whichever plan came first: a checkpoint says through which time all slots are done.
         for start, slot in sorted(self._slots.items())[:1]:
             plan = self._shard.plan(start)
-            if plan is not None and slot.table is not None:
+            factors = self._shard.factors(start)
+            if plan is not None and slot.table is not None and (factors is not None or not plan.in_balls):
                 slot.state = advance(SLOT_LIFE, slot.state, "plan complete")
-                return Release(start, *slot.table, plan)
+                return Release(start, *slot.table, plan, None if factors is None else factors.of(slot.norms))
         return None
 
     def recorded(self, start: int) -> ShardCheckpoint:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from udp_stream.planning.slot_plan import PlanChunk, SlotPlan
 from udp_stream.shuffle.barrier import NOT_YET
 from udp_stream.shuffle.count_chunks import CountChunk, CountsEnd, Released
+from udp_stream.shuffle.norm_chunks import FactorChunk, NormChunk
 from udp_stream.shuffle.position_chunks import PositionChunk
 from udp_stream.windows.slot_tables import SlotCounts, SlotPings, SlotValues
 
 PLANNER = 0
 """The partition whose owner plans for all shards."""
 
-Outgoing = tuple[int, CountChunk | CountsEnd | PlanChunk | Released]
+Outgoing = tuple[int, CountChunk | CountsEnd | PlanChunk | NormChunk | FactorChunk | Released]
 """A partition of the shuffle topic, and a message for it."""
 
 
@@ -76,8 +77,24 @@ class PlanSlot:
 
 
 @dataclass(frozen=True, slots=True)
+class Measure:
+    """Measure how far the plates of this slot are from their forecasts: its plan lets each share one clip among HATs.
+
+    >>> from udp_stream.testing import SLOT_START, two_hats
+    >>> counts, values = two_hats()
+    >>> Measure(SLOT_START, counts, values, SlotPlan.empty(counts)).plan.in_balls
+    False
+    """
+
+    start: int
+    counts: SlotCounts
+    values: SlotValues
+    plan: SlotPlan
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
-    """Draw and record this slot on its plan.
+    """Draw and record this slot on its plan, with the factors of its plates where they share clips among HATs.
 
     >>> from udp_stream.testing import SLOT_START, two_hats
     >>> counts, values = two_hats()
@@ -89,6 +106,7 @@ class Release:
     counts: SlotCounts
     values: SlotValues
     plan: SlotPlan
+    factors: Mapping[bytes, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,4 +124,4 @@ class Answer:
     chunks: Sequence[PositionChunk]
 
 
-Step: TypeAlias = Count | Send | Learn | PlanSlot | Release | Answer
+Step: TypeAlias = Count | Send | Learn | PlanSlot | Measure | Release | Answer

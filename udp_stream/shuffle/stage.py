@@ -49,6 +49,10 @@ class SlotStage(Generic[C]):
         """Add the message at an offset; what the barrier does not know, and repeats, change nothing."""
         self._barrier.add(offset, message)
 
+    def holds(self, start: int) -> bool:
+        """Whether there is anything of the slot, and it is not done."""
+        return self._barrier.holds(start)
+
     def due(self) -> tuple[int, Sequence[C]] | None:
         """The oldest slot that all senders have ended, with its chunks; each slot once."""
         for start in self._barrier.due()[:1]:

@@ -1,5 +1,6 @@
-"""The messages of the shuffle topic, in bytes: pings from sources, counts to the planner, plans back; what is
-released, where plans follow from it; positions from sources, where queries are asked.
+"""The messages of the shuffle topic, in bytes: pings from sources, counts to the planner, plans back; norms of plates
+to the planner and factors back, where a plate's HATs share one clip; what is released, where plans follow from it;
+positions from sources, where queries are asked.
 
 One topic and one encoding, so a shard's partition holds everything that its releases follow from, in order.
 
@@ -14,10 +15,12 @@ import msgspec
 
 from udp_stream.planning.slot_plan import PlanChunk
 from udp_stream.shuffle.count_chunks import CountChunk, CountsEnd, Released
+from udp_stream.shuffle.norm_chunks import FactorChunk, NormChunk
 from udp_stream.shuffle.ping_chunks import PingChunk, PingsEnd
 from udp_stream.shuffle.position_chunks import PositionChunk, PositionsEnd
 
-Message: TypeAlias = PingChunk | PingsEnd | CountChunk | CountsEnd | PlanChunk | Released | PositionChunk | PositionsEnd
+Pings: TypeAlias = PingChunk | PingsEnd | PositionChunk | PositionsEnd
+Message: TypeAlias = Pings | CountChunk | CountsEnd | PlanChunk | NormChunk | FactorChunk | Released
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)

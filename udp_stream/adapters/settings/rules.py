@@ -108,6 +108,9 @@ def _faults_beside(settings: Settings) -> Iterator[ConfigError]:
     yield from breach(not limited, "release.hats_max", rule, settings.release.hats_max)
     around = settings.release.mean == "forecast-clip" and settings.release.suppression != "off"
     yield from breach(not around, "release.suppression", '"off" where release.mean is "forecast-clip"', "chop-user")
+    asked = settings.release.clip != "ball" or settings.policy.in_balls
+    rule = '"auto" or "box" where budget.accounting is "pure", or where no mean is taken around a forecast'
+    yield from breach(asked, "release.clip", rule, repr("ball"))
     yield from _bins_faults(settings)
     yield from _shared_budget_faults(settings)
 

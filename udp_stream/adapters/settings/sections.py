@@ -30,6 +30,7 @@ from udp_stream.planning.periods import accepted_loss
 from udp_stream.planning.policy import (
     Accounting,
     AccountingDetail,
+    Clip,
     CountsReleased,
     Grouping,
     Mean,
@@ -134,6 +135,7 @@ class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     min_plates: Annotated[int, msgspec.Meta(ge=1, le=PINGS_MAX)] = 3
     suppression: Suppression = "off"
     hats_max: Annotated[int, msgspec.Meta(ge=0, le=PINGS_MAX)] = 0
+    clip: Clip = "auto"
     counts: CountsReleased = "all"
 
 
@@ -219,6 +221,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             accounting_detail=self.budget.accounting_detail,
             suppression=self.release.suppression,
             hats_max=self.release.hats_max,
+            clip=self.release.clip,
             counts_read=self.forecast.counts,
             counts_released=self.release.counts,
             schedule=self.budget.schedule,

@@ -1,0 +1,141 @@
+"""Shared clips on the road: the same factors for any number of shards, messages of any size, and settings."""
+
+import numpy as np
+import pytest
+
+from udp_stream.adapters.settings import load
+from udp_stream.errors import ConfigError
+from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.mechanisms.ball import WHOLE, PlateNorms, merged_norms
+from udp_stream.mechanisms.ball_width import BALL_WIDTHS, HATS, ball_width, shared_at
+from udp_stream.mechanisms.noise import concentrated
+from udp_stream.release.balls import slot_factors, slot_norms
+from udp_stream.release.charge import plan_slot
+from udp_stream.release.context import ReleaseContext, with_forecaster
+from udp_stream.release.draw import record_slot
+from udp_stream.shuffle.norm_chunks import ROWS_MAX, Arriving, cut_factors, cut_norms, merge_factors, merge_norms
+from udp_stream.shuffle.ping_chunks import shard_of
+from udp_stream.shuffle.wire import decode_message, encode_message
+from udp_stream.testing import SeededEntropy
+from udp_stream.windows.grid import cells_of
+from udp_stream.windows.slot_tables import SlotPings, tabulate
+
+IN_RHO = ("hat.slot=1h", "hat.timezone=UTC", "budget.accounting=approximate", "release.mean=forecast-clip",
+          "release.cdf_epsilon=0.1")  # fmt: skip
+
+
+def slot_of(part=None, shards=1):
+    """Forty plates all over a city for an hour, or what one shard has of them."""
+    rng = np.random.default_rng(3)
+    plate, time = np.repeat(np.arange(40, dtype=np.uint32), 60), np.tile(np.arange(60, dtype=np.uint32) * 60_000, 40)
+    lat, lon = 21.1 + rng.random(2400) / 10, 72.8 + rng.random(2400) / 10
+    cell, speed = cells_of(lat, lon, 7), rng.integers(0, 65 * 4096, 2400).astype(np.int32)
+    keep = slice(None) if part is None else shard_of(cell, shards) == part
+    names = tuple(bytes([i]) * 16 for i in range(40))
+    pings = SlotPings(0, 3_600_000, names, plate[keep], time[keep], cell[keep], speed[keep])
+    return tabulate(pings)
+
+
+def context_of(*flags):
+    settings = load(None, (*IN_RHO, *flags), {})
+    return with_forecaster(ReleaseContext(settings.policy, settings.calendar, SeededEntropy(1), "test"))
+
+
+def planned(*flags):
+    (counts, values), context, ledger = slot_of(), context_of(*flags), MemoryLedger()
+    return counts, values, plan_slot(counts, context, ledger), context, ledger
+
+
+@pytest.mark.parametrize("shards", [1, 2, 4])
+def test_factors_and_records_are_the_same_for_any_number_of_shards(shards):
+    counts, values, plan, context, ledger = planned()
+    whole = slot_factors(counts, values, plan, context.policy)
+    assert plan.in_balls and sum(0 < factor < WHOLE for factor in whole.values()) > 10
+    parts = [slot_of(shard, shards) for shard in range(shards)]
+    norms = [slot_norms(*part, plan, context.policy) for part in parts]
+    assert shards == 1 or any(set(norms[0].plates) & set(norms[1].plates))  # plates are on several
+    assert merged_norms(norms).factors(plan.hats_in_balls(counts)) == whole
+    payloads = record_slot(counts, values, plan, context, ledger, whole).payloads
+    other, found = planned()[4], {}
+    for part in parts:
+        found |= record_slot(*part, plan, context, other, whole).payloads
+    assert found == payloads
+
+
+def test_of_a_shard_that_is_missing_plates_move_nothing_and_without_factors_nothing_is_drawn():
+    counts, values, plan, context, ledger = planned()
+    part = slot_norms(*slot_of(0, 2), plan, context.policy)
+    rest = slot_norms(*slot_of(1, 2), plan, context.policy)
+    factors = part.factors(plan.hats_in_balls(counts))
+    missing = {plate for plate in plan.hats_in_balls(counts) if plate in rest.plates}
+    assert missing and {factors[plate] for plate in missing} == {0}
+    with pytest.raises(ValueError, match="needs each plate's factor"):
+        record_slot(counts, values, plan, context, ledger)
+    assert ledger.recorded([hat.release_id for hat in ledger.entries()]) == [None] * len(list(ledger.entries()))
+
+
+def test_what_was_planned_hat_by_hat_is_released_hat_by_hat():
+    counts, values, plan, context, ledger = planned("release.clip=box")
+    assert not plan.in_balls and slot_factors(counts, values, plan, context.policy) == {}
+    together = context_of().policy  # the setting changes between plan and draw: terms say what holds
+    assert together.in_balls and slot_norms(counts, values, plan, together).plates == ()
+    assert record_slot(counts, values, plan, context, ledger).made
+
+
+def test_messages_carry_norms_and_factors_whole_in_any_order_and_sets_do_not_mix():
+    plates = tuple(number.to_bytes(16) for number in range(50))
+    norms = PlateNorms(plates, *np.random.default_rng(1).integers(0, 2**62, (4, 50)))
+    chunks = [decode_message(encode_message(one)) for one in cut_norms(norms, 0, 9, 1, rows_max=7)]
+    old, arriving = list(cut_norms(PlateNorms.nobody(), 0, 9, 1)), Arriving()
+    for one in (*old, *chunks[::-1], chunks[3]):
+        arriving.add(one)
+    merged = merge_norms(arriving.whole())
+    assert merged.plates == plates and all(map(np.array_equal, merged.columns, norms.columns))
+    factors = dict(zip(plates, range(50), strict=True))
+    answer = [decode_message(encode_message(one)) for one in cut_factors(factors, chunks[0], rows_max=7)]
+    assert merge_factors(answer).of(chunks[0].digest) == factors and merge_factors(answer).of(old[0].digest) == {}
+
+
+def test_the_largest_chunk_is_below_a_megabyte():
+    plates = tuple(number.to_bytes(16) for number in range(ROWS_MAX + 1))
+    norms = PlateNorms(plates, *np.full((4, ROWS_MAX + 1), 2**62))
+    first, second = cut_norms(norms, 0, 9, 1)
+    assert 700_000 < len(encode_message(first)) < 1_000_000 and second.number == 1
+    assert len(encode_message(next(cut_factors(dict.fromkeys(plates, WHOLE), first)))) < 1_000_000
+
+
+def test_settings_ask_for_a_shared_clip_where_there_can_be_one_and_the_policy_says_what_holds():
+    policies = {clip: load(None, (*IN_RHO, f"release.clip={clip}"), {}).policy for clip in ("auto", "box", "ball")}
+    assert [one.in_balls for one in policies.values()] == [True, False, True]
+    assert policies["auto"].fingerprint() == policies["ball"].fingerprint() != policies["box"].fingerprint()
+    pure = [load(None, (f"release.clip={clip}",), {}).policy.fingerprint() for clip in ("auto", "box")]
+    assert pure[0] == pure[1] == load(None, (), {}).policy.fingerprint()
+    for flags in ((), ("budget.accounting=approximate", "release.mean=optimal", "release.mean_epsilon=0.1")):
+        with pytest.raises(ConfigError, match=r'release.clip: expected "auto" or "box" where .*, got .ball.'):
+            load(None, (*flags, "release.clip=ball"), {})
+
+
+@pytest.mark.parametrize("hats", HATS)
+@pytest.mark.parametrize("off", [0.0, 1.0, 2.0])
+def test_gains_and_misfits_are_those_of_simulated_plates(hats, off):
+    """Half of them peaked: within what the shortcut for these is off by."""
+    rng, many = np.random.default_rng(4), 10_000
+    for half_width in BALL_WIDTHS[::2]:
+        slopes = []
+        for draw in (rng.standard_normal, lambda size: rng.laplace(size=size) / np.sqrt(2)):
+            differs = draw((many, hats)) * np.sqrt(1 + off * off)
+            length = np.sqrt((differs**2).sum(axis=1))
+            scale = np.minimum(1, half_width * np.sqrt(hats) / length)
+            inside = 1 - np.where(scale < 1, (differs[:, 0] / length) ** 2, 0)
+            slopes.append(float((scale * inside).mean()))
+        gain, misfit = shared_at(half_width, off, hats)
+        assert gain == pytest.approx(np.mean(slopes), abs=0.04)
+        assert misfit == pytest.approx(0, abs=1e-6) if off == 0 else misfit >= 0
+
+
+def test_a_plate_that_shares_its_clip_among_more_hats_lets_more_pass_and_hides_less():
+    for half_width in BALL_WIDTHS[:-2]:
+        gains, misfits = zip(*(shared_at(half_width, 2.0, hats) for hats in HATS), strict=True)
+        assert list(gains) == sorted(gains) and list(misfits) == sorted(misfits, reverse=True)
+    found = [ball_width(np.full(12, 30), 4.0, concentrated(64_000_000), hats) for hats in (1, 3, 9)]
+    assert all(one.ball for one in found) and found[0].hidden > found[1].hidden > found[2].hidden

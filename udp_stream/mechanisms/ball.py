@@ -1,0 +1,200 @@
+"""One clip for all HATs of a plate in a slot: its differences from its forecasts, as a vector, are scaled into a ball.
+
+Not from a paper; ours (docs/mechanisms/forecast.md). For Gaussian noise only. In HAT h let plate l's part of the
+statistic (`forecast_clip.py`) be e_lh = v_l (S_l - m_l f_l), less the middle of its interval; let a step of the noise's
+lattice be 2^k_h, and the noise's sigma t_h steps. Let D_lh be the steps by which the clip HAT by HAT would let the
+plate move the release: (D_lh / t_h)^2 / 2 is what it is charged. In units of each HAT's noise, 2^-20 of sigma,
+
+    room_l = sum over HATs of floor(D_lh / t_h)^2,      norm_l = sum over HATs of ceil(|e_lh| / sigma_h)^2,
+    radius R_l = (floor(sqrt(room_l)) - rounding_l) / 2,        factor F_l = min(1, R_l / sqrt(norm_l)), rounded down.
+
+What is summed is e_lh F_l, rounded towards 0.
+
+**Guarantee.** Privacy unit: license plate. Neighbours: swap-values. Both of a plate's vectors lie in the ball of radius
+R_l, so they differ by at most 2 R_l. Rounding each HAT's sum to the lattice adds at most one step there, together at
+most `rounding_l`. So the rounded vector moves by at most sqrt(room_l) <= sqrt(sum (D_lh / t_h)^2), and the loss in rho,
+half the square (arXiv 2004.00010, Theorem 14, after scaling each entry by its sigma), is at most the sum of what the
+plate was charged for these HATs. It holds for the slot: one HAT alone may tell more of a plate than its charge there.
+
+Everything is in integers, so a factor is the same wherever and however often it is computed. It needs room and norm of
+all HATs of the plate in the slot: a plate of which one is missing gets the factor 0, and then moves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isqrt
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from udp_stream.mechanisms.forecast_clip import ForecastClipPlan, differences
+from udp_stream.mechanisms.noise import Lattice, lattice_of
+
+Integers = NDArray[np.int64]
+
+BITS: Final = 20
+"""Lengths are counted in 2**-20 of the noise's sigma, and factors in 2**-20."""
+
+WHOLE: Final = 1 << BITS
+"""The factor of a plate that is within its ball."""
+
+REACH: Final = 1024
+"""Sigmas of noise that one difference counts as at most: it is cut there, far outside of every ball."""
+
+SQUARE_MAX: Final = 2**62
+"""A sum of squares counts as at most this; a plate whose differences come to it gets the factor 0."""
+
+_PRODUCT_MAX = 2**42
+"""Differences up to here can be multiplied with a factor in 64 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlateNorms:
+    """Of each plate: HATs in which it was charged, `room`, `rounding`, and `norm`. Norms follow from speeds: secret.
+
+    >>> PlateNorms((b"a",), *np.array([[2], [8], [0], [18]])).norm.tolist()
+    [18]
+    """
+
+    plates: tuple[bytes, ...]
+    hats: Integers
+    room: Integers
+    rounding: Integers
+    norm: Integers
+
+    @classmethod
+    def nobody(cls) -> PlateNorms:
+        """Of no plate."""
+        return cls((), *np.zeros((4, 0), np.int64))
+
+    @property
+    def columns(self) -> tuple[Integers, Integers, Integers, Integers]:
+        """Without the plates."""
+        return self.hats, self.room, self.rounding, self.norm
+
+    def factors(self, expected: Mapping[bytes, int]) -> dict[bytes, int]:
+        """Each plate's factor, of `WHOLE`; 0 where it has another number of HATs than `expected`, by any one.
+
+        >>> norms = PlateNorms((b"a", b"b"), *np.array([[1, 2], [400, 400], [0, 0], [81, 400]]))
+        >>> {plate: factor / WHOLE for plate, factor in norms.factors({b"a": 1, b"b": 2, b"c": 1}).items()}
+        {b'a': 1.0, b'b': 0.5, b'c': 0.0}
+        """
+        found = zip(self.plates, *(column.tolist() for column in self.columns), strict=True)
+        known = {plate: factor_of(*of) for plate, hats, *of in found if expected.get(plate) == hats}
+        return {plate: known.get(plate, 0) for plate in expected}
+
+
+def merged_norms(parts: Sequence[PlateNorms]) -> PlateNorms:
+    """Of the HATs of all parts, each of which is in one part only.
+
+    >>> one, other = (PlateNorms((plate, b"b"), *np.full((4, 2), 3)) for plate in (b"a", b"c"))
+    >>> merged = merged_norms([one, other])
+    >>> merged.plates, merged.norm.tolist()
+    ((b'a', b'b', b'c'), [3, 6, 3])
+    """
+    if not parts:
+        return PlateNorms.nobody()
+    plates = tuple(sorted({plate for part in parts for plate in part.plates}))
+    number = {plate: i for i, plate in enumerate(plates)}
+    rows = np.array([number[plate] for part in parts for plate in part.plates], np.int64)
+    columns = zip(*(part.columns for part in parts), strict=True)
+    return PlateNorms(plates, *(sums(rows, np.concatenate(of_parts), len(plates)) for of_parts in columns))
+
+
+def factor_of(room: int, rounding: int, norm: int) -> int:
+    """By how much of `WHOLE` a plate's differences are scaled.
+
+    >>> factor_of(room=400, rounding=0, norm=100) == WHOLE, factor_of(400, 0, 101) < WHOLE, factor_of(400, 20, 1)
+    (True, True, 0)
+    """
+    radius = max(0, isqrt(min(room, SQUARE_MAX)) - rounding) // 2
+    if norm >= SQUARE_MAX:
+        return 0
+    return WHOLE if norm <= radius * radius else isqrt((radius * radius << 2 * BITS) // norm)
+
+
+def sums(rows: Integers, values: Integers, size: int) -> Integers:
+    """Of the values of each row's number; at most `SQUARE_MAX` each, which is enough to know.
+
+    >>> sums(np.array([0, 1, 1]), np.array([1, 2**62, 2**62]), 2).tolist() == [1, SQUARE_MAX]
+    True
+    """
+    totals = np.zeros(size, dtype=object)
+    np.add.at(totals, rows, values.astype(object))
+    return np.minimum(totals, SQUARE_MAX).astype(np.int64)
+
+
+def room_and_rounding(plan: ForecastClipPlan) -> tuple[Integers, Integers]:
+    """Of each plate of a HAT: the square of how far it may move the release, and what the lattice takes of that.
+
+    >>> from udp_stream.testing import a_plan_in_a_ball
+    >>> plan = a_plan_in_a_ball()
+    >>> room, _ = room_and_rounding(plan)
+    >>> [bool(one / WHOLE**2 <= 2 * charge / 1e9) for one, charge in zip(room, plan.charges, strict=True)]
+    [True, True]
+    """
+    lattice = _lattice(plan)
+    lengths = np.minimum((lattice.steps(plan.moves) << BITS) // lattice.t, REACH << BITS)
+    rounding = -(-WHOLE // lattice.t) if lattice.shift else 0
+    return lengths * lengths, np.full(lengths.size, rounding)
+
+
+def norms_of(plan: ForecastClipPlan, samples: Integers) -> Integers:
+    """Of each plate of a HAT: the square of its difference in units of noise, rounded up. Secret.
+
+    >>> from udp_stream.testing import a_plan_in_a_ball
+    >>> plan = a_plan_in_a_ball()
+    >>> (np.sqrt(norms_of(plan, np.array([18, 18, 30]) * 4096)) / WHOLE).round(3).tolist()
+    [0.0, 0.168]
+    """
+    lattice = _lattice(plan)
+    steps = (np.abs(_cut(plan, samples, lattice)) + (1 << lattice.shift) - 1) >> lattice.shift
+    lengths = -(-(steps << BITS) // lattice.t)
+    return lengths * lengths
+
+
+def shrunk_sum(plan: ForecastClipPlan, samples: Integers, factors: Integers) -> int:
+    """The statistic with each plate's difference scaled by its factor, of `WHOLE`.
+
+    >>> from udp_stream.testing import a_plan_in_a_ball
+    >>> plan = a_plan_in_a_ball()
+    >>> samples, nobody = np.array([18, 18, 30]) * 4096, np.zeros(2, np.int64)
+    >>> shrunk_sum(plan, samples, nobody), shrunk_sum(plan, samples, np.full(2, WHOLE)) // int(plan.weights[1]) / 4096
+    (0, 12.0)
+    """
+    cut = _cut(plan, samples, _lattice(plan))
+    sizes: NDArray[Any] = np.abs(cut)
+    exact = sizes if not sizes.size or sizes.max() < _PRODUCT_MAX else sizes.astype(object)
+    scaled = ((exact * factors) >> BITS).astype(np.int64)
+    return int((np.sign(cut) * scaled + _middle(plan)).sum())
+
+
+def factors_for(factors: Mapping[bytes, int], plates: Sequence[bytes]) -> Integers:
+    """The factors of these plates, in their order; 0 for one that has none.
+
+    >>> factors_for({b"a": 7}, [b"b", b"a"]).tolist()
+    [0, 7]
+    """
+    return np.array([factors.get(plate, 0) for plate in plates], np.int64)
+
+
+def _cut(plan: ForecastClipPlan, samples: Integers, lattice: Lattice) -> Integers:
+    """Each plate's difference from the middle of its interval, weighted, and at most `REACH` sigmas."""
+    reach = min((lattice.t << lattice.shift) * REACH, SQUARE_MAX)
+    cut: Integers = np.clip(plan.weights * differences(plan, samples) - _middle(plan), -reach, reach)
+    return cut
+
+
+def _middle(plan: ForecastClipPlan) -> Integers:
+    """Of each plate's interval: the centre of the ball. Any public point would do."""
+    middle: Integers = plan.weights * plan.counts.by_plate * ((plan.low + plan.high) // 2)
+    return middle
+
+
+def _lattice(plan: ForecastClipPlan) -> Lattice:
+    if plan.cost.measure != "zcdp":
+        raise ValueError(f"expected a cost in rho where a plate's HATs share one clip, got {plan.cost.measure}")
+    return lattice_of(plan.sensitivity, plan.cost)
