@@ -252,7 +252,7 @@ class ShardProcessor:
 
     async def _release(self, assigned: ShardAssignment, step: Release) -> None:
         plan = step.plan if self._last_plan is None else step.plan.with_priced(self._last_plan)
-        work = step.counts, step.values, plan, assigned.context, assigned.ledger, step.factors
+        work = step.counts, step.values, plan, assigned.context, assigned.ledger, step.clips
         recorded = await self._in_thread(partial(record_slot, *work))
         releases = [PublishedRelease(payload) for payload in recorded.payloads.values()]
         report_recorded(self._report, step.counts, recorded, releases)

@@ -334,7 +334,7 @@ class World:
             ledger = self.ledgers.fresh(state.ledger)
             step = self.locals.fresh(actor.local).next()
             assert isinstance(step, Release)
-            recorded = record_slot(step.counts, step.values, step.plan, self.contexts[fault], ledger, step.factors)
+            recorded = record_slot(step.counts, step.values, step.plan, self.contexts[fault], ledger, step.clips)
             named = tuple((id_, self.payloads.number(payload)) for id_, payload in recorded.payloads.items())
             return self.ledgers.number(ledger), named
 

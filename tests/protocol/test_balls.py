@@ -12,6 +12,7 @@ from udp_stream.mechanisms.ball import WHOLE, PlateNorms
 from udp_stream.planning.around import terms_around
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.forecaster import Forecaster
+from udp_stream.release.record import CLIPS, kind_of
 from udp_stream.shuffle import planner as planner_module
 from udp_stream.shuffle.planner import Planner
 from udp_stream.shuffle.shard_protocol import ShardProtocol
@@ -58,11 +59,12 @@ class Balls(Following):
             if step.plan.cells.size:
                 raise Violation("a plan without clips that HATs share")
             return
-        if step.factors is None:
+        if step.clips is None:
             raise Violation("a release without factors")
-        known = self.factors.setdefault(step.start, dict(step.factors)) if self.is_one_history else step.factors
-        if known != step.factors:
-            raise Violation(f"two factors of one slot: {known} and {step.factors}")
+        factors = step.clips.factors
+        known = self.factors.setdefault(step.start, dict(factors)) if self.is_one_history else factors
+        if known != factors:
+            raise Violation(f"two factors of one slot: {known} and {factors}")
         if len(known) != 2 or not all(0 < factor < WHOLE for factor in known.values()):
             raise Violation(f"expected two plates to be scaled, got {known}")
 
@@ -72,7 +74,10 @@ class Balls(Following):
         if len(learnt) != self.slots or len(state.published) != 3 * self.slots:
             raise Violation(f"expected two HATs of each slot, and {self.slots} slots learnt, got {state.published}")
         ledger = self.ledgers.objects[state.ledger]
-        entries = list(ledger.entries())
+        entries = [entry for entry in ledger.entries() if kind_of(entry.release_id) == "hat"]
+        clips = [entry for entry in ledger.entries() if kind_of(entry.release_id) == CLIPS]
+        if len(clips) != self.slots or any(entry.plates for entry in clips):
+            raise Violation(f"expected the norms of each slot to be remembered once, got {clips}")
         if ledger.verify() or len(entries) != 2 * self.slots or any(len(entry.plates) != 2 for entry in entries):
             raise Violation(f"expected two plates to be charged for each HAT, got {entries}")
 

@@ -1,15 +1,17 @@
 """Shared clips on the road: the same factors for any number of shards, messages of any size, and settings."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError
 from udp_stream.ledger.memory import MemoryLedger
-from udp_stream.mechanisms.ball import WHOLE, PlateNorms, merged_norms
+from udp_stream.mechanisms.ball import WHOLE, PlateNorms, SharedClips, merged_norms
 from udp_stream.mechanisms.ball_width import BALL_WIDTHS, HATS, ball_width, shared_at
 from udp_stream.mechanisms.noise import concentrated
-from udp_stream.release.balls import slot_factors, slot_norms
+from udp_stream.release.balls import slot_clips, slot_norms
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.context import ReleaseContext, with_forecaster
 from udp_stream.release.draw import record_slot
@@ -49,12 +51,12 @@ def planned(*flags):
 @pytest.mark.parametrize("shards", [1, 2, 4])
 def test_factors_and_records_are_the_same_for_any_number_of_shards(shards):
     counts, values, plan, context, ledger = planned()
-    whole = slot_factors(counts, values, plan, context.policy)
-    assert plan.in_balls and sum(0 < factor < WHOLE for factor in whole.values()) > 10
+    whole = slot_clips(counts, values, plan, context.policy)
+    assert plan.in_balls and sum(0 < factor < WHOLE for factor in whole.factors.values()) > 10
     parts = [slot_of(shard, shards) for shard in range(shards)]
     norms = [slot_norms(*part, plan, context.policy) for part in parts]
     assert shards == 1 or any(set(norms[0].plates) & set(norms[1].plates))  # plates are on several
-    assert merged_norms(norms).factors(plan.hats_in_balls(counts)) == whole
+    assert merged_norms(norms).clips(plan.hats_in_balls(counts)) == whole
     payloads = record_slot(counts, values, plan, context, ledger, whole).payloads
     other, found = planned()[4], {}
     for part in parts:
@@ -74,9 +76,33 @@ def test_of_a_shard_that_is_missing_plates_move_nothing_and_without_factors_noth
     assert ledger.recorded([hat.release_id for hat in ledger.entries()]) == [None] * len(list(ledger.entries()))
 
 
+@pytest.mark.parametrize("changed", ["other speeds", "a lower U"])
+def test_a_slot_that_was_drawn_in_part_is_not_ended_with_other_speeds(changed):
+    """Its first HATs may have used up what a plate can lose in the slot: in the others it then moves nothing."""
+    first, rest = slot_of(0, 2), slot_of(1, 2)
+
+    def of_rest(part):
+        """The HATs that are left once the others are drawn, where speeds, or U, are a part of what they were."""
+        counts, values, plan, context, ledger = planned()
+        record_slot(*first, plan, context, ledger, slot_clips(counts, values, plan, context.policy))
+
+        def altered(values):
+            lower = values.speed // part if changed == "other speeds" else np.minimum(values.speed, 65 * 4096 // part)
+            return replace(values, speed=lower)
+
+        clips = slot_clips(counts, altered(values), plan, context.policy)
+        return record_slot(rest[0], altered(rest[1]), plan, context, ledger, clips).payloads
+
+    counts, values, plan, context, ledger = planned()
+    ours = slot_clips(counts, values, plan, context.policy)
+    halved, thirds = of_rest(2), of_rest(3)
+    assert len(halved) > 3 and halved == thirds  # the same bits, and nothing of the speeds
+    assert halved != of_rest(1) == record_slot(*rest, plan, context, ledger, ours).payloads
+
+
 def test_what_was_planned_hat_by_hat_is_released_hat_by_hat():
     counts, values, plan, context, ledger = planned("release.clip=box")
-    assert not plan.in_balls and slot_factors(counts, values, plan, context.policy) == {}
+    assert not plan.in_balls and slot_clips(counts, values, plan, context.policy) is None
     together = context_of().policy  # the setting changes between plan and draw: terms say what holds
     assert together.in_balls and slot_norms(counts, values, plan, together).plates == ()
     assert record_slot(counts, values, plan, context, ledger).made
@@ -87,13 +113,15 @@ def test_messages_carry_norms_and_factors_whole_in_any_order_and_sets_do_not_mix
     norms = PlateNorms(plates, *np.random.default_rng(1).integers(0, 2**62, (4, 50)))
     chunks = [decode_message(encode_message(one)) for one in cut_norms(norms, 0, 9, 1, rows_max=7)]
     old, arriving = list(cut_norms(PlateNorms.nobody(), 0, 9, 1)), Arriving()
-    for one in (*old, *chunks[::-1], chunks[3]):
+    begun = next(cut_norms(PlateNorms(plates[:9], *np.ones((4, 9), np.int64)), 0, 9, 1, rows_max=7))
+    for one in (begun, *chunks[::-1], chunks[3], *old):  # the first that is whole counts, whatever comes behind it
         arriving.add(one)
     merged = merge_norms(arriving.whole())
     assert merged.plates == plates and all(map(np.array_equal, merged.columns, norms.columns))
-    factors = dict(zip(plates, range(50), strict=True))
-    answer = [decode_message(encode_message(one)) for one in cut_factors(factors, chunks[0], rows_max=7)]
-    assert merge_factors(answer).of(chunks[0].digest) == factors and merge_factors(answer).of(old[0].digest) == {}
+    clips = SharedClips(dict(zip(plates, range(50), strict=True)), norms.digest)
+    answer = [decode_message(encode_message(one)) for one in cut_factors(clips, chunks[0], rows_max=7)]
+    assert merge_factors(answer).of(chunks[0].digest) == clips
+    assert merge_factors(answer).of(old[0].digest) == SharedClips({}, norms.digest)
 
 
 def test_the_largest_chunk_is_below_a_megabyte():
@@ -101,7 +129,8 @@ def test_the_largest_chunk_is_below_a_megabyte():
     norms = PlateNorms(plates, *np.full((4, ROWS_MAX + 1), 2**62))
     first, second = cut_norms(norms, 0, 9, 1)
     assert 700_000 < len(encode_message(first)) < 1_000_000 and second.number == 1
-    assert len(encode_message(next(cut_factors(dict.fromkeys(plates, WHOLE), first)))) < 1_000_000
+    clips = SharedClips(dict.fromkeys(plates, WHOLE), norms.digest)
+    assert len(encode_message(next(cut_factors(clips, first)))) < 1_000_000
 
 
 def test_settings_ask_for_a_shared_clip_where_there_can_be_one_and_the_policy_says_what_holds():

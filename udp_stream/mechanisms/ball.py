@@ -17,13 +17,16 @@ half the square (arXiv 2004.00010, Theorem 14, after scaling each entry by its s
 plate was charged for these HATs. It holds for the slot: one HAT alone may tell more of a plate than its charge there.
 
 Everything is in integers, so a factor is the same wherever and however often it is computed. It needs room and norm of
-all HATs of the plate in the slot: a plate of which one is missing gets the factor 0, and then moves nothing.
+all HATs of the plate in the slot: a plate of which one is missing gets the factor 0, and then moves nothing. And it
+needs the same speeds for all of them. HATs of a slot may be drawn at different times; the ledger remembers the norms
+that the first were drawn with (`release/balls.py`), and with others every factor is 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from math import isqrt
 from typing import Any, Final
 
@@ -47,8 +50,22 @@ REACH: Final = 1024
 SQUARE_MAX: Final = 2**62
 """A sum of squares counts as at most this; a plate whose differences come to it gets the factor 0."""
 
+DIGEST_BYTES: Final = 16
+
 _PRODUCT_MAX = 2**42
 """Differences up to here can be multiplied with a factor in 64 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedClips:
+    """The factor of each plate of a slot, and the digest of the norms of the whole slot, which they follow from.
+
+    >>> SharedClips({b"a": WHOLE}, b"digest").factors[b"a"] == WHOLE
+    True
+    """
+
+    factors: Mapping[bytes, int]
+    norms: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +91,20 @@ class PlateNorms:
     def columns(self) -> tuple[Integers, Integers, Integers, Integers]:
         """Without the plates."""
         return self.hats, self.room, self.rounding, self.norm
+
+    @property
+    def digest(self) -> bytes:
+        """Of all of it: who measures anything else has another one."""
+        columns = [np.ascontiguousarray(column, "<i8").tobytes() for column in self.columns]
+        return blake2b(b"".join([*self.plates, *columns]), digest_size=DIGEST_BYTES).digest()
+
+    def clips(self, expected: Mapping[bytes, int]) -> SharedClips:
+        """The factors of the slot whose norms these are.
+
+        >>> PlateNorms.nobody().clips({b"a": 1}).factors
+        {b'a': 0}
+        """
+        return SharedClips(self.factors(expected), self.digest)
 
     def factors(self, expected: Mapping[bytes, int]) -> dict[bytes, int]:
         """Each plate's factor, of `WHOLE`; 0 where it has another number of HATs than `expected`, by any one.

@@ -1,6 +1,6 @@
 """The clips that plates share among their HATs of a slot: each plate's norm, and the factor that it is scaled by.
 
-Where all of a slot is in one place, `slot_factors` has the factors. On Kafka a plate's HATs lie on several shards: each
+Where all of a slot is in one place, `slot_clips` has the factors. On Kafka a plate's HATs lie on several shards: each
 sends `slot_norms` of its own, and the planner has the factors of their sums. Both come to the same integers, as sums
 of integers have no order. Norms follow from speeds, plan and counts alone, so whoever computes them again finds the
 same. `mechanisms/ball.py` has the guarantee.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from udp_stream.mechanisms.ball import PlateNorms, norms_of, room_and_rounding, sums
+from udp_stream.mechanisms.ball import PlateNorms, SharedClips, norms_of, room_and_rounding, sums
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.slot_plan import SlotPlan
 from udp_stream.release.draw import decide
@@ -18,17 +18,17 @@ from udp_stream.release.outcome import hats_of
 from udp_stream.windows.slot_tables import SlotCounts, SlotValues
 
 
-def slot_factors(counts: SlotCounts, values: SlotValues, plan: SlotPlan, policy: Policy) -> dict[bytes, int]:
-    """The factors of all plates, from the whole slot; none where no HAT of the plan shares a clip.
+def slot_clips(counts: SlotCounts, values: SlotValues, plan: SlotPlan, policy: Policy) -> SharedClips | None:
+    """The factors of all plates, from the whole slot; None where no HAT of the plan shares a clip.
 
     >>> from udp_stream.ledger.memory import MemoryLedger
     >>> from udp_stream.release.charge import plan_slot
     >>> from udp_stream.testing import a_context, two_hats
     >>> (counts, values), context = two_hats(), a_context()
-    >>> slot_factors(counts, values, plan_slot(counts, context, MemoryLedger()), context.policy)
-    {}
+    >>> slot_clips(counts, values, plan_slot(counts, context, MemoryLedger()), context.policy) is None
+    True
     """
-    return slot_norms(counts, values, plan, policy).factors(plan.hats_in_balls(counts)) if plan.in_balls else {}
+    return slot_norms(counts, values, plan, policy).clips(plan.hats_in_balls(counts)) if plan.in_balls else None
 
 
 def slot_norms(counts: SlotCounts, values: SlotValues, plan: SlotPlan, policy: Policy) -> PlateNorms:

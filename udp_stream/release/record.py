@@ -212,6 +212,10 @@ def release_id(cell: str, start_ms: int, end_ms: int) -> str:
     return f"{cell}-{start_ms // 1000}-{(end_ms - start_ms) // 1000}"
 
 
+CLIPS = "clips"
+"""The kind of what a ledger remembers of a slot whose plates share clips: nothing is charged or released under it."""
+
+
 def kind_of(release_id: str) -> str:
     """What is released under an id: a HAT, or what stands before its first colon.
 

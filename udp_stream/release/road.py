@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from udp_stream.ledger.port import Ledger
-from udp_stream.release.balls import slot_factors
+from udp_stream.release.balls import slot_clips
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.draw import RecordedSlot, record_slot
@@ -42,6 +42,6 @@ def release_slot(
     (['released', 'withheld_few_plates'], [])
     """
     plan = plan_slot(counts, context, ledger)
-    recorded = record_slot(counts, values, plan, context, ledger, slot_factors(counts, values, plan, context.policy))
+    recorded = record_slot(counts, values, plan, context, ledger, slot_clips(counts, values, plan, context.policy))
     publish(recorded)
     return recorded.published(ledger)

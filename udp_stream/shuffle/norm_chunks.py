@@ -10,7 +10,7 @@ secret as the pings on the same topic.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Generic, TypeVar
@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 import msgspec
 import numpy as np
 
-from udp_stream.mechanisms.ball import PlateNorms
+from udp_stream.mechanisms.ball import PlateNorms, SharedClips
 from udp_stream.shuffle.ping_chunks import digest_of, hashes_of
 
 ROWS_MAX = 16_000
@@ -57,10 +57,11 @@ class NormChunk(msgspec.Struct, frozen=True, tag="norms.1"):
 
 
 class FactorChunk(msgspec.Struct, frozen=True, tag="factors.1"):
-    """The factors of a shard's plates, four bytes each, of `mechanisms.ball.WHOLE`; `norms` is the digest of its norms.
+    """The factors of a shard's plates, four bytes each, of `mechanisms.ball.WHOLE`; `norms` is the digest of its norms,
+    `of_slot` that of the norms of all shards.
 
     >>> (answered,) = cut_norms(PlateNorms.nobody(), 0, 3_600_000, shard=2)
-    >>> next(cut_factors({b"a": 7}, answered)).factors
+    >>> next(cut_factors(SharedClips({b"a": 7}, b"of slot"), answered)).factors
     b'\\x07\\x00\\x00\\x00'
     """
 
@@ -71,6 +72,7 @@ class FactorChunk(msgspec.Struct, frozen=True, tag="factors.1"):
     number: int
     chunks: int
     norms: bytes
+    of_slot: bytes
     hash_bytes: int
     plates: bytes
     factors: bytes
@@ -80,45 +82,47 @@ class FactorChunk(msgspec.Struct, frozen=True, tag="factors.1"):
 class Factors:
     """What the planner answers a shard: a factor for each plate, for norms of this digest.
 
-    >>> Factors({b"a": 7}, b"digest").of(b"digest"), Factors({b"a": 7}, b"digest").of(b"another")
+    >>> answer = Factors(SharedClips({b"a": 7}, b"of slot"), b"digest")
+    >>> answer.of(b"digest").factors, answer.of(b"another").factors
     ({b'a': 7}, {})
     """
 
-    by_plate: Mapping[bytes, int]
+    clips: SharedClips
     norms: bytes
 
-    def of(self, norms: bytes) -> Mapping[bytes, int]:
+    def of(self, norms: bytes) -> SharedClips:
         """The factors for who measured this; none, so 0 for every plate, for who measured anything else."""
-        return self.by_plate if norms == self.norms else {}
+        return self.clips if norms == self.norms else SharedClips({}, self.clips.norms)
 
 
 C = TypeVar("C", NormChunk, FactorChunk)
 
 
 class Arriving(Generic[C]):
-    """Chunks of one set, as they come: in any order, repeated. Of two sets that differ, the one that began last counts.
+    """Chunks of one set, as they come: in any order, repeated. Of sets that differ, the first that is whole counts.
 
     >>> (answered,), arriving = cut_norms(PlateNorms.nobody(), 0, 3_600_000, shard=2), Arriving()
-    >>> for chunk in reversed(list(cut_factors({b"a": 7, b"b": 8}, answered, rows_max=1))):
+    >>> for chunk in reversed(list(cut_factors(SharedClips({b"a": 7, b"b": 8}, b""), answered, rows_max=1))):
     ...     arriving.add(chunk)
-    >>> merge_factors(arriving.whole()).by_plate
+    >>> merge_factors(arriving.whole()).clips.factors
     {b'a': 7, b'b': 8}
     """
 
     def __init__(self) -> None:
         """Nothing is there."""
-        self._chunks: dict[int, C] = {}
+        self._sets: dict[bytes, dict[int, C]] = {}
+        self._first: list[C] | None = None
 
     def add(self, chunk: C) -> None:
         """Add a chunk."""
-        if any(known.digest != chunk.digest for known in self._chunks.values()):
-            self._chunks.clear()
-        self._chunks[chunk.number] = chunk
+        chunks = self._sets.setdefault(chunk.digest, {})
+        chunks[chunk.number] = chunk
+        if self._first is None and len(chunks) == chunk.chunks:
+            self._first = [chunks[number] for number in sorted(chunks)]
 
     def whole(self) -> list[C] | None:
         """All chunks in their order, once they are there."""
-        chunks = [self._chunks[number] for number in sorted(self._chunks)]
-        return chunks if chunks and len(chunks) == chunks[0].chunks else None
+        return self._first
 
 
 def cut_norms(
@@ -149,33 +153,33 @@ def merge_norms(chunks: Sequence[NormChunk]) -> PlateNorms:
     return PlateNorms(plates, *(np.frombuffer(b"".join(column), "<i8") for column in columns))
 
 
-def cut_factors(factors: Mapping[bytes, int], answered: NormChunk, rows_max: int = ROWS_MAX) -> Iterator[FactorChunk]:
+def cut_factors(clips: SharedClips, answered: NormChunk, rows_max: int = ROWS_MAX) -> Iterator[FactorChunk]:
     """A shard's factors as messages, at least one, in answer to its norms; equal factors give equal messages.
 
     >>> (answered,) = cut_norms(PlateNorms.nobody(), 0, 3_600_000, shard=2)
-    >>> [chunk.plates for chunk in cut_factors({b"b": 7, b"a": 8}, answered, rows_max=1)]
+    >>> [chunk.plates for chunk in cut_factors(SharedClips({b"b": 7, b"a": 8}, b""), answered, rows_max=1)]
     [b'a', b'b']
     """
-    plates = sorted(factors)
-    values = np.array([factors[plate] for plate in plates], "<u4")
+    plates = sorted(clips.factors)
+    values = np.array([clips.factors[plate] for plate in plates], "<u4")
     size = len(plates[0]) if plates else 1
-    digest = blake2b(answered.digest + b"".join(plates) + values.tobytes(), digest_size=8).digest()
+    digest = blake2b(answered.digest + clips.norms + b"".join(plates) + values.tobytes(), digest_size=8).digest()
     of, starts = (answered.slot_start, answered.slot_end, answered.shard), range(0, max(1, len(plates)), rows_max)
     for number, at in enumerate(starts):
         some = b"".join(plates[at : at + rows_max]), values[at : at + rows_max].tobytes()
-        yield FactorChunk(*of, digest, number, len(starts), answered.digest, size, *some)
+        yield FactorChunk(*of, digest, number, len(starts), answered.digest, clips.norms, size, *some)
 
 
 def merge_factors(chunks: Sequence[FactorChunk]) -> Factors:
     """The factors from all chunks, in their order.
 
     >>> (answered,) = cut_norms(PlateNorms.nobody(), 0, 3_600_000, shard=2)
-    >>> merge_factors(list(cut_factors({}, answered))).by_plate
-    {}
+    >>> merge_factors(list(cut_factors(SharedClips({}, b"of slot"), answered))).clips.norms
+    b'of slot'
     """
     plates = (plate for chunk in chunks for plate in hashes_of(chunk.plates, chunk.hash_bytes))
     values = np.frombuffer(b"".join(one.factors for one in chunks), "<u4").tolist()
-    return Factors(dict(zip(plates, values, strict=True)), chunks[0].norms)
+    return Factors(SharedClips(dict(zip(plates, values, strict=True)), chunks[0].of_slot), chunks[0].norms)
 
 
 def _columns(norms: PlateNorms, rows: slice) -> NormColumns:

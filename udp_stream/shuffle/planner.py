@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from udp_stream.mechanisms.ball import merged_norms
+from udp_stream.mechanisms.ball import SharedClips, merged_norms
 from udp_stream.shuffle.barrier import NOT_YET, BarrierCheckpoint
 from udp_stream.shuffle.count_chunks import CountChunk, Released
 from udp_stream.shuffle.norm_chunks import Arriving, FactorChunk, NormChunk, cut_factors, merge_norms
@@ -114,9 +114,10 @@ class Planner:
         if any(not chunks.get(shard) and self._released_ms[shard] < slot.end_ms for shard in slot.shards):
             return
         norms = [(of_shard[0], merge_norms(of_shard)) for of_shard in chunks.values() if of_shard]
-        factors, slot.hats = merged_norms([one for _, one in norms]).factors(slot.hats), None
+        clips, slot.hats = merged_norms([one for _, one in norms]).clips(slot.hats), None
         for answered, one in norms:
-            yield from cut_factors({plate: factors.get(plate, 0) for plate in one.plates}, answered)
+            of_shard = {plate: clips.factors.get(plate, 0) for plate in one.plates}
+            yield from cut_factors(SharedClips(of_shard, clips.norms), answered)
 
     def released(self) -> tuple[int, int] | None:
         """Start and end of the slot to learn now: its plan was sent, and all of its shards have released it."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from udp_stream.mechanisms.ball import SharedClips
 from udp_stream.planning.slot_plan import PlanChunk, SlotPlan
 from udp_stream.shuffle.barrier import NOT_YET
 from udp_stream.shuffle.count_chunks import CountChunk, CountsEnd, Released
@@ -106,7 +107,7 @@ class Release:
     counts: SlotCounts
     values: SlotValues
     plan: SlotPlan
-    factors: Mapping[bytes, int] | None = None
+    clips: SharedClips | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entry, Ledger
 from udp_stream.ledger.rolling import ROLLING, span_of
 from udp_stream.planning.periods import IN_RHO, length_of, loss_in, name_in, of_positions
-from udp_stream.release.record import Release, decode, kind_of, slot_of
+from udp_stream.release.record import CLIPS, Release, decode, kind_of, slot_of
 from udp_stream.units import NANO, duration_name
 from udp_stream.windows.grid import SlotGrid
 
@@ -136,6 +136,8 @@ class _Account:
     def take(self, entry: Entry) -> None:
         if of_positions(entry.period):
             self.positions.take(entry)
+            return
+        if kind_of(entry.release_id) == CLIPS:
             return
         start, end = _span(entry.release_id)
         if end < inf:
