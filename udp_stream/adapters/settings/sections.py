@@ -6,10 +6,12 @@ What changes privacy goes on to the core as a `Policy`; the rest stays out here.
 
 from __future__ import annotations
 
+from math import pi
 from typing import Annotated, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
+from msgspec import structs
 
 from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.adapters.live_section import LiveSection
@@ -41,7 +43,7 @@ from udp_stream.planning.policy import (
 from udp_stream.planning.position_periods import PositionPeriods
 from udp_stream.planning.schedules import Schedule
 from udp_stream.queries.standing import StandingQuery
-from udp_stream.units import QUANTA_PER_KMH, nano_allowance
+from udp_stream.units import NANO, QUANTA_PER_KMH, nano_allowance
 from udp_stream.windows.grid import SlotGrid
 from udp_stream.windows.open_slots import WindowRules
 from udp_stream.windows.slot_tables import PINGS_MAX
@@ -95,7 +97,7 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     epsilon: Budget = 10.0
     period: str = "1d"
-    accounting: Accounting = "pure"
+    accounting: Accounting | Literal["auto"] = "pure"
     delta: Annotated[float, msgspec.Meta(ge=1e-12, le=1e-3)] = 1e-6
     rho: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 0.0
     accounting_detail: AccountingDetail = "individual"
@@ -112,6 +114,26 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
                 return nano_allowance(self.rho)
             case "approximate":
                 return rho_nano_of(nano_allowance(self.epsilon), self.delta)
+            case "auto":
+                raise ValueError("expected an accounting that was chosen")
+
+    def accounting_of(self, release: ReleaseSection) -> Accounting:
+        """What "auto" stands for: the noise that errs less for the promise (epsilon, delta).
+
+        By settings alone. A budget buys epsilon / sum e_i HATs under Laplace noise of fixed epsilons e_i, and rho pi /
+        sum e_i^2 under Gaussian noise of the same expected sizes. Automatic epsilons are many and small; around
+        forecasts rho errs less on every recorded day (`docs/budgets.md`). Suppression is pure only.
+        """
+        if self.accounting != "auto":
+            return self.accounting
+        if release.suppression != "off":
+            return "pure"
+        asked = release.mean_epsilon, release.variance_epsilon, release.cdf_epsilon
+        fixed = [epsilon for epsilon in asked if epsilon != "auto"]
+        around = release.mean in ("auto", "forecast-clip") and release.mean_epsilon != 0
+        rho = rho_nano_of(nano_allowance(self.epsilon), self.delta) / NANO
+        buys_more = rho * pi * sum(fixed) > self.epsilon * sum(one * one for one in fixed)
+        return "approximate" if around or len(fixed) < len(asked) or buys_more else "pure"
 
     def charge_nano(self, epsilon: float | Literal["auto"]) -> int | None:
         """What a release of this epsilon may cost, in the same units, rounded up; None is for "auto"."""
@@ -196,7 +218,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     @property
     def policy(self) -> Policy:
         """What changes privacy, or what is computed."""
-        period, period_seconds = budget_period(self.budget.period)
+        budget, (period, period_seconds) = self._budget, budget_period(self.budget.period)
         return Policy(
             resolution=self.hat.resolution,
             slot_seconds=whole_seconds("hat.slot", self.hat.slot),
@@ -206,17 +228,17 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             unit=self.speed.unit,
             reject_above_kmh=self.speed.reject_above_kmh,
             box=self.pings.box,
-            budget_nano=self.budget.nano - self.queries.shared_nano(self.budget.nano),
+            budget_nano=budget.nano - self.queries.shared_nano(budget.nano),
             period=period,
             period_seconds=period_seconds,
             mean=self.release.mean,
             grouping=self.release.grouping,
-            mean_nano=self.budget.charge_nano(self.release.mean_epsilon),
-            variance_nano=self.budget.charge_nano(self.release.variance_epsilon) or 0,
-            cdf_nano=self.budget.charge_nano(self.release.cdf_epsilon),
+            mean_nano=budget.charge_nano(self.release.mean_epsilon),
+            variance_nano=budget.charge_nano(self.release.variance_epsilon) or 0,
+            cdf_nano=budget.charge_nano(self.release.cdf_epsilon),
             bins=self.release.bins,
             min_plates=self.release.min_plates,
-            accounting=self.budget.accounting,
+            accounting=self.budget.accounting_of(self.release),
             delta=self.budget.delta,
             accounting_detail=self.budget.accounting_detail,
             suppression=self.release.suppression,
@@ -227,6 +249,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             schedule=self.budget.schedule,
             source=self.source.written,
         )
+
+    @property
+    def _budget(self) -> BudgetSection:
+        return structs.replace(self.budget, accounting=self.budget.accounting_of(self.release))
 
     @property
     def ping_rules(self) -> PingRules:
@@ -285,13 +311,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         grid = None if seconds is None else SlotGrid(seconds, self.zone)
         shared = ""
         if self.queries.share:
-            amount = amount_in_words(self.policy.measure, self.budget.nano, self.budget.delta, self.budget.accounting)
+            amount = amount_in_words(self.policy.measure, self._budget.nano, self.budget.delta, self.policy.accounting)
             shared = f"; with its speeds {amount}, where {self.queries.unit_m:g} m count as much as a speed does"
         return PositionPeriods(*self._position_budget, self.queries.period_name, grid, shared)
 
     @property
     def _position_budget(self) -> PositionBudget:
-        return self.queries.position_budget(self.policy.measure, self.budget.nano)
+        return self.queries.position_budget(self.policy.measure, self._budget.nano)
 
 
 def is_file(url: str) -> bool:
