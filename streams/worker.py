@@ -120,9 +120,8 @@ async def _work(
     offsets = Offsets(app)
     meta = await asyncio.get_running_loop().run_in_executor(thread, ledger.meta)
     binding = Binding.of(meta)
-    context = ReleaseContext(
-        settings.policy, settings.calendar, deployment.entropy, deployment.software, caveats=caveats(meta)
-    )
+    given = settings.policy, settings.calendar, deployment.entropy, deployment.software
+    context = ReleaseContext(*given, caveats=caveats(meta), keyed=keys.key_of)
     about = about_us(settings, "worker", deployment.instance, deployment.software, meta["ledger_id"])
     reports = Reports(settings.kafka, about, recent_work(settings))
     observers = [closing.observe, log.observe, reports.observe]

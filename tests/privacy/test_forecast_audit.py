@@ -28,7 +28,7 @@ from udp_stream.mechanisms.noise import Lattice, lattice_of
 from udp_stream.planning import hat_plan
 from udp_stream.planning.hat_plan import HatPlans
 from udp_stream.release import context, estimate
-from udp_stream.release.record import slot_of
+from udp_stream.release.record import kind_of, slot_of
 from udp_stream.testing import SeededEntropy
 from udp_stream.trial.fleet.fleet import IST, Fleet, Imperfections
 from udp_stream.units import NANO
@@ -66,7 +66,10 @@ def redrawn(seed, since="", before="9"):
 
 
 class Watched:
-    """A ledger, and the bytes of all that it was asked to charge, call by call."""
+    """A ledger, and the bytes of all that it was asked to charge, call by call.
+
+    With which norms a slot is drawn is not among them: it follows from speeds, charges nobody, and stays in the ledger.
+    """
 
     def __init__(self):
         self.kept, self.calls = MemoryLedger(), []
@@ -78,9 +81,11 @@ class Watched:
         asked = [
             (one.release_id, one.members.tobytes(), one.charges.tobytes(), one.min_admitted, one.terms,
              None if one.allowances is None else one.allowances.tobytes())
-            for one in admissions
+            for one in admissions if kind_of(one.release_id) == "hat"
         ]  # fmt: skip
-        self.calls.append((period, budget, tuple(plates), asked))
+        assert len(asked) == len(admissions) or not any(one.members.size for one in admissions)
+        if asked:
+            self.calls.append((period, budget, tuple(plates), asked))
         return self.kept.admit(period, budget, plates, admissions)
 
     def asked_in(self, start_s):

@@ -5,16 +5,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.runtime.harness import fleet_log, frames_of
+from udp_stream.adapters.embedded import Embedded
 from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError
 from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.ledger.port import Admission
 from udp_stream.mechanisms.ball import WHOLE, PlateNorms, SharedClips, merged_norms
 from udp_stream.mechanisms.ball_width import BALL_WIDTHS, HATS, ball_width, shared_at
 from udp_stream.mechanisms.noise import concentrated
 from udp_stream.release.balls import slot_clips, slot_norms
 from udp_stream.release.charge import plan_slot
-from udp_stream.release.context import ReleaseContext, with_forecaster
+from udp_stream.release.context import ReleaseContext, unkeyed, with_forecaster
 from udp_stream.release.draw import record_slot
+from udp_stream.release.outcome import NO_ROWS
+from udp_stream.release.record import CLIPS, kind_of
 from udp_stream.shuffle.norm_chunks import ROWS_MAX, Arriving, cut_factors, cut_norms, merge_factors, merge_norms
 from udp_stream.shuffle.ping_chunks import shard_of
 from udp_stream.shuffle.wire import decode_message, encode_message
@@ -168,3 +173,25 @@ def test_a_plate_that_shares_its_clip_among_more_hats_lets_more_pass_and_hides_l
         assert list(gains) == sorted(gains) and list(misfits) == sorted(misfits, reverse=True)
     found = [ball_width(np.full(12, 30), 4.0, concentrated(64_000_000), hats) for hats in (1, 3, 9)]
     assert all(one.ball for one in found) and found[0].hidden > found[1].hidden > found[2].hidden
+
+
+def test_a_ledger_holds_no_hash_of_norms_that_can_be_computed_without_the_key():
+    """Norms of a slot are few numbers: who guesses them could else see from the ledger that the guess is right."""
+    counts, values, plan, context, ledger = planned()
+    clips = slot_clips(counts, values, plan, context.policy)
+    keyed = replace(context, keyed=lambda text: b"of the key " + text.encode()[:5])
+    record_slot(counts, values, plan, keyed, ledger, clips)
+    (kept,) = [entry for entry in ledger.entries() if kind_of(entry.release_id) == CLIPS]
+    (verdict,) = ledger.admit(kept.period, kept.budget, (), [Admission(kept.release_id, NO_ROWS, NO_ROWS, 0, b"")])
+    assert verdict.terms == b"of the key clips" and kept.payload is None and not kept.plates
+
+
+def test_a_run_hashes_them_with_the_plates_key():
+    settings, asked = load(None, (*IN_RHO, "hat.timezone=Asia/Kolkata"), {}), []
+
+    def hashed(text):
+        asked.append(text)
+        return unkeyed(text)
+
+    Embedded(settings, MemoryLedger(), SeededEntropy(1), hashed, "test", lambda _: None).run(frames_of(fleet_log()))
+    assert [text for text in asked if text.startswith(f"{CLIPS}:")]

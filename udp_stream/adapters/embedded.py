@@ -76,6 +76,7 @@ class Embedded:
             caveats=caveats(ledger.meta()),
             trial=trial,
             before_charge=self._note_policy,
+            keyed=hashed,
         )
         is_forecasting = self._policy.forecasts or smooth is not None
         self._context = with_forecaster(context) if is_forecasting else context

@@ -81,7 +81,7 @@ class LiveRuntime:
         self._idle_ms = round(parse_duration(settings.kafka.idle_timeout) * 1000)
         context = ReleaseContext(
             settings.policy, settings.calendar, entropy, software, caveats=caveats(ledger.meta()),
-            before_charge=self._note_policy,
+            before_charge=self._note_policy, keyed=hashed,
         )  # fmt: skip
         is_forecasting = settings.policy.forecasts or outputs.smoothed is not None
         self._context = with_forecaster(context) if is_forecasting else context

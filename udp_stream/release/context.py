@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 
 from udp_stream.ledger.port import Balance, Entropy, Ledger
 from udp_stream.planning.around import terms_around
@@ -79,12 +80,22 @@ def _nothing() -> None:
     """What is to be done before the first charge, if nothing is."""
 
 
+def unkeyed(text: str) -> bytes:
+    """A hash that anyone can compute: for ledgers that nobody keeps.
+
+    >>> len(unkeyed("what is secret"))
+    16
+    """
+    return blake2b(text.encode(), digest_size=16).digest()
+
+
 @dataclass(frozen=True, slots=True)
 class ReleaseContext:
     """What every slot of a deployment needs: settings, calendar, bits, the software's name for records, a planner.
 
     `caveats` and `trial` go into every record: facts about the ledger that it was made on. `before_charge` is called
-    each time before plates are charged. `forecaster` is shown every slot, if there is one.
+    each time before plates are charged. `forecaster` is shown every slot, if there is one. `keyed` hashes with the
+    plates' key what a ledger has to recognise and nobody may guess from it.
 
     >>> from udp_stream.testing import SeededEntropy, a_context
     >>> given = a_context()
@@ -102,6 +113,7 @@ class ReleaseContext:
     trial: bool = False
     before_charge: Callable[[], None] = _nothing
     forecaster: Forecaster | None = None
+    keyed: Callable[[str], bytes] = unkeyed
 
     def smoothed(self, slot: Slot, ledger: Ledger) -> list[Smoothed]:
         """The smoothed estimates of a slot, all of which is recorded; once for each slot. None without a forecaster."""

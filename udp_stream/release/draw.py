@@ -160,15 +160,16 @@ def _factors_once(
 ) -> Mapping[bytes, int] | None:
     """The factors, if they follow from the norms that the first HATs of this slot were drawn with; else none, so 0.
 
-    The ledger remembers those norms, by their digest, as the terms of an admission that charges nobody. A shared clip
+    The ledger remembers those norms, by a keyed hash, as the terms of an admission that charges nobody. A shared clip
     holds for HATs of the same speeds: a slot that was drawn in part is not ended on other pings or another U.
     """
     if clips is None or not any(hat.terms.in_ball for hat in hats if hat.plan is not None):
         return None
     period, seconds = context.calendar.slot_in_period(counts.start_ms).period, (counts.end_ms - counts.start_ms) // 1000
-    asked = Admission(f"{CLIPS}:{counts.start_ms // 1000}-{seconds}", NO_ROWS, NO_ROWS, 0, clips.norms)
+    name = f"{CLIPS}:{counts.start_ms // 1000}-{seconds}"
+    asked = Admission(name, NO_ROWS, NO_ROWS, 0, context.keyed(f"{name} {clips.norms.hex()}"))
     (verdict,) = ledger.admit(period, context.policy.budget_nano, counts.plates, [asked])
-    return clips.factors if verdict.terms == clips.norms else {}
+    return clips.factors if verdict.terms == asked.terms else {}
 
 
 def _draw(

@@ -137,8 +137,6 @@ class _Account:
         if of_positions(entry.period):
             self.positions.take(entry)
             return
-        if kind_of(entry.release_id) == CLIPS:
-            return
         start, end = _span(entry.release_id)
         if end < inf:
             self.slots_s.add(int(end - start))
@@ -159,7 +157,8 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
     policy = settings.policy
     account = _Account()
     for entry in ledger.entries():
-        account.take(entry)
+        if kind_of(entry.release_id) != CLIPS:
+            account.take(entry)
     lengths = {length for length, _ in account.under} or {policy.period}
     rolls = all(length.startswith(ROLLING) for length in lengths)
     left_out = "while it is in a window" if rolls else f"until the next period of {_joined(map(_plain, lengths))}"

@@ -26,6 +26,7 @@ from udp_stream.adapters.settings.source_section import SourceSection
 from udp_stream.errors import ConfigError
 from udp_stream.forecast.prior import CountsRead
 from udp_stream.ledger.conversion import rho_nano_of, rho_nano_of_pure
+from udp_stream.mechanisms.noise import Measure
 from udp_stream.pings.decoder import PingDecoder, PingRules
 from udp_stream.planning.calendar import BudgetCalendar, span_seconds
 from udp_stream.planning.periods import accepted_loss
@@ -317,7 +318,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def _position_budget(self) -> PositionBudget:
-        return self.queries.position_budget(self.policy.measure, self._budget.nano)
+        measure: Measure = "pure" if self.budget.accounting_of(self.release) == "pure" else "zcdp"
+        return self.queries.position_budget(measure, self._budget.nano)
 
 
 def is_file(url: str) -> bool:
