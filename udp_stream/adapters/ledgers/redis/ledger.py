@@ -15,7 +15,7 @@ all of them, and with them the order of admissions, the payloads and the fencing
 one hash slot. So all keys of a deployment share one hash tag, `{udp}` unless told otherwise: in a cluster the ledger
 lives on one shard and its replicas, and a second city takes another prefix. One core is far more than one city needs.
 Measured on two shared cores with every write synced: 3,000 HATs of 50 plates are admitted in 0.2 s (650,000 plates a
-second) and recorded in 0.07 s, one HAT alone in 0.6 ms. Redis does nothing else during a script: 25 ms for 25,000
+second) and recorded in 0.07 s, one HAT alone in 0.6 ms. Redis does nothing else during a script: 30 ms for 50,000
 plates (`BATCH_MEMBERS`), 40 ms for 5,000 payloads (`BATCH_RELEASES`). The plates of one HAT are one script, however
 many they are: 0.3 s for 100,000, 5 s for a million, which a cluster's `cluster-node-timeout` (15 s) has to exceed.
 
@@ -57,7 +57,7 @@ from udp_stream.ledger.port import LAST_NAME, Admission, Balance, Entry, Mark, P
 from udp_stream.ledger.rules import require_valid
 
 MEMBERS_MAX = 20_000_000  # of a HAT: 24 bytes each, and Redis takes values of 512 MB
-BATCH_MEMBERS, BATCH_HATS = 50_000, 1000  # that one script admits: 25 ms, during which Redis does nothing else
+BATCH_MEMBERS, BATCH_HATS = 50_000, 1000  # that one script admits: 30 ms, during which Redis does nothing else
 ROLLING_MEMBERS = 6000  # that one script admits where budgets roll: it looks each plate up in up to 25 spans
 BATCH_RELEASES, BATCH_BYTES = 5000, 8_000_000  # that one script records: 40 ms, likewise
 MOVED_MAX = 100  # tries of a script while others charge in new spans of time: a slot has one
