@@ -1,5 +1,6 @@
 """Shared clips on the road: the same factors for any number of shards, messages of any size, and settings."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from tests.runtime.harness import fleet_log, frames_of
 from udp_stream.adapters.embedded import Embedded
+from udp_stream.adapters.ledgers.which_ledger import ledger_sentence
 from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError
 from udp_stream.ledger.memory import MemoryLedger
@@ -195,3 +197,12 @@ def test_a_run_hashes_them_with_the_plates_key():
 
     Embedded(settings, MemoryLedger(), SeededEntropy(1), hashed, "test", lambda _: None).run(frames_of(fleet_log()))
     assert [text for text in asked if text.startswith(f"{CLIPS}:")]
+
+
+def test_a_ledger_names_its_latest_slot_and_counts_what_it_remembers():
+    counts, values, plan, context, ledger = planned()
+    record_slot(counts, values, plan, context, ledger, slot_clips(counts, values, plan, context.policy))
+    said = ledger_sentence("city.ledger", {}, ledger.progress(), context.calendar.slots)
+    assert re.search(r"^ledger city.ledger: \d+ HATs and slots, .* the latest of 1970-01-01T00:00:00\+00:00$", said), (
+        said
+    )

@@ -23,7 +23,7 @@ from udp_stream.release.context import ReleaseContext
 from udp_stream.release.estimate import HatEstimate, estimate_hats
 from udp_stream.release.once import draw_once
 from udp_stream.release.outcome import NO_ROWS, HatOutcome, hats_of, ids_of
-from udp_stream.release.record import CLIPS, SCHEMA, Counts, Hat, Release, encode
+from udp_stream.release.record import SCHEMA, Counts, Hat, Release, clips_id, encode
 from udp_stream.release.statistic_records import forecast_record, privacy_record, statistics
 from udp_stream.windows.grid import cell_center
 from udp_stream.windows.slot_tables import SlotCounts, SlotValues
@@ -166,7 +166,7 @@ def _factors_once(
     if clips is None or not any(hat.terms.in_ball for hat in hats if hat.plan is not None):
         return None
     period, seconds = context.calendar.slot_in_period(counts.start_ms).period, (counts.end_ms - counts.start_ms) // 1000
-    name = f"{CLIPS}:{counts.start_ms // 1000}-{seconds}"
+    name = clips_id(counts.start_ms // 1000, seconds)
     asked = Admission(name, NO_ROWS, NO_ROWS, 0, context.keyed(f"{name} {clips.norms.hex()}"))
     (verdict,) = ledger.admit(period, context.policy.budget_nano, counts.plates, [asked])
     return clips.factors if verdict.terms == asked.terms else {}

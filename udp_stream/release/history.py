@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from udp_stream.ledger.port import Ledger
-from udp_stream.release.record import Release, decode, release_id, slot_of
+from udp_stream.release.record import Release, decode, kind_of, release_id, slot_of
 from udp_stream.windows.grid import cell_name
 
 
@@ -57,6 +57,8 @@ class LedgerHistory:
         """
         slots: dict[tuple[int, int], list[int]] = {}
         for id_ in self._ledger.newest():
+            if kind_of(id_) != "hat":
+                continue
             try:
                 start, end = (1000 * seconds for seconds in slot_of(id_))
             except ValueError:

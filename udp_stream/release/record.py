@@ -168,7 +168,7 @@ class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         return 0 if self.counts is None else self.counts.samples
 
 
-_ID = re.compile(r"[0-9a-f]{15}-(-?[0-9]+)-([0-9]+)")
+_ID = re.compile(r"(?:[0-9a-f]{15}-|clips:)(-?[0-9]+)-([0-9]+)")
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(Release)
 
@@ -226,8 +226,17 @@ def kind_of(release_id: str) -> str:
     return kind if colon else "hat"
 
 
+def clips_id(start_s: int, seconds: int) -> str:
+    """The id of what a ledger remembers of the clips that plates share in a slot.
+
+    >>> clips_id(1641011400, 3600), slot_of(clips_id(1641011400, 3600))
+    ('clips:1641011400-3600', (1641011400, 1641015000))
+    """
+    return f"{CLIPS}:{start_s}-{seconds}"
+
+
 def slot_of(release_id: str) -> tuple[int, int]:
-    """When the slot of an id starts and ends, in Unix seconds; raises ValueError if it is no id of ours.
+    """When the slot of an id starts and ends, in Unix seconds; raises ValueError if it is no id of a HAT or of clips.
 
     >>> slot_of("87608c4d2ffffff-1641011400-3600")
     (1641011400, 1641015000)
