@@ -82,19 +82,30 @@ def test_range_counts_by_distance_are_counted_by_both_thresholds_on_the_same_rou
 
 
 def test_gains_over_many_queries_count_beyond_chance():
-    def rows(pm, spread):
-        row = MultiRow("town", 0, 0.0, "point", "BM", 50, 0.5, 0.4, 0.6, spread, 0.0)
+    """By how much PM errs less is taken pair by pair; of budgets it is the share of BM's error that counts."""
+
+    def rows(less, spread):
+        row = MultiRow("town", 0, 0.0, "point", "BM", 50, 0.5, 0.4, 0.6, 0.01, 0.0)
         asked = {*((m, 1e-4) for m in QUERIES), *((max(QUERIES), budget) for budget in BUDGETS)}
         for m, budget in asked:
             yield dataclasses.replace(row, queries=m, budget=budget)
-            yield dataclasses.replace(row, queries=m, budget=budget, method="PM", error_mean=pm(m))
+            yield dataclasses.replace(row, queries=m, budget=budget, method="PM", less_by=less(m), less_spread=spread)
 
     found = {
-        spread: multi_verdicts([*rows(lambda m: 0.4 if m == 14 else 0.2, spread)], "town") for spread in (0.001, 0.2)
+        spread: multi_verdicts([*rows(lambda m: 0.1 if m == 7 else 0.3, spread)], "town") for spread in (0.001, 0.2)
     }
     assert [one.agrees for one in found[0.001]] == [True, True, False]
     assert not any(one.agrees for one in found[0.2])
-    assert "20% ± 1% at m = 14" in found[0.001][0].seen
+    assert "0.100 ± 0.003 (20%) at m = 7, 0.300 ± 0.003 (60%) at m = 14" in found[0.001][0].seen
+    shrinking = multi_verdicts([*rows(lambda m: 0.3 if m == 7 else 0.1, 0.001)], "town")
+    assert [one.agrees for one in shrinking] == [True, False, False]
+
+
+def test_many_queries_are_compared_on_the_same_moments_and_places():
+    bm, pm = ON_POSITIONS["multi-query"].jobs(setup_of(repetitions=3))[0]()
+    assert (bm.method, pm.method, bm.queries) == ("BM", "PM", min(QUERIES))
+    assert pm.less_by == pytest.approx(bm.error_mean - pm.error_mean) and pm.less_spread > 0
+    assert (bm.less_by, bm.less_spread) == (0, 0)
 
 
 def test_noise_that_is_drawn_ahead_is_drawn_once_and_distributed_as_if_it_were_not():

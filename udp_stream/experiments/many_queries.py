@@ -7,7 +7,7 @@ their Algorithm 3 what plates did not spend. Figure 9: is a count below q N, for
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,7 +16,7 @@ import numpy as np
 from udp_stream.experiments.base import Curve, Experiment, Figure, Integers, Job, Outcome, Panel, Setup, Table, Verdict
 from udp_stream.experiments.positions import Positions
 from udp_stream.experiments.prepared_noise import PreparedNoise
-from udp_stream.experiments.savings_rows import SURE, SavingsRow, row_of
+from udp_stream.experiments.savings_rows import SURE, SavingsRow, beside, row_of
 from udp_stream.experiments.savings_verdicts import no_worse
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.noise.base import Cost, concentrated
@@ -34,7 +34,7 @@ Asked = tuple[Integers, Integers, tuple[float, float]]
 
 SOURCE = "Adaptive Privacy Budgeting"
 WIDTH = 3000.0
-QUERIES = (14, 28, 56)
+QUERIES = (7, 14, 28, 56)
 BUDGETS = (1e-5, 1e-4, 1e-3)
 QUERIES_THEIRS, BUDGET_THEIRS = 56, 1e-4
 """7 x 8 queries, and 1e-4 per square metre."""
@@ -52,7 +52,11 @@ COUNT_SPLITS = {"BM": Split.even(1), "c4": Split.even(4), "c64": Split.even(64),
 
 @dataclass(frozen=True, slots=True)
 class MultiRow:
-    """So many queries under a budget for all of them: errors, each the mean over a repetition's queries."""
+    """So many queries under a budget for all of them: errors, each the mean over a repetition's queries.
+
+    `less_by` is how much less it errs than BM on the same moments and places, pair by pair; `less_spread` is the
+    standard deviation of that mean difference. Both are 0 for BM itself.
+    """
 
     data: str
     queries: int
@@ -65,6 +69,8 @@ class MultiRow:
     error_75: float
     error_spread: float
     left_mean: float
+    less_by: float = 0.0
+    less_spread: float = 0.0
 
 
 def allowance(left: float, query: int, queries: int, budget: float) -> float:
@@ -98,8 +104,10 @@ def _multi_rows(setup: Setup, feed: Positions, queries: int, budget: float, how:
     rows = []
     for method, found in runs.items():
         row = row_of(feed.name, "multi-query", queries, budget, how, method, found)
+        pair = beside((feed.name, "multi-query", queries, budget, SPLIT), (method, found), ("BM", runs["BM"]))
         errors = row.error_mean, row.error_25, row.error_75, row.error_spread
-        rows.append(MultiRow(feed.name, queries, budget, how, method, times, *errors, row.saved_mean))
+        less = pair.less_by, pair.spread
+        rows.append(MultiRow(feed.name, queries, budget, how, method, times, *errors, row.saved_mean, *less))
     return rows
 
 
@@ -149,16 +157,23 @@ def _multi_panel(title: str, of: str, rows: Sequence[MultiRow]) -> Panel:
     return Panel(title, of, "mean relative error", tuple(curves), log_x=True)
 
 
-def _gain(rows: Sequence[MultiRow], queries: int, budget: float) -> tuple[float, float]:
-    """How much less PM errs than BM, of BM's error, the mean over both methods; and three standard errors of that."""
+@dataclass(frozen=True, slots=True)
+class _Gain:
+    """How much less PM errs than BM, the mean over both kinds of noise; three standard errors; and of BM's error."""
+
+    less_by: float
+    margin: float
+    share: float
+
+    def __str__(self) -> str:
+        return f"{self.less_by:.3f} ± {self.margin:.3f} ({self.share:.0%})"
+
+
+def _gain(rows: Sequence[MultiRow], queries: int, budget: float) -> _Gain:
     some = [row for row in rows if (row.queries, row.budget) == (queries, budget)]
-    base, ours = ([row for row in some if row.method == name] for name in ("BM", "PM"))
-    errors = [float(np.mean([row.error_mean for row in one])) for one in (base, ours)]
-    off = [float(np.mean([row.error_spread for row in one])) for one in (base, ours)]
-    if not errors[0]:
-        return 0.0, 0.0
-    ratio = errors[1] / errors[0]
-    return 1 - ratio, SURE * float(np.hypot(off[1], ratio * off[0])) / errors[0]
+    ours = [row for row in some if row.method == "PM"]
+    less, base = float(np.mean([r.less_by for r in ours])), np.mean([r.error_mean for r in some if r.method == "BM"])
+    return _Gain(less, SURE * float(np.mean([row.less_spread for row in ours])), less / float(base) if base else 0.0)
 
 
 def multi_verdicts(rows: Sequence[MultiRow], data: str) -> list[Verdict]:
@@ -166,8 +181,8 @@ def multi_verdicts(rows: Sequence[MultiRow], data: str) -> list[Verdict]:
 
     >>> from dataclasses import replace
     >>> row = MultiRow("town", 14, 1e-4, "point", "BM", 50, 0.5, 0.4, 0.6, 0.01, 0.0)
-    >>> rows = [replace(row, queries=m, budget=B, method=method, error_mean=0.5 if method == "BM" else 0.49)
-    ...     for m, B in ((14, 1e-4), (28, 1e-4), (56, 1e-4), (56, 1e-5), (56, 1e-3)) for method in ("BM", "PM")]
+    >>> rows = [replace(row, queries=m, budget=B, method=method, less_by=0.01, less_spread=0.01)
+    ...     for m, B in [(m, 1e-4) for m in QUERIES] + [(56, 1e-5), (56, 1e-3)] for method in ("BM", "PM")]
     >>> [verdict.agrees for verdict in multi_verdicts(rows, "town")]
     [False, False, False]
     """
@@ -179,28 +194,30 @@ def multi_verdicts(rows: Sequence[MultiRow], data: str) -> list[Verdict]:
     return [
         Verdict(
             "handed-on savings lower the error of m queries", source,
-            all(gain > margin for gain, margin in by_m.values()), f"{data}: {_less_by(by_m, 'm = ')}", why,
+            all(gain.less_by > gain.margin for gain in by_m.values()), f"{data}: {_less_by(by_m, 'm = ')}", why,
         ),
         Verdict(
-            "the more queries, the larger the gain", source, _grows(by_m), f"{data}: {_less_by(by_m, 'm = ')}", chance,
+            "the more queries, the larger the gap", source, _grows([(g.less_by, g.margin) for g in by_m.values()]),
+            f"{data}: {_less_by(by_m, 'm = ')}", chance,
         ),
         Verdict(
-            "the larger the budget, the larger the gain", source, _grows(by_budget),
+            "the larger the budget, the larger the gain", source,
+            _grows([(g.share, g.margin * g.share / g.less_by if g.less_by else 1.0) for g in by_budget.values()]),
             f"{data}: {_less_by(by_budget, '')}",
             "where the budget is large, both err by little, and what is left of it is chance",
         ),
     ]  # fmt: skip
 
 
-def _grows(gains: dict[float, tuple[float, float]] | dict[int, tuple[float, float]]) -> bool:
-    """Whether the last gain is larger than the first by more than chance."""
-    first, *_, last = gains.values()
+def _grows(gains: Sequence[tuple[float, float]]) -> bool:
+    """Whether the last gain is larger than the first by more than chance; each with its margin."""
+    first, *_, last = gains
     return last[0] - first[0] > float(np.hypot(first[1], last[1]))
 
 
-def _less_by(gains: dict[float, tuple[float, float]] | dict[int, tuple[float, float]], name: str) -> str:
-    said = ", ".join(f"{gain:.0%} ± {margin:.0%} at {name}{key:g}" for key, (gain, margin) in gains.items())
-    return f"less by {said} (three standard errors)"
+def _less_by(gains: Mapping[int, _Gain] | Mapping[float, _Gain], name: str) -> str:
+    said = ", ".join(f"{gain} at {name}{key:g}" for key, gain in gains.items())
+    return f"less by {said} (three standard errors; of BM's error)"
 
 
 def _threshold_jobs(setup: Setup) -> list[Job]:
