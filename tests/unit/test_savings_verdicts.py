@@ -8,10 +8,11 @@ from scipy import stats
 
 from tests.unit.test_experiments_positions import setup_of
 from udp_stream.experiments.catalogue import ON_POSITIONS
-from udp_stream.experiments.many_queries import BUDGETS, QUERIES, MultiRow, multi_verdicts
+from udp_stream.experiments.many_queries import BM, BUDGETS, HANDED_ON, PM, QUERIES, MultiRow, _a_day, multi_verdicts
 from udp_stream.experiments.prepared_noise import PreparedNoise
 from udp_stream.experiments.savings_rows import RHO_OF_SHIFTS, SPLITS, UNSHIFTED, BesideRow, Kind, SavingsRow, beside
 from udp_stream.experiments.savings_verdicts import beats, shift_verdicts
+from udp_stream.queries.plane import rho_per_square_metre
 from udp_stream.testing import seeded_bits
 
 
@@ -81,31 +82,59 @@ def test_range_counts_by_distance_are_counted_by_both_thresholds_on_the_same_rou
     assert named == {("distance", "point"), ("distance", UNSHIFTED)}
 
 
+def many_rows(less, spread, alone=lambda m: 0.0):
+    """Rows of which PM errs less than BM by `less(m)`, and than BM handed on by `alone(m)`."""
+    row = MultiRow("town", 0, 0.0, "point", BM, 50, 0.5, 0.4, 0.6, 0.01, 0.0)
+    for m, budget in {*((m, 1e-4) for m in QUERIES), *((max(QUERIES), budget) for budget in BUDGETS)}:
+        at = dataclasses.replace(row, queries=m, budget=budget)
+        gains = less(m), spread, alone(m), spread
+        yield from (at, dataclasses.replace(at, method=HANDED_ON, less_by=less(m) - alone(m), less_spread=spread))
+        yield MultiRow(*dataclasses.astuple(at)[:4], PM, *dataclasses.astuple(at)[5:11], *gains)
+
+
+def agreeing(rows):
+    return [one.agrees for one in multi_verdicts([*rows], "town")]
+
+
 def test_gains_over_many_queries_count_beyond_chance():
     """By how much PM errs less is taken pair by pair; of budgets it is the share of BM's error that counts."""
-
-    def rows(less, spread):
-        row = MultiRow("town", 0, 0.0, "point", "BM", 50, 0.5, 0.4, 0.6, 0.01, 0.0)
-        asked = {*((m, 1e-4) for m in QUERIES), *((max(QUERIES), budget) for budget in BUDGETS)}
-        for m, budget in asked:
-            yield dataclasses.replace(row, queries=m, budget=budget)
-            yield dataclasses.replace(row, queries=m, budget=budget, method="PM", less_by=less(m), less_spread=spread)
-
     found = {
-        spread: multi_verdicts([*rows(lambda m: 0.1 if m == 7 else 0.3, spread)], "town") for spread in (0.001, 0.2)
+        spread: multi_verdicts([*many_rows(lambda m: 0.1 if m == 7 else 0.3, spread)], "town")
+        for spread in (0.001, 0.2)
     }
-    assert [one.agrees for one in found[0.001]] == [True, True, False]
+    assert [one.agrees for one in found[0.001]] == [True, True, False, False, False, False]
     assert not any(one.agrees for one in found[0.2])
     assert "0.100 ± 0.003 (20%) at m = 7, 0.300 ± 0.003 (60%) at m = 14" in found[0.001][0].seen
-    shrinking = multi_verdicts([*rows(lambda m: 0.3 if m == 7 else 0.1, 0.001)], "town")
-    assert [one.agrees for one in shrinking] == [True, False, False]
+    assert agreeing(many_rows(lambda m: 0.3 if m == 7 else 0.1, 0.001)) == [True, *[False] * 5]
+
+
+def test_what_elimination_gains_is_told_from_what_absence_does():
+    by_absence = agreeing(many_rows(lambda m: 0.1 + m / 1000, 0.001))
+    by_elimination = agreeing(many_rows(lambda m: 0.1 + m / 1000, 0.001, alone=lambda m: 0.1 + m / 1000))
+    assert by_absence == [True, True, False, False, False, False]
+    assert by_elimination == [True, True, False, True, True, False]
+    said = multi_verdicts([*many_rows(lambda m: 0.3, 0.001, alone=lambda m: 0.1)], "town")[3]
+    assert said.agrees and "by elimination alone" in said.statement and "of the error of BM handed on" in said.seen
 
 
 def test_many_queries_are_compared_on_the_same_moments_and_places():
-    bm, pm = ON_POSITIONS["multi-query"].jobs(setup_of(repetitions=3))[0]()
-    assert (bm.method, pm.method, bm.queries) == ("BM", "PM", min(QUERIES))
+    bm, handed_on, pm = ON_POSITIONS["multi-query"].jobs(setup_of(repetitions=3))[0]()
+    assert (bm.method, handed_on.method, pm.method, bm.queries) == (BM, HANDED_ON, PM, min(QUERIES))
     assert pm.less_by == pytest.approx(bm.error_mean - pm.error_mean) and pm.less_spread > 0
-    assert (bm.less_by, bm.less_spread) == (0, 0)
+    assert pm.less_than_handed_on == pytest.approx(handed_on.error_mean - pm.error_mean)
+    assert handed_on.less_by == pytest.approx(bm.error_mean - handed_on.error_mean) and handed_on.less_spread > 0
+    assert (bm.less_by, bm.less_spread, handed_on.less_than_handed_on) == (0, 0, 0)
+
+
+def test_without_elimination_only_plates_that_were_absent_hand_something_on():
+    """Those of every moment spend it all; with even parts those that were absent keep theirs."""
+    bits, cost, place = seeded_bits(1), rho_per_square_metre(1e-4), (0.0, 0.0)
+    all_day = [(np.arange(20), np.arange(40).reshape(20, 2) * 900, place)] * 4
+    half = [(plates[:10], where[:10], place) for plates, where, place in all_day]
+    left = {(method, len(day[0][0])): _a_day(day, cost, "distance", method, bits)[1]
+            for day in (all_day, half[:1] + all_day[1:]) for method in (BM, HANDED_ON, PM)}  # fmt: skip
+    assert left[BM, 20] < 1e-6 and left[HANDED_ON, 20] < 1e-6 < left[PM, 20]
+    assert left[BM, 10] == pytest.approx(1 / 8) and left[HANDED_ON, 10] < 1e-6
 
 
 def test_noise_that_is_drawn_ahead_is_drawn_once_and_distributed_as_if_it_were_not():
