@@ -18,7 +18,7 @@ import numpy as np
 from udp_stream.experiments.base import Curve, Experiment, Figure, Integers, Job, Outcome, Panel, Setup, Table, Verdict
 from udp_stream.experiments.positions import Positions
 from udp_stream.experiments.prepared_noise import PreparedNoise
-from udp_stream.experiments.savings_rows import SURE, SavingsRow, beside, row_of
+from udp_stream.experiments.savings_rows import SURE, BesideRow, Once, SavingsRow, beside, beside_baseline, row_of
 from udp_stream.experiments.savings_verdicts import no_worse
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.noise.base import Cost, concentrated
@@ -50,6 +50,7 @@ SPLIT = "log-c10"
 PEOPLE, SHARE = 10_000, 0.055
 """Households, and how many of them have the property: 10,000 dollars a year or less, about as in the 2023 census."""
 
+COUNTS = "counts about 5.5 %"
 LIMITS = (0.03, 0.05, 0.06, 0.1)
 COUNT_RHOS = (1e-5, 1e-4, 1e-3, 1e-2)
 COUNT_SPLITS = {"BM": Split.even(1), "c4": Split.even(4), "c64": Split.even(64), "log-c10": Split.doubling(10)}
@@ -242,36 +243,42 @@ def _threshold_jobs(setup: Setup) -> list[Job]:
     return [partial(_threshold_rows, setup, share, rho) for share in LIMITS for rho in COUNT_RHOS]
 
 
-def _threshold_rows(setup: Setup, share: float, rho: float) -> list[SavingsRow]:
+def _threshold_rows(setup: Setup, share: float, rho: float) -> list[SavingsRow | BesideRow]:
     rng = setup.rng(f"threshold/{share}")
     counts = rng.binomial(PEOPLE, SHARE, min(setup.repetitions, THRESHOLD_MOST)).tolist()
-    query, cost, rows = Threshold(share, PEOPLE), concentrated(round(rho * NANO)), []
+    query, cost = Threshold(share, PEOPLE), concentrated(round(rho * NANO))
+    asked, rows, base = (COUNTS, "threshold", share, rho), list[SavingsRow | BesideRow](), list[Once]()
     for split, shape in COUNT_SPLITS.items():
-        bits, noise, runs = setup.bits(f"threshold/{share}/{rho}/{split}"), PreparedNoise(len(counts)), []
+        bits, noise, runs = setup.bits(f"threshold/{share}/{rho}/{split}"), PreparedNoise(len(counts)), list[Once]()
         for count in counts:
             pie = query.baseline(cost) if split == "BM" else query.elimination(cost, shape)
             state = pie.run(holder(count), bits, noise)
             answer = query.answer(pie, state)
-            runs.append((float(answer.yes != (count < query.limit)), 1 - answer.charged_nano / cost.nano))
-        rows.append(row_of("counts about 5.5 %", "threshold", share, rho, "count", split, runs))
+            runs.append((float(answer.yes) - float(count < query.limit), 1 - answer.charged_nano / cost.nano))
+        rows.append(row_of(*asked, "count", split, runs))
+        base = base or runs
+        if split != "BM":
+            rows.append(beside_baseline((*asked, split), "count", runs, base))
     return rows
 
 
-def _threshold_conclude(setup: Setup, rows: Sequence[SavingsRow]) -> Outcome:
+def _threshold_conclude(setup: Setup, found: Sequence[SavingsRow | BesideRow]) -> Outcome:
     del setup
+    rows = [row for row in found if isinstance(row, SavingsRow)]
+    pairs = [row for row in found if isinstance(row, BesideRow)]
     panels = [_threshold_panel(rows, q, what) for what in ("error_mean", "saved_mean") for q in LIMITS]
     saved = {rho: [r.saved_mean for r in rows if r.rho == rho and r.split == "c64"] for rho in COUNT_RHOS}
     means = [float(np.mean(one)) for one in saved.values()]
     source = f"{SOURCE}, Fig. 9"
     verdicts = (
-        no_worse(rows, source, "counts about 5.5 %"),
+        no_worse(pairs, source, COUNTS),
         Verdict(
             "savings are large where rho is large enough", source, means[-1] > 0.5 and means[-1] > means[0],
             f"c64: {', '.join(f'{rho:g}: {share:.2f}' for rho, share in zip(COUNT_RHOS, means, strict=True))}",
         ),
     )  # fmt: skip
     figure = Figure("threshold", f"is a count of {PEOPLE:,} below q of them: wrong answers, budget left", tuple(panels))
-    return Outcome((Table("threshold", tuple(rows)),), (figure,), verdicts)
+    return Outcome((Table("threshold", tuple(rows)), Table("threshold-pairs", tuple(pairs))), (figure,), verdicts)
 
 
 def _threshold_panel(rows: Sequence[SavingsRow], share: float, what: str) -> Panel:

@@ -17,8 +17,8 @@ SOURCE = "Adaptive Privacy Budgeting, Section 7.1"
 RHOS = (1e-5, 1e-4, 1e-3)
 """Per square metre."""
 
-RHO_OF_SHIFTS = 1e-6
-"""Where noise is 707 m: the shifted threshold is about small budgets, so range counts are tried with this one, too."""
+RHO_SMALL = 1e-6
+"""Where noise is 707 m: what the paper says of small budgets is tried here, too, with range counts."""
 
 SPLITS = {"BM": Split.even(1), "c4": Split.even(4), "c64": Split.even(64), "log-c10": Split.doubling(10)}
 HOWS: tuple[How, ...] = ("point", "distance")
@@ -29,7 +29,7 @@ SURE = 3.0
 """Standard errors beyond which a difference is no chance."""
 
 Once = tuple[float, float]
-"""An error, and the share of the budget that is left."""
+"""How far an answer is off, with its sign, and the share of the budget that is left. An error is without the sign."""
 
 Noisy = tuple[Bits, Draw]
 """Bits, and how noise is drawn from them."""
@@ -40,11 +40,11 @@ Ask = Callable[[Integers, tuple[float, float], float, Terms, Noisy], Mapping[str
 
 @dataclass(frozen=True, slots=True)
 class SavingsRow:
-    """One query, parameter, budget, method and split, over its repetitions.
+    """One query, parameter, budget, method and split, over its repetitions. `bias` is the mean error with its sign.
 
-    >>> row = row_of("town", "savings-knn", 5.0, 1e-4, "point", "c4", [(0.1, 0.5), (0.3, 0.7)])
-    >>> row.repetitions, row.error_mean, round(row.error_spread, 3), row.saved_mean
-    (2, 0.2, 0.071, 0.6)
+    >>> row = row_of("town", "savings-knn", 5.0, 1e-4, "point", "c4", [(-0.1, 0.5), (0.3, 0.7)])
+    >>> row.repetitions, row.error_mean, round(row.error_spread, 3), round(row.bias, 3), row.saved_mean
+    (2, 0.2, 0.071, 0.1, 0.6)
     """
 
     data: str
@@ -61,27 +61,32 @@ class SavingsRow:
     saved_mean: float
     saved_25: float
     saved_75: float
+    bias: float = 0.0
+    bias_spread: float = 0.0
 
 
 def row_of(
     data: str, query: str, parameter: float, rho: float, how: str, split: str, runs: Sequence[Once]
 ) -> SavingsRow:
-    """The row of these runs; the spread is the mean error's standard deviation.
+    """The row of these runs; a spread is the standard deviation of a mean.
 
     >>> row_of("town", "savings-knn", 5.0, 1e-4, "point", "c4", [(0.1, 0.5)]).error_spread
     0.0
     """
-    errors, saved = np.array(runs).T
-    spread = float(errors.std() / np.sqrt(errors.size))
-    quartiles = [*np.quantile(errors, (0.25, 0.75)), spread, saved.mean(), *np.quantile(saved, (0.25, 0.75))]
-    return SavingsRow(data, query, parameter, rho, how, split, len(runs), float(errors.mean()), *map(float, quartiles))
+    off, saved = np.array(runs).T
+    errors, root = np.abs(off), np.sqrt(off.size)
+    of_errors = errors.mean(), *np.quantile(errors, (0.25, 0.75)), errors.std() / root
+    of_savings = saved.mean(), *np.quantile(saved, (0.25, 0.75))
+    found = map(float, (*of_errors, *of_savings, off.mean(), off.std() / root))
+    return SavingsRow(data, query, parameter, rho, how, split, len(runs), *found)
 
 
 @dataclass(frozen=True, slots=True)
 class BesideRow:
     """Two ways on the same moments and places: their errors, and by how much the first errs less, pair by pair.
 
-    `spread` is the standard deviation of that mean difference.
+    `spread` is the standard deviation of that mean difference; `first_saved` the share of the budget that the first
+    leaves.
 
     >>> asked, point, distance = ("town", "savings-kde", 500.0, 1e-4, "BM"), [(0.1, 0.0)], [(0.3, 0.0)]
     >>> beside(asked, ("point", point), ("distance", distance)).is_less
@@ -100,6 +105,7 @@ class BesideRow:
     second_error: float
     less_by: float
     spread: float
+    first_saved: float = 0.0
 
     @property
     def is_less(self) -> bool:
@@ -123,10 +129,21 @@ def beside(asked: Asked, first: tuple[str, Sequence[Once]], second: tuple[str, S
     >>> beside(asked, ("point", [(0.1, 0.0)]), ("distance", [(0.3, 0.0)])).spread
     0.0
     """
-    ours, theirs = (np.array([error for error, _ in runs]) for _, runs in (first, second))
-    off = theirs - ours
-    spread, errors = float(off.std() / np.sqrt(off.size)), (float(ours.mean()), float(theirs.mean()))
-    return BesideRow(*asked, first[0], second[0], off.size, *errors, float(off.mean()), spread)
+    ours, theirs = (np.array([abs(off) for off, _ in runs]) for _, runs in (first, second))
+    less = theirs - ours
+    spread, errors = float(less.std() / np.sqrt(less.size)), (float(ours.mean()), float(theirs.mean()))
+    saved = float(np.mean([share for _, share in first[1]]))
+    return BesideRow(*asked, first[0], second[0], less.size, *errors, float(less.mean()), spread, saved)
+
+
+def beside_baseline(asked: Asked, how: str, ours: Sequence[Once], theirs: Sequence[Once]) -> BesideRow:
+    """Elimination beside its baseline, with the same noise.
+
+    >>> row = beside_baseline(("town", "savings-kde", 500.0, 1e-4, "c4"), "point", [(0.1, 0.6)], [(0.3, 0.0)])
+    >>> row.first, row.second, row.first_saved
+    ('PM, point', 'BM, point', 0.6)
+    """
+    return beside(asked, (f"PM, {how}", ours), (f"BM, {how}", theirs))
 
 
 @dataclass(frozen=True)
@@ -153,9 +170,5 @@ class Kind:
 
     @property
     def rhos(self) -> tuple[float, ...]:
-        """The budgets that it is tried with; with the first one of range counts noise on distances alone."""
-        return (RHO_OF_SHIFTS, *RHOS) if self.is_shifted else RHOS
-
-    def hows(self, rho: float) -> tuple[How, ...]:
-        """What gets noise at this budget."""
-        return ("distance",) if rho == RHO_OF_SHIFTS else HOWS
+        """The budgets that it is tried with."""
+        return (RHO_SMALL, *RHOS) if self.is_shifted else RHOS
