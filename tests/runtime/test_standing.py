@@ -261,7 +261,6 @@ AUSTIN = """
 timezone = "America/Chicago"
 
 [speed]
-unit = "mph"
 max_kmh = 115.0
 
 [queries]
@@ -290,13 +289,19 @@ place = [-97.7431, 30.2672]
 k = 5
 """
 
-REAL = "austin-capmetro-2017-03-21.ndjson.gz"
+REAL = "austin-capmetro-2015-06-07.ndjson.gz"
+"""A whole day, from midnight to midnight; no bus is heard of from four to five."""
 
 
-@pytest.mark.parametrize(("pings", "rounds"), [(4_000, 6), pytest.param(None, 64, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("pings", "rounds", "quarters"), [(4_000, 6, 38), pytest.param(None, 64, 92, marks=pytest.mark.soak)]
+)
 @pytest.mark.skipif(feed_messages(REAL) is None, reason="the feed is not at hand")
-def test_a_real_day_with_three_queries_beside_the_speeds(tmp_path, pings, rounds):
-    """Speeds as without queries; each plate's two balances are the sums of its charges; and savings are kept."""
+def test_a_real_day_with_three_queries_beside_the_speeds(tmp_path, pings, rounds, quarters):
+    """The day, or its pings until half past ten: every quarter of an hour with a plate has its answer.
+
+    Speeds as without queries; each plate's two balances are the sums of its charges; and savings are kept.
+    """
     log, flags = frames_of(feed_messages(REAL)[:pings]), ("hat.slot=1h",)
     text = AUSTIN.replace("every", f"rounds = {rounds}\nevery")
     with asking(tmp_path, "alone", rho=2000, text=text, flags=flags, answers=False) as (runtime, _, alone, _l):
@@ -309,7 +314,13 @@ def test_a_real_day_with_three_queries_beside_the_speeds(tmp_path, pings, rounds
         assert ledger.verify() == [] and list(ledger.unpublished()) == []
         results = [decode_result(payload) for payload in told]
         assert {result.status for result in results} == {"answered"}
-        assert {result.query.name for result in results} == {"downtown", "density", "stop"}
+        asked = {
+            name: [one.query.moment for one in results if one.query.name == name]
+            for name in ("downtown", "density", "stop")
+        }
+        assert [len(set(moments)) for moments in asked.values()] == [quarters, quarters // 2, quarters // 2]
+        until = "2015-06-07T10:30:00-05:00" if pings else "2015-06-08T00:00:00-05:00"
+        assert len(results) == 2 * quarters and max(asked["downtown"]) == until
         assert all(result.plates.gave_nothing == 0 for result in results)
         owed = {}
         for entry in everyone(ledger):
