@@ -193,6 +193,18 @@ def test_a_plate_that_has_run_out_gives_nothing_and_the_answer_says_so(tmp_path)
     assert counts[-1].answer.high - counts[-1].answer.low == counts[-1].plates.asked
 
 
+def test_how_much_farther_the_nearest_may_be_is_not_told_where_a_plate_gave_nothing(tmp_path):
+    """A plate that has run out may stand at the stop itself, so no distance bounds how much nearer it is."""
+    text = SURAT.replace("k = 3\nrounds = 8\n", "k = 3\nrounds = 8\nbudget = 50\n")
+    with asking(tmp_path, "ledger", rho=50, text=text) as (runtime, told, _, _):
+        runtime.run(frames_of(fleet_log(clean=True)))
+    found = [result for result in map(decode_result, told) if result.query.name == "stop"]
+    some = [one for one in found if 0 < one.plates.gave_nothing < one.plates.asked]
+    assert some and any(one.answer.distances_m for one in some)
+    assert [one.answer.excess_m is None for one in found] == [one.plates.gave_nothing > 0 for one in found]
+    assert not all(one.plates.gave_nothing for one in found)
+
+
 @pytest.mark.parametrize("budget", ["epsilon = 10", 'accounting = "zcdp"\nrho = 2.0'])
 def test_no_plate_loses_more_than_its_one_budget_by_speeds_and_positions_together(tmp_path, budget):
     """A whole run under one budget: by the ledger, in units of the promise (half a kilometre counts as one)."""
