@@ -16,6 +16,7 @@ from udp_stream.adapters.settings.limits import milliseconds, require, seconds_o
 from udp_stream.errors import ConfigError
 from udp_stream.ledger.components import Measured, component_limit_nano
 from udp_stream.mechanisms.noise import Measure
+from udp_stream.planning.one_budget import OneBudget
 from udp_stream.planning.periods import amount_text
 from udp_stream.queries.standing import Kind, Position, SplitName, StandingQuery
 from udp_stream.units import duration_name, nano_allowance, parse_duration
@@ -70,6 +71,11 @@ class QueriesSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         counted: Measured = "epsilon" if measure == "pure" else "rho"
         kilometres = Decimal(str(self.unit_m or 1)) / 1000
         return PositionBudget(measure, component_limit_nano(self.shared_nano(budget_nano), counted, kilometres))
+
+    def one_budget(self, measure: Measure, budget_nano: int) -> OneBudget | None:
+        """What speeds and positions have together; None where positions have a budget of their own."""
+        unit_m = Decimal(str(self.unit_m or 1))
+        return OneBudget(measure, budget_nano, self.shared_nano(budget_nano), unit_m) if self.share else None
 
     @property
     def period_seconds(self) -> int | None:

@@ -29,6 +29,7 @@ from udp_stream.ledger.conversion import rho_nano_of, rho_nano_of_pure
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.pings.decoder import PingDecoder, PingRules
 from udp_stream.planning.calendar import BudgetCalendar, span_seconds
+from udp_stream.planning.one_budget import OneBudget
 from udp_stream.planning.periods import accepted_loss
 from udp_stream.planning.policy import (
     Accounting,
@@ -298,7 +299,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             seconds = span_seconds(seconds, policy.slot_seconds)
         periods = None if seconds is None else SlotGrid(seconds, self.zone)
         accepted = accepted_loss(self.budget.accept_overlap)
-        return BudgetCalendar(policy, SlotGrid(policy.slot_seconds, self.zone), periods, accepted)
+        return BudgetCalendar(policy, SlotGrid(policy.slot_seconds, self.zone), periods, accepted, self._one_budget)
 
     @property
     def standing_queries(self) -> tuple[StandingQuery, ...]:
@@ -308,13 +309,15 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     @property
     def position_periods(self) -> PositionPeriods:
         """The budget periods of positions, in the zone of the slots."""
-        seconds = self.queries.period_seconds
-        grid = None if seconds is None else SlotGrid(seconds, self.zone)
-        shared = ""
-        if self.queries.share:
-            amount = amount_in_words(self.policy.measure, self._budget.nano, self.budget.delta, self.policy.accounting)
-            shared = f"; with its speeds {amount}, where {self.queries.unit_m:g} m count as much as a speed does"
-        return PositionPeriods(*self._position_budget, self.queries.period_name, grid, shared)
+        grid = None if (seconds := self.queries.period_seconds) is None else SlotGrid(seconds, self.zone)
+        budget, own, one = self._budget, self._position_budget, self._one_budget
+        whole = amount_in_words(own.measure, budget.nano, budget.delta, self.policy.accounting) if one else ""
+        accepted = accepted_loss(self.budget.accept_overlap)
+        return PositionPeriods(*own, self.queries.period_name, grid, one, whole, accepted)
+
+    @property
+    def _one_budget(self) -> OneBudget | None:
+        return self.queries.one_budget(self._position_budget.measure, self._budget.nano)
 
     @property
     def _position_budget(self) -> PositionBudget:
