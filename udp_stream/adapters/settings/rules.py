@@ -171,11 +171,15 @@ def _epsilon_faults(settings: Settings, policy: Policy) -> Iterator[ConfigError]
     nanos = policy.mean_nano, policy.variance_nano, policy.cdf_nano
     asked = sum(nano or 0 for nano in nanos)
     yield from breach(None in nanos or asked > 0, "release", "at least one epsilon above 0", "none")
-    key = "budget.rho" if policy.accounting == "zcdp" else "budget.epsilon"
-    charge = f"{asked / NANO:g}" if policy.measure == "pure" else f"rho {asked / NANO:g}"
-    yield from breach(
-        asked <= policy.budget_nano, key, f"at least the charge of one HAT ({charge})", _value(settings, key)
-    )
+    budget, key = settings.budget, "budget.rho" if policy.accounting == "zcdp" else "budget.epsilon"
+    amount = "{:g}" if policy.measure == "pure" else "rho {:g}"
+    charge, ours = (amount.format(nano / NANO) for nano in (asked, policy.budget_nano))
+    got = f"rho {budget.rho:g}" if policy.accounting == "zcdp" else f"{budget.epsilon}"
+    if settings.queries.share:
+        got += f", of which speeds have {ours}"
+    elif policy.accounting == "approximate":
+        got += f" ({ours})"
+    yield from breach(asked <= policy.budget_nano, key, f"at least the charge of one HAT ({charge})", got)
     lasting = policy.period_seconds is None
     yield from breach(not (lasting and None in nanos), "budget.period", 'a duration for "auto"', "lifetime")
 
@@ -192,7 +196,8 @@ def _budget_faults(settings: Settings, policy: Policy) -> Iterator[ConfigError]:
         )
     if policy.accounting == "approximate":
         rule = f"an epsilon that is a rho of at least {RHO_MIN:g} with delta {budget.delta:g}"
-        yield from breach(policy.budget_nano >= RHO_MIN * NANO, "budget.epsilon", rule, budget.epsilon)
+        got = f"{budget.epsilon} (rho {policy.budget_nano / NANO:g})"
+        yield from breach(policy.budget_nano >= RHO_MIN * NANO, "budget.epsilon", rule, got)
     known = policy.measure == "pure" or suppression == "off"
     yield from breach(known, "release.suppression", '"off" where budget.accounting is not "pure"', suppression)
 

@@ -6,7 +6,6 @@ What changes privacy goes on to the core as a `Policy`; the rest stays out here.
 
 from __future__ import annotations
 
-from math import pi
 from typing import Annotated, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -15,6 +14,7 @@ from msgspec import structs
 
 from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.adapters.live_section import LiveSection
+from udp_stream.adapters.settings.chosen_accounting import chosen_accounting
 from udp_stream.adapters.settings.limits import Budget, Epsilon, budget_period, milliseconds, nano, whole_seconds
 from udp_stream.adapters.settings.query_sections import (
     PositionBudget,
@@ -119,23 +119,16 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             case "auto":
                 raise ValueError("expected an accounting that was chosen")
 
-    def accounting_of(self, release: ReleaseSection) -> Accounting:
-        """What "auto" stands for: the noise that errs less for the promise (epsilon, delta).
-
-        By settings alone. A budget buys epsilon / sum e_i HATs under Laplace noise of fixed epsilons e_i, and rho pi /
-        sum e_i^2 under Gaussian noise of the same expected sizes. Automatic epsilons are many and small; around
-        forecasts rho errs less on every recorded day (`docs/budgets.md`). Suppression is pure only.
-        """
+    def accounting_of(self, release: ReleaseSection, share: float = 0.0) -> Accounting:
+        """The same where it is not "auto"; else by the other settings. Of the budget positions have this share."""
         if self.accounting != "auto":
             return self.accounting
         if release.suppression != "off":
-            return "pure"
+            return "pure"  # there is no other
+        around = release.mean in ("auto", "forecast-clip") and release.mean_epsilon == "auto"
         asked = release.mean_epsilon, release.variance_epsilon, release.cdf_epsilon
-        fixed = [epsilon for epsilon in asked if epsilon != "auto"]
-        around = release.mean in ("auto", "forecast-clip") and release.mean_epsilon != 0
         rho = rho_nano_of(nano_allowance(self.epsilon), self.delta) / NANO
-        buys_more = rho * pi * sum(fixed) > self.epsilon * sum(one * one for one in fixed)
-        return "approximate" if around or len(fixed) < len(asked) or buys_more else "pure"
+        return chosen_accounting(self.epsilon * (1 - share), rho * (1 - share), asked, around)
 
     def charge_nano(self, epsilon: float | Literal["auto"]) -> int | None:
         """What a release of this epsilon may cost, in the same units, rounded up; None is for "auto"."""
@@ -240,7 +233,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             cdf_nano=budget.charge_nano(self.release.cdf_epsilon),
             bins=self.release.bins,
             min_plates=self.release.min_plates,
-            accounting=self.budget.accounting_of(self.release),
+            accounting=self._accounting,
             delta=self.budget.delta,
             accounting_detail=self.budget.accounting_detail,
             suppression=self.release.suppression,
@@ -253,8 +246,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         )
 
     @property
+    def _accounting(self) -> Accounting:
+        return self.budget.accounting_of(self.release, self.queries.share)
+
+    @property
     def _budget(self) -> BudgetSection:
-        return structs.replace(self.budget, accounting=self.budget.accounting_of(self.release))
+        return structs.replace(self.budget, accounting=self._accounting)
 
     @property
     def ping_rules(self) -> PingRules:
@@ -321,7 +318,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def _position_budget(self) -> PositionBudget:
-        measure: Measure = "pure" if self.budget.accounting_of(self.release) == "pure" else "zcdp"
+        measure: Measure = "pure" if self._accounting == "pure" else "zcdp"
         return self.queries.position_budget(measure, self._budget.nano)
 
 
