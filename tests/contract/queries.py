@@ -6,17 +6,31 @@ Each check takes a function that opens the same ledger anew. `test_query_road.py
 import contextlib
 from collections.abc import Callable
 from dataclasses import replace
+from decimal import Decimal
 
 import msgspec
 import numpy as np
 import pytest
 
+from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission, Ledger, LedgerFactory
+from udp_stream.planning.one_budget import OneBudget
+from udp_stream.planning.periods import accepted_loss
 from udp_stream.queries.elimination import ABOVE, IN, Round
+from udp_stream.release.overlap import require_no_overlap
 from udp_stream.release.query_record import decode_result, decode_round, encode_round, query_id, round_id
 from udp_stream.release.query_road import answer_moment
 from udp_stream.release.record import kind_of
-from udp_stream.testing import Died, DyingLedger, RivalledLedger, a_moment, a_query, a_query_context, a_threshold
+from udp_stream.testing import (
+    Died,
+    DyingLedger,
+    RivalledLedger,
+    a_context,
+    a_moment,
+    a_query,
+    a_query_context,
+    a_threshold,
+)
 
 Opening = Callable[[], LedgerFactory]
 
@@ -189,6 +203,69 @@ def charge(ledger: Ledger, plates, nano: int) -> None:
     ledger.admit(period, 200 * 10**9, plates, [Admission("round:other:1641011400:1", everyone, charges, 0, b"")])
 
 
+DAY = "1d from 2022-01-01T00:00:00+00:00 in rho"
+ONE = OneBudget("zcdp", 8 * 10**9, 2 * 10**9, Decimal(500))
+"""Of rho 8 positions have 2: 8 per square kilometre."""
+
+
+def ask_in_one_budget(ledger: Ledger, accepted: str = "") -> list[bytes]:
+    context, told = a_query_context(), []
+    periods = replace(context.periods, budget_nano=8 * 10**9, one_budget=ONE, accepted_loss=accepted_loss(accepted))
+    query = msgspec.structs.replace(a_query(), budget_nano=4 * 10**9, period_budget_nano=8 * 10**9)
+    answer_moment([query], a_moment(), replace(context, periods=periods), ledger, told.extend)
+    return told
+
+
+def charge_speeds(ledger: Ledger, nano: int, one: OneBudget | None, budget: int, accepted: str = "") -> None:
+    """As a slot of the moment's day does: it asks, charges, and asks again."""
+    calendar, plates = a_context().calendar, a_moment().plates
+    calendar.one_budget, calendar.accepted_loss = one, accepted_loss(accepted)
+    require_no_overlap(DAY, budget, calendar, ledger, plates)
+    hat = Admission(f"hat-1641006000-{nano}", np.arange(8), np.full(8, nano), 0, b"")
+    ledger.admit(DAY, budget, plates, [hat])
+    require_no_overlap(DAY, budget, calendar, ledger, plates)
+
+
+def refuses(words: str, call: Callable[[], object]) -> None:
+    with pytest.raises(PrivacyRefused) as refused:
+        call()
+    said = str(refused.value)
+    assert f"could lose {words}, not rho 8" in said and f'--accept-overlap "{words} in all"' in said
+
+
+def both_kinds_of_charges_stay_within_the_one_budget(new_ledger: Opening) -> None:
+    """Whatever was charged first, under which budgets: what a plate could lose of both is summed before it is charged.
+
+    An amount of positions counts a quarter: half a kilometre counts as one, and rho goes by its square.
+    """
+    with new_ledger()() as ledger:  # positions under 200 per square km, then a share
+        ask(ledger, query=msgspec.structs.replace(a_query(), name="before"))
+        refuses("rho 56", lambda: charge_speeds(ledger, 10**9, ONE, 6 * 10**9))
+        refuses("rho 56", lambda: ask_in_one_budget(ledger))
+        assert ledger.periods() == [f"positions {DAY}"]
+        charge_speeds(ledger, 10**9, ONE, 6 * 10**9, "rho 56 in all")
+        assert ask_in_one_budget(ledger, "rho 56 in all") and len(ledger.periods()) == 2
+    with new_ledger()() as ledger:  # speeds under the whole, then a share
+        charge_speeds(ledger, 10**9, None, 8 * 10**9)
+        refuses("rho 10", lambda: ask_in_one_budget(ledger))
+        refuses("rho 10", lambda: charge_speeds(ledger, 10**9 + 1, ONE, 6 * 10**9))
+        assert ask_in_one_budget(ledger, "rho 10 in all")
+    with new_ledger()() as ledger:  # a share, and then another budget beside it
+        charge_speeds(ledger, 10**9, ONE, 6 * 10**9)
+        assert ask_in_one_budget(ledger)
+        charge_speeds(ledger, 10**9 + 1, ONE, 6 * 10**9)
+        refuses("rho 56", lambda: ask(ledger, query=msgspec.structs.replace(a_query(), name="later")))
+        refuses("rho 10", lambda: charge_speeds(ledger, 10**9 + 2, None, 8 * 10**9))
+    with new_ledger()() as ledger:  # charged under the whole while a run with a share was on its way
+        charge_speeds(ledger, 10**9, ONE, 6 * 10**9)
+        ledger.admit(DAY, 8 * 10**9, a_moment().plates, [ask_all("rival", 6 * 10**9)])
+        refuses("rho 10", lambda: ask_in_one_budget(ledger))
+
+
+def ask_all(name: str, nano: int) -> Admission:
+    return Admission(name, np.arange(8), np.full(8, nano), 0, b"")
+
+
 CHECKS = [
     pytest.param(check, id=check.__name__)
     for check in (
@@ -199,5 +276,6 @@ CHECKS = [
         other_plates_withhold_the_answer,
         others_charges_between_rounds_end_a_threshold,
         marks_before_it_publishes,
+        both_kinds_of_charges_stay_within_the_one_budget,
     )
 ]

@@ -15,6 +15,7 @@ import pytest
 from tests.runtime.harness import CONFIG, embedded, feed_messages, fleet_log, frames_of
 from udp_stream.adapters.embedded import Embedded, record_writer
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
+from udp_stream.adapters.ledgers.statement import statement
 from udp_stream.adapters.settings import load
 from udp_stream.errors import PrivacyRefused
 from udp_stream.release.query_record import decode_result, result_schema
@@ -193,6 +194,18 @@ def test_a_plate_that_has_run_out_gives_nothing_and_the_answer_says_so(tmp_path)
     assert counts[-1].answer.high - counts[-1].answer.low == counts[-1].plates.asked
 
 
+def test_how_much_farther_the_nearest_may_be_is_not_told_where_a_plate_gave_nothing(tmp_path):
+    """A plate that has run out may stand at the stop itself, so no distance bounds how much nearer it is."""
+    text = SURAT.replace("k = 3\nrounds = 8\n", "k = 3\nrounds = 8\nbudget = 50\n")
+    with asking(tmp_path, "ledger", rho=50, text=text) as (runtime, told, _, _):
+        runtime.run(frames_of(fleet_log(clean=True)))
+    found = [result for result in map(decode_result, told) if result.query.name == "stop"]
+    some = [one for one in found if 0 < one.plates.gave_nothing < one.plates.asked]
+    assert some and any(one.answer.distances_m for one in some)
+    assert [one.answer.excess_m is None for one in found] == [one.plates.gave_nothing > 0 for one in found]
+    assert not all(one.plates.gave_nothing for one in found)
+
+
 @pytest.mark.parametrize("budget", ["epsilon = 10", 'accounting = "zcdp"\nrho = 2.0'])
 def test_no_plate_loses_more_than_its_one_budget_by_speeds_and_positions_together(tmp_path, budget):
     """A whole run under one budget: by the ledger, in units of the promise (half a kilometre counts as one)."""
@@ -237,6 +250,48 @@ def test_counts_that_are_kept_back_are_not_in_results(tmp_path):
     ):
         runtime.run(frames_of(fleet_log(hours=0.4)))
     assert told and all(decode_result(payload).plates is None for payload in told)
+
+
+SHARE = SURAT.replace("rho = {rho}", "share = 0.25\nunit_m = 500").replace(
+    'every = "15m"\n', 'every = "15m"\nbudget = 5\n'
+)
+NO_BUDGET = tuple(flag for flag in CONFIG if not flag.startswith("budget.epsilon"))
+
+
+def test_what_positions_cost_before_counts_in_the_one_budget_of_the_same_day(tmp_path):
+    """Positions under epsilon 4000 per km, and then a share of epsilon 10: refused until the sum is accepted."""
+    log = fleet_log(clean=True)
+    morning, rest = log[: len(log) // 2], log
+    apart = SURAT.replace("rho = {rho}", "epsilon = 4000")
+    with asking(tmp_path, "ledger", text=apart, flags=NO_BUDGET) as (runtime, _, _, ledger):
+        runtime.run(frames_of(morning))
+        before = ledger.progress().admitted
+    words = "epsilon 2010 in all"  # 4000 * 0.5 of positions; speeds had 10, and that stays
+    with (
+        asking(tmp_path, "ledger", text=SHARE, flags=NO_BUDGET) as (runtime, _, _, ledger),
+        pytest.raises(PrivacyRefused, match=f'could lose epsilon 2010, not epsilon 10.* --accept-overlap "{words}"'),
+    ):
+        runtime.run(frames_of(rest))
+    flags = *NO_BUDGET, f"budget.accept_overlap={words}"
+    with asking(tmp_path, "ledger", text=SHARE, flags=flags) as (runtime, told, _, ledger):
+        assert ledger.progress().admitted == before
+        runtime.run(frames_of(rest))
+        assert told and ledger.verify() == []
+        (one,) = statement(load(configured(tmp_path, text=SHARE), flags, {}), ledger)["positions"]["one_budget"]
+    assert (one["promised"], one["guaranteed"], one["unit_m"]) == ("epsilon 10", "epsilon 2010", 500)
+
+
+def test_the_statement_says_what_both_kinds_come_to_in_the_one_budget(tmp_path):
+    with asking(tmp_path, "ledger", text=SHARE, flags=NO_BUDGET) as (runtime, _, _, ledger):
+        runtime.run(frames_of(fleet_log(clean=True)))
+        stated = statement(load(configured(tmp_path, text=SHARE), NO_BUDGET, {}), ledger)["positions"]
+        plates = sorted({plate for entry in ledger.entries() for plate in entry.plates})
+        both = [ledger.balances(period, plates).charged for period in ledger.periods()]
+    (one,) = stated["one_budget"]
+    assert (one["promised"], one["guaranteed"]) == ("epsilon 10", "epsilon 10")
+    most = (both[0] - both[1] // -2).max() / 1e9  # speeds, and half of positions rounded up
+    assert float(one["max_over_plates"].removeprefix("epsilon ")) == pytest.approx(most)
+    assert "never added" not in stated["composition"]
 
 
 def test_another_period_of_positions_is_refused_before_it_is_charged(tmp_path):

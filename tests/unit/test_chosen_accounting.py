@@ -14,6 +14,9 @@ def policy(*flags):
     return load(None, ("budget.accounting=auto", *flags), {}).policy
 
 
+SHARED = "queries.share=0.2", "queries.unit_m=500"
+
+
 @pytest.mark.parametrize(
     ("flags", "chosen"),
     [
@@ -25,10 +28,27 @@ def policy(*flags):
         (("release.mean=auto", "release.mean_epsilon=0.2", "release.suppression=chop-user"), "pure"),
         (("release.mean_epsilon=0", "release.cdf_epsilon=1"), "pure"),
         (("release.mean_epsilon=0", "release.cdf_epsilon=auto"), "approximate"),
+        (("release.mean_epsilon=2",), "pure"),  # around forecasts, too
+        (("release.mean_epsilon=1",), "pure"),
+        (("release.mean=forecast-clip", "release.mean_epsilon=1"), "pure"),
+        (("release.mean_epsilon=0.2",), "approximate"),
+        (("release.mean_epsilon=2", "release.cdf_epsilon=auto"), "pure"),
+        (("release.variance_epsilon=0.5",), "approximate"),
+        (("release.variance_epsilon=2",), "pure"),  # one such variance is more than the whole rho
+        (("release.variance_epsilon=1.6", *SHARED), "pure"),  # or more than the part of it that speeds have
     ],
 )
 def test_what_auto_stands_for_is_a_policy_like_any_other(flags, chosen):
     assert policy(*flags) == load(None, (f"budget.accounting={chosen}", *flags), {}).policy
+
+
+@pytest.mark.parametrize("epsilon", [0.0001, 0.05, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0])
+@pytest.mark.parametrize("key", ["mean_epsilon", "variance_epsilon", "cdf_epsilon"])
+@pytest.mark.parametrize("mean", ["auto", "forecast-clip", "baseline"])
+def test_what_pure_accounting_takes_auto_takes(mean, key, epsilon):
+    flags = f"release.mean={mean}", f"release.{key}={epsilon}"
+    assert load(None, flags, {}) and policy(*flags)
+    assert load(None, ("budget.epsilon=0.0001",), {}) and policy("budget.epsilon=0.0001").accounting == "pure"
 
 
 @pytest.mark.parametrize("budget", [1, 10, 40])

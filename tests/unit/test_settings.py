@@ -136,8 +136,15 @@ def test_automatic_epsilons_and_suppression_go_with_any_number_of_shards():
         ),
         ("[budget]\naccounting = 'renyi'", "budget.accounting: .* 'renyi'"),
         ("[budget]\naccounting = 'zcdp'", "budget.rho: expected at least 5e-07, .* rho 1.539, got 0"),
+        (
+            "[budget]\naccounting = 'zcdp'\nrho = 1.5\nepsilon = 10",
+            'budget.epsilon: expected none where budget.accounting is "zcdp", whose budget is budget.rho, got 10.0',
+        ),
         ("[budget]\nrho = 1.5", 'budget.rho: expected 0 where budget.accounting is "pure", got 1.5'),
-        ("[budget]\naccounting = 'approximate'\nepsilon = 0.0001", "budget.epsilon: .* with delta 1e-06, got 0.0001"),
+        (
+            "[budget]\naccounting = 'approximate'\nepsilon = 0.0001",
+            "budget.epsilon: .* with delta 1e-06, got 0.0001 .rho 1e-09.",
+        ),
         ("[budget]\naccounting = 'approximate'\ndelta = 0.1", "budget.delta: .* <= 0.001, got 0.1"),
         (
             "[budget]\naccounting = 'approximate'\n[release]\nsuppression = 'chop-user'",
@@ -149,7 +156,15 @@ def test_automatic_epsilons_and_suppression_go_with_any_number_of_shards():
         ),
         (
             "[budget]\naccounting = 'approximate'\n[release]\nmean_epsilon = 3",
-            r"budget.epsilon: expected at least the charge of one HAT \(rho 4.5\), got 10",
+            r"budget.epsilon: expected at least the charge of one HAT \(rho 4.5\), got 10.0 \(rho 1.53928\)$",
+        ),
+        (
+            "[release]\nmean_epsilon = 9\n[queries]\nshare = 0.2\nunit_m = 500",
+            r"budget.epsilon: expected at least the charge of one HAT \(9\), got 10.0, of which speeds have 8$",
+        ),
+        (
+            "[budget]\naccounting = 'zcdp'\nrho = 1.5\n[release]\nmean_epsilon = 3",
+            r"budget.rho: expected at least the charge of one HAT \(rho 4.5\), got rho 1.5$",
         ),
         ("[speed]\nmax_kmh = 1e12", "speed.max_kmh: .* <= 1000.*, got 1000000000000"),
         ("[release]\nmin_plates = 1000000000000", "release.min_plates: .* <= 268435456, got 1000000000000"),

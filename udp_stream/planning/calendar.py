@@ -9,6 +9,7 @@ import numpy as np
 
 from udp_stream.ledger.rolling import span_name
 from udp_stream.planning.hat_plan import SlotInPeriod
+from udp_stream.planning.one_budget import OneBudget
 from udp_stream.planning.periods import DAY_S, NOTHING, Loss, name_in, overlapping, period_of
 from udp_stream.planning.policy import Policy
 from udp_stream.units import duration_name
@@ -38,6 +39,7 @@ class BudgetCalendar:
     """Slots and budget periods of a policy in its zone, and what was accepted of periods that overlap.
 
     `accepted_loss` is the most that the budgets of periods that overlap may sum to; nothing where none was accepted.
+    `one_budget` is that of speeds and positions, where they share one.
 
     >>> from udp_stream.adapters.settings import Settings
     >>> calendar = Settings().calendar
@@ -47,11 +49,17 @@ class BudgetCalendar:
     """
 
     def __init__(
-        self, policy: Policy, slots: SlotGrid, periods: SlotGrid | None, accepted_loss: Loss = NOTHING
+        self,
+        policy: Policy,
+        slots: SlotGrid,
+        periods: SlotGrid | None,
+        accepted_loss: Loss = NOTHING,
+        one_budget: OneBudget | None = None,
     ) -> None:
         """`periods` is None where one budget is for a lifetime; of a rolling budget they are its spans."""
         self.slots = slots
         self.accepted_loss = accepted_loss
+        self.one_budget = one_budget
         self.accepted: set[tuple[str, ...]] = set()
         self._policy = policy
         self._periods = periods

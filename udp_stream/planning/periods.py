@@ -17,7 +17,8 @@ A name tells the start, with its offset from UTC, and the length on the wall clo
    one length that follow each other on the wall clock, at offsets that differ by at most an hour, count as periods of
    one calendar, which do not overlap. A change to a zone that is up to an hour further east looks the same.
    Periods of positions (`positions 1d from ...`) hold what standing queries cost, by distance. They and periods of
-   speeds never overlap: their losses are of two kinds, stated side by side and never added.
+   speeds never overlap: their losses are of two kinds, stated side by side. `one_budget.py` adds them where they share
+   one.
 3. Spans of one rolling budget are one balance, window by window: they do not overlap. Any other period overlaps a span
    if some window touches both. What its windows allow in a stretch of time is a budget for each length in it.
 """

@@ -6,19 +6,23 @@ A moment belongs to the period that the stretch of time before it lies in: midni
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 
 import numpy as np
 
 from udp_stream.mechanisms.noise import Measure
-from udp_stream.planning.periods import POSITIONS, amount_text, name_in, overlapping, period_of
+from udp_stream.planning.one_budget import OneBudget
+from udp_stream.planning.periods import NOTHING, POSITIONS, Loss, amount_text, name_in, overlapping, period_of
 from udp_stream.windows.grid import SlotGrid
 
 
 @dataclass(frozen=True)
 class PositionPeriods:
     """Periods of one length in a zone, or one for a lifetime; and each plate's budget for one, in nano-units.
+
+    Where it is a part of one budget, `whole` says that in words. `accepted_loss` is the most that both kinds may come
+    to, where that is more.
 
     >>> from datetime import UTC
     >>> periods = PositionPeriods("zcdp", 100 * 10**9, "1d", SlotGrid(86_400, UTC))
@@ -32,17 +36,21 @@ class PositionPeriods:
     budget_nano: int
     length: str
     grid: SlotGrid | None
-    shared: str = ""
+    one_budget: OneBudget | None = None
+    whole: str = ""
+    accepted_loss: Loss = NOTHING
+    accepted: set[tuple[str, ...]] = field(default_factory=set, compare=False)
 
     @property
     def promise(self) -> str:
         """What a plate's positions are promised, in words; and what with its speeds, if both have one budget."""
-        return f"{amount_by_distance(self.measure, self.budget_nano)}, per {self.length}{self.shared}"
+        own = f"{amount_by_distance(self.measure, self.budget_nano)}, per {self.length}"
+        return own if self.one_budget is None else f"{own}; with its speeds {self.whole}, where {self.one_budget.said}"
 
     @property
     def kind(self) -> str:
         """What this budget is to that of speeds, in words."""
-        return "a share of its one budget" if self.shared else "a budget of its own, apart from that of speeds"
+        return "a share of its one budget" if self.one_budget else "a budget of its own, apart from that of speeds"
 
     def name_at(self, moment_ms: int) -> str:
         """The name of the period of a moment, Unix ms."""

@@ -10,6 +10,7 @@ Noise on a position is sqrt(d) times as long as noise on its distance: take dist
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
@@ -24,8 +25,9 @@ from udp_stream.queries.terms import Terms
 class NearestAnswer:
     """The plates found, nearest first, and how much farther away each may be than the one of its rank: lattice steps.
 
-    With probability 1 - beta over the run's noise; `excess` is 0 where exactly k plates were left. `unknown`,
-    `survivors` and `charged` are as in `Answer`; a plate that gave nothing is not found.
+    With probability 1 - beta over the run's noise; `excess` is 0 where exactly k plates were left, and infinite where a
+    plate gave nothing: it is not found, and may be nearer than any. `unknown`, `survivors` and `charged` are as in
+    `Answer`.
 
     >>> NearestAnswer(np.array([7, 2]), 1600.0, 0, (9, 4), np.array([5])).excess_metres
     100.0
@@ -85,7 +87,9 @@ class Nearest:
         left = undecided(pie, state, terms.beta1)
         found = left.plates[np.argsort(left.estimate, kind="stable")[: self.k]]
         alone = left.plates.size <= self.k and (terms.eliminates or pie.plates <= self.k)
-        excess = 0.0 if alone and not state.unknown else float(2 * left.radius.max(initial=0.0))
+        excess = 0.0 if alone else float(2 * left.radius.max(initial=0.0))
+        if state.unknown:
+            excess = inf  # a plate of which nothing is known may be at the place itself
         return NearestAnswer(found, excess, state.unknown, state.survivors, state.charged)
 
     def truth(self, positions: Integers) -> Integers:

@@ -32,8 +32,8 @@ from udp_stream.windows.slot_tables import SlotCounts
 def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> SlotPlan:
     """Plan and charge the whole slot. If all of it is recorded already, the plan has no HAT and costs nothing.
 
-    PrivacyRefused if its budget period overlaps others and their sum was not accepted: before anything is charged, and
-    again before anything is drawn.
+    PrivacyRefused if its budget period overlaps others, or shares its budget with positions, and the sum is too large
+    and was not accepted: before anything is charged, and again before anything is drawn.
 
     >>> from udp_stream.ledger.memory import MemoryLedger
     >>> from udp_stream.testing import a_context, two_hats
@@ -56,11 +56,11 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
     priced = _price(hats, counts, in_period, context, ledger, plans)
     is_charging = any(hat.plan is not None for hat in priced)
     if is_charging:
-        require_no_overlap(in_period.period, policy.budget_nano, context.calendar, ledger)
+        require_no_overlap(in_period.period, policy.budget_nano, context.calendar, ledger, counts.plates)
     context.before_charge()
     charged = _charge(priced, counts, in_period, policy, ledger, plans)
     if is_charging:  # of two runs that begin at once, at least one sees the other here, before anything is drawn
-        require_no_overlap(in_period.period, policy.budget_nano, context.calendar, ledger)
+        require_no_overlap(in_period.period, policy.budget_nano, context.calendar, ledger, counts.plates)
     return _slot_plan(charged, counts)
 
 

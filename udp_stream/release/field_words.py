@@ -122,7 +122,7 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "high": "the truth is at most this",
         "distances_m": "of the nearest that were found, nearest first, metres; which plates they are is not told",
         "radii_m": "how far each distance is off at most, metres",
-        "excess_m": "how much farther away each may be than the plate of its rank, metres; null if nothing is known",
+        "excess_m": "how much farther away each may be than that of its rank, metres; null if a plate gave nothing",
         "probability": "with which the bounds hold, over the noise",
         "below": "of a threshold: whether the share is below the one asked about; null if no plate took part",
         "sure": "of a threshold: whether the bounds say so, or the value alone",

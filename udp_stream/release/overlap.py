@@ -13,14 +13,16 @@ from udp_stream.ledger.budgets import largest_budgets, periods_to_compare
 from udp_stream.ledger.port import Ledger
 from udp_stream.planning.calendar import BudgetCalendar
 from udp_stream.planning.periods import NOTHING, Loss, loss_in, most_in, overlap_words, period_of
+from udp_stream.release.one_budget import NAMED_MAX, require_one_budget
 from udp_stream.units import duration_name
 
-NAMED_MAX = 3
-"""Periods named in a refusal; one that overlaps a lifetime may overlap thousands."""
 
-
-def require_no_overlap(period: str, budget_nano: int, calendar: BudgetCalendar, ledger: Ledger) -> None:
+def require_no_overlap(
+    period: str, budget_nano: int, calendar: BudgetCalendar, ledger: Ledger, plates: Sequence[bytes] = ()
+) -> None:
     """PrivacyRefused if plates were charged in periods that overlap this one, unless the sum was accepted.
+
+    Also where these plates have one budget for speeds and positions, and could lose more than that (`one_budget.py`).
 
     What was accepted once is not summed again for the same periods.
 
@@ -35,7 +37,9 @@ def require_no_overlap(period: str, budget_nano: int, calendar: BudgetCalendar, 
     >>> calendar.accepted_loss = Loss(2 * budget)
     >>> require_no_overlap("1d from 2022-01-01T00:00:00+00:00", budget, calendar, ledger)
     """
-    others = calendar.overlapping(period, periods_to_compare(ledger, period))
+    known = periods_to_compare(ledger, period)
+    require_one_budget(period, budget_nano, plates, known, calendar, ledger)
+    others = calendar.overlapping(period, known)
     if not others or (period, *others) in calendar.accepted:
         return
     budgets = largest_budgets(ledger, (period, *others))

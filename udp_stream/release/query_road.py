@@ -34,6 +34,7 @@ from udp_stream.queries.asked import Asked, AskedTogether
 from udp_stream.queries.elimination import Due, State
 from udp_stream.queries.standing import StandingQuery
 from udp_stream.release.once import charge_once, draw_once
+from udp_stream.release.one_budget import require_one_budget
 from udp_stream.release.query_record import (
     QueryResult,
     ResultStatus,
@@ -125,7 +126,8 @@ def answer_moment(
 ) -> list[Answered]:
     """Answer these queries at a moment: `publish` has handed the answers to their readers when it returns.
 
-    PrivacyRefused if the budget period overlaps another one of positions in which plates were charged.
+    PrivacyRefused if the budget period overlaps another one of positions in which plates were charged, or if speeds and
+    positions have one budget that they could exceed.
 
     >>> from udp_stream.ledger.memory import MemoryLedger
     >>> from udp_stream.testing import a_moment, a_query, a_query_context
@@ -268,9 +270,11 @@ class _Rounds:
             raise PrivacyRefused(f"{id_}: the ledger's record of the round is of plates that it did not ask") from error
 
     def _require_no_overlap(self) -> None:
-        """PrivacyRefused if positions were charged in periods that overlap ours: their budgets would add up."""
-        periods = self._context.periods
-        others = periods.overlapping(self._period, self._ledger.periods())
+        """PrivacyRefused if positions were charged in periods that overlap ours: their budgets would add up. Also where
+        positions and speeds have one budget, and could come to more."""
+        periods, known = self._context.periods, self._ledger.periods()
+        require_one_budget(self._period, periods.budget_nano, self._moment.plates, known, periods, self._ledger)
+        others = periods.overlapping(self._period, known)
         if others:
             named = ", ".join(others[:_NAMED_MAX]) + (" and more" if len(others) > _NAMED_MAX else "")
             amount = amount_by_distance(periods.measure, periods.budget_nano)

@@ -221,7 +221,7 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
                 ],
             },
         },
-        **account.positions.stated(),
+        **account.positions.stated(ledger.meta(), account.periods.values()),
         "hats_recorded": account.made.total(),
         "hats_released": account.released.total(),
     }

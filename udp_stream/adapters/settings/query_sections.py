@@ -16,6 +16,7 @@ from udp_stream.adapters.settings.limits import milliseconds, require, seconds_o
 from udp_stream.errors import ConfigError
 from udp_stream.ledger.components import Measured, component_limit_nano
 from udp_stream.mechanisms.noise import Measure
+from udp_stream.planning.one_budget import OneBudget
 from udp_stream.planning.periods import amount_text
 from udp_stream.queries.standing import Kind, Position, SplitName, StandingQuery
 from udp_stream.units import duration_name, nano_allowance, parse_duration
@@ -30,6 +31,17 @@ _AMOUNT_MAX = 1e6
 
 EDGE_M = 500.0
 """Of a threshold's region: noise on its count is that of a plate's place in metres, divided by it."""
+
+BANDWIDTH_M = 500.0
+"""Of a density."""
+
+_OF_ONE_KIND: dict[str, tuple[Kind, float | None]] = {
+    "k": ("nearest", 1),
+    "bandwidth_m": ("density", BANDWIDTH_M),
+    "share": ("threshold", None),
+    "edge_m": ("threshold", EDGE_M),
+}
+"""The keys that only one kind of query has, and what is in force there where they are not set."""
 
 
 class PositionBudget(NamedTuple):
@@ -71,6 +83,11 @@ class QueriesSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         kilometres = Decimal(str(self.unit_m or 1)) / 1000
         return PositionBudget(measure, component_limit_nano(self.shared_nano(budget_nano), counted, kilometres))
 
+    def one_budget(self, measure: Measure, budget_nano: int) -> OneBudget | None:
+        """What speeds and positions have together; None where positions have a budget of their own."""
+        unit_m = Decimal(str(self.unit_m or 1))
+        return OneBudget(measure, budget_nano, self.shared_nano(budget_nano), unit_m) if self.share else None
+
     @property
     def period_seconds(self) -> int | None:
         """Of the budget; None for a lifetime. ConfigError if it is no length of a period."""
@@ -93,8 +110,8 @@ class QuerySection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     polygon: tuple[Position, ...] | None = None
     cells: tuple[str, ...] | None = None
     place: Position | None = None
-    k: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
-    bandwidth_m: Annotated[float, msgspec.Meta(gt=0, le=100_000)] = 500.0
+    k: Annotated[int, msgspec.Meta(ge=1, le=1000)] | None = None
+    bandwidth_m: Annotated[float, msgspec.Meta(gt=0, le=100_000)] | None = None
     rounds: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 64
     split: SplitName = "even"
     privatisation: Literal["auto", "distance", "point"] = "auto"
@@ -102,6 +119,15 @@ class QuerySection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     beta: Annotated[float, msgspec.Meta(ge=1e-6, le=0.5)] = 0.05
     share: Annotated[float, msgspec.Meta(gt=0, lt=1)] | None = None
     edge_m: Annotated[float, msgspec.Meta(ge=1, le=100_000)] | None = None
+
+    def unset(self, key: str) -> float | None:
+        """What is in force where this key is not set; None for nothing.
+
+        >>> QuerySection(name="stop", kind="nearest", every="1h").unset("k")
+        1
+        """
+        kind, value = _OF_ONE_KIND.get(key, (None, None))
+        return value if self.kind == kind else None
 
 
 def standing_queries(
@@ -124,7 +150,7 @@ def _standing(
 ) -> StandingQuery:
     every_s = _every(section, one)
     _check_place(one)
-    _check_threshold(one)
+    _check_kind(one)
     limit = 40 if one.split == "doubling" else 1000
     require(one.rounds <= limit, _key(one, "rounds"), f"at most {limit} rounds that are {one.split}", one.rounds)
     query = StandingQuery(
@@ -135,8 +161,8 @@ def _standing(
         polygon=one.polygon,
         cells=one.cells,
         place=one.place,
-        k=one.k,
-        bandwidth_m=one.bandwidth_m,
+        k=1 if one.k is None else one.k,
+        bandwidth_m=BANDWIDTH_M if one.bandwidth_m is None else one.bandwidth_m,
         every_s=every_s,
         age_s=milliseconds(section.age) / 1000,
         rounds=one.rounds,
@@ -214,16 +240,15 @@ def _check_place(one: QuerySection) -> None:
         require(on_earth, _key(one, "box"), rule, list(box))
 
 
-def _check_threshold(one: QuerySection) -> None:
-    """A threshold has a share, and noise on a sum of distances; the others have no share."""
+def _check_kind(one: QuerySection) -> None:
+    """A threshold has a share, and noise on a sum of distances. Keys of one kind have no meaning in another."""
     if one.kind == "threshold":
         require(one.share is not None, _key(one, "share"), "a number above 0 and below 1 for a threshold", "none")
         rule = "auto or distance for a threshold, whose noise is on a sum of distances"
         require(one.privatisation != "point", _key(one, "privatisation"), rule, one.privatisation)
-    else:
-        for key in ("share", "edge_m"):
-            got = getattr(one, key)
-            require(got is None, _key(one, key), f"none where kind is {one.kind}", got)
+    for key, (kind, _) in _OF_ONE_KIND.items():
+        got = getattr(one, key)
+        require(got is None or one.kind == kind, _key(one, key), f"none where kind is {one.kind}", got)
 
 
 def _privatisation(one: QuerySection) -> Literal["distance", "point"]:

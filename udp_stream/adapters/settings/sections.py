@@ -6,7 +6,6 @@ What changes privacy goes on to the core as a `Policy`; the rest stays out here.
 
 from __future__ import annotations
 
-from math import pi
 from typing import Annotated, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -15,6 +14,8 @@ from msgspec import structs
 
 from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.adapters.live_section import LiveSection
+from udp_stream.adapters.settings.chosen_accounting import chosen_accounting
+from udp_stream.adapters.settings.ledger_section import LedgerSection
 from udp_stream.adapters.settings.limits import Budget, Epsilon, budget_period, milliseconds, nano, whole_seconds
 from udp_stream.adapters.settings.query_sections import (
     PositionBudget,
@@ -29,6 +30,7 @@ from udp_stream.ledger.conversion import rho_nano_of, rho_nano_of_pure
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.pings.decoder import PingDecoder, PingRules
 from udp_stream.planning.calendar import BudgetCalendar, span_seconds
+from udp_stream.planning.one_budget import OneBudget
 from udp_stream.planning.periods import accepted_loss
 from udp_stream.planning.policy import (
     Accounting,
@@ -49,10 +51,8 @@ from udp_stream.windows.grid import SlotGrid
 from udp_stream.windows.open_slots import WindowRules
 from udp_stream.windows.slot_tables import PINGS_MAX
 
-SQLITE = "sqlite:"
-
-DEFAULT_LEDGER = "sqlite:udp-stream.ledger"
-"""In the current folder: a first run needs no service and no setting."""
+EPSILON = 10.0
+"""Of `[budget]` where none is given."""
 
 
 class HatSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -91,12 +91,12 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Epsilon 10 per plate and day: `udp-stream plan` says what it buys.
 
     Under "approximate" accounting the budget is the largest rho that implies (epsilon, delta); under "zcdp" it is
-    `rho` itself, and epsilon is not read. Epsilons of releases are then what they are in rho: half of their squares.
+    `rho` itself, and there is no epsilon. Epsilons of releases are then what they are in rho: half of their squares.
 
     Individual accounting promises the same for 1.0 to 2.5 times the releases (`benchmarks/budget_shares.py`).
     """
 
-    epsilon: Budget = 10.0
+    epsilon: Budget | None = None
     period: str = "1d"
     accounting: Accounting | Literal["auto"] = "pure"
     delta: Annotated[float, msgspec.Meta(ge=1e-12, le=1e-3)] = 1e-6
@@ -106,35 +106,33 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     schedule: Schedule = "spread"
 
     @property
+    def promised(self) -> float:
+        """The epsilon in force."""
+        return EPSILON if self.epsilon is None else self.epsilon
+
+    @property
     def nano(self) -> int:
         """The budget, in nano-units of what losses are counted in; rounded down."""
         match self.accounting:
             case "pure":
-                return nano_allowance(self.epsilon)
+                return nano_allowance(self.promised)
             case "zcdp":
                 return nano_allowance(self.rho)
             case "approximate":
-                return rho_nano_of(nano_allowance(self.epsilon), self.delta)
+                return rho_nano_of(nano_allowance(self.promised), self.delta)
             case "auto":
                 raise ValueError("expected an accounting that was chosen")
 
-    def accounting_of(self, release: ReleaseSection) -> Accounting:
-        """What "auto" stands for: the noise that errs less for the promise (epsilon, delta).
-
-        By settings alone. A budget buys epsilon / sum e_i HATs under Laplace noise of fixed epsilons e_i, and rho pi /
-        sum e_i^2 under Gaussian noise of the same expected sizes. Automatic epsilons are many and small; around
-        forecasts rho errs less on every recorded day (`docs/budgets.md`). Suppression is pure only.
-        """
+    def accounting_of(self, release: ReleaseSection, share: float = 0.0) -> Accounting:
+        """The same where it is not "auto"; else by the other settings. Of the budget positions have this share."""
         if self.accounting != "auto":
             return self.accounting
         if release.suppression != "off":
-            return "pure"
+            return "pure"  # there is no other
+        around = release.mean in ("auto", "forecast-clip") and release.mean_epsilon == "auto"
         asked = release.mean_epsilon, release.variance_epsilon, release.cdf_epsilon
-        fixed = [epsilon for epsilon in asked if epsilon != "auto"]
-        around = release.mean in ("auto", "forecast-clip") and release.mean_epsilon != 0
-        rho = rho_nano_of(nano_allowance(self.epsilon), self.delta) / NANO
-        buys_more = rho * pi * sum(fixed) > self.epsilon * sum(one * one for one in fixed)
-        return "approximate" if around or len(fixed) < len(asked) or buys_more else "pure"
+        rho = rho_nano_of(nano_allowance(self.promised), self.delta) / NANO
+        return chosen_accounting(self.promised * (1 - share), rho * (1 - share), asked, around)
 
     def charge_nano(self, epsilon: float | Literal["auto"]) -> int | None:
         """What a release of this epsilon may cost, in the same units, rounded up; None is for "auto"."""
@@ -166,38 +164,6 @@ class ForecastSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """What forecasts read of the counts: those of each plate say most (`docs/mechanisms/forecast.md`)."""
 
     counts: CountsRead = "plates"
-
-
-class LedgerSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where balances are kept; the key of the plates' hashes is beside it unless told otherwise.
-
-    A Redis is shown `username` and the password of a file, and by rediss:// a certificate if there is one.
-
-    `url` is empty where no ledger was named. One run on one machine then takes `DEFAULT_LEDGER`; workers share a
-    ledger, so they take none that was not named.
-    """
-
-    url: str = ""
-    key_file: str = ""
-    username: str = ""
-    password_file: str = ""
-    ca_file: str = ""
-    certificate_file: str = ""
-    certificate_key_file: str = ""
-    replicas: Annotated[int, msgspec.Meta(ge=0, le=9)] = 0
-
-    @property
-    def place(self) -> str:
-        """The ledger that was named, or the default one."""
-        return self.url or DEFAULT_LEDGER
-
-    def require_named(self) -> None:
-        """ConfigError if no ledger was named: for commands that share one with others."""
-        if not self.url:
-            raise ConfigError(
-                "ledger.url: expected the one ledger that all workers of the deployment share, got none: name it with "
-                "--ledger redis://HOST:PORT/DB, or with --ledger sqlite:FILE where all workers run on this machine"
-            )
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -239,7 +205,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             cdf_nano=budget.charge_nano(self.release.cdf_epsilon),
             bins=self.release.bins,
             min_plates=self.release.min_plates,
-            accounting=self.budget.accounting_of(self.release),
+            accounting=self._accounting,
             delta=self.budget.delta,
             accounting_detail=self.budget.accounting_detail,
             suppression=self.release.suppression,
@@ -252,8 +218,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         )
 
     @property
+    def _accounting(self) -> Accounting:
+        return self.budget.accounting_of(self.release, self.queries.share)
+
+    @property
     def _budget(self) -> BudgetSection:
-        return structs.replace(self.budget, accounting=self.budget.accounting_of(self.release))
+        return structs.replace(self.budget, accounting=self._accounting)
 
     @property
     def ping_rules(self) -> PingRules:
@@ -298,7 +268,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             seconds = span_seconds(seconds, policy.slot_seconds)
         periods = None if seconds is None else SlotGrid(seconds, self.zone)
         accepted = accepted_loss(self.budget.accept_overlap)
-        return BudgetCalendar(policy, SlotGrid(policy.slot_seconds, self.zone), periods, accepted)
+        return BudgetCalendar(policy, SlotGrid(policy.slot_seconds, self.zone), periods, accepted, self._one_budget)
 
     @property
     def standing_queries(self) -> tuple[StandingQuery, ...]:
@@ -308,20 +278,17 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     @property
     def position_periods(self) -> PositionPeriods:
         """The budget periods of positions, in the zone of the slots."""
-        seconds = self.queries.period_seconds
-        grid = None if seconds is None else SlotGrid(seconds, self.zone)
-        shared = ""
-        if self.queries.share:
-            amount = amount_in_words(self.policy.measure, self._budget.nano, self.budget.delta, self.policy.accounting)
-            shared = f"; with its speeds {amount}, where {self.queries.unit_m:g} m count as much as a speed does"
-        return PositionPeriods(*self._position_budget, self.queries.period_name, grid, shared)
+        grid = None if (seconds := self.queries.period_seconds) is None else SlotGrid(seconds, self.zone)
+        budget, own, one = self._budget, self._position_budget, self._one_budget
+        whole = amount_in_words(own.measure, budget.nano, budget.delta, self.policy.accounting) if one else ""
+        accepted = accepted_loss(self.budget.accept_overlap)
+        return PositionPeriods(*own, self.queries.period_name, grid, one, whole, accepted)
+
+    @property
+    def _one_budget(self) -> OneBudget | None:
+        return self.queries.one_budget(self._position_budget.measure, self._budget.nano)
 
     @property
     def _position_budget(self) -> PositionBudget:
-        measure: Measure = "pure" if self.budget.accounting_of(self.release) == "pure" else "zcdp"
+        measure: Measure = "pure" if self._accounting == "pure" else "zcdp"
         return self.queries.position_budget(measure, self._budget.nano)
-
-
-def is_file(url: str) -> bool:
-    """Whether a ledger's URL names a file: `sqlite:FILE`, or just the file."""
-    return url.startswith(SQLITE) or "://" not in url
