@@ -1,11 +1,13 @@
 """Refusals that help: path, what was found, the likely mend; never a speed, never a plate."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 
 from udp_stream.adapters.files.csv_rows import csv_batches
+from udp_stream.cli.found_feed import find_feed
 from udp_stream.errors import UsageError
 from udp_stream.pings.advice import SENTENCES_MAX, Refused, advise
 from udp_stream.pings.decoder import PingDecoder, PingRules, originals
@@ -123,8 +125,14 @@ def test_a_header_is_told_by_its_names_and_a_row_is_not_shown(header, words):
     assert "GJ05" not in str(raised.value) and "72" not in str(raised.value)
 
 
-PLATES = ["GJ05BX1916", "KA01F4711", 471147, "471147", "GJ-05-BX-1916"]
-SPEEDS = [61.4321, 37.0625, "53.8125", "48,4375", 4711.25, -58.375]
+PLATES = ["GJ05BX1916", "KA01F4711", 471147, "471147", "GJ-05-BX-1916", "AB12CDE", "B-XY 12", "7"]
+SPEEDS = [61.4321, 37.0625, "53.8125", "48,4375", 4711.25, -58.375, 7]
+
+
+def leaked(text):
+    """The plates and speeds that a text shows, each as a word of its own: 2024-01-07 is a day, and no speed of 7."""
+    words = [str(one) for one in PLATES + SPEEDS]
+    return [word for word in words if re.search(rf"(?<![0-9A-Za-z]){re.escape(word)}(?![0-9A-Za-z])", text)]
 
 
 def mutated(rng):
@@ -155,7 +163,6 @@ def mutated(rng):
 @pytest.mark.parametrize("count", [2000, pytest.param(100_000, marks=pytest.mark.soak)])
 def test_no_sentence_has_a_plate_or_a_speed_in_it(count):
     rng = np.random.default_rng(7)
-    secrets = [str(one) for one in PLATES + SPEEDS]
     forms = [
         PLAIN,
         mapped_form(FeedMapping(plate="bus", time="time", longitude="lon", latitude="lat")),
@@ -168,6 +175,85 @@ def test_no_sentence_has_a_plate_or_a_speed_in_it(count):
         for sentence in advice(
             *(mutated(rng) for _ in range(10)), form=form, box=SURAT if rng.random() < 0.5 else None
         ):
-            assert not [one for one in secrets if one in sentence], sentence
+            assert not leaked(sentence), sentence
             said.add(sentence)
     assert len(said) > 20
+
+
+def as_file(rng):
+    """Messages with plates and speeds in any place as a file: lines, an array, an object of them by plate, or CSV."""
+    made = [mutated(rng) for _ in range(rng.integers(1, 20))]
+    objects = [text for text in made if is_object(text)]
+    match rng.integers(5):
+        case 0:
+            return "feed.ndjson", b"\n".join(made)
+        case 1:
+            return "feed.json", b"[" + b",".join(objects) + b"]"
+        case 2:
+            keys = [json.dumps(str(plate)).encode() for plate in rng.permutation(np.array(PLATES, dtype=object))]
+            keys += [b'"AB%02dXYZ"' % at for at in range(20)]
+            pairs = [key + b": " + text for key, text in zip(keys, objects * 20, strict=False)]
+            return "feed.json", b'{"vehicles": {' + b",".join(pairs) + b"}}"
+        case _:
+            plate, speed = str(PLATES[rng.integers(len(PLATES))]), str(SPEEDS[rng.integers(len(SPEEDS))])
+            cells = [[plate, speed, "2024-01-25T10:35:53", "72.83", "text"][at] for at in rng.permutation(5)[:4]]
+            return "feed.csv", b"\n".join([";".join(cells).encode()] * 5)
+
+
+def is_object(text):
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(3_000, marks=pytest.mark.soak)])
+def test_no_sentence_of_init_has_a_plate_or_a_speed_in_it(count, tmp_path):
+    rng = np.random.default_rng(8)
+    said = set()
+    for _ in range(count):
+        name, content = as_file(rng)
+        (tmp_path / name).write_bytes(content)
+        try:
+            find_feed(str(tmp_path / name))
+        except UsageError as error:
+            sentence = str(error).removeprefix(str(tmp_path))
+            assert not leaked(sentence), sentence
+            said.add(sentence)
+    assert len(said) > 5
+
+
+BY_PLATE = {plate: ping(license_plate=..., t=SECONDS) for plate in ("AB12CDE", "XY34FGH", "LETTERS", "OTHERS")}
+
+
+@pytest.mark.parametrize("under", [None, "vehicles"])
+def test_keys_that_only_one_record_has_are_not_shown(under):
+    """Pings under a key of their own, a line each."""
+    messages = [{under: {plate: one}} if under else {plate: one} for plate, one in BY_PLATE.items()]
+    (said,) = advice(*messages)
+    assert said == "no license_plate; pings stand under keys of their own, such as plates, which no path reaches: " \
+        "write one ping a line, with its key as a field"  # fmt: skip
+
+
+def test_an_object_of_many_objects_is_shown_as_one_of_them():
+    many = {f"{'ABCDEFGHIJKLMNOPQRST'[at]}": {"t": SECONDS, "lat": 21.19} for at in range(16)}
+    (said,) = advice({"vehicles": many})
+    assert said.startswith("no license_plate; found vehicles.*.lat, vehicles.*.t; pings stand under keys of their own")
+
+
+def test_positions_without_a_middle_are_no_city(tmp_path):
+    places = [[-72.83, -21.19], [72.83, 21.19]]
+    pings = [ping(location={"coordinates": places[at % 2]}) for at in range(10)]
+    (file := tmp_path / "feed.ndjson").write_text("\n".join(map(json.dumps, pings)))
+    with pytest.raises(UsageError, match="expected the sample of one city"):
+        find_feed(str(file))
+
+
+@pytest.mark.parametrize(
+    "row", [b"AB12CDE,2024-01-25T10:35:53+05:30,72.83,21.19,7", b"AB12CDE;72,83;21,19;7;10h14", b"7,7,7,7,7"]
+)
+def test_init_takes_no_row_for_a_header(row, tmp_path):
+    (file := tmp_path / "feed.csv").write_bytes(b"\n".join([row] * 9))
+    with pytest.raises(UsageError, match="the first line looks like a row, and not like a header") as raised:
+        find_feed(str(file))
+    assert not leaked(str(raised.value).removeprefix(str(file)))

@@ -23,7 +23,7 @@ from udp_stream.cli.wrong_zone import zone_of
 from udp_stream.errors import UsageError
 from udp_stream.pings.decoder import PingDecoder, PingRules, Pings
 from udp_stream.pings.feed_form import PLAIN, FeedForm, mapped_form
-from udp_stream.pings.found_fields import dotted, shown_names, values_by_path
+from udp_stream.pings.found_fields import BY_KEYS, are_by_key, common_paths, dotted, shown_names
 from udp_stream.pings.found_mapping import FoundMapping, found_mapping
 from udp_stream.pings.found_times import offset_minutes
 from udp_stream.pings.mapping import FIELDS, ISO, FeedMapping
@@ -88,11 +88,9 @@ def find_feed(path: str) -> FoundFeed:
             return feed if feed.unit == preset.unit else replace(feed, preset="", keys=_keys(preset.mapping))
     found = found_mapping(sample.records)
     if isinstance(found, list):
-        fields = shown_names(values_by_path(sample.records))
-        raise UsageError(
-            f"{path}: found no field for {', '.join(found)} among {fields or 'its fields'}: write [source] by hand "
-            "(docs/feeds.md)"
-        )
+        fields = shown_names(common_paths(sample.records))
+        mend = BY_KEYS if are_by_key(sample.records) else "write [source] by hand (docs/feeds.md)"
+        raise UsageError(f"{path}: found no field for {', '.join(found)} among {fields or 'its fields'}: {mend}")
     return _mapped(path, sample, found)
 
 
@@ -195,6 +193,8 @@ def _middle_of(sample: FileSample, mapping: FeedMapping) -> tuple[float, float]:
 
 def _box(lon: NDArray[np.float64], lat: NDArray[np.float64]) -> tuple[float, float, float, float]:
     near = (np.abs(lon - np.median(lon)) <= _NEAR_DEGREES) & (np.abs(lat - np.median(lat)) <= _NEAR_DEGREES)
+    if not near.any():
+        raise UsageError("its positions lie far apart, and none near their middle: expected the sample of one city")
     lon, lat = lon[near], lat[near]
     west, south = (_tenths(floor(10 * (float(one.min()) - _BOX_MARGIN))) for one in (lon, lat))
     east, north = (_tenths(ceil(10 * (float(one.max()) + _BOX_MARGIN))) for one in (lon, lat))

@@ -11,7 +11,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from udp_stream.pings.feed_form import FeedForm
-from udp_stream.pings.found_fields import Record, Value, dotted, is_shown, record_of, shown_names
+from udp_stream.pings.found_fields import (
+    BY_KEYS,
+    Record,
+    Value,
+    are_by_key,
+    common_paths,
+    dotted,
+    is_shown,
+    record_of,
+    shown_names,
+)
 from udp_stream.pings.found_mapping import likely_paths
 from udp_stream.pings.found_times import found_time_form
 from udp_stream.pings.mapped_json import mapped_format
@@ -125,8 +135,9 @@ def _missing(field: str | None, path: str, sample: _Sample) -> str | None:
         return f'no {name}; found {shown_names(likely)}: [source] {field} = "{dotted(likely[0])}", {_INIT}'
     if (records := _array_of_objects(sample.records)) is not None:
         return f'no {name}; found an array of objects: [source] records = "{dotted(records)}", {_INIT}'
-    found = shown_names(sorted({path for record in sample.records for path in record}, key=dotted))
-    return f"no {name}; found {found}" if found else f"no {name}"
+    found = shown_names(common_paths(sample.records))
+    clauses = [f"no {name}", *([f"found {found}"] if found else []), *([BY_KEYS] if are_by_key(sample.records) else [])]
+    return "; ".join(clauses)
 
 
 def _fitting_preset(sample: _Sample) -> str | None:

@@ -7,7 +7,7 @@ may be a value itself, such as a key that is a plate.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -21,10 +21,22 @@ Value = str | int | float | bool | None
 Record = Mapping[Path, Value]
 """A record, flat: the values at its paths."""
 
+KEYED = "*"
+"""The step in place of the keys of an object that holds many objects: such keys are values, plates perhaps."""
+
+BY_KEYS = (
+    "pings stand under keys of their own, such as plates, which no path reaches: write one ping a line, with its key "
+    "as a field"
+)
+"""What would help there."""
+
 _DEPTH_MAX, _ELEMENTS_MAX, _FIELDS_MAX = 8, 16, 200
-_NAME = re.compile(r"[A-Za-z_][A-Za-z_ ./()°%-]{0,39}")
-_DIGITS_MAX = 2
-"""A name of more digits than this may be a plate."""
+_KEYED_MIN = 16
+"""Objects in one object from which on its keys are values, and no names."""
+
+_NAME = re.compile(r"[^\W\d][\w ./()°%-]{0,39}")
+_DIGITS_MAX = 1
+"""A name of more digits than this may be a plate; so may one with a digit and no small letter."""
 
 NAMES_MAX = 12
 """Names that one sentence shows."""
@@ -53,6 +65,10 @@ def _flatten(value: object, path: Path, flat: dict[Path, Value]) -> None:
     if len(path) > _DEPTH_MAX or len(flat) >= _FIELDS_MAX:
         return
     if isinstance(value, dict):
+        objects = [inner for inner in value.values() if isinstance(inner, dict)]
+        if len(objects) >= _KEYED_MIN:
+            _flatten(objects[0], (*path, KEYED), flat)
+            value = {key: inner for key, inner in value.items() if not isinstance(inner, dict)}
         for key, inner in value.items():
             _flatten(inner, (*path, str(key)), flat)
     elif isinstance(value, list):
@@ -63,7 +79,7 @@ def _flatten(value: object, path: Path, flat: dict[Path, Value]) -> None:
 
 
 def values_by_path(records: Sequence[Record]) -> dict[Path, list[Value]]:
-    """The values of every path that at least half of the records have; nulls are left out.
+    """The values of every path that at least half of the records have; nulls are left out, and what no path reaches.
 
     >>> values_by_path([{("id",): 1, ("x",): None}, {("id",): 2, ("GJ05",): 3}, {("id",): 3}])
     {('id',): [1, 2, 3]}
@@ -71,9 +87,30 @@ def values_by_path(records: Sequence[Record]) -> dict[Path, list[Value]]:
     found: defaultdict[Path, list[Value]] = defaultdict(list)
     for record in records:
         for path, value in record.items():
-            if value is not None:
+            if value is not None and KEYED not in path:
                 found[path].append(value)
     return {path: values for path, values in found.items() if 2 * len(values) >= len(records)}
+
+
+def common_paths(records: Sequence[Record]) -> list[Path]:
+    """The paths that at least half of the records have, in the order of their names; of those, nulls too.
+
+    >>> common_paths([{("x",): None, ("id",): 1}, {("id",): 2, ("AB12CDE", "t"): 3}, {("id",): 3, ("x",): 7}])
+    [('id',), ('x',)]
+    """
+    found = Counter(path for record in records for path in record)
+    return sorted((path for path, count in found.items() if 2 * count >= len(records)), key=dotted)
+
+
+def are_by_key(records: Sequence[Record]) -> bool:
+    """Whether pings stand under keys that are values: in an object of many objects, or each record under another.
+
+    >>> are_by_key([{("AB12CDE", "t"): 3}, {("XY34FGH", "t"): 3}, {("LM56NOP", "t"): 3}]), are_by_key([{("id",): 1}])
+    (True, False)
+    """
+    keyed = sum(any(KEYED in path for path in record) for record in records)
+    nested = sum(any(len(path) > 1 for path in record) for record in records)
+    return 2 * keyed > len(records) or (2 * nested > len(records) and not common_paths(records))
 
 
 def dotted(path: Path) -> str:
@@ -94,9 +131,19 @@ def is_shown(path: Path) -> bool:
     return all(isinstance(step, int) or _is_word(step) for step in path)
 
 
+def leads_through_words(path: Path) -> bool:
+    """The same of all keys but the last, where a field's own name tells that it is one.
+
+    >>> leads_through_words(("vehicle", "LAT 02")), leads_through_words(("AB12CDE", "lat"))
+    (True, False)
+    """
+    return is_shown(path[:-1])
+
+
 def _is_word(name: str) -> bool:
     digits = sum(character.isdigit() for character in name)
-    return digits <= _DIGITS_MAX and _NAME.fullmatch(re.sub(r"[0-9]", "a", name)) is not None
+    could_be_plate = digits > _DIGITS_MAX or (digits > 0 and not any(map(str.islower, name)))
+    return name == KEYED or (not could_be_plate and _NAME.fullmatch(name) is not None)
 
 
 def shown_names(paths: Iterable[Path]) -> str:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from udp_stream.pings.found_fields import Record, Value, dotted, is_shown, values_by_path
+from udp_stream.pings.found_fields import Record, Value, dotted, is_shown, leads_through_words, values_by_path
 from udp_stream.pings.found_times import TimeForm, found_time_form
 from udp_stream.pings.mapping import FIELDS, FeedMapping, Path
 from udp_stream.pings.numbers import number_of
@@ -113,7 +113,8 @@ def _best(values: Mapping[Path, list[Value]], field: str) -> Path | None:
 
 def _ranked(values: Mapping[Path, list[Value]], field: str) -> list[Path]:
     wanted = _WANTED[field]
-    ranked = [(rank, path) for path in values if (rank := _rank(path, wanted.names, wanted.never)) is not None]
+    paths = filter(leads_through_words, values)  # one through a key that may be a plate would read one vehicle
+    ranked = [(rank, path) for path in paths if (rank := _rank(path, wanted.names, wanted.never)) is not None]
     return [path for _, path in sorted(ranked, key=lambda one: one[0])]
 
 

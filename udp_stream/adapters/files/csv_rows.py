@@ -38,6 +38,8 @@ from udp_stream.pings.numbers import number_of
 DELIMITERS = (",", ";", "\t", "|")
 """What may separate cells, the likeliest first."""
 
+ROW_NO_HEADER = "the first line looks like a row, and not like a header"
+
 _JSON_NUMBER = re.compile(r"\s*(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*", re.ASCII)
 _DECIMAL_COMMA = re.compile(r"\s*-?[0-9]+,[0-9]+\s*", re.ASCII)
 _TYPE = ("location", "type")
@@ -107,10 +109,19 @@ def _found_in(line: bytes, mapping: FeedMapping) -> str:
     """What the header has instead, by the separator that gives the most columns; no cell of what may be a row."""
     delimiters = (mapping.delimiter,) if mapping.delimiter else DELIMITERS
     cells = max((_cells(line, delimiter) or [] for delimiter in delimiters), key=len)
-    if any(number_of(cell) is not None or found_time_form([cell]) is not None for cell in cells):
-        return "; the first line looks like a row, and not like a header"
+    if looks_like_row(cells):
+        return f"; {ROW_NO_HEADER}"
     found = shown_names((cell.strip(),) for cell in cells)
     return f"; found {found}: `udp-stream init FILE` writes which is which" if found and len(cells) > 1 else ""
+
+
+def looks_like_row(cells: Sequence[str]) -> bool:
+    """Whether the cells of a first line are values: one is a number or a time. Then none of them may be shown.
+
+    >>> looks_like_row(["AB12CDE", "2024-01-25T10:35:53Z", "on time"]), looks_like_row(["bus", "time", "coordinates.0"])
+    (True, False)
+    """
+    return any(number_of(cell) is not None or found_time_form([cell]) is not None for cell in cells)
 
 
 def _fields(header: Sequence[str], mapping: FeedMapping) -> tuple[tuple[tuple[Path, int, Cell], ...], list[str]]:

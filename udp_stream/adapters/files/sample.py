@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from udp_stream.adapters.files.csv_rows import DELIMITERS
+from udp_stream.adapters.files.csv_rows import DELIMITERS, ROW_NO_HEADER, looks_like_row
 from udp_stream.adapters.files.sources import open_blocks
 from udp_stream.errors import UsageError
 from udp_stream.pings.found_fields import Record, record_of
@@ -83,6 +83,8 @@ def _of_csv(path: str, lines: Sequence[bytes]) -> FileSample:
     if not found:
         raise UsageError(f"{path}: expected JSON or CSV with a header, and it is neither")
     rows, delimiter = max(found, key=lambda one: len(one[0][0]))
+    if looks_like_row(rows[0]):
+        raise UsageError(f"{path}: expected a CSV header: {ROW_NO_HEADER}")
     header = [_steps(name) for name in rows[0]]
     records = [_record(header, row) for row in rows[1 : RECORDS_MAX + 1]]
     return FileSample(records, delimiter, ())
