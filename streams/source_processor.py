@@ -31,7 +31,7 @@ from udp_stream.release.standing import QuerySet
 from udp_stream.shuffle.source_protocol import Send, SourceProtocol, ToShard
 from udp_stream.shuffle.wire import encode_message
 from udp_stream.windows.clocks import LogPlaces
-from udp_stream.windows.source_reader import ReadingRules, Refused, SourceCheckpoint, SourceReader
+from udp_stream.windows.source_reader import Look, ReadingRules, Refused, SourceCheckpoint, SourceReader
 
 LOG_APPEND_TIME = 1
 REJECTED_BYTES_MAX = 2**20 - 2**14
@@ -82,6 +82,7 @@ class SourceProcessor:
         clock: Callable[[], float] = time.monotonic,
         observers: Sequence[Observer] = (),
         queries: QuerySet | None = None,
+        look: Look = lambda _messages, _read: None,
     ) -> None:
         """No partitions yet. With `accept_loss`, a log that begins after the checkpoint is read from its beginning.
 
@@ -92,7 +93,7 @@ class SourceProcessor:
         self._offsets = offsets
         self._producer = producer
         self._binding = binding
-        self._idle_s = idle_s
+        self._idle_s, self._look = idle_s, look
         self._accept_loss = accept_loss
         self._periods = None if queries is None else queries.periods
         self._asked = "" if queries is None else queries.digest
@@ -154,7 +155,9 @@ class SourceProcessor:
         if records[0].timestamp_type != LOG_APPEND_TIME:
             raise ConfigError(f"{records[0].topic}: expected message.timestamp.type=LogAppendTime, got CreateTime")
         worked = False
-        result = assigned.protocol.read(*columns_of(records))
+        messages, places = columns_of(records)
+        result = assigned.protocol.read(messages, places)
+        self._look(messages, result)
         assigned.active_s = self._clock()
         refusals = [one.refusal for one in result.refused]
         self._report(batch_read(result.messages, result.pings, refusals, result.newest_ms))

@@ -52,7 +52,7 @@ from udp_stream.release.context import ReleaseContext
 from udp_stream.release.facts import Observer
 from udp_stream.release.standing import QuerySet, asked_digest, query_set
 from udp_stream.units import parse_duration
-from udp_stream.windows.source_reader import ReadingRules
+from udp_stream.windows.source_reader import Look, ReadingRules
 
 DRAIN_S = 10.0
 """For stopping in good order; after that the process ends as if it were killed, which loses nothing."""
@@ -69,6 +69,7 @@ class Deployment:
     instance: str | None = None
     accept_loss: bool = False
     heartbeat: Path | None = None
+    look: Look = lambda _messages, _read: None
 
 
 def run_worker(deployment: Deployment) -> None:
@@ -128,7 +129,8 @@ async def _work(
     queries = query_set(settings.standing_queries, settings.zone, settings.position_periods, context)
     async with Producer(settings.kafka) as producer:
         await claim(settings.kafka, topics.deployment, binding, producer)
-        common = _Common(topics, offsets, producer, binding, deployment.accept_loss, observers, queries)
+        given_up = deployment.accept_loss
+        common = _Common(topics, offsets, producer, binding, given_up, observers, queries, deployment.look)
         pings = _source_processor(common, settings, keys, idle_s)
         parts = _shard_processor(common, settings, context, ledger, thread)
         connect(app, topics, offsets, pings, parts, stop)
@@ -171,6 +173,7 @@ class _Common(NamedTuple):
     accept_loss: bool
     observers: Sequence[Observer]
     queries: QuerySet | None
+    look: Look
 
 
 def _source_processor(common: _Common, settings: Settings, keys: PlateKeys, idle_s: float) -> SourceProcessor:
@@ -192,6 +195,7 @@ def _source_processor(common: _Common, settings: Settings, keys: PlateKeys, idle
         common.accept_loss,
         observers=common.observers,
         queries=common.queries,
+        look=common.look,
     )
 
 

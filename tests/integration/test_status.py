@@ -174,3 +174,23 @@ def test_a_report_that_cannot_be_written_stops_nothing(city):
         here.feed()
         here.wait_for(here.embedded()[0], one)
     assert (here.folder / "one.err").read_text().count("is lost (") == 1
+
+
+def test_a_worker_says_once_what_is_likely_set_wrongly(city):
+    """Whole seconds for a time, in most messages; and a zone of another continent."""
+    good = fleet_log(clean=True)[:300]
+    wrong = [json.dumps(json.loads(message) | {"observationDateTime": 1_704_688_205}).encode() for message in good * 2]
+    here = city([*wrong, *good])
+    here.feed()
+    said = here.folder / "two.err"
+    with other_worker(here, "--set", "hat.timezone=America/Chicago") as two:
+        deadline = time.monotonic() + PATIENCE_S
+        while not said.exists() or said.read_text().count('"level": "warning"') < 2:
+            assert two.poll() is None and time.monotonic() < deadline, said.read_text()
+            time.sleep(0.1)
+        until(here, lambda seen: seen and reads_all(seen["two"]))
+    entries = {entry["event"]: entry for entry in map(json.loads, said.read_text().splitlines())}
+    assert '[source] time_format = "epoch_s"' in entries["refused"]["message"]
+    assert "Asia/Kolkata" in entries["zone"]["message"]
+    assert said.read_text().count('"event": "refused"') == said.read_text().count('"event": "zone"') == 1
+    assert not [message for message in good if json.loads(message)["license_plate"] in said.read_text()]

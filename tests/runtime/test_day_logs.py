@@ -24,6 +24,7 @@ from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.live_runtime import LiveRuntime, Outputs
 from udp_stream.adapters.logs import begin_log, end_log, say
 from udp_stream.adapters.settings import LedgerSection, load
+from udp_stream.cli.feed_watch import FeedWatch
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.release.run_log import RunLog
 from udp_stream.testing import SeededEntropy
@@ -79,7 +80,7 @@ def lines_of(day, folder, monotonic):
         log = RunLog(settings.calendar.slots, settings.policy.grace_ms)
         runtime = LiveRuntime(
             settings, ledger, SeededEntropy(1), str.encode, "test", journal, Outputs(out.extend),
-            [lambda fact: log.observe(fact, now[0])], lambda: now[0],
+            [lambda fact: log.observe(fact, now[0])], lambda: now[0], FeedWatch(settings).look,
         )  # fmt: skip
         runtime.start()
         messages = DAYS[day](a_day())
@@ -111,6 +112,7 @@ def test_a_whole_day_has_fewer_than_200_lines_and_each_slot_has_one(day, tmp_pat
     by_slot = {msgspec.json.decode(release)["hat"]["slot_start"] for release in out}
     assert len(slots) == len(by_slot) == (0 if day == "refused" else 18)
     assert ("wrong_type" in "".join(lines)) == (day == "refused")
+    assert sum("were refused, most as" in line for line in lines) == (day == "refused")
     assert sum("a Kafka broker does not answer" in line for line in lines) == (12 if day == "away" else 0)
     heading = {"night": "A day with its night", "refused": "every ping is refused", "away": "the broker away"}[day]
     (title,) = [line for line in DOCS.read_text(encoding="utf-8").splitlines() if heading in line and "lines)" in line]

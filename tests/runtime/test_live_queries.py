@@ -16,10 +16,10 @@ from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.ledgers.sqlite.ledger import SqliteLedger
 from udp_stream.adapters.live_runtime import LiveRuntime, Outputs
 from udp_stream.adapters.settings import LedgerSection, load
-from udp_stream.cli.appended import appended, ids_in, write_lines
+from udp_stream.cli.appended import appended_records
 from udp_stream.pings.decoder import PingDecoder
-from udp_stream.release.query_record import decode_result
-from udp_stream.release.record import kind_of
+from udp_stream.release.query_record import QueryResult, decode_result
+from udp_stream.release.record import Release, kind_of
 from udp_stream.testing import Died, SeededEntropy
 
 FLAGS = (*CONFIG, "release.mean=array-averaging")
@@ -43,13 +43,13 @@ def live(folder, clock, answers=True):
     with (
         ledger_and_keys(LedgerSection(url=f"{folder}/ledger")) as (ledger, keys),
         Journal(folder / "journal", f"the ledger {ledger.meta()['ledger_id']}") as journal,
-        appended(f"{folder}/out") as out,
-        appended(f"{folder}/answers") as queries,
+        appended_records(f"{folder}/out", Release) as out,
+        appended_records(f"{folder}/answers", QueryResult) as queries,
     ):
         outputs = Outputs(
-            lambda found: write_lines(out, found),
-            written=ids_in(out) | ids_in(queries),
-            queries=(lambda found: write_lines(queries, found)) if answers else None,
+            out.write,
+            written=out.ids | queries.ids,
+            queries=queries.write if answers else None,
         )
         yield LiveRuntime(settings, ledger, SeededEntropy("queries"), keys.key_of, "udp-stream test", journal, outputs,
                           clock=clock), journal, ledger  # fmt: skip

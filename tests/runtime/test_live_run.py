@@ -1,6 +1,5 @@
 """The live runtime: killed at any moment and started again, it loses no acknowledged ping and repeats no release."""
 
-import io
 import json
 import os
 import random
@@ -18,10 +17,11 @@ from udp_stream.adapters.files.journal import Journal
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.live_runtime import CHECKPOINT, LiveRuntime, Outputs
 from udp_stream.adapters.settings import LedgerSection, load
-from udp_stream.cli.appended import appended, ids_in, write_lines
-from udp_stream.errors import DependencyUnavailable, PrivacyRefused, UsageError
+from udp_stream.cli.appended import appended, appended_records, write_lines
+from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.release.facts import SlotPublished
+from udp_stream.release.record import Release
 from udp_stream.release.run_log import RunLog
 from udp_stream.testing import SeededEntropy
 
@@ -61,13 +61,13 @@ def live(folder, clock, observers=()):
     with (
         opened as (ledger, keys),
         Journal(folder / "journal", f"the ledger {ledger.meta()['ledger_id']}") as journal,
-        appended(f"{folder}/out") as out,
+        appended_records(f"{folder}/out", Release) as out,
         appended(f"{folder}/rejected") as rejected,
     ):
         outputs = Outputs(
-            lambda lines: write_lines(out, lines),
+            out.write,
             rejected=lambda refused: write_lines(rejected, [refused.original.replace(b"\n", b" ")]),
-            written=ids_in(out),
+            written=out.ids,
         )
         yield (
             LiveRuntime(settings, ledger, SeededEntropy(1), keys.key_of, "test", journal, outputs, observers, clock),
@@ -245,20 +245,6 @@ def test_a_journal_has_one_run_one_ledger_and_a_size(tmp_path):
         Journal(tmp_path / "j", "the ledger cafe")
 
 
-def test_a_file_that_lost_its_last_line_is_written_to_behind_the_line_before(tmp_path):
-    file = tmp_path / "out"
-    file.write_bytes(b'{"release_id": "a"}\nno record\n{"release_id": "b')
-    with appended(str(file)) as out:
-        assert ids_in(out) == {"a"}
-        write_lines(out, [b"{}"])
-    assert file.read_bytes() == b'{"release_id": "a"}\nno record\n{}\n'
-    assert ids_in(io.BytesIO(b"")) == frozenset()
-    for name in ("out.csv", "out.geojson", "out.ndjson.gz"):
-        with pytest.raises(UsageError, match="lines of JSON can be added"), appended(str(tmp_path / name)):
-            pass
-        assert not (tmp_path / name).exists()
-
-
 def udp_stream(folder, *arguments, stdin=None):
     return run_forked(arguments, cwd=folder, stdin=stdin, env={**os.environ, "NO_COLOR": "1"})
 
@@ -293,7 +279,7 @@ def test_the_verb_releases_what_is_piped_in_once_and_says_so(tmp_path):
         (["-"], 3, "expected the ledger of this feed, got none"),
         (["-", "--ledger", "redis://127.0.0.1:1/0"], 4, "127.0.0.1:1"),
         (["no-such-file", "--ledger", "l"], 2, "no-such-file"),
-        (["-", "--ledger", "l", "--out", "o.csv"], 2, "lines of JSON can be added"),
+        (["-", "--ledger", "l", "--out", "o.geojson"], 2, "expected .ndjson or .csv, or .gz of these"),
         (["kafka://a", "--ledger", "l"], 2, "begins with kafka://"),
     ],
 )

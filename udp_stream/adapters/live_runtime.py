@@ -35,7 +35,7 @@ from udp_stream.units import parse_duration
 from udp_stream.windows.clocks import LogPlaces
 from udp_stream.windows.latest import Moment
 from udp_stream.windows.slot_tables import SlotPings, tabulate
-from udp_stream.windows.source_reader import ReadingRules, Refused, SourceCheckpoint, SourceReader
+from udp_stream.windows.source_reader import Look, ReadingRules, Refused, SourceCheckpoint, SourceReader
 
 CHECKPOINT: Final = "checkpoint"
 """The file of it, in the journal's folder."""
@@ -74,10 +74,11 @@ class LiveRuntime:
         outputs: Outputs,
         observers: Sequence[Observer] = (),
         clock: Callable[[], float] = time.time,
+        look: Look = lambda _messages, _read: None,
     ) -> None:
         """Nothing is read or written before `start`. `clock` gives Unix seconds: the time of arrival."""
         self._settings, self._ledger, self._journal, self._outputs = settings, ledger, journal, outputs
-        self._clock = clock
+        self._clock, self._look = clock, look
         self._idle_ms = round(parse_duration(settings.kafka.idle_timeout) * 1000)
         context = ReleaseContext(
             settings.policy, settings.calendar, entropy, software, caveats=caveats(ledger.meta()),
@@ -152,6 +153,7 @@ class LiveRuntime:
             np.full(count, not arrived.messages),
         )
         result = self._reader.read(messages, places)
+        self._look(messages, result)
         refusals = [one.refusal for one in result.refused]
         self._report(batch_read(result.messages, result.pings, refusals, result.newest_ms))
         if self._outputs.rejected is not None:

@@ -119,20 +119,14 @@ class _Csv:
     """A header, then a row a record; lists are JSON, null is empty."""
 
     def __init__(self, out: BinaryIO, kind: Kind) -> None:
-        self._out, self._columns = out, [name for name, _ in columns(kind)]
-        self._put([self._columns])
+        self._out, self._kind = out, kind
+        self._out.write(csv_header(kind))
 
     def write(self, payloads: Sequence[bytes]) -> None:
-        rows = [flat(msgspec.json.decode(payload)) for payload in payloads]
-        self._put([[_cell(row.get(name)) for name in self._columns] for row in rows])
+        self._out.write(csv_rows(payloads, self._kind))
 
     def close(self) -> None:
         pass
-
-    def _put(self, rows: Sequence[Sequence[object]]) -> None:
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(rows)
-        self._out.write(text.getvalue().encode())
 
 
 class _GeoJson:
@@ -180,6 +174,34 @@ class _Parquet:
 
     def close(self) -> None:
         self._writer.close()
+
+
+def csv_header(kind: Kind) -> bytes:
+    """The first line of a CSV of records of this type.
+
+    >>> from udp_stream.release.record import Counts
+    >>> csv_header(Counts)
+    b'plates,samples,admitted_plates,used_samples\\n'
+    """
+    return _csv_lines([[name for name, _ in columns(kind)]])
+
+
+def csv_rows(payloads: Sequence[bytes], kind: Kind) -> bytes:
+    """A line for each record; lists are JSON, null is empty. No line of a record of ours has a newline in it.
+
+    >>> from udp_stream.release.record import Counts
+    >>> csv_rows([b'{"plates": 3, "samples": 40}'], Counts)
+    b'3,40,,\\n'
+    """
+    names = [name for name, _ in columns(kind)]
+    rows = [flat(msgspec.json.decode(payload)) for payload in payloads]
+    return _csv_lines([[_cell(row.get(name)) for name in names] for row in rows])
+
+
+def _csv_lines(rows: Sequence[Sequence[object]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()
 
 
 def flat(record: dict[str, Any], before: str = "") -> dict[str, Any]:

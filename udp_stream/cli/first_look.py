@@ -8,7 +8,7 @@ begins is the same for neighbours.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 from udp_stream.adapters.schemes import Source, open_sources, scheme_of
@@ -40,18 +40,32 @@ SHARE_WORTH_ADVICE = 0.05
 """Of all pings: fewer refusals of one kind are faults of the feed, and no wrong setting."""
 
 
-def require_readable_pings(names: Sequence[str], settings: Settings) -> None:
-    """UsageError if of the beginning of a file more is refused than accepted; of GTFS-realtime files that stand
-    together, of all of them. What is no file on disk is left alone."""
+Warn = Callable[[str], None]
+"""Takes a sentence about a setting that is likely wrong."""
+
+
+def print_warning(sentence: str) -> None:
+    """For people, beside a summary."""
+    console().print(f"warning: {sentence}", markup=False, soft_wrap=True)
+
+
+def require_readable_pings(names: Sequence[str], settings: Settings, warn: Warn = print_warning) -> None:
+    """UsageError if of the beginning of a file more is refused than accepted, or nothing can be read of it; of
+    GTFS-realtime files that stand together, of all of them. What is no file on disk is left alone."""
     on_disk = [name for name in names if is_on_disk(name)]
     for name, source in open_sources(on_disk, settings.speed.unit, form=settings.source.form):
         first: list[bytes] = []
-        with closing(source), suppress(UsageError):  # the run says it, after what comes before the damage
-            for messages in source.messages():
-                first += messages
-                if len(first) >= LOOKED_AT:
-                    break
-        _require_mostly_read(name, first, source.format, settings)
+        with closing(source):
+            try:
+                for messages in source.messages():
+                    first += messages
+                    if len(first) >= LOOKED_AT:
+                        break
+            except UsageError:
+                if not first:
+                    raise
+                # the run says it, after what comes before the damage
+        _require_mostly_read(name, first, source.format, settings, warn)
 
 
 def looked_at(source: Source, name: str, settings: Settings) -> Iterator[list[bytes]]:
@@ -62,7 +76,8 @@ def looked_at(source: Source, name: str, settings: Settings) -> Iterator[list[by
     frames = source.messages()
     for first in frames:
         if not is_on_disk(name) and scheme_of(name) is None:
-            _require_mostly_read("standard input" if name == "-" else name, first, source.format, settings)
+            shown = "standard input" if name == "-" else name
+            _require_mostly_read(shown, first, source.format, settings, print_warning)
         yield first
         break
     yield from frames
@@ -77,13 +92,15 @@ def is_on_disk(name: str) -> bool:
     return name != "-" and scheme_of(name) is None and Path(name).is_file()
 
 
-def _require_mostly_read(name: str, messages: Sequence[bytes], ping_format: PingFormat, settings: Settings) -> None:
+def _require_mostly_read(
+    name: str, messages: Sequence[bytes], ping_format: PingFormat, settings: Settings, warn: Warn
+) -> None:
     pings, refusals = PingDecoder(settings.ping_rules, ping_format).decode(messages)
     refused = [one for one in refusals if one.reason not in OF_A_SPEED]
     read = len(pings) + len(refusals) - len(refused)
     if len(refused) <= read:
         if len(pings) and (sentence := wrong_zone(pings.time_ms, pings.lon, pings.lat, settings.hat.timezone)):
-            console().print(f"warning: {sentence}", markup=False, soft_wrap=True)
+            warn(sentence)
         return
     reason = max(Reason, key=lambda reason: sum(one.reason == reason for one in refused))
     commonest = sum(one.reason == reason for one in refused)

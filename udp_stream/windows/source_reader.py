@@ -76,6 +76,10 @@ class ReadResult:
     moments: Sequence[Moment] = ()
 
 
+Look = Callable[[Sequence[bytes], ReadResult], None]
+"""Is given messages and what became of them, before a slot that they close is released: `cli/feed_watch.py`."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReadingRules:
     """What all readers of a deployment share. `hashed` gives a plate's keyed hash; without `moments` no position is

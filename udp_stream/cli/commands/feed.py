@@ -14,9 +14,10 @@ from udp_stream.adapters.live.handover import Handover
 from udp_stream.adapters.live.openers import live_sources
 from udp_stream.adapters.live.pipe import PipeSource
 from udp_stream.adapters.live.source import LiveSource
-from udp_stream.adapters.logs import begin_log, end_log, say
+from udp_stream.adapters.logs import WARNING, begin_log, end_log, say
 from udp_stream.adapters.schemes import Source, open_sources, scheme_of
 from udp_stream.adapters.settings import Settings
+from udp_stream.cli.first_look import require_readable_pings
 from udp_stream.cli.going_on import say_of_source, sigterm
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.pings.decoder import json_messages
@@ -98,6 +99,7 @@ def _frames(arguments: argparse.Namespace, settings: Settings, stack: ExitStack)
         opened = open_sources(arguments.files, unit, say=say_of_source, form=settings.source.form)
         sources = [stack.enter_context(closing(source)) for _, source in opened]
         _refuse_two_forms(sources, settings)
+        require_readable_pings(arguments.files, settings, warn=lambda text: say(text, level=WARNING))
         return (json_messages(some, source.format, rules) for source in sources for some in source.messages())
     if arguments.files or arguments.rate or arguments.speedup or arguments.batch > 1:
         raise UsageError("a fleet keeps its own pace: expected --fleet without files, --rate, --speedup or --batch")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 
 from udp_stream.adapters.embedded import rejected_writer
@@ -26,15 +25,20 @@ from udp_stream.adapters.settings import Settings, is_file
 from udp_stream.adapters.spoken_log import SpokenLog
 from udp_stream.adapters.text import counted
 from udp_stream.adapters.work_reports import RunReports, about_us, recent_work
-from udp_stream.cli.appended import appended, ids_in, write_lines
+from udp_stream.cli.appended import appended, appended_records, require_appendable
+from udp_stream.cli.feed_watch import FeedWatch
+from udp_stream.cli.first_look import require_readable_pings
 from udp_stream.cli.going_on import say_of_source, sigterm
 from udp_stream.cli.outputs import PRIVATE, require_distinct, used_files
 from udp_stream.cli.query_results import require_queries
 from udp_stream.cli.report import SOFTWARE
 from udp_stream.cli.summary_json import print_json_summary
-from udp_stream.errors import ConfigError, UdpStreamError
+from udp_stream.errors import ConfigError, UdpStreamError, UsageError
 from udp_stream.ledger.port import Ledger
 from udp_stream.pings.decoder import json_messages
+from udp_stream.release.query_record import QueryResult
+from udp_stream.release.record import Release
+from udp_stream.release.smoothed import Smoothed
 from udp_stream.release.summary import Summary
 from udp_stream.windows.source_reader import Refused
 
@@ -46,10 +50,13 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         raise ConfigError("ledger.url: expected the ledger of this feed, got none: name it with --ledger FILE")
     outputs = [(f"--{name}", getattr(arguments, name)) for name in ("out", "rejected", "smoothed", "queries")]
     require_distinct(outputs, used_files(arguments, settings))
+    for name in (arguments.out, arguments.smoothed):
+        require_appendable(name or "-")
     heartbeat = Heartbeat(arguments.alive)
     begin_log()
     with ExitStack() as stack:
         source = _source(arguments.source, settings)
+        require_readable_pings([arguments.source], settings, warn=lambda _: None)  # the watch says it
         opening = ledger_and_keys(settings.ledger, allow_volatile=arguments.allow_volatile_ledger)
         ledger, keys = stack.enter_context(opening)
         others = begin_work(settings, ledger)
@@ -60,17 +67,20 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         name, ledger_id = ledger_place(settings.ledger.place), ledger.meta()["ledger_id"]
         about = about_us(settings, "run", name, SOFTWARE, ledger_id)
         reports = RunReports(about, recent_work(settings), folder)
-        summary = Summary(policy=settings.policy.fingerprint(), others=others)
+        summary, watch = Summary(policy=settings.policy.fingerprint(), others=others), FeedWatch(settings)
         observers = [log.observe, reports.observe, summary.observe]
         runtime = LiveRuntime(
-            settings, ledger, OsEntropy(), keys.key_of, SOFTWARE, journal, writes, observers=observers
+            settings, ledger, OsEntropy(), keys.key_of, SOFTWARE, journal, writes, observers, look=watch.look
         )
         stack.callback(_summarize, summary, settings, as_json=arguments.json)
         stack.callback(log.say_due, at_the_end=True)
         stack.enter_context(_reporting_the_end(reports, runtime))
         say(f"run of {source_name(arguments.source)}, with the journal {folder}", "begun")
         runtime.start()
-        _go_on(source, runtime, settings, log, heartbeat, reports)
+        ended = _go_on(source, runtime, settings, log, heartbeat, reports)
+        watch.end()
+        if ended and watch.accepted_nothing:
+            raise UsageError("no ping was accepted")
 
 
 def _summarize(summary: Summary, settings: Settings, *, as_json: bool) -> None:
@@ -117,8 +127,8 @@ def _go_on(
     log: SpokenLog,
     heartbeat: Heartbeat,
     reports: RunReports,
-) -> None:
-    """Frames into the journal and through it, until the source has ended or SIGTERM has come."""
+) -> bool:
+    """Frames into the journal and through it, until SIGTERM has come or, which is returned, the source has ended."""
     rules = settings.ping_rules
     with Handover(source) as handover, sigterm() as asked:
         while not handover.ended:
@@ -138,6 +148,7 @@ def _go_on(
         if not asked():
             runtime.close_what_is_over()
     runtime.stop()
+    return not asked()
 
 
 def _source(name: str, settings: Settings) -> LiveSource:
@@ -171,9 +182,11 @@ def _owner(ledger: Ledger) -> str:
 @contextmanager
 def _outputs(arguments: argparse.Namespace) -> Iterator[Outputs]:
     with ExitStack() as stack:
-        out = stack.enter_context(appended(arguments.out))
-        smoothed = stack.enter_context(appended(arguments.smoothed)) if arguments.smoothed else None
-        queries = stack.enter_context(appended(arguments.queries)) if arguments.queries else None
+        out = stack.enter_context(appended_records(arguments.out, Release))
+        named = (arguments.smoothed, Smoothed), (arguments.queries, QueryResult)
+        smoothed, queries = (
+            stack.enter_context(appended_records(name, kind)) if name else None for name, kind in named
+        )
         rejected = stack.enter_context(appended(arguments.rejected, PRIVATE)) if arguments.rejected else None
         reject = None if rejected is None else rejected_writer(rejected)
 
@@ -182,9 +195,9 @@ def _outputs(arguments: argparse.Namespace) -> Iterator[Outputs]:
                 reject(refused.original, refused.refusal)
 
         yield Outputs(
-            partial(write_lines, out),
-            None if smoothed is None else partial(write_lines, smoothed),
+            out.write,
+            None if smoothed is None else smoothed.write,
             None if reject is None else refuse,
-            ids_in(out) | (frozenset() if queries is None else ids_in(queries)),
-            None if queries is None else partial(write_lines, queries),
+            out.ids | (frozenset() if queries is None else queries.ids),
+            None if queries is None else queries.write,
         )

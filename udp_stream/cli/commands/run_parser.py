@@ -23,8 +23,13 @@ def add(verbs: Verbs) -> None:
         help="an address (http://, https://), a queue (amqp://, amqps://), - for stdin, or a file as for replay",
     )
     parser.add_argument("--every", metavar="DURATION", help="between polls of an address (default: live.every)")
-    parser.add_argument("--out", metavar="FILE", default="-", help="release records, a line each (default: stdout)")
-    parser.add_argument("--smoothed", metavar="FILE", help="smoothed estimates, a line each")
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        default="-",
+        help="release records; .csv, .gz by suffix, else a line of JSON each (default: stdout)",
+    )
+    parser.add_argument("--smoothed", metavar="FILE", help="smoothed estimates, in the same forms")
     parser.add_argument("--queries", metavar="FILE", help="ask the configuration's [[query]]; a result a line")
     parser.add_argument("--rejected", metavar="FILE", help="refused pings, one message a line, with the reason")
     add_ledger_options(parser, "ledger file or URL (default: ledger.url)")
@@ -40,7 +45,7 @@ examples:
   udp-stream run amqps://broker.example.org/vhost --config city.toml --out releases.ndjson
   my-program | udp-stream run - --ledger city.ledger
 
-Lines are added to the files. Stop it (SIGTERM, Ctrl-C) or kill it at any moment, and start it again with the same
+Records are added to the files. Stop it (SIGTERM, Ctrl-C) or kill it at any moment, and start it again with the same
 ledger: what had arrived is in the journal, and what was released is released once. Open slots wait in the journal. One
 run has a journal at a time. The last line of the log has what this run read and released; --json adds one object.
 """

@@ -6,6 +6,7 @@ import argparse
 
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.settings import Settings
+from udp_stream.cli.feed_watch import FeedWatch
 from udp_stream.cli.report import SOFTWARE
 from udp_stream.errors import needs
 
@@ -27,5 +28,6 @@ def worker(arguments: argparse.Namespace, settings: Settings) -> None:
             arguments.instance,
             arguments.accept_loss,
             arguments.alive,
+            FeedWatch(settings).look,
         )
     )

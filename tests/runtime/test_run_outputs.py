@@ -1,0 +1,51 @@
+"""Where `run` writes: forms that can be added to, and places that are no files."""
+
+import gzip
+import json
+import os
+
+import pytest
+
+from tests.forked import run_forked
+from tests.runtime.harness import fleet_log
+
+FLAGS = ("--set", "hat.slot=15m", "--set", "release.min_plates=2")
+
+
+@pytest.fixture(scope="module")
+def log():
+    return b"\n".join(fleet_log(buses=15, hours=0.6, clean=True)) + b"\n"
+
+
+def run(folder, out, stdin, ledger="l", *more):
+    words = ("run", "-", "--ledger", ledger, "--out", out, *FLAGS, *more)
+    return run_forked(words, cwd=folder, stdin=stdin, env={**os.environ, "NO_COLOR": "1"})
+
+
+def hats(done):
+    (ended,) = [entry for entry in map(json.loads, done.stderr.splitlines()) if entry["event"] == "ended"]
+    return sum(ended["hats"].values())
+
+
+@pytest.mark.parametrize("place", ["/dev/null", "/dev/stdout"])
+def test_a_device_is_written_to(place, log, tmp_path):
+    done = run(tmp_path, place, log)
+    assert done.returncode == 0 and hats(done) > 10, done.stderr
+    assert done.stdout.count(b"\n") == (hats(done) if place == "/dev/stdout" else 0)
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.ndjson.gz"])
+def test_a_second_run_adds_what_is_new_to_any_form(name, log, tmp_path):
+    done = run(tmp_path, name, log, "l", "--smoothed", f"smoothed.{name}")
+    assert done.returncode == 0 and hats(done) > 10, done.stderr
+    first = (tmp_path / name).read_bytes()
+    lines = (gzip.decompress(first) if name.endswith(".gz") else first).count(b"\n")
+    assert lines == hats(done) + name.endswith(".csv")
+    assert run(tmp_path, name, b"").returncode == 0
+    assert (tmp_path / name).read_bytes() == first and (tmp_path / f"smoothed.{name}").stat().st_size > 100
+
+
+def test_a_form_that_has_an_end_is_refused_before_a_ledger_is_made(log, tmp_path):
+    done = run(tmp_path, "out.geojson", log)
+    assert done.returncode == 2 and b"expected .ndjson or .csv" in done.stderr
+    assert list(tmp_path.iterdir()) == []

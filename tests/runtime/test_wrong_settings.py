@@ -1,0 +1,79 @@
+"""A feed that is not read as it is set: every verb says so, with the likely mend, and ends with a status that tells."""
+
+import json
+import os
+
+import pytest
+
+from tests.forked import run_forked
+from tests.runtime.harness import fleet_log
+
+FLAGS = ("--set", "hat.slot=15m", "--set", "release.min_plates=2")
+
+
+def udp_stream(folder, *arguments, stdin=None):
+    return run_forked(arguments, cwd=folder, stdin=stdin, env={**os.environ, "NO_COLOR": "1"})
+
+
+def spelled(count, **changed):
+    """Messages of a fleet, with some of their fields written otherwise."""
+    for message in fleet_log(buses=10, hours=0.3, clean=True)[:count]:
+        ping = json.loads(message)
+        yield json.dumps(ping | {name: change(ping) for name, change in changed.items()}).encode()
+
+
+def epochs(count):
+    return b"\n".join(spelled(count, observationDateTime=lambda _: 1_706_159_153)) + b"\n"
+
+
+MEND = '[source] time_format = "epoch_s"'
+
+
+@pytest.mark.parametrize("verb", [("run", "--ledger", "city.ledger"), ("feed", "--bootstrap", "127.0.0.1:1")])
+@pytest.mark.parametrize("content", ["epochs", "binary"])
+def test_a_file_that_is_not_read_is_refused_before_anything_is_made_or_sent(tmp_path, verb, content):
+    data = {"epochs": epochs(300), "binary": bytes(range(256)) * 40}[content]
+    (tmp_path / "pings").write_bytes(data)
+    verb, *flags = verb
+    done = udp_stream(tmp_path, verb, "pings", *flags)
+    assert done.returncode == 2 and b"No ping was accepted of its beginning" in done.stderr
+    if content == "epochs":
+        assert MEND in done.stderr.decode().replace(chr(92), "")
+    assert [path.name for path in tmp_path.iterdir()] == ["pings"]
+
+
+def test_a_pipe_that_is_not_read_ends_a_run_with_status_2_and_the_mend(tmp_path):
+    done = udp_stream(tmp_path, "run", "-", "--ledger", "l", stdin=epochs(300))
+    said = [json.loads(line) for line in done.stderr.splitlines() if line.startswith(b"{")]
+    refused = [entry for entry in said if entry["event"] == "refused"]
+    assert len(refused) == 1 and MEND in refused[0]["message"] and refused[0]["level"] == "warning"
+    assert done.returncode == 2 and b"no ping was accepted" in done.stderr.splitlines()[-1]
+    plates = {json.loads(line)["license_plate"].encode() for line in epochs(300).splitlines()}
+    assert not any(plate in done.stderr for plate in plates)
+
+
+def test_a_pipe_of_which_some_is_read_ends_well(tmp_path):
+    good = b"\n".join(fleet_log(buses=10, hours=0.3, clean=True)[:20]) + b"\n"
+    done = udp_stream(tmp_path, "run", "-", "--ledger", "l", *FLAGS, stdin=epochs(100) + good)
+    assert done.returncode == 0 and MEND in done.stderr.decode().replace(chr(92), "")
+
+
+def test_a_run_whose_pings_are_all_late_has_no_wrong_setting(tmp_path):
+    """The same file twice: the second time everything has been released."""
+    log = b"\n".join(fleet_log(buses=10, hours=0.6, clean=True)) + b"\n"
+    (tmp_path / "pings.ndjson").write_bytes(log)
+    for _ in range(2):
+        done = udp_stream(tmp_path, "run", "pings.ndjson", "--ledger", "l", *FLAGS)
+        assert done.returncode == 0, done.stderr
+    assert b'"refused": {"late"' in done.stderr
+
+
+def test_another_city_s_clock_is_said_once_by_a_live_run(tmp_path):
+    log = b"\n".join(fleet_log(buses=10, hours=0.3, clean=True)) + b"\n"
+    (tmp_path / "pings.ndjson").write_bytes(log)
+    zone = ("--set", "hat.timezone=America/Chicago")
+    for source in ("-", "pings.ndjson"):
+        done = udp_stream(tmp_path, "run", source, "--ledger", f"l{source}", *FLAGS, *zone, stdin=log)
+        said = [json.loads(line) for line in done.stderr.splitlines()]
+        zones = [entry["message"] for entry in said if entry["event"] == "zone"]
+        assert done.returncode == 0 and len(zones) == 1 and "Asia/Kolkata" in zones[0], done.stderr

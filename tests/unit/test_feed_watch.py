@@ -1,0 +1,124 @@
+"""What a run that goes on says of wrong settings: once, and nothing that is protected."""
+
+import json
+
+import numpy as np
+import pytest
+
+from udp_stream.adapters.settings import load
+from udp_stream.cli.feed_watch import FeedWatch
+from udp_stream.windows.clocks import LogPlaces
+from udp_stream.windows.source_reader import ReadingRules, SourceCheckpoint, SourceReader
+
+PLATE = "GJ05ZZ0001"
+
+
+def message(speed=23.5, time="2024-01-08T10:00:05+05:30", at=(72.83, 21.19), minute=0):
+    time = time.replace("10:00", f"10:{minute:02}") if isinstance(time, str) else time
+    ping = {"license_plate": PLATE, "observationDateTime": time, "speed": speed,
+            "location": {"type": "Point", "coordinates": list(at)}}  # fmt: skip
+    return json.dumps(ping).encode()
+
+
+class Watched:
+    """A reader of a partition that is watched, and what was said of it."""
+
+    def __init__(self, *flags):
+        self.said = []
+        settings = load(None, flags, {})
+        self.watch = FeedWatch(settings, lambda text, event, figures: self.said.append((event, text, figures)))
+        rules = ReadingRules(settings.decoder, settings.window_rules, settings.calendar.slots, 7, str.encode)
+        self.reader, self.offset = SourceReader(rules, SourceCheckpoint(0)), 0
+
+    def read(self, *messages, tick=False):
+        count = len(messages)
+        offsets = np.arange(self.offset, self.offset + count)
+        now_ms = np.full(count, 1_704_688_500_000)
+        self.watch.look(messages, self.reader.read(messages, LogPlaces(offsets, now_ms, np.full(count, tick))))
+        self.offset += count
+
+    @property
+    def events(self):
+        return [event for event, _, _ in self.said]
+
+
+def test_more_refused_than_accepted_is_said_once_with_the_mend():
+    watched = Watched()
+    for _ in range(40):
+        watched.read(*[message(time=1704688205)] * 30)
+    assert watched.events == ["refused"]
+    _, text, figures = watched.said[0]
+    assert '[source] time_format = "epoch_s"' in text and "wrong_type" in text
+    assert figures == {"refused": {"wrong_type": 30}, "accepted": 0}
+    assert PLATE not in text and "23.5" not in text
+
+
+def test_a_few_refusals_are_a_feed_s_own_faults():
+    watched = Watched()
+    watched.read(*[b"junk"] * 5)
+    watched.read(*[message(minute=minute % 60) for minute in range(200)], *[b"junk"] * 90)
+    assert watched.events == []
+
+
+def test_a_feed_that_changes_after_months_is_told_too():
+    watched = Watched()
+    for _ in range(300):
+        watched.read(*[message()] * 100)
+    for _ in range(60):
+        watched.read(*[message(time=1704688205)] * 100)
+    assert watched.events == ["refused"]
+
+
+@pytest.mark.parametrize("speed", [-1, 1e9])
+def test_no_value_of_a_speed_decides_whether_something_is_said(speed):
+    watched = Watched()
+    watched.read(*[message(speed=speed)] * 200)
+    watched.watch.end()
+    assert watched.events == [] and not watched.watch.accepted_nothing
+
+
+def test_late_pings_are_no_wrong_setting():
+    watched = Watched()
+    watched.read(*[message()] * 20)
+    late = [message(time="2024-01-07T10:00:05+05:30")] * 200
+    watched.read(*late)
+    assert watched.events == []
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_another_city_s_clock_is_said_once(at_once):
+    watched = Watched("hat.timezone=America/Chicago")
+    messages = [message(minute=minute % 60) for minute in range(300)]
+    for some in [messages] if at_once else [[one] for one in messages]:
+        watched.read(*some)
+    watched.watch.end()
+    assert watched.events == ["zone"] and "Set hat.timezone = 'Asia/Kolkata'" in watched.said[0][1]
+
+
+def test_of_a_short_feed_it_is_said_at_its_end_and_of_none_nothing():
+    watched = Watched("hat.timezone=America/Chicago")
+    watched.read(message())
+    watched.read(b"junk", b"junk")
+    assert watched.events == []
+    watched.watch.end()
+    assert watched.events == ["refused", "zone"]
+    silent = Watched()
+    silent.read(b"", tick=True)
+    silent.watch.end()
+    assert silent.said == [] and not silent.watch.accepted_nothing
+
+
+def test_nothing_was_accepted_if_all_was_refused():
+    watched = Watched()
+    watched.read(b"junk")
+    assert watched.watch.accepted_nothing
+    watched.read(message())
+    assert not watched.watch.accepted_nothing
+
+
+def test_the_sample_that_is_kept_has_a_limit():
+    watched = Watched()
+    huge = b"[" + b" " * 3_000_000 + b"7]"
+    for _ in range(50):
+        watched.read(huge)
+    assert watched.watch.sample_bytes <= 4 * 2**20

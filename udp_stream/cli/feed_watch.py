@@ -1,0 +1,133 @@
+"""What a run that goes on says of settings that are likely wrong: each sentence once, while it works.
+
+It looks at what is public: how many pings are refused and why, and where and when plates pinged. No value of a speed
+decides whether something is said: a ping that is refused for its speed alone counts as one that is accepted, and so
+does one that is refused by the clock.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from udp_stream.adapters.logs import WARNING, say
+from udp_stream.adapters.settings import Settings
+from udp_stream.adapters.text import counted
+from udp_stream.cli.first_look import OF_A_SPEED, OF_THE_CLOCK, SAMPLE_MAX
+from udp_stream.cli.wrong_zone import wrong_zone
+from udp_stream.pings.advice import Refused, advise
+from udp_stream.windows.source_reader import ReadResult
+
+LEAST: Final = 10
+"""Refusals before the end, at least: the first message of a feed says too little."""
+
+WINDOW: Final = 4096
+"""Pings after which those before count half: a feed that changes after months is noticed."""
+
+SAMPLE_BYTES: Final = 4 * 2**20
+"""Of refused messages that are kept for advice, in all; the newest."""
+
+ZONE_PINGS: Final = 100
+"""Accepted pings whose places tell the zone."""
+
+Say = Callable[[str, str, Mapping[str, object]], None]
+"""Takes a warning: its text, its event and its figures."""
+
+
+def _warn(text: str, event: str, figures: Mapping[str, object]) -> None:
+    say(text, event, figures, WARNING)
+
+
+class FeedWatch:
+    """Give it what was read, batch after batch, and say at the end that it is the end.
+
+    >>> from udp_stream.adapters.settings import Settings
+    >>> from udp_stream.pings.decoder import Reason, Refusal
+    >>> from udp_stream.windows.source_reader import Refused as ReadRefused
+    >>> watch = FeedWatch(Settings(), lambda text, event, _: print(f"{event}: {text}"))
+    >>> page = b"<html>"
+    >>> watch.look([page], ReadResult([], [ReadRefused(0, Refusal(0, -1, Reason.NOT_JSON, "$"), page)], 1, 0))
+    >>> watch.end()  # doctest: +ELLIPSIS
+    refused: 1 of 1 ping was refused, most as not_json: not JSON, but XML or HTML, which is not read: convert it...
+    >>> watch.accepted_nothing
+    True
+    """
+
+    def __init__(self, settings: Settings, warn: Say = _warn) -> None:
+        """Nothing was read yet."""
+        self._settings, self._warn = settings, warn
+        self._sample: deque[Refused] = deque()
+        self.sample_bytes = 0
+        self._refused: Counter[str] = Counter()
+        self._accepted = 0
+        self._total: Counter[bool] = Counter()  # by whether it was accepted
+        self._is_mostly_refused = False
+        self._told: set[tuple[str, ...]] = set()
+        self._where: list[tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]] | None = []
+
+    def look(self, messages: Sequence[bytes], read: ReadResult) -> None:
+        """Look at what became of a batch of messages; those that were read before are not in `read`."""
+        if not read.messages:
+            return
+        refused = [one for one in read.refused if one.refusal.reason not in (*OF_A_SPEED, *OF_THE_CLOCK)]
+        accepted = read.pings + len(read.refused) - len(refused)
+        self._total.update({True: accepted, False: len(refused)})
+        self._accepted += accepted
+        self._refused.update(str(one.refusal.reason) for one in refused)
+        for one in refused[-SAMPLE_MAX:]:
+            self._keep(Refused(one.refusal, one.original))
+        self._judge(LEAST)
+        if self._accepted + self._refused.total() >= WINDOW:
+            self._accepted //= 2
+            self._refused = Counter({reason: count // 2 for reason, count in self._refused.items()})
+        if self._where is not None and read.pings:
+            # Once more, for the places: a reader does not hand them on.
+            pings, _ = self._settings.decoder.decode(messages)
+            self._where.append((pings.time_ms, pings.lon, pings.lat))
+            self._judge_zone(ZONE_PINGS)
+
+    def end(self) -> None:
+        """Nothing comes any more: say also what rests on few pings."""
+        self._judge(1)
+        self._judge_zone(1)
+
+    @property
+    def accepted_nothing(self) -> bool:
+        """Whether something was refused, and all of it, for what its messages are."""
+        return self._total[False] > 0 and self._total[True] == 0
+
+    def _keep(self, refused: Refused) -> None:
+        self._sample.append(refused)
+        self.sample_bytes += len(refused.original)
+        while len(self._sample) > SAMPLE_MAX or self.sample_bytes > SAMPLE_BYTES:
+            self.sample_bytes -= len(self._sample.popleft().original)
+
+    def _judge(self, least: int) -> None:
+        """Say once when more is refused than accepted, and again only if that was over and other sentences help."""
+        refused, was = self._refused.total(), self._is_mostly_refused
+        if refused < least:
+            return
+        self._is_mostly_refused = refused > self._accepted
+        if was or not self._is_mostly_refused:
+            return
+        (reason, _), *_ = self._refused.most_common(1)
+        advice = advise(list(self._sample), self._settings.source.form, self._settings.pings.box)
+        if (reason, *advice) in self._told:
+            return
+        self._told.add((reason, *advice))
+        total = refused + self._accepted
+        text = f"{refused:,} of {counted(total, 'ping')} {'was' if refused == 1 else 'were'} refused, most as {reason}"
+        figures = {"refused": dict(self._refused), "accepted": self._accepted}
+        self._warn(": ".join([text, "; ".join(advice)] if advice else [text]), "refused", figures)
+
+    def _judge_zone(self, least: int) -> None:
+        if self._where is None or sum(time_ms.size for time_ms, _, _ in self._where) < least:
+            return
+        time_ms, lon, lat = (np.concatenate(column) for column in zip(*self._where, strict=True))
+        self._where = None
+        if (sentence := wrong_zone(time_ms, lon, lat, self._settings.hat.timezone)) is not None:
+            self._warn(sentence, "zone", {})
