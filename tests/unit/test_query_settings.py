@@ -15,6 +15,7 @@ from udp_stream.queries.elimination import Everyone
 from udp_stream.queries.plane import QUANTA_PER_METRE
 from udp_stream.testing import seeded_bits
 
+FINGERPRINTS = ["46e5163a189e86d7", "1d74f826da118ed8", "4430f1e15e4bbe18", "d9e8f7db388dac14"]
 BUDGET = "[queries]\nrho = 100.0\ncenter = [-97.74, 30.27]\n"
 THRESHOLD = """[[query]]
 name = "full"
@@ -58,6 +59,14 @@ def test_a_change_of_anything_that_is_asked_changes_the_fingerprint(tmp_path):
              BUDGET + RANGE.replace("30.31", "30.32")]  # fmt: skip
     found = {loaded(tmp_path, text).standing_queries[0].fingerprint() for text in texts}
     assert len(found) == len(texts)
+
+
+def test_fingerprints_are_those_of_before_for_what_is_not_set(tmp_path):
+    """A moment that an earlier version began is gone on with: values in force are part of what it remembers."""
+    queries = loaded(tmp_path, BUDGET + RANGE + NEAREST.replace("k = 3\n", "") + DENSITY + THRESHOLD).standing_queries
+    assert [(one.k, one.bandwidth_m) for one in queries] == [(1, 500.0)] * 4 and queries[3].edge_m == 500.0
+    found = [one.fingerprint() for one in queries]
+    assert found == FINGERPRINTS
 
 
 def test_the_plane_is_around_the_box_of_pings_unless_told(tmp_path):
@@ -123,6 +132,12 @@ def test_the_plane_is_around_the_box_of_pings_unless_told(tmp_path):
         (BUDGET + THRESHOLD.replace("0.2", "20"), "query.share of full: Expected `float` < 1.0, got 20"),
         (BUDGET + RANGE + "share = 0.2\n", "query.share of north: expected none where kind is range, got 0.2"),
         (BUDGET + THRESHOLD + "edge_m = 0\n", "query.edge_m of full: Expected `float` >= 1.0, got 0"),
+        (BUDGET + RANGE + "k = 3\n", "query.k of north: expected none where kind is range, got 3"),
+        (BUDGET + DENSITY + "k = 1\n", "query.k of square: expected none where kind is density, got 1"),
+        (BUDGET + THRESHOLD + "k = 3\n", "query.k of full: expected none where kind is threshold, got 3"),
+        (BUDGET + RANGE + "bandwidth_m = 500\n", "query.bandwidth_m of north: expected none where kind is range"),
+        (BUDGET + NEAREST + "bandwidth_m = 9\n", "query.bandwidth_m of stop: expected none where kind is nearest"),
+        (BUDGET + THRESHOLD + "bandwidth_m = 9\n", "query.bandwidth_m of full: expected none where kind is thresh"),
         (BUDGET + RANGE + "edge_m = 200\n", "query.edge_m of north: expected none where kind is range, got 200"),
         (BUDGET + THRESHOLD + 'privatisation = "point"\n',
          "query.privatisation of full: expected auto or distance .*got point"),

@@ -136,6 +136,10 @@ def test_automatic_epsilons_and_suppression_go_with_any_number_of_shards():
         ),
         ("[budget]\naccounting = 'renyi'", "budget.accounting: .* 'renyi'"),
         ("[budget]\naccounting = 'zcdp'", "budget.rho: expected at least 5e-07, .* rho 1.539, got 0"),
+        (
+            "[budget]\naccounting = 'zcdp'\nrho = 1.5\nepsilon = 10",
+            'budget.epsilon: expected none where budget.accounting is "zcdp", whose budget is budget.rho, got 10.0',
+        ),
         ("[budget]\nrho = 1.5", 'budget.rho: expected 0 where budget.accounting is "pure", got 1.5'),
         (
             "[budget]\naccounting = 'approximate'\nepsilon = 0.0001",

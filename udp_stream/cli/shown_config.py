@@ -46,6 +46,10 @@ def _shown(name: str, settings: Settings, origins: Mapping[str, Origin]) -> Show
         return ShownKey(name, without_password(settings.ledger.place), origin, is_set=bool(value))
     if section == "source" and value is None:
         return ShownKey(name, *_of_feed(key, settings), is_set=False)
+    if name == "budget.epsilon" and value is None:
+        return ShownKey(
+            name, None if settings.budget.accounting == "zcdp" else settings.budget.promised, origin, is_set=False
+        )
     return ShownKey(name, value, origin, is_set=value is not None)
 
 
@@ -61,7 +65,8 @@ def _of_queries(settings: Settings, origins: Mapping[str, Origin]) -> Iterator[S
     for number, query in enumerate(settings.query, 1):
         for field in fields(query):
             name, value = f"query.{number}.{field.name}", getattr(query, field.name)
-            yield ShownKey(name, value, origins.get(name) or Origin("default"), is_set=value is not None)
+            shown = query.unset(field.name) if value is None else value
+            yield ShownKey(name, shown, origins.get(name) or Origin("default"), is_set=value is not None)
 
 
 def without_password(url: str) -> str:

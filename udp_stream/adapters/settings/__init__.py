@@ -2,10 +2,11 @@
 
 from udp_stream.adapters.settings.checking import Fault, faults_in
 from udp_stream.adapters.settings.known import known_keys, query_keys
+from udp_stream.adapters.settings.ledger_section import SQLITE, LedgerSection, is_file
 from udp_stream.adapters.settings.limits import DURATIONS, EPSILON_MAX, EPSILON_MIN
 from udp_stream.adapters.settings.loading import load, load_with_origins
 from udp_stream.adapters.settings.rules import NO_LEDGERS
-from udp_stream.adapters.settings.sections import SQLITE, LedgerSection, Settings, is_file
+from udp_stream.adapters.settings.sections import Settings
 from udp_stream.adapters.settings.source_section import SourceSection
 from udp_stream.adapters.settings.tables import Origin
 

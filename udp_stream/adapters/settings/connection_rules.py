@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from udp_stream.adapters.kafka_section import KafkaSection
+from udp_stream.adapters.settings.ledger_section import LedgerSection, is_file
 from udp_stream.adapters.settings.limits import breach
-from udp_stream.adapters.settings.sections import LedgerSection, is_file
 from udp_stream.errors import ConfigError
 
 _USERNAME = re.compile(r"[!-~]+")

@@ -32,6 +32,17 @@ _AMOUNT_MAX = 1e6
 EDGE_M = 500.0
 """Of a threshold's region: noise on its count is that of a plate's place in metres, divided by it."""
 
+BANDWIDTH_M = 500.0
+"""Of a density."""
+
+_OF_ONE_KIND: dict[str, tuple[Kind, float | None]] = {
+    "k": ("nearest", 1),
+    "bandwidth_m": ("density", BANDWIDTH_M),
+    "share": ("threshold", None),
+    "edge_m": ("threshold", EDGE_M),
+}
+"""The keys that only one kind of query has, and what is in force there where they are not set."""
+
 
 class PositionBudget(NamedTuple):
     """What a plate may lose of its positions in a period: nano-rho per square km, or nano-epsilon per km."""
@@ -99,8 +110,8 @@ class QuerySection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     polygon: tuple[Position, ...] | None = None
     cells: tuple[str, ...] | None = None
     place: Position | None = None
-    k: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
-    bandwidth_m: Annotated[float, msgspec.Meta(gt=0, le=100_000)] = 500.0
+    k: Annotated[int, msgspec.Meta(ge=1, le=1000)] | None = None
+    bandwidth_m: Annotated[float, msgspec.Meta(gt=0, le=100_000)] | None = None
     rounds: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 64
     split: SplitName = "even"
     privatisation: Literal["auto", "distance", "point"] = "auto"
@@ -108,6 +119,15 @@ class QuerySection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     beta: Annotated[float, msgspec.Meta(ge=1e-6, le=0.5)] = 0.05
     share: Annotated[float, msgspec.Meta(gt=0, lt=1)] | None = None
     edge_m: Annotated[float, msgspec.Meta(ge=1, le=100_000)] | None = None
+
+    def unset(self, key: str) -> float | None:
+        """What is in force where this key is not set; None for nothing.
+
+        >>> QuerySection(name="stop", kind="nearest", every="1h").unset("k")
+        1
+        """
+        kind, value = _OF_ONE_KIND.get(key, (None, None))
+        return value if self.kind == kind else None
 
 
 def standing_queries(
@@ -130,7 +150,7 @@ def _standing(
 ) -> StandingQuery:
     every_s = _every(section, one)
     _check_place(one)
-    _check_threshold(one)
+    _check_kind(one)
     limit = 40 if one.split == "doubling" else 1000
     require(one.rounds <= limit, _key(one, "rounds"), f"at most {limit} rounds that are {one.split}", one.rounds)
     query = StandingQuery(
@@ -141,8 +161,8 @@ def _standing(
         polygon=one.polygon,
         cells=one.cells,
         place=one.place,
-        k=one.k,
-        bandwidth_m=one.bandwidth_m,
+        k=1 if one.k is None else one.k,
+        bandwidth_m=BANDWIDTH_M if one.bandwidth_m is None else one.bandwidth_m,
         every_s=every_s,
         age_s=milliseconds(section.age) / 1000,
         rounds=one.rounds,
@@ -220,16 +240,15 @@ def _check_place(one: QuerySection) -> None:
         require(on_earth, _key(one, "box"), rule, list(box))
 
 
-def _check_threshold(one: QuerySection) -> None:
-    """A threshold has a share, and noise on a sum of distances; the others have no share."""
+def _check_kind(one: QuerySection) -> None:
+    """A threshold has a share, and noise on a sum of distances. Keys of one kind have no meaning in another."""
     if one.kind == "threshold":
         require(one.share is not None, _key(one, "share"), "a number above 0 and below 1 for a threshold", "none")
         rule = "auto or distance for a threshold, whose noise is on a sum of distances"
         require(one.privatisation != "point", _key(one, "privatisation"), rule, one.privatisation)
-    else:
-        for key in ("share", "edge_m"):
-            got = getattr(one, key)
-            require(got is None, _key(one, key), f"none where kind is {one.kind}", got)
+    for key, (kind, _) in _OF_ONE_KIND.items():
+        got = getattr(one, key)
+        require(got is None or one.kind == kind, _key(one, key), f"none where kind is {one.kind}", got)
 
 
 def _privatisation(one: QuerySection) -> Literal["distance", "point"]:

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import structs
 
 from udp_stream.adapters.settings.connection_rules import kafka_faults, redis_faults
+from udp_stream.adapters.settings.ledger_section import SQLITE, LedgerSection, is_file
 from udp_stream.adapters.settings.limits import (
     CONCENTRATED,
     DURATIONS,
@@ -23,7 +24,7 @@ from udp_stream.adapters.settings.limits import (
     seconds_of,
     whole_seconds,
 )
-from udp_stream.adapters.settings.sections import SQLITE, LedgerSection, Settings, is_file
+from udp_stream.adapters.settings.sections import Settings
 from udp_stream.adapters.settings.source_section import check_source
 from udp_stream.errors import ConfigError
 from udp_stream.mechanisms.cdfs.bins import bins_from_edges, equal_bins
@@ -174,7 +175,7 @@ def _epsilon_faults(settings: Settings, policy: Policy) -> Iterator[ConfigError]
     budget, key = settings.budget, "budget.rho" if policy.accounting == "zcdp" else "budget.epsilon"
     amount = "{:g}" if policy.measure == "pure" else "rho {:g}"
     charge, ours = (amount.format(nano / NANO) for nano in (asked, policy.budget_nano))
-    got = f"rho {budget.rho:g}" if policy.accounting == "zcdp" else f"{budget.epsilon}"
+    got = f"rho {budget.rho:g}" if policy.accounting == "zcdp" else f"{budget.promised}"
     if settings.queries.share:
         got += f", of which speeds have {ours}"
     elif policy.accounting == "approximate":
@@ -190,13 +191,15 @@ def _budget_faults(settings: Settings, policy: Policy) -> Iterator[ConfigError]:
     if policy.accounting == "zcdp":
         rule = f'at least {RHO_MIN:g}, as budget.accounting is "zcdp": epsilon 10 with delta 1e-06 is rho 1.539'
         yield from breach(budget.rho >= RHO_MIN, "budget.rho", rule, f"{budget.rho:g}")
+        rule = 'none where budget.accounting is "zcdp", whose budget is budget.rho'
+        yield from breach(budget.epsilon is None, "budget.epsilon", rule, budget.epsilon)
     else:
         yield from breach(
             budget.rho == 0, "budget.rho", f'0 where budget.accounting is "{policy.accounting}"', f"{budget.rho:g}"
         )
     if policy.accounting == "approximate":
         rule = f"an epsilon that is a rho of at least {RHO_MIN:g} with delta {budget.delta:g}"
-        got = f"{budget.epsilon} (rho {policy.budget_nano / NANO:g})"
+        got = f"{budget.promised} (rho {policy.budget_nano / NANO:g})"
         yield from breach(policy.budget_nano >= RHO_MIN * NANO, "budget.epsilon", rule, got)
     known = policy.measure == "pure" or suppression == "off"
     yield from breach(known, "release.suppression", '"off" where budget.accounting is not "pure"', suppression)

@@ -15,6 +15,7 @@ from msgspec import structs
 from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.adapters.live_section import LiveSection
 from udp_stream.adapters.settings.chosen_accounting import chosen_accounting
+from udp_stream.adapters.settings.ledger_section import LedgerSection
 from udp_stream.adapters.settings.limits import Budget, Epsilon, budget_period, milliseconds, nano, whole_seconds
 from udp_stream.adapters.settings.query_sections import (
     PositionBudget,
@@ -50,10 +51,8 @@ from udp_stream.windows.grid import SlotGrid
 from udp_stream.windows.open_slots import WindowRules
 from udp_stream.windows.slot_tables import PINGS_MAX
 
-SQLITE = "sqlite:"
-
-DEFAULT_LEDGER = "sqlite:udp-stream.ledger"
-"""In the current folder: a first run needs no service and no setting."""
+EPSILON = 10.0
+"""Of `[budget]` where none is given."""
 
 
 class HatSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -92,12 +91,12 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Epsilon 10 per plate and day: `udp-stream plan` says what it buys.
 
     Under "approximate" accounting the budget is the largest rho that implies (epsilon, delta); under "zcdp" it is
-    `rho` itself, and epsilon is not read. Epsilons of releases are then what they are in rho: half of their squares.
+    `rho` itself, and there is no epsilon. Epsilons of releases are then what they are in rho: half of their squares.
 
     Individual accounting promises the same for 1.0 to 2.5 times the releases (`benchmarks/budget_shares.py`).
     """
 
-    epsilon: Budget = 10.0
+    epsilon: Budget | None = None
     period: str = "1d"
     accounting: Accounting | Literal["auto"] = "pure"
     delta: Annotated[float, msgspec.Meta(ge=1e-12, le=1e-3)] = 1e-6
@@ -107,15 +106,20 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     schedule: Schedule = "spread"
 
     @property
+    def promised(self) -> float:
+        """The epsilon in force."""
+        return EPSILON if self.epsilon is None else self.epsilon
+
+    @property
     def nano(self) -> int:
         """The budget, in nano-units of what losses are counted in; rounded down."""
         match self.accounting:
             case "pure":
-                return nano_allowance(self.epsilon)
+                return nano_allowance(self.promised)
             case "zcdp":
                 return nano_allowance(self.rho)
             case "approximate":
-                return rho_nano_of(nano_allowance(self.epsilon), self.delta)
+                return rho_nano_of(nano_allowance(self.promised), self.delta)
             case "auto":
                 raise ValueError("expected an accounting that was chosen")
 
@@ -127,8 +131,8 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             return "pure"  # there is no other
         around = release.mean in ("auto", "forecast-clip") and release.mean_epsilon == "auto"
         asked = release.mean_epsilon, release.variance_epsilon, release.cdf_epsilon
-        rho = rho_nano_of(nano_allowance(self.epsilon), self.delta) / NANO
-        return chosen_accounting(self.epsilon * (1 - share), rho * (1 - share), asked, around)
+        rho = rho_nano_of(nano_allowance(self.promised), self.delta) / NANO
+        return chosen_accounting(self.promised * (1 - share), rho * (1 - share), asked, around)
 
     def charge_nano(self, epsilon: float | Literal["auto"]) -> int | None:
         """What a release of this epsilon may cost, in the same units, rounded up; None is for "auto"."""
@@ -160,38 +164,6 @@ class ForecastSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """What forecasts read of the counts: those of each plate say most (`docs/mechanisms/forecast.md`)."""
 
     counts: CountsRead = "plates"
-
-
-class LedgerSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where balances are kept; the key of the plates' hashes is beside it unless told otherwise.
-
-    A Redis is shown `username` and the password of a file, and by rediss:// a certificate if there is one.
-
-    `url` is empty where no ledger was named. One run on one machine then takes `DEFAULT_LEDGER`; workers share a
-    ledger, so they take none that was not named.
-    """
-
-    url: str = ""
-    key_file: str = ""
-    username: str = ""
-    password_file: str = ""
-    ca_file: str = ""
-    certificate_file: str = ""
-    certificate_key_file: str = ""
-    replicas: Annotated[int, msgspec.Meta(ge=0, le=9)] = 0
-
-    @property
-    def place(self) -> str:
-        """The ledger that was named, or the default one."""
-        return self.url or DEFAULT_LEDGER
-
-    def require_named(self) -> None:
-        """ConfigError if no ledger was named: for commands that share one with others."""
-        if not self.url:
-            raise ConfigError(
-                "ledger.url: expected the one ledger that all workers of the deployment share, got none: name it with "
-                "--ledger redis://HOST:PORT/DB, or with --ledger sqlite:FILE where all workers run on this machine"
-            )
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -320,8 +292,3 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def _position_budget(self) -> PositionBudget:
         measure: Measure = "pure" if self._accounting == "pure" else "zcdp"
         return self.queries.position_budget(measure, self._budget.nano)
-
-
-def is_file(url: str) -> bool:
-    """Whether a ledger's URL names a file: `sqlite:FILE`, or just the file."""
-    return url.startswith(SQLITE) or "://" not in url
