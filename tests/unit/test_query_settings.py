@@ -133,7 +133,12 @@ def test_the_plane_is_around_the_box_of_pings_unless_told(tmp_path):
         (BUDGET + RANGE + "budget = 101\n", r"query.budget of north: expected at most the budget of a period \(100\)"),
         (BUDGET + "period = 'lifetime'\n" + RANGE, "query.budget of north: expected an amount .*lifetime"),
         (BUDGET.replace("100.0", "1e-8") + RANGE, "query.budget of north: expected enough .*per square km"),
-        (BUDGET.replace("100.0", "1e-4") + RANGE, "query.budget of north: expected enough for 64 rounds, got"),
+        (BUDGET.replace("100.0", "1e-4") + RANGE,
+         "query.budget of north: expected enough for 64 rounds, .*: raise queries.rho, ask less often, or in fewer"),
+        (BUDGET + RANGE + "budget = 1e-6\n",
+         r"enough for 64 rounds, got 1e-06 \(rho per square km\) for a moment: raise it, or ask in fewer rounds$"),
+        (SHARED + RANGE, "expected enough for 64 rounds, got 0.0416667 .epsilon per km. for a moment: raise "
+         "queries.share, lower queries.unit_m, ask less often, or in fewer rounds"),
         (BUDGET + THRESHOLD.replace("share", "#"),
          "query.share of full: expected a number above 0 and below 1 .* got none"),
         (BUDGET + THRESHOLD.replace("0.2", "0.0"), "query.share of full: Expected `float` > 0.0, got 0"),
@@ -241,6 +246,20 @@ def test_the_page_has_a_configuration_that_loads(tmp_path):
     text = (DOCS / "configuration.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```toml\n(\[queries\].*?)```", text, re.DOTALL)
     assert len(loaded(tmp_path, example).standing_queries) == 4
+
+
+def test_the_one_budget_that_budgets_over_time_shows_can_be_asked_with_the_noise_that_it_says(tmp_path):
+    from tests.unit.test_docs import DOCS
+
+    text = (DOCS / "budgets.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    settings = loaded(tmp_path, example)
+    (query,) = settings.standing_queries
+    assert f"{query.asked(plates=1).deviation_m:.0f} m" in text
+    parts = settings.position_periods.budget_nano, settings.policy.budget_nano
+    assert (
+        f"rho {parts[0] / NANO:.1f} per square kilometre" in text and f"speeds have rho {parts[1] / NANO:.2f}" in text
+    )
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ def _standing(
         share=UNSET if one.share is None else one.share,
         edge_m=UNSET if one.kind != "threshold" else EDGE_M if one.edge_m is None else one.edge_m,
     )
-    _try(query, one)
+    _try(query, one, section)
     return query
 
 
@@ -288,10 +288,10 @@ def _budget(section: QueriesSection, one: QuerySection, every_s: int, queries: i
     return budget.nano * every_s // period // queries
 
 
-def _try(query: StandingQuery, one: QuerySection) -> None:
+def _try(query: StandingQuery, one: QuerySection, section: QueriesSection) -> None:
     """ConfigError for a region that is none, and for a budget whose rounds are too small to draw noise for."""
     if query.budget_nano < query.rounds:
-        raise ConfigError(_too_small(query, one))
+        raise ConfigError(_too_small(query, one, section))
     try:
         query.region_or_place()
     except ValueError as error:
@@ -300,14 +300,20 @@ def _try(query: StandingQuery, one: QuerySection) -> None:
     try:
         query.asked(plates=1)
     except ValueError as error:
-        raise ConfigError(_too_small(query, one)) from error
+        raise ConfigError(_too_small(query, one, section)) from error
 
 
-def _too_small(query: StandingQuery, one: QuerySection) -> str:
+def _too_small(query: StandingQuery, one: QuerySection, section: QueriesSection) -> str:
     unit = "epsilon per km" if query.measure == "pure" else "rho per square km"
+    if one.budget != "auto":
+        remedy = "raise it, or ask"
+    elif section.share:
+        remedy = "raise queries.share, lower queries.unit_m, ask less often, or"
+    else:
+        remedy = f"raise queries.{'epsilon' if query.measure == 'pure' else 'rho'}, ask less often, or"
     return (
         f"{_key(one, 'budget')}: expected enough for {query.rounds} rounds, got {query.budget_nano / 1e9:g} ({unit}) "
-        "for a moment: raise the budget of [queries], ask less often, or in fewer rounds"
+        f"for a moment: {remedy} in fewer rounds"
     )
 
 
