@@ -1,4 +1,4 @@
-"""`python -m benchmarks.schedules [--repeats N] [--mean NAME] FILE:U:ZONE ...`: a day under each budget schedule.
+"""`python -m benchmarks.schedules [--repeats N] [--mean NAME] [--pace] FILE:U:ZONE ...`: a day under each schedule.
 
 H3 7, one hour, HATs of ten plates and more, automatic epsilon, 10 per plate and day. For each schedule: the median
 epsilon of a HAT in the slot where it is least and where it is most, slots in which some plate could not pay, the share
@@ -6,18 +6,25 @@ of pings that are in released HATs, and the error over all HATs (a withheld one 
 constant's.
 
 `by pings` are weights: each slot's share of the day's pings, which is public.
+
+`--pace`: what a schedule could do around forecasts. There a plate is held to a pace, which lets out most of its budget
+at once; here it lets out an even part for every slot, or parts by pings, or all of it at once. HATs of two plates and
+more; the error is that of the smoothed estimates of all HATs.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from benchmarks.forecast_days import Day, day_of
+from benchmarks.forecast_days import Day, changed, day_of, run
 from udp_stream.adapters.settings import load
 from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.planning import around
+from udp_stream.planning.hat_plan import SlotInPeriod
+from udp_stream.planning.policy import Policy
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.record import Release, decode
 from udp_stream.release.road import release_slot
@@ -52,13 +59,45 @@ def figures(day: Day, slots: Sequence[Sequence[Release]]) -> tuple[float, float,
     return min(epsilons), max(epsilons), refused, float(served), day.over_constant(estimate)
 
 
+def by_pings(day: Day) -> Callable[[SlotInPeriod, Policy], int]:
+    """A pace that lets out of the budget what a slot has of the day's pings."""
+    shares = np.cumsum(np.bincount(day.hour, weights=day.pings, minlength=24)) / day.pings.sum()
+
+    def paced_nano(in_period: SlotInPeriod, policy: Policy) -> int:
+        return int(policy.budget_nano * float(shares[in_period.slots_gone]))
+
+    return paced_nano
+
+
+def print_paces(argument: str, repeats: int) -> None:
+    """A line for each pace."""
+    day = day_of(argument, "hat.resolution=7", "hat.slot=1h")
+    paces: dict[str, dict[str, object]] = {
+        "as it is": {},
+        "even parts": {"HEAD_START": 0},
+        "by pings": {"_paced_nano": by_pings(day)},
+        "all at once": {"HEAD_START": 100},
+    }
+    for name, changes in paces.items():
+        with changed(around, **changes):
+            runs = [run([day], seed)[0] for seed in range(repeats)]
+        errors = [[day.over_constant(one.value, least) for least in (1, 10)] for one in runs]
+        served = float(np.mean([day.pings[one.measured].sum() / day.pings.sum() for one in runs]))
+        every, large = np.mean(errors, axis=0)
+        print(f"{day.feed.name:<32}{name:<12}served {served:.2f}  error {every:.3f} / {large:.3f}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("feeds", nargs="+", metavar="FILE:U:ZONE")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--mean", default="baseline")
+    parser.add_argument("--pace", action="store_true")
     asked = parser.parse_args()
     for argument in asked.feeds:
+        if asked.pace:
+            print_paces(argument, asked.repeats)
+            continue
         day = day_of(argument, *BASE)
         schedules = {name: name for name in ("spread", "uniform", "ramp")} | {"by pings": weights_of(day)}
         for name, schedule in schedules.items():

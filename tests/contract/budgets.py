@@ -16,21 +16,23 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from udp_stream.ledger.budgets import standing
 from udp_stream.ledger.checks import ask
 from udp_stream.ledger.checks.rolling import HOUR_S, hour
-from udp_stream.ledger.filters import Filter
+from udp_stream.ledger.filters import Filter, metric_epsilon_nano
 from udp_stream.ledger.rolling import span_of
 from udp_stream.units import NANO
 
+POSITIONS = "positions 1d from 2024-01-08T00:00:00+05:30 in rho"
 DAY = "1d from 2024-01-08T00:00:00+05:30"
 WINDOW_S = 3 * HOUR_S
 SPANS = [hour("3h", number) for number in range(9)]
 FILTERS = {
     DAY: Filter.pure(10 * NANO),
     f"{DAY} in rho": Filter.approximate(10 * NANO, 1e-6),
+    POSITIONS: Filter.metric(10 * NANO, 1e-6, 2),  # epsilon 10 per km, for places up to 2 km apart
     **dict.fromkeys(SPANS, Filter.pure(10 * NANO)),
     **dict.fromkeys((f"{span} in rho" for span in SPANS[:4]), Filter.concentrated(NANO // 2)),
 }
 PLATES = [b"one", b"two"]
-PERIODS = st.sampled_from([DAY, f"{DAY} in rho", *FILTERS])
+PERIODS = st.sampled_from([DAY, f"{DAY} in rho", POSITIONS, *FILTERS])
 AMOUNTS = st.sampled_from(["left", "more", "one", "half", "all", "some"])
 
 
@@ -136,6 +138,8 @@ class Adversary(RuleBasedStateMachine):
     def no_budget_is_exceeded(self):
         for period, limit in FILTERS.items():
             assert all(self.model.charged(period, plate) <= limit.limit_nano for plate in PLATES), period
+        spent = max(self.model.charged(POSITIONS, plate) for plate in PLATES)
+        assert metric_epsilon_nano(spent, 1e-6, 2) <= 10 * NANO, "what the sum means, by equation 10"
 
     def teardown(self):
         with self.opened() as ledger:

@@ -78,7 +78,9 @@ def write_key(folder: Path) -> str:
 
 def of_embedded(folder: Path, ledger: object, name: str) -> dict[str, object]:
     """What the embedded runtime releases of the fleet under this configuration, on a new ledger at this place."""
-    out, flags = io.BytesIO(), (*BASE, *CONFIGURATIONS[name], write_key(folder))
+    ours = CONFIGURATIONS[name]
+    base = BASE[:-1] if "budget.accounting=zcdp" in ours else BASE  # which has no epsilon
+    out, flags = io.BytesIO(), (*base, *ours, write_key(folder))
     with embedded(ledger, out, flags, SeededEntropy(SEED)) as runtime:
         runtime.run(frames_of(fleet_log(clean=name in CLEAN)))
     return told(out.getvalue().splitlines())

@@ -1,10 +1,12 @@
 """What `plan` says of a configuration: what is bought, for how long it lasts, and only what was measured."""
 
+import json
 import re
 
 import pytest
 
 from udp_stream.cli import main as cli
+from udp_stream.ledger.conversion import epsilon_of
 
 
 def said(capsys, *arguments):
@@ -57,6 +59,24 @@ def test_where_nothing_was_measured_the_nearest_is_named(capsys, resolution, mea
 def test_under_approximate_accounting_it_states_rho_and_epsilon_with_delta(capsys):
     _, text = said(capsys, *sets("budget.accounting=approximate"))
     assert text.startswith("epsilon 10 with delta 1e-06 (rho 1.539278763) per plate and 1d")
+
+
+@pytest.mark.parametrize("accounting", [("zcdp", "budget.rho=1.5"), ("approximate",)])
+def test_in_rho_a_row_states_its_charge_in_rho_and_what_that_is_as_epsilon_with_delta(capsys, accounting):
+    """Of a fixed epsilon of 0.5 the charge is rho 0.125: no plate is charged an epsilon of 0.5."""
+    flags = sets(*PAPERS, "release.mean_epsilon=0.5", f"budget.accounting={accounting[0]}", *accounting[1:])
+    _, text = said(capsys, "--plates", "60", *flags)
+    assert "A rho is the largest charge to a plate of the HAT, and charges in rho add up" in text
+    assert "An epsilon is the largest charge" not in text
+    assert (
+        "plates rho epsilon, delta 1e-06 mechanism" in text
+        and f"60 0.125 {epsilon_of(125_000_000, 1e-6)} baseline" in text
+    )
+    _, text = said(capsys, "--plates", "60", "--json", *flags)
+    (row,) = json.loads(text)["rows"]
+    assert (row["rho"], row["epsilon"], row["delta"]) == (0.125, epsilon_of(125_000_000, 1e-6), 1e-6)
+    _, text = said(capsys, "--plates", "60", *sets(*PAPERS, "release.mean_epsilon=0.5"))
+    assert "An epsilon is the largest charge to a plate of the HAT." in text and "rho" not in text
 
 
 def test_the_worst_case_is_told_when_it_is_asked_for_of_the_hat_in_the_middle(capsys):

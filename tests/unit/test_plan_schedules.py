@@ -78,3 +78,10 @@ def test_plan_prints_the_table_beside_the_resolutions_or_why_there_is_none(capsy
     assert "means around forecasts have a pace of their own" in " ".join(plan(capsys, file)[1].split())
     fixed = plan(capsys, file, "--set", "release.mean=baseline", "--set", "release.mean_epsilon=1")[1]
     assert "every epsilon is fixed" in " ".join(fixed.split()) and "weights by pings" not in fixed
+
+
+def test_charges_are_told_in_the_unit_of_the_budget(slots):
+    """Parts of rho 1.539 are less than parts of epsilon 10."""
+    pure, in_rho = found(slots), found(slots, "budget.accounting=approximate")
+    assert (pure.unit, in_rho.unit) == ("epsilon", "rho")
+    assert 0 < in_rho.least <= in_rho.most < pure.least

@@ -7,13 +7,20 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
+from udp_stream.adapters.ledgers.statement import statement
 from udp_stream.adapters.settings import load, query_keys
+from udp_stream.cli.charged_plate import lines_of_plate
+from udp_stream.cli.plan_of_queries import facts_of_queries, print_queries
 from udp_stream.errors import ConfigError
 from udp_stream.ledger.components import SharedBudget
-from udp_stream.ledger.filters import Filter
+from udp_stream.ledger.filters import Filter, metric_epsilon_nano
+from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.planning.periods import amount_text
 from udp_stream.queries.elimination import Everyone
 from udp_stream.queries.plane import QUANTA_PER_METRE
-from udp_stream.testing import seeded_bits
+from udp_stream.release.query_road import answer_moment
+from udp_stream.testing import a_moment, a_query_context, seeded_bits
+from udp_stream.units import NANO
 
 FINGERPRINTS = ["46e5163a189e86d7", "1d74f826da118ed8", "4430f1e15e4bbe18", "d9e8f7db388dac14"]
 BUDGET = "[queries]\nrho = 100.0\ncenter = [-97.74, 30.27]\n"
@@ -93,7 +100,8 @@ def test_the_plane_is_around_the_box_of_pings_unless_told(tmp_path):
         (BUDGET + RANGE.replace("15m", "soon"), "query.every of north: expected a number and"),
         (BUDGET + "period = '10m'\n" + RANGE, r"query.every of north: expected .* divides queries\.period \(10m\)"),
         (BUDGET + "period = 'x'\n" + RANGE, r"queries\.period: expected a number and"),
-        (BUDGET + "period = 'rolling 1d'\n" + RANGE, r"queries\.period: expected"),
+        (BUDGET + "period = 'rolling 1d'\n" + RANGE,
+         r"^queries\.period: expected a duration or lifetime, as only budget\.period may be rolling, got 'roll"),
         (BUDGET + "age = '0s'\n" + RANGE, r"queries\.age: expected 1s to 31d, got 0s"),
         (BUDGET + RANGE + "place = [0, 0]\n", "query.place of north: expected none for a range"),
         (BUDGET + RANGE + "cells = ['8742d98b6ffffff']\n", "query.box of north: expected one of box, polygon"),
@@ -125,13 +133,23 @@ def test_the_plane_is_around_the_box_of_pings_unless_told(tmp_path):
         (BUDGET + RANGE + "budget = 101\n", r"query.budget of north: expected at most the budget of a period \(100\)"),
         (BUDGET + "period = 'lifetime'\n" + RANGE, "query.budget of north: expected an amount .*lifetime"),
         (BUDGET.replace("100.0", "1e-8") + RANGE, "query.budget of north: expected enough .*per square km"),
-        (BUDGET.replace("100.0", "1e-4") + RANGE, "query.budget of north: expected enough for 64 rounds, got"),
+        (BUDGET.replace("100.0", "1e-4") + RANGE,
+         "query.budget of north: expected enough for 64 rounds, .*: raise queries.rho, ask less often, or in fewer"),
+        (BUDGET + RANGE + "budget = 1e-6\n",
+         r"enough for 64 rounds, got 1e-06 \(rho per square km\) for a moment: raise it, or ask in fewer rounds$"),
+        (SHARED + RANGE, "expected enough for 64 rounds, got 0.0416667 .epsilon per km. for a moment: raise "
+         "queries.share, lower queries.unit_m, ask less often, or in fewer rounds"),
         (BUDGET + THRESHOLD.replace("share", "#"),
          "query.share of full: expected a number above 0 and below 1 .* got none"),
         (BUDGET + THRESHOLD.replace("0.2", "0.0"), "query.share of full: Expected `float` > 0.0, got 0"),
         (BUDGET + THRESHOLD.replace("0.2", "20"), "query.share of full: Expected `float` < 1.0, got 20"),
         (BUDGET + RANGE + "share = 0.2\n", "query.share of north: expected none where kind is range, got 0.2"),
         (BUDGET + THRESHOLD + "edge_m = 0\n", "query.edge_m of full: Expected `float` >= 1.0, got 0"),
+        (BUDGET.replace("rho", "epsilon") + "reach_m = 2000\n" + RANGE + "rounds = 2\n",
+         "queries.reach_m: expected none where positions are counted in epsilon, .* got 2000"),
+        (SHARED + "reach_m = 2000\n" + RANGE + "rounds = 2\n", "queries.reach_m: expected none where .* in epsilon"),
+        (BUDGET + "reach_m = 0\n" + RANGE, "queries.reach_m: Expected `float` > 0.0, got 0"),
+        (BUDGET + "delta = 1e-6\n" + RANGE, "queries.delta: expected none without queries.reach_m"),
         (BUDGET + RANGE + "k = 3\n", "query.k of north: expected none where kind is range, got 3"),
         (BUDGET + DENSITY + "k = 1\n", "query.k of square: expected none where kind is density, got 1"),
         (BUDGET + THRESHOLD + "k = 3\n", "query.k of full: expected none where kind is threshold, got 3"),
@@ -174,6 +192,34 @@ def test_the_noise_that_plan_tells_is_that_of_estimates(tmp_path, amount, how, s
     assert noise.std() / QUANTA_PER_METRE == pytest.approx(asked.deviation_m, rel=0.08)
 
 
+def test_a_rho_is_told_as_an_epsilon_up_to_the_reach_and_never_less_than_equation_10_says(tmp_path, capsys):
+    """By `plan`, `ledger show` and `ledger export`; the same answers either way."""
+    told = loaded(tmp_path, BUDGET + "reach_m = 2000\ndelta = 1e-5\n" + RANGE)
+    alone = loaded(tmp_path, BUDGET + RANGE)
+    assert told.standing_queries == alone.standing_queries
+    budget = metric_epsilon_nano(100 * NANO, 1e-5, 2)
+    said = f"epsilon {amount_text(budget)} per km with delta 1e-05 for places up to 2000 m apart"
+    assert told.position_periods.promise == f"rho 100 per square km ({said}), per 1d"
+    ledger, moment = MemoryLedger(), a_moment()
+    context = replace(a_query_context(), periods=told.position_periods)
+    (query,) = told.standing_queries
+    answer_moment([query], moment, context, ledger, lambda _: None)
+    (period,) = ledger.periods()
+    most = int(ledger.balances(period, moment.plates).charged.max())
+    (of,) = statement(told, ledger)["positions"]["periods"]
+    assert of["epsilon_per_km_max_over_plates"] == metric_epsilon_nano(most, 1e-5, 2) / NANO > 0
+    assert (of["epsilon_per_km_guaranteed"], of["delta"], of["reach_m"]) == (budget / NANO, 1e-5, 2000)
+    assert "epsilon_per_km_guaranteed" not in statement(alone, ledger)["positions"]["periods"][0]
+    spent = ledger.charged_by_period(moment.plates[0])[period]
+    (line,) = lines_of_plate(ledger, moment.plates[0], told)
+    assert f"\tepsilon {amount_text(metric_epsilon_nano(spent, 1e-5, 2))} per km with delta 1e-05 for" in line.text
+    assert line.facts["epsilon_per_km_charged"] == metric_epsilon_nano(spent, 1e-5, 2) / NANO
+    print_queries(told)
+    of_moment = metric_epsilon_nano(query.budget_nano, 1e-5, 2)
+    assert amount_text(of_moment) in capsys.readouterr().out
+    assert facts_of_queries(told)[0]["epsilon_per_km_budget"] == of_moment / NANO
+
+
 @pytest.mark.parametrize("how", ["flag", "variable"])
 def test_flags_and_variables_cannot_name_one_of_several_queries(tmp_path, how):
     flags, variables = (("query.k=3",), {}) if how == "flag" else ((), {"UDP_STREAM_QUERY__K": "3"})
@@ -200,6 +246,20 @@ def test_the_page_has_a_configuration_that_loads(tmp_path):
     text = (DOCS / "configuration.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```toml\n(\[queries\].*?)```", text, re.DOTALL)
     assert len(loaded(tmp_path, example).standing_queries) == 4
+
+
+def test_the_one_budget_that_budgets_over_time_shows_can_be_asked_with_the_noise_that_it_says(tmp_path):
+    from tests.unit.test_docs import DOCS
+
+    text = (DOCS / "budgets.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    settings = loaded(tmp_path, example)
+    (query,) = settings.standing_queries
+    assert f"{query.asked(plates=1).deviation_m:.0f} m" in text
+    parts = settings.position_periods.budget_nano, settings.policy.budget_nano
+    assert (
+        f"rho {parts[0] / NANO:.1f} per square kilometre" in text and f"speeds have rho {parts[1] / NANO:.2f}" in text
+    )
 
 
 @pytest.mark.parametrize(

@@ -76,10 +76,13 @@ def _of_days(days: Sequence[Days], charged: Mapping[str, int], budgets: Mapping[
 
 
 def _of_positions(period: str, nano: int, settings: Settings) -> Line:
-    """What a plate's positions cost it, by distance, and what is left; never part of a sum with speeds."""
+    """What a plate's positions cost it, by distance, and what is left; no part of a sum with speeds."""
     measure, periods = measure_of(period), settings.position_periods
     text = f"{period}\tcharged {amount_by_distance(measure, nano)}"
     facts: dict[str, object] = {"period": period, "measure": measure, "of": "positions", "charged": nano / NANO}
+    if periods.reach is not None and measure == "zcdp":
+        text += f"\t{periods.reach.in_words(nano)}"
+        facts |= periods.reach.facts(nano, "_charged")
     if not periods.budget_nano or measure != periods.measure:
         return Line(f"{text}\tby queries that [queries] does not ask now", facts)
     left, budget = max(0, periods.budget_nano - nano), periods.budget_nano

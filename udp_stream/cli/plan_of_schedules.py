@@ -24,13 +24,15 @@ from udp_stream.planning.schedules import Schedule
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.rehearsal import rehearse
-from udp_stream.release.statistic_records import epsilon_stated
+from udp_stream.units import NANO
 from udp_stream.windows.slot_tables import SlotCounts
 
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """What a schedule makes of some slots: the median epsilon of a HAT in the slot where that is least, and most.
+    """What a schedule makes of some slots: the median charge of a HAT in the slot where that is least, and most.
+
+    `unit` is that of the charges, epsilon or rho.
 
     `refused` slots have a HAT with a plate that could not pay; `served` is the share of pings in HATs that are charged.
     """
@@ -41,6 +43,7 @@ class Scheduled:
     slots: int
     served: float
     error_kmh: float
+    unit: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +83,20 @@ def print_schedules(plan: SchedulesPlan, settings: Settings) -> None:
         out.print(f"budget.schedule: {plan.why_none}.")
         return
     table = Table(box=None, pad_edge=False)
-    for name in ("schedule", "epsilon, least", "most", "slots that refuse a plate", "served", "expected error"):
+    unit = "epsilon" if settings.policy.measure == "pure" else "rho"
+    for name in ("schedule", f"{unit}, least", "most", "slots that refuse a plate", "served", "expected error"):
         table.add_column(name, justify="left" if name == "schedule" else "right")
     for name, one in plan.found.items():
         if isinstance(one, str):
             table.add_row(name, f"left out: {one}")
             continue
-        shown = f"{one.least:.3f}", f"{one.most:.3f}", f"{one.refused} of {one.slots}"
+        shown = f"{one.least:.3g}", f"{one.most:.3g}", f"{one.refused} of {one.slots}"
         table.add_row(name, *shown, f"{one.served:.0%}", f"{one.error_kmh:.2f}")
     out.print(f"\nUnder each budget.schedule, at H3 {settings.hat.resolution} and {settings.hat.slot}:")
     print_whole(out, table)
     out.print(
-        "epsilon: of the median HAT, in the slot where it is least and where it is most. slots that refuse a plate: a "
-        "plate's budget of the period is gone. served, expected error: as above."
+        f"{unit}: the charge of the median HAT, in the slot where it is least and where it is most. slots that refuse "
+        "a plate: a plate's budget of the period is gone. served, expected error: as above."
     )
 
 
@@ -116,7 +120,7 @@ def under_schedule(slots: Sequence[SlotCounts], settings: Settings, entropy: Ent
     check(settings)
     ledger, policy = MemoryLedger(), settings.policy
     context = ReleaseContext(policy, settings.calendar, entropy, SOFTWARE)
-    epsilons, refused, charged_pings = list[float](), 0, 0
+    charges, refused, charged_pings = list[float](), 0, 0
     for counts in slots:
         plan, medians, is_refused = plan_slot(counts, context, ledger), list[float](), False
         for hat, terms in enumerate(plan.terms):
@@ -125,14 +129,21 @@ def under_schedule(slots: Sequence[SlotCounts], settings: Settings, entropy: Ent
                 is_refused |= terms.withheld in ("", "budget")
                 continue
             is_refused |= bool((terms.of_kept(charged) == 0).any())
-            medians.append(epsilon_stated(terms.cost))
+            medians.append(terms.charge_nano / NANO)
             charged_pings += int(counts.count[counts.rows(hat)].sum())
         refused += is_refused
-        epsilons += [float(np.median(medians))] if medians else []
+        charges += [float(np.median(medians))] if medians else []
     pings = sum(int(counts.count.sum()) for counts in slots)
     error = rehearse(slots, ReleaseContext(policy, settings.calendar, entropy, SOFTWARE)).error
-    ends = (min(epsilons), max(epsilons)) if epsilons else (0.0, 0.0)
-    return Scheduled(*ends, refused, len(slots), charged_pings / max(1, pings), error)
+    ends = (min(charges), max(charges)) if charges else (0.0, 0.0)
+    return Scheduled(
+        *ends,
+        refused,
+        len(slots),
+        charged_pings / max(1, pings),
+        error,
+        "epsilon" if policy.measure == "pure" else "rho",
+    )
 
 
 def _with(settings: Settings, schedule: Schedule) -> Settings:

@@ -221,7 +221,7 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
                 ],
             },
         },
-        **account.positions.stated(ledger.meta(), account.periods.values()),
+        **account.positions.stated(ledger.meta(), account.periods.values(), settings.queries.reach),
         "hats_recorded": account.made.total(),
         "hats_released": account.released.total(),
     }

@@ -72,6 +72,8 @@ def milliseconds(duration: str) -> int:
 
 def whole_seconds(name: str, duration: str) -> int:
     """Seconds of a slot or period, within `DURATIONS`: a length that divides a day or is whole days."""
+    rule = f"a duration{' or lifetime' if name == 'queries.period' else ''}, as only budget.period may be rolling"
+    require(not duration.startswith(ROLLING), name, rule, repr(duration))
     seconds = seconds_of(name, duration)
     whole = int(seconds)
     if seconds != whole or (86_400 % whole and whole % 86_400):

@@ -18,6 +18,7 @@ from udp_stream.ledger.components import Measured, component_limit_nano
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.planning.one_budget import OneBudget
 from udp_stream.planning.periods import amount_text
+from udp_stream.planning.position_periods import Reach
 from udp_stream.queries.standing import Kind, Position, SplitName, StandingQuery
 from udp_stream.units import duration_name, nano_allowance, parse_duration
 
@@ -28,6 +29,11 @@ _NAME = re.compile("[a-z0-9][a-z0-9-]{0,62}")
 _REGIONS = "box", "polygon", "cells"
 
 _AMOUNT_MAX = 1e6
+
+_REACH_MAX_M = 1_000_000
+
+DELTA = 1e-6
+"""Beside `queries.reach_m`."""
 
 EDGE_M = 500.0
 """Of a threshold's region: noise on its count is that of a plate's place in metres, divided by it."""
@@ -70,6 +76,14 @@ class QueriesSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     center: Position | None = None
     share: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
     unit_m: Annotated[float, msgspec.Meta(gt=0, le=100_000)] | None = None
+    reach_m: Annotated[float, msgspec.Meta(gt=0, le=_REACH_MAX_M)] | None = None
+    delta: Annotated[float, msgspec.Meta(ge=1e-12, le=1e-3)] | None = None
+
+    @property
+    def reach(self) -> Reach | None:
+        """How far apart places may be for which a rho is told as an epsilon too."""
+        delta = DELTA if self.delta is None else self.delta
+        return None if self.reach_m is None else Reach(Decimal(str(self.reach_m)), delta)
 
     def shared_nano(self, budget_nano: int) -> int:
         """Of a plate's one budget, what positions have of it, rounded down; 0 where they have one of their own."""
@@ -136,7 +150,7 @@ def standing_queries(
     """The queries as the core takes them; `box` is that of pings. ConfigError for one that cannot be asked."""
     if not asked:
         return ()
-    _check_section(section)
+    _check_section(section, budget.measure)
     center = _center(section, box)
     names = [one.name for one in asked]
     for one in asked:
@@ -176,11 +190,11 @@ def _standing(
         share=UNSET if one.share is None else one.share,
         edge_m=UNSET if one.kind != "threshold" else EDGE_M if one.edge_m is None else one.edge_m,
     )
-    _try(query, one)
+    _try(query, one, section)
     return query
 
 
-def _check_section(section: QueriesSection) -> None:
+def _check_section(section: QueriesSection, measure: Measure) -> None:
     given = [name for name in ("rho", "epsilon", "share") if getattr(section, name) > 0]
     rule = (
         "a budget for positions: one of queries.rho (per square km), queries.epsilon (per km) and queries.share (of "
@@ -189,6 +203,10 @@ def _check_section(section: QueriesSection) -> None:
     require(len(given) == 1, "queries", rule, " and ".join(given) or "none")
     rule = "how many metres count as much as a speed does, where queries.share is given, and nowhere else"
     require((section.unit_m is not None) == (given == ["share"]), "queries.unit_m", rule, section.unit_m or "none")
+    rule = "none where positions are counted in epsilon, which holds however far places are apart"
+    require(section.reach_m is None or measure == "zcdp", "queries.reach_m", rule, section.reach_m)
+    rule = "none without queries.reach_m: a rho alone has no delta"
+    require(section.delta is None or section.reach_m is not None, "queries.delta", rule, section.delta)
     if section.period != "lifetime":
         seconds_of("queries.period", section.period)
     seconds_of("queries.age", section.age)
@@ -270,10 +288,10 @@ def _budget(section: QueriesSection, one: QuerySection, every_s: int, queries: i
     return budget.nano * every_s // period // queries
 
 
-def _try(query: StandingQuery, one: QuerySection) -> None:
+def _try(query: StandingQuery, one: QuerySection, section: QueriesSection) -> None:
     """ConfigError for a region that is none, and for a budget whose rounds are too small to draw noise for."""
     if query.budget_nano < query.rounds:
-        raise ConfigError(_too_small(query, one))
+        raise ConfigError(_too_small(query, one, section))
     try:
         query.region_or_place()
     except ValueError as error:
@@ -282,14 +300,20 @@ def _try(query: StandingQuery, one: QuerySection) -> None:
     try:
         query.asked(plates=1)
     except ValueError as error:
-        raise ConfigError(_too_small(query, one)) from error
+        raise ConfigError(_too_small(query, one, section)) from error
 
 
-def _too_small(query: StandingQuery, one: QuerySection) -> str:
+def _too_small(query: StandingQuery, one: QuerySection, section: QueriesSection) -> str:
     unit = "epsilon per km" if query.measure == "pure" else "rho per square km"
+    if one.budget != "auto":
+        remedy = "raise it, or ask"
+    elif section.share:
+        remedy = "raise queries.share, lower queries.unit_m, ask less often, or"
+    else:
+        remedy = f"raise queries.{'epsilon' if query.measure == 'pure' else 'rho'}, ask less often, or"
     return (
         f"{_key(one, 'budget')}: expected enough for {query.rounds} rounds, got {query.budget_nano / 1e9:g} ({unit}) "
-        "for a moment: raise the budget of [queries], ask less often, or in fewer rounds"
+        f"for a moment: {remedy} in fewer rounds"
     )
 
 

@@ -282,7 +282,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         budget, own, one = self._budget, self._position_budget, self._one_budget
         whole = amount_in_words(own.measure, budget.nano, budget.delta, self.policy.accounting) if one else ""
         accepted = accepted_loss(self.budget.accept_overlap)
-        return PositionPeriods(*own, self.queries.period_name, grid, one, whole, accepted)
+        reach = self.queries.reach if own.measure == "zcdp" else None
+        return PositionPeriods(*own, self.queries.period_name, grid, one, whole, accepted, reach=reach)
 
     @property
     def _one_budget(self) -> OneBudget | None:

@@ -19,6 +19,7 @@ from udp_stream.cli.plots import require_plots
 from udp_stream.cli.report import ONE_CDF, ONE_MEAN, ONE_VARIANCE, Guess, nearest_measured, print_whole, printer
 from udp_stream.cli.worst_case import print_worst_case
 from udp_stream.errors import ConfigError, UsageError
+from udp_stream.ledger.conversion import epsilon_of
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import spread
 from udp_stream.mechanisms.means.accuracy import SCATTER
@@ -26,10 +27,10 @@ from udp_stream.mechanisms.noise import Cost
 from udp_stream.planning.allowances import least_nano
 from udp_stream.planning.around import PRICES_PER_BUDGET, terms_of_typical
 from udp_stream.planning.hat_plan import HatPlan, HatPlans, plan_hat
-from udp_stream.planning.policy import Policy
+from udp_stream.planning.periods import amount_text
+from udp_stream.planning.policy import Policy, epsilon_text
 from udp_stream.planning.terms import Terms, automatic_nano, terms_at
 from udp_stream.release.estimate import estimate_hats
-from udp_stream.release.statistic_records import epsilon_stated
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.slot_tables import PINGS_MAX
@@ -64,15 +65,22 @@ def sizes_bought(arguments: argparse.Namespace, settings: Settings) -> list[Boug
 
 def facts_of_sizes(arguments: argparse.Namespace, settings: Settings) -> list[dict[str, object]]:
     """The rows, for programs; what is not released is not in them."""
-    return [_facts(one) for one in sizes_bought(arguments, settings)]
+    return [_facts(one, settings.policy.delta) for one in sizes_bought(arguments, settings)]
 
 
-def _facts(one: Bought) -> dict[str, object]:
+def _charge_facts(cost: Cost, delta: float) -> dict[str, object]:
+    """The largest charge to a plate; of a rho also what that alone is as epsilon with delta."""
+    if cost.measure == "pure":
+        return {"epsilon": cost.nano / NANO}
+    return {"rho": cost.nano / NANO, "epsilon": epsilon_of(cost.nano, delta), "delta": delta}
+
+
+def _facts(one: Bought, delta: float) -> dict[str, object]:
     mean, variance, cdf = one.plan.mean or one.plan.around, one.plan.variance, one.plan.cdf
     facts: dict[str, object] = {"plates": one.plates, "served": one.served}
     if not one.served:
         return facts
-    facts |= {"epsilon": epsilon_stated(one.plan.terms.cost), "releases": one.releases_per_plate}
+    facts |= {**_charge_facts(one.plan.terms.cost, delta), "releases": one.releases_per_plate}
     if mean is not None:
         facts["mean"] = {
             "mechanism": mean.mechanism,
@@ -97,7 +105,7 @@ def print_sizes(arguments: argparse.Namespace, settings: Settings) -> None:
     served = [one for one in bought if one.served]
     out = printer(width=160)
     out.print(_head(policy, hats_per_period))
-    print_whole(out, _table(bought, policy.resolution))
+    print_whole(out, _table(bought, policy))
     out.print("(releases: the number of such HATs for which the median plate's budget suffices in a period)")
     for note in _notes(policy, served, hats_per_period):
         out.print(note)
@@ -163,9 +171,13 @@ def terms_for(policy: Policy, hats_per_period: int, part: float | None = None) -
         return terms_at(0, policy)
     each = automatic_nano(int(policy.budget_nano / hats_per_period / (part or 1)), policy)
     least = least_nano(policy.measure)
+    key, unit = (
+        "budget.rho" if policy.accounting == "zcdp" else "budget.epsilon",
+        "epsilon" if policy.measure == "pure" else "rho",
+    )
     if part is not None and each < least:
         raise ConfigError(
-            f"budget.epsilon: an automatic epsilon would be below {epsilon_stated(Cost(policy.measure, least)):g} "
+            f"{key}: an automatic {unit} would be below {least / NANO:g} "
             f"if the budget of {policy.amount} is spread over {hats_per_period} HATs"
         )
     return terms_at(max(each, least), policy)
@@ -240,15 +252,21 @@ def _head(policy: Policy, hats_per_period: int) -> str:
         how = f"spread over {counted(hats_per_period, 'HAT')} a period"
     else:
         how = "fixed, for any number of HATs"
+    largest = "the largest charge to a plate of the HAT"
+    what = f"An epsilon is {largest}."
+    if policy.measure == "zcdp":
+        what = (
+            f"A rho is {largest}, and charges in rho add up; the epsilon is what it alone is with delta "
+            f"{policy.delta:g}, and such epsilons do not add up."
+        )
     return (
-        f"{policy.amount} per plate and {policy.period}, {how}; "
-        f"U = {policy.max_speed / QUANTA_PER_KMH:g} km/h. An epsilon is the largest charge to a plate of the HAT."
+        f"{policy.amount} per plate and {policy.period}, {how}; U = {policy.max_speed / QUANTA_PER_KMH:g} km/h. {what}"
     )
 
 
-def _table(bought: list[Bought], resolution: int) -> Table:
+def _table(bought: list[Bought], policy: Policy) -> Table:
     table = Table(box=None, pad_edge=False)
-    rows = [_cells(one, resolution) for one in bought]
+    rows = [_cells(one, policy) for one in bought]
     for name, _ in rows[0]:
         table.add_column(name, justify="right", min_width=15 if name == "mechanism" else None, overflow="fold")
     for row in rows:
@@ -256,13 +274,21 @@ def _table(bought: list[Bought], resolution: int) -> Table:
     return table
 
 
-def _cells(one: Bought, resolution: int) -> list[tuple[str, str]]:
+def _charge_cells(cost: Cost, delta: float) -> list[tuple[str, str]]:
+    if cost.measure == "pure":
+        return [("epsilon", f"{cost.nano / NANO:.3g}")]
+    # Both were rounded up, and fewer digits could be less.
+    return [("rho", amount_text(cost.nano)), (f"epsilon, delta {delta:g}", epsilon_text(epsilon_of(cost.nano, delta)))]
+
+
+def _cells(one: Bought, policy: Policy) -> list[tuple[str, str]]:
     """Columns and their contents: those of the statistics that are released, each beside its baseline guess.
 
     Of a HAT that is withheld only that.
     """
     mean, variance, cdf = one.plan.mean or one.plan.around, one.plan.variance, one.plan.cdf
-    cells = [("plates", str(one.plates)), ("epsilon", f"{epsilon_stated(one.plan.terms.cost):.3g}")]
+    resolution, charge = policy.resolution, _charge_cells(one.plan.terms.cost, policy.delta)
+    cells = [("plates", str(one.plates)), *charge]
     if mean is not None:
         cells += [
             ("mechanism", mean.mechanism),
@@ -285,7 +311,7 @@ def _cells(one: Bought, resolution: int) -> list[tuple[str, str]]:
     cells.append(("releases", str(one.releases_per_plate)))
     if one.served:
         return cells
-    return [("plates", str(one.plates)), ("epsilon", "withheld"), *((name, "") for name, _ in cells[2:])]
+    return [cells[0], (cells[1][0], "withheld"), *((name, "") for name, _ in cells[2:])]
 
 
 def _baseline_guess(guess: Guess, resolution: int) -> tuple[str, str]:
