@@ -43,7 +43,7 @@ _SPEEDS: Names = (
     *("speed", "speedkmh", "speedkmhr", "speedkph", "speedmps", "speedms", "speedmph", "velocity", "vehiclespeed"),
     *("gpsspeed", "velocidade", "spd", "geschwindigkeit", "vitesse", "v", "kmh", "vkmh", "mph"),
 )
-_NEVER = re.compile(r"limit|arriv|depart|schedul|predict|delay|serv|receiv|creat|envio|\b(max|start|end|sent)\b")
+_NEVER = re.compile(r"limit|arriv|depart|schedul|predict|delay|\bserv|receiv|creat|envio|\b(max|start|end|sent)\b")
 _NO_PLATE = re.compile(r"trip|route|stop|\bline|driver|block|direction|shape|agency")
 """Words that no name of the field has; searched in names whose words stand apart."""
 _UNITS = (("kmh", r"km/?_?-?h|kph|kmhr|kmph"), ("mph", r"mph|mi/?h"), ("mps", r"m/s|mps|meterspersecond|_ms$"))
