@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from udp_stream.cli.found_feed import FoundFeed
 from udp_stream.cli.wrong_zone import zone_offset_minutes
+from udp_stream.pings.found_plate import plate_warning
 from udp_stream.pings.presets import PRESETS
 
 _UNIT_WORDS = {
@@ -49,8 +50,13 @@ def _head(feed: FoundFeed, path: str) -> str:
     return (
         f"# Made by `udp-stream init` from {json.dumps(path)} (first ping {day}): {feed.pings:,} pings of "
         f"{feed.plates:,} plates\n# were read{every}. "
-        "Look through it: what is a guess says so. All keys: docs/configuration.md"
+        f"Look through it: what is a guess says so. All keys: docs/configuration.md{_plate_check(feed)}"
     )
+
+
+def _plate_check(feed: FoundFeed) -> str:
+    warning = plate_warning(feed.pings, feed.plates, feed.last_ms - feed.first_ms)
+    return f"\n# CHECK: {warning}" if warning else ""
 
 
 def _hat(feed: FoundFeed) -> str:

@@ -73,6 +73,7 @@ class FoundFeed:
     refused: int
     every_s: float
     first_ms: int
+    last_ms: int
 
 
 def find_feed(path: str) -> FoundFeed:
@@ -173,6 +174,7 @@ def _found(
         refused=refused,
         every_s=_every_s(pings),
         first_ms=int(pings.time_ms.min()),
+        last_ms=int(pings.time_ms.max()),
     )
 
 
