@@ -234,6 +234,9 @@ FORMS: dict[str, Callable[[Sequence[Ping]], bytes]] = {
     "contract_local.ndjson": lambda pings: lines(
         pings, lambda one: one | {"observationDateTime": local(one, "%Y-%m-%dT%H:%M:%S")}
     ),
+    "contract_exchanged.ndjson": lambda pings: lines(
+        pings, lambda one: one | {"location": {"type": "Point", "coordinates": coordinates(one)[::-1]}}
+    ),
     "exchange.geojson": lambda pings: json.dumps(
         {"type": "FeatureCollection", "features": [exchange_feature(one) for one in pings]}
     ).encode(),
@@ -269,6 +272,7 @@ TITLES = {
     "gtfs.pb": "GTFS-realtime, a recorded poll",
     "contract_seconds.ndjson": "the contract's names, epoch in s",
     "contract_local.ndjson": "the contract's names, local times",
+    "contract_exchanged.ndjson": "the contract's form, longitude and latitude exchanged",
     "exchange.geojson": "GeoJSON features with the contract's names",
     "piped": "CSV with semicolons, a file through `run`",
     "polled_json": "JSON at an address, polled",

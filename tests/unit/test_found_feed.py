@@ -60,3 +60,53 @@ def test_pings_of_one_bus_have_one_plate(tmp_path):
     feed, _ = found(tmp_path, vehicle=lambda _: "GJ05BX1916", bus=..., deviceId=lambda made, _: made["speed"],
                     per_second=1)  # fmt: skip
     assert feed.keys["plate"] == "vehicle"
+
+
+def contract(at, lon, lat, offset="+05:30"):
+    one = ping(at, lon=lon + (at % 77) / 1000, lat=lat + (at % 91) / 1000)
+    return {"license_plate": one["bus"], "observationDateTime": one["timestamp"].replace("+05:30", offset),
+            "location": {"type": "Point", "coordinates": [one["lon"], one["lat"]]}, "speed": one["speed"]}  # fmt: skip
+
+
+CITIES = [
+    ("Asia/Kolkata", 72.8, 21.1, "+05:30"),
+    ("Europe/Berlin", 13.4, 52.5, "+01:00"),
+    ("Europe/Madrid", -0.4, 39.5, "+01:00"),
+    ("America/Sao_Paulo", -46.6, -23.5, "-03:00"),
+    ("America/Sao_Paulo", -46.6, -23.5, ""),
+]
+
+
+@pytest.mark.parametrize(("zone", "lon", "lat", "offset"), CITIES)
+@pytest.mark.parametrize("form", ["contract", "flat"])
+def test_positions_that_are_exchanged_are_exchanged_back(zone, lon, lat, offset, form, tmp_path):
+    right, wrong = ([contract(at, *place, offset) for at in range(200)] for place in ((lon, lat), (lat, lon)))
+    if form == "flat":
+        right, wrong = (
+            [{"bus": one["license_plate"], "t": one["observationDateTime"], "v": one["speed"],
+              "x": one["location"]["coordinates"][0], "y": one["location"]["coordinates"][1]} for one in pings]
+            for pings in (right, wrong)
+        )  # fmt: skip
+    feed = find_feed(written(tmp_path, right))
+    assert not feed.exchanged and feed.zone == zone
+    back = find_feed(path := written(tmp_path, wrong))
+    names = ("location.coordinates.1", "location.coordinates.0") if form == "contract" else ("y", "x")
+    assert back.exchanged and (back.keys["longitude"], back.keys["latitude"]) == names
+    assert back.zone == zone and "CHECK: longitude and latitude stand under each other's name" in city_file(back, path)
+    west, south, east, north = back.box
+    assert west < lon < east and south < lat < north
+
+
+def test_a_preset_whose_positions_are_exchanged_is_a_mapping(tmp_path):
+    pings = [contract(at, 21.1, 72.8) for at in range(200)]
+    entities = [{"id": str(at), "vehicle": {"vehicle": {"id": one["license_plate"]}, "position": {
+        "longitude": one["location"]["coordinates"][0], "latitude": one["location"]["coordinates"][1], "speed": 5},
+        "timestamp": 1641011400 + at}} for at, one in enumerate(pings)]  # fmt: skip
+    feed = find_feed(written(tmp_path, [{"entity": entities}]))
+    assert feed.exchanged and feed.keys["longitude"] == "vehicle.position.latitude" and feed.unit == "mps"
+    assert feed.preset == "" and feed.keys["records"] == "entity" and feed.keys["time_format"] == "epoch_s"
+
+
+def test_a_feed_at_sea_says_so(tmp_path):
+    feed = find_feed(path := written(tmp_path, [contract(at, -30, -40) for at in range(200)]))
+    assert not feed.exchanged and "# CHECK: these positions lie at sea" in city_file(feed, path)

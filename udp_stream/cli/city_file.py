@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime
 
 from udp_stream.cli.found_feed import FoundFeed
-from udp_stream.cli.wrong_zone import zone_offset_minutes
+from udp_stream.cli.wrong_zone import is_sea, zone_offset_minutes
 from udp_stream.pings.found_plate import plate_warning
 from udp_stream.pings.presets import PRESETS
 
@@ -62,7 +62,9 @@ def _plate_check(feed: FoundFeed) -> str:
 def _hat(feed: FoundFeed) -> str:
     lines = ["[hat]"]
     ours = zone_offset_minutes(feed.zone, feed.first_ms)
-    if not feed.offsets or feed.offsets[0] == 0:
+    if is_sea(feed.zone):
+        lines.append("# CHECK: these positions lie at sea, so this is no city's zone. Are they of another form?")
+    elif not feed.offsets or feed.offsets[0] == 0:
         lines.append("# The zone of the place; the feed's times do not say one.")
     elif feed.offsets[0] == ours:
         lines.append("# The zone of the place; the feed's times have its offset.")

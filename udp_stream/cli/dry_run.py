@@ -141,7 +141,9 @@ def _warnings(read: _Read, settings: Settings) -> Iterator[str]:
             "it. Choose U from what buses may drive, not from this figure"
         )
     where = read.positions
-    if (sentence := wrong_zone(where.time_ms, where.lon, where.lat, settings.hat.timezone)) is not None:
+    if (
+        sentence := wrong_zone(where.time_ms, where.lon, where.lat, settings.hat.timezone, settings.source.mapping)
+    ) is not None:
         yield sentence
     if (sentence := plate_warning(where.time_ms.size, where.plates, int(np.ptp(where.time_ms)))) is not None:
         yield sentence

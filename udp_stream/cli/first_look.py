@@ -123,7 +123,7 @@ def _require_mostly_read(
 
 def _warnings(pings: Pings, settings: Settings) -> Iterator[str]:
     """From what is public: places, times, and how many plates there are."""
-    if sentence := wrong_zone(pings.time_ms, pings.lon, pings.lat, settings.hat.timezone):
+    if sentence := wrong_zone(pings.time_ms, pings.lon, pings.lat, settings.hat.timezone, settings.source.mapping):
         yield sentence
     if sentence := plate_warning(len(pings), len(pings.plates), int(np.ptp(pings.time_ms))):
         yield sentence
