@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from udp_stream.cli.found_feed import FoundFeed
 from udp_stream.cli.wrong_zone import is_sea, zone_offset_minutes
 from udp_stream.pings.found_plate import plate_warning
+from udp_stream.pings.mapping import mapping_of
 from udp_stream.pings.presets import PRESETS
 
 _UNIT_WORDS = {
@@ -112,6 +113,8 @@ def _source(feed: FoundFeed) -> str:
         lines.append(
             "# The plate is what is protected: it must be the vehicle's, for good, and not a trip's or a driver's."
         )
+    if mapping_of({name: value for name, value in feed.keys.items() if name != "time_zone"}).one_element:
+        lines.append("# CHECK: a path leads to one element of an array; the others are not read.")
     lines += [f"{name} = {_text(value)}" for name, value in feed.keys.items()]
     if "time_zone" in feed.keys:
         lines.insert(
