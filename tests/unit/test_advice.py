@@ -46,6 +46,9 @@ SAID = [
     (ping(observationDateTime="25.01.2024 10:35:53"),
      "$.observationDateTime: 25.01.2024 10:35:53 looks like %d.%m.%Y %H:%M:%S: "
      '[source] time_format = "%d.%m.%Y %H:%M:%S" and time_zone = "Area/City"'),
+    (ping(observationDateTime="03/04/2024 10:35:53"),
+     "$.observationDateTime: 03/04/2024 10:35:53 looks like %d/%m/%Y %H:%M:%S, or %m/%d/%Y %H:%M:%S: "
+     '[source] time_format = "%d/%m/%Y %H:%M:%S" and time_zone = "Area/City"'),
     (ping(observationDateTime="soon"), "$.observationDateTime: text, which is no time that is known here"),
     (ping(license_plate=..., vehicle={"id": "GJ05ZZ0001", "label": "P61"}),
      'no license_plate; found vehicle.id, vehicle.label: [source] plate = "vehicle.id", '

@@ -110,3 +110,26 @@ def test_a_preset_whose_positions_are_exchanged_is_a_mapping(tmp_path):
 def test_a_feed_at_sea_says_so(tmp_path):
     feed = find_feed(path := written(tmp_path, [contract(at, -30, -40) for at in range(200)]))
     assert not feed.exchanged and "# CHECK: these positions lie at sea" in city_file(feed, path)
+
+
+AUSTIN, BERLIN = (-97.74, 30.27), (13.4, 52.5)
+US, EUROPE = "%m/%d/%Y %H:%M:%S", "%d/%m/%Y %H:%M:%S"
+CHECK = "# CHECK: day and month could be exchanged"
+
+
+@pytest.mark.parametrize(
+    ("place", "pattern", "days", "is_sure"),
+    [(AUSTIN, US, 1, False), (BERLIN, EUROPE, 1, False), (AUSTIN, US, 3, True), (AUSTIN, EUROPE, 3, True),
+     (BERLIN, US, 3, True)],
+)  # fmt: skip
+def test_day_and_month_go_by_the_place_where_times_do_not_tell(place, pattern, days, is_sure, tmp_path):
+    begin = datetime(2022, 3, 4, 10)
+    pings = [
+        ping(at, lon=place[0] + (at % 77) / 1000, lat=place[1] + (at % 91) / 1000,
+             timestamp=(begin + timedelta(seconds=at, days=at * days // 200)).strftime(pattern))
+        for at in range(200)
+    ]  # fmt: skip
+    feed = find_feed(path := written(tmp_path, pings))
+    assert feed.keys["time_format"] == pattern
+    assert (CHECK in city_file(feed, path)) is not is_sure
+    assert is_sure or f"{CHECK}; this reads the first ping as of 2022-03-04" in city_file(feed, path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
 
 from udp_stream.cli.found_feed import FoundFeed
 from udp_stream.cli.wrong_zone import is_sea, zone_offset_minutes
@@ -109,6 +110,9 @@ def _source(feed: FoundFeed) -> str:
     lines = ["[source]", "# Where a ping has its fields, by their names and by what they hold: check them."]
     if feed.exchanged:
         lines.append("# CHECK: longitude and latitude stand under each other's name in this feed, by their values.")
+    if feed.day_or_month:
+        day = datetime.fromtimestamp(feed.first_ms / 1000, ZoneInfo(feed.zone)).date()
+        lines.append(f"# CHECK: day and month could be exchanged; this reads the first ping as of {day}.")
     if "plate" in feed.keys:
         lines.append(
             "# The plate is what is protected: it must be the vehicle's, for good, and not a trip's or a driver's."

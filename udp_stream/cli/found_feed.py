@@ -46,6 +46,22 @@ _NEAR_DEGREES = 1.0
 _BOX_MARGIN = 0.05
 """Degrees: the box is rounded outward to tenths, at least five kilometres behind the last position."""
 
+MONTH_FIRST = frozenset(
+    f"{area}/{city}"
+    for area, cities in {
+        "America": (
+            "New_York Chicago Denver Phoenix Los_Angeles Anchorage Detroit Boise Juneau Puerto_Rico Menominee "
+            "Nome Sitka Adak Yakutat Metlakatla Kentucky/Louisville Kentucky/Monticello Indiana/Vincennes "
+            "Indiana/Indianapolis Indiana/Winamac Indiana/Marengo Indiana/Petersburg Indiana/Vevay "
+            "Indiana/Tell_City Indiana/Knox North_Dakota/Center North_Dakota/New_Salem North_Dakota/Beulah"
+        ),
+        "Pacific": "Honolulu Guam",
+        "Asia": "Manila",
+    }.items()
+    for city in cities.split()
+)
+"""Zones of the countries that write the month before the day."""
+
 _WIDE = PingRules(max_kmh=1000, reject_above_kmh=2000)
 """Speeds in any unit, as they are."""
 
@@ -56,7 +72,8 @@ class FoundFeed:
 
     `unit_from`: how `unit` was told, "" if it could not be. `box`: west, south, east, north. `offsets`: what times
     say, in minutes, the commonest first. `plates` and `pings`: of the part that was read; `every_s`: the median time
-    between two pings of a plate.
+    between two pings of a plate. `middle`: the median longitude and latitude. `exchanged`: these two stand under each
+    other's name. `day_or_month`: times do not tell which of them comes first.
     """
 
     preset: str
@@ -68,6 +85,7 @@ class FoundFeed:
     unit_from: str
     box: tuple[float, float, float, float]
     exchanged: bool
+    day_or_month: bool
     plates: int
     pings: int
     refused: int
@@ -129,10 +147,12 @@ def _mapped(path: str, sample: FileSample, found: FoundMapping) -> FoundFeed:
     """By a mapping that was found; confirmed by reading with it."""
     records = "" if sample.envelope in ((), ("results",), ("features",)) else dotted(sample.envelope)
     mapping = replace(found.mapping, records=records, delimiter=sample.delimiter or "")
+    place = zone_of(*_middle_of(sample, mapping))
+    if found.times.month_first and place in MONTH_FIRST:
+        mapping = replace(mapping, time_format=found.times.month_first)
     keys = _keys(mapping)
-    zone = None
-    if not found.times.has_offset:
-        zone = zone_of(*_middle_of(sample, mapping))
+    zone = None if found.times.has_offset else place
+    if zone is not None:
         keys["time_zone"] = zone
     form = mapped_form(replace(mapping, zone=None if zone is None else ZoneInfo(zone)))
     if not _reads(path, form):
@@ -140,7 +160,8 @@ def _mapped(path: str, sample: FileSample, found: FoundMapping) -> FoundFeed:
             f"{path}: most of it is refused with the paths that look likely ({shown_names(mapping.steps.values())}): "
             "write [source] by hand (docs/feeds.md)"
         )
-    return replace(_found(path, "", keys, form, sample, found.unit, None), exchanged=found.exchanged)
+    feed = _found(path, "", keys, form, sample, found.unit, None)
+    return replace(feed, exchanged=found.exchanged, day_or_month=bool(found.times.month_first))
 
 
 def _keys(mapping: FeedMapping) -> dict[str, str]:
@@ -199,6 +220,7 @@ def _found(
         unit_from=unit_from,
         box=_box(pings.lon, pings.lat),
         exchanged=False,
+        day_or_month=False,
         plates=len(pings.plates),
         pings=len(pings),
         refused=refused,

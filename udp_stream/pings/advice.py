@@ -177,6 +177,7 @@ def _time(path: str, sample: _Sample) -> str | None:
             return None
         return f'{path}: {example} has no offset: [source] time_zone = "Area/City", the zone of the feed\'s clock'
     looks = _EPOCH_WORDS.get(form.time_format, "ISO 8601" if form.time_format == ISO else form.time_format)
+    looks += f", or {form.month_first}" if form.month_first else ""
     mend = f'[source] time_format = "{form.time_format}"'
     zone = "" if form.has_offset or mapping.zone is not None else ' and time_zone = "Area/City"'
     return f"{path}: {example} looks like {looks}: {mend}{zone}"
