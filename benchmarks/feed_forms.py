@@ -107,6 +107,12 @@ def feature(ping: Ping) -> Ping:
     return {"type": "Feature", "geometry": ping["location"], "properties": named}
 
 
+def exchange_feature(ping: Ping) -> Ping:
+    """With the exchange's names."""
+    names = "license_plate", "observationDateTime", "speed"
+    return {"type": "Feature", "geometry": ping["location"], "properties": {name: ping[name] for name in names}}
+
+
 def resource(ping: Ping) -> Ping:
     """Of the MBTA's API: JSON:API."""
     lon, lat = coordinates(ping)
@@ -224,6 +230,16 @@ FORMS: dict[str, Callable[[Sequence[Ping]], bytes]] = {
         lambda one: [one["license_plate"], one["observationDateTime"], one["speed"], json.dumps(coordinates(one))],
     ),
     "gtfs.pb": snapshot,
+    "contract_seconds.ndjson": lambda pings: lines(pings, lambda one: one | {"observationDateTime": epoch_s(one)}),
+    "contract_local.ndjson": lambda pings: lines(
+        pings, lambda one: one | {"observationDateTime": local(one, "%Y-%m-%dT%H:%M:%S")}
+    ),
+    "contract_exchanged.ndjson": lambda pings: lines(
+        pings, lambda one: one | {"location": {"type": "Point", "coordinates": coordinates(one)[::-1]}}
+    ),
+    "exchange.geojson": lambda pings: json.dumps(
+        {"type": "FeatureCollection", "features": [exchange_feature(one) for one in pings]}
+    ).encode(),
 }  # fmt: skip
 """A file's name, and what is in it."""
 
@@ -254,6 +270,10 @@ TITLES = {
     "tabs.tsv": "CSV with tabs, epoch in s",
     "bars.txt": "CSV with bars, coordinates in one cell",
     "gtfs.pb": "GTFS-realtime, a recorded poll",
+    "contract_seconds.ndjson": "the contract's names, epoch in s",
+    "contract_local.ndjson": "the contract's names, local times",
+    "contract_exchanged.ndjson": "the contract's form, longitude and latitude exchanged",
+    "exchange.geojson": "GeoJSON features with the contract's names",
     "piped": "CSV with semicolons, a file through `run`",
     "polled_json": "JSON at an address, polled",
     "polled_gtfs": "GTFS-realtime at an address, polled",

@@ -55,6 +55,19 @@ kind = "rang"
 """
 
 
+def test_a_path_into_one_element_of_an_array_is_warned_of_and_valid(city, capsys):
+    said = ["--set", "source.plate=vehicles.0.id", "--set", "source.longitude=at.0", "--set", "source.latitude=at.1"]
+    assert cli.main(["config", "check", *said]) == 0
+    assert capsys.readouterr().out.startswith(
+        "warning: source.plate = 'vehicles.0.id' reads element 0 of each array alone: if it has pings, set source.rec"
+    )
+    assert cli.main(["config", "check", "--json", *said]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["valid"] and len(told["warnings"]) == 1
+    assert cli.main(["config", "check", "--json", *said[2:]]) == 0
+    assert json.loads(capsys.readouterr().out)["warnings"] == []
+
+
 @pytest.fixture
 def city(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -157,7 +170,7 @@ def test_a_configuration_without_a_fault_has_status_0_and_names_its_policy(city,
     policy = load(city / "city.toml", (), {}).policy.fingerprint()
     assert said(capsys, "config", "check", "--config", "city.toml")[:2] == (0, f"city.toml: valid, policy {policy}\n")
     status, out, _ = said(capsys, "config", "check", "--config", "city.toml", "--json")
-    assert (status, json.loads(out)) == (0, {"valid": True, "policy": policy, "faults": []})
+    assert (status, json.loads(out)) == (0, {"valid": True, "policy": policy, "faults": [], "warnings": []})
 
 
 FILES = """\

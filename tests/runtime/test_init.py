@@ -15,7 +15,7 @@ from udp_stream.adapters.settings import load
 
 PINGS = recorded(fleet_log(buses=20, hours=0.5, clean=True))
 
-SHORT = "gtfs.json", "pattern.ndjson", "exchanged.ndjson", "geojson.json", "semicolons.csv"
+SHORT = "gtfs.json", "pattern.ndjson", "exchanged.ndjson", "geojson.json", "semicolons.csv", "contract_seconds.ndjson"
 """In the suite; the others in the long tests."""
 
 

@@ -46,6 +46,9 @@ SAID = [
     (ping(observationDateTime="25.01.2024 10:35:53"),
      "$.observationDateTime: 25.01.2024 10:35:53 looks like %d.%m.%Y %H:%M:%S: "
      '[source] time_format = "%d.%m.%Y %H:%M:%S" and time_zone = "Area/City"'),
+    (ping(observationDateTime="03/04/2024 10:35:53"),
+     "$.observationDateTime: 03/04/2024 10:35:53 looks like %d/%m/%Y %H:%M:%S, or %m/%d/%Y %H:%M:%S: "
+     '[source] time_format = "%d/%m/%Y %H:%M:%S" and time_zone = "Area/City"'),
     (ping(observationDateTime="soon"), "$.observationDateTime: text, which is no time that is known here"),
     (ping(license_plate=..., vehicle={"id": "GJ05ZZ0001", "label": "P61"}),
      'no license_plate; found vehicle.id, vehicle.label: [source] plate = "vehicle.id", '
@@ -66,6 +69,14 @@ SAID = [
     ({"fleet": {"buses": [{"no": "A"}, {"no": "B"}]}},
      'no license_plate; found an array of objects: [source] records = "fleet.buses", '
      "or let `udp-stream init FILE` find the paths"),
+    ({"at": 1, "vehicles": [{"id": "AB12CDE", "lat": 21.19}, {"id": "XY34FGH", "lat": 21.2}]},
+     'no license_plate; found an array of objects: [source] records = "vehicles", '
+     "or let `udp-stream init FILE` find the paths"),
+    ({"note": "x", "stops": [{"name": "a"}, {"name": "b"}], "lamps": [{"name": "c"}]},
+     'no license_plate; found an array of objects: [source] records = "stops", '
+     "or let `udp-stream init FILE` find the paths"),
+    (ping(license_plate=..., stops=[{"id": 1}, {"id": 2}], bus_id=7),
+     'no license_plate; found bus_id: [source] plate = "bus_id", or let `udp-stream init FILE` find the paths'),
     (ping(location={"coordinates": [30.2, -97.7]}),
      "$.location.coordinates[1]: longitude and latitude look exchanged: "
      '[source] longitude = "location.coordinates.1" and latitude = "location.coordinates.0"'),

@@ -6,6 +6,7 @@ from datetime import datetime
 import pytest
 
 from udp_stream.cli import main as cli
+from udp_stream.cli import plan_of_feed
 from udp_stream.trial.fleet.fleet import IST, Fleet, Imperfections
 
 
@@ -64,6 +65,18 @@ def test_a_replay_warns_of_another_city_s_clock_by_itself(capsys, log, tmp_path,
     sets = ["--set", "hat.timezone=America/Chicago", "--trial", "--out", "out"]
     assert cli.main(["replay", str(log), *sets]) == 0
     assert "warning: hat.timezone is America/Chicago (UTC-06:00)" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("verb", [["replay", "--dry-run"], ["replay", "--trial", "--out", "out"], ["plan"]])
+def test_a_plate_that_is_another_in_each_ping_is_warned_of(capsys, log, tmp_path, monkeypatch, verb):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plan_of_feed, "SLOTS", ())
+    pings = [json.loads(line) for line in log.read_bytes().splitlines()[:2000]]
+    lines = [json.dumps(ping | {"license_plate": f"message-{at}"}) for at, ping in enumerate(pings)]
+    (tmp_path / "ids.ndjson").write_text("\n".join(lines))
+    assert cli.main([verb[0], "ids.ndjson", *verb[1:], "--set", "hat.resolution=5"]) == 0
+    printed = " ".join(" ".join(capsys.readouterr()).split())
+    assert printed.count("warning: 2,000 pings of 2,000 plates: is source.plate the vehicle's") == 1
 
 
 def test_no_plate_is_shown_and_outputs_are_refused(capsys, log, tmp_path):

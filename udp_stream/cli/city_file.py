@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
 
 from udp_stream.cli.found_feed import FoundFeed
-from udp_stream.cli.wrong_zone import zone_offset_minutes
+from udp_stream.cli.wrong_zone import is_sea, zone_offset_minutes
+from udp_stream.pings.found_plate import plate_warning
+from udp_stream.pings.mapping import mapping_of
 from udp_stream.pings.presets import PRESETS
 
 _UNIT_WORDS = {
@@ -49,14 +52,21 @@ def _head(feed: FoundFeed, path: str) -> str:
     return (
         f"# Made by `udp-stream init` from {json.dumps(path)} (first ping {day}): {feed.pings:,} pings of "
         f"{feed.plates:,} plates\n# were read{every}. "
-        "Look through it: what is a guess says so. All keys: docs/configuration.md"
+        f"Look through it: what is a guess says so. All keys: docs/configuration.md{_plate_check(feed)}"
     )
+
+
+def _plate_check(feed: FoundFeed) -> str:
+    warning = plate_warning(feed.pings, feed.plates, feed.last_ms - feed.first_ms)
+    return f"\n# CHECK: {warning}" if warning else ""
 
 
 def _hat(feed: FoundFeed) -> str:
     lines = ["[hat]"]
     ours = zone_offset_minutes(feed.zone, feed.first_ms)
-    if not feed.offsets or feed.offsets[0] == 0:
+    if is_sea(feed.zone):
+        lines.append("# CHECK: these positions lie at sea, so this is no city's zone. Are they of another form?")
+    elif not feed.offsets or feed.offsets[0] == 0:
         lines.append("# The zone of the place; the feed's times do not say one.")
     elif feed.offsets[0] == ours:
         lines.append("# The zone of the place; the feed's times have its offset.")
@@ -100,10 +110,15 @@ def _source(feed: FoundFeed) -> str:
     lines = ["[source]", "# Where a ping has its fields, by their names and by what they hold: check them."]
     if feed.exchanged:
         lines.append("# CHECK: longitude and latitude stand under each other's name in this feed, by their values.")
+    if feed.day_or_month:
+        day = datetime.fromtimestamp(feed.first_ms / 1000, ZoneInfo(feed.zone)).date()
+        lines.append(f"# CHECK: day and month could be exchanged; this reads the first ping as of {day}.")
     if "plate" in feed.keys:
         lines.append(
             "# The plate is what is protected: it must be the vehicle's, for good, and not a trip's or a driver's."
         )
+    if mapping_of({name: value for name, value in feed.keys.items() if name != "time_zone"}).one_element:
+        lines.append("# CHECK: a path leads to one element of an array; the others are not read.")
     lines += [f"{name} = {_text(value)}" for name, value in feed.keys.items()]
     if "time_zone" in feed.keys:
         lines.insert(

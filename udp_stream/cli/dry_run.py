@@ -28,6 +28,7 @@ from udp_stream.cli.wrong_zone import wrong_zone
 from udp_stream.errors import UsageError
 from udp_stream.ledger.port import Entropy
 from udp_stream.pings.decoder import PingDecoder, Pings, originals
+from udp_stream.pings.found_plate import plate_warning
 from udp_stream.pings.speed_unit import unit_evidence
 from udp_stream.release.summary import Summary
 from udp_stream.units import QUANTA_PER_KMH
@@ -140,5 +141,9 @@ def _warnings(read: _Read, settings: Settings) -> Iterator[str]:
             "it. Choose U from what buses may drive, not from this figure"
         )
     where = read.positions
-    if (sentence := wrong_zone(where.time_ms, where.lon, where.lat, settings.hat.timezone)) is not None:
+    if (
+        sentence := wrong_zone(where.time_ms, where.lon, where.lat, settings.hat.timezone, settings.source.mapping)
+    ) is not None:
+        yield sentence
+    if (sentence := plate_warning(where.time_ms.size, where.plates, int(np.ptp(where.time_ms)))) is not None:
         yield sentence

@@ -129,5 +129,7 @@ class FeedWatch:
             return
         time_ms, lon, lat = (np.concatenate(column) for column in zip(*self._where, strict=True))
         self._where = None
-        if (sentence := wrong_zone(time_ms, lon, lat, self._settings.hat.timezone)) is not None:
+        if (
+            sentence := wrong_zone(time_ms, lon, lat, self._settings.hat.timezone, self._settings.source.mapping)
+        ) is not None:
             self._warn(sentence, "zone", {})

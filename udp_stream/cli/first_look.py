@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
+
 from udp_stream.adapters.schemes import Source, open_sources, scheme_of
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
@@ -18,9 +20,10 @@ from udp_stream.cli.report import console
 from udp_stream.cli.wrong_zone import wrong_zone
 from udp_stream.errors import UsageError
 from udp_stream.pings.advice import Refused, advise
-from udp_stream.pings.decoder import PingDecoder, originals
+from udp_stream.pings.decoder import PingDecoder, Pings, originals
 from udp_stream.pings.feed_form import FeedForm
 from udp_stream.pings.formats import PingFormat
+from udp_stream.pings.found_plate import plate_warning
 from udp_stream.pings.refusals import Reason, Refusal
 from udp_stream.release.summary import Summary
 
@@ -99,7 +102,7 @@ def _require_mostly_read(
     refused = [one for one in refusals if one.reason not in OF_A_SPEED]
     read = len(pings) + len(refusals) - len(refused)
     if len(refused) <= read:
-        if len(pings) and (sentence := wrong_zone(pings.time_ms, pings.lon, pings.lat, settings.hat.timezone)):
+        for sentence in _warnings(pings, settings) if len(pings) else ():
             warn(sentence)
         return
     reason = max(Reason, key=lambda reason: sum(one.reason == reason for one in refused))
@@ -116,6 +119,14 @@ def _require_mostly_read(
         f"{name}: {accepted} accepted of its beginning: {commonest:,} of {read + len(refused):,} pings "
         f"were refused as {reason}. Nothing of it was charged or released.{_lines(advice)}"
     )
+
+
+def _warnings(pings: Pings, settings: Settings) -> Iterator[str]:
+    """From what is public: places, times, and how many plates there are."""
+    if sentence := wrong_zone(pings.time_ms, pings.lon, pings.lat, settings.hat.timezone, settings.source.mapping):
+        yield sentence
+    if sentence := plate_warning(len(pings), len(pings.plates), int(np.ptp(pings.time_ms))):
+        yield sentence
 
 
 def _lines(advice: Sequence[str]) -> str:

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from udp_stream.adapters.files.sample import FileSample, read_sample
 from udp_stream.adapters.schemes import open_source
-from udp_stream.cli.wrong_zone import zone_of
+from udp_stream.cli.wrong_zone import is_sea, land_if_exchanged, zone_of, zone_offset_minutes
 from udp_stream.errors import UsageError
 from udp_stream.pings.decoder import PingDecoder, PingRules, Pings
 from udp_stream.pings.feed_form import PLAIN, FeedForm, mapped_form
 from udp_stream.pings.found_fields import BY_KEYS, are_by_key, common_paths, dotted, shown_names
 from udp_stream.pings.found_mapping import FoundMapping, found_mapping
-from udp_stream.pings.found_times import offset_minutes
+from udp_stream.pings.found_times import found_time_form, offset_minutes
 from udp_stream.pings.mapping import FIELDS, ISO, FeedMapping
 from udp_stream.pings.numbers import read_numbers
 from udp_stream.pings.presets import PRESETS
@@ -46,6 +46,22 @@ _NEAR_DEGREES = 1.0
 _BOX_MARGIN = 0.05
 """Degrees: the box is rounded outward to tenths, at least five kilometres behind the last position."""
 
+MONTH_FIRST = frozenset(
+    f"{area}/{city}"
+    for area, cities in {
+        "America": (
+            "New_York Chicago Denver Phoenix Los_Angeles Anchorage Detroit Boise Juneau Puerto_Rico Menominee "
+            "Nome Sitka Adak Yakutat Metlakatla Kentucky/Louisville Kentucky/Monticello Indiana/Vincennes "
+            "Indiana/Indianapolis Indiana/Winamac Indiana/Marengo Indiana/Petersburg Indiana/Vevay "
+            "Indiana/Tell_City Indiana/Knox North_Dakota/Center North_Dakota/New_Salem North_Dakota/Beulah"
+        ),
+        "Pacific": "Honolulu Guam",
+        "Asia": "Manila",
+    }.items()
+    for city in cities.split()
+)
+"""Zones of the countries that write the month before the day."""
+
 _WIDE = PingRules(max_kmh=1000, reject_above_kmh=2000)
 """Speeds in any unit, as they are."""
 
@@ -56,7 +72,8 @@ class FoundFeed:
 
     `unit_from`: how `unit` was told, "" if it could not be. `box`: west, south, east, north. `offsets`: what times
     say, in minutes, the commonest first. `plates` and `pings`: of the part that was read; `every_s`: the median time
-    between two pings of a plate.
+    between two pings of a plate. `middle`: the median longitude and latitude. `exchanged`: these two stand under each
+    other's name. `day_or_month`: times do not tell which of them comes first.
     """
 
     preset: str
@@ -68,11 +85,14 @@ class FoundFeed:
     unit_from: str
     box: tuple[float, float, float, float]
     exchanged: bool
+    day_or_month: bool
     plates: int
     pings: int
     refused: int
     every_s: float
     first_ms: int
+    last_ms: int
+    middle: tuple[float, float]
 
 
 def find_feed(path: str) -> FoundFeed:
@@ -81,27 +101,58 @@ def find_feed(path: str) -> FoundFeed:
         return _found(path, "", {}, PLAIN, None, None, "mps")
     sample = read_sample(path)
     if _reads(path, PLAIN):
-        return _found(path, "", {}, PLAIN, sample, None, None)
+        feed = _found(path, "", {}, PLAIN, sample, None, None)
+        return _exchanged_back(path, feed, sample, PLAIN.mapping)
     for name, preset in PRESETS.items():
         if sample.delimiter is None and preset.unit is not None and _reads(path, mapped_form(preset.mapping)):
             feed = _found(path, name, {}, mapped_form(preset.mapping), sample, None, preset.unit)
-            return feed if feed.unit == preset.unit else replace(feed, preset="", keys=_keys(preset.mapping))
+            feed = feed if feed.unit == preset.unit else replace(feed, preset="", keys=_keys(preset.mapping))
+            return _exchanged_back(path, feed, sample, preset.mapping)
     found = found_mapping(sample.records)
     if isinstance(found, list):
         fields = shown_names(common_paths(sample.records))
         mend = BY_KEYS if are_by_key(sample.records) else "write [source] by hand (docs/feeds.md)"
         raise UsageError(f"{path}: found no field for {', '.join(found)} among {fields or 'its fields'}: {mend}")
-    return _mapped(path, sample, found)
+    feed = _mapped(path, sample, found)
+    return feed if found.exchanged else _exchanged_back(path, feed, sample, found.mapping, found.unit)
+
+
+def _exchanged_back(
+    path: str, feed: FoundFeed, sample: FileSample, mapping: FeedMapping, named_unit: str | None = None
+) -> FoundFeed:
+    """The same feed, or with longitude and latitude exchanged if the place is then one that its times can be of."""
+    times = [record.get(mapping.steps["time"]) for record in sample.records]
+    form = found_time_form([time for time in times if time is not None])
+    if form is None or not _looks_exchanged(feed):
+        return feed
+    other = replace(mapping, longitude=mapping.latitude, latitude=mapping.longitude)
+    back = _mapped(path, sample, FoundMapping(other, form, named_unit, exchanged=True))
+    return back if back.unit_from else replace(back, unit=feed.unit, unit_from=feed.unit_from)
+
+
+def _looks_exchanged(feed: FoundFeed) -> bool:
+    """Whether the positions lie at sea, or where clocks differ from the feed's, and not so the other way round."""
+    lon, lat = feed.middle
+    other = land_if_exchanged(lon, lat)
+    if other is None:
+        return False
+    said = next((minutes for minutes in feed.offsets[:1] if minutes), None)  # Z says nothing of a place
+    here, there = (zone_offset_minutes(zone, feed.first_ms) for zone in (feed.zone, other))
+    if is_sea(feed.zone):
+        return said is None or said == there
+    return said is not None and said == there != here
 
 
 def _mapped(path: str, sample: FileSample, found: FoundMapping) -> FoundFeed:
     """By a mapping that was found; confirmed by reading with it."""
     records = "" if sample.envelope in ((), ("results",), ("features",)) else dotted(sample.envelope)
     mapping = replace(found.mapping, records=records, delimiter=sample.delimiter or "")
+    place = zone_of(*_middle_of(sample, mapping))
+    if found.times.month_first and place in MONTH_FIRST:
+        mapping = replace(mapping, time_format=found.times.month_first)
     keys = _keys(mapping)
-    zone = None
-    if not found.times.has_offset:
-        zone = zone_of(*_middle_of(sample, mapping))
+    zone = None if found.times.has_offset else place
+    if zone is not None:
         keys["time_zone"] = zone
     form = mapped_form(replace(mapping, zone=None if zone is None else ZoneInfo(zone)))
     if not _reads(path, form):
@@ -109,7 +160,8 @@ def _mapped(path: str, sample: FileSample, found: FoundMapping) -> FoundFeed:
             f"{path}: most of it is refused with the paths that look likely ({shown_names(mapping.steps.values())}): "
             "write [source] by hand (docs/feeds.md)"
         )
-    return replace(_found(path, "", keys, form, sample, found.unit, None), exchanged=found.exchanged)
+    feed = _found(path, "", keys, form, sample, found.unit, None)
+    return replace(feed, exchanged=found.exchanged, day_or_month=bool(found.times.month_first))
 
 
 def _keys(mapping: FeedMapping) -> dict[str, str]:
@@ -168,11 +220,14 @@ def _found(
         unit_from=unit_from,
         box=_box(pings.lon, pings.lat),
         exchanged=False,
+        day_or_month=False,
         plates=len(pings.plates),
         pings=len(pings),
         refused=refused,
         every_s=_every_s(pings),
         first_ms=int(pings.time_ms.min()),
+        last_ms=int(pings.time_ms.max()),
+        middle=(lon, lat),
     )
 
 

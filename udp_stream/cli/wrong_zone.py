@@ -8,7 +8,11 @@ from zoneinfo import ZoneInfo
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.pings.mapping import FeedMapping
+
 Floats = NDArray[np.float64]
+
+_PLAIN = FeedMapping()
 
 
 def zone_of(lon: float, lat: float) -> str:
@@ -32,17 +36,51 @@ def zone_offset_minutes(zone: str, at_ms: int) -> int:
     return (moment.utcoffset() or timedelta(0)) // timedelta(minutes=1)
 
 
-def wrong_zone(time_ms: NDArray[np.int64], lon: Floats, lat: Floats, zone: str) -> str | None:
+def is_sea(zone: str) -> bool:
+    """Whether a zone is none of any land: no city has it.
+
+    >>> is_sea(zone_of(21.19, 72.83)), is_sea("Asia/Kolkata")
+    (True, False)
+    """
+    return zone.startswith("Etc/")
+
+
+def land_if_exchanged(lon: float, lat: float) -> str | None:
+    """The zone of the place whose longitude and latitude these are the other way round; None if there is no land.
+
+    >>> land_if_exchanged(21.19, 72.83), land_if_exchanged(72.83, 21.19), land_if_exchanged(-97.74, 30.27)
+    ('Asia/Kolkata', None, None)
+    """
+    if abs(lon) > 90:
+        return None
+    zone = zone_of(lat, lon)
+    return None if is_sea(zone) else zone
+
+
+def wrong_zone(
+    time_ms: NDArray[np.int64], lon: Floats, lat: Floats, zone: str, mapping: FeedMapping = _PLAIN
+) -> str | None:
     """A sentence if clocks in this zone do not show the hour of the place where these pings lie; None if they do.
+
+    If they lie in this zone's own land the other way round, it says that longitude and latitude look exchanged;
+    `mapping` is where the feed has them.
 
     >>> wrong_zone(np.array([1706159153000]), np.array([-97.74]), np.array([30.27]), "Asia/Kolkata")[:92]
     'hat.timezone is Asia/Kolkata (UTC+05:30), and the pings lie in America/Chicago (UTC-06:00 th'
     """
-    middle_ms = int(np.median(time_ms))
-    place = zone_of(float(np.median(lon)), float(np.median(lat)))
+    middle_ms, x, y = int(np.median(time_ms)), float(np.median(lon)), float(np.median(lat))
+    place, exchanged = zone_of(x, y), land_if_exchanged(x, y)
+    mend = f'[source] longitude = "{mapping.latitude}" and latitude = "{mapping.longitude}"'
     ours, theirs = (zone_offset_minutes(one, middle_ms) for one in (zone, place))
+    if is_sea(place):
+        if exchanged is not None and zone_offset_minutes(exchanged, middle_ms) == ours:
+            return f"the pings lie at sea: longitude and latitude look exchanged: {mend}"
+        hint = f". If longitude and latitude are exchanged, it is {exchanged}: {mend}" if exchanged else ""
+        return f"hat.timezone is {zone}, and the pings lie at sea{hint}"
     if ours == theirs:
         return None
+    if exchanged == zone:
+        return f"the pings lie in {place}: longitude and latitude look exchanged: {mend}"
     return (
         f"hat.timezone is {zone} ({_text(ours)}), and the pings lie in {place} ({_text(theirs)} then): slots would be "
         f"cut, and budgets renewed, by another city's clock. Set hat.timezone = {place!r}"

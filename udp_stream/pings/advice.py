@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from udp_stream.pings.feed_form import FeedForm
 from udp_stream.pings.found_fields import (
@@ -131,9 +132,10 @@ def _missing(field: str | None, path: str, sample: _Sample) -> str | None:
         return None
     likely = likely_paths(field, sample.records)
     name = dotted(sample.mapping.steps[field])
-    if likely:
+    records = _array_of_objects(sample.records)
+    if likely and (records is None or likely[0][: len(records)] != records):
         return f'no {name}; found {shown_names(likely)}: [source] {field} = "{dotted(likely[0])}", {_INIT}'
-    if (records := _array_of_objects(sample.records)) is not None:
+    if records is not None:
         return f'no {name}; found an array of objects: [source] records = "{dotted(records)}", {_INIT}'
     found = shown_names(common_paths(sample.records))
     clauses = [f"no {name}", *([f"found {found}"] if found else []), *([BY_KEYS] if are_by_key(sample.records) else [])]
@@ -151,9 +153,10 @@ def _fitting_preset(sample: _Sample) -> str | None:
 
 
 def _array_of_objects(records: Sequence[Record]) -> Path | None:
-    """Where most of the records have an array whose elements are objects."""
-    heads = Counter(head for record in records for head in {_array_head(path) for path in record} if head is not None)
-    path, count = heads.most_common(1)[0] if heads else ((), 0)
+    """Where most of the records have an array whose elements are objects; of several such, the one with most in it."""
+    every = [[head for path in record if (head := _array_head(path)) is not None] for record in records]
+    size, heads = Counter(chain.from_iterable(every)), Counter(head for some in every for head in set(some))
+    path, count = max(heads.items(), key=lambda one: (one[1], size[one[0]]), default=((), 0))
     return path if path and 2 * count >= len(records) and is_shown(path) else None
 
 
@@ -174,6 +177,7 @@ def _time(path: str, sample: _Sample) -> str | None:
             return None
         return f'{path}: {example} has no offset: [source] time_zone = "Area/City", the zone of the feed\'s clock'
     looks = _EPOCH_WORDS.get(form.time_format, "ISO 8601" if form.time_format == ISO else form.time_format)
+    looks += f", or {form.month_first}" if form.month_first else ""
     mend = f'[source] time_format = "{form.time_format}"'
     zone = "" if form.has_offset or mapping.zone is not None else ' and time_zone = "Area/City"'
     return f"{path}: {example} looks like {looks}: {mend}{zone}"

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from udp_stream.pings.json_pieces import UNREADABLE, trim
-from udp_stream.pings.mapping import Path
+from udp_stream.pings.mapping import Path, first_element
 
 Value = str | int | float | bool | None
 """A value of JSON that is no object and no array."""
@@ -147,11 +147,11 @@ def _is_word(name: str) -> bool:
 
 
 def shown_names(paths: Iterable[Path]) -> str:
-    """The paths that may be shown, in one clause.
+    """The paths that may be shown, in one clause; of the elements of an array, the first.
 
-    >>> shown_names([("vehicle", "id"), ("A1", "B2C3D4"), ("speed",)])
-    'vehicle.id, speed'
+    >>> shown_names([("vehicle", "id"), ("A1", "B2C3D4"), ("at", 0, "x"), ("at", 1, "x"), ("speed",)])
+    'vehicle.id, at.0.x, speed'
     """
-    names = [dotted(path) for path in paths if is_shown(path)]
+    names = [dotted(path) for path in paths if is_shown(path) and not first_element(path)]
     more = len(names) - NAMES_MAX
     return ", ".join(names[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")

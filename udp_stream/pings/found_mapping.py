@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from udp_stream.pings.found_fields import Record, Value, dotted, is_shown, leads_through_words, values_by_path
+from udp_stream.pings.found_plate import Candidate, likeliest_plate
 from udp_stream.pings.found_times import TimeForm, found_time_form
 from udp_stream.pings.mapping import FIELDS, FeedMapping, Path
 from udp_stream.pings.numbers import number_of
@@ -30,7 +31,7 @@ _PLATES: Names = (
     *("licenseplate", "licenceplate", "platenumber", "plate", "registrationnumber", "registration", "regno"),
     *("vehicleregistration", "vehicleid", "vehiclevehicleid", "busid", "vehiclenumber", "busnumber", "vehicleno"),
     *("busno", "vehicleref", "vehiclecode", "vehicle", "bus", "ordem", "veh", "unitid", "fleetnumber", "vehiclelabel"),
-    *("label", "deviceid", "id", "0"),
+    *("label", "deviceid", "device", "trackerid", "imei", "id", "0"),
 )
 _TIMES: Names = (
     *("observationdatetime", "observedat", "recordedattime", "recordedat", "gpstime", "gpstimestamp", "fixtime"),
@@ -43,7 +44,7 @@ _SPEEDS: Names = (
     *("speed", "speedkmh", "speedkmhr", "speedkph", "speedmps", "speedms", "speedmph", "velocity", "vehiclespeed"),
     *("gpsspeed", "velocidade", "spd", "geschwindigkeit", "vitesse", "v", "kmh", "vkmh", "mph"),
 )
-_NEVER = re.compile(r"limit|arriv|depart|schedul|predict|delay|serv|receiv|creat|envio|\b(max|start|end|sent)\b")
+_NEVER = re.compile(r"limit|arriv|depart|schedul|predict|delay|\bserv|receiv|creat|envio|\b(max|start|end|sent)\b")
 _NO_PLATE = re.compile(r"trip|route|stop|\bline|driver|block|direction|shape|agency")
 """Words that no name of the field has; searched in names whose words stand apart."""
 _UNITS = (("kmh", r"km/?_?-?h|kph|kmhr|kmph"), ("mph", r"mph|mi/?h"), ("mps", r"m/s|mps|meterspersecond|_ms$"))
@@ -79,11 +80,14 @@ def found_mapping(records: Sequence[Record]) -> FoundMapping | list[str]:
     """
     values = values_by_path(records)
     paths: dict[str, Path] = {}
-    for field in ("speed", "longitude", "latitude", "time", "plate"):  # the plate last: much can be one
-        rest = {path: found for path, found in values.items() if path not in paths.values()}
-        if (path := _best(rest, field)) is not None:
+    for field in ("speed", "longitude", "latitude", "time"):
+        if (path := _best(_without(values, paths), field)) is not None:
             paths[field] = path
-    form = found_time_form(values[paths["time"]][:_TIMES_MAX]) if "time" in paths else None
+    times = values[paths["time"]] if "time" in paths else []
+    form = found_time_form(_some(times)) if times else None
+    candidates = _plates_of(_without(values, paths))  # last: much can be one
+    if (path := likeliest_plate(candidates, times, form.span_ms if form else 0)) is not None:
+        paths["plate"] = path
     if form is None or len(paths) < len(FIELDS):
         return [field for field in FIELDS if field not in paths]
     exchanged = _are_exchanged(values[paths["longitude"]], values[paths["latitude"]])
@@ -95,6 +99,24 @@ def found_mapping(records: Sequence[Record]) -> FoundMapping | list[str]:
         plate=plate, time=time, longitude=longitude, latitude=latitude, speed=speed, time_format=form.time_format
     )
     return FoundMapping(mapping, form, _unit_of(paths["speed"]), exchanged)
+
+
+def _without(values: Mapping[Path, list[Value]], paths: Mapping[str, Path]) -> dict[Path, list[Value]]:
+    return {path: found for path, found in values.items() if path not in paths.values()}
+
+
+def _some(times: list[Value]) -> list[Value]:
+    """From all over the sample: the first ones may all be of one second."""
+    return times[:: -(-len(times) // _TIMES_MAX)]
+
+
+def _plates_of(values: Mapping[Path, list[Value]]) -> list[Candidate]:
+    paths = [path for path in _ranked(values, "plate") if _is_plate(values[path])]
+    ranks = [_rank(path, _PLATES) for path in paths]
+    return [
+        Candidate(path, values[path], rank is not None and rank[0] < len(_PLATES))
+        for path, rank in zip(paths, ranks, strict=True)
+    ]
 
 
 def likely_paths(field: str, records: Sequence[Record]) -> list[Path]:
@@ -182,7 +204,7 @@ class _Wanted:
 
 _WANTED = {
     "plate": _Wanted(_PLATES, _is_plate, _NO_PLATE),
-    "time": _Wanted(_TIMES, lambda values: found_time_form(values[:_TIMES_MAX]) is not None, _NEVER),
+    "time": _Wanted(_TIMES, lambda values: found_time_form(_some(values)) is not None, _NEVER),
     "longitude": _Wanted(_LONGITUDES, _is_degrees),
     "latitude": _Wanted(_LATITUDES, _is_degrees),
     "speed": _Wanted(_SPEEDS, _is_speed, _NEVER),

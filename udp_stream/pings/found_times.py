@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
 
 import numpy as np
@@ -42,15 +42,17 @@ _SHARE_MIN = 0.9
 class TimeForm:
     """A format that reads nearly all of a sample. `has_offset`: times say how far they are from UTC.
 
-    `span_ms` is from the first to the last of them, read as UTC where they do not say.
+    `span_ms` is from the first to the last of them, read as UTC where they do not say. `month_first`: the same
+    format with day and month exchanged, where it reads them over the same span; else "".
 
     >>> found_time_form(["25.01.2024 10:35:00", "26.01.2024 09:00:00"])
-    TimeForm(time_format='%d.%m.%Y %H:%M:%S', has_offset=False, span_ms=80700000)
+    TimeForm(time_format='%d.%m.%Y %H:%M:%S', has_offset=False, span_ms=80700000, month_first='')
     """
 
     time_format: str
     has_offset: bool
     span_ms: int
+    month_first: str = ""
 
 
 def found_time_form(values: Sequence[Value]) -> TimeForm | None:
@@ -59,7 +61,8 @@ def found_time_form(values: Sequence[Value]) -> TimeForm | None:
     >>> found_time_form(["soon"]) is None, found_time_form([1706159153000]).time_format
     (True, 'epoch_ms')
 
-    Where day and month could be either, the format that gives the shorter span: a recording is of few days.
+    Where day and month could be either, the format that gives the shorter span: a recording is of few days. If that
+    does not tell, the day is first.
     """
     times: list[TimeValue] = [value for value in values if isinstance(value, str | int | float) and value is not True]
     if not times or len(times) < _SHARE_MIN * len(values):
@@ -75,7 +78,12 @@ def found_time_form(values: Sequence[Value]) -> TimeForm | None:
         return iso
     example = next(value for value in times if isinstance(value, str))
     forms = [form for pattern in _patterns(example) if (form := _form(times, pattern)) is not None]
-    return min(forms, key=lambda form: form.span_ms, default=None)
+    best = min(forms, key=lambda form: form.span_ms, default=None)
+    if best is None:
+        return None
+    exchanged = re.sub("^%d(.)%m", r"%m\1%d", best.time_format)
+    others = (form.time_format for form in forms if form.span_ms == best.span_ms)
+    return replace(best, month_first=next((one for one in others if one == exchanged != best.time_format), ""))
 
 
 def _form(times: Sequence[TimeValue], time_format: str) -> TimeForm | None:

@@ -89,6 +89,16 @@ class FeedMapping:
         )
 
     @property
+    def one_element(self) -> dict[str, tuple[str, int]]:
+        """Fields whose path leads through one element of an array, with the path and that element's index.
+
+        >>> FeedMapping(plate="vehicles.0.id").one_element
+        {'plate': ('vehicles.0.id', 0)}
+        """
+        through = {name: first_element(steps) for name, steps in self.steps.items()}
+        return {name: (getattr(self, name), at) for name, at in through.items() if at is not None}
+
+    @property
     def reads_offsets(self) -> bool:
         """Whether a time may say how far it is from UTC."""
         return self.time_format == ISO or self.time_format in EPOCHS or "%z" in self.time_format
@@ -146,6 +156,15 @@ def _check_together(steps: dict[str, Path]) -> None:
                 raise ValueError(f"{name}: expected a path beside {other}'s, got {text!r}: one lies inside the other")
             if isinstance(ours[alike], int) != isinstance(theirs[alike], int):
                 raise ValueError(f"{name}: got {text!r}: of one value it makes an array, and {other}'s path an object")
+
+
+def first_element(path: Path) -> int | None:
+    """The first index on the way of a path; None if there is none but a last one, as of coordinates.
+
+    >>> first_element(("vehicles", 0, "id")), first_element(("coordinates", 1))
+    (0, None)
+    """
+    return next((step for step in path[:-1] if isinstance(step, int)), None)
 
 
 def json_path(steps: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from udp_stream.adapters.settings import Fault, faults_in, load_with_origins
+from udp_stream.adapters.settings import Fault, Settings, faults_in, load_with_origins
 from udp_stream.cli.key_files import file_faults
 from udp_stream.cli.shown_config import ShownKey, as_toml, shown_keys
 from udp_stream.errors import ConfigError
@@ -29,18 +29,30 @@ def _of_key(key: ShownKey) -> dict[str, object]:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Print one fault a line; ConfigError with their number, so that the exit status says that there are some."""
+    """Print one fault a line, or what is likely wrong though valid; ConfigError with the number of faults, so that the
+    exit status says that there are some."""
     faults = faults_in(arguments.config, arguments.set, further=None if arguments.no_files else file_faults)
-    policy = None if faults else load_with_origins(arguments.config, arguments.set)[0].policy.fingerprint()
+    settings = None if faults else load_with_origins(arguments.config, arguments.set)[0]
+    policy, warnings = (None, []) if settings is None else (settings.policy.fingerprint(), _warnings(settings))
     if arguments.json:
-        found = {"valid": not faults, "policy": policy, "faults": [_of_fault(fault) for fault in faults]}
+        shown = [_of_fault(fault) for fault in faults]
+        found = {"valid": not faults, "policy": policy, "faults": shown, "warnings": warnings}
         print(json.dumps(found, indent=2), flush=True)
     elif faults:
         print("\n".join(map(str, faults)), flush=True)
     else:
+        for warning in warnings:
+            print(f"warning: {warning}")
         print(f"{arguments.config or 'the configuration'}: valid, policy {policy}")
     if faults:
         raise ConfigError(f"{len(faults)} {'fault' if len(faults) == 1 else 'faults'} in the configuration")
+
+
+def _warnings(settings: Settings) -> list[str]:
+    return [
+        f"source.{name} = {path!r} reads element {at} of each array alone: if it has pings, set source.records"
+        for name, (path, at) in settings.source.mapping.one_element.items()
+    ]
 
 
 def _of_fault(fault: Fault) -> dict[str, object]:

@@ -1,0 +1,82 @@
+"""Which field is the vehicle's, by what its values do: a message's id is another in each ping, a feed's id always one.
+
+The plate is what a budget protects. With a message's id in its place each ping would have a budget of its own, and the
+promise for a vehicle would be void, without a refusal. Counts of plates and pings are public, so a run may say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from udp_stream.pings.found_fields import Value
+from udp_stream.pings.mapping import Path
+
+JUDGED_MIN = 50
+"""With fewer pings nothing is said."""
+
+UNIQUE_MIN = 0.9
+"""Plates for each ping, from which on a plate looks like a message's id."""
+
+SNAPSHOT_MS = 60_000
+"""Within a minute a vehicle may have one ping: a poll is of that kind."""
+
+
+class Candidate(NamedTuple):
+    """A path that may be the plate's. `is_name`: it ends in a name that plates have, and not only in a longer one.
+
+    >>> Candidate(("vehicle", "id"), ["A1", "A2"], True).path
+    ('vehicle', 'id')
+    """
+
+    path: Path
+    values: Sequence[Value]
+    is_name: bool
+
+
+def plate_warning(pings: int, plates: int, span_ms: int) -> str | None:
+    """A sentence if so many plates of so many pings are not what vehicles give; None if they may be.
+
+    `span_ms`: from the first ping to the last.
+
+    >>> plate_warning(5000, 5000, 1_800_000)
+    "5,000 pings of 5,000 plates: is source.plate the vehicle's, and not the message's? (One poll alone looks so, too.)"
+    >>> plate_warning(5000, 208, 1_800_000), plate_warning(5000, 5000, 30_000)
+    (None, None)
+    """
+    if pings < JUDGED_MIN or not _are_per_ping(pings, plates, span_ms):
+        return None
+    return (
+        f"{pings:,} pings of {plates:,} plates: is source.plate the vehicle's, and not the message's? "
+        "(One poll alone looks so, too.)"
+    )
+
+
+def _are_per_ping(pings: int, plates: int, span_ms: int) -> bool:
+    return span_ms > SNAPSHOT_MS and plates > UNIQUE_MIN * pings
+
+
+def likeliest_plate(candidates: Sequence[Candidate], times: Sequence[Value], span_ms: int) -> Path | None:
+    """The first candidate that is no id of each message, and not of all of them; the first of all if there is no such.
+
+    `candidates` come in the order of their names; `times` are the values at the path of the time.
+
+    >>> ids = Candidate(("id",), [f"m{at}" for at in range(90)], True)
+    >>> buses = Candidate(("device",), [f"b{at % 9}" for at in range(90)], True)
+    >>> likeliest_plate([ids, buses], range(90), 900_000), likeliest_plate([ids, buses], range(90), 9_000)
+    (('device',), ('id',))
+    """
+    if not candidates:
+        return None
+    first = candidates[0]
+    good = [one for one in candidates if one.is_name >= first.is_name and _may_be_vehicles(one, times, span_ms)]
+    return good[0].path if good else first.path
+
+
+def _may_be_vehicles(one: Candidate, times: Sequence[Value], span_ms: int) -> bool:
+    pings, plates = len(one.values), len(set(one.values))
+    if pings < JUDGED_MIN:
+        return True
+    if plates == 1:  # one vehicle's pings differ in their times, those of many do not
+        return len(set(times)) > UNIQUE_MIN * len(times)
+    return not _are_per_ping(pings, plates, span_ms)
