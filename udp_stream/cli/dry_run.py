@@ -20,7 +20,7 @@ from rich.table import Table
 from udp_stream.adapters.schemes import open_sources
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
-from udp_stream.cli.first_look import RefusedSample
+from udp_stream.cli.first_look import RefusedSample, require_readable_pings
 from udp_stream.cli.plan_of_feed import Positions, row_of, verdict
 from udp_stream.cli.progress import ReadingProgress
 from udp_stream.cli.report import console, printer
@@ -54,6 +54,7 @@ def dry_run(names: Sequence[str], settings: Settings, entropy: Entropy) -> None:
 
     `entropy` is for the noise of the rehearsal.
     """
+    require_readable_pings(names, settings, warn=lambda _: None)  # of the zone it is said below
     sample = RefusedSample(None)
     read = _read(names, settings, sample)
     out = printer(width=160)
