@@ -1,6 +1,6 @@
 """The configuration: `load` reads it, `Settings` is what it says, one frozen value per section, with defaults."""
 
-from udp_stream.adapters.settings.checking import Fault, faults_in
+from udp_stream.adapters.settings.checking import Fault, faults_in, located
 from udp_stream.adapters.settings.known import known_keys, query_keys
 from udp_stream.adapters.settings.limits import DURATIONS, EPSILON_MAX, EPSILON_MIN
 from udp_stream.adapters.settings.loading import load, load_with_origins
@@ -25,5 +25,6 @@ __all__ = [
     "known_keys",
     "load",
     "load_with_origins",
+    "located",
     "query_keys",
 ]
