@@ -330,11 +330,11 @@ def test_a_directory_is_no_ledger(city):
 
 
 @pytest.mark.parametrize("name", ["empty.csv", "empty.ndjson", "empty.json", "blank.csv"])
-def test_an_empty_file_is_a_run_of_nothing_and_says_so(name, city):
+def test_an_empty_file_is_no_success_and_says_so(name, city):
     (city / name).write_bytes(b"\n \n" if name == "blank.csv" else b"")
     done = replay(city, files=(name,))
-    assert (done.returncode, done.stdout) == (0, b"")
-    assert "No ping was accepted: the input has none." in words(done.stderr)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert f"{name}: expected pings, and the file has none" in words(done.stderr)
 
 
 def test_when_nothing_is_accepted_the_commonest_reason_is_told(city):

@@ -172,10 +172,11 @@ def test_doctor_says_each_check_to_programs_and_which_failed(city):
     assert told["ok"] and [one["check"] for one in told["checks"]] == [
         "configuration",
         "ledger",
+        "pings of pings.ndjson",
         "speeds of pings.ndjson",
     ]
     told = of_json("doctor", "pings.ndjson", "--ledger", "l", "--set", "speed.unit=mps", cwd=city, status=3)
-    assert not told["ok"] and [one["status"] for one in told["checks"]] == [0, 0, 3]
+    assert not told["ok"] and [one["status"] for one in told["checks"]] == [0, 0, 0, 3]
 
 
 def test_plan_says_its_rows_to_programs(city):

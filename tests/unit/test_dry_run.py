@@ -92,3 +92,14 @@ def test_no_plate_is_shown_and_outputs_are_refused(capsys, log, tmp_path):
 def test_a_file_without_a_ping_is_refused(capsys, tmp_path):
     (tmp_path / "a.ndjson").write_text("{}\n")
     assert dry(capsys, tmp_path / "a.ndjson")[0] == 2
+
+
+def test_a_ping_from_the_future_is_refused_as_in_a_replay(capsys, log, tmp_path):
+    first = json.loads(log.read_bytes().splitlines()[0])
+    first = first[0] if isinstance(first, list) else first
+    odd = tmp_path / "odd.ndjson"
+    odd.write_bytes(
+        log.read_bytes() + b"\n" + json.dumps(first | {"observationDateTime": "2068-01-08T06:00:00Z"}).encode()
+    )
+    _, out, err = dry(capsys, odd)
+    assert "2068" not in out and "time_in_future" in out + err

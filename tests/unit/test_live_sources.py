@@ -214,7 +214,7 @@ def test_every_is_a_setting_and_has_limits(capsys):
 def test_replay_says_that_a_live_source_is_for_feed(capsys):
     assert cli.main(["replay", "http://me:secret@host/"]) == 2
     said = capsys.readouterr().err
-    assert "http:// goes on until it is stopped: `feed` reads it" in said and "secret" not in said
+    assert "http:// goes on until it is stopped: `run` releases it" in said and "secret" not in said
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 import json
 import re
+from dataclasses import replace
+from datetime import datetime
 
 import pytest
 
@@ -9,7 +11,7 @@ from udp_stream.cli import main as cli
 from udp_stream.cli import plan_of_feed
 from udp_stream.cli.plan_of_feed import Row, start_of, verdict
 from udp_stream.release.rehearsal import Rehearsed
-from udp_stream.trial.fleet.fleet import Fleet
+from udp_stream.trial.fleet.fleet import IST, Fleet, Imperfections
 
 
 @pytest.fixture(autouse=True)
@@ -108,4 +110,38 @@ def test_the_row_to_start_with_is_the_finest_that_is_clearly_better_than_both_gu
      (4.3, "worse than one constant")],
 )  # fmt: skip
 def test_verdicts_are_beside_the_better_guess(error, said):
-    assert verdict(row(7, "1h", error).expected) == said
+    assert verdict(row(7, "1h", error)) == said
+
+
+@pytest.fixture(scope="module")
+def hour():
+    """Of a fleet by day, without faults."""
+    start = datetime(2024, 1, 8, 9, 0, tzinfo=IST)
+    fleet = Fleet(seed=3, buses=30, start=start, hours=1.0, imperfections=Imperfections.none())
+    return [json.loads(message) for batch in fleet.messages() for message in batch]
+
+
+def test_a_slot_that_is_longer_than_the_file_has_no_verdict_and_is_not_started_with(capsys, tmp_path, hour):
+    file = written(tmp_path / "a.ndjson", hour)
+    status, out, _ = plan(capsys, file)
+    lines = [line for line in out.splitlines() if re.match(r" *[678] +[13]h ", line)]
+    assert status == 0 and len(lines) == 6
+    for line in lines:
+        assert ("the file is shorter than this slot" in line) == (" 3h " in line), line
+        assert not (" 3h " in line and ("guess" in line or "start here" in line))
+    _, out, _ = plan(capsys, file, "--target-error", "0.001")
+    assert "hat.slot = '1h'" in out
+    found = json.loads(plan(capsys, file, "--json")[1])
+    assert {row["verdict"] for row in found["rows"] if row["slot"] == "3h"} == {"the file is shorter than this slot"}
+
+
+def test_if_every_slot_is_longer_one_is_named_all_the_same():
+    only = replace(row(7, "1h", 2.0), is_longer=True)
+    assert start_of([only], None)[0] is only
+
+
+def test_a_ping_from_the_future_makes_no_slot_of_its_own_as_in_a_replay(capsys, tmp_path, hour):
+    future = [hour[at] | {"observationDateTime": "2068-01-08T06:00:00+05:30"} for at in (1, 2)]
+    _, clean, _ = plan(capsys, written(tmp_path / "a.ndjson", hour), "--json")
+    _, found, _ = plan(capsys, written(tmp_path / "b.ndjson", [*hour, *future]), "--json")
+    assert json.loads(found) == json.loads(clean) and "2068" not in found

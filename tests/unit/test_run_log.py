@@ -66,7 +66,7 @@ def test_a_slot_of_several_parts_is_one_line_once_all_of_them_are_out(grid):
         "slot_start": "2024-01-08T00:00:00+05:30", "hats": {"released": 3, "withheld_few_plates": 3}, "pings": 3000,
         "refused": {}, "seconds": 2.0,
     }  # fmt: skip
-    (last, _) = log.lines(MIDNIGHT_S + 2 * HOUR_S, at_the_end=True)
+    (last,) = log.lines(MIDNIGHT_S + 2 * HOUR_S, at_the_end=True)
     assert last.text.endswith("out after 0.0 s, 1 of its parts not yet")
 
 

@@ -2,9 +2,14 @@
 
 import json
 
-from udp_stream.pings.feed_form import mapped_form
+import pytest
+
+from udp_stream.pings.advice import Refused, advise
+from udp_stream.pings.feed_form import FeedForm, mapped_form
+from udp_stream.pings.json_reader import JSON
 from udp_stream.pings.mapping import FeedMapping
-from udp_stream.pings.unrepeated import Unrepeated
+from udp_stream.pings.refusals import Reason
+from udp_stream.pings.unrepeated import PIECE_BYTES_MAX, Unrepeated
 
 MAPPED = mapped_form(FeedMapping(plate="id", time="t", time_format="epoch_s", longitude="x", latitude="y", speed="v",
                                  records="buses")).format  # fmt: skip
@@ -34,3 +39,30 @@ def test_a_snapshot_in_a_json_string_is_cut_up_too():
 
 def test_one_ping_without_an_array_is_a_piece_by_itself():
     assert Unrepeated(MAPPED, max_bytes=10**5, max_pings=100).take(a_bus(1, 0).encode()) == [a_bus(1, 0).encode()]
+
+
+@pytest.mark.parametrize("count", [400, 4000])
+@pytest.mark.parametrize("form", ["features", "deep", "mapped"])
+def test_a_large_answer_that_is_refused_whole_is_shortened_and_refused_for_the_same_reason(form, count):
+    """And what would help can still be told."""
+    point = {"type": "Point", "coordinates": [72.8, 21.1]}
+    ping = {"license_plate": "A1", "observationDateTime": "2024-01-08T10:00:00Z", "speed": 20, "note": "x" * 300}
+    features = [{"type": "Feature", "geometry": point, "properties": ping | {"n": at}} for at in range(count)]
+    answer, reads = {
+        "features": ({"type": "FeatureCollection", "features": features}, JSON),
+        "deep": ({"a": {"b": [{"c": features}]}}, JSON),
+        "mapped": ({"type": "FeatureCollection", "features": features}, MAPPED),
+    }[form]
+    body = json.dumps(answer).encode()
+    (piece,) = Unrepeated(reads, max_bytes=10**7, max_pings=10_000).take(body)
+    whole, short = (reads.read([one], 10**7, 10_000).refusals for one in (body, piece))
+    assert len(piece) <= PIECE_BYTES_MAX < len(body) and short == whole and whole[0].reason != Reason.NOT_JSON
+    plain = FeedForm(FeedMapping(), JSON)
+    if form == "features":
+        assert '[source] preset = "geojson"' in advise([Refused(short[0], piece)], plain)[0]
+
+
+def test_what_cannot_be_shortened_so_is_cut():
+    for body in (b"{" * 100_000, b'"' + b"x" * 100_000, json.dumps({str(at): at for at in range(20_000)}).encode()):
+        (piece,) = Unrepeated(JSON, max_bytes=10**7, max_pings=10).take(body)
+        assert piece == body[:PIECE_BYTES_MAX]

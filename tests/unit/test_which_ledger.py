@@ -2,13 +2,14 @@
 
 from zoneinfo import ZoneInfo
 
+import numpy as np
 import pytest
 
 from udp_stream.adapters.ledgers.opening import ledger_place
 from udp_stream.adapters.ledgers.which_ledger import begin_run, ledger_sentence
 from udp_stream.adapters.settings import load
 from udp_stream.ledger.memory import MemoryLedger
-from udp_stream.ledger.port import Progress
+from udp_stream.ledger.port import Admission, Progress
 from udp_stream.windows.grid import SlotGrid
 
 SLOTS = SlotGrid(3600, ZoneInfo("Asia/Kolkata"))
@@ -66,6 +67,10 @@ def test_many_other_settings_are_one_warning(capsys):
     ledger, settings = MemoryLedger(), load(None, (), {})
     for name in "abcde":
         ledger.note(f"policy:{name}", f'{{"speed.unit": "{name}"}}')
+    assert len(begin_run(settings.ledger, ledger, settings)) == 5
+    assert capsys.readouterr().err.endswith(", new\n")  # it holds no HAT yet: nothing keeps a record
+    hat = Admission(FIRST, members=np.array([0]), charges=np.array([3]), min_admitted=1, terms=b"")
+    ledger.admit("May", 3, [b"a"], [hat])
     assert len(begin_run(settings.ledger, ledger, settings)) == 5
     (_, warning) = capsys.readouterr().err.splitlines()
     assert warning.startswith("udp-stream: warning: the ledger holds HATs made under other settings (")

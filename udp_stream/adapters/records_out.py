@@ -28,6 +28,11 @@ SUFFIXES: Final = ".csv", ".geojson", ".parquet"
 """Of the forms besides lines of JSON."""
 
 
+_OTHERS: Final = (".xlsx", ".xls", ".ods", ".zip", ".bz2", ".xz", ".zst", ".tsv", ".kml", ".gpkg", ".shp", ".avro",
+                 ".feather", ".arrow", ".orc", ".db", ".sqlite", ".html", ".xml", ".pdf")  # fmt: skip
+"""Of forms that are not written: lines of JSON under such a name would be taken for what they are not."""
+
+
 class Form(Protocol):
     """Takes records as their JSON bytes, the records of a slot together."""
 
@@ -44,12 +49,15 @@ def require_form(name: str) -> tuple[str, bool]:
     """The suffix of a name's form (any but ours: lines of JSON), and whether it is packed; to be asked before the file
     is opened, which empties it.
 
-    UsageError for a form that cannot be packed, DependencyUnavailable if its library is not installed.
+    UsageError for a form that cannot be packed, or that is known and not written; DependencyUnavailable if its library
+    is not installed.
 
     >>> require_form("monday.csv.gz"), require_form("-")
     (('.csv', True), ('', False))
     """
     plain = name.removesuffix(".gz")
+    if plain.lower().endswith(_OTHERS):
+        raise UsageError(f"{name}: expected .ndjson, .csv, .geojson or .parquet, or .gz of the first three")
     suffix = next((suffix for suffix in SUFFIXES if plain.lower().endswith(suffix)), "")
     if suffix == ".parquet":
         if plain != name:

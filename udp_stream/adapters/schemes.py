@@ -87,7 +87,11 @@ def open_source(
         return FileSource(name, progress, form)
     if scheme not in SOURCES:
         known = "".join(f"{one}://, " for one in sorted(SOURCES))
-        live = f" {scheme}:// goes on until it is stopped: `feed` reads it." if scheme in LIVE else ""
+        live = (
+            f" {scheme}:// goes on until it is stopped: `run` releases it, `feed` sends it to Kafka."
+            if scheme in LIVE
+            else ""
+        )
         raise UsageError(  # without the rest of the name, which may hold a password
             f"expected {known}a file, or - for standard input, got a name that begins with {scheme}://. Give a "
             f"file by its path; where its name begins so, as ./NAME.{live}"

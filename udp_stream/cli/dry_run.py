@@ -20,18 +20,19 @@ from rich.table import Table
 from udp_stream.adapters.schemes import open_sources
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
-from udp_stream.cli.first_look import RefusedSample
-from udp_stream.cli.plan_of_feed import Positions, row_of, verdict
+from udp_stream.cli.first_look import RefusedSample, require_readable_pings
+from udp_stream.cli.plan_of_feed import Positions, from_future, row_of, verdict
 from udp_stream.cli.progress import ReadingProgress
 from udp_stream.cli.report import console, printer
 from udp_stream.cli.wrong_zone import wrong_zone
 from udp_stream.errors import UsageError
 from udp_stream.ledger.port import Entropy
-from udp_stream.pings.decoder import PingDecoder, Pings, originals
+from udp_stream.pings.decoder import PingDecoder, Pings, Reason, originals
 from udp_stream.pings.found_plate import plate_warning
 from udp_stream.pings.speed_unit import unit_evidence
 from udp_stream.release.summary import Summary
 from udp_stream.units import QUANTA_PER_KMH
+from udp_stream.windows.clocks import AgreementClock
 
 ABOVE_WORTH_A_WORD = 0.01
 """The share of pings above U from which it is told: clamping them lowers means."""
@@ -55,12 +56,13 @@ def dry_run(names: Sequence[str], settings: Settings, entropy: Entropy) -> None:
 
     `entropy` is for the noise of the rehearsal.
     """
+    require_readable_pings(names, settings, warn=lambda _: None)  # of the zone it is said below
     sample = RefusedSample(None)
     read = _read(names, settings, sample)
     out = printer(width=160)
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_row("pings", f"{read.speed.size:,} accepted of {counted(read.positions.plates, 'plate')}")
-    for reason, count in read.refused.most_common():
+    for reason, count in (+read.refused).most_common():
         table.add_row("", f"{count:,} refused: {reason}")
     row = row_of(read.positions, settings, entropy)
     grid, times = settings.calendar.slots, read.positions.time_ms
@@ -71,7 +73,7 @@ def dry_run(names: Sequence[str], settings: Settings, entropy: Entropy) -> None:
     table.add_row(
         "expected error",
         f"{expected.error:.2f} km/h, {expected.served:.0%} of pings in HATs with a mean; one constant errs by "
-        f"{expected.constant:.2f}, a line on counts by {expected.counts:.2f}: {verdict(expected)}",
+        f"{expected.constant:.2f}, a line on counts by {expected.counts:.2f}: {verdict(row)}",
     )
     out.print(table)
     for warning in _warnings(read, settings):
@@ -95,7 +97,7 @@ def _read(names: Sequence[str], settings: Settings, sample: RefusedSample) -> _R
         sources = [stack.enter_context(closing(source)) for _, source in opened]
         stack.enter_context(progress)
         for source in sources:
-            decoder = PingDecoder(rules, source.format)
+            decoder, clock = PingDecoder(rules, source.format), AgreementClock(settings.window_rules)
             for messages in _joined(source.messages()):
                 pings, refusals = decoder.decode(messages)
                 refused.update(str(refusal.reason) for refusal in refusals)
@@ -103,9 +105,11 @@ def _read(names: Sequence[str], settings: Settings, sample: RefusedSample) -> _R
                     sample(message, refusal)
                 if not len(pings):
                     continue
-                beginning = pings if beginning is None else beginning
+                beginning, kept = pings if beginning is None else beginning, ~from_future(clock, pings)
+                refused[str(Reason.TIME_IN_FUTURE)] += int((~kept).sum())
                 ours = np.array([numbers.setdefault(plate, len(numbers)) for plate in pings.plates], dtype=np.int64)
-                columns.append((ours[pings.plate], pings.time_ms, pings.lat, pings.lon, pings.speed))
+                found = (ours[pings.plate], pings.time_ms, pings.lat, pings.lon, pings.speed)
+                columns.append(tuple(column[kept] for column in found))
     if beginning is None:
         raise UsageError(
             "no ping was accepted. `udp-stream replay` without --dry-run says why: it charges nothing then"

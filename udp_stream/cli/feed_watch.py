@@ -18,6 +18,7 @@ from udp_stream.adapters.logs import WARNING, say
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
 from udp_stream.cli.first_look import OF_A_SPEED, OF_THE_CLOCK, SAMPLE_MAX
+from udp_stream.cli.wrong_unit import wrong_unit
 from udp_stream.cli.wrong_zone import wrong_zone
 from udp_stream.pings.advice import Refused, advise
 from udp_stream.windows.source_reader import ReadResult
@@ -73,6 +74,8 @@ class FeedWatch:
         """Look at what became of a batch of messages; those that were read before are not in `read`."""
         if not read.messages:
             return
+        if not self._total and (sentence := wrong_unit(self._settings)) is not None:
+            self._warn(sentence, "unit", {})
         refused = [one for one in read.refused if one.refusal.reason not in (*OF_A_SPEED, *OF_THE_CLOCK)]
         accepted = read.pings + len(read.refused) - len(refused)
         self._total.update({True: accepted, False: len(refused)})

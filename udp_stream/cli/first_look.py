@@ -53,9 +53,9 @@ def print_warning(sentence: str) -> None:
 
 
 def require_readable_pings(names: Sequence[str], settings: Settings, warn: Warn = print_warning) -> None:
-    """UsageError if of the beginning of a file more is refused than accepted, or nothing can be read of it; of
-    GTFS-realtime files that stand together, of all of them. What is no file on disk is left alone."""
-    on_disk = [name for name in names if is_on_disk(name)]
+    """UsageError if of the beginning of a file more is refused than accepted, if nothing can be read of it, or if none
+    has a ping; of GTFS-realtime files that stand together, of all of them. What is no file on disk is left alone."""
+    on_disk, has_some = [name for name in names if is_on_disk(name)], False
     for name, source in open_sources(on_disk, settings.speed.unit, form=settings.source.form):
         first: list[bytes] = []
         with closing(source):
@@ -68,7 +68,11 @@ def require_readable_pings(names: Sequence[str], settings: Settings, warn: Warn 
                 if not first:
                     raise
                 # the run says it, after what comes before the damage
+        has_some = has_some or bool(first)
         _require_mostly_read(name, first, source.format, settings, warn)
+    if not has_some and names and len(on_disk) == len(names):
+        has_none = "the file has none" if len(names) == 1 else "the files have none"
+        raise UsageError(f"{', '.join(names[:3])}: expected pings, and {has_none}")
 
 
 def looked_at(source: Source, name: str, settings: Settings) -> Iterator[list[bytes]]:

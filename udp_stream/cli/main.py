@@ -32,7 +32,7 @@ from udp_stream.cli.commands import (
 )
 from udp_stream.cli.options import Parser
 from udp_stream.cli.stdio import STANDARD_OUTPUT, let_go_of_stdout, use_standard_streams
-from udp_stream.errors import DependencyUnavailable, UdpStreamError
+from udp_stream.errors import ConfigError, DependencyUnavailable, UdpStreamError
 
 EXAMPLES = """\
 examples:
@@ -125,9 +125,14 @@ def _perform(arguments: argparse.Namespace) -> None:
     if not arguments.reads_settings:
         arguments.command(arguments)
         return
-    from udp_stream.adapters.settings import load  # numpy comes with it, and `--help` does without
+    from udp_stream.adapters.settings import load, located  # numpy comes with it, and `--help` does without
 
-    arguments.command(arguments, load(arguments.config, arguments.set, options=_options(arguments)))
+    options = _options(arguments)
+    try:
+        settings = load(arguments.config, arguments.set, options=options)
+    except ConfigError as error:
+        raise located(error, arguments.config, arguments.set, options) from error
+    arguments.command(arguments, settings)
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, str]:

@@ -27,9 +27,10 @@ from udp_stream.cli.progress import ReadingProgress, StepProgress
 from udp_stream.cli.report import SOFTWARE, print_whole, printer
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.ledger.port import Entropy
-from udp_stream.pings.decoder import PingDecoder
+from udp_stream.pings.decoder import PingDecoder, Pings
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.rehearsal import Rehearsed, rehearse
+from udp_stream.windows.clocks import AgreementClock, Frame
 from udp_stream.windows.grid import cells_of
 from udp_stream.windows.recorded_slots import slots_of
 from udp_stream.windows.slot_tables import SlotCounts
@@ -43,6 +44,9 @@ tenth or two off."""
 
 SERVED = 0.5
 """Of pings: where fewer are in HATs with a mean, most of what is read is a forecast."""
+
+LONGER = 1.25
+"""A slot that is so many times as long as the file is not whole in it: the file says nothing of it."""
 
 ABOUT = 0.95, 1.05
 """Of the better guess's error: about as good."""
@@ -62,7 +66,8 @@ class Positions:
 @dataclass(frozen=True, slots=True)
 class Row:
     """One resolution and slot: sizes of its HATs, and what to expect of it. `plates` is the number that the HATs of
-    half of the pings reach; `visits` the HATs that the median plate visits in the file."""
+    half of the pings reach; `visits` the HATs that the median plate visits in the file; `is_longer`: its slot is longer
+    than the file, which so cannot say what a whole one has."""
 
     resolution: int
     slot: str
@@ -70,6 +75,7 @@ class Row:
     plates: int
     visits: int
     expected: Rehearsed
+    is_longer: bool = False
 
     @property
     def fineness(self) -> float:
@@ -114,15 +120,23 @@ def read_positions(file: str, settings: Settings) -> Positions:
     require_readable_pings([file], settings)
     with closing(opened) as source, progress:
         decoder = PingDecoder(settings.ping_rules, source.format)
+        clock = AgreementClock(settings.window_rules)
         for messages in source.messages():
             pings, _ = decoder.decode(messages)
+            kept = ~from_future(clock, pings)
             ours = np.array([numbers.setdefault(plate, len(numbers)) for plate in pings.plates], dtype=np.int64)
             if len(pings):
-                columns.append((ours[pings.plate], pings.time_ms, pings.lat, pings.lon))
+                columns.append((ours[pings.plate][kept], pings.time_ms[kept], pings.lat[kept], pings.lon[kept]))
     if not columns:
         raise UsageError(f"{file}: expected pings, and none was accepted. `udp-stream replay` says why")
     plate, time_ms, lat, lon = (np.concatenate(column) for column in zip(*columns, strict=True))
     return Positions(plate, len(numbers), time_ms, lat, lon)
+
+
+def from_future(clock: AgreementClock, pings: Pings) -> NDArray[np.bool_]:
+    """Which of the next pings a replay would refuse as being from the future (`pings.ahead`)."""
+    no_cells, no_times = np.zeros(0, np.uint64), np.zeros(0, np.int64)
+    return clock.observe(Frame(pings, no_cells, no_times, no_times)).ahead
 
 
 def row_of(positions: Positions, settings: Settings, entropy: Entropy) -> Row:
@@ -141,7 +155,14 @@ def row_of(positions: Positions, settings: Settings, entropy: Entropy) -> Row:
         int(plates[half]),
         int(np.median(visits)),
         rehearse(slots, context),
+        seconds_of("hat.slot", settings.hat.slot) > LONGER * _span_s(positions.time_ms),
     )
+
+
+def _span_s(time_ms: NDArray[np.int64]) -> float:
+    """From the first to the last ping, without the few whose clocks are wrong."""
+    first, last = np.quantile(time_ms, (0.001, 0.999))
+    return float(last - first) / 1000
 
 
 def _slots(positions: Positions, settings: Settings) -> Iterator[SlotCounts]:
@@ -164,6 +185,7 @@ def _candidates(settings: Settings) -> Iterator[Settings]:
 
 def start_of(rows: list[Row], target_kmh: float | None) -> tuple[Row, str]:
     """The row to start with, and why."""
+    rows = [row for row in rows if not row.is_longer] or rows
     finest = sorted(rows, key=lambda row: row.fineness)
     if target_kmh is not None:
         for row in finest:
@@ -180,8 +202,11 @@ def start_of(rows: list[Row], target_kmh: float | None) -> tuple[Row, str]:
     return best, f"none errs by at most {WORTH:.0%} of what the better guess errs by, {nearest}"
 
 
-def verdict(expected: Rehearsed) -> str:
+def verdict(row: Row) -> str:
     """Whether anybody needs the release: the guesses are free."""
+    expected = row.expected
+    if row.is_longer:
+        return "the file is shorter than this slot"
     if expected.error > expected.constant * ABOUT[1]:
         return "worse than one constant"
     if expected.over_guess < ABOUT[0]:
@@ -218,7 +243,7 @@ def _facts(row: Row) -> dict[str, object]:
         "expected_error_kmh": expected.error,
         "constant_error_kmh": expected.constant,
         "counts_error_kmh": expected.counts,
-        "verdict": verdict(expected),
+        "verdict": verdict(row),
     }
 
 
@@ -242,7 +267,7 @@ def print_feed(plan: FeedPlan, settings: Settings, target_kmh: float | None) -> 
         errors = (f"{error:.2f}" for error in (expected.error, expected.constant, expected.counts))
         sizes = f"{row.hats:,}", str(row.plates), str(row.visits), f"{expected.served:.0%}"
         mark = "  <- start here" if row is start else ""
-        table.add_row(str(row.resolution), row.slot, *sizes, *errors, verdict(expected) + mark)
+        table.add_row(str(row.resolution), row.slot, *sizes, *errors, verdict(row) + mark)
     print_whole(out, table)
     out.print(
         f"Start with hat.resolution = {start.resolution} and hat.slot = {start.slot!r}: {why}.\n"

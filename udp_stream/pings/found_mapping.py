@@ -187,6 +187,15 @@ def _are_exchanged(longitudes: Sequence[Value], latitudes: Sequence[Value]) -> b
     return too_far and sum(abs(number) <= _POLAR for number in lon) > len(lon) / 2
 
 
+def unit_of_name(name: str) -> str | None:
+    """The unit that the name of a field of speeds says, by the last step of its path; None if it says none.
+
+    >>> unit_of_name("position.speed_kmh"), unit_of_name("speed")
+    ('kmh', None)
+    """
+    return _unit_of((name.rpartition(".")[2],))
+
+
 def _unit_of(path: Path) -> str | None:
     """The unit that a name says."""
     name = str(path[-1]).lower()

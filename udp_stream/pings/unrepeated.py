@@ -10,10 +10,12 @@ compared, so that no speed decides what is handed on.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from hashlib import blake2b
 from operator import itemgetter
+from typing import Any
 
 import msgspec
 
@@ -26,7 +28,10 @@ REMEMBERED = 8
 """Snapshots. Servers behind one address answer with snapshots of different age, so the last one would be too few."""
 
 PIECE_BYTES_MAX = 2**16
-"""What is longer is cut there, and then refused: a ping has some 150 bytes, and a record of Kafka at most 1 MiB."""
+"""What is longer is shortened, and then refused: a ping has some 150 bytes, and a record of Kafka at most 1 MiB."""
+
+_ELEMENTS_MAX, _TEXT_MAX = 8, 200
+"""Kept of each array and text of an answer that is refused whole: enough to see what it is."""
 
 _encode_lines = msgspec.json.Encoder().encode_lines
 
@@ -64,7 +69,7 @@ class Unrepeated:
         refuse. A ping keeps the fields of the contract and no others; one of a feed's own form stays as it is."""
         batch = self._format.read([snapshot], self._max_bytes, self._max_pings)
         pieces = zip(batch.refusals, originals([snapshot], batch.refusals, self._format), strict=True)
-        refused = [(refusal.position, self._alone(piece[:PIECE_BYTES_MAX])) for refusal, piece in pieces]
+        refused = [(refusal.position, self._alone(self._shortened(piece, refusal))) for refusal, piece in pieces]
         self.counts["read"] += batch.message.size
         self.counts["refused"] += len(refused)
         self.counts.update(batch.notes)
@@ -96,6 +101,19 @@ class Unrepeated:
             messages = [message[:PIECE_BYTES_MAX] for message in messages]
         return positions, messages
 
+    def _shortened(self, piece: bytes, refusal: Refusal) -> bytes:
+        """A refused piece that is too long, with the beginnings of its arrays: refused for the same reason, so that a
+        person is told the right one. Where that does not do, its first bytes."""
+        if len(piece) <= PIECE_BYTES_MAX:
+            return piece
+        try:
+            short = json.dumps(_beginnings(json.loads(piece)), ensure_ascii=False).encode()
+        except (ValueError, RecursionError):
+            return piece[:PIECE_BYTES_MAX]
+        again = self._format.read([short], self._max_bytes, self._max_pings).refusals
+        is_same = [(one.reason, one.path) for one in again] == [(refusal.reason, refusal.path)]
+        return short if is_same and len(short) <= PIECE_BYTES_MAX else piece[:PIECE_BYTES_MAX]
+
     def _alone(self, piece: bytes) -> bytes:
         """A refused piece as a message that is refused once, too: in an array, where it holds pings or an array."""
         batch = self._format.read([piece], self._max_bytes, self._max_pings)
@@ -120,6 +138,15 @@ class Unrepeated:
         if self._taken % self._remembered == 0:
             oldest = self._taken - self._remembered
             self._seen = {key: taken for key, taken in self._seen.items() if taken >= oldest}
+
+
+def _beginnings(value: Any) -> Any:
+    """The same with short arrays and texts."""
+    if isinstance(value, dict):
+        return {name: _beginnings(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_beginnings(one) for one in value[:_ELEMENTS_MAX]]
+    return value[:_TEXT_MAX] if isinstance(value, str) else value
 
 
 def _keys(batch: WireBatch) -> Sequence[_Key]:

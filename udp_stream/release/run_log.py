@@ -135,6 +135,8 @@ class RunLog:
 
     def _incoming(self, now_s: float, at_the_end: bool) -> Line | None:
         since_s = None if self._said_s is None else now_s - self._said_s
+        if at_the_end and since_s is not None and not self._pings and not self._came:
+            return None
         if since_s is not None and not at_the_end and since_s < MINUTE_S:
             return None
         lag_s = self._closes.lag_s(now_s)

@@ -35,6 +35,8 @@ def ledger_and_keys(
     known = known_ledger(id_file)
     if must_exist and known is None and _is_missing(asked.place):
         raise UsageError(f"{ledger_place(asked.place)}: no ledger there. Name an existing one with --ledger")
+    if must_exist and known is None and _is_another_file(asked.place):
+        raise UsageError(f"{ledger_place(asked.place)}: no ledger, but a file of another kind. Name one with --ledger")
     made = not key_file.exists()
     if made and (must_exist or known is not None or _is_there(asked)):
         # Another process may have made both between the two looks: the key first.
@@ -212,6 +214,15 @@ def _is_there(asked: LedgerSection) -> bool:
             return file.read(len(MAGIC)) == MAGIC
     except OSError:
         return False
+
+
+def _is_another_file(url: str) -> bool:
+    """Whether it is a file with something in it, and none of SQLite's."""
+    if not is_file(url) or not _path(url).is_file():
+        return False
+    with _path(url).open("rb") as file:
+        head = file.read(len(MAGIC))
+    return head.strip(b"\0") != b"" and head != MAGIC
 
 
 def _path(url: str) -> Path:

@@ -59,7 +59,7 @@ def begin_run(asked: LedgerSection, ledger: Ledger, settings: Settings) -> dict[
     """
     say_ledger(asked, ledger, settings)
     others = other_policies(ledger, settings.policy)
-    if others:
+    if others and ledger.progress().admitted:
         different = named(list(others.values()))
         text = f"the ledger holds HATs made under other settings ({different}): these HATs keep their records"
         say(text, "ledger", level=WARNING)

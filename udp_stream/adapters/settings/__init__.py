@@ -1,6 +1,6 @@
 """The configuration: `load` reads it, `Settings` is what it says, one frozen value per section, with defaults."""
 
-from udp_stream.adapters.settings.checking import Fault, faults_in
+from udp_stream.adapters.settings.checking import Fault, faults_in, located
 from udp_stream.adapters.settings.known import known_keys, query_keys
 from udp_stream.adapters.settings.ledger_section import SQLITE, LedgerSection, is_file
 from udp_stream.adapters.settings.limits import DURATIONS, EPSILON_MAX, EPSILON_MIN
@@ -26,5 +26,6 @@ __all__ = [
     "known_keys",
     "load",
     "load_with_origins",
+    "located",
     "query_keys",
 ]

@@ -58,6 +58,23 @@ def faults_in(
     return tuple(sorted(faults, key=lambda fault: fault.origin.line or 0 if fault.origin else 0))
 
 
+def located(
+    error: ConfigError, path: Path | None, flags: Sequence[str] = (), options: Mapping[str, str] | None = None
+) -> ConfigError:
+    """The error of `load` with the file and line that it is about, where it is about a value or section of the file.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "city.toml").write_text("[hat]\\nslto = '1h'\\n")
+    ...     error = located(ConfigError("unknown key hat.slto; ..."), Path(folder, "city.toml"))
+    >>> print(str(error).removeprefix(folder))
+    /city.toml:2: unknown key hat.slto; ...
+    """
+    tables = Tables() if path is None else read_tables(path, flags, None, options, lambda _: None)
+    origin = _origin_of(str(error), tables)
+    return error if origin is None or origin.kind != "file" else ConfigError(f"{origin}: {error}")
+
+
 _KEY = re.compile(r"(?:unknown key |unknown section \[)?([a-z_]+(?:\.[A-Za-z0-9_-]+)?)\]?(?:[:;]| of | number )")
 _OF_QUERY = re.compile(r"query(?:\.[a-z_]+)? (?:of ([a-z0-9-]+)|number ([0-9]+))")
 

@@ -12,6 +12,7 @@ import argparse
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from udp_stream.adapters.files.sources import read_messages
 from udp_stream.adapters.installed import words_of
@@ -21,6 +22,7 @@ from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.settings.connection_rules import has_password
 from udp_stream.adapters.text import counted
 from udp_stream.adapters.work_reports import rules_of
+from udp_stream.cli.first_look import is_on_disk, require_readable_pings
 from udp_stream.errors import ConfigError, PrivacyRefused, UdpStreamError, needs
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.pings.speed_unit import PAIRS_MIN, unit_evidence
@@ -48,7 +50,9 @@ def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
         ("ledger", lambda: _ledger(settings, for_workers=not arguments.files)),
     ]
     if arguments.files:
-        checks += [(f"speeds of {file}", lambda file=file: _unit_of_file(file, settings)) for file in arguments.files]  # type: ignore[misc]
+        for file in arguments.files:
+            checks.append((f"pings of {file}", partial(_pings_of_file, file, settings)))
+            checks.append((f"speeds of {file}", partial(_unit_of_file, file, settings)))
     else:
         checks += [
             ("topics", lambda: _topics(settings)),
@@ -170,6 +174,17 @@ def _unit_of_topic(settings: Settings) -> str:
         from streams.topics import topics_of
     records = read_topic(settings.kafka, topics_of(settings.kafka).pings, LATEST)
     return _unit((record.value or b"" for record in records), settings)
+
+
+def _pings_of_file(file: str, settings: Settings) -> str:
+    """UsageError if less of the file's beginning is accepted than refused, ConfigError if it lies in another zone."""
+    zones: list[str] = []
+    require_readable_pings([file], settings, warn=zones.append)
+    if zones:
+        raise ConfigError("; ".join(zones))
+    if not is_on_disk(file):
+        return CannotTell("cannot tell: it is no file on disk")
+    return f"most of its beginning is accepted, and lies where clocks show {settings.hat.timezone}'s time"
 
 
 def _unit_of_file(file: str, settings: Settings) -> str:

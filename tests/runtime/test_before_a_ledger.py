@@ -1,0 +1,61 @@
+"""What is wrong with the command or its input is said before a ledger, a key or an output is made."""
+
+import os
+
+import pytest
+
+from tests.forked import run_forked
+from tests.runtime.harness import fleet_log
+
+
+def replay(folder, *arguments, verb="replay", stdin=None):
+    words = (verb, *arguments, "--ledger", "city.ledger")
+    return run_forked(words, cwd=folder, stdin=stdin, env={**os.environ, "NO_COLOR": "1"})
+
+
+def left(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+CSV = b"license_plate,observationDateTime,speed,location.coordinates\n"
+FAULTS = {
+    "no-speed.csv": (CSV.replace(b",speed", b""), "speed"),
+    "empty.csv": (b"", "expected pings, and "),
+    "empty.ndjson": (b"", "expected pings, and "),
+    "blank.json": (b"\n \n", "expected pings, and "),
+    "header.csv": (CSV, "expected pings, and "),
+    "cut.json.gz": (b"\x1f\x8b\x08\x00\x00\x00", "cut.json.gz"),
+}
+
+
+@pytest.mark.parametrize("verb", ["replay", "run"])
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_file_of_which_nothing_can_be_read_is_refused_and_nothing_is_made(name, verb, tmp_path):
+    content, word = FAULTS[name]
+    (tmp_path / name).write_bytes(content)
+    done = replay(tmp_path, name, verb=verb)
+    assert done.returncode == 2 and word in done.stderr.decode(), done.stderr
+    assert left(tmp_path) == [name]
+
+
+def test_an_empty_file_among_others_is_no_fault(tmp_path):
+    (tmp_path / "night.ndjson").write_bytes(b"")
+    (tmp_path / "day.ndjson").write_bytes(b"\n".join(fleet_log(buses=10, hours=0.3, clean=True)))
+    done = replay(tmp_path, "night.ndjson", "day.ndjson", "--out", "out")
+    assert done.returncode == 0 and (tmp_path / "out").stat().st_size > 0, done.stderr
+
+
+def test_an_empty_input_is_no_success_and_a_dry_run_says_the_same(tmp_path):
+    done = replay(tmp_path, "-", stdin=b"")
+    assert done.returncode == 2 and b"no ping was accepted" in done.stderr
+    (tmp_path / "empty.ndjson").write_bytes(b"")
+    words = ("replay", "empty.ndjson", "--dry-run")
+    dry = run_forked(words, cwd=tmp_path)
+    assert dry.returncode == 2 and b"empty.ndjson: expected pings, and the file has none" in dry.stderr
+
+
+def test_an_output_that_cannot_be_written_so_is_refused_first(tmp_path):
+    (tmp_path / "pings.ndjson").write_bytes(b"\n".join(fleet_log(buses=10, hours=0.3, clean=True)))
+    done = replay(tmp_path, "pings.ndjson", "--out", "a.parquet.gz")
+    assert done.returncode == 2 and b"expected .parquet without .gz" in done.stderr
+    assert left(tmp_path) == ["pings.ndjson"]

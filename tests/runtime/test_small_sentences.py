@@ -1,0 +1,74 @@
+"""Sentences that once named the wrong thing, or nothing."""
+
+import json
+import os
+
+import pytest
+
+from tests.forked import run_forked
+from tests.runtime.harness import fleet_log
+
+LOG = b"\n".join(fleet_log(buses=10, hours=0.3, clean=True)) + b"\n"
+
+
+@pytest.fixture
+def here(tmp_path):
+    (tmp_path / "pings.ndjson").write_bytes(LOG)
+    return tmp_path
+
+
+def udp_stream(folder, *arguments, stdin=None):
+    done = run_forked(arguments, cwd=folder, stdin=stdin, env={**os.environ, "NO_COLOR": "1"})
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    ("toml", "said"),
+    [
+        ("[hat]\nslot = '1h'\n\n[nosuch]\na = 1\n", "city.toml:4: unknown section [nosuch]"),
+        ("[hat]\nslto = '1h'\n", "city.toml:2: unknown key hat.slto"),
+        ("[speed]\n\nmax_kmh = -1\n", "city.toml:3: speed.max_kmh: Expected"),
+    ],
+)
+def test_a_fault_of_the_configuration_has_its_file_and_line_in_every_verb(toml, said, here):
+    (here / "city.toml").write_text(toml)
+    for words in (("replay", "pings.ndjson", "--trial"), ("plan",), ("config", "check")):
+        status, out, err = udp_stream(here, *words, "--config", "city.toml")
+        assert status == 3 and said in out + err
+
+
+def test_a_fault_of_a_flag_is_not_laid_to_the_file(here):
+    (here / "city.toml").write_text("[hat]\nslot = '1h'\n")
+    status, _, err = udp_stream(here, "plan", "--config", "city.toml", "--set", "hat.slot=x")
+    assert status == 3 and "city.toml" not in err
+
+
+@pytest.mark.parametrize("verb", ["verify", "export"])
+def test_a_file_of_another_kind_is_no_ledger(verb, here):
+    status, _, err = udp_stream(here, "ledger", verb, "--ledger", "pings.ndjson")
+    assert status == 2 and "pings.ndjson: no ledger, but a file of another kind" in err and "key" not in err
+
+
+@pytest.mark.parametrize("name", ["a.xlsx", "a.XLSX", "a.zip", "a.sqlite", "a.tsv.gz"])
+def test_a_known_form_that_is_not_written_is_refused(name, here):
+    status, _, err = udp_stream(here, "replay", "pings.ndjson", "--ledger", "l", "--out", name)
+    assert status == 2 and "expected .ndjson, .csv, .geojson or .parquet" in err
+    assert sorted(path.name for path in here.iterdir()) == ["pings.ndjson"]
+
+
+def test_doctor_fails_on_a_file_of_which_nothing_is_read_and_says_what_would_help(here):
+    wrong = [json.loads(line) | {"observationDateTime": 1_704_688_205} for line in LOG.splitlines()]
+    (here / "epochs").write_text("\n".join(map(json.dumps, wrong)))
+    status, out, _ = udp_stream(here, "doctor", "epochs", "--ledger", "l")
+    assert status == 2 and "FAIL  pings of epochs: " in out and '[source] time_format = "epoch_s"' in out
+    status, out, _ = udp_stream(
+        here, "doctor", "pings.ndjson", "--ledger", "l", "--set", "hat.timezone=America/Chicago"
+    )
+    assert status == 3 and "FAIL  pings of pings.ndjson: hat.timezone is America/Chicago" in out
+    status, out, _ = udp_stream(here, "doctor", "pings.ndjson", "--ledger", "l")
+    assert status == 0 and "ok    pings of pings.ndjson" in out
+
+
+def test_a_run_ends_without_a_line_about_nothing(here):
+    status, _, err = udp_stream(here, "run", "pings.ndjson", "--ledger", "l", "--set", "hat.slot=15m")
+    assert status == 0 and "no pings in" not in err
