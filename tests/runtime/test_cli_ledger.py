@@ -1,5 +1,6 @@
 """Which ledger a run is on, as the command line says it: named, new or not, for a trial, or of other settings."""
 
+import gzip
 import json
 import re
 import sqlite3
@@ -66,10 +67,14 @@ def test_every_verb_names_its_ledger_says_whether_it_is_new_and_since_when_it_ho
 
 
 def test_the_ledger_is_named_before_anything_is_charged(log, tmp_path):
-    """Also where nothing can be: the run ends before its first slot, on an input that turns out to be damaged."""
+    """Of an input that cannot be read at all no ledger is made; of one that is damaged later it is, and is named."""
     (tmp_path / "broken.ndjson.gz").write_bytes(b"\x1f\x8b" + bytes(40))
     done = run("replay", "broken.ndjson.gz", "--ledger", "l", cwd=tmp_path)
-    assert done.returncode == 2 and f"ledger {tmp_path.resolve()}/l, new" in done.stderr.decode()
+    assert done.returncode == 2 and b"ledger" not in done.stderr and not (tmp_path / "l").exists()
+    later = gzip.compress(log.read_bytes(), mtime=0)[:-4]
+    (tmp_path / "later.ndjson.gz").write_bytes(later)
+    done = run("replay", "later.ndjson.gz", "--ledger", "other", cwd=tmp_path)
+    assert done.returncode == 2 and f"ledger {tmp_path.resolve()}/other, new" in done.stderr.decode()
     _, said = replay(log, "--ledger", "l", cwd=tmp_path)
     assert f"ledger {tmp_path.resolve()}/l, new" in said
 
