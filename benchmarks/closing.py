@@ -2,7 +2,8 @@
 
 Slots of 3,000 HATs with 50 plates each (6,000 plates, 25 HATs a plate) through a real broker, one worker that is held
 to one core, and a Redis with fsync always. The time begins when the broker has taken the pings that close the slot, and
-ends when a subscriber has its last release.
+ends when a subscriber has its last release. A worker's first slot is told apart: it fills caches and looks up
+coordinators, once in the worker's life.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from udp_stream.trial.services.both import services
 from udp_stream.windows.grid import cells_of
 
 HATS, PLATES, FLEET = 3000, 50, 6000
-SLOTS = 20
+SLOTS = 61
 START = datetime(2024, 1, 8, 0, tzinfo=IST)
 SECONDS_MAX = 60.0
 
@@ -162,14 +163,14 @@ def main() -> None:
             command = [sys.executable, "-m", "udp_stream", "worker", "--config", str(config)]
             worker = subprocess.Popen(command, cwd=folder, preexec_fn=lambda: os.sched_setaffinity(0, {cores[-1]}))
             try:
-                seconds = sorted(asyncio.run(closings(settings)))
+                first, *seconds = asyncio.run(closings(settings))
             finally:
                 worker.send_signal(signal.SIGTERM)
                 worker.wait(15)
             p50, p99 = np.percentile(seconds, [50, 99])
             say(
                 f"close to last release, {mean}",
-                f"p50 {p50:.2f} s, p99 {p99:.2f} s",
+                f"p50 {p50:.2f} s, p99 {p99:.2f} s; the first {first:.2f} s",
                 f"{SLOTS} slots of {HATS} HATs, {PLATES} plates each",
             )
         bench_ledger(running.redis.url)

@@ -14,6 +14,7 @@ from typing import Any
 import faust
 
 from streams.app import batches
+from streams.lanes import Lanes
 from streams.offsets import Offsets
 from streams.shard_processor import ShardProcessor
 from streams.source_processor import SourceProcessor
@@ -62,16 +63,18 @@ class Stop:
 
 def connect(
     app: faust.App, topics: Topics, offsets: Offsets, pings: SourceProcessor, parts: ShardProcessor, stop: Stop
-) -> None:
-    """Make the agents, and connect to rebalances."""
+) -> tuple[Lanes, Lanes]:
+    """Make the agents, and connect to rebalances; what is under way, to be ended with the app."""
+    ping_lanes = Lanes(lambda records: stop.guard(lambda: pings.process(records)))
+    part_lanes = Lanes(lambda records: stop.guard(lambda: parts.process(records)))
 
     async def read_pings(stream: Any) -> None:
         async for records in stream:
-            await stop.guard(lambda records=records: pings.process(records))  # type: ignore[misc]
+            await ping_lanes.add(records)
 
     async def read_parts(stream: Any) -> None:
         async for records in stream:
-            await stop.guard(lambda records=records: parts.process(records))  # type: ignore[misc]
+            await part_lanes.add(records)
 
     async def revoked(*_: Any, **__: Any) -> None:
         pings.revoke()
@@ -85,6 +88,7 @@ def connect(
     app.agent(batches(app, topics.parts), name="parts")(read_parts)
     app.on_partitions_revoked.connect(revoked, weak=False)
     app.on_rebalance_complete.connect(assigned, weak=False)
+    return ping_lanes, part_lanes
 
 
 async def keep_time(

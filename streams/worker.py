@@ -133,7 +133,7 @@ async def _work(
         common = _Common(topics, offsets, producer, binding, given_up, observers, queries, deployment.look)
         pings = _source_processor(common, settings, keys, idle_s)
         parts = _shard_processor(common, settings, context, ledger, thread)
-        connect(app, topics, offsets, pings, parts, stop)
+        lanes = connect(app, topics, offsets, pings, parts, stop)
         say(f"worker of group {settings.kafka.group} at {settings.kafka.bootstrap}", "begun")
         watchdog = Watchdog(
             lambda: pings.next_offsets() | parts.next_offsets(),
@@ -156,6 +156,7 @@ async def _work(
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
         await app.stop()
+        await asyncio.gather(*(each.end() for each in lanes))
         await parts.close()
         await reports.end(0 if stop.error is None else _ours(stop.error).exit_status)
     log.say_due(at_the_end=True)

@@ -21,6 +21,7 @@ What is released is forecast + (statistic + noise) / (gain * sum of v_l m_l).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import hypot, sqrt
 
 import numpy as np
@@ -60,7 +61,7 @@ class Around:
         return replace(self, plates=self.plates[chosen])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ForecastClipPlan:
     """How a HAT's mean is taken around its forecast; from counts, forecast, range and cost only; speeds in quanta.
 
@@ -140,7 +141,7 @@ class ForecastClipPlan:
         """Every sample enters the statistic."""
         return self.counts.total
 
-    @property
+    @cached_property
     def charges(self) -> Integers:
         """What each plate loses, in nano-units rounded up: at most `cost`, and that for the largest mover."""
         return charges_of(self.moves, self.sensitivity, self.cost)

@@ -34,7 +34,7 @@ from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MeanPlan, spread
 from udp_stream.mechanisms.means.automatic import EXACT
 from udp_stream.mechanisms.statistic import PublicSettings, StatisticPlan
-from udp_stream.mechanisms.statistic_terms import StatisticTerms
+from udp_stream.mechanisms.statistic_terms import AroundForecast, StatisticTerms
 from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.mechanisms.variance import VariancePlan
 from udp_stream.planning.allowances import hat_epsilon, least_nano
@@ -221,10 +221,11 @@ def plan_hat(by_plate: NDArray[np.int64], terms: Terms, policy: Policy) -> HatPl
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """What is known of plates with these counts: the plan of each statistic, and what it was last asked on."""
+    """What is known of plates with these counts: the plan of each statistic around each forecast, and what it was last
+    asked on."""
 
     counts: SamplesPerPlate
-    plans: dict[str, tuple[StatisticTerms, StatisticPlan]]
+    plans: dict[tuple[str, AroundForecast | None], tuple[StatisticTerms, StatisticPlan]]
 
 
 class HatPlans:
@@ -264,12 +265,12 @@ class HatPlans:
         if made is None:
             made = self._made[key] = _Made(SamplesPerPlate(by_plate), {})
         plan = self._plan(made, asked)
-        made.plans[asked.statistic] = asked, plan
+        made.plans[asked.statistic, asked.around] = asked, plan
         return plan
 
     def _plan(self, made: _Made, asked: StatisticTerms) -> StatisticPlan:
         statistic = STATISTICS[asked.statistic]
-        if (known := made.plans.get(asked.statistic)) is not None:
+        if (known := made.plans.get((asked.statistic, asked.around))) is not None:
             before, plan = known
             if asked in (before, before.chosen(plan.choice)):
                 return plan

@@ -12,6 +12,7 @@ may have used costs what `noise_cost` leaves of `cost`.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,7 +28,7 @@ from udp_stream.mechanisms.statistic_terms import Grouping as Grouping  # for ev
 Integers = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MeanPlan:
     """How one HAT's mean will be taken, from counts, cost and range only; speeds in quanta.
 
@@ -95,7 +96,7 @@ class MeanPlan:
         """How many samples enter the statistic."""
         return int(self.given.sum())
 
-    @property
+    @cached_property
     def charges(self) -> Integers:
         """What each plate loses, in nano-units rounded up: at most `cost`, and that for the largest mover."""
         if self.moves is None:

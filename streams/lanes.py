@@ -1,0 +1,43 @@
+"""Lanes: partitions are processed beside each other, and the batches of each in the order of its log.
+
+Most of a batch's time is waiting: for the ledger, for a transaction, for the broker to take what was sent. A slot's
+shards would else wait for each other, one after the other. To the protocols, two partitions of one worker are then what
+those of two workers are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+
+class Lanes:
+    """At most one batch of each partition under way."""
+
+    def __init__(self, process: Callable[[Sequence[Any]], Awaitable[None]]) -> None:
+        """`process` a batch of one partition; it does not raise."""
+        self._process = process
+        self._under_way: dict[int, asyncio.Future[None]] = {}
+
+    async def add(self, records: Sequence[Any]) -> None:
+        """Process a batch, once the one before it of the same partition is done. It returns when this one has begun.
+
+        >>> async def process(records): print(len(records)); await asyncio.sleep(0)
+        >>> async def example():
+        ...     lanes = Lanes(process)
+        ...     await lanes.add([types.SimpleNamespace(partition=0)])
+        ...     await lanes.end()
+        >>> import types
+        >>> asyncio.run(example())
+        """
+        partition = records[0].partition
+        if (before := self._under_way.get(partition)) is not None:
+            await asyncio.wait([before])
+        self._under_way[partition] = asyncio.ensure_future(self._process(records))
+
+    async def end(self) -> None:
+        """Cancel what is under way. It returns when nothing is."""
+        for batch in self._under_way.values():
+            batch.cancel()
+        await asyncio.gather(*self._under_way.values(), return_exceptions=True)

@@ -1,0 +1,84 @@
+"""Batches of a partition are processed in order, one at a time; those of other partitions do not wait for them."""
+
+import asyncio
+from types import SimpleNamespace
+
+from streams.lanes import Lanes
+
+
+def batch(partition, *offsets):
+    return [SimpleNamespace(partition=partition, offset=offset) for offset in offsets]
+
+
+class Slow:
+    """Processes a batch when it is told to."""
+
+    def __init__(self):
+        self.events, self.may_end = [], {}
+
+    async def __call__(self, records):
+        name = records[0].partition, records[0].offset
+        self.events.append(("begun", *name))
+        try:
+            await self.gate(*name).wait()
+        except asyncio.CancelledError:
+            self.events.append(("cancelled", *name))
+            raise
+        self.events.append(("ended", *name))
+
+    def gate(self, *name):
+        return self.may_end.setdefault(name, asyncio.Event())
+
+
+async def settled():
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def test_partitions_go_on_beside_each_other_and_each_in_its_order():
+    async def run():
+        slow = Slow()
+        lanes = Lanes(slow)
+        await lanes.add(batch(0, 0))
+        await lanes.add(batch(1, 0))
+        waiting = asyncio.ensure_future(lanes.add(batch(0, 5)))
+        await settled()
+        assert slow.events == [("begun", 0, 0), ("begun", 1, 0)] and not waiting.done()
+        slow.gate(0, 0).set()
+        await waiting
+        await settled()
+        assert slow.events[2:] == [("ended", 0, 0), ("begun", 0, 5)]
+        await lanes.end()
+
+    asyncio.run(run())
+
+
+def test_at_the_end_nothing_is_under_way():
+    async def run():
+        slow = Slow()
+        lanes = Lanes(slow)
+        await lanes.add(batch(0, 0))
+        await lanes.add(batch(1, 0))
+        slow.gate(1, 0).set()
+        await settled()
+        await lanes.end()
+        assert slow.events[2:] == [("ended", 1, 0), ("cancelled", 0, 0)]
+        await lanes.end()  # and may be told again
+
+    asyncio.run(run())
+
+
+def test_an_agent_that_is_cancelled_while_it_waits_leaves_what_it_waits_for():
+    async def run():
+        slow = Slow()
+        lanes = Lanes(slow)
+        await lanes.add(batch(0, 0))
+        waiting = asyncio.ensure_future(lanes.add(batch(0, 1)))
+        await settled()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        slow.gate(0, 0).set()
+        await settled()
+        assert slow.events == [("begun", 0, 0), ("ended", 0, 0)]
+
+    asyncio.run(run())
