@@ -85,6 +85,9 @@ def test_what_is_not_known_says_so_and_has_a_public_choice(tmp_path):
     done = run("init", "few.ndjson", cwd=tmp_path)
     text = done.stdout.decode()
     assert "# NOT KNOWN: the recording has too few pairs" in text and b"NOT KNOWN" in done.stderr
+    checks = text.count("# CHECK") + text.count("# NOT KNOWN")
+    assert checks == 1 and f"{checks} line of the configuration says CHECK".encode() in done.stderr
+    assert b"pings from 2024-01-08 09:00 to 09:00" in done.stderr and b" by the clock of Asia/Kolkata" in done.stderr
     assert "61.4" not in text and tomllib.loads(text)["speed"]["max_kmh"] == 65
     assert "e^10 is 22,026" in text and "Never take it from recorded speeds" in text
 

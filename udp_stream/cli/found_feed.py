@@ -8,6 +8,7 @@ from them.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -19,16 +20,19 @@ from numpy.typing import NDArray
 
 from udp_stream.adapters.files.sample import FileSample, read_sample
 from udp_stream.adapters.schemes import open_source
+from udp_stream.cli.first_look import OF_A_SPEED
 from udp_stream.cli.wrong_zone import is_sea, land_if_exchanged, zone_of, zone_offset_minutes
 from udp_stream.errors import UsageError
 from udp_stream.pings.decoder import PingDecoder, PingRules, Pings
 from udp_stream.pings.feed_form import PLAIN, FeedForm, mapped_form
 from udp_stream.pings.found_fields import BY_KEYS, are_by_key, common_paths, dotted, shown_names
 from udp_stream.pings.found_mapping import FoundMapping, found_mapping
+from udp_stream.pings.found_nothing import reasons
 from udp_stream.pings.found_times import found_time_form, offset_minutes
 from udp_stream.pings.mapping import FIELDS, ISO, FeedMapping
 from udp_stream.pings.numbers import read_numbers
 from udp_stream.pings.presets import PRESETS
+from udp_stream.pings.refusals import Refusal
 from udp_stream.pings.speed_unit import unit_evidence
 
 _FRAMES = 50
@@ -73,7 +77,8 @@ class FoundFeed:
     `unit_from`: how `unit` was told, "" if it could not be. `box`: west, south, east, north. `offsets`: what times
     say, in minutes, the commonest first. `plates` and `pings`: of the part that was read; `every_s`: the median time
     between two pings of a plate. `middle`: the median longitude and latitude. `exchanged`: these two stand under each
-    other's name. `day_or_month`: times do not tell which of them comes first.
+    other's name. `day_or_month`: times do not tell which of them comes first. `unnamed`: fields that only their values
+    told.
     """
 
     preset: str
@@ -86,6 +91,7 @@ class FoundFeed:
     box: tuple[float, float, float, float]
     exchanged: bool
     day_or_month: bool
+    unnamed: tuple[str, ...]
     plates: int
     pings: int
     refused: int
@@ -111,8 +117,12 @@ def find_feed(path: str) -> FoundFeed:
     found = found_mapping(sample.records)
     if isinstance(found, list):
         fields = shown_names(common_paths(sample.records))
-        mend = BY_KEYS if are_by_key(sample.records) else "write [source] by hand (docs/feeds.md)"
-        raise UsageError(f"{path}: found no field for {', '.join(found)} among {fields or 'its fields'}: {mend}")
+        said = f"{path}: found no field for {', '.join(found)} among {fields or 'its fields'}"
+        if are_by_key(sample.records):
+            raise UsageError(f"{said}: {BY_KEYS}")
+        if why := reasons(found, sample.records):
+            raise UsageError(f"{said}. {'. '.join(why)}. Or write [source] by hand (docs/feeds.md)")
+        raise UsageError(f"{said}: write [source] by hand (docs/feeds.md)")
     feed = _mapped(path, sample, found)
     return feed if found.exchanged else _exchanged_back(path, feed, sample, found.mapping, found.unit)
 
@@ -161,7 +171,7 @@ def _mapped(path: str, sample: FileSample, found: FoundMapping) -> FoundFeed:
             "write [source] by hand (docs/feeds.md)"
         )
     feed = _found(path, "", keys, form, sample, found.unit, None)
-    return replace(feed, exchanged=found.exchanged, day_or_month=bool(found.times.month_first))
+    return replace(feed, exchanged=found.exchanged, day_or_month=bool(found.times.month_first), unnamed=found.unnamed)
 
 
 def _keys(mapping: FeedMapping) -> dict[str, str]:
@@ -172,20 +182,21 @@ def _keys(mapping: FeedMapping) -> dict[str, str]:
 
 def _reads(path: str, form: FeedForm) -> bool:
     """Whether the form reads most of the beginning."""
-    pings, refused = _read(path, form, 1, _TRIED)
-    return len(pings) > 0 and len(pings) >= _READ_MIN * (len(pings) + refused)
+    pings, refusals = _read(path, form, 1, _TRIED)
+    of_a_speed = sum(one.reason in OF_A_SPEED for one in refusals)  # read, and its field is right
+    read, tried = len(pings) + of_a_speed, len(pings) + len(refusals)
+    return read > 0 and read >= _READ_MIN * tried
 
 
-def _read(path: str, form: FeedForm, frames: int, most: int | None = None) -> tuple[Pings, int]:
-    """The pings of the first frames, or of their first messages, and how many were refused."""
+def _read(path: str, form: FeedForm, frames: int, most: int | None = None) -> tuple[Pings, Sequence[Refusal]]:
+    """The pings of the first frames, or of their first messages, and what was refused."""
     unit = "mps" if path.lower().removesuffix(".gz").endswith(".pb") else "kmh"
     with closing(open_source(path, unit, form=form)) as source:
         try:
             messages = [message for some in islice(source.messages(), frames) for message in some]
         except UsageError:  # a header without the columns of this form
-            return PingDecoder(_WIDE).decode([])[0], 1
-        pings, refusals = PingDecoder(_WIDE, source.format).decode(messages[:most])
-    return pings, len(refusals)
+            return PingDecoder(_WIDE).decode([])
+        return PingDecoder(_WIDE, source.format).decode(messages[:most])
 
 
 def _found(
@@ -197,7 +208,7 @@ def _found(
     named_unit: str | None,
     known_unit: str | None,
 ) -> FoundFeed:
-    pings, refused = _read(path, form, _FRAMES)
+    pings, refusals = _read(path, form, _FRAMES)
     if not len(pings):
         raise UsageError(f"{path}: no ping was read from it")
     lon, lat = float(np.median(pings.lon)), float(np.median(pings.lat))
@@ -221,9 +232,10 @@ def _found(
         box=_box(pings.lon, pings.lat),
         exchanged=False,
         day_or_month=False,
+        unnamed=(),
         plates=len(pings.plates),
         pings=len(pings),
-        refused=refused,
+        refused=len(refusals),
         every_s=_every_s(pings),
         first_ms=int(pings.time_ms.min()),
         last_ms=int(pings.time_ms.max()),

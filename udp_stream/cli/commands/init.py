@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from udp_stream.adapters.files.atomic import draft_of, link_first
 from udp_stream.adapters.settings import Settings, load
-from udp_stream.cli.city_file import city_file
+from udp_stream.cli.city_file import city_file, hours_of
 from udp_stream.cli.found_feed import FoundFeed, find_feed
 from udp_stream.cli.report import console
 from udp_stream.errors import UsageError
@@ -34,16 +35,19 @@ def init(arguments: argparse.Namespace, settings: Settings) -> None:  # noqa: AR
         with draft_of(Path(out)) as draft:
             draft.write_text(text, encoding="utf-8")
             link_first(draft, Path(out))
-    _tell(feed, arguments.file, out)
+    _tell(feed, arguments.file, out, len(re.findall("^#.*(?:CHECK|NOT KNOWN)", text, re.MULTILINE)))
 
 
-def _tell(feed: FoundFeed, path: str, out: str) -> None:
+def _tell(feed: FoundFeed, path: str, out: str, checks: int) -> None:
     form = "JSON" if feed.delimiter is None else f"CSV separated by {_SEPARATORS[feed.delimiter]}"
     known = f"preset {feed.preset}" if feed.preset else "fields by name" if feed.keys else "the contract's form"
     unit = f"unit {feed.unit}" if feed.unit_from else f"unit {feed.unit}, which is NOT KNOWN: set speed.unit"
     print_ = console().print
     print_(f"{form}, {known}; zone {feed.zone}; {unit}; {feed.pings:,} pings read, {feed.refused:,} refused",
            markup=False, soft_wrap=True)  # fmt: skip
+    print_(f"pings from {hours_of(feed)} by the clock of {feed.zone}", markup=False, soft_wrap=True)
+    lines = f"{checks or 'no'} line{'s' * (checks > 1)} of {'the configuration' if out == '-' else out}"
+    print_(f"{lines} say{'s' * (checks <= 1)} CHECK or NOT KNOWN", markup=False, soft_wrap=True)
     if out != "-":
         command = f"udp-stream replay {path} --config {out} --trial"
         print_(f"wrote {out}: look through it, set U and epsilon, then: {command}", markup=False, soft_wrap=True)
