@@ -81,7 +81,9 @@ SAID = [
      "$.location.coordinates[1]: longitude and latitude look exchanged: "
      '[source] longitude = "location.coordinates.1" and latitude = "location.coordinates.0"'),
     (b"<xml>", "not JSON, but XML or HTML, which is not read: convert it, one ping a line"),
-    (b"A1;2024-01-25;72,83;21,19;23", "not JSON, but rows of CSV: give the file a name in .csv, and a header"),
+    (b"A1;2024-01-25;72,83;21,19;23",
+     "not JSON, but rows of CSV that cannot be read so: save some, with their header, as sample.csv, and "
+     "`udp-stream init sample.csv --out city.toml` writes which column is which; then use --config city.toml"),
     (b"[", "not JSON, but a piece of JSON laid out over many lines: such a file must not have a name that ends in "
      ".ndjson"),
     (b"\n\r\x0a\x032.0", "not JSON, but binary: a GTFS-realtime file has a name in .pb"),

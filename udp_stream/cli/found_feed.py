@@ -18,6 +18,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.adapters.files.endings import as_far_as_whole
 from udp_stream.adapters.files.sample import FileSample, read_sample
 from udp_stream.adapters.schemes import open_source
 from udp_stream.cli.first_look import OF_A_SPEED
@@ -78,7 +79,7 @@ class FoundFeed:
     say, in minutes, the commonest first. `plates` and `pings`: of the part that was read; `every_s`: the median time
     between two pings of a plate. `middle`: the median longitude and latitude. `exchanged`: these two stand under each
     other's name. `day_or_month`: times do not tell which of them comes first. `unnamed`: fields that only their values
-    told.
+    told. `damage`: a sentence if the recording ends before its end.
     """
 
     preset: str
@@ -92,6 +93,7 @@ class FoundFeed:
     exchanged: bool
     day_or_month: bool
     unnamed: tuple[str, ...]
+    damage: str
     plates: int
     pings: int
     refused: int
@@ -189,11 +191,12 @@ def _reads(path: str, form: FeedForm) -> bool:
 
 
 def _read(path: str, form: FeedForm, frames: int, most: int | None = None) -> tuple[Pings, Sequence[Refusal]]:
-    """The pings of the first frames, or of their first messages, and what was refused."""
+    """The pings of the first frames, or of their first messages, and what was refused; of damaged files, before it."""
     unit = "mps" if path.lower().removesuffix(".gz").endswith(".pb") else "kmh"
     with closing(open_source(path, unit, form=form)) as source:
         try:
-            messages = [message for some in islice(source.messages(), frames) for message in some]
+            whole = as_far_as_whole(source.messages(), lambda _: None)
+            messages = [message for some in islice(whole, frames) for message in some]
         except UsageError:  # a header without the columns of this form
             return PingDecoder(_WIDE).decode([])
         return PingDecoder(_WIDE, source.format).decode(messages[:most])
@@ -233,6 +236,7 @@ def _found(
         exchanged=False,
         day_or_month=False,
         unnamed=(),
+        damage="" if sample is None else sample.damage,
         plates=len(pings.plates),
         pings=len(pings),
         refused=len(refusals),

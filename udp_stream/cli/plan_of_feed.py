@@ -16,12 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
+from udp_stream.adapters.files.endings import as_far_as_whole
 from udp_stream.adapters.schemes import open_source
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.settings.limits import seconds_of
 from udp_stream.adapters.settings.rules import check
 from udp_stream.adapters.text import counted
-from udp_stream.cli.first_look import require_readable_pings
+from udp_stream.cli.first_look import looked_at, print_warning, require_readable_pings
 from udp_stream.cli.plan_of_schedules import SchedulesPlan, facts_of_schedules, plan_schedules, print_schedules
 from udp_stream.cli.progress import ReadingProgress, StepProgress
 from udp_stream.cli.report import SOFTWARE, print_whole, printer
@@ -121,7 +122,7 @@ def read_positions(file: str, settings: Settings) -> Positions:
     with closing(opened) as source, progress:
         decoder = PingDecoder(settings.ping_rules, source.format)
         clock = AgreementClock(settings.window_rules)
-        for messages in source.messages():
+        for messages in as_far_as_whole(looked_at(source, file, settings), print_warning):
             pings, _ = decoder.decode(messages)
             kept = ~from_future(clock, pings)
             ours = np.array([numbers.setdefault(plate, len(numbers)) for plate in pings.plates], dtype=np.int64)

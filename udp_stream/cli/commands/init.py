@@ -43,6 +43,8 @@ def _tell(feed: FoundFeed, path: str, out: str, checks: int) -> None:
     known = f"preset {feed.preset}" if feed.preset else "fields by name" if feed.keys else "the contract's form"
     unit = f"unit {feed.unit}" if feed.unit_from else f"unit {feed.unit}, which is NOT KNOWN: set speed.unit"
     print_ = console().print
+    if feed.damage:
+        print_(f"warning: {feed.damage}", markup=False, soft_wrap=True)
     print_(f"{form}, {known}; zone {feed.zone}; {unit}; {feed.pings:,} pings read, {feed.refused:,} refused",
            markup=False, soft_wrap=True)  # fmt: skip
     print_(f"pings from {hours_of(feed)} by the clock of {feed.zone}", markup=False, soft_wrap=True)
