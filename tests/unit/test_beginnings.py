@@ -135,8 +135,8 @@ def test_a_document_that_ends_too_early_gives_what_came_before_and_says_so(tmp_p
 def test_init_uses_what_came_before_the_damage_and_says_so(name, make, cut, words, tmp_path):
     many = [ping(at) for at in range(3000)]
     content = make(many)
-    whole = find_feed(written(tmp_path, f"whole-{name}", content))
-    found = find_feed(written(tmp_path, name, content[: int(len(content) * cut)]))
+    whole = find_feed([written(tmp_path, f"whole-{name}", content)])
+    found = find_feed([written(tmp_path, name, content[: int(len(content) * cut)])])
     assert words in found.damage and whole.damage == "" and found.keys == whole.keys
     assert 0 < found.pings < whole.pings and found.refused == 0
 
@@ -149,7 +149,7 @@ def test_a_header_alone_is_named_so(tmp_path):
 def test_rows_in_another_encoding_do_not_hide_the_others(tmp_path):
     odd = ROWS[7].replace("GJ", "Gü").encode("latin-1")
     path = written(tmp_path, "feed.csv", CSV.encode().replace(ROWS[7].encode(), odd))
-    assert find_feed(path).refused == 1 and find_feed(path).pings == len(ROWS) - 1
+    assert find_feed([path]).refused == 1 and find_feed([path]).pings == len(ROWS) - 1
 
 
 VALUES = [

@@ -30,7 +30,7 @@ def written(folder, pings, name="feed.ndjson"):
 def found(folder, count=600, **changes):
     path = written(folder, [ping(at, **{k: v(at) if k in ("id", "vehicle") else v for k, v in changes.items()})
                             for at in range(count)])  # fmt: skip
-    feed = find_feed(path)
+    feed = find_feed([path])
     return feed, city_file(feed, path)
 
 
@@ -88,9 +88,9 @@ def test_positions_that_are_exchanged_are_exchanged_back(zone, lon, lat, offset,
               "x": one["location"]["coordinates"][0], "y": one["location"]["coordinates"][1]} for one in pings]
             for pings in (right, wrong)
         )  # fmt: skip
-    feed = find_feed(written(tmp_path, right))
+    feed = find_feed([written(tmp_path, right)])
     assert not feed.exchanged and feed.zone == zone
-    back = find_feed(path := written(tmp_path, wrong))
+    back = find_feed([path := written(tmp_path, wrong)])
     names = ("location.coordinates.1", "location.coordinates.0") if form == "contract" else ("y", "x")
     assert back.exchanged and (back.keys["longitude"], back.keys["latitude"]) == names
     assert back.zone == zone and "CHECK: longitude and latitude stand under each other's name" in city_file(back, path)
@@ -103,13 +103,13 @@ def test_a_preset_whose_positions_are_exchanged_is_a_mapping(tmp_path):
     entities = [{"id": str(at), "vehicle": {"vehicle": {"id": one["license_plate"]}, "position": {
         "longitude": one["location"]["coordinates"][0], "latitude": one["location"]["coordinates"][1], "speed": 5},
         "timestamp": 1641011400 + at}} for at, one in enumerate(pings)]  # fmt: skip
-    feed = find_feed(written(tmp_path, [{"entity": entities}]))
+    feed = find_feed([written(tmp_path, [{"entity": entities}])])
     assert feed.exchanged and feed.keys["longitude"] == "vehicle.position.latitude" and feed.unit == "mps"
     assert feed.preset == "" and feed.keys["records"] == "entity" and feed.keys["time_format"] == "epoch_s"
 
 
 def test_a_feed_at_sea_says_so(tmp_path):
-    feed = find_feed(path := written(tmp_path, [contract(at, -30, -40) for at in range(200)]))
+    feed = find_feed([path := written(tmp_path, [contract(at, -30, -40) for at in range(200)])])
     assert not feed.exchanged and "# CHECK: these positions lie at sea" in city_file(feed, path)
 
 
@@ -130,7 +130,7 @@ def test_day_and_month_go_by_the_place_where_times_do_not_tell(place, pattern, d
              timestamp=(begin + timedelta(seconds=at, days=at * days // 200)).strftime(pattern))
         for at in range(200)
     ]  # fmt: skip
-    feed = find_feed(path := written(tmp_path, pings))
+    feed = find_feed([path := written(tmp_path, pings)])
     assert feed.keys["time_format"] == pattern
     assert (CHECK in city_file(feed, path)) is not is_sure
     assert is_sure or f"{CHECK}; this reads the first ping as of 2022-03-04" in city_file(feed, path)
@@ -154,7 +154,7 @@ def test_columns_in_other_languages_and_a_time_that_only_its_values_tell(header,
         places = (str(one[name]).replace(".", ",") for name in ("lon", "lat", "speed"))
         rows.append(";".join([one["bus"], time, *places]))
     (tmp_path / "feed.csv").write_text("\n".join(rows), encoding="utf-8")
-    feed = find_feed(str(tmp_path / "feed.csv"))
+    feed = find_feed([str(tmp_path / "feed.csv")])
     assert tuple(feed.keys[name] for name in ("plate", "time", "longitude", "latitude", "speed")) == header
     assert feed.pings == 300 and feed.zone == "Asia/Kolkata"
 

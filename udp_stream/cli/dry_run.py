@@ -91,14 +91,14 @@ def _read(names: Sequence[str], settings: Settings, sample: RefusedSample) -> _R
     columns: list[tuple[NDArray[np.generic], ...]] = []
     beginning: Pings | None = None
     refused: Counter[str] = Counter()
-    progress = ReadingProgress(names)
+    progress, clock = ReadingProgress(names), AgreementClock(settings.window_rules)  # one log, one clock
     rules = replace(settings.ping_rules, max_kmh=settings.ping_rules.reject_above_kmh)
     with ExitStack() as stack:
         opened = open_sources(names, settings.speed.unit, progress.of, form=settings.source.form)
         sources = [(name, stack.enter_context(closing(source))) for name, source in opened]
         stack.enter_context(progress)
         for name, source in sources:
-            decoder, clock = PingDecoder(rules, source.format), AgreementClock(settings.window_rules)
+            decoder = PingDecoder(rules, source.format)
             for messages in _joined(as_far_as_whole(looked_at(source, name, settings), print_warning)):
                 pings, refusals = decoder.decode(messages)
                 refused.update(str(refusal.reason) for refusal in refusals)

@@ -11,7 +11,10 @@ def add(verbs: Verbs) -> None:
     """The verb, with its options and examples."""
     parser = add_verb(verbs, "plan", "what to expect of a configuration; charges nothing", "plan")
     parser.add_argument(
-        "file", nargs="?", metavar="FILE", help="recorded pings: resolutions and slots side by side, from its counts"
+        "files",
+        nargs="*",
+        metavar="FILE",
+        help="recorded pings: resolutions and slots side by side, from their counts; several are counted together",
     )
     parser.add_argument(
         "--target-error", type=positive, metavar="KMH", help="with a FILE: the mean error that you can live with"
@@ -29,6 +32,7 @@ def add(verbs: Verbs) -> None:
     parser.epilog = """\
 examples:
   udp-stream plan monday.ndjson.gz --config city.toml
+  udp-stream plan polls/*.pb --config city.toml    several files, counted together
   udp-stream plan --plates 30 --pings-per-plate 40 --set release.mean_epsilon=1
   udp-stream plan --plates 30 --plot worst.svg     needs the extra [plots]
 
