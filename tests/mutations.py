@@ -1,0 +1,89 @@
+"""Mutated messages for sources, and what must come of them: each ping accepted, or refused for its reason."""
+
+import json
+import random
+from collections import Counter
+from contextlib import suppress
+
+from tests.gtfs import START_S, snapshot, vehicle
+from tests.unit.test_pings_fuzz import mutated
+from udp_stream.pings.decoder import PingDecoder, PingRules, originals
+from udp_stream.pings.json_reader import JSON
+
+RULES = PingRules(max_kmh=65, reject_above_kmh=200)
+BUSES = 50
+
+
+def ping(number):
+    """The `number`-th ping of 50 buses: no two have plate and time in common."""
+    time_ = f"2024-01-08T{number // 3600 % 24:02}:{number // 60 % 60:02}:{number % 60:02}+05:30"
+    point = {"type": "Point", "coordinates": [72.5 + number % 90 / 1000, 21.25]}
+    plate = f"GJ05ZZ{number % BUSES:04}-{number // 86_400}"
+    return json.dumps({"license_plate": plate, "observationDateTime": time_, "location": point, "speed": number % 60})
+
+
+def pieces(rng, numbers):
+    """Pings, every second one mutated."""
+    for number in numbers:
+        text = ping(number).encode()
+        yield mutated(rng, text, ping(number + 1).encode()) if rng.random() < 0.5 else text
+
+
+def json_answers(seed, count, each=100):
+    """Answers with arrays of pings, half of them mutated so that the array is JSON; every tenth answer is broken."""
+    rng = random.Random(seed)
+    for at, first in enumerate(range(0, count, each)):
+        some = [piece for piece in pieces(rng, range(first, min(count, first + each))) if is_json(piece)]
+        body = b"[" + b",".join(some) + b"]"
+        if at % 10 == 7:
+            yield broken(rng, body)
+        yield body
+
+
+def broken(rng, body):
+    while is_json(made := mutated(rng, body, body)):
+        pass
+    return made
+
+
+def is_json(text):
+    with suppress(ValueError, RecursionError):
+        json.loads(text)
+        return b"NaN" not in text and b"Infinity" not in text and bool(facts([b"[" + text + b"]"]))
+    return False
+
+
+def gtfs_answers(seed, count, each=100):
+    """Snapshots, every second one with mutated bytes; of these most are no message any more, or have other vehicles."""
+    rng = random.Random(seed)
+    for at, first in enumerate(range(0, count, each)):
+        buses = [vehicle(f"GJ05ZZ{n % BUSES:04}", time_s=START_S + n, lon=72.5 + n % 90 / 1000) for n in
+                 range(first, min(count, first + each))]  # fmt: skip
+        body = snapshot(*buses, header_s=START_S + first)
+        if at % 2:
+            made = bytearray(body)
+            for _ in range(rng.choice([1, 1, 3, 9])):
+                made[rng.randrange(len(made))] ^= 1 << rng.randrange(8)
+            yield bytes(made)
+        yield body
+
+
+def facts(messages, ping_format=JSON):
+    """(plate, time) of each ping that is accepted, and (reason, path, which ping) of each that is refused."""
+    pings, refusals = PingDecoder(RULES, ping_format).decode(messages)
+    found = Counter(
+        (pings.plates[plate], time_ms)
+        for plate, time_ms in zip(pings.plate.tolist(), pings.time_ms.tolist(), strict=True)
+    )
+    for refusal, piece in zip(refusals, originals(messages, refusals, ping_format), strict=True):
+        found[(str(refusal.reason), refusal.path, which(piece))] += 1
+    return found
+
+
+def which(piece):
+    """What tells a refused ping from others, also once it was written anew: its plate and time, else all of it."""
+    with suppress(ValueError, RecursionError):
+        value = json.loads(piece)
+        if isinstance(value, dict):
+            return str(value.get("license_plate")), str(value.get("observationDateTime"))
+    return piece.strip()
