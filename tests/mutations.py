@@ -1,6 +1,7 @@
 """Mutated messages for sources, and what must come of them: each ping accepted, or refused for its reason."""
 
 import json
+import math
 import random
 from collections import Counter
 from contextlib import suppress
@@ -11,11 +12,15 @@ from udp_stream.pings.decoder import PingDecoder, PingRules, originals
 from udp_stream.pings.json_reader import JSON
 
 RULES = PingRules(max_kmh=65, reject_above_kmh=200)
-BUSES = 50
+BUSES = 49
+"""No divisor of what one digit of a time is worth: no mutated time is that of another ping of the same plate."""
+
+FAR = 10**7
+"""From a ping to the one that it is spliced with, which is sent nowhere."""
 
 
 def ping(number):
-    """The `number`-th ping of 50 buses: no two have plate and time in common."""
+    """The `number`-th ping of 49 buses: no two have plate and time in common."""
     time_ = f"2024-01-08T{number // 3600 % 24:02}:{number // 60 % 60:02}:{number % 60:02}+05:30"
     point = {"type": "Point", "coordinates": [72.5 + number % 90 / 1000, 21.25]}
     plate = f"GJ05ZZ{number % BUSES:04}-{number // 86_400}"
@@ -26,11 +31,11 @@ def pieces(rng, numbers):
     """Pings, every second one mutated."""
     for number in numbers:
         text = ping(number).encode()
-        yield mutated(rng, text, ping(number + 1).encode()) if rng.random() < 0.5 else text
+        yield mutated(rng, text, ping(number + FAR).encode()) if rng.random() < 0.5 else text
 
 
 def json_answers(seed, count, each=100):
-    """Answers with arrays of pings, half of them mutated so that the array is JSON; every tenth answer is broken."""
+    """Answers with arrays of pings, about half of them mutated, and still JSON; beside every tenth a broken answer."""
     rng = random.Random(seed)
     for at, first in enumerate(range(0, count, each)):
         some = [piece for piece in pieces(rng, range(first, min(count, first + each))) if is_json(piece)]
@@ -54,18 +59,19 @@ def is_json(text):
 
 
 def gtfs_answers(seed, count, each=100):
-    """Snapshots, every second one with mutated bytes; of these most are no message any more, or have other vehicles."""
+    """Snapshots, each with vehicles of its own; every second one has mutated bytes, and so other vehicles, or is no
+    message any more."""
     rng = random.Random(seed)
     for at, first in enumerate(range(0, count, each)):
-        buses = [vehicle(f"GJ05ZZ{n % BUSES:04}", time_s=START_S + n, lon=72.5 + n % 90 / 1000) for n in
-                 range(first, min(count, first + each))]  # fmt: skip
-        body = snapshot(*buses, header_s=START_S + first)
-        if at % 2:
-            made = bytearray(body)
-            for _ in range(rng.choice([1, 1, 3, 9])):
-                made[rng.randrange(len(made))] ^= 1 << rng.randrange(8)
-            yield bytes(made)
-        yield body
+        numbers = range(first, min(count, first + each))
+        some = {"speed": 400.0}, {"lat": 95.0}, {"speed": None}, {"plate": ""}, {"lon": math.nan}, {}, {}, {}
+        buses = [
+            vehicle(**{"plate": f"GJ05ZZ{n % BUSES:04}", "time_s": START_S + n, **rng.choice(some)}) for n in numbers
+        ]
+        made = bytearray(snapshot(*buses, header_s=START_S + first))
+        for _ in range(rng.choice([1, 1, 3, 9]) * (at % 2)):
+            made[rng.randrange(len(made))] ^= 1 << rng.randrange(8)
+        yield bytes(made)
 
 
 def facts(messages, ping_format=JSON):
