@@ -101,10 +101,10 @@ def test_an_offset_that_is_not_the_places_is_to_be_checked(tmp_path):
 
 WRONG = [
     (b"", "expected a sample of pings, and it is empty"),
-    (b"hello\nworld\n", "expected JSON or CSV with a header, and it is neither"),
+    (b"hello\nworld\n", "found text without a separator (comma, semicolon, tab, bar): neither JSON nor CSV"),
     (b'{"bus": 1, "lat": 1.5, "lon": 2.5}', "found no field for time, speed among bus, lat, lon"),
-    (b"[1, 2]", "found no object"),
-    (b'{"id": 1', "found no object"),
+    (b"[1, 2]", "found values without names: put each line into an object"),
+    (b'{"id": 1', "found JSON that is not whole"),
 ]
 
 

@@ -82,3 +82,11 @@ def test_numbers_that_are_too_large_for_json_are_refused_for_their_values_as_a_m
     (directly,), (alone,) = decoder.decode([text])[1], decoder.decode(Unrepeated(JSON, 10**6, 10).take(text))[1]
     assert (alone.reason, alone.path) == (directly.reason, directly.path)
     assert alone.reason in ("speed_not_finite", "coordinates_out_of_range")
+
+
+@pytest.mark.parametrize("piece", ['"junk"', '"x1e999"', "7", "null", '{"a":1}', '"[1]"'])
+def test_a_piece_of_an_array_is_refused_for_the_same_reason_as_a_message(piece):
+    decoder = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200))
+    text = f"[{piece}]".encode()
+    (directly,), (alone,) = decoder.decode([text])[1], decoder.decode(Unrepeated(JSON, 10**6, 10).take(text))[1]
+    assert alone.reason == directly.reason

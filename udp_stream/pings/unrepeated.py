@@ -72,7 +72,9 @@ class Unrepeated:
         refuse. A ping keeps the fields of the contract and no others; one of a feed's own form stays as it is."""
         batch = self._format.read([snapshot], self._max_bytes, self._max_pings)
         pieces = zip(batch.refusals, originals([snapshot], batch.refusals, self._format), strict=True)
-        refused = [(refusal.position, self._alone(self._shortened(piece, refusal))) for refusal, piece in pieces]
+        refused = [
+            (refusal.position, self._alone(self._shortened(piece, refusal), refusal)) for refusal, piece in pieces
+        ]
         self.counts["read"] += batch.message.size
         self.counts["refused"] += len(refused)
         self.counts.update(batch.notes)
@@ -117,10 +119,17 @@ class Unrepeated:
         is_same = [(one.reason, one.path) for one in again] == [(refusal.reason, refusal.path)]
         return short if is_same and len(short) <= PIECE_BYTES_MAX else piece[:PIECE_BYTES_MAX]
 
-    def _alone(self, piece: bytes) -> bytes:
-        """A refused piece as a message that is refused once, too: in an array, where it holds pings or an array."""
-        batch = self._format.read([piece], self._max_bytes, self._max_pings)
-        return piece if batch.message.size == 0 and len(batch.refusals) == 1 else b"[" + piece + b"]"
+    def _alone(self, piece: bytes, refusal: Refusal) -> bytes:
+        """A refused piece as a message that is refused once, too, and for the same reason: in an array, where it holds
+        pings or an array, or is a text, which would be opened as a message."""
+        boxed = b"[" + piece + b"]"
+        alone, within = (self._format.read([one], self._max_bytes, self._max_pings) for one in (piece, boxed))
+        if alone.message.size or len(alone.refusals) != 1:
+            return boxed
+        is_same, is_same_within = (
+            [one.reason for one in batch.refusals] == [refusal.reason] for batch in (alone, within)
+        )
+        return boxed if is_same_within and not is_same else piece
 
     def _new(self, keys: Sequence[_Key]) -> list[int]:
         """Those that none of the last snapshots had; from now on one has."""
