@@ -89,7 +89,7 @@ def facts(messages, ping_format=JSON):
 def which(piece):
     """What tells a refused ping from others, also once it was written anew: its plate and time, else all of it."""
     with suppress(ValueError, RecursionError):
-        value = json.loads(piece)
+        value = json.loads(piece.decode(errors="replace"))  # bytes of a field that no one reads may be no UTF-8
         if isinstance(value, dict):
             return str(value.get("license_plate")), str(value.get("observationDateTime"))
     return piece.strip()
