@@ -1,4 +1,5 @@
-"""`python -m benchmarks.way_in [FILE]`: one recording in many forms through `init`, `plan FILE`, and `replay` or `run`.
+"""`python -m benchmarks.way_in [FILE] [POLL.pb ...]`: one recording in many forms through `init`, `plan FILE`, and
+`replay` or `run`; and recorded polls of GTFS-realtime, each beside the same pings as lines of the contract's form.
 
 Nothing is edited by hand between the verbs. For each form: are the HATs and their counts those of the plain form, and
 the seconds of processor time that each verb took, user and system, of a process of its own. They are no minutes of a
@@ -7,6 +8,7 @@ person. Without FILE (the contract's form) a synthetic fleet's half hour; live s
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -15,11 +17,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from benchmarks.feed_forms import FORMS, TITLES, Ping, polls, recorded, snapshot, vehicles
 from udp_stream.adapters.files.sources import read_messages
@@ -200,6 +202,25 @@ def queued(folder: Path, pings: Sequence[Ping], port: int, *flags: str) -> WayIn
         connection.close()
 
 
+def recorded_poll(folder: Path, file: Path) -> tuple[WayIn, Hats]:
+    """A poll that was recorded, and the HATs of its vehicles in the contract's form, read by another decoder."""
+    from google.transit.gtfs_realtime_pb2 import FeedMessage
+
+    found = recording(folder, file.name, file.read_bytes())
+    lines = map(json.dumps, _contract(FeedMessage.FromString(file.read_bytes())))
+    (folder / "plain.ndjson").write_text("\n".join(lines))
+    return found, hats_of(verb(folder, "replay", "plain.ndjson", "--config", "city.toml", "--trial").out)
+
+
+def _contract(message: Any) -> Iterator[Ping]:
+    for vehicle in (one.vehicle for one in message.entity if one.HasField("vehicle")):
+        at, plate = vehicle.position, vehicle.vehicle.license_plate or vehicle.vehicle.id
+        if at.HasField("speed") and vehicle.timestamp:
+            when = datetime.fromtimestamp(vehicle.timestamp, UTC).isoformat()
+            where = {"type": "Point", "coordinates": [at.longitude, at.latitude]}
+            yield {"license_plate": plate, "observationDateTime": when, "location": where, "speed": at.speed}
+
+
 def pings_of(files: Sequence[str]) -> list[Ping]:
     """Those of recordings in the contract's form that are accepted; without a file, a fleet's."""
     if files:
@@ -212,17 +233,18 @@ def pings_of(files: Sequence[str]) -> list[Ping]:
     return recorded([messages[row] for row in sorted(set(pings.message.tolist()))])
 
 
-def row(name: str, verbs: str, found: WayIn, plain: Hats) -> str:
+def row(title: str, verbs: str, found: WayIn, plain: Hats) -> str:
     """A row of the table."""
     same = "same" if found.hats == plain else f"{len(found.hats ^ plain)} DIFFER"
     seconds = " | ".join(f"{each:.1f}" for each in (*found.seconds, sum(found.seconds)))
-    return f"| {TITLES[name]} | {verbs} | {len(found.hats)} | {same} | {seconds} |"
+    return f"| {title} | {verbs} | {len(found.hats)} | {same} | {seconds} |"
 
 
 def main(files: Sequence[str]) -> None:
     from udp_stream.trial.services.amqp import amqp
 
-    pings = pings_of(files)
+    recorded_polls = [Path(file).resolve() for file in files if file.endswith(".pb")]
+    pings = pings_of([file for file in files if not file.endswith(".pb")])
     print(f"{len(pings):,} pings of {len({ping['license_plate'] for ping in pings})} plates; seconds of processor time")
     print("| feed | verb | HATs | beside the plain form | `init` | `plan FILE` | the verb | in all |")
     print("| --- | --- | ---: | --- | ---: | ---: | ---: | ---: |", flush=True)
@@ -232,13 +254,16 @@ def main(files: Sequence[str]) -> None:
             (folder := Path(place, str(at))).mkdir()
             found = recording(folder, name, form(pings))
             plain = plain or found.hats
-            print(row(name, "`replay`", found, plain), flush=True)
+            print(row(TITLES[name], "`replay`", found, plain), flush=True)
         for through in (piped, polled_json, polled_gtfs):
             (folder := Path(place, through.__name__)).mkdir()
-            print(row(through.__name__, "`run`", through(folder, pings), plain), flush=True)
+            print(row(TITLES[through.__name__], "`run`", through(folder, pings), plain), flush=True)
         (folder := Path(place, "queue")).mkdir()
         with amqp() as broker:
-            print(row("queued", "`run`", queued(folder, pings, broker.port), plain), flush=True)
+            print(row(TITLES["queued"], "`run`", queued(folder, pings, broker.port), plain), flush=True)
+        for file in recorded_polls:
+            (folder := Path(place, file.stem)).mkdir()
+            print(row(file.name, "`replay`", *recorded_poll(folder, file)), flush=True)
 
 
 if __name__ == "__main__":

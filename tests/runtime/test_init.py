@@ -85,6 +85,9 @@ def test_what_is_not_known_says_so_and_has_a_public_choice(tmp_path):
     done = run("init", "few.ndjson", cwd=tmp_path)
     text = done.stdout.decode()
     assert "# NOT KNOWN: the recording has too few pairs" in text and b"NOT KNOWN" in done.stderr
+    checks = text.count("# CHECK") + text.count("# NOT KNOWN")
+    assert checks == 1 and f"{checks} line of the configuration says CHECK".encode() in done.stderr
+    assert b"pings from 2024-01-08 09:00 to 09:00" in done.stderr and b" by the clock of Asia/Kolkata" in done.stderr
     assert "61.4" not in text and tomllib.loads(text)["speed"]["max_kmh"] == 65
     assert "e^10 is 22,026" in text and "Never take it from recorded speeds" in text
 
@@ -98,10 +101,10 @@ def test_an_offset_that_is_not_the_places_is_to_be_checked(tmp_path):
 
 WRONG = [
     (b"", "expected a sample of pings, and it is empty"),
-    (b"hello\nworld\n", "expected JSON or CSV with a header, and it is neither"),
+    (b"hello\nworld\n", "found text without a separator (comma, semicolon, tab, bar): neither JSON nor CSV"),
     (b'{"bus": 1, "lat": 1.5, "lon": 2.5}', "found no field for time, speed among bus, lat, lon"),
-    (b"[1, 2]", "found no object"),
-    (b'{"id": 1', "found no object"),
+    (b"[1, 2]", "found values without names: put each line into an object"),
+    (b'{"id": 1', "found JSON that is not whole"),
 ]
 
 

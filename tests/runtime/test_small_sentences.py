@@ -1,5 +1,6 @@
 """Sentences that once named the wrong thing, or nothing."""
 
+import gzip
 import json
 import os
 
@@ -72,3 +73,41 @@ def test_doctor_fails_on_a_file_of_which_nothing_is_read_and_says_what_would_hel
 def test_a_run_ends_without_a_line_about_nothing(here):
     status, _, err = udp_stream(here, "run", "pings.ndjson", "--ledger", "l", "--set", "hat.slot=15m")
     assert status == 0 and "no pings in" not in err
+
+
+@pytest.mark.parametrize("verb", [("plan",), ("replay", "--dry-run")])
+def test_of_a_damaged_file_what_came_before_is_planned_and_the_damage_said(verb, here):
+    packed = gzip.compress(LOG)
+    (here / "cut.ndjson.gz").write_bytes(packed[: len(packed) // 2])
+    status, out, err = udp_stream(here, verb[0], "cut.ndjson.gz", *verb[1:], "--set", "hat.slot=15m")
+    assert status == 0 and "warning: cut.ndjson.gz: its gzip data end too early; what came before was read" in err
+    assert "of 10 plates" in out
+
+
+def test_a_document_that_ends_too_early_is_released_as_far_as_it_goes_with_status_2(here):
+    lines = LOG.splitlines()
+    text = b'{"results": [' + b",\n".join(lines)
+    (here / "cut.json").write_bytes(text)
+    words = ("--trial", "--set", "hat.slot=15m", "--set", "release.min_plates=2")
+    status, out, err = udp_stream(here, "replay", "cut.json", *words)
+    assert status == 2 and "cut.json: its JSON ends too early; what came before was read" in err
+    (here / "before.ndjson").write_bytes(b"\n".join(lines))
+    _, expected, _ = udp_stream(here, "replay", "before.ndjson", *words)
+    hats = [[json.loads(line)["counts"] for line in text.splitlines()] for text in (out, expected)]
+    assert hats[0] and hats[0] == hats[1][: len(hats[0])]  # slots that were open stay so, as with damaged gzip
+
+
+@pytest.mark.parametrize("verb", [("replay", "-", "--trial"), ("replay", "-", "--dry-run"), ("plan", "-")])
+def test_a_pipe_of_csv_with_other_names_is_told_what_works_and_that_works(verb, here):
+    rows = [json.loads(line) for line in LOG.splitlines()]
+    csv = "\n".join(["bus;t;x;y;v", *(
+        f"{one['license_plate']};{one['observationDateTime']};{';'.join(map(str, one['location']['coordinates'][:2]))};"
+        f"{one['speed']}" for one in rows
+    )]).encode()  # fmt: skip
+    status, _, err = udp_stream(here, *verb, stdin=csv)
+    assert status == 2 and "save some, with their header, as sample.csv, and `udp-stream init sample.csv --out" in err
+    (here / "sample.csv").write_bytes(csv)
+    assert udp_stream(here, "init", "sample.csv", "--out", "city.toml")[0] == 0
+    flags = "--set", "hat.slot=15m", "--set", "release.min_plates=2", "--config", "city.toml"
+    status, _, err = udp_stream(here, *verb, *flags, stdin=csv)
+    assert status == 0, err

@@ -81,7 +81,9 @@ SAID = [
      "$.location.coordinates[1]: longitude and latitude look exchanged: "
      '[source] longitude = "location.coordinates.1" and latitude = "location.coordinates.0"'),
     (b"<xml>", "not JSON, but XML or HTML, which is not read: convert it, one ping a line"),
-    (b"A1;2024-01-25;72,83;21,19;23", "not JSON, but rows of CSV: give the file a name in .csv, and a header"),
+    (b"A1;2024-01-25;72,83;21,19;23",
+     "not JSON, but rows of CSV that cannot be read so: save some, with their header, as sample.csv, and "
+     "`udp-stream init sample.csv --out city.toml` writes which column is which; then use --config city.toml"),
     (b"[", "not JSON, but a piece of JSON laid out over many lines: such a file must not have a name that ends in "
      ".ndjson"),
     (b"\n\r\x0a\x032.0", "not JSON, but binary: a GTFS-realtime file has a name in .pb"),
@@ -226,7 +228,7 @@ def test_no_sentence_of_init_has_a_plate_or_a_speed_in_it(count, tmp_path):
         name, content = as_file(rng)
         (tmp_path / name).write_bytes(content)
         try:
-            find_feed(str(tmp_path / name))
+            find_feed([str(tmp_path / name)])
         except UsageError as error:
             sentence = str(error).removeprefix(str(tmp_path))
             assert not leaked(sentence), sentence
@@ -257,7 +259,7 @@ def test_positions_without_a_middle_are_no_city(tmp_path):
     pings = [ping(location={"coordinates": places[at % 2]}) for at in range(10)]
     (file := tmp_path / "feed.ndjson").write_text("\n".join(map(json.dumps, pings)))
     with pytest.raises(UsageError, match="expected the sample of one city"):
-        find_feed(str(file))
+        find_feed([str(file)])
 
 
 @pytest.mark.parametrize(
@@ -266,5 +268,5 @@ def test_positions_without_a_middle_are_no_city(tmp_path):
 def test_init_takes_no_row_for_a_header(row, tmp_path):
     (file := tmp_path / "feed.csv").write_bytes(b"\n".join([row] * 9))
     with pytest.raises(UsageError, match="the first line looks like a row, and not like a header") as raised:
-        find_feed(str(file))
+        find_feed([str(file)])
     assert not leaked(str(raised.value).removeprefix(str(file)))

@@ -7,6 +7,7 @@ import pytest
 
 from udp_stream.cli.city_file import city_file
 from udp_stream.cli.found_feed import find_feed
+from udp_stream.errors import UsageError
 
 IST = timezone(timedelta(hours=5, minutes=30))
 PLATES = [f"GJ05BX{1000 + at}" for at in range(9)]
@@ -29,7 +30,7 @@ def written(folder, pings, name="feed.ndjson"):
 def found(folder, count=600, **changes):
     path = written(folder, [ping(at, **{k: v(at) if k in ("id", "vehicle") else v for k, v in changes.items()})
                             for at in range(count)])  # fmt: skip
-    feed = find_feed(path)
+    feed = find_feed([path])
     return feed, city_file(feed, path)
 
 
@@ -87,9 +88,9 @@ def test_positions_that_are_exchanged_are_exchanged_back(zone, lon, lat, offset,
               "x": one["location"]["coordinates"][0], "y": one["location"]["coordinates"][1]} for one in pings]
             for pings in (right, wrong)
         )  # fmt: skip
-    feed = find_feed(written(tmp_path, right))
+    feed = find_feed([written(tmp_path, right)])
     assert not feed.exchanged and feed.zone == zone
-    back = find_feed(path := written(tmp_path, wrong))
+    back = find_feed([path := written(tmp_path, wrong)])
     names = ("location.coordinates.1", "location.coordinates.0") if form == "contract" else ("y", "x")
     assert back.exchanged and (back.keys["longitude"], back.keys["latitude"]) == names
     assert back.zone == zone and "CHECK: longitude and latitude stand under each other's name" in city_file(back, path)
@@ -102,13 +103,13 @@ def test_a_preset_whose_positions_are_exchanged_is_a_mapping(tmp_path):
     entities = [{"id": str(at), "vehicle": {"vehicle": {"id": one["license_plate"]}, "position": {
         "longitude": one["location"]["coordinates"][0], "latitude": one["location"]["coordinates"][1], "speed": 5},
         "timestamp": 1641011400 + at}} for at, one in enumerate(pings)]  # fmt: skip
-    feed = find_feed(written(tmp_path, [{"entity": entities}]))
+    feed = find_feed([written(tmp_path, [{"entity": entities}])])
     assert feed.exchanged and feed.keys["longitude"] == "vehicle.position.latitude" and feed.unit == "mps"
     assert feed.preset == "" and feed.keys["records"] == "entity" and feed.keys["time_format"] == "epoch_s"
 
 
 def test_a_feed_at_sea_says_so(tmp_path):
-    feed = find_feed(path := written(tmp_path, [contract(at, -30, -40) for at in range(200)]))
+    feed = find_feed([path := written(tmp_path, [contract(at, -30, -40) for at in range(200)])])
     assert not feed.exchanged and "# CHECK: these positions lie at sea" in city_file(feed, path)
 
 
@@ -129,7 +130,110 @@ def test_day_and_month_go_by_the_place_where_times_do_not_tell(place, pattern, d
              timestamp=(begin + timedelta(seconds=at, days=at * days // 200)).strftime(pattern))
         for at in range(200)
     ]  # fmt: skip
-    feed = find_feed(path := written(tmp_path, pings))
+    feed = find_feed([path := written(tmp_path, pings)])
     assert feed.keys["time_format"] == pattern
     assert (CHECK in city_file(feed, path)) is not is_sure
     assert is_sure or f"{CHECK}; this reads the first ping as of 2022-03-04" in city_file(feed, path)
+
+
+HEADERS = [
+    ("Kennzeichen", "Zeitstempel", "Laenge", "Breite", "Geschwindigkeit"),
+    ("Fahrzeug", "Zeit", "L\u00e4ngengrad", "Breitengrad", "Tempo"),
+    ("immatriculation", "horodatage", "longitude", "latitude", "vitesse"),
+    ("matr\u00edcula", "fecha", "longitud", "latitud", "velocidad"),
+    ("bus", "wann", "lon", "lat", "v"),
+]
+
+
+@pytest.mark.parametrize("header", HEADERS, ids=lambda header: header[0])
+def test_columns_in_other_languages_and_a_time_that_only_its_values_tell(header, tmp_path):
+    rows = [";".join(header)]
+    for at in range(300):
+        one = ping(at)
+        time = datetime.fromisoformat(one["timestamp"]).strftime("%d.%m.%Y %H:%M:%S")
+        places = (str(one[name]).replace(".", ",") for name in ("lon", "lat", "speed"))
+        rows.append(";".join([one["bus"], time, *places]))
+    (tmp_path / "feed.csv").write_text("\n".join(rows), encoding="utf-8")
+    feed = find_feed([str(tmp_path / "feed.csv")])
+    assert tuple(feed.keys[name] for name in ("plate", "time", "longitude", "latitude", "speed")) == header
+    assert feed.pings == 300 and feed.zone == "Asia/Kolkata"
+
+
+def test_of_two_columns_that_may_be_the_time_none_is_taken_without_a_name(tmp_path):
+    with pytest.raises(UsageError, match="found no field for time among"):
+        found(tmp_path, timestamp=..., wann=lambda _, time: time.isoformat(), auch=lambda _, time: time.isoformat())
+
+
+def test_a_speed_of_minus_one_is_one_that_is_not_known(tmp_path):
+    feed, _ = found(tmp_path, speed=lambda made, _: made["speed"] if made["speed"] % 3 == 0 else -1)
+    assert feed.keys["speed"] == "speed" and feed.plates == 9
+    with pytest.raises(UsageError, match="speed: no number that is a speed"):
+        found(tmp_path, speed=-1)
+
+
+def test_a_value_under_a_field_s_name_is_the_field(tmp_path):
+    feed, _ = found(tmp_path, speed=lambda made, _: {"value": made["speed"], "unit": "km/h"})
+    assert feed.keys["speed"] == "speed.value"
+
+
+UNFIT = [
+    ({"speed": lambda made, _: f"{made['speed']} km/h"},
+     "found no field for speed among bus, lat, lon, speed, timestamp. "
+     "speed: text with a number and more in it, such as its unit: leave the number alone"),
+    ({"speed": "fast"}, "speed: text, where a number is needed"),
+    ({"lat": lambda made, _: int(made["lat"] * 1e7), "lon": lambda made, _: int(made["lon"] * 1e7)},
+     "found no field for longitude, latitude among bus, lat, lon, speed, timestamp. lon: numbers that are no degrees: "
+     "divide them, by 1e7 perhaps. lat: numbers that are no degrees"),
+    ({"timestamp": ..., "date": lambda _, time: f"{time:%Y-%m-%d}", "time": lambda _, time: f"{time:%H:%M:%S}"},
+     "time: a time of day without its date: join the two. date: a date without a time of day"),
+    ({"lat": ..., "lon": ..., "geom": lambda made, _: f"POINT({made['lon']} {made['lat']})"},
+     "geom: a point as text (WKT): write longitude and latitude apart"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "words"), UNFIT, ids=[str(at) for at in range(len(UNFIT))])
+def test_a_field_that_has_the_name_and_not_the_values_is_told_by_their_kind(changes, words, tmp_path):
+    with pytest.raises(UsageError) as raised:
+        found(tmp_path, **changes)
+    said = str(raised.value).removeprefix(str(tmp_path))
+    assert words in said and "GJ05" not in said and "10:00" not in said and "2022" not in said
+    assert said.endswith("Or write [source] by hand (docs/feeds.md)")
+
+
+def test_times_marked_as_utc_are_to_be_checked_with_the_hours_that_they_give(tmp_path):
+    _, text = found(tmp_path, timestamp=lambda _, time: f"{time:%Y-%m-%dT%H:%M:%SZ}")
+    assert "# CHECK: the feed's times are marked as UTC. If they are, pings are from 15:30 to 15:33 by this" in text
+    assert "(pings from 2022-01-01 15:30 to 15:33)" in text
+
+
+def two_columns(lon, lat):
+    return {"lon": ..., "lat": ..., "osten": lambda made, _: made["lon"] + lon - 72.8 + 1e-5,
+            "norden": lambda made, _: made["lat"] + lat - 21.1 + 1e-5}  # fmt: skip
+
+
+def test_the_only_two_columns_of_degrees_are_longitude_and_latitude_where_one_can_be_no_latitude(tmp_path):
+    feed, text = found(tmp_path, **two_columns(72.8, 21.1))
+    assert (feed.keys["longitude"], feed.keys["latitude"]) == ("osten", "norden")
+    assert "# CHECK: no name says which path is the longitude and the latitude: told by values alone." in text
+    feed, _ = found(tmp_path, lon=..., osten=lambda made, _: made["lon"] + 1e-5)
+    assert (feed.keys["longitude"], feed.keys["latitude"], feed.unnamed) == ("osten", "lat", ("longitude",))
+
+
+def test_two_columns_of_degrees_that_may_be_either_are_named_and_not_guessed(tmp_path):
+    with pytest.raises(UsageError, match="osten, norden: degrees, which do not say which of the two is the longitude"):
+        found(tmp_path, **two_columns(13.4, 52.5))
+
+
+def test_of_three_columns_that_may_be_degrees_none_is_taken(tmp_path):
+    with pytest.raises(UsageError, match="found no field for longitude, latitude"):
+        found(tmp_path, **two_columns(72.8, 21.1), third=lambda made, _: made["lat"] + 0.12345)
+
+
+def test_numbers_that_would_be_times_of_many_years_are_no_times(tmp_path):
+    with pytest.raises(UsageError, match="found no field for time"):
+        found(tmp_path, timestamp=..., journey=lambda made, _: int(1e9 + 1e7 * made["speed"]))
+
+
+def test_pings_without_a_known_speed_are_counted_as_refused(tmp_path):
+    feed, _ = found(tmp_path, speed=lambda made, _: -1 if made["speed"] % 4 else 7.5)
+    assert feed.refused == 450 and feed.pings == 150

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from udp_stream.pings.advice import Refused, advise
+from udp_stream.pings.decoder import PingDecoder, PingRules
 from udp_stream.pings.feed_form import FeedForm, mapped_form
 from udp_stream.pings.json_reader import JSON
 from udp_stream.pings.mapping import FeedMapping
@@ -66,3 +67,26 @@ def test_what_cannot_be_shortened_so_is_cut():
     for body in (b"{" * 100_000, b'"' + b"x" * 100_000, json.dumps({str(at): at for at in range(20_000)}).encode()):
         (piece,) = Unrepeated(JSON, max_bytes=10**7, max_pings=10).take(body)
         assert piece == body[:PIECE_BYTES_MAX]
+
+
+@pytest.mark.parametrize("where", ["speed", "longitude", "latitude", "both"])
+def test_numbers_that_are_too_large_for_json_are_refused_for_their_values_as_a_message_too(where):
+    """The encoder would write them as null, and the reader call that a wrong type."""
+    lon, lat = ("1e999" if where in (name, "both") else "21.5" for name in ("longitude", "latitude"))
+    speed = "1e999" if where == "speed" else "5"
+    text = (
+        '[{"license_plate":"null \\"speed\\":null","observationDateTime":"2024-01-08T09:00:00+05:30",'
+        f'"speed":{speed},"location":{{"coordinates":[{lon},{lat}]}}}}]'
+    ).encode()
+    decoder = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200))
+    (directly,), (alone,) = decoder.decode([text])[1], decoder.decode(Unrepeated(JSON, 10**6, 10).take(text))[1]
+    assert (alone.reason, alone.path) == (directly.reason, directly.path)
+    assert alone.reason in ("speed_not_finite", "coordinates_out_of_range")
+
+
+@pytest.mark.parametrize("piece", ['"junk"', '"x1e999"', "7", "null", '{"a":1}', '"[1]"'])
+def test_a_piece_of_an_array_is_refused_for_the_same_reason_as_a_message(piece):
+    decoder = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200))
+    text = f"[{piece}]".encode()
+    (directly,), (alone,) = decoder.decode([text])[1], decoder.decode(Unrepeated(JSON, 10**6, 10).take(text))[1]
+    assert alone.reason == directly.reason

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from udp_stream.cli.found_feed import FoundFeed
@@ -47,13 +47,23 @@ def city_file(feed: FoundFeed, path: str) -> str:
 
 
 def _head(feed: FoundFeed, path: str) -> str:
-    day = datetime.fromtimestamp(feed.first_ms / 1000, UTC).date()
     every = f", one about every {feed.every_s:.0f} s" if feed.every_s else ""
     return (
-        f"# Made by `udp-stream init` from {json.dumps(path)} (first ping {day}): {feed.pings:,} pings of "
-        f"{feed.plates:,} plates\n# were read{every}. "
+        f"# Made by `udp-stream init` from {json.dumps(path)} (pings from {hours_of(feed)}):\n"
+        f"# {feed.pings:,} pings of {feed.plates:,} plates were read{every}. "
         f"Look through it: what is a guess says so. All keys: docs/configuration.md{_plate_check(feed)}"
     )
+
+
+def hours_of(feed: FoundFeed) -> str:
+    """The times of the first and the last ping, by the clock of the zone that was found."""
+    first, last = _first_and_last(feed)
+    return f"{first:%Y-%m-%d %H:%M} to {last:{'%H:%M' if first.date() == last.date() else '%Y-%m-%d %H:%M'}}"
+
+
+def _first_and_last(feed: FoundFeed) -> tuple[datetime, datetime]:
+    first, last = (datetime.fromtimestamp(ms / 1000, ZoneInfo(feed.zone)) for ms in (feed.first_ms, feed.last_ms))
+    return first, last
 
 
 def _plate_check(feed: FoundFeed) -> str:
@@ -66,6 +76,14 @@ def _hat(feed: FoundFeed) -> str:
     ours = zone_offset_minutes(feed.zone, feed.first_ms)
     if is_sea(feed.zone):
         lines.append("# CHECK: these positions lie at sea, so this is no city's zone. Are they of another form?")
+    elif feed.offsets[:1] == (0,) and ours != 0:
+        first, last = _first_and_last(feed)
+        hours = f"{first:%H:%M} to {last:%H:%M}"
+        lines += [
+            "# The zone of the place.",
+            f"# CHECK: the feed's times are marked as UTC. If they are, pings are from {hours} by this zone.",
+            "# Do buses go then? Some feeds mark local times as UTC: docs/feeds.md.",
+        ]
     elif not feed.offsets or feed.offsets[0] == 0:
         lines.append("# The zone of the place; the feed's times do not say one.")
     elif feed.offsets[0] == ours:
@@ -110,6 +128,8 @@ def _source(feed: FoundFeed) -> str:
     lines = ["[source]", "# Where a ping has its fields, by their names and by what they hold: check them."]
     if feed.exchanged:
         lines.append("# CHECK: longitude and latitude stand under each other's name in this feed, by their values.")
+    if feed.unnamed:
+        lines.append(f"# CHECK: no name says which path is the {' and the '.join(feed.unnamed)}: told by values alone.")
     if feed.day_or_month:
         day = datetime.fromtimestamp(feed.first_ms / 1000, ZoneInfo(feed.zone)).date()
         lines.append(f"# CHECK: day and month could be exchanged; this reads the first ping as of {day}.")

@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
+from udp_stream.adapters.files.endings import as_far_as_whole
 from udp_stream.adapters.schemes import open_sources
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
-from udp_stream.cli.first_look import RefusedSample, require_readable_pings
+from udp_stream.cli.first_look import RefusedSample, looked_at, print_warning, require_readable_pings
 from udp_stream.cli.plan_of_feed import Positions, from_future, row_of, verdict
 from udp_stream.cli.progress import ReadingProgress
 from udp_stream.cli.report import console, printer
@@ -90,15 +91,15 @@ def _read(names: Sequence[str], settings: Settings, sample: RefusedSample) -> _R
     columns: list[tuple[NDArray[np.generic], ...]] = []
     beginning: Pings | None = None
     refused: Counter[str] = Counter()
-    progress = ReadingProgress(names)
+    progress, clock = ReadingProgress(names), AgreementClock(settings.window_rules)  # one log, one clock
     rules = replace(settings.ping_rules, max_kmh=settings.ping_rules.reject_above_kmh)
     with ExitStack() as stack:
         opened = open_sources(names, settings.speed.unit, progress.of, form=settings.source.form)
-        sources = [stack.enter_context(closing(source)) for _, source in opened]
+        sources = [(name, stack.enter_context(closing(source))) for name, source in opened]
         stack.enter_context(progress)
-        for source in sources:
-            decoder, clock = PingDecoder(rules, source.format), AgreementClock(settings.window_rules)
-            for messages in _joined(source.messages()):
+        for name, source in sources:
+            decoder = PingDecoder(rules, source.format)
+            for messages in _joined(as_far_as_whole(looked_at(source, name, settings), print_warning)):
                 pings, refusals = decoder.decode(messages)
                 refused.update(str(refusal.reason) for refusal in refusals)
                 for message, refusal in zip(originals(messages, refusals, source.format), refusals, strict=True):

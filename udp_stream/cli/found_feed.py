@@ -8,7 +8,8 @@ from them.
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import closing
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import ceil, floor
@@ -17,22 +18,36 @@ from zoneinfo import ZoneInfo
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.adapters.files.sample import FileSample, read_sample
-from udp_stream.adapters.schemes import open_source
+from udp_stream.adapters.files.endings import as_far_as_whole
+from udp_stream.adapters.files.gtfs_files import is_gtfs_file
+from udp_stream.adapters.files.sample import RECORDS_MAX, FileSample, read_sample
+from udp_stream.adapters.schemes import open_sources
+from udp_stream.adapters.settings import Settings
+from udp_stream.cli.first_look import OF_A_SPEED
+from udp_stream.cli.named_recordings import named, require_savable
+from udp_stream.cli.plan_of_feed import from_future
 from udp_stream.cli.wrong_zone import is_sea, land_if_exchanged, zone_of, zone_offset_minutes
 from udp_stream.errors import UsageError
 from udp_stream.pings.decoder import PingDecoder, PingRules, Pings
 from udp_stream.pings.feed_form import PLAIN, FeedForm, mapped_form
 from udp_stream.pings.found_fields import BY_KEYS, are_by_key, common_paths, dotted, shown_names
 from udp_stream.pings.found_mapping import FoundMapping, found_mapping
+from udp_stream.pings.found_nothing import reasons
 from udp_stream.pings.found_times import found_time_form, offset_minutes
 from udp_stream.pings.mapping import FIELDS, ISO, FeedMapping
 from udp_stream.pings.numbers import read_numbers
 from udp_stream.pings.presets import PRESETS
+from udp_stream.pings.refusals import Refusal
 from udp_stream.pings.speed_unit import unit_evidence
+from udp_stream.windows.clocks import AgreementClock
 
 _FRAMES = 50
 """Frames of 4,096 messages that are read with what was found."""
+
+_SAMPLED = 20
+"""Files whose records are looked at."""
+
+_NO_PIPE = "expected files, which can be read twice, got -: save some of it, such as sample.csv or sample.ndjson"
 
 _TRIED = 500
 """Messages that each form is tried on."""
@@ -73,7 +88,8 @@ class FoundFeed:
     `unit_from`: how `unit` was told, "" if it could not be. `box`: west, south, east, north. `offsets`: what times
     say, in minutes, the commonest first. `plates` and `pings`: of the part that was read; `every_s`: the median time
     between two pings of a plate. `middle`: the median longitude and latitude. `exchanged`: these two stand under each
-    other's name. `day_or_month`: times do not tell which of them comes first.
+    other's name. `day_or_month`: times do not tell which of them comes first. `unnamed`: fields that only their values
+    told. `damage`: a sentence if the recording ends before its end.
     """
 
     preset: str
@@ -86,6 +102,8 @@ class FoundFeed:
     box: tuple[float, float, float, float]
     exchanged: bool
     day_or_month: bool
+    unnamed: tuple[str, ...]
+    damage: str
     plates: int
     pings: int
     refused: int
@@ -95,30 +113,40 @@ class FoundFeed:
     middle: tuple[float, float]
 
 
-def find_feed(path: str) -> FoundFeed:
-    """Read a recording's beginning. UsageError if it holds no pings that are known here, with what was found."""
-    if path.lower().removesuffix(".gz").endswith(".pb"):
-        return _found(path, "", {}, PLAIN, None, None, "mps")
-    sample = read_sample(path)
-    if _reads(path, PLAIN):
-        feed = _found(path, "", {}, PLAIN, sample, None, None)
-        return _exchanged_back(path, feed, sample, PLAIN.mapping)
+def find_feed(paths: Sequence[str]) -> FoundFeed:
+    """Read the beginning of a recording, or of several of one form. UsageError if it holds no pings that are known
+    here, with what was found."""
+    require_savable(paths)
+    if "-" in paths:
+        raise UsageError(_NO_PIPE)
+    if len({is_gtfs_file(path) for path in paths}) > 1:
+        raise UsageError(f"{named(paths)}: expected files of one kind, got GTFS-realtime (.pb) and others")
+    if is_gtfs_file(paths[0]):
+        return _found(paths, "", {}, PLAIN, None, None, "mps")
+    sample, path = _joined([read_sample(path) for path in paths[:_SAMPLED]]), named(paths)
+    if _reads(paths, PLAIN):
+        feed = _found(paths, "", {}, PLAIN, sample, None, None)
+        return _exchanged_back(paths, feed, sample, PLAIN.mapping)
     for name, preset in PRESETS.items():
-        if sample.delimiter is None and preset.unit is not None and _reads(path, mapped_form(preset.mapping)):
-            feed = _found(path, name, {}, mapped_form(preset.mapping), sample, None, preset.unit)
+        if sample.delimiter is None and preset.unit is not None and _reads(paths, mapped_form(preset.mapping)):
+            feed = _found(paths, name, {}, mapped_form(preset.mapping), sample, None, preset.unit)
             feed = feed if feed.unit == preset.unit else replace(feed, preset="", keys=_keys(preset.mapping))
-            return _exchanged_back(path, feed, sample, preset.mapping)
+            return _exchanged_back(paths, feed, sample, preset.mapping)
     found = found_mapping(sample.records)
     if isinstance(found, list):
         fields = shown_names(common_paths(sample.records))
-        mend = BY_KEYS if are_by_key(sample.records) else "write [source] by hand (docs/feeds.md)"
-        raise UsageError(f"{path}: found no field for {', '.join(found)} among {fields or 'its fields'}: {mend}")
-    feed = _mapped(path, sample, found)
-    return feed if found.exchanged else _exchanged_back(path, feed, sample, found.mapping, found.unit)
+        said = f"{path}: found no field for {', '.join(found)} among {fields or 'its fields'}"
+        if are_by_key(sample.records):
+            raise UsageError(f"{said}: {BY_KEYS}")
+        if why := reasons(found, sample.records):
+            raise UsageError(f"{said}. {'. '.join(why)}. Or write [source] by hand (docs/feeds.md)")
+        raise UsageError(f"{said}: write [source] by hand (docs/feeds.md)")
+    feed = _mapped(paths, sample, found)
+    return feed if found.exchanged else _exchanged_back(paths, feed, sample, found.mapping, found.unit)
 
 
 def _exchanged_back(
-    path: str, feed: FoundFeed, sample: FileSample, mapping: FeedMapping, named_unit: str | None = None
+    paths: Sequence[str], feed: FoundFeed, sample: FileSample, mapping: FeedMapping, named_unit: str | None = None
 ) -> FoundFeed:
     """The same feed, or with longitude and latitude exchanged if the place is then one that its times can be of."""
     times = [record.get(mapping.steps["time"]) for record in sample.records]
@@ -126,7 +154,7 @@ def _exchanged_back(
     if form is None or not _looks_exchanged(feed):
         return feed
     other = replace(mapping, longitude=mapping.latitude, latitude=mapping.longitude)
-    back = _mapped(path, sample, FoundMapping(other, form, named_unit, exchanged=True))
+    back = _mapped(paths, sample, FoundMapping(other, form, named_unit, exchanged=True))
     return back if back.unit_from else replace(back, unit=feed.unit, unit_from=feed.unit_from)
 
 
@@ -143,7 +171,7 @@ def _looks_exchanged(feed: FoundFeed) -> bool:
     return said is not None and said == there != here
 
 
-def _mapped(path: str, sample: FileSample, found: FoundMapping) -> FoundFeed:
+def _mapped(paths: Sequence[str], sample: FileSample, found: FoundMapping) -> FoundFeed:
     """By a mapping that was found; confirmed by reading with it."""
     records = "" if sample.envelope in ((), ("results",), ("features",)) else dotted(sample.envelope)
     mapping = replace(found.mapping, records=records, delimiter=sample.delimiter or "")
@@ -155,13 +183,13 @@ def _mapped(path: str, sample: FileSample, found: FoundMapping) -> FoundFeed:
     if zone is not None:
         keys["time_zone"] = zone
     form = mapped_form(replace(mapping, zone=None if zone is None else ZoneInfo(zone)))
-    if not _reads(path, form):
+    if not _reads(paths, form):
         raise UsageError(
-            f"{path}: most of it is refused with the paths that look likely ({shown_names(mapping.steps.values())}): "
-            "write [source] by hand (docs/feeds.md)"
+            f"{named(paths)}: most of it is refused with the paths that look likely "
+            f"({shown_names(mapping.steps.values())}): write [source] by hand (docs/feeds.md)"
         )
-    feed = _found(path, "", keys, form, sample, found.unit, None)
-    return replace(feed, exchanged=found.exchanged, day_or_month=bool(found.times.month_first))
+    feed = _found(paths, "", keys, form, sample, found.unit, None)
+    return replace(feed, exchanged=found.exchanged, day_or_month=bool(found.times.month_first), unnamed=found.unnamed)
 
 
 def _keys(mapping: FeedMapping) -> dict[str, str]:
@@ -170,26 +198,32 @@ def _keys(mapping: FeedMapping) -> dict[str, str]:
     return keys | ({} if mapping.time_format == ISO else {"time_format": mapping.time_format})
 
 
-def _reads(path: str, form: FeedForm) -> bool:
+def _reads(paths: Sequence[str], form: FeedForm) -> bool:
     """Whether the form reads most of the beginning."""
-    pings, refused = _read(path, form, 1, _TRIED)
-    return len(pings) > 0 and len(pings) >= _READ_MIN * (len(pings) + refused)
+    pings, refusals = _read(paths, form, 1, _TRIED)
+    of_a_speed = sum(one.reason in OF_A_SPEED for one in refusals)  # read, and its field is right
+    read, tried = len(pings) + of_a_speed, len(pings) + len(refusals)
+    return read > 0 and read >= _READ_MIN * tried
 
 
-def _read(path: str, form: FeedForm, frames: int, most: int | None = None) -> tuple[Pings, int]:
-    """The pings of the first frames, or of their first messages, and how many were refused."""
-    unit = "mps" if path.lower().removesuffix(".gz").endswith(".pb") else "kmh"
-    with closing(open_source(path, unit, form=form)) as source:
-        try:
-            messages = [message for some in islice(source.messages(), frames) for message in some]
-        except UsageError:  # a header without the columns of this form
-            return PingDecoder(_WIDE).decode([])[0], 1
-        pings, refusals = PingDecoder(_WIDE, source.format).decode(messages[:most])
-    return pings, len(refusals)
+def _read(
+    paths: Sequence[str], form: FeedForm, frames: int, most: int | None = None
+) -> tuple[Pings, Sequence[Refusal]]:
+    """The pings of the first frames, or of their first messages, and what was refused; of damaged files, before it."""
+    unit = "mps" if is_gtfs_file(paths[0]) else "kmh"
+    messages: list[bytes] = []
+    ping_format = form.format
+    for _, source in open_sources(paths, unit, form=form):
+        with closing(source), suppress(UsageError):  # a header without the columns of this form
+            ping_format = source.format
+            whole = as_far_as_whole(source.messages(), lambda _: None)
+            for some in islice(whole, max(1, frames // len(paths))):
+                messages += some
+    return PingDecoder(_WIDE, ping_format).decode(messages[:most])
 
 
 def _found(
-    path: str,
+    paths: Sequence[str],
     preset: str,
     keys: dict[str, str],
     form: FeedForm,
@@ -197,10 +231,11 @@ def _found(
     named_unit: str | None,
     known_unit: str | None,
 ) -> FoundFeed:
-    pings, refused = _read(path, form, _FRAMES)
+    pings, refusals = _read(paths, form, _FRAMES)
     if not len(pings):
-        raise UsageError(f"{path}: no ping was read from it")
+        raise UsageError(f"{named(paths)}: no ping was read from it{_why(refusals)}")
     lon, lat = float(np.median(pings.lon)), float(np.median(pings.lat))
+    times = pings.time_ms[~from_future(AgreementClock(Settings().window_rules), pings)]
     evidence = unit_evidence(pings, "kmh").unit
     unit, unit_from = next(
         (
@@ -221,14 +256,33 @@ def _found(
         box=_box(pings.lon, pings.lat),
         exchanged=False,
         day_or_month=False,
+        unnamed=(),
+        damage="" if sample is None else sample.damage,
         plates=len(pings.plates),
         pings=len(pings),
-        refused=refused,
+        refused=len(refusals),
         every_s=_every_s(pings),
-        first_ms=int(pings.time_ms.min()),
-        last_ms=int(pings.time_ms.max()),
+        first_ms=int(times.min()),
+        last_ms=int(times.max()),
         middle=(lon, lat),
     )
+
+
+def _why(refusals: Sequence[Refusal]) -> str:
+    """The commonest reason."""
+    if not refusals:
+        return ", and none was refused: it has none"
+    kinds = Counter((one.reason, one.path) for one in refusals)
+    (reason, path), count = kinds.most_common(1)[0]
+    return f": {count:,} of {len(refusals):,} were refused as {reason} at {path} (docs/pings.md)"
+
+
+def _joined(samples: Sequence[FileSample]) -> FileSample:
+    """One sample of several files, as many records of each; those of another form than the first one are left out."""
+    same = [one for one in samples if (one.delimiter, one.envelope) == (samples[0].delimiter, samples[0].envelope)]
+    each = RECORDS_MAX // len(same)
+    records = [record for one in same for record in one.records[:each]]
+    return replace(samples[0], records=records, damage="; ".join(one.damage for one in samples if one.damage))
 
 
 def _offsets(sample: FileSample, mapping: FeedMapping) -> tuple[int, ...]:

@@ -6,8 +6,8 @@ forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,12 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from udp_stream.adapters.schemes import open_source
+from udp_stream.adapters.files.endings import as_far_as_whole
+from udp_stream.adapters.schemes import open_sources
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.settings.limits import seconds_of
 from udp_stream.adapters.settings.rules import check
 from udp_stream.adapters.text import counted
-from udp_stream.cli.first_look import require_readable_pings
+from udp_stream.cli.first_look import looked_at, print_warning, require_readable_pings
+from udp_stream.cli.named_recordings import named, require_savable
 from udp_stream.cli.plan_of_schedules import SchedulesPlan, facts_of_schedules, plan_schedules, print_schedules
 from udp_stream.cli.progress import ReadingProgress, StepProgress
 from udp_stream.cli.report import SOFTWARE, print_whole, printer
@@ -93,9 +95,9 @@ class FeedPlan:
     schedules: SchedulesPlan
 
 
-def plan_of_feed(file: str, settings: Settings, entropy: Entropy) -> FeedPlan:
+def plan_of_feed(files: Sequence[str], settings: Settings, entropy: Entropy) -> FeedPlan:
     """Rehearse every resolution and slot; ConfigError if none can be. `entropy` is for the noise of rehearsals."""
-    positions = read_positions(file, settings)
+    positions = read_positions(files, settings)
     rows, left_out = [], {}
     candidates = list(_candidates(settings))
     with StepProgress("rehearsing", len(candidates)) as progress:
@@ -111,24 +113,28 @@ def plan_of_feed(file: str, settings: Settings, entropy: Entropy) -> FeedPlan:
     return FeedPlan(rows, left_out, positions, schedules)
 
 
-def read_positions(file: str, settings: Settings) -> Positions:
-    """The accepted pings of a file; UsageError if there is none."""
+def read_positions(files: Sequence[str], settings: Settings) -> Positions:
+    """The accepted pings of files, in their order; UsageError if there is none."""
     numbers: dict[str, int] = {}
     columns: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]] = []
-    progress = ReadingProgress([file])
-    opened = open_source(file, settings.speed.unit, progress.of(file), form=settings.source.form)
-    require_readable_pings([file], settings)
-    with closing(opened) as source, progress:
-        decoder = PingDecoder(settings.ping_rules, source.format)
-        clock = AgreementClock(settings.window_rules)
-        for messages in source.messages():
-            pings, _ = decoder.decode(messages)
-            kept = ~from_future(clock, pings)
-            ours = np.array([numbers.setdefault(plate, len(numbers)) for plate in pings.plates], dtype=np.int64)
-            if len(pings):
-                columns.append((ours[pings.plate][kept], pings.time_ms[kept], pings.lat[kept], pings.lon[kept]))
+    progress = ReadingProgress(files)
+    require_savable(files)
+    clock = AgreementClock(settings.window_rules)
+    with ExitStack() as stack:
+        opened = open_sources(files, settings.speed.unit, progress.of, form=settings.source.form)
+        sources = [(name, stack.enter_context(closing(source))) for name, source in opened]
+        require_readable_pings(files, settings)
+        stack.enter_context(progress)
+        for name, source in sources:
+            decoder = PingDecoder(settings.ping_rules, source.format)
+            for messages in as_far_as_whole(looked_at(source, name, settings), print_warning):
+                pings, _ = decoder.decode(messages)
+                kept = ~from_future(clock, pings)
+                ours = np.array([numbers.setdefault(plate, len(numbers)) for plate in pings.plates], dtype=np.int64)
+                if len(pings):
+                    columns.append((ours[pings.plate][kept], pings.time_ms[kept], pings.lat[kept], pings.lon[kept]))
     if not columns:
-        raise UsageError(f"{file}: expected pings, and none was accepted. `udp-stream replay` says why")
+        raise UsageError(f"{named(files)}: expected pings, and none was accepted. `udp-stream replay` says why")
     plate, time_ms, lat, lon = (np.concatenate(column) for column in zip(*columns, strict=True))
     return Positions(plate, len(numbers), time_ms, lat, lon)
 

@@ -7,7 +7,7 @@ is a time; of everything else the kind. Names of fields are shown as `found_fiel
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -28,6 +28,7 @@ from udp_stream.pings.found_times import found_time_form
 from udp_stream.pings.mapped_json import mapped_format
 from udp_stream.pings.mapping import FIELDS, ISO, FeedMapping, Path, json_path
 from udp_stream.pings.numbers import number_of
+from udp_stream.pings.other_kinds import no_pings
 from udp_stream.pings.presets import PRESETS
 from udp_stream.pings.refusals import Reason, Refusal
 
@@ -185,7 +186,8 @@ def _time(path: str, sample: _Sample) -> str | None:
 
 def _wrong_type(field: str | None, path: str, sample: _Sample) -> str | None:
     if field is None:
-        return None
+        kind = no_pings(sample.pieces[0]) if path == "$" else None
+        return f"$: {kind}" if kind else None
     values = sample.values(field)
     kinds = _kinds(values)
     if not values:
@@ -227,18 +229,6 @@ def _degrees(value: Value) -> float | None:
 
 
 def _not_json(sample: _Sample) -> str | None:
-    """What the first bytes look like."""
-    first = sample.pieces[0].lstrip()
-    looks: list[tuple[Callable[[bytes], bool], str]] = [
-        (lambda text: text.startswith(b"<"), "XML or HTML, which is not read: convert it, one ping a line"),
-        (lambda text: b"\x00" in text[:200] or text[:1] < b"\t", "binary: a GTFS-realtime file has a name in .pb"),
-        (
-            lambda text: text.rstrip() in (b"[", b"{") or text.startswith((b'"', b"}", b"]")),
-            "a piece of JSON laid out over many lines: such a file must not have a name that ends in .ndjson",
-        ),
-        (
-            lambda text: any(text.count(one) >= 3 for one in (b",", b";", b"\t", b"|")) and text[:1] not in b"{[",
-            "rows of CSV: give the file a name in .csv, and a header",
-        ),
-    ]
-    return next((f"not JSON, but {words}" for is_so, words in looks if is_so(first)), None)
+    """What the first of it looks like."""
+    kind = no_pings(sample.pieces[0])
+    return f"not JSON, but {kind}" if kind else None

@@ -6,6 +6,7 @@ is no UTF-8, then costs its own ping and no other.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -32,6 +33,9 @@ decode_string = msgspec.json.Decoder(str).decode
 """A JSON string. Raises `UNREADABLE`."""
 
 _decode_anything = msgspec.json.Decoder(Raw).decode
+
+_MARKS = re.compile(rb'"(?:[^"\\]++|\\.)*+"|["\[\]{}]', re.DOTALL)
+"""Strings, brackets, and a quote that has no other."""
 
 Read = TypeVar("Read")
 """What one ping becomes."""
@@ -161,6 +165,45 @@ def unwrap(text: bytes) -> bytes:
         return decode_string(text).encode()
     except UNREADABLE:
         raise Fault(Reason.NOT_JSON, "$") from None
+
+
+def whole_part(text: bytes) -> bytes | None:
+    """JSON that ends too early, cut behind the last whole element of the outermost array that is open there and has
+    one, and closed; if no array is open, behind the last whole object or array. None if that gives no JSON.
+
+    >>> whole_part(b'{"results": [{"stops": [{}]}, {"stops": [{}, {"na')
+    b'{"results": [{"stops": [{}]}]}'
+    >>> whole_part(b'{"results": [{}], "count": 1')
+    b'{"results": [{}]}'
+    """
+    opened: list[tuple[bytes, list[int]]] = []  # how each bracket is closed, and where elements in it ended
+    for mark in _MARKS.finditer(text):
+        match mark[0]:
+            case b"{":
+                opened.append((b"}", []))
+            case b"[":
+                opened.append((b"]", []))
+            case b"}" | b"]":
+                if not opened or opened.pop()[0] != mark[0]:
+                    return None
+                if opened:
+                    opened[-1][1][:] = [mark.end()]
+            case b'"':
+                break
+    kind = b"]" if any(closer == b"]" for closer, _ in opened) else b"}"
+    for depth, (closer, ends) in enumerate(opened):
+        if closer == kind and ends:
+            part = text[: ends[0]] + b"".join(closer for closer, _ in opened[depth::-1])
+            return part if _is_json(part) else None
+    return None
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        _decode_anything(text)
+    except UNREADABLE:
+        return False
+    return True
 
 
 def require_json(text: bytes | Raw) -> None:

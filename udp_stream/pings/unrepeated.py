@@ -11,6 +11,7 @@ compared, so that no speed decides what is handed on.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -32,6 +33,8 @@ PIECE_BYTES_MAX = 2**16
 
 _ELEMENTS_MAX, _TEXT_MAX = 8, 200
 """Kept of each array and text of an answer that is refused whole: enough to see what it is."""
+
+_INFINITE = re.compile(rb'("speed":|"coordinates":\[|"coordinates":\[[^],"]*,)null')
 
 _encode_lines = msgspec.json.Encoder().encode_lines
 
@@ -69,7 +72,9 @@ class Unrepeated:
         refuse. A ping keeps the fields of the contract and no others; one of a feed's own form stays as it is."""
         batch = self._format.read([snapshot], self._max_bytes, self._max_pings)
         pieces = zip(batch.refusals, originals([snapshot], batch.refusals, self._format), strict=True)
-        refused = [(refusal.position, self._alone(self._shortened(piece, refusal))) for refusal, piece in pieces]
+        refused = [
+            (refusal.position, self._alone(self._shortened(piece, refusal), refusal)) for refusal, piece in pieces
+        ]
         self.counts["read"] += batch.message.size
         self.counts["refused"] += len(refused)
         self.counts.update(batch.notes)
@@ -91,7 +96,7 @@ class Unrepeated:
         positions = batch.position[new].tolist()
         if batch.pings:
             # In one go, and cut at the ends of lines: in JSON's texts an end of a line is `\\n`.
-            messages = _encode_lines(_chosen(batch.pings, new)).split(b"\n")[:-1]
+            messages = _with_infinite(_encode_lines(_chosen(batch.pings, new))).split(b"\n")[:-1]
         else:
             places = [Refusal(0, position, Reason.WRONG_TYPE, "$") for position in positions]
             text = trim(snapshot)
@@ -114,10 +119,17 @@ class Unrepeated:
         is_same = [(one.reason, one.path) for one in again] == [(refusal.reason, refusal.path)]
         return short if is_same and len(short) <= PIECE_BYTES_MAX else piece[:PIECE_BYTES_MAX]
 
-    def _alone(self, piece: bytes) -> bytes:
-        """A refused piece as a message that is refused once, too: in an array, where it holds pings or an array."""
-        batch = self._format.read([piece], self._max_bytes, self._max_pings)
-        return piece if batch.message.size == 0 and len(batch.refusals) == 1 else b"[" + piece + b"]"
+    def _alone(self, piece: bytes, refusal: Refusal) -> bytes:
+        """A refused piece as a message that is refused once, too, and for the same reason: in an array, where it holds
+        pings or an array, or is a text, which would be opened as a message."""
+        boxed = b"[" + piece + b"]"
+        alone, within = (self._format.read([one], self._max_bytes, self._max_pings) for one in (piece, boxed))
+        if alone.message.size or len(alone.refusals) != 1:
+            return boxed
+        is_same, is_same_within = (
+            [one.reason for one in batch.refusals] == [refusal.reason] for batch in (alone, within)
+        )
+        return boxed if is_same_within and not is_same else piece
 
     def _new(self, keys: Sequence[_Key]) -> list[int]:
         """Those that none of the last snapshots had; from now on one has."""
@@ -155,6 +167,18 @@ def _keys(batch: WireBatch) -> Sequence[_Key]:
         return [(ping.license_plate, ping.observationDateTime) for ping in batch.pings]
     rows = zip(batch.columns.time_ms.tolist(), batch.columns.plates, strict=True)
     return [f"{time_ms} {plate}" for time_ms, plate in rows]
+
+
+def _with_infinite(encoded: bytes) -> bytes:
+    """The same with numbers that are too large for JSON, which the encoder writes as null: they are refused for their
+    values. In texts a quote has a backslash before it, so no text is changed.
+
+    >>> _with_infinite(b'{"location":{"coordinates":[null,null]},"speed":null}')
+    b'{"location":{"coordinates":[1e999,1e999]},"speed":1e999}'
+    """
+    if b"null" not in encoded:
+        return encoded
+    return _INFINITE.sub(rb"\g<1>1e999", _INFINITE.sub(rb"\g<1>1e999", encoded))  # once for each coordinate
 
 
 def _chosen(pings: Sequence[WirePing], places: Sequence[int]) -> list[WirePing]:

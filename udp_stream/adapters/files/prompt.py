@@ -9,13 +9,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+from udp_stream.adapters.files.beginnings import from_header, text_of
 from udp_stream.adapters.files.csv_rows import csv_batches, looks_like_csv
 from udp_stream.adapters.files.sources import (
     _document,
     _inflate,
     _is_cut_short,
     _lines,
-    _without_byte_order_mark,
 )
 from udp_stream.pings.feed_form import PLAIN, FeedForm
 
@@ -29,7 +29,7 @@ def prompt_messages(path: str, blocks: Iterator[bytes], form: FeedForm = PLAIN) 
     >>> list(prompt_messages("-", iter([b'{"speed": 1}\\n{"spe', b'ed": 2}'])))
     [[b'{"speed": 1}'], [b'{"speed": 2}']]
     """
-    blocks = _without_byte_order_mark(_inflate(path, blocks))
+    blocks = from_header(text_of(path, _inflate(path, blocks)))
     first, newline, rest = b"".join(_to_first_line(blocks)).lstrip().partition(b"\n")
     if looks_like_csv(first, form.mapping):
         yield from csv_batches(path, _lines(itertools.chain([first + newline], [rest], blocks)), form.mapping)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
+from udp_stream.adapters.files.beginnings import is_named_as_csv
 from udp_stream.adapters.files.csv_rows import DELIMITERS, ROW_NO_HEADER, looks_like_row
+from udp_stream.adapters.files.endings import as_far_as_whole
 from udp_stream.adapters.files.sources import open_blocks
 from udp_stream.errors import UsageError
 from udp_stream.pings.found_fields import Record, record_of
-from udp_stream.pings.json_pieces import UNREADABLE, Fault, split_array, trim, unwrap
+from udp_stream.pings.json_pieces import UNREADABLE, Fault, split_array, trim, unwrap, whole_part
 from udp_stream.pings.mapped_json import ENVELOPES
 from udp_stream.pings.mapping import Path, steps_of
+from udp_stream.pings.other_kinds import is_utf8, no_pings
 
 SAMPLE_BYTES = 2**23
 """8 MiB of lines; some 20,000 pings of the exchange."""
@@ -34,6 +37,7 @@ _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 @dataclass(frozen=True, slots=True)
 class FileSample:
     """`delimiter`: of CSV, None for JSON. `envelope`: where messages have the array of records; empty for none.
+    `damage`: a sentence if the file ends before its end, "" if not.
 
     >>> FileSample([{("id",): 1}], None, ("entity",)).envelope
     ('entity',)
@@ -42,6 +46,7 @@ class FileSample:
     records: Sequence[Record]
     delimiter: str | None
     envelope: Path
+    damage: str = ""
 
 
 def read_sample(path: str) -> FileSample:
@@ -52,16 +57,19 @@ def read_sample(path: str) -> FileSample:
     ...     size = file.write(b'{"entity": [{"id": "A1"}, {"id": "A2"}]}')
     ...     file.flush()
     ...     read_sample(file.name)
-    FileSample(records=[{('id',): 'A1'}, {('id',): 'A2'}], delimiter=None, envelope=('entity',))
+    FileSample(records=[{('id',): 'A1'}, {('id',): 'A2'}], delimiter=None, envelope=('entity',), damage='')
     """
-    with closing(open_blocks(path)) as blocks:
+    damages: list[str] = []
+    with closing(open_blocks(path)) as whole:
+        blocks = as_far_as_whole(whole, damages.append)
         text = _beginning(blocks)
         if not text.strip():
             raise UsageError(f"{path}: expected a sample of pings, and it is empty")
-        name = path.lower().removesuffix(".gz")
-        if name.endswith((".csv", ".tsv")) or not text.lstrip().startswith((b"{", b"[", b'"{', b'"[', b'"\\')):
-            return _of_csv(path, _whole_lines(text))
-        return _of_json(path, text, blocks)
+        if is_named_as_csv(path) or not text.lstrip().startswith((b"{", b"[", b'"{', b'"[', b'"\\')):
+            sample = _of_csv(path, _whole_lines(text, is_cut=bool(damages)))
+        else:
+            sample = _of_json(path, text, blocks, damages)
+    return replace(sample, damage=damages[0] if damages else "")
 
 
 def _beginning(blocks: Iterator[bytes]) -> bytes:
@@ -71,17 +79,18 @@ def _beginning(blocks: Iterator[bytes]) -> bytes:
     return b"".join(parts)
 
 
-def _whole_lines(text: bytes) -> list[bytes]:
-    """The lines of a text, without a last one that may be cut short by the sample's end."""
+def _whole_lines(text: bytes, is_cut: bool = False) -> list[bytes]:
+    """The lines of a text, without a last one that may be cut short by damage or by the sample's end."""
     lines = [line for line in text.split(b"\n") if line.strip()]
-    return lines[:-1] if len(text) >= SAMPLE_BYTES and len(lines) > 1 else lines
+    is_cut = is_cut or len(text) >= SAMPLE_BYTES
+    return lines[:-1] if is_cut and len(lines) > 1 and not text.endswith(b"\n") else lines
 
 
 def _of_csv(path: str, lines: Sequence[bytes]) -> FileSample:
     """By the separator that cuts the most columns out of header and rows alike."""
     found = [(rows, delimiter) for delimiter in DELIMITERS if (rows := _rows(lines, delimiter))]
     if not found:
-        raise UsageError(f"{path}: expected JSON or CSV with a header, and it is neither")
+        raise UsageError(f"{path}: expected pings in JSON, or in CSV with a header, and found {_instead(path, lines)}")
     rows, delimiter = max(found, key=lambda one: len(one[0][0]))
     if looks_like_row(rows[0]):
         raise UsageError(f"{path}: expected a CSV header: {ROW_NO_HEADER}")
@@ -90,12 +99,22 @@ def _of_csv(path: str, lines: Sequence[bytes]) -> FileSample:
     return FileSample(records, delimiter, ())
 
 
+def _instead(path: str, lines: Sequence[bytes]) -> str:
+    """What it is that is no CSV."""
+    first = lines[0]
+    if len(lines) == 1 and is_utf8(first) and any(one.encode() in first for one in DELIMITERS):
+        return "a header with no row below it"
+    return no_pings(b"\n".join(lines[:_ROWS_LOOKED_AT]), path) or "rows that do not have the columns of their header"
+
+
 def _rows(lines: Sequence[bytes], delimiter: str) -> list[list[str]]:
-    """The rows that are as wide as the header; none if it has fewer than five columns or few rows fit it."""
+    """The rows in UTF-8 that are as wide as the header; none if it has one column or few rows fit it."""
+    if not is_utf8(lines[0]):
+        return []
     try:
-        texts = [line.decode() for line in lines[: RECORDS_MAX + 1]]
+        texts = [line.decode() for line in lines[: RECORDS_MAX + 1] if is_utf8(line)]
         rows = list(csv.reader(texts, delimiter=delimiter, strict=True))
-    except (UnicodeDecodeError, csv.Error):
+    except csv.Error:
         return []
     if len(rows) < 2 or len(rows[0]) < 2:
         return []
@@ -124,8 +143,8 @@ def _record(header: Sequence[Path | None], row: Sequence[str]) -> Record:
     return record
 
 
-def _of_json(path: str, text: bytes, blocks: Iterator[bytes]) -> FileSample:
-    messages = _messages(path, text, blocks)
+def _of_json(path: str, text: bytes, blocks: Iterator[bytes], damages: list[str]) -> FileSample:
+    messages = _messages(path, text, blocks, damages)
     pieces: list[bytes] = []
     envelope: Path | None = None
     for message in messages:
@@ -140,13 +159,15 @@ def _of_json(path: str, text: bytes, blocks: Iterator[bytes]) -> FileSample:
             break
     records = [record for piece in pieces[:RECORDS_MAX] if (record := record_of(piece)) is not None]
     if not records:
-        raise UsageError(f"{path}: expected pings in JSON or CSV, and found no object")
+        kind = no_pings(messages[0], path)
+        raise UsageError(f"{path}: expected pings in JSON, or in CSV with a header, and found {kind or 'no object'}")
     return FileSample(records, None, envelope or ())
 
 
-def _messages(path: str, text: bytes, blocks: Iterator[bytes]) -> list[bytes]:
-    """The lines of a file whose first line is JSON by itself; else the one document that it is."""
-    lines = _whole_lines(text)
+def _messages(path: str, text: bytes, blocks: Iterator[bytes], damages: list[str]) -> list[bytes]:
+    """The lines of a file whose first line is JSON by itself; else the one document that it is, as far as it is whole:
+    what is missing is added to `damages`."""
+    lines = _whole_lines(text, is_cut=bool(damages))
     if len(lines) > 1 and _is_json(lines[0]):
         return lines
     parts, size = [text], len(text)
@@ -158,7 +179,12 @@ def _messages(path: str, text: bytes, blocks: Iterator[bytes]) -> list[bytes]:
                 f"{path}: one JSON document of over {DOCUMENT_BYTES} bytes: give a shorter one as a sample"
             )
     whole = b"".join(parts)
-    return [whole] if _is_json(whole) else lines
+    if _is_json(whole):
+        return [whole]
+    if (part := whole_part(whole)) is None:
+        return lines
+    damages.append(f"{path}: its JSON ends too early; what came before was read")
+    return [part]
 
 
 def _is_json(text: bytes) -> bool:

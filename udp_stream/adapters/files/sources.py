@@ -10,7 +10,8 @@ What a file is, is decided in this order:
 
 Lines: one message each. A document: an array of pings, bare or in an object (as the feed's format has it), gives a
 message per ping, so that a huge file is not one oversized message; anything else is one message. A document that does
-not parse is read as lines, so that a first line cut short costs only itself. CSV: see `csv_rows`.
+not parse is read as lines, so that a first line cut short costs only itself; one that ends too early gives the pings
+before its end, and then a UsageError. CSV: see `csv_rows`. How any of them may begin: see `beginnings`.
 
 Nothing is judged here. What is broken is passed on as it is, for the decoder to refuse it by name. Sources raise
 `UsageError`, and only for what is wrong with the file as a whole.
@@ -30,12 +31,19 @@ from typing import BinaryIO
 
 import msgspec
 
+from udp_stream.adapters.files.beginnings import (
+    first_line_and_more,
+    from_header,
+    is_named_as_csv,
+    is_named_as_lines,
+    text_of,
+)
 from udp_stream.adapters.files.csv_rows import csv_batches, looks_like_csv
 from udp_stream.adapters.files.gzip_members import MAGIC, GzipError, GzipMembers
 from udp_stream.errors import UsageError
 from udp_stream.pings.feed_form import PLAIN, FeedForm
 from udp_stream.pings.formats import PingFormat
-from udp_stream.pings.json_pieces import BYTE_ORDER_MARK
+from udp_stream.pings.json_pieces import whole_part
 
 Progress = Callable[[int, int | None], None]
 """Called with the bytes read so far, before decompression, and how many there are, if that can be known."""
@@ -71,11 +79,10 @@ def read_messages(
     if batch < 1:
         raise UsageError(f"expected batch >= 1, got {batch}")
     _refuse_gtfs(path)
-    name = path.lower().removesuffix(".gz")
     try:
         with _open(path) as file:
-            blocks = _inflate(path, _read_blocks(file, progress))
-            yield from _batches(_messages(path, name, blocks, form), batch)
+            blocks = text_of(path, _inflate(path, _read_blocks(file, progress)))
+            yield from _batches(_messages(path, blocks, form), batch)
     except OSError as error:
         raise _unreadable(path, error) from error
 
@@ -85,7 +92,7 @@ def open_blocks(path: str) -> Generator[bytes, None, None]:
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile() as file:
-    ...     size = file.write(BYTE_ORDER_MARK + b"[]")
+    ...     size = file.write("\\ufeff[]".encode())
     ...     file.flush()
     ...     b"".join(open_blocks(file.name))
     b'[]'
@@ -93,7 +100,8 @@ def open_blocks(path: str) -> Generator[bytes, None, None]:
     _refuse_gtfs(path)
     try:
         with _open(path) as file:
-            yield from _without_byte_order_mark(_inflate(path, _read_blocks(file, None)))
+            blocks = text_of(path, _inflate(path, _read_blocks(file, None)))
+            yield from blocks if is_named_as_lines(path) else from_header(blocks)
     except OSError as error:
         raise _unreadable(path, error) from error
 
@@ -218,15 +226,16 @@ def _batches(messages: Iterator[list[bytes]], size: int) -> Iterator[list[bytes]
         yield held
 
 
-def _messages(path: str, name: str, blocks: Iterator[bytes], form: FeedForm) -> Iterator[list[bytes]]:
+def _messages(path: str, blocks: Iterator[bytes], form: FeedForm) -> Iterator[list[bytes]]:
     """The messages in runs of no particular length, read by the rule at the top of this file."""
-    blocks = _without_byte_order_mark(blocks)
-    if name.endswith((".csv", ".tsv")):
-        yield from csv_batches(path, _lines(blocks), form.mapping)
-    elif name.endswith((".ndjson", ".jsonl")):
+    if is_named_as_lines(path):
         yield from _lines(blocks)
+        return
+    blocks = from_header(blocks)
+    if is_named_as_csv(path):
+        yield from csv_batches(path, _lines(blocks), form.mapping)
     else:
-        head, is_all = _first_line_and_more(blocks)
+        head, is_all = first_line_and_more(blocks)
         blocks = itertools.chain(head, blocks)
         first, _, _ = b"".join(head).lstrip().partition(b"\n")
         if looks_like_csv(first, form.mapping):
@@ -235,32 +244,6 @@ def _messages(path: str, name: str, blocks: Iterator[bytes], form: FeedForm) -> 
             yield from _document(path, blocks, form.format)
         else:
             yield from _lines(blocks)
-
-
-def _without_byte_order_mark(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    start = b""
-    for block in blocks:
-        start += block
-        if len(start) >= len(BYTE_ORDER_MARK):
-            break
-    yield start.removeprefix(BYTE_ORDER_MARK)
-    yield from blocks
-
-
-def _first_line_and_more(blocks: Iterator[bytes]) -> tuple[list[bytes], bool]:
-    """Blocks up to the first line that is not blank and the beginning of a second; and whether that is all there is."""
-    head: list[bytes] = []
-    is_line_begun = is_line_ended = False
-    for block in blocks:
-        head.append(block)
-        text = block if is_line_begun else block.lstrip()
-        is_line_begun = is_line_begun or bool(text)
-        if not is_line_ended:
-            _, newline, text = text.partition(b"\n")
-            is_line_ended = bool(newline)
-        if is_line_ended and text.strip():
-            return head, False
-    return head, True
 
 
 def _is_cut_short(line: bytes) -> bool:
@@ -287,14 +270,24 @@ def _document(path: str, blocks: Iterator[bytes], ping_format: PingFormat) -> It
     text = b"".join(parts)
     try:
         _parse(text)
-    except (msgspec.DecodeError, RecursionError):
-        yield from _lines(iter([text]))
-        return
+    except (msgspec.DecodeError, RecursionError) as error:
+        pings = _split(whole_part(text) if "truncated" in str(error) else None, ping_format)
+        if pings is None:
+            yield from _lines(iter([text]))
+            return
+        yield pings
+        raise UsageError(f"{path}: its JSON ends too early; what came before was read") from error
+    pings = _split(text, ping_format)
+    yield [text.strip()] if pings is None else pings
+
+
+def _split(text: bytes | None, ping_format: PingFormat) -> list[bytes] | None:
+    """The pings of a document; None if what should be their array is none."""
     try:
-        pings = ping_format.split(text)
-    except (msgspec.ValidationError, ValueError):  # what should be the array is none
-        pings = None
-    yield [text.strip()] if pings is None else [bytes(ping) for ping in pings]
+        pings = None if text is None else ping_format.split(text)
+    except (msgspec.ValidationError, ValueError):
+        return None
+    return None if pings is None else [bytes(ping) for ping in pings]
 
 
 def _lines(blocks: Iterator[bytes]) -> Iterator[list[bytes]]:

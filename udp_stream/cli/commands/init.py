@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from udp_stream.adapters.files.atomic import draft_of, link_first
+from udp_stream.adapters.files.gtfs_files import is_gtfs_file
 from udp_stream.adapters.settings import Settings, load
-from udp_stream.cli.city_file import city_file
+from udp_stream.cli.city_file import city_file, hours_of
 from udp_stream.cli.found_feed import FoundFeed, find_feed
+from udp_stream.cli.named_recordings import named, typed
 from udp_stream.cli.report import console
 from udp_stream.errors import UsageError
 
@@ -23,8 +28,8 @@ def init(arguments: argparse.Namespace, settings: Settings) -> None:  # noqa: AR
     out = arguments.out
     if out != "-" and os.path.lexists(out):
         raise UsageError(f"{out} is there already: expected a new file for --out")
-    feed = find_feed(arguments.file)
-    text = city_file(feed, arguments.file)
+    feed = find_feed(arguments.files)
+    text = city_file(feed, named(arguments.files))
     with TemporaryDirectory() as folder:
         (check := Path(folder, "city.toml")).write_text(text, encoding="utf-8")
         load(check, (), {})
@@ -34,16 +39,23 @@ def init(arguments: argparse.Namespace, settings: Settings) -> None:  # noqa: AR
         with draft_of(Path(out)) as draft:
             draft.write_text(text, encoding="utf-8")
             link_first(draft, Path(out))
-    _tell(feed, arguments.file, out)
+    _tell(feed, arguments.files, out, len(re.findall("^#.*(?:CHECK|NOT KNOWN)", text, re.MULTILINE)))
 
 
-def _tell(feed: FoundFeed, path: str, out: str) -> None:
+def _tell(feed: FoundFeed, files: Sequence[str], out: str, checks: int) -> None:
     form = "JSON" if feed.delimiter is None else f"CSV separated by {_SEPARATORS[feed.delimiter]}"
-    known = f"preset {feed.preset}" if feed.preset else "fields by name" if feed.keys else "the contract's form"
+    known = f", preset {feed.preset}" if feed.preset else ", fields by name" if feed.keys else ", the contract's form"
+    if is_gtfs_file(files[0]):
+        form, known = "GTFS-realtime", ""
     unit = f"unit {feed.unit}" if feed.unit_from else f"unit {feed.unit}, which is NOT KNOWN: set speed.unit"
     print_ = console().print
-    print_(f"{form}, {known}; zone {feed.zone}; {unit}; {feed.pings:,} pings read, {feed.refused:,} refused",
+    if feed.damage:
+        print_(f"warning: {feed.damage}", markup=False, soft_wrap=True)
+    print_(f"{form}{known}; zone {feed.zone}; {unit}; {feed.pings:,} pings read, {feed.refused:,} refused",
            markup=False, soft_wrap=True)  # fmt: skip
+    print_(f"pings from {hours_of(feed)} by the clock of {feed.zone}", markup=False, soft_wrap=True)
+    lines = f"{checks or 'no'} line{'s' * (checks > 1)} of {'the configuration' if out == '-' else out}"
+    print_(f"{lines} say{'s' * (checks <= 1)} CHECK or NOT KNOWN", markup=False, soft_wrap=True)
     if out != "-":
-        command = f"udp-stream replay {path} --config {out} --trial"
+        command = f"udp-stream replay {typed(files)} --config {shlex.quote(out)} --trial"
         print_(f"wrote {out}: look through it, set U and epsilon, then: {command}", markup=False, soft_wrap=True)

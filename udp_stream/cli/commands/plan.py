@@ -23,7 +23,7 @@ def plan(arguments: argparse.Namespace, settings: Settings) -> None:
         ("--plot", arguments.plot),
         ("--explain", arguments.explain or None),
     ]
-    if arguments.file is None:
+    if not arguments.files:
         if arguments.target_error is not None:
             raise UsageError("--target-error: expected a FILE of pings beside it")
         _of_sizes(arguments, settings)
@@ -54,7 +54,7 @@ def _of_sizes(arguments: argparse.Namespace, settings: Settings) -> None:
 def _of_feed(arguments: argparse.Namespace, settings: Settings) -> None:
     from udp_stream.cli.plan_of_feed import facts_of_feed, plan_of_feed, print_feed
 
-    found = plan_of_feed(arguments.file, settings, SeededEntropy("plan"))
+    found = plan_of_feed(arguments.files, settings, SeededEntropy("plan"))
     if arguments.json:
         facts = facts_of_feed(found, settings, arguments.target_error)
         print(json.dumps(facts | {"queries": facts_of_queries(settings)}, indent=2))

@@ -11,7 +11,10 @@ def add(verbs: Verbs) -> None:
     """The verb, with its options and examples."""
     parser = add_verb(verbs, "plan", "what to expect of a configuration; charges nothing", "plan")
     parser.add_argument(
-        "file", nargs="?", metavar="FILE", help="recorded pings: resolutions and slots side by side, from its counts"
+        "files",
+        nargs="*",
+        metavar="FILE",
+        help="recorded pings: resolutions and slots side by side, from their counts; several are counted together",
     )
     parser.add_argument(
         "--target-error", type=positive, metavar="KMH", help="with a FILE: the mean error that you can live with"
@@ -24,13 +27,13 @@ def add(verbs: Verbs) -> None:
         "--hats-per-period", type=whole(1, 1_000_000), metavar="N", help="HATs that a plate visits (default: 12)"
     )
     sizes.add_argument("--explain", action="store_true", help="the papers' worst case over the cap, too")
-    sizes.add_argument("--plot", type=Path, metavar="FILE", help="draw that worst case: .png or .svg")
+    sizes.add_argument("--plot", type=Path, metavar="FILE", help="draw that worst case: .png or .svg (extra: [plots])")
     only_prints(parser)
     parser.epilog = """\
 examples:
   udp-stream plan monday.ndjson.gz --config city.toml
+  udp-stream plan polls/*.pb --config city.toml    several files, counted together
   udp-stream plan --plates 30 --pings-per-plate 40 --set release.mean_epsilon=1
-  udp-stream plan --plates 30 --plot worst.svg     needs the extra [plots]
 
 With a FILE it reads where and when plates pinged, and no speed. It invents speeds on these counts, releases them, and
 measures the error. What your city's error will be may differ: on the recorded feeds most rows were within 30 %.

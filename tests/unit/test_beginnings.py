@@ -1,0 +1,187 @@
+"""Files that begin or end oddly: what is no text in UTF-8, lines before a header, and data that end too early."""
+
+import gzip
+import json
+import subprocess
+
+import pytest
+
+from tests.unit.test_found_feed import ping
+from udp_stream.adapters.files.beginnings import from_header
+from udp_stream.adapters.files.prompt import prompt_messages
+from udp_stream.adapters.files.sample import read_sample
+from udp_stream.adapters.files.sources import read_messages
+from udp_stream.cli.found_feed import find_feed
+from udp_stream.errors import UsageError
+from udp_stream.pings.decoder import PingDecoder, PingRules
+from udp_stream.pings.feed_form import mapped_form
+from udp_stream.pings.json_pieces import whole_part
+from udp_stream.pings.mapping import FeedMapping
+
+FORM = mapped_form(FeedMapping(plate="bus", time="timestamp", longitude="lon", latitude="lat", speed="speed"))
+PINGS = [ping(at) for at in range(60)]
+HEADER = "bus;timestamp;lon;lat;speed"
+ROWS = [";".join(map(str, one.values())) for one in PINGS]
+CSV = "\n".join([HEADER, *ROWS, ""])
+
+
+def written(folder, name, content):
+    content = content.encode() if isinstance(content, str) else content
+    (folder / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    return str(folder / name)
+
+
+def messages(path):
+    return [one for some in read_messages(path, form=FORM) for one in some]
+
+
+KINDS = [
+    (b"PK\x03\x04" + bytes(99), "is a zip archive or a spreadsheet (.xlsx), which is not read: unpack it"),
+    (b"PAR1" + bytes(99), "is Parquet, which is not read: write it as CSV"),
+    (CSV.encode("utf-16"), "is text in UTF-16: `"),
+    (CSV.encode("utf-16-be"), "is text in UTF-16BE: `"),
+    (b"\xfd7zXZ\0", "is compressed by xz, which is not read: unpack it with unxz"),
+    (CSV.replace("bus", "büs").encode("latin-1"), "text that is not UTF-8, but likely Latin-1: `"),
+]
+
+
+@pytest.mark.parametrize("name", ["feed.csv", "feed.csv.gz"])
+@pytest.mark.parametrize(("content", "words"), KINDS, ids=[str(at) for at in range(len(KINDS))])
+def test_a_file_that_is_no_text_in_utf8_is_named_with_the_command_that_helps(content, words, name, tmp_path):
+    path = written(tmp_path, name, content)
+    for read in (messages, read_sample):
+        with pytest.raises(UsageError) as raised:
+            read(path)
+        assert words in str(raised.value), str(raised.value)
+    if "text" in words:
+        assert "iconv -f" in str(raised.value) and " -t UTF-8" in str(raised.value)
+        assert ("gzip -dc" in str(raised.value)) is name.endswith(".gz") and path in str(raised.value)
+
+
+BEFORE = ["sep=;\n", '"sep=;"\r\n', "# made by X\n# on Monday\n", "sep=;\n\n#x\n", "\n"]
+
+
+@pytest.mark.parametrize("before", BEFORE)
+@pytest.mark.parametrize("name", ["feed.csv", "feed", "feed.txt.gz"])
+def test_lines_before_a_header_are_left_out(before, name, tmp_path):
+    path = written(tmp_path, name, before + CSV)
+    plain = written(tmp_path, "plain.csv", CSV)
+    assert messages(path) == messages(plain) and len(messages(plain)) == len(ROWS)
+    assert read_sample(path) == read_sample(plain)
+    for size in (1, 7, 1000):
+        text = (before + CSV).encode()
+        blocks = (text[at : at + size] for at in range(0, len(text), size))
+        assert [one for some in prompt_messages("-", blocks, FORM) for one in some] == messages(plain)
+
+
+def test_behind_the_header_nothing_is_left_out(tmp_path):
+    path = written(tmp_path, "feed.csv", "\n".join([HEADER, ROWS[0], "# a word", "sep=;", ROWS[1]]))
+    assert messages(path)[1:3] == [b"# a word", b"sep=;"] and len(messages(path)) == 4
+    lines = written(tmp_path, "feed.ndjson", '# a word\n{"bus": 1}\n')
+    assert messages(lines) == [b"# a word", b'{"bus": 1}']
+
+
+@pytest.mark.parametrize("begin", [b"s", b"se", b"speed;bus\n1;2\n", b"{}", b'"sep', b"sep=;"])
+def test_what_is_no_line_before_a_header_is_handed_on(begin):
+    assert b"".join(from_header(iter([begin[:1], begin[1:]]))) == begin
+
+
+DOCUMENTS = [
+    lambda pings: {"results": pings, "count": 5},
+    lambda pings: pings,
+    lambda pings: {"meta": [{"a": 1}], "data": {"list": pings}},
+    lambda pings: {"delivery": [{"activity": pings}]},
+]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=[str(at) for at in range(len(DOCUMENTS))])
+@pytest.mark.parametrize("indent", [None, 1])
+def test_of_json_that_ends_too_early_the_whole_elements_stay_wherever_it_ends(document, indent):
+    pings = [one | {"stops": [{"n": 'a]}\\"[{'}, {"n": 2}]} for one in PINGS[:4]]
+    text = json.dumps(document(pings), indent=indent)
+    ends = [text.index("}", text.index('"n": 2', text.index(one["bus"]) + 1)) for one in pings]
+    ends = [text.index("}", end + 1) + 1 for end in ends]
+    last = max(text.index("]", ends[-1]) - 1, ends[-1])
+    for end in range(ends[0], last):
+        whole = sum(one <= end for one in ends)
+        part = whole_part(text[:end].encode())
+        assert json.dumps(pings[:whole]) in json.dumps(json.loads(part))
+        assert pings[-1]["bus"] not in part.decode() or whole == 4
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b'{"a": 1', b"[1, 2", b"[{}}", b"nonsense", b'"[{}, {', b"[{}, {] ", b"]"])
+def test_what_has_no_whole_element_or_is_no_json_has_no_whole_part(text):
+    assert whole_part(text) is None
+
+
+def test_a_document_that_ends_too_early_gives_what_came_before_and_says_so(tmp_path):
+    text = json.dumps({"results": PINGS})
+    path = written(tmp_path, "feed.json", text[: int(len(text) * 0.7)])
+    got = []
+    with pytest.raises(UsageError, match=r"feed\.json: its JSON ends too early; what came before was read"):
+        for some in read_messages(path, form=FORM):
+            got += some
+    assert [json.loads(one) for one in got] == PINGS[: len(got)] and len(got) > 30
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "cut", "words"),
+    [
+        ("feed.json", lambda pings: json.dumps({"list": pings}).encode(), 0.7, "its JSON ends too early"),
+        ("feed.ndjson", lambda pings: gzip.compress("\n".join(map(json.dumps, pings)).encode()), 0.9, "its gzip data"),
+        ("feed.csv", lambda pings: gzip.compress(CSV.encode()), 0.95, "its gzip data end too early"),
+    ],
+)
+def test_init_uses_what_came_before_the_damage_and_says_so(name, make, cut, words, tmp_path):
+    many = [ping(at) for at in range(3000)]
+    content = make(many)
+    whole = find_feed([written(tmp_path, f"whole-{name}", content)])
+    found = find_feed([written(tmp_path, name, content[: int(len(content) * cut)])])
+    assert words in found.damage and whole.damage == "" and found.keys == whole.keys
+    assert 0 < found.pings < whole.pings and found.refused == 0
+
+
+def test_a_header_alone_is_named_so(tmp_path):
+    with pytest.raises(UsageError, match="found a header with no row below it"):
+        read_sample(written(tmp_path, "feed.csv", HEADER + "\n"))
+
+
+def test_rows_in_another_encoding_do_not_hide_the_others(tmp_path):
+    odd = ROWS[7].replace("GJ", "Gü").encode("latin-1")
+    path = written(tmp_path, "feed.csv", CSV.encode().replace(ROWS[7].encode(), odd))
+    assert find_feed([path]).refused == 1 and find_feed([path]).pings == len(ROWS) - 1
+
+
+VALUES = [
+    (b"null", "null alone, and no object"),
+    (b"5", "values without names"),
+    (b"[]", "an empty array"),
+    (b"hello world\nthis is no feed\n", "text without a separator (comma, semicolon, tab, bar)"),
+    (b"[4711, 1706159153, 72.83, 21.19, 23.7]\n" * 9, "values without names: put each line into an object: `sed"),
+    (b"\x07\x00\x01" * 50, "binary: a GTFS-realtime file has a name in .pb"),
+    (b"<html>no</html>", "XML or HTML"),
+]
+
+
+@pytest.mark.parametrize(("content", "words"), VALUES, ids=[str(at) for at in range(len(VALUES))])
+def test_what_holds_no_ping_is_named_by_its_kind(content, words, tmp_path):
+    with pytest.raises(UsageError) as raised:
+        read_sample(written(tmp_path, "feed.json", content))
+    assert words in str(raised.value) and "4711" not in str(raised.value) and "23.7" not in str(raised.value)
+
+
+def test_the_command_for_rows_without_names_makes_rows_that_are_read(tmp_path):
+    """`sed` as the sentence has it, and the paths that it begins to list."""
+    rows = [[4000 + at % 9, 1706159153 + at, 72.8 + at % 77 / 1000, 21.1, at % 40] for at in range(50)]
+    path = written(tmp_path, "rows.ndjson", "\n".join(map(json.dumps, rows)))
+    with pytest.raises(UsageError) as raised:
+        read_sample(path)
+    command = str(raised.value).split("`")[1].replace("> rows.ndjson", f"> {tmp_path}/named.ndjson")
+    subprocess.run(command, shell=True, check=True)
+    form = mapped_form(
+        FeedMapping(records="r", plate="0", time="1", longitude="2", latitude="3", speed="4", time_format="epoch_s")
+    )
+    decoder = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200), form.format)
+    lines = [one for some in read_messages(f"{tmp_path}/named.ndjson", form=form) for one in some]
+    pings, refusals = decoder.decode(lines)
+    assert len(pings) == 50 and not refusals and len(pings.plates) == 9
