@@ -102,7 +102,7 @@ class Narrow:
         return self.honest.draw(bits, t * 8 // 10, s)
 
 
-LINEAR = "baseline", "array-averaging", "optimal"
+LINEAR = "array-averaging", "optimal"
 FULL = [pytest.param(name, plate, 20_000, marks=pytest.mark.soak) for name in LINEAR for plate in (0, 1)]
 
 
