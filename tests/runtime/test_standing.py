@@ -17,7 +17,10 @@ from udp_stream.adapters.embedded import Embedded, record_writer
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.ledgers.statement import statement
 from udp_stream.adapters.settings import load
+from udp_stream.cli.charged_plate import lines_of_plate
+from udp_stream.cli.report import worth
 from udp_stream.errors import PrivacyRefused
+from udp_stream.planning.periods import amount_text
 from udp_stream.release.query_record import decode_result, result_schema
 from udp_stream.release.record import kind_of
 from udp_stream.testing import Died, DyingLedger, SeededEntropy
@@ -275,18 +278,27 @@ def test_what_positions_cost_before_counts_in_the_one_budget_of_the_same_day(tmp
     flags = *NO_BUDGET, f"budget.accept_overlap={words}"
     with asking(tmp_path, "ledger", text=SHARE, flags=flags) as (runtime, told, _, ledger):
         assert ledger.progress().admitted == before
-        runtime.run(frames_of(rest))
+        summary = runtime.run(frames_of(rest))
         assert told and ledger.verify() == []
+        settings = load(configured(tmp_path, text=SHARE), flags, {})
+        assert "a plate can lose epsilon 2010 by both, not epsilon 10." in " ".join(worth(summary, settings))
         (one,) = statement(load(configured(tmp_path, text=SHARE), flags, {}), ledger)["positions"]["one_budget"]
     assert (one["promised"], one["guaranteed"], one["unit_m"]) == ("epsilon 10", "epsilon 2010", 500)
 
 
-def test_the_statement_says_what_both_kinds_come_to_in_the_one_budget(tmp_path):
+def test_the_statement_and_show_say_what_both_kinds_come_to_in_the_one_budget(tmp_path):
     with asking(tmp_path, "ledger", text=SHARE, flags=NO_BUDGET) as (runtime, _, _, ledger):
-        runtime.run(frames_of(fleet_log(clean=True)))
+        summary = runtime.run(frames_of(fleet_log(clean=True)))
         stated = statement(load(configured(tmp_path, text=SHARE), NO_BUDGET, {}), ledger)["positions"]
         plates = sorted({plate for entry in ledger.entries() for plate in entry.plates})
         both = [ledger.balances(period, plates).charged for period in ledger.periods()]
+        settings = load(configured(tmp_path, text=SHARE), NO_BUDGET, {})
+        shown = [lines_of_plate(ledger, plate, settings)[-1] for plate in plates]
+        assert "had one budget" not in " ".join(worth(summary, settings))
+    for line, speeds, positions in zip(shown, *both, strict=True):  # a kilometre is two units
+        charged = f"epsilon {amount_text(int(speeds - positions // -2))}"
+        assert f"charged {charged} in all\tof at most epsilon 10 in all\t500 m count" in line.text
+        assert (line.facts["charged"], line.facts["budget"]) == (charged, "epsilon 10")
     (one,) = stated["one_budget"]
     assert (one["promised"], one["guaranteed"]) == ("epsilon 10", "epsilon 10")
     most = (both[0] - both[1] // -2).max() / 1e9  # speeds, and half of positions rounded up

@@ -202,7 +202,7 @@ def test_ticks_are_no_messages_and_neither_is_what_a_worker_has_read_before():
 
 
 NAMES = {"HatRecorded.policy", "HatRecorded.period", "PeriodsOverlap.period", "PeriodsOverlap.others"}
-NAMES |= {"QueryRecorded.name"}
+NAMES |= {"OneBudgetExceeded.period", "QueryRecorded.name"}
 """Fields of text: a policy's fingerprint, budget periods, and a query's name in the configuration."""
 
 PUBLIC_NUMBERS = {"HatRecorded.period_epsilon", "HatRecorded.delta", "HatRecorded.mean_error_kmh"}
@@ -220,7 +220,7 @@ def leaves(hint):
 def test_by_its_types_a_fact_holds_no_plate_and_no_speed():
     assert set(get_type_hints(Loss).values()) == {int}  # amounts of budgets
     kinds = get_args(Fact)
-    assert all(is_dataclass(kind) and kind.__dataclass_params__.frozen for kind in kinds) and len(kinds) == 8
+    assert all(is_dataclass(kind) and kind.__dataclass_params__.frozen for kind in kinds) and len(kinds) == 9
     free = {"text": set(), "fractions": set()}
     for kind in kinds:
         hints = get_type_hints(kind)

@@ -12,7 +12,8 @@ from udp_stream.ledger.budgets import largest_budgets
 from udp_stream.ledger.conversion import epsilon_of
 from udp_stream.ledger.port import Ledger
 from udp_stream.ledger.rolling import span_of
-from udp_stream.planning.periods import amount_text, measure_of, most_in, of_positions, sum_of
+from udp_stream.planning.one_budget import noted, of_same_time
+from udp_stream.planning.periods import Loss, amount_text, loss_in, measure_of, most_in, of_positions, sum_of
 from udp_stream.planning.policy import Policy, epsilon_text
 from udp_stream.planning.position_periods import amount_by_distance
 from udp_stream.units import NANO
@@ -28,7 +29,7 @@ class Line:
 
 def lines_of_plate(ledger: Ledger, plate_key: bytes, settings: Settings) -> tuple[Line, ...]:
     """Oldest period first; of a rolling budget a line for each span and one for its windows; then a sum for each day on
-    which periods overlap; then what positions cost."""
+    which periods overlap; then what positions cost; then both together, where they have one budget."""
     charged = ledger.charged_by_period(plate_key)
     speeds = {period: nano for period, nano in charged.items() if not of_positions(period)}
     days = days_of(list(speeds), settings.zone)
@@ -38,6 +39,7 @@ def lines_of_plate(ledger: Ledger, plate_key: bytes, settings: Settings) -> tupl
         *_of_windows(speeds, settings.policy),
         *_of_days(days, speeds, budgets),
         *(_of_positions(period, nano, settings) for period, nano in sorted(charged.items()) if period not in speeds),
+        *_of_one_budgets(ledger, charged),
     )
 
 
@@ -88,6 +90,18 @@ def _of_positions(period: str, nano: int, settings: Settings) -> Line:
     left, budget = max(0, periods.budget_nano - nano), periods.budget_nano
     said = f"{text}\tleft {amount_by_distance(measure, left)}\tof {amount_by_distance(measure, budget)}"
     return Line(said, facts | {"left": left / NANO, "budget": budget / NANO})
+
+
+def _of_one_budgets(ledger: Ledger, charged: Mapping[str, int]) -> Iterator[Line]:
+    """For each time that the ledger notes one budget of: what speeds and positions come to, and may come to, in it."""
+    for time, one in noted(ledger.meta()).items():
+        if not (names := of_same_time(time, charged)):
+            continue
+        in_all = sum((loss_in(name, one.nano_of(name, charged[name])) for name in names), Loss())
+        most = one.most_in(largest_budgets(ledger, names), time)
+        text = f"{time}\tspeeds and positions: charged {in_all} in all\tof at most {most} in all\t{one.said}"
+        facts: dict[str, object] = {"one_budget": time, "charged": str(in_all), "budget": str(most)}
+        yield Line(text, facts | {"promised": str(one.whole), "unit_m": float(one.unit_m), "periods": list(names)})
 
 
 def _left(nano: int, policy: Policy) -> str:

@@ -197,6 +197,12 @@ def worth(summary: Summary, settings: Settings) -> Iterator[str]:
         yield _error_of_means(summary, settings)
     if summary.overlaps:
         yield f"Warning: {said(summary.overlaps.values())}."
+    if summary.exceeded:
+        most = max(summary.exceeded.values(), key=lambda one: one.in_all)
+        yield (
+            f"Warning: speeds and positions had one budget, and charges under others count in it: in {most.period} a "
+            f"plate can lose {most.in_all} by both, not {most.whole}."
+        )
     yield f"{protected(summary, settings)} Not protected: the presence of a plate in a HAT, and its number of pings."
     if summary.answers:
         yield (

@@ -14,6 +14,7 @@ An observer gets facts, of every step as it happens; a sink (`delivery.py`) gets
 | `QueryRecorded`, for each query of a moment | the ledger holds its answer; before readers have it |
 | `QueriesPublished` | readers have the moment's answers |
 | `PeriodsOverlap` | a budget period of the run overlaps others on the ledger; the embedded runtime asks after a slot |
+| `OneBudgetExceeded` | by speeds and positions a plate can lose more than their one budget, as was accepted |
 
 On Kafka a slot is a shard's part of it. What is done again after a crash is reported again: a message that was read
 twice, or a slot, which then has no HAT that was made.
@@ -125,6 +126,20 @@ class PeriodsOverlap:
 
 
 @dataclass(frozen=True, slots=True)
+class OneBudgetExceeded:
+    """A period with one budget for speeds and positions, and what a plate can lose by both, which is more than that.
+
+    >>> one = OneBudgetExceeded("lifetime", Loss(10 * 10**9), Loss(2010 * 10**9))
+    >>> f"{one.in_all}, not {one.whole}"
+    'epsilon 2010, not epsilon 10'
+    """
+
+    period: str
+    whole: Loss
+    in_all: Loss
+
+
+@dataclass(frozen=True, slots=True)
 class QueryRecorded:
     """The answer of a standing query at a moment (Unix ms), by its status; `made` if this run recorded it.
 
@@ -157,6 +172,7 @@ Fact = (
     | HatRecorded
     | SlotPublished
     | PeriodsOverlap
+    | OneBudgetExceeded
     | QueryRecorded
     | QueriesPublished
 )

@@ -10,6 +10,7 @@ from udp_stream.release.facts import (
     BatchRead,
     Fact,
     HatRecorded,
+    OneBudgetExceeded,
     PeriodsOverlap,
     QueriesPublished,
     QueryRecorded,
@@ -59,6 +60,7 @@ class Summary:
     pings_of_means: int = 0
     expected_error: float = 0.0
     overlaps: dict[str, PeriodsOverlap] = field(default_factory=dict)
+    exceeded: dict[str, OneBudgetExceeded] = field(default_factory=dict)
     answers: Counter[tuple[str, str]] = field(default_factory=Counter)
     answers_made: int = 0
 
@@ -86,6 +88,8 @@ class Summary:
                 self.unwritten = False
             case PeriodsOverlap():
                 self.overlaps[fact.period] = fact
+            case OneBudgetExceeded():
+                self.exceeded[fact.period] = fact
 
     def share(self, pings: int) -> float:
         """So many pings, of all that were accepted and are no repeats.

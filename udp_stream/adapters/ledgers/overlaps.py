@@ -13,8 +13,9 @@ from math import inf
 
 from udp_stream.ledger.budgets import largest_budgets, periods_to_compare
 from udp_stream.ledger.port import Ledger
+from udp_stream.planning.one_budget import OneBudget, noted, of_same_time, time_of
 from udp_stream.planning.periods import most_in, overlapping, overlaps_of, period_of, together
-from udp_stream.release.facts import PeriodsOverlap
+from udp_stream.release.facts import OneBudgetExceeded, PeriodsOverlap
 
 NAMED_MAX = 3
 
@@ -42,6 +43,18 @@ def overlap_of(ledger: Ledger, period: str) -> PeriodsOverlap | None:
         return None
     budgets = largest_budgets(ledger, (period, *others))
     return PeriodsOverlap(period, others, most_in(budgets, period, others))
+
+
+def one_budget_of(ledger: Ledger, period: str) -> OneBudget | None:
+    """The one budget of speeds and positions that a ledger notes for this period, if any."""
+    return noted(ledger.meta()).get(time_of(period))
+
+
+def exceeding(ledger: Ledger, period: str, one: OneBudget) -> OneBudgetExceeded | None:
+    """What speeds and positions can come to in this period, where that is more than their one budget."""
+    names = of_same_time(period, periods_to_compare(ledger, period))
+    in_all = one.most_in(largest_budgets(ledger, names), period)
+    return None if in_all.within(one.whole) else OneBudgetExceeded(period, one.whole, in_all)
 
 
 def overlaps_on(ledger: Ledger) -> list[PeriodsOverlap]:
