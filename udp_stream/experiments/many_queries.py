@@ -214,7 +214,7 @@ def _beside(rows: Sequence[MultiRow], data: str, base: str, alone: str) -> Itera
     yield Verdict(
         f"handed-on savings lower the error of m queries{alone}", source,
         all(gain.less_by > gain.margin for gain in by_m.values()), f"{data}: {_less_by(by_m, 'm = ', base)}",
-        "rounds of elimination cost accuracy where few plates can be let go early",
+        _why_no_less(by_m),
     )  # fmt: skip
     yield Verdict(
         f"the more queries, the larger the gap{alone}", source, _grows([(g.less_by, g.margin) for g in by_m.values()]),
@@ -226,6 +226,17 @@ def _beside(rows: Sequence[MultiRow], data: str, base: str, alone: str) -> Itera
         f"{data}: {_less_by(by_budget, '', base)}",
         "where the budget is large, both err by little, and what is left of it is chance",
     )  # fmt: skip
+
+
+def _why_no_less(by_m: Mapping[int, _Gain]) -> str:
+    """Where PM errs more, and where it may be chance that it does not."""
+    more = [str(m) for m, gain in by_m.items() if gain.less_by < -gain.margin]
+    unsure = [str(m) for m, gain in by_m.items() if abs(gain.less_by) <= gain.margin]
+    reasons = [
+        f"at m = {', '.join(more)} rounds of elimination cost more accuracy than savings buy" if more else "",
+        f"at m = {', '.join(unsure)} the difference is no more than chance may make" if unsure else "",
+    ]
+    return "; ".join(filter(None, reasons))
 
 
 def _grows(gains: Sequence[tuple[float, float]]) -> bool:
