@@ -102,7 +102,7 @@ def test_without_matplotlib_there_is_a_sentence_and_nothing_is_begun(tmp_path, m
 
     monkeypatch.setattr(plots, "find_spec", lambda name: None)
     asked = argparse.Namespace(
-        names=["worst-case"], out=tmp_path / "out", plot=tmp_path / "e.png", file=None, target_error=None,
+        names=["worst-case"], out=tmp_path / "out", plot=tmp_path / "e.png", files=[], target_error=None,
         plates=None, pings_per_plate=None, hats_per_period=None, explain=False, json=False,
     )  # fmt: skip
     for verb in (reproduce, plan):
