@@ -22,8 +22,9 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain, compress
+from itertools import chain
 from operator import itemgetter, methodcaller
 
 import msgspec
@@ -47,6 +48,9 @@ _TYPE = ("location", "type")
 
 _FEW = 16
 """As many cells are looked at one by one, where one of them is no plain number."""
+
+_STAND_IN = "0"
+"""In place of a cell that is not there, as any kind of column has it; the row is made anew."""
 
 _encode = msgspec.json.Encoder().encode
 _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -201,15 +205,16 @@ class _RowReader:
             return []
 
     def _joined(self, lines: list[bytes], columns: list[list[str]]) -> list[bytes]:
-        """Messages of rows by their needed columns; rows that lack a cell one by one, in their places."""
-        if not any("" in column for column in columns):
-            return self._made(columns)
-        whole = [all(cells) for cells in zip(*columns, strict=True)]
-        made = iter(self._made([list(compress(column, whole)) for column in columns]))
-        return [
-            next(made) if is_whole else self._message(line, _cells(line, self._columns.delimiter))
-            for line, is_whole in zip(lines, whole, strict=True)
-        ]
+        """Messages of rows by their needed columns, which it may change; rows that lack a cell one by one, in their
+        places."""
+        lacking = sorted({row for column in columns for row in _empty(column)})
+        for column in columns:
+            for row in lacking:
+                column[row] = _STAND_IN
+        made = self._made(columns)
+        for row in lacking:
+            made[row] = self._message(lines[row], _cells(lines[row], self._columns.delimiter))
+        return made
 
     def _made(self, columns: list[list[str]]) -> list[bytes]:
         """Messages of the needed columns, none of whose cells is empty."""
@@ -252,6 +257,14 @@ class _RowReader:
             if text and not (isinstance(path[-1], int) and path[:-1] in absent)  # half an array would be another one
         ]
         return _encode(nested(pairs))
+
+
+def _empty(column: list[str]) -> Iterator[int]:
+    """The rows without a cell, which are few as a rule."""
+    with suppress(ValueError):
+        row = -1
+        while True:
+            yield (row := column.index("", row + 1))
 
 
 def _plain_text(lines: list[bytes]) -> str | None:

@@ -85,5 +85,5 @@ class Template:
 
     def filled(self, columns: Sequence[Sequence[str]]) -> list[bytes]:
         """The JSON of every row; columns are in the order of the paths, their cells JSON."""
-        rows = [self._text % row for row in zip(*(columns[at] for at in self._order), strict=True)]
+        rows = list(map(self._text.__mod__, zip(*(columns[at] for at in self._order), strict=True)))
         return "\n".join(rows).encode().split(b"\n") if rows else []  # JSON on one line has no line break
