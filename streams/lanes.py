@@ -13,7 +13,21 @@ from typing import Any
 
 
 class Lanes:
-    """At most one batch of each partition under way."""
+    """At most one batch of each partition under way.
+
+    >>> from types import SimpleNamespace
+    >>> async def process(records):
+    ...     print(records[0].offset)
+    >>> async def example():
+    ...     lanes = Lanes(process)
+    ...     for offset in (7, 8):
+    ...         await lanes.add([SimpleNamespace(partition=0, offset=offset)])
+    ...     await asyncio.sleep(0)
+    ...     await lanes.end()
+    >>> asyncio.run(example())
+    7
+    8
+    """
 
     def __init__(self, process: Callable[[Sequence[Any]], Awaitable[None]]) -> None:
         """`process` a batch of one partition; it does not raise."""
@@ -21,16 +35,7 @@ class Lanes:
         self._under_way: dict[int, asyncio.Future[None]] = {}
 
     async def add(self, records: Sequence[Any]) -> None:
-        """Process a batch, once the one before it of the same partition is done. It returns when this one has begun.
-
-        >>> async def process(records): print(len(records)); await asyncio.sleep(0)
-        >>> async def example():
-        ...     lanes = Lanes(process)
-        ...     await lanes.add([types.SimpleNamespace(partition=0)])
-        ...     await lanes.end()
-        >>> import types
-        >>> asyncio.run(example())
-        """
+        """Process a batch, once the one before it of the same partition is done. It returns when this one has begun."""
         partition = records[0].partition
         if (before := self._under_way.get(partition)) is not None:
             await asyncio.wait([before])
