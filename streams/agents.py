@@ -77,6 +77,8 @@ def connect(
             await part_lanes.add(records)
 
     async def revoked(*_: Any, **__: Any) -> None:
+        ping_lanes.revoke()
+        part_lanes.revoke()
         pings.revoke()
         parts.revoke()
 

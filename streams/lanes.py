@@ -3,6 +3,9 @@
 Most of a batch's time is waiting: for the ledger, for a transaction, for the broker to take what was sent. A slot's
 shards would else wait for each other, one after the other. To the protocols, two partitions of one worker are then what
 those of two workers are.
+
+A batch that waits for its turn when a rebalance comes is dropped. The partition may be ours again by then, at its
+checkpoint, and the batch lies further on: processed first, it would make the reader skip all that is between.
 """
 
 from __future__ import annotations
@@ -33,13 +36,22 @@ class Lanes:
         """`process` a batch of one partition; it does not raise."""
         self._process = process
         self._under_way: dict[int, asyncio.Future[None]] = {}
+        self._rebalances = 0
 
     async def add(self, records: Sequence[Any]) -> None:
-        """Process a batch, once the one before it of the same partition is done. It returns when this one has begun."""
-        partition = records[0].partition
+        """Process a batch, once the one before it of the same partition is done, unless a rebalance comes first.
+
+        It returns when this one has begun.
+        """
+        partition, rebalances = records[0].partition, self._rebalances
         if (before := self._under_way.get(partition)) is not None:
             await asyncio.wait([before])
-        self._under_way[partition] = asyncio.ensure_future(self._process(records))
+        if rebalances == self._rebalances:
+            self._under_way[partition] = asyncio.ensure_future(self._process(records))
+
+    def revoke(self) -> None:
+        """A rebalance has begun: what waits is dropped, and read again by whoever the partition is then assigned to."""
+        self._rebalances += 1
 
     async def end(self) -> None:
         """Cancel what is under way. It returns when nothing is."""

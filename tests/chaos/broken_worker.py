@@ -4,6 +4,7 @@ One change is no fault and makes a sound worker easier to hit. The others show t
 are there to see.
 """
 
+import asyncio
 import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -14,6 +15,7 @@ from faust.types import TP
 
 from streams import agents, source_processor
 from streams.binding import Binding
+from streams.lanes import Lanes
 from streams.producer import OutgoingRecord, Producer
 from streams.source_processor import SourceProcessor
 from streams.topics import Topic
@@ -27,16 +29,24 @@ from udp_stream.ledger.port import Mark
 from udp_stream.shuffle.ping_chunks import cut
 from udp_stream.windows.source_reader import SourceCheckpoint, SourceReader
 
+SLOW_S = 0.3
 
-def small_parts() -> None:
+
+def small_parts(pause_s: float = 0.0) -> None:
     """No fault: parts have few rows and are written one by one, so that many a kill falls between them."""
 
     async def write(self: Producer, messages: Iterable[OutgoingRecord]) -> None:
         for one in messages:
+            await asyncio.sleep(pause_s)
             await (await self.send([one]))
 
     source_processor.cut = partial(cut, rows_max=20)  # type: ignore[assignment]
     Producer.write = write  # type: ignore[method-assign]
+
+
+def slow_parts() -> None:
+    """No fault: to send a closed slot takes longer than a rebalance does."""
+    small_parts(SLOW_S)
 
 
 def last_writer_wins() -> None:
@@ -83,6 +93,16 @@ def acks_of_faust() -> None:
     SourceProcessor.commit = commit_nothing  # type: ignore[method-assign]
 
 
+def keeps_what_waits() -> None:
+    """Batches that wait for their turn when a rebalance comes are processed after it; and parts are slow."""
+    slow_parts()
+
+    def revoke(_: Lanes) -> None:
+        """All is well."""
+
+    Lanes.revoke = revoke  # type: ignore[method-assign]
+
+
 def looks_at_no_mark() -> None:
     """A ledger is as good as its id says: nothing notes how far it had come, and nothing compares."""
 
@@ -106,8 +126,8 @@ def takes_any_ledger() -> None:
 
 
 FAULTS = (
-    small_parts, last_writer_wins, charges_again, commits_what_is_read, acks_of_faust, looks_at_no_mark,
-    takes_any_ledger,
+    small_parts, slow_parts, last_writer_wins, charges_again, commits_what_is_read, acks_of_faust,
+    keeps_what_waits, looks_at_no_mark, takes_any_ledger,
 )  # fmt: skip
 
 

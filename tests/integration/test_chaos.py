@@ -3,6 +3,7 @@ have teeth. `make chaos` does the same at length."""
 
 import asyncio
 import random
+import threading
 import time
 from contextlib import ExitStack
 from dataclasses import replace
@@ -23,9 +24,11 @@ from udp_stream.adapters.ledgers.opening import ledger_and_keys
 
 SETTLED_S = 12.0
 SECONDS_MAX = 60
+FED_S, GUEST_S = 20.0, 3.0
 FAUST_COMMITS_S = 3.5
 """Its interval, 2.8 s, and some."""
 
+SOUND = (None, "slow_parts")
 ONE_SHARD = Profile("one shard, ample budget", 1, 1000.0)
 DATABASES = count()
 """Of the Redis that all share, one for each city."""
@@ -69,10 +72,10 @@ def scene(on, tmp_path):
     """Makes a city whose workers have a fault, or none, and somebody to do them harm."""
     with ExitStack() as stack:
 
-        def make(fault, places=2, profile=ONE_SHARD):
+        def make(fault, places=2, profile=ONE_SHARD, log=None):
             kept = on.store if not profile.replicas else stack.enter_context(store(on.proxy, profile.replicas))
-            city = build(replace(on, store=kept), tmp_path, fleet_log(clean=True), profile, places=places, session_s=3,
-                         fault=fault, database=next(DATABASES))  # fmt: skip
+            city = build(replace(on, store=kept), tmp_path, log or fleet_log(clean=True), profile, places=places,
+                         session_s=3, fault=fault, database=next(DATABASES))  # fmt: skip
             workers, strangers = stack.enter_context(city.workers()), stack.enter_context(Strangers(city, fault))
             return city, workers, Adversary(city, workers, strangers, random.Random(0), places)
 
@@ -81,7 +84,7 @@ def scene(on, tmp_path):
 
 def seen_in_the_end(city, workers, expected, strangers=()):
     """The violations, once all is done, or nothing more happens: a sound worker gets the time of a busy machine."""
-    settled_s = SECONDS_MAX if city.fault is None else SETTLED_S
+    settled_s = SECONDS_MAX if city.fault in SOUND else SETTLED_S
     done, since = city.done(), time.monotonic()
     while not expected.keys() <= done and time.monotonic() < since + settled_s:
         time.sleep(0.5)
@@ -170,6 +173,31 @@ def test_a_worker_that_dies_over_an_open_slot_loses_nothing(scene, fault):
     city.feed(0, city.messages[half:])
     found = seen_in_the_end(city, workers, city.expected())
     assert found == [] if fault is None else any(one.startswith("counts") for one in found), found
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", ["slow_parts", "keeps_what_waits"])
+def test_a_rebalance_while_batches_wait_loses_nothing(scene, fault):
+    """Each batch that closes a slot is slow, and the next one waits for it; a guest comes and goes, again and again."""
+    city, workers, _ = scene(fault, profile=AMPLE, log=synthetic_day(0, 25, hours=3))
+    host, guest = city.places
+    workers.want(host, True)
+    until(lambda: host.serving)
+    feeding = threading.Thread(target=city.feed, args=(FED_S,))
+    feeding.start()
+    while feeding.is_alive():
+        workers.want(guest, True)
+        until(lambda: guest.serving)
+        time.sleep(GUEST_S)
+        workers.want(guest, False)
+        until(lambda: not guest.alive)
+    feeding.join()
+    city.tell_time()
+    for place in city.places:
+        workers.kill(place)
+        workers.want(place, True)
+    found = seen_in_the_end(city, workers, city.expected())
+    assert found == [] if fault in SOUND else any(one.startswith("counts") for one in found), found
 
 
 @pytest.mark.parametrize("silent", ["broker", pytest.param("redis", marks=pytest.mark.long)])

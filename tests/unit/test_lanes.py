@@ -53,6 +53,24 @@ def test_partitions_go_on_beside_each_other_and_each_in_its_order():
     asyncio.run(run())
 
 
+def test_a_batch_that_waits_when_a_rebalance_comes_is_dropped_and_the_next_ones_are_not():
+    async def run():
+        slow = Slow()
+        lanes = Lanes(slow)
+        await lanes.add(batch(0, 0))
+        waiting = asyncio.ensure_future(lanes.add(batch(0, 5)))
+        await settled()
+        lanes.revoke()
+        slow.gate(0, 0).set()
+        await waiting
+        await lanes.add(batch(0, 3))
+        await settled()
+        assert slow.events == [("begun", 0, 0), ("ended", 0, 0), ("begun", 0, 3)]
+        await lanes.end()
+
+    asyncio.run(run())
+
+
 def test_at_the_end_nothing_is_under_way():
     async def run():
         slow = Slow()
