@@ -16,7 +16,7 @@ test: $(STAMP)  ## every check; Kafka and Redis as containers where there are im
 	$(BIN)/python -m pytest --numprocesses 4 --dist loadscope -m "not long and not soak"
 
 test-long: $(STAMP)  ## what `make test` has a short form of, in full; the tutorial; the examples, which need Node.js
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadscope -m long
+	$(BIN)/python -m pytest --numprocesses 4 --dist loadscope -m long
 
 test-soak: $(STAMP)  ## what takes many minutes: lemmas and adversaries at full size, 100,000 mutated messages, 200 kills
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadscope -m soak
@@ -33,7 +33,8 @@ test-containers: $(STAMP)  ## what talks to services, on containers alone, and t
 	deploy/local-images --tests > out/images.env.new
 	mv out/images.env.new out/images.env
 	set -a && . out/images.env && UDP_STREAM_SERVICES=containers \
-		$(BIN)/python -m pytest tests/integration -m "$(CONTAINER_TESTS)" -k "not killed_again_and_again"
+		$(BIN)/python -m pytest tests/integration --numprocesses 2 --dist loadscope \
+		-m "$(CONTAINER_TESTS)" -k "not killed_again_and_again"
 
 images: $(STAMP)  ## local equivalents of the images, where none can be pulled; out/images.env names them to compose
 	mkdir -p out

@@ -16,7 +16,7 @@ FAULTS = ("compose", "once", "redis", "services")
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Tests in several processes: what needs services in three of them, one fault at a time; the others one by one."""
+    """Tests in several processes: what needs services in four of them, one fault at a time; the others one by one."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
@@ -25,7 +25,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
                 return nodeid
             name = nodeid.removeprefix("tests/integration/test_")
             if name.startswith("chaos"):
-                return "chaos"
+                return "days of chaos" if "a_day_of_chaos" in name else "chaos"
             return "services with faults" if name.startswith(FAULTS) else "services"
 
     return Scheduling(config, log)

@@ -51,7 +51,7 @@ def on():
     [
         (FORECASTS, 25, 3, 12, 2),
         pytest.param(AMPLE, 40, 18, 60, 5, marks=pytest.mark.long),
-        pytest.param(FORECASTS, 40, 18, 60, 5, marks=pytest.mark.long),
+        pytest.param(FORECASTS, 30, 14, 60, 5, marks=pytest.mark.long),
         pytest.param(IN_RHO, 40, 8, 30, 2, marks=pytest.mark.long),
     ],
     ids=["a morning", "a day", "a day, forecast", "a morning, in rho"],
