@@ -14,6 +14,13 @@ FAULTS = ("compose", "once", "redis", "services")
 """Beginnings of the files whose services are killed, paused or their own; the other files share theirs and wait."""
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes minutes of one core begins first, beside what waits for services: at the end it would be alone."""
+    heavy = [item for item in items if item.get_closest_marker("timeout") and "/integration/" not in item.nodeid]
+    items[:] = heavy + [item for item in items if item not in set(heavy)]
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Tests in several processes: what needs services in four of them, one fault at a time; the others one by one."""
@@ -27,5 +34,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             if name.startswith("chaos"):
                 return "days of chaos" if "a_day_of_chaos" in name else "chaos"
             return "services with faults" if name.startswith(FAULTS) else "services"
+
+        def _reschedule(self, node: Any) -> None:
+            """One test at most waits behind another: with two, as it is by default, minutes pass behind a long one."""
+            if self._pending_of(self.assigned_work[node]) < 2 or not self.workqueue:
+                super()._reschedule(node)
 
     return Scheduling(config, log)

@@ -89,6 +89,7 @@ def test_without_a_fault_every_order_ends_with_the_factors_of_the_whole_slot(who
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_with_a_fault_anywhere_every_order_of_a_slot_ends_the_same():
     """All that is between counts and releases, of one slot."""
     world = Balls(slots=1)

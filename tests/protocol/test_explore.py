@@ -14,6 +14,7 @@ def test_without_a_fault_every_order_ends_in_four_releases(whole_batches):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("once", [True, False])
 def test_with_a_fault_anywhere_every_order_ends_the_same(once):
     """A crash or a rebalance of either worker, anywhere, with any commit before it and any part of a message sent."""

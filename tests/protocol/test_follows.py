@@ -71,6 +71,7 @@ def test_without_a_fault_every_order_ends_in_four_releases_and_two_slots_learnt(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_with_a_fault_anywhere_every_order_ends_the_same():
     assert explore(Following(), faults=1).ends > 100
 
