@@ -13,12 +13,14 @@ from udp_stream.forecast.bank import FilterBank
 from udp_stream.forecast.memory import Memory
 from udp_stream.forecast.prior import CountsRead
 from udp_stream.forecast.slot import EDGE_KMH, SlotForecast, forecast_slot
-from udp_stream.mechanisms.clip_width import USUAL, ClipWidth, clip_width
+from udp_stream.mechanisms.clip_width import USUAL, ClipWidth, clip_widths
 from udp_stream.mechanisms.noise import Cost
 from udp_stream.planning import around
 from udp_stream.release import forecaster
 from udp_stream.windows.slot_tables import SlotCounts
 
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
 Changes = Sequence[tuple[object, str, object]]
 
 
@@ -35,19 +37,19 @@ def _forgets(self: FilterBank, seen: object) -> None:
     """No release is learnt from; a HAT's estimate still weighs its own."""
 
 
-def _wide(*_: object) -> ClipWidth:
+def _wide(_pings: Integers, first: Integers, _off_kmh: Floats, _cost: Cost) -> list[ClipWidth]:
     """It cuts at 0 and U alone, and needs no gain."""
-    return ClipWidth(1e3, 1.0)
+    return [ClipWidth(1e3, 1.0)] * first.size
 
 
-def _one_width(*_: object) -> ClipWidth:
+def _one_width(_pings: Integers, first: Integers, _off_kmh: Floats, _cost: Cost) -> list[ClipWidth]:
     """The same in every HAT."""
-    return USUAL
+    return [USUAL] * first.size
 
 
-def _no_gain(by_plate: NDArray[np.int64], deviation_kmh: float, cost: Cost) -> ClipWidth:
+def _no_gain(pings: Integers, first: Integers, off_kmh: Floats, cost: Cost) -> list[ClipWidth]:
     """What is clipped is not divided by what passes."""
-    return clip_width(by_plate, deviation_kmh, cost)._replace(gain=1.0)
+    return [one._replace(gain=1.0) for one in clip_widths(pings, first, off_kmh, cost)]
 
 
 ABLATION: dict[str, tuple[Sequence[str], Changes]] = {
@@ -55,9 +57,9 @@ ABLATION: dict[str, tuple[Sequence[str], Changes]] = {
     "counts prior": (("forecast.counts=off",), ()),
     "counts per plate": (("forecast.counts=published",), ()),
     "forecast per plate": ((), ((forecaster, "forecast_slot", _alike),)),
-    "narrow clip": ((), ((around, "clip_width", _wide),)),
-    "width by HAT": ((), ((around, "clip_width", _one_width),)),
-    "gain": ((), ((around, "clip_width", _no_gain),)),
+    "narrow clip": ((), ((around, "clip_widths", _wide),)),
+    "width by HAT": ((), ((around, "clip_widths", _one_width),)),
+    "gain": ((), ((around, "clip_widths", _no_gain),)),
     "history": ((), ((FilterBank, "learn", _forgets),)),
 }
 """What is taken out: settings, and (where, name, value)."""

@@ -5,7 +5,16 @@ import numpy as np
 import pytest
 
 from udp_stream.mechanisms import clip_width as module
-from udp_stream.mechanisms.clip_width import DEVIATION_MAX, HALF_WIDTHS, UNEVEN, USUAL, ClipWidth, clip_width
+from udp_stream.mechanisms.ball_width import ball_width, ball_widths
+from udp_stream.mechanisms.clip_width import (
+    DEVIATION_MAX,
+    HALF_WIDTHS,
+    UNEVEN,
+    USUAL,
+    ClipWidth,
+    clip_width,
+    clip_widths,
+)
 from udp_stream.mechanisms.forecast_clip import Around, clipped_sum, plan_around
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.noise import concentrated, pure
@@ -38,6 +47,19 @@ def test_gain_and_misfit_are_those_of_simulated_hats(half_width, off, monkeypatc
 def test_without_a_difference_half_of_the_plates_are_normal_and_half_are_peaked():
     gains = [module.passed_at(half_width, 0.0)[0] for half_width in (0.5, 1.0, 4.0)]
     assert gains == pytest.approx([(0.3829 + 0.5069) / 2, (0.6827 + 0.7569) / 2, (0.9999 + 0.9965) / 2], abs=1e-3)
+
+
+@pytest.mark.parametrize("cost", [COST, concentrated(50_000_000)], ids=["pure", "in rho"])
+def test_each_hat_of_a_slot_has_the_width_that_it_has_alone(cost):
+    rng = np.random.default_rng(3)
+    sizes = rng.integers(1, 60, 300)
+    first, pings = np.cumsum(sizes) - sizes, rng.integers(1, 200, sizes.sum())
+    off, shared = rng.gamma(2, 2, 300), rng.uniform(0.3, 14, 300)
+    counts = np.split(pings, first[1:])
+    in_boxes = [clip_width(*hat, cost) for hat in zip(counts, off.tolist(), strict=True)]
+    in_balls = [ball_width(*hat, cost, hats) for *hat, hats in zip(counts, off.tolist(), shared.tolist(), strict=True)]
+    assert clip_widths(pings, first, off, cost) == in_boxes and len(set(in_boxes)) > 200
+    assert ball_widths(pings, first, off, cost, shared) == in_balls and len(set(in_balls)) > 200
 
 
 @pytest.mark.parametrize("cost", [COST, concentrated(50_000_000)], ids=["pure", "in rho"])

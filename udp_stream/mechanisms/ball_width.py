@@ -27,6 +27,7 @@ from udp_stream.mechanisms.clip_width import (
     PEAKED,
     UNEVEN,
     ClipWidth,
+    least_wrong,
     passed_at,
     scales_of,
 )
@@ -56,14 +57,29 @@ def ball_width(by_plate: NDArray[np.int64], deviation_kmh: float, cost: Cost, ha
     (ClipWidth(half_width=0.25, gain=0.202, hidden=1.659, ball=True), \
 ClipWidth(half_width=0.25, gain=0.218, hidden=1.578, ball=True))
     """
-    deviation = min(deviation_kmh, DEVIATION_MAX)
-    scatter, noise = scales_of(by_plate, cost)
-    off = round(min(deviation / scatter, _OFF_MAX) * _STEPS)
-    passed = _passed(min(HATS, key=lambda known: abs(known - hats)))
-    hidden = scatter**2 * passed.misfit[off] ** 2 + deviation**2 * (UNEVEN * (1 - passed.gain[off])) ** 2
-    best = int(((noise * np.array(BALL_WIDTHS) / passed.gain[off]) ** 2 + hidden).argmin())
-    gain = round(float(passed.gain[off, best]), 3)
-    return ClipWidth(BALL_WIDTHS[best], gain, round(sqrt(float(hidden[best])), 3), ball=True)
+    return ball_widths(by_plate, np.zeros(1, dtype=np.int64), np.array([deviation_kmh]), cost, np.array([hats]))[0]
+
+
+def ball_widths(
+    pings: NDArray[np.int64], first: NDArray[np.int64], off_kmh: Floats, cost: Cost, hats: Floats
+) -> list[ClipWidth]:
+    """The widths of HATs whose plates stand one HAT after the other, as `clip_widths` has them.
+
+    >>> from udp_stream.mechanisms.noise import concentrated
+    >>> counts, first, off, hats = np.full(20, 30), np.array([0, 8]), np.array([4.0, 4.0]), np.array([1.0, 5.0])
+    >>> [one.gain for one in ball_widths(counts, first, off, concentrated(64_000_000), hats)]
+    [0.202, 0.218]
+    """
+    deviation = np.minimum(off_kmh, DEVIATION_MAX)
+    scatter, noise = scales_of(pings, first, cost)
+    at = np.rint(np.minimum(deviation / scatter, _OFF_MAX) * _STEPS).astype(np.int64)
+    nearest = np.abs(np.array(HATS) - hats[:, None]).argmin(axis=1)
+    gain, misfit = np.empty((2, at.size, len(BALL_WIDTHS)))
+    for one in np.unique(nearest).tolist():
+        table, here = _passed(HATS[one]), nearest == one
+        gain[here], misfit[here] = table.gain[at[here]], table.misfit[at[here]]
+    hidden = (scatter**2)[:, None] * misfit**2 + (deviation**2)[:, None] * (UNEVEN * (1 - gain)) ** 2
+    return least_wrong(BALL_WIDTHS, gain, (noise[:, None] * np.array(BALL_WIDTHS) / gain) ** 2, hidden, ball=True)
 
 
 class _Passed(NamedTuple):

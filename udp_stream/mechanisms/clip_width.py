@@ -14,6 +14,7 @@ forecast's deviation and the cost, all public, and are recorded before anything 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from math import exp, pi, sqrt
 from typing import Final, NamedTuple
@@ -80,25 +81,52 @@ def clip_width(by_plate: NDArray[np.int64], deviation_kmh: float, cost: Cost) ->
     >>> clip_width(np.full(80, 30), 8.0, cost)
     ClipWidth(half_width=3.0, gain=0.941, hidden=0.416, ball=False)
     """
-    deviation = min(deviation_kmh, DEVIATION_MAX)
-    scatter, noise = scales_of(by_plate, cost)
-    off = round(min(deviation / scatter, _OFF_MAX) * _STEPS)
-    table = _passed()
-    hidden = scatter**2 * table.misfit[off] + deviation**2 * table.uneven[off]
-    best = int((noise**2 * table.noise[off] + hidden).argmin())
-    return ClipWidth(HALF_WIDTHS[best], round(float(table.gain[off, best]), 3), round(sqrt(float(hidden[best])), 3))
+    return clip_widths(by_plate, np.zeros(1, dtype=np.int64), np.array([deviation_kmh]), cost)[0]
 
 
-def scales_of(by_plate: NDArray[np.int64], cost: Cost) -> tuple[float, float]:
-    """In km/h: the deviation of plates around the HAT, and that of noise where the half width is one such deviation.
+def clip_widths(pings: NDArray[np.int64], first: NDArray[np.int64], off_kmh: Floats, cost: Cost) -> list[ClipWidth]:
+    """The widths of HATs whose plates stand one HAT after the other; `first` is each HAT's first, `off_kmh` the
+    deviation of its forecast.
 
     >>> from udp_stream.mechanisms.noise import pure
-    >>> [round(one, 3) for one in scales_of(np.full(8, 36), pure(10**9))]
-    [5.0, 1.768]
+    >>> [one.half_width for one in clip_widths(np.full(88, 30), np.array([0, 8]), np.array([4.0, 8.0]), pure(10**9))]
+    [0.5, 3.0]
     """
-    sharp = 1 / np.sqrt(plate_variance(by_plate))
-    weight = float(sharp @ sharp)  # plates weigh by how precisely their samples tell the HAT's mean
-    return float(sharp.sum()) / weight, 2 * float(sharp.max()) / weight * _noise_deviation(cost)
+    deviation = np.minimum(off_kmh, DEVIATION_MAX)
+    scatter, noise = scales_of(pings, first, cost)
+    table = _passed()
+    at = np.rint(np.minimum(deviation / scatter, _OFF_MAX) * _STEPS).astype(np.int64)
+    hidden = (scatter**2)[:, None] * table.misfit[at] + (deviation**2)[:, None] * table.uneven[at]
+    return least_wrong(HALF_WIDTHS, table.gain[at], (noise**2)[:, None] * table.noise[at], hidden, ball=False)
+
+
+def least_wrong(
+    half_widths: Sequence[float], gains: Floats, noise: Floats, hidden: Floats, ball: bool
+) -> list[ClipWidth]:
+    """HAT by HAT (lines) the width (columns) where noise and what is hidden, squares both, have the least sum.
+
+    >>> least_wrong((0.5, 1.0), *np.array([[[0.4, 0.7]], [[4.0, 2.0]], [[1.0, 2.0]]]), ball=False)
+    [ClipWidth(half_width=1.0, gain=0.7, hidden=1.414, ball=False)]
+    """
+    best = (noise + hidden).argmin(axis=1)
+    chosen = np.arange(best.size), best
+    found = zip(best.tolist(), gains[chosen].tolist(), np.sqrt(hidden[chosen]).tolist(), strict=True)
+    return [ClipWidth(half_widths[at], round(gain, 3), round(off, 3), ball) for at, gain, off in found]
+
+
+def scales_of(pings: NDArray[np.int64], first: NDArray[np.int64], cost: Cost) -> tuple[Floats, Floats]:
+    """In km/h, HAT by HAT: the deviation of plates around the HAT, and that of noise where the half width is one such
+    deviation.
+
+    >>> from udp_stream.mechanisms.noise import pure
+    >>> [each.round(3).tolist() for each in scales_of(np.full(8, 36), np.array([0]), pure(10**9))]
+    [[5.0], [1.768]]
+    """
+    sharp = 1 / np.sqrt(plate_variance(pings))
+    weight = np.add.reduceat(sharp * sharp, first)  # plates weigh by how precisely their samples tell the HAT's mean
+    return np.add.reduceat(sharp, first) / weight, 2 * np.maximum.reduceat(sharp, first) / weight * _noise_deviation(
+        cost
+    )
 
 
 @lru_cache(maxsize=64)

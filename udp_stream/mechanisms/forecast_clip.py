@@ -99,10 +99,15 @@ class ForecastClipPlan:
         """The family that the noise is of."""
         return noise_of(self.cost)
 
+    @cached_property
+    def weight(self) -> float:
+        """Of all samples together."""
+        return float(self.weights @ self.counts.by_plate)
+
     @property
     def divisor(self) -> float:
         """What turns the statistic into km/h-like quanta around the forecast."""
-        return self.around.width.gain * float(self.weights @ self.counts.by_plate)
+        return self.around.width.gain * self.weight
 
     @property
     def noise_bound(self) -> float:
@@ -118,7 +123,7 @@ class ForecastClipPlan:
     @property
     def spread(self) -> float:
         """Standard deviation of the value without noise around the HAT's mean, in quanta, by the model of speeds."""
-        shares = self.weights * self.counts.by_plate / float(self.weights @ self.counts.by_plate)
+        shares = self.weights * self.counts.by_plate / self.weight
         return sqrt(SAMPLED * float(shares**2 @ plate_variance(self.counts.by_plate))) * QUANTA_PER_KMH
 
     @property

@@ -17,6 +17,7 @@ It reads counts, budgets, settings, and the forecast, which follows from counts 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil, hypot, sqrt
 from typing import NamedTuple
 
@@ -26,8 +27,8 @@ from numpy.typing import NDArray
 
 from udp_stream.forecast.arrow import CITY_MEAN, CITY_SD
 from udp_stream.forecast.slot import SlotForecast
-from udp_stream.mechanisms.ball_width import ball_width
-from udp_stream.mechanisms.clip_width import clip_width
+from udp_stream.mechanisms.ball_width import ball_widths
+from udp_stream.mechanisms.clip_width import ClipWidth, clip_width, clip_widths
 from udp_stream.mechanisms.forecast_clip import NAME, ForecastClipPlan
 from udp_stream.mechanisms.means import MeanPlan, spread
 from udp_stream.mechanisms.noise import Cost, expected_noise
@@ -83,16 +84,15 @@ def terms_around(
     0.8416666666
     """
     cost, paced = _price_nano(policy), _paced_nano(in_period, policy)
-    shared = _hats_shared(counts, policy) if policy.in_balls else None
+    forecasts = _hat_forecasts(forecast)
+    widths = _widths(counts, forecasts, Cost(policy.measure, cost), policy)
     is_only_mean, terms, worth = policy.variance_nano == policy.cdf_nano == 0, [], np.zeros(counts.cells.size)
-    for hat in range(counts.cells.size):
-        rows, foretold = counts.rows(hat), _hat_forecast(forecast, hat)
+    for hat, (foretold, width) in enumerate(zip(forecasts, widths, strict=True)):
+        rows = counts.rows(hat)
         here = counts.count[rows]
         if here.size < policy.min_plates:
             terms.append(Terms(withheld="few_plates", forecast=foretold))
             continue
-        asked_at = foretold.deviation, Cost(policy.measure, cost)
-        width = clip_width(here, *asked_at) if shared is None else ball_width(here, *asked_at, shared[hat])
         around = AroundForecast.of(float(forecast.mean[hat]), forecast.plates[rows], width)
         mean = _mean(here, around, cost, policy, plans)
         told = foretold.deviation**2 / (foretold.deviation**2 + mean.variance)
@@ -126,13 +126,21 @@ def terms_of_typical(by_plate: NDArray[np.int64], policy: Policy, plans: HatPlan
     return msgspec.structs.replace(_asked(mean.asked, None, policy), accounting_detail=policy.accounting_detail)
 
 
-def _hats_shared(counts: SlotCounts, policy: Policy) -> list[float]:
+def _widths(counts: SlotCounts, forecasts: Sequence[HatForecast], cost: Cost, policy: Policy) -> list[ClipWidth]:
+    """How widely each HAT's plates are clipped."""
+    rows, off_kmh = (counts.count, counts.hat_rows[:-1]), np.array([one.deviation for one in forecasts])
+    if policy.in_balls:
+        return ball_widths(*rows, off_kmh, cost, _hats_shared(counts, policy))
+    return clip_widths(*rows, off_kmh, cost)
+
+
+def _hats_shared(counts: SlotCounts, policy: Policy) -> NDArray[np.float64]:
     """Of each HAT: among how many HATs its plates are likely to share a clip, on average by their weights."""
     sizes, sharp = np.diff(counts.hat_rows), 1 / plate_variance(counts.count)
     is_asked = np.repeat(sizes >= max(PLATES_MIN, policy.min_plates), sizes)
     hats = np.bincount(counts.plate, weights=is_asked, minlength=len(counts.plates))[counts.plate]
     first = counts.hat_rows[:-1]
-    found: list[float] = (SHARED * np.add.reduceat(sharp * hats, first) / np.add.reduceat(sharp, first)).tolist()
+    found: NDArray[np.float64] = SHARED * np.add.reduceat(sharp * hats, first) / np.add.reduceat(sharp, first)
     return found
 
 
@@ -185,11 +193,14 @@ def _paced_nano(in_period: SlotInPeriod, policy: Policy) -> int:
     return at_once + (policy.budget_nano - at_once) * gone // all_slots
 
 
-def _hat_forecast(forecast: SlotForecast, hat: int) -> HatForecast:
-    value, rest = round(float(forecast.mean[hat]), 3), float(forecast.rest[hat])
-    prior = (float(forecast.prior.by_hat[hat]), *forecast.prior.features[hat].tolist())
-    deviation = float(np.sqrt(forecast.variance[hat] + rest))
-    return HatForecast(value, round(deviation, 3), round(float(np.sqrt(rest)), 3), prior)
+def _hat_forecasts(forecast: SlotForecast) -> list[HatForecast]:
+    """What is recorded of each HAT's."""
+    deviation, rest = np.sqrt(forecast.variance + forecast.rest).tolist(), np.sqrt(forecast.rest).tolist()
+    priors = zip(forecast.prior.by_hat.tolist(), forecast.prior.features.tolist(), strict=True)
+    return [
+        HatForecast(round(mean, 3), round(off, 3), round(own, 3), (by_hat, *features))
+        for mean, off, own, (by_hat, features) in zip(forecast.mean.tolist(), deviation, rest, priors, strict=True)
+    ]
 
 
 def _asked(mean: StatisticTerms, forecast: HatForecast | None, policy: Policy) -> Terms:
