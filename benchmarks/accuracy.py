@@ -161,9 +161,21 @@ def print_intervals(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
         )
         print(
             f"{name:<28}{by_bins(day.plates, SIZES, held)} | {by_bins(day.hour, HOURS, held)} | all {held.mean():.3f}"
-            f"  expected/actual {expected / actual:.2f}  means' own {own:.3f}",
+            f"  expected/actual {expected / actual:.2f}  means' own {own:.3f}"
+            "  0.93-0.97 in {} of {}, beyond chance outside {}".format(*_within(day, held)),
             flush=True,
         )
+
+
+def _within(day: Day, held: Floats) -> tuple[int, int, int]:
+    """Of so many classes (by plates, by hour) how many are held by 93 to 97 %, of how many, and how many are further
+    from that than two standard errors: seeds share a day's truths, so a class has as many as it has HATs."""
+    of_sizes, of_hours = ([(low <= values) & (values <= high) for low, high in bins]
+                          for values, bins in ((day.plates, SIZES), (day.hour, HOURS)))  # fmt: skip
+    shares = [(held[here].mean(), here.sum()) for here in (*of_sizes, *of_hours) if here.any()]
+    inside = sum(0.93 <= share <= 0.97 for share, _ in shares)
+    far = sum(max(0.93 - share, share - 0.97) > 2 * np.sqrt(0.95 * 0.05 / hats) for share, hats in shares)
+    return inside, len(shares), far
 
 
 def print_hours(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
