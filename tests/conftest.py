@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import gc
 from typing import Any
 
 import pytest
@@ -12,6 +13,18 @@ settings.load_profile("shared-machine")
 
 FAULTS = ("compose", "once", "redis", "services")
 """Beginnings of the files whose services are killed, paused or their own; the other files share theirs and wait."""
+
+
+def pytest_sessionstart() -> None:
+    """Nine thousand tests are objects that stay: to look for cycles among them is lost time."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """While tests run, too: what is frozen is not looked at."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)
