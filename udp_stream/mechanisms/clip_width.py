@@ -124,9 +124,8 @@ def scales_of(pings: NDArray[np.int64], first: NDArray[np.int64], cost: Cost) ->
     """
     sharp = 1 / np.sqrt(plate_variance(pings))
     weight = np.add.reduceat(sharp * sharp, first)  # plates weigh by how precisely their samples tell the HAT's mean
-    return np.add.reduceat(sharp, first) / weight, 2 * np.maximum.reduceat(sharp, first) / weight * _noise_deviation(
-        cost
-    )
+    scatter: Floats = np.add.reduceat(sharp, first) / weight
+    return scatter, 2 * np.maximum.reduceat(sharp, first) / weight * _noise_deviation(cost)
 
 
 @lru_cache(maxsize=64)
