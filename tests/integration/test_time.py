@@ -57,8 +57,8 @@ def test_two_hours_of_backlog_then_silence(city):
     of_the_night = [written[id_] for id_, payload in expected.items() if end_of(payload) == end_s]
     assert min(of_the_night) >= closes_s
     assert max(of_the_night) <= max(closes_s, caught_up_s) + IDLE_S + SLACK_S
-    (refused,) = here.read(here.topics.rejected)
-    assert dict(refused.headers)[f"{ERROR}.reason"] == b"time_in_future" and b"2068" in refused.value
+    refused = [(dict(one.headers)[f"{ERROR}.reason"], b"2068" in one.value) for one in here.read(here.topics.rejected)]
+    assert set(refused) == {(b"time_in_future", True)} and len(refused) <= 2  # twice if a rebalance comes behind it
 
 
 def end_of(payload):
