@@ -24,7 +24,7 @@ from udp_stream.adapters.ledgers.opening import ledger_and_keys
 
 SETTLED_S = 12.0
 SECONDS_MAX = 60
-FED_S, GUEST_S = 20.0, 3.0
+FED_S, GUEST_S = 30.0, 3.0
 FAUST_COMMITS_S = 3.5
 """Its interval, 2.8 s, and some."""
 
@@ -175,10 +175,13 @@ def test_a_worker_that_dies_over_an_open_slot_loses_nothing(scene, fault):
     assert found == [] if fault is None else any(one.startswith("counts") for one in found), found
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("fault", ["slow_parts", "keeps_what_waits"])
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param("slow_parts", marks=pytest.mark.long), pytest.param("keeps_what_waits", marks=pytest.mark.soak)],
+)
 def test_a_rebalance_while_batches_wait_loses_nothing(scene, fault):
-    """Each batch that closes a slot is slow, and the next one waits for it; a guest comes and goes, again and again."""
+    """Each batch that closes a slot is slow, and the next one waits for it; a guest comes and goes, again and again. On
+    a machine that is busy it comes too seldom to be sure that the fault is found: that is a soak."""
     city, workers, _ = scene(fault, profile=AMPLE, log=synthetic_day(0, 25, hours=3))
     host, guest = city.places
     workers.want(host, True)
