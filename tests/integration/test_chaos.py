@@ -22,7 +22,7 @@ from tests.chaos.strangers import END_S, Strangers
 from tests.runtime.harness import fleet_log
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 
-SETTLED_S = 12.0
+SETTLED_S = 25.0
 SECONDS_MAX = 60
 FED_S, GUEST_S = 30.0, 3.0
 FAUST_COMMITS_S = 3.5
