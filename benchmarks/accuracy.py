@@ -170,9 +170,8 @@ def print_intervals(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
 def _within(day: Day, held: Floats) -> tuple[int, int, int]:
     """Of so many classes (by plates, by hour) how many are held by 93 to 97 %, of how many, and how many are further
     from that than two standard errors: seeds share a day's truths, so a class has as many as it has HATs."""
-    of_sizes, of_hours = ([(low <= values) & (values <= high) for low, high in bins]
-                          for values, bins in ((day.plates, SIZES), (day.hour, HOURS)))  # fmt: skip
-    shares = [(held[here].mean(), here.sum()) for here in (*of_sizes, *of_hours) if here.any()]
+    classes = *in_bins(day.plates, SIZES), *in_bins(day.hour, HOURS)
+    shares = [(held[here].mean(), here.sum()) for here in classes if here.any()]
     inside = sum(0.93 <= share <= 0.97 for share, _ in shares)
     far = sum(max(0.93 - share, share - 0.97) > 2 * np.sqrt(0.95 * 0.05 / hats) for share, hats in shares)
     return inside, len(shares), far
@@ -257,8 +256,11 @@ def bins_named(bins: Sequence[tuple[int, int]]) -> str:
 
 
 def by_bins(values: NDArray[np.int64], bins: Sequence[tuple[int, int]], held: Floats) -> str:
-    chosen = [(low <= values) & (values <= high) for low, high in bins]
-    return " ".join(f"{held[here].mean():.3f}" if here.any() else "  -  " for here in chosen)
+    return " ".join(f"{held[here].mean():.3f}" if here.any() else "  -  " for here in in_bins(values, bins))
+
+
+def in_bins(values: NDArray[np.int64], bins: Sequence[tuple[int, int]]) -> list[NDArray[np.bool_]]:
+    return [(low <= values) & (values <= high) for low, high in bins]
 
 
 def main() -> None:

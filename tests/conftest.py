@@ -30,8 +30,7 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes minutes of one core begins first, beside what waits for services: at the end it would be alone."""
-    heavy = [item for item in items if item.get_closest_marker("timeout") and "/integration/" not in item.nodeid]
-    items[:] = heavy + [item for item in items if item not in set(heavy)]
+    items.sort(key=lambda item: item.get_closest_marker("timeout") is None or "/integration/" in item.nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)

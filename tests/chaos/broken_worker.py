@@ -1,7 +1,7 @@
 """A worker with one part changed on purpose, for tests alone: main(FAULT, "worker", ...), or as a script.
 
-One change is no fault and makes a sound worker easier to hit. The others show that the checks after chaos see what they
-are there to see.
+Two changes are no fault and make a sound worker easier to hit. The others show that the checks after chaos see what
+they are there to see.
 """
 
 import asyncio
