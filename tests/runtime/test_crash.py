@@ -84,8 +84,9 @@ def test_the_union_of_killed_runs_is_one_run(enough, tmp_path):
     kills = rounds = 0
     while kills < enough:
         rounds += 1
-        kills += _one_ledger(tmp_path / f"round{rounds}", frames, dice, full_s, enough - kills)
-    assert 3 < rounds <= 3 * enough
+        on_one = min(12, enough // 6, enough - kills)
+        kills += _one_ledger(tmp_path / f"round{rounds}", frames, dice, full_s, on_one)
+    assert 6 < rounds <= 3 * enough
 
 
 def _one_ledger(folder: Path, frames, dice: random.Random, full_s: dict[int, float], kills_max: int) -> int:
@@ -100,7 +101,7 @@ def _one_ledger(folder: Path, frames, dice: random.Random, full_s: dict[int, flo
     while not came_through:
         outs.append(folder / f"out{len(outs)}")
         clock = dice.choice(list(CLOCKS))
-        dies_after_s = dice.uniform(0, 1.1 * full_s[clock]) if len(outs) <= min(12, kills_max) else 0.0
+        dies_after_s = dice.uniform(0, 1.1 * full_s[clock]) if len(outs) <= kills_max else 0.0
         came_through, took_s = run(folder / "ledger", outs[-1], frames, clock, dies_after_s)
         if came_through and len(outs) == 1:
             full_s |= {clock: min(full_s[clock], took_s[clock]) for clock in CLOCKS}

@@ -192,8 +192,10 @@ def test_values_keep_to_the_contract(tmp_path):
         assert len(record.cdf.values) == len(record.cdf.edges_kmh)
         assert sum(record.cdf.budgets) == pytest.approx(record.cdf.epsilon)
         assert record.privacy.epsilon <= 0.9 + 1e-9 and record.privacy.period_epsilon == 8.0
-        if record.counts.admitted_plates == record.counts.plates:
-            assert record.privacy.epsilon == pytest.approx(0.9)
+        if record.counts.admitted_plates == record.counts.plates:  # who pays most for one may pay less for another
+            each = record.mean.epsilon, record.cdf.epsilon, record.variance.epsilon
+            assert max(each) <= record.privacy.epsilon and sum(each) == pytest.approx(0.9)
+    assert max(record.privacy.epsilon for record in released) == pytest.approx(0.9)
 
 
 def test_the_published_schema_is_the_types_schema():
