@@ -263,7 +263,10 @@ def main(files: Sequence[str]) -> None:
             print(row(TITLES["queued"], "`run`", queued(folder, pings, broker.port), plain), flush=True)
         for file in recorded_polls:
             (folder := Path(place, file.stem)).mkdir()
-            print(row(file.name, "`replay`", *recorded_poll(folder, file)), flush=True)
+            try:
+                print(row(file.name, "`replay`", *recorded_poll(folder, file)), flush=True)
+            except RuntimeError as refused:  # one without a ping, say
+                print(f"{file.name}: {refused}".strip(), flush=True)
 
 
 if __name__ == "__main__":
