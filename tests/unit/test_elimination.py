@@ -28,6 +28,8 @@ def test_parts_add_up_to_the_budget_and_are_within_a_nano_of_their_share(budget,
     parts = Split(tuple(shape)).parts(budget)
     assert sum(parts) == budget and len(parts) == len(shape)
     assert all(abs(part - Fraction(budget * one, sum(shape))) < 1 for part, one in zip(parts, shape, strict=True))
+    some = [budget, 1, 2**53 - 1]
+    assert Split(tuple(shape)).parts_of_each(np.array(some)).tolist() == [Split(tuple(shape)).parts(b) for b in some]
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,9 @@ ROUNDS_MAX = 1000
 
 _DOUBLINGS_MAX = 40
 
+_PRODUCTS_FIT = 2**31
+"""Products of two numbers below it are whole numbers of 64 bits."""
+
 
 @dataclass(frozen=True)
 class Split:
@@ -60,6 +63,17 @@ class Split:
         ends = [0, *(budget_nano * end // self._whole for end in self._ends)]
         return [end - start for start, end in pairwise(ends)]
 
+    def parts_of_each(self, budgets_nano: Integers) -> Integers:
+        """The same for each of some budgets, below 2**53: (budgets, rounds).
+
+        >>> Split.even(4).parts_of_each(np.array([10, 8])).tolist()
+        [[2, 3, 2, 3], [2, 2, 2, 2]]
+        """
+        ends = np.array(self._ends, np.int64 if self._whole < _PRODUCTS_FIT else object)
+        times, rest = np.divmod(budgets_nano, self._whole)
+        shares = times[:, None] * ends + rest[:, None] * ends // self._whole  # no product is beyond 64 bits
+        return np.diff(shares.astype(np.int64), prepend=0)
+
     @cached_property
     def _ends(self) -> tuple[int, ...]:
         return tuple(accumulate(self.shape))
@@ -99,15 +113,12 @@ class Tariff:
     def __init__(self, measure: Measure, split: Split, budgets_nano: Integers, moves: int, dimensions: int) -> None:
         """Budgets are one per plate; a unit of distance moves values by at most `moves` steps."""
         distinct, self._of = np.unique(budgets_nano, return_inverse=True)
-        charges = [split.parts(budget) for budget in distinct.tolist()]
-        known: dict[int, tuple[int, int]] = {}
-        for charge in {charge for parts in charges for charge in parts}:
-            if charge < 1:  # a round that is charged nothing must draw nothing
-                raise ValueError(f"expected at least one nano-unit for each of {split.rounds} rounds")
-            known[charge] = scale_of(moves, Cost(measure, charge), dimensions)
-        scales = [[known[charge] for charge in parts] for parts in charges]
-        self._charge = np.array(charges, np.int64).reshape(-1, split.rounds)
-        self._scale = np.array(scales, np.int64).reshape(-1, split.rounds, 2)
+        self._charge = split.parts_of_each(distinct)
+        charges, place = np.unique(self._charge, return_inverse=True)
+        if (charges < 1).any():  # a round that is charged nothing must draw nothing
+            raise ValueError(f"expected at least one nano-unit for each of {split.rounds} rounds")
+        scales = [scale_of(moves, Cost(measure, charge), dimensions) for charge in charges.tolist()]
+        self._scale = np.array(scales, np.int64).reshape(-1, 2)[place.reshape(self._charge.shape)]
 
     def parts(self, round_: int, plates: Integers) -> Parts:
         """Of some plates, in a round counted from 0."""
