@@ -72,7 +72,8 @@ class Split:
         ends = np.array(self._ends, np.int64 if self._whole < _PRODUCTS_FIT else object)
         times, rest = np.divmod(budgets_nano, self._whole)
         shares = times[:, None] * ends + rest[:, None] * ends // self._whole  # no product is beyond 64 bits
-        return np.diff(shares.astype(np.int64), prepend=0)
+        parts: Integers = np.diff(shares.astype(np.int64), prepend=0)
+        return parts
 
     @cached_property
     def _ends(self) -> tuple[int, ...]:
