@@ -24,6 +24,7 @@ from udp_stream.mechanisms.forecast_clip import (
     around_for_admitted,
     clipped_sum,
     plan_around,
+    plans_around,
 )
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.noise import SCALE_MAX, lattice_of, pure
@@ -56,6 +57,26 @@ def datasets(total, speeds):
 
 def sums(plan, data):
     return np.array([clipped_sum(plan, row) for row in data])
+
+
+def test_each_hat_of_a_slot_has_the_plan_that_it_has_alone():
+    rng = np.random.default_rng(1)
+    sizes = rng.integers(1, 12, 40)
+    counts = [SamplesPerPlate(rng.integers(1, 60, size)) for size in sizes]
+    widths = [ClipWidth(float(half), 0.45) for half in rng.choice(HALF_WIDTHS, sizes.size)]
+    arounds = [
+        Around(int(rng.integers(0, 2 * U)), rng.integers(0, 2 * U, size), width)
+        for size, width in zip(sizes, widths, strict=True)
+    ]
+    together = plans_around(counts, arounds, pure(NANO), FULL)
+    for of_hat, around, plan in zip(counts, arounds, together, strict=True):
+        alone = plan_around(of_hat, around, pure(NANO), FULL)
+        assert plan.counts is of_hat and (plan.around.hat, plan.around.width) == (alone.around.hat, around.width)
+        assert plan.around.plates.tolist() == alone.around.plates.tolist() == np.clip(around.plates, 0, U).tolist()
+        for column in ("weights", "low", "high", "moves", "charges"):
+            assert getattr(plan, column).tolist() == getattr(alone, column).tolist()
+        assert plan.sensitivity == alone.sensitivity == plan.moves.max() and plan.weights.max() == 2**WEIGHT_BITS - 1
+    assert plans_around([], [], pure(NANO), FULL) == []
 
 
 @pytest.mark.parametrize(

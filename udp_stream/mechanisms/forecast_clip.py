@@ -20,6 +20,7 @@ What is released is forecast + (statistic + noise) / (gain * sum of v_l m_l).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import hypot, sqrt
@@ -169,18 +170,48 @@ def plan_around(counts: SamplesPerPlate, around: Around, cost: Cost, range: Rang
     Traceback (most recent call last):
     ValueError: expected a forecast for each of 2 plates, got 1
     """
-    pings = counts.by_plate
-    if around.plates.shape != pings.shape:
-        raise ValueError(f"expected a forecast for each of {pings.size} plates, got {around.plates.size}")
-    around = replace(around, hat=int(range.clip(around.hat)), plates=np.clip(around.plates, range.low, range.high))
-    centres = around.plates
+    return plans_around([counts], [around], cost, range)[0]
+
+
+def plans_around(
+    counts: Sequence[SamplesPerPlate], arounds: Sequence[Around], cost: Cost, range: Range
+) -> list[ForecastClipPlan]:
+    """As `plan_around`, of many HATs at once: a column at a time, over the plates of all of them.
+
+    >>> counts, cost, speeds = SamplesPerPlate(np.array([36, 4])), Cost("pure", 10**9), Range(0, 65 * 4096)
+    >>> arounds = Around(0, np.array([9, 9])), Around(0, np.array([9, 0]))
+    >>> one, other = plans_around([counts] * 2, arounds, cost, speeds)
+    >>> one.low.tolist(), other.low.tolist()
+    ([-9, -9], [-9, 0])
+    """
+    if not counts:
+        return []
+    for one, around in zip(counts, arounds, strict=True):
+        if around.plates.size != one.plates:
+            raise ValueError(f"expected a forecast for each of {one.plates} plates, got {around.plates.size}")
+    sizes = np.array([one.plates for one in counts])
+    ends = np.cumsum(sizes)
+    first = ends - sizes
+    pings = np.concatenate([one.by_plate for one in counts])
+    centres = np.clip(np.concatenate([around.plates for around in arounds]), range.low, range.high)
+    half_width = np.repeat([around.width.half_width for around in arounds], sizes)
     variance = plate_variance(pings)
-    half = np.maximum(1, np.rint(around.width.half_width * np.sqrt(variance) * QUANTA_PER_KMH)).astype(np.int64)
+    half = np.maximum(1, np.rint(half_width * np.sqrt(variance) * QUANTA_PER_KMH)).astype(np.int64)
     per_sample = 1 / (pings * variance)
-    weights = np.maximum(1, np.rint(per_sample / per_sample.max() * (2**WEIGHT_BITS - 1))).astype(np.int64)
+    largest = np.repeat(np.maximum.reduceat(per_sample, first), sizes)
+    weights = np.maximum(1, np.rint(per_sample / largest * (2**WEIGHT_BITS - 1))).astype(np.int64)
     low, high = np.maximum(-half, range.low - centres), np.minimum(half, range.high - centres)
     moves = weights * pings * (high - low)
-    return ForecastClipPlan(counts, around, range, cost, weights, low, high, moves, max(1, int(moves.max())))
+    sensitivities = np.maximum(1, np.maximum.reduceat(moves, first)).tolist()
+    plans = []
+    for one, around, sensitivity, begin, end in zip(
+        counts, arounds, sensitivities, first.tolist(), ends.tolist(), strict=True
+    ):
+        rows = slice(begin, end)
+        where = Around(int(range.clip(around.hat)), centres[rows], around.width)
+        columns = weights[rows], low[rows], high[rows], moves[rows]
+        plans.append(ForecastClipPlan(one, where, range, cost, *columns, sensitivity))
+    return plans
 
 
 def around_for_admitted(plan: ForecastClipPlan, admitted: NDArray[np.bool_]) -> ForecastClipPlan:

@@ -17,7 +17,7 @@ from udp_stream.mechanisms import forecast_clip
 from udp_stream.mechanisms.ball import shrunk_sum
 from udp_stream.mechanisms.cdfs import CDF_MECHANISMS
 from udp_stream.mechanisms.cdfs.mechanism import TREE, CdfPlan
-from udp_stream.mechanisms.forecast_clip import Around, ForecastClipPlan, around_for_admitted, clipped_sum, plan_around
+from udp_stream.mechanisms.forecast_clip import Around, ForecastClipPlan, around_for_admitted, clipped_sum, plans_around
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS, MeanPlan, plan_automatic
 from udp_stream.mechanisms.noise import lattice_of
@@ -130,10 +130,15 @@ class ForecastClipStatistic:
 
     def plan(self, counts: SamplesPerPlate, asked: StatisticTerms, public: PublicSettings) -> ForecastClipPlan:
         """Nothing is searched; ValueError where the terms have no forecast for each plate."""
-        if asked.around is None:
-            raise ValueError("expected terms with a forecast")
-        around = Around(asked.around.hat_quanta, asked.around.plates_quanta, asked.around.width)
-        return plan_around(counts, around, asked.cost, public.range)
+        return self.plan_each([counts], [asked], public)[0]
+
+    def plan_each(
+        self, counts: Sequence[SamplesPerPlate], asked: Sequence[StatisticTerms], public: PublicSettings
+    ) -> list[ForecastClipPlan]:
+        """Of many HATs at once, at one cost; ValueError where they have several."""
+        if len({(one.measure, one.epsilon_nano) for one in asked}) > 1:
+            raise ValueError("expected one cost for all HATs")
+        return plans_around(counts, [_around(one) for one in asked], asked[0].cost, public.range) if asked else []
 
     def at(self, plan: ForecastClipPlan, asked: StatisticTerms, public: PublicSettings) -> ForecastClipPlan:  # noqa: ARG002
         """Weights do not depend on epsilon; the width is part of the terms."""
@@ -252,6 +257,12 @@ class CdfStatistic:
             for i, row in zip(alike, mechanism.values([plans[i] for i in alike], rows), strict=True):
                 values[i] = row
         return values
+
+
+def _around(asked: StatisticTerms) -> Around:
+    if asked.around is None:
+        raise ValueError("expected terms with a forecast")
+    return Around(asked.around.hat_quanta, asked.around.plates_quanta, asked.around.width)
 
 
 def _alike(plans: Sequence[CdfPlan]) -> Iterator[list[int]]:

@@ -86,15 +86,18 @@ def terms_around(
     cost, paced = _price_nano(policy), _paced_nano(in_period, policy)
     forecasts = _hat_forecasts(forecast)
     widths = _widths(counts, forecasts, Cost(policy.measure, cost), policy)
+    enough = np.flatnonzero(np.diff(counts.hat_rows) >= policy.min_plates).tolist()
+    by_plate = [counts.count[counts.rows(hat)] for hat in enough]
+    arounds = [
+        AroundForecast.of(float(forecast.mean[hat]), forecast.plates[counts.rows(hat)], widths[hat]) for hat in enough
+    ]
+    means = dict(zip(enough, _means(by_plate, arounds, cost, policy, plans), strict=True))
     is_only_mean, terms, worth = policy.variance_nano == policy.cdf_nano == 0, [], np.zeros(counts.cells.size)
-    for hat, (foretold, width) in enumerate(zip(forecasts, widths, strict=True)):
-        rows = counts.rows(hat)
-        here = counts.count[rows]
-        if here.size < policy.min_plates:
+    for hat, foretold in enumerate(forecasts):
+        if hat not in means:
             terms.append(Terms(withheld="few_plates", forecast=foretold))
             continue
-        around = AroundForecast.of(float(forecast.mean[hat]), forecast.plates[rows], width)
-        mean = _mean(here, around, cost, policy, plans)
+        mean, here = means[hat], counts.count[counts.rows(hat)]
         told = foretold.deviation**2 / (foretold.deviation**2 + mean.variance)
         if is_only_mean and (here.size < PLATES_MIN or told < TOLD_MIN):
             terms.append(Terms(withheld="uninformative", forecast=foretold))
@@ -122,7 +125,7 @@ def terms_of_typical(by_plate: NDArray[np.int64], policy: Policy, plans: HatPlan
     cost = _price_nano(policy)
     width = clip_width(by_plate, sqrt(CITY_SD**2 + rest), Cost(policy.measure, cost))
     around = AroundForecast.of(typical, np.full(by_plate.size, typical), width)
-    mean = _mean(by_plate, around, cost, policy, plans)
+    (mean,) = _means([by_plate], [around], cost, policy, plans)
     return msgspec.structs.replace(_asked(mean.asked, None, policy), accounting_detail=policy.accounting_detail)
 
 
@@ -152,19 +155,27 @@ class _Mean(NamedTuple):
     variance: float
 
 
+def _means(
+    by_plate: Sequence[NDArray[np.int64]],
+    arounds: Sequence[AroundForecast],
+    cost_nano: int,
+    policy: Policy,
+    plans: HatPlans,
+) -> list[_Mean]:
+    """Of each HAT around its forecast; under "auto" by another mechanism, where that errs less at the same epsilon."""
+    asked = [StatisticTerms(NAME, cost_nano, NAME, measure=policy.measure, around=around) for around in arounds]
+    each = zip(by_plate, asked, plans.around_forecasts(by_plate, asked), strict=True)
+    return [_mean(*one, policy, plans) for one in each]
+
+
 def _mean(
-    by_plate: NDArray[np.int64], around: AroundForecast, cost_nano: int, policy: Policy, plans: HatPlans
+    by_plate: NDArray[np.int64], asked: StatisticTerms, plan: ForecastClipPlan, policy: Policy, plans: HatPlans
 ) -> _Mean:
-    """Around the forecast; under "auto" by another mechanism, where that errs less at the same epsilon."""
-    asked = StatisticTerms(NAME, cost_nano, NAME, measure=policy.measure, around=around)
-    plan = plans.of_statistic(by_plate, asked)
-    if not isinstance(plan, ForecastClipPlan):
-        raise TypeError(f"expected a plan around a forecast, got {plan}")
     error = hypot(plan.noise_deviation, plan.spread)
     # No other mechanism has less noise than half of Baseline's, so most HATs need no second plan.
-    least = expected_noise(policy.range.width * int(by_plate.max()), asked.cost) / (2 * int(by_plate.sum()))
+    least = expected_noise(policy.range.width * plan.counts.largest, asked.cost) / (2 * plan.counts.total)
     if policy.mean == "auto" and least < error:
-        other = StatisticTerms("mean", cost_nano, "auto", policy.grouping, "epsilon", policy.measure)
+        other = StatisticTerms("mean", asked.epsilon_nano, "auto", policy.grouping, "epsilon", policy.measure)
         mean = plans.of_statistic(by_plate, other)
         if isinstance(mean, MeanPlan) and (off := _NORMAL * hypot(mean.noise_bound, spread(mean))) < error:
             return _Mean(other, mean, (off / QUANTA_PER_KMH) ** 2)

@@ -35,7 +35,7 @@ from udp_stream.mechanisms.means import MeanPlan, spread
 from udp_stream.mechanisms.means.automatic import EXACT
 from udp_stream.mechanisms.statistic import PublicSettings, StatisticPlan
 from udp_stream.mechanisms.statistic_terms import AroundForecast, StatisticTerms
-from udp_stream.mechanisms.statistics import STATISTICS
+from udp_stream.mechanisms.statistics import AROUND, STATISTICS
 from udp_stream.mechanisms.variance import VariancePlan
 from udp_stream.planning.allowances import hat_epsilon, least_nano
 from udp_stream.planning.policy import Policy
@@ -260,13 +260,27 @@ class HatPlans:
 
     def of_statistic(self, by_plate: NDArray[np.int64], asked: StatisticTerms) -> StatisticPlan:
         """The plan of one statistic of plates with these counts (at least one plate, each with a sample)."""
+        made = self._made_of(by_plate)
+        plan = self._plan(made, asked)
+        made.plans[asked.statistic, asked.around] = asked, plan
+        return plan
+
+    def around_forecasts(
+        self, by_plate: Sequence[NDArray[np.int64]], asked: Sequence[StatisticTerms]
+    ) -> list[ForecastClipPlan]:
+        """The plans of means around forecasts, of many HATs at once, at one cost."""
+        made = [self._made_of(one) for one in by_plate]
+        plans = AROUND.plan_each([one.counts for one in made], asked, self._public)
+        for one, terms, plan in zip(made, asked, plans, strict=True):
+            one.plans[terms.statistic, terms.around] = terms, plan
+        return plans
+
+    def _made_of(self, by_plate: NDArray[np.int64]) -> _Made:
         key = by_plate.tobytes()
         made = self._made.get(key)
         if made is None:
             made = self._made[key] = _Made(SamplesPerPlate(by_plate), {})
-        plan = self._plan(made, asked)
-        made.plans[asked.statistic, asked.around] = asked, plan
-        return plan
+        return made
 
     def _plan(self, made: _Made, asked: StatisticTerms) -> StatisticPlan:
         statistic = STATISTICS[asked.statistic]
