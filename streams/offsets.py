@@ -7,6 +7,7 @@ ours. A commit that comes too late is dropped; the next worker reads that part o
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -16,14 +17,17 @@ from aiokafka.errors import (
     IllegalGenerationError,
     IllegalStateError,
     KafkaError,
+    NotCoordinatorForGroupError,
     RebalanceInProgressError,
     UnknownMemberIdError,
+    for_code,
 )
+from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.structs import OffsetAndMetadata
 from faust.types import TP
 
 AGAIN_S = 0.1
-"""Between two attempts at a commit."""
+"""Between two attempts at a commit, or at reading one."""
 
 _NOT_OURS = (IllegalGenerationError, IllegalStateError, RebalanceInProgressError, UnknownMemberIdError)
 """Errors which say that the group was, or is being, formed anew."""
@@ -84,13 +88,29 @@ class Offsets:
             await asyncio.sleep(AGAIN_S)
 
     async def committed(self, tps: Collection[TP]) -> dict[TP, Committed]:
-        """The last commit of each partition."""
-        if not tps:
-            return {}
-        asked = [TopicPartition(*tp) for tp in tps]
-        found = await self._thread.call_thread(self._thread._consumer._coordinator.fetch_committed_offsets, asked)
-        commits = {TP(tp.topic, tp.partition): Committed(one.offset, one.metadata or "") for tp, one in found.items()}
-        return {tp: commits.get(tp, Committed(-1, "")) for tp in tps}
+        """The last commit of each partition. It waits until the broker knows: right after its start it does not."""
+        return await self._thread.call_thread(self._fetch, tps) if tps else {}
+
+    async def _fetch(self, tps: Collection[TP]) -> dict[TP, Committed]:
+        """Like the client's own (aiokafka 0.14), but an error that stands beside all partitions is one.
+
+        A coordinator that is being loaded, after a broker's start, answers with such an error and without partitions.
+        The client takes that for "nothing was ever committed": a shard would begin as if nothing were released yet.
+        """
+        coordinator, asked = self._thread._consumer._coordinator, defaultdict[str, list[int]](list)
+        for tp in tps:
+            asked[tp.topic].append(tp.partition)
+        while True:
+            await coordinator.ensure_coordinator_known()
+            try:
+                request = OffsetFetchRequest(coordinator.group_id, list(asked.items()))
+                return _commits_in(await coordinator._send_req(request), tps)
+            except NotCoordinatorForGroupError:
+                coordinator.coordinator_dead()
+            except KafkaError as error:
+                if not error.retriable:
+                    raise
+            await asyncio.sleep(AGAIN_S)
 
     async def first(self, tps: Collection[TP]) -> dict[TP, int]:
         """The first offset that each partition still has."""
@@ -147,3 +167,21 @@ class Offsets:
     def partitions(self, topic: str) -> int:
         """How many partitions the topic has."""
         return len(self._thread._consumer.partitions_for_topic(topic) or ())
+
+
+def _commits_in(response: Any, tps: Collection[TP]) -> dict[TP, Committed]:
+    """What the broker answers of each partition; KafkaError if it tells of an error, or not of all of them."""
+    _require_ok(response.error_code)
+    found: dict[TP, Committed] = {}
+    for topic, partitions in response.topics:
+        for partition, offset, metadata, code in partitions:
+            _require_ok(code)
+            found[TP(topic, partition)] = Committed(offset, metadata or "")
+    if found.keys() != set(tps):
+        raise KafkaError(f"expected the commits of {sorted(tps)}, got those of {sorted(found)}")
+    return found
+
+
+def _require_ok(code: int) -> None:
+    if code:
+        raise for_code(code)()

@@ -1,10 +1,16 @@
 """What a worker says while a real broker is away, and that nothing is lost: the broker is killed, and started again."""
 
+import asyncio
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.structs import OffsetAndMetadata
+from faust.types import TP
 
+from streams.offsets import Committed, Offsets
 from tests.integration.deployment import agree, found_city, log_of, worker
 from tests.integration.test_once import is_stopped, until
 from tests.runtime.harness import fleet_log
@@ -32,3 +38,34 @@ def test_a_broker_that_is_away_costs_a_few_lines_and_nothing_else(tmp_path, kafk
     assert sum(" HATs, " in text and " released, " in text for text in lines) == len(slots)
     assert sum("a Kafka broker does not answer; the worker tries again" in text for text in lines) == 1
     assert len(lines) < 40 and "Traceback" not in said and "GJ05" not in said
+
+
+@pytest.mark.long
+def test_what_was_committed_is_known_or_waited_for_while_a_broker_starts(kafka_server):
+    """Right after its start it answers without partitions, which is not "nothing was ever committed"."""
+    here, last = TopicPartition("pings", 0), OffsetAndMetadata(1, "last")
+
+    async def asked_all_the_time(consumer):
+        async def call_thread(what, *arguments):
+            return await what(*arguments)
+
+        thread = SimpleNamespace(_consumer=consumer, call_thread=call_thread)
+        offsets = Offsets(SimpleNamespace(consumer=SimpleNamespace(_thread=thread)))
+        for _ in range(3):
+            kafka_server.kill()
+            started = asyncio.get_running_loop().run_in_executor(None, kafka_server.restart)
+            answers = 0
+            while not started.done() or answers < 100:
+                assert await offsets.committed([TP(*here)]) == {TP(*here): Committed(1, "last")}
+                answers += started.done()
+
+    async def run():
+        servers = kafka_server.bootstrap
+        async with AIOKafkaConsumer(bootstrap_servers=servers, group_id="g", enable_auto_commit=False) as consumer:
+            consumer.assign([here])
+            for _ in range(1000):  # to be read again at each start, which takes a moment
+                await consumer.commit({here: OffsetAndMetadata(0, "n" * 4000)})
+            await consumer.commit({here: last})
+            await asked_all_the_time(consumer)
+
+    asyncio.run(run())

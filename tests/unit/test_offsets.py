@@ -1,4 +1,5 @@
-"""Commits: asked again after a lost connection, and only by whom the partitions still belong to."""
+"""Commits: asked again after a lost connection, and only by whom the partitions still belong to. Read only from a
+broker that knows them."""
 
 import asyncio
 from types import SimpleNamespace
@@ -83,3 +84,55 @@ def test_who_was_put_out_of_the_group_commits_nothing():
 def test_a_commit_that_can_never_be_taken_is_an_error():
     with pytest.raises(KafkaError):
         commit([InvalidCommitOffsetSizeError()])
+
+
+class Knowing:
+    """It answers a question for commits as it is told to: an error beside the partitions, and what it says of each."""
+
+    group_id = "group"
+
+    def __init__(self, answers):
+        self.answers, self.dead = list(answers), 0
+
+    async def ensure_coordinator_known(self):
+        pass
+
+    def coordinator_dead(self):
+        self.dead += 1
+
+    async def _send_req(self, _request):
+        code, partitions = self.answers.pop(0)
+        return SimpleNamespace(error_code=code, topics=[("parts", partitions)] if partitions else [])
+
+
+def committed(*answers):
+    """What is found, and the coordinator that was asked."""
+
+    async def call_thread(what, *arguments):
+        return await what(*arguments)
+
+    coordinator = Knowing(answers)
+    thread = SimpleNamespace(_consumer=SimpleNamespace(_coordinator=coordinator), call_thread=call_thread)
+    app = SimpleNamespace(consumer=SimpleNamespace(_thread=thread))
+    return asyncio.run(Offsets(app).committed([HERE])), coordinator
+
+
+LOADING, NOT_COORDINATOR, UNKNOWN_TOPIC, NOT_ALLOWED = 14, 16, 3, 30
+
+
+@pytest.mark.parametrize("error", [(LOADING, []), (NOT_COORDINATOR, []), (0, [(1, -1, "", UNKNOWN_TOPIC)])])
+def test_a_broker_that_does_not_know_yet_is_asked_again_and_not_taken_at_its_word(error):
+    """It has just started: the error stands beside an empty list of partitions, and nothing is known of any."""
+    found, coordinator = committed(error, error, (0, [(1, 5, "note", 0)]))
+    assert found == {HERE: Committed(5, "note")}
+    assert coordinator.dead == (2 if error[0] == NOT_COORDINATOR else 0)
+
+
+def test_where_nothing_was_ever_committed_it_says_so():
+    assert committed((0, [(1, -1, "", 0)]))[0] == {HERE: Committed(-1, "")}
+
+
+@pytest.mark.parametrize("answer", [(0, []), (0, [(2, 5, "note", 0)]), (NOT_ALLOWED, [])])
+def test_an_answer_without_the_partition_is_an_error_and_never_nothing(answer):
+    with pytest.raises(KafkaError):
+        committed(answer)
