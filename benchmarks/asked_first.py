@@ -4,14 +4,12 @@
 FOLDER as for `benchmarks.accuracy`; the counts prior is trained on other years. Without a QUESTION the whole grid.
 
 The question: of the plates of a HAT that is to be measured, is the share whose mean speed lies farther than t from what
-was forecast of them below q? A plate's speeds move that count by one at most, whatever the forecast. It is asked of the
-plates that can pay for both, by private iterative elimination (`queries/threshold.py`), and charged to the ledger round
-by round, before the slot's means. Yes: nothing moved, the HAT is withheld, and what its mean would have cost is left
-for later slots. No: it is measured as without a question. So the budget of a plate and day is the same.
+was forecast of them below q? Yes: nothing moved, the HAT is withheld, and what its mean would have cost is left for
+later slots. No: it is measured as without a question. So the budget of a plate and day is the same.
 
-QUESTION is KIND:NUMBER,..., and the kinds are, from what can be built to what nobody could have:
+QUESTION is KIND:NUMBER,..., and the kinds are, from what there is to what nobody could have:
 
-* `asked:t,q,part,rounds`: for `part` of the price of a mean, in even rounds;
+* `asked:t,q,part,rounds`: the setting `release.ask_first`, for `part` of the price of a mean, in even rounds;
 * `free:t,q`: the same count, exact, at no cost;
 * `free-learnt:t,q,d`: and the reader takes a yes for a measurement of the forecast that is off by d km/h;
 * `oracle:d`: skipped where the HAT's true mean is within d of its forecast. No question about a HAT saves more at less
@@ -25,6 +23,7 @@ that were answered yes, HATs measured, and the share of all charges that went to
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,20 +39,17 @@ from udp_stream.adapters.settings import load
 from udp_stream.forecast.prior import Coefficients, prior_of
 from udp_stream.forecast.slot import SlotForecast
 from udp_stream.ledger.memory import MemoryLedger
-from udp_stream.ledger.port import Admission, Balance
-from udp_stream.mechanisms.noise.base import Cost
+from udp_stream.ledger.port import Balance
 from udp_stream.planning.around import terms_around
 from udp_stream.planning.hat_plan import HatPlans, SlotInPeriod
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.terms import Terms
-from udp_stream.queries.splits import Split
-from udp_stream.queries.threshold import Threshold, holder
-from udp_stream.release.context import ReleaseContext
+from udp_stream.release.context import ReleaseContext, around_forecasts
 from udp_stream.release.forecaster import Forecaster
 from udp_stream.release.history import History, LedgerHistory
-from udp_stream.release.record import Mean, Release, decode, release_id
+from udp_stream.release.record import QUESTION, Mean, Release, decode, kind_of, release_id
 from udp_stream.release.road import release_slot
-from udp_stream.testing import SeededEntropy, seeded_bits
+from udp_stream.testing import SeededEntropy
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.grid import cell_name
 from udp_stream.windows.slot_tables import SlotCounts, SlotValues
@@ -70,9 +66,6 @@ GRID = (
     *(f"asked:{t},{q},{part},{rounds}" for t, q in ((5, 0.5), (8, 0.3), (12, 0.1))
       for part in (0.02, 0.1, 0.25) for rounds in (1, 4)),
 )  # fmt: skip
-
-SURE = 0.25
-"""Beta of a question: a wrong answer costs some error, and no privacy, so it need not be sure."""
 
 
 class Question(NamedTuple):
@@ -101,18 +94,20 @@ class Tally:
 
     asked: int = 0
     skipped: int = 0
-    charged: int = 0
     forecasts: dict[str, float] = field(default_factory=dict)
 
 
-class Asking:
-    """The planner around forecasts, with a question before each mean. It sees speeds: nothing here is a release."""
+class Knowing:
+    """The planner around forecasts, who knows the answer to a question before each mean, and pays nothing for it.
 
-    def __init__(self, question: Question, forecaster: Forecaster, ledger: MemoryLedger, seed: int) -> None:
+    It sees speeds: nothing here is a release.
+    """
+
+    def __init__(self, question: Question, forecaster: Forecaster) -> None:
         """`values` are to be set before each slot."""
         self.values: SlotValues | None = None
         self.tally = Tally()
-        self._question, self._forecaster, self._ledger, self._seed = question, forecaster, ledger, seed
+        self._question, self._forecaster = question, forecaster
 
     def __call__(
         self, counts: SlotCounts, balance: Balance, in_period: SlotInPeriod, policy: Policy, history: History,
@@ -127,16 +122,11 @@ class Asking:
                 continue
             rows, asked = counts.rows(hat), terms[hat]
             plates, charges = counts.plate[rows], plans.of(counts.count[rows], asked).charges
-            question = self._cost(asked)
-            can_pay = spent[plates] + question + charges <= (asked.allowance_nano or policy.budget_nano)
+            can_pay = spent[plates] + charges <= (asked.allowance_nano or policy.budget_nano)
             if can_pay.sum() < max(asked.admitted_min, policy.min_plates):
                 continue  # it is not measured, or without a question
-            rows_asked = np.arange(rows.start, rows.stop)[can_pay]
-            is_alike, paid = self._is_alike(counts, hat, rows_asked, forecast, means, policy, in_period, question)
             self.tally.asked += 1
-            self.tally.charged += paid * rows_asked.size
-            spent[counts.plate[rows_asked]] += paid
-            if not is_alike:
+            if not self._is_alike(counts, hat, np.arange(rows.start, rows.stop)[can_pay], forecast, means):
                 spent[plates[can_pay]] += charges[can_pay]
                 continue
             self.tally.skipped += 1
@@ -145,37 +135,17 @@ class Asking:
             terms[hat] = Terms(withheld="uninformative", forecast=asked.forecast)
         return terms
 
-    def _cost(self, asked: Terms) -> int:
-        """What the question costs at most, nano-units."""
-        if self._question.kind != "asked":
-            return 0
-        return int(self._question.numbers[2] * asked.charge_nano)
-
     def _is_alike(
-        self, counts: SlotCounts, hat: int, rows: NDArray[np.int64], forecast: SlotForecast, means: Floats,
-        policy: Policy, in_period: SlotInPeriod, cost_nano: int,
-    ) -> tuple[bool, int]:  # fmt: skip
-        """The answer, and what each plate was charged for it."""
+        self, counts: SlotCounts, hat: int, rows: NDArray[np.int64], forecast: SlotForecast, means: Floats
+    ) -> bool:
+        """The answer: nothing moved."""
         kind, numbers = self._question
         if kind.startswith("oracle"):
             here = counts.rows(hat)
             truth = np.average(means[here], weights=counts.count[here])
-            return abs(float(truth) - float(forecast.mean[hat])) < numbers[0], 0
+            return abs(float(truth) - float(forecast.mean[hat])) < numbers[0]
         far = int((np.abs(means[rows] - forecast.plates[rows]) > numbers[0]).sum())
-        query = Threshold(numbers[1], rows.size, SURE)
-        if kind != "asked":
-            return far < query.limit, 0
-        pie = query.elimination(Cost(policy.measure, cost_nano), Split.even(int(numbers[3])))
-        name = f"{cell_name(int(counts.cells[hat]))}/{counts.start_ms}"
-        bits, state = seeded_bits(f"{self._seed}/question/{name}"), pie.begin()
-        while (due := pie.due(state)) is not None:
-            charges = np.full(rows.size, int(due.charges[0]))
-            one = Admission(f"question:{name}/{state.rounds}", counts.plate[rows], charges, rows.size, b"question")
-            (verdict,) = self._ledger.admit(in_period.period, policy.budget_nano, counts.plates, [one])
-            if not verdict.admitted.all():
-                raise RuntimeError("expected plates that can pay")
-            state = pie.advance(state, pie.draw(state, due.plates, holder(far), bits))
-        return query.answer(pie, state).yes, int(state.charged[0])
+        return far < numbers[1] * rows.size
 
     def _means(self, counts: SlotCounts) -> Floats:
         """Of each row, km/h."""
@@ -219,30 +189,40 @@ class Result(NamedTuple):
 
 def run(day: Day, seed: int, prior: Coefficients | None, question: Question | None, flags: Sequence[str]) -> Result:
     """A day on a ledger of its own, as `forecast_days.run`, with a question before each mean or without."""
-    settings, ledger = load(None, (*day.feed.flags, *OURS, *flags), {}), MemoryLedger()
-    policy, slots = settings.policy, settings.calendar.slots
+    asked = question if question is not None and question.kind == "asked" else None
+    known = question if question is not None and question.kind != "asked" else None
+    settings = load(None, (*day.feed.flags, *OURS, *flags, *([] if asked is None else _as_settings(asked))), {})
+    policy, slots, ledger = settings.policy, settings.calendar.slots, MemoryLedger()
     planner, reader = (Forecaster(slots, policy.max_speed, "benchmark", policy.counts_read) for _ in range(2))
-    asking = Asking(question or Question("oracle", (0.0,)), planner, ledger, seed)
-    context = ReleaseContext(
-        policy, settings.calendar, SeededEntropy(seed), "benchmark", planner=asking, forecaster=planner
-    )
+    knowing = Knowing(known or Question("oracle", (0.0,)), planner)
+    plans = around_forecasts(planner) if known is None else knowing
+    context = ReleaseContext(policy, settings.calendar, SeededEntropy(seed), "benchmark", plans, forecaster=planner)
     value: list[float] = []
-    measured, charged = 0, 0
+    measured, tally = 0, knowing.tally
     with changed(prior_of, __defaults__=("plates", prior)):
         for counts, values in day.slots:
-            asking.values = values
+            knowing.values = values
             out = release_slot(counts, values, context, ledger, lambda _: None)
             reader.saw(counts)
-            history = Learnt(LedgerHistory(ledger), asking.tally, asking._question.learnt_kmh)
+            history = Learnt(LedgerHistory(ledger), tally, None if question is None else question.learnt_kmh)
             found = {one.release_id: one for one in reader.smoothed((counts.start_ms, counts.end_ms), history)}
             value += [found[id_].value_kmh for id_ in out.payloads]
-            measured += sum(decode(payload).mean is not None for payload in out.payloads.values())
-            charged += sum(int(hat.charged.sum()) for hat in out.hats)
-    estimate, tally = np.array(value), asking.tally
+            records = [decode(payload) for payload in out.payloads.values()]
+            measured += sum(one.mean is not None for one in records)
+            tally.asked += sum(one.question is not None for one in records)
+            tally.skipped += sum(one.question is not None and not one.question.moved for one in records)
+    estimate, charged = np.array(value), Counter[str]()
+    for entry in ledger.entries():
+        charged[kind_of(entry.release_id)] += int(entry.charged.sum())
     return Result(
         day.over_constant(estimate), day.over_constant(estimate, 10), tally.skipped / max(1, tally.asked), measured,
-        tally.charged / max(1, tally.charged + charged),
+        charged[QUESTION] / max(1, charged.total()),
     )  # fmt: skip
+
+
+def _as_settings(question: Question) -> list[str]:
+    names = "ask_far_kmh", "ask_share", "ask_first", "ask_rounds"
+    return [f"release.{name}={number:g}" for name, number in zip(names, question.numbers, strict=True)]
 
 
 def said(differences: Floats) -> str:

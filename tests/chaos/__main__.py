@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
 
-from tests.chaos.city import AMPLE, AUTOMATIC, FORECASTS, IN_RHO, REPLICATED, SCARCE, SHARED, ground
+from tests.chaos.city import AMPLE, AUTOMATIC, FORECASTS, IN_RHO, QUESTIONS, REPLICATED, SCARCE, SHARED, ground
 from tests.chaos.run import play, synthetic_day
 
 PROFILES = {
@@ -21,6 +21,7 @@ PROFILES = {
     "shared": SHARED,
     "automatic": AUTOMATIC,
     "in-rho": IN_RHO,
+    "questions": QUESTIONS,
 }
 
 

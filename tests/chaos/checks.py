@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from udp_stream.ledger.port import Entry
-from udp_stream.release.record import CLIPS, Privacy, Release, decode, kind_of
+from udp_stream.release.record import CLIPS, QUESTION, Privacy, Release, decode, kind_of
 from udp_stream.units import nano_allowance
 
 TOLD_MAX = 5
@@ -90,6 +90,11 @@ def _shortened(kind: str, sentences: list[str]) -> Iterator[str]:
         yield f"{kind}: and {len(sentences) - TOLD_MAX} more"
 
 
+def hats_of(seen: Collected) -> list[Entry]:
+    """What the ledger holds of HATs: not the questions before them, nor the clips that plates share."""
+    return [entry for entry in seen.entries if kind_of(entry.release_id) == "hat"]
+
+
 def log_holds_what_was_fed(seen: Collected) -> Iterator[str]:
     """Else the rest would prove nothing."""
     if missing := seen.fed - seen.logged:
@@ -100,7 +105,7 @@ def log_holds_what_was_fed(seen: Collected) -> Iterator[str]:
 
 def every_record_can_be_read(seen: Collected) -> Iterator[str]:
     """Every payload is a release of the published type, whose status is one of the stated reasons."""
-    recorded = [(entry.release_id, entry.payload) for entry in seen.entries if entry.payload is not None]
+    recorded = [(entry.release_id, entry.payload) for entry in hats_of(seen) if entry.payload is not None]
     for id_, payload in (*seen.released, *seen.latest, *recorded):
         try:
             decode(payload)
@@ -185,7 +190,7 @@ def every_plate_is_charged_once(seen: Collected) -> Iterator[str]:
     for id_, entry in admitted.items():
         if len(set(entry.plates)) != len(entry.plates):
             yield f"{id_}: a plate is twice in its admission"
-        if entry.payload is not None:
+        if entry.payload is not None and kind_of(id_) == "hat":
             record, paid = decode(entry.payload), int((entry.charged > 0).sum())
             if record.counts.admitted_plates != paid:
                 yield f"{id_}: {paid} plates were charged, its record admits {record.counts.admitted_plates}"
@@ -225,8 +230,8 @@ def nothing_is_unpublished(seen: Collected) -> Iterator[str]:
     """Whatever was charged was drawn, recorded, published, and marked so."""
     yield from (f"{id_} is recorded and waits to be published" for id_ in seen.unpublished)
     for entry in seen.entries:
-        if kind_of(entry.release_id) == CLIPS:
-            continue  # nothing is released under it
+        if kind_of(entry.release_id) == CLIPS or (kind_of(entry.release_id) == QUESTION and entry.payload is None):
+            continue  # nothing is released under it; a round that somebody cannot pay is not drawn
         if entry.payload is None or not entry.published:
             state = "charged and not recorded" if entry.payload is None else "not marked as published"
             yield f"{entry.release_id} is {state}"

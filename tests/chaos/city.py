@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from uuid import uuid4
@@ -63,6 +63,9 @@ mean = "{mean}"
 mean_epsilon = {epsilon}
 cdf_epsilon = 0.3
 min_plates = 4
+ask_first = {ask_first}
+ask_far_kmh = 6
+ask_rounds = 2
 [budget]
 epsilon = {budget}
 accounting = "{accounting}"
@@ -96,6 +99,7 @@ class Profile:
     max_kmh: float = 65.0
     replicas: int = 0
     accounting: str = "pure"
+    ask_first: float = 0
 
 
 AMPLE = Profile("two shards, ample budget", 2, 1000.0)
@@ -103,6 +107,7 @@ SCARCE = Profile("one shard, scarce budget", 1, 9.0)
 SHARED = Profile("three shards, scarce budget", 3, 9.0)
 AUTOMATIC = Profile("two shards, automatic epsilon", 2, 9.0, epsilon='"auto"', exact=False)
 FORECASTS = Profile("three shards, means around forecasts", 3, 9.0, exact=False, mean="auto")
+QUESTIONS = replace(FORECASTS, name="three shards, a question before each release", ask_first=0.3)
 REPLICATED = Profile("two shards, ample budget, a replica", 2, 1000.0, replicas=1)
 IN_RHO = Profile("two shards, scarce budget, in rho", 2, 9.0, epsilon="0.8", accounting="approximate")
 
@@ -303,7 +308,7 @@ def build(
     config = folder / "city.toml"
     text = CONFIG.format(
         timezone=profile.timezone, max_kmh=profile.max_kmh, epsilon=profile.epsilon, budget=profile.budget,
-        mean=profile.mean, accounting=profile.accounting,
+        mean=profile.mean, accounting=profile.accounting, ask_first=profile.ask_first,
         redis=f"redis://127.0.0.1:{on.store.link().port}", replicas=profile.replicas, database=database,
         folder=folder, bootstrap=on.kafka.bootstrap,
         name=f"c{uuid4().hex[:8]}", shards=profile.shards, session=session_s,

@@ -4,36 +4,42 @@ Each check takes a function that opens the same ledger anew, and a context for a
 `test_road.py` in memory and SQLite, `tests/integration/test_redis_ledger.py` in Redis.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from functools import cache
 
 import pytest
 
 from tests.unit.test_flow import START, a_context, run, slot
+from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Ledger, LedgerFactory
-from udp_stream.release.record import decode
+from udp_stream.release.context import ReleaseContext, with_forecaster
+from udp_stream.release.record import QUESTION, decode, kind_of
 from udp_stream.testing import Died, RivalledLedger
 
 EPSILONS = {
     "fixed": (),
     "automatic": ("release.mean_epsilon=auto", "release.cdf_epsilon=auto"),
     "scarce": ("budget.epsilon=0.75",),
+    "around": ("release.mean=forecast-clip", "release.cdf_epsilon=0"),
+    "asked": (
+        *("release.mean=forecast-clip", "release.cdf_epsilon=0", "release.ask_first=0.8"),
+        *("release.ask_share=0.5", "release.ask_far_kmh=14", "release.ask_rounds=2"),
+    ),
 }
-CALLS = 10
-"""Of a whole slot, with its publishing in the place where it comes."""
 
 Opening = Callable[[], LedgerFactory]
 """A new ledger each time, as a function that opens it again and again."""
 
 
-def dies_at_every_call(new_ledger: Opening) -> None:
+def dies_at_every_call(new_ledger: Opening, kind: str = "fixed") -> None:
     """Whatever call a process dies at, before it or behind it: the next one loses nothing and repeats nothing."""
-    for dies_at, answered in [(n, answered) for n in range(CALLS) for answered in (False, True)]:
+    for dies_at, answered in [(n, answered) for n in range(_calls(kind)) for answered in (False, True)]:
         opened, seen = new_ledger(), dict[str, bytes]()
         for attempt, at in enumerate((dies_at, dies_at, None)):
             with opened() as ledger:
                 try:
-                    found = run(ledger, a_context(seed=attempt), _slot(), at, answered=answered)
+                    found = run(ledger, context_of(kind, attempt), _slot(), at, answered=answered)
                 except Died as death:
                     found = death.args[0]
             for id_, payload in found:
@@ -42,19 +48,48 @@ def dies_at_every_call(new_ledger: Opening) -> None:
             require_whole(ledger, seen)
 
 
+def dies_at_every_call_of_a_question(new_ledger: Opening) -> None:
+    """The same where a question comes before each release."""
+    dies_at_every_call(new_ledger, "asked")
+
+
 def rival_at_every_call(new_ledger: Opening) -> None:
     """Whatever call a rival gets in before, with other bits and another policy's epsilons: both publish the same."""
     for kind, rivals in [("fixed", "automatic"), ("automatic", "fixed"), ("scarce", "scarce")]:
-        for call in range(CALLS):
-            opened, won = new_ledger(), list[tuple[str, bytes]]()
-            with opened() as theirs, opened() as ledger:
+        _rival_at_every_call(new_ledger, kind, rivals)
 
-                def rival(theirs: Ledger = theirs, rivals: str = rivals, won: list[tuple[str, bytes]] = won) -> None:
-                    won.extend(run(theirs, a_context(*EPSILONS[rivals], seed=8), _slot()))
 
-                ours = run(RivalledLedger(ledger, call, rival), a_context(*EPSILONS[kind], seed=7), _slot())
-                assert won == ([] if call == CALLS - 1 else ours), (kind, call)
-                require_whole(ledger, dict(ours))
+def rival_at_every_call_of_a_question(new_ledger: Opening) -> None:
+    """A rival that asks the same question with other bits, and one that asks none."""
+    for rivals in ("asked", "around"):
+        _rival_at_every_call(new_ledger, "asked", rivals)
+
+
+def _rival_at_every_call(new_ledger: Opening, kind: str, rivals: str) -> None:
+    for call in range(_calls(kind) - 1):  # publishing is none of the ledger's
+        opened, won = new_ledger(), list[tuple[str, bytes]]()
+        with opened() as theirs, opened() as ledger:
+
+            def rival(theirs: Ledger = theirs, won: list[tuple[str, bytes]] = won) -> None:
+                won.extend(run(theirs, context_of(rivals, 8), _slot()))
+
+            ours = run(RivalledLedger(ledger, call, rival), context_of(kind, 7), _slot())
+            assert won == ours, (kind, rivals, call)
+            require_whole(ledger, dict(ours))
+
+
+@cache
+def _calls(kind: str) -> int:
+    """How many there are of a whole slot, with its publishing in the place where it comes."""
+    made = list[str]()
+    run(MemoryLedger(), context_of(kind, 0), _slot(), log=made)
+    assert len(made) >= (18 if kind == "asked" else 10)  # there is a second round of questions
+    return len(made)
+
+
+def context_of(kind: str, seed: int) -> ReleaseContext:
+    made = a_context(*EPSILONS[kind], seed=seed)
+    return with_forecaster(made) if made.policy.forecasts else made
 
 
 @cache
@@ -66,14 +101,30 @@ def require_whole(ledger: Ledger, published: dict[str, bytes]) -> None:
     """One payload per HAT, all of them published; each plate charged once, as the record says, within its budget."""
     assert len(published) == 3
     assert ledger.verify() == [] and list(ledger.unpublished()) == []
+    asked = _paid_for_questions(ledger)
     for entry in ledger.entries():
+        if kind_of(entry.release_id) != "hat":
+            continue
         record = decode(published[entry.release_id])
         assert entry.payload == published[entry.release_id]
-        assert max(entry.charged.tolist(), default=0) == round(record.privacy.epsilon * 1e9)
-        assert int((entry.charged > 0).sum()) == record.counts.admitted_plates
+        paid = Counter({p: c for p, c in zip(entry.plates, entry.charged.tolist(), strict=True) if c})
+        assert len(paid) == record.counts.admitted_plates
+        if record.question is not None:
+            paid += asked[entry.release_id]
+        assert max(paid.values(), default=0) == round(record.privacy.epsilon * 1e9)
     period = a_context().calendar.slot_in_period(START).period
     for plate, charged in zip(_slot()[0].plates, ledger.balances(period, _slot()[0].plates).charged, strict=True):
         assert charged == sum(_paid(ledger, plate))
+
+
+def _paid_for_questions(ledger: Ledger) -> dict[str, Counter[bytes]]:
+    """What each plate paid for the rounds of each HAT's question."""
+    found = defaultdict[str, Counter[bytes]](Counter)
+    for entry in ledger.entries():
+        if kind_of(entry.release_id) == QUESTION:
+            paid = dict(zip(entry.plates, entry.charged.tolist(), strict=True))
+            found[entry.release_id.rpartition(":")[2]].update(paid)
+    return found
 
 
 def _paid(ledger: Ledger, plate: bytes) -> Iterator[int]:
@@ -81,4 +132,10 @@ def _paid(ledger: Ledger, plate: bytes) -> Iterator[int]:
         yield from (c for p, c in zip(entry.plates, entry.charged.tolist(), strict=True) if p == plate)
 
 
-CHECKS = [pytest.param(check, id=check.__name__) for check in (dies_at_every_call, rival_at_every_call)]
+CHECKS = [
+    pytest.param(check, id=check.__name__)
+    for check in (
+        *(dies_at_every_call, rival_at_every_call),
+        *(dies_at_every_call_of_a_question, rival_at_every_call_of_a_question),
+    )
+]

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.road import CHECKS, Opening, dies_at_every_call, rival_at_every_call
+from tests.contract.road import (
+    CHECKS,
+    Opening,
+    dies_at_every_call,
+    dies_at_every_call_of_a_question,
+    rival_at_every_call,
+    rival_at_every_call_of_a_question,
+)
 from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import LedgerFactory
@@ -66,6 +73,8 @@ class Unkept(MemoryLedger):
         (dies_at_every_call, Unkept),
         (rival_at_every_call, Forgetful),
         (rival_at_every_call, LastWins),
+        (dies_at_every_call_of_a_question, Forgetful),
+        (rival_at_every_call_of_a_question, LastWins),
     ],
 )
 def test_a_store_that_breaks_a_promise_is_found(check: Callable[[Opening], None], broken) -> None:

@@ -15,7 +15,7 @@ from streams.topic_reader import records_of
 from streams.topics import topics_of
 from tests.chaos.adversary import Adversary
 from tests.chaos.checks import violations
-from tests.chaos.city import AMPLE, FORECASTS, IN_RHO, Profile, build, ground
+from tests.chaos.city import AMPLE, FORECASTS, IN_RHO, QUESTIONS, Profile, build, ground
 from tests.chaos.run import play, synthetic_day
 from tests.chaos.store import store
 from tests.chaos.strangers import END_S, Strangers
@@ -39,6 +39,10 @@ def planted(fault):
     return pytest.param(fault, marks=pytest.mark.long)
 
 
+NONE_PLANTED = pytest.param(None, marks=pytest.mark.long)
+"""Where a morning of chaos does the same in short, among all else."""
+
+
 @pytest.fixture(scope="module")
 def on():
     with ground() as made:
@@ -53,8 +57,9 @@ def on():
         pytest.param(AMPLE, 40, 18, 60, 5, marks=pytest.mark.long),
         pytest.param(FORECASTS, 30, 14, 60, 5, marks=pytest.mark.long),
         pytest.param(IN_RHO, 40, 8, 30, 2, marks=pytest.mark.long),
+        pytest.param(QUESTIONS, 40, 8, 30, 2, marks=pytest.mark.long),
     ],
-    ids=["a morning", "a day", "a day, forecast", "a morning, in rho"],
+    ids=["a morning", "a day", "a day, forecast", "a morning, in rho", "a morning, questions first"],
 )
 def test_a_day_of_chaos_violates_nothing(on, tmp_path, profile, buses, hours, seconds, kills):
     seed = random.SystemRandom().randrange(2**32)
@@ -127,7 +132,7 @@ def ambush(adversary, call, answered):
     return caught
 
 
-@pytest.mark.parametrize("fault", [None, planted("last_writer_wins")])
+@pytest.mark.parametrize("fault", [NONE_PLANTED, planted("last_writer_wins")])
 def test_a_worker_that_returns_from_the_dead_records_nothing(scene, fault):
     """Paused with its record on the way, replaced, and let go on: only the ledger stands in its way."""
     city, workers, adversary = scene(fault)
@@ -159,7 +164,7 @@ def test_a_worker_that_dies_of_its_charge_charges_once(scene):
     assert any(one.startswith("ledger") for one in found), found
 
 
-@pytest.mark.parametrize("fault", [None, planted("commits_what_is_read"), planted("acks_of_faust")])
+@pytest.mark.parametrize("fault", [NONE_PLANTED, planted("commits_what_is_read"), planted("acks_of_faust")])
 def test_a_worker_that_dies_over_an_open_slot_loses_nothing(scene, fault):
     """Killed after a commit that a slot's close brought, when the next slot's first pings are read."""
     city, workers, _ = scene(fault, places=1)
@@ -246,7 +251,7 @@ def test_a_worker_publishes_nothing_from_a_ledger_that_is_set_back(scene, tmp_pa
     assert found == [] if fault is None else any(one.startswith("ledger") for one in found), found
 
 
-@pytest.mark.parametrize("fault", [None, planted("takes_any_ledger")])
+@pytest.mark.parametrize("fault", [NONE_PLANTED, planted("takes_any_ledger")])
 def test_a_stranger_is_refused_while_others_work_and_as_they_start(scene, fault):
     city, workers, adversary = scene(fault, places=1)
     workers.want(city.places[0], True)

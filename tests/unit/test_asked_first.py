@@ -1,4 +1,4 @@
-"""The experiment with a question before each mean: without one it is the real road, and with one budgets hold."""
+"""The experiment with a question before each mean: it takes the real road, and with one budgets hold."""
 
 import pytest
 

@@ -38,7 +38,7 @@ from udp_stream.mechanisms.statistic_terms import AroundForecast, StatisticTerms
 from udp_stream.planning.allowances import EPSILON_NANO_MAX
 from udp_stream.planning.hat_plan import HatPlans, SlotInPeriod
 from udp_stream.planning.policy import Policy
-from udp_stream.planning.terms import HatForecast, Terms, terms_of
+from udp_stream.planning.terms import HatForecast, Question, Terms, terms_of
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.slot_tables import SlotCounts
 
@@ -83,7 +83,7 @@ def terms_around(
     >>> terms[0].allowance_nano / policy.budget_nano  # of 10: eight at once, and 5/24 of the rest after five hours
     0.8416666666
     """
-    cost, paced = _price_nano(policy), _paced_nano(in_period, policy)
+    cost, paced = price_nano(policy), _paced_nano(in_period, policy)
     forecasts = _hat_forecasts(forecast)
     widths = _widths(counts, forecasts, Cost(policy.measure, cost), policy)
     enough = np.flatnonzero(np.diff(counts.hat_rows) >= policy.min_plates).tolist()
@@ -106,7 +106,8 @@ def terms_around(
         least = ceil(ADMITTED_MIN * here.size)
         asked = _asked(mean.asked, foretold, policy)
         allowance = paced if asked.charge_nano <= policy.budget_nano - _at_once_nano(policy) else 0
-        terms.append(msgspec.structs.replace(asked, admitted_min=least, allowance_nano=allowance))
+        first = _question(asked, policy)
+        terms.append(msgspec.structs.replace(asked, admitted_min=least, allowance_nano=allowance, question=first))
     turns = np.argsort(np.argsort(-worth, kind="stable")).tolist()
     return [msgspec.structs.replace(one, turn=turn) for one, turn in zip(terms, turns, strict=True)]
 
@@ -122,7 +123,7 @@ def terms_of_typical(by_plate: NDArray[np.int64], policy: Policy, plans: HatPlan
     """
     typical = min(CITY_MEAN, policy.range.high / QUANTA_PER_KMH / 2)
     rest = float(mean_variance(by_plate, np.zeros_like(by_plate), 1)[0])
-    cost = _price_nano(policy)
+    cost = price_nano(policy)
     width = clip_width(by_plate, sqrt(CITY_SD**2 + rest), Cost(policy.measure, cost))
     around = AroundForecast.of(typical, np.full(by_plate.size, typical), width)
     (mean,) = _means([by_plate], [around], cost, policy, plans)
@@ -182,8 +183,21 @@ def _mean(
     return _Mean(asked, plan, (error / QUANTA_PER_KMH) ** 2)
 
 
-def _price_nano(policy: Policy) -> int:
-    """What the largest mover pays for a mean."""
+def _question(asked: Terms, policy: Policy) -> Question | None:
+    """What is asked before these statistics, if the policy asks and there is a forecast of each plate to ask about."""
+    first = policy.ask_first
+    if first is None or asked.statistics[0].around is None:
+        return None
+    return Question(first.far, first.share, int(first.part * asked.charge_nano), first.rounds)
+
+
+def price_nano(policy: Policy) -> int:
+    """What the largest mover pays for a mean.
+
+    >>> from udp_stream.adapters.settings import Settings
+    >>> price_nano(Settings().policy)
+    833333333
+    """
     if policy.mean_nano is not None:
         return policy.mean_nano
     automatic = (policy.mean_nano, policy.cdf_nano).count(None)

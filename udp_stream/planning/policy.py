@@ -28,6 +28,22 @@ Clip = Literal["auto", "box", "ball"]
 CountsReleased = Literal["all", "released", "none"]
 
 
+class AskFirst(msgspec.Struct, frozen=True):
+    """The question before a release: do at least `share` of a HAT's plates lie farther than `far` from their forecasts?
+
+    `part` is the most that it costs, as a part of what the release would; `far` is in quanta. It is asked in up to
+    `rounds` rounds.
+
+    >>> AskFirst(part=0.1, far=8 * 4096, share=0.3, rounds=4).share
+    0.3
+    """
+
+    part: float
+    far: int
+    share: float
+    rounds: int
+
+
 class Policy(msgspec.Struct, frozen=True):
     """What a deployment promises and how it computes. Epsilons are nano-units; None means "auto"; speeds in quanta.
 
@@ -44,6 +60,7 @@ class Policy(msgspec.Struct, frozen=True):
     `counts_read`: what forecasts read of counts;
     `counts_released`: which records carry counts. `schedule`: how an automatic epsilon of the papers' mechanisms is
     spread over a period. `source`: where a feed of its own form has the fields of a ping, by keys of `[source]`.
+    `ask_first`: what is asked before a release, if anything.
 
     >>> from udp_stream.adapters.settings import Settings
     >>> policy = Settings().policy
@@ -80,6 +97,7 @@ class Policy(msgspec.Struct, frozen=True):
     counts_released: CountsReleased = "all"
     schedule: Schedule = "spread"
     source: tuple[tuple[str, str], ...] = ()
+    ask_first: AskFirst | None = None
 
     @property
     def measure(self) -> Measure:
@@ -117,7 +135,8 @@ class Policy(msgspec.Struct, frozen=True):
     @property
     def in_balls(self) -> bool:
         """Whether a plate's HATs of a slot share one clip around their forecasts."""
-        return self.forecasts and self.measure == "zcdp" and self.clip != "box"
+        shared = self.clip != "box" and self.ask_first is None
+        return self.forecasts and self.measure == "zcdp" and shared
 
     @property
     def public(self) -> PublicSettings:
@@ -148,6 +167,8 @@ class Policy(msgspec.Struct, frozen=True):
             del settings["schedule"]
         if not self.source:
             del settings["source"]
+        if self.ask_first is None:
+            del settings["ask_first"]
         return blake2b(msgspec.json.encode(settings, order="sorted"), digest_size=8).hexdigest()
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from udp_stream.mechanisms.ball import PlateNorms, SharedClips, norms_of, room_and_rounding, sums
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.slot_plan import SlotPlan
-from udp_stream.release.draw import decide
+from udp_stream.release.decide import decide
 from udp_stream.release.outcome import hats_of
 from udp_stream.windows.slot_tables import SlotCounts, SlotValues
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
 import numpy as np
 
 from udp_stream.errors import PrivacyRefused
@@ -22,10 +21,12 @@ from udp_stream.planning.policy import Policy
 from udp_stream.planning.slot_plan import SlotPlan, row_digests
 from udp_stream.planning.terms import Terms
 from udp_stream.release.context import ReleaseContext
+from udp_stream.release.decide import terms_from
 from udp_stream.release.history import LedgerHistory
 from udp_stream.release.once import charge_once
 from udp_stream.release.outcome import HatOutcome, hats_of, ids_of
 from udp_stream.release.overlap import require_no_overlap
+from udp_stream.release.question import as_question, first_admissions
 from udp_stream.windows.slot_tables import SlotCounts
 
 
@@ -109,30 +110,13 @@ def _charge(
         terms = terms_from(remembered, queue[i].release_id)
         # On these very terms, whatever they leave to be chosen: others would never be those remembered.
         queue[i] = queue[i].asked(terms, _plan(queue[i], counts, terms, plans))
-        return queue[i].admission(counts, policy.min_plates, remembered)
+        again = queue[i].admission(counts, policy.min_plates, remembered)
+        return again if asked[i].release_id == again.release_id else as_question(again, terms)
 
-    asked = [hat.admission(counts, policy.min_plates) for hat in queue]
+    asked = first_admissions(queue, counts, policy)
     found = charge_once(ledger, in_period.period, policy.budget_nano, counts.plates, asked, on_terms)
     charged = [hat.decided(one.charged) for hat, one in zip(queue, found, strict=True)]
     return sorted(charged, key=lambda hat: hat.number)
-
-
-def terms_from(remembered: bytes, id_: str) -> Terms:
-    """The terms that a ledger remembers; PrivacyRefused if another version of the software wrote them.
-
-    >>> terms_from(b'{"withheld": "few_plates"}', "hat").withheld
-    'few_plates'
-    >>> terms_from(b'{"withheld": "whim"}', "hat")  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    udp_stream.errors.PrivacyRefused: hat was charged by another version of udp-stream, on terms that ...
-    """
-    try:
-        return msgspec.json.decode(remembered, type=Terms)
-    except msgspec.DecodeError as error:
-        raise PrivacyRefused(
-            f"{id_} was charged by another version of udp-stream, on terms that this one cannot read, and is not "
-            "recorded yet: finish its slot with the version that charged it"
-        ) from error
 
 
 def _slot_plan(hats: Sequence[HatOutcome], counts: SlotCounts) -> SlotPlan:

@@ -15,16 +15,15 @@ from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Admission, Entropy, Ledger, Mark
 from udp_stream.mechanisms.ball import SharedClips, factors_for
-from udp_stream.planning.hat_plan import plan_admitted, plan_hat
-from udp_stream.planning.policy import Policy
-from udp_stream.planning.slot_plan import SlotPlan, row_digests
-from udp_stream.planning.terms import Terms
+from udp_stream.planning.slot_plan import SlotPlan
 from udp_stream.release.context import ReleaseContext
+from udp_stream.release.decide import decide, unplanned
 from udp_stream.release.estimate import HatEstimate, estimate_hats
 from udp_stream.release.once import draw_once
 from udp_stream.release.outcome import NO_ROWS, HatOutcome, hats_of, ids_of
+from udp_stream.release.question import ask_first
 from udp_stream.release.record import SCHEMA, Counts, Hat, Release, clips_id, encode
-from udp_stream.release.statistic_records import forecast_record, privacy_record, statistics
+from udp_stream.release.statistic_records import forecast_record, privacy_record, question_record, statistics
 from udp_stream.windows.grid import cell_center
 from udp_stream.windows.slot_tables import SlotCounts, SlotValues
 
@@ -84,6 +83,7 @@ def record_slot(
 
     def draw(todo: Sequence[int]) -> list[bytes]:
         new = decide([hats[i] for i in todo], counts, plan, context.policy)
+        new = ask_first(new, counts, values, context, ledger)
         for i, decided in zip(todo, new, strict=True):
             hats[i] = decided
         _admit_unplanned(new, counts, context, ledger)
@@ -99,56 +99,18 @@ def _witness(hats: Sequence[HatOutcome]) -> str:
     return max(hats, key=lambda hat: len(hat.payload or b"")).release_id
 
 
-def decide(hats: Sequence[HatOutcome], counts: SlotCounts, plan: SlotPlan, policy: Policy) -> list[HatOutcome]:
-    """Each HAT as the plan has it: charged, with the plan for its plates that were charged, or withheld.
-
-    >>> from udp_stream.ledger.memory import MemoryLedger
-    >>> from udp_stream.release.charge import plan_slot
-    >>> from udp_stream.testing import a_context, two_hats
-    >>> (counts, _), context = two_hats(), a_context()
-    >>> plan = plan_slot(counts, context, MemoryLedger())
-    >>> [hat.state.value for hat in decide(hats_of(counts), counts, plan, context.policy)]
-    ['charged', 'withheld']
-    """
-    found = plan.find_all(counts.cells, row_digests(counts))
-    return [_decided(hat, counts, found[hat.number], plan, policy) for hat in hats]
-
-
-def _decided(hat: HatOutcome, counts: SlotCounts, at: int | None, plan: SlotPlan, policy: Policy) -> HatOutcome:
-    """Charged, with the plan for the plates that were charged; or withheld. `at` is its number in the slot's plan."""
-    if at is None:
-        return hat.withheld(_unplanned(policy))
-    terms, charged = plan.terms[at], plan.charged_rows(at)
-    offered = terms.of_kept(charged)
-    if terms.withheld or not offered.size:
-        return hat.withheld(terms)
-    priced = plan.priced[at] if plan.priced is not None else None
-    priced = priced or plan_hat(terms.of_kept(counts.count[hat.rows]), terms, policy)
-    # Charges are remembered, counts are read again: a plate whose charge is below its part by now stays out.
-    paid = (offered > 0) & (offered >= priced.charges)
-    paid_rows = terms.to_rows(offered * paid, charged.size)
-    # The ledger charged enough plates, or none; of those that it charged, some may stay out by now.
-    if np.count_nonzero(paid) < max(1, policy.min_plates):
-        return hat.withheld(terms, paid_rows)
-    return hat.ready(terms, paid_rows, plan_admitted(priced, paid, policy))
-
-
-def _unplanned(policy: Policy) -> Terms:
-    return Terms(withheld="unplanned").within(policy)
-
-
 def _admit_unplanned(hats: Sequence[HatOutcome], counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> None:
     """What is recorded must have been admitted, also where no plate is."""
-    terms, min_plates = msgspec.json.encode(_unplanned(context.policy)), context.policy.min_plates
-    unplanned = [
+    terms, min_plates = msgspec.json.encode(unplanned(context.policy)), context.policy.min_plates
+    admissions = [
         Admission(hat.release_id, NO_ROWS, NO_ROWS, min_plates, terms)
         for hat in hats
         if hat.terms.withheld == "unplanned"
     ]
-    if unplanned:
+    if admissions:
         context.before_charge()
         period = context.calendar.slot_in_period(counts.start_ms).period
-        ledger.admit(period, context.policy.budget_nano, counts.plates, unplanned)
+        ledger.admit(period, context.policy.budget_nano, counts.plates, admissions)
 
 
 def _factors_once(
@@ -254,4 +216,5 @@ def _record(hat: HatOutcome, counts: SlotCounts, estimate: HatEstimate | None, c
         software=context.software,
         trial=context.trial,
         forecast=forecast_record(hat.terms, hat.plan, estimate) if shown else None,
+        question=question_record(hat.terms),
     )

@@ -23,6 +23,7 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "software": "what made the record",
         "trial": "true if other runs draw this HAT again: the ledger was for one run only",
         "forecast": "what was forecast of the mean before it was taken; null if nothing was",
+        "question": "what was asked before the release, and the answer; null if nothing was",
     },
     "Hat": {
         "cell": "H3 cell, 15 hexadecimal digits",
@@ -84,6 +85,13 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "prior": "what it reads of the counts: a relative speed and six features, standardised",
         "measured_kmh": "what the release says of the mean, km/h; it may lie beyond [0, max_kmh]",
         "measured_deviation_kmh": "the standard deviation of that, km/h",
+    },
+    "Asked": {
+        "far_kmh": "a plate counts whose mean speed is farther than this from what was forecast of it, km/h",
+        "share": "the share of plates that has to count",
+        "moved": "whether that share was found; the answer has noise",
+        "rounds": "noisy counts that it took",
+        "epsilon": "the most that it cost a plate; part of the epsilon of `privacy`",
     },
     "QueryResult": {
         "schema": "name and version of this form",

@@ -102,6 +102,24 @@ class Forecast(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     measured_deviation_kmh: NonNegative | None
 
 
+class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The private question before the statistics: do at least `share` of the plates lie far from their forecasts?
+
+    A plate does if its mean speed is more than `far_kmh` from what was forecast of it. `moved`: the answer was yes, and
+    the statistics were released if budgets allowed it. `epsilon` is the most that it cost a plate, in `rounds` rounds;
+    it is part of what `privacy` says. An answer has noise, and may be wrong.
+
+    >>> Asked(far_kmh=8.0, share=0.3, moved=False, rounds=1, epsilon=0.025).moved
+    False
+    """
+
+    far_kmh: Positive
+    share: Positive
+    moved: bool
+    rounds: Count
+    epsilon: NonNegative
+
+
 class Counts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Public counts: in the HAT, admitted by the ledger, and used by the mean."""
 
@@ -140,6 +158,7 @@ class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """One HAT's record: the only one there will ever be under its `release_id`.
 
     `counts` is null where the settings keep counts back (`release.counts`), and so is `forecast` then.
+    `question` is there where one was asked before the statistics (`release.ask_first`).
     `trial` is there, and true, if the record was made on a ledger of one run only: other runs draw the HAT again.
     """
 
@@ -156,6 +175,7 @@ class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     software: str
     trial: bool = False
     forecast: Forecast | None = None
+    question: Asked | None = None
 
     @property
     def plates(self) -> int:
@@ -168,7 +188,7 @@ class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         return 0 if self.counts is None else self.counts.samples
 
 
-_ID = re.compile(r"(?:[0-9a-f]{15}-|clips:)(-?[0-9]+)-([0-9]+)")
+_ID = re.compile(r"(?:(?:question:[0-9]+:)?[0-9a-f]{15}-|clips:)(-?[0-9]+)-([0-9]+)")
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(Release)
 
@@ -198,7 +218,7 @@ def json_schema() -> dict[str, Any]:
     """The record's JSON Schema (2020-12), as published in `docs/`.
 
     >>> sorted(json_schema()["$defs"])
-    ['Cdf', 'Counts', 'Forecast', 'Hat', 'Mean', 'Privacy', 'Release', 'Variance']
+    ['Asked', 'Cdf', 'Counts', 'Forecast', 'Hat', 'Mean', 'Privacy', 'Release', 'Variance']
     """
     return described(Release, SCHEMA)
 
@@ -235,8 +255,21 @@ def clips_id(start_s: int, seconds: int) -> str:
     return f"{CLIPS}:{start_s}-{seconds}"
 
 
+QUESTION = "question"
+"""The kind of a round of the question before a HAT's release: its noisy count is recorded, and not released."""
+
+
+def question_id(number: int, release_id: str) -> str:
+    """The id of a round, counted from 1, of the question before a HAT's release.
+
+    >>> slot_of(question_id(1, "87608c4d2ffffff-1641011400-3600"))
+    (1641011400, 1641015000)
+    """
+    return f"{QUESTION}:{number}:{release_id}"
+
+
 def slot_of(release_id: str) -> tuple[int, int]:
-    """When the slot of an id starts and ends, in Unix seconds; raises ValueError if it is no id of a HAT or of clips.
+    """When the slot of an id starts and ends, in Unix seconds; ValueError if it is of no HAT, question or clips.
 
     >>> slot_of("87608c4d2ffffff-1641011400-3600")
     (1641011400, 1641015000)

@@ -33,7 +33,7 @@ def written(policy: Policy) -> dict[str, str]:
     """Every configuration key that the policy comes from, with its value as a user writes it.
 
     `neighbours` has no key: there is one relation. `budget.period` stands for two fields. `[source]` has keys where a
-    feed has a form of its own.
+    feed has a form of its own, and `release.ask_` where something is asked before a release.
     """
     return {
         "hat.resolution": _plain(policy.resolution),
@@ -62,7 +62,20 @@ def written(policy: Policy) -> dict[str, str]:
         "forecast.counts": policy.counts_read,
         "budget.schedule": policy.schedule if isinstance(policy.schedule, str) else _list(policy.schedule),
         "neighbours": policy.neighbours,
+        **_asked_first(policy),
         **{f"source.{key}": value for key, value in policy.source},
+    }
+
+
+def _asked_first(policy: Policy) -> dict[str, str]:
+    first = policy.ask_first
+    if first is None:
+        return {}
+    return {
+        "release.ask_first": _plain(first.part),
+        "release.ask_far_kmh": _kmh(first.far),
+        "release.ask_share": _plain(first.share),
+        "release.ask_rounds": _plain(first.rounds),
     }
 
 
@@ -119,8 +132,8 @@ def _difference(fingerprint: str, note: str | None, policy: Policy) -> str:
 
 
 def _value(keys: Mapping[str, str], key: str) -> str:
-    """What a policy has of a key. Without a mapping, a feed is in the contract's form."""
-    return keys.get(key) or ("unset" if key.startswith("source.") else "unknown")
+    """What a policy has of a key. Without a mapping, a feed is in the contract's form; without a question, none is."""
+    return keys.get(key) or ("unset" if key.startswith(("source.", "release.ask_")) else "unknown")
 
 
 def _noted(note: str | None) -> dict[str, str]:

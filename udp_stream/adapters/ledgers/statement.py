@@ -141,8 +141,9 @@ class _Account:
         if end < inf:
             self.slots_s.add(int(end - start))
         self.periods.setdefault(account_of(entry.period), _Spent()).take(entry, start, end)
-        self.under[length_of(entry.period), entry.budget] += bool(entry.charged.any())
-        if entry.payload is not None and kind_of(entry.release_id) == "hat":
+        if (kind := kind_of(entry.release_id)) == "hat":
+            self.under[length_of(entry.period), entry.budget] += bool(entry.charged.any())
+        if kind == "hat" and entry.payload is not None:
             record = _record(entry.release_id, entry.payload)
             made = _made(record)
             self.made[made] += 1
@@ -302,9 +303,8 @@ def _record(release_id: str, payload: bytes) -> Release:
 
 
 def _made(record: Release) -> _Made:
-    privacy = record.privacy
-    how = privacy.accounting, privacy.accounting_detail
-    return _Made(record.policy, privacy.period_epsilon, privacy.period, *how, record.software)
+    of, how = record.privacy, (record.privacy.accounting, record.privacy.accounting_detail)
+    return _Made(record.policy, of.period_epsilon, of.period, *how, record.software)
 
 
 def _iso(seconds: float, period: str, slots: SlotGrid) -> str | None:
