@@ -60,18 +60,18 @@ def first_admissions(hats: Sequence[HatOutcome], counts: SlotCounts, policy: Pol
     >>> [one.release_id for one in first_admissions(hats_of(counts), counts, policy)]  # nothing is planned yet
     ['8742d98b6ffffff-1641009600-3600', '8742d9d4cffffff-1641009600-3600']
     """
+    admissions = [hat.admission(counts, policy.min_plates) for hat in hats]
+    if not any(hat.terms.asks_first for hat in hats):
+        return admissions
     kept = np.zeros(len(counts.plates), np.int64)
-    return [_first_admission(hat, counts, policy, kept) for hat in hats]
+    return [_first_admission(hat, one, policy, kept) for hat, one in zip(hats, admissions, strict=True)]
 
 
-def _first_admission(hat: HatOutcome, counts: SlotCounts, policy: Policy, kept: Integers) -> Admission:
-    """The HAT's; what its question is to leave of each plate's budget is added to what is kept."""
-    one = hat.admission(counts, policy.min_plates)
-    if hat.plan is None:
-        return one
+def _first_admission(hat: HatOutcome, one: Admission, policy: Policy, kept: Integers) -> Admission:
+    """The HAT's admission, within what is not kept; what its question may lead to is then kept, too."""
     limits, question = _limit(hat.terms, policy) - kept[one.members], hat.terms.question
-    if question is None or not hat.terms.asks_first:
-        return replace(one, allowances=np.maximum(limits, 0)) if kept.any() else one
+    if question is None or not hat.terms.asks_first or hat.plan is None:
+        return replace(one, allowances=np.maximum(limits, 0))
     later = hat.plan.charges + question.cost_nano - _parts(question)[0]
     kept[one.members] += later
     return replace(as_question(one, hat.terms), allowances=np.maximum(limits - later, 0))
@@ -114,7 +114,7 @@ def far_from_forecast(samples: Integers, by_plate: Integers, forecasts: Integers
 
 
 class _Asking:
-    """One HAT's question, and how far its rounds have come. Everything here follows from what the ledger holds."""
+    """One HAT's question, and how far its rounds have come, which follows from what the ledger holds."""
 
     def __init__(self, hat: HatOutcome, question: Question, counts: SlotCounts, values: SlotValues) -> None:
         self.hat, self.question = hat, question
