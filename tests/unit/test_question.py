@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.unit.test_flow import a_context, run, slot
+from udp_stream.adapters.ledgers.policy_keys import note_policy
 from udp_stream.adapters.ledgers.statement import statement
 from udp_stream.adapters.ledgers.which_ledger import ledger_sentence
 from udp_stream.adapters.settings import load
@@ -190,7 +191,8 @@ def test_the_statement_and_the_ledgers_sentence_count_hats_and_not_questions():
     text = msgspec.json.encode(statement(settings, ledger)).decode()
     stated = statement(settings, ledger)["privacy"]["privacy_loss"]
     assert QUESTION not in text and stated
-    said = ledger_sentence("city.ledger", {}, ledger.progress(), settings.calendar.slots)
+    note_policy(ledger, settings.policy)
+    said = ledger_sentence("city.ledger", ledger.meta(), ledger.progress(), settings.calendar.slots)
     assert said.startswith(
         f"ledger city.ledger: {ledger.progress().admitted:,} HATs and rounds of questions, the first"
     )

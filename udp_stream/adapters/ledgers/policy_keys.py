@@ -84,6 +84,12 @@ def note_policy(ledger: Ledger, policy: Policy) -> None:
     ledger.note(f"{NOTE}{policy.fingerprint()}", msgspec.json.encode(written(policy)).decode())
 
 
+def was_asked_first(meta: Mapping[str, str]) -> bool:
+    """Whether what a ledger knows of itself has a policy that asks a question before a release."""
+    noted = (_noted(text) for name, text in meta.items() if name.startswith(NOTE))
+    return any("release.ask_first" in one for one in noted)
+
+
 def other_policies(ledger: Ledger, policy: Policy) -> dict[str, str]:
     """How our settings differ from each other policy that the ledger was charged under, by its fingerprint.
 

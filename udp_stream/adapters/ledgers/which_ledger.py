@@ -12,12 +12,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from udp_stream.adapters.ledgers.opening import ledger_place
-from udp_stream.adapters.ledgers.policy_keys import named, note_policy, other_policies
+from udp_stream.adapters.ledgers.policy_keys import named, note_policy, other_policies, was_asked_first
 from udp_stream.adapters.logs import WARNING, say
 from udp_stream.adapters.settings import LedgerSection, Settings
 from udp_stream.adapters.text import counted
 from udp_stream.ledger.port import Ledger, Progress
-from udp_stream.release.record import CLIPS, QUESTION, kind_of, slot_of
+from udp_stream.release.record import CLIPS, kind_of, slot_of
 from udp_stream.release.standing import NOTE
 from udp_stream.windows.grid import SlotGrid
 
@@ -40,8 +40,8 @@ def ledger_sentence(place: str, meta: Mapping[str, str], progress: Progress, slo
     made = f", made {meta['made']}" if "made" in meta else ""
     first, latest = (slot_start(release_id, slots) for release_id in (progress.oldest, progress.newest))
     rounds = any(name.startswith(NOTE) for name in meta)
-    ends = {kind_of(release_id or "") for release_id in (progress.oldest, progress.newest)}
-    others = ["slots"] * (CLIPS in ends) + ["rounds of questions"] * (QUESTION in ends) + ["rounds of queries"] * rounds
+    others = ["slots"] * (kind_of(progress.newest or "") == CLIPS) + ["rounds of questions"] * was_asked_first(meta)
+    others += ["rounds of queries"] * rounds
     holds = [f"{progress.admitted:,} HATs and {' and '.join(others)}" if others else counted(progress.admitted, "HAT")]
     holds += [f"the first of the slot {first}"] if first else []
     holds += [f"the latest of {'' if first else 'the slot '}{latest}"] if latest else []
