@@ -47,11 +47,16 @@ def day():
     return [json.loads(message) for batch in fleet.messages() for message in batch]
 
 
+@cache
+def messages():
+    return [json.dumps(ping).encode() for ping in day()]
+
+
 def with_speeds(speed_of):
     """The messages of the day with other speeds: `speed_of` gives one for each ping, or None to keep it."""
-    for ping in day():
+    for ping, message in zip(day(), messages(), strict=True):
         speed = speed_of(ping)
-        yield json.dumps(ping if speed is None else ping | {"speed": speed}).encode()
+        yield message if speed is None else json.dumps(ping | {"speed": speed}).encode()
 
 
 def of_plate(plate, speed):
@@ -108,7 +113,7 @@ def key_of(plate):
     return blake2b(plate.encode(), digest_size=16).digest()
 
 
-def run(monkeypatch, messages, seed, flags=MEAN, given=None, steer=None):
+def run(monkeypatch, sent, seed, flags=MEAN, given=None, steer=None):
     """A day through the embedded runtime. `given` are noisy integers that it has to release instead of its own.
 
     `steer` changes the noise that was drawn: a history that has a chance, however small.
@@ -131,7 +136,7 @@ def run(monkeypatch, messages, seed, flags=MEAN, given=None, steer=None):
         patched.setattr(estimate, "_noisy", noisy)
         publish = lambda releases: this.payloads.extend(one.payload for one in releases)  # noqa: E731
         Embedded(settings, this.ledger, SeededEntropy(seed), key_of, "udp-stream test", publish).run(
-            frames_of(messages)
+            frames_of(sent)
         )
     return this
 

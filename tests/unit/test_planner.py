@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks.feeds import feed_of
-from tests.forms import long_but
+from tests.forms import long_rows
 from tests.runtime.harness import FEEDS
 from tests.unit.test_flow import CELLS, FIXED, START, a_context, run
 from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
@@ -172,7 +172,7 @@ def uneven_city(seed):
 SHORT = ("auto", "auto"), ("array-averaging", "0.3"), ("levy", "1"), ("optimal", "1")
 
 
-@pytest.mark.parametrize(("mean", "epsilon"), long_but(SHORT, product(MEANS, ("0.3", "1", "auto"))))
+@pytest.mark.parametrize(("mean", "epsilon"), long_rows(SHORT, product(MEANS, ("0.3", "1", "auto"))))
 def test_the_slots_worst_case_is_never_larger_with_suppression(mean, epsilon):
     """Nor is K, and no HAT is withheld for it."""
     flags = (f"release.mean={mean}", f"release.mean_epsilon={epsilon}", "release.cdf_epsilon=0", "release.min_plates=3")
