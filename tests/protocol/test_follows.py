@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from tests.forms import long_but
 from tests.protocol.explore import SHARDS, Violation, World, explore, walk
 from udp_stream.release.record import kind_of
 from udp_stream.shuffle.planner import Planner
@@ -65,7 +66,7 @@ class Following(World):
         super().require_done(state._replace(published=tuple(one for one in state.published if one not in learnt)))
 
 
-@pytest.mark.parametrize("whole_batches", [True, False])
+@pytest.mark.parametrize("whole_batches", long_but([True], [True, False]))
 def test_without_a_fault_every_order_ends_in_four_releases_and_two_slots_learnt(whole_batches):
     assert explore(Following(whole_batches=whole_batches), faults=0).ends >= 1
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from tests.forms import long_rows
 from udp_stream.ledger.conversion import (
     NANO_MAX,
     delta_of,
@@ -114,7 +115,9 @@ def _gaussian(rho_nano):
     return dp_accounting.GaussianDpEvent(math.sqrt(NANO / (2 * rho_nano)))
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), PROMISES)
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), long_rows([one for one in PROMISES if one[0] < 30 and one[1] < 0.01], PROMISES)
+)
 @pytest.mark.parametrize("parts", [pytest.param(1, marks=pytest.mark.soak), 24])
 def test_composed_gaussian_mechanisms_are_within_what_their_rhos_promise(epsilon, delta, parts):
     """Exactly (Balle and Wang, arXiv 1805.06530, Theorem 8), and by the accountant's privacy loss distributions."""
