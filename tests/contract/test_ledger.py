@@ -48,7 +48,10 @@ def in_sqlite(folder: Path) -> LedgerFactory:
 
 
 IN_BOTH = [*product(ALL_LEDGER_CHECKS, (in_memory, in_sqlite))]
-LONG = [(check, in_sqlite) for check in (checks.check_large_slots, checks.check_rolling_crowd)]
+LONG = [
+    (check, in_sqlite)
+    for check in (checks.check_large_slots, checks.check_rolling_crowd, checks.check_concurrent_writers)
+]
 
 
 @pytest.mark.parametrize(
