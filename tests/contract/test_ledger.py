@@ -398,7 +398,12 @@ class SqliteMatchesModel(RuleBasedStateMachine):
 
 
 TestSqliteMatchesModel = SqliteMatchesModel.TestCase
-TestSqliteMatchesModel.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestSqliteMatchesModel.settings = settings(max_examples=12, stateful_step_count=25, deadline=None)
+
+
+@pytest.mark.long
+class TestSqliteMatchesModelInMany(TestSqliteMatchesModel):  # type: ignore[misc,valid-type]
+    settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
 
 
 # The file.

@@ -12,7 +12,7 @@ ONE_SLOT = {"slots": 1, "reads": 1}
 AT_ONCE = {"slots": 2, "reads": 1}
 
 
-@pytest.mark.parametrize(("faults", "states"), long_rows([(2, 10_000)], [(2, 10_000), (3, 40_000)]))
+@pytest.mark.parametrize(("faults", "states"), long_rows([(2, 15_000)], [(2, 15_000), (3, 40_000)]))
 def test_with_faults_anywhere_every_order_ends_the_same(faults, states):
     """One slot; every batch, every part of what was being sent, every checkpoint that may be the last."""
     found = Whole(**ONE_SLOT).explore(faults)
