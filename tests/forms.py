@@ -13,3 +13,12 @@ def long_but(short: Collection[Any], values: Iterable[Any]) -> list[Any]:
     [1, (2,)]
     """
     return [one if one in short else pytest.param(one, marks=pytest.mark.long) for one in values]
+
+
+def long_rows(short: Collection[tuple[Any, ...]], rows: Iterable[tuple[Any, ...]]) -> list[Any]:
+    """As `long_but`, of several parameters at once.
+
+    >>> [getattr(one, "values", one) for one in long_rows([(1, 2)], [(1, 2), (1, 3)])]
+    [(1, 2), (1, 3)]
+    """
+    return [one if one in short else pytest.param(*one, marks=pytest.mark.long) for one in rows]

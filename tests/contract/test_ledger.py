@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.contract import ledger_writer as writer
 from tests.forked import Forked
+from tests.forms import long_rows
 from udp_stream.adapters.ledgers.sqlite import file as sqlite_file
 from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
@@ -45,9 +47,17 @@ def in_sqlite(folder: Path) -> LedgerFactory:
     return lambda: open_sqlite_ledger(folder / "ledger")
 
 
-@pytest.mark.parametrize("store", [in_memory, in_sqlite])
-@pytest.mark.parametrize("check", ALL_LEDGER_CHECKS, ids=lambda check: check.__name__)
-def test_store_keeps_promise(store: Callable[[Path], LedgerFactory], check: Check, tmp_path: Path) -> None:
+IN_BOTH = [*product(ALL_LEDGER_CHECKS, (in_memory, in_sqlite))]
+LONG = [
+    (check, in_sqlite)
+    for check in (checks.check_large_slots, checks.check_rolling_crowd, checks.check_concurrent_writers)
+]
+
+
+@pytest.mark.parametrize(
+    ("check", "store"), long_rows([one for one in IN_BOTH if one not in LONG], IN_BOTH), ids=lambda one: one.__name__
+)
+def test_store_keeps_promise(check: Check, store: Callable[[Path], LedgerFactory], tmp_path: Path) -> None:
     check(store(tmp_path))
 
 
@@ -388,7 +398,12 @@ class SqliteMatchesModel(RuleBasedStateMachine):
 
 
 TestSqliteMatchesModel = SqliteMatchesModel.TestCase
-TestSqliteMatchesModel.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestSqliteMatchesModel.settings = settings(max_examples=12, stateful_step_count=25, deadline=None)
+
+
+@pytest.mark.long
+class TestSqliteMatchesModelInMany(TestSqliteMatchesModel):  # type: ignore[misc,valid-type]
+    settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
 
 
 # The file.

@@ -11,9 +11,18 @@ from tests.contract.test_road import LastWins, Unkept, in_memory, in_sqlite
 from udp_stream.errors import PrivacyRefused
 from udp_stream.testing import a_threshold
 
+SLOW = dies_at_every_call, rival_at_every_call
 
-@pytest.mark.parametrize("store", [in_memory, in_sqlite])
-@pytest.mark.parametrize("check", CHECKS)
+
+@pytest.mark.parametrize(
+    ("check", "store"),
+    [
+        pytest.param(*check.values, store, id=f"{check.id}-{store.__name__}", marks=marks)
+        for check in CHECKS
+        for store in (in_memory, in_sqlite)
+        for marks in [pytest.mark.long if store is in_sqlite and check.values[0] in SLOW else ()]
+    ],
+)
 def test_the_road_of_a_query_over_a_store_that_fails(check: Callable[[Opening], None], store, tmp_path: Path) -> None:
     check(store(tmp_path))
 

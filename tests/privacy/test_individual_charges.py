@@ -29,7 +29,8 @@ COARSE = 2**28 + 3
 """A speed limit for which noise lives on a coarser lattice than the statistic, so that rounding costs."""
 
 COUNTS = [c for users in (1, 2, 3) for c in itertools.product((1, 2, 3), repeat=users) if sum(c) <= 6]
-LARGEST_LAST = [pytest.param(c, marks=pytest.mark.long if sum(c) > 5 else ()) for c in COUNTS]
+SMALL = [c for c in COUNTS if sum(c) <= 4]
+LARGEST_LAST = long_but(SMALL, COUNTS)
 """The largest have most of the datasets."""
 
 GROUPINGS = ("best-fit", "wrap-around")
@@ -67,7 +68,7 @@ def statistics(plan, data):
     return np.array([MECHANISMS[plan.mechanism].query(plan, row, seeded_bits(0)).statistic for row in data])
 
 
-@pytest.mark.parametrize("counts", COUNTS, ids=str)
+@pytest.mark.parametrize("counts", LARGEST_LAST, ids=str)
 def test_each_plate_moves_the_statistic_by_at_most_what_its_plan_says_and_some_data_reach_it(counts):
     for plan in linear_plans(counts, NANO, 5):
         widest = ranges_by_plate(counts, statistics(plan, datasets(sum(counts), (0, 1, 5))))
@@ -103,7 +104,7 @@ def test_whoever_is_halted_no_admitted_plate_loses_more_than_it_was_charged(coun
                 assert final.cost.nano <= max(max(paid), 1) or not final.moves.any()
 
 
-@pytest.mark.parametrize("counts", COUNTS, ids=str)
+@pytest.mark.parametrize("counts", LARGEST_LAST, ids=str)
 def test_a_plan_for_the_admitted_is_within_its_bias_bound(counts):
     data = datasets(sum(counts), (0, 1, 5))
     for priced in linear_plans(counts, NANO, 5):
@@ -152,7 +153,7 @@ def test_plates_are_charged_in_full_where_speeds_choose_the_interval(name, group
     assert final.charges.tolist() == [NANO] * 3 and final.cost.nano == NANO
 
 
-@pytest.mark.parametrize("counts", [c for c in COUNTS if sum(c) <= 5], ids=str)
+@pytest.mark.parametrize("counts", long_but(SMALL, [c for c in COUNTS if sum(c) <= 5]), ids=str)
 @pytest.mark.parametrize("bins", [2, 5])
 def test_no_plate_loses_more_to_a_cdf_than_it_was_charged(counts, bins):
     """All its levels together: the sum over nodes of |change| over the node's scale, for every pair of neighbours."""
@@ -177,7 +178,7 @@ def test_no_plate_loses_more_to_a_cdf_than_it_was_charged(counts, bins):
 
 
 @pytest.mark.parametrize("speed", [5, 20_011])
-@pytest.mark.parametrize("counts", COUNTS, ids=str)
+@pytest.mark.parametrize("counts", LARGEST_LAST, ids=str)
 def test_no_plate_loses_more_to_a_variance_than_it_was_charged(counts, speed):
     """With fewer samples the shares shift against the small plates: there the noise has to grow, and does."""
     for cap in range(1, max(counts) + 1):
@@ -229,7 +230,7 @@ def test_uniform_accounting_charges_everybody_alike_and_plans_anew():
     assert final.mean.cost.nano == NANO and final.mean.sensitivity == 2 * policy.max_speed
 
 
-@pytest.mark.parametrize("name", ["baseline", "array-averaging", "optimal"])
+@pytest.mark.parametrize("name", long_but(["optimal"], ["baseline", "array-averaging", "optimal"]))
 def test_an_audit_of_a_plate_with_a_small_share_sees_its_charge_and_no_more(name):
     """At epsilon 6 the plate pays a fifth or so; charging 30 % less than that would be caught by the same audit."""
     users = np.array([10, 10, 8, 2, 6, 4, 3, 2])

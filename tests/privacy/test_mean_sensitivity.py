@@ -10,6 +10,7 @@ import itertools
 import numpy as np
 import pytest
 
+from tests.forms import long_but
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, Baseline, Optimal
 from udp_stream.mechanisms.means._projected import means_of_arrays, plan_projected, projected_queries, touched
@@ -22,6 +23,9 @@ from udp_stream.units import NANO
 U = 5
 SPEEDS = (0, 1, U)
 COUNTS = [c for users in (1, 2, 3) for c in itertools.product((1, 2, 3), repeat=users) if sum(c) <= 7]
+FEW = [c for c in COUNTS if sum(c) <= 5]
+"""The largest have most of the datasets."""
+
 GROUPINGS = ("best-fit", "wrap-around")
 
 
@@ -52,7 +56,7 @@ def linear_plans(counts, epsilon_nano):
             yield ArrayAveraging().plan_with_cap(hat, pure(epsilon_nano), Range(0, U), grouping, cap)
 
 
-@pytest.mark.parametrize("counts", COUNTS, ids=str)
+@pytest.mark.parametrize("counts", long_but(FEW, COUNTS), ids=str)
 def test_statistics_move_by_at_most_their_sensitivity_and_biases_stay_within_their_bounds(counts):
     data = datasets(sum(counts))
     truth = data.mean(axis=1)
@@ -66,7 +70,7 @@ def test_statistics_move_by_at_most_their_sensitivity_and_biases_stay_within_the
         assert bias <= plan.bias_bound + floors + 1e-9, plan
 
 
-@pytest.mark.parametrize("counts", [c for c in COUNTS if len(c) > 1], ids=str)
+@pytest.mark.parametrize("counts", long_but(FEW, [c for c in COUNTS if len(c) > 1]), ids=str)
 def test_sensitivities_and_bias_bounds_are_not_larger_than_needed(counts):
     """Each is reached by some dataset (0 and U), so the noise could not be less by this argument."""
     data = datasets(sum(counts))
@@ -94,7 +98,7 @@ def test_wrap_around_averaging_needs_half_of_what_the_papers_charge():
 
 
 @pytest.mark.parametrize("grouping", GROUPINGS)
-@pytest.mark.parametrize("counts", [c for c in COUNTS if sum(c) <= 6], ids=str)
+@pytest.mark.parametrize("counts", long_but(FEW, [c for c in COUNTS if sum(c) <= 6]), ids=str)
 def test_projected_sums_and_the_scores_of_private_intervals_move_as_charged(counts, grouping):
     """For every interval the sum moves by (b - a) per array touched; the ranks behind every cost by one per array."""
     data = datasets(sum(counts))

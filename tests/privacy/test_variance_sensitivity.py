@@ -11,6 +11,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from tests.forms import long_but
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.noise import SCALE_MAX, lattice_of, pure
 from udp_stream.mechanisms.range import Range
@@ -50,7 +51,7 @@ def ranges(counts, results):
     return widest
 
 
-@pytest.mark.parametrize("counts", COUNTS, ids=str)
+@pytest.mark.parametrize("counts", long_but([c for c in COUNTS if sum(c) <= 5], COUNTS), ids=str)
 def test_every_plate_moves_the_statistic_by_exactly_its_sensitivity(counts):
     data = datasets(sum(counts))
     for plan in plans(counts):
@@ -60,7 +61,7 @@ def test_every_plate_moves_the_statistic_by_exactly_its_sensitivity(counts):
         assert plan.sensitivity == max(1, *widest) == variance_query(plan, data[0]).sensitivity
 
 
-@pytest.mark.parametrize("counts", COUNTS, ids=str)
+@pytest.mark.parametrize("counts", long_but([c for c in COUNTS if sum(c) <= 5], COUNTS), ids=str)
 def test_the_bias_reaches_its_bound_and_never_exceeds_it(counts):
     data = datasets(sum(counts))
     for plan in plans(counts):
@@ -68,7 +69,7 @@ def test_the_bias_reaches_its_bound_and_never_exceeds_it(counts):
         assert np.abs(clipped - data.var(axis=1)).max() == pytest.approx(plan.bias_bound, abs=1e-12)
 
 
-@pytest.mark.parametrize("counts", COUNTS, ids=str)
+@pytest.mark.parametrize("counts", long_but([c for c in COUNTS if sum(c) <= 5], COUNTS), ids=str)
 def test_the_statistic_is_the_variance_of_the_kept_samples_times_their_number_squared(counts):
     data = datasets(sum(counts))[::7]
     starts = np.cumsum(counts) - counts

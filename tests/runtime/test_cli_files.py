@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.forked import Forked
+from tests.forms import long_but
 from tests.runtime.harness import fleet_log
 from tests.runtime.test_cli import FLAGS, UDP_STREAM, run
 from udp_stream.cli.demo_picture import BAR_STEPS
@@ -209,13 +210,17 @@ def test_a_log_cut_short_is_summed_up_and_the_whole_one_goes_on_from_there(city)
     assert sorted(ids) == sorted(release.decode(line).release_id for line in once)
 
 
-def test_a_closed_stream_of_data_is_an_error_and_a_closed_stderr_is_none(city):
+COMMANDS = ("ledger", "verify", "--ledger", "l"), ("plan",), ("ledger", "export", "--ledger", "l")
+
+
+@pytest.mark.parametrize("commands", long_but([COMMANDS[:1]], [COMMANDS[:1], COMMANDS]), ids=len)
+def test_a_closed_stream_of_data_is_an_error_and_a_closed_stderr_is_none(city, commands):
     flags = ("--config", "city.toml", "--ledger", "l")
     done = in_shell(city, "<&-", "replay", "-", *flags)
     assert (done.returncode, done.stderr) == (2, b"udp-stream: standard input cannot be read: Bad file descriptor\n")
     done = in_shell(city, ">&-", "replay", "pings.ndjson", "--config", "city.toml", "--ledger", "never")
     assert done.returncode == 2 and b"standard output: cannot be written (Bad file descriptor)" in done.stderr
-    for command in (("ledger", "verify", "--ledger", "l"), ("plan",), ("ledger", "export", "--ledger", "l")):
+    for command in commands:
         done = in_shell(city, ">&-", *command)
         assert done.returncode == 4 and done.stderr.endswith(b"udp-stream: standard output: Bad file descriptor\n")
     done = in_shell(city, "2>&-", "replay", "pings.ndjson", *flags)

@@ -7,6 +7,7 @@ import json
 import msgspec
 import pytest
 
+from tests.forms import long_but
 from tests.runtime.harness import fleet_log, frames_of
 from udp_stream.adapters.embedded import Embedded
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
@@ -54,7 +55,10 @@ def ledger(tmp_path):
         yield opened
 
 
-@pytest.mark.parametrize("flags", [APPROXIMATE, ZCDP, (*APPROXIMATE, *ALL), (*APPROXIMATE, *ALL, "release.mean=levy")])
+FLAGS = APPROXIMATE, ZCDP, (*APPROXIMATE, *ALL), (*APPROXIMATE, *ALL, "release.mean=levy")
+
+
+@pytest.mark.parametrize("flags", long_but(FLAGS[1:3], FLAGS))
 def test_records_and_ledger_agree_in_rho_and_no_plate_exceeds_it(ledger, flags):
     records, settings = run(ledger, flags), load(None, flags, {})
     budget, delta = settings.policy.budget_nano, settings.budget.delta

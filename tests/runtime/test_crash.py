@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.forms import long_but
 from tests.runtime.harness import embedded, fleet_log, frames_of
 from udp_stream.adapters.embedded import smoothed_writer
 from udp_stream.release import record as release
@@ -73,7 +74,7 @@ def whole_lines(path: Path):
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("enough", [25, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize("enough", long_but([12], [12, 25, 200]))
 def test_the_union_of_killed_runs_is_one_run(enough, tmp_path):
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")

@@ -11,6 +11,7 @@ import jsonschema
 import msgspec
 import pytest
 
+from tests.forms import long_but
 from tests.runtime.harness import CONFIG, embedded, feed_messages, fleet_log, frames_of
 from udp_stream.adapters.settings import load
 from udp_stream.cli.report import print_summary
@@ -105,7 +106,7 @@ NOISY = {"mean": ("value_kmh", "interval95_kmh"), "variance": ("value_kmh2",), "
 """What noise was added to. Intervals are centred on the noisy mean."""
 
 
-@pytest.mark.parametrize("mean", ["baseline", "array-averaging", "optimal"])
+@pytest.mark.parametrize("mean", long_but(["optimal"], ["baseline", "array-averaging", "optimal"]))
 def test_other_speeds_of_other_lengths_change_nothing_but_the_noisy_numbers(tmp_path, mean, capsys):
     """All that is exact: statuses, counts, terms, charges, refusals, and every letter of the summary. One ping in three
     keeps its speed; a faulty log, in lines and in arrays. (Levy's and the quantiles' scales and errors follow from an

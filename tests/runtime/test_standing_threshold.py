@@ -6,6 +6,7 @@ import jsonschema
 import msgspec
 import pytest
 
+from tests.forms import long_but
 from tests.runtime.harness import fleet_log, frames_of
 from tests.runtime.test_standing import asking, everyone, positions_at_moments
 from udp_stream.release.query_record import decode_result, result_schema
@@ -26,7 +27,7 @@ rounds = 8
 """
 
 
-@pytest.mark.parametrize("share", [0.05, 0.95])
+@pytest.mark.parametrize("share", long_but([0.95], [0.05, 0.95]))
 def test_a_threshold_is_answered_from_the_pings_and_charges_every_plate_for_the_rounds_it_needed(tmp_path, share):
     """Rho 10^5 a day: noise of 0.6 plates in a round, whose limit is far away. One round of eight is enough."""
     log, text = fleet_log(clean=True), FULL.replace("SHARE", str(share))

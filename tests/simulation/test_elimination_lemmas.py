@@ -27,7 +27,7 @@ from udp_stream.queries.threshold import Threshold, holder
 from udp_stream.testing import seeded_bits
 
 SPLITS = {"c4": Split.even(4), "c64": Split.even(64), "log-c10": Split.doubling(10)}
-MOSTLY_SHORT = ["c4", "log-c10", pytest.param("c64", marks=pytest.mark.soak)]
+MOSTLY_SHORT = ["c4", pytest.param("log-c10", marks=pytest.mark.long), pytest.param("c64", marks=pytest.mark.soak)]
 """A run of 64 rounds takes as long as a hundred of c4."""
 
 RHO = rho_per_square_metre(1e-4)

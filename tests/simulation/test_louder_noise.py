@@ -137,12 +137,24 @@ STATEMENTS = (
 
 
 def named(value):
+    if not isinstance(value, Statement):
+        return None
     ways = "-".join({PM: "PM", BM: "BM"}.get(one, str(one)) for one in value.given)
-    return f"{value.fails.__name__}-{ways}" if isinstance(value, Statement) else None
+    return f"{value.fails.__name__}-{ways}"
 
 
-@pytest.mark.parametrize("statement", STATEMENTS, ids=named)
-@pytest.mark.parametrize("times", [1, pytest.param(10, marks=pytest.mark.soak)])
+CHEAPEST = [STATEMENTS[i] for i in (0, 5, 8, 10, 12, 17, 18)]
+"""Of each kind of statement the one that takes the least time."""
+
+
+@pytest.mark.parametrize(
+    ("statement", "times"),
+    [
+        *(pytest.param(one, 1, marks=() if one in CHEAPEST else pytest.mark.long) for one in STATEMENTS),
+        *(pytest.param(one, 10, marks=pytest.mark.soak) for one in STATEMENTS),
+    ],
+    ids=named,
+)
 def test_a_statement_holds_with_its_noise_and_fails_with_louder_noise(statement, times):
     runs = statement.runs * times
 

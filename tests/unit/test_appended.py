@@ -5,10 +5,12 @@ import io
 import json
 import os
 import threading
+from itertools import product
 from pathlib import Path
 
 import pytest
 
+from tests.forms import long_rows
 from udp_stream.adapters.records_out import records_out
 from udp_stream.cli.appended import appended_records, require_appendable
 from udp_stream.errors import UsageError
@@ -57,14 +59,19 @@ def test_what_is_written_can_be_read_along(name, tmp_path):
             assert content(file).count(b"\n") == count + 1 + name.lower().startswith("out.csv")
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_cut_off_anywhere_the_last_write_is_removed_and_comes_again(name, tmp_path):
+CUTS = [*product(NAMES, (7,)), ("out.csv", 70), ("out.CSV.gz", 70)]
+
+
+@pytest.mark.parametrize(
+    ("name", "step"), long_rows([one for one in CUTS if one not in (("out.csv", 7), ("out.CSV.gz", 7))], CUTS)
+)
+def test_cut_off_anywhere_the_last_write_is_removed_and_comes_again(name, step, tmp_path):
     file = tmp_path / name
     add(file, PAYLOADS[:1])
     before = file.stat().st_size
     add(file, PAYLOADS[1:2])
     all_of_it = file.read_bytes()
-    for cut in {*range(0, len(all_of_it), 7), before - 1, before, before + 1, len(all_of_it) - 1}:
+    for cut in {*range(0, len(all_of_it), step), before - 1, before, before + 1, len(all_of_it) - 1}:
         file.write_bytes(all_of_it[:cut])
         ids = add(file, [])
         assert (IDS[0] in ids) == (cut >= before) and IDS[1] not in ids

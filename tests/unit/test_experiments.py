@@ -4,10 +4,12 @@ import csv
 import dataclasses
 import math
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pytest
 
+from tests.forms import long_but, long_rows
 from udp_stream.adapters.settings import load
 from udp_stream.cli.experiment_files import write_outcome, write_table
 from udp_stream.experiments import chop, mean_itms, scaling, variance, worst
@@ -85,7 +87,7 @@ def test_a_single_repetition_of_a_variance_is_what_a_release_would_be():
     assert found == estimate_hats([whole], [hat.samples], seeded_bits(3))[0].variance
 
 
-@pytest.mark.parametrize("name", ["levy", "fixed-quantile", "eps-quantile"])
+@pytest.mark.parametrize("name", long_but(["levy"], ["levy", "fixed-quantile", "eps-quantile"]))
 def test_repetitions_choose_their_intervals_anew(name):
     """The spread over repetitions at once is that over releases one by one; not that of noise about one interval."""
     hat = small_hat(2, 40)
@@ -111,8 +113,11 @@ def test_the_papers_hat_in_its_likeness():
     assert wrap_around_count(counts, levy_cap(counts)) == 160 <= best_fit(counts, levy_cap(counts)).count
 
 
-@pytest.mark.parametrize("figures", [1, pytest.param(None, marks=pytest.mark.long)], ids=["one figure", "all figures"])
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize(
+    ("name", "figures"),
+    long_rows([("chop-user", 1), ("variance", 1), ("mean-itms", 1)], product(EXPERIMENTS, (1, None))),
+    ids=lambda value: {1: "one figure", None: "all figures"}.get(value, value),
+)
 def test_an_experiment_is_reproducible_and_has_the_constant_beside_every_error(name, figures, tmp_path):
     feed = small_feed()
     written = {}

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from tests.forms import long_but
 from udp_stream.cli.experiment_files import write_outcome
 from udp_stream.experiments.base import DataSet, Setup
 from udp_stream.experiments.catalogue import EXPERIMENTS, NEED_POSITIONS, ON_POSITIONS
@@ -44,7 +45,11 @@ LONG = "multi-query", "savings-knn"
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.soak if name in LONG else ()) for name in ON_POSITIONS]
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.soak if name in LONG else () if name == "threshold" else pytest.mark.long)
+        for name in ON_POSITIONS
+    ],
 )
 def test_rows_follow_from_the_seed(name):
     jobs, repetitions = 1, 8 if name == "threshold" else 2
@@ -52,7 +57,9 @@ def test_rows_follow_from_the_seed(name):
     assert first == again != other and len(first) >= 2
 
 
-@pytest.mark.parametrize("name", ["savings-range", "savings-kde", "savings-knn", "threshold"])
+@pytest.mark.parametrize(
+    "name", long_but(["savings-kde", "threshold"], ["savings-range", "savings-kde", "savings-knn", "threshold"])
+)
 def test_a_baseline_saves_nothing_and_elimination_something(name):
     rows = [row for row in rows_of(name, setup_of(repetitions=2), 2) if isinstance(row, SavingsRow)]
     assert all(row.saved_mean == 0 for row in rows if row.split == "BM")

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from tests.forms import long_but
 from udp_stream.cli.city_file import city_file
 from udp_stream.cli.found_feed import find_feed
 from udp_stream.errors import UsageError
@@ -79,7 +80,7 @@ CITIES = [
 
 
 @pytest.mark.parametrize(("zone", "lon", "lat", "offset"), CITIES)
-@pytest.mark.parametrize("form", ["contract", "flat"])
+@pytest.mark.parametrize("form", long_but(["flat"], ["contract", "flat"]))
 def test_positions_that_are_exchanged_are_exchanged_back(zone, lon, lat, offset, form, tmp_path):
     right, wrong = ([contract(at, *place, offset) for at in range(200)] for place in ((lon, lat), (lat, lon)))
     if form == "flat":

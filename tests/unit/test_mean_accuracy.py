@@ -1,11 +1,12 @@
 """What records say of how far a mean may be off: spread, intervals and expected errors, against simulated speeds."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 
-from tests.forms import long_but
+from tests.forms import long_but, long_rows
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS, Baseline, accuracy_of, spread
 from udp_stream.mechanisms.means._projected import means_of_arrays
@@ -91,10 +92,17 @@ def test_array_means_scatter_as_the_reference_says(grouping):
     assert means.var(axis=0).mean() == pytest.approx(array_variance(plan), rel=0.03)
 
 
-@pytest.mark.parametrize("name", ["levy", "fixed-quantile", "eps-quantile"])
-@pytest.mark.parametrize("grouping", ["best-fit", "wrap-around"])
-@pytest.mark.parametrize("epsilon", [1.0, 4.0])
-@pytest.mark.parametrize("part", long_but([0.25], [1.0, 0.5, 0.25]))
+@pytest.mark.parametrize(
+    ("name", "grouping", "epsilon", "part"),
+    long_rows(
+        [
+            ("levy", "best-fit", 4.0, 0.25),
+            ("fixed-quantile", "wrap-around", 1.0, 0.25),
+            ("eps-quantile", "best-fit", 1.0, 0.25),
+        ],
+        product(["levy", "fixed-quantile", "eps-quantile"], ["best-fit", "wrap-around"], [1.0, 4.0], [1.0, 0.5, 0.25]),
+    ),
+)
 def test_intervals_of_projected_means_hold_the_truth_however_speeds_scatter(name, grouping, epsilon, part):
     """By all of the reference or part of it. The stated error is no less than the one that is made.
 
@@ -137,7 +145,7 @@ def test_the_stated_error_of_a_projected_mean_is_that_over_the_truths_that_may_h
     assert error < accuracy_of(plan, noisy * U, noise * U, projected_to=(0, U)).expected_abs_error < 1.3 * error
 
 
-@pytest.mark.parametrize("truth", [0.2, 0.4, 0.55, 0.8])
+@pytest.mark.parametrize("truth", long_but([0.2, 0.55], [0.2, 0.4, 0.55, 0.8]))
 @pytest.mark.parametrize("counts", [PLATES, [400] * 4 + [5] * 100])
 def test_intervals_take_a_public_fill_off(counts, truth):
     """The fill draws what is released towards U/2, where most samples are dropped out of the interval: then it is made
@@ -172,7 +180,7 @@ def test_a_mean_at_the_end_of_a_narrow_interval_says_nothing_about_what_lies_bey
     assert low == 0 and low_end <= high < U and error > U / 4
 
 
-@pytest.mark.parametrize("name", ["levy", "fixed-quantile"])
+@pytest.mark.parametrize("name", long_but(["levy"], ["levy", "fixed-quantile"]))
 def test_much_noise_makes_no_interval_of_a_projected_mean_too_sure_of_itself_or_too_wide(name):
     """However far beyond [0, U] noisy means lie."""
     plan = MECHANISMS[name].plan(SamplesPerPlate(np.array(PLATES)), pure(NANO // 4), Range(0, U), "wrap-around")

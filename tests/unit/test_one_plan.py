@@ -2,12 +2,13 @@
 
 import dataclasses
 from collections import Counter
-from itertools import pairwise
+from itertools import pairwise, product
 
 import msgspec
 import numpy as np
 import pytest
 
+from tests.forms import long_rows
 from tests.unit.test_flow import CELLS, START, a_context, run
 from tests.unit.test_planner import CHOP, city, planned, uneven_city
 from udp_stream.ledger.memory import MemoryLedger
@@ -139,8 +140,13 @@ def test_under_suppression_a_mean_is_planned_at_most_twice_and_what_is_not_compa
     assert suppressed > 5
 
 
-@pytest.mark.parametrize("detail", ["individual", "uniform"])
-@pytest.mark.parametrize("grouping", ["best-fit", "wrap-around"])
+@pytest.mark.parametrize(
+    ("detail", "grouping"),
+    long_rows(
+        [("individual", "best-fit"), ("uniform", "wrap-around")],
+        product(["individual", "uniform"], ["best-fit", "wrap-around"]),
+    ),
+)
 @pytest.mark.parametrize("mean", MEANS)
 def test_a_plan_at_another_epsilon_is_the_plan_that_there_would_be_without_the_first(mean, grouping, detail):
     flags = (f"release.mean={mean}", f"release.grouping={grouping}", f"budget.accounting_detail={detail}")

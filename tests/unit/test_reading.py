@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
+from tests.forms import long_but
 from udp_stream.pings.decoder import PingDecoder, PingRules, Reason
 from udp_stream.pings.mapped_json import mapped_format
 from udp_stream.pings.mapping import FeedMapping
@@ -116,7 +117,7 @@ def crowded_log(seed, size=400):
 
 
 @pytest.mark.parametrize("pings_max", [1000, 70])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", long_but(range(2), range(8)))
 def test_parts_are_the_same_however_fetches_cut_the_log(seed, pings_max):
     log = crowded_log(seed)
     rules = replace(RULES, windows=replace(RULES.windows, pings_per_slot_max=pings_max))

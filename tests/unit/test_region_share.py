@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.forms import long_rows
 from udp_stream.mechanisms.noise.base import concentrated, pure
 from udp_stream.queries import elimination
 from udp_stream.queries.plane import QUANTA_PER_METRE
@@ -60,8 +61,12 @@ def test_a_plate_counts_by_how_far_inside_of_the_edge_it_is():
     assert shares == [1, 1, 0.75, 0.5, 0.25, 0, 0]
 
 
-@pytest.mark.parametrize("cost", [RHO, pure(8 * 10**9)])
-@pytest.mark.parametrize("shrinks", [False, True])
+COSTS = RHO, pure(8 * 10**9)
+
+
+@pytest.mark.parametrize(
+    ("cost", "shrinks"), long_rows([(COSTS[0], True), (COSTS[1], False)], product(COSTS, (False, True)))
+)
 def test_the_sums_noise_has_its_scale_and_one_30_percent_off_is_caught(cost, shrinks, monkeypatch):
     if shrinks:
         honest = elimination.Tariff.parts

@@ -115,7 +115,13 @@ def test_at_the_end_no_slot_is_said_to_close(grid):
 @pytest.mark.parametrize(
     ("pings_at", "refused_at", "slots", "least"),
     [
-        (lambda now_s: 40 if 5 <= (now_s - MIDNIGHT_S) / HOUR_S < 23 else 0, lambda now_s: {}, True, 24),
+        pytest.param(
+            lambda now_s: 40 if 5 <= (now_s - MIDNIGHT_S) / HOUR_S < 23 else 0,
+            lambda now_s: {},
+            True,
+            24,
+            marks=pytest.mark.long,
+        ),
         (lambda now_s: 0, lambda now_s: {Reason.WRONG_TYPE: 40}, False, 24),
         (lambda now_s: 40 if (now_s - MIDNIGHT_S) // HOUR_S not in (9, 10) else 0, lambda now_s: {}, True, 24),
     ],

@@ -2,11 +2,12 @@
 
 import io
 import os
+from itertools import product
 
 import numpy as np
 import pytest
 
-from tests.forms import long_but
+from tests.forms import long_but, long_rows
 from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of
 from udp_stream.adapters.settings import DURATIONS, Settings, known_keys, load
 from udp_stream.errors import ConfigError
@@ -104,8 +105,10 @@ def test_a_box_lies_on_earth(box):
         load(None, [f"pings.box={box}"], {})
 
 
-@pytest.mark.parametrize("epsilon", ["1e-6", "1000"])
-@pytest.mark.parametrize("grouping", ["best-fit", "wrap-around"])
+@pytest.mark.parametrize(
+    ("epsilon", "grouping"),
+    long_rows([("1e-6", "best-fit"), ("1000", "wrap-around")], product(["1e-6", "1000"], ["best-fit", "wrap-around"])),
+)
 @pytest.mark.parametrize("mean", ["auto", *MECHANISMS])
 def test_the_least_and_the_largest_epsilon_work_with_every_mechanism(mean, grouping, epsilon, tmp_path):
     flags = [f"release.{name}={epsilon}" for name in EPSILONS]
@@ -140,8 +143,13 @@ def test_edges_end_where_speeds_are_clamped():
         load(None, ["speed.max_kmh=65.0001", "release.cdf_epsilon=0.5", "release.bins=[0, 30, 65.0001]"], {})
 
 
-@pytest.mark.parametrize("epsilon_nano", [FIXED_NANO_MIN, EPSILON_NANO_MAX])
-@pytest.mark.parametrize("grouping", ["best-fit", "wrap-around"])
+@pytest.mark.parametrize(
+    ("epsilon_nano", "grouping"),
+    long_rows(
+        [(FIXED_NANO_MIN, "best-fit"), (EPSILON_NANO_MAX, "wrap-around")],
+        product([FIXED_NANO_MIN, EPSILON_NANO_MAX], ["best-fit", "wrap-around"]),
+    ),
+)
 @pytest.mark.parametrize("mean", ["auto", *MECHANISMS])
 def test_whoever_is_halted_the_rest_can_have_its_noise(mean, grouping, epsilon_nano):
     """Counts as unequal as they come: what the small ones paid still is enough for noise once the largest is gone."""

