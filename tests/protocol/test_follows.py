@@ -77,10 +77,17 @@ def test_with_a_fault_anywhere_every_order_ends_the_same():
     assert explore(Following(), faults=1).ends > 100
 
 
-@pytest.mark.parametrize(("whole_batches", "walked"), long_rows([(True, 8)], [(True, 8), (True, 30), (False, 30)]))
-def test_with_up_to_three_faults_random_orders_end_the_same(whole_batches, walked):
+SEEDS = range(30)
+FEW = (0, 1, 2, 3, 26, 27)
+"""Among them those that find an owner of before who is not fenced."""
+
+
+@pytest.mark.parametrize(
+    ("whole_batches", "seeds"), long_rows([(True, FEW)], [(True, FEW), (True, SEEDS), (False, SEEDS)])
+)
+def test_with_up_to_three_faults_random_orders_end_the_same(whole_batches, seeds):
     world = Following(whole_batches=whole_batches)
-    assert [walk(world, 3, random.Random(seed)) for seed in range(walked)].count(3) > walked // 14
+    assert [walk(world, 3, random.Random(seed)) for seed in seeds].count(3) > len(seeds) // 14
 
 
 def test_a_planner_that_does_not_wait_and_one_that_waits_for_ever_are_found(monkeypatch):
