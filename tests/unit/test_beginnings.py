@@ -128,7 +128,13 @@ def test_a_document_that_ends_too_early_gives_what_came_before_and_says_so(tmp_p
     ("name", "make", "cut", "words"),
     [
         ("feed.json", lambda pings: json.dumps({"list": pings}).encode(), 0.7, "its JSON ends too early"),
-        ("feed.ndjson", lambda pings: gzip.compress("\n".join(map(json.dumps, pings)).encode()), 0.9, "its gzip data"),
+        pytest.param(
+            "feed.ndjson",
+            lambda pings: gzip.compress("\n".join(map(json.dumps, pings)).encode()),
+            0.9,
+            "its gzip data",
+            marks=pytest.mark.long,
+        ),
         ("feed.csv", lambda pings: gzip.compress(CSV.encode()), 0.95, "its gzip data end too early"),
     ],
 )
