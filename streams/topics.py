@@ -11,6 +11,7 @@ else is written in transactions: chunks and refused pings come at least once, un
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +23,9 @@ from udp_stream.errors import ConfigError, DependencyUnavailable, needs
 from udp_stream.units import parse_duration
 
 BOOTSTRAP_MS = 5_000
+
+KNOWN_S, AGAIN_S = 30.0, 0.1
+"""How long new topics are waited for, and how often the broker is asked."""
 
 REPORTS_KEPT_MS = 86_400_000
 
@@ -84,7 +88,8 @@ def topics_of(kafka: KafkaSection) -> Topics:
 def create_topics(kafka: KafkaSection) -> list[str]:
     """Make what is missing and change nothing that is there; a sentence for each topic says what was found.
 
-    Raises DependencyUnavailable if no broker answers or it refuses.
+    The broker lists all of them when this returns: whoever asks next finds them. Raises DependencyUnavailable if no
+    broker answers or it refuses.
     """
     wanted = topics_of(kafka)
     with admin(kafka) as client:
@@ -92,9 +97,19 @@ def create_topics(kafka: KafkaSection) -> list[str]:
         missing = [topic for topic in wanted if topic.name not in there]
         if missing:
             client.create_topics({topic.name: _options(topic, kafka) for topic in missing})
+            _wait_for({topic.name for topic in missing}, client)
         made = [f"{topic.name}: created, {topic.partitions} partitions" for topic in missing]
         found = [topic for topic in wanted if topic.name in there]
         return made + [f"{topic.name}: {_told(_differences(client, topic))}" for topic in found]
+
+
+def _wait_for(names: set[str], client: Any) -> None:
+    """Until the broker lists them: its controller has made them, and it hears of that a moment later."""
+    deadline = time.monotonic() + KNOWN_S
+    while unknown := names - set(client.list_topics()):
+        if time.monotonic() > deadline:
+            raise DependencyUnavailable(f"Kafka has made topics and does not list them: {', '.join(sorted(unknown))}")
+        time.sleep(AGAIN_S)
 
 
 def differences(kafka: KafkaSection) -> list[str]:

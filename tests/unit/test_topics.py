@@ -1,13 +1,17 @@
 """Topics and headers: data that other programs rely on; and the pace of a feed."""
 
+from contextlib import nullcontext
+
 import msgspec
 import pytest
 
+from streams import topics as made_of
 from streams.feed import Pace
 from streams.headers import is_tick, rejected_headers, release_headers
-from streams.topics import topics_of
+from streams.topics import create_topics, topics_of
 from tests.runtime.harness import embedded, fleet_log, frames_of
 from udp_stream.adapters.kafka_section import KafkaSection
+from udp_stream.errors import DependencyUnavailable
 from udp_stream.pings.decoder import Reason, Refusal
 from udp_stream.release import record as release
 
@@ -30,6 +34,35 @@ def test_names_and_settings_of_the_topics():
     }  # fmt: skip
     for raw in (topics.pings, topics.parts, topics.rejected):
         assert raw.settings["retention.ms"] == str(3 * 86_400_000) and raw.settings["cleanup.policy"] == "delete"
+
+
+class Slow:
+    """A broker that lists what it has made only when it is asked the n-th time."""
+
+    def __init__(self, lists_at):
+        self.made, self.asked, self.lists_at = set(), 0, lists_at
+
+    def create_topics(self, topics):
+        self.made = set(topics)
+
+    def list_topics(self):
+        self.asked += bool(self.made)
+        return self.made if self.asked >= self.lists_at else set()
+
+
+def test_new_topics_are_there_for_whoever_asks_next(monkeypatch):
+    monkeypatch.setattr(made_of, "AGAIN_S", 0)
+    broker = Slow(lists_at=4)
+    monkeypatch.setattr(made_of, "admin", lambda _: nullcontext(broker))
+    said = create_topics(KafkaSection(prefix="surat."))
+    assert broker.asked == 4 and len(said) == 9 and said[0] == "surat.bus.pings.v1: created, 8 partitions"
+
+
+def test_topics_that_a_broker_never_lists_are_an_error_that_names_them(monkeypatch):
+    monkeypatch.setattr(made_of, "KNOWN_S", 0)
+    monkeypatch.setattr(made_of, "admin", lambda _: nullcontext(Slow(lists_at=10**9)))
+    with pytest.raises(DependencyUnavailable, match=r"made topics and does not list them: surat.bus.deployment.v1, "):
+        create_topics(KafkaSection(prefix="surat."))
 
 
 def test_releases_carry_cloudevents_attributes(tmp_path):
