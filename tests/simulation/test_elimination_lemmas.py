@@ -27,8 +27,16 @@ from udp_stream.queries.threshold import Threshold, holder
 from udp_stream.testing import seeded_bits
 
 SPLITS = {"c4": Split.even(4), "c64": Split.even(64), "log-c10": Split.doubling(10)}
-MOSTLY_SHORT = ["c4", pytest.param("log-c10", marks=pytest.mark.long), pytest.param("c64", marks=pytest.mark.soak)]
-"""A run of 64 rounds takes as long as a hundred of c4."""
+
+
+def with_splits(few, many):
+    """Each split with what makes few runs and what makes many; a run of 64 rounds takes as long as a hundred of c4."""
+    marks = {"c4": (), "log-c10": pytest.mark.long, "c64": pytest.mark.soak}
+    return [
+        *(pytest.param(split, *one, marks=marks[split]) for split in SPLITS for one in few),
+        *(pytest.param(split, *one, marks=pytest.mark.soak) for split in SPLITS for one in many),
+    ]
+
 
 RHO = rho_per_square_metre(1e-4)
 """Deviation 71 m, of a plate's whole budget."""
@@ -141,12 +149,12 @@ def a_crowd_far_out(n, seed):
 
 
 @pytest.mark.parametrize("how", METHODS)
-@pytest.mark.parametrize("split", MOSTLY_SHORT)
 @pytest.mark.parametrize(
-    ("place", "n", "runs"),
-    [(near_the_edge, 6, 40), (a_crowd_far_out, 300, 12), pytest.param(near_the_edge, 6, 600, marks=pytest.mark.soak),
-     pytest.param(a_crowd_far_out, 3000, 100, marks=pytest.mark.soak)],
-)  # fmt: skip
+    ("split", "place", "n", "runs"),
+    with_splits(
+        [(near_the_edge, 6, 40), (a_crowd_far_out, 300, 12)], [(near_the_edge, 6, 600), (a_crowd_far_out, 3000, 100)]
+    ),
+)
 def test_lemma_5_2_all_plates_that_leave_are_where_it_says(how, split, place, n, runs):
     beta0 = 0.2
     where = place(n, 1)
@@ -165,8 +173,7 @@ def loses_a_neighbour(pie, query, positions, factor, seed):
 
 
 @pytest.mark.parametrize("how", METHODS)
-@pytest.mark.parametrize("split", MOSTLY_SHORT)
-@pytest.mark.parametrize("runs", [40, pytest.param(400, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("split", "runs"), with_splits([(40,)], [(400,)]))
 def test_lemma_5_3_the_nearest_are_never_let_go(how, split, runs):
     beta0, query = 0.2, Nearest.to_stop(3, 0, 0)
     where = np.random.default_rng(2).normal(0, 6000, (20, 2)).astype(np.int64)
@@ -236,8 +243,7 @@ def test_corollaries_6_3_6_4_and_6_5_where_all_is_decided_the_answer_is_right():
         assert may_fail(20 - right, 20, 0.15)
 
 
-@pytest.mark.parametrize("runs", [60, pytest.param(1000, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("split", MOSTLY_SHORT)
+@pytest.mark.parametrize(("split", "runs"), with_splits([(60,)], [(1000,)]))
 def test_corollary_c_1_a_threshold_that_is_decided_is_right(split, runs):
     query, cost = Threshold(0.3, 1000, beta=0.8), concentrated(2 * 10**5)
     pie = query.elimination(cost, SPLITS[split])  # beta0 = 0.2

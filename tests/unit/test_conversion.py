@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from tests.forms import long_but, long_rows
+from tests.forms import long_but
 from udp_stream.ledger.conversion import (
     NANO_MAX,
     delta_of,
@@ -25,6 +25,9 @@ from udp_stream.ledger.filters import metric_epsilon_nano
 from udp_stream.units import NANO
 
 PROMISES = [(0.1, 1e-5), (1.0, 1e-6), (2.0, 1e-9), (10.0, 1e-6), (30.0, 1e-4), (10.0, 0.01)]
+SLOW = (30.0, 1e-4), (10.0, 0.01)
+"""The accountant takes longest with these."""
+
 ORDERS = list(1 + np.geomspace(1e-3, 1e5, 10_000))
 
 
@@ -120,9 +123,12 @@ def _gaussian(rho_nano):
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "delta"), long_rows([one for one in PROMISES if one[0] < 30 and one[1] < 0.01], PROMISES)
+    ("epsilon", "delta", "parts"),
+    [
+        *(pytest.param(*one, 24, marks=pytest.mark.long if one in SLOW else ()) for one in PROMISES),
+        *(pytest.param(*one, 1, marks=pytest.mark.soak) for one in PROMISES),
+    ],
 )
-@pytest.mark.parametrize("parts", [pytest.param(1, marks=pytest.mark.soak), 24])
 def test_composed_gaussian_mechanisms_are_within_what_their_rhos_promise(epsilon, delta, parts):
     """Exactly (Balle and Wang, arXiv 1805.06530, Theorem 8), and by the accountant's privacy loss distributions."""
     whole = rho_nano_of(round(epsilon * NANO), delta)

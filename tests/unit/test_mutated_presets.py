@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from tests.forms import long_but
+from tests.forms import long_rows
 from tests.unit.test_pings_fuzz import mutated
 from tests.unit.test_source_section import EXAMPLES, settings
 from udp_stream.pings.decoder import PingDecoder, originals
@@ -27,8 +27,13 @@ def messages_of(name):
     yield (text.replace(ping[1], ", ".join([ping[1], ping[1].replace("A1", "B2"), "7"])) if ping else text).encode()
 
 
-@pytest.mark.parametrize("count", [ROUND, pytest.param(100_000, marks=[pytest.mark.soak, pytest.mark.timeout(900)])])
-@pytest.mark.parametrize("name", long_but([*PRESETS][:2], PRESETS))
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        *long_rows([(name, ROUND) for name in [*PRESETS][:2]], [(name, ROUND) for name in PRESETS]),
+        *(pytest.param(name, 100_000, marks=[pytest.mark.soak, pytest.mark.timeout(900)]) for name in PRESETS),
+    ],
+)
 def test_mutated_messages_of_a_preset_raise_nothing_and_are_all_accounted_for(name, count):
     """Of what is handed on of a poll or queue each message is a ping or refused again; nothing of it is gone."""
     preset, rng = PRESETS[name], random.Random(zlib.crc32(name.encode()))
