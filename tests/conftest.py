@@ -14,6 +14,9 @@ settings.load_profile("shared-machine")
 FAULTS = ("compose", "once", "redis", "services")
 """Beginnings of the files whose services are killed, paused or their own; the other files share theirs and wait."""
 
+HALF = ("binding", "forecasts", "golden", "queries", "stream", "time")
+"""Of these others, files that take half of the time: each half has services of its own."""
+
 
 def pytest_sessionstart() -> None:
     """Nine thousand tests are objects that stay: to look for cycles among them is lost time."""
@@ -35,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Tests in several processes: what needs services in four of them, one fault at a time; the others one by one."""
+    """Tests in several processes: what needs services in five scopes, one fault at a time; the others one by one."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
@@ -45,7 +48,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             name = nodeid.removeprefix("tests/integration/test_")
             if name.startswith("chaos"):
                 return "days of chaos" if "a_day_of_chaos" in name else "chaos"
-            return "services with faults" if name.startswith(FAULTS) else "services"
+            if name.startswith(FAULTS):
+                return "services with faults"
+            return "services" if name.startswith(HALF) else "other services"
 
         def _reschedule(self, node: Any) -> None:
             """One test at most waits behind another: with two, as it is by default, minutes pass behind a long one."""
