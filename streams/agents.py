@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import faust
@@ -18,47 +17,11 @@ from streams.lanes import Lanes
 from streams.offsets import Offsets
 from streams.shard_processor import ShardProcessor
 from streams.source_processor import SourceProcessor
+from streams.stopping import Stop
 from streams.topics import Topics
 from udp_stream.adapters.files.heartbeat import Heartbeat
 
 COMMIT_S = 5.0
-
-
-class Stop:
-    """Why the worker is to stop: an error, the first one, or None for being asked to."""
-
-    def __init__(self) -> None:
-        """Nothing has happened yet."""
-        self.error: BaseException | None = None
-        self._asked = asyncio.Event()
-
-    def ask(self) -> None:
-        """Stop where nothing is half done."""
-        self._asked.set()
-
-    def fail(self, error: BaseException) -> None:
-        """Stop because of an error."""
-        if self.error is None:
-            self.error = error
-        self._asked.set()
-
-    @property
-    def asked(self) -> bool:
-        """Whether to stop."""
-        return self._asked.is_set()
-
-    async def wait(self) -> None:
-        """Until it is asked for."""
-        await self._asked.wait()
-
-    async def guard(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do some work unless we are stopping; what it raises stops us, and never reaches Faust."""
-        if self.asked:
-            return
-        try:
-            await work()
-        except Exception as error:  # noqa: BLE001 (it ends the process, with its sentence)
-            self.fail(error)
 
 
 def connect(

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import signal
-import threading
-import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -24,7 +21,7 @@ from typing import Any, NamedTuple
 import faust
 from aiokafka.errors import KafkaError
 
-from streams.agents import Stop, connect, keep_time
+from streams.agents import connect, keep_time
 from streams.app import build_app
 from streams.asked import require_asked_alike
 from streams.binding import Binding, claim
@@ -35,17 +32,18 @@ from streams.publishing import StrictlyOnce
 from streams.reports import Reports, read_reports
 from streams.shard_processor import ShardProcessor
 from streams.source_processor import SourceProcessor
+from streams.stopping import Stop, heed_signals, ours
 from streams.topics import Topics, differences, topics_of
 from streams.watchdog import Watchdog
 from udp_stream.adapters.files.heartbeat import Heartbeat
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.ledgers.plate_keys import PlateKeys
 from udp_stream.adapters.ledgers.which_ledger import begin_work
-from udp_stream.adapters.logs import ERROR, WARNING, begin_log, say
+from udp_stream.adapters.logs import WARNING, begin_log, say
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.spoken_log import SpokenLog
 from udp_stream.adapters.work_reports import about_us, recent_work
-from udp_stream.errors import DependencyUnavailable, UdpStreamError
+from udp_stream.errors import DependencyUnavailable
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entropy, Ledger
 from udp_stream.release.context import ReleaseContext
@@ -53,9 +51,6 @@ from udp_stream.release.facts import Observer
 from udp_stream.release.standing import QuerySet, asked_digest, query_set
 from udp_stream.units import parse_duration
 from udp_stream.windows.source_reader import Look, ReadingRules
-
-DRAIN_S = 10.0
-"""For stopping in good order; after that the process ends as if it were killed, which loses nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +87,7 @@ def run_worker(deployment: Deployment) -> None:
         thread.submit(begin_work, settings, ledger).result()
         stopped_by, error = asyncio.run(_work(deployment, ledger, keys, thread, folder))
     if error is not None:
-        raise _ours(error)
+        raise ours(error)
     if stopped_by == signal.SIGINT:
         raise KeyboardInterrupt
 
@@ -115,7 +110,7 @@ async def _work(
     settings, stop, closing = deployment.settings, Stop(), ClosingLine()
     log = SpokenLog(settings.calendar.slots, settings.policy.grace_ms, settings.window_rules.disorder_ms)
     asyncio.get_running_loop().set_exception_handler(_loop_error)
-    signals = _heed_signals(stop)
+    signals = heed_signals(stop)
     topics, idle_s = topics_of(settings.kafka), parse_duration(settings.kafka.idle_timeout)
     app = build_app(settings, deployment.instance, folder)
     offsets = Offsets(app)
@@ -149,16 +144,13 @@ async def _work(
             asyncio.ensure_future(stop.guard(lambda: reports.run(pings, parts, offsets, watchdog))),
         ]
         await stop.wait()
-        _end_after(DRAIN_S, stop)
+        stop.end_soon()
         if stop.error is None:
-            await stop_politely(pings, parts)
+            await stop.last(pings.commit, parts.commit)  # so that the next worker repeats less
         for task in serving:
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
-        await app.stop()
-        await asyncio.gather(*(each.end() for each in lanes))
-        await parts.close()
-        await reports.end(0 if stop.error is None else _ours(stop.error).exit_status)
+        await stop.last(app.stop, *(each.end for each in lanes), parts.close, lambda: reports.end(stop.status))
     log.say_due(at_the_end=True)
     say(str(closing), "ended")
     return (signals[0] if signals else 0), stop.error
@@ -226,15 +218,6 @@ async def _speak(log: SpokenLog) -> None:
         log.say_due()
 
 
-async def stop_politely(pings: SourceProcessor, parts: ShardProcessor) -> None:
-    """A last commit, so that the next worker repeats less; failing it loses nothing."""
-    try:
-        await pings.commit()
-        await parts.commit()
-    except Exception as error:  # noqa: BLE001 (the next worker reads from the commit before)
-        say(f"the last commit failed: {type(error).__name__}", "commit", level=WARNING)
-
-
 def _loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """A producer that fails fails all of its futures; those that were awaited have raised already."""
     if not isinstance(context.get("exception"), KafkaError | DependencyUnavailable):
@@ -246,40 +229,3 @@ async def _start(app: faust.App, stop: Stop) -> None:
         await app.start()
     except Exception as error:  # noqa: BLE001 (it ends the process, with its sentence)
         stop.fail(error)
-
-
-def _heed_signals(stop: Stop) -> list[int]:
-    """SIGTERM and SIGINT ask us to stop; the numbers of those that came."""
-    came: list[int] = []
-
-    def heed(number: int) -> None:
-        came.append(number)
-        stop.ask()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, heed, number)
-    return came
-
-
-def _end_after(seconds: float, stop: Stop) -> None:
-    """End the process for certain, soon."""
-
-    def end() -> None:
-        if stop.error is None:
-            os._exit(0)
-        say(str(_ours(stop.error)), "failed", level=ERROR)
-        os._exit(_ours(stop.error).exit_status)
-
-    timer = threading.Timer(seconds, end)
-    timer.daemon = True
-    timer.start()
-
-
-def _ours(error: BaseException) -> UdpStreamError:
-    """One of ours as it is; any other by its kind and place, never its text, which may quote a ping."""
-    if isinstance(error, UdpStreamError):
-        return error
-    frames = traceback.extract_tb(error.__traceback__)[-4:]
-    where = " < ".join(f"{frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in reversed(frames))
-    kind = DependencyUnavailable if isinstance(error, KafkaError) else UdpStreamError
-    return kind(f"the worker stopped: {type(error).__name__} at {where}")

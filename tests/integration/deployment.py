@@ -218,7 +218,8 @@ def worker(city, instance="one", stop="", seed=SEED):
         if process.poll() is None:
             _until_it_serves(process, said, served)
             process.send_signal(signal.SIGTERM)
-            assert process.wait(12) == 0
+            status = process.wait(12)
+            assert status == 0, f"status {status}; its log ends:\n{said.read_text()[-3000:]}"
     finally:
         if process.poll() is None:
             process.kill()

@@ -1,0 +1,79 @@
+"""How a worker stops. What ends it is told by its kind and place, with the status that says whose fault it was; never
+by its text. What fails once it was asked to stop is a warning."""
+
+import asyncio
+
+import pytest
+from aiokafka.errors import KafkaConnectionError
+
+from streams.stopping import Stop, ours
+from udp_stream.errors import PrivacyRefused
+
+
+def raised(error):
+    with pytest.raises(type(error)) as caught:
+        raise error
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(ValueError("GJ05ZZ0001"), 1), (KafkaConnectionError("GJ05ZZ0001"), 4)],
+    ids=["ours", "of the broker"],
+)
+def test_an_error_is_told_by_kind_and_place(error, status):
+    told = ours(raised(error))
+    assert told.exit_status == status
+    assert str(told).startswith(f"the worker stopped: {type(error).__name__} at test_stopping.py:")
+    assert "GJ05" not in str(told)
+
+
+def test_an_error_of_ours_is_told_as_it_is():
+    error = PrivacyRefused("expected a ledger, got none")
+    assert ours(error) is error
+
+
+def fails_with(error):
+    async def work():
+        raise error
+
+    return work
+
+
+def test_the_first_error_stops_the_worker_and_gives_its_status(capsys):
+    first = PrivacyRefused("expected a ledger, got none")
+
+    async def serve():
+        stop = Stop()
+        await stop.guard(fails_with(first))
+        await stop.last(fails_with(KafkaConnectionError()))
+        await asyncio.wait_for(stop.wait(), 1)
+        return stop
+
+    stop = asyncio.run(serve())
+    assert stop.error is first and stop.status == first.exit_status
+    assert capsys.readouterr().err == ""
+
+
+def test_what_fails_once_it_was_asked_to_stop_is_a_warning_and_the_rest_is_done(capsys):
+    done = []
+
+    async def serve():
+        stop = Stop()
+
+        async def under_way():
+            stop.ask()
+            raise ValueError("GJ05ZZ0001")
+
+        async def the_next():
+            done.append("the next")
+
+        await stop.guard(under_way)
+        await stop.guard(fails_with(PrivacyRefused("not begun any more")))
+        await stop.last(fails_with(KafkaConnectionError("GJ05ZZ0001")), the_next)
+        return stop
+
+    stop = asyncio.run(serve())
+    assert (stop.error, stop.status, done) == (None, 0, ["the next"])
+    kinds = [line.split(" at ")[0].rpartition(" ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert kinds == ["ValueError", "KafkaConnectionError"]
