@@ -31,7 +31,7 @@ from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.ledgers.opening import ledger_and_keys, mark_beside
 from udp_stream.adapters.settings import load
 from udp_stream.cli.report import SOFTWARE
-from udp_stream.ledger.port import Ledger
+from udp_stream.ledger.port import Entry, Ledger
 from udp_stream.release.context import ReleaseContext, with_forecaster
 from udp_stream.release.history import LedgerHistory
 from udp_stream.release.record import decode
@@ -262,12 +262,7 @@ class City:
                 logged.update(_pings_in(record.value))
         with ledger_and_keys(self.settings.ledger, accept_older=True) as (ledger, _):  # to be judged by the checks
             entries, wanted = tuple(ledger.entries()), self._estimates(ledger)
-            plates = sorted({plate for one in [*expected.values()] for plate in one.charged})
-            balances = {}
-            for period in {entry.period for entry in entries}:
-                balance = ledger.balances(period, plates)
-                pairs = zip(balance.charged.tolist(), balance.charges.tolist(), strict=True)
-                balances |= {(period, plate): pair for plate, pair in zip(plates, pairs, strict=True)}
+            balances = balances_of(ledger, entries, expected.values())
             misfits, waiting = tuple(ledger.verify()), tuple(id_ for id_, _ in ledger.unpublished())
         return Collected(
             fed=Counter(self.messages),
@@ -285,6 +280,23 @@ class City:
             plates=frozenset({f"GJ05ZZ{number:04}" for number in range(1, 1000)}),
             strangers=strangers,
         )
+
+
+def balances_of(
+    ledger: Ledger, entries: Iterable[Entry], expected: Iterable[Expected]
+) -> dict[tuple[str, bytes], tuple[int, int]]:
+    """What each plate was charged in each period, and how often: of every plate that this deployment or the embedded
+    runtime has charged. They need not be the same: a plate may be in no HAT but one that is asked first, and questions
+    have other answers in every deployment."""
+    entries = tuple(entries)
+    asked = {plate for entry in entries for plate in entry.plates}
+    plates = sorted(asked.union(*(one.charged for one in expected)))
+    balances = {}
+    for period in {entry.period for entry in entries}:
+        balance = ledger.balances(period, plates)
+        pairs = zip(balance.charged.tolist(), balance.charges.tolist(), strict=True)
+        balances |= {(period, plate): pair for plate, pair in zip(plates, pairs, strict=True)}
+    return balances
 
 
 def _pings_in(value: bytes) -> list[bytes]:

@@ -8,8 +8,18 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.chaos.checks import Collected, Expected, Stranger, nobody_is_over_budget, violations
+from tests.chaos.checks import (
+    Collected,
+    Expected,
+    Stranger,
+    every_plate_is_charged_once,
+    nobody_is_over_budget,
+    violations,
+)
+from tests.chaos.city import balances_of
 from tests.runtime.harness import embedded, fleet_log, frames_of
+from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.ledger.port import Admission
 from udp_stream.release.record import decode, encode
 from udp_stream.release.smoothed import encode_smoothed
 
@@ -23,14 +33,7 @@ def sound(tmp_path_factory):
         runtime.run(frames_of(log))
         ledger = runtime._ledger
         entries = tuple(ledger.entries())
-        balances = {}
-        for period in {entry.period for entry in entries}:
-            plates = sorted({plate for entry in entries for plate in entry.plates})
-            balance = ledger.balances(period, plates)
-            balances |= {
-                (period, plate): (int(charged), int(charges))
-                for plate, charged, charges in zip(plates, balance.charged, balance.charges, strict=True)
-            }
+        balances = balances_of(ledger, entries, ())
     released = tuple((decode(line).release_id, line) for line in out.getvalue().splitlines())
     charged = {one.release_id: dict(zip(one.plates, one.charged.tolist(), strict=True)) for one in entries}
     expected = {id_: Expected(decode(payload), charged[id_]) for id_, payload in released}
@@ -186,6 +189,17 @@ def test_where_terms_follow_from_balances_only_counts_and_sums_are_compared(soun
 
 def test_many_violations_of_one_kind_are_told_in_short(sound):
     assert len([one for one in violations(replace(sound, released=())) if one.startswith("HATs")]) == 6
+
+
+def test_a_plate_that_only_the_deployment_has_charged_has_its_balance_compared(sound):
+    """It may have paid for questions alone, whose answers differ between the deployment and the embedded runtime."""
+    ledger, plates = MemoryLedger(), (b"asked", b"a hat")
+    ledger.admit("May", 10, plates, [Admission("a hat", np.array([0, 1]), np.array([4, 3]), 1, b"")])
+    entries = tuple(ledger.entries())
+    in_a_hat = Expected(next(iter(sound.expected.values())).record, {b"a hat": 3, b"other": 0})
+    balances = balances_of(ledger, entries, [in_a_hat])
+    assert balances == {("May", b"asked"): (4, 1), ("May", b"a hat"): (3, 1), ("May", b"other"): (0, 0)}
+    assert list(every_plate_is_charged_once(replace(sound, entries=entries, balances=balances, released=()))) == []
 
 
 @pytest.mark.parametrize(("rho", "found"), [(8.0, 0), (9.0, 1)])
