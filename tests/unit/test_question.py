@@ -20,7 +20,7 @@ from udp_stream.release.charge import plan_slot
 from udp_stream.release.context import with_forecaster
 from udp_stream.release.draw import record_slot
 from udp_stream.release.record import QUESTION, decode, kind_of
-from udp_stream.testing import RivalledLedger
+from udp_stream.testing import Died, DyingLedger, RivalledLedger
 
 AROUND = "release.mean=forecast-clip", "release.mean_epsilon=0.5", "release.cdf_epsilon=0"
 ASKED = (*AROUND, "release.ask_first=0.4", "release.ask_share=0.5", "release.ask_far_kmh=14", "release.ask_rounds=3")
@@ -196,3 +196,57 @@ def test_the_statement_and_the_ledgers_sentence_count_hats_and_not_questions():
     assert said.startswith(
         f"ledger city.ledger: {ledger.progress().admitted:,} HATs and rounds of questions, the first"
     )
+
+
+PURE, IN_RHO, OTHER_BUDGET = "budget.accounting=pure", "budget.accounting=approximate", "budget.epsilon=12"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(PURE, IN_RHO), (IN_RHO, PURE), (PURE, OTHER_BUDGET), (PURE, "budget.period=7d")],
+    ids=["rho after pure", "pure after rho", "another budget", "another period"],
+)
+@pytest.mark.parametrize("rounds_done", [0, 1])
+def test_a_question_that_began_in_another_account_ends_without_an_answer(before, after, rounds_done):
+    """As on a shard, which only has the plan. One count may have been drawn by then: it was paid for where it began."""
+    (counts, values), ledger = slot(), MemoryLedger()
+    context = asking(*MOVED, before)
+    plan = plan_slot(counts, context, ledger)
+    if rounds_done:
+        with pytest.raises(Died):
+            record_slot(counts, values, plan, context, DyingLedger(ledger, call_of("record", context), answered=True))
+    before_it = paid(ledger)
+    assert before_it and len({*ledger.periods()}) == 1
+    records = [
+        decode(one) for one in record_slot(counts, values, plan, asking(*MOVED, after), ledger).payloads.values()
+    ]
+    of_asked = [one for one in records if one.status != "withheld_few_plates"]
+    assert [one.status for one in of_asked] == 2 * ["withheld_budget"]
+    assert all(one.mean is None and one.question is None and one.privacy.epsilon > 0 for one in of_asked)
+    assert paid(ledger) == before_it and len({*ledger.periods()}) == 1
+    assert {kind_of(id_) for id_, _ in ledger.unpublished()} == {"hat"}  # rounds wait for no reader
+    again = record_slot(counts, values, plan, context, ledger).payloads  # the first settings find these records
+    assert [decode(one) for one in again.values()] == records
+
+
+def call_of(name, context, which=0):
+    """The number of the first (or last) call of this name in which a slot is recorded."""
+    (counts, values), ledger = slot(), MemoryLedger()
+    plan, watched = plan_slot(counts, context, ledger), DyingLedger(ledger)
+    record_slot(counts, values, plan, context, watched)
+    return [at for at, call in enumerate(watched.calls) if call == name][which]
+
+
+def test_what_was_charged_for_its_statistics_is_released_though_settings_name_another_account_by_now():
+    (counts, values), ledger, whole = slot(), MemoryLedger(), MemoryLedger()
+    context = asking(*MOVED)
+    run(whole, asking(*MOVED), slot())
+    plan = plan_slot(counts, context, ledger)
+    with pytest.raises(Died):
+        record_slot(counts, values, plan, context, DyingLedger(ledger, call_of("admit", context, -1), answered=True))
+    records = [
+        decode(one) for one in record_slot(counts, values, plan, asking(*MOVED, IN_RHO), ledger).payloads.values()
+    ]
+    released = [one for one in records if one.status == "released"]
+    assert len(released) == 2 and all(one.privacy.accounting == "pure" for one in released)
+    assert paid(ledger) == paid(whole) and len({*ledger.periods()}) == 1

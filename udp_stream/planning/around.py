@@ -106,7 +106,7 @@ def terms_around(
         least = ceil(ADMITTED_MIN * here.size)
         asked = _asked(mean.asked, foretold, policy)
         allowance = paced if asked.charge_nano <= policy.budget_nano - _at_once_nano(policy) else 0
-        first = _question(asked, policy)
+        first = _question(asked, in_period, policy)
         terms.append(msgspec.structs.replace(asked, admitted_min=least, allowance_nano=allowance, question=first))
     turns = np.argsort(np.argsort(-worth, kind="stable")).tolist()
     return [msgspec.structs.replace(one, turn=turn) for one, turn in zip(terms, turns, strict=True)]
@@ -183,12 +183,13 @@ def _mean(
     return _Mean(asked, plan, (error / QUANTA_PER_KMH) ** 2)
 
 
-def _question(asked: Terms, policy: Policy) -> Question | None:
+def _question(asked: Terms, in_period: SlotInPeriod, policy: Policy) -> Question | None:
     """What is asked before these statistics, if the policy asks and there is a forecast of each plate to ask about."""
     first = policy.ask_first
     if first is None or asked.statistics[0].around is None:
         return None
-    return Question(first.far, first.share, int(first.part * asked.charge_nano), first.rounds)
+    cost_nano = int(first.part * asked.charge_nano)
+    return Question(first.far, first.share, cost_nano, first.rounds, account=in_period.period)
 
 
 def price_nano(policy: Policy) -> int:

@@ -36,6 +36,7 @@ class Question(msgspec.Struct, frozen=True, omit_defaults=True):
     `far` is in quanta: a plate counts if its mean speed lies farther than that from what was forecast of it. Each plate
     pays up to `cost_nano`, in even parts, for the rounds that are asked. Once it is answered, `found` has the noisy
     count of each round, and what the round decided (`queries/elimination.py`); `charged_nano` is what each plate paid.
+    `account` is the ledger's name of the budget period whose balances pay for it.
 
     >>> Question(far=8 * 4096, share=0.3, cost_nano=10**8, rounds=4).found
     ()
@@ -47,6 +48,7 @@ class Question(msgspec.Struct, frozen=True, omit_defaults=True):
     rounds: int
     found: tuple[tuple[int, int], ...] = ()
     charged_nano: int = 0
+    account: str = ""
 
 
 class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag="terms.3", tag_field="v"):

@@ -11,6 +11,9 @@ plate's speeds move the count by one at most, whatever is forecast.
 2. Whoever draws the HAT asks round by round: charge, draw, record (`ask_first`). The count is of the plates that paid.
 3. Moved: its plates are charged for the statistics, and these are drawn. Else the HAT is withheld as uninformative, and
    its plates keep the price for later slots. The answer is part of the terms that the ledger remembers.
+4. All of it is charged to one account, that of the first round. If the settings name another one by now (other
+   accounting, another period, zone or budget), the question ends without an answer, and the HAT is withheld: what its
+   noise costs in one account says nothing in the other.
 
 Off unless it is asked for: on the recorded days it does not lower the error (`docs/mechanisms/elimination.md`).
 """
@@ -207,16 +210,36 @@ def ask_first(
     if not any(hat.state is HatState.ASKED for hat in hats):
         return list(hats)
     context.before_charge()
+    asked = [hat for hat in hats if hat.state is HatState.ASKED and hat.plan is not None]
+    account = context.calendar.slot_in_period(counts.start_ms).period, context.policy.budget_nano
+    left = [hat for hat in asked if _account(hat.terms) != account]
     clamped = values.clamped(context.policy.max_speed)
     asking = [
         _Asking(hat, hat.terms.question, counts, clamped)
-        for hat in hats
-        if hat.state is HatState.ASKED and hat.terms.question is not None and hat.plan is not None
+        for hat in asked
+        if hat.terms.question is not None and _account(hat.terms) == account
     ]
     _all_rounds(asking, counts, context, ledger)
-    answered = {one.hat.number: one.answered() for one in asking}
-    ledger.published([id_ for one in asking for id_ in one.round_ids])  # nobody waits for them
+    answered = {one.hat.number: one.answered() for one in asking} | {hat.number: _left(hat.terms) for hat in left}
+    rounds = [id_ for one in asking for id_ in one.round_ids] + [id_ for hat in left for id_ in _every_round(hat)]
+    ledger.published(rounds)  # nobody waits for them
     return _charged(hats, answered, counts, context, ledger)
+
+
+def _account(terms: Terms) -> tuple[str, int]:
+    """Whose balances, and up to what, have paid for the question's first round."""
+    return "" if terms.question is None else terms.question.account, terms.budget_nano
+
+
+def _left(terms: Terms) -> Terms:
+    """The terms of a HAT whose question began in another account: without an answer, at most all of it was charged."""
+    question = terms.question and replaced(terms.question, charged_nano=terms.question.cost_nano)
+    return replaced(terms, question=question, withheld="budget")
+
+
+def _every_round(hat: HatOutcome) -> list[str]:
+    rounds = 0 if hat.terms.question is None else hat.terms.question.rounds
+    return [question_id(number + 1, hat.release_id) for number in range(rounds)]
 
 
 def _all_rounds(asking: Sequence[_Asking], counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> None:
