@@ -177,3 +177,7 @@ def test_show_says_which_epsilon_was_spent_and_what_rho_is_left(tmp_path, capsys
     amount, words = epsilon.removeprefix("epsilon ").split(" ", 1)
     exact = epsilon_nano_of(nano, 1e-6) / NANO
     assert words == "with delta 1e-06" and exact <= float(amount) <= exact + 3e-6 <= 10.000003
+    asked.json = True
+    show(asked, settings)
+    (facts,) = json.loads(capsys.readouterr().out)["charges"]
+    assert (facts["epsilon"], facts["delta"]) == (epsilon_of(nano, 1e-6), 1e-6)

@@ -10,6 +10,7 @@ from benchmarks.forecast_days import day_of_fleet
 from tests.unit.test_plan_feed import _streams_stay, pings, plan, written  # noqa: F401 (fixtures)
 from udp_stream.adapters.settings import load
 from udp_stream.cli.plan_of_schedules import schedules_for, under_schedule
+from udp_stream.ledger.conversion import epsilon_of
 from udp_stream.testing import SeededEntropy
 from udp_stream.trial.fleet.fleet import Fleet
 
@@ -85,3 +86,5 @@ def test_charges_are_told_in_the_unit_of_the_budget(slots):
     pure, in_rho = found(slots), found(slots, "budget.accounting=approximate")
     assert (pure.unit, in_rho.unit) == ("epsilon", "rho")
     assert 0 < in_rho.least <= in_rho.most < pure.least
+    assert (pure.least_epsilon, pure.most_epsilon) == (pure.least, pure.most)
+    assert in_rho.most_epsilon == epsilon_of(round(in_rho.most * 1e9), 1e-6) > in_rho.least_epsilon / 2 > 0

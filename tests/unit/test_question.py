@@ -163,10 +163,10 @@ def test_a_round_in_the_ledger_that_is_none_is_refused_by_its_id():
             ("release.ask_first=1e-8",),
             r"release.ask_first: expected more: each of release.ask_rounds \(4\) has to cost",
         ),
-        (("release.ask_first=1.5",), r"release.ask_first: Expected .*1"),
-        (("release.ask_share=1",), r"release.ask_share: Expected .*1"),
-        (("release.ask_rounds=0",), r"release.ask_rounds: Expected .*1"),
-        (("release.ask_far_kmh=0",), r"release.ask_far_kmh: Expected .*0"),
+        (("release.ask_first=1.5",), r"release.ask_first: expected a .*1"),
+        (("release.ask_share=1",), r"release.ask_share: expected a .*1"),
+        (("release.ask_rounds=0",), r"release.ask_rounds: expected a .*1"),
+        (("release.ask_far_kmh=0",), r"release.ask_far_kmh: expected a .*0"),
     ],
 )
 def test_a_setting_that_cannot_be_is_refused_by_name_and_rule(flags, said):

@@ -112,4 +112,7 @@ def _left(nano: int, policy: Policy) -> str:
 
 
 def _facts_of_left(nano: int, policy: Policy) -> dict[str, object]:
-    return {"left": max(0, policy.budget_nano - nano) / NANO, "budget": policy.budget_nano / NANO}
+    facts: dict[str, object] = {"left": max(0, policy.budget_nano - nano) / NANO, "budget": policy.budget_nano / NANO}
+    if policy.measure == "zcdp":
+        facts |= {"epsilon": epsilon_of(nano, policy.delta), "delta": policy.delta}
+    return facts

@@ -18,8 +18,10 @@ from udp_stream.adapters.settings.rules import check
 from udp_stream.cli.progress import StepProgress
 from udp_stream.cli.report import SOFTWARE, print_whole, printer
 from udp_stream.errors import ConfigError
+from udp_stream.ledger.conversion import epsilon_of
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Entropy
+from udp_stream.planning.policy import Policy
 from udp_stream.planning.schedules import Schedule
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.context import ReleaseContext
@@ -32,7 +34,7 @@ from udp_stream.windows.slot_tables import SlotCounts
 class Scheduled:
     """What a schedule makes of some slots: the median charge of a HAT in the slot where that is least, and most.
 
-    `unit` is that of the charges, epsilon or rho.
+    `unit` is that of the charges, epsilon or rho. Of a rho the two are also told as epsilons, with `budget.delta`.
 
     `refused` slots have a HAT with a plate that could not pay; `served` is the share of pings in HATs that are charged.
     """
@@ -44,6 +46,8 @@ class Scheduled:
     served: float
     error_kmh: float
     unit: str
+    least_epsilon: float
+    most_epsilon: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +87,31 @@ def print_schedules(plan: SchedulesPlan, settings: Settings) -> None:
         out.print(f"budget.schedule: {plan.why_none}.")
         return
     table = Table(box=None, pad_edge=False)
-    unit = "epsilon" if settings.policy.measure == "pure" else "rho"
-    for name in ("schedule", f"{unit}, least", "most", "slots that refuse a plate", "served", "expected error"):
+    in_rho = settings.policy.measure != "pure"
+    unit, as_epsilon = ("rho", ("as epsilon, least", "most")) if in_rho else ("epsilon", ())
+    for name in (
+        "schedule",
+        f"{unit}, least",
+        "most",
+        *as_epsilon,
+        "slots that refuse a plate",
+        "served",
+        "expected error",
+    ):
         table.add_column(name, justify="left" if name == "schedule" else "right")
     for name, one in plan.found.items():
         if isinstance(one, str):
             table.add_row(name, f"left out: {one}")
             continue
-        shown = f"{one.least:.3g}", f"{one.most:.3g}", f"{one.refused} of {one.slots}"
+        amounts = [one.least, one.most, *([one.least_epsilon, one.most_epsilon] if in_rho else [])]
+        shown = *(f"{amount:.3g}" for amount in amounts), f"{one.refused} of {one.slots}"
         table.add_row(name, *shown, f"{one.served:.0%}", f"{one.error_kmh:.2f}")
     out.print(f"\nUnder each budget.schedule, at H3 {settings.hat.resolution} and {settings.hat.slot}:")
     print_whole(out, table)
     out.print(
-        f"{unit}: the charge of the median HAT, in the slot where it is least and where it is most. slots that refuse "
-        "a plate: a plate's budget of the period is gone. served, expected error: as above."
+        f"{unit}: the charge of the median HAT, in the slot where it is least and where it is most"
+        f"{f'; as epsilon with delta {settings.policy.delta:g}' if in_rho else ''}. slots that refuse a plate: a "
+        "plate's budget of the period is gone. served, expected error: as above."
     )
 
 
@@ -136,14 +151,14 @@ def under_schedule(slots: Sequence[SlotCounts], settings: Settings, entropy: Ent
     pings = sum(int(counts.count.sum()) for counts in slots)
     error = rehearse(slots, ReleaseContext(policy, settings.calendar, entropy, SOFTWARE)).error
     ends = (min(charges), max(charges)) if charges else (0.0, 0.0)
-    return Scheduled(
-        *ends,
-        refused,
-        len(slots),
-        charged_pings / max(1, pings),
-        error,
-        "epsilon" if policy.measure == "pure" else "rho",
-    )
+    unit, epsilons = "epsilon", ends
+    if policy.measure != "pure":
+        unit, epsilons = "rho", (_epsilon(ends[0], policy), _epsilon(ends[1], policy))
+    return Scheduled(*ends, refused, len(slots), charged_pings / max(1, pings), error, unit, *epsilons)
+
+
+def _epsilon(rho: float, policy: Policy) -> float:
+    return epsilon_of(round(rho * NANO), policy.delta) if rho else 0.0
 
 
 def _with(settings: Settings, schedule: Schedule) -> Settings:

@@ -15,7 +15,8 @@ from udp_stream.experiments.base import Curve, Figure, Outcome, Panel, Setup, Ta
 from udp_stream.experiments.savings_rows import HOWS, SOURCE, SPLITS, SURE, UNSHIFTED, BesideRow, Kind, SavingsRow
 
 QUARTER = 0.25
-"""Remark 6: bounds of elimination are no wider than the baseline's where this share leaves."""
+"""Remark 6: bounds of elimination are no wider than the baseline's where this share of the plates leaves. We select by
+the share of the budget that is saved, which is stricter: a plate saves less than all of its budget."""
 
 
 def conclude(kind: Kind, setup: Setup, found: Sequence[SavingsRow | BesideRow]) -> Outcome:
@@ -113,7 +114,7 @@ def no_worse(pairs: Sequence[BesideRow], source: str, data: str) -> Verdict:
         f"{len(some) - len(worse)} of {len(some)}, which are {len(some) / max(1, len(found)):.0%} of all {len(found)}"
     )
     seen = f"{data}: {selected}" + (f"; worse: {', '.join(worse[:4])}" if worse else "")
-    return Verdict("PM errs no more than BM where a quarter is saved", source, not worse, seen, why)
+    return Verdict("PM errs no more than BM where a quarter of the budget is saved", source, not worse, seen, why)
 
 
 def biases(rows: Sequence[SavingsRow], source: str, data: str) -> Verdict:

@@ -33,6 +33,10 @@ class Speeds(Protocol):
         ...
 
 
+TOGETHER_NEIGHBOURS = (
+    "the same pings of a plate are accepted, in the same cells and slots; its speeds differ, and its positions within "
+    "these cells"
+)
 APART = "apart from losses of speeds, which are of another kind, and never added to them"
 TOGETHER = (
     "where speeds and positions had one budget, `one_budget` says what both come to in its units: the largest budgets "
@@ -86,8 +90,8 @@ class StatedPositions:
         return {
             "positions": {
                 "privacy_unit": "one license plate, with its positions at all moments of a period",
-                "adjacency": "positions: the same plates at every moment; one plate's positions differ, each by "
-                "at most a distance d in the plane of the configuration",
+                "adjacency": "positions: the same pings are accepted, and the same plates are there at every moment; "
+                "one plate's positions differ, each by at most a distance d in the plane of the configuration",
                 "dp_variant": "metric privacy in the local model, of thresholds in the central one: e^(epsilon d), or "
                 "Renyi divergence a rho d^2 of every order a > 1 (Adaptive Privacy Budgeting, Liang and Yi)",
                 "unprotected_quantities": [
@@ -122,7 +126,7 @@ class StatedPositions:
         return {
             "period": time,
             "unit_m": float(one.unit_m),
-            "neighbours": f"one plate's speeds differ, and its positions; {one.said}",
+            "neighbours": f"{TOGETHER_NEIGHBOURS}; {one.said}",
             "promised": str(one.whole),
             "guaranteed": str(in_all),
             "max_over_plates": str(max(plates.values(), default=Loss())),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 import msgspec
 from msgspec.structs import fields
 
+from udp_stream.adapters.settings.in_words import in_words, words_of
 from udp_stream.adapters.settings.known import QUERY, known_keys, nearest, query_keys
 from udp_stream.adapters.settings.limits import DURATIONS, EPSILONS, breach
 from udp_stream.adapters.settings.query_sections import QuerySection
@@ -107,14 +108,9 @@ def _query(table: dict[str, Any], place: int) -> QuerySection:
         if not text:
             raise ConfigError(f"{QUERY} {named}: {error}") from error
         key = at.rstrip("`").partition("[")[0]
-        rule = f"expected one of {', '.join(_words(key))}" if _words(key) else text
+        words = words_of(next((field.type for field in fields(QuerySection) if field.name == key), None))
+        rule = f"expected one of {', '.join(words)}" if words else in_words(text)
         raise ConfigError(f"{QUERY}.{key} {named}: {rule}, got {table.get(key)!r}") from error
-
-
-def _words(key: str) -> tuple[str, ...]:
-    """What a key of a query may be, where that is one of a few words."""
-    of = next((field.type for field in fields(QuerySection) if field.name == key), None)
-    return get_args(of) if get_origin(of) is Literal else ()
 
 
 def _refuse_unknown(values: dict[str, Any], report: Report) -> None:
@@ -149,7 +145,8 @@ def _where(message: str, tables: Mapping[str, Any]) -> str:
     section, _, key = name.partition("[")[0].partition(".")
     if rule := _rule(name):
         return f"{name}: expected {rule}, got {tables[section][key]!r}"
-    return f"{name}: {text}" if ", got " in text else f"{name}: {text}, got {tables[section][key]!r}"
+    value = tables[section][key] if key else tables[section]
+    return f"{name}: {in_words(text)}, got {value!r}"
 
 
 def _rule(name: str) -> str | None:
@@ -160,9 +157,11 @@ def _rule(name: str) -> str | None:
         return EPSILONS[name]
     if name == "release.bins":
         return "auto, a number of bins, or edges in km/h"
+    if name == "budget.schedule":
+        return "spread, uniform, ramp, or a list of weights"
     sections = [section for section in fields(Settings) if section.name != QUERY]
     types = {f"{of.name}.{field.name}": field.type for of in sections for field in fields(of.type)}
     if types.get(name) is bool:
         return "true or false"
-    words = get_args(types.get(name)) if get_origin(types.get(name)) is Literal else ()
-    return f"one of {', '.join(map(str, words))}" if words else None
+    words = words_of(types.get(name))
+    return f"one of {', '.join(words)}" if words else None

@@ -50,6 +50,9 @@ _OF_ONE_KIND: dict[str, tuple[Kind, float | None]] = {
 """The keys that only one kind of query has, and what is in force there where they are not set."""
 
 
+_PER: dict[Measure, str] = {"pure": "km", "zcdp": "square km"}
+
+
 class PositionBudget(NamedTuple):
     """What a plate may lose of its positions in a period: nano-rho per square km, or nano-epsilon per km."""
 
@@ -94,8 +97,12 @@ class QueriesSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         if not self.share:
             return PositionBudget("pure" if self.epsilon else "zcdp", nano_allowance(self.epsilon or self.rho))
         counted: Measured = "epsilon" if measure == "pure" else "rho"
-        kilometres = Decimal(str(self.unit_m or 1)) / 1000
-        return PositionBudget(measure, component_limit_nano(self.shared_nano(budget_nano), counted, kilometres))
+        shared, kilometres = self.shared_nano(budget_nano), Decimal(str(self.unit_m or 1)) / 1000
+        nano = component_limit_nano(shared, counted, kilometres)
+        least_m = 1000 * (shared / nano_allowance(_AMOUNT_MAX)) ** (0.5 if counted == "rho" else 1.0)
+        rule = f"at least {1.005 * least_m:.3g}: below, positions have more than {_AMOUNT_MAX:,.0f} per {_PER[measure]}"
+        require(nano <= nano_allowance(_AMOUNT_MAX), "queries.unit_m", rule, self.unit_m)
+        return PositionBudget(measure, nano)
 
     def one_budget(self, measure: Measure, budget_nano: int) -> OneBudget | None:
         """What speeds and positions have together; None where positions have a budget of their own."""
