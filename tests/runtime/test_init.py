@@ -116,6 +116,13 @@ def test_a_sample_that_cannot_serve_is_a_usage_error_that_says_what_was_found(co
     assert b"Traceback" not in done.stderr
 
 
+def test_a_configuration_in_a_folder_that_is_not_there_is_refused_before_anything_is_read(tmp_path):
+    done = run("init", "feed.ndjson", "--out", "none/city.toml", cwd=tmp_path)
+    assert done.returncode == 2 and done.stderr.endswith(
+        b"none/city.toml: cannot be written (No such file or directory)\n"
+    )
+
+
 def test_a_configuration_that_is_there_is_not_overwritten(tmp_path):
     (tmp_path / "feed.ndjson").write_bytes(FORMS["plain.ndjson"](PINGS))
     (tmp_path / "city.toml").write_text("mine")

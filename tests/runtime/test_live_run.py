@@ -273,6 +273,12 @@ def test_the_verb_releases_what_is_piped_in_once_and_says_so(tmp_path):
     assert (tmp_path / "city.ledger.journal").stat().st_mode & 0o077 == 0
 
 
+def test_a_source_that_ends_without_a_ping_is_an_error_on_a_new_ledger(tmp_path):
+    done = udp_stream(tmp_path, "run", "-", "--ledger", "city.ledger", "--out", "out.ndjson", stdin=b"")
+    assert done.returncode == 2
+    assert json.loads(done.stderr.splitlines()[-1])["message"] == "-: the source ended, and no ping has ever come"
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "sentence"),
     [

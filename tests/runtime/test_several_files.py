@@ -10,6 +10,7 @@ from tests.gtfs import START_S, snapshot, vehicle
 from tests.runtime.harness import fleet_log
 from tests.runtime.test_cli import run
 from udp_stream.cli.found_feed import find_feed
+from udp_stream.errors import UsageError
 
 PINGS = recorded(fleet_log(buses=20, hours=0.5, clean=True))
 
@@ -87,3 +88,18 @@ def test_an_address_is_answered_with_what_to_do_and_not_shown(verb, address, wor
 def test_init_does_not_read_a_pipe(tmp_path):
     done = run("init", "-", cwd=tmp_path)
     assert done.returncode == 2 and b"expected files, which can be read twice, got -: save some of it" in done.stderr
+
+
+def test_a_file_in_another_form_than_the_others_is_named_and_not_left_out(tmp_path):
+    names = "license_plate,observationDateTime,longitude,latitude,speed"
+    rows = [
+        f"GJ05ZZ{at:04},2024-01-08T10:00:{at:02}+05:30,72.{83 + at % 5},21.{19 + at % 3},{20 + at}" for at in range(40)
+    ]
+    (tmp_path / "a.csv").write_text("\n".join([names, *rows]) + "\n")
+    (tmp_path / "b.csv").write_text("\n".join([names, *rows]).replace(",", ";") + "\n")
+    (tmp_path / "c.csv").write_text("\n".join([names.replace("speed", "tempo"), *rows]) + "\n")
+    alike = [str(tmp_path / "a.csv"), str(tmp_path / "a.csv")]
+    assert find_feed(alike).pings == 80
+    for other in ("b.csv", "c.csv"):
+        with pytest.raises(UsageError, match=f"{other}: not in the form of the others: give `init` files of one form"):
+            find_feed([*alike, str(tmp_path / other)])

@@ -207,6 +207,13 @@ def test_times_marked_as_utc_are_to_be_checked_with_the_hours_that_they_give(tmp
     assert "(pings from 2022-01-01 15:30 to 15:33)" in text
 
 
+@pytest.mark.parametrize("pattern", ["%Y%m%dT%H%M%SZ", "%Y/%m/%d %H:%M:%SZ"])
+def test_a_z_behind_times_of_another_form_is_utc_too(tmp_path, pattern):
+    _, text = found(tmp_path, timestamp=lambda _, time: f"{time:{pattern}}")
+    assert "(pings from 2022-01-01 15:30 to 15:33)" in text and "time_zone" not in text
+    assert f'time_format = "{pattern.removesuffix("Z")}%z"' in text
+
+
 def two_columns(lon, lat):
     return {"lon": ..., "lat": ..., "osten": lambda made, _: made["lon"] + lon - 72.8 + 1e-5,
             "norden": lambda made, _: made["lat"] + lat - 21.1 + 1e-5}  # fmt: skip

@@ -25,7 +25,7 @@ def _streams_stay(monkeypatch):
 
 @pytest.fixture(scope="module")
 def pings():
-    fleet = Fleet(seed=3, buses=30, hours=1.0)
+    fleet = Fleet(seed=3, buses=30, start=datetime(2024, 1, 8, 9, 0, tzinfo=IST), hours=1.0)
     sent = [json.loads(message) for batch in fleet.messages() for message in batch if is_json(message)]
     return [ping for ping in sent if isinstance(ping, dict)]
 
@@ -135,9 +135,27 @@ def test_a_slot_that_is_longer_than_the_file_has_no_verdict_and_is_not_started_w
     assert {row["verdict"] for row in found["rows"] if row["slot"] == "3h"} == {"the file is shorter than this slot"}
 
 
-def test_if_every_slot_is_longer_one_is_named_all_the_same():
-    only = replace(row(7, "1h", 2.0), is_longer=True)
-    assert start_of([only], None)[0] is only
+def test_where_no_row_can_be_judged_none_is_recommended():
+    longer, tiny = replace(row(7, "1h", 2.0), is_longer=True), replace(row(8, "30m", 1.0), hats=4)
+    assert verdict(longer) == "the file is shorter than this slot" and verdict(tiny) == "too few HATs to compare"
+    for target in (None, 3.0):
+        start, why = start_of([longer, tiny], target)
+        assert start is None and why.startswith("no row can be judged: the file is too short")
+
+
+@pytest.mark.parametrize("many", [1, 40], ids=["one ping", "one depot"])
+def test_a_file_of_one_hat_is_planned_without_a_recommendation(capsys, tmp_path, hour, many):
+    """With one HAT the guess of one number errs nowhere."""
+    here = [{**ping, "location": hour[0]["location"]} for ping in hour[:many]]
+    file = written(tmp_path / "a.ndjson", here)
+    status, out, _ = plan(capsys, file)
+    assert status == 0 and "start here" not in out and "Start here: no row can be judged" in out
+    found = json.loads(plan(capsys, file, "--json")[1])
+    assert set(found["start"]) == {"why"}
+    assert {one["verdict"] for one in found["rows"]} <= {
+        "too few HATs to compare",
+        "the file is shorter than this slot",
+    }
 
 
 def test_a_ping_from_the_future_makes_no_slot_of_its_own_as_in_a_replay(capsys, tmp_path, hour):

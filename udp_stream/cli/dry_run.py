@@ -22,7 +22,7 @@ from udp_stream.adapters.schemes import open_sources
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
 from udp_stream.cli.first_look import RefusedSample, looked_at, print_warning, require_readable_pings
-from udp_stream.cli.plan_of_feed import Positions, from_future, row_of, verdict
+from udp_stream.cli.plan_of_feed import Positions, from_future, numbered, row_of, verdict
 from udp_stream.cli.progress import ReadingProgress
 from udp_stream.cli.report import console, printer
 from udp_stream.cli.wrong_zone import wrong_zone
@@ -68,7 +68,7 @@ def dry_run(names: Sequence[str], settings: Settings, entropy: Entropy) -> None:
     row = row_of(read.positions, settings, entropy)
     grid, times = settings.calendar.slots, read.positions.time_ms
     table.add_row("times", f"{grid.iso(int(times.min()))} to {grid.iso(int(times.max()))}")
-    half = f"half of the pings lie in HATs of {row.plates} plates or more"
+    half = f"half of the pings lie in HATs of {counted(row.plates, 'plate')} or more"
     table.add_row("HATs", f"{row.hats:,} of H3 {row.resolution}, {row.slot}; {half}")
     expected = row.expected
     table.add_row(
@@ -108,9 +108,8 @@ def _read(names: Sequence[str], settings: Settings, sample: RefusedSample) -> _R
                     continue
                 beginning, kept = pings if beginning is None else beginning, ~from_future(clock, pings)
                 refused[str(Reason.TIME_IN_FUTURE)] += int((~kept).sum())
-                ours = np.array([numbers.setdefault(plate, len(numbers)) for plate in pings.plates], dtype=np.int64)
-                found = (ours[pings.plate], pings.time_ms, pings.lat, pings.lon, pings.speed)
-                columns.append(tuple(column[kept] for column in found))
+                read = (pings.time_ms, pings.lat, pings.lon, pings.speed)
+                columns.append((numbered(numbers, pings, kept), *(column[kept] for column in read)))
     if beginning is None:
         raise UsageError(
             "no ping was accepted. `udp-stream replay` without --dry-run says why: it charges nothing then"

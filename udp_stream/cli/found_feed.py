@@ -33,7 +33,7 @@ from udp_stream.pings.feed_form import PLAIN, FeedForm, mapped_form
 from udp_stream.pings.found_fields import BY_KEYS, are_by_key, common_paths, dotted, shown_names
 from udp_stream.pings.found_mapping import FoundMapping, found_mapping
 from udp_stream.pings.found_nothing import reasons
-from udp_stream.pings.found_times import found_time_form, offset_minutes
+from udp_stream.pings.found_times import MONTH_FIRST, found_time_form, offset_minutes
 from udp_stream.pings.mapping import FIELDS, ISO, FeedMapping
 from udp_stream.pings.numbers import read_numbers
 from udp_stream.pings.presets import PRESETS
@@ -60,22 +60,6 @@ _NEAR_DEGREES = 1.0
 
 _BOX_MARGIN = 0.05
 """Degrees: the box is rounded outward to tenths, at least five kilometres behind the last position."""
-
-MONTH_FIRST = frozenset(
-    f"{area}/{city}"
-    for area, cities in {
-        "America": (
-            "New_York Chicago Denver Phoenix Los_Angeles Anchorage Detroit Boise Juneau Puerto_Rico Menominee "
-            "Nome Sitka Adak Yakutat Metlakatla Kentucky/Louisville Kentucky/Monticello Indiana/Vincennes "
-            "Indiana/Indianapolis Indiana/Winamac Indiana/Marengo Indiana/Petersburg Indiana/Vevay "
-            "Indiana/Tell_City Indiana/Knox North_Dakota/Center North_Dakota/New_Salem North_Dakota/Beulah"
-        ),
-        "Pacific": "Honolulu Guam",
-        "Asia": "Manila",
-    }.items()
-    for city in cities.split()
-)
-"""Zones of the countries that write the month before the day."""
 
 _WIDE = PingRules(max_kmh=1000, reject_above_kmh=2000)
 """Speeds in any unit, as they are."""
@@ -198,6 +182,18 @@ def _keys(mapping: FeedMapping) -> dict[str, str]:
     return keys | ({} if mapping.time_format == ISO else {"time_format": mapping.time_format})
 
 
+def _require_one_form(paths: Sequence[str], form: FeedForm) -> None:
+    """UsageError that names a file of which this form reads nothing: it would be left out without a word."""
+    for path in paths if len(paths) > 1 else ():
+        try:
+            pings, refusals = _read([path], form, 1, _TRIED, skipped=())
+            is_other = bool(refusals) and not len(pings)
+        except UsageError:
+            is_other = True
+        if is_other:
+            raise UsageError(f"{path}: not in the form of the others: give `init` files of one form")
+
+
 def _reads(paths: Sequence[str], form: FeedForm) -> bool:
     """Whether the form reads most of the beginning."""
     pings, refusals = _read(paths, form, 1, _TRIED)
@@ -207,14 +203,21 @@ def _reads(paths: Sequence[str], form: FeedForm) -> bool:
 
 
 def _read(
-    paths: Sequence[str], form: FeedForm, frames: int, most: int | None = None
+    paths: Sequence[str],
+    form: FeedForm,
+    frames: int,
+    most: int | None = None,
+    skipped: tuple[type[Exception], ...] = (UsageError,),
 ) -> tuple[Pings, Sequence[Refusal]]:
-    """The pings of the first frames, or of their first messages, and what was refused; of damaged files, before it."""
+    """The pings of the first frames, or of their first messages, and what was refused; of damaged files, before it.
+
+    Left out is a file whose header lacks the columns of this form; with nothing `skipped` it raises UsageError.
+    """
     unit = "mps" if is_gtfs_file(paths[0]) else "kmh"
     messages: list[bytes] = []
     ping_format = form.format
     for _, source in open_sources(paths, unit, form=form):
-        with closing(source), suppress(UsageError):  # a header without the columns of this form
+        with closing(source), suppress(*skipped):
             ping_format = source.format
             whole = as_far_as_whole(source.messages(), lambda _: None)
             for some in islice(whole, max(1, frames // len(paths))):
@@ -231,6 +234,7 @@ def _found(
     named_unit: str | None,
     known_unit: str | None,
 ) -> FoundFeed:
+    _require_one_form(paths, form)
     pings, refusals = _read(paths, form, _FRAMES)
     if not len(pings):
         raise UsageError(f"{named(paths)}: no ping was read from it{_why(refusals)}")

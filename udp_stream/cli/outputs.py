@@ -57,7 +57,7 @@ def require_distinct(outputs: Iterable[FileRole], used: Iterable[FileRole]) -> N
         if precious := _looks_like(path):
             raise UsageError(f"{flag} {name}: expected a file that may be overwritten, got {precious}")
         if name != "-":
-            _require_place(Path(path))
+            require_place(Path(path))
         before.append((f"that of {flag}", path))
 
 
@@ -105,7 +105,8 @@ def _looks_like(path: str) -> str | None:
     return "the key of a ledger" if is_key(head) else None
 
 
-def _require_place(path: Path) -> None:
+def require_place(path: Path) -> None:
+    """UsageError if no file can be written there."""
     if path.is_dir():
         code = errno.EISDIR
     elif not path.parent.is_dir():

@@ -50,6 +50,9 @@ SERVED = 0.5
 LONGER = 1.25
 """A slot that is so many times as long as the file is not whole in it: the file says nothing of it."""
 
+HATS_MIN = 5
+"""Of fewer HATs one number for all errs next to nothing, and no estimate can be compared with it."""
+
 ABOUT = 0.95, 1.05
 """Of the better guess's error: about as good."""
 
@@ -130,13 +133,21 @@ def read_positions(files: Sequence[str], settings: Settings) -> Positions:
             for messages in as_far_as_whole(looked_at(source, name, settings), print_warning):
                 pings, _ = decoder.decode(messages)
                 kept = ~from_future(clock, pings)
-                ours = np.array([numbers.setdefault(plate, len(numbers)) for plate in pings.plates], dtype=np.int64)
-                if len(pings):
-                    columns.append((ours[pings.plate][kept], pings.time_ms[kept], pings.lat[kept], pings.lon[kept]))
+                if kept.any():
+                    columns.append(
+                        (numbered(numbers, pings, kept), pings.time_ms[kept], pings.lat[kept], pings.lon[kept])
+                    )
     if not columns:
         raise UsageError(f"{named(files)}: expected pings, and none was accepted. `udp-stream replay` says why")
     plate, time_ms, lat, lon = (np.concatenate(column) for column in zip(*columns, strict=True))
     return Positions(plate, len(numbers), time_ms, lat, lon)
+
+
+def numbered(numbers: dict[str, int], pings: Pings, kept: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The number of each kept ping's plate; a plate that is new among them gets the next one."""
+    there, place = np.unique(pings.plate[kept], return_inverse=True)
+    ours = [numbers.setdefault(pings.plates[at], len(numbers)) for at in there.tolist()]
+    return np.array(ours, dtype=np.int64)[place]
 
 
 def from_future(clock: AgreementClock, pings: Pings) -> NDArray[np.bool_]:
@@ -165,10 +176,15 @@ def row_of(positions: Positions, settings: Settings, entropy: Entropy) -> Row:
     )
 
 
-def _span_s(time_ms: NDArray[np.int64]) -> float:
-    """From the first to the last ping, without the few whose clocks are wrong."""
+def whole_times(time_ms: NDArray[np.int64]) -> tuple[float, float]:
+    """The first and the last time, without those of the few whose clocks are wrong."""
     first, last = np.quantile(time_ms, (0.001, 0.999))
-    return float(last - first) / 1000
+    return float(first), float(last)
+
+
+def _span_s(time_ms: NDArray[np.int64]) -> float:
+    first, last = whole_times(time_ms)
+    return (last - first) / 1000
 
 
 def _slots(positions: Positions, settings: Settings) -> Iterator[SlotCounts]:
@@ -189,9 +205,11 @@ def _candidates(settings: Settings) -> Iterator[Settings]:
             yield replace(settings, hat=replace(settings.hat, resolution=resolution, slot=slot))
 
 
-def start_of(rows: list[Row], target_kmh: float | None) -> tuple[Row, str]:
-    """The row to start with, and why."""
-    rows = [row for row in rows if not row.is_longer] or rows
+def start_of(rows: list[Row], target_kmh: float | None) -> tuple[Row | None, str]:
+    """The row to start with, and why; none if the file is too short for every row."""
+    rows = [row for row in rows if not row.is_longer and row.hats >= HATS_MIN]
+    if not rows:
+        return None, "no row can be judged: the file is too short. Record some hours, and plan again"
     finest = sorted(rows, key=lambda row: row.fineness)
     if target_kmh is not None:
         for row in finest:
@@ -213,6 +231,8 @@ def verdict(row: Row) -> str:
     expected = row.expected
     if row.is_longer:
         return "the file is shorter than this slot"
+    if row.hats < HATS_MIN:
+        return "too few HATs to compare"
     if expected.error > expected.constant * ABOUT[1]:
         return "worse than one constant"
     if expected.over_guess < ABOUT[0]:
@@ -222,15 +242,15 @@ def verdict(row: Row) -> str:
 
 def facts_of_feed(plan: FeedPlan, settings: Settings, target_kmh: float | None) -> dict[str, object]:
     """The same as JSON."""
-    grid, times = settings.calendar.slots, plan.positions.time_ms
+    grid, times = settings.calendar.slots, whole_times(plan.positions.time_ms)
     start, why = start_of(plan.rows, target_kmh)
     return {
-        "pings": int(times.size),
+        "pings": int(plan.positions.time_ms.size),
         "plates": plan.positions.plates,
-        "from": grid.iso(int(times.min())),
-        "to": grid.iso(int(times.max())),
+        "from": grid.iso(int(times[0])),
+        "to": grid.iso(int(times[1])),
         "budget": f"{settings.policy.amount} per plate and {settings.policy.period}",
-        "start": {"hat.resolution": start.resolution, "hat.slot": start.slot, "why": why},
+        "start": {"why": why} | ({"hat.resolution": start.resolution, "hat.slot": start.slot} if start else {}),
         "rows": [_facts(row) for row in plan.rows],
         "left_out": dict(plan.left_out),
         "schedules": facts_of_schedules(plan.schedules),
@@ -257,7 +277,7 @@ def print_feed(plan: FeedPlan, settings: Settings, target_kmh: float | None) -> 
     """The table, the row to start with, and what the figures are."""
     rows, positions = plan.rows, plan.positions
     out, grid = printer(width=160), settings.calendar.slots
-    first, last = (grid.iso(int(time)) for time in (positions.time_ms.min(), positions.time_ms.max()))
+    first, last = (grid.iso(int(time)) for time in whole_times(positions.time_ms))
     out.print(
         f"{counted(positions.time_ms.size, 'ping')} of {counted(positions.plates, 'plate')}, {first} to {last}; "
         f"{settings.policy.amount} per plate and {settings.policy.period}. Errors in km/h."
@@ -275,8 +295,11 @@ def print_feed(plan: FeedPlan, settings: Settings, target_kmh: float | None) -> 
         mark = "  <- start here" if row is start else ""
         table.add_row(str(row.resolution), row.slot, *sizes, *errors, verdict(row) + mark)
     print_whole(out, table)
+    advice = (
+        f"Start with hat.resolution = {start.resolution} and hat.slot = {start.slot!r}: " if start else "Start here: "
+    )
     out.print(
-        f"Start with hat.resolution = {start.resolution} and hat.slot = {start.slot!r}: {why}.\n"
+        f"{advice}{why}.\n"
         "plates/HAT: half of the pings lie in HATs of at least so many plates. HATs/plate: of the median plate, in "
         "this file. served: the share of pings in HATs with a mean.\n"
         "expected error: of the best estimate of each HAT's mean speed, withheld HATs too, weighed by pings. It was "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 import msgspec
 
@@ -69,10 +70,16 @@ def not_utf8(name: str = "FILE") -> str:
 
 
 def _iconv(encoding: str, name: str) -> str:
+    """The command, with the name as a shell takes it.
+
+    >>> _iconv("UTF-16", "my feed.csv")
+    "`iconv -f UTF-16 -t UTF-8 'my feed.csv' > utf8.csv` writes it as it is read"
+    """
     end = ".csv" if name.lower().removesuffix(".gz").endswith((".csv", ".tsv")) else ".json" if "." in name else ""
+    typed = shlex.quote(name)
     if name.lower().endswith(".gz"):
-        return f"`gzip -dc {name} | iconv -f {encoding} -t UTF-8 > utf8{end}` writes it as it is read"
-    return f"`iconv -f {encoding} -t UTF-8 {name} > utf8{end}` writes it as it is read"
+        return f"`gzip -dc {typed} | iconv -f {encoding} -t UTF-8 > utf8{end}` writes it as it is read"
+    return f"`iconv -f {encoding} -t UTF-8 {typed} > utf8{end}` writes it as it is read"
 
 
 def no_pings(text: bytes, name: str = "FILE") -> str | None:
@@ -106,7 +113,7 @@ def _of_value(value: object, name: str) -> str | None:
         case []:
             return "an empty array"
         case [bool() | int() | float() | str() | None, *_] | bool() | int() | float():
-            command = f"""sed 's/.*/{{"r": [&]}}/' {name} > rows.ndjson"""
+            command = f"""sed 's/.*/{{"r": [&]}}/' {shlex.quote(name)} > rows.ndjson"""
             which = 'which is which: [source] records = "r", plate = "0", ... (docs/feeds.md)'
             return f"values without names: put each line into an object: `{command}`, and say {which}"
         case _:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 import numpy as np
@@ -80,8 +81,9 @@ class Rehearsed:
 
     @property
     def over_guess(self) -> float:
-        """The error over that of the better guess."""
-        return self.error / min(self.constant, self.counts)
+        """The error over that of the better guess; infinite where a guess errs nowhere, as over a single HAT."""
+        guess = min(self.constant, self.counts)
+        return self.error / guess if guess > 0 else inf
 
 
 class City:

@@ -142,7 +142,7 @@ def require_readable(paths: Iterable[str]) -> None:
 
     >>> require_readable(["vehicles.pb"])
     Traceback (most recent call last):
-    udp_stream.errors.UsageError: vehicles.pb: GTFS-Realtime files (.pb) are read by replay and feed alone
+    udp_stream.errors.UsageError: vehicles.pb: GTFS-realtime files (.pb) cannot be read here
     """
     for path in paths:
         _refuse_gtfs(path)
@@ -156,7 +156,7 @@ def require_readable(paths: Iterable[str]) -> None:
 
 def _refuse_gtfs(path: str) -> None:
     if path.lower().removesuffix(".gz").endswith(".pb"):
-        raise UsageError(f"{path}: GTFS-Realtime files (.pb) are read by replay and feed alone")
+        raise UsageError(f"{path}: GTFS-realtime files (.pb) cannot be read here")
 
 
 def _unreadable(path: str, error: OSError) -> UsageError:

@@ -14,9 +14,11 @@ from tempfile import TemporaryDirectory
 from udp_stream.adapters.files.atomic import draft_of, link_first
 from udp_stream.adapters.files.gtfs_files import is_gtfs_file
 from udp_stream.adapters.settings import Settings, load
+from udp_stream.adapters.text import counted
 from udp_stream.cli.city_file import city_file, hours_of
 from udp_stream.cli.found_feed import FoundFeed, find_feed
 from udp_stream.cli.named_recordings import named, typed
+from udp_stream.cli.outputs import require_place
 from udp_stream.cli.report import console
 from udp_stream.errors import UsageError
 
@@ -28,6 +30,8 @@ def init(arguments: argparse.Namespace, settings: Settings) -> None:  # noqa: AR
     out = arguments.out
     if out != "-" and os.path.lexists(out):
         raise UsageError(f"{out} is there already: expected a new file for --out")
+    if out != "-":
+        require_place(Path(out))
     feed = find_feed(arguments.files)
     text = city_file(feed, named(arguments.files))
     with TemporaryDirectory() as folder:
@@ -51,7 +55,7 @@ def _tell(feed: FoundFeed, files: Sequence[str], out: str, checks: int) -> None:
     print_ = console().print
     if feed.damage:
         print_(f"warning: {feed.damage}", markup=False, soft_wrap=True)
-    print_(f"{form}{known}; zone {feed.zone}; {unit}; {feed.pings:,} pings read, {feed.refused:,} refused",
+    print_(f"{form}{known}; zone {feed.zone}; {unit}; {counted(feed.pings, 'ping')} read, {feed.refused:,} refused",
            markup=False, soft_wrap=True)  # fmt: skip
     print_(f"pings from {hours_of(feed)} by the clock of {feed.zone}", markup=False, soft_wrap=True)
     lines = f"{checks or 'no'} line{'s' * (checks > 1)} of {'the configuration' if out == '-' else out}"

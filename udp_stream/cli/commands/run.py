@@ -81,6 +81,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         watch.end()
         if ended and watch.accepted_nothing:
             raise UsageError("no ping was accepted")
+        if ended and not (summary.pings or summary.refused or ledger.progress().admitted):
+            raise UsageError(f"{source_name(arguments.source)}: the source ended, and no ping has ever come")
 
 
 def _summarize(summary: Summary, settings: Settings, *, as_json: bool) -> None:
