@@ -154,17 +154,21 @@ def print_intervals(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
     for name in feeds.names:
         day, runs = feeds.day(name, resolution), feeds.runs([name], resolution, seeds)
         held = np.mean([(one.low <= day.truth) & (day.truth <= one.high) for one in runs], axis=0)
-        expected = np.mean([np.average(one.expected, weights=day.pings) for one in runs])
-        actual = np.mean([np.average(abs(one.value - day.truth), weights=day.pings) for one in runs])
         own = np.mean(
             [((one.mean_low <= day.truth) & (day.truth <= one.mean_high))[one.measured].mean() for one in runs]
         )
         print(
             f"{name:<28}{by_bins(day.plates, SIZES, held)} | {by_bins(day.hour, HOURS, held)} | all {held.mean():.3f}"
-            f"  expected/actual {expected / actual:.2f}  means' own {own:.3f}"
+            f"  expected/actual {expected_over_actual(day, runs):.2f}  means' own {own:.3f}"
             "  0.93-0.97 in {} of {}, beyond chance outside {}".format(*_within(day, held)),
             flush=True,
         )
+
+
+def expected_over_actual(day: Day, runs: Sequence[Run]) -> float:
+    """What estimates are expected to be off by over what they are, both weighed by pings."""
+    expected = np.mean([np.average(one.expected, weights=day.pings) for one in runs])
+    return float(expected / np.mean([np.average(abs(one.value - day.truth), weights=day.pings) for one in runs]))
 
 
 def _within(day: Day, held: Floats) -> tuple[int, int, int]:

@@ -1,98 +1,185 @@
-"""Fit the intervals of smoothed estimates: `python -m benchmarks.train_intervals FOLDER [--seeds N]`.
+"""Fit the intervals of smoothed estimates: `python -m benchmarks.train_intervals FOLDER [--seeds N] [--counts READ]`.
 
-FOLDER is that of `benchmarks.accuracy`; days of Austin train, Surat's half hour is only measured. On a grid of
-`OPEN_ROADS` and `TAIL` the days run down the real road. For each `OPEN_ROADS`, `TAIL` is the least that holds `HELD` of
-HATs, each year weighing alike; of these pairs the one with the lowest interval score is taken. It is printed for all
-years, and for each year left out, with what it then holds on that year's days: nothing is tuned on the day reported.
-`PLATES_DIFFER` is given: from 0 to 100 the score of years left out does not tell it (docs/measurements.md).
+FOLDER is that of `benchmarks.accuracy`; days of Austin train, Surat's half hour is only measured. The days run down the
+real road, and the intervals around their estimates are made anew on a grid of `OPEN_ROADS` and `TAIL`. For each
+`OPEN_ROADS`, `TAIL` is the least that holds `HELD` of HATs, each year weighing alike; of these pairs the one with the
+lowest interval score is taken. It is printed for all years, and for each year left out, with what it then holds on that
+year's days: nothing is tuned on the day reported. `PLATES_DIFFER` is given: from 0 to 100 the score of years left out
+does not tell it (docs/measurements.md).
+
+READ is what forecasts read of counts. For `published` and `off` the three of `UNREAD` are fitted: first `wider`, with
+which the years' mean of expected over actual errors is 1, then the others. Where records keep counts back they are the
+same (`python -m benchmarks.counts_settings`).
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
-from itertools import product
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice, product
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from benchmarks.accuracy import HOURS, SIZES, Feeds, bins_named, by_bins
+from benchmarks.accuracy import HOURS, SIZES, Feeds, bins_named, by_bins, expected_over_actual
 from benchmarks.forecast_days import Day, Run, changed
-from udp_stream.release import intervals
+from udp_stream.forecast.prior import CountsRead
+from udp_stream.release import intervals, smoothed
+from udp_stream.release.intervals import Widths
+from udp_stream.units import QUANTA_PER_KMH
 
-OPEN_ROADS = 0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6
-TAILS = 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9, 2.0
+OPEN_ROADS = {
+    "plates": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6),
+    "published": (0.2, 0.3, 0.4, 0.5, 0.6),
+    "off": (0.6, 0.8, 1.0, 1.2),
+}
+TAILS = {
+    "plates": (1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9, 2.0),
+    "published": (1.4, 1.5, 1.6, 1.7, 1.8, 1.9, 2.0),
+    "off": (1.0, 1.1, 1.2, 1.3, 1.4, 1.5),
+}
 HELD = 0.96
 """Asked of the years in sight: of a year left out it is then 0.95."""
 
-Constants = tuple[float, float]
-Figures = Mapping[tuple[str, Constants], tuple[float, float]]
+STEP = 0.05
+"""`wider` is rounded to that."""
+
+AT_ITS_WORD = Widths(1.0, 1.0, 0.0)
+"""What the filter says, as it says it."""
+
+Floats = NDArray[np.float64]
+Figures = Mapping[tuple[str, Widths], tuple[float, float]]
+Years = Mapping[str, Sequence[str]]
 
 
-def is_held(day: Day, one: Run) -> np.ndarray:
+def is_held(day: Day, one: Run) -> NDArray[np.bool_]:
     """Which HATs' means their intervals hold."""
-    return (one.low <= day.truth) & (day.truth <= one.high)
+    inside: NDArray[np.bool_] = (one.low <= day.truth) & (day.truth <= one.high)
+    return inside
 
 
-def score(day: Day, one: Run) -> float:
+def score(day: Day, low: Floats, high: Floats) -> float:
     """The mean interval score (Gneiting and Raftery, 2007), in km/h: width, and 40 times what is missed."""
-    below, above = np.maximum(one.low - day.truth, 0), np.maximum(day.truth - one.high, 0)
-    return float((one.high - one.low + 40 * (below + above)).mean())
+    below, above = np.maximum(low - day.truth, 0), np.maximum(day.truth - high, 0)
+    return float((high - low + 40 * (below + above)).mean())
 
 
-def figures(feeds: Feeds, names: Sequence[str], seeds: int) -> Figures:
-    """Share held and score of each day under each pair of constants."""
-    found = {}
-    for name, constants in product(names, product(OPEN_ROADS, TAILS)):
-        day, runs = feeds.day(name, 7), runs_with(feeds, name, seeds, constants)
-        said = [(is_held(day, one).mean(), score(day, one)) for one in runs]
-        found[name, constants] = tuple(np.mean(said, axis=0).tolist())
-    return found
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """What intervals of a run's HATs are made of, in the order of `Day`."""
+
+    mean: Floats
+    variance: Floats
+    features: Floats
 
 
-def runs_with(feeds: Feeds, name: str, seeds: int, constants: Constants) -> list[Run]:
-    """Runs of a day under these constants, its prior trained on other years."""
-    with changed(intervals, OPEN_ROADS=constants[0], TAIL=constants[1]):
-        return feeds.runs([name], 7, seeds)
+class Fitting:
+    """The constants for what forecasts read of counts, from any of Austin's years in the folder."""
+
+    def __init__(self, feeds: Feeds, seeds: int, read: CountsRead) -> None:
+        """Runs each day once for the expected errors; ValueError if there are not two years or more."""
+        self.feeds, self.read, self._seeds = feeds, read, seeds
+        years: dict[str, list[str]] = {}
+        for name in feeds.names:
+            if name.startswith("austin"):
+                years.setdefault(feeds.day(name, 7).year, []).append(name)
+        if len(years) < 2:
+            raise ValueError(f"expected Austin's days of two years or more, got {len(years)}")
+        self.years: Years = years
+        self._ratios = {name: self._ratio(name) for names in years.values() for name in names}
+        self._figures = cache(self._figures_with)
+
+    def without(self, left_out: str) -> Widths:
+        """The constants that fit the days of the years but this one; of all years where it names none."""
+        years = {year: names for year, names in self.years.items() if year != left_out}
+        wider = 1.0 if self.read == "plates" else _rounded(1 / _over(years, self._ratios.__getitem__))
+        found, wide_enough = self._figures(wider), []
+        for roads in OPEN_ROADS[self.read]:
+            each = (Widths(wider, tail, roads) for tail in TAILS[self.read])
+            wide_enough += islice((one for one in each if _over(years, lambda n: found[n, one][0]) >= HELD), 1)  # noqa: B023
+        return min(wide_enough, key=lambda one: _over(years, lambda name: found[name, one][1]))
+
+    def runs(self, name: str, seeds: int, widths: Widths, *flags: str) -> list[Run]:
+        """Runs of a day under these constants, its prior trained on other years."""
+        with changed(intervals, UNREAD={self.read: widths}):
+            return self.feeds.runs([name], 7, seeds, [f"forecast.counts={self.read}", *flags])
+
+    def _ratio(self, name: str) -> float:
+        """Expected over actual error, where the filter is taken at its word."""
+        return expected_over_actual(self.feeds.day(name, 7), self.runs(name, self._seeds, AT_ITS_WORD))
+
+    def _figures_with(self, wider: float) -> Figures:
+        """Share held and score of each day under each pair of the other two."""
+        found = {}
+        for name in self._ratios:
+            day = self.feeds.day(name, 7)
+            seen = self._estimates(name, AT_ITS_WORD._replace(wider=wider))
+            for tail, roads in product(TAILS[self.read], OPEN_ROADS[self.read]):
+                widths = Widths(wider, tail, roads)
+                said = [self._said(day, one, widths) for one in seen]
+                found[name, widths] = tuple(np.mean(said, axis=0).tolist())
+        return found
+
+    def _said(self, day: Day, seen: Estimates, widths: Widths) -> tuple[float, float]:
+        with changed(intervals, UNREAD={self.read: widths}):
+            low, high = intervals.ends(seen.mean, seen.variance, seen.features, self.read)
+        low, high = (np.clip(end, 0, day.feed.policy().max_speed / QUANTA_PER_KMH) for end in (low, high))
+        return float(((low <= day.truth) & (day.truth <= high)).mean()), score(day, low, high)
+
+    def _estimates(self, name: str, widths: Widths) -> list[Estimates]:
+        """Of each seed. Two forecasters see a slot, and each makes intervals for its HATs and for other cells."""
+        day, calls, real = self.feeds.day(name, 7), list[Estimates](), intervals.ends
+
+        def ends(mean: Floats, variance: Floats, features: Floats, read: CountsRead) -> tuple[Floats, Floats]:
+            calls.append(Estimates(mean.copy(), variance.copy(), features.copy()))
+            return real(mean, variance, features, read)
+
+        with changed(smoothed, ends=ends):
+            self.runs(name, self._seeds, widths)
+        slots, hats = len(day.slots), []
+        of_seed = 4 * slots - 2  # the last slot is seen by one of them
+        for first in range(0, len(calls), of_seed):
+            seen = calls[first : first + of_seed : 4]
+            joined = (np.concatenate([getattr(one, part) for one in seen]) for part in ("mean", "variance", "features"))
+            hats.append(Estimates(*joined))
+        if [one.mean.size for one in hats] != [day.truth.size] * self._seeds:
+            raise ValueError(f"expected intervals of {day.truth.size} HATs and {self._seeds} seeds")
+        return hats
 
 
-def fitted(found: Figures, years: Mapping[str, Sequence[str]]) -> Constants:
-    """`OPEN_ROADS` and `TAIL` that fit the days of these years."""
+def _over(years: Years, of: Callable[[str], float]) -> float:
+    """The mean over years of the mean over their days."""
+    return float(np.mean([np.mean([of(name) for name in names]) for names in years.values()]))
 
-    def over_years(constants: Constants, which: int) -> float:
-        return float(np.mean([np.mean([found[name, constants][which] for name in names]) for names in years.values()]))
 
-    wide_enough = []
-    for roads in OPEN_ROADS:
-        tails = [tail for tail in TAILS if over_years((roads, tail), 0) >= HELD]
-        if tails:
-            wide_enough.append((roads, tails[0]))
-    return min(wide_enough, key=lambda constants: over_years(constants, 1))
+def _rounded(wider: float) -> float:
+    return round(round(wider / STEP) * STEP, 2)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--counts", choices=("plates", "published", "off"), default="plates")
     asked = parser.parse_args()
     feeds = Feeds(asked.folder)
-    years: dict[str, list[str]] = {}
-    for name in feeds.names:
-        if name.startswith("austin"):
-            years.setdefault(feeds.day(name, 7).year, []).append(name)
-    if len(years) < 2:
-        parser.error(f"expected Austin's days of two years or more in {asked.folder}, got {len(years)}")
-    found = figures(feeds, [name for names in years.values() for name in names], asked.seeds)
-    print("of all years: OPEN_ROADS = {}, TAIL = {}".format(*fitted(found, years)))
+    try:
+        fitting = Fitting(feeds, asked.seeds, asked.counts)
+    except ValueError as error:
+        parser.error(str(error))
+    print(f"of all years: {fitting.without('')}")
     print(f"held by constants of other years, by plates {bins_named(SIZES)}, by hour {bins_named(HOURS)}")
     for name in feeds.names:
         day = feeds.day(name, 7)
-        constants = fitted(found, {year: names for year, names in years.items() if year != day.year})
-        runs = runs_with(feeds, name, asked.seeds, constants)
+        widths = fitting.without(day.year)
+        runs = fitting.runs(name, asked.seeds, widths)
         held = np.mean([is_held(day, one) for one in runs], axis=0)
         print(
             f"{name:<28}{by_bins(day.plates, SIZES, held)} | {by_bins(day.hour, HOURS, held)} | all {held.mean():.3f}"
-            f"  score {np.mean([score(day, one) for one in runs]):.1f}  OPEN_ROADS, TAIL {constants}",
+            f"  score {np.mean([score(day, one.low, one.high) for one in runs]):.1f}  {tuple(widths)}",
             flush=True,
         )
 

@@ -5,6 +5,7 @@ import re
 from collections import defaultdict
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -18,6 +19,8 @@ from udp_stream.pings.decoder import PingDecoder, PingRules
 from udp_stream.pings.refusals import Reason
 from udp_stream.planning import around
 from udp_stream.release import intervals
+from udp_stream.release.kept_back import PLATES, REST_KMH
+from udp_stream.release.record import Status
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -130,6 +133,14 @@ def test_the_page_on_forecasts_states_the_constants_of_the_code():
     for names, values in rows:
         held = [FORECASTING[name] for name in re.findall(r"\w+", names)]
         assert np.hstack(held).tolist() == [float(value) for value in values.split(", ")], names
+
+
+def test_the_page_on_forecasts_states_what_stands_for_counts_that_are_not_read_or_not_shown():
+    text = (DOCS / "mechanisms" / "forecast.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([a-z_]+)` \| ([\d.]+) \| ([\d.]+) \|(?: ([\d.]+) \|)?$", text, re.MULTILINE)
+    stated = {name: tuple(float(value) for value in values if value) for name, *values in rows}
+    by_status = {status: (REST_KMH[status], float(PLATES[status])) for status in get_args(Status)}
+    assert stated == {read: tuple(widths) for read, widths in intervals.UNREAD.items()} | by_status
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -19,6 +19,7 @@ from udp_stream.planning.slot_plan import SlotPlan
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.decide import decide, unplanned
 from udp_stream.release.estimate import HatEstimate, estimate_hats
+from udp_stream.release.kept_back import forecast_kept_back
 from udp_stream.release.once import draw_once
 from udp_stream.release.outcome import NO_ROWS, HatOutcome, hats_of, ids_of
 from udp_stream.release.question import ask_first
@@ -192,7 +193,7 @@ def _common(counts: SlotCounts, context: ReleaseContext) -> _Common:
 def _record(hat: HatOutcome, counts: SlotCounts, estimate: HatEstimate | None, common: _Common) -> Release:
     context, by_plate, admitted = common.context, counts.count[hat.rows], hat.admitted
     mean, variance, cdf = statistics(hat.plan, estimate, by_plate[~admitted])
-    used = 0 if hat.plan is None else hat.plan.used_samples
+    used, forecast = 0 if hat.plan is None else hat.plan.used_samples, forecast_record(hat.terms, hat.plan, estimate)
     plates, pings, contributed = int(by_plate.size), int(by_plate.sum()), int(np.count_nonzero(admitted))
     kept_back = {"all": False, "released": hat.plan is None, "none": True}
     shown = not kept_back[context.policy.counts_released]
@@ -215,6 +216,6 @@ def _record(hat: HatOutcome, counts: SlotCounts, estimate: HatEstimate | None, c
         policy=common.fingerprint,
         software=context.software,
         trial=context.trial,
-        forecast=forecast_record(hat.terms, hat.plan, estimate) if shown else None,
+        forecast=forecast if shown else forecast_kept_back(hat.terms, mean, forecast),
         question=question_record(hat.terms),
     )

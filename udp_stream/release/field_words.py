@@ -22,7 +22,8 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "policy": "hash of the settings that change what is promised or computed",
         "software": "what made the record",
         "trial": "true if other runs draw this HAT again: the ledger was for one run only",
-        "forecast": "what was forecast of the mean before it was taken; null if nothing was",
+        "forecast": "what was forecast of the mean before it was taken; null if nothing was, and where counts of a "
+        "withheld HAT are kept back",
         "question": "what was asked before the release, and the answer; null if nothing was",
     },
     "Hat": {
@@ -81,8 +82,9 @@ WORDS: Final[dict[str, dict[str, str]]] = {
     "Forecast": {
         "value_kmh": "forecast of the mean, km/h",
         "deviation_kmh": "its standard deviation, km/h",
-        "rest_kmh": "the part of that which releases of other HATs cannot lower, km/h",
-        "prior": "what it reads of the counts: a relative speed and six features, standardised",
+        "rest_kmh": "the part of that which releases of other HATs cannot lower, km/h; a constant if counts are kept "
+        "back",
+        "prior": "what it reads of the counts: a relative speed and six features, standardised; zeros if nothing",
         "measured_kmh": "what the release says of the mean, km/h; it may lie beyond [0, max_kmh]",
         "measured_deviation_kmh": "the standard deviation of that, km/h",
     },

@@ -68,7 +68,8 @@ class Forecaster:
             found = history.releases(*slot, sorted(self._due.pop(slot)))
             self._learnt_ms = slot[0]
             if records := [record for record in found if record is not None]:
-                learnt[slot] = smooth_slot(records, self._memory, self._day(slot[0]), self._max_kmh, self._software)
+                day, known = self._day(slot[0]), (self._max_kmh, self._software, self._read)
+                learnt[slot] = smooth_slot(records, self._memory, day, *known)
         return learnt
 
     def _remember(self, history: History, before_ms: int) -> None:

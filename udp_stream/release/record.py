@@ -91,7 +91,8 @@ class Forecast(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `deviation_kmh` is its standard deviation, `rest_kmh` the part of that which releases of other HATs cannot lower.
     `prior` is what the forecast reads of the counts: a relative speed and six features, standardised. `measured_kmh` is
     what the release says, with its own standard deviation; it may lie beyond [0, max_kmh]. Smoothed estimates follow
-    from these and nothing else.
+    from these and nothing else. Where counts are kept back, `rest_kmh` is a constant, `prior` zeros, and
+    `measured_deviation_kmh` that of the mean's noise.
     """
 
     value_kmh: NonNegative
@@ -157,7 +158,8 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One HAT's record: the only one there will ever be under its `release_id`.
 
-    `counts` is null where the settings keep counts back (`release.counts`), and so is `forecast` then.
+    `counts` is null where the settings keep counts back (`release.counts`); then a withheld HAT has no `forecast`, and
+    a released one's tells nothing of counts.
     `question` is there where one was asked before the statistics (`release.ask_first`).
     `trial` is there, and true, if the record was made on a ledger of one run only: other runs draw the HAT again.
     """

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from udp_stream.forecast.bank import Observed, Predicted
 from udp_stream.forecast.features import PER_HAT
 from udp_stream.forecast.memory import Memory
-from udp_stream.forecast.prior import SlotPrior
+from udp_stream.forecast.prior import CountsRead, SlotPrior
 from udp_stream.mechanisms.forecast_clip import NAME
 from udp_stream.mechanisms.speed_spread import at_speed, mean_variance
 from udp_stream.release.field_words import described
-from udp_stream.release.intervals import ends, plates_differ
+from udp_stream.release.intervals import ends, left_open, plates_differ
+from udp_stream.release.kept_back import plates_of, rest_of
 from udp_stream.release.record import Hat, NonNegative, Release
 from udp_stream.windows.grid import cell_center, cell_name
 
@@ -94,11 +95,17 @@ def smoothed_schema() -> dict[str, Any]:
 
 
 def smooth_slot(
-    records: Sequence[Release], memory: Memory, day: dt.date, max_kmh: float, software: str
+    records: Sequence[Release],
+    memory: Memory,
+    day: dt.date,
+    max_kmh: float,
+    software: str,
+    read: CountsRead = "plates",
 ) -> list[Smoothed]:
     """Learn the releases of one slot (all of its HATs, at least one), then estimate each HAT and each cell seen before.
 
-    HATs first, in the order of their records, then the other cells, by cell.
+    HATs first, in the order of their records, then the other cells, by cell. `read` is what their forecasts read of
+    counts; how far estimates may be off follows it, and not what they say. Where counts are kept back it is nothing.
 
     >>> from udp_stream.release.record import decode
     >>> from udp_stream.testing import released_slot
@@ -108,6 +115,7 @@ def smooth_slot(
     (['released', 'withheld_few_plates'], [True, True])
     """
     cells = np.array([int(record.hat.cell, 16) for record in records], dtype=np.uint64)
+    read = "off" if any(record.counts is None for record in records) else read
     prior, rest = prior_of_records(records), rest_of_records(records)
     measured = np.array([at for at, record in enumerate(records) if record.mean is not None], dtype=np.int64)
     value, noise, is_clipped = _measured([record for record in records if record.mean is not None])
@@ -118,13 +126,13 @@ def smooth_slot(
     gain, mean = np.zeros(len(records)), here.mean.copy()
     gain[measured] = rest[measured] / (rest[measured] + noise)
     mean[measured] += gain[measured] * (value - here.skew * is_clipped - here.mean[measured])
-    variance = here.variance * (1 - gain) ** 2 + rest * (1 - gain)
-    plates = np.array([record.plates for record in records])
-    low, high = ends(mean, variance + plates_differ(plates, gain), prior.features)
+    variance = left_open(here.variance * (1 - gain) ** 2 + rest * (1 - gain), read)
+    plates = np.array([plates_of(record) for record in records])
+    low, high = ends(mean, variance + plates_differ(plates, gain), prior.features, read)
     guess = memory.guess(day, prior)
     samples = np.array([max(1, record.samples) for record in records])
     constant = float(np.average(mean, weights=samples))
-    slot = _Slot(records[0].hat, constant, max_kmh, software)
+    slot = _Slot(records[0].hat, constant, max_kmh, software, read)
     estimates = [
         slot.estimate(
             record.hat, float(mean[at]), (float(low[at]), float(high[at])), float(variance[at]), guess, at,
@@ -141,11 +149,12 @@ def _elsewhere(cells: Sequence[int], memory: Memory, day: dt.date, slot: _Slot) 
     there, guess = memory.predict(day, np.array(cells, dtype=np.uint64), prior), memory.guess(day, prior)
     rest = float(mean_variance(np.array([1]), np.array([0]), 1)[0])
     one_plate = plates_differ(np.ones(1, dtype=np.int64), np.zeros(1))
-    low, high = ends(there.mean, there.variance + rest + one_plate, prior.features)
+    variance = left_open(there.variance + rest, slot.read)
+    low, high = ends(there.mean, variance + one_plate, prior.features, slot.read)
     return [
         slot.estimate(
             msgspec.structs.replace(slot.hat, cell=cell_name(cell), center=cell_center(cell)),
-            float(there.mean[at]), (float(low[at]), float(high[at])), float(there.variance[at]) + rest, guess, at,
+            float(there.mean[at]), (float(low[at]), float(high[at])), float(variance[at]), guess, at,
             rest, None,
         )
         for at, cell in enumerate(cells)
@@ -159,6 +168,7 @@ class _Slot(msgspec.Struct, frozen=True):
     constant: float
     max_kmh: float
     software: str
+    read: CountsRead
 
     def estimate(
         self,
@@ -173,7 +183,8 @@ class _Slot(msgspec.Struct, frozen=True):
     ) -> Smoothed:
         """One HAT's."""
         at_mean, at_guess = at_speed(np.array([mean, guess.mean[at]])).tolist()
-        off, guess_off = at_mean * np.sqrt(variance), at_guess * np.sqrt(guess.variance[at] + rest)
+        guess_variance = left_open(guess.variance[at] + rest, self.read)
+        off, guess_off = at_mean * np.sqrt(variance), at_guess * np.sqrt(guess_variance)
         constant, counts = self._clip(self.constant), self._clip(float(guess.mean[at]))
         return Smoothed(
             SCHEMA,
@@ -219,11 +230,7 @@ def rest_of_records(records: Sequence[Release]) -> Floats:
 
 
 def _rest(record: Release) -> float:
-    if record.forecast is not None:
-        return record.forecast.rest_kmh**2
-    plates, samples = max(1, record.plates), max(1, record.samples)
-    pings = np.full(plates, max(1, samples // plates))
-    return float(mean_variance(pings, np.zeros(plates, dtype=np.int64), 1)[0])
+    return rest_of(record) if record.forecast is None else record.forecast.rest_kmh**2
 
 
 def _measured(records: Sequence[Release]) -> tuple[Floats, Floats, NDArray[np.bool_]]:
