@@ -10,7 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
 
-from tests.chaos.city import AMPLE, AUTOMATIC, FORECASTS, IN_RHO, QUESTIONS, REPLICATED, SCARCE, SHARED, ground
+from tests.chaos.city import (
+    AMPLE,
+    AUTOMATIC,
+    FORECASTS,
+    IN_RHO,
+    QUESTIONS,
+    REPLICATED,
+    SCARCE,
+    SHARED,
+    SHARED_CLIPS,
+    ground,
+)
 from tests.chaos.run import play, synthetic_day
 
 PROFILES = {
@@ -21,6 +32,7 @@ PROFILES = {
     "shared": SHARED,
     "automatic": AUTOMATIC,
     "in-rho": IN_RHO,
+    "shared-clips": SHARED_CLIPS,
     "questions": QUESTIONS,
 }
 

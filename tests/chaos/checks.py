@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from udp_stream.ledger.port import Entry
-from udp_stream.release.record import CLIPS, QUESTION, Privacy, Release, decode, kind_of
+from udp_stream.release.record import CLIPS, QUESTION, Privacy, Release, clips_id, decode, kind_of, slot_of
 from udp_stream.units import nano_allowance
 
 TOLD_MAX = 5
@@ -55,6 +55,7 @@ class Collected:
     strangers: tuple[Stranger, ...] = ()
     smoothed: tuple[tuple[str, bytes], ...] = ()
     estimates: tuple[bytes, ...] = ()
+    clips_amiss: tuple[str, ...] = ()
 
 
 def violations(seen: Collected, *, exact: bool = True, strictly_once: bool = False) -> list[str]:
@@ -73,6 +74,7 @@ def violations(seen: Collected, *, exact: bool = True, strictly_once: bool = Fal
         "counts": counts_agree(seen, exact),
         "charges": charges_agree(seen) if exact else iter(()),
         "ledger": every_plate_is_charged_once(seen),
+        "clips": shared_clips_are_remembered_once(seen),
         "budgets": nobody_is_over_budget(seen),
         "unpublished": nothing_is_unpublished(seen),
         "told": no_plate_is_told(seen),
@@ -207,6 +209,19 @@ def _sums(seen: Collected) -> Iterator[str]:
         got = seen.balances.get((period, plate), (0, 0))
         if got != wanted:
             yield f"plate {plate.hex()} in {period}: expected (charged, charges) {wanted} from its HATs, got {got}"
+
+
+def shared_clips_are_remembered_once(seen: Collected) -> Iterator[str]:
+    """For each slot with a release that shares clips, and no other: nobody is charged, and all speeds are in it."""
+    yield from seen.clips_amiss
+    held = {entry.release_id: entry for entry in seen.entries if kind_of(entry.release_id) == CLIPS}
+    for id_, entry in held.items():
+        if entry.plates or entry.payload is not None:
+            yield f"{id_}: expected no charge and no payload, got {len(entry.plates)} plates and {entry.payload!r}"
+    slots = {slot_of(id_) for id_, payload in seen.released if decode(payload).privacy.holds_for == "slot"}
+    wanted = {clips_id(start, end - start) for start, end in slots}
+    yield from (f"{id_} is not in the ledger" for id_ in sorted(wanted - held.keys()))
+    yield from (f"{id_} is in the ledger, and no release shares clips" for id_ in sorted(held.keys() - wanted))
 
 
 def nobody_is_over_budget(seen: Collected) -> Iterator[str]:

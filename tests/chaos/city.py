@@ -22,6 +22,7 @@ from streams.headers import is_tick
 from streams.topic_reader import records_of
 from streams.topics import create_topics, topics_of
 from tests.chaos.checks import Collected, Expected, Stranger
+from tests.chaos.clips import clips_amiss
 from tests.chaos.proxy import Link, Proxy
 from tests.chaos.store import Store, store
 from tests.chaos.workers import Worker, Workers
@@ -107,6 +108,7 @@ SCARCE = Profile("one shard, scarce budget", 1, 9.0)
 SHARED = Profile("three shards, scarce budget", 3, 9.0)
 AUTOMATIC = Profile("two shards, automatic epsilon", 2, 9.0, epsilon='"auto"', exact=False)
 FORECASTS = Profile("three shards, means around forecasts", 3, 9.0, exact=False, mean="auto")
+SHARED_CLIPS = replace(FORECASTS, name="three shards, clips shared in rho", budget=20.0, accounting="approximate")
 QUESTIONS = replace(FORECASTS, name="three shards, a question before each release", ask_first=0.3)
 REPLICATED = Profile("two shards, ample budget, a replica", 2, 1000.0, replicas=1)
 IN_RHO = Profile("two shards, scarce budget, in rho", 2, 9.0, epsilon="0.8", accounting="approximate")
@@ -207,13 +209,16 @@ class City:
         out, settings = io.BytesIO(), self.settings
         with ledger_and_keys(beside(settings.ledger, self.folder / "embedded.ledger")) as (ledger, keys):
             runtime = Embedded(settings, ledger, OsEntropy(), keys.key_of, "chaos", record_writer(out))
-            runtime.run(self.messages[first : first + FRAME] for first in range(0, len(self.messages), FRAME))
+            runtime.run(self._frames())
             charged = {
                 entry.release_id: dict(zip(entry.plates, entry.charged.tolist(), strict=True))
                 for entry in ledger.entries()
             }
         records = [decode(line) for line in out.getvalue().splitlines()]
         return {record.release_id: Expected(record, charged[record.release_id]) for record in records}
+
+    def _frames(self) -> Iterator[list[bytes]]:
+        return (list(self.messages[first : first + FRAME]) for first in range(0, len(self.messages), FRAME))
 
     def done(self) -> set[str]:
         """The HATs that are answered, and marked so."""
@@ -260,10 +265,11 @@ class City:
         for record in asyncio.run(records_of(kafka, topics.pings)):
             if not is_tick(record.headers):
                 logged.update(_pings_in(record.value))
-        with ledger_and_keys(self.settings.ledger, accept_older=True) as (ledger, _):  # to be judged by the checks
+        with ledger_and_keys(self.settings.ledger, accept_older=True) as (ledger, keys):  # to be judged by the checks
             entries, wanted = tuple(ledger.entries()), self._estimates(ledger)
             balances = balances_of(ledger, entries, expected.values())
             misfits, waiting = tuple(ledger.verify()), tuple(id_ for id_, _ in ledger.unpublished())
+            clips = clips_amiss(self.settings, ledger, keys.key_of, self._frames())
         return Collected(
             fed=Counter(self.messages),
             logged=logged,
@@ -279,6 +285,7 @@ class City:
             told="".join([*said, *(one.told for one in strangers)]),
             plates=frozenset({f"GJ05ZZ{number:04}" for number in range(1, 1000)}),
             strangers=strangers,
+            clips_amiss=clips,
         )
 
 

@@ -5,16 +5,17 @@ Each check takes a function that opens the same ledger anew, and a context for a
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cache
+from itertools import product
 
 import pytest
 
-from tests.unit.test_flow import START, a_context, run, slot
+from tests.unit.test_flow import a_context, run, slot
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Ledger, LedgerFactory
 from udp_stream.release.context import ReleaseContext, with_forecaster
-from udp_stream.release.record import QUESTION, decode, kind_of
+from udp_stream.release.record import CLIPS, QUESTION, Release, decode, kind_of
 from udp_stream.testing import Died, RivalledLedger
 
 EPSILONS = {
@@ -22,19 +23,30 @@ EPSILONS = {
     "automatic": ("release.mean_epsilon=auto", "release.cdf_epsilon=auto"),
     "scarce": ("budget.epsilon=0.75",),
     "around": ("release.mean=forecast-clip", "release.cdf_epsilon=0"),
+    "in rho": ("release.mean=forecast-clip", "release.cdf_epsilon=0", "budget.accounting=approximate"),
+    "boxes in rho": (
+        *("release.mean=forecast-clip", "release.cdf_epsilon=0", "budget.accounting=approximate"),
+        "release.clip=box",
+    ),
     "asked": (
         *("release.mean=forecast-clip", "release.cdf_epsilon=0", "release.ask_first=0.8"),
         *("release.ask_share=0.5", "release.ask_far_kmh=14", "release.ask_rounds=2"),
     ),
 }
 
+CHARGES_OR_TELLS = "admit", "record", "(publish)"
+"""Calls that a death at may do the most harm."""
+
 Opening = Callable[[], LedgerFactory]
 """A new ledger each time, as a function that opens it again and again."""
 
 
-def dies_at_every_call(new_ledger: Opening, kind: str = "fixed") -> None:
-    """Whatever call a process dies at, before it or behind it: the next one loses nothing and repeats nothing."""
-    for dies_at, answered in [(n, answered) for n in range(_calls(kind)) for answered in (False, True)]:
+def dies_at_every_call(new_ledger: Opening, kind: str = "fixed", calls: Collection[str] = ()) -> None:
+    """Whatever call a process dies at, before it or behind it: the next one loses nothing and repeats nothing.
+
+    With `calls`, at those alone."""
+    points = [n for n, name in enumerate(_calls(kind)) if not calls or name in calls]
+    for dies_at, answered in product(points, (False, True)):
         opened, seen = new_ledger(), dict[str, bytes]()
         for attempt, at in enumerate((dies_at, dies_at, None)):
             with opened() as ledger:
@@ -53,6 +65,22 @@ def dies_at_every_call_of_a_question(new_ledger: Opening) -> None:
     dies_at_every_call(new_ledger, "asked")
 
 
+def dies_at_every_call_around_forecasts(new_ledger: Opening) -> None:
+    """The same where means are taken around what was forecast."""
+    dies_at_every_call(new_ledger, "around")
+
+
+def dies_at_every_call_in_rho(new_ledger: Opening) -> None:
+    """The same where plates share clips among their HATs, whose norms the ledger remembers."""
+    dies_at_every_call(new_ledger, "in rho")
+
+
+def dies_as_it_charges_or_tells(new_ledger: Opening) -> None:
+    """The short form of the two."""
+    for kind in ("around", "in rho"):
+        dies_at_every_call(new_ledger, kind, CHARGES_OR_TELLS)
+
+
 def rival_at_every_call(new_ledger: Opening) -> None:
     """Whatever call a rival gets in before, with other bits and another policy's epsilons: both publish the same."""
     for kind, rivals in [("fixed", "automatic"), ("automatic", "fixed"), ("scarce", "scarce")]:
@@ -65,8 +93,20 @@ def rival_at_every_call_of_a_question(new_ledger: Opening) -> None:
         _rival_at_every_call(new_ledger, "asked", rivals)
 
 
+def rival_at_every_call_around_forecasts(new_ledger: Opening) -> None:
+    """A rival with other bits, and one that clips around nothing: whoever is first, its plan is both's."""
+    for kind, rivals in [("around", "around"), ("around", "fixed"), ("fixed", "around")]:
+        _rival_at_every_call(new_ledger, kind, rivals)
+
+
+def rival_at_every_call_in_rho(new_ledger: Opening) -> None:
+    """A rival that shares the same clips, and one that clips HAT by HAT."""
+    for kind, rivals in [("in rho", "in rho"), ("in rho", "boxes in rho"), ("boxes in rho", "in rho")]:
+        _rival_at_every_call(new_ledger, kind, rivals)
+
+
 def _rival_at_every_call(new_ledger: Opening, kind: str, rivals: str) -> None:
-    for call in range(_calls(kind) - 1):  # publishing is none of the ledger's
+    for call in range(len(_calls(kind)) - 1):  # publishing is none of the ledger's
         opened, won = new_ledger(), list[tuple[str, bytes]]()
         with opened() as theirs, opened() as ledger:
 
@@ -79,12 +119,13 @@ def _rival_at_every_call(new_ledger: Opening, kind: str, rivals: str) -> None:
 
 
 @cache
-def _calls(kind: str) -> int:
-    """How many there are of a whole slot, with its publishing in the place where it comes."""
+def _calls(kind: str) -> list[str]:
+    """Those of a whole slot, with its publishing in the place where it comes."""
     made = list[str]()
     run(MemoryLedger(), context_of(kind, 0), _slot(), log=made)
     assert len(made) >= (18 if kind == "asked" else 10)  # there is a second round of questions
-    return len(made)
+    assert made.count("admit") == {"asked": 3, "in rho": 2}.get(kind, 1)
+    return made
 
 
 def context_of(kind: str, seed: int) -> ReleaseContext:
@@ -111,10 +152,18 @@ def require_whole(ledger: Ledger, published: dict[str, bytes]) -> None:
         assert len(paid) == record.counts.admitted_plates
         if record.question is not None:
             paid += asked[entry.release_id]
-        assert max(paid.values(), default=0) == round(record.privacy.epsilon * 1e9)
-    period = a_context().calendar.slot_in_period(START).period
+        assert max(paid.values(), default=0) == _nano_of(record)
+    shares = any(decode(payload).privacy.holds_for == "slot" for payload in published.values())
+    assert [entry.plates for entry in ledger.entries() if kind_of(entry.release_id) == CLIPS] == [()] * shares
+    (period,) = {entry.period for entry in ledger.entries()}
     for plate, charged in zip(_slot()[0].plates, ledger.balances(period, _slot()[0].plates).charged, strict=True):
         assert charged == sum(_paid(ledger, plate))
+
+
+def _nano_of(record: Release) -> int:
+    """The most that it charged a plate, in what the ledger counts in."""
+    said = record.privacy
+    return round((said.epsilon if said.rho is None else said.rho) * 1e9)
 
 
 def _paid_for_questions(ledger: Ledger) -> dict[str, Counter[bytes]]:
@@ -137,5 +186,15 @@ CHECKS = [
     for check in (
         *(dies_at_every_call, rival_at_every_call),
         *(dies_at_every_call_of_a_question, rival_at_every_call_of_a_question),
+        dies_as_it_charges_or_tells,
     )
 ]
+
+MORE_CHECKS = [
+    pytest.param(check, id=check.__name__)
+    for check in (
+        *(dies_at_every_call_around_forecasts, rival_at_every_call_around_forecasts),
+        *(dies_at_every_call_in_rho, rival_at_every_call_in_rho),
+    )
+]
+"""Long over a store of files or of processes."""

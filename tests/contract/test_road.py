@@ -9,15 +9,20 @@ import pytest
 
 from tests.contract.road import (
     CHECKS,
+    MORE_CHECKS,
     Opening,
+    dies_as_it_charges_or_tells,
     dies_at_every_call,
+    dies_at_every_call_in_rho,
     dies_at_every_call_of_a_question,
     rival_at_every_call,
+    rival_at_every_call_in_rho,
     rival_at_every_call_of_a_question,
 )
 from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import LedgerFactory
+from udp_stream.release.record import CLIPS, kind_of
 
 
 def in_memory(_: Path) -> Opening:
@@ -37,6 +42,12 @@ def in_sqlite(folder: Path) -> Opening:
 @pytest.mark.parametrize("store", [in_memory, in_sqlite])
 @pytest.mark.parametrize("check", CHECKS)
 def test_the_road_over_a_store_that_fails(check: Callable[[Opening], None], store, tmp_path: Path) -> None:
+    check(store(tmp_path))
+
+
+@pytest.mark.parametrize("store", [in_memory, pytest.param(in_sqlite, marks=pytest.mark.long)])
+@pytest.mark.parametrize("check", MORE_CHECKS)
+def test_the_road_around_forecasts_over_a_store_that_fails(check: Callable[[Opening], None], store, tmp_path) -> None:
     check(store(tmp_path))
 
 
@@ -66,6 +77,17 @@ class Unkept(MemoryLedger):
         return [payload for _, payload in releases]
 
 
+class KeepsNoClips(MemoryLedger):
+    """Breaks promise 1 where nobody is charged: what is remembered of the clips that plates share is not kept."""
+
+    def admit(self, period, budget, plates, admissions):
+        verdicts = super().admit(period, budget, plates, admissions)
+        for one in admissions:
+            if kind_of(one.release_id) == CLIPS:
+                del self._admissions[one.release_id]
+        return verdicts
+
+
 @pytest.mark.parametrize(
     ("check", "broken"),
     [
@@ -75,6 +97,10 @@ class Unkept(MemoryLedger):
         (rival_at_every_call, LastWins),
         (dies_at_every_call_of_a_question, Forgetful),
         (rival_at_every_call_of_a_question, LastWins),
+        (dies_as_it_charges_or_tells, Forgetful),
+        (dies_as_it_charges_or_tells, Unkept),
+        (dies_at_every_call_in_rho, KeepsNoClips),
+        (rival_at_every_call_in_rho, LastWins),
     ],
 )
 def test_a_store_that_breaks_a_promise_is_found(check: Callable[[Opening], None], broken) -> None:

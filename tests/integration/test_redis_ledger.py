@@ -18,7 +18,7 @@ import pytest
 from redis import Redis
 
 from tests.contract import queries
-from tests.contract.road import CHECKS, Opening
+from tests.contract.road import CHECKS, MORE_CHECKS, Opening
 from udp_stream.adapters.ledgers.opening import inspect_ledger, ledger_and_keys
 from udp_stream.adapters.ledgers.redis import audit as redis_audit
 from udp_stream.adapters.ledgers.redis import connection as redis_connection
@@ -66,6 +66,12 @@ def test_store_keeps_promise(check: Check, redis_url: str) -> None:
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_the_road_over_a_store_that_fails(check: Callable[[Opening], None], redis_url: str) -> None:
+    check(lambda: opener(redis_url))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("check", MORE_CHECKS)
+def test_the_road_around_forecasts_over_a_store_that_fails(check: Callable[[Opening], None], redis_url: str) -> None:
     check(lambda: opener(redis_url))
 
 

@@ -17,23 +17,39 @@ from tests.chaos.checks import (
     violations,
 )
 from tests.chaos.city import balances_of
-from tests.runtime.harness import embedded, fleet_log, frames_of
+from tests.chaos.clips import clips_amiss
+from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of
+from udp_stream.adapters.settings import load
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission
-from udp_stream.release.record import decode, encode
+from udp_stream.release import balls
+from udp_stream.release.record import CLIPS, decode, encode, kind_of
 from udp_stream.release.smoothed import encode_smoothed
+
+IN_RHO = (*CONFIG, "budget.accounting=approximate", "release.mean=forecast-clip")
 
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
     """What there is to see after a run of the embedded runtime: both the deployment's say and the expectation."""
+    return seen_of(tmp_path_factory.mktemp("ledger") / "ledger", CONFIG)
+
+
+@pytest.fixture(scope="module")
+def sound_in_rho(tmp_path_factory):
+    """The same where plates share clips among their HATs."""
+    return seen_of(tmp_path_factory.mktemp("ledger") / "ledger", IN_RHO)
+
+
+def seen_of(ledger_file, flags):
     out, smoothed, log = io.BytesIO(), [], fleet_log(clean=True)
-    ledger_file = tmp_path_factory.mktemp("ledger") / "ledger"
-    with embedded(ledger_file, out, smooth=lambda some: smoothed.extend(map(encode_smoothed, some))) as runtime:
+    with embedded(ledger_file, out, flags, smooth=lambda some: smoothed.extend(map(encode_smoothed, some))) as runtime:
         runtime.run(frames_of(log))
-        ledger = runtime._ledger
+        ledger, settings = runtime._ledger, load(None, flags, {})
         entries = tuple(ledger.entries())
         balances = balances_of(ledger, entries, ())
+        amiss = clips_amiss(settings, ledger, runtime._context.keyed, frames_of(log))
+        assert tuple(map(repr, ledger.entries())) == tuple(map(repr, entries))  # nothing was written
     released = tuple((decode(line).release_id, line) for line in out.getvalue().splitlines())
     charged = {one.release_id: dict(zip(one.plates, one.charged.tolist(), strict=True)) for one in entries}
     expected = {id_: Expected(decode(payload), charged[id_]) for id_, payload in released}
@@ -41,6 +57,7 @@ def sound(tmp_path_factory):
         fed=Counter(log), logged=Counter(log), expected=expected, released=released, latest=released, entries=entries,
         balances=balances, told="udp-stream: worker", plates=frozenset({"GJ05ZZ0001"}),
         smoothed=tuple((f"{at}", one) for at, one in enumerate(smoothed)), estimates=tuple(smoothed),
+        clips_amiss=amiss,
     )  # fmt: skip
 
 
@@ -159,6 +176,42 @@ def test_what_is_sound_violates_nothing(sound):
 def test_each_fault_is_named(sound, name):
     kind, fault = FAULTS[name]
     assert kind in {sentence.partition(":")[0] for sentence in violations(fault(sound))}
+
+
+def clips_at(seen):
+    return next(at for at, entry in enumerate(seen.entries) if kind_of(entry.release_id) == CLIPS)
+
+
+CLIPS_FAULTS = {
+    "not remembered": lambda seen: replace(
+        seen, entries=tuple(one for one in seen.entries if one is not seen.entries[clips_at(seen)])
+    ),
+    "remembered and not used": lambda seen: with_entry(seen, clips_at(seen), release_id="clips:0-900"),
+    "charged for": lambda seen: with_entry(seen, clips_at(seen), plates=(b"a plate",), charged=np.array([1])),
+    "released": lambda seen: with_entry(seen, clips_at(seen), payload=b"norms"),
+}
+
+
+@pytest.mark.parametrize("name", CLIPS_FAULTS)
+def test_clips_that_plates_share_are_remembered_once_and_nobody_is_charged_for_them(sound_in_rho, name):
+    assert violations(sound_in_rho, strictly_once=True) == []
+    assert any(one.startswith("clips: ") for one in violations(CLIPS_FAULTS[name](sound_in_rho)))
+
+
+def test_clips_of_a_part_of_the_speeds_are_found(tmp_path, monkeypatch):
+    """As of a planner that waits for one of two shards alone."""
+    whole, log = balls.slot_norms, fleet_log(clean=True)
+
+    def of_one_shard(counts, values, plan, policy):
+        norms = whole(counts, values, plan, policy)
+        return replace(norms, norm=norms.norm // 2)
+
+    with embedded(tmp_path / "ledger", io.BytesIO(), IN_RHO) as runtime:
+        with monkeypatch.context() as patch:
+            patch.setattr(balls, "slot_norms", of_one_shard)
+            runtime.run(frames_of(log))
+        found = clips_amiss(load(None, IN_RHO, {}), runtime._ledger, runtime._context.keyed, frames_of(log))
+    assert found and all("of other norms than those of the whole slot" in one for one in found)
 
 
 def test_a_record_that_comes_twice_is_a_violation_only_where_it_is_to_come_once(sound):

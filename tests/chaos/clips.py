@@ -1,0 +1,70 @@
+"""Whether the clips that plates share are those of all speeds of a slot, by the ledger that chaos leaves behind.
+
+The log is read once more, over that ledger, by somebody who sees none of its records. So every slot is planned and
+drawn again, on the terms that the ledger remembers, and what it remembers of the clips must be what is asked for now.
+Nothing is charged or recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from udp_stream.adapters.embedded import Embedded
+from udp_stream.adapters.entropy import OsEntropy
+from udp_stream.adapters.settings import Settings
+from udp_stream.ledger.port import Admission, Ledger, Verdict
+from udp_stream.release.record import CLIPS, kind_of
+
+
+@dataclass
+class DrawnAgain:
+    """A ledger for one who is to draw again: what was asked before is asked again, and nothing is kept."""
+
+    ledger: Ledger
+    amiss: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """What is not known yet is not asked, as that would be written."""
+        self._known = {entry.release_id for entry in self.ledger.entries()}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.ledger, name)
+
+    def recorded(self, release_ids: Sequence[str]) -> list[None]:
+        return [None] * len(release_ids)
+
+    def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
+        return [payload for _, payload in releases]
+
+    def published(self, release_ids: Sequence[str]) -> None:
+        """Readers have had them."""
+
+    def admit(
+        self, period: str, budget: int, plates: Sequence[bytes], admissions: Sequence[Admission]
+    ) -> list[Verdict]:
+        known = [one for one in admissions if one.release_id in self._known]
+        answers = self.ledger.admit(period, budget, plates, known)
+        verdicts = {one.release_id: answer for one, answer in zip(known, answers, strict=True)}
+        for one in admissions:
+            if kind_of(one.release_id) == CLIPS:
+                self._compare(one, verdicts.get(one.release_id))
+        return [verdicts.get(one.release_id, Verdict(one.charges, one.terms)) for one in admissions]
+
+    def _compare(self, asked: Admission, held: Verdict | None) -> None:
+        if held is None:
+            self.amiss.append(f"{asked.release_id} is not remembered")
+        elif held.terms != asked.terms:
+            self.amiss.append(f"{asked.release_id} is of other norms than those of the whole slot")
+
+
+def clips_amiss(
+    settings: Settings, ledger: Ledger, hashed: Callable[[str], bytes], frames: Iterable[list[bytes]]
+) -> tuple[str, ...]:
+    """A sentence for each slot whose clips the ledger does not remember as those of all of its speeds."""
+    if not settings.policy.in_balls:
+        return ()
+    again = DrawnAgain(ledger)
+    Embedded(settings, again, OsEntropy(), hashed, "again", lambda releases: None).run(frames)
+    return tuple(again.amiss)
