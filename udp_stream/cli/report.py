@@ -1,4 +1,4 @@
-"""What people read on stderr: the summary of a run, beside the baseline guess."""
+"""What people read on stderr: the summary of a run, beside the guesses that need no release."""
 
 from __future__ import annotations
 
@@ -23,63 +23,92 @@ from udp_stream.release.summary import Summary
 SOFTWARE = f"udp-stream {__version__}"
 
 
+Ranges = Mapping[int, tuple[float, float]]
+"""By H3 resolution: least and most over Surat's half hour and five days of Austin, slots of 1 and 6 hours
+(`docs/measurements.md`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """The baseline guess of a statistic: one value of the whole city for every HAT. Anyone can guess that well.
+    """What anyone can guess of a statistic: the constant, one value of the whole city for every HAT; for means also
+    constant + counts, a line in what records say of each HAT's counts.
 
-    `errs`, by H3 resolution: its error, weighed by pings, over the HATs of at least 10 plates; least and most over
-    Surat's half hour and five days of Austin, slots of 1 and 6 hours (`docs/measurements.md`). A release that errs more
-    is worth nothing. `beside` says what is more, where more is known.
+    `errs` is the constant's error and `counts_err` that of constant + counts, weighed by pings, over the HATs of at
+    least 10 plates. The better of both is the guess to beat: a release that errs more buys nothing.
     """
 
     name: str
     unit: str
-    errs: Mapping[int, tuple[float, float]]
-    beside: str = ""
+    errs: Ranges
+    counts_err: Ranges | None = None
 
     def range_at(self, resolution: int) -> tuple[float, float]:
-        """Least and most at the nearest resolution that was measured."""
+        """Least and most of the constant at the nearest resolution that was measured."""
         return self.errs[nearest_measured(resolution)]
 
-    def verdict(self, resolution: int, least: float, most: float, advice: str) -> str:
-        """An error's likely least and most, beside the baseline guess's; `advice` where it is worse.
+    def counts_at(self, resolution: int) -> tuple[float, float]:
+        """The same of constant + counts; the constant's where counts were not measured."""
+        return (self.counts_err or self.errs)[nearest_measured(resolution)]
 
-        Where the baseline guess was not measured there is no verdict.
+    def to_beat(self, resolution: int) -> tuple[float, float]:
+        """The same of the better guess.
+
+        >>> ONE_MEAN.to_beat(7), ONE_MEAN.to_beat(6)
+        ((2.1, 3.3), (1.4, 3.2))
         """
-        low, high = self.range_at(resolution)
-        errs, measured = (
-            f"The baseline guess ({self.name} for every HAT) errs by {low} to {high}{self.unit}",
-            nearest_measured(resolution),
-        )
-        if resolution != measured:
-            return f"{errs} at resolution {measured}, the nearest that we measured."
-        beside = f"{errs} at this resolution on the feeds we measured{self.beside}"
-        if most < low:
-            return f"{beside}: these releases are better than the baseline guess."
-        if least <= high:
-            return f"{beside}: these releases are about as good as the baseline guess."
-        return f"{beside}: these releases are worse than the baseline guess. {advice}"
+        (low, high), (counts_low, counts_high) = self.range_at(resolution), self.counts_at(resolution)
+        return min(low, counts_low), min(high, counts_high)
 
+    def verdict(self, resolution: int, least: float, most: float, advice: str) -> str:
+        """A mean error's likely least and most, beside those of both guesses; `advice` where it is worse.
+
+        Where the guesses were not measured there is no verdict.
+
+        >>> ONE_MEAN.verdict(7, 3.0, 3.0, "").partition(": ")[2]
+        'these releases are about as good as a guess.'
+        """
+        (low, high), (counts_low, counts_high) = self.range_at(resolution), self.counts_at(resolution)
+        better, worse = self.to_beat(resolution)
+        measured = nearest_measured(resolution)
+        known = resolution == measured
+        where = "this resolution on the feeds we measured" if known else f"resolution {measured}"
+        guesses = (
+            f"The guess to beat, constant + counts (a line in each HAT's pings per plate), errs by {counts_low} to "
+            f"{counts_high}{self.unit} at {where}, the constant alone ({self.name}) by {low} to {high}"
+        )
+        if not known:
+            return f"{guesses}; it is the nearest that we measured."
+        if most < better:
+            return f"{guesses}: these releases are better than both guesses."
+        if least <= worse:
+            return f"{guesses}: these releases are about as good as a guess."
+        than = "one constant" if least > high else "constant + counts"
+        return f"{guesses}: these releases are worse than {than}, so they buy nothing that counts do not tell. {advice}"
+
+
+COUNTS_ERR: Ranges = {4: (0.1, 1.7), 5: (0.7, 2.1), 6: (1.6, 3.2), 7: (2.1, 3.3), 8: (3.4, 5.9), 9: (4.2, 8.1)}
+"""Mean absolute errors of constant + counts, in km/h."""
 
 ONE_MEAN = Guess(
-    "one city-wide mean",
+    "one city-wide mean for every HAT",
     " km/h",
     {4: (0.3, 1.8), 5: (0.7, 2.5), 6: (1.4, 3.4), 7: (3.2, 5.3), 8: (5.4, 7.6), 9: (6.9, 10.4)},
-    ", a line on counts by 0.65 to 1.06 of that",
+    COUNTS_ERR,
 )
-"""Mean absolute errors; and those of the guess that public counts allow (H3 6 to 8, an hour)."""
+"""Mean absolute errors."""
 
 MEASURED_AROUND = (
-    "On the days that we measured (H3 7, one hour, epsilon 10) estimates around forecasts erred by 0.48 to 0.63 of "
-    "what the baseline guess (one city-wide mean for every HAT) erred by, a line on counts by 0.65 to 1.06 of it."
+    "On the days of Austin that we measured (H3 7, one hour, epsilon 10) estimates around forecasts erred by 0.48 to "
+    "0.63 of what the constant (one city-wide mean for every HAT) erred by. The guess to beat, constant + counts (a "
+    "line in each HAT's pings per plate), erred by 0.66 to 0.70 of it."
 )
 """Said of a mean around a forecast: what the model expects of it is not where the model is wrong (measurements.md)."""
 
 
 def is_hopeful(guess: Guess, error: float, resolution: int, *, around_forecasts: bool) -> bool:
     """Whether an expected error is the model's hope and no verdict: of a mean around a forecast, unless it is worse
-    than the guess even so. Then `MEASURED_AROUND` is to be said."""
-    return around_forecasts and guess is ONE_MEAN and error <= guess.range_at(resolution)[1]
+    than the guess to beat even so. Then `MEASURED_AROUND` is to be said."""
+    return around_forecasts and guess is ONE_MEAN and error <= guess.to_beat(resolution)[1]
 
 
 ONE_VARIANCE = Guess(
@@ -113,6 +142,16 @@ def nearest_measured(resolution: int) -> int:
     return min(max(resolution, min(SERVED_SHARES)), max(SERVED_SHARES))
 
 
+def guess_column(name: str, errs: Ranges, resolution: int) -> tuple[str, str]:
+    """The name of a column of `plan`, and what the guess errs by at the nearest resolution that was measured.
+
+    >>> guess_column("+ counts", COUNTS_ERR, 7), guess_column("+ counts", COUNTS_ERR, 12)
+    (('+ counts', '2.1-3.3'), ('+ counts at 9', '4.2-8.1'))
+    """
+    measured = nearest_measured(resolution)
+    return name if resolution == measured else f"{name} at {measured}", "{}-{}".format(*errs[measured])
+
+
 class _Printer(Console):
     """A reader that has gone away is an error like any other; Rich would end the process on the spot."""
 
@@ -140,7 +179,7 @@ def print_whole(out: Console, table: Table) -> None:
 
 def print_summary(summary: Summary, settings: Settings, of_sources: Sequence[str] = ()) -> None:
     """What sources said; earlier records under other settings, if any; then counts by status and reason, the expected
-    error of what was made under these, and whether it beats the baseline guess."""
+    error of what was made under these, and whether it beats constant + counts."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_row("pings", f"{summary.pings:,} accepted, {summary.repeats:,} of them repeats")
     for reason, count in summary.refused.most_common():
@@ -186,7 +225,7 @@ def troubles(summary: Summary) -> Iterator[str]:
 
 
 def worth(summary: Summary, settings: Settings) -> Iterator[str]:
-    """What the releases are worth beside the baseline guess, and what is protected.
+    """What the releases are worth beside constant + counts, and what is protected.
 
     >>> next(worth(Summary(), Settings())).partition(",")[0]
     "Protected: each plate's speeds"
