@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from udp_stream.adapters.settings import known_keys
-from udp_stream.cli.report import COUNTS_ERR, ONE_CDF, ONE_MEAN, ONE_VARIANCE, SERVED_SHARES, served_shares
+from udp_stream.cli.guesses import COUNTS_ERR, ONE_CDF, ONE_MEAN, ONE_VARIANCE, SERVED_SHARES, served_shares
 from udp_stream.forecast import arrow, bank, slot
 from udp_stream.mechanisms import ball_width, clip_width, speed_spread
 from udp_stream.mechanisms.means import MECHANISMS

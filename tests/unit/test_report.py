@@ -120,8 +120,23 @@ def test_of_means_around_forecasts_what_was_measured_is_said_and_not_what_the_mo
     assert "constant + counts (a line in each HAT's pings per plate), erred by 0.66 to 0.70 of it" in text
     text = said(Summary(pings=110, means=1, pings_of_means=13, expected_error=13 * 50))
     assert "worse than one constant" in text
-    text = said(Summary(pings=110, means=1, pings_of_means=13, expected_error=13 * 3.4))  # a constant may err more
-    assert "about as good" not in text and "worse than constant + counts" in text
+    assert "By itself" not in said(Summary(pings=110, means=1, pings_of_means=13, expected_error=13 * 3.3))
+    text = said(Summary(pings=110, means=1, pings_of_means=13, expected_error=13 * 3.4))
+    assert "By itself such a mean is worse than constant + counts, which errs by 2.1 to 3.3 km/h: read the" in text
+    assert "estimates (`--smoothed`). On the days of Austin" in text and "these releases" not in text
+
+
+def test_of_smoothed_estimates_it_says_what_they_add_to_a_guess_by_counts(said, capsys):
+    summary = Summary(policy=OURS, pings=10, estimated=10, estimate_error=25.0, guess_error=31.0)
+    text = said(summary)
+    assert "of the smoothed estimates: 2.5 km/h over all HATs, weighed by pings; of a guess by their counts" in text
+    assert "as these releases teach them: 3.1 km/h." in text and "adds little" not in text
+    summary.guess_error = 26.0
+    assert "teach them: 2.6 km/h. A HAT's own release adds little to that." in said(summary)
+    print_json_summary(summary, load(None, (), {}))
+    assert json.loads(capsys.readouterr().err)["estimates"] == {"expected_error_kmh": 2.5, "counts_error_kmh": 2.6}
+    summary.promises["old", "1d", 10.0, 0.0] = 5  # an error that was expected under other settings tells nothing
+    assert "smoothed" not in said(summary) and "smoothed" not in said(Summary(pings=10))
 
 
 def test_an_epsilon_that_holds_with_delta_says_so(said):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -16,140 +15,18 @@ from udp_stream.adapters.ledgers.policy_keys import difference, named
 from udp_stream.adapters.logs import is_quiet
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
+from udp_stream.cli.guesses import ONE_MEAN, is_hopeful, said_around
 from udp_stream.pings.decoder import Reason
 from udp_stream.planning.policy import Policy, epsilon_text
 from udp_stream.release.summary import Summary
 
 SOFTWARE = f"udp-stream {__version__}"
 
-
-Ranges = Mapping[int, tuple[float, float]]
-"""By H3 resolution: least and most over Surat's half hour and five days of Austin, slots of 1 and 6 hours
-(`docs/measurements.md`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Guess:
-    """What anyone can guess of a statistic: the constant, one value of the whole city for every HAT; for means also
-    constant + counts, a line in what records say of each HAT's counts.
-
-    `errs` is the constant's error and `counts_err` that of constant + counts, weighed by pings, over the HATs of at
-    least 10 plates. The better of both is the guess to beat: a release that errs more buys nothing.
-    """
-
-    name: str
-    unit: str
-    errs: Ranges
-    counts_err: Ranges | None = None
-
-    def range_at(self, resolution: int) -> tuple[float, float]:
-        """Least and most of the constant at the nearest resolution that was measured."""
-        return self.errs[nearest_measured(resolution)]
-
-    def counts_at(self, resolution: int) -> tuple[float, float]:
-        """The same of constant + counts; the constant's where counts were not measured."""
-        return (self.counts_err or self.errs)[nearest_measured(resolution)]
-
-    def to_beat(self, resolution: int) -> tuple[float, float]:
-        """The same of the better guess.
-
-        >>> ONE_MEAN.to_beat(7), ONE_MEAN.to_beat(6)
-        ((2.1, 3.3), (1.4, 3.2))
-        """
-        (low, high), (counts_low, counts_high) = self.range_at(resolution), self.counts_at(resolution)
-        return min(low, counts_low), min(high, counts_high)
-
-    def verdict(self, resolution: int, least: float, most: float, advice: str) -> str:
-        """A mean error's likely least and most, beside those of both guesses; `advice` where it is worse.
-
-        Where the guesses were not measured there is no verdict.
-
-        >>> ONE_MEAN.verdict(7, 3.0, 3.0, "").partition(": ")[2]
-        'these releases are about as good as a guess.'
-        """
-        (low, high), (counts_low, counts_high) = self.range_at(resolution), self.counts_at(resolution)
-        better, worse = self.to_beat(resolution)
-        measured = nearest_measured(resolution)
-        known = resolution == measured
-        where = "this resolution on the feeds we measured" if known else f"resolution {measured}"
-        guesses = (
-            f"The guess to beat, constant + counts (a line in each HAT's pings per plate), errs by {counts_low} to "
-            f"{counts_high}{self.unit} at {where}, the constant alone ({self.name}) by {low} to {high}"
-        )
-        if not known:
-            return f"{guesses}; it is the nearest that we measured."
-        if most < better:
-            return f"{guesses}: these releases are better than both guesses."
-        if least <= worse:
-            return f"{guesses}: these releases are about as good as a guess."
-        than = "one constant" if least > high else "constant + counts"
-        return f"{guesses}: these releases are worse than {than}, so they buy nothing that counts do not tell. {advice}"
-
-
-COUNTS_ERR: Ranges = {4: (0.1, 1.7), 5: (0.7, 2.1), 6: (1.6, 3.2), 7: (2.1, 3.3), 8: (3.4, 5.9), 9: (4.2, 8.1)}
-"""Mean absolute errors of constant + counts, in km/h."""
-
-ONE_MEAN = Guess(
-    "one city-wide mean for every HAT",
-    " km/h",
-    {4: (0.3, 1.8), 5: (0.7, 2.5), 6: (1.4, 3.4), 7: (3.2, 5.3), 8: (5.4, 7.6), 9: (6.9, 10.4)},
-    COUNTS_ERR,
-)
-"""Mean absolute errors."""
-
-MEASURED_AROUND = (
-    "On the days of Austin that we measured (H3 7, one hour, epsilon 10) estimates around forecasts erred by 0.48 to "
-    "0.63 of what the constant (one city-wide mean for every HAT) erred by. The guess to beat, constant + counts (a "
-    "line in each HAT's pings per plate), erred by 0.66 to 0.70 of it."
-)
-"""Said of a mean around a forecast: what the model expects of it is not where the model is wrong (measurements.md)."""
-
-
-def is_hopeful(guess: Guess, error: float, resolution: int, *, around_forecasts: bool) -> bool:
-    """Whether an expected error is the model's hope and no verdict: of a mean around a forecast, unless it is worse
-    than the guess to beat even so. Then `MEASURED_AROUND` is to be said."""
-    return around_forecasts and guess is ONE_MEAN and error <= guess.to_beat(resolution)[1]
-
-
-ONE_VARIANCE = Guess(
-    "one city-wide variance",
-    " (km/h)^2",
-    {4: (4, 30), 5: (7, 92), 6: (16, 83), 7: (42, 99), 8: (50, 112), 9: (30, 104)},
-)
-"""Mean absolute errors."""
-
-ONE_CDF = Guess(
-    "one city-wide CDF",
-    "",
-    {4: (0.016, 0.041), 5: (0.024, 0.046), 6: (0.042, 0.062), 7: (0.075, 0.093), 8: (0.108, 0.173), 9: (0.134, 0.196)},
-)
-"""Root mean square errors of a share, over the edges of 20 equal bins of [0, U] and exact zeros."""
-
-SERVED_SHARES = {4: (0.97, 1.0), 5: (0.94, 1.0), 6: (0.86, 0.99), 7: (0.62, 0.95), 8: (0.17, 0.88), 9: (0.03, 0.73)}
-"""Which share of all pings lay in those HATs: what a release of all of them serves."""
+ADDS_LITTLE = 0.95
+"""Of the guess's expected error: estimates that err more are about as good as the guess."""
 
 LATE_SHARE_SUSPICIOUS = 0.05
 """A live feed has well under a percent of late pings; more points to files in the wrong order."""
-
-
-def served_shares(resolution: int) -> tuple[float, float]:
-    """The range above, at the nearest resolution that was measured."""
-    return SERVED_SHARES[nearest_measured(resolution)]
-
-
-def nearest_measured(resolution: int) -> int:
-    """The resolution whose figures are taken."""
-    return min(max(resolution, min(SERVED_SHARES)), max(SERVED_SHARES))
-
-
-def guess_column(name: str, errs: Ranges, resolution: int) -> tuple[str, str]:
-    """The name of a column of `plan`, and what the guess errs by at the nearest resolution that was measured.
-
-    >>> guess_column("+ counts", COUNTS_ERR, 7), guess_column("+ counts", COUNTS_ERR, 12)
-    (('+ counts', '2.1-3.3'), ('+ counts at 9', '4.2-8.1'))
-    """
-    measured = nearest_measured(resolution)
-    return name if resolution == measured else f"{name} at {measured}", "{}-{}".format(*errs[measured])
 
 
 class _Printer(Console):
@@ -234,6 +111,8 @@ def worth(summary: Summary, settings: Settings) -> Iterator[str]:
         yield out_of_budget
     if summary.means:
         yield _error_of_means(summary, settings)
+    if summary.estimated and from_before(summary, settings.policy) is None:
+        yield _error_of_estimates(summary)
     if summary.overlaps:
         yield f"Warning: {said(summary.overlaps.values())}."
     if summary.exceeded:
@@ -256,11 +135,20 @@ def _error_of_means(summary: Summary, settings: Settings) -> str:
     advice = "`udp-stream plan` shows what would help."
     resolution, around = settings.hat.resolution, settings.policy.forecasts
     hopeful = is_hopeful(ONE_MEAN, error, resolution, around_forecasts=around)
-    verdict = MEASURED_AROUND if hopeful else ONE_MEAN.verdict(resolution, error, error, advice)
+    verdict = said_around(error, resolution) if hopeful else ONE_MEAN.verdict(resolution, error, error, advice)
     return (
         f"expected error of a released mean{under}: {error:.1f} km/h, weighed by pings; "
         f"{summary.share(summary.pings_of_means):.0%} of pings lie in HATs with a mean. {verdict}"
     )
+
+
+def _error_of_estimates(summary: Summary) -> str:
+    own, guess = (error / summary.estimated for error in (summary.estimate_error, summary.guess_error))
+    said = (
+        f"expected error of the smoothed estimates: {own:.1f} km/h over all HATs, weighed by pings; of a guess by "
+        f"their counts and the city's few numbers, as these releases teach them: {guess:.1f} km/h"
+    )
+    return f"{said}. A HAT's own release adds little to that." if own > ADDS_LITTLE * guess else f"{said}."
 
 
 def _out_of_budget(summary: Summary, policy: Policy) -> str | None:

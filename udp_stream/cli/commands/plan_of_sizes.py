@@ -14,9 +14,10 @@ from rich.table import Table
 
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
+from udp_stream.cli.guesses import COUNTS_ERR, ONE_CDF, ONE_MEAN, ONE_VARIANCE, guess_column
 from udp_stream.cli.outputs import require_distinct, used_files
 from udp_stream.cli.plots import require_plots
-from udp_stream.cli.report import COUNTS_ERR, ONE_CDF, ONE_MEAN, ONE_VARIANCE, guess_column, print_whole, printer
+from udp_stream.cli.report import print_whole, printer
 from udp_stream.cli.worst_case import print_worst_case
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.ledger.conversion import epsilon_of
