@@ -11,6 +11,8 @@ pings, and divided by the constant's; after the slash over HATs of at least 10 p
 * + counts: an oracle's line in log(samples / plates); no epsilon is spent;
 * papers: the papers' mechanism that does best, at its best epsilon per mean; withheld HATs count with the constant;
 * no budget: our forecast where nothing is ever released; ours: `mean = "forecast-clip"`;
+* counts learnt: the guess by counts beside our estimates, by the city's numbers as releases taught them: no effect of a
+  cell, and no HAT's own release but through these numbers;
 * noise-free: each HAT forecast by our model from the *true* means of all others of its slot and of earlier ones.
 """
 
@@ -119,6 +121,7 @@ def print_accuracy(feeds: Feeds, resolutions: Sequence[int], seeds: int, paper_s
             f"{resolution} {name:<28}constant {off[0]:.2f}/{off[1]:.2f}"
             f"  + counts {errors_of(day, [constant_and_counts(day)])}"
             f"  no budget {errors_of(day, [nothing[0].value])}"
+            f"  counts learnt {errors_of(day, [one.guess for one in ours])}"
             f"  ours {errors_of(day, [one.value for one in ours])}"
             f"  noise-free {errors_of(day, [without_noise(day, prior)])}",
             flush=True,
@@ -129,7 +132,8 @@ def print_accuracy(feeds: Feeds, resolutions: Sequence[int], seeds: int, paper_s
         for resolution in resolutions:
             day, after = feeds.day(TWO_DAYS[1], resolution), feeds.runs(TWO_DAYS, resolution, seeds)
             print(
-                f"{resolution} {TWO_DAYS[1]} after {TWO_DAYS[0]}: ours {errors_of(day, [one.value for one in after])}"
+                f"{resolution} {TWO_DAYS[1]} after {TWO_DAYS[0]}: counts learnt"
+                f" {errors_of(day, [one.guess for one in after])}  ours {errors_of(day, [one.value for one in after])}"
             )
 
 
@@ -154,24 +158,31 @@ def print_intervals(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
     for name in feeds.names:
         day, runs = feeds.day(name, resolution), feeds.runs([name], resolution, seeds)
         held = np.mean([(one.low <= day.truth) & (day.truth <= one.high) for one in runs], axis=0)
+        expected = expected_over_actual(day, runs)
+        guessed = _over_actual(day, [(one.guess_expected, one.guess) for one in runs])
         own = np.mean(
             [((one.mean_low <= day.truth) & (day.truth <= one.mean_high))[one.measured].mean() for one in runs]
         )
         print(
             f"{name:<28}{by_bins(day.plates, SIZES, held)} | {by_bins(day.hour, HOURS, held)} | all {held.mean():.3f}"
-            f"  expected/actual {expected_over_actual(day, runs):.2f}  means' own {own:.3f}"
-            "  0.93-0.97 in {} of {}, beyond chance outside {}".format(*_within(day, held)),
+            f"  expected/actual {expected:.2f}, of counts learnt {guessed:.2f}  means' own {own:.3f}"
+            "  0.93-0.97 in {} of {}, beyond chance outside {}".format(*within(day, held)),
             flush=True,
         )
 
 
 def expected_over_actual(day: Day, runs: Sequence[Run]) -> float:
     """What estimates are expected to be off by over what they are, both weighed by pings."""
-    expected = np.mean([np.average(one.expected, weights=day.pings) for one in runs])
-    return float(expected / np.mean([np.average(abs(one.value - day.truth), weights=day.pings) for one in runs]))
+    return _over_actual(day, [(one.expected, one.value) for one in runs])
 
 
-def _within(day: Day, held: Floats) -> tuple[int, int, int]:
+def _over_actual(day: Day, runs: Sequence[tuple[Floats, Floats]]) -> float:
+    """Expected error over the actual one, of runs' expected errors and values."""
+    expected = np.mean([np.average(said, weights=day.pings) for said, _ in runs])
+    return float(expected / np.mean([np.average(abs(value - day.truth), weights=day.pings) for _, value in runs]))
+
+
+def within(day: Day, held: Floats) -> tuple[int, int, int]:
     """Of so many classes (by plates, by hour) how many are held by 93 to 97 %, of how many, and how many are further
     from that than two standard errors: seeds share a day's truths, so a class has as many as it has HATs."""
     classes = *in_bins(day.plates, SIZES), *in_bins(day.hour, HOURS)

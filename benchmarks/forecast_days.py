@@ -98,6 +98,7 @@ def _day(feed: Feed, slots: tuple[tuple[SlotCounts, SlotValues], ...]) -> Day:
 class Run:
     """What one run said of each of a day's HATs, in the order of `Day`; `measured` where a mean was released.
 
+    `guess` is the guess by counts that stands beside each estimate, and `guess_expected` what it is said to err by.
     `mean_low` and `mean_high` are the ends of released means' own intervals, NaN elsewhere.
     """
 
@@ -106,6 +107,7 @@ class Run:
     high: Floats
     expected: Floats
     guess: Floats
+    guess_expected: Floats
     measured: NDArray[np.bool_]
     mean_low: Floats
     mean_high: Floats
@@ -153,13 +155,13 @@ def _rows(slot: RecordedSlot, smoothed: Mapping[str | None, Smoothed]) -> Iterat
     for release_id, payload in slot.payloads.items():
         one, mean = smoothed[release_id], decode(payload).mean
         ends = (np.nan, np.nan) if mean is None else mean.interval95_kmh
-        said = one.value_kmh, *one.interval95_kmh, one.expected_abs_error_kmh, one.guess.counts_kmh
-        yield (*said, mean is not None, *ends)
+        said = one.value_kmh, *one.interval95_kmh, one.expected_abs_error_kmh
+        yield (*said, one.guess.counts_kmh, one.guess.expected_abs_error_kmh, mean is not None, *ends)
 
 
 def _run(rows: Floats) -> Run:
     columns = list(rows.T)
-    return Run(*columns[:5], columns[5] > 0, *columns[6:])
+    return Run(*columns[:6], columns[6] > 0, *columns[7:])
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from benchmarks.forecast_days import Day
 from udp_stream.forecast.bank import FilterBank, Observed
 from udp_stream.forecast.prior import Coefficients, SlotPrior, prior_of
 from udp_stream.mechanisms.speed_spread import mean_variance
+from udp_stream.release.rehearsal import line_on_counts
 
 Floats = NDArray[np.float64]
 
@@ -20,11 +21,7 @@ FOLDS = 10
 
 def constant_and_counts(day: Day) -> Floats:
     """An oracle's line in log(samples / plates): the intercept and slope that fit this very day best, by pings."""
-    design = np.column_stack([np.ones(day.truth.size), np.log(day.pings / day.plates)])
-    root = np.sqrt(day.pings)
-    line, *_ = np.linalg.lstsq(design * root[:, None], day.truth * root, rcond=None)
-    estimate: Floats = design @ line
-    return estimate
+    return line_on_counts(day.truth, day.pings, day.plates.astype(np.float64))
 
 
 def without_noise(day: Day, prior: Coefficients) -> Floats:

@@ -331,7 +331,8 @@ def test_plan_says_what_a_configuration_buys_beside_a_guess_and_gives_no_verdict
     fixed = run("plan", *PAPERS, "--set", "release.mean_epsilon=1", *SEVEN, cwd=tmp_path).stdout
     for said in (poor, fixed):
         text = b" ".join(said.split())
-        assert b"baseline guess" in text and b"3.2-5.3" in text and b"array-averaging" in text
+        assert b"one constant + counts" in text and b"3.2-5.3 2.1-3.3" in text and b"array-averaging" in text
+        assert b"A mean that errs more buys nothing that counts do not tell" in text
         assert b"better than" not in text and b"worse than" not in text and b"Worst case" not in text
         assert b"`udp-stream plan FILE` reads where and when its plates pinged" in text
 
@@ -356,7 +357,7 @@ def test_plan_has_every_column_in_full_where_there_is_no_terminal(tmp_path):
     sets = ("release.mean_epsilon=1", "release.variance_epsilon=0.5", "release.cdf_epsilon=0.5")
     done = run("plan", *[word for one in sets for word in ("--set", one)], cwd=tmp_path).stdout.decode()
     (row,) = [line.split() for line in done.splitlines() if line.startswith("    80 ")]
-    assert "releases" in done and len(row) == 13 and int(row[-1]) > 1
+    assert "releases" in done and len(row) == 14 and int(row[-1]) > 1
 
 
 def test_plan_knows_projected_means_apart_by_trials(tmp_path):

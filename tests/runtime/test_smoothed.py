@@ -35,6 +35,23 @@ def run(ledger, messages, flags=FLAGS):
     return out.getvalue(), smoothed.getvalue(), True
 
 
+def test_a_summary_has_what_estimates_and_guesses_are_expected_to_err_by_over_all_pings():
+    """Of the HATs with pings in their slot; not of the cells that are only known."""
+    written = []
+    messages = fleet_log(clean=True, buses=20)
+    runtime = Embedded(
+        load(None, QUARTERS, {}), MemoryLedger(), SeededEntropy(3), str.encode, "test", written.extend,
+        smooth=(estimates := []).extend,
+    )  # fmt: skip
+    summary = runtime.run(frames_of(messages, 2000))
+    pings = {one.record.release_id: one.record.samples for one in written}
+    found = [(pings[one.release_id], one) for one in estimates if one.release_id]
+    assert len(found) == len(pings) < len(estimates) and summary.estimated == summary.pings - summary.repeats
+    assert summary.estimate_error == pytest.approx(sum(n * one.expected_abs_error_kmh for n, one in found))
+    assert summary.guess_error == pytest.approx(sum(n * one.guess.expected_abs_error_kmh for n, one in found))
+    assert summary.guess_error >= summary.estimate_error > 0
+
+
 def before(messages, time):
     return [one for one in messages if json.loads(one)["observationDateTime"] < time]
 

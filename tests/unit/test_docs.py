@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from udp_stream.adapters.settings import known_keys
-from udp_stream.cli.report import ONE_CDF, ONE_MEAN, ONE_VARIANCE, SERVED_SHARES, served_shares
+from udp_stream.cli.guesses import COUNTS_ERR, ONE_CDF, ONE_MEAN, ONE_VARIANCE, SERVED_SHARES, served_shares
 from udp_stream.forecast import arrow, bank, slot
 from udp_stream.mechanisms import ball_width, clip_width, speed_spread
 from udp_stream.mechanisms.means import MECHANISMS
@@ -117,6 +117,17 @@ def test_the_constants_and_shares_are_least_and_most_of_the_measured_table():
     assert {len(found) for found in errs.values()} == {12}
     assert ONE_MEAN.errs == {at: (float(min(found)), float(max(found))) for at, found in errs.items()}
     assert {at: (min(found), max(found)) for at, found in shares.items()} == SERVED_SHARES
+
+
+def test_what_constant_and_counts_err_by_is_least_and_most_of_the_measured_table():
+    text = (DOCS / "measurements.md").read_text(encoding="utf-8")
+    table = text.partition("**Constant + counts** over the same HATs")[2].partition("No noise is in these")[0]
+    errs = defaultdict(list)
+    for resolution, cells in re.findall(r"^\| (\d), [16] h \|(.*)$", table, re.MULTILINE):
+        found = [Decimal(err).quantize(Decimal("0.1"), ROUND_HALF_UP) for err in re.findall(r"[\d.]+", cells)]
+        errs[int(resolution)] += found
+    assert {len(found) for found in errs.values()} == {12}
+    assert {at: (float(min(found)), float(max(found))) for at, found in errs.items()} == COUNTS_ERR
 
 
 FORECASTING = {

@@ -205,8 +205,14 @@ NAMES = {"HatRecorded.policy", "HatRecorded.period", "PeriodsOverlap.period", "P
 NAMES |= {"OneBudgetExceeded.period", "QueryRecorded.name"}
 """Fields of text: a policy's fingerprint, budget periods, and a query's name in the configuration."""
 
-PUBLIC_NUMBERS = {"HatRecorded.period_epsilon", "HatRecorded.delta", "HatRecorded.mean_error_kmh"}
-"""Fields with fractions: known from settings and counts before noise is drawn."""
+PUBLIC_NUMBERS = {
+    "HatRecorded.period_epsilon",
+    "HatRecorded.delta",
+    "HatRecorded.mean_error_kmh",
+    "SlotSmoothed.error",
+    "SlotSmoothed.guess_error",
+}
+"""Fields with fractions: known from settings and counts before noise is drawn, or made of releases and counts alone."""
 
 
 def leaves(hint):
@@ -220,7 +226,7 @@ def leaves(hint):
 def test_by_its_types_a_fact_holds_no_plate_and_no_speed():
     assert set(get_type_hints(Loss).values()) == {int}  # amounts of budgets
     kinds = get_args(Fact)
-    assert all(is_dataclass(kind) and kind.__dataclass_params__.frozen for kind in kinds) and len(kinds) == 9
+    assert all(is_dataclass(kind) and kind.__dataclass_params__.frozen for kind in kinds) and len(kinds) == 10
     free = {"text": set(), "fractions": set()}
     for kind in kinds:
         hints = get_type_hints(kind)

@@ -71,6 +71,19 @@ def test_values_and_expected_errors_do_not_follow_the_intervals(day, estimated):
     assert (other.high != estimated.high).mean() > 0.9
 
 
+def test_a_guess_by_counts_is_said_to_err_by_what_its_estimate_tells(day, estimated):
+    """Not by what was open before the releases: by its distance from the estimate, and by that one's own error."""
+    apart = np.abs(estimated.guess - estimated.value)
+    assert (estimated.guess_expected >= np.maximum(apart, estimated.expected) - 0.01).all()
+    assert (estimated.guess_expected <= apart + estimated.expected + 0.01).all() and (apart > 5).any()
+    errs = [(estimated.expected, estimated.value), (estimated.guess_expected, estimated.guess)]
+    ratios = [
+        np.average(said, weights=day.pings) / np.average(abs(value - day.truth), weights=day.pings)
+        for said, value in errs
+    ]
+    assert ratios[1] == pytest.approx(ratios[0], abs=0.1), ratios
+
+
 def width(mean=20.0, variance=9.0, neighbours=0.0):
     features = np.zeros((1, 6))
     features[0, NEIGHBOURS_DWELL] = neighbours

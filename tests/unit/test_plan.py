@@ -53,7 +53,7 @@ def test_fixed_epsilons_that_outlast_no_period_are_told(capsys):
 @pytest.mark.parametrize(("resolution", "measured"), [(3, 4), (10, 9)])
 def test_where_nothing_was_measured_the_nearest_is_named(capsys, resolution, measured):
     _, text = said(capsys, *sets(*PAPERS, f"hat.resolution={resolution}"))
-    assert f"guess at {measured}" in text
+    assert f"one constant at {measured} + counts at {measured}" in text
 
 
 def test_under_approximate_accounting_it_states_rho_and_epsilon_with_delta(capsys):
@@ -107,7 +107,7 @@ def test_a_row_that_is_withheld_refuses_no_configuration(capsys):
 def test_what_projects_has_its_noise_explained_and_no_bound_beyond_u(capsys):
     for mean in ("levy", "eps-quantile"):
         _, text = said(capsys, "--plates", "20", *sets(f"release.mean={mean}", "release.mean_epsilon=0.01"))
-        (row,) = re.findall(rf"20 0.01 {mean} ([\d.]+) [\d.]+ [\d.-]+ ([\d.]+) ", text)
+        (row,) = re.findall(rf"20 0.01 {mean} ([\d.]+) [\d.]+ [\d.-]+ [\d.-]+ ([\d.]+) ", text)
         assert float(row[0]) > 65 and row[1] == "65.00"
         assert "(noise and error bound: if the private interval is all of [0, U]; expected error: by simulation" in text
     assert "by trials" not in said(capsys, "--plates", "20", *sets("release.mean=baseline"))[1]
@@ -116,7 +116,7 @@ def test_what_projects_has_its_noise_explained_and_no_bound_beyond_u(capsys):
 def test_means_around_forecasts_are_planned_at_a_share_of_the_budget(capsys):
     status, text = said(capsys)
     assert status == 0 and "one part in 12" in text
-    assert re.search(r" 40 0\.833 forecast-clip [\d.]+ [\d.]+ 3\.2-5\.3 65\.00 14 ", text)
+    assert re.search(r" 40 0\.833 forecast-clip [\d.]+ [\d.]+ 3\.2-5\.3 2\.1-3\.3 65\.00 14 ", text)
     assert "each plate's mean speed clipped to what is forecast for it" in text
     half = said(capsys, *sets("budget.epsilon=5"))[1]
     assert re.search(r" 40 0\.417 forecast-clip ", half)

@@ -41,12 +41,26 @@ PAPERS = ("release.mean=baseline",)
 def test_no_verdict_is_without_the_share_of_pings_that_it_is_about(said):
     summary = Summary(pings=110, repeats=10, means=1, pings_of_means=13, expected_error=13 * 0.5)
     text = said(summary, *PAPERS)
-    assert "weighed by pings; 13% of pings lie in HATs with a mean. The baseline guess (one city-wide mean" in text
-    assert "these releases are better than the baseline guess." in text
+    assert "weighed by pings; 13% of pings lie in HATs with a mean. The guess to beat, constant + counts" in text
+    assert "the constant alone (one city-wide mean for every HAT) by 3.2 to 5.3: these releases are better" in text
+    assert "these releases are better than both guesses." in text
     summary.expected_error = 13 * 50
-    assert "worse than the baseline guess. `udp-stream plan` shows what would help." in said(summary, *PAPERS)
+    text = said(summary, *PAPERS)
+    assert "worse than one constant, so they buy nothing that counts do not tell. `udp-stream plan` shows" in text
     text = said(summary, *PAPERS, "hat.resolution=12")
-    assert "at resolution 9, the nearest that we measured." in text and "these releases" not in text
+    assert "at resolution 9," in text and "it is the nearest that we measured." in text and "these releases" not in text
+
+
+@pytest.mark.parametrize(
+    ("resolution", "error", "verdict"),
+    [(7, 2.0, "better than both guesses."), (7, 3.0, "about as good as a guess."),
+     (7, 3.4, "worse than constant + counts, so they buy nothing"), (7, 5.4, "worse than one constant, so they"),
+     (6, 1.5, "about as good as a guess."), (6, 1.3, "better than both guesses.")],
+)  # fmt: skip
+def test_a_verdict_is_beside_the_better_of_the_constant_and_constant_plus_counts(said, resolution, error, verdict):
+    """At H3 7 every feed's constant errs by more than 3.1 km/h, a line on counts by 2.1 and more."""
+    summary = Summary(pings=100, means=1, pings_of_means=13, expected_error=13 * error)
+    assert f"these releases are {verdict}" in said(summary, *PAPERS, f"hat.resolution={resolution}")
 
 
 def test_one_is_no_plural(said):
@@ -102,9 +116,27 @@ def test_only_means_under_these_settings_are_weighed_against_the_guess(said):
 
 def test_of_means_around_forecasts_what_was_measured_is_said_and_not_what_the_model_hopes(said):
     text = said(Summary(pings=110, means=1, pings_of_means=13, expected_error=13 * 0.5))
-    assert "0.48 to 0.63 of what the baseline guess" in text and "these releases" not in text
+    assert "0.48 to 0.63 of what the constant" in text and "these releases" not in text
+    assert "constant + counts (a line in each HAT's pings per plate), erred by 0.66 to 0.70 of it" in text
     text = said(Summary(pings=110, means=1, pings_of_means=13, expected_error=13 * 50))
-    assert "worse than the baseline guess" in text
+    assert "worse than one constant" in text
+    assert "By itself" not in said(Summary(pings=110, means=1, pings_of_means=13, expected_error=13 * 3.3))
+    text = said(Summary(pings=110, means=1, pings_of_means=13, expected_error=13 * 3.4))
+    assert "By itself such a mean is worse than constant + counts, which errs by 2.1 to 3.3 km/h: read the" in text
+    assert "estimates (`--smoothed`). On the days of Austin" in text and "these releases" not in text
+
+
+def test_of_smoothed_estimates_it_says_what_they_add_to_a_guess_by_counts(said, capsys):
+    summary = Summary(policy=OURS, pings=10, estimated=10, estimate_error=25.0, guess_error=31.0)
+    text = said(summary)
+    assert "of the smoothed estimates: 2.5 km/h over all HATs, weighed by pings; of a guess by their counts" in text
+    assert "as these releases teach them: 3.1 km/h." in text and "adds little" not in text
+    summary.guess_error = 26.0
+    assert "teach them: 2.6 km/h. A HAT's own release adds little to that." in said(summary)
+    print_json_summary(summary, load(None, (), {}))
+    assert json.loads(capsys.readouterr().err)["estimates"] == {"expected_error_kmh": 2.5, "counts_error_kmh": 2.6}
+    summary.promises["old", "1d", 10.0, 0.0] = 5  # an error that was expected under other settings tells nothing
+    assert "smoothed" not in said(summary) and "smoothed" not in said(Summary(pings=10))
 
 
 def test_an_epsilon_that_holds_with_delta_says_so(said):

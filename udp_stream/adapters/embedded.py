@@ -26,7 +26,15 @@ from udp_stream.pings.json_reader import JSON
 from udp_stream.release.context import ReleaseContext, with_forecaster
 from udp_stream.release.delivery import PublishedRelease, ReleaseSink
 from udp_stream.release.draw import RecordedSlot
-from udp_stream.release.facts import Observer, SlotCounted, batch_read, report_recorded, report_to, slot_published
+from udp_stream.release.facts import (
+    Observer,
+    SlotCounted,
+    batch_read,
+    report_recorded,
+    report_to,
+    slot_published,
+    slot_smoothed,
+)
 from udp_stream.release.road import release_slot
 from udp_stream.release.smoothed import Smoothed, encode_smoothed
 from udp_stream.release.standing import ResultSink, StandingQueries, query_context
@@ -134,7 +142,9 @@ class Embedded:
 
         release_slot(counts, values, self._context, self._ledger, publish)
         if self._smooth is not None:
-            self._smooth(self._context.smoothed((slot.start_ms, slot.end_ms), self._ledger))
+            estimates = self._context.smoothed((slot.start_ms, slot.end_ms), self._ledger)
+            self._smooth(estimates)
+            self._report(slot_smoothed(counts, estimates))
         self._look_around(self._context.calendar.slot_in_period(slot.start_ms).period)
 
     def _standing(

@@ -1,11 +1,10 @@
-"""What people read on stderr: the summary of a run, beside the baseline guess."""
+"""What people read on stderr: the summary of a run, beside the guesses that need no release."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -16,101 +15,18 @@ from udp_stream.adapters.ledgers.policy_keys import difference, named
 from udp_stream.adapters.logs import is_quiet
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
+from udp_stream.cli.guesses import ONE_MEAN, is_hopeful, said_around
 from udp_stream.pings.decoder import Reason
 from udp_stream.planning.policy import Policy, epsilon_text
 from udp_stream.release.summary import Summary
 
 SOFTWARE = f"udp-stream {__version__}"
 
-
-@dataclass(frozen=True, slots=True)
-class Guess:
-    """The baseline guess of a statistic: one value of the whole city for every HAT. Anyone can guess that well.
-
-    `errs`, by H3 resolution: its error, weighed by pings, over the HATs of at least 10 plates; least and most over
-    Surat's half hour and five days of Austin, slots of 1 and 6 hours (`docs/measurements.md`). A release that errs more
-    is worth nothing. `beside` says what is more, where more is known.
-    """
-
-    name: str
-    unit: str
-    errs: Mapping[int, tuple[float, float]]
-    beside: str = ""
-
-    def range_at(self, resolution: int) -> tuple[float, float]:
-        """Least and most at the nearest resolution that was measured."""
-        return self.errs[nearest_measured(resolution)]
-
-    def verdict(self, resolution: int, least: float, most: float, advice: str) -> str:
-        """An error's likely least and most, beside the baseline guess's; `advice` where it is worse.
-
-        Where the baseline guess was not measured there is no verdict.
-        """
-        low, high = self.range_at(resolution)
-        errs, measured = (
-            f"The baseline guess ({self.name} for every HAT) errs by {low} to {high}{self.unit}",
-            nearest_measured(resolution),
-        )
-        if resolution != measured:
-            return f"{errs} at resolution {measured}, the nearest that we measured."
-        beside = f"{errs} at this resolution on the feeds we measured{self.beside}"
-        if most < low:
-            return f"{beside}: these releases are better than the baseline guess."
-        if least <= high:
-            return f"{beside}: these releases are about as good as the baseline guess."
-        return f"{beside}: these releases are worse than the baseline guess. {advice}"
-
-
-ONE_MEAN = Guess(
-    "one city-wide mean",
-    " km/h",
-    {4: (0.3, 1.8), 5: (0.7, 2.5), 6: (1.4, 3.4), 7: (3.2, 5.3), 8: (5.4, 7.6), 9: (6.9, 10.4)},
-    ", a line on counts by 0.65 to 1.06 of that",
-)
-"""Mean absolute errors; and those of the guess that public counts allow (H3 6 to 8, an hour)."""
-
-MEASURED_AROUND = (
-    "On the days that we measured (H3 7, one hour, epsilon 10) estimates around forecasts erred by 0.48 to 0.63 of "
-    "what the baseline guess (one city-wide mean for every HAT) erred by, a line on counts by 0.65 to 1.06 of it."
-)
-"""Said of a mean around a forecast: what the model expects of it is not where the model is wrong (measurements.md)."""
-
-
-def is_hopeful(guess: Guess, error: float, resolution: int, *, around_forecasts: bool) -> bool:
-    """Whether an expected error is the model's hope and no verdict: of a mean around a forecast, unless it is worse
-    than the guess even so. Then `MEASURED_AROUND` is to be said."""
-    return around_forecasts and guess is ONE_MEAN and error <= guess.range_at(resolution)[1]
-
-
-ONE_VARIANCE = Guess(
-    "one city-wide variance",
-    " (km/h)^2",
-    {4: (4, 30), 5: (7, 92), 6: (16, 83), 7: (42, 99), 8: (50, 112), 9: (30, 104)},
-)
-"""Mean absolute errors."""
-
-ONE_CDF = Guess(
-    "one city-wide CDF",
-    "",
-    {4: (0.016, 0.041), 5: (0.024, 0.046), 6: (0.042, 0.062), 7: (0.075, 0.093), 8: (0.108, 0.173), 9: (0.134, 0.196)},
-)
-"""Root mean square errors of a share, over the edges of 20 equal bins of [0, U] and exact zeros."""
-
-SERVED_SHARES = {4: (0.97, 1.0), 5: (0.94, 1.0), 6: (0.86, 0.99), 7: (0.62, 0.95), 8: (0.17, 0.88), 9: (0.03, 0.73)}
-"""Which share of all pings lay in those HATs: what a release of all of them serves."""
+ADDS_LITTLE = 0.95
+"""Of the guess's expected error: estimates that err more are about as good as the guess."""
 
 LATE_SHARE_SUSPICIOUS = 0.05
 """A live feed has well under a percent of late pings; more points to files in the wrong order."""
-
-
-def served_shares(resolution: int) -> tuple[float, float]:
-    """The range above, at the nearest resolution that was measured."""
-    return SERVED_SHARES[nearest_measured(resolution)]
-
-
-def nearest_measured(resolution: int) -> int:
-    """The resolution whose figures are taken."""
-    return min(max(resolution, min(SERVED_SHARES)), max(SERVED_SHARES))
 
 
 class _Printer(Console):
@@ -140,7 +56,7 @@ def print_whole(out: Console, table: Table) -> None:
 
 def print_summary(summary: Summary, settings: Settings, of_sources: Sequence[str] = ()) -> None:
     """What sources said; earlier records under other settings, if any; then counts by status and reason, the expected
-    error of what was made under these, and whether it beats the baseline guess."""
+    error of what was made under these, and whether it beats constant + counts."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_row("pings", f"{summary.pings:,} accepted, {summary.repeats:,} of them repeats")
     for reason, count in summary.refused.most_common():
@@ -186,7 +102,7 @@ def troubles(summary: Summary) -> Iterator[str]:
 
 
 def worth(summary: Summary, settings: Settings) -> Iterator[str]:
-    """What the releases are worth beside the baseline guess, and what is protected.
+    """What the releases are worth beside constant + counts, and what is protected.
 
     >>> next(worth(Summary(), Settings())).partition(",")[0]
     "Protected: each plate's speeds"
@@ -195,6 +111,8 @@ def worth(summary: Summary, settings: Settings) -> Iterator[str]:
         yield out_of_budget
     if summary.means:
         yield _error_of_means(summary, settings)
+    if summary.estimated and from_before(summary, settings.policy) is None:
+        yield _error_of_estimates(summary)
     if summary.overlaps:
         yield f"Warning: {said(summary.overlaps.values())}."
     if summary.exceeded:
@@ -217,11 +135,20 @@ def _error_of_means(summary: Summary, settings: Settings) -> str:
     advice = "`udp-stream plan` shows what would help."
     resolution, around = settings.hat.resolution, settings.policy.forecasts
     hopeful = is_hopeful(ONE_MEAN, error, resolution, around_forecasts=around)
-    verdict = MEASURED_AROUND if hopeful else ONE_MEAN.verdict(resolution, error, error, advice)
+    verdict = said_around(error, resolution) if hopeful else ONE_MEAN.verdict(resolution, error, error, advice)
     return (
         f"expected error of a released mean{under}: {error:.1f} km/h, weighed by pings; "
         f"{summary.share(summary.pings_of_means):.0%} of pings lie in HATs with a mean. {verdict}"
     )
+
+
+def _error_of_estimates(summary: Summary) -> str:
+    own, guess = (error / summary.estimated for error in (summary.estimate_error, summary.guess_error))
+    said = (
+        f"expected error of the smoothed estimates: {own:.1f} km/h over all HATs, weighed by pings; of a guess by "
+        f"their counts and the city's few numbers, as these releases teach them: {guess:.1f} km/h"
+    )
+    return f"{said}. A HAT's own release adds little to that." if own > ADDS_LITTLE * guess else f"{said}."
 
 
 def _out_of_budget(summary: Summary, policy: Policy) -> str | None:

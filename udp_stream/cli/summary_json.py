@@ -48,5 +48,14 @@ def summary_facts(
         "released_share": summary.share(summary.pings_released),
         "mean_share": summary.share(summary.pings_of_means),
         "expected_error_kmh": summary.expected_error / summary.pings_of_means if summary.pings_of_means else None,
+        "estimates": _estimates(summary),
         "said": [*said, *([before] if before else []), *worth(summary, settings), *last],
     }
+
+
+def _estimates(summary: Summary) -> dict[str, float] | None:
+    """What smoothed estimates, and the guesses by counts beside them, are expected to err by; None without any."""
+    if not summary.estimated:
+        return None
+    errors = ("expected_error_kmh", summary.estimate_error), ("counts_error_kmh", summary.guess_error)
+    return {name: error / summary.estimated for name, error in errors}

@@ -11,6 +11,7 @@ An observer gets facts, of every step as it happens; a sink (`delivery.py`) gets
 | `SlotCounted` | a closed slot was counted |
 | `SlotRecorded`, then a `HatRecorded` for each HAT | the ledger holds the slot; before readers have it |
 | `SlotPublished` | readers have it |
+| `SlotSmoothed` | readers have its smoothed estimates, where the embedded runtime writes them |
 | `QueryRecorded`, for each query of a moment | the ledger holds its answer; before readers have it |
 | `QueriesPublished` | readers have the moment's answers |
 | `PeriodsOverlap` | a budget period of the run overlaps others on the ledger; the embedded runtime asks after a slot |
@@ -34,6 +35,8 @@ from udp_stream.release.delivery import PublishedRelease
 from udp_stream.release.draw import RecordedSlot
 from udp_stream.release.query_record import ResultStatus
 from udp_stream.release.record import Release, Status
+from udp_stream.release.smoothed import Smoothed
+from udp_stream.windows.grid import cell_name
 from udp_stream.windows.slot_tables import SlotCounts
 
 
@@ -113,6 +116,21 @@ class SlotPublished:
 
 
 @dataclass(frozen=True, slots=True)
+class SlotSmoothed:
+    """Readers have estimates of a slot's HATs with so many samples; the sums, over these, of what the estimates and the
+    guesses by counts beside them are expected to err by, in km/h.
+
+    >>> SlotSmoothed(0, samples=400, error=1200.0, guess_error=1300.0).samples
+    400
+    """
+
+    start_ms: int
+    samples: int
+    error: float
+    guess_error: float
+
+
+@dataclass(frozen=True, slots=True)
 class PeriodsOverlap:
     """A period, those that overlap it, and the sum of their budgets, which is what a plate can lose by its pings in it.
 
@@ -171,6 +189,7 @@ Fact = (
     | SlotRecorded
     | HatRecorded
     | SlotPublished
+    | SlotSmoothed
     | PeriodsOverlap
     | OneBudgetExceeded
     | QueryRecorded
@@ -251,3 +270,21 @@ def slot_published(start_ms: int, releases: Sequence[PublishedRelease]) -> SlotP
     SlotPublished(start_ms=0, hats={})
     """
     return SlotPublished(start_ms, dict(Counter(release.record.status for release in releases)))
+
+
+def slot_smoothed(counts: SlotCounts, estimates: Iterable[Smoothed]) -> SlotSmoothed:
+    """The fact of a slot's estimates: of its own HATs alone, not of cells without pings.
+
+    >>> from udp_stream.testing import two_hats
+    >>> slot_smoothed(two_hats()[0], [])
+    SlotSmoothed(start_ms=1641009600000, samples=0, error=0, guess_error=0)
+    """
+    samples = np.add.reduceat(counts.count, counts.hat_rows[:-1]).tolist() if counts.cells.size else []
+    of_cell = dict(zip(map(cell_name, counts.cells.tolist()), samples, strict=True))
+    found = [(of_cell[one.hat.cell], one) for one in estimates if one.hat.cell in of_cell]
+    return SlotSmoothed(
+        counts.start_ms,
+        sum(pings for pings, _ in found),
+        sum(pings * one.expected_abs_error_kmh for pings, one in found),
+        sum(pings * one.guess.expected_abs_error_kmh for pings, one in found),
+    )

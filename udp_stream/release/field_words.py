@@ -166,7 +166,7 @@ WORDS: Final[dict[str, dict[str, str]]] = {
     "Guess": {
         "constant_kmh": "one number for the city: the mean of the slot's estimates, km/h",
         "counts_kmh": "what the HAT's counts say, km/h",
-        "expected_abs_error_kmh": "expected distance of `counts_kmh` from the HAT's true mean, km/h",
+        "expected_abs_error_kmh": "expected distance of `counts_kmh` from the HAT's true mean, by the estimate, km/h",
     },
 }
 """By type and field."""

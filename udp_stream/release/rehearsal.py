@@ -150,7 +150,7 @@ def _of_city(city: City, slots: Iterable[SlotCounts], context: ReleaseContext) -
     truth, pings, plates, value, measured = np.concatenate(hats, axis=1)
     constant = np.full(truth.size, np.average(truth, weights=pings))
     value = np.where(np.isnan(value), constant, value)
-    guesses = value, constant, _line_on_counts(truth, pings, plates)
+    guesses = value, constant, line_on_counts(truth, pings, plates)
     off, constant_off, line_off = (float(np.average(np.abs(guess - truth), weights=pings)) for guess in guesses)
     return off, constant_off, line_off, float(np.average(measured, weights=pings))
 
@@ -170,8 +170,12 @@ def _released(counts: SlotCounts, values: SlotValues, context: ReleaseContext, l
     return np.array([truth, pings, np.diff(counts.hat_rows), value, measured], dtype=np.float64)
 
 
-def _line_on_counts(truth: Floats, pings: Floats, plates: Floats) -> Floats:
-    """The line in log(samples / plates) that fits the truth best, by pings."""
+def line_on_counts(truth: Floats, pings: Floats, plates: Floats) -> Floats:
+    """Constant + counts, an oracle: the line in log(samples / plates) that fits the truth best, by pings.
+
+    >>> line_on_counts(np.array([30.0, 10.0]), np.array([4.0, 64.0]), np.array([4.0, 4.0])).round(6).tolist()
+    [30.0, 10.0]
+    """
     design, root = np.column_stack([np.ones(truth.size), np.log(pings / plates)]), np.sqrt(pings)
     line, *_ = np.linalg.lstsq(design * root[:, None], truth * root, rcond=None)
     guess: Floats = design @ line

@@ -8,6 +8,7 @@ observed before. This is what people should read.
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
@@ -15,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.forecast.bank import Observed, Predicted
+from udp_stream.forecast.bank import Observed
 from udp_stream.forecast.features import PER_HAT
 from udp_stream.forecast.memory import Memory
 from udp_stream.forecast.prior import CountsRead, SlotPrior
@@ -40,6 +41,9 @@ _PER_NOISE = 1.2533
 
 class Guess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is to be said without any release of this cell: by one number for the city, and by the HAT's counts.
+
+    Its error is what the guess by counts is likely to err by, as far as the estimate tells: by its own distance from
+    the estimate, and by what that is likely to err by.
 
     >>> Guess(constant_kmh=18.0, counts_kmh=16.5, expected_abs_error_kmh=4.1).counts_kmh
     16.5
@@ -135,8 +139,8 @@ def smooth_slot(
     slot = _Slot(records[0].hat, constant, max_kmh, software, read)
     estimates = [
         slot.estimate(
-            record.hat, float(mean[at]), (float(low[at]), float(high[at])), float(variance[at]), guess, at,
-            float(rest[at]), record.release_id,
+            record.hat, float(mean[at]), (float(low[at]), float(high[at])), float(variance[at]), float(guess.mean[at]),
+            record.release_id,
         )
         for at, record in enumerate(records)
     ]  # fmt: skip
@@ -154,8 +158,7 @@ def _elsewhere(cells: Sequence[int], memory: Memory, day: dt.date, slot: _Slot) 
     return [
         slot.estimate(
             msgspec.structs.replace(slot.hat, cell=cell_name(cell), center=cell_center(cell)),
-            float(there.mean[at]), (float(low[at]), float(high[at])), float(variance[at]), guess, at,
-            rest, None,
+            float(there.mean[at]), (float(low[at]), float(high[at])), float(variance[at]), float(guess.mean[at]), None,
         )
         for at, cell in enumerate(cells)
     ]  # fmt: skip
@@ -176,29 +179,38 @@ class _Slot(msgspec.Struct, frozen=True):
         mean: float,
         ends95: tuple[float, float],
         variance: float,
-        guess: Predicted,
-        at: int,
-        rest: float,
+        by_counts: float,
         release_id: str | None,
     ) -> Smoothed:
-        """One HAT's."""
-        at_mean, at_guess = at_speed(np.array([mean, guess.mean[at]])).tolist()
-        guess_variance = left_open(guess.variance[at] + rest, self.read)
-        off, guess_off = at_mean * np.sqrt(variance), at_guess * np.sqrt(guess_variance)
-        constant, counts = self._clip(self.constant), self._clip(float(guess.mean[at]))
+        """One HAT's; `by_counts` is what its counts and the city alone say."""
+        off = float(at_speed(np.array([mean]))[0]) * math.sqrt(variance)
+        constant, counts = self._clip(self.constant), self._clip(by_counts)
         return Smoothed(
             SCHEMA,
             hat,
             self._clip(mean),
             (self._clip(ends95[0]), self._clip(ends95[1])),
-            round(float(_MEAN_ABS * off), 3),
-            Guess(constant, counts, round(float(_MEAN_ABS * guess_off), 3)),
+            round(_MEAN_ABS * off, 3),
+            Guess(constant, counts, round(_mean_distance(abs(counts - self._clip(mean)), off), 3)),
             release_id,
             self.software,
         )
 
     def _clip(self, kmh: float) -> float:
         return round(min(max(float(kmh), 0.0), self.max_kmh), 3)
+
+
+def _mean_distance(apart: float, off: float) -> float:
+    """E|x| of a normal variable around `apart` with the deviation `off`: how far a truth is from a guess that is so far
+    from the estimate.
+
+    >>> _mean_distance(0.0, 1.0), round(_mean_distance(3.0, 1.0), 3), _mean_distance(3.0, 0.0)
+    (0.798, 3.001, 3.0)
+    """
+    if not off:
+        return apart
+    ratio = apart / off
+    return _MEAN_ABS * off * math.exp(-(ratio**2) / 2) + apart * math.erf(ratio / math.sqrt(2))
 
 
 def prior_of_records(records: Sequence[Release]) -> SlotPrior:

@@ -17,6 +17,7 @@ from udp_stream.release.facts import (
     SlotCounted,
     SlotPublished,
     SlotRecorded,
+    SlotSmoothed,
 )
 
 
@@ -30,6 +31,9 @@ class Summary:
     overlaps others on the ledger, what they sum to.
 
     `answers` counts those of standing queries by the query and their status; `answers_made` were recorded by this run.
+
+    `estimated` samples lie in HATs with a smoothed estimate that this run wrote; `estimate_error` and `guess_error` are
+    sums, over these, of what the estimates and the guesses by counts beside them are expected to err by.
 
     `policy` is the run's own, by its fingerprint: means count only if they were made under it (all if it is ""), as an
     error that is expected under other settings says nothing of these. `others` tells how these differ from those of
@@ -59,6 +63,9 @@ class Summary:
     means: int = 0
     pings_of_means: int = 0
     expected_error: float = 0.0
+    estimated: int = 0
+    estimate_error: float = 0.0
+    guess_error: float = 0.0
     overlaps: dict[str, PeriodsOverlap] = field(default_factory=dict)
     exceeded: dict[str, OneBudgetExceeded] = field(default_factory=dict)
     answers: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -80,6 +87,10 @@ class Summary:
                 self._recorded(fact)
             case SlotPublished():
                 self.unwritten = False
+            case SlotSmoothed():
+                self.estimated += fact.samples
+                self.estimate_error += fact.error
+                self.guess_error += fact.guess_error
             case QueryRecorded():
                 self.answers[fact.name, fact.status] += 1
                 self.answers_made += fact.made

@@ -1,4 +1,4 @@
-"""`plan` without a file: what a configuration buys for HATs of typical sizes, beside the baseline guess."""
+"""`plan` without a file: what a configuration buys for HATs of typical sizes, beside guesses that need no release."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from rich.table import Table
 
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
+from udp_stream.cli.guesses import COUNTS_ERR, ONE_CDF, ONE_MEAN, ONE_VARIANCE, guess_column
 from udp_stream.cli.outputs import require_distinct, used_files
 from udp_stream.cli.plots import require_plots
-from udp_stream.cli.report import ONE_CDF, ONE_MEAN, ONE_VARIANCE, Guess, nearest_measured, print_whole, printer
+from udp_stream.cli.report import print_whole, printer
 from udp_stream.cli.worst_case import print_worst_case
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.ledger.conversion import epsilon_of
@@ -134,6 +135,11 @@ def _explain(out: Console, typical: Bought, policy: Policy, plot: Path | None) -
 def _notes(policy: Policy, served: list[Bought], hats_per_period: int) -> list[str]:
     """What must be known to read the table."""
     notes = []
+    if any((one.plan.mean or one.plan.around) is not None for one in served):
+        notes.append(
+            "one constant, + counts: how far two guesses are off on the feeds we measured, the city's mean for every "
+            "HAT, and a line in its pings per plate. A mean that errs more buys nothing that counts do not tell."
+        )
     if any(one.plan.mean is not None and one.plan.mean.moves is None for one in served):
         notes.append(
             "(noise and error bound: if the private interval is all of [0, U]; expected error: by simulation, with "
@@ -282,7 +288,7 @@ def _charge_cells(cost: Cost, delta: float) -> list[tuple[str, str]]:
 
 
 def _cells(one: Bought, policy: Policy) -> list[tuple[str, str]]:
-    """Columns and their contents: those of the statistics that are released, each beside its baseline guess.
+    """Columns and their contents: those of the statistics that are released, each beside the guesses of it.
 
     Of a HAT that is withheld only that.
     """
@@ -294,26 +300,22 @@ def _cells(one: Bought, policy: Policy) -> list[tuple[str, str]]:
             ("mechanism", mean.mechanism),
             ("noise km/h", f"{mean.noise_bound / QUANTA_PER_KMH:.2f}"),
             ("expected error", f"{one.mean_error_kmh:.2f}"),
-            _baseline_guess(ONE_MEAN, resolution),
+            guess_column("one constant", ONE_MEAN.errs, resolution),
+            guess_column("+ counts", COUNTS_ERR, resolution),
             ("error bound", f"{min(mean.error_bound, mean.range.width) / QUANTA_PER_KMH:.2f}"),
         ]
     if variance is not None:
         cells += [
             ("variance noise", f"{variance.noise_bound / QUANTA_PER_KMH**2:.1f}"),
-            _baseline_guess(ONE_VARIANCE, resolution),
+            guess_column("baseline guess", ONE_VARIANCE.errs, resolution),
         ]
     if cdf is not None:
         cells += [
             ("CDF bins", str(cdf.bins.count)),
             ("CDF rms error", f"{cdf.rms_error:.3f}"),
-            _baseline_guess(ONE_CDF, resolution),
+            guess_column("baseline guess", ONE_CDF.errs, resolution),
         ]
     cells.append(("releases", str(one.releases_per_plate)))
     if one.served:
         return cells
     return [cells[0], (cells[1][0], "withheld"), *((name, "") for name, _ in cells[2:])]
-
-
-def _baseline_guess(guess: Guess, resolution: int) -> tuple[str, str]:
-    (low, high), measured = guess.range_at(resolution), nearest_measured(resolution)
-    return "baseline guess" if resolution == measured else f"guess at {measured}", f"{low}-{high}"
