@@ -73,8 +73,8 @@ def private_mean(
 ) -> PrivateMean:
     """The mean of all speeds, each clamped to [0, `max_kmh`], which has to be chosen without looking at them.
 
-    `mechanism` is one of `Mechanism`. ValueError for an empty table, a speed that is negative or no number, or a setting
-    out of its range.
+    `mechanism` is one of `Mechanism`. ValueError for an empty table, a speed that is negative or no number, or a
+    setting out of its range.
 
     >>> speeds = {f"bus {i}": [20.0 + i % 5] * 40 for i in range(50)}
     >>> mean = private_mean(speeds, epsilon=1.0, max_kmh=65)

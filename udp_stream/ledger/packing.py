@@ -12,7 +12,11 @@ from udp_stream.ledger.port import Verdict
 
 
 class Decision(NamedTuple):
-    """What was decided of a HAT: its plates, packed; what each was charged (0: HALT); its terms."""
+    """What was decided of a HAT: its plates, packed; what each was charged (0: HALT); its terms.
+
+    >>> Decision(b"onetwo", np.array([4, 0]), b"terms").names()
+    [b'one', b'two']
+    """
 
     plates: bytes
     charged: NDArray[np.int64]

@@ -29,6 +29,9 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `bins` is a number of equal bins, next to one of exact zeros if `zeros_apart`; 0 where edges are configured, which
     belong to the range of speeds, or where there are none.
+
+    >>> Choice("tree", cap=9, bins=65, zeros_apart=True).bins
+    65
     """
 
     mechanism: str

@@ -66,6 +66,11 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     A ledger keeps them for ever. Their tag has a version: change it with the fields, and terms of another version are
     refused instead of read as something else. A field that is left out where it says nothing new keeps the tag: older
     software refuses terms that have it, and newer software reads those that lack it.
+
+    >>> Terms((StatisticTerms("mean", 10**9), StatisticTerms("variance", 5 * 10**8))).charge_nano
+    1500000000
+    >>> Terms(withheld="few_plates").charge_nano
+    0
     """
 
     statistics: tuple[StatisticTerms, ...] = ()

@@ -12,7 +12,14 @@ from udp_stream.ledger.rules import misfits
 
 
 class CheckFailed(Exception):
-    """A ledger broke a promise; the message says which, with what was expected and what came."""
+    """A ledger broke a promise; the message says which, with what was expected and what came.
+
+    >>> try:
+    ...     expect(7, 8, "charges at most the budget")
+    ... except CheckFailed as broken:
+    ...     print(broken)
+    charges at most the budget: expected 8, got 7
+    """
 
 
 def expect(actual: object, expected: object, promise: str) -> None:

@@ -47,6 +47,9 @@ def check_rolling_table(open_ledger: LedgerFactory) -> None:
     """A charge is admitted if it fits into every window that touches its span, before and behind; others do not count.
 
     Windows of three hours touch up to four spans of an hour.
+
+    >>> from udp_stream.testing import in_memory
+    >>> check_rolling_table(in_memory())
     """
     plates = plates_of("rolling/table", 2)
 
@@ -83,7 +86,11 @@ def check_rolling_table(open_ledger: LedgerFactory) -> None:
 
 
 def check_rolling_windows(open_ledger: LedgerFactory) -> None:
-    """After charges in spans of any lengths, in any order, no window is over the budget; all that fits is charged."""
+    """After charges in spans of any lengths, in any order, no window is over the budget; all that fits is charged.
+
+    >>> from udp_stream.testing import in_memory
+    >>> check_rolling_windows(in_memory())
+    """
     rng = np.random.default_rng(11)  # decides what is asked, no noise
     plates, seconds = plates_of("rolling/any", 3), 5 * HOUR_S
     charged: list[dict[tuple[int, int], int]] = [{} for _ in plates]

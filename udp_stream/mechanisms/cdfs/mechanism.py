@@ -176,7 +176,19 @@ def _bins_from_edges(edges_kmh: tuple[float, ...], max_kmh: float) -> Bins:
 
 
 class CdfMechanism(Protocol):
-    """One way of taking a CDF: noisy counts of nodes, and what cumulative shares they say."""
+    """One way of taking a CDF: noisy counts of nodes, and what cumulative shares they say.
+
+    >>> class Zeros(TreeCdf):
+    ...     name = "zeros"
+    ...
+    ...     def node_counts(self, plan: CdfPlan, samples: Integers) -> Integers:
+    ...         return np.zeros_like(super().node_counts(plan, samples))
+    >>> from udp_stream.mechanisms.noise import pure
+    >>> mechanism: CdfMechanism = Zeros()
+    >>> plan = mechanism.plan(SamplesPerPlate(np.array([1, 1])), pure(10**9), max_kmh=20.0, bins=2, choice=None)
+    >>> mechanism.node_counts(plan, np.array([5, 15]) * 4096).any()
+    np.False_
+    """
 
     @property
     def name(self) -> str:
