@@ -23,7 +23,6 @@ within rounding of a limit otherwise: `settled` puts the decisions into the reco
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -311,13 +310,6 @@ class Elimination:
         state = self.begin()
         while (due := self.due(state)) is not None:
             state = self.advance(state, self.draw(state, due.plates, positions[due.plates], bits, noise))
-        return state
-
-    def replayed(self, rounds: Iterable[Round]) -> State:
-        """The state after recorded rounds."""
-        state = self.begin()
-        for found in rounds:
-            state = self.advance(state, found)
         return state
 
     def _require_asked(self, state: State, plates: Integers) -> None:

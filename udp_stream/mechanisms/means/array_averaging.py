@@ -38,7 +38,6 @@ from udp_stream.mechanisms.grouping import (
 from udp_stream.mechanisms.means.base import Grouping, Integers, MeanPlan, MeanQuery, array_means, narrowed
 from udp_stream.mechanisms.noise import Cost
 from udp_stream.mechanisms.range import Range
-from udp_stream.units import NANO
 
 
 class ArrayAveraging:
@@ -118,13 +117,3 @@ def _poured_for_admitted(plan: MeanPlan, admitted: NDArray[np.bool_], total: int
     if used:
         return narrowed(plan, admitted, divisor=used, bias_bound=plan.range.width * (1 - used / total))
     return narrowed(plan, admitted, divisor=1, bias_bound=float(plan.range.width), fill=plan.range.width // 2)
-
-
-def worst_case_cap(counts: SamplesPerPlate, epsilon_nano: int) -> int:
-    """The count m of least E(m) = 1 - sum G_l / M + m / (eps sum G_l), the papers' worst case (arXiv 2405.06261).
-
-    >>> counts = SamplesPerPlate(np.array([9, 3, 2, 2]))
-    >>> [worst_case_cap(counts, epsilon_nano) for epsilon_nano in (10**8, 10**9)]
-    [2, 9]
-    """
-    return int(counts.descending[int(np.argmin(counts.errors_at_every_count(NANO / epsilon_nano)))])
