@@ -138,6 +138,13 @@ def test_relative_links_lead_to_files(page):
     assert not broken
 
 
+def test_the_glossary_has_at_most_twenty_words_a_line_each():
+    """A word that one page needs is explained there."""
+    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| [^|]+ \|$", (DOCS / "glossary.md").read_text("utf-8"), re.MULTILINE)
+    words = [word for word in rows if word not in ("word", "---")]
+    assert 15 <= len(words) <= 20 and not [word for word in words if "," in word]
+
+
 def test_no_page_is_an_orphan():
     """Each page is linked from another."""
     linked = {target for page in PAGES for target in links(page) if target != page}

@@ -73,7 +73,7 @@ def dry_run(names: Sequence[str], settings: Settings, entropy: Entropy) -> None:
     expected = row.expected
     table.add_row(
         "expected error",
-        f"{expected.error:.2f} km/h, {expected.served:.0%} of pings in HATs with a mean; one constant errs by "
+        f"{expected.error:.2f} km/h, {expected.served:.0%} of pings in HATs with a mean; the baseline guess errs by "
         f"{expected.constant:.2f}, a line on counts by {expected.counts:.2f}: {verdict(row)}",
     )
     out.print(table)

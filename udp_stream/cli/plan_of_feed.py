@@ -214,7 +214,7 @@ def verdict(row: Row) -> str:
     if row.is_longer:
         return "the file is shorter than this slot"
     if expected.error > expected.constant * ABOUT[1]:
-        return "worse than one constant"
+        return "worse than the baseline guess"
     if expected.over_guess < ABOUT[0]:
         return "better than both guesses"
     return "about as good as a guess"
@@ -264,7 +264,7 @@ def print_feed(plan: FeedPlan, settings: Settings, target_kmh: float | None) -> 
     )
     start, why = start_of(rows, target_kmh)
     table = Table(box=None, pad_edge=False)
-    names = "H3", "slot", "HATs", "plates/HAT", "HATs/plate", "served", "expected error", "one constant", "+ counts"
+    names = "H3", "slot", "HATs", "plates/HAT", "HATs/plate", "served", "expected error", "baseline guess", "+ counts"
     for name in names:
         table.add_column(name, justify="right")
     table.add_column("verdict")
@@ -282,7 +282,7 @@ def print_feed(plan: FeedPlan, settings: Settings, target_kmh: float | None) -> 
         "expected error: of the best estimate of each HAT's mean speed, withheld HATs too, weighed by pings. It was "
         "measured on invented speeds: no speed of the file was read, and nothing was charged. On the feeds that we "
         "measured, nine rows of ten were within 30 %.\n"
-        "one constant, + counts: errors of two guesses that need no release: the city's mean for every HAT, and a "
+        "baseline guess, + counts: errors of two guesses that need no release: the city's mean for every HAT, and a "
         "line in its pings per plate, both the best there are."
     )
     for name, reason in plan.left_out.items():

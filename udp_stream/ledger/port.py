@@ -196,7 +196,7 @@ class Ledger(Protocol):
         ...
 
     def balances(self, period: str, plates: Sequence[bytes]) -> Balance:
-        """The sum of each plate's charges in the period, and in no other: `budgets.standing` adds those of windows."""
+        """The sum of each plate's charges in this period alone; `budgets.budget_balances` looks at whole windows."""
         ...
 
     def admit(

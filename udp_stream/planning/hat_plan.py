@@ -39,7 +39,7 @@ from udp_stream.mechanisms.statistics import AROUND, STATISTICS
 from udp_stream.mechanisms.variance import VariancePlan
 from udp_stream.planning.allowances import hat_epsilon, least_nano
 from udp_stream.planning.policy import Policy
-from udp_stream.planning.schedules import Standing, shares_of
+from udp_stream.planning.schedules import PeriodSoFar, shares_of
 from udp_stream.planning.terms import Terms, automatic_nano, terms_at
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.slot_tables import SlotCounts
@@ -191,8 +191,8 @@ def _shares(
     hat_of_row = np.repeat(np.arange(counts.cells.size), np.diff(counts.hat_rows))
     now = np.bincount(counts.plate[enough[hat_of_row]], minlength=len(counts.plates))
     place = in_period.slots_gone, in_period.slots_left, in_period.rolls
-    standing = Standing(balance.charged, balance.charges, now, *place)
-    return shares_of(policy.schedule, policy.budget_nano, standing)
+    so_far = PeriodSoFar(balance.charged, balance.charges, now, *place)
+    return shares_of(policy.schedule, policy.budget_nano, so_far)
 
 
 def _terms(shares: NDArray[np.int64], policy: Policy) -> Terms:

@@ -162,7 +162,7 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "software": "what made the estimate",
     },
     "Guess": {
-        "constant_kmh": "one number for the city: the mean of the slot's estimates, km/h",
+        "constant_kmh": "the baseline guess, one value for the city: the mean of the slot's estimates, km/h",
         "counts_kmh": "what the HAT's counts say, km/h",
         "expected_abs_error_kmh": "expected distance of `counts_kmh` from the HAT's true mean, km/h",
     },

@@ -38,7 +38,7 @@ _PER_NOISE = 1.2533
 
 
 class Guess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is to be said without any release of this cell: by one number for the city, and by the HAT's counts.
+    """What is to be said without any release of this cell: by the baseline guess, and by the HAT's counts.
 
     >>> Guess(constant_kmh=18.0, counts_kmh=16.5, expected_abs_error_kmh=4.1).counts_kmh
     16.5

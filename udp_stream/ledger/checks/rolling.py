@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from udp_stream.ledger.budgets import standing
+from udp_stream.ledger.budgets import budget_balances
 from udp_stream.ledger.checks.expecting import ask, balances_of, charged_by, expect, expect_sums, plates_of
 from udp_stream.ledger.port import Ledger, LedgerFactory
 from udp_stream.ledger.rolling import span_name
@@ -75,7 +75,9 @@ def check_rolling_table(open_ledger: LedgerFactory) -> None:
             charged_by(ledger.admit(hour("3h", 11), 20, plates, [tight])), [[0, 3]], "allowances are of the window, too"
         )
         expect(balances_of(ledger, hour("3h", 4), plates), [4, 6], "a balance is of its span alone")
-        expect(standing(ledger, hour("3h", 2), plates).charged.tolist(), [10, 10], "what was charged in a window")
+        expect(
+            budget_balances(ledger, hour("3h", 2), plates).charged.tolist(), [10, 10], "what was charged in a window"
+        )
     with open_ledger() as ledger:
         spans = [name for name in ledger.periods() if name.startswith("rolling 3h") and not name.endswith("rho")]
         expect(spans, [hour("3h", number) for number in (0, 1, 3, 4, 8, 11)], "spans that were charged are periods")
