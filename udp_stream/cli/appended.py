@@ -211,7 +211,7 @@ def _ids_of_lines(lines: bytes) -> frozenset[str]:
 def _id_of(line: bytes) -> str:
     try:
         return _decode(line).release_id
-    except msgspec.DecodeError:  # a line of somebody else's
+    except msgspec.DecodeError:  # a line that this program did not write
         return ""
 
 

@@ -36,7 +36,7 @@ from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.clocks import AgreementClock
 
 ABOVE_WORTH_A_WORD = 0.01
-"""The share of pings above U from which it is told: clamping them lowers means."""
+"""The share of pings above U from which a dry run warns: clamping them lowers means."""
 
 UNIT_PINGS_MAX = 200_000
 """As many pings, from the beginning, say which unit they are in."""

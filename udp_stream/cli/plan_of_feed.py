@@ -48,7 +48,7 @@ SERVED = 0.5
 """Of pings: where fewer are in HATs with a mean, most of what is read is a forecast."""
 
 LONGER = 1.25
-"""A slot that is so many times as long as the file is not whole in it: the file says nothing of it."""
+"""A slot that is this many times as long as the file is not whole in it: the file says nothing of it."""
 
 ABOUT = 0.95, 1.05
 """Of the better guess's error: about as good."""
@@ -209,7 +209,7 @@ def start_of(rows: list[Row], target_kmh: float | None) -> tuple[Row, str]:
 
 
 def verdict(row: Row) -> str:
-    """Whether anybody needs the release: the guesses are free."""
+    """Whether the release is worth its cost: the guesses are free."""
     expected = row.expected
     if row.is_longer:
         return "the file is shorter than this slot"
@@ -277,7 +277,7 @@ def print_feed(plan: FeedPlan, settings: Settings, target_kmh: float | None) -> 
     print_whole(out, table)
     out.print(
         f"Start with hat.resolution = {start.resolution} and hat.slot = {start.slot!r}: {why}.\n"
-        "plates/HAT: half of the pings lie in HATs of at least so many plates. HATs/plate: of the median plate, in "
+        "plates/HAT: half of the pings lie in HATs of at least this many plates. HATs/plate: of the median plate, in "
         "this file. served: the share of pings in HATs with a mean.\n"
         "expected error: of the best estimate of each HAT's mean speed, withheld HATs too, weighed by pings. It was "
         "measured on invented speeds: no speed of the file was read, and nothing was charged. On the feeds that we "

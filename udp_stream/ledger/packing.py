@@ -49,7 +49,7 @@ def column(plates: Sequence[bytes]) -> NDArray[np.void]:
 
 
 def cut(plates: bytes, count: int) -> list[bytes]:
-    """So many plates of one length.
+    """`count` plates of one length out of their bytes.
 
     >>> cut(b"onetwo", 2)
     [b'one', b'two']

@@ -1,6 +1,6 @@
 """What a statistic of a HAT is asked for, and what the search for its plan decided: small, public, stored and sent.
 
-With the HAT's counts and the range of speeds they fix the plan, so that whoever has them builds it without searching.
+With the HAT's counts and the range of speeds they fix the plan, so that it can be built from them without searching.
 """
 
 from __future__ import annotations

@@ -231,8 +231,8 @@ class _Made:
 class HatPlans:
     """The plans of a slot, each made once: the planner prices with them, and the release is made on them.
 
-    They follow from counts and terms alone, so whoever asks first changes nothing. At another epsilon a plan is kept
-    but for what depends on that.
+    They follow from counts and terms alone, so the order of the calls changes nothing. At another epsilon a plan is
+    kept but for what depends on that.
 
     >>> from udp_stream.adapters.settings import Settings
     >>> from udp_stream.planning.terms import terms_of

@@ -13,8 +13,8 @@ HATs in which it does not hold get all of their plates back and terms are made a
 many rounds nothing is suppressed in the slot. Rows only come back, so K is at most what it was without. Proof:
 docs/mechanisms/suppression.md.
 
-With `release.hats_max` plates stay in at most so many HATs of the slot, whatever that costs the worst of them
-(`suppress_to`). A HAT that cannot keep `min_plates` is withheld, and nobody pays there.
+With `release.hats_max` plates stay in at most that many HATs of the slot, whatever that costs the worst of them
+(`suppress_to`). A HAT that cannot keep `min_plates` is withheld, and no plate pays there.
 
 Privacy unit: license plate; neighbours: swap-values. Counts are public, so all of this is free. A plate that is taken
 out of a HAT gives nothing there and pays nothing. Which ones those are is part of the terms (`Terms.kept`), hence

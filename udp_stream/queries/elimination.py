@@ -5,7 +5,7 @@ split over rounds; in each, the plates that are still in give one more noisy val
 
 * `Between(low, high)`, PIE-NI: a plate leaves once phi is surely below `low` or surely above `high`.
 * `Smallest(k)`, PIE-k: a plate leaves once k others are surely nearer.
-* `Everyone`: nobody leaves. With one round, the baselines BM0 and BM1.
+* `Everyone`: no plate leaves. With one round, the baselines BM0 and BM1.
 
 "Surely" is: with probability 1 - beta0 for all plates and rounds at once (Lemmas 5.2 and 5.3), each of the c rounds
 having beta0 / c, and each plate in it an even part of that.
@@ -64,7 +64,7 @@ class Between:
 
     @property
     def enough(self) -> int:
-        """With so many plates left there is nothing more to ask."""
+        """With at most this many plates left there is nothing more to ask."""
         return 0
 
     def decide(self, low: Floats, high: Floats) -> NDArray[np.int8]:
@@ -105,7 +105,7 @@ class Smallest:
 
 @dataclass(frozen=True)
 class Everyone:
-    """Nobody leaves.
+    """No plate leaves.
 
     >>> Everyone().decide(np.array([1.0]), np.array([2.0])).tolist()
     [0]

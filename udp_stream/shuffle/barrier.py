@@ -10,8 +10,8 @@ the digest of those chunks, how many there are, and the time up to which the sen
    cut the same log under other settings, leaves chunks with another digest; those are dropped.
 3. The log keeps order, so a marker whose chunks are missing means a damaged log: raise, unless `accept_loss`.
 4. A repeated chunk or marker changes nothing.
-5. Slots that a marker ends which is not of our kind are skipped, whoever else has sent something of them: they are done
-   without an outcome, as what is known of them is not whole.
+5. Slots that a marker ends which is not of our kind are skipped, whichever senders have sent something of them: they
+   are done without an outcome, as what is known of them is not whole.
 
 The checkpoint is the offset of the first chunk of the oldest slot held, with what each sender had closed by then, and
 the time up to which slots are done. Reading again from a checkpoint gives the same slots, in the same order.

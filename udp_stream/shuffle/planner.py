@@ -2,14 +2,14 @@
 
 Where plans follow from releases, a slot is planned once all that was planned before is released. Shards say so in the
 planner's log (`Released`), behind the counts that the plan follows from. So what the planner knows of earlier slots is
-the same whenever and wherever it plans, and it waits for messages: for no clock, and in nobody's way. Whichever worker
-has the shard goes on with its own steps meanwhile.
+the same whenever and wherever it plans, and it waits for messages, never for a clock, and blocks no shard. Whichever
+worker has the shard goes on with its own steps meanwhile.
 
-The planner's checkpoint stays before the counts of a slot until its smoothed estimates are published. So whoever takes
-over knows which slots to wait for by reading on from there. A shard says again what it has released whenever it is
+The planner's checkpoint stays before the counts of a slot until its smoothed estimates are published. So its next owner
+knows which slots to wait for by reading on from there. A shard says again what it has released whenever it is
 taken over, as its last owner may have died before it could.
 
-A shard that lost its pings, and was told to accept that, has nothing more to release once its sources have closed the
+A shard that lost its pings, and accepts that, has nothing more to release once its sources have closed the
 slot; it says so like any other, so nothing waits for what will never come.
 """
 

@@ -17,8 +17,8 @@ So a crash anywhere repeats a step with the same outcome.
 
 Where plates share clips among HATs of several shards, each shard sends its norms, and the planner answers each with the
 factors of its plates as soon as all shards that the plan went to have sent theirs, or have released the slot. That is a
-function of messages alone: it needs no step. Whoever releases has measured, too. Where that gave other norms than the
-planner answered, as under other settings, the plates of the shard get the factor 0.
+function of messages alone: it needs no step. A shard that releases has measured, too. Where that gave other norms than
+the planner answered, as under other settings, the plates of the shard get the factor 0.
 
 A shard's checkpoint stays before the chunks of a slot until the slot is published, and its plan lies behind them. The
 planner's checkpoint stays before the counts until every plan is sent; where plans follow from releases, until the slot

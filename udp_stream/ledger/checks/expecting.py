@@ -50,7 +50,7 @@ def ask(
 
 
 def plates_of(prefix: str, count: int) -> list[bytes]:
-    """So many plates, named after the check.
+    """As many plates as asked for, named after the check.
 
     >>> plates_of("once", 2)
     [b'once/000000', b'once/000001']

@@ -58,8 +58,9 @@ def check_survives_reopen(open_ledger: LedgerFactory) -> None:
 
 
 def check_newest(open_ledger: LedgerFactory) -> None:
-    """Every admission comes once, the newest first: repeats move nothing, and neither do records and reopening. Whoever
-    reads misses nothing that was there, whatever is admitted meanwhile.
+    """Every admission comes once, the newest first: repeats move nothing, and neither do records and reopening.
+
+    A reader misses nothing that was there, whatever is admitted meanwhile.
 
     >>> from udp_stream.testing import in_memory
     >>> check_newest(in_memory())

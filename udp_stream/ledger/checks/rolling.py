@@ -18,7 +18,7 @@ BUDGET = 10
 
 
 def hour(length: str, number: int, hours: int = 1) -> str:
-    """The span of so many hours that begins so many hours after 2024-01-08.
+    """The span of `hours` hours that begins `number` hours after 2024-01-08.
 
     >>> hour("1d", 6)
     'rolling 1d from 2024-01-08T06:00:00+00:00 to 2024-01-08T07:00:00+00:00'

@@ -11,8 +11,9 @@ Plate by plate. Under BestFit, n of the w samples of an array move its sum by at
 by at most ceil(U n / w); under WrapAround, n samples among those used move the sum by at most U n.
 
 Plates that the ledger halts. Arrays stay as they are, and each mean is still over the positions that were filled when
-charges were fixed (w), whoever is left in them: packing anew could put a plate that paid for n of 40 samples alone into
-an array of n. An array then counts by the part of it that is left, and the divisor is the sum of these parts.
+charges were fixed (w), whichever plates are left in them: packing anew could put a plate that paid for n of 40 samples
+alone into an array of n. An array then counts by the part of it that is left, and the divisor is the sum of these
+parts.
 
 Bias. The estimate weighs each sample of array i by 1 / (K-bar w_i) and dropped ones by 0, the sample mean weighs all
 by 1/M. The worst case over samples in [0, U] is U times the total variation between the two weightings: for BestFit
