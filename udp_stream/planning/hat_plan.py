@@ -288,6 +288,7 @@ class HatPlans:
             before, plan = known
             if asked in (before, before.chosen(plan.choice)):
                 return plan
+            # `at` is for terms that leave the choice open, before and now.
             if before.choice is None and asked == before.at(asked.epsilon_nano):
                 moved: StatisticPlan = statistic.at(plan, asked, self._public)
                 return moved
@@ -314,6 +315,7 @@ def plan_admitted(plan: HatPlan, admitted: NDArray[np.bool_], policy: Policy) ->
         return plan_hat(plan.by_plate[admitted], plan.terms.open().among(admitted), policy)
     final = {name: STATISTICS[name].for_admitted(priced, admitted) for name, priced in plan.statistics.items()}
     for name, priced in plan.statistics.items():
+        # A real check at the one place where all mechanisms pass: a narrowed plan that costs more is never released.
         if np.any(final[name].charges > priced.charges[admitted]):
             raise PrivacyRefused("a plate would lose more to a statistic than it was charged for it")
     return HatPlan(plan.terms, plan.by_plate[admitted], final, plan.charges[admitted])

@@ -68,6 +68,7 @@ def terms_from_counts(
 
     if policy.hats_max:
         return terms_of_kept()
+    # The promise of suppression is about the worst HAT of the slot, so its worst case without suppression is the limit.
     limit = worst_cases(counts, terms, policy, plans).max(initial=0.0)
     for _ in range(_ROUNDS_MAX):
         if kept.all():
@@ -78,6 +79,7 @@ def terms_from_counts(
         breaks = np.array(lost, dtype=bool) | (errors > limit)
         if not breaks.any():
             return suppressed
+        # A HAT that broke the limit gets all of its plates back, and no later round takes them away again.
         kept |= np.repeat(breaks, np.diff(counts.hat_rows))
     return terms
 
