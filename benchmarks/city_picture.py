@@ -144,13 +144,13 @@ def panels_of(hour: Hour) -> list[Panel]:
             hour.measured,
         ),
         Panel(
-            "Guess: one constant",
+            "The baseline guess",
             (f"The day’s mean, {hour.constant:.1f} km/h", off(hour.constant)),
             speeds(np.full(hats, hour.constant)),
             nowhere,
         ),
         Panel(
-            "Guess: constant + counts",
+            "Baseline guess + counts",
             ("The day’s best line in log(pings / buses)", off(hour.counts)),
             speeds(hour.counts),
             nowhere,

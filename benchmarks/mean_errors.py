@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.feeds import Feed, feed_of
-from udp_stream.mechanisms.means.array_averaging import worst_case_cap
+from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.planning.hat_plan import HatPlan, plan_hat
 from udp_stream.planning.terms import terms_of
 from udp_stream.release.estimate import estimate_hats
@@ -114,6 +114,16 @@ def row_of(feed: Feed, hats: Hats, way: str, epsilon: float, repeats: int) -> Ro
         charge=float(charges.mean() / terms.mean_nano),
         chosen=Counter(mean.mechanism for mean in means),
     )
+
+
+def worst_case_cap(counts: SamplesPerPlate, epsilon_nano: int) -> int:
+    """The count m of least E(m) = 1 - sum G_l / M + m / (eps sum G_l), the papers' worst case (arXiv 2405.06261).
+
+    >>> counts = SamplesPerPlate(np.array([9, 3, 2, 2]))
+    >>> [worst_case_cap(counts, epsilon_nano) for epsilon_nano in (10**8, 10**9)]
+    [2, 9]
+    """
+    return int(counts.descending[int(np.argmin(counts.errors_at_every_count(NANO / epsilon_nano)))])
 
 
 def _with_worst_case_cap(plan: HatPlan) -> HatPlan:

@@ -16,6 +16,8 @@ from benchmarks.__main__ import say
 
 LONG = 110
 
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
 
 def modules_of(root: Path) -> dict[str, Path]:
     """Every module of the program by its dotted name."""
@@ -62,15 +64,14 @@ def floors(graph: dict[str, set[str]]) -> dict[str, int]:
 
 
 def examples(modules: dict[str, Path]) -> tuple[int, int]:
-    """Public functions, classes and methods, and how many of them have an example that runs."""
+    """Public functions and classes of modules, and how many of them show an example that runs, or in a method."""
     public = shown = 0
     for path in modules.values():
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not node.name.startswith(
-                "_"
-            ):
+        for node in ast.parse(path.read_text("utf-8")).body:
+            if isinstance(node, DEFINITIONS) and not node.name.startswith("_"):
                 public += 1
-                shown += ">>>" in (ast.get_docstring(node) or "")
+                parts = [node, *(part for part in node.body if isinstance(part, DEFINITIONS))]
+                shown += any(">>> " in (ast.get_docstring(part) or "") for part in parts)
     return public, shown
 
 
@@ -80,8 +81,8 @@ def comment_lines(path: Path) -> int:
         return sum(token.type == tokenize.COMMENT for token in tokenize.tokenize(file.readline))
 
 
-def main() -> None:
-    modules = modules_of(Path(sys.argv[1]) if len(sys.argv) > 1 else Path())
+def figures(modules: dict[str, Path]) -> dict[str, str]:
+    """Rows of the table in docs/architecture.md, as they are there."""
     graph = rooms(modules)
     floor = floors(graph)
     lines = {module: path.read_text("utf-8").splitlines() for module, path in modules.items()}
@@ -89,14 +90,30 @@ def main() -> None:
     sizes: dict[str, int] = {}
     for module, text in lines.items():
         sizes[room_of(module)] = sizes.get(room_of(module), 0) + len(text)
-    largest, longest = max(sizes, key=sizes.__getitem__), max(lines, key=lambda module: len(lines[module]))
+    largest = max(sizes, key=sizes.__getitem__)
     public, shown = examples(modules)
-    say("rooms, floors, arrows", f"{len(graph)}, {max(floor.values()) + 1}, {sum(map(len, graph.values()))}")
-    say("largest room", f"{largest}, {sizes[largest] / total:.0%} of {total:,} lines")
-    say("longest file", f"{longest}, {len(lines[longest])} lines")
-    say("public names with an example", f"{shown} of {public}")
-    say("lines with a comment", f"{sum(map(comment_lines, modules.values())) / total:.1%}")
-    say(f"lines over {LONG} columns", f"{sum(len(line) > LONG for text in lines.values() for line in text):,}")
+    return {
+        "rooms": f"{len(graph)}",
+        "floors": f"{max(floor.values()) + 1}",
+        "arrows": f"{sum(map(len, graph.values()))}",
+        "arrows upwards": f"{sum(floor[below] >= floor[room] for room in graph for below in graph[room])}",
+        "largest room": f"{100 * sizes[largest] / total:.0f} % (`{largest}`)",
+        "lines": f"{total:,}",
+        "longest file": f"{max(map(len, lines.values()))} lines",
+        "public functions and classes of modules with an example": f"{100 * shown / public:.0f} %",
+        "lines with a comment": f"{100 * sum(map(comment_lines, modules.values())) / total:.1f} %",
+        f"lines over {LONG} columns (the limit is 120)": (
+            f"{sum(len(line) > LONG for text in lines.values() for line in text):,}"
+        ),
+    }
+
+
+def main() -> None:
+    modules = modules_of(Path(sys.argv[1]) if len(sys.argv) > 1 else Path())
+    for row, figure in figures(modules).items():
+        print(f"| {row} | {figure} |")
+    graph = rooms(modules)
+    floor = floors(graph)
     for room in sorted(graph, key=lambda one: (-floor[one], one)):
         say(f"{floor[room]:>2} {room}", ", ".join(sorted(graph[room])) or "-")
 

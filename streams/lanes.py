@@ -50,7 +50,7 @@ class Lanes:
             self._under_way[partition] = asyncio.ensure_future(self._process(records))
 
     def revoke(self) -> None:
-        """A rebalance has begun: what waits is dropped, and read again by whoever the partition is then assigned to."""
+        """A rebalance has begun: what waits is dropped; the next owner of the partition reads it again."""
         self._rebalances += 1
 
     async def end(self) -> None:

@@ -68,7 +68,7 @@ class Reports:
             await asyncio.sleep(min(LOOK_S, self._about.every_seconds))
 
     async def end(self, status: int) -> None:
-        """The last report: that we have ended with this status. After 0 nobody misses us, and the report is removed."""
+        """The last report: that we have ended with this status. After 0 the report is removed: no worker is missing."""
         last = WorkerReport(self._about, self._recent.work(self._clock(), ended=status)) if status else None
         with suppress(TimeoutError):
             await asyncio.wait_for(self._write(None if last is None else encode_report(last)), END_S)

@@ -88,7 +88,7 @@ def topics_of(kafka: KafkaSection) -> Topics:
 def create_topics(kafka: KafkaSection) -> list[str]:
     """Make what is missing and change nothing that is there; a sentence for each topic says what was found.
 
-    The broker lists all of them when this returns: whoever asks next finds them. Raises DependencyUnavailable if no
+    The broker lists all of them when this returns, so the next client finds them. Raises DependencyUnavailable if no
     broker answers or it refuses.
     """
     wanted = topics_of(kafka)

@@ -33,7 +33,7 @@ class Watchdog:
         clock: Callable[[], float] = time.monotonic,
         answered: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Patience begins now. `answered`: so many moments were answered, which takes long while nothing is read."""
+        """Patience begins now. `answered`: how many moments were answered, which takes long while nothing is read."""
         self._positions = positions
         self._answered = answered
         self._idle = idle

@@ -6,6 +6,7 @@ Nothing here may run in a deployment.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from datetime import UTC
 from hashlib import blake2b
 from typing import Any
@@ -14,7 +15,7 @@ import msgspec
 import numpy as np
 
 from udp_stream.ledger.memory import MemoryLedger
-from udp_stream.ledger.port import Bits, Ledger
+from udp_stream.ledger.port import Bits, Ledger, LedgerFactory
 from udp_stream.mechanisms.clip_width import ClipWidth
 from udp_stream.mechanisms.forecast_clip import Around, ForecastClipPlan, plan_around
 from udp_stream.mechanisms.grouping import SamplesPerPlate
@@ -65,6 +66,18 @@ class SeededEntropy:
 
 class Died(Exception):
     """The process ended here."""
+
+
+def in_memory() -> LedgerFactory:
+    """Opens one ledger in memory, the same each time: what checks and tests of restarts ask for.
+
+    >>> open_ledger = in_memory()
+    >>> with open_ledger() as first, open_ledger() as second:
+    ...     first is second
+    True
+    """
+    held = MemoryLedger()
+    return lambda: nullcontext(held)
 
 
 class DyingLedger:

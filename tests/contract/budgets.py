@@ -13,7 +13,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from udp_stream.ledger.budgets import standing
+from udp_stream.ledger.budgets import budget_balances
 from udp_stream.ledger.checks import ask
 from udp_stream.ledger.checks.rolling import HOUR_S, hour
 from udp_stream.ledger.filters import Filter, metric_epsilon_nano
@@ -83,7 +83,7 @@ class Adversary(RuleBasedStateMachine):
         self.step += 1
         limit = FILTERS[period].limit_nano // part
         with self.opened() as ledger:
-            spent = standing(ledger, period, PLATES).charged.tolist()
+            spent = budget_balances(ledger, period, PLATES).charged.tolist()
             assert spent == [self.model.charged(period, plate) for plate in PLATES], "the odometer"
             lefts = [max(0, limit - one) for one in spent]
             amounts = [amount_of(kind, left, limit) for kind, left in zip(kinds, lefts, strict=True)]
@@ -125,7 +125,7 @@ class Adversary(RuleBasedStateMachine):
             limit = FILTERS[where].limit_nano
             with self.opened() as ledger:
                 start.wait(60)
-                left = limit - int(standing(ledger, where, PLATES[:1]).charged[0])
+                left = limit - int(budget_balances(ledger, where, PLATES[:1]).charged[0])
                 amounts = [amount_of(kind, max(0, left), limit, choose.randrange(NANO)), limit // 7]
                 return where, self.admit(ledger, where, f"{self.step}/{writer}", amounts, limit)
 
@@ -166,7 +166,7 @@ def greedy_crowd(open_ledger, writers=100):
             start.wait(60)
             for turn, period in enumerate((kinds[writer % 5 :] + kinds[: writer % 5])[:2]):
                 limit = FILTERS[period].limit_nano
-                spent = standing(ledger, period, PLATES).charged.tolist()
+                spent = budget_balances(ledger, period, PLATES).charged.tolist()
                 amounts = [max(1, (limit - one) // (1 + (writer + turn) % 3) + writer % 2) for one in spent]
                 ledger.admit(period, limit, PLATES, [ask(f"{writer}/{turn}", amounts)])
 
@@ -180,7 +180,7 @@ def greedy_crowd(open_ledger, writers=100):
             limit = FILTERS[period].limit_nano
             for plate in PLATES:
                 assert limit * 9 // 10 < model.charged(period, plate) <= limit
-            asked = [limit + 1 - one for one in standing(ledger, period, PLATES).charged.tolist()]
+            asked = [limit + 1 - one for one in budget_balances(ledger, period, PLATES).charged.tolist()]
             (verdict,) = ledger.admit(period, limit, PLATES, [ask(f"one more {period}", asked)])
             assert not verdict.charged.any()
         assert ledger.verify() == []

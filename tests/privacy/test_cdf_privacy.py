@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from udp_stream.mechanisms.cdfs.mechanism import cdf_values, node_counts, plan_cdf
-from udp_stream.mechanisms.cdfs.tree import level_of_node
+from tests.cdf_oracles import level_of_node
+from udp_stream.mechanisms.cdfs.mechanism import cdf_values_of_many, node_counts, plan_cdf
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.noise import pure
 from udp_stream.mechanisms.noise.laplace import discrete_laplace
@@ -94,6 +94,6 @@ def test_noise_has_its_scale_in_every_level_and_30_percent_off_is_noticed():
 def test_values_are_a_distribution_function_whatever_the_noise():
     plan = plan_cdf(SamplesPerPlate(np.array([2, 1, 1])), pure(NANO // 100), 65.0, EDGES)
     for nodes in releases(plan, np.array([0, 0, 4096, 8192]), "shape", 200):
-        values = cdf_values(plan, nodes)
+        (values,) = cdf_values_of_many([plan], nodes[np.newaxis])
         assert values == sorted(values) and values[-1] == 1 and 0 <= values[0] == values[1]
         assert len(values) == len(EDGES) and not any(math.isnan(value) for value in values)

@@ -10,11 +10,11 @@ import itertools
 import numpy as np
 import pytest
 
+from benchmarks.mean_errors import worst_case_cap
 from tests.forms import long_but
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, Baseline, Optimal
 from udp_stream.mechanisms.means._projected import means_of_arrays, plan_projected, projected_queries, touched
-from udp_stream.mechanisms.means.array_averaging import worst_case_cap
 from udp_stream.mechanisms.noise import pure
 from udp_stream.mechanisms.range import Range
 from udp_stream.testing import seeded_bits

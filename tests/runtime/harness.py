@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from udp_stream.adapters.embedded import Embedded, record_writer
+from udp_stream.adapters.embedded import Embedded, record_writer, smoothed_sink
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.ledgers.plate_keys import load_or_create_key
@@ -33,6 +33,16 @@ def fleet_log(buses=40, hours=1.5, clean=False, seed=1):
 
 def frames_of(messages, size=4096):
     return [messages[i : i + size] for i in range(0, len(messages), size)]
+
+
+def smoothed_writer(out):
+    """Writes one estimate a line, and hands a slot's on to the operating system."""
+
+    def write(lines):
+        out.write(b"".join(line + b"\n" for line in lines))
+        out.flush()
+
+    return smoothed_sink(write)
 
 
 @contextmanager

@@ -18,8 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.forms import long_but
-from tests.runtime.harness import embedded, fleet_log, frames_of
-from udp_stream.adapters.embedded import smoothed_writer
+from tests.runtime.harness import embedded, fleet_log, frames_of, smoothed_writer
 from udp_stream.release import record as release
 from udp_stream.release.delivery import releases_of
 

@@ -17,7 +17,7 @@ from udp_stream.adapters.files.journal import Journal
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.live_runtime import CHECKPOINT, LiveRuntime, Outputs
 from udp_stream.adapters.settings import LedgerSection, load
-from udp_stream.cli.appended import appended, appended_records, write_lines
+from udp_stream.cli.appended import appended, appended_records
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.release.facts import SlotPublished
@@ -53,6 +53,12 @@ class Clock:
         return self.now_s
 
 
+def write_line(out, line):
+    """Written, and handed on to the operating system."""
+    out.write(line + b"\n")
+    out.flush()
+
+
 @contextmanager
 def live(folder, clock, observers=()):
     """A live runtime on the ledger and journal of this folder."""
@@ -66,7 +72,7 @@ def live(folder, clock, observers=()):
     ):
         outputs = Outputs(
             out.write,
-            rejected=lambda refused: write_lines(rejected, [refused.original.replace(b"\n", b" ")]),
+            rejected=lambda refused: write_line(rejected, refused.original.replace(b"\n", b" ")),
             written=out.ids,
         )
         yield (

@@ -1,15 +1,19 @@
 """The door: one private statistic in three lines. It costs what it says, and errs as its noise says."""
 
+import re
 import statistics
 import subprocess
 import sys
+from typing import get_args
 
 import numpy as np
 import pytest
 
 import udp_stream
 from udp_stream import private_cdf, private_mean, private_variance
+from udp_stream.adapters.one_off import Mechanism
 from udp_stream.mechanisms.means import MECHANISMS
+from udp_stream.planning.policy import Mean
 
 RNG = np.random.default_rng(5)
 SPEEDS = {f"bus {i}": RNG.uniform(0, 50, RNG.integers(5, 60)).tolist() for i in range(80)}
@@ -25,6 +29,18 @@ def test_a_mean_is_near_the_truth_and_charges_no_plate_more_than_epsilon(mechani
         assert one.charges.keys() == SPEEDS.keys() and 0 < max(one.charges.values()) <= 4.0
         assert one.interval95_kmh[0] <= one.value_kmh <= one.interval95_kmh[1]
         assert mechanism in ("auto", one.mechanism)
+
+
+def test_every_mechanism_of_the_settings_is_taken_or_refused_by_a_sentence_that_names_those_that_are_taken():
+    assert get_args(Mechanism) == ("auto", *MECHANISMS)
+    assert {*get_args(Mean)} - {*get_args(Mechanism)} == {"forecast-clip"}
+    for name in get_args(Mean):
+        if name in get_args(Mechanism):
+            assert private_mean({"a": [20.0]}, epsilon=1.0, max_kmh=65, mechanism=name).mechanism in MECHANISMS
+            continue
+        sentence = f"mechanism: expected one of {', '.join(get_args(Mechanism))}, got {name}"
+        with pytest.raises(ValueError, match=re.escape(sentence)):
+            private_mean({"a": [20.0]}, epsilon=1.0, max_kmh=65, mechanism=name)
 
 
 def test_less_epsilon_is_more_noise_as_much_as_it_should_be():

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from tests.forms import long_but
-from tests.runtime.harness import embedded, fleet_log, frames_of
-from udp_stream.adapters.embedded import Embedded, smoothed_writer
+from tests.runtime.harness import embedded, fleet_log, frames_of, smoothed_writer
+from udp_stream.adapters.embedded import Embedded
 from udp_stream.adapters.settings import load
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.testing import Died, DyingLedger, SeededEntropy

@@ -5,10 +5,11 @@ import math
 import numpy as np
 import pytest
 
+from tests.cdf_oracles import level_of_node, squared_error
 from udp_stream.mechanisms.cdfs.consistency import consistent_counts
-from udp_stream.mechanisms.cdfs.coverings import optimal_shares, prefixes, squared_error
+from udp_stream.mechanisms.cdfs.coverings import optimal_shares, prefixes
 from udp_stream.mechanisms.cdfs.search import best_tree
-from udp_stream.mechanisms.cdfs.tree import Tree, level_counts, level_of_node, node_scales
+from udp_stream.mechanisms.cdfs.tree import Tree, level_counts, node_scales
 from udp_stream.mechanisms.noise import pure
 from udp_stream.units import NANO
 

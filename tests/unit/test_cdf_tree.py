@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from udp_stream.mechanisms.cdfs.coverings import covering_uses, optimal_shares, prefixes, squared_error
-from udp_stream.mechanisms.cdfs.tree import Tree, level_budgets, level_counts, level_of_node, node_scales
+from tests.cdf_oracles import level_of_node, squared_error
+from udp_stream.mechanisms.cdfs.coverings import covering_uses, optimal_shares, prefixes
+from udp_stream.mechanisms.cdfs.tree import Tree, level_budgets, level_counts, node_scales
 from udp_stream.mechanisms.noise import pure
 from udp_stream.mechanisms.noise.laplace import discrete_laplace
 from udp_stream.testing import seeded_bits

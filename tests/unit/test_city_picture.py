@@ -18,7 +18,7 @@ from udp_stream.trial.fleet.fleet import Fleet
 
 DOCS = Path(__file__).parents[2] / "docs"
 PANELS = (
-    "Truth", "Private estimate", "Half width of its 95 % interval", "Guess: one constant", "Guess: constant + counts"
+    "Truth", "Private estimate", "Half width of its 95 % interval", "The baseline guess", "Baseline guess + counts"
 )  # fmt: skip
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -144,7 +144,8 @@ def test_the_page_has_the_pictures_errors_and_the_picture_needs_nothing_else() -
     drawn = (DOCS / "city.svg").read_text(encoding="utf-8")
     page = (DOCS / "mechanisms" / "forecast.md").read_text(encoding="utf-8")
     table = page.partition("## One hour of a city")[2].partition("##")[0]
-    stated = [float(found) for found in re.findall(r"^\| [pg][^|]* \| \**([\d.]+)\** \|", table, re.MULTILINE)]
+    rows = re.findall(r"^\| (?:private|(?:the )?baseline)[^|]* \| \**([\d.]+)\** \|", table, re.MULTILINE)
+    stated = [float(found) for found in rows]
     assert stated == errors(drawn)[1:] and len(stated) == 3
     assert len(drawn.encode()) < 150_000
     assert not re.search(r"href|<script|<style|<image|url\(|font-face", drawn)

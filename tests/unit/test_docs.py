@@ -160,6 +160,13 @@ def test_relative_links_lead_to_files(page):
     assert not broken
 
 
+def test_the_glossary_has_at_most_twenty_words_a_line_each():
+    """A word that one page needs is explained there."""
+    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| [^|]+ \|$", (DOCS / "glossary.md").read_text("utf-8"), re.MULTILINE)
+    words = [word for word in rows if word not in ("word", "---")]
+    assert 15 <= len(words) <= 20 and not [word for word in words if "," in word]
+
+
 def test_no_page_is_an_orphan():
     """Each page is linked from another."""
     linked = {target for page in PAGES for target in links(page) if target != page}
@@ -170,59 +177,52 @@ SHOWN_ROOMS = (
     "units", "lifecycle", "pings", "windows", "mechanisms", "forecast", "planning", "queries", "ledger", "release",
     "shuffle",
 )  # fmt: skip
-"""Rooms in which whoever reads a function or class sees it at work. Their examples run, with all doctests."""
+"""Rooms in which a reader of a function or class sees it at work. Their examples run, with all doctests."""
 
-SHOWN_ELSEWHERE = {
-    "ledger/checks/expecting.py": {"CheckFailed": "an exception: the example of `expect` raises it"},
-    "release/record.py": dict.fromkeys(
-        ("Hat", "Mean", "Variance", "Cdf", "Forecast", "Counts", "Privacy", "Release"),
-        "its docstring is the description in the published JSON Schema: `decode` and what makes them show them",
-    ),
-}
-"""Names without an example of their own, by file, and why."""
+FULLY_SHOWN = ("mechanisms", "planning", "ledger", "release")
+"""Rooms in which the example is the name's own, and not that of one of its methods; protocols have one, too."""
 
 
-def without_example(source):
-    """Public functions and classes of a file whose docstrings, their own and their methods', show no call.
+def without_example(source, fully):
+    """Public functions and classes of a file whose docstrings show no call.
 
-    Protocols have nothing to call.
+    Unless `fully`, a class may have its example in a method, and a protocol, which has nothing to call, needs none.
     """
     for node in ast.parse(source).body:
-        if not isinstance(node, ast.FunctionDef | ast.ClassDef) or node.name.startswith("_"):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) or node.name.startswith("_"):
             continue
         bases = {ast.unparse(base).partition("[")[0] for base in getattr(node, "bases", ())}
-        parts = (part for part in [node, *node.body] if isinstance(part, ast.FunctionDef | ast.ClassDef))
-        if "Protocol" not in bases and not any(">>> " in (ast.get_docstring(part) or "") for part in parts):
+        inside = [part for part in node.body if isinstance(part, ast.FunctionDef | ast.ClassDef)]
+        shown = any(">>> " in (ast.get_docstring(part) or "") for part in [node, *([] if fully else inside)])
+        if not shown and (fully or "Protocol" not in bases):
             yield node.name
-
-
-def unshown(path):
-    """The same of a file below `udp_stream`; the checks of a ledger are run by its contract."""
-    names = without_example((ROOT / "udp_stream" / path).read_text(encoding="utf-8"))
-    return {name for name in names if not (path.startswith("ledger/checks/") and name.startswith("check_"))}
 
 
 @pytest.mark.parametrize("room", SHOWN_ROOMS)
 def test_every_public_function_and_class_of_a_room_has_an_example(room):
     package = ROOT / "udp_stream"
     files = sorted((package / room).rglob("*.py")) or [package / f"{room}.py"]
-    paths = [file.relative_to(package).as_posix() for file in files]
-    assert not {path: names for path in paths if (names := unshown(path) - SHOWN_ELSEWHERE.get(path, {}).keys())}
-
-
-@pytest.mark.parametrize("path", SHOWN_ELSEWHERE)
-def test_a_name_is_shown_elsewhere_only_while_it_has_no_example(path):
-    assert SHOWN_ELSEWHERE[path].keys() <= unshown(path)
+    missing = {file.name: [*without_example(file.read_text(encoding="utf-8"), room in FULLY_SHOWN)] for file in files}
+    assert not {name: names for name, names in missing.items() if names}
 
 
 def test_a_function_or_class_without_an_example_is_found():
     code = """
 def bare(): "Says, and does not show."
 def shown(): ">>> shown()"
+async def awaited(): "Says, and does not show."
 def _private(): ...
 class Bare: ...
 class ByMethod:
     def call(self): ">>> ByMethod().call()"
 class Port(Protocol): ...
+class Of(Port[int]): ">>> Of()"
 """
-    assert list(without_example(code)) == ["bare", "Bare"]
+    assert list(without_example(code, fully=False)) == ["bare", "awaited", "Bare"]
+    assert list(without_example(code, fully=True)) == ["bare", "awaited", "Bare", "ByMethod", "Port"]
+
+
+def test_a_published_description_is_words_alone():
+    """The types that it comes from have examples in Python; readers of a schema may know none."""
+    for path in DOCS.glob("*.schema.json"):
+        assert ">>>" not in path.read_text(encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from fractions import Fraction
+from functools import reduce
 from math import inf
 
 import numpy as np
@@ -129,7 +130,7 @@ def test_a_run_is_a_function_of_its_recorded_rounds(kind, measure, rule):
         state = pie.advance(state, found)
         states.append(state)
     for count, expected in enumerate(states, 1):
-        again = pie.replayed(rounds[:count])
+        again = reduce(pie.advance, rounds[:count], pie.begin())
         for name in ("status", "weighed", "precision", "sharpest", "asked", "charged"):
             assert np.array_equal(getattr(again, name), getattr(expected, name)), name
         assert (again.rounds, again.survivors) == (count, expected.survivors)
@@ -287,5 +288,5 @@ def test_recorded_decisions_stand_where_another_machine_would_decide_otherwise()
     due = pie.due(after)
     assert stays in due.plates and leaves not in due.plates and np.array_equal(after.status, otherwise)
     second = pie.settled(after, pie.draw(after, due.plates, where[due.plates], bits))
-    again = pie.replayed([replace(first, decided=otherwise), second])
+    again = reduce(pie.advance, [replace(first, decided=otherwise), second], pie.begin())
     assert np.array_equal(again.status, pie.advance(after, second).status)

@@ -16,7 +16,7 @@ from udp_stream.experiments import chop, mean_itms, scaling, variance, worst
 from udp_stream.experiments.base import EPSILONS, DataSet, Hat, Setup
 from udp_stream.experiments.catalogue import EXPERIMENTS
 from udp_stream.experiments.mean_errors import CLIPPING, PUBLISHED, Errors, MeanRow, Series
-from udp_stream.experiments.repeated import error_of, repeated_means, repeated_variances
+from udp_stream.experiments.repeated import error_of, repeated_means_of, repeated_variances
 from udp_stream.experiments.synthetic import itms_counts
 from udp_stream.mechanisms.grouping import SamplesPerPlate, best_fit, wrap_around_count
 from udp_stream.mechanisms.means import MECHANISMS
@@ -59,6 +59,10 @@ def setup_of(data=(), repetitions=20, seed=1):
 def outcome_of(name, setup):
     experiment = EXPERIMENTS[name]
     return experiment.conclude(setup, [row for job in experiment.jobs(setup) for row in job()])
+
+
+def repeated_means(plan, samples, draws, bits):
+    return repeated_means_of([plan], [samples], draws, bits)[0]
 
 
 @pytest.mark.parametrize("grouping", ["best-fit", "wrap-around"])

@@ -1,9 +1,12 @@
 """What to type where a package is missing: never the bare name, which may be on no index."""
 
+import ast
 import json
+import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from importlib import metadata
 from pathlib import Path
 
@@ -14,6 +17,29 @@ from udp_stream.cli import main as cli
 from udp_stream.errors import PackageMissing
 
 ROOT = Path(__file__).parents[2]
+
+
+def packages_of(extra):
+    """Name -> range of versions, of what the program needs and what an extra adds."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    lines = [*project["dependencies"], *project["optional-dependencies"][extra]]
+    return {re.match(r"[\w-]+", line)[0]: line.partition(">")[2] for line in lines}
+
+
+def test_the_extra_of_kafka_names_every_package_that_streams_imports():
+    """Its own range for each, not one that another package happens to ask for."""
+    nodes = [node for path in (ROOT / "streams").glob("*.py") for node in ast.walk(ast.parse(path.read_text("utf-8")))]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+    of_others = {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"streams", "udp_stream"}
+    by_import = metadata.packages_distributions()
+    needed = {by_import[name][0] for name in of_others}
+    assert {"aiokafka", "faust-streaming", "kafka-python"} <= needed <= packages_of("kafka").keys()
+
+
+def test_the_client_whose_internals_are_used_is_held_to_one_minor_version_wherever_faust_is_installed():
+    for extra in ("kafka", "services", "test"):
+        assert packages_of(extra)["aiokafka"] == "=0.14,<0.15"
 
 
 class Installed:

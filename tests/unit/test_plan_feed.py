@@ -107,7 +107,7 @@ def test_the_row_to_start_with_is_the_finest_that_is_clearly_better_than_both_gu
 @pytest.mark.parametrize(
     ("error", "said"),
     [(2.8, "better than both guesses"), (2.9, "about as good as a guess"), (4.1, "about as good as a guess"),
-     (4.3, "worse than one constant")],
+     (4.3, "worse than the baseline guess")],
 )  # fmt: skip
 def test_verdicts_are_beside_the_better_guess(error, said):
     assert verdict(row(7, "1h", error)) == said

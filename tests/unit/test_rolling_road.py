@@ -11,13 +11,13 @@ import pytest
 from tests.unit.test_flow import MORNING, START, a_context, run, slot
 from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError, PrivacyRefused
-from udp_stream.ledger.budgets import standing
+from udp_stream.ledger.budgets import budget_balances
 from udp_stream.ledger.checks.rolling import worst_window
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.rolling import span_of
 from udp_stream.planning.calendar import SPANS_PER_WINDOW, span_seconds
 from udp_stream.planning.periods import most_in, overlapping
-from udp_stream.planning.schedules import Standing, shares_of
+from udp_stream.planning.schedules import PeriodSoFar, shares_of
 from udp_stream.release.context import from_counts
 from udp_stream.release.record import decode
 from udp_stream.testing import Died
@@ -208,7 +208,7 @@ def test_slots_in_order_have_one_account_and_no_overlap():
 
 
 def test_an_even_part_is_for_the_plates_pace_over_a_window():
-    at = Standing(np.array([0, 0, 95]), np.array([0, 48, 0]), np.array([1, 1, 1]), 24, 24, rolls=True)
+    at = PeriodSoFar(np.array([0, 0, 95]), np.array([0, 48, 0]), np.array([1, 1, 1]), 24, 24, rolls=True)
     assert shares_of("spread", 100, at).tolist() == shares_of("uniform", 100, at).tolist() == [4, 2, 4]
 
 
@@ -243,7 +243,7 @@ def test_the_planner_is_told_what_was_charged_in_the_window():
     hours(ledger, range(2))
     plates = slot()[0].plates
     period = a_context(*ROLLING).calendar.slot_in_period(START + 4 * HOUR_MS).period
-    in_window = standing(ledger, period, plates).charged.tolist()
+    in_window = budget_balances(ledger, period, plates).charged.tolist()
     assert in_window == [sum(ledger.charged_by_period(plate).values()) for plate in plates] and max(in_window) > 0
 
 

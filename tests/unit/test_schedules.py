@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.unit.test_planner import city
 from udp_stream.adapters.settings import load
 from udp_stream.ledger.memory import MemoryLedger
-from udp_stream.planning.schedules import Standing, shares_of
+from udp_stream.planning.schedules import PeriodSoFar, shares_of
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.context import ReleaseContext
 from udp_stream.testing import SeededEntropy
@@ -24,7 +24,7 @@ def day(schedule, visits, pays=lambda share, hat: share):
     """What a plate pays for each HAT of a day in which it makes as many visits in each slot as it is expected to."""
     charged, charges, paid = 0, 0, []
     for slot in range(len(WEIGHTS)):
-        at = Standing(np.array([charged]), np.array([charges]), np.array([visits]), slot, len(WEIGHTS) - 1 - slot)
+        at = PeriodSoFar(np.array([charged]), np.array([charges]), np.array([visits]), slot, len(WEIGHTS) - 1 - slot)
         share = int(shares_of(schedule, BUDGET, at)[0])
         for hat in range(visits):
             cost = min(pays(share, hat), BUDGET - charged)
@@ -61,7 +61,7 @@ def test_what_is_saved_goes_to_later_hats_by_each_schedule_in_its_way():
 def test_the_ramp_is_algorithm_3(m, done, charged):
     """With m HATs in the period, of which `done` are over; exactly, by fractions."""
     done = min(done, m - 1)
-    at = Standing(np.array([charged]), np.array([done]), np.array([m - done]), 0, 0)
+    at = PeriodSoFar(np.array([charged]), np.array([done]), np.array([m - done]), 0, 0)
     found, left = int(shares_of("ramp", BUDGET, at)[0]), BUDGET - charged
     gamma = Fraction(3, 4) + Fraction(done, 4 * (m - 1)) if m > 1 else Fraction(1)
     saved = left - Fraction(m - done, m) * BUDGET
@@ -71,7 +71,7 @@ def test_the_ramp_is_algorithm_3(m, done, charged):
 
 @given(st.sampled_from(EVERY), st.integers(0, 2 * BUDGET), st.integers(0, 500), st.integers(0, 50), st.integers(0, 3))
 def test_no_schedule_allows_more_than_is_left_or_less_than_nothing(schedule, charged, charges, now, gone):
-    at = Standing(np.array([charged]), np.array([charges]), np.array([now]), gone, 3 - gone)
+    at = PeriodSoFar(np.array([charged]), np.array([charges]), np.array([now]), gone, 3 - gone)
     assert 0 <= shares_of(schedule, BUDGET, at)[0] <= max(0, BUDGET - charged)
 
 

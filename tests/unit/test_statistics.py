@@ -7,13 +7,14 @@ import msgspec
 import numpy as np
 import pytest
 
+from tests.cdf_oracles import level_of_node
 from tests.unit.test_flow import a_context
 from tests.unit.test_planner import city, planned
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.mechanisms.cdfs import CDF_MECHANISMS, TreeCdf
 from udp_stream.mechanisms.cdfs.coverings import prefixes
-from udp_stream.mechanisms.cdfs.tree import Tree, level_of_node, node_scales
+from udp_stream.mechanisms.cdfs.tree import Tree, node_scales
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.noise import Cost, Lattice, charges_of, cost_within, lattice_of, noise_of
 from udp_stream.mechanisms.noise.laplace import DiscreteLaplace

@@ -215,11 +215,6 @@ def record_writer(out: BinaryIO) -> ReleaseSink:
     return release_sink(partial(_lines, out))
 
 
-def smoothed_writer(out: BinaryIO) -> Callable[[Sequence[Smoothed]], None]:
-    """Writes one estimate a line, and hands a slot's estimates on to the operating system."""
-    return smoothed_sink(partial(_lines, out))
-
-
 def _lines(out: BinaryIO, payloads: Sequence[bytes]) -> None:
     out.write(b"".join(payload + b"\n" for payload in payloads))
     out.flush()

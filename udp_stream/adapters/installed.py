@@ -59,7 +59,7 @@ def _pip(what: str, *, editable: bool = False) -> str:
 
 
 def words_of(error: UdpStreamError) -> str:
-    """What is told of an error: with the command, where a package is missing."""
+    """What is printed of an error: with the command, where a package is missing."""
     if not isinstance(error, PackageMissing):
         return str(error)
     other = f" {error.otherwise}" if error.otherwise else ""

@@ -22,7 +22,6 @@ from udp_stream.adapters.settings import EPSILON_MAX, EPSILON_MIN, Settings
 from udp_stream.mechanisms.cdfs.bins import bins_from_edges, equal_bins
 from udp_stream.planning.hat_plan import plan_hat
 from udp_stream.planning.policy import Grouping, Policy
-from udp_stream.planning.policy import Mean as Mechanism
 from udp_stream.planning.terms import Terms, terms_of
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.release.record import Cdf, Mean, Variance
@@ -31,6 +30,9 @@ from udp_stream.units import NANO, QUANTA_PER_KMH, nano_allowance
 
 Speeds = Mapping[str, Sequence[float]]
 """km/h by plate, each plate's in the order of time; at least one plate, and each with a speed."""
+
+Mechanism = Literal["auto", "baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile", "optimal"]
+"""The mechanisms that need nothing but the speeds; "forecast-clip" needs a forecast, so earlier releases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,8 @@ def private_mean(
 ) -> PrivateMean:
     """The mean of all speeds, each clamped to [0, `max_kmh`], which has to be chosen without looking at them.
 
-    ValueError for an empty table, a speed that is negative or no number, or a setting out of its range.
+    `mechanism` is one of `Mechanism`. ValueError for an empty table, a speed that is negative or no number, or a
+    setting out of its range.
 
     >>> speeds = {f"bus {i}": [20.0 + i % 5] * 40 for i in range(50)}
     >>> mean = private_mean(speeds, epsilon=1.0, max_kmh=65)

@@ -3,7 +3,7 @@
 
 Every form has the same fields: a row has a column for each field of the record's type, `mean.value_kmh` for a field in
 a field. Where a field is null, so are its columns. A form that has an end (GeoJSON, Parquet) is whole only once it is
-closed; whoever reads along takes `.ndjson` or `.csv`.
+closed; a program that reads along needs `.ndjson` or `.csv`.
 """
 
 from __future__ import annotations

@@ -134,12 +134,6 @@ def appended(name: str, mode: int = PUBLIC) -> Iterator[BinaryIO]:
         yield file
 
 
-def write_lines(out: BinaryIO, lines: Sequence[bytes]) -> None:
-    """Write them, and hand them on to the operating system."""
-    out.write(b"".join(line + b"\n" for line in lines))
-    out.flush()
-
-
 def _is_stream(name: str) -> bool:
     """Whether it is no file that could be read again: standard output, a pipe, a device."""
     return name == "-" or (Path(name).exists() and not Path(name).is_file())
@@ -217,7 +211,7 @@ def _ids_of_lines(lines: bytes) -> frozenset[str]:
 def _id_of(line: bytes) -> str:
     try:
         return _decode(line).release_id
-    except msgspec.DecodeError:  # a line of somebody else's
+    except msgspec.DecodeError:  # a line that this program did not write
         return ""
 
 

@@ -36,7 +36,7 @@ from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.clocks import AgreementClock
 
 ABOVE_WORTH_A_WORD = 0.01
-"""The share of pings above U from which it is told: clamping them lowers means."""
+"""The share of pings above U from which a dry run warns: clamping them lowers means."""
 
 UNIT_PINGS_MAX = 200_000
 """As many pings, from the beginning, say which unit they are in."""
@@ -73,7 +73,7 @@ def dry_run(names: Sequence[str], settings: Settings, entropy: Entropy) -> None:
     expected = row.expected
     table.add_row(
         "expected error",
-        f"{expected.error:.2f} km/h, {expected.served:.0%} of pings in HATs with a mean; one constant errs by "
+        f"{expected.error:.2f} km/h, {expected.served:.0%} of pings in HATs with a mean; the baseline guess errs by "
         f"{expected.constant:.2f}, a line on counts by {expected.counts:.2f}: {verdict(row)}",
     )
     out.print(table)

@@ -44,7 +44,7 @@ def _verb(verbs: Verbs, name: str, summary: str) -> Parser:
     parser = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
     parser.add_argument("--config", type=Path, metavar="TOML", help="configuration file")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one key")
-    parser.add_argument("--quiet", action="store_true", help="say errors only; results are printed as without it")
+    parser.add_argument("--quiet", action="store_true", help="print results and errors only")
     return parser
 
 

@@ -48,7 +48,7 @@ SERVED = 0.5
 """Of pings: where fewer are in HATs with a mean, most of what is read is a forecast."""
 
 LONGER = 1.25
-"""A slot that is so many times as long as the file is not whole in it: the file says nothing of it."""
+"""A slot that is this many times as long as the file is not whole in it: the file says nothing of it."""
 
 HATS_MIN = 5
 """Of fewer HATs one number for all errs next to nothing, and no estimate can be compared with it."""
@@ -227,14 +227,14 @@ def start_of(rows: list[Row], target_kmh: float | None) -> tuple[Row | None, str
 
 
 def verdict(row: Row) -> str:
-    """Whether anybody needs the release: the guesses are free."""
+    """Whether the release is worth its cost: the guesses are free."""
     expected = row.expected
     if row.is_longer:
         return "the file is shorter than this slot"
     if row.hats < HATS_MIN:
         return "too few HATs to compare"
     if expected.error > expected.constant * ABOUT[1]:
-        return "worse than one constant"
+        return "worse than the baseline guess"
     if expected.over_guess < ABOUT[0]:
         return "better than both guesses"
     return "about as good as a guess"
@@ -284,7 +284,7 @@ def print_feed(plan: FeedPlan, settings: Settings, target_kmh: float | None) -> 
     )
     start, why = start_of(rows, target_kmh)
     table = Table(box=None, pad_edge=False)
-    names = "H3", "slot", "HATs", "plates/HAT", "HATs/plate", "served", "expected error", "one constant", "+ counts"
+    names = "H3", "slot", "HATs", "plates/HAT", "HATs/plate", "served", "expected error", "baseline guess", "+ counts"
     for name in names:
         table.add_column(name, justify="right")
     table.add_column("verdict")
@@ -300,12 +300,12 @@ def print_feed(plan: FeedPlan, settings: Settings, target_kmh: float | None) -> 
     )
     out.print(
         f"{advice}{why}.\n"
-        "plates/HAT: half of the pings lie in HATs of at least so many plates. HATs/plate: of the median plate, in "
+        "plates/HAT: half of the pings lie in HATs of at least this many plates. HATs/plate: of the median plate, in "
         "this file. served: the share of pings in HATs with a mean.\n"
         "expected error: of the best estimate of each HAT's mean speed, withheld HATs too, weighed by pings. It was "
         "measured on invented speeds: no speed of the file was read, and nothing was charged. On the feeds that we "
         "measured, nine rows of ten were within 30 %.\n"
-        "one constant, + counts: errors of two guesses that need no release: the city's mean for every HAT, and a "
+        "baseline guess, + counts: errors of two guesses that need no release: the city's mean for every HAT, and a "
         "line in its pings per plate, both the best there are."
     )
     for name, reason in plan.left_out.items():

@@ -10,7 +10,7 @@ from udp_stream.errors import UsageError
 
 
 def require_queries(name: str | None, settings: Settings) -> None:
-    """Where results go and what is asked belong together: nothing is asked, and charged for, that nobody reads."""
+    """Results and queries need each other: a query without a reader would be charged for nothing."""
     asked = len(settings.query)
     if name is None:
         if asked:

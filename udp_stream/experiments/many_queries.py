@@ -58,7 +58,7 @@ COUNT_SPLITS = {"BM": Split.even(1), "c4": Split.even(4), "c64": Split.even(64),
 
 @dataclass(frozen=True, slots=True)
 class MultiRow:
-    """So many queries under a budget for all of them: errors, each the mean over a repetition's queries.
+    """Several queries under one budget for all of them: errors, each the mean over a repetition's queries.
 
     `less_by` is how much less it errs than BM on the same moments and places, pair by pair; `less_spread` is the
     standard deviation of that mean difference. Both are 0 for BM itself. `less_than_handed_on` and its spread are the

@@ -38,7 +38,7 @@ class Positions:
         return plates, self.where[latest[first]]
 
     def moments(self, count: int, rng: np.random.Generator) -> list[int]:
-        """So many moments, drawn by their pings, at which there are plates enough. ValueError if there are none."""
+        """`count` moments, drawn by their pings, at which there are plates enough. ValueError if there are none."""
         found: list[int] = []
         for moment in rng.choice(self.time_ms, 20 * count + 100).tolist():
             if len(found) == count:

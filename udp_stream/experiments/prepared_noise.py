@@ -29,7 +29,7 @@ class PreparedNoise:
     """
 
     def __init__(self, values: int) -> None:
-        """So many coordinates are drawn at once."""
+        """How many coordinates are drawn at once."""
         self._values = values
         self._ready: dict[Key, Integers] = {}
 

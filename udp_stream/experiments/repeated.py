@@ -21,13 +21,11 @@ from udp_stream.mechanisms.variance import VariancePlan, variance_query, varianc
 Floats = NDArray[np.float64]
 
 
-def repeated_means(plan: MeanPlan, samples: Integers, draws: int, bits: Bits) -> Floats:
-    """That many independent estimates of the mean, in quanta within the range; `samples` are in quanta."""
-    return repeated_means_of([plan], [samples], draws, bits)[0]
-
-
 def repeated_means_of(plans: Sequence[MeanPlan], samples: Sequence[Integers], draws: int, bits: Bits) -> list[Floats]:
-    """The same for many HATs, their noise drawn in one call."""
+    """That many independent estimates of each HAT's mean, in quanta within the range; samples are in quanta.
+
+    The noise of all HATs is drawn in one call.
+    """
     queries = [_on_lattice(plan, speeds, draws, bits) for plan, speeds in zip(plans, samples, strict=True)]
     steps, t, shift = (np.concatenate(columns) for columns in zip(*queries, strict=True))
     noisy = (steps + plans[0].noise.draw(bits, t) << shift).astype(np.float64).reshape(len(plans), draws)

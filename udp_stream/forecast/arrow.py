@@ -74,7 +74,7 @@ class ArrowFilter:
         self._variance = np.zeros(0)
 
     def grow(self, more: int) -> None:
-        """Make room for so many cells more, of which nothing is known."""
+        """Make room for more cells, of which nothing is known."""
         self._intercept = np.append(self._intercept, np.zeros(more))
         self._coupling = np.vstack([self._coupling, np.zeros((more, GLOBALS))])
         self._variance = np.append(self._variance, np.full(more, self._cell_variance))

@@ -1,7 +1,7 @@
 """What a deployment remembers: the releases of today and of yesterday, in the order of their slots.
 
-The memory ends by itself, so that whoever starts later and reads two days of releases has the same forecasts as
-whoever ran all the time. Two banks do it: the older one has learnt from yesterday and today, the younger one from
+The memory ends by itself, so that a worker that starts later and reads two days of releases has the same forecasts as
+one that ran all the time. Two banks do it: the older one has learnt from yesterday and today, the younger one from
 today; at midnight the younger one becomes the older one.
 """
 

@@ -51,7 +51,7 @@ def periods_to_compare(ledger: Ledger, period: str) -> list[str]:
     return [*ledger.periods("", prefix), *ledger.periods(*bounds), *ledger.periods(f"{prefix}~")]
 
 
-def standing(ledger: Ledger, period: str, plates: Sequence[bytes]) -> Balance:
+def budget_balances(ledger: Ledger, period: str, plates: Sequence[bytes]) -> Balance:
     """What the plates were charged of a budget: in the period or, in a span of a rolling one, in any window.
 
     Of a rolling budget both are the most in a window that touches the span: of charged nano-units, and of charges.
@@ -64,7 +64,7 @@ def standing(ledger: Ledger, period: str, plates: Sequence[bytes]) -> Balance:
     >>> spans = [span_name("2h", *ends) for ends in zip(hours, hours[1:])]
     >>> for span in spans:
     ...     _ = ledger.admit(span, 10, [b"plate"], [ask(span, [3])])
-    >>> standing(ledger, spans[0], [b"plate"]), ledger.balances(spans[0], [b"plate"])
+    >>> budget_balances(ledger, spans[0], [b"plate"]), ledger.balances(spans[0], [b"plate"])
     (Balance(charged=array([9]), charges=array([3])), Balance(charged=array([3]), charges=array([1])))
     """
     balance = ledger.balances(period, plates)

@@ -12,7 +12,11 @@ from udp_stream.ledger.port import Verdict
 
 
 class Decision(NamedTuple):
-    """What was decided of a HAT: its plates, packed; what each was charged (0: HALT); its terms."""
+    """What was decided of a HAT: its plates, packed; what each was charged (0: HALT); its terms.
+
+    >>> Decision(b"onetwo", np.array([4, 0]), b"terms").names()
+    [b'one', b'two']
+    """
 
     plates: bytes
     charged: NDArray[np.int64]
@@ -45,7 +49,7 @@ def column(plates: Sequence[bytes]) -> NDArray[np.void]:
 
 
 def cut(plates: bytes, count: int) -> list[bytes]:
-    """So many plates of one length.
+    """`count` plates of one length out of their bytes.
 
     >>> cut(b"onetwo", 2)
     [b'one', b'two']

@@ -45,7 +45,15 @@ Bits = Callable[[int], bytes]
 
 
 class Entropy(Protocol):
-    """Hands out bits for the releases of a slot."""
+    """Hands out bits for the releases of a slot.
+
+    >>> class System:
+    ...     def streams(self, release_ids: Sequence[str]) -> Iterator[tuple[slice, Bits]]:
+    ...         yield slice(len(release_ids)), os.urandom
+    >>> import os
+    >>> [(run, len(bits(8))) for run, bits in System().streams(["a", "b"])]
+    [(slice(None, 2, None), 8)]
+    """
 
     def streams(self, release_ids: Sequence[str]) -> Iterator[tuple[slice, Bits]]:
         """Cut the releases into consecutive runs, each with the bits for its noise.
@@ -169,14 +177,26 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Ledger(Protocol):
-    """The promises of this file, as calls. A call is one round trip, or few, however many HATs it carries."""
+    """The promises of this file, as calls. A call is one round trip, or few, however many HATs it carries.
+
+    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> class Counting(MemoryLedger):
+    ...     calls = 0
+    ...
+    ...     def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
+    ...         self.calls += 1
+    ...         return super().record(releases)
+    >>> ledger: Ledger = Counting()
+    >>> ledger.record([]), ledger.calls, ledger.verify()
+    ([], 1, [])
+    """
 
     def recorded(self, release_ids: Sequence[str]) -> list[bytes | None]:
         """The recorded payload of each id, or None."""
         ...
 
     def balances(self, period: str, plates: Sequence[bytes]) -> Balance:
-        """The sum of each plate's charges in the period, and in no other: `budgets.standing` adds those of windows."""
+        """The sum of each plate's charges in this period alone; `budgets.budget_balances` looks at whole windows."""
         ...
 
     def admit(

@@ -114,6 +114,7 @@ class PlateNorms:
         {b'a': 1.0, b'b': 0.5, b'c': 0.0}
         """
         found = zip(self.plates, *(column.tolist() for column in self.columns), strict=True)
+        # A norm that lacks a HAT is too small, and its factor too large: such a plate gives only what is public of it.
         known = {plate: factor_of(*of) for plate, hats, *of in found if expected.get(plate) == hats}
         return {plate: known.get(plate, 0) for plate in expected}
 
@@ -141,9 +142,13 @@ def factor_of(room: int, rounding: int, norm: int) -> int:
     >>> factor_of(room=400, rounding=0, norm=100) == WHOLE, factor_of(400, 0, 101) < WHOLE, factor_of(400, 20, 1)
     (True, True, 0)
     """
+    # Half of the room: other speeds of the plate may put it at the opposite side of the ball, a diameter away. What the
+    # lattice rounds is taken off first, as it moves the release on top of that.
     radius = max(0, isqrt(min(room, SQUARE_MAX)) - rounding) // 2
+    # `sums` counts no further, so the norm may be any larger one: no factor but 0 is known to be small enough.
     if norm >= SQUARE_MAX:
         return 0
+    # Rounded down: what is scaled stays within the radius.
     return WHOLE if norm <= radius * radius else isqrt((radius * radius << 2 * BITS) // norm)
 
 
@@ -153,6 +158,7 @@ def sums(rows: Integers, values: Integers, size: int) -> Integers:
     >>> sums(np.array([0, 1, 1]), np.array([1, 2**62, 2**62]), 2).tolist() == [1, SQUARE_MAX]
     True
     """
+    # Integers of Python: in 64 bits a sum could overflow into a small norm, and that into a large factor.
     totals = np.zeros(size, dtype=object)
     np.add.at(totals, rows, values.astype(object))
     return np.minimum(totals, SQUARE_MAX).astype(np.int64)
@@ -168,6 +174,7 @@ def room_and_rounding(plan: ForecastClipPlan) -> tuple[Integers, Integers]:
     [True, True]
     """
     lattice = _lattice(plan)
+    # The room is rounded down, and norms are rounded up (`norms_of`): each on the safe side.
     lengths = np.minimum((lattice.steps(plan.moves) << BITS) // lattice.t, REACH << BITS)
     rounding = -(-WHOLE // lattice.t) if lattice.shift else 0
     return lengths * lengths, np.full(lengths.size, rounding)
@@ -198,7 +205,9 @@ def shrunk_sum(plan: ForecastClipPlan, samples: Integers, factors: Integers) -> 
     """
     cut = _cut(plan, samples, _lattice(plan))
     sizes: NDArray[Any] = np.abs(cut)
+    # Products of the usual sizes fit into 64 bits. Others take the slow way, never an overflow.
     exact = sizes if not sizes.size or sizes.max() < _PRODUCT_MAX else sizes.astype(object)
+    # By size, the sign afterwards: a shift of a negative number rounds away from zero, which is farther than allowed.
     scaled = ((exact * factors) >> BITS).astype(np.int64)
     return int((np.sign(cut) * scaled + _middle(plan)).sum())
 

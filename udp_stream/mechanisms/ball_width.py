@@ -49,7 +49,7 @@ _OTHERS, _OTHERS_WEIGHTS = np.polynomial.laguerre.laggauss(24)
 
 
 def ball_width(by_plate: NDArray[np.int64], deviation_kmh: float, cost: Cost, hats: float) -> ClipWidth:
-    """The width for a HAT of plates with these counts, each of which shares its clip among about so many `hats`.
+    """The width for a HAT of plates with these counts, each of which shares its clip among about `hats` HATs.
 
     >>> from udp_stream.mechanisms.noise import concentrated
     >>> cost = concentrated(64_000_000)
@@ -98,7 +98,7 @@ def _passed(hats: int) -> _Passed:
 
 
 def shared_at(half_width: float, off: float, hats: int) -> tuple[float, float]:
-    """Gain and misfit of one width where HATs are off by so many standard deviations of plates.
+    """Gain and misfit of one width where HATs are off by that many standard deviations of plates.
 
     >>> [round(shared_at(0.5, 0.0, hats)[0], 3) for hats in (1, 5)]
     [0.445, 0.49]

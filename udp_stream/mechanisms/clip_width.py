@@ -153,7 +153,7 @@ def _passed() -> _Passed:
 
 
 def passed_at(half_width: float, off: float) -> tuple[float, float]:
-    """Gain and misfit of one width where HATs are off by so many standard deviations of plates.
+    """Gain and misfit of one width where HATs are off by that many standard deviations of plates.
 
     >>> passed_at(0.5, 0.0)  # doctest: +ELLIPSIS
     (0.444..., 0.0)

@@ -39,7 +39,7 @@ def at_speed(kmh: Floats) -> Floats:
 
 
 def plate_variance(pings: NDArray[np.int64]) -> Floats:
-    """Variance of the mean of so many pings of one plate in a HAT around its forecast, in km2/h2.
+    """Variance of the mean of that many pings of one plate in a HAT around its forecast, in km2/h2.
 
     >>> plate_variance(np.array([1, 36])).tolist()
     [340.0, 25.0]

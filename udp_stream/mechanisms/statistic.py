@@ -42,7 +42,18 @@ class PublicSettings:
 
 
 class StatisticPlan(Protocol):
-    """How a statistic of one HAT will be taken, from counts and settings only."""
+    """How a statistic of one HAT will be taken, from counts and settings only.
+
+    >>> from udp_stream.mechanisms.noise import noise_of, pure
+    >>> @dataclass
+    ... class Halves:
+    ...     choice: Choice
+    ...     noise: Noise
+    ...     charges: Integers
+    >>> plan: StatisticPlan = Halves(Choice("halves", cap=1), noise_of(pure(10**9)), np.array([5, 5]))
+    >>> plan.choice.mechanism, plan.charges.tolist()
+    ('halves', [5, 5])
+    """
 
     @property
     def choice(self) -> Choice:
@@ -66,6 +77,9 @@ class Query:
 
     `lattice` is what a single integer was rounded to; `projected_to` the private interval [a, b] in quanta that was
     paid for on the way, if one was.
+
+    >>> Query(integers=np.array([13, 4]), t=np.array([8, 8]), s=np.array([1, 1])).projected_to is None
+    True
     """
 
     integers: Integers
@@ -106,7 +120,16 @@ V = TypeVar("V", covariant=True)
 
 
 class Statistic(Protocol[P, V]):
-    """One statistic that HATs can be asked for; `V` is what is released of it."""
+    """One statistic that HATs can be asked for; `V` is what is released of it.
+
+    >>> from udp_stream.mechanisms.statistics import MeanStatistic
+    >>> class Named(MeanStatistic):
+    ...     name = "mean again"
+    >>> statistic: Statistic = Named()
+    >>> counts, asked = SamplesPerPlate(np.array([2, 1])), StatisticTerms("mean again", 10**9)
+    >>> statistic.plan(counts, asked, PublicSettings(Range(0, 65 * 4096))).charges.max() <= 10**9
+    np.True_
+    """
 
     @property
     def name(self) -> str:

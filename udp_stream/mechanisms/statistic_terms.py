@@ -1,6 +1,6 @@
 """What a statistic of a HAT is asked for, and what the search for its plan decided: small, public, stored and sent.
 
-With the HAT's counts and the range of speeds they fix the plan, so that whoever has them builds it without searching.
+With the HAT's counts and the range of speeds they fix the plan, so that it can be built from them without searching.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `bins` is a number of equal bins, next to one of exact zeros if `zeros_apart`; 0 where edges are configured, which
     belong to the range of speeds, or where there are none.
+
+    >>> Choice("tree", cap=9, bins=65, zeros_apart=True).bins
+    65
     """
 
     mechanism: str

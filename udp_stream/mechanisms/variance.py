@@ -167,7 +167,7 @@ def _share_of_pairs(movable: Integers, total: Integers) -> Floats:
 
 
 _SQUARES = 2**18
-"""So many squares of speeds up to 1400 km/h add up to less than 2**63."""
+"""This number of squares of speeds up to 1400 km/h adds up to less than 2**63."""
 
 
 def variance_query(plan: VariancePlan, samples: Integers) -> MeanQuery:

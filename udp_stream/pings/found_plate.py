@@ -35,7 +35,7 @@ class Candidate(NamedTuple):
 
 
 def plate_warning(pings: int, plates: int, span_ms: int) -> str | None:
-    """A sentence if so many plates of so many pings are not what vehicles give; None if they may be.
+    """A sentence if this number of plates in this number of pings is not what vehicles give; None if they may be.
 
     `span_ms`: from the first ping to the last.
 

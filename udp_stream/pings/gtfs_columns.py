@@ -30,7 +30,7 @@ YEAR_9999_S = 253_402_300_799
 """The last second of the year 9999."""
 
 _FEWEST = 100
-"""Vehicles. Columns cost 0.3 ms a message, which is the time of so many vehicles one by one."""
+"""Vehicles. Columns cost 0.3 ms a message, which is the time of this many vehicles one by one."""
 
 _CONTINUES, _SEVEN_BITS, _SHIFT, _LENGTH_BITS = 0x80, 0x7F, 7, 35
 

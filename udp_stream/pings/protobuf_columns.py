@@ -80,7 +80,7 @@ def columns(
 ) -> tuple[dict[int, Column], NDArray[np.bool_]]:
     """Of messages that lie in `data` from `start` to `end` the fields with these tags; and which messages are odd.
 
-    An empty message (`start` is its `end`, be it ABSENT) has no field. Columns of odd messages mean nothing.
+    An empty message (`start` is its `end`, even if ABSENT) has no field. Columns of odd messages mean nothing.
 
     >>> data = padded(bytes.fromhex("08ac02120141"))
     >>> found, odd = columns(data, np.array([0, 3]), np.array([6, 6]), [tag(1, VARINT), tag(2, TEXT)])

@@ -108,7 +108,7 @@ class Unrepeated:
 
     def _shortened(self, piece: bytes, refusal: Refusal) -> bytes:
         """A refused piece that is too long, with the beginnings of its arrays: refused for the same reason, so that a
-        person is told the right one. Where that does not do, its first bytes."""
+        person can be shown the right one. Where that does not do, its first bytes."""
         if len(piece) <= PIECE_BYTES_MAX:
             return piece
         try:

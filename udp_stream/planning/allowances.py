@@ -15,7 +15,7 @@ from udp_stream.units import NANO
 Integers = NDArray[np.int64]
 
 EPSILON_NANO_MIN = 1_000_000
-"""Below 0.001 a statistic says nothing at any HAT size seen so far; then the HAT is withheld and nobody pays."""
+"""Below 0.001 a statistic says nothing at any HAT size seen so far; then the HAT is withheld and no plate pays."""
 
 RHO_NANO_MIN = 500
 """The same in rho: half of the square of 0.001. Parts of it still have noise at any counts and U."""

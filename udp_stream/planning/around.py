@@ -108,6 +108,7 @@ def terms_around(
         allowance = paced if asked.charge_nano <= policy.budget_nano - _at_once_nano(policy) else 0
         first = _question(asked, in_period, policy)
         terms.append(msgspec.structs.replace(asked, admitted_min=least, allowance_nano=allowance, question=first))
+    # Twice, for the place of each HAT in the order; stable, so that equal ones have the same order everywhere.
     turns = np.argsort(np.argsort(-worth, kind="stable")).tolist()
     return [msgspec.structs.replace(one, turn=turn) for one, turn in zip(terms, turns, strict=True)]
 
@@ -141,6 +142,7 @@ def _widths(counts: SlotCounts, forecasts: Sequence[HatForecast], cost: Cost, po
 def _hats_shared(counts: SlotCounts, policy: Policy) -> NDArray[np.float64]:
     """Of each HAT: among how many HATs its plates are likely to share a clip, on average by their weights."""
     sizes, sharp = np.diff(counts.hat_rows), 1 / plate_variance(counts.count)
+    # From counts alone, before it is known which HATs are withheld: hence `SHARED`, the share that is measured.
     is_asked = np.repeat(sizes >= max(PLATES_MIN, policy.min_plates), sizes)
     hats = np.bincount(counts.plate, weights=is_asked, minlength=len(counts.plates))[counts.plate]
     first = counts.hat_rows[:-1]

@@ -28,7 +28,14 @@ _BATCH = 256
 
 
 class Choices(Protocol):
-    """How plates find the HAT in which their suppression leaves the least E."""
+    """How plates find the HAT in which their suppression leaves the least E.
+
+    >>> from udp_stream.planning.worst_case import Occupancy
+    >>> rows = np.array([0, 2, 4]), np.array([0, 1, 0, 1]), np.array([4, 2, 1, 1])
+    >>> choices: Choices = Batches(City(Occupancy(*rows, plates=2), 10**9))
+    >>> choices.begin(2, np.array([0, 1])).tolist()
+    [1.5, 1.3333333333333335]
+    """
 
     def begin(self, level: int, plates: Integers) -> Floats:
         """The least E open to each of these plates (ascending), all of which are in `level` HATs."""

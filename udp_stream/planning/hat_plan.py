@@ -39,7 +39,7 @@ from udp_stream.mechanisms.statistics import AROUND, STATISTICS
 from udp_stream.mechanisms.variance import VariancePlan
 from udp_stream.planning.allowances import hat_epsilon, least_nano
 from udp_stream.planning.policy import Policy
-from udp_stream.planning.schedules import Standing, shares_of
+from udp_stream.planning.schedules import PeriodSoFar, shares_of
 from udp_stream.planning.terms import Terms, automatic_nano, terms_at
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.slot_tables import SlotCounts
@@ -191,8 +191,8 @@ def _shares(
     hat_of_row = np.repeat(np.arange(counts.cells.size), np.diff(counts.hat_rows))
     now = np.bincount(counts.plate[enough[hat_of_row]], minlength=len(counts.plates))
     place = in_period.slots_gone, in_period.slots_left, in_period.rolls
-    standing = Standing(balance.charged, balance.charges, now, *place)
-    return shares_of(policy.schedule, policy.budget_nano, standing)
+    so_far = PeriodSoFar(balance.charged, balance.charges, now, *place)
+    return shares_of(policy.schedule, policy.budget_nano, so_far)
 
 
 def _terms(shares: NDArray[np.int64], policy: Policy) -> Terms:
@@ -231,8 +231,8 @@ class _Made:
 class HatPlans:
     """The plans of a slot, each made once: the planner prices with them, and the release is made on them.
 
-    They follow from counts and terms alone, so whoever asks first changes nothing. At another epsilon a plan is kept
-    but for what depends on that.
+    They follow from counts and terms alone, so the order of the calls changes nothing. At another epsilon a plan is
+    kept but for what depends on that.
 
     >>> from udp_stream.adapters.settings import Settings
     >>> from udp_stream.planning.terms import terms_of
@@ -288,6 +288,7 @@ class HatPlans:
             before, plan = known
             if asked in (before, before.chosen(plan.choice)):
                 return plan
+            # `at` is for terms that leave the choice open, before and now.
             if before.choice is None and asked == before.at(asked.epsilon_nano):
                 moved: StatisticPlan = statistic.at(plan, asked, self._public)
                 return moved
@@ -314,6 +315,7 @@ def plan_admitted(plan: HatPlan, admitted: NDArray[np.bool_], policy: Policy) ->
         return plan_hat(plan.by_plate[admitted], plan.terms.open().among(admitted), policy)
     final = {name: STATISTICS[name].for_admitted(priced, admitted) for name, priced in plan.statistics.items()}
     for name, priced in plan.statistics.items():
+        # A real check at the one place where all mechanisms pass: a narrowed plan that costs more is never released.
         if np.any(final[name].charges > priced.charges[admitted]):
             raise PrivacyRefused("a plate would lose more to a statistic than it was charged for it")
     return HatPlan(plan.terms, plan.by_plate[admitted], final, plan.charges[admitted])

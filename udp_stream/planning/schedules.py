@@ -34,13 +34,13 @@ RAMP_FROM = 0.75
 """The share of its savings that a plate may spend at first."""
 
 
-class Standing(NamedTuple):
+class PeriodSoFar(NamedTuple):
     """Of each plate: nano-units and HATs that it was charged so far, and HATs in this slot. Of the slot: its place.
 
     Where budgets roll (`rolls`), what it was charged is the most in any window that touches the slot, and `visits` are
     all of a window.
 
-    >>> Standing(np.array([40]), np.array([4]), np.array([2]), slots_gone=2, slots_left=3).visits.tolist()
+    >>> PeriodSoFar(np.array([40]), np.array([4]), np.array([2]), slots_gone=2, slots_left=3).visits.tolist()
     [8.0]
     """
 
@@ -58,12 +58,12 @@ class Standing(NamedTuple):
         return np.maximum(1.0, expected)
 
 
-def shares_of(schedule: Schedule, budget_nano: int, at: Standing) -> Integers:
+def shares_of(schedule: Schedule, budget_nano: int, at: PeriodSoFar) -> Integers:
     """What each plate may spend on each of its HATs in this slot, in nano-units; never more than it has left.
 
     A plate with 80 of 100 left, at the fifth of an expected twelve HATs:
 
-    >>> at = Standing(np.array([20]), np.array([4]), np.array([2]), slots_gone=2, slots_left=3)
+    >>> at = PeriodSoFar(np.array([20]), np.array([4]), np.array([2]), slots_gone=2, slots_left=3)
     >>> weights = (1.0, 1.0, 4.0, 2.0, 1.0, 1.0)
     >>> [int(shares_of(schedule, 100, at)[0]) for schedule in ("spread", "uniform", "ramp", weights)]
     [10, 8, 19, 20]

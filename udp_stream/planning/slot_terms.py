@@ -13,8 +13,8 @@ HATs in which it does not hold get all of their plates back and terms are made a
 many rounds nothing is suppressed in the slot. Rows only come back, so K is at most what it was without. Proof:
 docs/mechanisms/suppression.md.
 
-With `release.hats_max` plates stay in at most so many HATs of the slot, whatever that costs the worst of them
-(`suppress_to`). A HAT that cannot keep `min_plates` is withheld, and nobody pays there.
+With `release.hats_max` plates stay in at most that many HATs of the slot, whatever that costs the worst of them
+(`suppress_to`). A HAT that cannot keep `min_plates` is withheld, and no plate pays there.
 
 Privacy unit: license plate; neighbours: swap-values. Counts are public, so all of this is free. A plate that is taken
 out of a HAT gives nothing there and pays nothing. Which ones those are is part of the terms (`Terms.kept`), hence
@@ -68,6 +68,7 @@ def terms_from_counts(
 
     if policy.hats_max:
         return terms_of_kept()
+    # The promise of suppression is about the worst HAT of the slot, so its worst case without suppression is the limit.
     limit = worst_cases(counts, terms, policy, plans).max(initial=0.0)
     for _ in range(_ROUNDS_MAX):
         if kept.all():
@@ -78,6 +79,7 @@ def terms_from_counts(
         breaks = np.array(lost, dtype=bool) | (errors > limit)
         if not breaks.any():
             return suppressed
+        # A HAT that broke the limit gets all of its plates back, and no later round takes them away again.
         kept |= np.repeat(breaks, np.diff(counts.hat_rows))
     return terms
 

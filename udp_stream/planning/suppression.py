@@ -104,12 +104,14 @@ def _descend(city: City, floor: int, limit: float) -> None:
     choices: Choices = Heaps(city)
     for level in range(city.before, floor, -1):
         plates = np.sort(by_hats[: np.searchsorted(fewer, -level, side="right")])
+        # Few plates reach the high levels, most the low ones: heaps there, batches here (`choices.py`).
         if level <= BATCHED_HATS_MAX and isinstance(choices, Heaps):
             choices = Batches(city)
         hardest_first = np.argsort(-choices.begin(level, plates), kind="stable")
         for error, row in choices.turns(hardest_first):
             if error > limit:
                 return
+            # Every HAT that it can leave is lost by that: it leaves the one with the fewest samples.
             if error == inf:
                 row = city.least_loss(city.plate[row])
             choices.suppressed(row, city.suppress(row))

@@ -68,6 +68,11 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     A ledger keeps them for ever. Their tag has a version: change it with the fields, and terms of another version are
     refused instead of read as something else. A field that is left out where it says nothing new keeps the tag: older
     software refuses terms that have it, and newer software reads those that lack it.
+
+    >>> Terms((StatisticTerms("mean", 10**9), StatisticTerms("variance", 5 * 10**8))).charge_nano
+    1500000000
+    >>> Terms(withheld="few_plates").charge_nano
+    0
     """
 
     statistics: tuple[StatisticTerms, ...] = ()
@@ -164,11 +169,11 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         return values if kept.all() else values[kept]
 
     def _keeps_all(self, rows: int) -> bool:
-        """Whether that is said of so many rows, and all contribute: nearly always."""
+        """Whether that is said of this number of rows, and all contribute: nearly always."""
         return not self.kept and all(one.around is None or one.around.plates_count == rows for one in self.statistics)
 
     def to_rows(self, offered: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
-        """Undo `of_kept`: what each of so many rows has, 0 for those that do not contribute.
+        """Undo `of_kept`: what each of that many rows has, 0 for those that do not contribute.
 
         >>> Terms(kept=bytes([0b101_00000])).to_rows(np.array([7, 9]), rows=3).tolist()
         [7, 0, 9]
@@ -180,7 +185,7 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         return values
 
     def rows_kept(self, rows: int) -> NDArray[np.bool_]:
-        """Which of so many rows contribute; none if that was said of another number of rows.
+        """Which of that many rows contribute; none if that was said of another number of rows.
 
         >>> Terms(kept=bytes([0b101_00000])).rows_kept(3).tolist(), Terms().rows_kept(2).tolist()
         ([True, False, True], [True, True])

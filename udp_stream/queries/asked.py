@@ -164,7 +164,7 @@ class AskedTogether:
     def members(self, due: Due, charged: Integers) -> Integers:
         """The one holder of all positions, if there is one, and everyone who takes part was charged for the round.
 
-        That somebody was not can only be if other rounds have charged it meanwhile. Then no more rounds are asked.
+        One was not charged only if other rounds have charged it meanwhile. Then no more rounds are asked.
         """
         is_whole = self.taking.size > 0 and bool((charged >= due.charges)[np.isin(due.plates, self.taking)].all())
         return np.arange(int(is_whole))

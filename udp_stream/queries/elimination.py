@@ -5,7 +5,7 @@ split over rounds; in each, the plates that are still in give one more noisy val
 
 * `Between(low, high)`, PIE-NI: a plate leaves once phi is surely below `low` or surely above `high`.
 * `Smallest(k)`, PIE-k: a plate leaves once k others are surely nearer.
-* `Everyone`: nobody leaves. With one round, the baselines BM0 and BM1.
+* `Everyone`: no plate leaves. With one round, the baselines BM0 and BM1.
 
 "Surely" is: with probability 1 - beta0 for all plates and rounds at once (Lemmas 5.2 and 5.3), each of the c rounds
 having beta0 / c, and each plate in it an even part of that.
@@ -23,7 +23,6 @@ within rounding of a limit otherwise: `settled` puts the decisions into the reco
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -65,7 +64,7 @@ class Between:
 
     @property
     def enough(self) -> int:
-        """With so many plates left there is nothing more to ask."""
+        """With at most this many plates left there is nothing more to ask."""
         return 0
 
     def decide(self, low: Floats, high: Floats) -> NDArray[np.int8]:
@@ -106,7 +105,7 @@ class Smallest:
 
 @dataclass(frozen=True)
 class Everyone:
-    """Nobody leaves.
+    """No plate leaves.
 
     >>> Everyone().decide(np.array([1.0]), np.array([2.0])).tolist()
     [0]
@@ -311,13 +310,6 @@ class Elimination:
         state = self.begin()
         while (due := self.due(state)) is not None:
             state = self.advance(state, self.draw(state, due.plates, positions[due.plates], bits, noise))
-        return state
-
-    def replayed(self, rounds: Iterable[Round]) -> State:
-        """The state after recorded rounds."""
-        state = self.begin()
-        for found in rounds:
-            state = self.advance(state, found)
         return state
 
     def _require_asked(self, state: State, plates: Integers) -> None:

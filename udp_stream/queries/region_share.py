@@ -48,7 +48,7 @@ class ShareAnswer:
 
 @dataclass(frozen=True)
 class RegionShare:
-    """Is the share of plates in a region, with an edge of so many metres, below `share`?
+    """Is the share of plates in a region, with an edge of `edge` metres, below `share`?
 
     >>> import os
     >>> from udp_stream.queries.plane import rho_per_square_metre
@@ -85,7 +85,7 @@ class RegionShare:
     def elimination(self, terms: Terms, plates: int, unknown: int = 0) -> Elimination:
         """Its rounds, with one "plate", the holder of all positions, and the budget of one plate.
 
-        Of so many plates of the moment `unknown` do not take part. A share is surely below q if it is with all of
+        Of all plates of the moment, `unknown` ones do not take part. A share is surely below q if it is with all of
         them inside, and surely not if it is not with all of them outside.
         """
         budget = terms.budgets_nano[:1]

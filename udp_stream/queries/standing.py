@@ -72,7 +72,7 @@ class StandingQuery(msgspec.Struct, frozen=True, kw_only=True):
         return blake2b(msgspec.json.encode(self, order="sorted"), digest_size=8).hexdigest()
 
     def asked(self, plates: int) -> Asked | AskedTogether:
-        """The query over so many plates. ValueError for a region, a place or a budget that there can be no query of."""
+        """The query over these plates. ValueError for a region, a place or a budget that there can be no query of."""
         split = Split.even(self.rounds) if self.split == "even" else Split.doubling(self.rounds)
         query = self.region_or_place()
         if isinstance(query, RegionShare):

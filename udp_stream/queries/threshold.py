@@ -44,7 +44,7 @@ class Threshold:
     >>> answer.yes, answer.sure, answer.charged_nano  # one round of 64: 10^7 / 64
     (True, True, 156250)
 
-    Raises ValueError for a share that is not between 0 and 1, and for nobody.
+    Raises ValueError for a share that is not between 0 and 1, and for no plates.
     """
 
     share: float

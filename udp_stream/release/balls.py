@@ -2,8 +2,8 @@
 
 Where all of a slot is in one place, `slot_clips` has the factors. On Kafka a plate's HATs lie on several shards: each
 sends `slot_norms` of its own, and the planner has the factors of their sums. Both come to the same integers, as sums
-of integers have no order. Norms follow from speeds, plan and counts alone, so whoever computes them again finds the
-same. `mechanisms/ball.py` has the guarantee.
+of integers have no order. Norms follow from speeds, plan and counts alone, so a worker that computes them again finds
+the same. `mechanisms/ball.py` has the guarantee.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.budgets import standing
+from udp_stream.ledger.budgets import budget_balances
 from udp_stream.ledger.port import Admission, Ledger
 from udp_stream.planning.hat_plan import HatPlan, HatPlans, SlotInPeriod
 from udp_stream.planning.policy import Policy
@@ -75,7 +75,7 @@ def _price(
 ) -> list[HatOutcome]:
     """The terms of each HAT and the plan that its price follows from; PrivacyRefused if the planner leaves one out."""
     policy = context.policy
-    balance = standing(ledger, in_period.period, counts.plates)
+    balance = budget_balances(ledger, in_period.period, counts.plates)
     planned = context.planner(counts, balance, in_period, policy, LedgerHistory(ledger), plans)
     if len(planned) != len(hats):
         raise PrivacyRefused(f"expected terms for each of {len(hats)} HATs, got {len(planned)}")

@@ -81,7 +81,7 @@ def _nothing() -> None:
 
 
 def unkeyed(text: str) -> bytes:
-    """A hash that anyone can compute: for ledgers that nobody keeps.
+    """A hash that anyone can compute: for ledgers that end with the process.
 
     >>> len(unkeyed("what is secret"))
     16
@@ -95,7 +95,7 @@ class ReleaseContext:
 
     `caveats` and `trial` go into every record: facts about the ledger that it was made on. `before_charge` is called
     each time before plates are charged. `forecaster` is shown every slot, if there is one. `keyed` hashes with the
-    plates' key what a ledger has to recognise and nobody may guess from it.
+    plates' key what a ledger has to recognise and no reader of it may guess.
 
     >>> from udp_stream.testing import SeededEntropy, a_context
     >>> given = a_context()
@@ -124,7 +124,7 @@ def with_forecaster(context: ReleaseContext) -> ReleaseContext:
     """The same with a forecaster that has learnt nothing yet, and with plans around its forecasts where the policy asks
     for them.
 
-    A forecaster must see every slot in its order: whoever takes over the planning from another needs one of his own.
+    A forecaster must see every slot in its order: a worker that takes over the planning needs one of its own.
 
     >>> from udp_stream.testing import a_context
     >>> given = a_context()

@@ -123,7 +123,7 @@ def _factors_once(
 ) -> Mapping[bytes, int] | None:
     """The factors, if they follow from the norms that the first HATs of this slot were drawn with; else none, so 0.
 
-    The ledger remembers those norms, by a keyed hash, as the terms of an admission that charges nobody. A shared clip
+    The ledger remembers those norms, by a keyed hash, as the terms of an admission that charges no plate. A shared clip
     holds for HATs of the same speeds: a slot that was drawn in part is not ended on other pings or another U.
     """
     if clips is None or not any(hat.terms.in_ball for hat in hats if hat.plan is not None):

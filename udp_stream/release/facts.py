@@ -173,7 +173,7 @@ class QueryRecorded:
 
 @dataclass(frozen=True, slots=True)
 class QueriesPublished:
-    """Readers have so many answers of this moment.
+    """How many answers of this moment readers have.
 
     >>> QueriesPublished(900_000, answers=3).answers
     3
@@ -226,7 +226,7 @@ def batch_read(messages: int, pings: int, refusals: Iterable[Refusal], newest_ms
 
 
 def hat_recorded(record: Release, samples: int) -> HatRecorded:
-    """The fact of a record, of a HAT with so many samples: the record may keep them back.
+    """The fact of a record, of a HAT with this number of samples: the record may keep it back.
 
     >>> from udp_stream.testing import released_slot
     >>> from udp_stream.release.record import decode

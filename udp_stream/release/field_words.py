@@ -164,7 +164,7 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "software": "what made the estimate",
     },
     "Guess": {
-        "constant_kmh": "one number for the city: the mean of the slot's estimates, km/h",
+        "constant_kmh": "the baseline guess, one value for the city: the mean of the slot's estimates, km/h",
         "counts_kmh": "what the HAT's counts say, km/h",
         "expected_abs_error_kmh": "expected distance of `counts_kmh` from the HAT's true mean, by the estimate, km/h",
     },
@@ -175,6 +175,8 @@ WORDS: Final[dict[str, dict[str, str]]] = {
 def described(kind: type[msgspec.Struct], name: str) -> dict[str, Any]:
     """The JSON Schema (2020-12) of a record type, with words for each of its fields. KeyError for a field without.
 
+    A type is described by its docstring, without the example there.
+
     >>> from udp_stream.release.record import Counts
     >>> described(Counts, "counts")["$defs"]["Counts"]["properties"]["plates"]["description"]
     'plates in the HAT'
@@ -182,7 +184,7 @@ def described(kind: type[msgspec.Struct], name: str) -> dict[str, Any]:
     schema = msgspec.json.schema(kind)
     for title, definition in schema["$defs"].items():
         if "description" in definition:  # docstrings keep their indentation before Python 3.13
-            definition["description"] = inspect.cleandoc(definition["description"])
+            definition["description"] = inspect.cleandoc(definition["description"]).partition("\n\n>>> ")[0]
         for field, property_ in definition["properties"].items():
             property_["description"] = WORDS[title][field]
     whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": name, **schema}

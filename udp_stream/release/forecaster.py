@@ -75,7 +75,7 @@ class Forecaster:
     def _remember(self, history: History, before_ms: int) -> None:
         """What the ledger holds of the days that are remembered, beside what was seen.
 
-        Also of later slots: whoever reads a log again may know less of them than whoever released them.
+        Also of later slots: a worker that reads a log again may know less of them than the one that released them.
         """
         midnight = dt.datetime.combine(self._day(before_ms - 1), dt.time(), self._slots.zone)
         since_ms = int((midnight - dt.timedelta(days=DAYS - 1)).timestamp() * 1000)

@@ -11,7 +11,18 @@ from udp_stream.windows.grid import cell_name
 
 
 class History(Protocol):
-    """What was released before: public, so a plan may follow from it."""
+    """What was released before: public, so a plan may follow from it.
+
+    >>> class Nothing:
+    ...     def releases(self, start_ms: int, end_ms: int, cells: Sequence[int]) -> list[Release | None]:
+    ...         return [None] * len(cells)
+    ...
+    ...     def slots_since(self, start_ms: int) -> dict[tuple[int, int], list[int]]:
+    ...         return {}
+    >>> history: History = Nothing()
+    >>> history.releases(0, 3_600_000, [0x87608C4D2FFFFFF])
+    [None]
+    """
 
     def releases(self, start_ms: int, end_ms: int, cells: Sequence[int]) -> list[Release | None]:
         """The records of these cells in the slot of these ends; None where there is none."""

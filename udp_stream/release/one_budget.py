@@ -22,7 +22,14 @@ NAMED_MAX = 3
 
 
 class Accepting(Protocol):
-    """Budget periods of one kind of data: the one budget that they share, if any, and which sums were accepted."""
+    """Budget periods of one kind of data: the one budget that they share, if any, and which sums were accepted.
+
+    >>> class Apart:
+    ...     one_budget, accepted_loss, accepted = None, NOTHING, set()
+    >>> periods: Accepting = Apart()
+    >>> periods.one_budget is None
+    True
+    """
 
     @property
     def one_budget(self) -> OneBudget | None:

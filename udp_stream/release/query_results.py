@@ -17,7 +17,8 @@ from udp_stream.windows.latest import Moment
 
 @dataclass(frozen=True)
 class ResultContext:
-    """What every result says beside its answer. `iso` writes a time (Unix ms); `counts_shown`: whether plates are told.
+    """What every result says beside its answer. `iso` writes a time (Unix ms); `counts_shown`: whether records state
+    the number of plates.
 
     >>> ResultContext("udp-stream test", str).caveats
     ()

@@ -8,7 +8,8 @@ plate's speeds move the count by one at most, whatever is forecast.
 1. The planner charges each plate for the first round, if it has enough left for *all* rounds and for the statistics
    (`first_admissions`). What that would take is kept for it: other HATs of the slot cannot have it. So it does not
    matter in which order, or on which shards, questions are answered.
-2. Whoever draws the HAT asks round by round: charge, draw, record (`ask_first`). The count is of the plates that paid.
+2. The worker that draws the HAT asks round by round: charge, draw, record (`ask_first`). The count is of the plates
+   that paid.
 3. Moved: its plates are charged for the statistics, and these are drawn. Else the HAT is withheld as uninformative, and
    its plates keep the price for later slots. The answer is part of the terms that the ledger remembers.
 4. All of it is charged to one account, that of the first round. If the settings name another one by now (other
@@ -203,7 +204,7 @@ def ask_first(
     >>> from udp_stream.release.outcome import hats_of
     >>> from udp_stream.testing import a_context, two_hats
     >>> counts, values = two_hats()
-    >>> hats = ask_first(hats_of(counts), counts, values, a_context(), MemoryLedger())  # nobody asks
+    >>> hats = ask_first(hats_of(counts), counts, values, a_context(), MemoryLedger())  # no HAT has a question
     >>> [hat.state.value for hat in hats]
     ['new', 'new']
     """
@@ -222,7 +223,7 @@ def ask_first(
     _all_rounds(asking, counts, context, ledger)
     answered = {one.hat.number: one.answered() for one in asking} | {hat.number: _left(hat.terms) for hat in left}
     rounds = [id_ for one in asking for id_ in one.round_ids] + [id_ for hat in left for id_ in _every_round(hat)]
-    ledger.published(rounds)  # nobody waits for them
+    ledger.published(rounds)  # no reader waits for them
     return _charged(hats, answered, counts, context, ledger)
 
 

@@ -25,7 +25,12 @@ Status = Literal["released", "withheld_few_plates", "withheld_budget", "withheld
 
 
 class Hat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An H3 cell and a timeslot; `center` is [lon, lat], the slot's ends carry the zone's offset."""
+    """An H3 cell and a timeslot; `center` is [lon, lat], the slot's ends carry the zone's offset.
+
+    >>> hat = Hat("8742d98b6ffffff", 7, (72.83, 21.17), "2022-01-01T04:00:00+00:00", "2022-01-01T05:00:00+00:00")
+    >>> hat.resolution, hat.center
+    (7, (72.83, 21.17))
+    """
 
     cell: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{15}$")]
     resolution: Annotated[int, msgspec.Meta(ge=0, le=15)]
@@ -42,6 +47,11 @@ class Mean(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     (at speeds spread evenly over [0, max_kmh]), and that means lie in [0, max_kmh]. `bias_bound_kmh` is the most that
     all this can bias the mean if speeds were chosen against it. Where losses are counted in rho, `epsilon` is that of
     pure noise that would cost as much (rho is half of its square), here and in the other statistics.
+
+    >>> from udp_stream.testing import released_slot
+    >>> mean = decode(released_slot().hats[0].payload).mean
+    >>> mean.interval95_kmh[0] <= mean.value_kmh <= mean.interval95_kmh[1], mean.epsilon
+    (True, 0.5)
     """
 
     value_kmh: NonNegative
@@ -59,6 +69,10 @@ class Variance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `expected_abs_error_kmh2` is the noise's expected size, `bias_bound_kmh2` the most that capping, and leaving out
     plates that were not admitted, can bias the variance if speeds were chosen against it.
+
+    >>> variance = Variance(81.0, "levy", epsilon=0.5, scale_kmh2=4.0, expected_abs_error_kmh2=4.0, bias_bound_kmh2=9.5)
+    >>> variance.value_kmh2, variance.mechanism
+    (81.0, 'levy')
     """
 
     value_kmh2: NonNegative
@@ -75,6 +89,11 @@ class Cdf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     A first edge that is given twice gives exact zeros a bin of their own. `budgets` are the tree levels' parts of
     `epsilon`, or of the CDF's rho where losses are counted in rho; `expected_rms_error` is the noise of a value
     before it is made monotone, in shares.
+
+    >>> from udp_stream.testing import released_slot
+    >>> cdf = decode(released_slot().hats[0].payload).cdf
+    >>> len(cdf.values) == len(cdf.edges_kmh), cdf.values[-1], list(cdf.values) == sorted(cdf.values)
+    (True, 1.0, True)
     """
 
     edges_kmh: tuple[NonNegative, ...]
@@ -93,6 +112,10 @@ class Forecast(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     what the release says, with its own standard deviation; it may lie beyond [0, max_kmh]. Smoothed estimates follow
     from these and nothing else. Where counts are kept back, `rest_kmh` is a constant, `prior` zeros, and
     `measured_deviation_kmh` that of the mean's noise.
+
+    >>> forecast = Forecast(18.0, 3.5, 2.0, prior=(), measured_kmh=None, measured_deviation_kmh=None)
+    >>> forecast.value_kmh, forecast.rest_kmh <= forecast.deviation_kmh
+    (18.0, True)
     """
 
     value_kmh: NonNegative
@@ -122,7 +145,11 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Counts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Public counts: in the HAT, admitted by the ledger, and used by the mean."""
+    """Public counts: in the HAT, admitted by the ledger, and used by the mean.
+
+    >>> Counts(plates=12, samples=240, admitted_plates=11, used_samples=198).admitted_plates
+    11
+    """
 
     plates: Count
     samples: Count
@@ -139,6 +166,11 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     each epsilon holds with `delta`: losses add up in rho, their epsilons do not. `holds_for` "slot": a plate's HATs of
     the slot share one clip. What it was charged for them holds for their records together; this record alone may cost
     it up to that sum.
+
+    >>> from udp_stream.testing import released_slot
+    >>> privacy = decode(released_slot().hats[0].payload).privacy
+    >>> privacy.neighbours, privacy.epsilon <= privacy.period_epsilon, privacy.holds_for
+    ('swap-values', True, 'record')
     """
 
     unit: Literal["license_plate"]
@@ -162,6 +194,11 @@ class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     a released one's tells nothing of counts.
     `question` is there where one was asked before the statistics (`release.ask_first`).
     `trial` is there, and true, if the record was made on a ledger of one run only: other runs draw the HAT again.
+
+    >>> from udp_stream.testing import released_slot
+    >>> record = decode(released_slot().hats[0].payload)
+    >>> record.release_id.startswith(record.hat.cell), record.plates, record.status
+    (True, 4, 'released')
     """
 
     schema: Literal["udp-stream/release/1"]

@@ -1,6 +1,6 @@
 """What a run that goes on says of itself: a line for each closed slot, and one now and then about what comes in.
 
-An observer that turns facts into lines. It knows no file and no clock: whoever runs it hands it the time, and takes the
+An observer that turns facts into lines. It knows no file and no clock: its caller hands it the time, and takes the
 lines. A line holds counts and times; facts have no plate, no cell and no speed.
 """
 
@@ -27,7 +27,7 @@ STEADY_S: Final = 600.0
 
 CHANGES_MAX: Final = 6
 CHANGE_S: Final = 3600.0
-"""So many changes are said at once, and one more for each hour. A feed that is polled once a minute, or refuses a
+"""The changes that are logged at once; one more may be for each hour. A feed that is polled once a minute, or refuses a
 ping now and then, changes in every minute of the day: what is then not said at once is said after `STEADY_S`."""
 
 LAG_STEPS_S: Final = 10.0, 60.0, 600.0, 3600.0

@@ -40,7 +40,7 @@ _PER_NOISE = 1.2533
 
 
 class Guess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is to be said without any release of this cell: by one number for the city, and by the HAT's counts.
+    """What is to be said without any release of this cell: by the baseline guess, and by the HAT's counts.
 
     Its error is what the guess by counts is likely to err by, as far as the estimate tells: by its own distance from
     the estimate, and by what that is likely to err by.

@@ -103,7 +103,7 @@ class Summary:
                 self.exceeded[fact.period] = fact
 
     def share(self, pings: int) -> float:
-        """So many pings, of all that were accepted and are no repeats.
+        """How many pings, of all that were accepted and are no repeats.
 
         >>> Summary(pings=5, repeats=1).share(3)
         0.75

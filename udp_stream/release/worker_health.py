@@ -86,6 +86,9 @@ class Agreement:
     """Whether the settings of several are the same; None if that cannot be told.
 
     `differing` has each key that is not the same, with its values and who has them.
+
+    >>> Agreement(True, {}).holds, str(Agreement(True, {}))
+    (True, '')
     """
 
     holds: bool | None

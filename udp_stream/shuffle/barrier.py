@@ -10,8 +10,8 @@ the digest of those chunks, how many there are, and the time up to which the sen
    cut the same log under other settings, leaves chunks with another digest; those are dropped.
 3. The log keeps order, so a marker whose chunks are missing means a damaged log: raise, unless `accept_loss`.
 4. A repeated chunk or marker changes nothing.
-5. Slots that a marker ends which is not of our kind are skipped, whoever else has sent something of them: they are done
-   without an outcome, as what is known of them is not whole.
+5. Slots that a marker ends which is not of our kind are skipped, whichever senders have sent something of them: they
+   are done without an outcome, as what is known of them is not whole.
 
 The checkpoint is the offset of the first chunk of the oldest slot held, with what each sender had closed by then, and
 the time up to which slots are done. Reading again from a checkpoint gives the same slots, in the same order.
@@ -197,9 +197,11 @@ class SlotBarrier(Generic[C]):
 
     def _add_chunk(self, offset: int, chunk: C) -> None:
         self._require_known(chunk.sender)
+        # The first end marker has decided which chunks count: a late one may neither join them nor open the slot again.
         if chunk.slot_end <= max(self._done_ms, self._through[chunk.sender]):
             return
         if chunk.slot_start not in self._held:
+            # With this chunk still unread: a reader that resumes here meets it again, and every marker that follows it.
             here = BarrierCheckpoint(offset, self._through)
             self._held[chunk.slot_start] = _HeldSlot(chunk.slot_end, here)
         self._held[chunk.slot_start].chunks.setdefault((chunk.sender, chunk.digest, chunk.number), chunk)
@@ -219,6 +221,7 @@ class SlotBarrier(Generic[C]):
 
     def _advance(self, marker: EndMarker) -> list[int]:
         """Move the sender's closing time, never back; the slots held that this closes."""
+        # A successor that resumes earlier closes earlier slots again. Those were ended by the first marker.
         before, through = self._through[marker.sender], max(self._through[marker.sender], marker.through_ms)
         self._through = (*self._through[: marker.sender], through, *self._through[marker.sender + 1 :])
         return [start for start, held in self._held.items() if before < held.end_ms <= through]
@@ -265,6 +268,8 @@ class SlotBarrier(Generic[C]):
     def checkpoint(self, done: int | None = None) -> BarrierCheckpoint:
         """Where to resume after a crash; with `done`, once that slot is done, too."""
         here = BarrierCheckpoint(self._next, self._through)
+        # A reader resumes at one offset, so the oldest chunk that is still needed decides. Chunks of slots that are
+        # done may follow it: `done_ms` drops them when they are read again.
         held = (slot.checkpoint for start, slot in self._held.items() if start != done)
         first = min(held, key=_offset, default=here)
         done_ms = self._done_ms if done is None else max(self._done_ms, self._held[done].end_ms)

@@ -2,14 +2,14 @@
 
 Where plans follow from releases, a slot is planned once all that was planned before is released. Shards say so in the
 planner's log (`Released`), behind the counts that the plan follows from. So what the planner knows of earlier slots is
-the same whenever and wherever it plans, and it waits for messages: for no clock, and in nobody's way. Whichever worker
-has the shard goes on with its own steps meanwhile.
+the same whenever and wherever it plans, and it waits for messages, never for a clock, and blocks no shard. Whichever
+worker has the shard goes on with its own steps meanwhile.
 
-The planner's checkpoint stays before the counts of a slot until its smoothed estimates are published. So whoever takes
-over knows which slots to wait for by reading on from there. A shard says again what it has released whenever it is
+The planner's checkpoint stays before the counts of a slot until its smoothed estimates are published. So its next owner
+knows which slots to wait for by reading on from there. A shard says again what it has released whenever it is
 taken over, as its last owner may have died before it could.
 
-A shard that lost its pings, and was told to accept that, has nothing more to release once its sources have closed the
+A shard that lost its pings, and accepts that, has nothing more to release once its sources have closed the
 slot; it says so like any other, so nothing waits for what will never come.
 """
 
@@ -77,12 +77,14 @@ class Planner:
         """Add the message at an offset. Repeats, and messages before the checkpoint, change nothing."""
         self._stage.add(offset, message)
         if self._follows and isinstance(message, Released):
+            # A new owner says again what its predecessor did, and may say less at first.
             self._released_ms[message.shard] = max(self._released_ms[message.shard], message.through_ms)
         elif isinstance(message, NormChunk) and self._stage.holds(message.slot_start):
             self._norms.setdefault(message.slot_start, {}).setdefault(message.shard, Arriving()).add(message)
 
     def due(self) -> tuple[int, Sequence[CountChunk]] | None:
         """The slot to plan now, with its chunks; each slot once."""
+        # One at a time: the next plan is to follow from what this one releases.
         return None if self._planned else self._stage.due()
 
     def planned(self, start: int, end_ms: int, shards: Sequence[int], hats: Mapping[bytes, int] | None = None) -> None:
@@ -111,9 +113,11 @@ class Planner:
             return
         arriving = self._norms.get(slot.start, {})
         chunks = {shard: arriving[shard].whole() for shard in slot.shards if shard in arriving}
+        # All or none: without the norms of one shard, every plate that is on others, too, would have the factor 0.
         if any(not chunks.get(shard) and self._released_ms[shard] < slot.end_ms for shard in slot.shards):
             return
         norms = [(of_shard[0], merge_norms(of_shard)) for of_shard in chunks.values() if of_shard]
+        # Without `hats` the slot is answered, and the next call has nothing to say.
         clips, slot.hats = merged_norms([one for _, one in norms]).clips(slot.hats), None
         for answered, one in norms:
             of_shard = {plate: clips.factors.get(plate, 0) for plate in one.plates}

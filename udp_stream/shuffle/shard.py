@@ -64,6 +64,7 @@ class Shard:
     def add(self, offset: int, message: object) -> None:
         """Add the message at an offset. Messages before the checkpoint, and repeats, change nothing."""
         self._pings.add(offset, message)
+        # A plan of a slot that is not held came again after the slot was done, or its pings are lost: nothing waits.
         if isinstance(message, PlanChunk) and self._pings.holds(message.slot_start):
             chunks = self._plans.setdefault(message.slot_start, {})
             if any(chunk.digest != message.digest for chunk in chunks.values()):

@@ -17,8 +17,8 @@ So a crash anywhere repeats a step with the same outcome.
 
 Where plates share clips among HATs of several shards, each shard sends its norms, and the planner answers each with the
 factors of its plates as soon as all shards that the plan went to have sent theirs, or have released the slot. That is a
-function of messages alone: it needs no step. Whoever releases has measured, too. Where that gave other norms than the
-planner answered, as under other settings, the plates of the shard get the factor 0.
+function of messages alone: it needs no step. A shard that releases has measured, too. Where that gave other norms than
+the planner answered, as under other settings, the plates of the shard get the factor 0.
 
 A shard's checkpoint stays before the chunks of a slot until the slot is published, and its plan lies behind them. The
 planner's checkpoint stays before the counts until every plan is sent; where plans follow from releases, until the slot
@@ -171,6 +171,8 @@ class ShardProtocol:
         """The first step that is due; the same one until the caller says that it was done."""
         if self._step is None:
             self._answer_norms()
+            # Counts go out first, as other shards wait for the plan that needs them; answers last, as no release waits
+            # for one. The step is kept until it is done, so a call in between cannot start it twice.
             steps = self._count, self._send, self._learn, self._plan, self._measure, self._release, self._answer
             self._step = next((step for due in steps if (step := due()) is not None), None)
         return self._step
@@ -185,6 +187,7 @@ class ShardProtocol:
         """The slot is counted. Its counts are sent to the planner next, unless its plan has arrived already."""
         slot, self._step = self._slots[start], None
         slot.state, slot.table = advance(SLOT_LIFE, slot.state, "counted"), (counts, values)
+        # A plan that is there was made from the same counts, which an earlier owner of this partition has sent.
         if self._shard.plan(start) is None:
             self._outbox += [(PLANNER, message) for message in cut_counts(counts, self._partition)]
 
@@ -192,6 +195,7 @@ class ShardProtocol:
         through, messages = self._shard.through_ms, list(self._outbox)
         if through > self._counts_sent_through_ms:
             messages.append((PLANNER, CountsEnd(self._partition, through)))
+        # Only where the planner waits for it: else every slot would cost a message that is never read.
         released = max(self._released_sent_ms, self._shard.released_ms if self._follows else NOT_YET)
         if released > self._released_sent_ms:
             messages.append((PLANNER, Released(self._partition, released)))
@@ -229,6 +233,7 @@ class ShardProtocol:
         self._step = None
         of_plan = shard_of(plan.cells, self._shards)
         shards = sorted(set(shard_of(counts.cells, self._shards).tolist()))
+        # Also a share without HATs: the shard holds the slot, and its checkpoint, until a plan says what becomes of it.
         for shard in shards:
             self._outbox += [(shard, chunk) for chunk in cut_plan(plan.for_hats(of_plan == shard), shard)]
         if self._planner is not None:
@@ -298,6 +303,8 @@ class ShardProtocol:
     def may_commit(self) -> bool:
         """Whether a commit of `checkpoint` is safe: everything that follows from what was read has been sent, and no
         slot is being published, which commits a checkpoint of its own."""
+        # A slot that is being published brings a checkpoint of its own, in the transaction with its records. A commit
+        # beside it could move back.
         is_quiet = all(slot.state in (SlotState.COUNTED, SlotState.PLANNED) for slot in self._slots.values())
         return is_quiet and not self._shard.due() and self._send() is None
 

@@ -128,6 +128,7 @@ class SourceProtocol:
     def done(self, step: Reject | Send) -> None:
         """The broker has taken what this step sends."""
         if isinstance(step, Reject):
+            # By number, not all: more may have been read while the broker took these.
             del self._refused[: len(step.refused)]
         else:
             del self._closed[: step.slots]
@@ -145,6 +146,7 @@ class SourceProtocol:
             return None
         messages: list[ToShard] = []
         if through != self._announced[0]:
+            # Markers behind the chunks, and one for every shard, also without chunks: a shard waits for all sources.
             messages += [chunk for slot in self._closed for chunk in cut(slot, self._source, self._shards)]
             messages += [PingsEnd(self._source, shard, through) for shard in range(self._shards)]
         if moments_ms is not None and moments_ms != self._announced[1]:

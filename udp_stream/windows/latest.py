@@ -27,10 +27,10 @@ _ROW = np.dtype(
 )
 
 _ROWS_MIN = 1 << 18
-"""So many rows wait before repeats between two moments are dropped: 12 MiB."""
+"""How many rows wait before repeats between two moments are dropped: 12 MiB."""
 
 _NAMES_SPARE = 4096
-"""So many names of plates without a position are kept before they are forgotten."""
+"""How many names of plates without a position are kept before they are forgotten."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,7 +108,7 @@ class LatestPositions:
         return found
 
     def segments(self, before_ms: NDArray[np.int64]) -> list[int]:
-        """Where to cut rows in the order of the log, so that a moment is told between the rows it is due between.
+        """Where to cut rows in the order of the log, so that a moment is taken between the rows it is due between.
 
         `before_ms` is the watermark before each row. A log whose frames are cut anywhere is pushed in these pieces.
         """
@@ -189,7 +189,7 @@ class LatestPositions:
         return self._moment(moment_ms, found, names) if found.size else None
 
     def _close_through(self, until_ms: int) -> None:
-        """Nothing up to here is told any more, also where there was nothing to tell."""
+        """No moment up to here is taken any more, also where there was none."""
         boundary = int(self._grid.place(np.array([until_ms]))[0][0])
         self._closed_ms = boundary if self._closed_ms is None else max(boundary, self._closed_ms)
         self._earliest_ms = self._end_of(self._closed_ms)

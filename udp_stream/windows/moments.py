@@ -107,7 +107,7 @@ class SourceMoments:
         return found
 
     def through_at(self, watermark_ms: int) -> int:
-        """Every moment up to this time is told at this watermark."""
+        """Every moment up to this time is complete at this watermark."""
         return self._rules.through_at(watermark_ms - self._grace_ms)
 
     def first_needed(self) -> tuple[int, int] | None:

@@ -162,11 +162,6 @@ class Windows:
         """What waits in each open slot, oldest first."""
         return [slot.counts() for _, slot in sorted(self._open.items()) if slot.rows]
 
-    @property
-    def open_bytes(self) -> int:
-        """Bytes held for them, unused room included."""
-        return sum(chunk.nbytes for slot in self._open.values() for chunk in slot.chunks)
-
     def push(self, frame: Frame) -> tuple[list[SlotPings], list[LateOrFull]]:
         """Take in a frame; give back the slots that it closes, oldest first, and the rows refused."""
         observed = self._clock.observe(frame)

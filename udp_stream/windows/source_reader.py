@@ -172,7 +172,7 @@ class SourceReader:
 
     @property
     def moments_ms(self) -> int | None:
-        """Every moment up to then is told for good; None before the first ping or tick, or if none is asked for."""
+        """Every moment up to then is complete; None before the first ping or tick, or if none is asked for."""
         if self._moments is None or self._clock.watermark_ms is None:
             return None
         return self._moments.through_at(self._clock.watermark_ms)

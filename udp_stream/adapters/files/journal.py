@@ -61,7 +61,7 @@ _decode = msgspec.msgpack.Decoder(_Frame).decode
 
 
 def journal_size(folder: Path) -> int:
-    """Bytes of the segments in a journal's folder, whoever has it; the journal is not opened.
+    """Bytes of the segments in a journal's folder, also while another run has it; the journal is not opened.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:

@@ -115,7 +115,7 @@ class QueueSource:
                 self._stopped.wait(self._retries.failed(failure))
 
     def kept(self, frames: int) -> None:
-        """So many frames are kept: their messages are acknowledged soon."""
+        """How many frames are kept: their messages are acknowledged soon."""
         self._kept_frames = frames
 
     def stop(self, wait: bool = True) -> None:

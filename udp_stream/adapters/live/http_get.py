@@ -141,7 +141,7 @@ class HttpGet:
                 raise self._failure(error, deadline_s) from None  # its text may quote the server, or the address
 
     def _connected(self, parts: SplitResult, deadline_s: float, stack: ExitStack) -> HTTPConnection:
-        """A connection that is shut down when the time is over, be it in the middle of TLS's greetings."""
+        """A connection that is shut down when the time is over, even in the middle of a TLS handshake."""
         from urllib3.connection import HTTPConnection, HTTPSConnection
 
         host, (_, _, port), rest_s = parts.hostname or "", _origin(parts), max(0.001, deadline_s - self._clock())

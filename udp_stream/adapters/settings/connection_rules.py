@@ -15,7 +15,7 @@ _USERNAME = re.compile(r"[!-~]+")
 
 def kafka_faults(kafka: KafkaSection) -> Iterator[ConfigError]:
     """A fault where a key is missing that `kafka.security` needs, or one is set that it does not read: a file of
-    authorities beside "plaintext" means that somebody believes that there is TLS.
+    authorities beside "plaintext" shows that TLS was meant.
 
     >>> list(kafka_faults(KafkaSection(security="sasl-tls", username="worker", password_file="/run/secrets/kafka")))
     []

@@ -129,7 +129,7 @@ def _refuse_unknown(values: dict[str, Any], report: Report) -> None:
 
 
 def _refuse_nameless_ledger(values: dict[str, Any], report: Report) -> None:
-    """Whoever sets ledger.url to nothing, as an unset variable does, has not chosen the default one."""
+    """An empty ledger.url, as from an unset variable, is no choice of the default one."""
     section = values.get("ledger")
     if isinstance(section, dict) and "url" in section:
         for fault in breach(section["url"] not in NO_LEDGERS, "ledger.url", "a file or URL", repr(section["url"])):

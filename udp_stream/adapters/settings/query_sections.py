@@ -84,7 +84,7 @@ class QueriesSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     @property
     def reach(self) -> Reach | None:
-        """How far apart places may be for which a rho is told as an epsilon too."""
+        """How far apart places may be for which a rho is stated as an epsilon too."""
         delta = DELTA if self.delta is None else self.delta
         return None if self.reach_m is None else Reach(Decimal(str(self.reach_m)), delta)
 

@@ -96,7 +96,7 @@ class _Result:
 
     @property
     def ok(self) -> bool | None:
-        """None where nobody can tell."""
+        """None where it cannot be known."""
         return {"ok": True, "FAIL": False}.get(self.word)
 
     @property
@@ -106,7 +106,7 @@ class _Result:
 
 
 def _result(name: str, check: Callable[[], str], *, as_json: bool) -> _Result:
-    """What came of a check; a line about it, at once, unless all are told together."""
+    """What came of a check; a line about it, at once, unless all are printed together."""
     try:
         result = _Result(name, check())
     except UdpStreamError as error:

@@ -17,7 +17,7 @@ def add(verbs: Verbs) -> None:
         help="recorded pings: resolutions and slots side by side, from their counts; several are counted together",
     )
     parser.add_argument(
-        "--target-error", type=positive, metavar="KMH", help="with a FILE: the mean error that you can live with"
+        "--target-error", type=positive, metavar="KMH", help="with a FILE: the largest acceptable mean error, km/h"
     )
     add_json(parser)
     sizes = parser.add_argument_group("without a FILE: HATs of typical sizes")

@@ -46,6 +46,7 @@ examples:
   my-program | udp-stream run - --ledger city.ledger
 
 Records are added to the files. Stop it (SIGTERM, Ctrl-C) or kill it at any moment, and start it again with the same
-ledger: what had arrived is in the journal, and what was released is released once. Open slots wait in the journal. One
-run has a journal at a time. The last line of the log has what this run read and released; --json adds one object.
+ledger: what had arrived is in the journal, and what was released is released once. Open slots wait in the journal. Only
+one run can use a journal at a time. The last line of the log says what this run read and released; --json adds one
+object.
 """

@@ -28,5 +28,5 @@ noise: it is for operators, not for readers of releases. It holds no plate, no s
 
 exit status: 0 all is well; 3 the workers' settings differ from each other; 4 the broker or the ledger does not answer,
 a worker is silent, stuck or ended with an error, no worker runs, or a partition has none; 5 the ledger is refused, or a
-worker ended with 5. Of several, the highest.
+worker ended with 5. If several apply, the highest status is returned.
 """

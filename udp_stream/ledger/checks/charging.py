@@ -13,7 +13,11 @@ from udp_stream.ledger.rules import AMOUNT_LIMIT
 
 
 def check_admit_charges_once(open_ledger: LedgerFactory) -> None:
-    """A HAT charges its members what it asks, in its period, and a balance says how much in how many charges."""
+    """A HAT charges its members what it asks, in its period, and a balance says how much in how many charges.
+
+    >>> from udp_stream.testing import in_memory
+    >>> check_admit_charges_once(in_memory())
+    """
     plates = plates_of("once", 3)
     with open_ledger() as ledger:
         verdicts = ledger.admit("once", 10, plates, [ask("once/1", [3, 4], [2, 0]), ask("once/2", [5], [2])])
@@ -28,7 +32,11 @@ def check_admit_charges_once(open_ledger: LedgerFactory) -> None:
 
 
 def check_repeat_is_remembered(open_ledger: LedgerFactory) -> None:
-    """A repeat returns the first verdict and terms, whatever it asks; it charges nothing and admits no other plate."""
+    """A repeat returns the first verdict and terms, whatever it asks; it charges nothing and admits no other plate.
+
+    >>> from udp_stream.testing import in_memory
+    >>> check_repeat_is_remembered(in_memory())
+    """
     plates = plates_of("repeat", 4)
     with open_ledger() as ledger:
         ledger.admit("repeat", 10, plates, [ask("repeat/0", [8], [1])])
@@ -56,7 +64,11 @@ def check_repeat_is_remembered(open_ledger: LedgerFactory) -> None:
 
 
 def check_never_over_budget(open_ledger: LedgerFactory) -> None:
-    """A plate is charged to its last nano-unit and no further, for large amounts too; a lower budget admits none."""
+    """A plate is charged to its last nano-unit and no further, for large amounts too; a lower budget admits none.
+
+    >>> from udp_stream.testing import in_memory
+    >>> check_never_over_budget(in_memory())
+    """
     plates = plates_of("over", 2)
     top = AMOUNT_LIMIT - 1
     with open_ledger() as ledger:
@@ -73,7 +85,11 @@ def check_never_over_budget(open_ledger: LedgerFactory) -> None:
 
 
 def check_allowances(open_ledger: LedgerFactory) -> None:
-    """A member whose allowance a charge would exceed is halted, whatever the budget; the budget holds beside it."""
+    """A member whose allowance a charge would exceed is halted, whatever the budget; the budget holds beside it.
+
+    >>> from udp_stream.testing import in_memory
+    >>> check_allowances(in_memory())
+    """
     plates = plates_of("allowances", 3)
     with open_ledger() as ledger:
         ledger.admit("allowances", 10, plates, [ask("allowances/0", [2, 2, 2], [0, 1, 2])])
@@ -87,7 +103,11 @@ def check_allowances(open_ledger: LedgerFactory) -> None:
 
 
 def check_min_admitted_charges_nobody(open_ledger: LedgerFactory) -> None:
-    """With fewer plates than `min_admitted` none is charged, and that too is remembered."""
+    """With fewer plates than `min_admitted` none is charged, and that too is remembered.
+
+    >>> from udp_stream.testing import in_memory
+    >>> check_min_admitted_charges_nobody(in_memory())
+    """
     plates = plates_of("few", 3)
     with open_ledger() as ledger:
         ledger.admit("few", 10, plates, [ask("few/0", [9, 9], [0, 1])])
@@ -113,7 +133,11 @@ def check_min_admitted_charges_nobody(open_ledger: LedgerFactory) -> None:
 
 
 def check_malformed_is_refused(open_ledger: LedgerFactory) -> None:
-    """A call that makes no sense is a ValueError, and neither charges nor remembers anything."""
+    """A call that makes no sense is a ValueError, and neither charges nor remembers anything.
+
+    >>> from udp_stream.testing import in_memory
+    >>> check_malformed_is_refused(in_memory())
+    """
     plates = plates_of("bad", 2)
     good = ask("bad/good", [1, 1])
     calls: list[tuple[str, int, Sequence[bytes], Admission]] = [

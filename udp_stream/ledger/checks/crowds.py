@@ -19,7 +19,11 @@ RACE_BUDGET = 100
 
 
 def check_many_at_once(open_ledger: LedgerFactory) -> None:
-    """A call of more HATs, plates and payloads than any store takes in one statement answers like small ones."""
+    """A call of more HATs, plates and payloads than any store takes in one statement answers like small ones.
+
+    >>> from udp_stream.testing import in_memory
+    >>> check_many_at_once(in_memory())
+    """
     plates, ids = plates_of("many", 1203), [f"many/{i}" for i in range(1203)]
     asked = [ask(name, [4, 7], [i, (i + 1) % len(ids)]) for i, name in enumerate(ids)]
     with open_ledger() as ledger:
@@ -37,7 +41,11 @@ def check_many_at_once(open_ledger: LedgerFactory) -> None:
 
 
 def check_large_slots(open_ledger: LedgerFactory) -> None:
-    """A call takes a crowd in one HAT, and as many HATs as a broken receiver sees cells; its payloads all or none."""
+    """A call takes a crowd in one HAT, and as many HATs as a broken receiver sees cells; its payloads all or none.
+
+    >>> from udp_stream.testing import in_memory
+    >>> check_large_slots(in_memory())
+    """
     crowd, names = plates_of("large", LARGE_HAT), [f"large/{i}" for i in range(LARGE_SLOT)]
     charges = [4] * (LARGE_HAT - 1) + [11]
     hats = [ask(names[0], charges, min_admitted=LARGE_HAT - 1), *(ask(name, []) for name in names[1:])]
@@ -67,7 +75,11 @@ def check_large_slots(open_ledger: LedgerFactory) -> None:
 
 
 def check_concurrent_writers(open_ledger: LedgerFactory) -> None:
-    """A hundred writers on few plates and the same ids: one verdict and payload per id, no balance over its budget."""
+    """A hundred writers on few plates and the same ids: one verdict and payload per id, no balance over its budget.
+
+    >>> from udp_stream.testing import in_memory
+    >>> check_concurrent_writers(in_memory())
+    """
     plates = plates_of("race", 5)
     start = threading.Barrier(WRITERS)
 
@@ -91,7 +103,11 @@ def check_concurrent_writers(open_ledger: LedgerFactory) -> None:
 
 
 def check_rolling_crowd(open_ledger: LedgerFactory) -> None:
-    """A hundred writers on the spans of a rolling budget, new ones among them, in any order: no window over it."""
+    """A hundred writers on the spans of a rolling budget, new ones among them, in any order: no window over it.
+
+    >>> from udp_stream.testing import in_memory
+    >>> check_rolling_crowd(in_memory())
+    """
     plates, start = plates_of("rolling/race", 3), threading.Barrier(WRITERS)
     seconds = 4 * HOUR_S
 

@@ -12,7 +12,14 @@ from udp_stream.ledger.rules import misfits
 
 
 class CheckFailed(Exception):
-    """A ledger broke a promise; the message says which, with what was expected and what came."""
+    """A ledger broke a promise; the message says which, with what was expected and what came.
+
+    >>> try:
+    ...     expect(7, 8, "charges at most the budget")
+    ... except CheckFailed as broken:
+    ...     print(broken)
+    charges at most the budget: expected 8, got 7
+    """
 
 
 def expect(actual: object, expected: object, promise: str) -> None:
@@ -43,7 +50,7 @@ def ask(
 
 
 def plates_of(prefix: str, count: int) -> list[bytes]:
-    """So many plates, named after the check.
+    """As many plates as asked for, named after the check.
 
     >>> plates_of("once", 2)
     [b'once/000000', b'once/000001']

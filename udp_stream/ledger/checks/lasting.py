@@ -9,7 +9,11 @@ from udp_stream.ledger.port import LedgerFactory
 
 
 def check_balances_equal_entries(open_ledger: LedgerFactory) -> None:
-    """The entries rebuild every balance, whatever was admitted, halted, withheld or repeated."""
+    """The entries rebuild every balance, whatever was admitted, halted, withheld or repeated.
+
+    >>> from udp_stream.testing import in_memory
+    >>> check_balances_equal_entries(in_memory())
+    """
     plates = plates_of("sums", 7)
     rng = np.random.default_rng(7)  # decides what is asked, no noise
     names: set[str] = set()
@@ -28,7 +32,11 @@ def check_balances_equal_entries(open_ledger: LedgerFactory) -> None:
 
 
 def check_survives_reopen(open_ledger: LedgerFactory) -> None:
-    """What a call returned is there when the ledger is opened again."""
+    """What a call returned is there when the ledger is opened again.
+
+    >>> from udp_stream.testing import in_memory
+    >>> check_survives_reopen(in_memory())
+    """
     plates = plates_of("reopen", 2)
     asked = ask("reopen/1", [3, 11], terms=b"first")
     with open_ledger() as ledger:
@@ -50,8 +58,13 @@ def check_survives_reopen(open_ledger: LedgerFactory) -> None:
 
 
 def check_newest(open_ledger: LedgerFactory) -> None:
-    """Every admission comes once, the newest first: repeats move nothing, and neither do records and reopening. Whoever
-    reads misses nothing that was there, whatever is admitted meanwhile."""
+    """Every admission comes once, the newest first: repeats move nothing, and neither do records and reopening.
+
+    A reader misses nothing that was there, whatever is admitted meanwhile.
+
+    >>> from udp_stream.testing import in_memory
+    >>> check_newest(in_memory())
+    """
     plates, ids = plates_of("newest", 1), [f"newest/{i}" for i in range(1203)]
     with open_ledger() as ledger:
         before = list(ledger.newest())
@@ -72,7 +85,11 @@ def check_newest(open_ledger: LedgerFactory) -> None:
 
 def check_notes_and_progress(open_ledger: LedgerFactory) -> None:
     """The first text of a note is kept; progress counts HATs and payloads, and knows the newest HAT; periods are those
-    in which some plate was charged."""
+    in which some plate was charged.
+
+    >>> from udp_stream.testing import in_memory
+    >>> check_notes_and_progress(in_memory())
+    """
     plates = plates_of("noted", 1)
     with open_ledger() as ledger:
         name = ledger.meta()["ledger_id"]

@@ -8,7 +8,11 @@ from udp_stream.ledger.port import Ledger, LedgerFactory
 
 
 def check_first_record_stands(open_ledger: LedgerFactory) -> None:
-    """The first payload of an id is kept for ever, byte for byte; every later one is answered with it."""
+    """The first payload of an id is kept for ever, byte for byte; every later one is answered with it.
+
+    >>> from udp_stream.testing import in_memory
+    >>> check_first_record_stands(in_memory())
+    """
     with open_ledger() as ledger:
         ledger.admit("first", 1, [], [ask(f"first/{i}", []) for i in range(3)])
         expect(ledger.recorded(["first/0", "first/9"]), [None, None], "nothing is recorded yet")
@@ -21,7 +25,11 @@ def check_first_record_stands(open_ledger: LedgerFactory) -> None:
 
 
 def check_record_needs_admission(open_ledger: LedgerFactory) -> None:
-    """What was never charged is never recorded, nor is anything else of that call."""
+    """What was never charged is never recorded, nor is anything else of that call.
+
+    >>> from udp_stream.testing import in_memory
+    >>> check_record_needs_admission(in_memory())
+    """
     with open_ledger() as ledger:
         ledger.admit("need", 1, [], [ask("need/0", [])])
         try:
@@ -33,7 +41,11 @@ def check_record_needs_admission(open_ledger: LedgerFactory) -> None:
 
 
 def check_unpublished_then_published(open_ledger: LedgerFactory) -> None:
-    """Recorded payloads wait, oldest first, until they are marked as published, also while the list is being read."""
+    """Recorded payloads wait, oldest first, until they are marked as published, also while the list is being read.
+
+    >>> from udp_stream.testing import in_memory
+    >>> check_unpublished_then_published(in_memory())
+    """
     ids = [f"wait/{i}" for i in (2, 0, 1)]
 
     def waiting(ledger: Ledger) -> list[tuple[str, bytes]]:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from udp_stream.ledger.budgets import standing
+from udp_stream.ledger.budgets import budget_balances
 from udp_stream.ledger.checks.expecting import ask, balances_of, charged_by, expect, expect_sums, plates_of
 from udp_stream.ledger.port import Ledger, LedgerFactory
 from udp_stream.ledger.rolling import span_name
@@ -18,7 +18,7 @@ BUDGET = 10
 
 
 def hour(length: str, number: int, hours: int = 1) -> str:
-    """The span of so many hours that begins so many hours after 2024-01-08.
+    """The span of `hours` hours that begins `number` hours after 2024-01-08.
 
     >>> hour("1d", 6)
     'rolling 1d from 2024-01-08T06:00:00+00:00 to 2024-01-08T07:00:00+00:00'
@@ -47,6 +47,9 @@ def check_rolling_table(open_ledger: LedgerFactory) -> None:
     """A charge is admitted if it fits into every window that touches its span, before and behind; others do not count.
 
     Windows of three hours touch up to four spans of an hour.
+
+    >>> from udp_stream.testing import in_memory
+    >>> check_rolling_table(in_memory())
     """
     plates = plates_of("rolling/table", 2)
 
@@ -72,7 +75,9 @@ def check_rolling_table(open_ledger: LedgerFactory) -> None:
             charged_by(ledger.admit(hour("3h", 11), 20, plates, [tight])), [[0, 3]], "allowances are of the window, too"
         )
         expect(balances_of(ledger, hour("3h", 4), plates), [4, 6], "a balance is of its span alone")
-        expect(standing(ledger, hour("3h", 2), plates).charged.tolist(), [10, 10], "what was charged in a window")
+        expect(
+            budget_balances(ledger, hour("3h", 2), plates).charged.tolist(), [10, 10], "what was charged in a window"
+        )
     with open_ledger() as ledger:
         spans = [name for name in ledger.periods() if name.startswith("rolling 3h") and not name.endswith("rho")]
         expect(spans, [hour("3h", number) for number in (0, 1, 3, 4, 8, 11)], "spans that were charged are periods")
@@ -83,7 +88,11 @@ def check_rolling_table(open_ledger: LedgerFactory) -> None:
 
 
 def check_rolling_windows(open_ledger: LedgerFactory) -> None:
-    """After charges in spans of any lengths, in any order, no window is over the budget; all that fits is charged."""
+    """After charges in spans of any lengths, in any order, no window is over the budget; all that fits is charged.
+
+    >>> from udp_stream.testing import in_memory
+    >>> check_rolling_windows(in_memory())
+    """
     rng = np.random.default_rng(11)  # decides what is asked, no noise
     plates, seconds = plates_of("rolling/any", 3), 5 * HOUR_S
     charged: list[dict[tuple[int, int], int]] = [{} for _ in plates]

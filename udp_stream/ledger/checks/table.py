@@ -32,7 +32,11 @@ balance  A B C          -> 10 10 2
 
 
 def check_table(open_ledger: LedgerFactory) -> None:
-    """Each line of `TABLE` holds, on a ledger opened anew for each."""
+    """Each line of `TABLE` holds, on a ledger opened anew for each.
+
+    >>> from udp_stream.testing import in_memory
+    >>> check_table(in_memory())
+    """
     for line in TABLE.strip().splitlines():
         asked, _, answer = line.partition("->")
         with open_ledger() as ledger:

@@ -50,15 +50,6 @@ def auto_bins(counts_total_n: int, cap: int, cost: Cost, max_kmh: float) -> Bins
     return _zero_and_equal_bins(counts[bisect_right(corners, noise)], max_kmh)
 
 
-def proxy_error(count: int, noise: float, measure: Measure = "pure") -> float:
-    """The proxy of the sup error, in shares of the samples, of `count` equal bins and a zero bin; noise is cap b / n.
-
-    >>> round(proxy_error(8, noise=0.02), 4)
-    0.1225
-    """
-    return 1 / (2 * count) + noise * _noise_factor(count, measure)
-
-
 @cache
 def _noise_factor(count: int, measure: Measure) -> float:
     """Root mean square error of the `count` noisy prefixes, in units cap b / n; the last of the tree's is exact."""

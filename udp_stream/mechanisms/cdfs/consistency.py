@@ -1,7 +1,7 @@
 """Consistent CDFs: the nearest cumulative counts that could be real (arXiv 2409.18573, Section VI).
 
 Real cumulative counts are integers, non-decreasing, in [0, total], and the last is the total. The papers find the
-nearest such sequence with a trellis, a dynamic programme over all values (`experiments/trellis.py`). For a convex
+nearest such sequence with a trellis, a dynamic programme over all values (`tests/trellis.py`). For a convex
 metric that is additive over the entries, pooling adjacent violators reaches the same optimum without looking at
 values:
 
@@ -17,7 +17,6 @@ All of it is post-processing of noisy counts: it costs no budget. `total` is pub
 
 from __future__ import annotations
 
-from heapq import heappush, heappushpop
 from typing import Any
 
 import numpy as np
@@ -43,19 +42,6 @@ def consistent_counts(noisy: NDArray[Any], total: int | NDArray[Any]) -> Integer
     rows, totals = rows_and_totals(noisy, total)
     pooled = _pooled_means(rows[:, :-1]) if rows.shape[1] > 1 else rows[:, :-1]
     return _bounded(pooled, totals, np.shape(noisy))
-
-
-def consistent_counts_l1(noisy: NDArray[Any], total: int | NDArray[Any]) -> Integers:
-    """As `consistent_counts`, nearest in l1: pooled blocks take a median, which for integers is an integer.
-
-    Where several sequences are equally near, a deterministic one of them. O(bins log bins) per row, in Python.
-
-    >>> consistent_counts_l1(np.array([3, 1, 1, 9]), total=9)
-    array([1, 1, 1, 9])
-    """
-    rows, totals = rows_and_totals(noisy, total)
-    pooled = np.array([_pooled_medians(row) for row in rows[:, :-1].tolist()], dtype=np.int64)
-    return _bounded(pooled.reshape(len(rows), rows.shape[1] - 1), totals, np.shape(noisy))
 
 
 def rows_and_totals(noisy: NDArray[Any], total: int | NDArray[Any]) -> tuple[Integers, Integers]:
@@ -136,21 +122,3 @@ def _unpooled(means: Integers, sizes: Integers, tops: Integers) -> Integers:
     in_use = np.arange(levels) <= tops[:, None]
     in_use[:, 0] = False
     return np.repeat(means[in_use], sizes[in_use]).reshape(height, levels - 1)
-
-
-def _pooled_medians(row: list[int]) -> list[int]:
-    """Isotonic regression in l1 of integers, by integers.
-
-    The least cost of the entries so far, as a function of a bound on the last one, is convex and falls to its minimum;
-    the heap holds the (negated) places where its slope rises, two for each entry less the one cut off. Its top is the
-    least minimiser; going back, an entry is at most the next.
-    """
-    heap: list[int] = []
-    minimisers = []
-    for y in row:
-        heappush(heap, -y)
-        heappushpop(heap, -y)
-        minimisers.append(-heap[0])
-    for i in range(len(row) - 2, -1, -1):
-        minimisers[i] = min(minimisers[i], minimisers[i + 1])
-    return minimisers

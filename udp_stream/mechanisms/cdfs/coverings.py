@@ -51,7 +51,7 @@ def digit_sum(bins: int, leaves_below: int, b: int) -> int:
 
 
 def optimal_shares(branching: tuple[int, ...], bins: int | None = None, power: int = 1) -> tuple[float, ...]:
-    """The shares of the budget that minimise `squared_error`, proportional to the cube roots of `covering_uses`.
+    """The shares of the budget of least squared error: proportional to the cube roots of `covering_uses`.
 
     For `bins` = leaves, the default, that is (b_i - 1)^(1/3): Theorem IV.2. Where the noise's family has the power 2, a
     level's variance is inverse to its share, and sum_i u_i / e_i is least for square roots. Raises ValueError if a
@@ -71,22 +71,6 @@ def optimal_shares(branching: tuple[int, ...], bins: int | None = None, power: i
     return tuple(root / math.fsum(roots) for root in roots)
 
 
-def squared_error(branching: tuple[int, ...], shares: tuple[float, ...], bins: int) -> float:
-    """Expected squared l2 error of the plain estimate of the first `bins` prefixes of the CDF, in units 1/(n eps)^2.
-
-    (In units 1/eps^2 for counts; times cap^2 at user level.) For bins = leaves it is 4 K sum_i (b_i - 1)/e_i^2:
-    Theorem IV.1. For a padded tree it counts what the bins asked for use; the last prefix is public and has no error.
-    The noise is taken for continuous: at a scale of one count or more the discrete one's variance is less by under 8 %.
-
-    >>> round(squared_error((16, 16), (0.5, 0.5), 256)), round(squared_error((256,), (1.0,), 256))
-    (122880, 261120)
-    """
-    uses = covering_uses(branching, bins)
-    if len(shares) != len(branching):
-        raise ValueError(f"expected a share per level, got {len(shares)} for {len(branching)} levels")
-    return math.fsum(8 * n / share**2 for n, share in zip(uses, shares, strict=True))
-
-
 _FINE_NANO = 2**20 * NANO
 """A cost at which rounding a level's share of it to whole nano-units cannot be seen in a double."""
 
@@ -96,8 +80,7 @@ def prefix_noise(tree: Tree, measure: Measure) -> float:
     """The noise of the plain estimate's prefixes, root mean square, in the expected size of noise on counts.
 
     That size is `expected_noise_of_counts` of the whole cost: the family says what a level's share of it buys. It is
-    the same at every cost, as a family's scale goes by a power of the cost. For Laplace noise this is half of
-    sqrt(`squared_error` / bins).
+    the same at every cost, as a family's scale goes by a power of the cost.
 
     >>> tree = Tree((16, 16), (0.5, 0.5), 256)
     >>> round(prefix_noise(tree, "pure"), 6) == round(math.sqrt(122880 / 256) / 2, 6)

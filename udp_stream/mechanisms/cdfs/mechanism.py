@@ -176,7 +176,19 @@ def _bins_from_edges(edges_kmh: tuple[float, ...], max_kmh: float) -> Bins:
 
 
 class CdfMechanism(Protocol):
-    """One way of taking a CDF: noisy counts of nodes, and what cumulative shares they say."""
+    """One way of taking a CDF: noisy counts of nodes, and what cumulative shares they say.
+
+    >>> class Zeros(TreeCdf):
+    ...     name = "zeros"
+    ...
+    ...     def node_counts(self, plan: CdfPlan, samples: Integers) -> Integers:
+    ...         return np.zeros_like(super().node_counts(plan, samples))
+    >>> from udp_stream.mechanisms.noise import pure
+    >>> mechanism: CdfMechanism = Zeros()
+    >>> plan = mechanism.plan(SamplesPerPlate(np.array([1, 1])), pure(10**9), max_kmh=20.0, bins=2, choice=None)
+    >>> mechanism.node_counts(plan, np.array([5, 15]) * 4096).any()
+    np.False_
+    """
 
     @property
     def name(self) -> str:
@@ -248,22 +260,11 @@ def node_counts(plan: CdfPlan, samples: Integers) -> Integers:
     return level_counts(plan.tree, leaves)
 
 
-def cdf_values(plan: CdfPlan, noisy_nodes: Integers) -> list[float]:
-    """Shares at the edges from noisy node counts: one per edge, non-decreasing in [0, 1], the last one 1.
-
-    Post-processing. The value at the first edge is that at exact zero if zeros have a bin of their own, else 0.
-
-    >>> from udp_stream.mechanisms.noise import pure
-    >>> counts = SamplesPerPlate(np.array([3, 1, 1]))
-    >>> plan = plan_cdf(counts, pure(10**9), max_kmh=40.0, bins=4)
-    >>> cdf_values(plan, node_counts(plan, np.array([5, 5, 5, 15, 35]) * 4096))
-    [0.0, 0.3333333333333333, 0.6666666666666666, 0.6666666666666666, 1.0]
-    """
-    return cdf_values_of_many([plan], noisy_nodes[np.newaxis])[0]
-
-
 def cdf_values_of_many(plans: Sequence[CdfPlan], noisy_nodes: Integers) -> list[list[float]]:
-    """`cdf_values` of plans that share bins, row by row of `noisy_nodes`: one pass over all of them.
+    """Shares at the edges from noisy node counts, row by row, of plans that share bins: one pass over all of them.
+
+    One per edge, non-decreasing in [0, 1], the last one 1. The value at the first edge is that at exact zero if zeros
+    have a bin of their own, else 0. Post-processing.
 
     >>> from udp_stream.mechanisms.noise import pure
     >>> counts = SamplesPerPlate(np.array([3, 1, 1]))

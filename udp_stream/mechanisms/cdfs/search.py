@@ -49,7 +49,7 @@ def best_tree(bins: int, power: int = 1) -> Tree:
 
 
 def _cheapest_paths(bins: int, power: int) -> dict[int, _Path]:
-    """For every number of leaves below `bins`, the cheapest levels that make up a subtree of so many leaves."""
+    """For every number of leaves below `bins`, the cheapest levels that make up a subtree of these."""
     paths: dict[int, _Path] = {1: (0, 0, ())}
     for leaves in range(1, bins):  # every entry is final when its turn comes: steps go up
         for b in range(2, (bins - 1) // leaves + 1):

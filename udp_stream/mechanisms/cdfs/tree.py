@@ -73,15 +73,6 @@ class Tree:
         return sum(self.level_sizes)
 
 
-def level_of_node(tree: Tree) -> Integers:
-    """For each node, in the order of `level_counts`, the index of its level into `branching`, `shares`, `node_scales`.
-
-    >>> level_of_node(Tree((2, 2), (0.5, 0.5), 4))
-    array([0, 0, 1, 1, 1, 1])
-    """
-    return np.repeat(np.arange(len(tree.branching), dtype=np.int64), tree.level_sizes)
-
-
 def level_counts(tree: Tree, leaf_counts: NDArray[Any]) -> Integers:
     """The exact counts of all nodes but the root, (..., nodes): the level below the root first, the leaves last.
 

@@ -11,8 +11,9 @@ Plate by plate. Under BestFit, n of the w samples of an array move its sum by at
 by at most ceil(U n / w); under WrapAround, n samples among those used move the sum by at most U n.
 
 Plates that the ledger halts. Arrays stay as they are, and each mean is still over the positions that were filled when
-charges were fixed (w), whoever is left in them: packing anew could put a plate that paid for n of 40 samples alone into
-an array of n. An array then counts by the part of it that is left, and the divisor is the sum of these parts.
+charges were fixed (w), whichever plates are left in them: packing anew could put a plate that paid for n of 40 samples
+alone into an array of n. An array then counts by the part of it that is left, and the divisor is the sum of these
+parts.
 
 Bias. The estimate weighs each sample of array i by 1 / (K-bar w_i) and dropped ones by 0, the sample mean weighs all
 by 1/M. The worst case over samples in [0, U] is U times the total variation between the two weightings: for BestFit
@@ -38,7 +39,6 @@ from udp_stream.mechanisms.grouping import (
 from udp_stream.mechanisms.means.base import Grouping, Integers, MeanPlan, MeanQuery, array_means, narrowed
 from udp_stream.mechanisms.noise import Cost
 from udp_stream.mechanisms.range import Range
-from udp_stream.units import NANO
 
 
 class ArrayAveraging:
@@ -118,13 +118,3 @@ def _poured_for_admitted(plan: MeanPlan, admitted: NDArray[np.bool_], total: int
     if used:
         return narrowed(plan, admitted, divisor=used, bias_bound=plan.range.width * (1 - used / total))
     return narrowed(plan, admitted, divisor=1, bias_bound=float(plan.range.width), fill=plan.range.width // 2)
-
-
-def worst_case_cap(counts: SamplesPerPlate, epsilon_nano: int) -> int:
-    """The count m of least E(m) = 1 - sum G_l / M + m / (eps sum G_l), the papers' worst case (arXiv 2405.06261).
-
-    >>> counts = SamplesPerPlate(np.array([9, 3, 2, 2]))
-    >>> [worst_case_cap(counts, epsilon_nano) for epsilon_nano in (10**8, 10**9)]
-    [2, 9]
-    """
-    return int(counts.descending[int(np.argmin(counts.errors_at_every_count(NANO / epsilon_nano)))])

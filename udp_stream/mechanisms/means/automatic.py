@@ -1,8 +1,8 @@
 """`mean = "auto"`: the mechanism and cap of least expected error for what its plates pay. Counts only.
 
 **At equal epsilon**, where it is configured. Candidates are Baseline, Optimal, and Array-Averaging with a few caps
-among the counts, those of least expected error by formulas that need no packing. Their worst cases come first: whoever
-guesses U/2 is off by at most U/2, so no plan is taken that promises less (where Optimal promises less, none that
+among the counts, those of least expected error by formulas that need no packing. Their worst cases come first: a
+guess of U/2 is off by at most U/2, so no plan is taken that promises less (where Optimal promises less, none that
 promises less than Optimal). Then errors are compared as they are at that epsilon: hypot(noise, spread), the spread as
 in `accuracy`. An error of 3 % more than the least is as good to a reader, so of these the one whose plates pay least is
 taken: what they do not pay here serves other HATs.

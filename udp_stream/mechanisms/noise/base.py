@@ -8,7 +8,7 @@ What a mechanism releases comes in two shapes:
 
 * one integer, a *statistic*, which a plate moves by up to its sensitivity. It is rounded to a lattice
   (`lattice.py`).
-* *counts* in which a plate moves up to so many samples from one entry to another: the nodes of one level of a
+* *counts* in which a plate moves up to that many samples from one entry to another: the nodes of one level of a
   CDF's tree. Each family knows how large such a move is in the norm that it goes by.
 """
 

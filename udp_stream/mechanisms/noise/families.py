@@ -33,7 +33,7 @@ def expected_noise(sensitivity: int, cost: Cost) -> float:
 
 
 def expected_noise_of_counts(cost: Cost) -> float:
-    """The same for counts in which a plate moves one sample; for so many samples, so many times as much.
+    """The same for counts in which a plate moves one sample; for m samples, m times as much.
 
     >>> from udp_stream.mechanisms.noise.base import pure
     >>> expected_noise_of_counts(pure(500_000_000))  # a sample leaves one count and enters another

@@ -63,7 +63,8 @@ class DiscreteGaussian:
         return _over_root(_positive(cost))
 
     def counts_drawable(self, cost: Cost) -> int:
-        """So many that one sample's move is charged 4 nano-rho; scales are then far below `SCALE_MAX`.
+        """The most samples of a plate at which one sample's move is charged 4 nano-rho; scales are then far below
+        `SCALE_MAX`.
 
         Where only plates of one sample are left of all, the noise is for one sample at what that was charged.
         """

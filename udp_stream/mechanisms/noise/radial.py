@@ -41,7 +41,7 @@ DIMENSIONS_MAX = 16
 _CHUNK = 1 << 16
 
 _LONG = 64.0
-"""Lengths of so many scales are left to integers."""
+"""Lengths of at least this many scales are left to integers."""
 
 
 def radial_scale_max(dimensions: int) -> int:

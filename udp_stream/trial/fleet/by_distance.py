@@ -1,4 +1,4 @@
-"""The same buses, reporting by distance: a ping each time a bus has driven so many metres, and none while it stands.
+"""The same buses, reporting by distance: a ping each time a bus has driven a given distance, and none while it stands.
 
 Some feeds do so. Counts then tell how far a bus drove in a cell, and no longer how long it stayed, so what a forecast
 takes from counts of a feed that reports by time is wrong there.
@@ -14,7 +14,7 @@ from udp_stream.trial.fleet.fleet import FleetColumns
 
 
 def by_distance(dense: FleetColumns, metres: float) -> FleetColumns:
-    """Of a fleet that pings about every second, the pings that it would send every so many metres.
+    """Of a fleet that pings about every second, the pings that it would send after each `metres` driven.
 
     >>> column = np.array([0.0, 0.0, 0.0, 0.0])
     >>> dense = FleetColumns(np.zeros(4, int), np.arange(4) * 1000, column, column, np.array([36.0, 0.0, 36.0, 36.0]))

@@ -106,7 +106,6 @@ class RunningKafka(Running):
     """A broker that has answered at `bootstrap` (host:port); `addresses` are those of further listeners, by name."""
 
     bootstrap: str
-    cluster_id: str
     addresses: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -159,7 +158,7 @@ def start_kafka(
             lambda _pid: cluster_id_at(HOST, broker) == cluster,
             disposable,
         )
-        return RunningKafka(program, launch(program), f"{HOST}:{broker}", cluster, addresses)
+        return RunningKafka(program, launch(program), f"{HOST}:{broker}", addresses)
 
     number = 2 + len(listeners)
     return on_free_ports(number, start) if ports is None else on_kept_ports(ports, number, start)

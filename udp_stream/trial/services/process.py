@@ -1,6 +1,6 @@
 """A real service as a child process: behind a guard, waited for in its own protocol, stopped in bounded time.
 
-Theory of operation. Nobody may be left behind, not even when we are killed with SIGKILL and run no code any more. A
+Theory of operation. No process may be left behind, not even when we are killed with SIGKILL and run no code any more. A
 "parent death signal" (prctl) would do that on Linux, but it is sent when the *thread* that started the child ends, and
 to set it takes code between fork and exec, which is unsafe in a program with threads. So there is a guard beside each
 child (`guard.py`): a small process that reads a pipe from us. However we die, the system closes our end.

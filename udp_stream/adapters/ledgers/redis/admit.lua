@@ -50,6 +50,8 @@ local function unfit_windows()
   for _, name in ipairs(redis.call('ZRANGEBYLEX', KEYS[3], '[' .. first, '[' .. last)) do
     if name ~= period then there[#there + 1] = name end
   end
+  -- A span that others have charged in since the caller looked: its balances are not among KEYS, where a cluster
+  -- wants them. The caller looks again.
   if table.concat(there, '\n') ~= listing then return {'moved'} end
   for i, name in ipairs(beside) do
     if redis.call('EXISTS', KEYS[4 + hats + i]) == 0 then return {'lost', name} end
@@ -63,6 +65,7 @@ local function unfit()
   first_of_period = redis.call('HLEN', KEYS[4]) == 0
   local listed = rolls and redis.call('ZSCORE', KEYS[3], period)
   if not rolls then listed = redis.call('SISMEMBER', KEYS[3], period) == 1 end
+  -- Charges are never taken back, so a period that is listed has balances. Without them every plate looked new.
   if first_of_period and listed then
     return {'lost', period}
   end
@@ -146,6 +149,7 @@ local function decide(places, charges, least, allowances)
     fits[i] = asked[i] <= limit - sums[at[i]] -- exact: all are below 2^53
     if fits[i] then fitting = fitting + 1 end
   end
+  -- Decided for all plates before any is charged: too few pay nothing.
   if fitting < least then return string.rep(HALT, count) end
   for i = 1, count do
     if fits[i] then
@@ -163,6 +167,8 @@ local answers, ids = {}, {}
 local memory, memories = {}, {} -- by id; key, memory, key, memory...
 for hat = 1, hats do
   local release_id, least, head, plates, places, charges, allowances = unpack(ARGV, 7 * hat + 1, 7 * hat + 7)
+  -- A repeat is answered before fence and windows are looked at: it charges nothing, and its answer stands for ever.
+  -- `memory` comes first, as the same id may be in this call twice and nothing is kept yet.
   local known = memory[release_id] or redis.call('GET', KEYS[4 + hat])
   if known then
     answers[hat] = {'known', known}
@@ -178,9 +184,11 @@ for hat = 1, hats do
   end
 end
 
+-- Redis undoes nothing of a script that fails halfway. So all that can be refused was, and only writes are left.
 local balances = {}
 for place in pairs(charged) do
   balances[#balances + 1] = names[place]
+  -- What was charged elsewhere counts against the budget, and belongs to the balances of the other spans.
   balances[#balances + 1] = pack('<i8i8', sums[place] - (elsewhere[place] or 0), times[place])
 end
 by_chunk(balances, function(_, ...) redis.call('HSET', KEYS[4], ...) end)

@@ -1,4 +1,4 @@
-"""Of a rolling budget, what the script that admits is told of the windows: which spans lie near, and in which windows.
+"""Of a rolling budget, what the script that admits gets of the windows: which spans lie near, and in which windows.
 
 The spans are looked up first and handed to the script with their balances' keys. It goes on only if it finds the very
 same spans listed; else another caller has charged in a new one meanwhile, and the caller looks again.

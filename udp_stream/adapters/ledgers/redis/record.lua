@@ -21,6 +21,7 @@ for i = 1, count do
     fresh[#fresh + 1] = i
   end
 end
+-- A former owner may still read what stands; it may add nothing.
 if #fresh > 0 then
   refused = stale()
   if refused then return refused end
