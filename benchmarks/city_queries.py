@@ -1,23 +1,25 @@
 """Two private queries a slot on the whole city, which are not built: what they would bring, and what they would cost.
 
-`python -m benchmarks.city_queries FOLDER [--seeds N] [--resolution 7]`, the days of `benchmarks.accuracy`, an hour, 10
-per plate and day, the prior trained on other years. Each plate answers with its own speeds: x in a HAT, where f was
+`python -m benchmarks.city_queries FOLDER [--seeds N] [--queries mean,spread]`, the days of `benchmarks.accuracy`, 10 per
+plate and day, an hour, the prior trained on other years. Each plate answers with its own speeds: x in a HAT, where f was
 forecast, weighed by its pings. Plates that cannot pay are left out; so none is charged beyond its budget.
 
 * mean: the mean over plates of clip(x - f, -30, 30), at 0.5 % of the budget. All filters learn it before the slot's
   releases. Errors of smoothed estimates over the constant's, all HATs / HATs of >= 10 plates; *free*: with its noise,
   and nobody charged; *paid*: charged like all else.
-* spread: the mean over plates of min(|x - f| / s(m), 3), at 0.2 %. What the day has told so far, over what the days of
-  other years tell in all, widens the intervals. Shares of HATs that 95 % intervals hold; *exactly*: no noise, and
-  nobody charged.
+* spread: the mean over plates of min(|x - f| / s(m), 3), at 0.2 %. What the day has told so far, over what days tell on
+  average, widens the intervals. `TAIL` is fitted anew, to hold 95 % of Austin's other years. Shares of HATs that
+  intervals then hold, and how many classes (by plates, by hour) are held by 93 to 97 %; *exactly*: no noise, and nobody
+  charged.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime as dt
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +58,9 @@ SHARES = {"mean": 0.005, "spread": 0.002}
 
 PLATE_SD = 8.0
 """Km/h, how far a plate's mean over its HATs of a slot is from what is forecast of it."""
+
+TAILS = 1.1, 1.25, 1.4, 1.55
+"""Of which `TAIL` is interpolated."""
 
 DAYS_DIFFER = 0.3
 """How far days' spreads lie apart, as a share: by this a noisy one is drawn to what is usual."""
@@ -229,29 +234,52 @@ def spread_of(day: Day, feeds: Feeds, resolution: int) -> float:
 
 def print_spread(feeds: Feeds, seeds: int, resolution: int) -> None:
     """What intervals hold without the query, with it told exactly, and with its noise."""
-    print(f"H3 {resolution}, the spread: the day's over the usual one; held without, exactly, with noise, in rho too")
     spreads = {name: spread_of(feeds.day(name, resolution), feeds, resolution) for name in feeds.names}
-    for name in feeds.names:
-        day = feeds.day(name, resolution)
-        others = [other for other in feeds.names if other.startswith("austin") and not other.startswith(day.year)]
-        usual = float(np.mean([spreads[other] for other in others]))
-
-        said = []
-        for flags in (SETTINGS["pure"], SETTINGS["in rho"]):
-            said.append(_held(day, feeds.runs([name], resolution, seeds, flags)))
-            for exactly in (True, False):
-                asking = [
-                    Asking("spread", seed, is_free=exactly, has_noise=not exactly, usual=usual) for seed in range(seeds)
-                ]
-                said.append(_held(day, [one.run(day, feeds, resolution, flags) for one in asking]))
-        print(f"{name:<28}{spreads[name] / usual:.2f}  {'  '.join(said)}", flush=True)
+    usual = float(np.mean([spread for name, spread in spreads.items() if name.startswith("austin")]))
+    print(f"H3 {resolution}, the spread: the day's over the usual one; held without, exactly, with noise, in rho too")
+    said = {name: [f"{spread / usual:.2f}"] for name, spread in spreads.items()}
+    for flags, query in product((SETTINGS["pure"], SETTINGS["in rho"]), (None, "exactly", "paid")):
+        shares = {name: _by_tail(feeds, name, seeds, resolution, flags, query, usual) for name in feeds.names}
+        for name in feeds.names:
+            day = feeds.day(name, resolution)
+            held = _at_fitted_tail(shares, name, day.year)
+            inside, classes, _ = within(day, held)
+            said[name].append(f"{held.mean():.3f} ({inside} of {classes})")
+    for name, words in said.items():
+        print(f"{name:<28}{'  '.join(words)}", flush=True)
 
 
-def _held(day: Day, runs: Sequence[Run]) -> str:
-    """The share of HATs, and how many classes (by plates, by hour) are held by 93 to 97 %."""
-    held = np.mean([(one.low <= day.truth) & (day.truth <= one.high) for one in runs], axis=0)
-    inside, classes, _ = within(day, held)
-    return f"{held.mean():.3f} ({inside} of {classes})"
+def _by_tail(
+    feeds: Feeds, name: str, seeds: int, resolution: int, flags: Sequence[str], query: str | None, usual: float
+) -> Floats:
+    """By each of `TAILS`, the share of runs in which the interval of each HAT holds its mean."""
+    day, shares = feeds.day(name, resolution), []
+    for tail in TAILS:
+        asking = [
+            Asking("spread", seed, is_free=query == "exactly", has_noise=query == "paid", usual=usual)
+            for seed in range(seeds)
+        ]
+        with changed(intervals, TAIL=tail):
+            runs = (
+                feeds.runs([name], resolution, seeds, flags)
+                if query is None
+                else [one.run(day, feeds, resolution, flags) for one in asking]
+            )
+        shares.append(np.mean([(one.low <= day.truth) & (day.truth <= one.high) for one in runs], axis=0))
+    return np.array(shares)
+
+
+def _at_fitted_tail(shares: Mapping[str, Floats], name: str, year: str) -> Floats:
+    """Between `TAILS`, where 95 % of the HATs of Austin's other years are held, each year weighing alike."""
+    years: dict[str, list[Floats]] = {}
+    for other, by_tail in shares.items():
+        if other.startswith("austin") and not other.startswith(year):
+            years.setdefault(other[: len(year)], []).append(by_tail.mean(axis=1))
+    over_years = np.mean([np.mean(days, axis=0) for days in years.values()], axis=0)
+    at = np.interp(0.95, over_years, np.arange(len(TAILS)))
+    below = min(int(at), len(TAILS) - 2)
+    held: Floats = shares[name][below] + (at - below) * (shares[name][below + 1] - shares[name][below])
+    return held
 
 
 def main() -> None:
@@ -259,10 +287,11 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--resolution", type=int, default=7)
+    parser.add_argument("--queries", default="mean,spread")
     asked = parser.parse_args()
     feeds = Feeds(asked.folder)
-    print_mean(feeds, asked.seeds, asked.resolution)
-    print_spread(feeds, asked.seeds, asked.resolution)
+    for query in asked.queries.split(","):
+        {"mean": print_mean, "spread": print_spread}[query](feeds, asked.seeds, asked.resolution)
 
 
 if __name__ == "__main__":
