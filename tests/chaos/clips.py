@@ -24,10 +24,11 @@ class DrawnAgain:
 
     ledger: Ledger
     amiss: list[str] = field(default_factory=list)
+    asked: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         """What is not known yet is not asked, as that would be written."""
-        self._known = {entry.release_id for entry in self.ledger.entries()}
+        self.known = {entry.release_id for entry in self.ledger.entries()}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.ledger, name)
@@ -44,7 +45,7 @@ class DrawnAgain:
     def admit(
         self, period: str, budget: int, plates: Sequence[bytes], admissions: Sequence[Admission]
     ) -> list[Verdict]:
-        known = [one for one in admissions if one.release_id in self._known]
+        known = [one for one in admissions if one.release_id in self.known]
         answers = self.ledger.admit(period, budget, plates, known)
         verdicts = {one.release_id: answer for one, answer in zip(known, answers, strict=True)}
         for one in admissions:
@@ -53,6 +54,7 @@ class DrawnAgain:
         return [verdicts.get(one.release_id, Verdict(one.charges, one.terms)) for one in admissions]
 
     def _compare(self, asked: Admission, held: Verdict | None) -> None:
+        self.asked.add(asked.release_id)
         if held is None:
             self.amiss.append(f"{asked.release_id} is not remembered")
         elif held.terms != asked.terms:
@@ -67,4 +69,5 @@ def clips_amiss(
         return ()
     again = DrawnAgain(ledger)
     Embedded(settings, again, OsEntropy(), hashed, "again", lambda releases: None).run(frames)
-    return tuple(again.amiss)
+    clips = {id_ for id_ in again.known if kind_of(id_) == CLIPS}
+    return (*again.amiss, *(f"{id_} is remembered of no slot of the log" for id_ in sorted(clips - again.asked)))

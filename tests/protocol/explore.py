@@ -33,7 +33,7 @@ from udp_stream.release.balls import slot_norms
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.draw import record_slot
-from udp_stream.release.record import decode
+from udp_stream.release.record import decode, kind_of, slot_of
 from udp_stream.shuffle.count_chunks import merge_counts
 from udp_stream.shuffle.shard_protocol import ShardCheckpoint, ShardProtocol
 from udp_stream.shuffle.shard_steps import Count, Measure, PlanSlot, Release
@@ -99,6 +99,9 @@ class Planted:
     fence_wraps: int = 0
 
 
+LEARNT = "learnt "
+"""Before the start of a slot: its estimates, among what is published."""
+
 OFFSETS = frozenset({"_next", "checkpoint"})
 """What a barrier remembers of places in its log: without a fault to come, nobody reads there again."""
 
@@ -157,14 +160,15 @@ class World:
 
     def __init__(
         self, once: bool = True, whole_batches: bool = True, planted: Planted = Planted(), slots: int = 2,
-        reads: int = 2,
+        reads: int = 2, follows: bool | None = None, sources: int = 2,
     ) -> None:  # fmt: skip
         """With `once`, releases and checkpoint are one transaction; else the checkpoint is committed afterwards.
 
         With `whole_batches`, an owner reads all there is before it does what is due; else message by message.
         """
         self.once, self.whole_batches, self.planted = once, whole_batches, planted
-        self.slots, self.reads = slots, reads
+        self.slots, self.reads, self.sources = slots, reads, sources
+        self.follows = self.follows if follows is None else follows
         settings = load(None, self.flags, {})
         self.contexts = [self.context(settings, seed) for seed in range(4)]
         rules = ReadingRules(
@@ -183,6 +187,9 @@ class World:
         self.batches = [self._batches(source) for source in range(2)]
 
     flags = FLAGS
+    follows = False
+    """Whether plans follow from releases: then each slot is planned, and learnt, once all that was planned before is
+    released. What is learnt is said in `published`."""
     speeds = 20, 21
     """Of the plates of the two sources."""
 
@@ -194,17 +201,19 @@ class World:
     def _batches(self, source: int) -> list[tuple[list[bytes], LogPlaces]]:
         """Two pings in each slot, of which the next closes the one before; then a tick closes the last.
 
-        With `reads` of 1, all of it is read at once, and all slots are closed and sent at once.
+        With `reads` of 1, all of it is read at once, and all slots are closed and sent at once. One source alone has
+        the plates of both; the other has no partition.
         """
-        plate, messages, times = b"ab"[source : source + 1], [], []
-        for slot in range(self.slots):
-            for minute, longitude in enumerate(LONGITUDES):
-                at = b"2024-01-01T%02d:%02d:00Z" % (slot, minute)
-                messages.append(
-                    b'{"license_plate": "%s", "observationDateTime": "%s", "speed": %d, "location": {"type": "Point", '
-                    b'"coordinates": [%.2f, 21.1]}}' % (plate, at, self.speeds[source], longitude)
-                )
-                times.append(START + slot * HOUR + minute * 60_000 + 1)
+        if source >= self.sources:
+            return []
+        messages, times, plates = [], [], range(source, 2, self.sources)
+        for slot, (minute, longitude), plate in itertools.product(range(self.slots), enumerate(LONGITUDES), plates):
+            at = b"2024-01-01T%02d:%02d:00Z" % (slot, minute)
+            messages.append(
+                b'{"license_plate": "%c", "observationDateTime": "%s", "speed": %d, "location": {"type": "Point", '
+                b'"coordinates": [%.2f, 21.1]}}' % (b"ab"[plate], at, self.speeds[plate], longitude)
+            )
+            times.append(START + slot * HOUR + minute * 60_000 + 1)
         times.append(START + self.slots * HOUR + 1)
         if self.reads > 1:
             tick = [b""], _places(len(messages), times[-1:], tick=True)
@@ -229,7 +238,7 @@ class World:
             start = SourceCheckpoint(0) if commit < 0 else self.checkpoints.objects[commit]
             return self.locals.number(SourceProtocol(actor, 2, SourceReader(self.rules, start)))
         start = ShardCheckpoint.at(0) if commit < 0 else self.checkpoints.objects[commit]
-        return self.locals.number(ShardProtocol(actor - 2, 2, 2, start))
+        return self.locals.number(ShardProtocol(actor - 2, 2, self.sources, start, follows=self.follows))
 
     # --- one actor ---
 
@@ -559,10 +568,25 @@ class World:
             commits=((-1,),) * 4,
         )
 
+    def require_recorded(self, ledger: int, before: int) -> None:
+        """What a forecaster would read: all that was admitted of slots that begin before."""
+        for entry in self.ledgers.objects[ledger].entries():
+            is_hat = kind_of(entry.release_id) == "hat"
+            if is_hat and slot_of(entry.release_id)[0] * 1000 < before and entry.payload is None:
+                raise Violation(f"{entry.release_id} is not recorded, and what follows on it begins")
+
+    def learnt(self, start: int) -> tuple[str, int]:
+        """A slot's estimates, as they are published."""
+        return f"{LEARNT}{start}", self.payloads.number(b"estimates")
+
     def require_done(self, state: State) -> None:
-        """Nothing more can happen: every HAT is published, and every plate was charged once, for what was drawn."""
+        """Nothing more can happen: every HAT is published, and every plate was charged once, for what was drawn. Where
+        plans follow from releases, every slot is learnt."""
         ledger: MemoryLedger = self.ledgers.objects[state.ledger]
-        published = {name: decode(self.payloads.objects[payload]) for name, payload, _ in state.published}
+        released = [(name, payload) for name, payload, _ in state.published if not name.startswith(LEARNT)]
+        if (learnt := len(state.published) - len(released)) != self.follows * self.slots:
+            raise Violation(f"expected {self.follows * self.slots} slots to be learnt, got {learnt}")
+        published = {name: decode(self.payloads.objects[payload]) for name, payload in released}
         if len(published) != 2 * self.slots:
             raise Violation(f"expected {2 * self.slots} HATs to be published, got {sorted(published)}")
         if ledger.verify():

@@ -8,6 +8,9 @@ reader holds that resumes at any checkpoint that may be committed, now or later:
 logs that give each such reader the same give the same after every further message. No violation is lost, as every
 continuation of the one is one of the other. `test_whole.py` checks it: what has one key goes on under one key.
 
+Where plans follow from releases, a reader resumes at the first of its two checkpoints, and what shards say of their
+releases has no place in a barrier: it is kept beside what the reader holds.
+
 **Unread messages are kept as what the reader would hold had it read them.** The protocol lets messages be added between
 any two steps, and a step does not look at what was added behind it. The same check covers this.
 """
@@ -21,6 +24,7 @@ from tests.protocol.explore import HOUR, OFFSETS, SOURCES, START, Actor, World, 
 from udp_stream.planning.slot_plan import PlanChunk
 from udp_stream.shuffle import shard_protocol, source_protocol
 from udp_stream.shuffle.barrier import NOT_YET, BarrierCheckpoint, SlotBarrier
+from udp_stream.shuffle.count_chunks import Released
 from udp_stream.shuffle.shard import Shard, counts_of_shards
 from udp_stream.shuffle.shard_protocol import ShardCheckpoint, ShardProtocol
 from udp_stream.shuffle.shard_steps import Count, Release
@@ -132,8 +136,11 @@ class Parts:
 
     def _point(self, reader: Any, log: tuple[int, ...], at: BarrierCheckpoint) -> Point:
         """Behind the messages that change nothing for whoever resumes here."""
-        through = at.through_ms + (NOT_YET,) * (2 - len(at.through_ms))
+        through = at.through_ms + (NOT_YET,) * (self._senders(reader) - len(at.through_ms))
         return at.offset + self._skipped(reader, log[at.offset :], through), through
+
+    def _senders(self, reader: Any) -> int:
+        return self.world.sources if reader is Shard else 2
 
     def _skipped(self, reader: Any, tail: tuple[int, ...], through: tuple[int, ...]) -> int:
         def work() -> int:
@@ -150,21 +157,27 @@ class Parts:
 
         def work() -> Any:
             start = BarrierCheckpoint(0, through, done)
-            one = reader(2, start)
+            one = reader(self._senders(reader), start)
             for offset, message in enumerate(tail):
                 one.add(offset, self._message(message))
             barrier, plans = (one._pings, one._plans) if reader is Shard else (one, {})
             held = sorted(barrier._held.items())
             slots = [(s, h.end_ms, sorted(h.chunks), sorted(h.missing.items()), h.collected) for s, h in held]
             planned = [(s, sorted((n, chunk.digest) for n, chunk in of.items())) for s, of in sorted(plans.items())]
-            frozen = freeze((barrier._through, barrier._done_ms, slots, planned), frozenset())
+            released = self._released(tail) if self.world.follows else ()
+            frozen = freeze((barrier._through, barrier._done_ms, slots, planned, released), frozenset())
             return frozen, tuple((s, h.checkpoint.offset, h.checkpoint.through_ms) for s, h in held)
 
         return self._cached(("run", reader, tail, through, done), work)
 
-    def has_plan(self, messages: tuple[int, ...]) -> bool:
-        """Whether a plan is among them."""
-        return any(isinstance(self._message(one), PlanChunk) for one in messages)
+    def _released(self, tail: tuple[int, ...]) -> tuple[int, ...]:
+        """What each shard has released, as far as these messages say."""
+        said = [one for one in map(self._message, tail) if isinstance(one, Released)]
+        return tuple(max([NOT_YET, *(one.through_ms for one in said if one.shard == shard)]) for shard in (0, 1))
+
+    def may_matter_later(self, messages: tuple[int, ...]) -> bool:
+        """Whether a plan is among them, or what a shard has released: if it changes nothing now, it may yet."""
+        return any(isinstance(self._message(one), PlanChunk | Released) for one in messages)
 
     def _message(self, number: int) -> Any:
         return self._cached(("message", number), lambda: decode_message(self.world.messages.objects[number]))
@@ -182,7 +195,7 @@ class Parts:
         if i in SOURCES:
             protocol: Any = SourceProtocol(i, 2, SourceReader(self.world.rules, start))
         else:
-            protocol = ShardProtocol(i - 2, 2, 2, start)
+            protocol = ShardProtocol(i - 2, 2, self.world.sources, start, follows=self.world.follows)
         local = self.world.locals.number(protocol, self._without)
         if self.is_last:
             return self.settled(i, Part(local, () if i in SOURCES else log[protocol.next_offset :]))

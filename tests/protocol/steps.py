@@ -10,8 +10,8 @@ from tests.protocol.parts import Part, Parts
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.draw import record_slot
 from udp_stream.shuffle.count_chunks import merge_counts
-from udp_stream.shuffle.shard_protocol import ShardProtocol
-from udp_stream.shuffle.shard_steps import PlanSlot, Release
+from udp_stream.shuffle.shard_protocol import ShardCheckpoint, ShardProtocol
+from udp_stream.shuffle.shard_steps import Learn, PlanSlot, Release
 
 SOUND = Planted()
 
@@ -29,10 +29,16 @@ class Steps:
     """What each partition may do, by its number and that of the book: the ledger and what is published."""
 
     def __init__(
-        self, slots: int = 2, reads: int = 2, once: bool = True, planted: Planted = SOUND, is_reduced: bool = True
-    ) -> None:
-        """Each source reads its messages in one batch, and sends all slots at once, or in two, slot by slot."""
-        self.world = World(once, whole_batches=False, planted=planted, slots=slots, reads=reads)
+        self, slots: int = 2, reads: int = 2, once: bool = True, planted: Planted = SOUND, is_reduced: bool = True,
+        follows: bool = False, sources: int = 2,
+    ) -> None:  # fmt: skip
+        """Each source reads its messages in one batch, and sends all slots at once, or in two, slot by slot.
+
+        `follows`: plans follow from releases. With one of the `sources`, the other has no partition.
+        """
+        self.world = World(
+            once, whole_batches=False, planted=planted, slots=slots, reads=reads, follows=follows, sources=sources
+        )
         self.parts = Parts(self.world, is_merged=is_reduced)
         self.is_reduced = is_reduced
         self.fence_wraps = 1 if planted.ignores_fences else planted.fence_wraps
@@ -74,8 +80,13 @@ class Steps:
 
     def _act(self, i: int, number: int, book: int) -> Move:
         part, (ledger, published) = self.parts.parts[number], self._lists["book"][book]
-        if isinstance(self.parts.step(part), PlanSlot):
+        step = self.parts.step(part)
+        if isinstance(step, PlanSlot):
             after, ledger = self._planned(part, ledger)
+        elif isinstance(step, Learn):
+            self.world.require_recorded(ledger, step.end_ms)
+            published = self.world._published(published, (self.world.learnt(step.start),))
+            after = self._learnt(part)
         elif part.stage == 0:
             ledger, _ = self._recorded(part.local, ledger)
             return Move(self.parts.number(i, part._replace(stage=1)), self._number("book", (ledger, published)))
@@ -92,6 +103,8 @@ class Steps:
     def _planned(self, part: Part, ledger: int) -> tuple[Part, int]:
         def work() -> tuple[Any, Any, int]:
             step = self.world.locals.fresh(part.local).next()
+            if self.world.follows:
+                self.world.require_recorded(ledger, step.start)
             counts = merge_counts(step.chunks)
             plan, after = self._again(ledger, lambda context, port: plan_slot(counts, context, port))
             return counts, plan, after
@@ -131,12 +144,31 @@ class Steps:
     def _published(self, part: Part) -> Part:
         """With the checkpoint behind the slot committed."""
 
-        def work() -> tuple[int, int]:
-            protocol = self.world.locals.fresh(part.local)
+        def do(protocol: ShardProtocol) -> ShardCheckpoint:
             step = protocol.next()
             assert isinstance(step, Release)
             to = protocol.recorded(step.start)
             protocol.published(step.start)
+            return to
+
+        return self._committed(part, do)
+
+    def _learnt(self, part: Part) -> Part:
+        """With the checkpoint behind the slot's counts committed."""
+
+        def do(protocol: ShardProtocol) -> ShardCheckpoint:
+            step = protocol.next()
+            assert isinstance(step, Learn)
+            to = protocol.publishing(step)
+            protocol.learnt(step)
+            return to
+
+        return self._committed(part, do)
+
+    def _committed(self, part: Part, do: Callable[[ShardProtocol], ShardCheckpoint]) -> Part:
+        def work() -> tuple[int, int]:
+            protocol = self.world.locals.fresh(part.local)
+            to = do(protocol)
             protocol.next()
             return self.world.locals.number(protocol, self.parts._without), self.world.checkpoints.number(to)
 

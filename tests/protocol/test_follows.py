@@ -5,37 +5,22 @@ import random
 import pytest
 
 from tests.forms import long_but, long_rows
-from tests.protocol.explore import SHARDS, Violation, World, explore, walk
-from udp_stream.release.record import kind_of
+from tests.protocol.explore import Violation, World, explore, walk
 from udp_stream.shuffle.planner import Planner
-from udp_stream.shuffle.shard_protocol import ShardCheckpoint, ShardProtocol
+from udp_stream.shuffle.shard_protocol import ShardProtocol
 from udp_stream.shuffle.shard_steps import Learn, PlanSlot
 
 
 class Following(World):
     """The planner plans a slot once all earlier ones are released, and learns each of them: said in `published`."""
 
-    def _resumed(self, actor, commit):
-        if actor not in SHARDS:
-            return super()._resumed(actor, commit)
-        start = ShardCheckpoint.at(0) if commit < 0 else self.checkpoints.objects[commit]
-        return self.locals.number(ShardProtocol(actor - 2, 2, 2, start, follows=True))
+    follows = True
 
     def plan(self, actor, state, fault):
         step = self.locals.objects[actor.local].next()
         assert isinstance(step, PlanSlot)
-        self.require_recorded(state, step.start)
+        self.require_recorded(state.ledger, step.start)
         return super().plan(actor, state, fault)
-
-    def require_recorded(self, state, before):
-        """What a forecaster would read: all that was admitted of earlier slots."""
-        for entry in self.ledgers.objects[state.ledger].entries():
-            if (
-                kind_of(entry.release_id) == "hat"
-                and int(entry.release_id.split("-")[1]) * 1000 < before
-                and entry.payload is None
-            ):
-                raise Violation(f"{entry.release_id} is not recorded, and what follows on it begins")
 
     def successors(self, state):
         self.without = frozenset() if state.faults else frozenset({"_next", "checkpoint"})
@@ -50,20 +35,11 @@ class Following(World):
         """Estimates and checkpoint are one transaction."""
         step = self.locals.objects[actor.local].next()
         assert isinstance(step, Learn)
-        self.require_recorded(state, step.end_ms)
+        self.require_recorded(state.ledger, step.end_ms)
         to = self.checkpoints.number(self.locals.fresh(actor.local).publishing(step))
         after = self._local(actor, "learnt", lambda protocol: protocol.learnt(step))
-        name = f"learnt {step.start}"
-        if any(known == name for known, _, _ in state.published):
-            raise Violation(f"{name} twice")
-        published = tuple(sorted((*state.published, (name, 0, 1))))
+        published = self._published(state.published, (self.learnt(step.start),))
         return self._with(self._committed(state, i, (to,))._replace(published=published), i, after)
-
-    def require_done(self, state):
-        learnt = [one for one in state.published if one[0].startswith("learnt")]
-        if len(learnt) != 2:
-            raise Violation(f"expected two slots to be learnt, got {learnt}")
-        super().require_done(state._replace(published=tuple(one for one in state.published if one not in learnt)))
 
 
 @pytest.mark.parametrize("whole_batches", long_but([True], [True, False]))

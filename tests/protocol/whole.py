@@ -13,9 +13,11 @@ Three reductions come on top of `parts.py`.
 1. *Pings or counts that change nothing, change nothing later either*: closing times never go back, and what is held
    stays until it is done. So late ones are dropped, and one that is to be sent is sent first: every other order comes
    to the same states, and a fault before it leaves no more than a fault after it, as commits only become possible.
-   Plans are exempt: a repeated plan may have other bytes than the first, and the one that comes last is taken.
+   Plans are exempt: a repeated plan may have other bytes than the first, and the one that comes last is taken. What a
+   shard has released is exempt, too: who resumes later has not heard it.
 2. *Without a fault to come, calls of the ledger and publishing come first*: only a fault of its own partition could
-   tell when they were made; what arrives meanwhile is read afterwards, in a batch of any size.
+   tell when they were made; what arrives meanwhile is read afterwards, in a batch of any size. Where plans follow from
+   releases, recording is exempt: whether it was done before a slot is planned or learnt can be told.
 3. *Which checkpoint was the last one committed* is chosen when a fault needs it, once for all states that leave the
    same behind.
 
@@ -90,11 +92,15 @@ class Whole(Steps):
     def _comes_first(self, state: Everything, i: int, move: Move, after: Everything) -> bool:
         """Reductions 1 and 2."""
         if move.log is None:
-            return move.book is not None and self.parts.is_last
-        if self.parts.has_plan(move.messages):
+            return move.book is not None and self.parts.is_last and not self._is_waited_for(move)
+        if self.parts.may_matter_later(move.messages):
             return False
         before = move.part if move.log + 2 == i else state[move.log + 2]
         return after[move.log + 2] == before
+
+    def _is_waited_for(self, move: Move) -> bool:
+        """Where plans follow from releases, it can be told whether a release was recorded before something else."""
+        return self.world.follows and self.parts.parts[move.part].stage == 1
 
     def _normal(self, after: list[Any]) -> Everything:
         """Without late messages that change nothing."""
@@ -105,7 +111,7 @@ class Whole(Steps):
 
     def _kept(self, after: list[Any]) -> int:
         return self._number("late", tuple(
-            one for one in self._lists["late"][after[5]] if one[0] == "act" or self.parts.has_plan(one[2])
+            one for one in self._lists["late"][after[5]] if one[0] == "act" or self.parts.may_matter_later(one[2])
             or self.parts.appended(one[1] + 2, after[one[1] + 2], one[2]) != after[one[1] + 2]
         ))  # fmt: skip
 
