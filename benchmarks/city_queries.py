@@ -1,8 +1,8 @@
 """Two private queries a slot on the whole city, which are not built: what they would bring, and what they would cost.
 
-`python -m benchmarks.city_queries FOLDER [--seeds N] [--queries mean,spread]`, the days of `benchmarks.accuracy`, 10 per
-plate and day, an hour, the prior trained on other years. Each plate answers with its own speeds: x in a HAT, where f was
-forecast, weighed by its pings. Plates that cannot pay are left out; so none is charged beyond its budget.
+`python -m benchmarks.city_queries FOLDER [--seeds N] [--queries mean,spread]`, the days of `benchmarks.accuracy`, 10
+per plate and day, an hour, the prior trained on other years. Each plate answers with its own speeds: x in a HAT, where
+f was forecast, weighed by its pings. Plates that cannot pay are left out; so none is charged beyond its budget.
 
 * mean: the mean over plates of clip(x - f, -30, 30), at 0.5 % of the budget. All filters learn it before the slot's
   releases. Errors of smoothed estimates over the constant's, all HATs / HATs of >= 10 plates; *free*: with its noise,

@@ -56,6 +56,14 @@ def test_a_wrong_setting_is_told_with_its_mend(capsys, log, flags, said):
     assert status == 0 and out.count("warning: ") >= 1 and said in out
 
 
+def test_speeds_in_no_unit_that_is_known_are_told(capsys, log, tmp_path):
+    pings = [json.loads(line) for line in log.read_bytes().splitlines()]
+    knots = tmp_path / "knots.ndjson"
+    knots.write_text("\n".join(json.dumps(ping | {"speed": ping["speed"] / 1.852}) for ping in pings))
+    out = dry(capsys, knots)[1]
+    assert "warning: speed.unit is 'kmh', and by how far buses go, speeds fit no unit that is known (knots?" in out
+
+
 def test_a_zone_of_the_same_hours_is_no_mistake(capsys, log):
     assert "warning" not in dry(capsys, log, "hat.timezone=Asia/Colombo")[1]
 

@@ -16,10 +16,14 @@ from udp_stream.pings.found_mapping import unit_of_name
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("source.speed=speed_ms", "speed.unit=kmh"), "source.speed = 'speed_ms' names 'mps': set speed.unit = 'mps'"),
+        (("source.speed=speed_ms", "speed.unit=kmh"), "source.speed = 'speed_ms' names 'mps': one of the two is wrong"),
         (("source.speed=speed_ms", "speed.unit=mps"), None),
         (("source.speed=a.speed_kmh.value", "speed.unit=mps"), None),  # the last step names no unit
         (("source.speed=speedMph",), "source.speed = 'speedMph' names 'mph'"),
+        (
+            ("source.speed=gps.speed_kn",),
+            "names 'knots': one of the two is wrong: `udp-stream doctor FILE` compares them",
+        ),
         (("source.preset=mbta", "speed.unit=mps"), None),  # another one is refused: status 3
         (("source.preset=geojson", "speed.unit=mph"), None),
         (("speed.unit=mps",), None),
@@ -28,6 +32,23 @@ from udp_stream.pings.found_mapping import unit_of_name
 def test_a_name_that_says_another_unit_is_told(flags, said):
     found = wrong_unit(load(None, flags, {}))
     assert (found is None) == (said is None) and (said or "") in (found or "")
+
+
+def test_a_name_is_no_proof_so_no_unit_is_recommended():
+    assert "set " not in (wrong_unit(load(None, ("source.speed=speed_mph", "speed.unit=kmh"), {})) or "")
+
+
+@pytest.mark.parametrize(
+    ("names", "unit"),
+    [
+        (("speed_knots", "speedKnots", "speed_kn", "speedKn", "kts", "velocity_kt", "sog_kt"), "knots"),
+        (("speed_fps", "speed_ft/s", "feet_per_second"), "fps"),
+        (("speed_cms", "speed_cmps", "cm/s"), "cms"),
+        (("unknown", "track", "speed", "speed_of_kn1ght", "docket"), None),
+    ],
+)
+def test_names_of_units_that_are_not_known_are_units(names, unit):
+    assert {name: unit_of_name(name) for name in names} == dict.fromkeys(names, unit)
 
 
 def test_names():

@@ -108,7 +108,9 @@ def _hours(minutes: int) -> str:
 
 
 def _speed(feed: FoundFeed) -> str:
-    return f"[speed]\n# {_UNIT_WORDS[feed.unit_from]}.\nunit = {_text(feed.unit)}\n{_U}\nmax_kmh = 65.0"
+    words = [] if feed.speed.fits_none else [f"# {_UNIT_WORDS[feed.speed.by]}."]
+    words += [f"# CHECK: {doubt}." for doubt in feed.speed.doubts]
+    return "\n".join(["[speed]", *words, f"unit = {_text(feed.unit)}", _U, "max_kmh = 65.0"])
 
 
 def _pings(feed: FoundFeed) -> str:

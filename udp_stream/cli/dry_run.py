@@ -30,7 +30,7 @@ from udp_stream.errors import UsageError
 from udp_stream.ledger.port import Entropy
 from udp_stream.pings.decoder import PingDecoder, Pings, Reason, originals
 from udp_stream.pings.found_plate import plate_warning
-from udp_stream.pings.speed_unit import unit_evidence
+from udp_stream.pings.speed_unit import FITS_NONE, unit_evidence
 from udp_stream.release.summary import Summary
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.clocks import AgreementClock
@@ -132,8 +132,10 @@ def _joined(frames: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
 
 def _warnings(read: _Read, settings: Settings) -> Iterator[str]:
     """What is likely to be set wrongly."""
-    unit = unit_evidence(read.beginning, settings.speed.unit).unit
-    if unit is not None and unit != settings.speed.unit:
+    evidence = unit_evidence(read.beginning, settings.speed.unit)
+    if evidence.fits_none:
+        yield f"speed.unit is {settings.speed.unit!r}, and {FITS_NONE}"
+    if (unit := evidence.unit) is not None and unit != settings.speed.unit:
         yield (
             f"speed.unit is {settings.speed.unit!r}, and pings move about as fast as they report in {unit!r}: set "
             f"speed.unit = {unit!r}"

@@ -24,6 +24,7 @@ from udp_stream.adapters.files.sample import RECORDS_MAX, FileSample, read_sampl
 from udp_stream.adapters.schemes import open_sources
 from udp_stream.adapters.settings import Settings
 from udp_stream.cli.first_look import OF_A_SPEED
+from udp_stream.cli.found_unit import FoundUnit, SaidUnit, found_unit
 from udp_stream.cli.named_recordings import named, require_savable
 from udp_stream.cli.plan_of_feed import from_future
 from udp_stream.cli.wrong_zone import is_sea, land_if_exchanged, zone_of, zone_offset_minutes
@@ -38,7 +39,6 @@ from udp_stream.pings.mapping import FIELDS, ISO, FeedMapping
 from udp_stream.pings.numbers import read_numbers
 from udp_stream.pings.presets import PRESETS
 from udp_stream.pings.refusals import Refusal
-from udp_stream.pings.speed_unit import unit_evidence
 from udp_stream.windows.clocks import AgreementClock
 
 _FRAMES = 50
@@ -69,11 +69,11 @@ _WIDE = PingRules(max_kmh=1000, reject_above_kmh=2000)
 class FoundFeed:
     """`preset`, or `keys` of `[source]` that differ from the contract's form; neither where the feed is in that form.
 
-    `unit_from`: how `unit` was told, "" if it could not be. `box`: west, south, east, north. `offsets`: what times
-    say, in minutes, the commonest first. `plates` and `pings`: of the part that was read; `every_s`: the median time
-    between two pings of a plate. `middle`: the median longitude and latitude. `exchanged`: these two stand under each
-    other's name. `day_or_month`: times do not tell which of them comes first. `unnamed`: fields that only their values
-    told. `damage`: a sentence if the recording ends before its end.
+    `box`: west, south, east, north. `offsets`: what times say, in minutes, the commonest first. `plates` and `pings`:
+    of the part that was read; `every_s`: the median time between two pings of a plate. `middle`: the median longitude
+    and latitude. `exchanged`: these two stand under each other's name. `day_or_month`: times do not tell which of them
+    comes first. `unnamed`: fields that only their values told. `damage`: a sentence if the recording ends before its
+    end.
     """
 
     preset: str
@@ -81,8 +81,7 @@ class FoundFeed:
     delimiter: str | None
     zone: str
     offsets: tuple[int, ...]
-    unit: str
-    unit_from: str
+    speed: FoundUnit
     box: tuple[float, float, float, float]
     exchanged: bool
     day_or_month: bool
@@ -96,6 +95,11 @@ class FoundFeed:
     last_ms: int
     middle: tuple[float, float]
 
+    @property
+    def unit(self) -> str:
+        """Of its speeds, as far as it could be told."""
+        return self.speed.unit
+
 
 def find_feed(paths: Sequence[str]) -> FoundFeed:
     """Read the beginning of a recording, or of several of one form. UsageError if it holds no pings that are known
@@ -106,14 +110,15 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
     if len({is_gtfs_file(path) for path in paths}) > 1:
         raise UsageError(f"{named(paths)}: expected files of one kind, got GTFS-realtime (.pb) and others")
     if is_gtfs_file(paths[0]):
-        return _found(paths, "", {}, PLAIN, None, None, "mps")
+        return _found(paths, "", {}, PLAIN, None, SaidUnit("mps", "specification"))
     sample, path = _joined([read_sample(path) for path in paths[:_SAMPLED]]), named(paths)
     if _reads(paths, PLAIN):
-        feed = _found(paths, "", {}, PLAIN, sample, None, None)
+        feed = _found(paths, "", {}, PLAIN, sample, None)
         return _exchanged_back(paths, feed, sample, PLAIN.mapping)
     for name, preset in PRESETS.items():
         if sample.delimiter is None and preset.unit is not None and _reads(paths, mapped_form(preset.mapping)):
-            feed = _found(paths, name, {}, mapped_form(preset.mapping), sample, None, preset.unit)
+            of_preset = SaidUnit(preset.unit, "specification")
+            feed = _found(paths, name, {}, mapped_form(preset.mapping), sample, of_preset)
             feed = feed if feed.unit == preset.unit else replace(feed, preset="", keys=_keys(preset.mapping))
             return _exchanged_back(paths, feed, sample, preset.mapping)
     found = found_mapping(sample.records)
@@ -125,21 +130,18 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
         if why := reasons(found, sample.records):
             raise UsageError(f"{said}. {'. '.join(why)}. Or write [source] by hand (docs/feeds.md)")
         raise UsageError(f"{said}: write [source] by hand (docs/feeds.md)")
-    feed = _mapped(paths, sample, found)
-    return feed if found.exchanged else _exchanged_back(paths, feed, sample, found.mapping, found.unit)
+    feed = _mapped(paths, sample, found, None if found.unit is None else SaidUnit(found.unit, "name"))
+    return feed if found.exchanged else _exchanged_back(paths, feed, sample, found.mapping)
 
 
-def _exchanged_back(
-    paths: Sequence[str], feed: FoundFeed, sample: FileSample, mapping: FeedMapping, named_unit: str | None = None
-) -> FoundFeed:
+def _exchanged_back(paths: Sequence[str], feed: FoundFeed, sample: FileSample, mapping: FeedMapping) -> FoundFeed:
     """The same feed, or with longitude and latitude exchanged if the place is then one that its times can be of."""
     times = [record.get(mapping.steps["time"]) for record in sample.records]
     form = found_time_form([time for time in times if time is not None])
     if form is None or not _looks_exchanged(feed):
         return feed
     other = replace(mapping, longitude=mapping.latitude, latitude=mapping.longitude)
-    back = _mapped(paths, sample, FoundMapping(other, form, named_unit, exchanged=True))
-    return back if back.unit_from else replace(back, unit=feed.unit, unit_from=feed.unit_from)
+    return _mapped(paths, sample, FoundMapping(other, form, None, exchanged=True), feed.speed.said)
 
 
 def _looks_exchanged(feed: FoundFeed) -> bool:
@@ -155,7 +157,7 @@ def _looks_exchanged(feed: FoundFeed) -> bool:
     return said is not None and said == there != here
 
 
-def _mapped(paths: Sequence[str], sample: FileSample, found: FoundMapping) -> FoundFeed:
+def _mapped(paths: Sequence[str], sample: FileSample, found: FoundMapping, said: SaidUnit | None) -> FoundFeed:
     """By a mapping that was found; confirmed by reading with it."""
     records = "" if sample.envelope in ((), ("results",), ("features",)) else dotted(sample.envelope)
     mapping = replace(found.mapping, records=records, delimiter=sample.delimiter or "")
@@ -172,7 +174,7 @@ def _mapped(paths: Sequence[str], sample: FileSample, found: FoundMapping) -> Fo
             f"{named(paths)}: most of it is refused with the paths that look likely "
             f"({shown_names(mapping.steps.values())}): write [source] by hand (docs/feeds.md)"
         )
-    feed = _found(paths, "", keys, form, sample, found.unit, None)
+    feed = _found(paths, "", keys, form, sample, said)
     return replace(feed, exchanged=found.exchanged, day_or_month=bool(found.times.month_first), unnamed=found.unnamed)
 
 
@@ -231,8 +233,7 @@ def _found(
     keys: dict[str, str],
     form: FeedForm,
     sample: FileSample | None,
-    named_unit: str | None,
-    known_unit: str | None,
+    said: SaidUnit | None,
 ) -> FoundFeed:
     _require_one_form(paths, form)
     pings, refusals = _read(paths, form, _FRAMES)
@@ -240,23 +241,13 @@ def _found(
         raise UsageError(f"{named(paths)}: no ping was read from it{_why(refusals)}")
     lon, lat = float(np.median(pings.lon)), float(np.median(pings.lat))
     times = pings.time_ms[~from_future(AgreementClock(Settings().window_rules), pings)]
-    evidence = unit_evidence(pings, "kmh").unit
-    unit, unit_from = next(
-        (
-            (unit, why)
-            for unit, why in ((evidence, "movement"), (known_unit, "specification"), (named_unit, "name"))
-            if unit
-        ),
-        ("kmh", ""),
-    )
     return FoundFeed(
         preset=preset,
         keys=keys,
         delimiter=None if sample is None else sample.delimiter,
         zone=zone_of(lon, lat),
         offsets=() if sample is None else _offsets(sample, form.mapping),
-        unit=unit,
-        unit_from=unit_from,
+        speed=found_unit(pings, said),
         box=_box(pings.lon, pings.lat),
         exchanged=False,
         day_or_month=False,

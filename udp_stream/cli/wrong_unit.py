@@ -11,17 +11,20 @@ from udp_stream.pings.found_mapping import unit_of_name
 
 def wrong_unit(settings: Settings) -> str | None:
     """A sentence if the name of the field says another unit than `speed.unit`; else None. (A preset's unit is a rule of
-    the configuration.)
+    the configuration.) Names lie: it does not say which of the two is right.
 
     >>> from udp_stream.adapters.settings import load
-    >>> wrong_unit(load(None, ("source.speed=speed_mph", "speed.unit=kmh"), {}))
-    "speed.unit is 'kmh', and source.speed = 'speed_mph' names 'mph': set speed.unit = 'mph'"
+    >>> wrong_unit(load(None, ("source.speed=speed_mph", "speed.unit=kmh"), {}))  # doctest: +ELLIPSIS
+    "speed.unit is 'kmh', and source.speed = 'speed_mph' names 'mph': one of the two is wrong: `udp-stream doctor..."
     """
     ours, field = settings.speed.unit, settings.source.mapping.speed
     theirs = unit_of_name(field)
     if theirs is None or theirs == ours:
         return None
-    return f"speed.unit is {ours!r}, and source.speed = {field!r} names {theirs!r}: set speed.unit = {theirs!r}"
+    return (
+        f"speed.unit is {ours!r}, and source.speed = {field!r} names {theirs!r}: one of the two is wrong: "
+        "`udp-stream doctor FILE` compares them"
+    )
 
 
 def unchecked_unit(settings: Settings, sources: Iterable[tuple[str, Source]]) -> str | None:

@@ -60,7 +60,11 @@ _SPEEDS: Names = (
 _NEVER = re.compile(r"limit|arriv|depart|schedul|predict|delay|\bserv|receiv|creat|envio|\b(max|start|end|sent)\b")
 _NO_PLATE = re.compile(r"trip|route|stop|\bline|driver|block|direction|shape|agency")
 """Words that no name of the field has; searched in names whose words stand apart."""
-_UNITS = (("kmh", r"km/?_?-?h|kph|kmhr|kmph"), ("mph", r"mph|mi/?h"), ("mps", r"m/s|mps|meterspersecond|_ms$"))
+_UNITS = (
+    *(("kmh", r"km/?_?-?h|kph|kmhr|kmph"), ("mph", r"mph|mi/?h"), ("knots", r"knot|(\b|_|speed|velocity)(kn|kts?)$")),
+    *(("fps", r"fps|f(ee)?t/?s|feet"), ("cms", r"cm/?p?_?s"), ("mps", r"m/s|mps|meterspersecond|_ms$")),
+)
+"""Units that names say; those that are not in `KMH_PER_UNIT` are named, and not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,8 +274,10 @@ def _are_exchanged(longitudes: Sequence[Value], latitudes: Sequence[Value]) -> b
 def unit_of_name(name: str) -> str | None:
     """The unit that the name of a field of speeds says, by the last step of its path; None if it says none.
 
-    >>> unit_of_name("position.speed_kmh"), unit_of_name("speed")
-    ('kmh', None)
+    It may be one that `speed.unit` has not:
+
+    >>> unit_of_name("position.speed_kmh"), unit_of_name("speed"), unit_of_name("speed_kn")
+    ('kmh', None, 'knots')
     """
     return _unit_of((name.rpartition(".")[2],))
 

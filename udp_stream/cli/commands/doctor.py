@@ -25,7 +25,7 @@ from udp_stream.adapters.work_reports import rules_of
 from udp_stream.cli.first_look import is_on_disk, require_readable_pings
 from udp_stream.errors import ConfigError, PrivacyRefused, UdpStreamError, needs
 from udp_stream.pings.decoder import PingDecoder
-from udp_stream.pings.speed_unit import PAIRS_MIN, unit_evidence
+from udp_stream.pings.speed_unit import FITS_NONE, PAIRS_MIN, unit_evidence
 from udp_stream.release.run_log import duration_in_words
 from udp_stream.release.worker_health import agreement
 from udp_stream.units import KMH_PER_UNIT
@@ -197,9 +197,13 @@ def _unit(messages: Iterable[bytes], settings: Settings) -> str:
     """ConfigError if the pings move as if their speeds were in another unit than the configured one."""
     rules = replace(settings.ping_rules, max_kmh=settings.ping_rules.reject_above_kmh)
     pings, _ = PingDecoder(rules, settings.source.format).decode(list(messages))
-    unit = unit_evidence(pings, rules.unit).unit
-    if unit is None:
-        return CannotTell(f"cannot tell: fewer than {PAIRS_MIN} pairs of pings report that they move ({NO_RELEASE})")
+    evidence = unit_evidence(pings, rules.unit)
+    if evidence.fits_none:
+        raise ConfigError(f"expected speeds in {', '.join(KMH_PER_UNIT)}: {FITS_NONE} ({NO_RELEASE})")
+    if (unit := evidence.unit) is None:
+        return CannotTell(
+            f"cannot tell: fewer than {PAIRS_MIN} pairs of pings report that they move evenly ({NO_RELEASE})"
+        )
     if unit != rules.unit:
         times = KMH_PER_UNIT[unit] / KMH_PER_UNIT[rules.unit]
         raise ConfigError(

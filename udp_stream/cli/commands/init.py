@@ -51,7 +51,9 @@ def _tell(feed: FoundFeed, files: Sequence[str], out: str, checks: int) -> None:
     known = f", preset {feed.preset}" if feed.preset else ", fields by name" if feed.keys else ", the contract's form"
     if is_gtfs_file(files[0]):
         form, known = "GTFS-realtime", ""
-    unit = f"unit {feed.unit}" if feed.unit_from else f"unit {feed.unit}, which is NOT KNOWN: set speed.unit"
+    unit = f"unit {feed.unit}" if feed.speed.by else f"unit {feed.unit}, which is NOT KNOWN: set speed.unit"
+    if feed.speed.fits_none:
+        unit = f"unit {feed.unit}, by which buses do not go as fast as they report: CHECK it"
     print_ = console().print
     if feed.damage:
         print_(f"warning: {feed.damage}", markup=False, soft_wrap=True)
