@@ -1,7 +1,7 @@
 """Two private queries a slot on the whole city, which are not built: what they would bring, and what they would cost.
 
-`python -m benchmarks.city_queries FOLDER [--seeds N] [--queries mean,spread]`, the days of `benchmarks.accuracy`, 10
-per plate and day, an hour, the prior trained on other years. Each plate answers with its own speeds: x in a HAT, where
+`python -m benchmarks.city_queries FOLDER [--seeds N] [--queries mean,spread]`, the days of `benchmarks.accuracy`, an
+hour, 10 per plate and day, the prior trained on other years. Each plate answers with its own speeds: x in a HAT, where
 f was forecast, weighed by its pings. Plates that cannot pay are left out; so none is charged beyond its budget.
 
 * mean: the mean over plates of clip(x - f, -30, 30), at 0.5 % of the budget. All filters learn it before the slot's
@@ -210,18 +210,30 @@ def _learn_globals(
 def print_mean(feeds: Feeds, seeds: int, resolution: int) -> None:
     """Errors without the query, with it free, and paid."""
     print(f"H3 {resolution}, the mean: without, free, paid; in brackets what it adds to the error over all HATs")
-    for what, flags in SETTINGS.items():
-        for name in feeds.names:
-            day = feeds.day(name, resolution)
-            without = [one.value for one in feeds.runs([name], resolution, seeds, flags)]
-            said = [errors_of(day, without)]
-            for is_free in (True, False):
-                asking = [Asking("mean", seed, is_free=is_free) for seed in range(seeds)]
-                found = [one.run(day, feeds, resolution, flags).value for one in asking]
-                pairs = zip(found, without, strict=True)
-                added = np.mean([day.over_constant(one) - day.over_constant(before) for one, before in pairs])
-                said.append(f"{errors_of(day, found)} ({added:+.3f})")
-            print(f"{what:<22}{name:<28}{'  '.join(said)}", flush=True)
+    for (what, flags), name in product(SETTINGS.items(), feeds.names):
+        day = feeds.day(name, resolution)
+        without = [one.value for one in feeds.runs([name], resolution, seeds, flags)]
+        said = [errors_of(day, without)]
+        for is_free in (True, False):
+            asking = [Asking("mean", seed, is_free=is_free) for seed in range(seeds)]
+            found = [one.run(day, feeds, resolution, flags).value for one in asking]
+            said.append(f"{errors_of(day, found)} ({_added(day, found, without):+.3f})")
+        print(f"{what:<22}{name:<28}{'  '.join(said)}", flush=True)
+
+
+def _added(day: Day, found: Sequence[Floats], without: Sequence[Floats]) -> float:
+    pairs = zip(found, without, strict=True)
+    return float(np.mean([day.over_constant(one) - day.over_constant(before) for one, before in pairs]))
+
+
+def print_cost_of_spread(feeds: Feeds, seeds: int, resolution: int) -> None:
+    """What the spread, paid for, adds to the error over all HATs: it changes no estimate but through the budget."""
+    for what, name in product(("pure", "in rho"), feeds.names):
+        day, flags = feeds.day(name, resolution), SETTINGS[what]
+        without = [one.value for one in feeds.runs([name], resolution, seeds, flags)]
+        asking = [Asking("spread", seed, is_free=False) for seed in range(seeds)]
+        found = [one.run(day, feeds, resolution, flags).value for one in asking]
+        print(f"the spread, paid, {what:<8}{name:<28}{_added(day, found, without):+.3f}", flush=True)
 
 
 def spread_of(day: Day, feeds: Feeds, resolution: int) -> float:
@@ -291,7 +303,8 @@ def main() -> None:
     asked = parser.parse_args()
     feeds = Feeds(asked.folder)
     for query in asked.queries.split(","):
-        {"mean": print_mean, "spread": print_spread}[query](feeds, asked.seeds, asked.resolution)
+        for printed in {"mean": [print_mean], "spread": [print_spread, print_cost_of_spread]}[query]:
+            printed(feeds, asked.seeds, asked.resolution)
 
 
 if __name__ == "__main__":

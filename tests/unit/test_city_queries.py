@@ -120,3 +120,13 @@ def test_a_spread_widens_intervals_by_what_it_tells_and_by_less_the_noisier_it_i
     noisy, _ = asked(day, "spread", usual=half)
     told = noisy.answers[min(usual)].value / half
     assert abs(noisy._widening(min(usual)) - 1) < 0.5 * abs(told - 1)
+
+
+def test_a_tail_is_fitted_to_other_years_and_to_none_of_the_day_reported():
+    """Of four tails the first holds 0.9 of the other year, the second all of it: half between them holds 0.95."""
+    one, other = np.array([[0.9, 0.9], [1, 1], [1, 1], [1, 1]]), np.array([[0.2, 0.4], [0.4, 0.8], [1, 1], [1, 1]])
+    shares = {"austin-2015-a": one, "austin-2016-b": other, "surat": np.zeros((4, 3))}
+    found = city_queries._at_fitted_tail(shares, "austin-2016-b", "austin-2016")
+    assert found == pytest.approx([0.3, 0.6])
+    halved = shares | {"austin-2016-b": other / 2}
+    assert city_queries._at_fitted_tail(halved, "austin-2016-b", "austin-2016") == pytest.approx([0.15, 0.3])
