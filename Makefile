@@ -21,9 +21,9 @@ test-long: $(STAMP)  ## what `make test` has a short form of, in full; the tutor
 test-soak: $(STAMP)  ## what takes many minutes: lemmas and adversaries at full size, 100,000 mutated messages, 200 kills
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadscope -m soak
 
-explore: $(STAMP)  ## every order of the shuffle's protocols, to its end: make explore FAULTS=3 SLOTS=2 READS=1
+explore: $(STAMP)  ## every order of the shuffle's protocols: make explore FAULTS=3 SLOTS=2 READS=1 SOURCES=1 FOLLOWS=1
 	$(BIN)/python -m tests.protocol $(if $(FAULTS),--faults $(FAULTS)) $(if $(SLOTS),--slots $(SLOTS)) \
-		$(if $(READS),--reads $(READS))
+		$(if $(READS),--reads $(READS)) $(if $(SOURCES),--sources $(SOURCES)) $(if $(FOLLOWS),--follows)
 
 # Tests start our program hundreds of times. Where Python is told to keep no compiled code it would compile it each time.
 test test-long test-soak test-containers chaos: export PYTHONDONTWRITEBYTECODE =

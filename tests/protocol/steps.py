@@ -154,7 +154,7 @@ class Steps:
         return self._committed(part, do)
 
     def _learnt(self, part: Part) -> Part:
-        """With the checkpoint behind the slot's counts committed."""
+        """With the checkpoint behind the slot's counts committed: estimates and checkpoint are one transaction."""
 
         def do(protocol: ShardProtocol) -> ShardCheckpoint:
             step = protocol.next()
