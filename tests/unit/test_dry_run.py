@@ -68,6 +68,20 @@ def test_a_zone_of_the_same_hours_is_no_mistake(capsys, log):
     assert "warning" not in dry(capsys, log, "hat.timezone=Asia/Colombo")[1]
 
 
+def test_times_of_another_offset_than_the_zone_s_are_a_question_in_every_run(capsys, log, tmp_path, monkeypatch):
+    """The places are right, and so is the zone: but slots would be 4.5 h wrong."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "off.ndjson").write_bytes(log.read_bytes().replace(b"+05:30", b"+01:00"))
+    said = "warning: times say UTC+01:00, and hat.timezone is Asia/Kolkata (UTC+05:30 then): is the offset right?"
+    assert said in dry(capsys, "off.ndjson")[1]
+    assert cli.main(["replay", "off.ndjson", "--trial", "--out", "out"]) == 0
+    replayed = " ".join(capsys.readouterr().err.split())
+    assert said in replayed and "slots are 4:30 h wrong" in replayed
+    mended = ("source.time_format=%Y-%m-%dT%H:%M:%S+01:00", "source.time_zone=Asia/Kolkata")
+    status, out, _ = dry(capsys, "off.ndjson", *mended)
+    assert status == 0 and "warning" not in out and "times 2024-01-08T09:0" in out
+
+
 def test_a_replay_warns_of_another_city_s_clock_by_itself(capsys, log, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     sets = ["--set", "hat.timezone=America/Chicago", "--trial", "--out", "out"]

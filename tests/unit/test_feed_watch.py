@@ -69,6 +69,25 @@ def test_a_feed_that_changes_after_months_is_told_too():
     assert watched.events == ["refused"]
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_times_of_another_offset_than_the_zone_s_are_said_once(at_once):
+    watched = Watched()
+    messages = [message(time="2024-01-08T05:30:05+01:00".replace("30", f"{at % 60:02}")) for at in range(300)]
+    for some in [messages] if at_once else [[one] for one in messages]:
+        watched.read(*some)
+    watched.watch.end()
+    assert watched.events == ["zone"] and "times say UTC+01:00, and hat.timezone is Asia/Kolkata" in watched.said[0][1]
+    assert PLATE not in watched.said[0][1]
+
+
+def test_times_in_utc_or_of_the_zone_s_own_offset_are_none_of_another():
+    for time in ("2024-01-08T04:30:05Z", "2024-01-08T04:30:05+00:00", "2024-01-08T10:00:05+05:30"):
+        watched = Watched()
+        watched.read(*[message(time=time)] * 200)
+        watched.watch.end()
+        assert watched.events == []
+
+
 @pytest.mark.parametrize("speed", [-1, 1e9])
 def test_no_value_of_a_speed_decides_whether_something_is_said(speed):
     watched = Watched()

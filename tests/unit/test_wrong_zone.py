@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from udp_stream.cli.wrong_zone import wrong_zone
+from udp_stream.cli.wrong_zone import wrong_offset, wrong_zone
 from udp_stream.pings.mapping import FeedMapping
+from udp_stream.pings.time_offsets import SaidOffset
 
 JANUARY = np.array([1706159153000])
 MEND = '[source] longitude = "location.coordinates.1" and latitude = "location.coordinates.0"'
@@ -40,3 +41,28 @@ def test_no_zone_of_the_sea_is_a_mend():
 def test_the_mend_has_the_paths_of_the_mapping():
     mapping = FeedMapping(plate="bus", time="t", longitude="x", latitude="y")
     assert said(21.1, 72.8, "Asia/Kolkata", mapping).endswith('[source] longitude = "y" and latitude = "x"')
+
+
+JULY_MS = 1720000000000
+
+
+@pytest.mark.parametrize(
+    ("minutes", "at_ms", "zone", "is_wrong"),
+    [
+        (-300, JULY_MS, "America/Chicago", False),
+        (-360, JULY_MS, "America/Chicago", True),  # winter's, in summer
+        (-360, int(JANUARY[0]), "America/Chicago", False),
+        (330, JULY_MS, "America/Chicago", True),
+        (0, JULY_MS, "America/Chicago", False),  # UTC says nothing of a place
+        (330, JULY_MS, "Asia/Colombo", False),
+    ],
+)
+def test_an_offset_is_compared_with_the_zone_s_at_that_time(minutes, at_ms, zone, is_wrong):
+    assert (wrong_offset([SaidOffset(minutes, at_ms)] * 9, zone) is not None) is is_wrong
+
+
+def test_the_commonest_offset_decides():
+    ours, theirs = SaidOffset(330, JULY_MS), SaidOffset(120, JULY_MS)
+    assert wrong_offset([theirs, ours, ours], "Asia/Kolkata") is None
+    sentence = wrong_offset([ours, theirs, theirs], "Asia/Kolkata")
+    assert sentence.startswith("times say UTC+02:00,") and "slots are 3:30 h wrong" in sentence

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from udp_stream.adapters.files.endings import as_far_as_whole
+from udp_stream.adapters.files.gtfs_files import is_gtfs_file
 from udp_stream.adapters.schemes import open_sources
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
@@ -25,12 +26,13 @@ from udp_stream.cli.first_look import RefusedSample, looked_at, print_warning, r
 from udp_stream.cli.plan_of_feed import Positions, from_future, numbered, row_of, verdict
 from udp_stream.cli.progress import ReadingProgress
 from udp_stream.cli.report import console, printer
-from udp_stream.cli.wrong_zone import wrong_zone
+from udp_stream.cli.wrong_zone import wrong_offset, wrong_zone
 from udp_stream.errors import UsageError
 from udp_stream.ledger.port import Entropy
 from udp_stream.pings.decoder import PingDecoder, Pings, Reason, originals
-from udp_stream.pings.found_plate import plate_warning
+from udp_stream.pings.found_plate import VEHICLE_ID, plate_warning
 from udp_stream.pings.speed_unit import FITS_NONE, unit_evidence
+from udp_stream.pings.time_offsets import SaidOffset, said_offsets
 from udp_stream.release.summary import Summary
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.clocks import AgreementClock
@@ -49,6 +51,7 @@ class _Read:
     positions: Positions
     speed: NDArray[np.int32]
     beginning: Pings
+    offsets: list[SaidOffset]
     refused: Counter[str]
 
 
@@ -77,7 +80,7 @@ def dry_run(names: Sequence[str], settings: Settings, entropy: Entropy) -> None:
         f"{expected.constant:.2f}, a line on counts by {expected.counts:.2f}: {verdict(row)}",
     )
     out.print(table)
-    for warning in _warnings(read, settings):
+    for warning in _warnings(read, settings, VEHICLE_ID if all(map(is_gtfs_file, names)) else "source.plate"):
         out.print(f"warning: {warning}", markup=False, soft_wrap=True)
     summary = Summary(pings=read.speed.size, refused=read.refused)
     sample.print_advice(summary, settings)
@@ -90,6 +93,7 @@ def _read(names: Sequence[str], settings: Settings, sample: RefusedSample) -> _R
     numbers: dict[str, int] = {}
     columns: list[tuple[NDArray[np.generic], ...]] = []
     beginning: Pings | None = None
+    offsets: list[SaidOffset] = []
     refused: Counter[str] = Counter()
     progress, clock = ReadingProgress(names), AgreementClock(settings.window_rules)  # one log, one clock
     rules = replace(settings.ping_rules, max_kmh=settings.ping_rules.reject_above_kmh)
@@ -106,7 +110,10 @@ def _read(names: Sequence[str], settings: Settings, sample: RefusedSample) -> _R
                     sample(message, refusal)
                 if not len(pings):
                     continue
-                beginning, kept = pings if beginning is None else beginning, ~from_future(clock, pings)
+                if beginning is None:
+                    beginning = pings
+                    offsets = said_offsets(messages, pings, settings.source.mapping, source.format)
+                kept = ~from_future(clock, pings)
                 refused[str(Reason.TIME_IN_FUTURE)] += int((~kept).sum())
                 read = (pings.time_ms, pings.lat, pings.lon, pings.speed)
                 columns.append((numbered(numbers, pings, kept), *(column[kept] for column in read)))
@@ -115,7 +122,7 @@ def _read(names: Sequence[str], settings: Settings, sample: RefusedSample) -> _R
             "no ping was accepted. `udp-stream replay` without --dry-run says why: it charges nothing then"
         )
     plate, time_ms, lat, lon, speed = (np.concatenate(column) for column in zip(*columns, strict=True))
-    return _Read(Positions(plate, len(numbers), time_ms, lat, lon), speed, beginning, refused)
+    return _Read(Positions(plate, len(numbers), time_ms, lat, lon), speed, beginning, offsets, refused)
 
 
 def _joined(frames: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
@@ -130,7 +137,7 @@ def _joined(frames: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
         yield held
 
 
-def _warnings(read: _Read, settings: Settings) -> Iterator[str]:
+def _warnings(read: _Read, settings: Settings, plate_field: str) -> Iterator[str]:
     """What is likely to be set wrongly."""
     evidence = unit_evidence(read.beginning, settings.speed.unit)
     if evidence.fits_none:
@@ -147,9 +154,10 @@ def _warnings(read: _Read, settings: Settings) -> Iterator[str]:
             "it. Choose U from what buses may drive, not from this figure"
         )
     where = read.positions
-    if (
-        sentence := wrong_zone(where.time_ms, where.lon, where.lat, settings.hat.timezone, settings.source.mapping)
-    ) is not None:
+    zone = settings.hat.timezone
+    sentence = wrong_zone(where.time_ms, where.lon, where.lat, zone, settings.source.mapping)
+    if (sentence := sentence or wrong_offset(read.offsets, zone)) is not None:
         yield sentence
-    if (sentence := plate_warning(where.time_ms.size, where.plates, int(np.ptp(where.time_ms)))) is not None:
+    sentence = plate_warning(where.time_ms.size, where.plates, int(np.ptp(where.time_ms)), plate_field)
+    if sentence is not None:
         yield sentence

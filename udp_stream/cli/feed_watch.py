@@ -19,8 +19,9 @@ from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
 from udp_stream.cli.first_look import OF_A_SPEED, OF_THE_CLOCK, SAMPLE_MAX
 from udp_stream.cli.wrong_unit import wrong_unit
-from udp_stream.cli.wrong_zone import wrong_zone
+from udp_stream.cli.wrong_zone import wrong_offset, wrong_zone
 from udp_stream.pings.advice import Refused, advise
+from udp_stream.pings.time_offsets import SaidOffset, said_offsets
 from udp_stream.windows.source_reader import ReadResult
 
 LEAST: Final = 10
@@ -33,7 +34,7 @@ SAMPLE_BYTES: Final = 4 * 2**20
 """Of refused messages that are kept for advice, in all; the newest."""
 
 ZONE_PINGS: Final = 100
-"""Accepted pings whose places tell the zone."""
+"""Accepted pings whose places, and times with an offset, tell the zone."""
 
 Say = Callable[[str, str, Mapping[str, object]], None]
 """Takes a warning: its text, its event and its figures."""
@@ -69,6 +70,7 @@ class FeedWatch:
         self._is_mostly_refused = False
         self._told: set[tuple[str, ...]] = set()
         self._where: list[tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]] | None = []
+        self._offsets: list[SaidOffset] = []
 
     def look(self, messages: Sequence[bytes], read: ReadResult) -> None:
         """Look at what became of a batch of messages; those that were read before are not in `read`."""
@@ -88,9 +90,11 @@ class FeedWatch:
             self._accepted //= 2
             self._refused = Counter({reason: count // 2 for reason, count in self._refused.items()})
         if self._where is not None and read.pings:
-            # Once more, for the places: a reader does not hand them on.
-            pings, _ = self._settings.decoder.decode(messages)
+            # Once more, for the places and what times say: a reader does not hand them on.
+            decoder = self._settings.decoder
+            pings, _ = decoder.decode(messages)
             self._where.append((pings.time_ms, pings.lon, pings.lat))
+            self._offsets += said_offsets(messages, pings, self._settings.source.mapping, decoder.format)
             self._judge_zone(ZONE_PINGS)
 
     def end(self) -> None:
@@ -132,7 +136,8 @@ class FeedWatch:
             return
         time_ms, lon, lat = (np.concatenate(column) for column in zip(*self._where, strict=True))
         self._where = None
-        if (
-            sentence := wrong_zone(time_ms, lon, lat, self._settings.hat.timezone, self._settings.source.mapping)
-        ) is not None:
+        zone = self._settings.hat.timezone
+        sentence = wrong_zone(time_ms, lon, lat, zone, self._settings.source.mapping)
+        if (sentence := sentence or wrong_offset(self._offsets, zone)) is not None:
             self._warn(sentence, "zone", {})
+        self._offsets = []

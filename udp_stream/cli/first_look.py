@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,14 +18,15 @@ from udp_stream.adapters.schemes import Source, open_sources, scheme_of
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
 from udp_stream.cli.report import console
-from udp_stream.cli.wrong_zone import wrong_zone
+from udp_stream.cli.wrong_zone import wrong_offset, wrong_zone
 from udp_stream.errors import UsageError
 from udp_stream.pings.advice import Refused, advise
 from udp_stream.pings.decoder import PingDecoder, Pings, originals
 from udp_stream.pings.feed_form import FeedForm
 from udp_stream.pings.formats import PingFormat
-from udp_stream.pings.found_plate import plate_warning
+from udp_stream.pings.found_plate import VEHICLE_ID, may_be_one_poll, plate_warning
 from udp_stream.pings.refusals import Reason, Refusal
+from udp_stream.pings.time_offsets import SaidOffset, said_offsets
 from udp_stream.release.summary import Summary
 
 OF_A_SPEED = (Reason.SPEED_NOT_FINITE, Reason.SPEED_NEGATIVE, Reason.SPEED_ABOVE_LIMIT)
@@ -43,6 +45,12 @@ SHARE_WORTH_ADVICE = 0.05
 """Of all pings: fewer refusals of one kind are faults of the feed, and no wrong setting."""
 
 
+class Doubt(str):
+    """A sentence that asks: what it is about may be right, which cannot be told from here."""
+
+    __slots__ = ()
+
+
 Warn = Callable[[str], None]
 """Takes a sentence about a setting that is likely wrong."""
 
@@ -58,18 +66,21 @@ def require_readable_pings(names: Sequence[str], settings: Settings, warn: Warn 
     on_disk, has_some = [name for name in names if is_on_disk(name)], False
     for name, source in open_sources(on_disk, settings.speed.unit, form=settings.source.form):
         first: list[bytes] = []
+        is_whole = False
         with closing(source):
             try:
                 for messages in source.messages():
                     first += messages
                     if len(first) >= LOOKED_AT:
                         break
+                else:
+                    is_whole = True
             except UsageError:
                 if not first:
                     raise
                 # the run says it, after what comes before the damage
         has_some = has_some or bool(first)
-        _require_mostly_read(name, first, source.format, settings, warn)
+        _require_mostly_read(name, first, source.format, settings, warn, is_whole=is_whole)
     if not has_some and names and len(on_disk) == len(names):
         has_none = "the file has none" if len(names) == 1 else "the files have none"
         raise UsageError(f"{', '.join(names[:3])}: expected pings, and {has_none}")
@@ -99,14 +110,29 @@ def is_on_disk(name: str) -> bool:
     return name != "-" and scheme_of(name) is None and Path(name).is_file()
 
 
+class _Looked(NamedTuple):
+    """Where plates are from; and whether what was looked at may be all of one poll."""
+
+    plate_field: str
+    may_be_poll: bool
+
+
 def _require_mostly_read(
-    name: str, messages: Sequence[bytes], ping_format: PingFormat, settings: Settings, warn: Warn
+    name: str,
+    messages: Sequence[bytes],
+    ping_format: PingFormat,
+    settings: Settings,
+    warn: Warn,
+    *,
+    is_whole: bool = False,
 ) -> None:
     pings, refusals = PingDecoder(settings.ping_rules, ping_format).decode(messages)
     refused = [one for one in refusals if one.reason not in OF_A_SPEED]
     read = len(pings) + len(refusals) - len(refused)
     if len(refused) <= read:
-        for sentence in _warnings(pings, settings) if len(pings) else ():
+        offsets = said_offsets(messages, pings, settings.source.mapping, ping_format)
+        looked = _Looked(VEHICLE_ID, True) if not ping_format.is_json else _Looked("source.plate", is_whole)
+        for sentence in _warnings(pings, offsets, settings, looked) if len(pings) else ():
             warn(sentence)
         return
     reason = max(Reason, key=lambda reason: sum(one.reason == reason for one in refused))
@@ -125,12 +151,15 @@ def _require_mostly_read(
     )
 
 
-def _warnings(pings: Pings, settings: Settings) -> Iterator[str]:
+def _warnings(pings: Pings, offsets: Sequence[SaidOffset], settings: Settings, looked: _Looked) -> Iterator[str]:
     """From what is public: places, times, and how many plates there are."""
-    if sentence := wrong_zone(pings.time_ms, pings.lon, pings.lat, settings.hat.timezone, settings.source.mapping):
+    zone = settings.hat.timezone
+    if sentence := wrong_zone(pings.time_ms, pings.lon, pings.lat, zone, settings.source.mapping):
         yield sentence
-    if sentence := plate_warning(len(pings), len(pings.plates), int(np.ptp(pings.time_ms))):
-        yield sentence
+    elif sentence := wrong_offset(offsets, zone):
+        yield Doubt(sentence)
+    if sentence := plate_warning(len(pings), len(pings.plates), int(np.ptp(pings.time_ms)), looked.plate_field):
+        yield Doubt(sentence) if looked.may_be_poll and may_be_one_poll(pings.time_ms) else sentence
 
 
 def _lines(advice: Sequence[str]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -9,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.pings.mapping import FeedMapping
+from udp_stream.pings.time_offsets import SaidOffset
 
 Floats = NDArray[np.float64]
 
@@ -84,6 +87,29 @@ def wrong_zone(
     return (
         f"hat.timezone is {zone} ({_text(ours)}), and the pings lie in {place} ({_text(theirs)} then): slots would be "
         f"cut, and budgets renewed, by another city's clock. Set hat.timezone = {place!r}"
+    )
+
+
+def wrong_offset(said: Sequence[SaidOffset], zone: str) -> str | None:
+    """A sentence if most times say another offset than UTC's or this zone's; None if they do not, or say nothing.
+
+    The offset may be right, as that of a server elsewhere: the sentence asks.
+
+    >>> wrong_offset([SaidOffset(330, 1706159153000)], "America/Chicago")[:85]
+    'times say UTC+05:30, and hat.timezone is America/Chicago (UTC-06:00 then): is the off'
+    >>> wrong_offset([SaidOffset(330, 1706159153000)], "Asia/Kolkata"), wrong_offset([], "Asia/Kolkata")
+    (None, None)
+    """
+    if not said:
+        return None
+    ((theirs, _),) = Counter(one.minutes for one in said).most_common(1)
+    at_ms = next(one.at_ms for one in said if one.minutes == theirs)
+    if theirs in (0, ours := zone_offset_minutes(zone, at_ms)):
+        return None
+    hours, minutes = divmod(abs(theirs - ours), 60)
+    return (
+        f"times say {_text(theirs)}, and hat.timezone is {zone} ({_text(ours)} then): is the offset right? If they are "
+        f"times of the place's own clock, slots are {hours}:{minutes:02} h wrong (docs/feeds.md)"
     )
 
 

@@ -10,21 +10,26 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain, groupby
 
-from udp_stream.adapters.files.sources import read_messages
+from udp_stream.adapters.files.gtfs_files import is_gtfs_file
 from udp_stream.adapters.installed import words_of
 from udp_stream.adapters.ledgers.opening import inspect_ledger, known_here, ledger_and_keys, ledger_there
 from udp_stream.adapters.ledgers.overlaps import overlaps_on, said
+from udp_stream.adapters.schemes import open_sources
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.settings.connection_rules import has_password
 from udp_stream.adapters.text import counted
 from udp_stream.adapters.work_reports import rules_of
-from udp_stream.cli.first_look import is_on_disk, require_readable_pings
+from udp_stream.cli.first_look import Doubt, is_on_disk, require_readable_pings
+from udp_stream.cli.named_recordings import named
 from udp_stream.errors import ConfigError, PrivacyRefused, UdpStreamError, needs
 from udp_stream.pings.decoder import PingDecoder
+from udp_stream.pings.formats import PingFormat
 from udp_stream.pings.speed_unit import FITS_NONE, PAIRS_MIN, unit_evidence
 from udp_stream.release.run_log import duration_in_words
 from udp_stream.release.worker_health import agreement
@@ -50,9 +55,9 @@ def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
         ("ledger", lambda: _ledger(settings, for_workers=not arguments.files)),
     ]
     if arguments.files:
-        for file in arguments.files:
-            checks.append((f"pings of {file}", partial(_pings_of_file, file, settings)))
-            checks.append((f"speeds of {file}", partial(_unit_of_file, file, settings)))
+        for files in _together(arguments.files):
+            checks.append((f"pings of {named(files)}", partial(_pings_of_files, files, settings)))
+            checks.append((f"speeds of {named(files)}", partial(_unit_of_files, files, settings)))
     else:
         checks += [
             ("topics", lambda: _topics(settings)),
@@ -176,27 +181,39 @@ def _unit_of_topic(settings: Settings) -> str:
     return _unit((record.value or b"" for record in records), settings)
 
 
-def _pings_of_file(file: str, settings: Settings) -> str:
-    """UsageError if less of the file's beginning is accepted than refused, ConfigError if it lies in another zone."""
-    zones: list[str] = []
-    require_readable_pings([file], settings, warn=zones.append)
-    if zones:
-        raise ConfigError("; ".join(zones))
-    if not is_on_disk(file):
+def _together(files: Sequence[str]) -> Iterator[list[str]]:
+    """GTFS-realtime files that stand together are one recording, and polls of it; every other file is one by itself."""
+    for is_gtfs, group in groupby(files, is_gtfs_file):
+        some = list(group)
+        yield from [some] if is_gtfs else [[file] for file in some]
+
+
+def _pings_of_files(files: Sequence[str], settings: Settings) -> str:
+    """UsageError if less of their beginning is accepted than refused, ConfigError if it lies in another zone."""
+    found: list[str] = []
+    require_readable_pings(files, settings, warn=found.append)
+    if wrong := [sentence for sentence in found if not isinstance(sentence, Doubt)]:
+        raise ConfigError("; ".join(wrong))
+    if not all(map(is_on_disk, files)):
         return CannotTell("cannot tell: it is no file on disk")
+    if found:
+        return CannotTell(f"cannot tell: {'; '.join(found)}")
+    if len(files) == 1 and is_gtfs_file(files[0]):
+        return CannotTell("cannot tell whether its plates last: it is one poll. Name two, some minutes apart")
     return f"most of its beginning is accepted, and lies where clocks show {settings.hat.timezone}'s time"
 
 
-def _unit_of_file(file: str, settings: Settings) -> str:
-    return _unit(
-        (message for messages in read_messages(file, form=settings.source.form) for message in messages), settings
-    )
+def _unit_of_files(files: Sequence[str], settings: Settings) -> str:
+    ((_, source),) = open_sources(files, settings.speed.unit, form=settings.source.form)
+    with closing(source):
+        return _unit(chain.from_iterable(source.messages()), settings, source.format)
 
 
-def _unit(messages: Iterable[bytes], settings: Settings) -> str:
-    """ConfigError if the pings move as if their speeds were in another unit than the configured one."""
+def _unit(messages: Iterable[bytes], settings: Settings, ping_format: PingFormat | None = None) -> str:
+    """ConfigError if the pings move as if their speeds were in another unit than the configured one. They are in the
+    form of `[source]`, unless they have a format of their own."""
     rules = replace(settings.ping_rules, max_kmh=settings.ping_rules.reject_above_kmh)
-    pings, _ = PingDecoder(rules, settings.source.format).decode(list(messages))
+    pings, _ = PingDecoder(rules, ping_format or settings.source.format).decode(list(messages))
     evidence = unit_evidence(pings, rules.unit)
     if evidence.fits_none:
         raise ConfigError(f"expected speeds in {', '.join(KMH_PER_UNIT)}: {FITS_NONE} ({NO_RELEASE})")
@@ -205,9 +222,12 @@ def _unit(messages: Iterable[bytes], settings: Settings) -> str:
             f"cannot tell: fewer than {PAIRS_MIN} pairs of pings report that they move evenly ({NO_RELEASE})"
         )
     if unit != rules.unit:
+        wanted = f"expected speed.unit = {unit!r}, got {rules.unit!r}"
+        if ping_format is not None and not ping_format.is_json:  # no setting mends it
+            wanted = f"expected speeds in {rules.unit}, as GTFS-realtime has them, got {unit}"
         times = KMH_PER_UNIT[unit] / KMH_PER_UNIT[rules.unit]
         raise ConfigError(
-            f"expected speed.unit = {unit!r}, got {rules.unit!r}: pings move about as fast as they report in {unit}, "
+            f"{wanted}: pings move about as fast as they report in {unit}, "
             f"which is {times:.2f} times as fast as in {rules.unit} ({NO_RELEASE})"
         )
     return f"{unit}: pings move about as fast as they report ({NO_RELEASE})"

@@ -1,0 +1,92 @@
+"""`doctor FILE`: GTFS-realtime as any other form, and `unknown` for what one file cannot tell."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.gtfs import START_S, snapshot, vehicle
+from tests.runtime.harness import fleet_log
+from tests.runtime.test_small_sentences import udp_stream
+
+METRE = 1 / 111_195
+
+
+def doctor(folder, *words):
+    status, out, _ = udp_stream(folder, "doctor", *words, "--ledger", "l")
+    return status, {line.split()[1]: line for line in out.splitlines()}
+
+
+def poll(folder, at, speed=5.0):
+    """Ten buses that go 50 m north in ten seconds."""
+    time_s = START_S + 10 * at
+    buses = [vehicle(f"GJ05ZZ{bus:04}", time_s=time_s, lon=72.8, lat=21.1 + bus / 50 + 50 * at * METRE, speed=speed)
+             for bus in range(10)]  # fmt: skip
+    (folder / f"{at:02}.pb").write_bytes(snapshot(*buses, header_s=time_s))
+    return f"{at:02}.pb"
+
+
+@pytest.mark.parametrize("apart_s", [0, 3])
+def test_one_poll_is_neither_well_nor_wrong(apart_s, tmp_path):
+    """Each vehicle has one ping: whether its plate lasts cannot be told, nor the unit. A poll has no source.plate."""
+    buses = [vehicle(number=f"bus-{at}", time_s=START_S - at * apart_s) for at in range(60)]
+    (tmp_path / "1.pb").write_bytes(snapshot(*buses))
+    status, said = doctor(tmp_path, "1.pb", "--set", "speed.unit=mps")
+    assert status == 0 and said["pings"].startswith("unknown pings of 1.pb: cannot tell")
+    assert said["speeds"].startswith("unknown speeds of 1.pb: cannot tell: fewer than 100 pairs of pings")
+    assert "source.plate" not in said["pings"] and "one poll" in said["pings"].lower()
+
+
+@pytest.mark.parametrize(
+    ("speed", "status", "words"),
+    [
+        (5.0, 0, "ok    speeds of 00.pb and 14 more: mps: pings move about as fast as they report"),
+        (18.0, 3, "FAIL  speeds of 00.pb and 14 more: expected speeds in mps, as GTFS-realtime has them, got kmh: "),
+        (
+            50.0,
+            3,
+            "FAIL  speeds of 00.pb and 14 more: expected speeds in kmh, mps, mph: by how far buses go, speeds fit",
+        ),
+    ],
+)
+def test_polls_that_stand_together_are_one_recording_whose_speeds_are_compared(speed, status, words, tmp_path):
+    files = [poll(tmp_path, at, speed) for at in range(15)]
+    got, said = doctor(tmp_path, *files, "--set", "speed.unit=mps")
+    assert got == status and said["speeds"].startswith(words)
+    assert said["pings"].startswith("ok    pings of 00.pb and 14 more: most of its beginning is accepted")
+
+
+def test_polls_in_another_unit_than_theirs_are_refused_as_by_every_verb(tmp_path):
+    status, said = doctor(tmp_path, poll(tmp_path, 0))
+    assert status == 3 and "expected speed.unit = 'mps' for 00.pb, got 'kmh'" in said["speeds"]
+
+
+def pings(folder, count, every):
+    """Pings of which each has a plate of its own, one every some seconds."""
+    times = [datetime(2024, 1, 8, 4, 30, tzinfo=UTC) + timedelta(seconds=at * every) for at in range(count)]
+    rows = [
+        {"license_plate": f"m{at}", "observationDateTime": f"{times[at]:%Y-%m-%dT%H:%M:%SZ}",
+         "location": {"type": "Point", "coordinates": [72.8, 21.1]}, "speed": 12} for at in range(count)
+    ]  # fmt: skip
+    (folder / "feed.ndjson").write_text("\n".join(map(json.dumps, rows)))
+
+
+@pytest.mark.parametrize(("count", "every", "word", "status"), [(200, 1, "unknown", 0), (200, 9, "FAIL", 3),
+                                                                (5000, 0.05, "FAIL", 3)])  # fmt: skip
+def test_a_plate_in_each_ping_may_be_one_poll_s_if_all_of_the_file_is_of_some_minutes(
+    count, every, word, status, tmp_path
+):
+    pings(tmp_path, count, every)
+    got, said = doctor(tmp_path, "feed.ndjson")
+    assert got == status and said["pings"].split()[0] == word and "is source.plate the vehicle's" in said["pings"]
+
+
+def test_times_of_another_offset_than_the_zone_s_are_a_question(tmp_path):
+    messages = [message.replace(b"+05:30", b"+01:00") for message in fleet_log(clean=True)[:3000]]
+    (tmp_path / "feed.ndjson").write_bytes(b"\n".join(messages))
+    status, said = doctor(tmp_path, "feed.ndjson")
+    assert status == 0 and said["pings"].startswith(
+        "unknown pings of feed.ndjson: cannot tell: times say UTC+01:00, and hat.timezone is Asia/Kolkata (UTC+05:30 "
+        "then): is the offset right?"
+    )
+    assert said["speeds"].startswith("ok ")
