@@ -129,7 +129,8 @@ def _source(feed: FoundFeed) -> str:
     if feed.exchanged:
         lines.append("# CHECK: longitude and latitude stand under each other's name in this feed, by their values.")
     if feed.unnamed:
-        lines.append(f"# CHECK: no name says which path is the {' and the '.join(feed.unnamed)}: known by values alone.")
+        unnamed = " and the ".join(feed.unnamed)
+        lines.append(f"# CHECK: no name says which path is the {unnamed}: known by values alone.")
     if feed.day_or_month:
         day = datetime.fromtimestamp(feed.first_ms / 1000, ZoneInfo(feed.zone)).date()
         lines.append(f"# CHECK: day and month could be exchanged; this reads the first ping as of {day}.")
