@@ -222,7 +222,7 @@ def two_columns(lon, lat):
 def test_the_only_two_columns_of_degrees_are_longitude_and_latitude_where_one_can_be_no_latitude(tmp_path):
     feed, text = found(tmp_path, **two_columns(72.8, 21.1))
     assert (feed.keys["longitude"], feed.keys["latitude"]) == ("osten", "norden")
-    assert "# CHECK: no name says which path is the longitude and the latitude: told by values alone." in text
+    assert "# CHECK: no name says which path is the longitude and the latitude: known by values alone." in text
     feed, _ = found(tmp_path, lon=..., osten=lambda made, _: made["lon"] + 1e-5)
     assert (feed.keys["longitude"], feed.keys["latitude"], feed.unnamed) == ("osten", "lat", ("longitude",))
 

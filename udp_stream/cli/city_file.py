@@ -13,9 +13,9 @@ from udp_stream.pings.mapping import mapping_of
 from udp_stream.pings.presets import PRESETS
 
 _UNIT_WORDS = {
-    "movement": "Told by movement: buses go about as far as they report in it (a verdict on raw speeds, not a release)",
-    "specification": "As the feed's specification has it; the recording has too few pairs of pings to tell",
-    "name": "As the field's name says; the recording has too few pairs of pings to tell",
+    "movement": "By movement: buses go about as far as they report in it (a verdict on raw speeds, not a release)",
+    "specification": "As the feed's specification has it; the recording has too few pairs of pings to check it",
+    "name": "As the field's name says; the recording has too few pairs of pings to check it",
     "": "NOT KNOWN: the recording has too few pairs of pings 4 to 30 s apart. Check it: a wrong unit is not noticed",
 }
 
@@ -131,7 +131,8 @@ def _source(feed: FoundFeed) -> str:
     if feed.exchanged:
         lines.append("# CHECK: longitude and latitude stand under each other's name in this feed, by their values.")
     if feed.unnamed:
-        lines.append(f"# CHECK: no name says which path is the {' and the '.join(feed.unnamed)}: told by values alone.")
+        unnamed = " and the ".join(feed.unnamed)
+        lines.append(f"# CHECK: no name says which path is the {unnamed}: known by values alone.")
     if feed.day_or_month:
         day = datetime.fromtimestamp(feed.first_ms / 1000, ZoneInfo(feed.zone)).date()
         lines.append(f"# CHECK: day and month could be exchanged; this reads the first ping as of {day}.")
