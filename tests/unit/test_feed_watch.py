@@ -170,6 +170,20 @@ def test_buses_are_no_messages():
     assert watched.events == []
 
 
+@pytest.mark.parametrize(
+    ("plate", "words"),
+    [(lambda at: f"bus-{at % 90}" if at % 4 else "XXXXX", "one plate has 1"), (lambda _: "XXXXX", " pings are 5 km")],
+)
+def test_a_plate_that_vehicles_share_is_said_and_not_named(plate, words):
+    watched = Watched()
+    watched.now_ms += 600_000
+    for first in range(0, 6000, 300):
+        places = [(72.5 + at % 7 / 10, 21.25) for at in range(first, first + 300)]
+        watched.read(*[message(plate=plate(first + at), minute=first // 540, at=one) for at, one in enumerate(places)])
+    assert watched.events == ["plate"]
+    assert words in watched.said[0][1] and "XXXXX" not in watched.said[0][1]
+
+
 def test_pings_that_are_kept_for_their_plates_have_a_limit():
     watched = Watched()
     watched.read(*of_ids(2**16 + 10))

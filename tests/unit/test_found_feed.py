@@ -1,6 +1,7 @@
 """What `init` finds in feeds whose fields mislead: the plate, exchanged positions, dates, and what it says of them."""
 
 import json
+import re
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -50,6 +51,26 @@ def test_a_plate_that_is_another_in_each_ping_is_to_be_checked(tmp_path):
     feed, text = found(tmp_path, bus=..., id=message_id)
     assert feed.keys["plate"] == "id"
     assert "# CHECK: 600 pings of 600 plates: is source.plate the vehicle's, and not the message's" in text
+
+
+def test_a_word_for_a_missing_plate_is_to_be_checked_and_is_not_shown(tmp_path):
+    buses = [f"GJ05BX{1000 + at}" for at in range(30)]
+    feed, text = found(tmp_path, bus=..., vehicle=lambda at: buses[at % 30] if at % 3 else "XXXXX")
+    assert "# CHECK: one plate has 200 of 600 pings, the median plate has 20: is it a word for a missing" in text
+    assert "XXXXX" not in text and feed.shared
+
+
+def test_a_route_for_a_plate_is_to_be_checked(tmp_path):
+    """Three buses of a route ping in one second, kilometres apart."""
+    _, text = found(tmp_path, bus=..., vehicle=lambda at: f"line {at // 3 % 3}",
+                    lat=lambda made, _: 21.1 + int(made["lat"] * 1000) % 3 / 10)  # fmt: skip
+    assert "pings are 5 km or more from another of the same plate and second: is source.plate the vehicle's" in text
+    assert not re.search(r"line \d", text)
+
+
+def test_buses_of_which_some_ping_far_more_are_nothing_to_check(tmp_path):
+    feed, _ = found(tmp_path, bus=..., vehicle=lambda at: f"b{at % 30 if at % 7 else at % 9}")
+    assert feed.plates == 30 and not feed.shared
 
 
 def test_a_snapshot_has_each_vehicle_once(tmp_path):

@@ -68,7 +68,7 @@ def _first_and_last(feed: FoundFeed) -> tuple[datetime, datetime]:
 
 def _plate_check(feed: FoundFeed) -> str:
     warning = plate_warning(feed.pings, feed.plates, feed.last_ms - feed.first_ms)
-    return f"\n# CHECK: {warning}" if warning else ""
+    return "".join(f"\n# CHECK: {one}" for one in (warning, feed.shared) if one)
 
 
 def _hat(feed: FoundFeed) -> str:

@@ -29,7 +29,7 @@ from udp_stream.cli.wrong_zone import wrong_zone
 from udp_stream.errors import UsageError
 from udp_stream.ledger.port import Entropy
 from udp_stream.pings.decoder import PingDecoder, Pings, Reason, originals
-from udp_stream.pings.found_plate import plate_warning
+from udp_stream.pings.found_plate import plate_warning, shared_plate_warning
 from udp_stream.pings.speed_unit import unit_evidence
 from udp_stream.release.summary import Summary
 from udp_stream.units import QUANTA_PER_KMH
@@ -63,6 +63,8 @@ def dry_run(names: Sequence[str], settings: Settings, entropy: Entropy) -> None:
     out = printer(width=160)
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_row("pings", f"{read.speed.size:,} accepted of {counted(read.positions.plates, 'plate')}")
+    if repeats := _repeats(read.positions):
+        table.add_row("", f"{counted(repeats, 'repeat')} of a plate and time: of these one counts")
     for reason, count in (+read.refused).most_common():
         table.add_row("", f"{count:,} refused: {reason}")
     row = row_of(read.positions, settings, entropy)
@@ -119,6 +121,12 @@ def _read(names: Sequence[str], settings: Settings, sample: RefusedSample) -> _R
     return _Read(Positions(plate, len(numbers), time_ms, lat, lon), speed, beginning, refused)
 
 
+def _repeats(positions: Positions) -> int:
+    """How many pings have the plate and the time of another; a replay counts one of these."""
+    order = np.lexsort((positions.time_ms, positions.plate))
+    return int(((np.diff(positions.plate[order]) == 0) & (np.diff(positions.time_ms[order]) == 0)).sum())
+
+
 def _joined(frames: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
     """Larger frames: pairs of one plate's pings are looked for within one."""
     held: list[bytes] = []
@@ -151,4 +159,6 @@ def _warnings(read: _Read, settings: Settings) -> Iterator[str]:
     ) is not None:
         yield sentence
     if (sentence := plate_warning(where.time_ms.size, where.plates, int(np.ptp(where.time_ms)))) is not None:
+        yield sentence
+    if (sentence := shared_plate_warning(where.plate, where.time_ms, where.lon, where.lat)) is not None:
         yield sentence

@@ -23,7 +23,7 @@ from udp_stream.cli.wrong_unit import wrong_unit
 from udp_stream.cli.wrong_zone import wrong_zone
 from udp_stream.pings.advice import Refused, advise
 from udp_stream.pings.decoder import Pings
-from udp_stream.pings.found_plate import plate_warning
+from udp_stream.pings.found_plate import plate_warning, shared_plate_warning
 from udp_stream.windows.source_reader import ReadResult
 
 LEAST: Final = 10
@@ -168,19 +168,21 @@ class FeedWatch:
 
 
 class _Plates:
-    """The first pings of a feed: which is of which plate, and when."""
+    """The first pings of a feed: which is of which plate, when and where."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
-        self._time_ms = array("q")
+        self._plate, self._time_ms, self._lon, self._lat = array("q"), array("q"), array("d"), array("d")
         self._newest_ms: tuple[int, int] | None = None  # of the first batch, and of any
 
     def add(self, pings: Pings, newest_ms: int) -> None:
         """The pings of the next batch, and the newest time that counts; of a large one those that there is room for."""
         rows = slice(PLATE_PINGS_MAX - len(self._time_ms))
-        for number in np.unique(pings.plate[rows]):
-            self._numbers.setdefault(pings.plates[number], len(self._numbers))
+        ours = [self._numbers.setdefault(plate, len(self._numbers)) for plate in pings.plates]
+        self._plate.extend(ours[number] for number in pings.plate[rows].tolist())
         self._time_ms.extend(pings.time_ms[rows].tolist())
+        self._lon.extend(pings.lon[rows].tolist())
+        self._lat.extend(pings.lat[rows].tolist())
         first_ms, last_ms = self._newest_ms or (newest_ms, newest_ms)
         self._newest_ms = first_ms, max(last_ms, newest_ms)
 
@@ -192,5 +194,8 @@ class _Plates:
 
     def warning(self) -> str | None:
         """What is wrong with the plate, if something is."""
-        times = self._time_ms
-        return plate_warning(len(times), len(self._numbers), max(times) - min(times)) if times else None
+        if not self._plate:
+            return None
+        plate, time_ms, lon, lat = map(np.array, (self._plate, self._time_ms, self._lon, self._lat))
+        plates = int(np.unique(plate).size)
+        return plate_warning(plate.size, plates, int(np.ptp(time_ms))) or shared_plate_warning(plate, time_ms, lon, lat)

@@ -23,7 +23,7 @@ from udp_stream.pings.advice import Refused, advise
 from udp_stream.pings.decoder import PingDecoder, Pings, originals
 from udp_stream.pings.feed_form import FeedForm
 from udp_stream.pings.formats import PingFormat
-from udp_stream.pings.found_plate import plate_warning
+from udp_stream.pings.found_plate import plate_warning, shared_plate_warning
 from udp_stream.pings.refusals import Reason, Refusal
 from udp_stream.release.summary import Summary
 
@@ -130,6 +130,8 @@ def _warnings(pings: Pings, settings: Settings) -> Iterator[str]:
     if sentence := wrong_zone(pings.time_ms, pings.lon, pings.lat, settings.hat.timezone, settings.source.mapping):
         yield sentence
     if sentence := plate_warning(len(pings), len(pings.plates), int(np.ptp(pings.time_ms))):
+        yield sentence
+    if sentence := shared_plate_warning(pings.plate, pings.time_ms, pings.lon, pings.lat):
         yield sentence
 
 

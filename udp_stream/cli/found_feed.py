@@ -33,6 +33,7 @@ from udp_stream.pings.feed_form import PLAIN, FeedForm, mapped_form
 from udp_stream.pings.found_fields import BY_KEYS, are_by_key, common_paths, dotted, shown_names
 from udp_stream.pings.found_mapping import FoundMapping, found_mapping
 from udp_stream.pings.found_nothing import reasons
+from udp_stream.pings.found_plate import shared_plate_warning
 from udp_stream.pings.found_times import found_time_form, offset_minutes
 from udp_stream.pings.mapping import FIELDS, ISO, FeedMapping
 from udp_stream.pings.numbers import read_numbers
@@ -89,7 +90,8 @@ class FoundFeed:
     say, in minutes, the commonest first. `plates` and `pings`: of the part that was read; `every_s`: the median time
     between two pings of a plate. `middle`: the median longitude and latitude. `exchanged`: these two stand under each
     other's name. `day_or_month`: times do not tell which of them comes first. `unnamed`: fields that only their values
-    told. `damage`: a sentence if the recording ends before its end.
+    told. `shared`: a sentence if one plate seems to stand for several vehicles. `damage`: one if the recording ends
+    before its end.
     """
 
     preset: str
@@ -103,6 +105,7 @@ class FoundFeed:
     exchanged: bool
     day_or_month: bool
     unnamed: tuple[str, ...]
+    shared: str
     damage: str
     plates: int
     pings: int
@@ -257,6 +260,7 @@ def _found(
         exchanged=False,
         day_or_month=False,
         unnamed=(),
+        shared=shared_plate_warning(pings.plate, pings.time_ms, pings.lon, pings.lat) or "",
         damage="" if sample is None else sample.damage,
         plates=len(pings.plates),
         pings=len(pings),
