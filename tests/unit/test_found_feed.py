@@ -1,5 +1,6 @@
 """What `init` finds in feeds whose fields mislead: the plate, exchanged positions, dates, and what it says of them."""
 
+import argparse
 import json
 import re
 from datetime import datetime, timedelta, timezone
@@ -7,7 +8,9 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from tests.forms import long_but
+from udp_stream.adapters.settings import Settings
 from udp_stream.cli.city_file import city_file
+from udp_stream.cli.commands.init import init
 from udp_stream.cli.found_feed import find_feed
 from udp_stream.errors import UsageError
 
@@ -71,6 +74,35 @@ def test_a_route_for_a_plate_is_to_be_checked(tmp_path):
 def test_buses_of_which_some_ping_far_more_are_nothing_to_check(tmp_path):
     feed, _ = found(tmp_path, bus=..., vehicle=lambda at: f"b{at % 30 if at % 7 else at % 9}")
     assert feed.plates == 30 and not feed.shared
+
+
+HALF = [
+    ({"bus": lambda made, _: made["bus"] if made["speed"] % 2 else None},
+     "300 of 600 pings are refused as wrong_type at $.bus: nothing (null), where a text is needed"),
+    ({"speed": lambda made, _: made["speed"] if made["speed"] % 2 else ...},
+     "300 of 600 pings are refused as missing_field at $.speed: no speed; found bus, lat, lon, timestamp"),
+    ({"speed": lambda made, _: made["speed"] if made["speed"] % 2 else -1},
+     "300 of 600 pings are refused as speed_negative at $.speed"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "sentence"), HALF, ids=["plate", "no speed", "speed"])
+def test_refusals_that_are_more_than_a_feeds_own_faults_are_to_be_checked(changes, sentence, tmp_path, capsys):
+    feed, text = found(tmp_path, **changes)
+    assert feed.refused == 300 and f"\n# CHECK: {sentence}\n" in text and not leaks(text)
+    init(argparse.Namespace(files=[str(tmp_path / "feed.ndjson")], out="-"), Settings())
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"300 refused, most as {sentence.partition(' as ')[2].partition(':')[0]} warning: {sentence}" in said
+    assert "1 line of the configuration says CHECK or NOT KNOWN" in said
+
+
+def leaks(text):
+    return any(plate in text for plate in PLATES)
+
+
+def test_a_feeds_own_faults_are_counted_and_nothing_to_check(tmp_path):
+    feed, text = found(tmp_path, bus=lambda made, _: "" if made["lat"] == 21.1 else made["bus"])
+    assert feed.refused == 7 and feed.commonest == "empty_plate at $.bus" and "empty_plate" not in text
 
 
 def test_a_snapshot_has_each_vehicle_once(tmp_path):

@@ -13,6 +13,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import ceil, floor
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -24,9 +25,10 @@ from udp_stream.adapters.files.sample import RECORDS_MAX, FileSample, read_sampl
 from udp_stream.adapters.schemes import open_sources
 from udp_stream.adapters.settings import Settings
 from udp_stream.cli.first_look import OF_A_SPEED
+from udp_stream.cli.found_refusals import commonest, refused_kinds, why_none
 from udp_stream.cli.named_recordings import named, require_savable
 from udp_stream.cli.plan_of_feed import from_future
-from udp_stream.cli.wrong_zone import is_sea, land_if_exchanged, zone_of, zone_offset_minutes
+from udp_stream.cli.wrong_zone import MONTH_FIRST, is_sea, land_if_exchanged, zone_of, zone_offset_minutes
 from udp_stream.errors import UsageError
 from udp_stream.pings.decoder import PingDecoder, PingRules, Pings
 from udp_stream.pings.feed_form import PLAIN, FeedForm, mapped_form
@@ -62,22 +64,6 @@ _NEAR_DEGREES = 1.0
 _BOX_MARGIN = 0.05
 """Degrees: the box is rounded outward to tenths, at least five kilometres behind the last position."""
 
-MONTH_FIRST = frozenset(
-    f"{area}/{city}"
-    for area, cities in {
-        "America": (
-            "New_York Chicago Denver Phoenix Los_Angeles Anchorage Detroit Boise Juneau Puerto_Rico Menominee "
-            "Nome Sitka Adak Yakutat Metlakatla Kentucky/Louisville Kentucky/Monticello Indiana/Vincennes "
-            "Indiana/Indianapolis Indiana/Winamac Indiana/Marengo Indiana/Petersburg Indiana/Vevay "
-            "Indiana/Tell_City Indiana/Knox North_Dakota/Center North_Dakota/New_Salem North_Dakota/Beulah"
-        ),
-        "Pacific": "Honolulu Guam",
-        "Asia": "Manila",
-    }.items()
-    for city in cities.split()
-)
-"""Zones of the countries that write the month before the day."""
-
 _WIDE = PingRules(max_kmh=1000, reject_above_kmh=2000)
 """Speeds in any unit, as they are."""
 
@@ -91,7 +77,8 @@ class FoundFeed:
     between two pings of a plate. `middle`: the median longitude and latitude. `exchanged`: these two stand under each
     other's name. `day_or_month`: times do not tell which of them comes first. `unnamed`: fields that only their values
     told. `shared`: a sentence if one plate seems to stand for several vehicles. `damage`: one if the recording ends
-    before its end.
+    before its end. `commonest`: of which kind most refusals are; `refused_kinds`: a sentence for each kind of them that
+    is worth one.
     """
 
     preset: str
@@ -110,6 +97,8 @@ class FoundFeed:
     plates: int
     pings: int
     refused: int
+    commonest: str
+    refused_kinds: tuple[str, ...]
     every_s: float
     first_ms: int
     last_ms: int
@@ -203,15 +192,22 @@ def _keys(mapping: FeedMapping) -> dict[str, str]:
 
 def _reads(paths: Sequence[str], form: FeedForm) -> bool:
     """Whether the form reads most of the beginning."""
-    pings, refusals = _read(paths, form, 1, _TRIED)
+    pings, refusals, *_ = _read(paths, form, 1, _TRIED)
     of_a_speed = sum(one.reason in OF_A_SPEED for one in refusals)  # read, and its field is right
     read, tried = len(pings) + of_a_speed, len(pings) + len(refusals)
     return read > 0 and read >= _READ_MIN * tried
 
 
-def _read(
-    paths: Sequence[str], form: FeedForm, frames: int, most: int | None = None
-) -> tuple[Pings, Sequence[Refusal]]:
+class _Read(NamedTuple):
+    """`form`: with the format that the files have."""
+
+    pings: Pings
+    refusals: Sequence[Refusal]
+    messages: Sequence[bytes]
+    form: FeedForm
+
+
+def _read(paths: Sequence[str], form: FeedForm, frames: int, most: int | None = None) -> _Read:
     """The pings of the first frames, or of their first messages, and what was refused; of damaged files, before it."""
     unit = "mps" if is_gtfs_file(paths[0]) else "kmh"
     messages: list[bytes] = []
@@ -222,7 +218,8 @@ def _read(
             whole = as_far_as_whole(source.messages(), lambda _: None)
             for some in islice(whole, max(1, frames // len(paths))):
                 messages += some
-    return PingDecoder(_WIDE, ping_format).decode(messages[:most])
+    pings, refusals = PingDecoder(_WIDE, ping_format).decode(messages[:most])
+    return _Read(pings, refusals, messages, FeedForm(form.mapping, ping_format))
 
 
 def _found(
@@ -234,9 +231,9 @@ def _found(
     named_unit: str | None,
     known_unit: str | None,
 ) -> FoundFeed:
-    pings, refusals = _read(paths, form, _FRAMES)
+    pings, refusals, messages, read_form = _read(paths, form, _FRAMES)
     if not len(pings):
-        raise UsageError(f"{named(paths)}: no ping was read from it{_why(refusals)}")
+        raise UsageError(f"{named(paths)}: no ping was read from it{why_none(refusals)}")
     lon, lat = float(np.median(pings.lon)), float(np.median(pings.lat))
     times = pings.time_ms[~from_future(AgreementClock(Settings().window_rules), pings)]
     evidence = unit_evidence(pings, "kmh").unit
@@ -265,20 +262,13 @@ def _found(
         plates=len(pings.plates),
         pings=len(pings),
         refused=len(refusals),
+        commonest=commonest(refusals),
+        refused_kinds=refused_kinds(len(pings), refusals, messages, read_form),
         every_s=_every_s(pings),
         first_ms=int(times.min()),
         last_ms=int(times.max()),
         middle=(lon, lat),
     )
-
-
-def _why(refusals: Sequence[Refusal]) -> str:
-    """The commonest reason."""
-    if not refusals:
-        return ", and none was refused: it has none"
-    kinds = Counter((one.reason, one.path) for one in refusals)
-    (reason, path), count = kinds.most_common(1)[0]
-    return f": {count:,} of {len(refusals):,} were refused as {reason} at {path} (docs/pings.md)"
 
 
 def _joined(samples: Sequence[FileSample]) -> FileSample:
