@@ -59,6 +59,8 @@ SAID = [
      'no location.coordinates.0; found lng: [source] longitude = "lng", or let `udp-stream init FILE` find the paths'),
     (ping(license_plate=4711),
      '$.license_plate: a whole number: [source] plate = "license_plate" reads whole numbers as plates'),
+    (ping(license_plate="NULL"),
+     "$.license_plate: a word for a missing plate: has another field the vehicle? Pings without a plate protect none"),
     (ping(speed="23,7"), '$.speed: text that is a number: [source] speed = "speed" reads numbers from text, '
      "with a point or a comma"),
     (ping(speed=None), None),

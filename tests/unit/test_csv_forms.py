@@ -56,6 +56,14 @@ def test_mapped_columns_become_the_json_that_the_mapping_reads(tmp_path):
     assert (pings.lon[0], pings.lat[0], pings.speed[0]) == (72.5, 21.25, 51200)
 
 
+def test_a_word_for_a_missing_plate_is_refused_and_costs_no_other_row():
+    words = ["NULL", "none", "N/A", "nan", "Unknown"]
+    rows = [",".join([ROW[0], plate, *ROW[2:]]) for plate in [*words, "A1", "Nullarbor 7"]]
+    pings, refusals = PingDecoder(RULES).decode(messages([",".join(HEADER), *rows]))
+    assert pings.plates == ("A1", "Nullarbor 7")
+    assert [(one.reason, one.path) for one in refusals] == [("placeholder_plate", "$.license_plate")] * len(words)
+
+
 def test_rows_that_lack_cells_do_not_change_their_neighbours():
     lines = [",".join(HEADER)] + [",".join([*ROW[:at], "", *ROW[at + 1 :]]) for at in range(6)] + [",".join(ROW), "no"]
     made = messages(lines)

@@ -101,6 +101,28 @@ def test_a_plate_that_is_another_in_each_ping_is_warned_of(capsys, log, tmp_path
     assert printed.count("warning: 2,000 pings of 2,000 plates: is source.plate the vehicle's") == 1
 
 
+@pytest.mark.parametrize("verb", [["replay", "--dry-run"], ["replay", "--trial", "--out", "out"], ["plan"]])
+def test_a_plate_that_all_nameless_buses_share_is_warned_of_and_not_named(capsys, log, tmp_path, monkeypatch, verb):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plan_of_feed, "SLOTS", ())
+    pings = [json.loads(line) for line in log.read_bytes().splitlines()[:2000]]
+    lines = [json.dumps(ping | ({} if at % 4 else {"license_plate": "XXXXX"})) for at, ping in enumerate(pings)]
+    (tmp_path / "some.ndjson").write_text("\n".join(lines))
+    assert cli.main([verb[0], "some.ndjson", *verb[1:], "--set", "hat.resolution=5"]) == 0
+    printed = " ".join(" ".join(capsys.readouterr()).split())
+    assert printed.count("warning: one plate has 500 of 2,000 pings, the median plate has") == 1
+    assert "XXXXX" not in printed
+
+
+def test_repeats_are_counted_as_a_replay_does(capsys, log, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = log.read_bytes().splitlines()[:500]
+    (tmp_path / "twice.ndjson").write_bytes(b"\n".join(lines + lines[:30]))
+    assert "30 repeats of a plate and time: of these one counts" in dry(capsys, "twice.ndjson")[1]
+    (tmp_path / "once.ndjson").write_bytes(b"\n".join(lines))
+    assert "repeat" not in dry(capsys, "once.ndjson")[1]
+
+
 def test_no_plate_is_shown_and_outputs_are_refused(capsys, log, tmp_path):
     first = json.loads(log.read_bytes().splitlines()[0])
     first = first[0] if isinstance(first, list) else first

@@ -13,9 +13,9 @@ from udp_stream.windows.source_reader import ReadingRules, SourceCheckpoint, Sou
 PLATE = "GJ05ZZ0001"
 
 
-def message(speed=23.5, time="2024-01-08T10:00:05+05:30", at=(72.83, 21.19), minute=0):
+def message(speed=23.5, time="2024-01-08T10:00:05+05:30", at=(72.83, 21.19), minute=0, plate=PLATE):
     time = time.replace("10:00", f"10:{minute:02}") if isinstance(time, str) else time
-    ping = {"license_plate": PLATE, "observationDateTime": time, "speed": speed,
+    ping = {"license_plate": plate, "observationDateTime": time, "speed": speed,
             "location": {"type": "Point", "coordinates": list(at)}}  # fmt: skip
     return json.dumps(ping).encode()
 
@@ -24,7 +24,7 @@ class Watched:
     """A reader of a partition that is watched, and what was said of it."""
 
     def __init__(self, *flags):
-        self.said = []
+        self.said, self.now_ms = [], 1_704_688_500_000
         settings = load(None, flags, {})
         self.watch = FeedWatch(settings, lambda text, event, figures: self.said.append((event, text, figures)))
         rules = ReadingRules(settings.decoder, settings.window_rules, settings.calendar.slots, 7, str.encode)
@@ -33,7 +33,7 @@ class Watched:
     def read(self, *messages, tick=False):
         count = len(messages)
         offsets = np.arange(self.offset, self.offset + count)
-        now_ms = np.full(count, 1_704_688_500_000)
+        now_ms = np.full(count, self.now_ms)
         self.watch.look(messages, self.reader.read(messages, LogPlaces(offsets, now_ms, np.full(count, tick))))
         self.offset += count
 
@@ -141,3 +141,69 @@ def test_the_sample_that_is_kept_has_a_limit():
     for _ in range(50):
         watched.read(huge)
     assert watched.watch.sample_bytes <= 4 * 2**20
+
+
+def of_ids(pings, minutes=11):
+    return [message(plate=f"message-{at}", minute=at * minutes // pings) for at in range(pings)]
+
+
+@pytest.mark.parametrize("size", [10, 300])
+def test_a_plate_that_is_another_in_each_ping_is_said_once_while_it_goes_on(size):
+    watched, pings = Watched(), of_ids(6000)
+    watched.now_ms += 600_000
+    for first in range(0, len(pings), size):
+        watched.read(*pings[first : first + size])
+        if first < 4000:
+            assert watched.events == []
+    assert watched.events == ["plate"]
+    _, text, figures = watched.said[0]
+    assert "is source.plate the vehicle's, and not the message's?" in text and figures == {}
+    assert "message-" not in text
+    watched.watch.end()
+    assert watched.events == ["plate"]
+
+
+def test_of_a_short_feed_the_plate_is_said_at_its_end():
+    watched = Watched()
+    watched.read(*of_ids(200))
+    assert watched.events == []
+    watched.watch.end()
+    assert watched.events == ["plate"]
+
+
+def test_a_large_poll_is_no_feed_of_ids_though_its_times_are_hours_old():
+    watched, hours = Watched("hat.grace=1d"), range(6, 10)
+    for minute in (0, 10):
+        times = [f"2024-01-08T{hours[at % 4]:02}:00:05+05:30" for at in range(6000)]
+        polled = [message(plate=f"bus-{at}", time=time) for at, time in enumerate(times)]
+        watched.read(*polled[1:], message(plate="bus-0", minute=minute))
+    watched.watch.end()
+    assert watched.events == []
+
+
+def test_buses_are_no_messages():
+    watched = Watched()
+    for first in range(0, 6000, 300):
+        watched.read(*[message(plate=f"bus-{at % 90}", minute=at // 540) for at in range(first, first + 300)])
+    watched.watch.end()
+    assert watched.events == []
+
+
+@pytest.mark.parametrize(
+    ("plate", "words"),
+    [(lambda at: f"bus-{at % 90}" if at % 4 else "XXXXX", "one plate has 1"), (lambda _: "XXXXX", " pings are 5 km")],
+)
+def test_a_plate_that_vehicles_share_is_said_and_not_named(plate, words):
+    watched = Watched()
+    watched.now_ms += 600_000
+    for first in range(0, 6000, 300):
+        places = [(72.5 + at % 7 / 10, 21.25) for at in range(first, first + 300)]
+        watched.read(*[message(plate=plate(first + at), minute=first // 540, at=one) for at, one in enumerate(places)])
+    assert watched.events == ["plate"]
+    assert words in watched.said[0][1] and "XXXXX" not in watched.said[0][1]
+
+
+def test_pings_that_are_kept_for_their_plates_have_a_limit():
+    watched = Watched()
+    watched.read(*of_ids(2**16 + 10))
+    assert watched.events == ["plate"] and watched.said[0][1].startswith("65,536 pings of 65,536 plates")

@@ -1,12 +1,16 @@
 """What `init` finds in feeds whose fields mislead: the plate, exchanged positions, dates, and what it says of them."""
 
+import argparse
 import json
+import re
 from datetime import datetime, timedelta, timezone
 
 import pytest
 
 from tests.forms import long_but
+from udp_stream.adapters.settings import Settings
 from udp_stream.cli.city_file import city_file
+from udp_stream.cli.commands.init import init
 from udp_stream.cli.found_feed import find_feed
 from udp_stream.errors import UsageError
 
@@ -50,6 +54,55 @@ def test_a_plate_that_is_another_in_each_ping_is_to_be_checked(tmp_path):
     feed, text = found(tmp_path, bus=..., id=message_id)
     assert feed.keys["plate"] == "id"
     assert "# CHECK: 600 pings of 600 plates: is source.plate the vehicle's, and not the message's" in text
+
+
+def test_a_word_for_a_missing_plate_is_to_be_checked_and_is_not_shown(tmp_path):
+    buses = [f"GJ05BX{1000 + at}" for at in range(30)]
+    feed, text = found(tmp_path, bus=..., vehicle=lambda at: buses[at % 30] if at % 3 else "XXXXX")
+    assert "# CHECK: one plate has 200 of 600 pings, the median plate has 20: is it a word for a missing" in text
+    assert "XXXXX" not in text and feed.shared
+
+
+def test_a_route_for_a_plate_is_to_be_checked(tmp_path):
+    """Three buses of a route ping in one second, kilometres apart."""
+    _, text = found(tmp_path, bus=..., vehicle=lambda at: f"line {at // 3 % 3}",
+                    lat=lambda made, _: 21.1 + int(made["lat"] * 1000) % 3 / 10)  # fmt: skip
+    assert "pings are 5 km or more from another of the same plate and second: is source.plate the vehicle's" in text
+    assert not re.search(r"line \d", text)
+
+
+def test_buses_of_which_some_ping_far_more_are_nothing_to_check(tmp_path):
+    feed, _ = found(tmp_path, bus=..., vehicle=lambda at: f"b{at % 30 if at % 7 else at % 9}")
+    assert feed.plates == 30 and not feed.shared
+
+
+HALF = [
+    ({"bus": lambda made, _: made["bus"] if made["speed"] % 2 else None},
+     "300 of 600 pings are refused as wrong_type at $.bus: nothing (null), where a text is needed"),
+    ({"speed": lambda made, _: made["speed"] if made["speed"] % 2 else ...},
+     "300 of 600 pings are refused as missing_field at $.speed: no speed; found bus, lat, lon, timestamp"),
+    ({"speed": lambda made, _: made["speed"] if made["speed"] % 2 else -1},
+     "300 of 600 pings are refused as speed_negative at $.speed"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "sentence"), HALF, ids=["plate", "no speed", "speed"])
+def test_refusals_that_are_more_than_a_feeds_own_faults_are_to_be_checked(changes, sentence, tmp_path, capsys):
+    feed, text = found(tmp_path, **changes)
+    assert feed.refused == 300 and f"\n# CHECK: {sentence}\n" in text and not leaks(text)
+    init(argparse.Namespace(files=[str(tmp_path / "feed.ndjson")], out="-"), Settings())
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"300 refused, most as {sentence.partition(' as ')[2].partition(':')[0]} warning: {sentence}" in said
+    assert "1 line of the configuration says CHECK or NOT KNOWN" in said
+
+
+def leaks(text):
+    return any(plate in text for plate in PLATES)
+
+
+def test_a_feeds_own_faults_are_counted_and_nothing_to_check(tmp_path):
+    feed, text = found(tmp_path, bus=lambda made, _: "" if made["lat"] == 21.1 else made["bus"])
+    assert feed.refused == 7 and feed.commonest == "empty_plate at $.bus" and "empty_plate" not in text
 
 
 def test_a_snapshot_has_each_vehicle_once(tmp_path):

@@ -65,6 +65,8 @@ def test_an_unset_speed_is_refused_and_a_speed_of_zero_counts():
     ("fields", "reason", "path"),
     [
         ({"plate": ""}, "missing_field", "$.license_plate"),
+        ({"plate": " Null", "number": "7"}, "placeholder_plate", "$.license_plate"),
+        ({"plate": "", "number": "n/a"}, "placeholder_plate", "$.license_plate"),
         ({"plate": "A" * 65}, "wrong_type", "$.license_plate"),
         ({"time_s": 0}, "time_out_of_range", "$.observationDateTime"),
         ({"time_s": START_S * 1000}, "time_out_of_range", "$.observationDateTime"),

@@ -99,6 +99,8 @@ FAULTS = [
     ({"plate": None}, "wrong_type", "$.vehicle.vehicle.id"),
     ({"plate": 10**70}, "wrong_type", "$.vehicle.vehicle.id"),
     ({"plate": " "}, "empty_plate", "$.vehicle.vehicle.id"),
+    ({"plate": "NULL"}, "placeholder_plate", "$.vehicle.vehicle.id"),
+    ({"plate": "unknown "}, "placeholder_plate", "$.vehicle.vehicle.id"),
     ({"time": "now"}, "wrong_type", "$.vehicle.timestamp"),
     ({"time": "nan"}, "wrong_type", "$.vehicle.timestamp"),
     ({"time": None}, "wrong_type", "$.vehicle.timestamp"),

@@ -18,6 +18,8 @@ VALID = jsonschema.Draft202012Validator(json.loads((ROOT / "docs" / "ping.schema
     ("change", "reason"),
     [
         ({"license_plate": " "}, "empty_plate"),
+        *(({"license_plate": word}, "placeholder_plate") for word in ("null", "NONE", " N/a", "na", "NaN", "Unknown ")),
+        ({"license_plate": "undefined"}, "placeholder_plate"),
         ({"license_plate": 7}, "wrong_type"),
         ({"observationDateTime": "2024-01-08T10:00:05"}, "no_utc_offset"),
         ({"speed": "fast"}, "wrong_type"),

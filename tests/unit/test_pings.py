@@ -123,6 +123,11 @@ REFUSED = [
     (encode(ping(speed=1e308)), "speed_above_limit", "$.speed"),
     (encode(ping(license_plate="")), "empty_plate", PLATE),
     (encode(ping(license_plate=" \t\u00a0")), "empty_plate", PLATE),
+    *(
+        (encode(ping(license_plate=word)), "placeholder_plate", PLATE)
+        for word in ("null", " NULL ", "None", "n/a", "NA")
+    ),
+    *((encode(ping(license_plate=word)), "placeholder_plate", PLATE) for word in ("NaN", "unknown", "Undefined")),
     (b'{"results": null}', "wrong_type", "$.results"),
     (b'{"results": {}}', "wrong_type", "$.results"),
 ]

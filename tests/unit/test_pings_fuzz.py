@@ -167,6 +167,11 @@ def value_fault(ping: Any) -> tuple[str, str] | None:
     place = "$.location.coordinates"
     checks = [
         (not plate, "empty_plate", "$.license_plate"),
+        (
+            plate.lower() in ("null", "none", "n/a", "na", "nan", "unknown", "undefined"),
+            "placeholder_plate",
+            "$.license_plate",
+        ),
         (len(plate) > 64, "wrong_type", "$.license_plate"),
         (time is None, "wrong_type", "$.observationDateTime"),
         (not is_aware, "no_utc_offset", "$.observationDateTime"),

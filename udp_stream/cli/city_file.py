@@ -51,7 +51,7 @@ def _head(feed: FoundFeed, path: str) -> str:
     return (
         f"# Made by `udp-stream init` from {json.dumps(path)} (pings from {hours_of(feed)}):\n"
         f"# {feed.pings:,} pings of {feed.plates:,} plates were read{every}. "
-        f"Look through it: what is a guess says so. All keys: docs/configuration.md{_plate_check(feed)}"
+        f"Look through it: what is a guess says so. All keys: docs/configuration.md{_checks(feed)}"
     )
 
 
@@ -66,9 +66,9 @@ def _first_and_last(feed: FoundFeed) -> tuple[datetime, datetime]:
     return first, last
 
 
-def _plate_check(feed: FoundFeed) -> str:
+def _checks(feed: FoundFeed) -> str:
     warning = plate_warning(feed.pings, feed.plates, feed.last_ms - feed.first_ms)
-    return f"\n# CHECK: {warning}" if warning else ""
+    return "".join(f"\n# CHECK: {one}" for one in (warning, feed.shared, *feed.refused_kinds) if one)
 
 
 def _hat(feed: FoundFeed) -> str:

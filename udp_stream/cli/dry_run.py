@@ -30,7 +30,7 @@ from udp_stream.cli.wrong_zone import wrong_offset, wrong_zone
 from udp_stream.errors import UsageError
 from udp_stream.ledger.port import Entropy
 from udp_stream.pings.decoder import PingDecoder, Pings, Reason, originals
-from udp_stream.pings.found_plate import VEHICLE_ID, plate_warning
+from udp_stream.pings.found_plate import VEHICLE_ID, plate_warning, shared_plate_warning
 from udp_stream.pings.speed_unit import FITS_NONE, unit_evidence
 from udp_stream.pings.time_offsets import SaidOffset, said_offsets
 from udp_stream.release.summary import Summary
@@ -66,6 +66,8 @@ def dry_run(names: Sequence[str], settings: Settings, entropy: Entropy) -> None:
     out = printer(width=160)
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_row("pings", f"{read.speed.size:,} accepted of {counted(read.positions.plates, 'plate')}")
+    if repeats := _repeats(read.positions):
+        table.add_row("", f"{counted(repeats, 'repeat')} of a plate and time: of these one counts")
     for reason, count in (+read.refused).most_common():
         table.add_row("", f"{count:,} refused: {reason}")
     row = row_of(read.positions, settings, entropy)
@@ -125,6 +127,12 @@ def _read(names: Sequence[str], settings: Settings, sample: RefusedSample) -> _R
     return _Read(Positions(plate, len(numbers), time_ms, lat, lon), speed, beginning, offsets, refused)
 
 
+def _repeats(positions: Positions) -> int:
+    """How many pings have the plate and the time of another; a replay counts one of these."""
+    order = np.lexsort((positions.time_ms, positions.plate))
+    return int(((np.diff(positions.plate[order]) == 0) & (np.diff(positions.time_ms[order]) == 0)).sum())
+
+
 def _joined(frames: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
     """Larger frames: pairs of one plate's pings are looked for within one."""
     held: list[bytes] = []
@@ -160,4 +168,6 @@ def _warnings(read: _Read, settings: Settings, plate_field: str) -> Iterator[str
         yield sentence
     sentence = plate_warning(where.time_ms.size, where.plates, int(np.ptp(where.time_ms)), plate_field)
     if sentence is not None:
+        yield sentence
+    if (sentence := shared_plate_warning(where.plate, where.time_ms, where.lon, where.lat)) is not None:
         yield sentence

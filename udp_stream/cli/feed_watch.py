@@ -7,6 +7,7 @@ does one that is refused by the clock.
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -21,6 +22,8 @@ from udp_stream.cli.first_look import OF_A_SPEED, OF_THE_CLOCK, SAMPLE_MAX
 from udp_stream.cli.wrong_unit import wrong_unit
 from udp_stream.cli.wrong_zone import wrong_offset, wrong_zone
 from udp_stream.pings.advice import Refused, advise
+from udp_stream.pings.decoder import Pings
+from udp_stream.pings.found_plate import plate_warning, shared_plate_warning
 from udp_stream.pings.time_offsets import SaidOffset, said_offsets
 from udp_stream.windows.source_reader import ReadResult
 
@@ -35,6 +38,16 @@ SAMPLE_BYTES: Final = 4 * 2**20
 
 ZONE_PINGS: Final = 100
 """Accepted pings whose places, and times with an offset, tell the zone."""
+
+PLATE_PINGS: Final = 4096
+"""Pings, at least, that tell whether the plate is a vehicle's."""
+
+PLATE_MS: Final = 600_000
+"""Between the newest pings of the first and of the last batch: a vehicle pings more than once in ten minutes. Times
+within one batch say less: in a poll they may be hours old."""
+
+PLATE_PINGS_MAX: Final = 2**16
+"""Pings whose plates are kept for that."""
 
 Say = Callable[[str, str, Mapping[str, object]], None]
 """Takes a warning: its text, its event and its figures."""
@@ -71,6 +84,7 @@ class FeedWatch:
         self._told: set[tuple[str, ...]] = set()
         self._where: list[tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]] | None = []
         self._offsets: list[SaidOffset] = []
+        self._plates: _Plates | None = _Plates()
 
     def look(self, messages: Sequence[bytes], read: ReadResult) -> None:
         """Look at what became of a batch of messages; those that were read before are not in `read`."""
@@ -89,23 +103,32 @@ class FeedWatch:
         if self._accepted + self._refused.total() >= WINDOW:
             self._accepted //= 2
             self._refused = Counter({reason: count // 2 for reason, count in self._refused.items()})
-        if self._where is not None and read.pings:
-            # Once more, for the places and what times say: a reader does not hand them on.
-            decoder = self._settings.decoder
-            pings, _ = decoder.decode(messages)
-            self._where.append((pings.time_ms, pings.lon, pings.lat))
-            self._offsets += said_offsets(messages, pings, self._settings.source.mapping, decoder.format)
-            self._judge_zone(ZONE_PINGS)
+        if read.pings and (self._where is not None or self._plates is not None):
+            # Once more, for places, plates and what times say: a reader does not hand them on.
+            self._look_at(messages, read.newest_ms or 0)
 
     def end(self) -> None:
         """Nothing comes any more: say also what rests on few pings."""
         self._judge(1)
         self._judge_zone(1)
+        self._judge_plates()
 
     @property
     def accepted_nothing(self) -> bool:
         """Whether something was refused, and all of it, for what its messages are."""
         return self._total[False] > 0 and self._total[True] == 0
+
+    def _look_at(self, messages: Sequence[bytes], newest_ms: int) -> None:
+        decoder = self._settings.decoder
+        pings, _ = decoder.decode(messages)
+        if self._where is not None:
+            self._where.append((pings.time_ms, pings.lon, pings.lat))
+            self._offsets += said_offsets(messages, pings, self._settings.source.mapping, decoder.format)
+            self._judge_zone(ZONE_PINGS)
+        if self._plates is not None:
+            self._plates.add(pings, newest_ms)
+            if self._plates.are_enough:
+                self._judge_plates()
 
     def _keep(self, refused: Refused) -> None:
         self._sample.append(refused)
@@ -141,3 +164,44 @@ class FeedWatch:
         if (sentence := sentence or wrong_offset(self._offsets, zone)) is not None:
             self._warn(sentence, "zone", {})
         self._offsets = []
+
+    def _judge_plates(self) -> None:
+        if self._plates is None:
+            return
+        sentence, self._plates = self._plates.warning(), None
+        if sentence is not None:
+            self._warn(sentence, "plate", {})
+
+
+class _Plates:
+    """The first pings of a feed: which is of which plate, when and where."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._plate, self._time_ms, self._lon, self._lat = array("q"), array("q"), array("d"), array("d")
+        self._newest_ms: tuple[int, int] | None = None  # of the first batch, and of any
+
+    def add(self, pings: Pings, newest_ms: int) -> None:
+        """The pings of the next batch, and the newest time that counts; of a large one those that there is room for."""
+        rows = slice(PLATE_PINGS_MAX - len(self._time_ms))
+        ours = [self._numbers.setdefault(plate, len(self._numbers)) for plate in pings.plates]
+        self._plate.extend(ours[number] for number in pings.plate[rows].tolist())
+        self._time_ms.extend(pings.time_ms[rows].tolist())
+        self._lon.extend(pings.lon[rows].tolist())
+        self._lat.extend(pings.lat[rows].tolist())
+        first_ms, last_ms = self._newest_ms or (newest_ms, newest_ms)
+        self._newest_ms = first_ms, max(last_ms, newest_ms)
+
+    @property
+    def are_enough(self) -> bool:
+        """Whether each vehicle had time for a second ping, or no more are kept."""
+        pings, (first_ms, last_ms) = len(self._time_ms), self._newest_ms or (0, 0)
+        return pings >= PLATE_PINGS_MAX or (pings >= PLATE_PINGS and last_ms - first_ms >= PLATE_MS)
+
+    def warning(self) -> str | None:
+        """What is wrong with the plate, if something is."""
+        if not self._plate:
+            return None
+        plate, time_ms, lon, lat = map(np.array, (self._plate, self._time_ms, self._lon, self._lat))
+        plates = int(np.unique(plate).size)
+        return plate_warning(plate.size, plates, int(np.ptp(time_ms))) or shared_plate_warning(plate, time_ms, lon, lat)

@@ -24,7 +24,7 @@ from udp_stream.pings.advice import Refused, advise
 from udp_stream.pings.decoder import PingDecoder, Pings, originals
 from udp_stream.pings.feed_form import FeedForm
 from udp_stream.pings.formats import PingFormat
-from udp_stream.pings.found_plate import VEHICLE_ID, may_be_one_poll, plate_warning
+from udp_stream.pings.found_plate import VEHICLE_ID, may_be_one_poll, plate_warning, shared_plate_warning
 from udp_stream.pings.refusals import Reason, Refusal
 from udp_stream.pings.time_offsets import SaidOffset, said_offsets
 from udp_stream.release.summary import Summary
@@ -160,6 +160,8 @@ def _warnings(pings: Pings, offsets: Sequence[SaidOffset], settings: Settings, l
         yield Doubt(sentence)
     if sentence := plate_warning(len(pings), len(pings.plates), int(np.ptp(pings.time_ms)), looked.plate_field):
         yield Doubt(sentence) if looked.may_be_poll and may_be_one_poll(pings.time_ms) else sentence
+    if sentence := shared_plate_warning(pings.plate, pings.time_ms, pings.lon, pings.lat):
+        yield sentence
 
 
 def _lines(advice: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import ceil, floor
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -24,17 +25,19 @@ from udp_stream.adapters.files.sample import RECORDS_MAX, FileSample, read_sampl
 from udp_stream.adapters.schemes import open_sources
 from udp_stream.adapters.settings import Settings
 from udp_stream.cli.first_look import OF_A_SPEED
+from udp_stream.cli.found_refusals import commonest, refused_kinds, why_none
 from udp_stream.cli.found_unit import FoundUnit, SaidUnit, found_unit
 from udp_stream.cli.named_recordings import named, require_savable
 from udp_stream.cli.plan_of_feed import from_future
-from udp_stream.cli.wrong_zone import is_sea, land_if_exchanged, zone_of, zone_offset_minutes
+from udp_stream.cli.wrong_zone import MONTH_FIRST, is_sea, land_if_exchanged, zone_of, zone_offset_minutes
 from udp_stream.errors import UsageError
 from udp_stream.pings.decoder import PingDecoder, PingRules, Pings
 from udp_stream.pings.feed_form import PLAIN, FeedForm, mapped_form
 from udp_stream.pings.found_fields import BY_KEYS, are_by_key, common_paths, dotted, shown_names
 from udp_stream.pings.found_mapping import FoundMapping, found_mapping
 from udp_stream.pings.found_nothing import reasons
-from udp_stream.pings.found_times import MONTH_FIRST, found_time_form, offset_minutes
+from udp_stream.pings.found_plate import shared_plate_warning
+from udp_stream.pings.found_times import found_time_form, offset_minutes
 from udp_stream.pings.mapping import FIELDS, ISO, FeedMapping
 from udp_stream.pings.numbers import read_numbers
 from udp_stream.pings.presets import PRESETS
@@ -72,8 +75,9 @@ class FoundFeed:
     `box`: west, south, east, north. `offsets`: what times say, in minutes, the commonest first. `plates` and `pings`:
     of the part that was read; `every_s`: the median time between two pings of a plate. `middle`: the median longitude
     and latitude. `exchanged`: these two stand under each other's name. `day_or_month`: times do not tell which of them
-    comes first. `unnamed`: fields that only their values told. `damage`: a sentence if the recording ends before its
-    end.
+    comes first. `unnamed`: fields that only their values told. `shared`: a sentence if one plate seems to stand for
+    several vehicles. `damage`: one if the recording ends before its end. `commonest`: of which kind most refusals are;
+    `refused_kinds`: a sentence for each kind of them that is worth one.
     """
 
     preset: str
@@ -86,10 +90,13 @@ class FoundFeed:
     exchanged: bool
     day_or_month: bool
     unnamed: tuple[str, ...]
+    shared: str
     damage: str
     plates: int
     pings: int
     refused: int
+    commonest: str
+    refused_kinds: tuple[str, ...]
     every_s: float
     first_ms: int
     last_ms: int
@@ -188,7 +195,7 @@ def _require_one_form(paths: Sequence[str], form: FeedForm) -> None:
     """UsageError that names a file of which this form reads nothing: it would be left out without a word."""
     for path in paths if len(paths) > 1 else ():
         try:
-            pings, refusals = _read([path], form, 1, _TRIED, skipped=())
+            pings, refusals, *_ = _read([path], form, 1, _TRIED, skipped=())
             is_other = bool(refusals) and not len(pings)
         except UsageError:
             is_other = True
@@ -198,10 +205,19 @@ def _require_one_form(paths: Sequence[str], form: FeedForm) -> None:
 
 def _reads(paths: Sequence[str], form: FeedForm) -> bool:
     """Whether the form reads most of the beginning."""
-    pings, refusals = _read(paths, form, 1, _TRIED)
+    pings, refusals, *_ = _read(paths, form, 1, _TRIED)
     of_a_speed = sum(one.reason in OF_A_SPEED for one in refusals)  # read, and its field is right
     read, tried = len(pings) + of_a_speed, len(pings) + len(refusals)
     return read > 0 and read >= _READ_MIN * tried
+
+
+class _Read(NamedTuple):
+    """`form`: with the format that the files have."""
+
+    pings: Pings
+    refusals: Sequence[Refusal]
+    messages: Sequence[bytes]
+    form: FeedForm
 
 
 def _read(
@@ -210,7 +226,7 @@ def _read(
     frames: int,
     most: int | None = None,
     skipped: tuple[type[Exception], ...] = (UsageError,),
-) -> tuple[Pings, Sequence[Refusal]]:
+) -> _Read:
     """The pings of the first frames, or of their first messages, and what was refused; of damaged files, before it.
 
     Left out is a file whose header lacks the columns of this form; with nothing `skipped` it raises UsageError.
@@ -224,7 +240,8 @@ def _read(
             whole = as_far_as_whole(source.messages(), lambda _: None)
             for some in islice(whole, max(1, frames // len(paths))):
                 messages += some
-    return PingDecoder(_WIDE, ping_format).decode(messages[:most])
+    pings, refusals = PingDecoder(_WIDE, ping_format).decode(messages[:most])
+    return _Read(pings, refusals, messages, FeedForm(form.mapping, ping_format))
 
 
 def _found(
@@ -236,9 +253,9 @@ def _found(
     said: SaidUnit | None,
 ) -> FoundFeed:
     _require_one_form(paths, form)
-    pings, refusals = _read(paths, form, _FRAMES)
+    pings, refusals, messages, read_form = _read(paths, form, _FRAMES)
     if not len(pings):
-        raise UsageError(f"{named(paths)}: no ping was read from it{_why(refusals)}")
+        raise UsageError(f"{named(paths)}: no ping was read from it{why_none(refusals)}")
     lon, lat = float(np.median(pings.lon)), float(np.median(pings.lat))
     times = pings.time_ms[~from_future(AgreementClock(Settings().window_rules), pings)]
     return FoundFeed(
@@ -252,24 +269,18 @@ def _found(
         exchanged=False,
         day_or_month=False,
         unnamed=(),
+        shared=shared_plate_warning(pings.plate, pings.time_ms, pings.lon, pings.lat) or "",
         damage="" if sample is None else sample.damage,
         plates=len(pings.plates),
         pings=len(pings),
         refused=len(refusals),
+        commonest=commonest(refusals),
+        refused_kinds=refused_kinds(len(pings), refusals, messages, read_form),
         every_s=_every_s(pings),
         first_ms=int(times.min()),
         last_ms=int(times.max()),
         middle=(lon, lat),
     )
-
-
-def _why(refusals: Sequence[Refusal]) -> str:
-    """The commonest reason."""
-    if not refusals:
-        return ", and none was refused: it has none"
-    kinds = Counter((one.reason, one.path) for one in refusals)
-    (reason, path), count = kinds.most_common(1)[0]
-    return f": {count:,} of {len(refusals):,} were refused as {reason} at {path} (docs/pings.md)"
 
 
 def _joined(samples: Sequence[FileSample]) -> FileSample:

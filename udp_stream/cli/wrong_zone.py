@@ -17,6 +17,22 @@ Floats = NDArray[np.float64]
 
 _PLAIN = FeedMapping()
 
+MONTH_FIRST = frozenset(
+    f"{area}/{city}"
+    for area, cities in {
+        "America": (
+            "New_York Chicago Denver Phoenix Los_Angeles Anchorage Detroit Boise Juneau Puerto_Rico Menominee "
+            "Nome Sitka Adak Yakutat Metlakatla Kentucky/Louisville Kentucky/Monticello Indiana/Vincennes "
+            "Indiana/Indianapolis Indiana/Winamac Indiana/Marengo Indiana/Petersburg Indiana/Vevay "
+            "Indiana/Tell_City Indiana/Knox North_Dakota/Center North_Dakota/New_Salem North_Dakota/Beulah"
+        ),
+        "Pacific": "Honolulu Guam",
+        "Asia": "Manila",
+    }.items()
+    for city in cities.split()
+)
+"""Zones of the countries that write the month before the day."""
+
 
 def zone_of(lon: float, lat: float) -> str:
     """The IANA zone of a place.

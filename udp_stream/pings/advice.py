@@ -109,6 +109,10 @@ def _sentence(reason: Reason, path: str, sample: _Sample) -> str | None:
             return _wrong_type(field, path, sample)
         case Reason.COORDINATES_OUT_OF_RANGE | Reason.OUTSIDE_BOX:
             return _coordinates(path, sample)
+        case Reason.PLACEHOLDER_PLATE:
+            return (
+                f"{path}: a word for a missing plate: has another field the vehicle? Pings without a plate protect none"
+            )
         case Reason.SPEED_ABOVE_LIMIT:
             return f"{path}: above speed.reject_above_kmh: is speed.unit right? `udp-stream doctor FILE` compares"
         case _:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from udp_stream.pings.formats import NOT_IN_ARRAY, FieldPaths, PingFormat, WireBatch, WireColumns, WirePing
 from udp_stream.pings.json_reader import JSON
 from udp_stream.pings.refusals import Reason, Refusal
-from udp_stream.pings.rules import PingRules
+from udp_stream.pings.rules import PLACEHOLDERS, PingRules
 from udp_stream.pings.timestamps import NO_OFFSET, UNREADABLE, parse_timestamps
 from udp_stream.units import KMH_PER_UNIT, QUANTA_PER_KMH
 
@@ -120,6 +120,7 @@ class _Field(enum.IntEnum):
 # What the value checks find, in their order. The number in the fault column is the place here, plus 1; 0 is no fault.
 _FAULTS = (
     (Reason.EMPTY_PLATE, _Field.PLATE),
+    (Reason.PLACEHOLDER_PLATE, _Field.PLATE),
     (Reason.WRONG_TYPE, _Field.PLATE),
     (Reason.WRONG_TYPE, _Field.TIME),
     (Reason.NO_UTC_OFFSET, _Field.TIME),
@@ -155,6 +156,7 @@ class _Columns:
         """Where each of `_FAULTS` is found."""
         rules, lon, lat = self.rules, self.lon, self.lat
         chars = np.fromiter(map(len, self.plates), np.int64, len(self.plates))[self.plate]
+        are_words = np.array([plate.lower() in PLACEHOLDERS for plate in self.plates], np.bool_)
         if rules.box is None:
             outside = np.zeros(len(lon), np.bool_)
         else:
@@ -162,6 +164,7 @@ class _Columns:
             outside = (lon < west) | (lon > east) | (lat < south) | (lat > north)
         return (
             chars == 0,
+            are_words[self.plate],
             chars > MAX_PLATE_CHARS,
             self.time_status == UNREADABLE,
             self.time_status == NO_OFFSET,

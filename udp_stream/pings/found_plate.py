@@ -1,7 +1,9 @@
 """Which field is the vehicle's, by what its values do: a message's id is another in each ping, a feed's id always one.
 
 The plate is what a budget protects. With a message's id in its place each ping would have a budget of its own, and the
-promise for a vehicle would be void, without a refusal. Counts of plates and pings are public, so a run may say so.
+promise for a vehicle would be void, without a refusal. With a route's name, or a word for a missing plate, vehicles
+would share one, and what they send in the same second would be a repeat. Where and when plates pinged is public, so a
+run may say so; it names no plate.
 """
 
 from __future__ import annotations
@@ -23,6 +25,24 @@ UNIQUE_MIN = 0.9
 
 SNAPSHOT_MS = 60_000
 """Within a minute a vehicle may have one ping: a poll is of that kind."""
+
+SHARE_MAX = 0.1
+"""Of all pings, what one of ten plates or more may have; beyond it the plate has to be like the others."""
+
+TIMES_MEDIAN_MAX = 10
+"""As many times the pings of the median plate; the busiest of five recorded days had 3.4 times as many."""
+
+PLATES_MIN = 10
+"""With fewer plates none has too large a share."""
+
+FAR_KM = 5.0
+"""No vehicle is in two places so far apart at one second. In five recorded days of buses there is no such pair."""
+
+FAR_PINGS_MIN = 10
+FAR_SHARE_MIN = 0.001
+"""Pings in two far places: fewer are stray fixes."""
+
+_KM_PER_DEGREE = 111.2
 
 
 POLL_MS = 180_000
@@ -70,6 +90,45 @@ def may_be_one_poll(time_ms: NDArray[np.int64]) -> bool:
     """
     quarter, three = np.quantile(time_ms, (0.25, 0.75))
     return bool(three - quarter <= POLL_MS)
+
+
+def shared_plate_warning(
+    plate: NDArray[np.integer], time_ms: NDArray[np.int64], lon: NDArray[np.float64], lat: NDArray[np.float64]
+) -> str | None:
+    """A sentence if one plate seems to stand for several vehicles; None if none does. `plate` numbers the plates.
+
+    >>> nobody = np.where(np.arange(400) % 4, np.arange(400) % 40, 0)
+    >>> shared_plate_warning(nobody, np.arange(400) * 1000, np.zeros(400), np.zeros(400))  # doctest: +ELLIPSIS
+    'one plate has 100 of 400 pings, the median plate has 10: is it a word for a missing plate? Vehicles that share ...'
+    >>> shared_plate_warning(np.arange(400) % 40, np.arange(400) * 1000, np.zeros(400), np.zeros(400))
+    """
+    if plate.size < JUDGED_MIN:
+        return None
+    of_each = np.bincount(plate)
+    most, median = int(of_each.max()), int(np.median(of_each[of_each > 0]))
+    if np.count_nonzero(of_each) >= PLATES_MIN and most >= max(SHARE_MAX * plate.size, TIMES_MEDIAN_MAX * median):
+        return (
+            f"one plate has {most:,} of {plate.size:,} pings, the median plate has {median:,}: is it a word for a "
+            "missing plate? Vehicles that share a plate share its budget"
+        )
+    far = _in_two_places(plate, time_ms, lon, lat)
+    if far < max(FAR_PINGS_MIN, FAR_SHARE_MIN * plate.size):
+        return None
+    return (
+        f"{far:,} of {plate.size:,} pings are {FAR_KM:g} km or more from another of the same plate and second: is "
+        "source.plate the vehicle's, and not a route's? Vehicles that share a plate share its budget"
+    )
+
+
+def _in_two_places(
+    plate: NDArray[np.integer], time_ms: NDArray[np.int64], lon: NDArray[np.float64], lat: NDArray[np.float64]
+) -> int:
+    """How many pings are far from the one before them that has the same plate and second."""
+    order = np.lexsort((time_ms, plate))
+    together = (np.diff(plate[order].astype(np.int64)) == 0) & (np.diff(time_ms[order] // 1000) == 0)
+    north = np.diff(lat[order]) * _KM_PER_DEGREE
+    east = np.diff(lon[order]) * _KM_PER_DEGREE * np.cos(np.radians(lat[order][1:]))
+    return int((together & (np.hypot(north, east) >= FAR_KM)).sum())
 
 
 def _are_per_ping(pings: int, plates: int, span_ms: int) -> bool:

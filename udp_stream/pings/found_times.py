@@ -31,22 +31,6 @@ _PATTERNS = (
 _DIRECTIVE = re.compile("%.")
 _WORDS = ("%b", "%B", "%a", "%p")
 
-MONTH_FIRST = frozenset(
-    f"{area}/{city}"
-    for area, cities in {
-        "America": (
-            "New_York Chicago Denver Phoenix Los_Angeles Anchorage Detroit Boise Juneau Puerto_Rico Menominee "
-            "Nome Sitka Adak Yakutat Metlakatla Kentucky/Louisville Kentucky/Monticello Indiana/Vincennes "
-            "Indiana/Indianapolis Indiana/Winamac Indiana/Marengo Indiana/Petersburg Indiana/Vevay "
-            "Indiana/Tell_City Indiana/Knox North_Dakota/Center North_Dakota/New_Salem North_Dakota/Beulah"
-        ),
-        "Pacific": "Honolulu Guam",
-        "Asia": "Manila",
-    }.items()
-    for city in cities.split()
-)
-"""Zones of the countries that write the month before the day."""
-
 _COUNT_MIN = 1e8
 """Seconds since 1970: what is less is no time of our days."""
 

@@ -27,6 +27,7 @@ class Reason(enum.StrEnum):
     SPEED_NEGATIVE = "speed_negative"
     SPEED_ABOVE_LIMIT = "speed_above_limit"
     EMPTY_PLATE = "empty_plate"
+    PLACEHOLDER_PLATE = "placeholder_plate"
     OVERSIZED_MESSAGE = "oversized_message"
     TOO_MANY_PINGS = "too_many_pings"
     LATE = "late"  # open_slots.py: the slot of the ping has closed; the refusal says by how much (lag_ms)
@@ -53,6 +54,7 @@ _DESCRIPTIONS = {
     Reason.SPEED_NEGATIVE: "The speed is below 0.",
     Reason.SPEED_ABOVE_LIMIT: "The speed is above what any bus can do (reject_above_kmh).",
     Reason.EMPTY_PLATE: "The license plate is empty or blank.",
+    Reason.PLACEHOLDER_PLATE: "The license plate is a word for a missing one, such as null, none or unknown.",
     Reason.OVERSIZED_MESSAGE: "The message has more bytes than are accepted; nothing of it was read.",
     Reason.TOO_MANY_PINGS: "The message holds more pings than are accepted; none of them was counted.",
     Reason.LATE: "It arrived after its slot had closed.",

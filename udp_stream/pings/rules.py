@@ -11,6 +11,9 @@ _YEAR_2000_MS = 946_684_800_000
 _YEAR_2100_MS = 4_102_444_800_000
 _MAX_QUANTA = 2**31 - 1
 
+PLACEHOLDERS = frozenset({"null", "none", "n/a", "na", "nan", "unknown", "undefined"})
+"""Words, in small letters, that stand where a plate is missing. All vehicles without one would share a budget."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PingRules:

@@ -57,8 +57,13 @@ def _tell(feed: FoundFeed, files: Sequence[str], out: str, checks: int) -> None:
     print_ = console().print
     if feed.damage:
         print_(f"warning: {feed.damage}", markup=False, soft_wrap=True)
-    print_(f"{form}{known}; zone {feed.zone}; {unit}; {counted(feed.pings, 'ping')} read, {feed.refused:,} refused",
+    most = f", most as {feed.commonest}" if feed.refused else ""
+    read = f"{counted(feed.pings, 'ping')} read, {feed.refused:,} refused{most}"
+    print_(f"{form}{known}; zone {feed.zone}; {unit}; {read}",
            markup=False, soft_wrap=True)  # fmt: skip
+    for sentence in (feed.shared, *feed.refused_kinds):
+        if sentence:
+            print_(f"warning: {sentence}", markup=False, soft_wrap=True)
     print_(f"pings from {hours_of(feed)} by the clock of {feed.zone}", markup=False, soft_wrap=True)
     lines = f"{checks or 'no'} line{'s' * (checks > 1)} of {'the configuration' if out == '-' else out}"
     print_(f"{lines} say{'s' * (checks <= 1)} CHECK or NOT KNOWN", markup=False, soft_wrap=True)
