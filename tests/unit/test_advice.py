@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 
 import numpy as np
 import pytest
@@ -86,8 +87,19 @@ SAID = [
     (b"A1;2024-01-25;72,83;21,19;23",
      "not JSON, but rows of CSV that cannot be read so: save some, with their header, as sample.csv, and "
      "`udp-stream init sample.csv --out city.toml` writes which column is which; then use --config city.toml"),
-    (b"[", "not JSON, but a piece of JSON laid out over many lines: such a file must not have a name that ends in "
-     ".ndjson"),
+    (b"[", "not JSON, but a piece of JSON laid out over many lines: one such document must not have a name that "
+     "ends in .ndjson, several are read after `jq -c . FILE > lines.ndjson`"),
+    (b'[{"speed": NaN}]', "not JSON, but JSON with NaN or Infinity, which JSON has not: "
+     "`sed -E 's/([:,[] *)-?(NaN|Infinity)/\\1null/g' FILE > nulls.json` writes null"),
+    (b'{"speed": 1}{"speed": 2}',
+     "not JSON, but several JSON documents in a row: `jq -c . FILE > lines.ndjson` writes one a line"),
+    (b'[{"speed": 1},]', "not JSON, but JSON with a comma before a closing bracket: leave it out"),
+    (b'[{"speed": 1},', "not JSON, but a line of a JSON array: such a file is read whole, if no comma stands before "
+     "its closing bracket"),
+    (b'{"note": "NaN, Infinity', "not JSON, but JSON that is not whole"),
+    ({"at": 1, "states": [["AB12CDE", 7, 72.8], ["XY34FGH", 8, 72.9]]},
+     'no license_plate; found an array of arrays: [source] records = "states", and the place of each value in one of '
+     'them: plate = "0", time = "1", and so on (docs/feeds.md)'),
     (b"\n\r\x0a\x032.0", "not JSON, but binary: a GTFS-realtime file has a name in .pb"),
 ]  # fmt: skip
 
@@ -111,6 +123,20 @@ def test_a_mapping_is_told_its_own_paths():
         f'$.t: {SECONDS}000 looks like epoch milliseconds: [source] time_format = "epoch_ms"'
     ]
     assert advice(late | {"t": SECONDS, "x": "west"}, form=form) == ["$.x: text, where a number is needed"]
+
+
+def test_an_array_of_arrays_whose_places_are_not_said_is_answered_with_them():
+    form = mapped_form(FeedMapping(records="states"))
+    said = advice({"states": [["AB12CDE", 7, 72.8]]}, form=form)
+    assert said == ['$: values without names: give the place of each: [source] plate = "0", time = "1", and so on']
+
+
+def test_what_nulls_writes_is_json(tmp_path):
+    """The command that is named, as it is named."""
+    (said,) = advice(b'[{"a": NaN, "b": [1, -Infinity], "note": "NaN"}]')
+    (tmp_path / "FILE").write_text('[{"a": NaN, "b": [1, -Infinity,NaN], "note": "NaN"}]')
+    subprocess.run(said.split("`")[1], shell=True, check=True, cwd=tmp_path)
+    assert json.loads((tmp_path / "nulls.json").read_text()) == [{"a": None, "b": [1, None, None], "note": "NaN"}]
 
 
 def test_the_time_that_is_shown_is_one_even_where_the_first_is_a_plate():

@@ -191,3 +191,30 @@ def test_the_command_for_rows_without_names_makes_rows_that_are_read(tmp_path):
     lines = [one for some in read_messages(f"{tmp_path}/named.ndjson", form=form) for one in some]
     pings, refusals = decoder.decode(lines)
     assert len(pings) == 50 and not refusals and len(pings.plates) == 9
+
+
+ROW = "GJ05BX1000,2024-01-08T10:00:05+05:30,72.83,21.19,23"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f"{ROW}\n{ROW}\n", "write the names of the columns above it, such as plate,time,lon,lat,speed."),
+        (f"#plate,time,lon,lat,speed\n{ROW}\n{ROW}\n", "(A line that begins with # is left out: no header.)"),
+        ("plate,note,time,lon,lat,speed\n" + 'A,"a\nb",2024-01-08,1,2,3\n' * 9, "a quoted cell holds a line break"),
+    ],
+    ids=["no header", "a header behind #", "line breaks"],
+)
+def test_csv_that_cannot_be_read_says_what_to_change(text, words, tmp_path):
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(UsageError) as raised:
+        find_feed([str(tmp_path / "a.csv")])
+    assert (
+        words in str(raised.value) and str(raised.value).startswith(str(tmp_path)) and "GJ05" not in str(raised.value)
+    )
+
+
+def test_rows_with_a_lone_quote_are_no_cells_with_line_breaks(tmp_path):
+    rows = [f"A{at % 3},2024-01-08T10:00:{at % 60:02}+05:30,72.8,21.1,{at % 40}" for at in range(60)]
+    (tmp_path / "a.csv").write_text("\n".join(["plate,time,lon,lat,speed", *rows, 'A1",2024-01-08,1,2,3', *rows]))
+    assert find_feed([str(tmp_path / "a.csv")]).plates == 3

@@ -254,6 +254,28 @@ def test_a_field_that_has_the_name_and_not_the_values_is_told_by_their_kind(chan
     assert said.endswith("Or write [source] by hand (docs/feeds.md)")
 
 
+LACKING = [
+    ({"bus": ...}, "A ping needs a plate. If another field has it, write [source] by hand (docs/feeds.md); else the"),
+    ({"speed": ...}, "A ping needs a speed. If another field has it"),
+    ({"bus": lambda made, _: made["bus"] if made["speed"] % 3 == 0 else None},
+     "bus: absent or null in more than half of the records."),
+    ({"lat": ..., "latE7": 211775759, "lon": ..., "lonE7": 728344110},
+     "A ping needs a longitude in degrees, a latitude in degrees. If other fields have them"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "words"), LACKING, ids=["plate", "speed", "rare", "degrees"])
+def test_what_a_feed_lacks_is_said_and_not_only_to_write_it_by_hand(changes, words, tmp_path):
+    with pytest.raises(UsageError) as raised:
+        found(tmp_path, **changes)
+    assert words in str(raised.value) and not leaks(str(raised.value))
+
+
+def test_of_two_cities_in_one_file_the_name_is_said(tmp_path):
+    with pytest.raises(UsageError, match=r"feed\.ndjson: its positions lie far apart, and none near their middle"):
+        found(tmp_path, lon=lambda made, _: made["lon"] if made["speed"] % 2 else made["lon"] - 170)
+
+
 def test_times_marked_as_utc_are_to_be_checked_with_the_hours_that_they_give(tmp_path):
     _, text = found(tmp_path, timestamp=lambda _, time: f"{time:%Y-%m-%dT%H:%M:%SZ}")
     assert "# CHECK: the feed's times are marked as UTC. If they are, pings are from 15:30 to 15:33 by this" in text

@@ -120,7 +120,9 @@ def open_sources(
 def _in_unit(source: Source, unit: str, what: str) -> Source:
     if source.unit not in (None, unit):
         source.close()
-        raise ConfigError(f"expected speed.unit = {source.unit!r} for {what}, got {unit!r}")
+        raise ConfigError(
+            f"expected speed.unit = {source.unit!r} for {what}, got {unit!r}: files of its kind have no other unit"
+        )
     return source
 
 

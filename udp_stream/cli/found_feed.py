@@ -35,7 +35,7 @@ from udp_stream.pings.decoder import PingDecoder, PingRules, Pings
 from udp_stream.pings.feed_form import PLAIN, FeedForm, mapped_form
 from udp_stream.pings.found_fields import BY_KEYS, are_by_key, common_paths, dotted, shown_names
 from udp_stream.pings.found_mapping import FoundMapping, found_mapping
-from udp_stream.pings.found_nothing import reasons
+from udp_stream.pings.found_nothing import missing_fields, reasons
 from udp_stream.pings.found_plate import shared_plate_warning
 from udp_stream.pings.found_times import found_time_form, offset_minutes
 from udp_stream.pings.mapping import FIELDS, ISO, FeedMapping
@@ -136,7 +136,7 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
             raise UsageError(f"{said}: {BY_KEYS}")
         if why := reasons(found, sample.records):
             raise UsageError(f"{said}. {'. '.join(why)}. Or write [source] by hand (docs/feeds.md)")
-        raise UsageError(f"{said}: write [source] by hand (docs/feeds.md)")
+        raise UsageError(f"{said}. {missing_fields(found)}")
     feed = _mapped(paths, sample, found, None if found.unit is None else SaidUnit(found.unit, "name"))
     return feed if found.exchanged else _exchanged_back(paths, feed, sample, found.mapping)
 
@@ -265,7 +265,7 @@ def _found(
         zone=zone_of(lon, lat),
         offsets=() if sample is None else _offsets(sample, form.mapping),
         speed=found_unit(pings, said),
-        box=_box(pings.lon, pings.lat),
+        box=_box(named(paths), pings.lon, pings.lat),
         exchanged=False,
         day_or_month=False,
         unnamed=(),
@@ -306,10 +306,12 @@ def _middle_of(sample: FileSample, mapping: FeedMapping) -> tuple[float, float]:
     return float(np.nanmedian(columns[0])), float(np.nanmedian(columns[1]))
 
 
-def _box(lon: NDArray[np.float64], lat: NDArray[np.float64]) -> tuple[float, float, float, float]:
+def _box(what: str, lon: NDArray[np.float64], lat: NDArray[np.float64]) -> tuple[float, float, float, float]:
     near = (np.abs(lon - np.median(lon)) <= _NEAR_DEGREES) & (np.abs(lat - np.median(lat)) <= _NEAR_DEGREES)
     if not near.any():
-        raise UsageError("its positions lie far apart, and none near their middle: expected the sample of one city")
+        raise UsageError(
+            f"{what}: its positions lie far apart, and none near their middle: expected the sample of one city"
+        )
     lon, lat = lon[near], lat[near]
     west, south = (_tenths(floor(10 * (float(one.min()) - _BOX_MARGIN))) for one in (lon, lat))
     east, north = (_tenths(ceil(10 * (float(one.max()) + _BOX_MARGIN))) for one in (lon, lat))

@@ -140,6 +140,11 @@ def _missing(field: str | None, path: str, sample: _Sample) -> str | None:
     records = _array_of_objects(sample.records)
     if likely and (records is None or likely[0][: len(records)] != records):
         return f'no {name}; found {shown_names(likely)}: [source] {field} = "{dotted(likely[0])}", {_INIT}'
+    if records is not None and _are_arrays(sample.records, records):
+        return (
+            f'no {name}; found an array of arrays: [source] records = "{dotted(records)}", and the place of each value '
+            'in one of them: plate = "0", time = "1", and so on (docs/feeds.md)'
+        )
     if records is not None:
         return f'no {name}; found an array of objects: [source] records = "{dotted(records)}", {_INIT}'
     found = shown_names(common_paths(sample.records))
@@ -163,6 +168,12 @@ def _array_of_objects(records: Sequence[Record]) -> Path | None:
     size, heads = Counter(chain.from_iterable(every)), Counter(head for some in every for head in set(some))
     path, count = max(heads.items(), key=lambda one: (one[1], size[one[0]]), default=((), 0))
     return path if path and 2 * count >= len(records) and is_shown(path) else None
+
+
+def _are_arrays(records: Sequence[Record], path: Path) -> bool:
+    """Whether most of what lies below the elements of an array is an element itself."""
+    below = [steps[len(path) + 1] for record in records for steps in record if steps[: len(path)] == path]
+    return 2 * sum(isinstance(step, int) for step in below) > len(below)
 
 
 def _array_head(path: Path) -> Path | None:
@@ -190,6 +201,8 @@ def _time(path: str, sample: _Sample) -> str | None:
 
 def _wrong_type(field: str | None, path: str, sample: _Sample) -> str | None:
     if field is None:
+        if path == "$" and sample.mapping.records and not sample.pieces[0].lstrip().startswith(b"{"):
+            return '$: values without names: give the place of each: [source] plate = "0", time = "1", and so on'
         kind = no_pings(sample.pieces[0]) if path == "$" else None
         return f"$: {kind}" if kind else None
     values = sample.values(field)

@@ -33,9 +33,36 @@ def reasons(fields: Sequence[str], records: Sequence[Record]) -> list[str]:
     if {"longitude", "latitude"} & set(fields):
         sentences = [*_points(values), *_degrees(values)]
     for field in fields:
+        rare = named_paths(field, _rare(records))
+        sentences += [
+            f"{dotted(path)}: absent or null in more than half of the records" for path in rare if is_shown(path)
+        ]
+    for field in fields:
         paths = (path for path in named_paths(field, values) if is_shown(path) and isinstance(path[-1], str))
         sentences += [f"{dotted(path)}: {_why_not(field, values[path])}" for path in paths]
     return list(dict.fromkeys(sentences))[:_SHOWN_MAX]
+
+
+def missing_fields(fields: Sequence[str]) -> str:
+    """What no field could be found for, where nothing tells more.
+
+    >>> missing_fields(["plate"])
+    'A ping needs a plate. If another field has it, write [source] by hand (docs/feeds.md); else the feed is of no use'
+    """
+    degrees = {"longitude": "a longitude in degrees", "latitude": "a latitude in degrees"}
+    needed = ", ".join(degrees.get(field, f"a {field}") for field in fields)
+    have = "another field has it" if len(fields) == 1 else "other fields have them"
+    return f"A ping needs {needed}. If {have}, write [source] by hand (docs/feeds.md); else the feed is of no use"
+
+
+def _rare(records: Sequence[Record]) -> dict[Path, list[Value]]:
+    """The paths that some records have a value at, and fewer than half."""
+    found: dict[Path, list[Value]] = {}
+    for record in records:
+        for path, value in record.items():
+            if value is not None:
+                found.setdefault(path, []).append(value)
+    return {path: values for path, values in found.items() if 2 * len(values) < len(records)}
 
 
 def _points(values: Mapping[Path, Sequence[Value]]) -> Iterator[str]:

@@ -23,6 +23,11 @@ _UTF16 = re.compile(rb"\xff\xfe|\xfe\xff|(?:[\x09-\x7e]\0){2}|(?:\0[\x09-\x7e]){
 
 _SEPARATORS = (b",", b";", b"\t", b"|")
 
+_NO_NUMBER = re.compile(rb"[:,\[]\s*-?(?:NaN|Infinity)\s*[,}\]]")
+_NULLS = r"s/([:,[] *)-?(NaN|Infinity)/\1null/g"
+_COMMA_LEFT = re.compile(rb",\s*[\]}]")
+_SEVERAL = re.compile(rb"[\]}]\s*[\[{]")
+
 _decode = msgspec.json.Decoder().decode
 
 KIND_BYTES = 4
@@ -102,7 +107,19 @@ def no_pings(text: bytes, name: str = "FILE") -> str | None:
     try:
         return _of_value(_decode(text), name)
     except UNREADABLE:
-        return _of_text(text)
+        return _of_text(text, name)
+
+
+def _of_broken_json(text: bytes, name: str) -> str:
+    if _NO_NUMBER.search(text):
+        return f"JSON with NaN or Infinity, which JSON has not: `sed -E '{_NULLS}' {name} > nulls.json` writes null"
+    if _COMMA_LEFT.search(text):
+        return "JSON with a comma before a closing bracket: leave it out"
+    if text.rstrip().endswith(b","):
+        return "a line of a JSON array: such a file is read whole, if no comma stands before its closing bracket"
+    if _SEVERAL.search(text):
+        return f"several JSON documents in a row: `jq -c . {name} > lines.ndjson` writes one a line"
+    return "JSON that is not whole"
 
 
 def _of_value(value: object, name: str) -> str | None:
@@ -120,12 +137,15 @@ def _of_value(value: object, name: str) -> str | None:
             return None
 
 
-def _of_text(text: bytes) -> str | None:
+def _of_text(text: bytes, name: str) -> str | None:
     first = text.partition(b"\n")[0]
     if text.rstrip() in (b"[", b"{") or text.startswith((b'"', b"}", b"]")):
-        return "a piece of JSON laid out over many lines: such a file must not have a name that ends in .ndjson"
+        return (
+            "a piece of JSON laid out over many lines: one such document must not have a name that ends in .ndjson, "
+            f"several are read after `jq -c . {name} > lines.ndjson`"
+        )
     if first[:1] in (b"{", b"["):
-        return "JSON that is not whole"
+        return _of_broken_json(text, name)
     if not any(one in first for one in _SEPARATORS):
         return "text without a separator (comma, semicolon, tab, bar): neither JSON nor CSV"
     if any(first.count(one) >= 3 for one in _SEPARATORS):

@@ -40,7 +40,10 @@ from udp_stream.pings.other_kinds import is_utf8, not_utf8
 DELIMITERS = (",", ";", "\t", "|")
 """What may separate cells, the likeliest first."""
 
-ROW_NO_HEADER = "the first line looks like a row, and not like a header"
+ROW_NO_HEADER = (
+    "the first line looks like a row, and not like a header: write the names of the columns above it, such as "
+    "plate,time,lon,lat,speed. (A line that begins with # is left out: no header.)"
+)
 
 _JSON_NUMBER = re.compile(r"\s*(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*", re.ASCII)
 _DECIMAL_COMMA = re.compile(r"\s*-?[0-9]+,[0-9]+\s*", re.ASCII)

@@ -31,6 +31,9 @@ RECORDS_MAX = 5_000
 _NEST_MAX = 4
 _ROWS_LOOKED_AT = 50
 
+_BROKEN_MAX = 0.05
+"""Of the lines, those with a quote that does not end in them: fewer are faults of their rows."""
+
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -88,6 +91,8 @@ def _whole_lines(text: bytes, is_cut: bool = False) -> list[bytes]:
 
 def _of_csv(path: str, lines: Sequence[bytes]) -> FileSample:
     """By the separator that cuts the most columns out of header and rows alike."""
+    if sum(line.count(b'"') % 2 for line in lines) > _BROKEN_MAX * len(lines):
+        raise UsageError(f"{path}: a quoted cell holds a line break: write each row in one line")
     found = [(rows, delimiter) for delimiter in DELIMITERS if (rows := _rows(lines, delimiter))]
     if not found:
         raise UsageError(f"{path}: expected pings in JSON, or in CSV with a header, and found {_instead(path, lines)}")
