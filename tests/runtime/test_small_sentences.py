@@ -28,7 +28,7 @@ def udp_stream(folder, *arguments, stdin=None):
     [
         ("[hat]\nslot = '1h'\n\n[nosuch]\na = 1\n", "city.toml:4: unknown section [nosuch]"),
         ("[hat]\nslto = '1h'\n", "city.toml:2: unknown key hat.slto"),
-        ("[speed]\n\nmax_kmh = -1\n", "city.toml:3: speed.max_kmh: Expected"),
+        ("[speed]\n\nmax_kmh = -1\n", "city.toml:3: speed.max_kmh: expected a number"),
     ],
 )
 def test_a_fault_of_the_configuration_has_its_file_and_line_in_every_verb(toml, said, here):
