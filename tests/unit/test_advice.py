@@ -9,6 +9,7 @@ import pytest
 
 from udp_stream.adapters.files.csv_rows import csv_batches
 from udp_stream.cli.found_feed import find_feed
+from udp_stream.cli.wrong_zone import on_land
 from udp_stream.errors import UsageError
 from udp_stream.pings.advice import SENTENCES_MAX, Refused, advise
 from udp_stream.pings.decoder import PingDecoder, PingRules, originals
@@ -25,12 +26,14 @@ def ping(**changes):
     return {name: value for name, value in made.items() if value is not ...}
 
 
-def advice(*messages, form=PLAIN, box=None):
+def advice(*messages, form=PLAIN, box=None, on_land=None):
     raw = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in messages]
     rules = PingRules(max_kmh=65, reject_above_kmh=200, box=box)
     _, refusals = PingDecoder(rules, form.format).decode(raw)
     pieces = originals(raw, refusals, form.format)
-    return advise([Refused(refusal, piece) for refusal, piece in zip(refusals, pieces, strict=True)], form, box)
+    return advise(
+        [Refused(refusal, piece) for refusal, piece in zip(refusals, pieces, strict=True)], form, box, on_land
+    )
 
 
 GTFS = {"entity": [{"id": "1", "vehicle": {"vehicle": {"id": "GJ05ZZ0001"}, "timestamp": SECONDS, "position": {
@@ -114,6 +117,17 @@ def test_an_exchange_that_only_the_box_can_tell():
     exchanged = ping(location={"coordinates": [21.19, 72.83]})
     assert "look exchanged" in advice(exchanged, box=SURAT)[0]
     assert "is the box right?" in advice(ping(location={"coordinates": [7, 7]}), box=SURAT)[0]
+
+
+def test_a_box_that_is_exchanged_is_blamed_itself():
+    """Where the pings lie on land and the box does not: exchanging the paths would send the pings to sea."""
+    turned = (21.0, 72.6, 21.4, 73.1)
+    (said,) = advice(*[ping()] * 3, box=turned, on_land=on_land)
+    assert said.startswith("$.location.coordinates: pings.box looks exchanged, it is west, south, east, north: ")
+    assert said.endswith(": box = [72.6, 21.0, 73.1, 21.4]")
+    assert advice(*[ping()] * 3, box=(72.6, 21.0, 73.1, 21.4), on_land=on_land) == []
+    at_sea = ping(location={"coordinates": [21.19, 72.83]})
+    assert "longitude and latitude look exchanged" in advice(at_sea, box=SURAT, on_land=on_land)[0]
 
 
 def test_a_mapping_is_told_its_own_paths():

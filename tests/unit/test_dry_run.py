@@ -118,7 +118,7 @@ def test_repeats_are_counted_as_a_replay_does(capsys, log, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     lines = log.read_bytes().splitlines()[:500]
     (tmp_path / "twice.ndjson").write_bytes(b"\n".join(lines + lines[:30]))
-    assert "30 repeats of a plate and time: of these one counts" in dry(capsys, "twice.ndjson")[1]
+    assert "30 repeats of a plate and time: not counted" in dry(capsys, "twice.ndjson")[1]
     (tmp_path / "once.ndjson").write_bytes(b"\n".join(lines))
     assert "repeat" not in dry(capsys, "once.ndjson")[1]
 

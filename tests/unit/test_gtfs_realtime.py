@@ -258,7 +258,7 @@ def test_sources_stand_as_they_were_named_and_pb_files_between_others_are_one_ea
 def test_a_file_of_metres_a_second_is_not_read_as_kilometres_an_hour(tmp_path):
     name = write(tmp_path / "a.pb", WHOLE)
     for opened in (lambda: open_source(name, "kmh"), lambda: list(open_sources([name, name], "kmh"))):
-        with pytest.raises(ConfigError, match=r"expected speed\.unit = 'mps' for .*a\.pb, got 'kmh'"):
+        with pytest.raises(ConfigError, match=r"expected speed\.unit = 'mps' for .*a\.pb, got 'kmh': files of"):
             opened()
 
 

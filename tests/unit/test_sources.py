@@ -180,8 +180,8 @@ def test_a_broken_csv_row_is_refused_alone(tmp_path: Path, row: bytes, reason: s
     ("name", "content", "words"),
     [
         ("nowhere.ndjson", None, "cannot be read: No such file"),
-        ("feed.pb", b"\x0a\x0d", "GTFS-Realtime"),
-        ("feed.PB.gz", b"\x0a\x0d", "GTFS-Realtime"),
+        ("feed.pb", b"\x0a\x0d", "GTFS-realtime"),
+        ("feed.PB.gz", b"\x0a\x0d", "GTFS-realtime"),
         ("f.csv", b"license_plate;speed\n", "observationDateTime, location.coordinates"),
         ("f.csv", b"license_plate:speed\n", "license_plate, observationDateTime, speed, location.coordinates"),
         ("f.csv", b"license_plate,observationDateTime,speed,location.coordinates.0\n", "with location.coordinates"),

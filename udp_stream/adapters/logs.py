@@ -1,14 +1,20 @@
 """Lines on standard error of a process that goes on: sentences on a terminal, JSON where another program reads them.
 
-What libraries say is shown from warnings on, once in ten minutes each, without anything that could be of a ping: of a
-message's arguments only whole numbers, and texts that the configuration has, are shown. Plates and speeds are texts and
-fractions.
+What libraries say is shown from warnings on, once in ten minutes each, without anything that could be of a ping. Plates
+and speeds may be texts, whole numbers and fractions. So of a message's arguments only what the configuration has is
+shown, and of its text no word with a digit. A text without arguments may have been put together: of it the first words
+are shown, as long as they stand in the source file of the library that says them, which no feed has written.
+
+What that leaves: a plate of letters alone that a library puts into a text which also has arguments, or that is a word
+of the library's source.
 """
 
 from __future__ import annotations
 
 import json
+import linecache
 import logging
+import re
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -51,6 +57,10 @@ UNSAID: Final = ("Task %r ran for",)
 """How those begin that tell an operator nothing: a busy machine held the client up for a tenth of a second. The client
 fills in its text itself."""
 
+_CONVERSION: Final = re.compile(r"%(\(\w+\))?[-#0 +]*\d*(?:\.\d+)?[hlL]?[a-zA-Z]")
+_WITH_DIGIT: Final = re.compile(r"\S*\d\S*")
+_WORD: Final = re.compile(r"[^\W\d_]+")
+
 _ours: list[logging.Handler] = []
 """The handler of the log, if there is one: a process has one standard error."""
 
@@ -83,7 +93,7 @@ def begin_log(stream: TextIO | None = None, *, as_json: bool | None = None, show
     >>> say("ready")
     udp-stream: ready
     >>> logging.getLogger("aiokafka").warning("Topic %s has %d, key %r", "bus.pings.v1", 8, b"GJ05ZZ0001")
-    udp-stream: aiokafka: Topic ... has 8, key ...
+    udp-stream: aiokafka: Topic ... has ..., key ...
     >>> end_log()
     """
     stream = sys.stderr if stream is None else stream
@@ -152,8 +162,9 @@ class _Libraries(logging.Filter):
 
     def _text(self, record: logging.LogRecord) -> str:
         """The message with its arguments hidden. A text that was put together before has no arguments: it is dropped
-        but for its first words, up to the first one with a digit, a quote or a bracket."""
-        template = str(record.msg)
+        but for its first words, up to the first one with a digit, a quote or a bracket, or that is not the library's.
+        """
+        template = _WITH_DIGIT.sub(HIDDEN, _CONVERSION.sub(r"%\1s", str(record.msg)))
         args = record.args
         try:
             if isinstance(args, Mapping):
@@ -162,18 +173,16 @@ class _Libraries(logging.Filter):
                 return template % tuple(self._argument(value) for value in args)
         except (TypeError, ValueError):
             pass
-        return _plain_beginning(template)
+        return _plain_beginning(str(record.msg), _words_of(record.pathname))
 
     def _argument(self, value: object) -> object:
-        if isinstance(value, int):  # a plate is a text, a speed a fraction
-            return value
         if isinstance(value, BaseException):
             return _Hidden(type(value).__name__)
         return _Hidden(str(value) if str(value) in self._shown else HIDDEN)
 
 
 class _Hidden(str):
-    """Shown alike by %s and %r, and by %d and %f not at all: these raise."""
+    """Shown alike by %s and %r."""
 
     __slots__ = ()
 
@@ -185,10 +194,16 @@ def _is_unsaid(text: str) -> bool:
     return any(text.startswith(head) and tail in text for head, _, tail in (one.partition("%r") for one in UNSAID))
 
 
-def _plain_beginning(text: str) -> str:
+def _words_of(path: str) -> frozenset[str]:
+    """The words of a source file; none if it cannot be read."""
+    return frozenset(_WORD.findall("".join(linecache.getlines(path))))
+
+
+def _plain_beginning(text: str, known: frozenset[str]) -> str:
     words: list[str] = []
     for word in text.split():
-        if not word.strip(".,:;!-").isalpha():
+        plain = word.strip(".,:;!-")
+        if not plain.isalpha() or plain not in known:
             return " ".join([*words, HIDDEN])
         words.append(word)
     return " ".join(words)

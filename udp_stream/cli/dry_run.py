@@ -67,7 +67,7 @@ def dry_run(names: Sequence[str], settings: Settings, entropy: Entropy) -> None:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_row("pings", f"{read.speed.size:,} accepted of {counted(read.positions.plates, 'plate')}")
     if repeats := _repeats(read.positions):
-        table.add_row("", f"{counted(repeats, 'repeat')} of a plate and time: of these one counts")
+        table.add_row("", f"{counted(repeats, 'repeat')} of a plate and time: not counted")
     for reason, count in (+read.refused).most_common():
         table.add_row("", f"{count:,} refused: {reason}")
     row = row_of(read.positions, settings, entropy)

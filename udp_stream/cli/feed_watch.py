@@ -20,7 +20,7 @@ from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
 from udp_stream.cli.first_look import OF_A_SPEED, OF_THE_CLOCK, SAMPLE_MAX
 from udp_stream.cli.wrong_unit import wrong_unit
-from udp_stream.cli.wrong_zone import wrong_offset, wrong_zone
+from udp_stream.cli.wrong_zone import on_land, wrong_offset, wrong_zone
 from udp_stream.pings.advice import Refused, advise
 from udp_stream.pings.decoder import Pings
 from udp_stream.pings.found_plate import plate_warning, shared_plate_warning
@@ -145,7 +145,7 @@ class FeedWatch:
         if was or not self._is_mostly_refused:
             return
         (reason, _), *_ = self._refused.most_common(1)
-        advice = advise(list(self._sample), self._settings.source.form, self._settings.pings.box)
+        advice = advise(list(self._sample), self._settings.source.form, self._settings.pings.box, on_land)
         if (reason, *advice) in self._told:
             return
         self._told.add((reason, *advice))

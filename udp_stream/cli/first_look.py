@@ -18,7 +18,7 @@ from udp_stream.adapters.schemes import Source, open_sources, scheme_of
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
 from udp_stream.cli.report import console
-from udp_stream.cli.wrong_zone import wrong_offset, wrong_zone
+from udp_stream.cli.wrong_zone import on_land, wrong_offset, wrong_zone
 from udp_stream.errors import UsageError
 from udp_stream.pings.advice import Refused, advise
 from udp_stream.pings.decoder import PingDecoder, Pings, originals
@@ -143,6 +143,7 @@ def _require_mostly_read(
         [Refused(refusal, piece) for refusal, piece in zip(sample, pieces, strict=True)],
         FeedForm(settings.source.mapping, ping_format),
         settings.pings.box,
+        on_land,
     )
     accepted = "No ping was" if not read else f"Only {counted(read, 'ping')} {'was' if read == 1 else 'were'}"
     raise UsageError(
@@ -187,7 +188,7 @@ class RefusedSample:
         """What would help against the kinds of refusals that are more than a feed's own faults."""
         least = SHARE_WORTH_ADVICE * (summary.pings + summary.refused.total())
         many = [one for one in self._kept if summary.refused[one.refusal.reason] > least]
-        return [f"refused: {sentence}" for sentence in advise(many, settings.source.form, settings.pings.box)]
+        return [f"refused: {sentence}" for sentence in advise(many, settings.source.form, settings.pings.box, on_land)]
 
     def print_advice(self, summary: Summary, settings: Settings) -> None:
         """The same, for people."""

@@ -64,6 +64,15 @@ def is_sea(zone: str) -> bool:
     return zone.startswith("Etc/")
 
 
+def on_land(lon: float, lat: float) -> bool:
+    """Whether a place lies in the zone of some land.
+
+    >>> on_land(72.83, 21.19), on_land(21.19, 72.83)
+    (True, False)
+    """
+    return not is_sea(zone_of(lon, lat))
+
+
 def land_if_exchanged(lon: float, lat: float) -> str | None:
     """The zone of the place whose longitude and latitude these are the other way round; None if there is no land.
 

@@ -7,9 +7,10 @@ is a time; of everything else the kind. Names of fields are shown as `found_fiel
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from statistics import median
 
 from udp_stream.pings.feed_form import FeedForm
 from udp_stream.pings.found_fields import (
@@ -40,6 +41,13 @@ _INIT = "or let `udp-stream init FILE` find the paths"
 _EPOCH_WORDS = {"epoch_s": "epoch seconds", "epoch_ms": "epoch milliseconds", "epoch_us": "epoch microseconds"}
 
 
+Box = tuple[float, float, float, float]
+"""West, south, east, north."""
+
+OnLand = Callable[[float, float], bool]
+"""Whether a longitude and a latitude lie on land."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refused:
     """One refusal and the bytes of what was refused.
@@ -53,9 +61,10 @@ class Refused:
 
 
 def advise(
-    refused: Sequence[Refused], form: FeedForm, box: tuple[float, float, float, float] | None = None
+    refused: Sequence[Refused], form: FeedForm, box: Box | None = None, on_land: OnLand | None = None
 ) -> list[str]:
-    """A sentence for each of the commonest kinds of refusals of a sample, where something can be said.
+    """A sentence for each of the commonest kinds of refusals of a sample, where something can be said. `on_land` tells
+    whether it is the box that has longitudes and latitudes exchanged, or the pings.
 
     >>> from udp_stream.pings.feed_form import PLAIN
     >>> text = b'{"license_plate": "A1", "observationDateTime": 1706159153}'
@@ -66,7 +75,7 @@ def advise(
     sentences = []
     for (reason, path), _ in kinds.most_common():
         pieces = [one.original for one in refused if (one.refusal.reason, one.refusal.path) == (reason, path)]
-        sentence = _sentence(reason, path, _Sample.of(pieces, form, box))
+        sentence = _sentence(reason, path, _Sample.of(pieces, form, box, on_land))
         if sentence is not None and sentence not in sentences:
             sentences.append(sentence)
     return sentences[:SENTENCES_MAX]
@@ -79,12 +88,13 @@ class _Sample:
     pieces: Sequence[bytes]
     records: Sequence[Record]
     form: FeedForm
-    box: tuple[float, float, float, float] | None
+    box: Box | None
+    on_land: OnLand | None
 
     @classmethod
-    def of(cls, pieces: Sequence[bytes], form: FeedForm, box: tuple[float, float, float, float] | None) -> _Sample:
+    def of(cls, pieces: Sequence[bytes], form: FeedForm, box: Box | None, on_land: OnLand | None) -> _Sample:
         records = [record for piece in pieces if (record := record_of(piece)) is not None]
-        return cls(pieces, records, form, box)
+        return cls(pieces, records, form, box, on_land)
 
     @property
     def mapping(self) -> FeedMapping:
@@ -234,9 +244,18 @@ def _coordinates(path: str, sample: _Sample) -> str | None:
     )
     if not pairs or exchanged < len(pairs) / 2:
         return f"{path}: outside of pings.box, not by an exchange: is the box right?" if sample.box else None
+    if sample.box and sample.on_land and _is_box_at_sea(pairs, sample.box, sample.on_land):
+        return f"{path}: pings.box looks exchanged, it is west, south, east, north: box = {[south, west, north, east]}"
     mapping = sample.mapping
     mend = f'[source] longitude = "{mapping.latitude}" and latitude = "{mapping.longitude}"'
     return f"{path}: longitude and latitude look exchanged: {mend}"
+
+
+def _is_box_at_sea(pairs: Sequence[tuple[float | None, float | None]], box: Box, on_land: OnLand) -> bool:
+    """Whether the middle of the pings lies on land, and that of the box does not."""
+    west, south, east, north = box
+    lon, lat = (median([one for one in column if one is not None]) for column in zip(*pairs, strict=True))
+    return on_land(lon, lat) and not on_land((west + east) / 2, (south + north) / 2)
 
 
 def _degrees(value: Value) -> float | None:
