@@ -30,7 +30,7 @@ def speeds(folder, name="speed", factor=1.0, count=3000):
 def test_a_unit_that_fits_and_that_no_name_contradicts_needs_no_check(tmp_path):
     for name, factor, unit in (("speed", 1, "kmh"), ("speed_mph", 1 / 1.609344, "mph"), ("speed_ms", 1 / 3.6, "mps")):
         found, said = speeds(tmp_path, name, factor)
-        assert found == unit and len(said) == 1 and said[0].startswith("# Told by movement: ")
+        assert found == unit and len(said) == 1 and said[0].startswith("# By movement: ")
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_a_unit_that_fits_and_that_no_name_contradicts_needs_no_check(tmp_path):
 )
 def test_speeds_in_no_unit_that_is_known_are_to_be_checked(name, factor, says, tmp_path):
     unit, said = speeds(tmp_path, name, factor)
-    assert unit == "kmh" and said[0] == FITS_NONE and "Told by movement" not in "".join(said)
+    assert unit == "kmh" and said[0] == FITS_NONE and "By movement" not in "".join(said)
     assert said[1:] == (
         [] if says is None else [f"# CHECK: the field's name says {says}, which is none of kmh, mps, mph."]
     )
@@ -62,7 +62,9 @@ def test_a_name_that_says_another_unit_than_the_movement_is_to_be_checked(name, 
 
 def test_a_name_is_taken_where_there_are_too_few_pairs_and_checked_where_they_do_not_fit(tmp_path):
     unit, said = speeds(tmp_path, "speed_mph", count=60)
-    assert unit == "mph" and said == ["# As the field's name says; the recording has too few pairs of pings to tell."]
+    assert unit == "mph" and said == [
+        "# As the field's name says; the recording has too few pairs of pings to check it."
+    ]
     assert speeds(tmp_path, "speed_mph", 10) == ("mph", [FITS_NONE])
     unit, said = speeds(tmp_path, "speed_knots", count=60)
     assert unit == "kmh" and said[0].startswith("# NOT KNOWN") and said[1].startswith("# CHECK: the field's name says")
