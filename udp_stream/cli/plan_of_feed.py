@@ -176,15 +176,10 @@ def row_of(positions: Positions, settings: Settings, entropy: Entropy) -> Row:
     )
 
 
-def whole_times(time_ms: NDArray[np.int64]) -> tuple[float, float]:
-    """The first and the last time, without those of the few whose clocks are wrong."""
-    first, last = np.quantile(time_ms, (0.001, 0.999))
-    return float(first), float(last)
-
-
 def _span_s(time_ms: NDArray[np.int64]) -> float:
-    first, last = whole_times(time_ms)
-    return (last - first) / 1000
+    """From the first to the last ping, without the few whose clocks are wrong."""
+    first, last = np.quantile(time_ms, (0.001, 0.999))
+    return float(last - first) / 1000
 
 
 def _slots(positions: Positions, settings: Settings) -> Iterator[SlotCounts]:
@@ -242,13 +237,13 @@ def verdict(row: Row) -> str:
 
 def facts_of_feed(plan: FeedPlan, settings: Settings, target_kmh: float | None) -> dict[str, object]:
     """The same as JSON."""
-    grid, times = settings.calendar.slots, whole_times(plan.positions.time_ms)
+    grid, times = settings.calendar.slots, plan.positions.time_ms
     start, why = start_of(plan.rows, target_kmh)
     return {
         "pings": int(plan.positions.time_ms.size),
         "plates": plan.positions.plates,
-        "from": grid.iso(int(times[0])),
-        "to": grid.iso(int(times[1])),
+        "from": grid.iso(int(times.min())),
+        "to": grid.iso(int(times.max())),
         "budget": f"{settings.policy.amount} per plate and {settings.policy.period}",
         "start": {"why": why} | ({"hat.resolution": start.resolution, "hat.slot": start.slot} if start else {}),
         "rows": [_facts(row) for row in plan.rows],
@@ -277,7 +272,7 @@ def print_feed(plan: FeedPlan, settings: Settings, target_kmh: float | None) -> 
     """The table, the row to start with, and what the figures are."""
     rows, positions = plan.rows, plan.positions
     out, grid = printer(width=160), settings.calendar.slots
-    first, last = (grid.iso(int(time)) for time in whole_times(positions.time_ms))
+    first, last = (grid.iso(int(time)) for time in (positions.time_ms.min(), positions.time_ms.max()))
     out.print(
         f"{counted(positions.time_ms.size, 'ping')} of {counted(positions.plates, 'plate')}, {first} to {last}; "
         f"{settings.policy.amount} per plate and {settings.policy.period}. Errors in km/h."
