@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -158,26 +159,18 @@ class Asking:
             return float(rng.laplace(0, moves / pays)), 2 * (moves / pays) ** 2
         return float(rng.normal(0, moves / np.sqrt(2 * pays))), moves**2 / (2 * pays)
 
-    def _smooth(
-        self,
-        records: Sequence[Release],
-        memory: Memory,
-        day: dt.date,
-        max_kmh: float,
-        software: str,
-        read: CountsRead = "plates",
-    ) -> list[Smoothed]:
+    def _smooth(self, records: Sequence[Release], memory: Memory, day: dt.date, *rest: Any) -> list[Smoothed]:
         start_ms = round(dt.datetime.fromisoformat(records[0].hat.slot_start).timestamp() * 1000)
         if self._query == "spread":
             with changed(intervals, TAIL=intervals.TAIL * self._widening(start_ms)):
-                return smooth_slot(records, memory, day, max_kmh, software, read)
+                return smooth_slot(records, memory, day, *rest)
         if start_ms in self.answers:
             cells, prior = np.array([int(one.hat.cell, 16) for one in records], np.uint64), prior_of_records(records)
             forecast = self._forecasts[start_ms]
             memory.predict(day, cells, prior)  # turns to the day
             for bank in (memory._older, memory._younger):
                 _learn(bank, cells, prior, forecast, self.answers[start_ms])
-        return smooth_slot(records, memory, day, max_kmh, software, read)
+        return smooth_slot(records, memory, day, *rest)
 
     def _widening(self, start_ms: int) -> float:
         """The spread so far over what is usual, drawn to 1 by its noise."""

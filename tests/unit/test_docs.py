@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from udp_stream.adapters.settings import known_keys
-from udp_stream.cli.guesses import COUNTS_ERR, ONE_CDF, ONE_MEAN, ONE_VARIANCE, SERVED_SHARES, served_shares
+from udp_stream.cli.guesses import COUNTS_ERR, ONE_CDF, ONE_MEAN, ONE_VARIANCE, SERVED_SHARES
 from udp_stream.forecast import arrow, bank, slot
 from udp_stream.mechanisms import ball_width, clip_width, speed_spread
 from udp_stream.mechanisms.means import MECHANISMS
@@ -102,7 +102,7 @@ def test_the_guesses_that_plan_compares_with_are_the_measured_ones():
     rows = (DOCS / "measurements.md").read_text(encoding="utf-8").splitlines()
     for resolution, (least, most) in ONE_VARIANCE.errs.items():
         low, high = ONE_CDF.errs[resolution]
-        served = "{:.2f}-{:.2f}".format(*served_shares(resolution))
+        served = "{:.2f}-{:.2f}".format(*SERVED_SHARES[resolution])
         assert f"| {resolution} | {least}-{most} | {low:.3f}-{high:.3f} | {served} |" in rows
 
 

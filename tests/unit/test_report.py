@@ -46,7 +46,7 @@ def test_no_verdict_is_without_the_share_of_pings_that_it_is_about(said):
     assert "these releases are better than both guesses." in text
     summary.expected_error = 13 * 50
     text = said(summary, *PAPERS)
-    assert "worse than one constant, so they buy nothing that counts do not tell. `udp-stream plan` shows" in text
+    assert "worse than the constant, so they buy nothing that counts do not tell. `udp-stream plan` shows" in text
     text = said(summary, *PAPERS, "hat.resolution=12")
     assert "at resolution 9," in text and "it is the nearest that we measured." in text and "these releases" not in text
 
@@ -54,7 +54,7 @@ def test_no_verdict_is_without_the_share_of_pings_that_it_is_about(said):
 @pytest.mark.parametrize(
     ("resolution", "error", "verdict"),
     [(7, 2.0, "better than both guesses."), (7, 3.0, "about as good as a guess."),
-     (7, 3.4, "worse than constant + counts, so they buy nothing"), (7, 5.4, "worse than one constant, so they"),
+     (7, 3.4, "worse than constant + counts, so they buy nothing"), (7, 5.4, "worse than the constant, so they"),
      (6, 1.5, "about as good as a guess."), (6, 1.3, "better than both guesses.")],
 )  # fmt: skip
 def test_a_verdict_is_beside_the_better_of_the_constant_and_constant_plus_counts(said, resolution, error, verdict):
@@ -119,7 +119,7 @@ def test_of_means_around_forecasts_what_was_measured_is_said_and_not_what_the_mo
     assert "0.48 to 0.63 of what the constant" in text and "these releases" not in text
     assert "constant + counts (a line in each HAT's pings per plate), erred by 0.66 to 0.70 of it" in text
     text = said(Summary(pings=110, means=1, pings_of_means=13, expected_error=13 * 50))
-    assert "worse than one constant" in text
+    assert "worse than the constant" in text
     assert "By itself" not in said(Summary(pings=110, means=1, pings_of_means=13, expected_error=13 * 3.3))
     text = said(Summary(pings=110, means=1, pings_of_means=13, expected_error=13 * 3.4))
     assert "By itself such a mean is worse than constant + counts, which errs by 2.1 to 3.3 km/h: read the" in text

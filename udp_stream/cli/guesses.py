@@ -64,7 +64,7 @@ class Guess:
             return f"{guesses}: these releases are better than both guesses."
         if least <= worse:
             return f"{guesses}: these releases are about as good as a guess."
-        than = "one constant" if least > high else "constant + counts"
+        than = "the constant" if least > high else "constant + counts"
         return f"{guesses}: these releases are worse than {than}, so they buy nothing that counts do not tell. {advice}"
 
 
@@ -89,7 +89,7 @@ MEASURED_AROUND = (
 
 def is_hopeful(guess: Guess, error: float, resolution: int, *, around_forecasts: bool) -> bool:
     """Whether an expected error is the model's hope and no verdict: of a mean around a forecast, unless it is worse
-    than one constant even so. Then `said_around` is to be said."""
+    than the constant even so. Then `said_around` is to be said."""
     return around_forecasts and guess is ONE_MEAN and error <= guess.range_at(resolution)[1]
 
 
@@ -123,11 +123,6 @@ ONE_CDF = Guess(
 
 SERVED_SHARES = {4: (0.97, 1.0), 5: (0.94, 1.0), 6: (0.86, 0.99), 7: (0.62, 0.95), 8: (0.17, 0.88), 9: (0.03, 0.73)}
 """Which share of all pings lay in those HATs: what a release of all of them serves."""
-
-
-def served_shares(resolution: int) -> tuple[float, float]:
-    """The range above, at the nearest resolution that was measured."""
-    return SERVED_SHARES[nearest_measured(resolution)]
 
 
 def nearest_measured(resolution: int) -> int:

@@ -137,7 +137,7 @@ def _notes(policy: Policy, served: list[Bought], hats_per_period: int) -> list[s
     notes = []
     if any((one.plan.mean or one.plan.around) is not None for one in served):
         notes.append(
-            "one constant, + counts: how far two guesses are off on the feeds we measured, the city's mean for every "
+            "constant, + counts: how far two guesses are off on the feeds we measured, the city's mean for every "
             "HAT, and a line in its pings per plate. A mean that errs more buys nothing that counts do not tell."
         )
     if any(one.plan.mean is not None and one.plan.mean.moves is None for one in served):
@@ -300,7 +300,7 @@ def _cells(one: Bought, policy: Policy) -> list[tuple[str, str]]:
             ("mechanism", mean.mechanism),
             ("noise km/h", f"{mean.noise_bound / QUANTA_PER_KMH:.2f}"),
             ("expected error", f"{one.mean_error_kmh:.2f}"),
-            guess_column("one constant", ONE_MEAN.errs, resolution),
+            guess_column("constant", ONE_MEAN.errs, resolution),
             guess_column("+ counts", COUNTS_ERR, resolution),
             ("error bound", f"{min(mean.error_bound, mean.range.width) / QUANTA_PER_KMH:.2f}"),
         ]
