@@ -195,7 +195,7 @@ BROKEN: list[tuple[str, str, str, Check]] = [
         checks.check_never_over_budget,
     ),
     ("admit", "if #names > 0 then return end", "names = {}", checks.check_never_over_budget),
-    ("admit", "if fitting < least then", "if false then", checks.check_min_admitted_charges_nobody),
+    ("admit", "if count - out < least then", "if false then", checks.check_min_admitted_charges_nobody),
     ("admit", "redis.call('RPUSH', KEYS[2], ...)", "", checks.check_balances_equal_entries),
     ("admit", "times[place] + 1", "times[place]", checks.check_balances_equal_entries),
     ("admit", "sums[place] + asked[i]", "asked[i]", checks.check_admit_charges_once),

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import msgspec
 import numpy as np
@@ -151,8 +152,8 @@ def slot_terms(
     if policy.accounting_detail == "uniform" or None not in (policy.mean_nano, policy.cdf_nano):
         return terms
     priced = [
-        None if of_hat.withheld else plans.of(counts.count[counts.rows(hat)], of_hat)
-        for hat, of_hat in enumerate(terms)
+        None if of_hat.withheld else plans.of(counts.count[rows], of_hat)
+        for rows, of_hat in zip(counts.each_rows(), terms, strict=True)
     ]
     shares = _usual_shares(counts, priced)
     affordable = np.minimum(allowances / shares, 2.0**62).astype(np.int64)
@@ -162,9 +163,10 @@ def slot_terms(
 def _hats_terms(
     counts: SlotCounts, enough: NDArray[np.bool_], allowances: NDArray[np.int64], policy: Policy
 ) -> list[Terms]:
+    of_plate = allowances[counts.plate]
     return [
-        _terms(allowances[counts.plate[counts.rows(hat)]], policy) if enough[hat] else Terms(withheld="few_plates")
-        for hat in range(counts.cells.size)
+        _terms(of_plate[rows], policy) if is_enough else Terms(withheld="few_plates")
+        for rows, is_enough in zip(counts.each_rows(), enough.tolist(), strict=True)
     ]
 
 
@@ -255,7 +257,7 @@ class HatPlans:
         if terms.accounting_detail == "uniform":
             charges = np.full(by_plate.size, terms.charge_nano, dtype=np.int64)
         else:
-            charges = np.maximum(1, sum(plan.charges for plan in plans.values()))
+            charges = np.maximum(1, reduce(np.add, (plan.charges for plan in plans.values())))
         return HatPlan(msgspec.structs.replace(terms, statistics=chosen), by_plate, plans, charges)
 
     def of_statistic(self, by_plate: NDArray[np.int64], asked: StatisticTerms) -> StatisticPlan:

@@ -217,13 +217,14 @@ def terms_of(policy: Policy, mean_nano: int, variance_nano: int, cdf_nano: int) 
     # At equal charge Baseline is best where charges go by shares; where they go by squares nothing is.
     follows_charge = policy.mean_nano is None and policy.accounting_detail == "individual" and measure == "pure"
     compare_at: CompareAt = "charge" if follows_charge else "epsilon"
-    asked = (
-        StatisticTerms("mean", mean_nano, policy.mean, policy.grouping, compare_at, measure),
-        StatisticTerms("variance", variance_nano, measure=measure),
-        StatisticTerms("cdf", cdf_nano, measure=measure),
-    )
-    wanted = tuple(one for one in asked if one.epsilon_nano)
-    return Terms(wanted, accounting_detail=policy.accounting_detail, measure=measure)
+    asked: list[StatisticTerms] = []
+    if mean_nano:
+        asked.append(StatisticTerms("mean", mean_nano, policy.mean, policy.grouping, compare_at, measure))
+    if variance_nano:
+        asked.append(StatisticTerms("variance", variance_nano, measure=measure))
+    if cdf_nano:
+        asked.append(StatisticTerms("cdf", cdf_nano, measure=measure))
+    return Terms(tuple(asked), accounting_detail=policy.accounting_detail, measure=measure)
 
 
 def automatic_nano(allowance_nano: int, policy: Policy) -> int:

@@ -102,9 +102,10 @@ def with_charges(
     priced = priced or _priced(hat, counts, terms, policy)
     # Charges are remembered, counts are read again: a plate whose charge is below its part by now stays out.
     paid = (offered > 0) & (offered >= priced.charges)
-    paid_rows = terms.to_rows(offered * paid, charged.size)
+    paying = int(np.count_nonzero(paid))
+    paid_rows = terms.to_rows(offered if paying == paid.size else offered * paid, charged.size)
     # The ledger charged enough plates, or none; of those that it charged, some may stay out by now.
-    if np.count_nonzero(paid) < max(1, policy.min_plates):
+    if paying < max(1, policy.min_plates):
         return hat.withheld(terms, paid_rows)
     return hat.ready(terms, paid_rows, plan_admitted(priced, paid, policy))
 

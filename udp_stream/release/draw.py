@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Admission, Entropy, Ledger, Mark
 from udp_stream.mechanisms.ball import SharedClips, factors_for
+from udp_stream.mechanisms.means import NOBODY
 from udp_stream.planning.slot_plan import SlotPlan
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.decide import decide, unplanned
@@ -192,9 +193,11 @@ def _common(counts: SlotCounts, context: ReleaseContext) -> _Common:
 
 def _record(hat: HatOutcome, counts: SlotCounts, estimate: HatEstimate | None, common: _Common) -> Release:
     context, by_plate, admitted = common.context, counts.count[hat.rows], hat.admitted
-    mean, variance, cdf = statistics(hat.plan, estimate, by_plate[~admitted])
+    contributed = int(np.count_nonzero(admitted))
+    left_out = NOBODY if contributed == admitted.size else by_plate[~admitted]
+    mean, variance, cdf = statistics(hat.plan, estimate, left_out)
     used, forecast = 0 if hat.plan is None else hat.plan.used_samples, forecast_record(hat.terms, hat.plan, estimate)
-    plates, pings, contributed = int(by_plate.size), int(by_plate.sum()), int(np.count_nonzero(admitted))
+    plates, pings = int(by_plate.size), int(by_plate.sum())
     kept_back = {"all": False, "released": hat.plan is None, "none": True}
     shown = not kept_back[context.policy.counts_released]
     return Release(

@@ -133,15 +133,8 @@ def hats_of(counts: SlotCounts) -> list[HatOutcome]:
     """
     names, nothing, unasked = map(cell_name, counts.cells.tolist()), np.zeros_like(counts.count), Terms()
     return [
-        HatOutcome(
-            number,
-            release_id(name, counts.start_ms, counts.end_ms),
-            name,
-            rows := counts.rows(number),
-            unasked,
-            nothing[rows],
-        )
-        for number, name in enumerate(names)
+        HatOutcome(number, release_id(name, counts.start_ms, counts.end_ms), name, rows, unasked, nothing[rows])
+        for number, (name, rows) in enumerate(zip(names, counts.each_rows(), strict=True))
     ]
 
 

@@ -39,7 +39,7 @@ def mean_record(
     >>> mean.value_kmh, mean.scale_kmh, mean.bias_bound_kmh
     (0.0, 2.0, 0.0)
     """
-    others = int(left_out.sum())
+    others = int(left_out.sum()) if left_out.size else 0
     bias = plan.bias_bound + plan.range.width * others / (plan.counts.total + others)
     error, low, high = accuracy_of(plan, noisy, scale, left_out, projected_to)
     return Mean(

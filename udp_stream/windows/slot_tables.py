@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,10 @@ class SlotCounts:
     def rows(self, hat: int) -> slice:
         """The rows of a HAT."""
         return slice(int(self.hat_rows[hat]), int(self.hat_rows[hat + 1]))
+
+    def each_rows(self) -> list[slice]:
+        """The rows of every HAT, by number: quicker than to ask for each."""
+        return [slice(start, end) for start, end in pairwise(self.hat_rows.tolist())]
 
 
 @dataclass(frozen=True, slots=True)

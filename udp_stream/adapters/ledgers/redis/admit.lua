@@ -143,23 +143,22 @@ local function decide(places, charges, least, allowances)
   local at, asked = numbers_in(places, 'I4', 4, count), numbers_in(charges, 'i8', 8, count)
   local most = allowances ~= '' and numbers_in(allowances, 'i8', 8, count)
   look_up()
-  local fits, fitting = {}, 0
+  local halted, out = {}, 0 -- only who is out is noted: mostly nobody is
   for i = 1, count do
     local limit = most and math.min(budget, most[i]) or budget
-    fits[i] = asked[i] <= limit - sums[at[i]] -- exact: all are below 2^53
-    if fits[i] then fitting = fitting + 1 end
+    if not (asked[i] <= limit - sums[at[i]]) then halted[i], out = true, out + 1 end -- exact: all are below 2^53
   end
   -- Decided for all plates before any is charged: too few pay nothing.
-  if fitting < least then return string.rep(HALT, count) end
+  if count - out < least then return string.rep(HALT, count) end
   for i = 1, count do
-    if fits[i] then
+    if not halted[i] then
       local place = at[i]
       sums[place], times[place], charged[place] = sums[place] + asked[i], times[place] + 1, true
     end
   end
-  if fitting == count then return charges end
+  if out == 0 then return charges end
   local amounts = {}
-  for i = 1, count do amounts[i] = fits[i] and sub(charges, 8 * i - 7, 8 * i) or HALT end
+  for i = 1, count do amounts[i] = halted[i] and HALT or sub(charges, 8 * i - 7, 8 * i) end
   return table.concat(amounts)
 end
 
