@@ -8,7 +8,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-import aiokafka.client  # noqa: F401 (a library's name is shown if it is that of a module)
 import pytest
 
 from udp_stream.adapters import logs
@@ -170,7 +169,7 @@ def test_a_library_s_message_is_shown_once_in_ten_minutes_and_then_how_often_it_
 
     first = [
         "udp-stream: a Kafka broker does not answer; the worker tries again",
-        "udp-stream: aiokafka.client: No place for ... in ...: OSError",
+        f"udp-stream: {__name__}: No place for ... in ...: OSError",
     ]
     assert lines_of(write, as_json=False) == [*first, *(f"{line} (499 times more before)" for line in first)]
 

@@ -84,7 +84,7 @@ def forms(plate, speed):
     ping = {"license_plate": plate, "speed": speed}
     return [
         plate, plate.encode("utf-8", "replace"), speed, str(speed), ping, json.dumps(ping, indent=1), [plate, speed],
-        (plate,), {plate}, quoting(plate, speed), SimpleNamespace(plate=plate), type(plate, (), {}),
+        (plate,), {plate}, quoting(plate, speed), SimpleNamespace(plate=plate), type(plate.replace("\0", ""), (), {}),
         type("".join(filter(str.isalnum, plate)) or "x", (OSError,), {})(plate), Named(plate), repr(plate), -1,
     ]  # fmt: skip
 
@@ -157,27 +157,27 @@ def test_what_is_shown_of_each_road():
     assert len(forms("GJ05ZZ0001", 47.25)) == len(FORMS)
     found, entries = shown(lambda: every_road(logging.getLogger("logging"), "GJ05ZZ0001", 47.25))
     for line in (
-        "logging: no place for ...",
-        "logging: no place for ... of ..., ...% at ...",
-        "logging: ... in every_road",
-        "logging: no place for ValueError",
-        "logging: no place for OSError",
-        "logging: ... and ...",
-        "logging: too few ... ... ...",
-        "logging: found ...",
-        "logging: ... was refused",
-        "logging: found ...: ...",
-        "logging: cannot read ...",
-        "logging: cannot parse ...",
-        "logging: cannot read ... of {}",
-        "logging: ... in every_road: ValueError",
-        "logging: with a traceback: ValueError",
-        "logging: with a stack",
-        "logging: with fields",
-        "logging: with ...: ValueError",
-        "logging: for ...",
-        "a library: of a logger of its name alone",
-        "a library: as if it were of ours: ...",
+        f"{__name__}: no place for ...",
+        f"{__name__}: no place for ... of ..., ...% at ...",
+        f"{__name__}: ... in every_road",
+        f"{__name__}: no place for ValueError",
+        f"{__name__}: no place for OSError",
+        f"{__name__}: ... and ...",
+        f"{__name__}: too few ... ... ...",
+        f"{__name__}: found ...",
+        f"{__name__}: ... was refused",
+        f"{__name__}: found ...: ...",
+        f"{__name__}: cannot read ...",
+        f"{__name__}: cannot parse ...",
+        f"{__name__}: cannot read ... of {{}}",
+        f"{__name__}: ... in every_road: ValueError",
+        f"{__name__}: with a traceback: ValueError",
+        f"{__name__}: with a stack",
+        f"{__name__}: with fields",
+        f"{__name__}: with ...: ValueError",
+        f"{__name__}: for ...",
+        f"{__name__}: of a logger of its name alone",
+        f"{__name__}: as if it were of ours: ...",
         "a warning of Python: UserWarning",
     ):
         assert f"udp-stream: {line}" in found
@@ -261,7 +261,7 @@ def with_values(path, call):
 
 
 def logged(code, name, values):
-    return lambda: exec(code, {"the_log": logging.getLogger(name)} | values)
+    return lambda: exec(code, {"the_log": logging.getLogger(name), "__name__": name} | values)
 
 
 def as_values(count, plate, speed, first=0):
@@ -307,11 +307,11 @@ def test_what_the_configuration_names_is_shown():
 
     brokers = "kafka-1.example:9092, kafka-2.example:9092"
     assert lines_of(write, as_json=False, shown=["bus.parts.v1", "surat", brokers]) == [
-        'udp-stream: aiokafka: Unable connect to "kafka-2.example:9092": OSError',
-        'udp-stream: aiokafka: Cannot reach "...:...": ConnectionRefusedError',
+        f'udp-stream: {__name__}: Unable connect to "kafka-2.example:9092": OSError',
+        f'udp-stream: {__name__}: Cannot reach "...:...": ConnectionRefusedError',
         "udp-stream: a topic is not there (bus.parts.v1); `udp-stream topics create` makes it",
         "udp-stream: a topic is not there; `udp-stream topics create` makes it",
-        "udp-stream: aiokafka: Heard of bus.parts.v1 by group surat",
+        f"udp-stream: {__name__}: Heard of bus.parts.v1 by group surat",
     ]
 
 
@@ -330,7 +330,7 @@ def test_an_argument_that_fails_at_being_looked_at_stops_nothing():
 
     assert lines_of(write, as_json=False) == [
         "udp-stream: a library: a message that cannot be read",
-        "udp-stream: logging: no place for ...",
+        f"udp-stream: {__name__}: no place for ...",
     ]
 
 
@@ -340,7 +340,7 @@ def test_a_message_from_a_file_that_is_not_there_is_not_shown():
     def write():
         exec(code, {"log": logging.getLogger("logging"), "plate": "ABCDEF"})
 
-    assert lines_of(write, as_json=False) == ["udp-stream: logging: ..."]
+    assert lines_of(write, as_json=False) == ["udp-stream: a library: ..."]
 
 
 def test_of_a_file_that_was_replaced_since_no_wrong_text_is_shown(tmp_path):
@@ -348,7 +348,7 @@ def test_of_a_file_that_was_replaced_since_no_wrong_text_is_shown(tmp_path):
     path.write_text("log.error('of the new version')\n", encoding="utf-8")
     code = compile("log.error('of the old version')", str(path), "exec")
     assert lines_of(lambda: exec(code, {"log": logging.getLogger("logging")}), as_json=False) == [
-        "udp-stream: logging: ..."
+        "udp-stream: a library: ..."
     ]
 
 
@@ -425,7 +425,7 @@ def test_libraries_are_scrubbed_in_every_verb(monkeypatch, capsys):
 
     monkeypatch.setattr(cli, "_perform", perform)
     assert cli.main(["config", "show"]) == 0
-    assert capsys.readouterr().err.splitlines() == ["udp-stream: logging: no place for ...", "udp-stream: done"]
+    assert capsys.readouterr().err.splitlines() == [f"udp-stream: {__name__}: no place for ...", "udp-stream: done"]
 
 
 def test_while_only_errors_are_said_libraries_warn_in_vain():
@@ -437,6 +437,6 @@ def test_while_only_errors_are_said_libraries_warn_in_vain():
 
     logs.say_errors_only(True)
     try:
-        assert lines_of(write, as_json=False) == ["udp-stream: logging: of an error"]
+        assert lines_of(write, as_json=False) == [f"udp-stream: {__name__}: of an error"]
     finally:
         logs.say_errors_only(False)

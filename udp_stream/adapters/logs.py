@@ -87,8 +87,8 @@ def begin_log(stream: TextIO | None = None, *, as_json: bool | None = None, show
     >>> begin_log(sys.stdout, as_json=False, shown=["bus.pings.v1"])
     >>> say("ready")
     udp-stream: ready
-    >>> logging.getLogger("logging").warning("Topic %s has %d, key %r", "bus.pings.v1", 8, b"GJ05ZZ0001")
-    udp-stream: logging: Topic bus.pings.v1 has ..., key ...
+    >>> logging.getLogger("aiokafka").warning("Topic %s has %d, key %r", "bus.pings.v1", 8, b"GJ05ZZ0001")
+    udp-stream: udp_stream.adapters.logs: Topic bus.pings.v1 has ..., key ...
     >>> end_log()
     """
     if as_json is None:

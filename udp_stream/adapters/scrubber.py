@@ -8,7 +8,7 @@ So no rule looks for plates in them. Instead:
 2. An argument is shown if it is one of a closed set: a text of the configuration (topic, group, address of a broker),
    or the name of a class of exceptions, which must stand in its module under this name.
 3. If the source has no text for the call, the name of the function around it is shown.
-4. Of an exception beside the message the class is shown.
+4. Of an exception beside the message the class is shown, and before all of it the name of the module that logs.
 
 What this leaves: an argument that equals a text of the configuration is shown, and it could be a plate of that name.
 """
@@ -53,7 +53,7 @@ class Scrubber:
 
     >>> record = logging.LogRecord("logging", 30, "?", 1, "%s is at %d", ("GJ05ZZ0001", 47), None)
     >>> Scrubber(["bus.pings.v1"]).line(record, ("%s is at %d",))
-    'logging: ... is at ...'
+    'a library: ... is at ...'
     """
 
     def __init__(self, shown: Iterable[str] = ()) -> None:
@@ -61,12 +61,12 @@ class Scrubber:
         self._shown = frozenset(one.strip() for text in shown for one in text.split(","))
 
     def line(self, record: logging.LogRecord, fixed: Text) -> str:
-        """The library's name and its text, which is `text_of` the record. To be called within the call that logs."""
+        """The module's name and its text, which is `text_of` the record. To be called within the call that logs."""
         text = self._text(record, fixed)
         error = record.msg if isinstance(record.msg, BaseException) else (record.exc_info or (None, None))[1]
         if error is not None and not text.endswith(class_name(type(error))):
             text += f": {class_name(type(error))}"
-        return f"{_library(record.name)}: {text}"
+        return f"{_library(_caller())}: {text}"
 
     def arguments(self, record: logging.LogRecord) -> list[str]:
         """Those of the record's arguments that may be shown."""
@@ -147,15 +147,10 @@ def python_warning(kind: type[Warning], path: str, line: int) -> str:
     return f"a warning of Python: {class_name(kind)}{_place(path, line).removeprefix(HIDDEN)}"
 
 
-def _library(name: str) -> str:
-    """A logger's name as far as it is that of a module: a logger may be named after anything.
-
-    >>> _library("logging.GJ05ZZ0001"), _library("GJ05ZZ0001")
-    ('logging', 'a library')
-    """
-    while name and name not in sys.modules:
-        name = name.rpartition(".")[0]
-    return name or "a library"
+def _library(caller: FrameType | None) -> str:
+    """The name of the module that logs. Not that of its logger: a logger may be named after anything."""
+    name = None if caller is None else caller.f_globals.get("__name__")
+    return name if isinstance(name, str) and name in sys.modules else "a library"
 
 
 def text_of(record: logging.LogRecord) -> Text:
