@@ -10,12 +10,12 @@ import asyncio
 import os
 import signal
 import threading
-import traceback
 from collections.abc import Awaitable, Callable
 
 from aiokafka.errors import KafkaError
 
 from udp_stream.adapters.logs import ERROR, WARNING, say
+from udp_stream.adapters.scrubber import fault
 from udp_stream.errors import DependencyUnavailable, UdpStreamError
 
 DRAIN_S = 10.0
@@ -104,7 +104,5 @@ def ours(error: BaseException) -> UdpStreamError:
     """
     if isinstance(error, UdpStreamError):
         return error
-    frames = traceback.extract_tb(error.__traceback__)[-4:]
-    where = " < ".join(f"{frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in reversed(frames))
     kind = DependencyUnavailable if isinstance(error, KafkaError) else UdpStreamError
-    return kind(f"the worker stopped: {type(error).__name__} at {where}")
+    return kind(f"the worker stopped: {fault(error)}")

@@ -69,9 +69,10 @@ class Deployment:
 
 def run_worker(deployment: Deployment) -> None:
     """Work until SIGTERM, SIGINT (KeyboardInterrupt) or an error, which is raised as one of ours."""
+    kafka = deployment.settings.kafka
+    begin_log(shown=(*(topic.name for topic in topics_of(kafka)), kafka.group, kafka.bootstrap))
     # Records come and go by the thousand without ever being in a cycle: looking for cycles as often as Python does by
     # itself takes a tenth of the worker's time.
-    begin_log(shown=(*(topic.name for topic in topics_of(deployment.settings.kafka)), deployment.settings.kafka.group))
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
     for text in differences(deployment.settings.kafka):

@@ -33,6 +33,12 @@ def hats(folder, name):
     return found
 
 
+def test_the_command_that_it_ends_with_is_one_for_a_shell(tmp_path):
+    (tmp_path / "my pings.ndjson").write_bytes(FORMS["plain.ndjson"](PINGS))
+    made = run("init", "my pings.ndjson", "--out", "my city.toml", cwd=tmp_path)
+    assert made.stderr.rstrip().endswith(b"replay 'my pings.ndjson' --config 'my city.toml' --trial")
+
+
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plain")

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 LADDER = (
     {"errors", "units"},
-    {"adapters.text", "ledger", "lifecycle"},
+    {"adapters.scrubber", "adapters.text", "ledger", "lifecycle"},
     {"pings"},
     {"mechanisms", "windows"},
     {"forecast"},

@@ -179,7 +179,7 @@ def test_what_holds_no_ping_is_named_by_its_kind(content, words, tmp_path):
 def test_the_command_for_rows_without_names_makes_rows_that_are_read(tmp_path):
     """`sed` as the sentence has it, and the paths that it begins to list."""
     rows = [[4000 + at % 9, 1706159153 + at, 72.8 + at % 77 / 1000, 21.1, at % 40] for at in range(50)]
-    path = written(tmp_path, "rows.ndjson", "\n".join(map(json.dumps, rows)))
+    path = written(tmp_path, "my rows.ndjson", "\n".join(map(json.dumps, rows)))
     with pytest.raises(UsageError) as raised:
         read_sample(path)
     command = str(raised.value).split("`")[1].replace("> rows.ndjson", f"> {tmp_path}/named.ndjson")

@@ -289,6 +289,12 @@ def test_a_z_behind_times_of_another_form_is_utc_too(tmp_path, pattern):
     assert f'time_format = "{pattern.removesuffix("Z")}%z"' in text
 
 
+@pytest.mark.parametrize(("between", "offset"), [(" ", "+0530"), ("", "+05:30"), (" ", "-07:00")])
+def test_an_offset_behind_times_of_another_form_is_read_with_the_space_before_it(tmp_path, between, offset):
+    _, text = found(tmp_path, timestamp=lambda _, time: f"{time:%d/%m/%Y %H:%M:%S}{between}{offset}")
+    assert f'time_format = "%d/%m/%Y %H:%M:%S{between}%z"' in text and "time_zone" not in text
+
+
 def two_columns(lon, lat):
     return {"lon": ..., "lat": ..., "osten": lambda made, _: made["lon"] + lon - 72.8 + 1e-5,
             "norden": lambda made, _: made["lat"] + lat - 21.1 + 1e-5}  # fmt: skip

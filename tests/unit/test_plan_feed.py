@@ -135,6 +135,11 @@ def test_a_slot_that_is_longer_than_the_file_has_no_verdict_and_is_not_started_w
     assert {row["verdict"] for row in found["rows"] if row["slot"] == "3h"} == {"the file is shorter than this slot"}
 
 
+def test_a_row_of_five_hats_is_judged():
+    enough = replace(row(8, "30m", 1.0), hats=5)
+    assert verdict(enough) == "better than both guesses" and start_of([enough], None)[0] is enough
+
+
 def test_where_no_row_can_be_judged_none_is_recommended():
     longer, tiny = replace(row(7, "1h", 2.0), is_longer=True), replace(row(8, "30m", 1.0), hats=4)
     assert verdict(longer) == "the file is shorter than this slot" and verdict(tiny) == "too few HATs to compare"

@@ -129,6 +129,7 @@ def test_the_plane_is_around_the_box_of_pings_unless_told(tmp_path):
             SHARED.replace("500", "0.1") + "[budget]\naccounting = 'approximate'\n" + RANGE,
             "queries.unit_m: expected at least 0.558: below, positions have more than .* per square km, got 0.1",
         ),
+        (SHARED.replace("500", "100_001") + RANGE, "queries.unit_m: expected a number of at most 100000"),
         (SHARED.replace("0.2", "1.0") + RANGE, "queries.share: expected a number below 1, got 1"),
         (SHARED + "period = '7d'\n" + RANGE, r"queries.period: expected that of budget.period \(1d\).*got 7d"),
         (SHARED + "[budget]\nperiod = 'rolling 1d'\n" + RANGE, "queries.period: expected that of budget.period"),

@@ -14,7 +14,7 @@ from udp_stream.adapters.live.handover import Handover
 from udp_stream.adapters.live.openers import live_sources
 from udp_stream.adapters.live.pipe import PipeSource
 from udp_stream.adapters.live.source import LiveSource
-from udp_stream.adapters.logs import WARNING, begin_log, end_log, say
+from udp_stream.adapters.logs import WARNING, begin_log, say
 from udp_stream.adapters.schemes import Source, open_sources, scheme_of
 from udp_stream.adapters.settings import Settings
 from udp_stream.cli.first_look import require_readable_pings
@@ -33,7 +33,7 @@ def feed(arguments: argparse.Namespace, settings: Settings) -> None:
         live = _live(arguments, settings)
         if live:
             begin_log(shown=[topic, settings.kafka.bootstrap])
-            stack.callback(end_log)
+            stack.callback(begin_log, as_json=False)
         frames = iter(()) if live else _frames(arguments, settings, stack)
         sender = stack.enter_context(Feed(settings.kafka, topic, arguments.batch, pace, form))
         if live:

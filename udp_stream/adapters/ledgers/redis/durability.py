@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 from datetime import UTC, datetime
 from typing import Any
@@ -12,6 +11,7 @@ from redis import exceptions
 from udp_stream.adapters.ledgers.ledger_id import gone
 from udp_stream.adapters.ledgers.redis.connection import OPENING_PAUSES_S, Command, Connection
 from udp_stream.adapters.ledgers.redis.session import SCHEMA_VERSION
+from udp_stream.adapters.logs import WARNING, say
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 
 OVERRIDE = "--allow-volatile-ledger"
@@ -19,8 +19,6 @@ WHAT_IS_LOST = (
     "plates get budget again, and HATs are drawn a second time, for every write that Redis loses: "
     "the privacy statement does not hold"
 )
-
-_log = logging.getLogger(__name__)
 
 # Setting, the value it must have, and what happens with another one.
 DURABLE = (
@@ -98,7 +96,7 @@ def require_durable(connection: Connection, replicas: int, allow_volatile: bool 
         advice = f"{start}For a trial only, {OVERRIDE} accepts it, and then {WHAT_IS_LOST}."
         raise PrivacyRefused("\n    ".join(["the ledger would not be durable:", *findings, advice]))
     for finding in findings:
-        _log.warning("%s; %s", finding, WHAT_IS_LOST)
+        say(f"{finding}; {WHAT_IS_LOST}", "ledger", level=WARNING)
     return not findings
 
 
