@@ -99,7 +99,8 @@ local function look_elsewhere()
   end
 end
 
-local sums, times = {}, {} -- of each plate's charges, these ones included, and those elsewhere
+local sums = {} -- of each plate's charges, these ones included, and those elsewhere
+local times, now = {}, {} -- how many charges it had before, and has had in this call
 -- Looked up before the first HAT that is new.
 local function look_up()
   if #names > 0 then return end
@@ -107,7 +108,7 @@ local function look_up()
   by_chunk(names, function(start, ...)
     for i, balance in ipairs(redis.call('HMGET', KEYS[4], ...)) do
       local at = start + i - 1
-      sums[at], times[at] = 0, 0
+      sums[at], times[at], now[at] = 0, 0, 0
       if balance then sums[at], times[at] = unpacked('<i8i8', balance) end
     end
   end)
@@ -136,16 +137,15 @@ local function numbers_in(bytes, kind, size, count)
   return numbers
 end
 
-local charged = {} -- the places of the plates that were, as keys
 -- Charge the plates with enough budget left, unless they are too few.
 local function decide(places, charges, least, allowances)
   local count = #charges / 8
   local at, asked = numbers_in(places, 'I4', 4, count), numbers_in(charges, 'i8', 8, count)
   local most = allowances ~= '' and numbers_in(allowances, 'i8', 8, count)
   look_up()
-  local halted, out = {}, 0 -- only who is out is noted: mostly nobody is
+  local limit, halted, out = budget, {}, 0 -- only who is out is noted: mostly nobody is
   for i = 1, count do
-    local limit = most and math.min(budget, most[i]) or budget
+    if most then limit = math.min(budget, most[i]) end
     if not (asked[i] <= limit - sums[at[i]]) then halted[i], out = true, out + 1 end -- exact: all are below 2^53
   end
   -- Decided for all plates before any is charged: too few pay nothing.
@@ -153,7 +153,7 @@ local function decide(places, charges, least, allowances)
   for i = 1, count do
     if not halted[i] then
       local place = at[i]
-      sums[place], times[place], charged[place] = sums[place] + asked[i], times[place] + 1, true
+      sums[place], now[place] = sums[place] + asked[i], now[place] + 1
     end
   end
   if out == 0 then return charges end
@@ -185,10 +185,12 @@ end
 
 -- Redis undoes nothing of a script that fails halfway. So all that can be refused was, and only writes are left.
 local balances = {}
-for place in pairs(charged) do
-  balances[#balances + 1] = names[place]
-  -- What was charged elsewhere counts against the budget, and belongs to the balances of the other spans.
-  balances[#balances + 1] = pack('<i8i8', sums[place] - (elsewhere[place] or 0), times[place])
+for place = 1, #sums do
+  if now[place] > 0 then
+    balances[#balances + 1] = names[place]
+    -- What was charged elsewhere counts against the budget, and belongs to the balances of the other spans.
+    balances[#balances + 1] = pack('<i8i8', sums[place] - (elsewhere[place] or 0), times[place] + now[place])
+  end
 end
 by_chunk(balances, function(_, ...) redis.call('HSET', KEYS[4], ...) end)
 if first_of_period and #balances > 0 then
