@@ -6,7 +6,7 @@ import pytest
 from benchmarks.forecast_days import changed, day_of_fleet, run
 from tests.forms import long_but
 from udp_stream.release import intervals
-from udp_stream.release.intervals import NEIGHBOURS_DWELL, ends, with_plates
+from udp_stream.release.intervals import NEIGHBOURS_DWELL, ends, plates_differ
 from udp_stream.trial.fleet.fleet import Fleet
 
 MAX_KMH = 65.0
@@ -29,7 +29,7 @@ def held(day, seeds, **constants):
     return np.mean([(one.low <= day.truth) & (day.truth <= one.high) for one in runs], axis=0)
 
 
-@pytest.mark.parametrize("seeds", long_but([4], [4, 8]))
+@pytest.mark.parametrize("seeds", long_but([2], [2, 4]))
 def test_they_hold_95_percent_of_a_fleet_that_pings_twelve_times_as_often_as_the_days_they_were_fitted_on(day, seeds):
     shares = held(day, seeds)
     assert shares.size > 900 and 0.93 <= shares.mean() <= 0.97
@@ -46,12 +46,12 @@ def test_released_means_lie_in_their_own_intervals_too(day, estimated):
 @pytest.mark.parametrize(
     ("constants", "least", "most", "seeds"),
     [
-        pytest.param({"TAIL": 0.7 * intervals.TAIL}, 0.85, 0.91, 4, marks=pytest.mark.long),
+        pytest.param({"TAIL": 0.8 * intervals.TAIL}, 0.85, 0.91, 4, marks=pytest.mark.long),
         pytest.param({"TAIL": 1.3 * intervals.TAIL}, 0.97, 1.0, 4, marks=pytest.mark.long),
-        pytest.param({"PLATES_DIFFER": 0.0}, 0.85, 0.92, 4, marks=pytest.mark.long),
-        ({"TAIL": 0.7 * intervals.TAIL}, 0.85, 0.91, 2),
+        pytest.param({"PLATES_DIFFER": 0.0}, 0.75, 0.88, 4, marks=pytest.mark.long),
+        ({"PLATES_DIFFER": 0.0}, 0.75, 0.88, 2),
     ],
-    ids=["narrower", "wider", "plates alike", "narrower, twice"],
+    ids=["narrower", "wider", "plates alike", "plates alike, twice"],
 )
 def test_other_constants_would_not(day, constants, least, most, seeds):
     assert least < held(day, seeds, **constants).mean() < most
@@ -64,7 +64,7 @@ def test_values_lie_in_them_and_they_in_what_a_speed_can_be(day, estimated):
 
 
 def test_values_and_expected_errors_do_not_follow_the_intervals(day, estimated):
-    with changed(intervals, TAIL=3.0, PLATES_DIFFER=7.0, OPEN_ROADS=1.0, FEW_PINGS=0.9, PINGS_TO_DIFFER=1.0):
+    with changed(intervals, TAIL=3.0, PLATES_DIFFER=7.0, OPEN_ROADS=1.0):
         other = run([day], 0)[0]
     assert (other.value == estimated.value).all() and (other.expected == estimated.expected).all()
     assert (other.mean_low == estimated.mean_low)[estimated.measured].all()
@@ -92,24 +92,10 @@ def width(mean=20.0, variance=9.0, neighbours=0.0):
 
 
 def test_more_plates_and_a_release_of_its_own_make_them_narrower():
-    plates, gains = np.arange(1, 50), np.linspace(0, 1, 5)
-    for read in ("plates", "off"):
-        assert (np.diff(with_plates(np.zeros(49), plates, 7 * plates, np.zeros(49), read)) < 0).all()
-        assert (np.diff(with_plates(np.zeros(5), np.full(5, 3), np.full(5, 21), gains, read)) < 0).all()
-        none, one = (with_plates(np.ones(1), np.array([few]), np.array([few]), np.zeros(1), read) for few in (0, 1))
-        assert none == one
-
-
-def test_a_plate_of_few_pings_differs_by_no_more_than_these_tell_where_each_ones_counts_are_read():
-    pings, alone, unread = np.array([1, 3, 20, 1000]), np.ones(4, dtype=np.int64), np.zeros(4)
-    read, other = (with_plates(unread, alone, pings, unread, read) for read in ("plates", "published"))
-    assert (np.diff(read) > 0).all() and read[0] < 0.07 * read[-1] and read[-1] == pytest.approx(75, rel=0.03)
-    assert (other == 100).all()
-
-
-def test_a_hat_of_a_single_ping_is_a_fifth_too_wide_by_its_variance_alone():
-    single, many = with_plates(np.full(2, 9.0), np.array([1, 1]), np.array([1, 10**6]), np.ones(2))
-    assert np.sqrt(single / many) == pytest.approx(0.8)
+    gains = np.linspace(0, 1, 5)
+    assert (np.diff(plates_differ(np.arange(1, 50), np.zeros(49))) < 0).all()
+    assert (np.diff(plates_differ(np.full(5, 3), gains)) < 0).all()
+    assert plates_differ(np.array([0]), np.zeros(1)) == plates_differ(np.array([1]), np.zeros(1))
 
 
 def test_variance_and_speed_make_them_wider_on_both_sides():

@@ -1,10 +1,9 @@
 """Where 95 % of HATs' mean speeds are around their smoothed estimates: public constants, fixed before any ping.
 
-The filter's variance says what releases left open. Four things are in no filter: parked buses and open roads make
-tails heavier than normal, but not those of the fewest pings, as a speed has bounds; plates of one HAT differ by more
-than their pings tell, which shows where they send enough of them; and where a HAT's neighbours are crossed quickly,
-some buses drive much faster than any narrow clip lets a release see. `python -m benchmarks.train_intervals` fits the
-constants, on days of other years than it reports (docs/measurements.md).
+The filter's variance says what releases left open. Three things are in no filter: parked buses and open roads make
+tails heavier than normal; plates of one HAT differ by more than their pings tell; and where a HAT's neighbours are
+crossed quickly, some buses drive much faster than any narrow clip lets a release see. `python -m
+benchmarks.train_intervals` fits the constants, on days of other years than it reports (docs/measurements.md).
 
 Where forecasts read less than each plate's counts, the filter knows less than it takes itself to: cells differ by more
 than any of its hyperparameters allows. What it left open then counts as more, in intervals and in expected errors.
@@ -23,17 +22,11 @@ from udp_stream.mechanisms.speed_spread import at_speed
 
 Floats = NDArray[np.float64]
 
-TAIL = 1.8
+TAIL = 1.5
 """Deviations within which 95 % of HATs are."""
 
-FEW_PINGS = 0.2
-"""How much of that a HAT of a single ping has too much; of n pings, an n-th."""
-
-PLATES_DIFFER = 75.0
+PLATES_DIFFER = 100.0
 """km2/h2, what the mean of one plate is off by beside what its pings tell; a HAT of n plates has an n-th of it."""
-
-PINGS_TO_DIFFER = 10.0
-"""Pings per plate at which half of that shows. Of a single ping, what it tells of its plate is nearly all of it."""
 
 OPEN_ROADS = 0.4
 """How much farther the upper end is, as a power of e, for each standard deviation that the pings per plate in the
@@ -44,18 +37,15 @@ NEIGHBOURS_DWELL = 4
 
 
 class Widths(NamedTuple):
-    """How wide: `wider` multiplies the deviations that a filter gives, the others are as the constants of their names.
+    """How wide: `wider` multiplies the deviations that a filter gives, the others are as `TAIL` and `OPEN_ROADS`.
 
     >>> widths_for("plates")
-    Widths(wider=1.0, tail=1.8, open_roads=0.4, few_pings=0.2, plates_differ=75.0, pings_to_differ=10.0)
+    Widths(wider=1.0, tail=1.5, open_roads=0.4)
     """
 
     wider: float
     tail: float
     open_roads: float
-    few_pings: float = 0.0
-    plates_differ: float = 100.0
-    pings_to_differ: float = 0.0
 
 
 UNREAD: Mapping[CountsRead, Widths] = {"published": Widths(1.15, 1.7, 0.4), "off": Widths(1.35, 1.4, 0.8)}
@@ -69,7 +59,7 @@ def widths_for(read: CountsRead) -> Widths:
     >>> widths_for("off").wider > widths_for("published").wider > 1
     True
     """
-    return UNREAD.get(read) or Widths(1.0, TAIL, OPEN_ROADS, FEW_PINGS, PLATES_DIFFER, PINGS_TO_DIFFER)
+    return UNREAD.get(read) or Widths(1.0, TAIL, OPEN_ROADS)
 
 
 def left_open(variance: Floats, read: CountsRead) -> Floats:
@@ -82,22 +72,14 @@ def left_open(variance: Floats, read: CountsRead) -> Floats:
     return variance_left
 
 
-def with_plates(
-    variance: Floats, plates: NDArray[np.int64], pings: NDArray[np.int64], gain: Floats, read: CountsRead = "plates"
-) -> Floats:
-    """The variance of HATs' means that intervals are made of, in km2/h2: that of the filter, and how plates differ.
+def plates_differ(plates: NDArray[np.int64], gain: Floats) -> Floats:
+    """Variance of HATs' means because plates differ, in km2/h2; a HAT's own release takes away `gain` of it.
 
-    A HAT's own release takes away `gain` of the latter. `pings` are those of all of its plates. Where forecasts read
-    less than each plate's counts, the number of pings does not matter.
-
-    >>> plates, pings, gain = np.array([1, 1, 4]), np.array([1, 20, 80]), np.array([0.0, 0.0, 0.5])
-    >>> with_plates(np.zeros(3), plates, pings, gain).round(1).tolist()
-    [4.4, 49.0, 6.2]
+    >>> plates_differ(np.array([1, 4, 4]), np.array([0.0, 0.0, 0.5])).tolist()
+    [100.0, 25.0, 12.5]
     """
-    widths, plates, pings = widths_for(read), np.maximum(plates, 1), np.maximum(pings, 1)
-    shows = pings / (pings + widths.pings_to_differ * plates)
-    total: Floats = variance + (1 - gain) * widths.plates_differ * shows / plates
-    return (1 - widths.few_pings / pings) ** 2 * total
+    variance: Floats = (1 - gain) * PLATES_DIFFER / np.maximum(plates, 1)
+    return variance
 
 
 def ends(mean: Floats, variance: Floats, features: Floats, read: CountsRead = "plates") -> tuple[Floats, Floats]:
@@ -108,7 +90,7 @@ def ends(mean: Floats, variance: Floats, features: Floats, read: CountsRead = "p
     >>> street, motorway = np.zeros(6), np.array([0, 0, 0, 0, -1.0, 0])
     >>> low, high = ends(np.array([17.0, 17.0]), np.array([4.0, 4.0]), np.array([street, motorway]))
     >>> low.round(1).tolist(), high.round(1).tolist()
-    ([13.4, 13.4], [20.6, 22.4])
+    ([14.0, 14.0], [20.0, 21.5])
     """
     widths = widths_for(read)
     off = widths.tail * at_speed(mean) * np.sqrt(variance)

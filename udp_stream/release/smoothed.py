@@ -23,7 +23,7 @@ from udp_stream.forecast.prior import CountsRead, SlotPrior
 from udp_stream.mechanisms.forecast_clip import NAME
 from udp_stream.mechanisms.speed_spread import at_speed, mean_variance
 from udp_stream.release.field_words import described
-from udp_stream.release.intervals import ends, left_open, widths_for, with_plates
+from udp_stream.release.intervals import ends, left_open, plates_differ
 from udp_stream.release.kept_back import plates_of, rest_of
 from udp_stream.release.record import Hat, NonNegative, Release
 from udp_stream.windows.grid import cell_center, cell_name
@@ -131,9 +131,10 @@ def smooth_slot(
     gain[measured] = rest[measured] / (rest[measured] + noise)
     mean[measured] += gain[measured] * (value - here.skew * is_clipped - here.mean[measured])
     variance = left_open(here.variance * (1 - gain) ** 2 + rest * (1 - gain), read)
-    plates, samples = np.array([(plates_of(record), max(1, record.samples)) for record in records]).T
-    low, high = ends(mean, with_plates(variance, plates, samples, gain, read), prior.features, read)
+    plates = np.array([plates_of(record) for record in records])
+    low, high = ends(mean, variance + plates_differ(plates, gain), prior.features, read)
     guess = memory.guess(day, prior)
+    samples = np.array([max(1, record.samples) for record in records])
     constant = float(np.average(mean, weights=samples))
     slot = _Slot(records[0].hat, constant, max_kmh, software, read)
     estimates = [
@@ -151,8 +152,8 @@ def _elsewhere(cells: Sequence[int], memory: Memory, day: dt.date, slot: _Slot) 
     prior = SlotPrior(np.zeros(0), np.zeros(len(cells)), np.zeros((len(cells), PER_HAT)))
     there, guess = memory.predict(day, np.array(cells, dtype=np.uint64), prior), memory.guess(day, prior)
     rest = float(mean_variance(np.array([1]), np.array([0]), 1)[0])
+    one_plate = plates_differ(np.ones(1, dtype=np.int64), np.zeros(1))
     variance = left_open(there.variance + rest, slot.read)
-    one_plate = widths_for(slot.read).plates_differ
     low, high = ends(there.mean, variance + one_plate, prior.features, slot.read)
     return [
         slot.estimate(
