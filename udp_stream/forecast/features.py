@@ -12,6 +12,7 @@ Everything here is a function of `SlotCounts`, which are public under swap-value
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,6 +131,14 @@ def _pairs_apart(visited: NDArray[np.bool_]) -> Floats:
     >>> _pairs_apart(np.array([ahead, beside], dtype=bool)).tolist()
     [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
     """
+    pairs: Floats = _pairs_of_all()[np.packbits(visited, axis=1, bitorder="little")[:, 0]]
+    return pairs
+
+
+@cache
+def _pairs_of_all() -> Floats:
+    """The pairs of each of the 64 sets of neighbours, by the number whose bits are the set."""
+    visited = np.unpackbits(np.arange(64, dtype=np.uint8)[:, None], axis=1, bitorder="little")[:, :6].astype(bool)
     pairs = [(visited & np.roll(visited, places, axis=1)).sum(axis=1) for places in (1, 2, 3)]
     pairs[2] //= 2  # each of those was found from both of its ends
     return np.column_stack(pairs).astype(np.float64)
