@@ -3,6 +3,7 @@
 import datetime as dt
 import math
 from dataclasses import replace
+from itertools import combinations
 
 import h3.api.basic_int as h3
 import numpy as np
@@ -87,10 +88,20 @@ def by_definition(visits):
             sum(k in of_plate[p] for k in beside[h]), dwell[h], math.log(len(of_hat[h])), around(h),
             math.log(max(others, default=m) / usual),
             math.log(sum(elsewhere) / len(elsewhere) / usual) if elsewhere else math.log(m / usual),
+            *pairs_apart(cells[h], [cells[k] for k in beside[h] if k in of_plate[p]]),
         ]  # fmt: skip
     mean = lambda h, at: sum(m * rows[p, h][at] for p, m in of_hat[h].items()) / sum(of_hat[h].values())  # noqa: E731
     hats = {h: [dwell[h], mean(h, 2), mean(h, 1), mean(h, 3), around(h), math.log(len(of_hat[h]))] for h in places}
     return rows, hats
+
+
+def pairs_apart(cell, visited):
+    """Pairs of these neighbours of a cell that lie 60, 120 and 180 degrees apart, by the bearings of their centres."""
+    middle = np.array(h3.cell_to_latlng(cell))
+    north, east = (np.array([h3.cell_to_latlng(one) for one in visited]).reshape(-1, 2) - middle).T
+    bearings = np.degrees(np.arctan2(east * math.cos(math.radians(middle[0])), north))
+    angles = [abs((one - other + 180) % 360 - 180) for one, other in combinations(bearings.tolist(), 2)]
+    return [sum(round(angle / 60) == places for angle in angles) for places in (1, 2, 3)]
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -54,11 +54,15 @@ def test_nine_rows_of_ten_are_foretold_within_30_percent_and_no_verdict_misleads
 
 
 def test_an_invented_plate_of_one_ping_is_as_far_from_the_others_as_real_ones_are(day):
-    """A ping's speed is that of a moment: 15 to 18 km/h of one ping, 7 to 11 of four to eight, on most feeds."""
-    invented = [(counts, City(0).speeds(counts, 115 * QUANTA_PER_KMH)) for counts, _ in day.slots]
+    """A ping's speed is that of a moment: 11 to 17 km/h of one ping, 5 to 10 of four to eight, on recorded feeds."""
+    # A ping every two minutes, as recorded: of ten seconds, only eight plates have one ping in a HAT.
+    seldom = [replace(counts, count=np.maximum(1, counts.count // 12)) for counts, _ in day.slots]
+    invented = [(counts, City(0).speeds(counts, 115 * QUANTA_PER_KMH)) for counts in seldom]
     off, pings = scatter_of(replace(day, slots=tuple(invented)))
-    found = [np.sqrt(np.mean(off[rows] ** 2)) for rows in (pings == 1, (pings >= 4) & (pings <= 8))]
-    assert found[0] == pytest.approx(16.5, abs=1.5) and found[1] == pytest.approx(9, abs=2), found
+    chosen = pings == 1, (pings >= 4) & (pings <= 8)
+    found = [np.sqrt(np.mean(off[rows] ** 2)) for rows in chosen]
+    assert min(rows.sum() for rows in chosen) > 300
+    assert found[0] == pytest.approx(12, abs=1.5) and found[1] == pytest.approx(8.5, abs=1.5), found
 
 
 def test_more_budget_errs_less_and_almost_none_errs_as_the_guess_does(day):

@@ -43,7 +43,7 @@ class Coefficients:
     """Of the ridge: a centre, a scale and a slope for each column of `expanded`; centre and scale of HATs' features.
 
     >>> SHIPPED[7].slope.shape, SHIPPED[7].hat_scale.shape
-    ((13,), (6,))
+    ((16,), (6,))
     """
 
     centre: Floats
@@ -116,8 +116,8 @@ def prior_of(counts: SlotCounts, read: CountsRead = "plates", trained: Coefficie
 def relative_speeds(features: SlotFeatures, trained: Coefficients) -> Floats:
     """The ridge's prediction of each row: its mean speed over the city's, less 1.
 
-    >>> usual = Coefficients(np.zeros(13), np.ones(13), np.full(13, 0.1), np.zeros(6), np.ones(6))
-    >>> far_out = SlotFeatures(by_row=np.array([[9.0] + 8 * [0.0]]), by_hat=np.zeros((1, 6)))
+    >>> usual = Coefficients(np.zeros(16), np.ones(16), np.full(16, 0.1), np.zeros(6), np.ones(6))
+    >>> far_out = SlotFeatures(by_row=np.array([[9.0] + 11 * [0.0]]), by_hat=np.zeros((1, 6)))
     >>> relative_speeds(far_out, usual).tolist()  # 9 standard deviations count as 4
     [0.4]
     """
@@ -129,7 +129,7 @@ def relative_speeds(features: SlotFeatures, trained: Coefficients) -> Floats:
 def expanded(by_row: Floats) -> Floats:
     """The features and their products with the first, column by column.
 
-    >>> expanded(np.array([[2.0, 1.0, 3.0, 0.0, 5.0, 0.0, 0.0, 0.0, 7.0]]))[:, 9:].tolist()
+    >>> expanded(np.array([[2.0, 1.0, 3.0, 0.0, 5.0, 0.0, 0.0, 0.0, 7.0, 0.0, 0.0, 0.0]]))[:, 12:].tolist()
     [[6.0, 10.0, 0.0, 14.0]]
     """
     return np.column_stack([by_row, *(by_row[:, 0] * by_row[:, at] for at in PRODUCTS)])

@@ -22,7 +22,7 @@ from udp_stream.mechanisms.speed_spread import at_speed
 
 Floats = NDArray[np.float64]
 
-TAIL = 1.5
+TAIL = 1.4
 """Deviations within which 95 % of HATs are."""
 
 PLATES_DIFFER = 100.0
@@ -40,7 +40,7 @@ class Widths(NamedTuple):
     """How wide: `wider` multiplies the deviations that a filter gives, the others are as `TAIL` and `OPEN_ROADS`.
 
     >>> widths_for("plates")
-    Widths(wider=1.0, tail=1.5, open_roads=0.4)
+    Widths(wider=1.0, tail=1.4, open_roads=0.4)
     """
 
     wider: float
@@ -90,7 +90,7 @@ def ends(mean: Floats, variance: Floats, features: Floats, read: CountsRead = "p
     >>> street, motorway = np.zeros(6), np.array([0, 0, 0, 0, -1.0, 0])
     >>> low, high = ends(np.array([17.0, 17.0]), np.array([4.0, 4.0]), np.array([street, motorway]))
     >>> low.round(1).tolist(), high.round(1).tolist()
-    ([14.0, 14.0], [20.0, 21.5])
+    ([14.2, 14.2], [19.8, 21.2])
     """
     widths = widths_for(read)
     off = widths.tail * at_speed(mean) * np.sqrt(variance)

@@ -73,12 +73,14 @@ def cell_boundary(cell: int) -> list[tuple[float, float]]:
 
 @lru_cache(maxsize=100_000)
 def _beside(cell: int) -> tuple[int, ...]:
-    """The cell's neighbours, without itself: six, or five around H3's pentagons."""
+    """The cell's neighbours, without itself: six in the order around it. Of H3's pentagons five; there, and next to
+    them, in any order."""
     return tuple(other for other in h3.grid_disk(cell, 1) if other != cell)
 
 
 def neighbours_among(cells: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Which of these cells (ascending) lie next to each of them: six columns of positions, -1 where there is none.
+    """Which of these cells (ascending) lie next to each of them: positions in six columns, in the order around the cell
+    but near H3's pentagons; -1 where there is none.
 
     >>> disk = np.sort(np.array(h3.grid_disk(h3.latlng_to_cell(21.17, 72.83, 7), 1), np.uint64))
     >>> sorted((neighbours_among(disk) >= 0).sum(axis=1).tolist())  # six on the rim, and the middle
