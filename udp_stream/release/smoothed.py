@@ -137,13 +137,8 @@ def smooth_slot(
     samples = np.array([max(1, record.samples) for record in records])
     constant = float(np.average(mean, weights=samples))
     slot = _Slot(records[0].hat, constant, max_kmh, software, read)
-    estimates = [
-        slot.estimate(
-            record.hat, float(mean[at]), (float(low[at]), float(high[at])), float(variance[at]), float(guess.mean[at]),
-            record.release_id,
-        )
-        for at, record in enumerate(records)
-    ]  # fmt: skip
+    named = [(record.hat, record.release_id) for record in records]
+    estimates = slot.estimates(named, mean, (low, high), variance, guess.mean)
     return estimates + _elsewhere(sorted(set(memory.cells(day)) - set(cells.tolist())), memory, day, slot)
 
 
@@ -155,13 +150,8 @@ def _elsewhere(cells: Sequence[int], memory: Memory, day: dt.date, slot: _Slot) 
     one_plate = plates_differ(np.ones(1, dtype=np.int64), np.zeros(1))
     variance = left_open(there.variance + rest, slot.read)
     low, high = ends(there.mean, variance + one_plate, prior.features, slot.read)
-    return [
-        slot.estimate(
-            msgspec.structs.replace(slot.hat, cell=cell_name(cell), center=cell_center(cell)),
-            float(there.mean[at]), (float(low[at]), float(high[at])), float(variance[at]), float(guess.mean[at]), None,
-        )
-        for at, cell in enumerate(cells)
-    ]  # fmt: skip
+    hats = [msgspec.structs.replace(slot.hat, cell=cell_name(cell), center=cell_center(cell)) for cell in cells]
+    return slot.estimates([(hat, None) for hat in hats], there.mean, (low, high), variance, guess.mean)
 
 
 class _Slot(msgspec.Struct, frozen=True):
@@ -173,31 +163,30 @@ class _Slot(msgspec.Struct, frozen=True):
     software: str
     read: CountsRead
 
-    def estimate(
+    def estimates(
         self,
-        hat: Hat,
-        mean: float,
-        ends95: tuple[float, float],
-        variance: float,
-        by_counts: float,
-        release_id: str | None,
-    ) -> Smoothed:
-        """One HAT's; `by_counts` is what its counts and the city alone say."""
-        off = float(at_speed(np.array([mean]))[0]) * math.sqrt(variance)
-        constant, counts = self._clip(self.constant), self._clip(by_counts)
-        return Smoothed(
-            SCHEMA,
-            hat,
-            self._clip(mean),
-            (self._clip(ends95[0]), self._clip(ends95[1])),
-            round(_MEAN_ABS * off, 3),
-            Guess(constant, counts, round(_mean_distance(abs(counts - self._clip(mean)), off), 3)),
-            release_id,
-            self.software,
-        )
+        named: Sequence[tuple[Hat, str | None]],
+        mean: Floats,
+        ends95: tuple[Floats, Floats],
+        variance: Floats,
+        by_counts: Floats,
+    ) -> list[Smoothed]:
+        """Of HATs and the ids of their releases; `by_counts` is what their counts and the city alone say."""
+        off = (at_speed(mean) * np.sqrt(variance)).tolist()
+        kmh, low, high, counts = (map(self._clip, one.tolist()) for one in (mean, *ends95, by_counts))
+        constant = self._clip(self.constant)
+        return [
+            Smoothed(
+                SCHEMA, hat, value, interval, round(_MEAN_ABS * apart, 3),
+                Guess(constant, guess, round(_mean_distance(abs(guess - value), apart), 3)), release_id, self.software,
+            )
+            for (hat, release_id), value, interval, apart, guess in zip(
+                named, kmh, zip(low, high, strict=True), off, counts, strict=True
+            )
+        ]  # fmt: skip
 
     def _clip(self, kmh: float) -> float:
-        return round(min(max(float(kmh), 0.0), self.max_kmh), 3)
+        return round(min(max(kmh, 0.0), self.max_kmh), 3)
 
 
 def _mean_distance(apart: float, off: float) -> float:
