@@ -157,7 +157,7 @@ def print_intervals(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
     print(f"H3 {resolution}: held by 95 % intervals, by plates {bins_named(SIZES)}, by hour {bins_named(HOURS)}")
     for name in feeds.names:
         day, runs = feeds.day(name, resolution), feeds.runs([name], resolution, seeds)
-        held = np.mean([(one.low <= day.truth) & (day.truth <= one.high) for one in runs], axis=0)
+        held = held_by(day, runs)
         expected = expected_over_actual(day, runs)
         guessed = _over_actual(day, [(one.guess_expected, one.guess) for one in runs])
         own = np.mean(
@@ -169,6 +169,23 @@ def print_intervals(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
             "  0.93-0.97 in {} of {}, beyond chance outside {}".format(*within(day, held)),
             flush=True,
         )
+    for what, flags in (("pure", ()), ("in rho", ("budget.accounting=approximate",))):
+        days = {name: feeds.day(name, resolution) for name in feeds.names if name.startswith("austin")}
+        held = np.concatenate(
+            [held_by(day, feeds.runs([name], resolution, seeds, flags)) for name, day in days.items()]
+        )
+        plates, hour = (np.concatenate([getattr(day, part) for day in days.values()]) for part in ("plates", "hour"))
+        print(
+            f"all HATs of Austin, {what:<8}{by_bins(plates, SIZES, held)} | {by_bins(hour, HOURS, held)} | all"
+            f" {held.mean():.3f}",
+            flush=True,
+        )
+
+
+def held_by(day: Day, runs: Sequence[Run]) -> Floats:
+    """In which share of the runs each HAT's mean lies in its interval."""
+    shares: Floats = np.mean([(one.low <= day.truth) & (day.truth <= one.high) for one in runs], axis=0)
+    return shares
 
 
 def expected_over_actual(day: Day, runs: Sequence[Run]) -> float:
@@ -249,7 +266,7 @@ def print_by_distance(feeds: Feeds, seeds: int) -> None:
     for name, columns in named.items():
         day = day_of_fleet(name, columns)
         runs = [run([day], seed, feeds.prior("none", 7))[0] for seed in range(seeds)]
-        held = np.mean([(one.low <= day.truth) & (day.truth <= one.high) for one in runs], axis=0)
+        held = held_by(day, runs)
         errors = np.mean([abs(one.value - day.truth) for one in runs], axis=0)
         ratio = [_ratio(day, errors, first, last) for first, last in HOURS]
         print(

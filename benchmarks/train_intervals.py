@@ -4,8 +4,8 @@ FOLDER is that of `benchmarks.accuracy`; days of Austin train, Surat's half hour
 real road, and the intervals around their estimates are made anew on a grid of `OPEN_ROADS` and `TAIL`. For each
 `OPEN_ROADS`, `TAIL` is the least that holds `HELD` of HATs, each year weighing alike; of these pairs the one with the
 lowest interval score is taken. It is printed for all years, and for each year left out, with what it then holds on that
-year's days: nothing is tuned on the day reported. `PLATES_DIFFER` is given: from 0 to 100 the score of years left out
-does not tell it (docs/measurements.md).
+year's days: nothing is tuned on the day reported. `FEW_PINGS` and `PLATES_DIFFER` are given: the score of years left
+out does not tell them (docs/measurements.md).
 
 READ is what forecasts read of counts. For `published` and `off` the three of `UNREAD` are fitted: first `wider`, with
 which the years' mean of expected over actual errors is 1, then the others. Where records keep counts back they are the
@@ -28,7 +28,7 @@ from benchmarks.accuracy import HOURS, SIZES, Feeds, bins_named, by_bins, expect
 from benchmarks.forecast_days import Day, Run, changed
 from udp_stream.forecast.prior import CountsRead
 from udp_stream.release import intervals, smoothed
-from udp_stream.release.intervals import Widths
+from udp_stream.release.intervals import Widths, widths_for
 from udp_stream.units import QUANTA_PER_KMH
 
 OPEN_ROADS = {
@@ -46,9 +46,6 @@ HELD = 0.96
 
 STEP = 0.05
 """`wider` is rounded to that."""
-
-AT_ITS_WORD = Widths(1.0, 1.0, 0.0)
-"""What the filter says, as it says it."""
 
 Floats = NDArray[np.float64]
 Figures = Mapping[tuple[str, Widths], tuple[float, float]]
@@ -98,7 +95,7 @@ class Fitting:
         wider = 1.0 if self.read == "plates" else _rounded(1 / _over(years, self._ratios.__getitem__))
         found, wide_enough = self._figures(wider), []
         for roads in OPEN_ROADS[self.read]:
-            each = (Widths(wider, tail, roads) for tail in TAILS[self.read])
+            each = (self._widths(wider, tail, roads) for tail in TAILS[self.read])
             wide_enough += islice((one for one in each if _over(years, lambda n: found[n, one][0]) >= HELD), 1)  # noqa: B023
         return min(wide_enough, key=lambda one: _over(years, lambda name: found[name, one][1]))
 
@@ -109,16 +106,20 @@ class Fitting:
 
     def _ratio(self, name: str) -> float:
         """Expected over actual error, where the filter is taken at its word."""
-        return expected_over_actual(self.feeds.day(name, 7), self.runs(name, self._seeds, AT_ITS_WORD))
+        return expected_over_actual(self.feeds.day(name, 7), self.runs(name, self._seeds, self._widths(1.0, 1.0, 0.0)))
+
+    def _widths(self, wider: float, tail: float, open_roads: float) -> Widths:
+        """With the constants that are not fitted."""
+        return widths_for(self.read)._replace(wider=wider, tail=tail, open_roads=open_roads)
 
     def _figures_with(self, wider: float) -> Figures:
         """Share held and score of each day under each pair of the other two."""
         found = {}
         for name in self._ratios:
             day = self.feeds.day(name, 7)
-            seen = self._estimates(name, AT_ITS_WORD._replace(wider=wider))
+            seen = self._estimates(name, self._widths(wider, 1.0, 0.0))
             for tail, roads in product(TAILS[self.read], OPEN_ROADS[self.read]):
-                widths = Widths(wider, tail, roads)
+                widths = self._widths(wider, tail, roads)
                 said = [self._said(day, one, widths) for one in seen]
                 found[name, widths] = tuple(np.mean(said, axis=0).tolist())
         return found

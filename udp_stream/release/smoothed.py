@@ -23,7 +23,7 @@ from udp_stream.forecast.prior import CountsRead, SlotPrior
 from udp_stream.mechanisms.forecast_clip import NAME
 from udp_stream.mechanisms.speed_spread import at_speed, mean_variance
 from udp_stream.release.field_words import described
-from udp_stream.release.intervals import ends, left_open, plates_differ
+from udp_stream.release.intervals import ends, left_open, of_few_pings, plates_differ
 from udp_stream.release.kept_back import plates_of, rest_of
 from udp_stream.release.record import Hat, NonNegative, Release
 from udp_stream.windows.grid import cell_center, cell_name
@@ -132,9 +132,10 @@ def smooth_slot(
     mean[measured] += gain[measured] * (value - here.skew * is_clipped - here.mean[measured])
     variance = left_open(here.variance * (1 - gain) ** 2 + rest * (1 - gain), read)
     plates = np.array([plates_of(record) for record in records])
-    low, high = ends(mean, variance + plates_differ(plates, gain), prior.features, read)
-    guess = memory.guess(day, prior)
     samples = np.array([max(1, record.samples) for record in records])
+    taken = of_few_pings(variance + plates_differ(plates, gain), samples, read)
+    low, high = ends(mean, taken, prior.features, read)
+    guess = memory.guess(day, prior)
     constant = float(np.average(mean, weights=samples))
     slot = _Slot(records[0].hat, constant, max_kmh, software, read)
     named = [(record.hat, record.release_id) for record in records]
