@@ -155,9 +155,10 @@ def _papers(day: Day, seeds: int) -> str:
 def print_intervals(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
     """Shares of HATs that 95 % intervals hold, by plates and by hour; expected over actual error; means' own."""
     print(f"H3 {resolution}: held by 95 % intervals, by plates {bins_named(SIZES)}, by hour {bins_named(HOURS)}")
+    pure = {}
     for name in feeds.names:
         day, runs = feeds.day(name, resolution), feeds.runs([name], resolution, seeds)
-        held = held_by(day, runs)
+        held = pure[name] = held_by(day, runs)
         expected = expected_over_actual(day, runs)
         guessed = _over_actual(day, [(one.guess_expected, one.guess) for one in runs])
         own = np.mean(
@@ -169,12 +170,14 @@ def print_intervals(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
             "  0.93-0.97 in {} of {}, beyond chance outside {}".format(*within(day, held)),
             flush=True,
         )
-    for what, flags in (("pure", ()), ("in rho", ("budget.accounting=approximate",))):
-        days = {name: feeds.day(name, resolution) for name in feeds.names if name.startswith("austin")}
-        held = np.concatenate(
-            [held_by(day, feeds.runs([name], resolution, seeds, flags)) for name, day in days.items()]
-        )
-        plates, hour = (np.concatenate([getattr(day, part) for day in days.values()]) for part in ("plates", "hour"))
+    days = {name: feeds.day(name, resolution) for name in feeds.names if name.startswith("austin")}
+    in_rho = {
+        name: held_by(day, feeds.runs([name], resolution, seeds, ["budget.accounting=approximate"]))
+        for name, day in days.items()
+    }
+    plates, hour = (np.concatenate([getattr(day, part) for day in days.values()]) for part in ("plates", "hour"))
+    for what, of_day in (("pure", pure), ("in rho", in_rho)):
+        held = np.concatenate([of_day[name] for name in days])
         print(
             f"all HATs of Austin, {what:<8}{by_bins(plates, SIZES, held)} | {by_bins(hour, HOURS, held)} | all"
             f" {held.mean():.3f}",

@@ -151,7 +151,10 @@ def test_the_page_on_forecasts_states_what_stands_for_counts_that_are_not_read_o
     rows = re.findall(r"^\| `([a-z_]+)` \| ([\d.]+) \| ([\d.]+) \|(?: ([\d.]+) \|)?$", text, re.MULTILINE)
     stated = {name: tuple(float(value) for value in values if value) for name, *values in rows}
     by_status = {status: (REST_KMH[status], float(PLATES[status])) for status in get_args(Status)}
-    assert stated == {read: widths[:3] for read, widths in intervals.UNREAD.items()} | by_status
+    unread = {read: tuple(widths) for read, widths in intervals.UNREAD.items()}
+    assert {name: tuple(intervals.Widths(*said)) if name in unread else said for name, said in stated.items()} == (
+        unread | by_status
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

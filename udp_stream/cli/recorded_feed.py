@@ -44,5 +44,4 @@ def read_feed(path: str, settings: Settings, progress: Progress | None = None) -
 
 
 def _hats(counts: SlotCounts, values: SlotValues) -> list[Hat]:
-    rows = [counts.rows(hat) for hat in range(counts.cells.size)]
-    return [Hat(SamplesPerPlate(counts.count[some]), values.of_rows(some)) for some in rows]
+    return [Hat(SamplesPerPlate(counts.count[rows]), values.of_rows(rows)) for rows in counts.each_rows()]

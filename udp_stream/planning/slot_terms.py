@@ -64,7 +64,7 @@ def terms_from_counts(
 
     def terms_of_kept() -> list[Terms]:
         left = slot_terms(counts_of_rows(counts, kept), balance, in_period, policy, plans)
-        return [_with_kept(of_hat, kept[counts.rows(hat)]) for hat, of_hat in enumerate(left)]
+        return [_with_kept(of_hat, kept[rows]) for rows, of_hat in zip(counts.each_rows(), left, strict=True)]
 
     if policy.hats_max:
         return terms_of_kept()
@@ -98,7 +98,7 @@ def worst_cases(counts: SlotCounts, terms: Sequence[Terms], policy: Policy, plan
     >>> worst_cases(counts, [asked], policy, HatPlans(policy.public)).tolist()
     [750.0]
     """
-    by_hat = (counts.count[counts.rows(hat)] for hat in range(counts.cells.size))
+    by_hat = (counts.count[rows] for rows in counts.each_rows())
     width = policy.range.width
     return np.array(
         [_worst_case(all_of_hat, of_hat, width, plans) for all_of_hat, of_hat in zip(by_hat, terms, strict=True)]
