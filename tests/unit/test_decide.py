@@ -1,0 +1,18 @@
+"""What is decided of a HAT once its charges are known."""
+
+from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.release.charge import plan_slot
+from udp_stream.release.decide import with_charges
+from udp_stream.release.outcome import hats_of
+from udp_stream.testing import a_context, two_hats
+
+
+def test_a_plate_that_was_charged_less_than_its_part_by_now_stays_out_and_is_not_counted_as_charged():
+    """Its pings have become more since it was charged: nothing is taken back, and nothing of it is in the release."""
+    (counts, _), context = two_hats(), a_context()
+    plan, hat = plan_slot(counts, context, MemoryLedger()), hats_of(counts)[0]
+    charged = plan.charged_rows(0).copy()
+    charged[1] -= 1
+    ready = with_charges(hat, counts, plan.terms[0], charged, plan.priced[0], context.policy)
+    assert ready.charged.tolist() == [charged[0], 0, charged[2], charged[3]]
+    assert ready.admitted.tolist() == [True, False, True, True] and ready.plan.by_plate.tolist() == [1, 2, 1]
