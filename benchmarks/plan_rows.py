@@ -21,7 +21,7 @@ from benchmarks.forecast_days import Day, day_of, run
 from benchmarks.guesses import constant_and_counts
 from udp_stream.adapters.settings import load
 from udp_stream.release.context import ReleaseContext
-from udp_stream.release.rehearsal import Rehearsed, rehearse
+from udp_stream.release.rehearsal import Rehearsed, cities_of, rehearse
 from udp_stream.testing import SeededEntropy
 
 ROWS = tuple(product((6, 7, 8), ("30m", "1h", "3h", "6h")))
@@ -72,18 +72,19 @@ class Compared:
 
 
 def compare(folder: Path, seeds: int, *flags: str) -> Iterator[Compared]:
-    """All rows of all feeds that are there."""
+    """All rows of all feeds that are there; as many seeds as cities are invented, or more."""
     for name, zone in DAYS.items():
         path = folder / f"{name}.ndjson.gz"
         for resolution, slot in ROWS if path.exists() else ():
             day = day_of(f"{path}{zone}", f"hat.resolution={resolution}", f"hat.slot={slot}")
-            yield Compared(name, resolution, slot, expected_of(day, *flags), *measured_of(day, seeds, *flags))
+            runs = max(seeds, cities_of([counts for counts, _ in day.slots]))
+            yield Compared(name, resolution, slot, expected_of(day, *flags), *measured_of(day, runs, *flags))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=4, help="at least so many; where HATs are few, up to 16")
     parser.add_argument("--set", action="append", default=[], dest="flags", metavar="SECTION.KEY=VALUE")
     arguments = parser.parse_args()
     found = []

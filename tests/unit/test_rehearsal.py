@@ -11,7 +11,7 @@ from benchmarks.accuracy import DAYS
 from benchmarks.forecast_days import day_of, day_of_fleet
 from benchmarks.plan_rows import compare, expected_of, measured_of
 from benchmarks.plan_scatter import scatter_of
-from udp_stream.release.rehearsal import City, rehearse
+from udp_stream.release.rehearsal import CITY_MEAN, CITY_OFF, City, Usual, cities_of, rehearse
 from udp_stream.testing import a_context
 from udp_stream.trial.fleet.fleet import Fleet
 from udp_stream.units import QUANTA_PER_KMH
@@ -31,13 +31,13 @@ def test_the_expected_error_is_near_the_measured_one_and_so_is_what_the_better_g
     assert expected.over_guess == pytest.approx(error / guess, abs=0.3)
 
 
-@pytest.mark.parametrize("name", ["austin-capmetro-2017-03-21", "surat-itms-2022-01-01"])
-def test_the_expected_error_is_within_30_percent_of_what_recorded_feeds_have(name):
+@pytest.mark.parametrize(("name", "seeds"), [("austin-capmetro-2017-03-21", 2), ("surat-itms-2022-01-01", 10)])
+def test_the_expected_error_is_within_30_percent_of_what_recorded_feeds_have(name, seeds):
     path = DATA / f"{name}.ndjson.gz"
     if not path.exists():
         pytest.skip("the recorded feeds are not beside the repository")
     day = day_of(f"{path}{DAYS[name]}", "hat.resolution=7", "hat.slot=1h")
-    expected, (error, guess) = expected_of(day), measured_of(day, 2)
+    expected, (error, guess) = expected_of(day), measured_of(day, seeds)
     assert expected.error == pytest.approx(error, rel=0.3)
     assert expected.over_guess == pytest.approx(error / guess, abs=0.15)
 
@@ -46,21 +46,19 @@ def test_the_expected_error_is_within_30_percent_of_what_recorded_feeds_have(nam
 @pytest.mark.timeout(1800)
 def test_nine_rows_of_ten_are_foretold_within_30_percent_and_no_verdict_misleads():
     """All rows of `plan FILE` on all recorded feeds that are there."""
-    rows = list(compare(DATA, 3))
+    rows = list(compare(DATA, 4))
     if not rows:
         pytest.skip("the recorded feeds are not beside the repository")
     assert not [str(row) for row in rows if row.misleads]
-    close = sum(row.is_close for row in rows)
-    assert close >= 0.85 * len(rows), "\n".join(map(str, rows))
-    if close < 0.9 * len(rows):
-        pytest.xfail(f"{close} of {len(rows)} rows: the invented cities were fitted before forecasts knew a HAT's ways")
+    assert sum(row.is_close for row in rows) >= 0.9 * len(rows), "\n".join(map(str, rows))
 
 
 def test_an_invented_plate_of_one_ping_is_as_far_from_the_others_as_real_ones_are(day):
     """A ping's speed is that of a moment: 11 to 17 km/h of one ping, 5 to 10 of four to eight, on recorded feeds."""
     # A ping every two minutes, as recorded: of ten seconds, only eight plates have one ping in a HAT.
     seldom = [replace(counts, count=np.maximum(1, counts.count // 12)) for counts, _ in day.slots]
-    invented = [(counts, City(0).speeds(counts, 115 * QUANTA_PER_KMH)) for counts in seldom]
+    city = City(0, Usual.of(seldom))
+    invented = [(counts, city.speeds(counts, 115 * QUANTA_PER_KMH)) for counts in seldom]
     off, pings = scatter_of(replace(day, slots=tuple(invented)))
     chosen = pings == 1, (pings >= 4) & (pings <= 8)
     found = [np.sqrt(np.mean(off[rows] ** 2)) for rows in chosen]
@@ -81,18 +79,39 @@ def test_a_rehearsal_without_forecasts_counts_withheld_hats_with_the_constant(da
 
 
 def test_the_same_counts_give_the_same_figures_whatever_the_budget_day_is_called(day):
-    slots = [counts for counts, _ in day.slots][:3]
+    slots = [counts for counts, _ in day.slots][1:2]
     context = a_context()
     assert rehearse(slots, context) == rehearse(slots, context)
 
 
 def test_invented_speeds_lie_in_the_range_and_are_of_two_cities(day):
     counts = day.slots[2][0]
-    slow, fast = (City(number).speeds(counts, 65 * QUANTA_PER_KMH) for number in (0, 1))
+    slow, fast = (City(number, Usual.of([counts])).speeds(counts, 65 * QUANTA_PER_KMH) for number in (0, 1))
     for values in (slow, fast):
         assert values.speed.min() >= 0 and values.speed.max() <= 65 * QUANTA_PER_KMH
         assert np.diff(values.starts).tolist() == counts.count.tolist()
     assert 10 < slow.speed.mean() / QUANTA_PER_KMH < fast.speed.mean() / QUANTA_PER_KMH < 30
+
+
+@pytest.mark.parametrize("power", [1, 2])
+def test_an_invented_city_has_its_mean_speed_also_where_counts_tell_of_slow_hats_alone(day, power):
+    """Where plates stay long, most pings are of long stays, and counts tell that these HATs are slow."""
+    slots = [replace(counts, count=np.maximum(1, counts.count**power // 10 ** (power - 1))) for counts, _ in day.slots]
+    usual, mean = Usual.of(slots), []
+    assert power == 1 or usual.by_hat < -0.2
+    for number in range(4):
+        city = City(number, usual)
+        mean.append(np.concatenate([city.speeds(counts, 115 * QUANTA_PER_KMH).speed for counts in slots]).mean())
+    slow, fast = np.array(mean).reshape(2, 2).mean(axis=0) / QUANTA_PER_KMH
+    assert (slow + fast) / 2 == pytest.approx(CITY_MEAN, abs=1.5)
+    assert slow + CITY_OFF < fast
+
+
+def test_more_cities_are_invented_where_hats_are_few(day):
+    slots = [counts for counts, _ in day.slots]
+    assert sum(counts.cells.size for counts in slots) > 100
+    few, many = cities_of(slots[:1]), cities_of(slots * 10)
+    assert (few, many) == (16, 4)
 
 
 def test_a_range_of_speeds_that_is_narrower_than_cities_are_is_kept_to(day):

@@ -5,7 +5,7 @@ truth is known, and the error is measured. No speed of the feed is read, so noth
 
 Invented speeds follow the model of forecasts (`forecast/`), with more scatter than it assumes, since real plates differ
 more: a city whose mean and slope differ from the model's, an effect of each cell, and plates whose means are skewed.
-The constants below are those of the recorded feeds together (`docs/measurements.md` has what they foretell, and what
+The constants below were fitted to the recorded feeds together (`docs/measurements.md` has what they foretell, and what
 was measured). A city whose counts tell less, or more, errs more, or less.
 """
 
@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import inf
-from typing import Final
+from math import ceil, inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,26 +31,27 @@ from udp_stream.windows.slot_tables import SlotCounts, SlotValues
 
 Floats = NDArray[np.float64]
 
-CITY_MEAN, CITY_SLOPE = 19.0, 16.0
+CITY_MEAN, CITY_SLOPE = 19.0, 20.0
 """Of invented cities, in km/h: mean speed, and what counts tell (`forecast/prior.py`)."""
 
-CITY_OFF, SLOPE_OFF = 2.5, 3.0
-"""How far the first city is below and above these. The second one is as far above and below. Recorded feeds have means
-of 17 to 21 km/h and slopes of 11 to 24 km/h, once 31."""
+CITY_OFF, SLOPE_OFF = 2.5, 4.0
+"""How far the first city of a pair is below and above these. The second one is as far above and below. Recorded feeds
+have means of 17 to 21 km/h; slopes of 17 to 24 km/h at H3 7 and 8 (once 13), up to 34 at H3 6."""
 
-FEATURE_SD = 0.7
+FEATURE_SD = 1.1
 """Of the slope of a HAT's standardised feature, in km/h."""
 
-CELL_SD, HAT_SD = 2.0, 1.2
+CELL_SD, HAT_SD = 1.8, 1.1
 """How far a cell, and each of its HATs, differ from what counts say, in km/h at 17 km/h and H3 7."""
 
-FINER = 1.4
+FINER = 1.2
 """How many times as much that is in cells of the next finer resolution."""
 
-PLATE_SD, PING_SD = 5.5, 12.5
-"""How far a plate's mean of m pings differs from its HAT's: sqrt(PLATE_SD^2 + PING_SD^2 / m) km/h at 17 km/h, so 14
-for one ping and 7 for ten. It is skewed (gamma): few plates are much faster. `benchmarks/plan_scatter.py` measures
-it: a ping's speed is that of a moment, and where most plates have one ping in a HAT, that decides the HAT's mean."""
+PLATE_SD, PING_SD = 5.6, 9.6
+"""How far a plate's mean of m pings differs from its HAT's: sqrt(PLATE_SD^2 + PING_SD^2 / m) km/h at 17 km/h, so 11
+for one ping and 6 for ten. It is skewed (gamma): few plates are much faster. `benchmarks/plan_scatter.py` measures
+it, with what counts tell of plates on top: a ping's speed is that of a moment, and where most plates have one ping in
+a HAT, that decides the HAT's mean."""
 
 WITHIN_SD = 10.0
 """Of the pings of one plate in one HAT, in km/h."""
@@ -59,8 +59,9 @@ WITHIN_SD = 10.0
 SLOWEST, FASTEST_FACTOR = 3.0, 2.0
 """Km/h that no invented mean is below; and by how much scatter grows at most with speed."""
 
-CITIES: Final = 2
-"""Invented, and their errors averaged."""
+PAIRS_MIN, PAIRS_MAX, HATS_OF_PAIRS = 2, 8, 1000
+"""Of invented cities, whose errors are averaged: as many pairs as have so many HATs, and how few and many at most.
+Among few HATs chance decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,20 +87,47 @@ class Rehearsed:
         return self.error / guess if guess > 0 else inf
 
 
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """What counts tell of a feed's HATs, `by_hat` and `features` as in `SlotPrior`, on average over its pings.
+
+    An invented city's mean speed is that of its pings. Counts of a feed may tell of slow HATs alone: they are slow
+    beside the days that the prior was trained on, which nothing says of this feed's speeds.
+
+    >>> from udp_stream.testing import two_hats
+    >>> Usual.of([two_hats()[0]]).features.shape
+    (6,)
+    """
+
+    by_hat: float
+    features: Floats
+
+    @classmethod
+    def of(cls, slots: Sequence[SlotCounts]) -> Usual:
+        """Of all HATs of these slots."""
+        priors = [prior_of(counts) for counts in slots]
+        pings = np.concatenate([np.add.reduceat(counts.count, counts.hat_rows[:-1]) for counts in slots])
+        by_hat = np.concatenate([prior.by_hat for prior in priors])
+        features = np.concatenate([prior.features for prior in priors])
+        return cls(float(np.average(by_hat, weights=pings)), np.average(features, weights=pings, axis=0))
+
+
 class City:
     """An invented city. The same seed and slots, in their order, give the same speeds.
 
     >>> from udp_stream.testing import two_hats
     >>> counts, _ = two_hats()
-    >>> one, again = (City(0).speeds(counts, max_speed=65 * QUANTA_PER_KMH) for _ in range(2))
+    >>> usual = Usual.of([counts])
+    >>> one, again = (City(0, usual).speeds(counts, max_speed=65 * QUANTA_PER_KMH) for _ in range(2))
     >>> bool((one.speed == again.speed).all()), one.starts.tolist()
     (True, [0, 1, 3, 5, 6, 7])
     """
 
-    def __init__(self, number: int) -> None:
-        """City 0 is slow and its counts tell more; city 1 is the opposite."""
+    def __init__(self, number: int, usual: Usual) -> None:
+        """Even cities are slow and their counts tell more; odd ones are the opposite."""
+        self._usual = usual
         self._rng = np.random.default_rng(number)
-        sign = 2 * number - 1
+        sign = 2 * (number % 2) - 1
         self._mean, self._slope = CITY_MEAN + sign * CITY_OFF, CITY_SLOPE - sign * SLOPE_OFF
         self._features = self._rng.normal(0, FEATURE_SD, PER_HAT)
         self._cells: dict[int, float] = {}
@@ -120,10 +148,12 @@ class City:
     def _by_hat(self, cells: NDArray[np.uint64], prior: SlotPrior) -> Floats:
         here = [self._cells.setdefault(cell, self._rng.normal(0, CELL_SD)) for cell in cells.tolist()]
         finer = FINER ** (resolution_of(int(cells[0])) - 7) if cells.size else 1.0
-        told = self._mean + self._slope * prior.by_hat + prior.features @ self._features
+        usual = self._usual
+        told = self._slope * (prior.by_hat - usual.by_hat) + (prior.features - usual.features) @ self._features
+        mean = self._mean + told
         own = finer * (np.array(here) + self._rng.normal(0, HAT_SD, cells.size))
-        mean: Floats = np.maximum(told + _scatter(told) * own, SLOWEST)
-        return mean
+        by_hat: Floats = np.maximum(mean + _scatter(mean) * own, SLOWEST)
+        return by_hat
 
 
 def rehearse(slots: Sequence[SlotCounts], context: ReleaseContext) -> Rehearsed:
@@ -137,8 +167,21 @@ def rehearse(slots: Sequence[SlotCounts], context: ReleaseContext) -> Rehearsed:
     >>> 0 <= expected.served <= 1, expected.error > 0
     (True, True)
     """
-    found = [_of_city(City(number), slots, context) for number in range(CITIES)]
+    usual = Usual.of(slots)
+    found = [_of_city(City(number, usual), slots, context) for number in range(cities_of(slots))]
     return Rehearsed(*np.mean(found, axis=0).tolist())
+
+
+def cities_of(slots: Sequence[SlotCounts]) -> int:
+    """How many cities are invented for these slots.
+
+    >>> from udp_stream.testing import two_hats
+    >>> two_hats_a_slot = two_hats()[0]
+    >>> cities_of([two_hats_a_slot]), cities_of([two_hats_a_slot] * 200), cities_of([two_hats_a_slot] * 2000)
+    (16, 6, 4)
+    """
+    hats = sum(counts.cells.size for counts in slots)
+    return 2 * min(PAIRS_MAX, max(PAIRS_MIN, ceil(HATS_OF_PAIRS / max(1, hats))))
 
 
 def _of_city(city: City, slots: Iterable[SlotCounts], context: ReleaseContext) -> tuple[float, float, float, float]:
