@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.forecast_days import changed
 from udp_stream.forecast.bank import FilterBank
 from udp_stream.forecast.memory import Memory
 from udp_stream.forecast.prior import CountsRead
@@ -63,3 +65,12 @@ ABLATION: dict[str, tuple[Sequence[str], Changes]] = {
     "history": ((), ((FilterBank, "learn", _forgets),)),
 }
 """What is taken out: settings, and (where, name, value)."""
+
+
+@contextmanager
+def taken_out(changes: Changes) -> Iterator[None]:
+    """All of them at once."""
+    with ExitStack() as stack:
+        for where, name, value in changes:
+            stack.enter_context(changed(where, **{name: value}))
+        yield

@@ -1,11 +1,11 @@
 """`make accuracy`: what a day's releases err by, beside every guess. Nothing is tuned on the day reported.
 
 `python -m benchmarks.accuracy FOLDER [--seeds N] [--paper-seeds N] [--resolutions 6,7,8] [--tables NAME,...] [--set
-SECTION.KEY=VALUE ...]`, an hour, 10 per plate and day, pure unless settings say otherwise. FOLDER has Austin's days
-(`austin-capmetro-*.ndjson.gz`), and Surat's half hour if it is at hand; the counts prior is trained on the days of
-other years. Errors are over *all* HATs of a day, withheld ones included through their smoothed estimates, weighed by
-pings, and divided by the constant's; after the slash over HATs of at least 10 plates. Seeds are 0, 1, 2, ...; ± is a
-95 % interval of the mean over them (Student's t).
+SECTION.KEY=VALUE ...] [--without PART]`, an hour, 10 per plate and day, pure unless settings say otherwise. FOLDER has
+Austin's days (`austin-capmetro-*.ndjson.gz`), and Surat's half hour if it is at hand; the counts prior is trained on
+the days of other years. Errors are over *all* HATs of a day, withheld ones included through their smoothed estimates,
+weighed by pings, and divided by the constant's; after the slash over HATs of at least 10 plates. Seeds are 0, 1, 2,
+...; ± is a 95 % interval of the mean over them (Student's t).
 
 * constant: an oracle, the mean of all of the day's pings, in km/h;
 * + counts: an oracle's line in log(samples / plates); no epsilon is spent;
@@ -28,8 +28,8 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.ablation import ABLATION
-from benchmarks.forecast_days import OURS, Day, Run, changed, day_of, day_of_fleet, run, run_without_forecasts
+from benchmarks.ablation import ABLATION, taken_out
+from benchmarks.forecast_days import OURS, Day, Run, day_of, day_of_fleet, run, run_without_forecasts
 from benchmarks.guesses import constant_and_counts, without_noise
 from benchmarks.train_prior import trained
 from udp_stream.forecast.prior import Coefficients
@@ -235,24 +235,10 @@ def print_ablation(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
     for name, (flags, changes) in ABLATION.items():
         said = []
         for feed in feeds.names:
-            day = feeds.day(feed, resolution)
-            said.append(errors_of(day, [one.value for one in _ablated(feeds, feed, resolution, seeds, flags, changes)]))
+            with taken_out(changes):
+                runs = feeds.runs([feed], resolution, seeds, flags)
+            said.append(errors_of(feeds.day(feed, resolution), [one.value for one in runs]))
         print(f"{name:<24}{'  '.join(said)}", flush=True)
-
-
-def _ablated(
-    feeds: Feeds,
-    name: str,
-    resolution: int,
-    seeds: int,
-    flags: Sequence[str],
-    changes: Sequence[tuple[object, str, object]],
-) -> list[Run]:
-    if not changes:
-        return feeds.runs([name], resolution, seeds, flags)
-    (where, what, value), *others = changes
-    with changed(where, **{what: value}):
-        return _ablated(feeds, name, resolution, seeds, flags, others)
 
 
 def print_by_distance(feeds: Feeds, seeds: int) -> None:
@@ -306,8 +292,10 @@ def main() -> None:
     parser.add_argument("--paper-seeds", type=int, default=1)
     parser.add_argument("--resolutions", default="6,7,8")
     parser.add_argument("--tables", default="accuracy,intervals,hours,ablation,distance")
+    parser.add_argument("--without", choices=ABLATION, default="nothing", help="a part that is taken out of all tables")
     asked = parser.parse_args()
-    feeds, resolutions = Feeds(asked.folder, asked.flags), [int(one) for one in asked.resolutions.split(",")]
+    flags, changes = ABLATION[asked.without]
+    feeds, resolutions = Feeds(asked.folder, (*asked.flags, *flags)), [int(one) for one in asked.resolutions.split(",")]
     if not feeds.names:
         parser.error(f"expected one of {', '.join(DAYS)}.ndjson.gz in {asked.folder}, got none")
     tables: dict[str, Callable[[], None]] = {
@@ -317,8 +305,9 @@ def main() -> None:
         "ablation": lambda: print_ablation(feeds, asked.seeds),
         "distance": lambda: print_by_distance(feeds, asked.seeds),
     }
-    for name in asked.tables.split(","):
-        tables[name]()
+    with taken_out(changes):
+        for name in asked.tables.split(","):
+            tables[name]()
 
 
 if __name__ == "__main__":
