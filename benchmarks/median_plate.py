@@ -1,6 +1,7 @@
 """How many releases the median plate's day is worth under epsilon 10, and under (10, 1e-06) in rho: every feed.
 
-`python -m benchmarks.median_plate FOLDER [--seeds N]`; FOLDER as for `benchmarks.accuracy`; H3 7, one hour.
+`python -m benchmarks.median_plate FOLDER [--seeds N] [--set SECTION.KEY=VALUE ...]`; FOLDER as for
+`benchmarks.accuracy`; H3 7, one hour. What is set holds for the day alone.
 
 *Equal noise*: HATs of at least 10 plates, from counts alone. A mean with Laplace noise at some epsilon, and one with
 Gaussian noise of the same expected size; for each plate the releases that its budget buys at what its HATs charge it on
@@ -13,6 +14,7 @@ takes part in, HATs with a mean, and the error over the constant's, all HATs / H
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from math import pi
 from pathlib import Path
 
@@ -57,9 +59,9 @@ def bought(day: Day, policy: Policy, epsilon: float) -> float:
     return float(np.median([policy.budget_nano * times / charged[plate] for plate, times in visits.items()]))
 
 
-def whole_day(day: Day, prior: Coefficients, accounting: str, seed: int) -> tuple[float, float, float, float]:
+def whole_day(day: Day, prior: Coefficients, flags: Sequence[str], seed: int) -> tuple[float, float, float, float]:
     """Releases of the median plate, HATs with a mean, errors."""
-    settings, ledger = load(None, (*day.feed.flags, *OURS, accounting), {}), MemoryLedger()
+    settings, ledger = load(None, (*day.feed.flags, *OURS, *flags), {}), MemoryLedger()
     given = ReleaseContext(settings.policy, settings.calendar, SeededEntropy(seed), "benchmark")
     taken: dict[bytes, int] = {}
     value, measured = list[float](), 0
@@ -85,6 +87,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--set", action="append", default=[], dest="flags", metavar="SECTION.KEY=VALUE")
     asked = parser.parse_args()
     feeds = Feeds(asked.folder)
     for name in feeds.names:
@@ -102,7 +105,7 @@ def main() -> None:
             print(f"    {mechanism:<18}{', '.join(said)}", flush=True)
         prior = feeds.prior(day.year, 7)
         for label, flag in ACCOUNTINGS.items():
-            runs = np.array([whole_day(day, prior, flag, seed) for seed in range(asked.seeds)])
+            runs = np.array([whole_day(day, prior, (flag, *asked.flags), seed) for seed in range(asked.seeds)])
             releases, measured, error, large = runs.mean(axis=0)
             where = f"median plate in {releases:.1f}, {measured:.0f} HATs"
             print(f"    the day, {label:<9} {where}, {error:.3f} / {large:.3f}", flush=True)
