@@ -60,7 +60,7 @@ class Policy(msgspec.Struct, frozen=True):
     `counts_read`: what forecasts read of counts;
     `counts_released`: which records carry counts. `schedule`: how an automatic epsilon of the papers' mechanisms is
     spread over a period. `source`: where a feed of its own form has the fields of a ping, by keys of `[source]`.
-    `ask_first`: what is asked before a release, if anything.
+    `ask_first`: what is asked before a release, if anything. `asks_city`: whether slots are asked of the whole city.
 
     >>> from udp_stream.adapters.settings import Settings
     >>> policy = Settings().policy
@@ -98,6 +98,7 @@ class Policy(msgspec.Struct, frozen=True):
     schedule: Schedule = "spread"
     source: tuple[tuple[str, str], ...] = ()
     ask_first: AskFirst | None = None
+    asks_city: bool = False
 
     @property
     def measure(self) -> Measure:
@@ -139,6 +140,11 @@ class Policy(msgspec.Struct, frozen=True):
         return self.forecasts and self.measure == "zcdp" and shared
 
     @property
+    def in_cities(self) -> bool:
+        """Whether slots are asked of the whole city: only forecasts have a use for that."""
+        return self.asks_city and self.forecasts and self.counts_released == "all"
+
+    @property
     def public(self) -> PublicSettings:
         """What statistics go by beside counts and terms."""
         return PublicSettings(self.range, self.bins)
@@ -169,6 +175,8 @@ class Policy(msgspec.Struct, frozen=True):
             del settings["source"]
         if self.ask_first is None:
             del settings["ask_first"]
+        if not self.in_cities:
+            del settings["asks_city"]
         return blake2b(msgspec.json.encode(settings, order="sorted"), digest_size=8).hexdigest()
 
 

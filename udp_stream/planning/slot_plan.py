@@ -16,6 +16,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.mechanisms.city_sums import CityCosts, CityRows
+from udp_stream.mechanisms.noise import Cost, Measure
 from udp_stream.planning.hat_plan import HatPlan
 from udp_stream.planning.terms import Terms
 from udp_stream.windows.slot_tables import SlotCounts
@@ -28,10 +30,32 @@ DIGEST_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
+class CityPlan:
+    """What is asked of the whole city in a slot: row by row who takes part, and what both sums cost.
+
+    `plates` take part in all; `forecast_kmh` is what is forecast of the city, in the same shares.
+
+    >>> rows = CityRows(*np.array([[36, 4], [26214, 0], [17 * 4096, 22 * 4096]]))
+    >>> plan = CityPlan(rows, CityCosts(Cost("pure", 20), Cost("pure", 10), 2**36, 2**30), plates=1, forecast_kmh=17.0)
+    >>> plan.for_rows(np.array([True, False])).rows.samples.tolist()
+    [36]
+    """
+
+    rows: CityRows
+    costs: CityCosts
+    plates: int
+    forecast_kmh: float
+
+    def for_rows(self, rows: NDArray[np.bool_]) -> CityPlan:
+        """The plan of some of the rows."""
+        return replace(self, rows=self.rows.part(rows))
+
+
+@dataclass(frozen=True, slots=True)
 class SlotPlan:
     """HAT h is `cells[h]` (ascending); `charged` has its rows at `hat_rows[h]` to `hat_rows[h + 1]`, in nano-epsilon.
 
-    0 was charged to rows that were suppressed or could not pay. `priced`, where it is at hand, are the plans for the
+    `city` is what is asked of the whole city. 0 was charged to rows that were suppressed or could not pay. `priced`, where it is at hand, are the plans for the
     rows that were offered, which charges came from; they follow from counts and terms, and do not travel.
 
     >>> rows = dict(hat_rows=np.array([0, 1]), plate=np.array([0]), count=np.array([4]), repeats=0)
@@ -50,6 +74,12 @@ class SlotPlan:
     terms: tuple[Terms, ...]
     charged: NDArray[np.int64]
     priced: tuple[HatPlan | None, ...] | None = None
+    city: CityPlan | None = None
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether something of all plates' speeds has to be known before any of its HATs is drawn."""
+        return self.in_balls or self.city is not None
 
     @property
     def in_balls(self) -> bool:
@@ -114,6 +144,7 @@ class SlotPlan:
             terms=tuple(self.terms[hat] for hat in chosen),
             charged=self.charged[np.repeat(hats, sizes)],
             priced=None if self.priced is None else tuple(self.priced[hat] for hat in chosen),
+            city=None if self.city is None else self.city.for_rows(np.repeat(hats, sizes)),
         )
 
 
@@ -135,6 +166,31 @@ def row_digests(counts: SlotCounts) -> list[bytes]:
     ]
 
 
+class _City(msgspec.Struct, frozen=True, array_like=True):
+    """A city's plan as it travels."""
+
+    samples: bytes
+    weights: bytes
+    centres: bytes
+    measure: Measure
+    nano: tuple[int, int]
+    sensitivities: tuple[int, int]
+    plates: int
+    forecast_kmh: float
+
+    @staticmethod
+    def of(city: CityPlan) -> _City:
+        columns = (one.astype("<i8").tobytes() for one in (city.rows.samples, city.rows.weights, city.rows.centres))
+        costs = city.costs
+        nano, most = (costs.mean.nano, costs.spread.nano), (costs.mean_sensitivity, costs.spread_sensitivity)
+        return _City(*columns, costs.mean.measure, nano, most, city.plates, city.forecast_kmh)
+
+    def plan(self) -> CityPlan:
+        columns = (np.frombuffer(one, "<i8") for one in (self.samples, self.weights, self.centres))
+        costs = (Cost(self.measure, nano) for nano in self.nano)
+        return CityPlan(CityRows(*columns), CityCosts(*costs, *self.sensitivities), self.plates, self.forecast_kmh)
+
+
 class _Columns(msgspec.Struct, frozen=True, array_like=True):
     """A slot plan as it travels: columns little-endian, terms as they are."""
 
@@ -145,9 +201,10 @@ class _Columns(msgspec.Struct, frozen=True, array_like=True):
     digests: bytes
     terms: tuple[Terms, ...]
     charged: bytes
+    city: _City | None
 
 
-class PlanChunk(msgspec.Struct, frozen=True, tag="plan.3"):
+class PlanChunk(msgspec.Struct, frozen=True, tag="plan.4"):
     """Chunk `number` of the `chunks` of a shard's plan; `digest` covers all of them.
 
     >>> PlanChunk(0, 3_600_000, shard=1, digest=b"8 bytes.", number=0, chunks=1, content=b"").shard
@@ -184,6 +241,7 @@ def cut_plan(plan: SlotPlan, shard: int, chunk_bytes: int = CHUNK_BYTES) -> Iter
             b"".join(plan.digests),
             plan.terms,
             plan.charged.astype("<i8").tobytes(),
+            None if plan.city is None else _City.of(plan.city),
         )
     )
     digest, starts = blake2b(content, digest_size=DIGEST_BYTES).digest(), range(0, len(content), chunk_bytes)
@@ -210,4 +268,5 @@ def merge_plan(chunks: Sequence[PlanChunk]) -> SlotPlan:
         tuple(digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)),
         columns.terms,
         np.frombuffer(columns.charged, "<i8"),
+        city=None if columns.city is None else columns.city.plan(),
     )

@@ -18,8 +18,9 @@ from udp_stream.ledger.budgets import budget_balances
 from udp_stream.ledger.port import Admission, Ledger
 from udp_stream.planning.hat_plan import HatPlan, HatPlans, SlotInPeriod
 from udp_stream.planning.policy import Policy
-from udp_stream.planning.slot_plan import SlotPlan, row_digests
+from udp_stream.planning.slot_plan import CityPlan, SlotPlan, row_digests
 from udp_stream.planning.terms import Terms
+from udp_stream.planning.whole_city import CityAsked, ask_city
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.decide import terms_from
 from udp_stream.release.history import LedgerHistory
@@ -27,6 +28,7 @@ from udp_stream.release.once import charge_once
 from udp_stream.release.outcome import HatOutcome, hats_of, ids_of
 from udp_stream.release.overlap import require_no_overlap
 from udp_stream.release.question import as_question, first_admissions
+from udp_stream.release.whole_city import charge_city
 from udp_stream.windows.slot_tables import SlotCounts
 
 
@@ -55,14 +57,25 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
     policy, in_period = context.policy, context.calendar.slot_in_period(counts.start_ms)
     plans = HatPlans(policy.public)
     priced = _price(hats, counts, in_period, context, ledger, plans)
-    is_charging = any(hat.plan is not None for hat in priced)
+    asked = _of_city(counts, context)
+    is_charging = asked is not None or any(hat.plan is not None for hat in priced)
     if is_charging:
         require_no_overlap(in_period.period, policy.budget_nano, context.calendar, ledger, counts.plates)
     context.before_charge()
+    city = charge_city(asked, counts, in_period.period, policy, ledger)
     charged = _charge(priced, counts, in_period, policy, ledger, plans)
     if is_charging:  # of two runs that begin at once, at least one sees the other here, before anything is drawn
         require_no_overlap(in_period.period, policy.budget_nano, context.calendar, ledger, counts.plates)
-    return _slot_plan(charged, counts)
+    return _slot_plan(charged, counts, city)
+
+
+def _of_city(counts: SlotCounts, context: ReleaseContext) -> CityAsked | None:
+    """What is asked of the whole city, if forecasts are there."""
+    forecaster = context.forecaster
+    if forecaster is None or not context.policy.in_cities:
+        return None
+    forecast, precision = forecaster.latest(counts)
+    return ask_city(counts, forecast, precision, context.policy)
 
 
 def _price(
@@ -119,7 +132,7 @@ def _charge(
     return sorted(charged, key=lambda hat: hat.number)
 
 
-def _slot_plan(hats: Sequence[HatOutcome], counts: SlotCounts) -> SlotPlan:
+def _slot_plan(hats: Sequence[HatOutcome], counts: SlotCounts, city: CityPlan | None) -> SlotPlan:
     return SlotPlan(
         counts.start_ms,
         counts.end_ms,
@@ -129,4 +142,5 @@ def _slot_plan(hats: Sequence[HatOutcome], counts: SlotCounts) -> SlotPlan:
         tuple(hat.terms for hat in hats),
         np.concatenate([hat.charged for hat in hats]),
         tuple(hat.plan for hat in hats),
+        city,
     )

@@ -227,7 +227,7 @@ class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         return 0 if self.counts is None else self.counts.samples
 
 
-_ID = re.compile(r"(?:(?:question:[0-9]+:)?[0-9a-f]{15}-|clips:)(-?[0-9]+)-([0-9]+)")
+_ID = re.compile(r"(?:(?:question:[0-9]+:)?[0-9a-f]{15}-|clips:|city:)(-?[0-9]+)-([0-9]+)")
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(Release)
 
@@ -298,6 +298,19 @@ QUESTION = "question"
 """The kind of a round of the question before a HAT's release: its noisy count is recorded, and not released."""
 
 
+CITY = "city"
+"""The kind of what a slot's plates say of the whole city: it is recorded, and not released."""
+
+
+def city_id(start_ms: int, end_ms: int) -> str:
+    """The id of what a slot's plates are asked of the whole city.
+
+    >>> city_id(1_641_011_400_000, 1_641_015_000_000)
+    'city:1641011400-3600'
+    """
+    return f"{CITY}:{start_ms // 1000}-{(end_ms - start_ms) // 1000}"
+
+
 def question_id(number: int, release_id: str) -> str:
     """The id of a round, counted from 1, of the question before a HAT's release.
 
@@ -308,7 +321,7 @@ def question_id(number: int, release_id: str) -> str:
 
 
 def slot_of(release_id: str) -> tuple[int, int]:
-    """When the slot of an id starts and ends, in Unix seconds; ValueError if it is of no HAT, question or clips.
+    """When the slot of an id starts and ends, in Unix seconds; ValueError if it is of no HAT or slot.
 
     >>> slot_of("87608c4d2ffffff-1641011400-3600")
     (1641011400, 1641015000)

@@ -115,6 +115,9 @@ def _faults_beside(settings: Settings) -> Iterator[ConfigError]:
     asked = settings.release.clip != "ball" or settings.policy.in_balls
     rule = '"auto" or "box" where budget.accounting is "pure", or where no mean is taken around a forecast'
     yield from breach(asked, "release.clip", rule, repr("ball"))
+    told = settings.forecast.city == "off" or settings.policy.in_cities
+    rule = '"off" where no mean is taken around a forecast, or where release.counts is not "all"'
+    yield from breach(told, "forecast.city", rule, repr(settings.forecast.city))
     yield from _bins_faults(settings)
     yield from _shared_budget_faults(settings)
 

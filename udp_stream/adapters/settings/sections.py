@@ -173,9 +173,11 @@ class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 
 class ForecastSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What forecasts read of the counts: those of each plate say most (`docs/mechanisms/forecast.md`)."""
+    """What forecasts read (`docs/mechanisms/forecast.md`): of the counts, those of each plate say most. `city`: whether
+    plates are asked of the whole city, too, at a price."""
 
     counts: CountsRead = "plates"
+    city: Literal["on", "off"] = "off"
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -228,6 +230,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             schedule=self.budget.schedule,
             source=self.source.written,
             ask_first=self.release.asked,
+            asks_city=self.forecast.city == "on",
         )
 
     @property
