@@ -42,10 +42,22 @@ from udp_stream.release.delivery import PublishedRelease
 from udp_stream.release.draw import record_slot
 from udp_stream.release.facts import Observer, SlotCounted, report_recorded, report_to, slot_published
 from udp_stream.release.standing import QuerySet, report_answers, report_published
+from udp_stream.release.whole_city import record_city, slot_sums
 from udp_stream.shuffle.count_chunks import merge_counts
 from udp_stream.shuffle.position_chunks import merge_moment
 from udp_stream.shuffle.shard_protocol import ShardCheckpoint, ShardProtocol
-from udp_stream.shuffle.shard_steps import PLANNER, Answer, Count, Learn, Measure, Outgoing, PlanSlot, Release, Send
+from udp_stream.shuffle.shard_steps import (
+    PLANNER,
+    Answer,
+    AskCity,
+    Count,
+    Learn,
+    Measure,
+    Outgoing,
+    PlanSlot,
+    Release,
+    Send,
+)
 from udp_stream.shuffle.wire import encode_message
 from udp_stream.windows.slot_tables import tabulate
 
@@ -208,6 +220,8 @@ class ShardProcessor:
                     await self._plan(assigned, step)
                 case Measure():
                     await self._measure(assigned, step)
+                case AskCity():
+                    await self._ask_city(assigned, step)
                 case Release():
                     await self._release(assigned, step)
                 case Answer():
@@ -247,8 +261,15 @@ class ShardProcessor:
         await self._publish(assigned, records, None, partial(protocol.publishing, step), partial(protocol.learnt, step))
 
     async def _measure(self, assigned: ShardAssignment, step: Measure) -> None:
-        work = partial(slot_norms, step.counts, step.values, step.plan, assigned.context.policy)
-        assigned.protocol.measured(step, await self._in_thread(work))
+        of_slot = step.counts, step.values, step.plan
+        work = lambda: (slot_norms(*of_slot, assigned.context.policy), slot_sums(*of_slot))  # noqa: E731
+        norms, city = await self._in_thread(work)
+        assigned.protocol.measured(step, norms, city)
+
+    async def _ask_city(self, assigned: ShardAssignment, step: AskCity) -> None:
+        work = step.sums, step.plan, assigned.context, assigned.ledger
+        await self._in_thread(partial(record_city, *work))
+        assigned.protocol.city_asked()
 
     async def _release(self, assigned: ShardAssignment, step: Release) -> None:
         plan = step.plan if self._last_plan is None else step.plan.with_priced(self._last_plan)

@@ -28,7 +28,7 @@ from udp_stream.mechanisms.noise import Lattice, lattice_of
 from udp_stream.planning import hat_plan
 from udp_stream.planning.hat_plan import HatPlans
 from udp_stream.release import context, estimate
-from udp_stream.release.record import QUESTION, kind_of, slot_of
+from udp_stream.release.record import CITY, QUESTION, kind_of, slot_of
 from udp_stream.testing import SeededEntropy
 from udp_stream.trial.fleet.fleet import IST, Fleet, Imperfections
 from udp_stream.units import NANO
@@ -86,7 +86,7 @@ class Watched:
         asked = [
             (one.release_id, one.members.tobytes(), one.charges.tobytes(), one.min_admitted, one.terms,
              None if one.allowances is None else one.allowances.tobytes())
-            for one in admissions if kind_of(one.release_id) in ("hat", QUESTION)
+            for one in admissions if kind_of(one.release_id) in ("hat", QUESTION, CITY)
         ]  # fmt: skip
         assert len(asked) == len(admissions) or not any(one.members.size for one in admissions)
         if asked:
@@ -118,7 +118,7 @@ def run(monkeypatch, sent, seed, flags=MEAN, given=None, steer=None):
 
     `steer` changes the noise that was drawn: a history that has a chance, however small.
     """
-    this, settings, real = Run(), load(None, flags, {}), estimate._noisy
+    this, settings, real = Run(), load(None, flags, {}), estimate.noisy_integers
 
     def noisy(queries, family, bits):
         start = len(this.queries)
@@ -133,7 +133,7 @@ def run(monkeypatch, sent, seed, flags=MEAN, given=None, steer=None):
         return drawn
 
     with monkeypatch.context() as patched:
-        patched.setattr(estimate, "_noisy", noisy)
+        patched.setattr(estimate, "noisy_integers", noisy)
         publish = lambda releases: this.payloads.extend(one.payload for one in releases)  # noqa: E731
         Embedded(settings, this.ledger, SeededEntropy(seed), key_of, "udp-stream test", publish).run(frames_of(sent))
     return this

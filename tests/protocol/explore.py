@@ -34,9 +34,10 @@ from udp_stream.release.charge import plan_slot
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.draw import record_slot
 from udp_stream.release.record import decode, kind_of, slot_of
+from udp_stream.release.whole_city import record_city, slot_sums
 from udp_stream.shuffle.count_chunks import merge_counts
 from udp_stream.shuffle.shard_protocol import ShardCheckpoint, ShardProtocol
-from udp_stream.shuffle.shard_steps import Count, Measure, PlanSlot, Release
+from udp_stream.shuffle.shard_steps import AskCity, Count, Measure, PlanSlot, Release
 from udp_stream.shuffle.source_protocol import SourceProtocol
 from udp_stream.shuffle.wire import decode_message, encode_message
 from udp_stream.testing import SeededEntropy
@@ -98,6 +99,9 @@ class Planted:
     ignores_fences: bool = False
     fence_wraps: int = 0
 
+
+LEDGERS = frozenset({"PlanSlot", "AskCity", "Release"})
+"""Steps that call the ledger."""
 
 LEARNT = "learnt "
 """Before the start of a slot: its estimates, among what is published."""
@@ -297,7 +301,8 @@ class World:
         def do(protocol: ShardProtocol) -> None:
             step = protocol.next()
             assert isinstance(step, Measure)
-            protocol.measured(step, slot_norms(step.counts, step.values, step.plan, self.contexts[0].policy))
+            of_slot = step.counts, step.values, step.plan
+            protocol.measured(step, slot_norms(*of_slot, self.contexts[0].policy), slot_sums(*of_slot))
 
         return self._local(actor, "measure", do)
 
@@ -335,6 +340,19 @@ class World:
             return after, self.ledgers.number(ledger)
 
         return self._cached(("plan", actor.local, state.ledger, fault), work)
+
+    def ask_city(self, actor: Actor, state: State, fault: int) -> tuple[Actor, int]:
+        """What the whole city is asked is recorded."""
+
+        def work() -> tuple[Actor, int]:
+            ledger = self.ledgers.fresh(state.ledger)
+            step = self.locals.fresh(actor.local).next()
+            assert isinstance(step, AskCity)
+            record_city(step.sums, step.plan, self.contexts[fault], ledger)
+            after = self._local(actor, "city asked", lambda protocol: protocol.city_asked())
+            return after, self.ledgers.number(ledger)
+
+        return self._cached(("ask city", actor.local, state.ledger, fault), work)
 
     def record(self, actor: Actor, state: State, fault: int) -> tuple[int, tuple[tuple[str, int], ...]]:
         """The ledger afterwards, and what is to be published: (id, payload)."""
@@ -391,14 +409,14 @@ class World:
                 return
         if not (state.zombies and self.planted.ignores_fences):
             for i, kind in enumerate(kinds):  # seen by the worker's own faults alone
-                if kind in ("PlanSlot", "Release"):
+                if kind in LEDGERS:
                     yield from self._with_ledger(state, i, state.actors[i], kind, fault)
                     yield from self._faults(state, state.owners[i % 2])
                     return
         for i, kind in enumerate(kinds):
             if kind == "Send":
                 yield from self._sent(state, i)
-            elif kind in ("PlanSlot", "Release"):
+            elif kind in LEDGERS:
                 yield from self._with_ledger(state, i, state.actors[i], kind, fault)
         yield from self._zombies(state, fault)
         for worker in sorted(set(state.owners)):
@@ -455,8 +473,8 @@ class World:
             yield after
 
     def _with_ledger(self, state: State, i: int, actor: Actor, kind: str, fault: int) -> Iterator[State]:
-        if kind == "PlanSlot":
-            after, ledger = self.plan(actor, state, fault)
+        if kind in ("PlanSlot", "AskCity"):
+            after, ledger = (self.plan if kind == "PlanSlot" else self.ask_city)(actor, state, fault)
             yield self._with(state, i, after)._replace(ledger=ledger)
         elif not actor.is_recorded:
             ledger, _ = self.record(actor, state, fault)
@@ -513,7 +531,7 @@ class World:
     def _lives_on(self, i: int, state: State) -> bool:
         """Whether what its owner has begun may still be seen by others."""
         kind = self.kind(i, state.actors[i], state)
-        return kind == "Send" or (self.planted.ignores_fences and kind in ("PlanSlot", "Release"))
+        return kind == "Send" or (self.planted.ignores_fences and kind in LEDGERS)
 
     def _arrived(self, state: State, dead: list[int]) -> Iterator[State]:
         """Any part of what they were sending has arrived: of each log nothing, the first message, or all, but not all

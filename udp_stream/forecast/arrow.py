@@ -109,7 +109,8 @@ class ArrowFilter:
 
         What cells have of their own counts as noise, so that only the globals learn.
 
-        >>> arrow, one, design = ArrowFilter(1.5, 0.5), np.ones(1), design_of(np.zeros(1), np.zeros((1, 6)), np.zeros(1))
+        >>> arrow, one = ArrowFilter(1.5, 0.5), np.ones(1)
+        >>> design = design_of(np.zeros(1), np.zeros((1, 6)), np.array([False]))
         >>> _ = arrow.update_globals(np.array([-1]), design, one, value=10.0, variance=25.0)
         >>> arrow.predict(np.array([-1]), design)[0].round(2).tolist()  # half way: 5 km/h on either side
         [14.17]

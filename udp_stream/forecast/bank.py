@@ -57,7 +57,8 @@ class Told:
 
     `cells` are those of the mean, `share` what each counts in it; `spread` is in deviations of a plate's mean.
 
-    >>> Told(np.array([7], np.uint64), np.ones(1), mean=18.5, variance=9.0, spread=0.8, spread_variance=0.1, plates=90).plates
+    >>> cells, share = np.array([7], np.uint64), np.ones(1)
+    >>> Told(cells, share, mean=18.5, variance=9.0, spread=0.8, spread_variance=0.1, plates=90).plates
     90
     """
 

@@ -1,4 +1,4 @@
-"""Two sums over all plates of a slot: how far the city is from its forecasts, and how widely plates scatter around them.
+"""Two sums over all plates of a slot: how far the city is off its forecasts, and how widely plates scatter around them.
 
 Not from a paper; ours (docs/mechanisms/forecast.md). A narrow clip hides how far plates are off, so in a city whose
 speeds are skewed, as where many buses stand, releases drift to something like a median. These sums see what it hides.
@@ -18,16 +18,16 @@ move; the sensitivity is the largest of these; a plate's charge is its own share
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.noise import Cost, Lattice, charges_of, lattice_of, noise_of
-from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.speed_spread import plate_variance
+from udp_stream.mechanisms.statistic import Query
 from udp_stream.units import QUANTA_PER_KMH
 
 Integers = NDArray[np.int64]
@@ -64,9 +64,9 @@ class CityRows:
 
 @dataclass(frozen=True, slots=True)
 class CityCosts:
-    """What both sums cost, and the sensitivities that their noise is for: plans of one slot have the same.
+    """What both sums cost, and the sensitivities that their noise is for, at speeds up to `high`, in quanta.
 
-    >>> costs = CityCosts(Cost("pure", 2 * 10**8), Cost("pure", 10**8), 60 * 2**32, 3 * 2**28)
+    >>> costs = CityCosts(Cost("pure", 2 * 10**8), Cost("pure", 10**8), 60 * 2**32, 3 * 2**28, high=2**18)
     >>> [round(one, 2) for one in costs.deviations(plates=120)]  # km/h, and deviations
     [3.54, 0.35]
     """
@@ -75,6 +75,7 @@ class CityCosts:
     spread: Cost
     mean_sensitivity: int
     spread_sensitivity: int
+    high: int
 
     @property
     def lattices(self) -> tuple[Lattice, Lattice]:
@@ -114,15 +115,15 @@ def weights_of(samples: Integers, plate: Integers) -> Integers:
     return weights
 
 
-def mean_moves(rows: CityRows, range: Range) -> Integers:
-    """By how much each row alone can move the mean part.
+def mean_moves(rows: CityRows, high: int) -> Integers:
+    """By how much each row alone can move the mean part, at speeds up to `high`, in quanta.
 
     >>> rows = CityRows(np.array([2]), np.array([100]), np.array([20 * 4096]))
-    >>> mean_moves(rows, Range(0, 65 * 4096)) / (200 * 4096)  # from 20 below its forecast to 30 above
+    >>> mean_moves(rows, high=65 * 4096) / (200 * 4096)  # from 20 below its forecast to 30 above
     array([50.])
     """
-    low, high = _ends(rows, range)
-    moves: Integers = rows.weights * rows.samples * (high - low)
+    least, most = _ends(rows, high)
+    moves: Integers = rows.weights * rows.samples * (most - least)
     return moves
 
 
@@ -136,52 +137,55 @@ def spread_moves(rows: CityRows) -> Integers:
     return moves
 
 
-def costs_of(rows: CityRows, plate: Integers, mean: Cost, spread: Cost, range: Range) -> tuple[CityCosts, Integers]:
+def costs_of(rows: CityRows, plate: Integers, mean: Cost, spread: Cost, high: int) -> tuple[CityCosts, Integers]:
     """The costs of both sums with their sensitivities, and what each plate is charged, nano-units rounded up.
 
     >>> rows = CityRows(np.array([6, 6]), np.array([174762, 174762]), np.array([30, 10]) * 4096)
-    >>> costs, charges = costs_of(rows, np.array([0, 1]), Cost("pure", 2 * 10**8), Cost("pure", 10**8), Range(0, 2**18))
+    >>> costs, charges = costs_of(rows, np.array([0, 1]), Cost("pure", 2 * 10**8), Cost("pure", 10**8), 2**18)
     >>> charges.tolist()  # forecast to be slow, the other one can move less
     [300000000, 233333342]
     """
     plates = int(plate.max()) + 1
-    moves = [_of_plates(plate, one, plates) for one in (mean_moves(rows, range), spread_moves(rows))]
+    moves = [_of_plates(plate, one, plates) for one in (mean_moves(rows, high), spread_moves(rows))]
     most = [max(1, int(one.max())) for one in moves]
     charges: Integers = charges_of(moves[0], most[0], mean) + charges_of(moves[1], most[1], spread)
-    return CityCosts(mean, spread, most[0], most[1]), charges
+    return CityCosts(mean, spread, most[0], most[1], high), charges
 
 
-def city_sums(rows: CityRows, sums: Integers, range: Range) -> tuple[int, int]:
-    """The two sums over these rows; `sums` are those of each row's samples, which lie in the range. Secret.
+def city_sums(rows: CityRows, sums: Integers, high: int) -> tuple[int, int]:
+    """The two sums over these rows; `sums` are those of each row's samples, of which none is above `high`. Secret.
 
     >>> rows = CityRows(np.array([2, 4]), np.array([100, 0]), np.array([20, 20]) * 4096)
-    >>> mean, spread = city_sums(rows, np.array([50, 0]) * 4096, Range(0, 65 * 4096))
+    >>> mean, spread = city_sums(rows, np.array([50, 0]) * 4096, high=65 * 4096)
     >>> mean / (200 * 4096), round(spread / (200 * 256), 2)
     (5.0, 0.37)
     """
     off = sums - rows.samples * rows.centres
-    low, high = _ends(rows, range)
-    clipped = np.minimum(np.maximum(off, rows.samples * low), rows.samples * high)
+    least, most = _ends(rows, high)
+    clipped = np.minimum(np.maximum(off, rows.samples * least), rows.samples * most)
     steps = np.minimum((np.abs(off) << STEP_BITS) // _deviations(rows.samples), rows.samples * (FARTHEST * _STEPS))
     return int(rows.weights @ clipped), int(rows.weights @ steps)
 
 
-def answer(sums: tuple[int, int], costs: CityCosts, plates: int, bits: Bits) -> CityAnswer:
-    """The answer of so many plates, with fresh noise.
+def city_queries(sums: tuple[int, int], costs: CityCosts) -> list[Query]:
+    """The two sums with the scales of their noise.
 
-    >>> from udp_stream.testing import seeded_bits
-    >>> costs = CityCosts(Cost("pure", 10**9), Cost("pure", 10**9), 30 * 2**32, 3 * 2**28)
-    >>> found = answer((100 * 2**32, 80 * 2**28), costs, plates=100, bits=seeded_bits(1))
-    >>> abs(found.mean_kmh - 1.0) < 5, abs(found.spread - 0.8) < 0.5
-    (True, True)
+    >>> costs = CityCosts(Cost("pure", 10**9), Cost("pure", 10**9), 30 * 2**32, 3 * 2**28, 2**18)
+    >>> [round(query.scale / 2**28, 3) for query in city_queries((0, 0), costs)]
+    [480.0, 3.0]
     """
-    lattices = costs.lattices
-    t = np.array([one.t for one in lattices])
-    drawn = noise_of(costs.mean).draw(bits, t, np.ones(2, np.int64)).tolist()
-    mean, spread = (
-        (lattice.project(exact) + noise) << lattice.shift
-        for lattice, exact, noise in zip(lattices, sums, drawn, strict=True)
-    )
+    return [Query.of_one(exact, lattice) for exact, lattice in zip(sums, costs.lattices, strict=True)]
+
+
+def answer_of(queries: Sequence[Query], noisy: Sequence[Integers], plates: int) -> CityAnswer:
+    """What the noisy sums say of so many plates.
+
+    >>> costs = CityCosts(Cost("pure", 10**9), Cost("pure", 10**9), 30 * 2**32, 3 * 2**28, 2**18)
+    >>> queries = city_queries((50 * 2**32, 40 * 2**28), costs)
+    >>> answer_of(queries, [query.integers for query in queries], plates=50)
+    CityAnswer(mean_kmh=1.0, spread=0.8)
+    """
+    mean, spread = (query.noisy_value(one) for query, one in zip(queries, noisy, strict=True))
     return CityAnswer(mean / (_WHOLE * QUANTA_PER_KMH * plates), spread / (_WHOLE * _STEPS * plates))
 
 
@@ -194,10 +198,10 @@ def without(rows: CityRows, taking: NDArray[np.bool_]) -> CityRows:
     return replace(rows, weights=np.where(taking, rows.weights, 0))
 
 
-def _ends(rows: CityRows, range: Range) -> tuple[Integers, Integers]:
+def _ends(rows: CityRows, high: int) -> tuple[Integers, Integers]:
     """What a sample may differ from its forecast by on average, at least and at most."""
     reach = REACH_KMH * QUANTA_PER_KMH
-    return np.maximum(-reach, range.low - rows.centres), np.minimum(reach, range.high - rows.centres)
+    return np.maximum(-reach, -rows.centres), np.minimum(reach, high - rows.centres)
 
 
 def _deviations(samples: Integers) -> Integers:

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.mechanisms.city_sums import CityCosts, CityRows
-from udp_stream.mechanisms.noise import Cost, Measure
 from udp_stream.planning.hat_plan import HatPlan
 from udp_stream.planning.terms import Terms
 from udp_stream.windows.slot_tables import SlotCounts
@@ -36,7 +35,9 @@ class CityPlan:
     `plates` take part in all; `forecast_kmh` is what is forecast of the city, in the same shares.
 
     >>> rows = CityRows(*np.array([[36, 4], [26214, 0], [17 * 4096, 22 * 4096]]))
-    >>> plan = CityPlan(rows, CityCosts(Cost("pure", 20), Cost("pure", 10), 2**36, 2**30), plates=1, forecast_kmh=17.0)
+    >>> from udp_stream.mechanisms.noise import Cost
+    >>> costs = CityCosts(Cost("pure", 20), Cost("pure", 10), 2**36, 2**30, high=2**18)
+    >>> plan = CityPlan(rows, costs, plates=1, forecast_kmh=17.0)
     >>> plan.for_rows(np.array([True, False])).rows.samples.tolist()
     [36]
     """
@@ -55,8 +56,9 @@ class CityPlan:
 class SlotPlan:
     """HAT h is `cells[h]` (ascending); `charged` has its rows at `hat_rows[h]` to `hat_rows[h + 1]`, in nano-epsilon.
 
-    `city` is what is asked of the whole city. 0 was charged to rows that were suppressed or could not pay. `priced`, where it is at hand, are the plans for the
-    rows that were offered, which charges came from; they follow from counts and terms, and do not travel.
+    0 was charged to rows that were suppressed or could not pay. `priced`, where it is at hand, are the plans for the
+    rows that were offered, which charges came from; they follow from counts and terms, and do not travel. `city` is
+    what is asked of the whole city, if anything.
 
     >>> rows = dict(hat_rows=np.array([0, 1]), plate=np.array([0]), count=np.array([4]), repeats=0)
     >>> counts = SlotCounts(0, 3_600_000, (b"a",), np.array([7], np.uint64), **rows)
@@ -172,23 +174,20 @@ class _City(msgspec.Struct, frozen=True, array_like=True):
     samples: bytes
     weights: bytes
     centres: bytes
-    measure: Measure
-    nano: tuple[int, int]
-    sensitivities: tuple[int, int]
+    costs: CityCosts
     plates: int
     forecast_kmh: float
 
     @staticmethod
     def of(city: CityPlan) -> _City:
-        columns = (one.astype("<i8").tobytes() for one in (city.rows.samples, city.rows.weights, city.rows.centres))
-        costs = city.costs
-        nano, most = (costs.mean.nano, costs.spread.nano), (costs.mean_sensitivity, costs.spread_sensitivity)
-        return _City(*columns, costs.mean.measure, nano, most, city.plates, city.forecast_kmh)
+        samples, weights, centres = (
+            one.astype("<i8").tobytes() for one in (city.rows.samples, city.rows.weights, city.rows.centres)
+        )
+        return _City(samples, weights, centres, city.costs, city.plates, city.forecast_kmh)
 
     def plan(self) -> CityPlan:
-        columns = (np.frombuffer(one, "<i8") for one in (self.samples, self.weights, self.centres))
-        costs = (Cost(self.measure, nano) for nano in self.nano)
-        return CityPlan(CityRows(*columns), CityCosts(*costs, *self.sensitivities), self.plates, self.forecast_kmh)
+        samples, weights, centres = (np.frombuffer(one, "<i8") for one in (self.samples, self.weights, self.centres))
+        return CityPlan(CityRows(samples, weights, centres), self.costs, self.plates, self.forecast_kmh)
 
 
 class _Columns(msgspec.Struct, frozen=True, array_like=True):

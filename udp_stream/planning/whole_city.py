@@ -35,7 +35,7 @@ class CityAsked(NamedTuple):
     """Row by row what is asked if all can pay, what it costs, what each plate is charged, and HAT by HAT the forecast.
 
     >>> rows = CityRows(*np.array([[36, 4], [2**20 // 36, 2**20 // 4], [17 * 4096, 22 * 4096]]))
-    >>> costs = CityCosts(Cost("pure", 20), Cost("pure", 10), 2**36, 2**30)
+    >>> costs = CityCosts(Cost("pure", 20), Cost("pure", 10), 2**36, 2**30, 2**18)
     >>> table = dict(hat_rows=np.array([0, 2]), plate=np.array([0, 1]), count=np.array([36, 4]), repeats=0)
     >>> counts = SlotCounts(0, 3_600_000, (b"a", b"b"), np.array([7], np.uint64), **table)
     >>> plan = CityAsked(rows, costs, np.array([30, 30]), np.array([18.0])).among(np.array([0]), counts)
@@ -74,11 +74,9 @@ def ask_city(counts: SlotCounts, forecast: SlotForecast, precision: float, polic
     if not policy.in_cities or not counts.count.size or precision >= TOLD_KMH**-2:
         return None
     steps = np.rint(forecast.plates * STEPS_PER_KMH).astype(np.int64)
-    rows = CityRows(
-        counts.count, weights_of(counts.count, counts.plate), steps * (QUANTA_PER_KMH // STEPS_PER_KMH)
-    )
+    rows = CityRows(counts.count, weights_of(counts.count, counts.plate), steps * (QUANTA_PER_KMH // STEPS_PER_KMH))
     mean, spread = (Cost(policy.measure, policy.budget_nano * part // 1000) for part in (MEAN_PART, SPREAD_PART))
-    costs, charges = costs_of(rows, counts.plate, mean, spread, policy.range)
+    costs, charges = costs_of(rows, counts.plate, mean, spread, policy.max_speed)
     if costs.deviations(np.unique(counts.plate).size)[0] > NOISE_MAX_KMH:
         return None
     return CityAsked(rows, costs, charges, forecast.mean)

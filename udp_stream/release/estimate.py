@@ -91,7 +91,7 @@ def estimate_hats(
         for name, of_statistic in plan.statistics.items()
     ]
     values: list[dict[str, object]] = [{} for _ in plans]
-    noisy = _noisy([one.query for one in asked], _family(plans), bits) if asked else []
+    noisy = noisy_integers([one.query for one in asked], _family(plans), bits) if asked else []
     for name, statistic in STATISTICS.items():  # all HATs of a statistic at once: CDFs are the quicker for it
         of_hats = [(one, integers) for one, integers in zip(asked, noisy, strict=True) if one.statistic == name]
         found = statistic.values(
@@ -118,8 +118,16 @@ def _family(plans: Sequence[HatPlan]) -> Noise:
     return families.pop()
 
 
-def _noisy(queries: Sequence[Query], family: Noise, bits: Bits) -> list[Integers]:
-    """The integers of every query with their noise, which is drawn in one call."""
+def noisy_integers(queries: Sequence[Query], family: Noise, bits: Bits) -> list[Integers]:
+    """The integers of every query with their noise, which is drawn in one call.
+
+    >>> from udp_stream.mechanisms.noise import lattice_of, noise_of, pure
+    >>> from udp_stream.testing import seeded_bits
+    >>> query = Query.of_one(10**6, lattice_of(100, pure(10**9)))
+    >>> (noisy,) = noisy_integers([query], noise_of(pure(10**9)), seeded_bits(1))
+    >>> 0 < abs(int(noisy[0]) - 10**6) < 10**4
+    True
+    """
     t, s = np.concatenate([query.t for query in queries]), np.concatenate([query.s for query in queries])
     noisy = np.concatenate([query.integers for query in queries]) + family.draw(bits, t, s)
     ends = np.cumsum([0, *(query.integers.size for query in queries)]).tolist()

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from udp_stream.forecast.bank import Told
 from udp_stream.ledger.port import Ledger
-from udp_stream.release.record import Release, city_id, decode, kind_of, release_id, slot_of
 from udp_stream.release.city_record import decode_city
+from udp_stream.release.record import Release, city_id, decode, kind_of, release_id, slot_of
 from udp_stream.windows.grid import cell_name
 
 

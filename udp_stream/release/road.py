@@ -1,8 +1,9 @@
 """The road from a closed slot to published releases. Its order is the guarantee.
 
 1. *Charge* (`charge.py`). It sees the counts of the whole slot, and no speed: price every HAT, then charge its plates.
-2. *Draw* (`draw.py`). Where the whole city is asked something, that is drawn and recorded first (`whole_city.py`). Where plates share a clip among their HATs, scale them into it (`balls.py`). Draw noise for the
-   plates that were charged, then record. The ledger keeps the first record of a HAT; a second draw is dropped unseen.
+2. *Draw* (`draw.py`). What the whole city is asked is drawn and recorded first (`whole_city.py`). Where plates share a
+   clip among their HATs, scale them into it (`balls.py`). Draw noise for the plates that were charged, then record. The
+   ledger keeps the first record of a HAT; a second draw is dropped unseen.
 3. *Publish* what the ledger holds, once its high-water mark is raised; then inform the ledger.
 
 A crash between any two steps loses nothing and repeats nothing: the ledger remembers terms, verdicts and records, so
@@ -43,7 +44,7 @@ def release_slot(
     (['released', 'withheld_few_plates'], [])
     """
     plan = plan_slot(counts, context, ledger)
-    record_city(slot_sums(counts, values, plan, context.policy), plan, context, ledger)
+    record_city(slot_sums(counts, values, plan), plan, context, ledger)
     recorded = record_slot(counts, values, plan, context, ledger, slot_clips(counts, values, plan, context.policy))
     publish(recorded)
     return recorded.published(ledger)

@@ -19,10 +19,12 @@ import msgspec
 import numpy as np
 
 from udp_stream.ledger.port import Admission, Ledger
-from udp_stream.mechanisms.city_sums import answer, city_sums
+from udp_stream.mechanisms.city_sums import answer_of, city_queries, city_sums
+from udp_stream.mechanisms.noise import noise_of
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.slot_plan import CityPlan, SlotPlan, row_digests
 from udp_stream.planning.whole_city import CityAsked
+from udp_stream.release import estimate
 from udp_stream.release.city_record import CityRecord
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.once import draw_once
@@ -54,23 +56,24 @@ def charge_city(
     return asked.among(members[verdict.admitted], counts)
 
 
-def slot_sums(counts: SlotCounts, values: SlotValues, plan: SlotPlan, policy: Policy) -> tuple[int, int]:
+def slot_sums(counts: SlotCounts, values: SlotValues, plan: SlotPlan) -> tuple[int, int]:
     """The two sums over the HATs of a slot, or of a shard's part of it, that the plan knows with these rows. Secret.
 
-    >>> from udp_stream.testing import a_context, two_hats
+    >>> from udp_stream.testing import two_hats
     >>> counts, values = two_hats()
-    >>> slot_sums(counts, values, SlotPlan.empty(counts), a_context().policy)
+    >>> slot_sums(counts, values, SlotPlan.empty(counts))
     (0, 0)
     """
     if plan.city is None or not counts.count.size:
         return 0, 0
-    sums = np.add.reduceat(values.clamped(policy.max_speed).speed, values.starts[:-1])
+    high = plan.city.costs.high  # what moves are for, whatever the settings say by now
+    sums = np.add.reduceat(values.clamped(high).speed, values.starts[:-1])
     known = np.zeros(counts.count.size, dtype=bool)
     of_plan = np.zeros(plan.city.rows.samples.size, dtype=bool)
     for hat, at in enumerate(plan.find_all(counts.cells, row_digests(counts))):
         if at is not None:  # both are in the order of cells
             known[counts.rows(hat)], of_plan[plan.hat_rows[at] : plan.hat_rows[at + 1]] = True, True
-    return city_sums(plan.city.rows.part(of_plan), sums[known], policy.range)
+    return city_sums(plan.city.rows.part(of_plan), sums[known], high)
 
 
 def record_city(sums: tuple[int, int], plan: SlotPlan, context: ReleaseContext, ledger: Ledger) -> None:
@@ -91,7 +94,9 @@ def record_city(sums: tuple[int, int], plan: SlotPlan, context: ReleaseContext, 
 
     def draw(_: object) -> list[bytes]:
         ((_, bits),) = context.entropy.streams([name])
-        found = answer(sums, city.costs, city.plates, bits)
+        queries = city_queries(sums, city.costs)
+        noisy = estimate.noisy_integers(queries, noise_of(city.costs.mean), bits)
+        found = answer_of(queries, noisy, city.plates)
         mean, spread = city.costs.deviations(city.plates)
         shares = np.add.reduceat(city.rows.weights * city.rows.samples, plan.hat_rows[:-1]).astype(np.float64)
         record = CityRecord(

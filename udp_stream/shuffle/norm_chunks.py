@@ -40,8 +40,10 @@ class NormColumns(msgspec.Struct, frozen=True, array_like=True):
     norm: bytes
 
 
-class NormChunk(msgspec.Struct, frozen=True, tag="norms.1"):
+class NormChunk(msgspec.Struct, frozen=True, tag="norms.2"):
     """Chunk `number` of `chunks` of a shard's norms of a slot; `digest` covers all of them.
+
+    `city` is the shard's part of the sums over the whole city, if they are asked for (`mechanisms/city_sums.py`).
 
     >>> next(cut_norms(PlateNorms.nobody(), 0, 3_600_000, shard=2)).chunks  # a shard without plates says so
     1
@@ -54,6 +56,7 @@ class NormChunk(msgspec.Struct, frozen=True, tag="norms.1"):
     number: int
     chunks: int
     norms: NormColumns
+    city: tuple[int, int] = (0, 0)
 
 
 class FactorChunk(msgspec.Struct, frozen=True, tag="factors.1"):
@@ -126,7 +129,12 @@ class Arriving(Generic[C]):
 
 
 def cut_norms(
-    norms: PlateNorms, slot_start: int, slot_end: int, shard: int, rows_max: int = ROWS_MAX
+    norms: PlateNorms,
+    slot_start: int,
+    slot_end: int,
+    shard: int,
+    rows_max: int = ROWS_MAX,
+    city: tuple[int, int] = (0, 0),
 ) -> Iterator[NormChunk]:
     """A shard's norms as messages, at least one; equal norms give equal messages.
 
@@ -136,9 +144,9 @@ def cut_norms(
     (2, [6, 7])
     """
     tables = [_columns(norms, slice(at, at + rows_max)) for at in range(0, max(1, len(norms.plates)), rows_max)]
-    digest = digest_of(tables)
+    digest = digest_of([*tables, city])
     for number, table in enumerate(tables):
-        yield NormChunk(slot_start, slot_end, shard, digest, number, len(tables), table)
+        yield NormChunk(slot_start, slot_end, shard, digest, number, len(tables), table, city)
 
 
 def merge_norms(chunks: Sequence[NormChunk]) -> PlateNorms:

@@ -16,9 +16,10 @@ slot; it says so like any other, so nothing waits for what will never come.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from udp_stream.mechanisms.ball import SharedClips, merged_norms
+from udp_stream.planning.slot_plan import SlotPlan
 from udp_stream.shuffle.barrier import NOT_YET, BarrierCheckpoint
 from udp_stream.shuffle.count_chunks import CountChunk, Released
 from udp_stream.shuffle.norm_chunks import Arriving, FactorChunk, NormChunk, cut_factors, merge_norms
@@ -30,14 +31,18 @@ from udp_stream.shuffle.stage import SlotStage
 class _Planned:
     """A slot whose plan is made, and the shards that have to release it.
 
-    `hats`, where plates share clips: in how many HATs each was charged. None once their factors are sent.
+    `hats`, where norms are waited for: in how many HATs that share its clip each plate was charged. None once the
+    factors are sent; `answered` are the shards that have them. `asks`, where something is asked of the whole city: the
+    plan. None once that is recorded.
     """
 
     start: int
     end_ms: int
     shards: tuple[int, ...]
     hats: Mapping[bytes, int] | None = None
+    asks: SlotPlan | None = None
     is_sent: bool = False
+    answered: set[int] = field(default_factory=set)
 
 
 class Planner:
@@ -87,14 +92,22 @@ class Planner:
         # One at a time: the next plan is to follow from what this one releases.
         return None if self._planned else self._stage.due()
 
-    def planned(self, start: int, end_ms: int, shards: Sequence[int], hats: Mapping[bytes, int] | None = None) -> None:
+    def planned(
+        self,
+        start: int,
+        end_ms: int,
+        shards: Sequence[int],
+        hats: Mapping[bytes, int] | None = None,
+        asks: SlotPlan | None = None,
+    ) -> None:
         """The slot is charged, and its plan is about to be sent to these shards.
 
-        `hats`, where plates share clips: in how many HATs each was charged. Their norms are waited for.
+        `hats`, where norms are waited for: in how many HATs that share its clip each plate was charged. `asks`: the
+        plan, if it asks something of the whole city.
         """
         self._stage.worked(start)
         if self._follows:
-            self._planned = _Planned(start, end_ms, tuple(shards), hats)
+            self._planned = _Planned(start, end_ms, tuple(shards), hats, asks)
 
     def sent(self) -> None:
         """The plan of every slot that was planned is on the broker."""
@@ -102,26 +115,58 @@ class Planner:
         if self._planned:
             self._planned.is_sent = True
 
-    def factors(self) -> Iterator[FactorChunk]:
-        """Once for a slot, when all norms are there: what to answer each shard that sent them.
+    def asked(self) -> tuple[SlotPlan, tuple[int, int]] | None:
+        """What to record of the whole city now, before shards are answered: the plan, and the sums over them all."""
+        slot, chunks = self._planned, self._all_norms()
+        if slot is None or slot.asks is None or chunks is None:
+            return None
+        mean, spread = (sum(of_shard[0].city[which] for of_shard in chunks) for which in (0, 1))
+        return slot.asks, (mean, spread)
+
+    def answered(self) -> None:
+        """That is recorded."""
+        if self._planned:
+            self._planned.asks = None
+
+    def _all_norms(self) -> list[Sequence[NormChunk]] | None:
+        """The norms of the planned slot, once all of them are there and are not answered yet.
 
         A shard that has released the slot without a word, as its pings were lost, is not waited for. Plates that were
         charged there are then counted in fewer HATs, and have the factor 0.
         """
         slot = self._planned
         if slot is None or slot.hats is None or not slot.is_sent:
-            return
+            return None
         arriving = self._norms.get(slot.start, {})
         chunks = {shard: arriving[shard].whole() for shard in slot.shards if shard in arriving}
         # All or none: without the norms of one shard, every plate that is on others, too, would have the factor 0.
         if any(not chunks.get(shard) and self._released_ms[shard] < slot.end_ms for shard in slot.shards):
+            return None
+        return [of_shard for of_shard in chunks.values() if of_shard]
+
+    def factors(self) -> Iterator[FactorChunk]:
+        """Once for a slot, when all norms are there, and what the whole city was asked is recorded: what to answer each
+        shard that sent them."""
+        slot, chunks = self._planned, self._all_norms()
+        if slot is not None and slot.hats is None and slot.is_sent:
+            yield from self._answers_to_others(slot)
+        if slot is None or slot.hats is None or slot.asks is not None or chunks is None:
             return
-        norms = [(of_shard[0], merge_norms(of_shard)) for of_shard in chunks.values() if of_shard]
+        norms = [(of_shard[0], merge_norms(of_shard)) for of_shard in chunks]
         # Without `hats` the slot is answered, and the next call has nothing to say.
         clips, slot.hats = merged_norms([one for _, one in norms]).clips(slot.hats), None
         for answered, one in norms:
+            slot.answered.add(answered.shard)
             of_shard = {plate: clips.factors.get(plate, 0) for plate in one.plates}
             yield from cut_factors(SharedClips(of_shard, clips.norms), answered)
+
+    def _answers_to_others(self, slot: _Planned) -> Iterator[FactorChunk]:
+        """Shards that wait though this plan has them wait for nothing: they have one that was made before, under other
+        settings. Its plates get the factor 0 where they share clips."""
+        for shard, arriving in self._norms.get(slot.start, {}).items():
+            if shard not in slot.answered and (chunks := arriving.whole()):
+                slot.answered.add(shard)
+                yield from cut_factors(SharedClips({}, b""), chunks[0])
 
     def released(self) -> tuple[int, int] | None:
         """Start and end of the slot to learn now: its plan was sent, and all of its shards have released it."""

@@ -8,8 +8,9 @@ Slot by slot, in order of time. `next` gives the first of these steps that is du
 | `Send` | something is to be sent: counts, plans, or the time through which all is counted or released | `sent` |
 | `Learn` | all shards have released what was planned; only where plans follow from releases | `publishing`, `learnt` |
 | `PlanSlot` | all shards have counted a slot; on partition 0 alone | `planned`; each shard is sent its share next |
-| `Measure` | the oldest counted slot has its plan, and plates share clips in it | `measured`; norms are sent next |
-| `Release` | the oldest counted slot has its plan, and factors if plates share clips | `recorded`, then `published` |
+| `Measure` | the oldest counted slot has its plan; clips are shared, or the city asked | `measured`; norms are sent next |
+| `AskCity` | all norms are there, and the city is asked; on partition 0 | `city_asked`; factors are sent next |
+| `Release` | the oldest counted slot has its plan, and factors if it was measured | `recorded`, then `published` |
 | `Answer` | every source has sent the positions of a moment; only where queries are asked | `answering`, `answered` |
 
 The output of a step is on all replicas before a checkpoint moves past its input, and a repeated output changes nothing.
@@ -19,6 +20,10 @@ Where plates share clips among HATs of several shards, each shard sends its norm
 factors of its plates as soon as all shards that the plan went to have sent theirs, or have released the slot. That is a
 function of messages alone: it needs no step. A shard that releases has measured, too. Where that gave other norms than
 the planner answered, as under other settings, the plates of the shard get the factor 0.
+
+Where something is asked of the whole city, each shard sends its part of the sums beside its norms, and waits for the
+answer in the same way. The planner first records what the city told, so that whoever finds all HATs of a slot recorded
+finds that, too.
 
 A shard's checkpoint stays before the chunks of a slot until the slot is published, and its plan lies behind them. The
 planner's checkpoint stays before the counts until every plan is sent; where plans follow from releases, until the slot
@@ -47,6 +52,7 @@ from udp_stream.shuffle.shard import Shard
 from udp_stream.shuffle.shard_steps import (
     PLANNER,
     Answer,
+    AskCity,
     Count,
     Learn,
     Measure,
@@ -173,7 +179,8 @@ class ShardProtocol:
             self._answer_norms()
             # Counts go out first, as other shards wait for the plan that needs them; answers last, as no release waits
             # for one. The step is kept until it is done, so a call in between cannot start it twice.
-            steps = self._count, self._send, self._learn, self._plan, self._measure, self._release, self._answer
+            of_planner = self._ask_city, self._learn, self._plan
+            steps = self._count, self._send, *of_planner, self._measure, self._release, self._answer
             self._step = next((step for due in steps if (step := due()) is not None), None)
         return self._step
 
@@ -237,7 +244,8 @@ class ShardProtocol:
         for shard in shards:
             self._outbox += [(shard, chunk) for chunk in cut_plan(plan.for_hats(of_plan == shard), shard)]
         if self._planner is not None:
-            self._planner.planned(start, counts.end_ms, shards, plan.hats_in_balls(counts) if plan.in_balls else None)
+            hats = plan.hats_in_balls(counts) if plan.is_measured else None
+            self._planner.planned(start, counts.end_ms, shards, hats, None if plan.city is None else plan)
 
     def _answer_norms(self) -> None:
         """Once all norms of a slot are there, each shard is sent the factors of its plates."""
@@ -247,23 +255,34 @@ class ShardProtocol:
     def _measure(self) -> Measure | None:
         for start, slot in sorted(self._slots.items())[:1]:
             plan = self._shard.plan(start)
-            if plan is not None and plan.in_balls and slot.table is not None and not slot.norms:
+            if plan is not None and plan.is_measured and slot.table is not None and not slot.norms:
                 return Measure(start, *slot.table, plan)
         return None
 
-    def measured(self, step: Measure, norms: PlateNorms) -> None:
-        """The slot's plates are measured. Their norms are sent to the planner next, unless it has answered already."""
-        chunks = list(cut_norms(norms, step.start, step.counts.end_ms, self._partition))
+    def measured(self, step: Measure, norms: PlateNorms, city: tuple[int, int] = (0, 0)) -> None:
+        """The slot's plates are measured. Their norms, and their part of the sums over the whole city, are sent to the
+        planner next, unless it has answered already."""
+        chunks = list(cut_norms(norms, step.start, step.counts.end_ms, self._partition, city=city))
         self._step, self._slots[step.start].norms = None, chunks[0].digest
         if self._shard.factors(step.start) is None:
             self._outbox += [(PLANNER, chunk) for chunk in chunks]
+
+    def _ask_city(self) -> AskCity | None:
+        asked = None if self._planner is None else self._planner.asked()
+        return None if asked is None else AskCity(*asked)
+
+    def city_asked(self) -> None:
+        """What the whole city was asked is recorded: the shards may draw."""
+        self._step = None
+        if self._planner is not None:
+            self._planner.answered()
 
     def _release(self) -> Release | None:
         # The oldest only, whichever plan came first: a checkpoint says through which time all slots are done.
         for start, slot in sorted(self._slots.items())[:1]:
             plan = self._shard.plan(start)
             factors = self._shard.factors(start)
-            if plan is not None and slot.table is not None and (factors is not None or not plan.in_balls):
+            if plan is not None and slot.table is not None and (factors is not None or not plan.is_measured):
                 slot.state = advance(SLOT_LIFE, slot.state, "plan complete")
                 return Release(start, *slot.table, plan, None if factors is None else factors.of(slot.norms))
         return None

@@ -79,7 +79,9 @@ class PlanSlot:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Measure how far the plates of this slot are from their forecasts: its plan lets each share one clip among HATs.
+    """Measure how far the plates of this slot are from their forecasts.
+
+    Its plan lets each share one clip among HATs, or asks something of the whole city.
 
     >>> from udp_stream.testing import SLOT_START, two_hats
     >>> counts, values = two_hats()
@@ -91,6 +93,19 @@ class Measure:
     counts: SlotCounts
     values: SlotValues
     plan: SlotPlan
+
+
+@dataclass(frozen=True, slots=True)
+class AskCity:
+    """Draw and record what this plan asks of the whole city, from the sums over all shards.
+
+    >>> from udp_stream.testing import two_hats
+    >>> AskCity(SlotPlan.empty(two_hats()[0]), sums=(0, 0)).plan.city is None
+    True
+    """
+
+    plan: SlotPlan
+    sums: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,4 +140,4 @@ class Answer:
     chunks: Sequence[PositionChunk]
 
 
-Step: TypeAlias = Count | Send | Learn | PlanSlot | Measure | Release | Answer
+Step: TypeAlias = Count | Send | Learn | PlanSlot | Measure | AskCity | Release | Answer
