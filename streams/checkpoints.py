@@ -18,7 +18,7 @@ from faust.types import TP
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.ledger.port import Mark
 from udp_stream.shuffle.barrier import BarrierCheckpoint
-from udp_stream.shuffle.shard_protocol import ShardCheckpoint
+from udp_stream.shuffle.shard_checkpoint import ShardCheckpoint
 
 
 class _Metadata(msgspec.Struct, frozen=True, array_like=True):

@@ -9,9 +9,14 @@ from streams.asked import OTHER_QUERIES
 from streams.publishing import Publisher
 from udp_stream.errors import ConfigError
 from udp_stream.ledger.port import Ledger
+from udp_stream.mechanisms.ball import PlateNorms
+from udp_stream.release.balls import slot_norms
 from udp_stream.release.context import ReleaseContext
+from udp_stream.release.whole_city import record_city, slot_sums
 from udp_stream.shuffle.position_chunks import PositionsEnd
-from udp_stream.shuffle.shard_protocol import ShardCheckpoint, ShardProtocol
+from udp_stream.shuffle.shard_checkpoint import ShardCheckpoint
+from udp_stream.shuffle.shard_protocol import ShardProtocol
+from udp_stream.shuffle.shard_steps import AskCity, Measure
 from udp_stream.shuffle.wire import decode_message
 
 
@@ -40,3 +45,12 @@ class ShardAssignment:
         if not self.protocol.may_commit or (to := self.protocol.checkpoint()) == self.committed:
             return None
         return to
+
+    def measure(self, step: Measure) -> tuple[PlateNorms, tuple[int, int]]:
+        """How far the slot's plates are from their forecasts, and its part of the sums over the whole city. Secret."""
+        of_slot = step.counts, step.values, step.plan
+        return slot_norms(*of_slot, self.context.policy), slot_sums(*of_slot)
+
+    def ask_city(self, step: AskCity) -> None:
+        """Record what the whole city is asked."""
+        record_city(step.sums, step.plan, self.context, self.ledger)

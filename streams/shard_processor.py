@@ -15,7 +15,7 @@ are charged and recorded by the shard that has the moment's positions.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -35,29 +35,17 @@ from streams.topics import Topics
 from udp_stream.errors import Fenced
 from udp_stream.ledger.port import Ledger, Mark
 from udp_stream.planning.slot_plan import SlotPlan
-from udp_stream.release.balls import slot_norms
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.context import ReleaseContext, with_forecaster
 from udp_stream.release.delivery import PublishedRelease
 from udp_stream.release.draw import record_slot
 from udp_stream.release.facts import Observer, SlotCounted, report_recorded, report_to, slot_published
 from udp_stream.release.standing import QuerySet, report_answers, report_published
-from udp_stream.release.whole_city import record_city, slot_sums
+from udp_stream.shuffle import shard_steps as steps
 from udp_stream.shuffle.count_chunks import merge_counts
 from udp_stream.shuffle.position_chunks import merge_moment
-from udp_stream.shuffle.shard_protocol import ShardCheckpoint, ShardProtocol
-from udp_stream.shuffle.shard_steps import (
-    PLANNER,
-    Answer,
-    AskCity,
-    Count,
-    Learn,
-    Measure,
-    Outgoing,
-    PlanSlot,
-    Release,
-    Send,
-)
+from udp_stream.shuffle.shard_checkpoint import ShardCheckpoint
+from udp_stream.shuffle.shard_protocol import ShardProtocol
 from udp_stream.shuffle.wire import encode_message
 from udp_stream.windows.slot_tables import tabulate
 
@@ -154,10 +142,10 @@ class ShardProcessor:
         ledger = await self._in_thread(partial(fenced_for, self._ledger, f"{tp.topic}/{tp.partition}"))
         through = protocol.done_ms, protocol.answered_ms
         await self._in_thread(partial(settle, self._ledger, tp.partition, shards, *through, periods))
-        if isinstance(step := protocol.next(), Send):  # what the former owner released, and may have died on
+        if isinstance(step := protocol.next(), steps.Send):  # what the former owner released, and may have died on
             await self._send(step.messages)
             protocol.sent(step)
-        context = with_forecaster(self._context) if follows and tp.partition == PLANNER else self._context
+        context = with_forecaster(self._context) if follows and tp.partition == steps.PLANNER else self._context
         return ShardAssignment(tp.partition, protocol, ledger, publisher, context, end)
 
     def _close_later(self, publisher: Publisher) -> None:
@@ -208,26 +196,17 @@ class ShardProcessor:
         """Carry out steps of the protocol until none is due, or the partition is lost; whether there was one."""
         worked = False
         while self._is_ours(assigned) and (step := assigned.protocol.next()) is not None:
-            match step:
-                case Count():
-                    await self._count(assigned, step)
-                case Send():
-                    await self._send(step.messages)
-                    assigned.protocol.sent(step)
-                case Learn():
-                    await self._learn(assigned, step)
-                case PlanSlot():
-                    await self._plan(assigned, step)
-                case Measure():
-                    await self._measure(assigned, step)
-                case AskCity():
-                    await self._ask_city(assigned, step)
-                case Release():
-                    await self._release(assigned, step)
-                case Answer():
-                    await self._answer(assigned, step)
+            await self._work[type(step)](assigned, step)
             worked = True
         return worked
+
+    @property
+    def _work(self) -> Mapping[type, Callable[[ShardAssignment, Any], Awaitable[None]]]:
+        """What carries out each step."""
+        work: dict[type, Callable[[ShardAssignment, Any], Awaitable[None]]] = {steps.Send: self._send_all}
+        work |= {steps.Count: self._count, steps.Measure: self._measure, steps.Release: self._release}
+        work |= {steps.PlanSlot: self._plan, steps.AskCity: self._ask_city, steps.Learn: self._learn}
+        return work | {steps.Answer: self._answer}
 
     async def _leave(self, assigned: ShardAssignment) -> None:
         """Another worker owns this shard, though the group has not said so yet: drop it, and ask to rejoin."""
@@ -238,12 +217,12 @@ class ShardProcessor:
     def _is_ours(self, assigned: ShardAssignment) -> bool:
         return self._assignments.get(assigned.partition) is assigned
 
-    async def _count(self, assigned: ShardAssignment, step: Count) -> None:
+    async def _count(self, assigned: ShardAssignment, step: steps.Count) -> None:
         counts, values = await self._in_thread(partial(tabulate, step.pings))
         self._report(SlotCounted(step.start, counts.repeats))
         assigned.protocol.counted(step.start, counts, values)
 
-    async def _plan(self, assigned: ShardAssignment, step: PlanSlot) -> None:
+    async def _plan(self, assigned: ShardAssignment, step: steps.PlanSlot) -> None:
         counts = await self._in_thread(partial(merge_counts, step.chunks))
         plan = await self._in_thread(partial(plan_slot, counts, assigned.context, assigned.ledger))
         # A plan that was charged on an older copy of the ledger must not outlive it in the log.
@@ -251,7 +230,7 @@ class ShardProcessor:
         assigned.protocol.planned(step.start, counts, plan)
         self._last_plan = plan
 
-    async def _learn(self, assigned: ShardAssignment, step: Learn) -> None:
+    async def _learn(self, assigned: ShardAssignment, step: steps.Learn) -> None:
         """Publish the slot's smoothed estimates, with the checkpoint behind its counts."""
         smoothed = partial(assigned.context.smoothed, (step.start, step.end_ms), assigned.ledger)
         records = smoothed_records(self._topics, await self._in_thread(smoothed))
@@ -260,18 +239,15 @@ class ShardProcessor:
         protocol = assigned.protocol
         await self._publish(assigned, records, None, partial(protocol.publishing, step), partial(protocol.learnt, step))
 
-    async def _measure(self, assigned: ShardAssignment, step: Measure) -> None:
-        of_slot = step.counts, step.values, step.plan
-        work = lambda: (slot_norms(*of_slot, assigned.context.policy), slot_sums(*of_slot))  # noqa: E731
-        norms, city = await self._in_thread(work)
+    async def _measure(self, assigned: ShardAssignment, step: steps.Measure) -> None:
+        norms, city = await self._in_thread(partial(assigned.measure, step))
         assigned.protocol.measured(step, norms, city)
 
-    async def _ask_city(self, assigned: ShardAssignment, step: AskCity) -> None:
-        work = step.sums, step.plan, assigned.context, assigned.ledger
-        await self._in_thread(partial(record_city, *work))
+    async def _ask_city(self, assigned: ShardAssignment, step: steps.AskCity) -> None:
+        await self._in_thread(partial(assigned.ask_city, step))
         assigned.protocol.city_asked()
 
-    async def _release(self, assigned: ShardAssignment, step: Release) -> None:
+    async def _release(self, assigned: ShardAssignment, step: steps.Release) -> None:
         plan = step.plan if self._last_plan is None else step.plan.with_priced(self._last_plan)
         work = step.counts, step.values, plan, assigned.context, assigned.ledger, step.clips
         recorded = await self._in_thread(partial(record_slot, *work))
@@ -284,7 +260,7 @@ class ShardProcessor:
         await self._in_thread(partial(recorded.published, assigned.ledger))
         self._report(slot_published(step.start, releases))
 
-    async def _answer(self, assigned: ShardAssignment, step: Answer) -> None:
+    async def _answer(self, assigned: ShardAssignment, step: steps.Answer) -> None:
         """Answer the queries of a moment, in the shard's own rounds of charging and drawing; then publish them."""
         moment = await self._in_thread(partial(merge_moment, step.chunks))
         work = (lambda: None) if self._queries is None else partial(self._queries.record, moment, assigned.ledger)
@@ -319,7 +295,11 @@ class ShardProcessor:
             done()
             assigned.committed = to
 
-    async def _send(self, messages: Sequence[Outgoing]) -> None:
+    async def _send_all(self, assigned: ShardAssignment, step: steps.Send) -> None:
+        await self._send(step.messages)
+        assigned.protocol.sent(step)
+
+    async def _send(self, messages: Sequence[steps.Outgoing]) -> None:
         name, headers = self._topics.parts.name, [self._binding.header, *mark_header(self._mark)]
         await self._producer.write(
             OutgoingRecord(name, encode_message(message), headers=headers, partition=partition)

@@ -36,7 +36,8 @@ from udp_stream.release.draw import record_slot
 from udp_stream.release.record import decode, kind_of, slot_of
 from udp_stream.release.whole_city import record_city, slot_sums
 from udp_stream.shuffle.count_chunks import merge_counts
-from udp_stream.shuffle.shard_protocol import ShardCheckpoint, ShardProtocol
+from udp_stream.shuffle.shard_checkpoint import ShardCheckpoint
+from udp_stream.shuffle.shard_protocol import ShardProtocol
 from udp_stream.shuffle.shard_steps import AskCity, Count, Measure, PlanSlot, Release
 from udp_stream.shuffle.source_protocol import SourceProtocol
 from udp_stream.shuffle.wire import decode_message, encode_message

@@ -26,7 +26,8 @@ from udp_stream.shuffle import shard_protocol, source_protocol
 from udp_stream.shuffle.barrier import NOT_YET, BarrierCheckpoint, SlotBarrier
 from udp_stream.shuffle.count_chunks import Released
 from udp_stream.shuffle.shard import Shard, counts_of_shards
-from udp_stream.shuffle.shard_protocol import ShardCheckpoint, ShardProtocol
+from udp_stream.shuffle.shard_checkpoint import ShardCheckpoint
+from udp_stream.shuffle.shard_protocol import ShardProtocol
 from udp_stream.shuffle.shard_steps import Count, Release
 from udp_stream.shuffle.source_protocol import SourceProtocol
 from udp_stream.shuffle.wire import decode_message

@@ -27,7 +27,8 @@ from udp_stream.release.record import decode
 from udp_stream.release.standing import query_set
 from udp_stream.shuffle import source_protocol
 from udp_stream.shuffle.ping_chunks import PingChunk, cut
-from udp_stream.shuffle.shard_protocol import ShardCheckpoint, ShardProtocol
+from udp_stream.shuffle.shard_checkpoint import ShardCheckpoint
+from udp_stream.shuffle.shard_protocol import ShardProtocol
 from udp_stream.shuffle.wire import decode_message
 from udp_stream.testing import SeededEntropy
 from udp_stream.windows.source_reader import ReadingRules

@@ -28,7 +28,7 @@ from udp_stream.shuffle import source_protocol
 from udp_stream.shuffle.barrier import BarrierCheckpoint
 from udp_stream.shuffle.count_chunks import CountChunk, CountsEnd, Released
 from udp_stream.shuffle.ping_chunks import PingChunk, PingsEnd, cut, merge
-from udp_stream.shuffle.shard_protocol import ShardCheckpoint
+from udp_stream.shuffle.shard_checkpoint import ShardCheckpoint
 from udp_stream.shuffle.wire import decode_message, encode_message
 from udp_stream.testing import SeededEntropy
 from udp_stream.windows.slot_tables import tabulate

@@ -299,11 +299,10 @@ QUESTION = "question"
 
 
 CITY = "city"
-"""The kind of what a slot's plates say of the whole city: it is recorded, and not released."""
 
 
 def city_id(start_ms: int, end_ms: int) -> str:
-    """The id of what a slot's plates are asked of the whole city.
+    """The id of what a slot's plates tell of the whole city, which is recorded, and not released.
 
     >>> city_id(1_641_011_400_000, 1_641_015_000_000)
     'city:1641011400-3600'
@@ -326,7 +325,6 @@ def slot_of(release_id: str) -> tuple[int, int]:
     >>> slot_of("87608c4d2ffffff-1641011400-3600")
     (1641011400, 1641015000)
     """
-    match = _ID.fullmatch(release_id)
-    if match is None:
+    if (match := _ID.fullmatch(release_id)) is None:
         raise ValueError(f"expected CELL-START-SECONDS, got {release_id!r}")
     return int(match[1]), int(match[1]) + int(match[2])

@@ -8,8 +8,8 @@ Slot by slot, in order of time. `next` gives the first of these steps that is du
 | `Send` | something is to be sent: counts, plans, or the time through which all is counted or released | `sent` |
 | `Learn` | all shards have released what was planned; only where plans follow from releases | `publishing`, `learnt` |
 | `PlanSlot` | all shards have counted a slot; on partition 0 alone | `planned`; each shard is sent its share next |
-| `Measure` | the oldest counted slot has its plan; clips are shared, or the city asked | `measured`; norms are sent next |
-| `AskCity` | all norms are there, and the city is asked; on partition 0 | `city_asked`; factors are sent next |
+| `Measure` | the oldest counted slot has its plan; clips are shared, or the city asked | `measured`; norms are next |
+| `AskCity` | all norms are there, and the city is asked; on partition 0 | `city_asked`; factors are next |
 | `Release` | the oldest counted slot has its plan, and factors if it was measured | `recorded`, then `published` |
 | `Answer` | every source has sent the positions of a moment; only where queries are asked | `answering`, `answered` |
 
@@ -37,8 +37,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import msgspec
-
 from udp_stream.lifecycle import SLOT_LIFE, SlotState, advance
 from udp_stream.mechanisms.ball import PlateNorms
 from udp_stream.planning.slot_plan import SlotPlan, cut_plan
@@ -49,6 +47,7 @@ from udp_stream.shuffle.ping_chunks import shard_of
 from udp_stream.shuffle.planner import Planner
 from udp_stream.shuffle.position_chunks import PositionChunk, positions_of_sources
 from udp_stream.shuffle.shard import Shard
+from udp_stream.shuffle.shard_checkpoint import ShardCheckpoint
 from udp_stream.shuffle.shard_steps import (
     PLANNER,
     Answer,
@@ -64,28 +63,6 @@ from udp_stream.shuffle.shard_steps import (
 )
 from udp_stream.shuffle.stage import SlotStage
 from udp_stream.windows.slot_tables import SlotCounts, SlotValues
-
-
-class ShardCheckpoint(msgspec.Struct, frozen=True, array_like=True):
-    """Where to resume one partition of the shuffle topic.
-
-    >>> ShardCheckpoint(BarrierCheckpoint(9), planner=BarrierCheckpoint(4)).offset, ShardCheckpoint.at(7).offset
-    (4, 7)
-    """
-
-    shard: BarrierCheckpoint
-    planner: BarrierCheckpoint | None = None
-    moments: BarrierCheckpoint | None = None
-
-    @classmethod
-    def at(cls, offset: int) -> ShardCheckpoint:
-        """From this offset on, with no knowledge of what is before it."""
-        return cls(BarrierCheckpoint(offset), BarrierCheckpoint(offset), BarrierCheckpoint(offset))
-
-    @property
-    def offset(self) -> int:
-        """Where to resume reading. Shard, planner and queries each skip what is before their own checkpoint."""
-        return min(one.offset for one in (self.shard, self.planner, self.moments) if one is not None)
 
 
 @dataclass(slots=True)

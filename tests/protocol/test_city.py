@@ -1,0 +1,164 @@
+"""Where plates are asked of the whole city: every order of what two workers can do ends, with one answer for each slot,
+made of the whole slot, and recorded before any of its HATs."""
+
+import random
+
+import msgspec
+import pytest
+
+from tests.forms import long_rows
+from tests.protocol.explore import FLAGS, Violation, explore, walk
+from tests.protocol.test_follows import Following
+from udp_stream.adapters.settings import load
+from udp_stream.planning import whole_city
+from udp_stream.release.context import ReleaseContext, around_forecasts
+from udp_stream.release.forecaster import Forecaster
+from udp_stream.release.record import CITY, kind_of, slot_of
+from udp_stream.shuffle.planner import Planner
+from udp_stream.shuffle.shard_steps import AskCity, Release
+from udp_stream.testing import SeededEntropy
+
+PURE = (*FLAGS, "release.mean=forecast-clip", "release.cdf_epsilon=0.2", "forecast.city=on")
+IN_RHO = (*PURE, "budget.accounting=approximate")
+
+
+class Anew:
+    """A forecaster that has no memory but the ledger, as every branch has one of its own."""
+
+    def __init__(self, settings, policy):
+        self._settings, self._policy = settings, policy
+
+    def saw(self, counts):
+        """Nothing is to be learnt later."""
+
+    def forecast(self, counts, history):
+        self._made = Forecaster(self._settings.calendar.slots, self._policy.max_speed, "explored")
+        return self._made.forecast(counts, history)
+
+    def latest(self, counts):
+        return self._made.latest(counts)
+
+
+class Cities(Following):
+    """Two plates, each with a HAT on either shard."""
+
+    flags = PURE
+    off_after_a_fault = False
+
+    def __init__(self, *args, **kwargs):
+        self.sums, self.is_one_history = {}, True
+        super().__init__(*args, **kwargs)
+
+    def begin(self, faults):
+        self.sums.clear()
+        return super().begin(faults)
+
+    def context(self, settings, seed):
+        off = ("forecast.city=off",) if seed and self.off_after_a_fault else ()
+        policy = load(None, (*self.flags, f"release.mean_epsilon={0.3 + seed / 10}", *off), {}).policy
+        anew = Anew(settings, policy)
+        return ReleaseContext(policy, settings.calendar, SeededEntropy(seed), "explored",
+                              planner=around_forecasts(anew), forecaster=anew)  # fmt: skip
+
+    def ask_city(self, actor, state, fault):
+        step = self.locals.fresh(actor.local).next()
+        assert isinstance(step, AskCity)
+        known = self.sums.setdefault(step.plan.start_ms, step.sums) if self.is_one_history else step.sums
+        if known != step.sums:
+            raise Violation(f"two sums of one slot: {known} and {step.sums}")
+        return super().ask_city(actor, state, fault)
+
+    def record(self, actor, state, fault):
+        step = self.locals.fresh(actor.local).next()
+        assert isinstance(step, Release)
+        if step.plan.city is not None and not self.off_after_a_fault:
+            ledger = self.ledgers.objects[state.ledger]
+            if not any(one.payload for one in self.of_city(ledger) if slot_of(one.release_id)[0] * 1000 == step.start):
+                raise Violation("a HAT is drawn, and what the city told is not recorded")
+        return super().record(actor, state, fault)
+
+    def of_city(self, ledger):
+        return [entry for entry in ledger.entries() if kind_of(entry.release_id) == CITY]
+
+    def require_done(self, state):
+        ledger = self.ledgers.objects[state.ledger]
+        learnt = [one for one in state.published if one[0].startswith("learnt")]
+        if len(learnt) != self.slots or len(state.published) != 3 * self.slots:
+            raise Violation(f"expected two HATs of each slot, and {self.slots} slots learnt, got {state.published}")
+        asked, hats = self.of_city(ledger), [one for one in ledger.entries() if kind_of(one.release_id) == "hat"]
+        if ledger.verify() or len(hats) != 2 * self.slots:
+            raise Violation(f"expected two HATs of each slot, got {hats}")
+        if self.off_after_a_fault:
+            return
+        if len(asked) != self.slots or any(one.charged.min() == 0 or len(one.plates) != 2 for one in asked):
+            raise Violation(f"expected two plates to be charged for each slot's question, got {asked}")
+        told = [msgspec.json.decode(one.payload) for one in asked if one.payload and one.published]
+        if len(told) != self.slots or any(one["plates"] != 2 or len(one["cells"]) != 2 for one in told):
+            raise Violation(f"expected an answer of two plates for each slot, got {told}")
+
+
+class CitiesInRho(Cities):
+    """Norms and sums travel together."""
+
+    flags = IN_RHO
+
+
+class OffAfterAFault(Cities):
+    """Whoever takes over asks nothing any more, and shards still hold plans that have them wait."""
+
+    off_after_a_fault = True
+
+
+@pytest.fixture(autouse=True)
+def two_are_enough(monkeypatch):
+    monkeypatch.setattr(whole_city, "NOISE_MAX_KMH", 1e9)
+    monkeypatch.setattr(whole_city, "TOLD_KMH", 1e-9)
+
+
+@pytest.mark.parametrize("world", [Cities, CitiesInRho])
+def test_without_a_fault_every_order_ends_with_one_answer_of_the_whole_slot(world):
+    explored = world()
+    assert explore(explored, faults=0).ends >= 1
+    assert len(explored.sums) == 2 and all(0 not in sums for sums in explored.sums.values())
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("world", [Cities, OffAfterAFault])
+def test_with_a_fault_anywhere_every_order_of_a_slot_ends(world):
+    explored = world(slots=1)
+    explored.is_one_history = False
+    assert explore(explored, faults=1).ends > 100
+
+
+@pytest.mark.parametrize("world", [Cities, CitiesInRho, OffAfterAFault])
+@pytest.mark.parametrize(("whole_batches", "walked"), long_rows([(True, 4)], [(True, 4), (True, 12), (False, 6)]))
+def test_with_up_to_three_faults_random_orders_end(world, whole_batches, walked):
+    explored = world(whole_batches=whole_batches)
+    explored.is_one_history = False
+    assert [walk(explored, 3, random.Random(seed)) for seed in range(walked)].count(3) > walked // 5
+
+
+def test_a_planner_that_answers_before_it_records_and_one_that_never_answers_are_found(monkeypatch):
+    def at_once(self, factors=Planner.factors):
+        asks = self._planned.asks if self._planned else None
+        if self._planned:
+            self._planned.asks = None
+        found = list(factors(self))
+        if self._planned and not found:
+            self._planned.asks = asks
+        return found
+
+    for name, wrong in (("factors", at_once), ("asked", lambda _: None)):
+        with monkeypatch.context() as patch, pytest.raises(Violation):
+            patch.setattr(Planner, name, wrong)
+            explore(Cities(), faults=0)
+
+
+def test_a_planner_that_answers_nobody_but_those_its_own_plan_asks_is_found(monkeypatch):
+    """A shard would wait for ever with a plan that was made before the settings were changed."""
+    monkeypatch.setattr(Planner, "_answers_to_others", lambda *_: iter(()))
+    world = OffAfterAFault()
+    with pytest.raises(Violation):
+        for seed in range(100):
+            walk(world, 3, random.Random(seed))
