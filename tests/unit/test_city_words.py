@@ -14,10 +14,12 @@ from udp_stream.cli.report import worth
 from udp_stream.errors import ConfigError
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission
+from udp_stream.release.charge import plan_slot
 from udp_stream.release.context import with_forecaster
 from udp_stream.release.history import LedgerHistory
 from udp_stream.release.record import CITY, decode, kind_of
 from udp_stream.release.summary import Summary
+from udp_stream.testing import Died, SeededEntropy
 from udp_stream.units import NANO
 
 AROUND = ("release.mean=forecast-clip", "release.cdf_epsilon=0")
@@ -195,3 +197,36 @@ def test_with_the_least_budget_nothing_is_asked_and_nothing_fails():
     ledger = MemoryLedger()
     found = run(ledger, with_forecaster(a_context(*flags)), slot())
     assert city_entries(ledger) == [] and len([decode(payload) for _, payload in found]) == 3
+
+
+class NoNewSums(SeededEntropy):
+    """Has no bits for a city."""
+
+    def streams(self, release_ids):
+        assert not any(kind_of(name) == CITY for name in release_ids)
+        return super().streams(release_ids)
+
+
+@pytest.mark.parametrize("dies_at", ["record", "published"])
+def test_a_replay_after_a_crash_draws_no_sums_anew(dies_at):
+    """Killed when they are recorded, or marked: the next run finds them, and marks them if nobody has."""
+    contents, ledger, calls = slot(), MemoryLedger(), []
+    run(MemoryLedger(), with_forecaster(a_context(*PURE)), contents, log=calls)
+    with pytest.raises(Died):
+        run(ledger, with_forecaster(a_context(*PURE)), contents, calls.index(dies_at), answered=True)
+    (before,) = city_entries(ledger)
+    assert before.payload is not None and not ledger.recorded(["8742d98b6ffffff-1641011400-3600"])[0]
+    run(ledger, with_forecaster(a_context(*PURE, entropy=NoNewSums(7))), contents)
+    (after,) = city_entries(ledger)
+    assert after.payload == before.payload and after.charged.tolist() == before.charged.tolist()
+    assert ledger.verify() == [] and list(ledger.unpublished()) == []
+
+
+def test_sums_that_were_charged_under_other_settings_are_not_drawn_under_these():
+    """What the earlier charge allows is not known any more: less noise could cost more than was charged."""
+    contents, ledger = slot(), MemoryLedger()
+    plan = plan_slot(contents[0], with_forecaster(a_context(*PURE)), ledger)
+    run(ledger, with_forecaster(a_context(*PURE, "budget.epsilon=90", entropy=NoNewSums(7))), contents)
+    (entry,) = city_entries(ledger)
+    assert plan.city is not None and entry.payload is None and entry.budget == 80 * NANO
+    assert entry.charged.max() <= 0.03 * 80 * NANO and ledger.verify() == []
