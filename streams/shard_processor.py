@@ -177,8 +177,7 @@ class ShardProcessor:
 
     async def process(self, records: Sequence[Any]) -> None:
         """Process a batch of one partition: add it, do what is due, commit."""
-        assigned = self._assignments.get(records[0].partition)
-        if assigned is None:
+        if (assigned := self._assignments.get(records[0].partition)) is None:
             return
         for one in records:
             require_same(self._binding, one.headers, f"the writer of {one.topic}[{one.partition}] at {one.offset}")

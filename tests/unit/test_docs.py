@@ -13,11 +13,11 @@ import pytest
 from udp_stream.adapters.settings import known_keys
 from udp_stream.cli.guesses import COUNTS_ERR, ONE_CDF, ONE_MEAN, ONE_VARIANCE, SERVED_SHARES
 from udp_stream.forecast import arrow, bank, slot
-from udp_stream.mechanisms import ball_width, clip_width, speed_spread
+from udp_stream.mechanisms import ball_width, city_sums, clip_width, speed_spread
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.pings.decoder import PingDecoder, PingRules
 from udp_stream.pings.refusals import Reason
-from udp_stream.planning import around
+from udp_stream.planning import around, whole_city
 from udp_stream.release import intervals
 from udp_stream.release.kept_back import PLATES, REST_KMH
 from udp_stream.release.record import Status
@@ -132,7 +132,7 @@ def test_what_constant_and_counts_err_by_is_least_and_most_of_the_measured_table
 
 FORECASTING = {
     name: value
-    for module in (speed_spread, clip_width, ball_width, slot, arrow, bank, around, intervals)
+    for module in (speed_spread, clip_width, ball_width, slot, arrow, bank, around, intervals, city_sums, whole_city)
     for name, value in vars(module).items()
 }
 
@@ -140,7 +140,7 @@ FORECASTING = {
 def test_the_page_on_forecasts_states_the_constants_of_the_code():
     text = (DOCS / "mechanisms" / "forecast.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`[A-Z_`, ]+`) \| ([\d., ]+) \|", text, re.MULTILINE)
-    assert len(rows) == 26
+    assert len(rows) == 34
     for names, values in rows:
         held = [FORECASTING[name] for name in re.findall(r"\w+", names)]
         assert np.hstack(held).tolist() == [float(value) for value in values.split(", ")], names

@@ -27,7 +27,7 @@ MEAN_PART, SPREAD_PART = 20, 10
 NOISE_MAX_KMH = 6.0
 """A noisier answer is worth less than its price."""
 
-TOLD_KMH = 2.0
+TOLD_KMH = 1.0
 """How well answers are to tell the city's mean: when all of them together are this precise, nothing more is asked."""
 
 
