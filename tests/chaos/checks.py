@@ -229,7 +229,7 @@ def shared_clips_are_remembered_once(seen: Collected) -> Iterator[str]:
 
 
 def city_sums_are_told_once(seen: Collected) -> Iterator[str]:
-    """Charged before the HATs of their slot, then recorded, of the plates that paid and of all HATs of the slot."""
+    """Charged before the HATs of their slot, then recorded: of the plates that paid, and all of its HATs."""
     held = [(at, entry) for at, entry in enumerate(seen.entries) if kind_of(entry.release_id) == CITY]
     if seen.asks_city != any(entry.payload is not None for _, entry in held):
         yield "none are recorded" if seen.asks_city else "some are recorded, and the city is not asked"
@@ -258,7 +258,7 @@ def _answer_of_another(id_: str, payload: bytes, paid: int, cells: set[int]) -> 
         yield str(error)
         return
     if told.plates != paid or set(told.cells) != cells:
-        yield f"{id_}: its answer is of {told.plates} plates and {len(told.cells)} HATs, not of those of its slot"
+        yield f"{id_}: its answer is of {told.plates} plates and {len(told.cells)} HATs, not of its slot's"
 
 
 def nobody_is_over_budget(seen: Collected) -> Iterator[str]:

@@ -86,7 +86,7 @@ def dies_at_every_call_in_rho(new_ledger: Opening) -> None:
 
 
 def dies_at_every_call_with_city_sums(new_ledger: Opening) -> None:
-    """The same where the city is asked first: one draw of its sums, and each plate is charged once for them."""
+    """The same where the city is asked first: its sums are drawn once, and charged once to each plate."""
     for kind in ("city", "city in rho"):
         dies_at_every_call(new_ledger, kind)
 
@@ -164,8 +164,9 @@ def _slot():
 
 
 def require_whole(ledger: Ledger, published: dict[str, bytes]) -> None:
-    """One payload per HAT, all of them published; each plate charged once, as the record says, within its budget. So it
-    is with city sums, where they were asked for."""
+    """One payload per HAT, all of them published; each plate charged once, as the record says, within its budget.
+
+    The same for city sums, if there are any."""
     assert len(published) == 3
     assert ledger.verify() == [] and list(ledger.unpublished()) == []
     asked = _paid_for_questions(ledger)

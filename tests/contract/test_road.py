@@ -102,7 +102,7 @@ class ForgetsCities(MemoryLedger):
 
 
 class DrawsCitiesAgain(MemoryLedger):
-    """Breaks promise 3 for city sums alone: what is recorded of them is not found, and the last record is kept."""
+    """Breaks promise 3 for city sums alone: their record is not found, and the last one is kept."""
 
     def recorded(self, release_ids):
         found = super().recorded(release_ids)

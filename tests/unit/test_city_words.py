@@ -1,18 +1,22 @@
-"""What is said of city sums: in the statement, in the sentence of a ledger, in the summary, in notes and refusals."""
+"""What is said of city sums: in the statement, a ledger's sentence, the summary, notes and refusals."""
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from streams.publishing import settle
 from tests.unit.test_flow import FIXED, a_context, run, slot
 from udp_stream.adapters.ledgers.policy_keys import note_policy, other_policies, written
 from udp_stream.adapters.ledgers.statement import disagreement, statement
-from udp_stream.adapters.ledgers.which_ledger import counted_charges, ledger_sentence
+from udp_stream.adapters.ledgers.which_ledger import ledger_sentence
 from udp_stream.adapters.settings import load
 from udp_stream.cli.charged_plate import lines_of_plate
+from udp_stream.cli.commands.ledger import _forgotten_words
+from udp_stream.cli.main import main
 from udp_stream.cli.report import worth
 from udp_stream.errors import ConfigError
 from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.ledger.past import see
 from udp_stream.ledger.port import Admission
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.context import with_forecaster
@@ -62,7 +66,7 @@ def test_the_statement_says_what_city_sums_are_and_what_they_have_cost(flags, un
         }
     ]
     balances = ledger.balances(city_entries(ledger)[0].period, slot()[0].plates)
-    assert period[f"{unit}_max_over_plates"] == balances.charged.max() / NANO, "they are part of the whole loss"
+    assert period[f"{unit}_max_over_plates"] == balances.charged.max() / NANO, "part of the whole loss"
     assert found["hats_recorded"] == 6 and disagreement(settings, found) is None
 
 
@@ -78,9 +82,8 @@ def test_the_statement_tells_sums_that_were_charged_and_never_drawn_and_those_th
     for name, needed, start in (("charged", 0, 0), ("too few", 2, 3600)):
         ledger.admit(name, 9 * NANO, [b"a"], [Admission(f"city:{start}-3600", ONE, ONE + 5, needed, b"")])
     found = statement(load(None, AROUND, {}), ledger)
-    assert [(one["period"], one["slots_charged"], one["slots_recorded"]) for one in found["city_sums"]["periods"]] == [
-        ("charged", 1, 0), ("too few", 0, 0)
-    ]  # fmt: skip
+    slots = [(one["slots_charged"], one["slots_recorded"]) for one in found["city_sums"]["periods"]]
+    assert slots == [(1, 0), (0, 0)]
     loss = found["privacy"]["privacy_loss"]
     assert [one["plates_charged"] for one in loss["periods"]] == [1, 0]
     assert loss["charged_under"] == [
@@ -119,7 +122,14 @@ def test_a_ledger_s_sentence_names_city_sums_and_its_slots_are_those_of_hats():
         "ledger city.ledger: 8 HATs and city sums, the first of the slot 2022-01-01T10:00:00+05:30, "
         "the latest of 2022-01-01T11:00:00+05:30"
     )
-    assert counted_charges(2, ledger.meta()) == "2 HATs and city sums", "what an older ledger has forgotten"
+
+
+def test_what_an_older_ledger_has_forgotten_is_told_with_city_sums():
+    settings, ledger = released(PURE)
+    note_policy(ledger, settings.policy)
+    kept = replace(see(ledger).mark(), admitted=ledger.progress().admitted + 5)
+    words = _forgotten_words(ledger, kept, settings)
+    assert words == "charges of 5 HATs and city sums since 2022-01-01T10:00:00+05:30 are forgotten"
 
 
 def test_settings_with_city_sums_are_others_and_show_in_their_key():
@@ -145,6 +155,14 @@ def test_the_summary_says_what_the_setting_does_and_the_most_that_it_costs(flags
     assert f"at most {most} a slot, of the same budget" in said and "`udp-stream ledger export`" in said
 
 
+@pytest.mark.parametrize("city", ["on", "off"])
+def test_a_plan_says_so_too(city, capsys):
+    flags = "--set", f"forecast.city={city}", "--set", "budget.epsilon=5"
+    assert main(["plan", "--plates", "20", *flags]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert ("at most epsilon 0.15 a slot, of the same budget" in said) == (city == "on")
+
+
 def test_the_most_that_is_said_is_what_the_plate_that_moves_most_pays():
     settings, ledger = released(PURE)
     (entry,) = city_entries(ledger)
@@ -161,8 +179,7 @@ def test_history_passes_over_city_sums_and_tells_them_by_slot():
 
 
 def test_a_worker_that_takes_over_leaves_city_sums_that_are_not_marked_yet():
-    """The planner that asks again finds them recorded, and marks them. The hash of a HAT's cell says whose it is; sums
-    have none."""
+    """The planner that asks again finds them recorded, and marks them. Sums have no cell that tells a shard."""
     ledger = MemoryLedger()
     ledger.admit("May", NANO, [b"a"], [Admission("city:0-3600", ONE, ONE + 5, 0, b"")])
     ledger.record([("city:0-3600", b"{}")])
@@ -178,7 +195,7 @@ def test_a_worker_that_takes_over_leaves_city_sums_that_are_not_marked_yet():
             '"off" where no mean is taken around a forecast, or where release.counts is not "all"',
         ),
         (("release.suppression=chop-user",), '"off" where no mean is taken around a forecast, or where'),
-        (("release.counts=released", "forecast.counts=off"), "or where release.counts is not \"all\", got 'on'"),
+        (("release.counts=released", "forecast.counts=off"), "release.counts is not \"all\", got 'on'"),
         (
             ("budget.epsilon=0.000003", "release.mean_epsilon=0.000001"),
             '"off" where the budget is below epsilon 0.0000032: a part of it has to pay for noise',

@@ -12,7 +12,7 @@ from udp_stream.units import NANO
 
 @dataclass(slots=True)
 class StatedCity:
-    """Sums over the whole city, by budget period, or by rolling budget; `recorded` counts the slots with an answer.
+    """Sums over the whole city, by budget period or rolling budget: slots that were charged, and those recorded.
 
     >>> StatedCity().stated()
     {}
@@ -37,10 +37,10 @@ class StatedCity:
             "city_sums": {
                 "what": "in some slots, two noisy sums over all plates: how far their speeds are off the "
                 "forecasts, and how widely plates scatter around them",
-                "use": "recorded in the ledger, and not published; forecasts learn from them, so later releases "
-                "and smoothed estimates depend on them",
-                "charges": "each plate its own share of both sums' sensitivities, before the HATs of the slot; "
-                "these charges are part of privacy_loss, where the sums of a slot count as one release",
+                "use": "recorded in the ledger, and not published; forecasts learn from them, so later "
+                "releases and smoothed estimates depend on them",
+                "charges": "each plate its own share of both sums' sensitivities, before the HATs of the slot; these "
+                "charges are part of privacy_loss, where the sums of a slot count as one release",
                 "periods": [self._period(name, spent) for name, spent in sorted(self.periods.items())],
             }
         }

@@ -67,7 +67,7 @@ class _Made(msgspec.Struct, frozen=True):
 class _Account:
     """All that the entries of a ledger say.
 
-    `under` counts the HATs with a charge, by the length and budget of every period that something was charged in.
+    `under` counts the HATs with a charge, by length and budget of all periods that something was charged in.
     `made` and `released` count the records, all and those that are not withheld.
     """
 
