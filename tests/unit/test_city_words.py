@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from streams.publishing import settle
 from tests.unit.test_flow import FIXED, a_context, run, slot
+from udp_stream.adapters.ledgers.ledger_view import Holdings
 from udp_stream.adapters.ledgers.policy_keys import note_policy, other_policies, written
 from udp_stream.adapters.ledgers.statement import disagreement, statement
 from udp_stream.adapters.ledgers.which_ledger import ledger_sentence
@@ -130,6 +131,19 @@ def test_what_an_older_ledger_has_forgotten_is_told_with_city_sums():
     kept = replace(see(ledger).mark(), admitted=ledger.progress().admitted + 5)
     words = _forgotten_words(ledger, kept, settings)
     assert words == "charges of 5 HATs and city sums since 2022-01-01T10:00:00+05:30 are forgotten"
+
+
+def test_doctor_counts_no_city_sums_among_what_readers_wait_for():
+    """Killed before they are marked, and off since: nobody marks them, and nobody waits."""
+    contents, ledger, calls = slot(), MemoryLedger(), []
+    run(MemoryLedger(), with_forecaster(a_context(*PURE)), contents, log=calls)
+    with pytest.raises(Died):
+        run(ledger, with_forecaster(a_context(*PURE)), contents, calls.index("record"), answered=True)
+    run(ledger, with_forecaster(a_context(*PURE, "forecast.city=off")), contents)
+    assert len(list(ledger.unpublished())) == 1 and Holdings.of(ledger).unpublished == 0
+    ledger.admit("May", NANO, [b"a"], [Admission("a hat", ONE, ONE + 5, 0, b"")])
+    ledger.record([("a hat", b"{}")])
+    assert Holdings.of(ledger).unpublished == 1
 
 
 def test_settings_with_city_sums_are_others_and_show_in_their_key():

@@ -10,6 +10,7 @@ from udp_stream.adapters.text import counted
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Ledger
+from udp_stream.release.record import CITY, kind_of
 
 
 class Holdings(NamedTuple):
@@ -29,8 +30,9 @@ class Holdings(NamedTuple):
 
     @classmethod
     def of(cls, ledger: Ledger) -> Holdings:
-        """Of an open ledger; some round trips, however much it holds."""
-        progress, unpublished = ledger.progress(), sum(1 for _ in ledger.unpublished())
+        """Of an open ledger; some round trips, however much it holds. No reader waits for city sums."""
+        progress = ledger.progress()
+        unpublished = sum(kind_of(release_id) != CITY for release_id, _ in ledger.unpublished())
         return cls(progress.admitted, progress.recorded, unpublished, len(ledger.periods()), caveats(ledger.meta()))
 
 
