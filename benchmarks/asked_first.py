@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 from benchmarks.accuracy import DAYS, Feeds, student
 from benchmarks.forecast_days import OURS, Day, changed
 from udp_stream.adapters.settings import load
+from udp_stream.forecast.bank import Told
 from udp_stream.forecast.prior import Coefficients, prior_of
 from udp_stream.forecast.slot import SlotForecast
 from udp_stream.ledger.memory import MemoryLedger
@@ -164,6 +165,9 @@ class Learnt:
 
     def releases(self, start_ms: int, end_ms: int, cells: Sequence[int]) -> list[Release | None]:
         return [self._with(one) for one in self._history.releases(start_ms, end_ms, cells)]
+
+    def city(self, start_ms: int, end_ms: int) -> Told | None:
+        return self._history.city(start_ms, end_ms)
 
     def slots_since(self, start_ms: int) -> dict[tuple[int, int], list[int]]:
         return self._history.slots_since(start_ms)

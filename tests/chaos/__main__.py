@@ -13,6 +13,7 @@ from tempfile import mkdtemp
 from tests.chaos.city import (
     AMPLE,
     AUTOMATIC,
+    CITY_SUMS,
     FORECASTS,
     IN_RHO,
     QUESTIONS,
@@ -34,6 +35,7 @@ PROFILES = {
     "in-rho": IN_RHO,
     "shared-clips": SHARED_CLIPS,
     "questions": QUESTIONS,
+    "city-sums": CITY_SUMS,
 }
 
 

@@ -67,6 +67,8 @@ min_plates = 4
 ask_first = {ask_first}
 ask_far_kmh = 6
 ask_rounds = 2
+[forecast]
+city = "{city_sums}"
 [budget]
 epsilon = {budget}
 accounting = "{accounting}"
@@ -101,6 +103,7 @@ class Profile:
     replicas: int = 0
     accounting: str = "pure"
     ask_first: float = 0
+    city_sums: str = "off"
 
 
 AMPLE = Profile("two shards, ample budget", 2, 1000.0)
@@ -109,6 +112,7 @@ SHARED = Profile("three shards, scarce budget", 3, 9.0)
 AUTOMATIC = Profile("two shards, automatic epsilon", 2, 9.0, epsilon='"auto"', exact=False)
 FORECASTS = Profile("three shards, means around forecasts", 3, 9.0, exact=False, mean="auto")
 SHARED_CLIPS = replace(FORECASTS, name="three shards, clips shared in rho", budget=20.0, accounting="approximate")
+CITY_SUMS = replace(FORECASTS, name="three shards, sums over the whole city", budget=25.0, city_sums="on")
 QUESTIONS = replace(FORECASTS, name="three shards, a question before each release", ask_first=0.3)
 REPLICATED = Profile("two shards, ample budget, a replica", 2, 1000.0, replicas=1)
 IN_RHO = Profile("two shards, scarce budget, in rho", 2, 9.0, epsilon="0.8", accounting="approximate")
@@ -286,6 +290,7 @@ class City:
             plates=frozenset({f"GJ05ZZ{number:04}" for number in range(1, 1000)}),
             strangers=strangers,
             clips_amiss=clips,
+            asks_city=self.settings.policy.in_cities,
         )
 
 
@@ -328,6 +333,7 @@ def build(
     text = CONFIG.format(
         timezone=profile.timezone, max_kmh=profile.max_kmh, epsilon=profile.epsilon, budget=profile.budget,
         mean=profile.mean, accounting=profile.accounting, ask_first=profile.ask_first,
+        city_sums=profile.city_sums,
         redis=f"redis://127.0.0.1:{on.store.link().port}", replicas=profile.replicas, database=database,
         folder=folder, bootstrap=on.kafka.bootstrap,
         name=f"c{uuid4().hex[:8]}", shards=profile.shards, session=session_s,

@@ -13,10 +13,12 @@ import pytest
 
 from tests.unit.test_flow import a_context, run, slot
 from udp_stream.ledger.memory import MemoryLedger
-from udp_stream.ledger.port import Ledger, LedgerFactory
+from udp_stream.ledger.port import Entry, Ledger, LedgerFactory
 from udp_stream.release.context import ReleaseContext, with_forecaster
-from udp_stream.release.record import CLIPS, QUESTION, Release, decode, kind_of
+from udp_stream.release.record import CITY, CLIPS, QUESTION, Release, decode, kind_of
 from udp_stream.testing import Died, RivalledLedger
+
+_CITY = "release.mean=forecast-clip", "release.cdf_epsilon=0", "forecast.city=on"
 
 EPSILONS = {
     "fixed": (),
@@ -32,7 +34,12 @@ EPSILONS = {
         *("release.mean=forecast-clip", "release.cdf_epsilon=0", "release.ask_first=0.8"),
         *("release.ask_share=0.5", "release.ask_far_kmh=14", "release.ask_rounds=2"),
     ),
+    "city": (*_CITY, "budget.epsilon=80"),
+    "dearer city": (*_CITY, "budget.epsilon=90"),
+    "city in rho": (*_CITY, "budget.epsilon=40", "budget.accounting=approximate"),
 }
+ADMITS = {"asked": 3, "in rho": 2, "city": 2, "dearer city": 2, "city in rho": 3}
+"""How often it asks the ledger to charge, or to remember; 1 for the others."""
 
 CHARGES_OR_TELLS = "admit", "record", "(publish)"
 """Calls that a death at may do the most harm."""
@@ -47,7 +54,7 @@ def dies_at_every_call(new_ledger: Opening, kind: str = "fixed", calls: Collecti
     With `calls`, at those alone."""
     points = [n for n, name in enumerate(_calls(kind)) if not calls or name in calls]
     for dies_at, answered in product(points, (False, True)):
-        opened, seen = new_ledger(), dict[str, bytes]()
+        opened, seen, told = new_ledger(), dict[str, bytes](), set[bytes]()
         for attempt, at in enumerate((dies_at, dies_at, None)):
             with opened() as ledger:
                 try:
@@ -56,8 +63,11 @@ def dies_at_every_call(new_ledger: Opening, kind: str = "fixed", calls: Collecti
                     found = death.args[0]
             for id_, payload in found:
                 assert seen.setdefault(id_, payload) == payload, (dies_at, answered)
+            with opened() as ledger:
+                told |= {one.payload for one in _city_sums(ledger) if one.payload is not None}
         with opened() as ledger:
             require_whole(ledger, seen)
+        assert len(told) == ("forecast.city=on" in EPSILONS[kind]), (dies_at, answered)
 
 
 def dies_at_every_call_of_a_question(new_ledger: Opening) -> None:
@@ -75,9 +85,15 @@ def dies_at_every_call_in_rho(new_ledger: Opening) -> None:
     dies_at_every_call(new_ledger, "in rho")
 
 
+def dies_at_every_call_with_city_sums(new_ledger: Opening) -> None:
+    """The same where the city is asked first: one draw of its sums, and each plate is charged once for them."""
+    for kind in ("city", "city in rho"):
+        dies_at_every_call(new_ledger, kind)
+
+
 def dies_as_it_charges_or_tells(new_ledger: Opening) -> None:
-    """The short form of the two."""
-    for kind in ("around", "in rho"):
+    """The short form of the three."""
+    for kind in ("around", "in rho", "city in rho"):
         dies_at_every_call(new_ledger, kind, CHARGES_OR_TELLS)
 
 
@@ -105,16 +121,25 @@ def rival_at_every_call_in_rho(new_ledger: Opening) -> None:
         _rival_at_every_call(new_ledger, kind, rivals)
 
 
+def rival_at_every_call_with_city_sums(new_ledger: Opening) -> None:
+    """A rival that asks the same city with other bits, one that asks none, and one whose sums cost more."""
+    for kind, rivals in [("city", "city"), ("city", "around"), ("around", "city"), ("city", "dearer city")]:
+        _rival_at_every_call(new_ledger, kind, rivals)
+
+
 def _rival_at_every_call(new_ledger: Opening, kind: str, rivals: str) -> None:
     for call in range(len(_calls(kind)) - 1):  # publishing is none of the ledger's
-        opened, won = new_ledger(), list[tuple[str, bytes]]()
+        opened, won, told = new_ledger(), list[tuple[str, bytes]](), set[bytes | None]()
         with opened() as theirs, opened() as ledger:
 
-            def rival(theirs: Ledger = theirs, won: list[tuple[str, bytes]] = won) -> None:
+            def rival(theirs: Ledger = theirs, won=won, told=told) -> None:
                 won.extend(run(theirs, context_of(rivals, 8), _slot()))
+                told.update(one.payload for one in _city_sums(theirs))
 
             ours = run(RivalledLedger(ledger, call, rival), context_of(kind, 7), _slot())
             assert won == ours, (kind, rivals, call)
+            told.update(one.payload for one in _city_sums(ledger))
+            assert len(told - {None}) <= 1, (kind, rivals, call)
             require_whole(ledger, dict(ours))
 
 
@@ -124,7 +149,7 @@ def _calls(kind: str) -> list[str]:
     made = list[str]()
     run(MemoryLedger(), context_of(kind, 0), _slot(), log=made)
     assert len(made) >= (18 if kind == "asked" else 10)  # there is a second round of questions
-    assert made.count("admit") == {"asked": 3, "in rho": 2}.get(kind, 1)
+    assert made.count("admit") == ADMITS.get(kind, 1)
     return made
 
 
@@ -139,7 +164,8 @@ def _slot():
 
 
 def require_whole(ledger: Ledger, published: dict[str, bytes]) -> None:
-    """One payload per HAT, all of them published; each plate charged once, as the record says, within its budget."""
+    """One payload per HAT, all of them published; each plate charged once, as the record says, within its budget. So it
+    is with city sums, where they were asked for."""
     assert len(published) == 3
     assert ledger.verify() == [] and list(ledger.unpublished()) == []
     asked = _paid_for_questions(ledger)
@@ -155,9 +181,17 @@ def require_whole(ledger: Ledger, published: dict[str, bytes]) -> None:
         assert max(paid.values(), default=0) == _nano_of(record)
     shares = any(decode(payload).privacy.holds_for == "slot" for payload in published.values())
     assert [entry.plates for entry in ledger.entries() if kind_of(entry.release_id) == CLIPS] == [()] * shares
+    for city in _city_sums(ledger):
+        assert city.payload is not None and city.published
+        assert sorted(city.plates) == sorted(_slot()[0].plates) and city.charged.min() > 0
+    assert len(_city_sums(ledger)) <= 1
     (period,) = {entry.period for entry in ledger.entries()}
     for plate, charged in zip(_slot()[0].plates, ledger.balances(period, _slot()[0].plates).charged, strict=True):
         assert charged == sum(_paid(ledger, plate))
+
+
+def _city_sums(ledger: Ledger) -> list[Entry]:
+    return [entry for entry in ledger.entries() if kind_of(entry.release_id) == CITY]
 
 
 def _nano_of(record: Release) -> int:
@@ -195,6 +229,7 @@ MORE_CHECKS = [
     for check in (
         *(dies_at_every_call_around_forecasts, rival_at_every_call_around_forecasts),
         *(dies_at_every_call_in_rho, rival_at_every_call_in_rho),
+        *(dies_at_every_call_with_city_sums, rival_at_every_call_with_city_sums),
     )
 ]
 """Long over a store of files or of processes."""

@@ -15,14 +15,16 @@ from tests.contract.road import (
     dies_at_every_call,
     dies_at_every_call_in_rho,
     dies_at_every_call_of_a_question,
+    dies_at_every_call_with_city_sums,
     rival_at_every_call,
     rival_at_every_call_in_rho,
     rival_at_every_call_of_a_question,
+    rival_at_every_call_with_city_sums,
 )
 from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import LedgerFactory
-from udp_stream.release.record import CLIPS, kind_of
+from udp_stream.release.record import CITY, CLIPS, kind_of
 
 
 def in_memory(_: Path) -> Opening:
@@ -88,6 +90,31 @@ class KeepsNoClips(MemoryLedger):
         return verdicts
 
 
+class ForgetsCities(MemoryLedger):
+    """Breaks promise 1 for city sums alone: a repeat is charged again while they are not recorded."""
+
+    def admit(self, period, budget, plates, admissions):
+        for one in admissions:
+            held = self._admissions.get(one.release_id)
+            if kind_of(one.release_id) == CITY and held is not None and held.payload is None:
+                del self._admissions[one.release_id]
+        return super().admit(period, budget, plates, admissions)
+
+
+class DrawsCitiesAgain(MemoryLedger):
+    """Breaks promise 3 for city sums alone: what is recorded of them is not found, and the last record is kept."""
+
+    def recorded(self, release_ids):
+        found = super().recorded(release_ids)
+        return [None if kind_of(name) == CITY else one for name, one in zip(release_ids, found, strict=True)]
+
+    def record(self, releases):
+        for name, payload in releases:
+            if kind_of(name) == CITY:
+                self._admissions[name].payload = payload
+        return super().record(releases)
+
+
 @pytest.mark.parametrize(
     ("check", "broken"),
     [
@@ -101,6 +128,9 @@ class KeepsNoClips(MemoryLedger):
         (dies_as_it_charges_or_tells, Unkept),
         (dies_at_every_call_in_rho, KeepsNoClips),
         (rival_at_every_call_in_rho, LastWins),
+        (dies_at_every_call_with_city_sums, ForgetsCities),
+        (dies_at_every_call_with_city_sums, DrawsCitiesAgain),
+        (rival_at_every_call_with_city_sums, DrawsCitiesAgain),
     ],
 )
 def test_a_store_that_breaks_a_promise_is_found(check: Callable[[Opening], None], broken) -> None:

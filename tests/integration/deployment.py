@@ -39,6 +39,8 @@ min_plates = 4
 suppression = "{suppression}"
 ask_first = {ask_first}
 ask_share = 0.5
+[forecast]
+city = "{city}"
 [budget]
 epsilon = {budget}
 period = "{period}"
@@ -61,8 +63,8 @@ status_every = "{status_every}"
 """
 
 DEFAULTS = {"mean": "auto", "grace": "2m", "shards": 1, "epsilon": "0.4", "cdf": "0.3", "budget": "6.0", "period": "1d",
-            "suppression": "off", "ask_first": 0, "partitions": 4, "transactions": "true", "disorder": "1m",
-            "accounting": "pure", "stuck_timeout": "2m", "status_every": "10s"}  # fmt: skip
+            "suppression": "off", "ask_first": 0, "city": "off", "partitions": 4, "transactions": "true",
+            "disorder": "1m", "accounting": "pure", "stuck_timeout": "2m", "status_every": "10s"}  # fmt: skip
 
 
 @dataclass
@@ -92,7 +94,7 @@ class City:
     def embedded_smoothed(self):
         """The same, and its smoothed estimates, in order."""
         out, smoothed = io.BytesIO(), io.BytesIO()
-        with ledger_and_keys(beside(self.settings.ledger, self.folder / "embedded.ledger")) as (ledger, keys):
+        with self.embedded_ledger() as (ledger, keys):
             runtime = Embedded(
                 self.settings, ledger, SeededEntropy(SEED), keys.key_of, "udp-stream test", record_writer(out),
                 smooth=smoothed_writer(smoothed), answer=self.told.extend,
@@ -109,6 +111,9 @@ class City:
         """For workers started from now on. Ticks tell the time of today: behind one, a log of 2024 is late."""
         text = re.sub('idle_timeout = ".*"', f'idle_timeout = "{timeout}"', self.config.read_text())
         self.config.write_text(text)
+
+    def embedded_ledger(self):
+        return ledger_and_keys(beside(self.settings.ledger, self.folder / "embedded.ledger"))
 
     def ledger(self):
         return ledger_and_keys(self.settings.ledger)

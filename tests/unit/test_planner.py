@@ -464,7 +464,7 @@ def test_a_planner_is_given_releases_and_no_way_to_the_ledger():
         return terms_from_counts(counts, balance, moment, policy, plans)
 
     plan_slot(city()[0], dataclasses.replace(a_context(), planner=curious), MemoryLedger())
-    assert given == ["releases", "slots_since"]
+    assert given == ["city", "releases", "slots_since"]
 
 
 def test_larger_hats_ask_first_over_the_whole_slot():

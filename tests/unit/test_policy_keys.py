@@ -73,8 +73,8 @@ OTHER_VALUES = {
 """Of each field, one that the defaults do not have."""
 
 
-NAMED_APART = ("accounting", "delta", "source", "ask_first")
-"""Fields that show in several keys: tests of their own."""
+NAMED_APART = ("accounting", "delta", "source", "ask_first", "asks_city")
+"""Fields that show in several keys, or only where they have an effect: tests of their own (`test_city_words.py`)."""
 
 
 def policy(*flags):

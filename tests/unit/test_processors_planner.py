@@ -21,7 +21,8 @@ from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission, Mark
 from udp_stream.planning.slot_plan import PlanChunk
 from udp_stream.release.context import ReleaseContext, with_forecaster
-from udp_stream.release.record import decode
+from udp_stream.release.record import CITY as CITY_SUMS
+from udp_stream.release.record import decode, kind_of
 from udp_stream.release.road import release_slot
 from udp_stream.release.smoothed import encode_smoothed
 from udp_stream.shuffle import source_protocol
@@ -45,6 +46,7 @@ KINDS = {
         *("release.mean=forecast-clip", "release.mean_epsilon=3", "budget.epsilon=25"),
         *("release.ask_first=0.9", "release.ask_share=0.5", "release.ask_far_kmh=4", "release.ask_rounds=2"),
     ),
+    "city sums": ("release.mean=forecast-clip", "release.mean_epsilon=3", "budget.epsilon=100", "forecast.city=on"),
 }
 
 
@@ -114,6 +116,13 @@ def charges(ledger):
     return {e.release_id: sorted(zip(e.plates, e.charged.tolist(), strict=True)) for e in ledger.entries()}
 
 
+def city_sums(ledger):
+    """Those of each slot: what is recorded, and that no reader is waited for."""
+    found = [entry for entry in ledger.entries() if kind_of(entry.release_id) == CITY_SUMS]
+    assert all(entry.published for entry in found)
+    return {entry.release_id: entry.payload for entry in found}
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_shards_release_and_charge_what_the_embedded_road_does(kind):
     broker, ledger, settings = city(), MemoryLedger(), settings_of(kind)
@@ -122,12 +131,13 @@ def test_shards_release_and_charge_what_the_embedded_road_does(kind):
     releases, _ = outcome(broker)
     assert releases == expected and len(releases) > 20
     assert charges(ledger) == charges(expected_ledger)
+    assert city_sums(ledger) == city_sums(expected_ledger) and (len(city_sums(ledger)) > 1) == (kind == "city sums")
     assert sum(bool(log) for log in parts_logs(broker).values()) == 3
     records = [decode(payload) for payload in releases.values()]
     statuses = Counter(record.status for record in records)
     left_out = sum(r.counts.plates - r.counts.admitted_plates for r in records if r.status == "released")
     assert statuses["released"] > (2 if kind == "questions" else 4) and "withheld_unplanned" not in statuses
-    assert kind in ("auto", "forecasts", "questions") or left_out > 0
+    assert kind in ("auto", "forecasts", "questions", "city sums") or left_out > 0
     assert kind != "questions" or {one.question.moved for one in records if one.question} == {True, False}
     assert kind != "runs out" or statuses["withheld_budget"] > 0
 
@@ -140,7 +150,7 @@ def test_killed_between_any_two_effects_plans_and_releases_are_the_same(kind, se
     assert asyncio.run(lives(broker, random.Random(seed), ledger, settings)) > 5
     expected, expected_ledger = embedded(broker, settings)
     assert outcome(broker)[0] == expected
-    assert charges(ledger) == charges(expected_ledger)
+    assert charges(ledger) == charges(expected_ledger) and city_sums(ledger) == city_sums(expected_ledger)
     for tp, committed in broker.offsets.items():
         assert committed.offset == len(broker.logs[tp]), tp
 

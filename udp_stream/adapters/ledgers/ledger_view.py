@@ -13,8 +13,8 @@ from udp_stream.ledger.port import Ledger
 
 
 class Holdings(NamedTuple):
-    """What a ledger holds: HATs charged and recorded (with rounds of queries), budget periods, and since when what was
-    promised is in doubt.
+    """What a ledger holds: HATs charged and recorded (with rounds of queries, and city sums), budget periods, and since
+    when what was promised is in doubt.
 
     >>> from udp_stream.ledger.memory import MemoryLedger
     >>> Holdings.of(MemoryLedger())

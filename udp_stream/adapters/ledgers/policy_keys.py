@@ -33,7 +33,8 @@ def written(policy: Policy) -> dict[str, str]:
     """Every configuration key that the policy comes from, with its value as a user writes it.
 
     `neighbours` has no key: there is one relation. `budget.period` stands for two fields. `[source]` has keys where a
-    feed has a form of its own, and `release.ask_` where something is asked before a release.
+    feed has a form of its own, `release.ask_` where something is asked before a release, and `forecast.city` where city
+    sums are taken.
     """
     return {
         "hat.resolution": _plain(policy.resolution),
@@ -63,6 +64,7 @@ def written(policy: Policy) -> dict[str, str]:
         "budget.schedule": policy.schedule if isinstance(policy.schedule, str) else _list(policy.schedule),
         "neighbours": policy.neighbours,
         **_asked_first(policy),
+        **({"forecast.city": "on"} if policy.in_cities else {}),
         **{f"source.{key}": value for key, value in policy.source},
     }
 
@@ -86,8 +88,17 @@ def note_policy(ledger: Ledger, policy: Policy) -> None:
 
 def was_asked_first(meta: Mapping[str, str]) -> bool:
     """Whether what a ledger knows of itself has a policy that asks a question before a release."""
-    noted = (_noted(text) for name, text in meta.items() if name.startswith(NOTE))
-    return any("release.ask_first" in one for one in noted)
+    return _has_been_noted("release.ask_first", meta)
+
+
+def was_summed(meta: Mapping[str, str]) -> bool:
+    """Whether what a ledger knows of itself has a policy with sums over the whole city."""
+    return _has_been_noted("forecast.city", meta)
+
+
+def _has_been_noted(key: str, meta: Mapping[str, str]) -> bool:
+    """Of a key that is noted only where it has an effect."""
+    return any(key in _noted(text) for name, text in meta.items() if name.startswith(NOTE))
 
 
 def other_policies(ledger: Ledger, policy: Policy) -> dict[str, str]:
@@ -139,6 +150,8 @@ def _difference(fingerprint: str, note: str | None, policy: Policy) -> str:
 
 def _value(keys: Mapping[str, str], key: str) -> str:
     """What a policy has of a key. Without a mapping, a feed is in the contract's form; without a question, none is."""
+    if key == "forecast.city":
+        return keys.get(key, "off")
     return keys.get(key) or ("unset" if key.startswith(("source.", "release.ask_")) else "unknown")
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from math import inf
+from typing import Any
 
 from udp_stream.ledger.conversion import epsilon_of_both
+from udp_stream.ledger.port import Entry
 from udp_stream.ledger.rolling import ROLLING, RollingSums, span_of
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.planning.periods import IN_RHO, Loss, length_of, loss_in, measure_of, name_in, together
@@ -102,6 +106,66 @@ class InWindows:
         nano = self.nano.charge(period, plates, list(charged.values()))
         releases = self.releases.charge(period, plates, [1] * len(plates))
         return dict(zip(plates, nano, strict=True)), dict(zip(plates, releases, strict=True))
+
+
+@dataclass(slots=True)
+class Spent:
+    """What one period's plates were charged, under which budgets, for how many releases, from which slot to which.
+
+    Of a rolling budget it is the most in any window. `promised` has the largest budget of each period, or span, that
+    was charged. A release whose id tells no slot may lie anywhere in time.
+
+    >>> Spent(budgets={10 * NANO, 5 * NANO}).guaranteed / NANO
+    10.0
+    """
+
+    nano: Counter[bytes] = field(default_factory=Counter)
+    releases: Counter[bytes] = field(default_factory=Counter)
+    largest_charge: int = 0
+    budgets: set[int] = field(default_factory=set)
+    promised: dict[str, int] = field(default_factory=dict)
+    windows: InWindows = field(default_factory=InWindows)
+    start: float = inf
+    end: float = -inf
+
+    def take(self, entry: Entry, start: float, end: float) -> None:
+        """Count an entry of the period, of a slot from `start` to `end` (Unix seconds, or infinite)."""
+        charged = {plate: nano for plate, nano in zip(entry.plates, entry.charged.tolist(), strict=True) if nano}
+        if span_of(entry.period) is None:
+            self.nano.update(charged)
+            self.releases.update(charged.keys())
+        else:
+            nano, releases = self.windows.take(entry.period, charged)
+            self.nano |= nano
+            self.releases |= releases
+        if charged:
+            self.promised[entry.period] = max(entry.budget, self.promised.get(entry.period, 0))
+        self.largest_charge = max(self.largest_charge, *charged.values(), 0)
+        self.budgets.add(entry.budget)
+        self.start, self.end = min(self.start, start), max(self.end, end)
+
+    @property
+    def guaranteed(self) -> int:
+        """No plate's total exceeds it."""
+        return max(self.budgets)
+
+    def facts(self, unit: str) -> dict[str, Any]:
+        """The loss of the plate that lost most, and beside it eps max_l G_l, which knows no shares and no budget.
+
+        `unit` is what losses of the period are counted in: epsilon or rho.
+        """
+        most = max(self.releases.values(), default=0)
+        composed = self.largest_charge * most
+        smaller = f"{unit}_bound_by_composition" if composed < self.guaranteed else f"{unit}_guaranteed"
+        return {
+            f"{unit}_of_budgets": [budget / NANO for budget in sorted(self.budgets)],
+            "plates_charged": len(self.nano),
+            f"{unit}_max_over_plates": max(self.nano.values(), default=0) / NANO,
+            f"{unit}_max_of_a_release": self.largest_charge / NANO,
+            "releases_max_over_plates": most,
+            f"{unit}_bound_by_composition": composed / NANO,
+            "smaller_bound": smaller,
+        }
 
 
 def account_of(period: str) -> str:

@@ -20,11 +20,12 @@ from typing import Any
 import msgspec
 
 from udp_stream import __version__
+from udp_stream.adapters.ledgers.stated_city import StatedCity
 from udp_stream.adapters.ledgers.stated_losses import (
     IN_A_ROW,
     NOISE,
     RHO_TO_EPSILON,
-    InWindows,
+    Spent,
     account_of,
     measures_in,
     most_of,
@@ -39,9 +40,9 @@ from udp_stream.adapters.settings import Settings
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entry, Ledger
-from udp_stream.ledger.rolling import ROLLING, span_of
+from udp_stream.ledger.rolling import ROLLING
 from udp_stream.planning.periods import IN_RHO, length_of, loss_in, name_in, of_positions
-from udp_stream.release.record import CLIPS, Release, decode, kind_of, slot_of
+from udp_stream.release.record import CITY, CLIPS, Release, decode, kind_of, slot_of
 from udp_stream.units import NANO, duration_name
 from udp_stream.windows.grid import SlotGrid
 
@@ -49,62 +50,6 @@ CHARGES = {
     "individual": "each plate its own share of the noise's sensitivity, which its number of pings tells",
     "uniform": "each admitted plate the release's whole epsilon",
 }
-
-
-@dataclass(slots=True)
-class _Spent:
-    """What one period's plates were charged, under which budgets, for how many releases, from which slot to which.
-
-    Of a rolling budget it is the most in any window. `promised` has the largest budget of each period, or span, that
-    was charged. A release whose id tells no slot may lie anywhere in time.
-    """
-
-    nano: Counter[bytes] = field(default_factory=Counter)
-    releases: Counter[bytes] = field(default_factory=Counter)
-    largest_charge: int = 0
-    budgets: set[int] = field(default_factory=set)
-    promised: dict[str, int] = field(default_factory=dict)
-    windows: InWindows = field(default_factory=InWindows)
-    start: float = inf
-    end: float = -inf
-
-    def take(self, entry: Entry, start: float, end: float) -> None:
-        charged = {plate: nano for plate, nano in zip(entry.plates, entry.charged.tolist(), strict=True) if nano}
-        if span_of(entry.period) is None:
-            self.nano.update(charged)
-            self.releases.update(charged.keys())
-        else:
-            nano, releases = self.windows.take(entry.period, charged)
-            self.nano |= nano
-            self.releases |= releases
-        if charged:
-            self.promised[entry.period] = max(entry.budget, self.promised.get(entry.period, 0))
-        self.largest_charge = max(self.largest_charge, *charged.values(), 0)
-        self.budgets.add(entry.budget)
-        self.start, self.end = min(self.start, start), max(self.end, end)
-
-    @property
-    def guaranteed(self) -> int:
-        """No plate's total exceeds it."""
-        return max(self.budgets)
-
-    def facts(self, unit: str) -> dict[str, Any]:
-        """The loss of the plate that lost most, and beside it eps max_l G_l, which knows no shares and no budget.
-
-        `unit` is what losses of the period are counted in: epsilon or rho.
-        """
-        most = max(self.releases.values(), default=0)
-        composed = self.largest_charge * most
-        smaller = f"{unit}_bound_by_composition" if composed < self.guaranteed else f"{unit}_guaranteed"
-        return {
-            f"{unit}_of_budgets": [budget / NANO for budget in sorted(self.budgets)],
-            "plates_charged": len(self.nano),
-            f"{unit}_max_over_plates": max(self.nano.values(), default=0) / NANO,
-            f"{unit}_max_of_a_release": self.largest_charge / NANO,
-            "releases_max_over_plates": most,
-            f"{unit}_bound_by_composition": composed / NANO,
-            "smaller_bound": smaller,
-        }
 
 
 class _Made(msgspec.Struct, frozen=True):
@@ -122,12 +67,13 @@ class _Made(msgspec.Struct, frozen=True):
 class _Account:
     """All that the entries of a ledger say.
 
-    `under` counts the HATs with a charge, `made` and `released` the records, all and those that are not
-    withheld.
+    `under` counts the HATs with a charge, by the length and budget of every period that something was charged in.
+    `made` and `released` count the records, all and those that are not withheld.
     """
 
-    periods: dict[str, _Spent] = field(default_factory=dict)
+    periods: dict[str, Spent] = field(default_factory=dict)
     positions: StatedPositions = field(default_factory=StatedPositions)
+    city: StatedCity = field(default_factory=StatedCity)
     under: Counter[tuple[str, int]] = field(default_factory=Counter)
     made: Counter[_Made] = field(default_factory=Counter)
     released: Counter[_Made] = field(default_factory=Counter)
@@ -140,9 +86,11 @@ class _Account:
         start, end = _span(entry.release_id)
         if end < inf:
             self.slots_s.add(int(end - start))
-        self.periods.setdefault(account_of(entry.period), _Spent()).take(entry, start, end)
-        if (kind := kind_of(entry.release_id)) == "hat":
-            self.under[length_of(entry.period), entry.budget] += bool(entry.charged.any())
+        self.periods.setdefault(account_of(entry.period), Spent()).take(entry, start, end)
+        if (kind := kind_of(entry.release_id)) == CITY:
+            self.city.take(entry, start, end)
+        if kind in ("hat", CITY):
+            self.under[length_of(entry.period), entry.budget] += kind == "hat" and bool(entry.charged.any())
         if kind == "hat" and entry.payload is not None:
             record = _record(entry.release_id, entry.payload)
             made = _made(record)
@@ -222,6 +170,7 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
                 ],
             },
         },
+        **account.city.stated(),
         **account.positions.stated(ledger.meta(), account.periods.values(), settings.queries.reach),
         "hats_recorded": account.made.total(),
         "hats_released": account.released.total(),

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from udp_stream.adapters.ledgers.opening import ledger_place
-from udp_stream.adapters.ledgers.policy_keys import named, note_policy, other_policies, was_asked_first
+from udp_stream.adapters.ledgers.policy_keys import named, note_policy, other_policies, was_asked_first, was_summed
 from udp_stream.adapters.logs import WARNING, say
 from udp_stream.adapters.settings import LedgerSection, Settings
 from udp_stream.adapters.text import counted
@@ -39,13 +39,22 @@ def ledger_sentence(place: str, meta: Mapping[str, str], progress: Progress, slo
         return f"ledger {place}, new"
     made = f", made {meta['made']}" if "made" in meta else ""
     first, latest = (slot_start(release_id, slots) for release_id in (progress.oldest, progress.newest))
-    rounds = any(name.startswith(NOTE) for name in meta)
-    others = ["slots"] * (kind_of(progress.newest or "") == CLIPS) + ["rounds of questions"] * was_asked_first(meta)
-    others += ["rounds of queries"] * rounds
-    holds = [f"{progress.admitted:,} HATs and {' and '.join(others)}" if others else counted(progress.admitted, "HAT")]
+    holds = [counted_charges(progress.admitted, meta, with_slots=kind_of(progress.newest or "") == CLIPS)]
     holds += [f"the first of the slot {first}"] if first else []
     holds += [f"the latest of {'' if first else 'the slot '}{latest}"] if latest else []
     return f"ledger {place}{made}: {', '.join(holds)}"
+
+
+def counted_charges(number: int, meta: Mapping[str, str], *, with_slots: bool = False) -> str:
+    """So many admissions in words: HATs, and what else a ledger of these notes has charged for or remembered.
+
+    >>> counted_charges(1, {}), counted_charges(118, {"policy:5eed": '{"forecast.city": "on"}'})
+    ('1 HAT', '118 HATs and city sums')
+    """
+    others = ["slots"] * with_slots + ["rounds of questions"] * was_asked_first(meta)
+    others += ["city sums"] * was_summed(meta)
+    others += ["rounds of queries"] * any(name.startswith(NOTE) for name in meta)
+    return f"{number:,} HATs and {' and '.join(others)}" if others else counted(number, "HAT")
 
 
 def say_ledger(asked: LedgerSection, ledger: Ledger, settings: Settings) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import partial
+from math import ceil
 from typing import Any
 
 from msgspec import structs
@@ -28,10 +29,12 @@ from udp_stream.adapters.settings.sections import Settings
 from udp_stream.adapters.settings.source_section import check_source
 from udp_stream.errors import ConfigError
 from udp_stream.mechanisms.cdfs.bins import bins_from_edges, equal_bins
+from udp_stream.mechanisms.noise import Cost, noise_of
 from udp_stream.planning.allowances import FIXED_NANO_MIN
 from udp_stream.planning.around import price_nano
-from udp_stream.planning.periods import accepted_loss
+from udp_stream.planning.periods import accepted_loss, loss_in, name_in
 from udp_stream.planning.policy import Policy
+from udp_stream.planning.whole_city import SPREAD_PART
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
 NO_LEDGERS = ("", "-")
@@ -115,9 +118,7 @@ def _faults_beside(settings: Settings) -> Iterator[ConfigError]:
     asked = settings.release.clip != "ball" or settings.policy.in_balls
     rule = '"auto" or "box" where budget.accounting is "pure", or where no mean is taken around a forecast'
     yield from breach(asked, "release.clip", rule, repr("ball"))
-    told = settings.forecast.city == "off" or settings.policy.in_cities
-    rule = '"off" where no mean is taken around a forecast, or where release.counts is not "all"'
-    yield from breach(told, "forecast.city", rule, repr(settings.forecast.city))
+    yield from _city_faults(settings)
     yield from _bins_faults(settings)
     yield from _shared_budget_faults(settings)
 
@@ -241,6 +242,19 @@ def _question_faults(settings: Settings, policy: Policy) -> Iterator[ConfigError
     part = int(first.part * price_nano(policy)) // first.rounds
     rule = f"more: each of release.ask_rounds ({first.rounds}) has to cost at least {FIXED_NANO_MIN / NANO:g}"
     yield from breach(part >= FIXED_NANO_MIN, "release.ask_first", rule, f"{asked:g} ({part / NANO:g} a round)")
+
+
+def _city_faults(settings: Settings) -> Iterator[ConfigError]:
+    """City sums where there are forecasts to learn from them, and a budget that pays for noise."""
+    policy, city = settings.policy, settings.forecast.city
+    if city == "off":
+        return
+    rule = '"off" where no mean is taken around a forecast, or where release.counts is not "all"'
+    yield from breach(policy.in_cities, "forecast.city", rule, repr(city))
+    least = ceil(noise_of(Cost(policy.measure, 1)).least_nano * 1000 / SPREAD_PART)
+    below = loss_in(name_in(policy.measure, ""), least)
+    rule = f'"off" where the budget is below {below}: a part of it has to pay for noise'
+    yield from breach(policy.budget_nano >= least, "forecast.city", rule, repr(city))
 
 
 def _bins_faults(settings: Settings) -> Iterator[ConfigError]:

@@ -14,7 +14,7 @@ from udp_stream.adapters.ledgers.opening import ledger_and_keys, mark_beside, re
 from udp_stream.adapters.ledgers.overlaps import overlaps_on, said
 from udp_stream.adapters.ledgers.plate_keys import PlateKeys
 from udp_stream.adapters.ledgers.statement import disagreement, statement
-from udp_stream.adapters.ledgers.which_ledger import say_ledger, slot_start
+from udp_stream.adapters.ledgers.which_ledger import counted_charges, say_ledger, slot_start
 from udp_stream.adapters.logs import WARNING, say
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
@@ -101,7 +101,7 @@ def _forgotten_words(ledger: Ledger, kept: Mark, settings: Settings) -> str:
     """What is forgotten: what the mark counts beyond the ledger; unknown where the mark has been set back as well."""
     progress = ledger.progress()
     missing = kept.admitted - progress.admitted
-    number = counted(missing, "HAT") if missing > 0 else "an unknown number of HATs"
+    number = counted_charges(missing, ledger.meta()) if missing > 0 else "an unknown number of HATs"
     since = slot_start(progress.newest, settings.calendar.slots) or progress.newest or "its beginning"
     return f"charges of {number} since {since} are forgotten"
 

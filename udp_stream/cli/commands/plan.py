@@ -7,6 +7,7 @@ import json
 
 from udp_stream.adapters.settings import Settings
 from udp_stream.cli.plan_of_queries import facts_of_queries, print_queries
+from udp_stream.cli.report import of_city_sums, printer
 from udp_stream.errors import UsageError
 from udp_stream.testing import SeededEntropy
 
@@ -33,6 +34,8 @@ def plan(arguments: argparse.Namespace, settings: Settings) -> None:
                 raise UsageError(f"{name} is for a plan without a file: leave it or the file out")
         _of_feed(arguments, settings)
     if not arguments.json:
+        if city_sums := of_city_sums(settings.policy):
+            printer(width=160).print(city_sums)
         print_queries(settings)
 
 
