@@ -10,7 +10,7 @@ from udp_stream.adapters.ledgers.ledger_view import Holdings
 from udp_stream.adapters.ledgers.policy_keys import note_policy, other_policies, written
 from udp_stream.adapters.ledgers.statement import disagreement, statement
 from udp_stream.adapters.ledgers.which_ledger import ledger_sentence
-from udp_stream.adapters.settings import load
+from udp_stream.adapters.settings import faults_in, load
 from udp_stream.cli.charged_plate import lines_of_plate
 from udp_stream.cli.commands.ledger import _forgotten_words
 from udp_stream.cli.main import main
@@ -221,6 +221,14 @@ def test_a_setting_that_cannot_be_is_refused_by_name_and_rule(flags, said):
         load(None, ("forecast.city=on", *flags), {})
     assert str(refused.value).startswith("forecast.city: expected ") and said in str(refused.value)
     load(None, flags, {})
+
+
+@pytest.mark.parametrize("other", ["forecast.city=on", "release.clip=ball"])
+def test_beside_a_slot_that_cannot_be_read_rules_of_the_policy_are_checked_without_it(other):
+    """As `config check` does: each fault once, and none that follows from another."""
+    flags = ("hat.slot=7h", "release.mean=optimal", other)
+    found = [fault.message for fault in faults_in(None, flags, {})]
+    assert [one.partition(":")[0] for one in found] == ["hat.slot", other.partition("=")[0]]
 
 
 def test_with_the_least_budget_nothing_is_asked_and_nothing_fails():

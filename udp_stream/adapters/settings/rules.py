@@ -100,6 +100,10 @@ def _policy_faults(settings: Settings, policy: Policy) -> Iterator[ConfigError]:
     yield from breach(shown, "forecast.counts", rule, repr(settings.forecast.counts))
     yield from _schedule_faults(policy)
     yield from _question_faults(settings, policy)
+    yield from _city_faults(settings, policy)
+    asked = settings.release.clip != "ball" or policy.in_balls
+    rule = '"auto" or "box" where budget.accounting is "pure", or where no mean is taken around a forecast'
+    yield from breach(asked, "release.clip", rule, repr("ball"))
 
 
 def _faults_beside(settings: Settings) -> Iterator[ConfigError]:
@@ -115,10 +119,6 @@ def _faults_beside(settings: Settings) -> Iterator[ConfigError]:
     yield from breach(not limited, "release.hats_max", rule, settings.release.hats_max)
     around = settings.release.mean == "forecast-clip" and settings.release.suppression != "off"
     yield from breach(not around, "release.suppression", '"off" where release.mean is "forecast-clip"', "chop-user")
-    asked = settings.release.clip != "ball" or settings.policy.in_balls
-    rule = '"auto" or "box" where budget.accounting is "pure", or where no mean is taken around a forecast'
-    yield from breach(asked, "release.clip", rule, repr("ball"))
-    yield from _city_faults(settings)
     yield from _bins_faults(settings)
     yield from _shared_budget_faults(settings)
 
@@ -244,9 +244,9 @@ def _question_faults(settings: Settings, policy: Policy) -> Iterator[ConfigError
     yield from breach(part >= FIXED_NANO_MIN, "release.ask_first", rule, f"{asked:g} ({part / NANO:g} a round)")
 
 
-def _city_faults(settings: Settings) -> Iterator[ConfigError]:
+def _city_faults(settings: Settings, policy: Policy) -> Iterator[ConfigError]:
     """City sums where there are forecasts to learn from them, and a budget that pays for noise."""
-    policy, city = settings.policy, settings.forecast.city
+    city = settings.forecast.city
     if city == "off":
         return
     rule = '"off" where no mean is taken around a forecast, or where release.counts is not "all"'
