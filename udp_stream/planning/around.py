@@ -89,9 +89,7 @@ def terms_around(
     enough = np.flatnonzero(np.diff(counts.hat_rows) >= policy.min_plates).tolist()
     rows = counts.each_rows()
     by_plate = [counts.count[rows[hat]] for hat in enough]
-    arounds = [
-        AroundForecast.of(float(forecast.mean[hat]), forecast.plates[rows[hat]], widths[hat]) for hat in enough
-    ]
+    arounds = [AroundForecast.of(float(forecast.mean[hat]), forecast.plates[rows[hat]], widths[hat]) for hat in enough]
     means = dict(zip(enough, _means(by_plate, arounds, cost, policy, plans), strict=True))
     is_only_mean, terms, worth = policy.variance_nano == policy.cdf_nano == 0, [], np.zeros(counts.cells.size)
     for hat, foretold in enumerate(forecasts):
