@@ -115,13 +115,13 @@ class ForecastClipPlan:
         """Expected absolute noise in quanta."""
         return expected_noise(self.sensitivity, self.cost) / self.divisor
 
-    @property
+    @cached_property
     def noise_deviation(self) -> float:
         """Standard deviation of the noise in quanta."""
         over, under = self.noise.unit_scale(self.cost)
         return sqrt(self.noise.expected_square(self.sensitivity * over / under)) / self.divisor
 
-    @property
+    @cached_property
     def spread(self) -> float:
         """Standard deviation of the value without noise around the HAT's mean, in quanta, by the model of speeds."""
         shares = self.weights * self.counts.by_plate / self.weight

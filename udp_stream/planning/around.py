@@ -87,17 +87,16 @@ def terms_around(
     forecasts = _hat_forecasts(forecast, policy)
     widths = _widths(counts, forecasts, Cost(policy.measure, cost), policy)
     enough = np.flatnonzero(np.diff(counts.hat_rows) >= policy.min_plates).tolist()
-    by_plate = [counts.count[counts.rows(hat)] for hat in enough]
-    arounds = [
-        AroundForecast.of(float(forecast.mean[hat]), forecast.plates[counts.rows(hat)], widths[hat]) for hat in enough
-    ]
+    rows = counts.each_rows()
+    by_plate = [counts.count[rows[hat]] for hat in enough]
+    arounds = [AroundForecast.of(float(forecast.mean[hat]), forecast.plates[rows[hat]], widths[hat]) for hat in enough]
     means = dict(zip(enough, _means(by_plate, arounds, cost, policy, plans), strict=True))
     is_only_mean, terms, worth = policy.variance_nano == policy.cdf_nano == 0, [], np.zeros(counts.cells.size)
     for hat, foretold in enumerate(forecasts):
         if hat not in means:
             terms.append(Terms(withheld="few_plates", forecast=foretold))
             continue
-        mean, here = means[hat], counts.count[counts.rows(hat)]
+        mean, here = means[hat], counts.count[rows[hat]]
         told = foretold.deviation**2 / (foretold.deviation**2 + mean.variance)
         if is_only_mean and (here.size < PLATES_MIN or told < TOLD_MIN):
             terms.append(Terms(withheld="uninformative", forecast=foretold))

@@ -193,9 +193,11 @@ def plates_of(plates: Sequence[bytes], rows: NDArray[np.integer[Any]]) -> tuple[
     >>> plates_of([b"aa", b"bb", b"cc"], np.array([2, 0, 2], np.uint32))
     (2, b'aacc', b'\\x01\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x01\\x00\\x00\\x00')
     """
-    here, plate = np.unique(rows, return_inverse=True)
+    is_here = np.zeros(len(plates), dtype=bool)
+    is_here[rows] = True
+    here, number = np.flatnonzero(is_here), np.cumsum(is_here) - 1  # as np.unique has them, without sorting
     hashes = b"".join(plates[i] for i in here.tolist())
-    return len(hashes) // here.size, hashes, plate.astype("<u4").tobytes()
+    return len(hashes) // here.size, hashes, number[rows].astype("<u4").tobytes()
 
 
 def hashes_of(plates: bytes, size: int) -> list[bytes]:

@@ -41,6 +41,7 @@ def resolution_of(cell: int) -> int:
     return int(h3.get_resolution(cell))
 
 
+@lru_cache(maxsize=2**16)
 def cell_name(cell: int) -> str:
     """H3's usual text form of a cell, 15 hexadecimal digits.
 
@@ -50,6 +51,7 @@ def cell_name(cell: int) -> str:
     return str(h3.int_to_str(cell))
 
 
+@lru_cache(maxsize=2**16)
 def cell_center(cell: int) -> tuple[float, float]:
     """(lon, lat) of a cell's centre, in GeoJSON's order, to 6 decimals (0.1 m).
 

@@ -138,7 +138,7 @@ def tabulate(pings: SlotPings, samples_max: int = PINGS_MAX) -> tuple[SlotCounts
     rank[by_hash] = np.arange(len(by_hash), dtype=np.uint64)
     plate_time = rank[pings.plate] << np.uint64(32) | pings.time
     chosen = _first_per_plate_time(plate_time, pings.cell, pings.speed)
-    cells, hat_of = _numbered(pings.cell[chosen])
+    cells, hat_of = numbered(pings.cell[chosen])
     by_hat = np.argsort(hat_of, kind="stable")
     chosen, hat = chosen[by_hat], hat_of[by_hat]
     plate = (plate_time[chosen] >> np.uint64(32)).astype(np.int64)
@@ -179,9 +179,13 @@ def require_countable(counts: SlotCounts, samples_max: int = PINGS_MAX) -> None:
         )
 
 
-def _numbered(cell: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.unsignedinteger[Any]]]:
+def numbered(cell: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.unsignedinteger[Any]]]:
     """The distinct cells, ascending, and each row's number among them. A plate stays in a cell for many pings, so runs
-    of one cell are sorted, not pings."""
+    of one cell are sorted, not pings.
+
+    >>> [column.tolist() for column in numbered(np.array([9, 9, 7, 9], np.uint64))]
+    [[7, 9], [1, 1, 0, 1]]
+    """
     starts = np.flatnonzero(np.append(True, cell[1:] != cell[:-1]))
     cells, of_run = np.unique(cell[starts], return_inverse=True)
     narrow = np.uint16 if cells.size < 2**16 else np.uint32  # 16-bit stable sorts are radix sorts

@@ -119,6 +119,8 @@ def check_min_admitted_charges_nobody(open_ledger: LedgerFactory) -> None:
         (verdict,) = ledger.admit("few", 1000, plates, [ask("few/1", [1], [2])])
         expect(verdict.charged.tolist(), [0], "a withheld HAT stays withheld")
         expect(balances_of(ledger, "few", plates), [9, 9, 0], "a withheld HAT charges nothing")
+        (verdict,) = ledger.admit("few", 10, plates, [ask("few/5", [1], [2], min_admitted=2)])
+        expect(verdict.charged.tolist(), [0], "a HAT of fewer plates than `min_admitted` charges none of them")
         empty = [
             ask("few/2", [], terms=b"none"),
             ask("few/3", [], min_admitted=1),

@@ -2,7 +2,8 @@
 -- they charge, and what is to be remembered of them, is kept at the end, all of it at once.
 -- KEYS: marks, order, periods (of rolling budgets: spans), balances of the period, then the admission of each HAT, then
 --       of a rolling budget the balances of the other spans that share a window with ours.
--- ARGV: as the guard; period; budget; the plates of all HATs, each once, one after the other; bytes of a plate; then of
+-- ARGV: as the guard; period; budget; the plates of all HATs, each once, one after the other; bytes of a plate; what
+--       all HATs together ask of each of these plates, and in how many it is; the least allowance of all, or ''; then of
 --       each HAT: release id; least number admitted; what to remember before the amounts (head); plates, one after the
 --       other; where these stand among all, from 1 on; charges; allowances, or ''. Places are of 4 bytes each, charges
 --       and allowances of 8, little endian.
@@ -17,7 +18,8 @@ if refused then return refused end
 
 local period, budget = ARGV[4], tonumber(ARGV[5])
 local first, last, listing, others, windows = unpack(ARGV, #ARGV - 4)
-local rolls, hats = first ~= '', (#ARGV - 12) / 7
+local HEAD, EACH = 10, 7 -- arguments before the HATs, and of each
+local rolls, hats = first ~= '', (#ARGV - HEAD - 5) / EACH
 local CHUNK = 1000 -- values that Lua's stack takes at a time
 local HALT = string.rep('\0', 8)
 local sub, pack, unpacked = string.sub, struct.pack, struct.unpack
@@ -162,10 +164,35 @@ local function decide(places, charges, least, allowances)
   return table.concat(amounts)
 end
 
-local answers, ids = {}, {}
+-- Charge all HATs at once, if all are new and each of their plates has enough budget left for all of them: then it has
+-- for each, in any order. Whether that was done; nearly always it can be.
+local function charge_all()
+  local seen, known = {}, 0
+  for hat = 1, hats do
+    local release_id, least, _, _, _, charges = unpack(ARGV, EACH * (hat - 1) + HEAD + 1, EACH * hat + HEAD)
+    local count = #charges / 8
+    if seen[release_id] or (count > 0 and count < tonumber(least)) then return false end
+    seen[release_id] = true
+  end
+  for start = 5, 4 + hats, CHUNK do
+    known = known + redis.call('EXISTS', unpack(KEYS, start, math.min(start + CHUNK - 1, 4 + hats)))
+  end
+  if known > 0 then return false end
+  look_up()
+  local limit = math.min(budget, tonumber(ARGV[10]) or budget)
+  local asked, hats_of = numbers_in(ARGV[8], 'i8', 8, #names), numbers_in(ARGV[9], 'I4', 4, #names)
+  for at = 1, #names do
+    if not (asked[at] <= limit - sums[at]) then return false end
+  end
+  for at = 1, #names do sums[at], now[at] = sums[at] + asked[at], hats_of[at] end
+  return true
+end
+
+local answers, ids, all_pay = {}, {}, nil
 local memory, memories = {}, {} -- by id; key, memory, key, memory...
 for hat = 1, hats do
-  local release_id, least, head, plates, places, charges, allowances = unpack(ARGV, 7 * hat + 1, 7 * hat + 7)
+  local release_id, least, head, plates, places, charges, allowances =
+    unpack(ARGV, EACH * (hat - 1) + HEAD + 1, EACH * hat + HEAD)
   -- A repeat is answered before fence and windows are looked at: it charges nothing, and its answer stands for ever.
   -- `memory` comes first, as the same id may be in this call twice and nothing is kept yet.
   local known = memory[release_id] or redis.call('GET', KEYS[4 + hat])
@@ -174,7 +201,8 @@ for hat = 1, hats do
   else
     refused = stale() or unfit()
     if refused then return refused end
-    local amounts = decide(places, charges, tonumber(least), allowances)
+    if all_pay == nil then all_pay = charge_all() end
+    local amounts = all_pay and charges or decide(places, charges, tonumber(least), allowances)
     answers[hat] = {'new', amounts}
     ids[#ids + 1] = release_id
     memory[release_id] = head .. amounts .. plates

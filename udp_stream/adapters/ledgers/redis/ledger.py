@@ -2,13 +2,13 @@
 
 Theory of operation. Redis runs one script at a time and nothing in between, so a script is a transaction.
 `admit.lua` takes some hundred HATs, in the order given: one that is remembered is answered with that; if the
-caller's epoch is stale, it refuses; else it decides for every plate. At its end it charges and remembers, all at once.
+caller's epoch is stale, it refuses; else it decides for every plate, or for all HATs at once where each plate can pay
+for all of them. At its end it charges and remembers, all at once.
 `record.lua` takes some thousand payloads and keeps the first of each id. A call is as many scripts as it takes,
 one after the other. Sending any of them twice is harmless, so a script without an answer is sent again
 (`connection.py`). A worker that dies between two scripts leaves some HATs done and others not, as between two calls.
 
-A call to `record` of several scripts keeps nothing if an id was never admitted: it asks before the first of them, and
-since an admission stays for ever, what was admitted then still is.
+A `record` of several scripts first asks whether all ids were admitted, and else keeps none; admissions stay.
 
 **One hash slot.** The plates of a HAT are charged together or not at all (`min_admitted`), so one script must reach
 all of them, and with them the order of admissions, the payloads and the fencing epochs. In a cluster a script reaches
@@ -16,8 +16,8 @@ one hash slot. So all keys of a deployment share one hash tag, `{udp}` unless to
 lives on one shard and its replicas, and a second city takes another prefix. One core is far more than one city needs.
 Measured on two shared cores with every write synced: 3,000 HATs of 50 plates are admitted in 0.2 s (650,000 plates a
 second) and recorded in 0.07 s, one HAT alone in 0.6 ms. Redis does nothing else during a script: 30 ms for 50,000
-plates (`BATCH_MEMBERS`), 40 ms for 5,000 payloads (`BATCH_RELEASES`). The plates of one HAT are one script, however
-many they are: 0.3 s for 100,000, 5 s for a million, which a cluster's `cluster-node-timeout` (15 s) has to exceed.
+plates (`BATCH_MEMBERS`), 40 ms for 5,000 payloads (`BATCH_RELEASES`). One script has all plates of a HAT: 0.3 s for
+100,000, 5 s for a million, which a cluster's `cluster-node-timeout` (15 s) has to exceed.
 
 **Durability, and a wiped ledger.** `opening.py` says what is refused, and why.
 
@@ -28,8 +28,7 @@ neither admit nor record anything new (`Fenced`), only read what is recorded.
 away by hand, while nothing runs and after an export of the entries: of HATs whose slots the input log cannot bring
 again (older than its topic keeps), all of a period at once, `admission:ID`, `release:ID`, their places in `order`, and
 at last `balance:PERIOD` and its place in `periods` or `spans`. Never earlier: without its admission a HAT would be
-drawn anew.
-`session.py` lists the keys.
+drawn anew. `session.py` lists the keys.
 """
 
 from __future__ import annotations
@@ -213,6 +212,7 @@ class RedisLedger:
         places, width = (place + 1).astype("<u4").tobytes(), plates.dtype.itemsize
         keys = [key("order"), key("spans" if near.first else "periods"), key("balance", period)]
         arguments: list[bytes | int] = [encoded(period), int(budget), plates[named].tobytes(), width]
+        arguments += packing.together(batch, place, named.size)
         end = 0
         for one in batch:
             start, end = end, end + 4 * one.members.size
