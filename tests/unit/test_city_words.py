@@ -1,5 +1,7 @@
 """What is said of city sums: in the statement, a ledger's sentence, the summary, notes and refusals."""
 
+import json
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -175,6 +177,9 @@ def test_a_plan_says_so_too(city, capsys):
     assert main(["plan", "--plates", "20", *flags]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert ("at most epsilon 0.15 a slot, of the same budget" in said) == (city == "on")
+    assert main(["plan", "--plates", "20", "--json", *flags]) == 0
+    told = json.loads(capsys.readouterr().out)["city_sums"]
+    assert told is None if city == "off" else "at most epsilon 0.15 a slot" in told
 
 
 def test_the_most_that_is_said_is_what_the_plate_that_moves_most_pays():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from typing import Any
 
 from udp_stream.adapters.settings import Settings
 from udp_stream.cli.plan_of_queries import facts_of_queries, print_queries
@@ -48,10 +49,8 @@ def _of_sizes(arguments: argparse.Namespace, settings: Settings) -> None:
     for name, value in (("--plot", arguments.plot), ("--explain", arguments.explain)):
         if value:
             raise UsageError(f"{name} is for people: leave it or --json out")
-    rows = facts_of_sizes(arguments, settings)
-    print(
-        json.dumps({"budget": settings.policy.promise, "rows": rows, "queries": facts_of_queries(settings)}, indent=2)
-    )
+    facts = {"budget": settings.policy.promise, "rows": facts_of_sizes(arguments, settings)}
+    print(json.dumps(facts | _of_both(settings), indent=2))
 
 
 def _of_feed(arguments: argparse.Namespace, settings: Settings) -> None:
@@ -60,6 +59,11 @@ def _of_feed(arguments: argparse.Namespace, settings: Settings) -> None:
     found = plan_of_feed(arguments.files, settings, SeededEntropy("plan"))
     if arguments.json:
         facts = facts_of_feed(found, settings, arguments.target_error)
-        print(json.dumps(facts | {"queries": facts_of_queries(settings)}, indent=2))
+        print(json.dumps(facts | _of_both(settings), indent=2))
     else:
         print_feed(found, settings, arguments.target_error)
+
+
+def _of_both(settings: Settings) -> dict[str, Any]:
+    """What both tables say for programs."""
+    return {"city_sums": of_city_sums(settings.policy), "queries": facts_of_queries(settings)}
