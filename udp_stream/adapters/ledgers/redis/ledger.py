@@ -8,7 +8,7 @@ for all of them. At its end it charges and remembers, all at once.
 one after the other. Sending any of them twice is harmless, so a script without an answer is sent again
 (`connection.py`). A worker that dies between two scripts leaves some HATs done and others not, as between two calls.
 
-A `record` of several scripts first asks whether all ids were admitted, and else keeps none; admissions stay.
+A `record` of several scripts keeps nothing if an id was never admitted: it asks first, and admissions stay for ever.
 
 **One hash slot.** The plates of a HAT are charged together or not at all (`min_admitted`), so one script must reach
 all of them, and with them the order of admissions, the payloads and the fencing epochs. In a cluster a script reaches
