@@ -30,31 +30,51 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+FIRST = ("days of chaos", "services", "services with faults")
+"""What takes longest, nearly all of it waiting. Beside these there is a process that computes, so no core is idle."""
+
+
+def scope_of(nodeid: str) -> str:
+    """Tests of one scope run in one process, one after the other: those that share services, one fault at a time."""
+    if not nodeid.startswith("tests/integration/"):
+        return nodeid
+    name = nodeid.removeprefix("tests/integration/test_")
+    if name.startswith("chaos"):
+        return "days of chaos" if "a_day_of_chaos" in name else "chaos"
+    if name.startswith(FAULTS):
+        return "services with faults"
+    return "services" if name.startswith(HALF) else "other services"
+
+
+def turn_of(item: pytest.Item) -> int:
+    """What comes first: then what computes for minutes, the other services, and all the rest."""
+    scope = scope_of(item.nodeid)
+    if scope in FIRST:
+        return FIRST.index(scope)
+    if "/integration/" in item.nodeid:
+        return len(FIRST) + 1
+    return len(FIRST) + (0 if item.get_closest_marker("timeout") else 2)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes minutes of one core begins first, beside what waits for services: at the end it would be alone."""
-    items.sort(key=lambda item: item.get_closest_marker("timeout") is None or "/integration/" in item.nodeid)
+    """At the end, what takes minutes would be alone."""
+    items.sort(key=turn_of)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Tests in several processes: what needs services in five scopes, one fault at a time; the others one by one."""
+    """Tests in several processes, scope by scope in the order of their turns."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            if not nodeid.startswith("tests/integration/"):
-                return nodeid
-            name = nodeid.removeprefix("tests/integration/test_")
-            if name.startswith("chaos"):
-                return "days of chaos" if "a_day_of_chaos" in name else "chaos"
-            if name.startswith(FAULTS):
-                return "services with faults"
-            return "services" if name.startswith(HALF) else "other services"
+            return scope_of(nodeid)
 
         def _reschedule(self, node: Any) -> None:
             """One test at most waits behind another: with two, as it is by default, minutes pass behind a long one."""
             if self._pending_of(self.assigned_work[node]) < 2 or not self.workqueue:
                 super()._reschedule(node)
 
+    config.option.loadscopereorder = False  # else by the number of a scope's tests
     return Scheduling(config, log)

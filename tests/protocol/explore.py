@@ -14,16 +14,20 @@ anybody could tell from this one. Messages that go to one log are appended in ev
 
 from __future__ import annotations
 
-import copy
 import dataclasses
+import functools
+import io
 import itertools
+import pickle
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from types import FunctionType
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from udp_stream.adapters.settings import Settings, load
@@ -43,7 +47,7 @@ from udp_stream.shuffle.source_protocol import SourceProtocol
 from udp_stream.shuffle.wire import decode_message, encode_message
 from udp_stream.testing import SeededEntropy
 from udp_stream.windows.clocks import LogPlaces
-from udp_stream.windows.slot_tables import tabulate
+from udp_stream.windows.slot_tables import SlotCounts, SlotValues, tabulate
 from udp_stream.windows.source_reader import ReadingRules, SourceCheckpoint, SourceReader
 
 FLAGS = ("hat.slot=1h", "hat.timezone=UTC", "hat.grace=0s", "kafka.disorder=0s", "release.min_plates=2",
@@ -111,27 +115,52 @@ OFFSETS = frozenset({"_next", "checkpoint"})
 """What a barrier remembers of places in its log: without a fault to come, nobody reads there again."""
 
 
-def freeze(value: Any, shared: frozenset[int], without: frozenset[str] = frozenset()) -> Any:
+PLAIN = frozenset({type(None), bool, int, str, bytes, float})
+
+Frozen = Mapping[int, Any]
+"""What objects were frozen to before, by their ids: those that all copies share."""
+
+
+def freeze(value: Any, before: Frozen, without: frozenset[str] = frozenset()) -> Any:
     """A hashable value that is equal for objects which are equal in all that they hold, some names left out."""
-    if value is None or isinstance(value, int | str | bytes | float | Enum):
+    kind = type(value)
+    if kind in PLAIN:
         return value
-    if id(value) in shared:
-        return "shared"
+    if id(value) in before:
+        return before[id(value)]
+    if isinstance(value, list | tuple):
+        return _frozen_each(value, before, without)
+    if isinstance(value, dict):
+        return tuple(sorted([(freeze(k, before), freeze(v, before, without)) for k, v in value.items()]))
+    if (names := fields_of(kind)) is not None:
+        kept = [getattr(value, name) for name in names if name not in without]
+        return kind.__name__, _frozen_each(kept, before, without)
+    return _freeze_other(value, before, without)
+
+
+def _frozen_each(values: Iterable[Any], before: Frozen, without: frozenset[str]) -> tuple[Any, ...]:
+    return tuple([one if type(one) in PLAIN else freeze(one, before, without) for one in values])
+
+
+@functools.cache
+def fields_of(kind: type) -> tuple[str, ...] | None:
+    """Of a struct or a dataclass; None for other types."""
+    if dataclasses.is_dataclass(kind):
+        return tuple(one.name for one in dataclasses.fields(kind))
+    return kind.__struct_fields__ if issubclass(kind, msgspec.Struct) else None
+
+
+def _freeze_other(value: Any, before: Frozen, without: frozenset[str]) -> Any:
+    if isinstance(value, int | str | Enum):
+        return value
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.tobytes()
-    if isinstance(value, dict):
-        return tuple(sorted((freeze(k, shared), freeze(v, shared, without)) for k, v in value.items()))
-    if isinstance(value, list | tuple):
-        return tuple(freeze(one, shared, without) for one in value)
     if isinstance(value, set | frozenset):
-        return tuple(sorted(freeze(one, shared, without) for one in value))
+        return tuple(sorted(freeze(one, before, without) for one in value))
     if callable(value):
         return "function"
-    names = getattr(value, "__struct_fields__", None) or (
-        [one.name for one in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else vars(value)
-    )
-    kept = (name for name in names if name not in without)
-    return type(value).__name__, tuple(freeze(getattr(value, name), shared, without) for name in kept)
+    kept = [held for name, held in vars(value).items() if name not in without]
+    return type(value).__name__, _frozen_each(kept, before, without)
 
 
 def _apart(value: Any) -> Any:
@@ -140,24 +169,63 @@ def _apart(value: Any) -> Any:
     return True if planner is None else ("apart", planner.next_offset - value._shard.next_offset)
 
 
+@functools.cache
+def is_unchanging(kind: type) -> bool:
+    """Of what nobody changes there is one object, in all copies: functions, messages, a slot's tables."""
+    if kind in (FunctionType, SlotCounts, SlotValues):
+        return True
+    return issubclass(kind, msgspec.Struct) and kind.__struct_config__.frozen
+
+
+class _Writer(pickle.Pickler):
+    """What all copies share is written as its place among `kept`."""
+
+    kept: Kept
+
+    def persistent_id(self, value: Any) -> int | None:
+        if id(value) not in self.kept.places and is_unchanging(type(value)):
+            self.kept.place(value, freeze(value, self.kept.before))
+        return self.kept.places.get(id(value))
+
+
 @dataclass
 class Kept:
-    """Objects by number, each of them once."""
+    """Objects by number, each of them once. The `shared` are the same in all copies, whatever they hold."""
 
     shared: tuple[Any, ...] = ()
     objects: list[Any] = field(default_factory=list)
     numbers: dict[Any, int] = field(default_factory=dict)
+    placed: list[Any] = field(default_factory=list)
+    places: dict[int, int] = field(default_factory=dict)
+    before: dict[int, Any] = field(default_factory=dict)
+    written: dict[int, bytes] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for one in self.shared:
+            self.place(one, "shared")
+
+    def place(self, value: Any, frozen: Any) -> None:
+        """From now on all copies have this very object."""
+        self.places[id(value)], self.before[id(value)] = len(self.placed), frozen
+        self.placed.append(value)
 
     def number(self, value: Any, without: frozenset[str] = frozenset()) -> int:
-        key = bool(without) and _apart(value), freeze(value, frozenset(map(id, self.shared)), without)
+        key = bool(without) and _apart(value), freeze(value, self.before, without)
         if key not in self.numbers:
             self.numbers[key] = len(self.objects)
             self.objects.append(value)
         return self.numbers[key]
 
     def fresh(self, number: int) -> Any:
-        """A copy to work on."""
-        return copy.deepcopy(self.objects[number], {id(one): one for one in self.shared})
+        """A copy to work on. To read what was written once is many times as quick as a deep copy."""
+        if number not in self.written:
+            writer = _Writer(content := io.BytesIO(), pickle.HIGHEST_PROTOCOL)
+            writer.kept = self
+            writer.dump(self.objects[number])
+            self.written[number] = content.getvalue()
+        reader = pickle.Unpickler(io.BytesIO(self.written[number]))
+        reader.persistent_load = self.placed.__getitem__
+        return reader.load()
 
 
 class World:
@@ -239,11 +307,14 @@ class World:
 
     def _resumed(self, actor: int, commit: int) -> int:
         """The local state of a partition that is taken over."""
+        return self._cached(("resumed", actor, commit), lambda: self.locals.number(self._taken_up(actor, commit)))
+
+    def _taken_up(self, actor: int, commit: int) -> Any:
         if actor in SOURCES:
             start = SourceCheckpoint(0) if commit < 0 else self.checkpoints.objects[commit]
-            return self.locals.number(SourceProtocol(actor, 2, SourceReader(self.rules, start)))
+            return SourceProtocol(actor, 2, SourceReader(self.rules, start))
         start = ShardCheckpoint.at(0) if commit < 0 else self.checkpoints.objects[commit]
-        return self.locals.number(ShardProtocol(actor - 2, 2, self.sources, start, follows=self.follows))
+        return ShardProtocol(actor - 2, 2, self.sources, start, follows=self.follows)
 
     # --- one actor ---
 
@@ -336,7 +407,7 @@ class World:
             assert isinstance(step, PlanSlot)
             counts = merge_counts(step.chunks)
             plan = plan_slot(counts, self.contexts[fault], ledger)
-            after = self._local(actor, ("planned", freeze(plan, frozenset())),
+            after = self._local(actor, ("planned", freeze(plan, {})),
                                 lambda protocol: protocol.planned(step.start, counts, plan))  # fmt: skip
             return after, self.ledgers.number(ledger)
 
@@ -577,7 +648,8 @@ class World:
         """No fault is to come: nobody reads again what was read, so places in logs mean nothing any more."""
 
         def placeless(actor: Actor) -> Actor:
-            return actor._replace(local=self.locals.number(self.locals.objects[actor.local], OFFSETS))
+            work = functools.partial(self.locals.number, self.locals.objects[actor.local], OFFSETS)
+            return actor._replace(local=self._cached(("placeless", actor.local), work))
 
         ends = [self.locals.objects[state.actors[i].local].next_offset for i in SHARDS]
         return state._replace(

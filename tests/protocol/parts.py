@@ -107,7 +107,7 @@ class Parts:
         """The local state without its places in logs."""
 
         def work() -> int:
-            frozen = freeze(self.world.locals.objects[local], frozenset(map(id, self.world.locals.shared)), OFFSETS)
+            frozen = freeze(self.world.locals.objects[local], self.world.locals.before, OFFSETS)
             return self._bares.setdefault(frozen, len(self._bares))
 
         return self._cached(("bare", local), work)
@@ -166,7 +166,7 @@ class Parts:
             slots = [(s, h.end_ms, sorted(h.chunks), sorted(h.missing.items()), h.collected) for s, h in held]
             planned = [(s, sorted((n, chunk.digest) for n, chunk in of.items())) for s, of in sorted(plans.items())]
             released = self._released(tail) if self.world.follows else ()
-            frozen = freeze((barrier._through, barrier._done_ms, slots, planned, released), frozenset())
+            frozen = freeze((barrier._through, barrier._done_ms, slots, planned, released), self.world.locals.before)
             return frozen, tuple((s, h.checkpoint.offset, h.checkpoint.through_ms) for s, h in held)
 
         return self._cached(("run", reader, tail, through, done), work)
@@ -178,7 +178,11 @@ class Parts:
 
     def may_matter_later(self, messages: tuple[int, ...]) -> bool:
         """Whether a plan is among them, or what a shard has released: if it changes nothing now, it may yet."""
-        return any(isinstance(self._message(one), PlanChunk | Released) for one in messages)
+        key = "may matter", messages
+        found = self.memo.get(key)
+        if found is None:
+            found = self.memo[key] = any(isinstance(self._message(one), PlanChunk | Released) for one in messages)
+        return found
 
     def _message(self, number: int) -> Any:
         return self._cached(("message", number), lambda: decode_message(self.world.messages.objects[number]))
@@ -280,6 +284,13 @@ class Parts:
 
     def appended(self, i: int, number: int, messages: tuple[int, ...]) -> int:
         """Its number once these messages are in its log."""
+        key = "all appended", number, messages
+        found = self.memo.get(key)
+        if found is None:
+            found = self.memo[key] = self._all_appended(i, number, messages)
+        return found
+
+    def _all_appended(self, i: int, number: int, messages: tuple[int, ...]) -> int:
         for message in messages:
             number = self._cached(("appended", number, message), lambda: self._appended(i, number, message))  # noqa: B023
         return self._cached(("settled", number), lambda: self.number(i, self._settled_shard(self.parts[number])))

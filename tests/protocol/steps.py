@@ -62,9 +62,15 @@ class Steps:
 
     def moves(self, i: int, number: int, book: int) -> tuple[Move, ...]:
         """What the partition may do next."""
-        found = self._cached(("moves", i, number), lambda: self._moves(i, number))
+        key: tuple[Any, ...] = ("moves", i, number)
+        found = self.memo.get(key, self)
+        if found is self:
+            found = self.memo[key] = self._moves(i, number)
         if found is None:
-            return self._cached(("act", i, number, book), lambda: (self._act(i, number, book),))
+            key = "act", i, number, book
+            found = self.memo.get(key)
+            if found is None:
+                found = self.memo[key] = (self._act(i, number, book),)
         return found
 
     def _moves(self, i: int, number: int) -> tuple[Move, ...] | None:
@@ -118,7 +124,7 @@ class Steps:
             protocol.planned(step.start, counts, plan)
             protocol.next()
 
-        return self.parts.local(part, ("planned", freeze(plan, frozenset())), do), after
+        return self.parts.local(part, ("planned", freeze(plan, {})), do), after
 
     def _recorded(self, local: int, ledger: int) -> tuple[int, tuple[tuple[str, int], ...]]:
         def work() -> tuple[int, tuple[tuple[str, int], ...]]:

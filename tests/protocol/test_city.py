@@ -125,7 +125,7 @@ def test_without_a_fault_every_order_ends_with_one_answer_of_the_whole_slot(worl
     assert len(explored.sums) == 2 and all(0 not in sums for sums in explored.sums.values())
 
 
-@pytest.mark.soak
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("world", [Cities, OffAfterAFault])
 def test_with_a_fault_anywhere_every_order_of_a_slot_ends(world):

@@ -29,8 +29,8 @@ def test_with_faults_anywhere_every_order_ends_the_same(faults, states):
     ],
 )
 def test_with_up_to_three_faults_two_slots_that_are_sent_at_once_end_the_same(sources, faults, states):
-    """As `make explore FAULTS=3`: 6,174,011 states, 260 CPU s, 0.9 GB. Where one source has all pings, 1,745,849 states
-    and 43 CPU s."""
+    """As `make explore FAULTS=3`: 6,174,011 states, 98 CPU s, 0.9 GB. Where one source has all pings, 1,745,849 states
+    and 25 CPU s."""
     found = Whole(**AT_ONCE, sources=sources).explore(faults)
     assert len(found.ends) == 1 and sum(found.states) > states
 
@@ -38,7 +38,7 @@ def test_with_up_to_three_faults_two_slots_that_are_sent_at_once_end_the_same(so
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_with_two_faults_two_slots_that_are_sent_one_by_one_end_the_same():
-    """One source has all pings: 970,234 states, 40 CPU s."""
+    """One source has all pings: 970,234 states, 21 CPU s."""
     found = Whole(slots=2, reads=2, sources=1).explore(2)
     assert len(found.ends) == 1 and sum(found.states) > 950_000
 

@@ -17,10 +17,10 @@ from udp_stream.shuffle.shard_protocol import ShardProtocol
 
 FEW = (2, 1, 1, 1, 2_000), (2, 2, 1, 1, 4_000)
 MORE = (2, 1, 1, 3, 1_300_000), (2, 2, 1, 2, 240_000), (1, 2, 1, 3, 2_400_000)
-"""Sources, slots, reads, faults, states: 35, 18 and 89 CPU s."""
+"""Sources, slots, reads, faults, states: 22, 10 and 50 CPU s."""
 
 ONE_BY_ONE = pytest.param(2, 2, 2, 1, 640_000, marks=pytest.mark.soak)
-"""80 CPU s; `test_follows.py` has the same with other batches among the long tests."""
+"""38 CPU s; `test_follows.py` has the same with other batches among the long tests."""
 
 
 FOUND_BY_ONE = [name for name, (_, needed) in PLANTED.items() if needed == 1]

@@ -26,6 +26,7 @@ Three reductions come on top of `parts.py`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -106,8 +107,11 @@ class Whole(Steps):
         """Without late messages that change nothing."""
         if self.is_reduced and self._lists["late"][after[5]]:
             key = "normal", after[5], after[2], after[3]
-            after[5] = self._cached(key, lambda: self._kept(after))
-        return Everything(*after)
+            kept = self.memo.get(key)
+            if kept is None:
+                kept = self.memo[key] = self._kept(after)
+            after[5] = kept
+        return Everything._make(after)
 
     def _kept(self, after: list[Any]) -> int:
         return self._number("late", tuple(
@@ -116,18 +120,22 @@ class Whole(Steps):
         ))  # fmt: skip
 
     def _late(self, state: Everything) -> Iterator[Everything]:
-        items: tuple[Late, ...] = self._lists["late"][state.late]
-        for k, (kind, at, *what) in enumerate(items):
-            rest = (*items[:k], *items[k + 1 :])
+        for (kind, at, *what), rest, number in self._cached(("each", state.late), lambda: self._each(state.late)):
             if kind == "act":
                 yield from self._late_act(state, rest, at, *what)
                 continue
             (messages,) = what
             for some in {messages, messages[:1]}:
                 after: list[Any] = list(state)
-                after[5] = self._number("late", rest)
+                after[5] = number
                 after[at + 2] = self.parts.appended(at + 2, after[at + 2], some)
                 yield self._normal(after)
+
+    def _each(self, late: int) -> list[tuple[Late, tuple[Late, ...], int]]:
+        """Each of what is late, the others, and the number of these."""
+        items: tuple[Late, ...] = self._lists["late"][late]
+        rests = [(*items[:k], *items[k + 1 :]) for k in range(len(items))]
+        return [(one, rest, self._number("late", rest)) for one, rest in zip(items, rests, strict=True)]
 
     def _late_act(
         self, state: Everything, rest: tuple[Late, ...], i: int, number: int, takeovers: int
@@ -161,9 +169,14 @@ class Whole(Steps):
         self.parts.is_last = self.is_next_last
         for a, c, some in of[0]:
             for b, d, more in of[1]:
-                items = (*self._lists["late"][late], *some, *more)
-                yield self._normal([a, b, c, d, book, self._number("late", tuple(sorted(items))), is_one])
+                yield self._normal([a, b, c, d, book, self._with_late(late, some, more), is_one])
         self.parts.is_last = False
+
+    def _with_late(self, late: int, *more: tuple[Late, ...]) -> int:
+        def work() -> int:
+            return self._number("late", tuple(sorted(itertools.chain(self._lists["late"][late], *more))))
+
+        return self._cached(("with late", late, more), work)
 
     def _kept_as(self, i: int, number: int) -> int:
         return self._as_last(i, number) if self.is_next_last else number
@@ -185,7 +198,8 @@ class Whole(Steps):
                 return one
             return "act", one[1], self._kept_as(one[1], one[2]), one[3] + (one[1] in partitions)
 
-        return self._number("late", tuple(sorted(map(grown, self._lists["late"][late]))))
+        key = "taken", late, partitions, self.is_next_last
+        return self._cached(key, lambda: self._number("late", tuple(sorted(map(grown, self._lists["late"][late])))))
 
     def _outcomes(self, k: int, source: int, shard: int) -> int:
         """All that losing a pair may leave: new owners' partitions, and what is late."""
