@@ -31,7 +31,10 @@ def pytest_collection_finish() -> None:
 
 
 FIRST = ("days of chaos", "services", "services with faults")
-"""What takes longest, nearly all of it waiting. Beside these there is a process that computes, so no core is idle."""
+"""What takes longest, nearly all of it waiting."""
+
+SECOND = ("tests/protocol/", "tests/privacy/", "tests/simulation/")
+"""What computes: beside those, so that no core is idle."""
 
 
 def scope_of(nodeid: str) -> str:
@@ -47,18 +50,18 @@ def scope_of(nodeid: str) -> str:
 
 
 def turn_of(item: pytest.Item) -> int:
-    """What comes first: then what computes for minutes, the other services, and all the rest."""
+    """When it comes. The other services come before all the rest: at the end they would be alone."""
     scope = scope_of(item.nodeid)
     if scope in FIRST:
         return FIRST.index(scope)
-    if "/integration/" in item.nodeid:
+    if scope != item.nodeid:
         return len(FIRST) + 1
-    return len(FIRST) + (0 if item.get_closest_marker("timeout") else 2)
+    return len(FIRST) + (0 if scope.startswith(SECOND) or item.get_closest_marker("timeout") else 2)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """At the end, what takes minutes would be alone."""
+    """Stable: within a scope they stay as they are."""
     items.sort(key=turn_of)
 
 
