@@ -112,10 +112,10 @@ def _dwell(in_hat: Floats, plates: Floats, neighbours: NDArray[np.int64], usual:
 
 def _visited_around(counts: SlotCounts, hat: NDArray[np.int64], neighbours: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Which of the HAT's six neighbours the row's plate is in, in the order around the HAT: (rows, 6)."""
-    many = counts.cells.size
-    known = np.sort(counts.plate * many + hat)
+    many = len(counts.plates)
+    known = np.sort(hat * many + counts.plate, kind="stable")  # rows come in this order: next to nothing to sort
     near = neighbours[hat]
-    wanted = np.where(near >= 0, counts.plate[:, None] * many + near, -1)
+    wanted = np.where(near >= 0, near * many + counts.plate[:, None], -1)
     at = np.minimum(np.searchsorted(known, wanted), known.size - 1)
     visited: NDArray[np.bool_] = known[at] == wanted
     return visited

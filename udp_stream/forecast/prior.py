@@ -121,7 +121,10 @@ def relative_speeds(features: SlotFeatures, trained: Coefficients) -> Floats:
     >>> relative_speeds(far_out, usual).tolist()  # 9 standard deviations count as 4
     [0.4]
     """
-    standard = np.clip((expanded(features.by_row) - trained.centre) / trained.scale, -CLIP, CLIP)
+    standard = expanded(features.by_row)
+    standard -= trained.centre  # in place: a large slot has millions of these
+    standard /= trained.scale
+    np.clip(standard, -CLIP, CLIP, out=standard)
     speeds: Floats = standard @ trained.slope
     return speeds
 
