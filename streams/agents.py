@@ -51,6 +51,7 @@ def connect(
 
     app.agent(batches(app, topics.pings), name="pings")(read_pings)
     app.agent(batches(app, topics.parts), name="parts")(read_parts)
+    # Nothing else refers to these functions: by weak references they would be gone at once.
     app.on_partitions_revoked.connect(revoked, weak=False)
     app.on_rebalance_complete.connect(assigned, weak=False)
     return ping_lanes, part_lanes

@@ -41,6 +41,7 @@ def build_app(settings: Settings, instance: str | None, folder: str) -> faust.Ap
         broker_rebalance_timeout=max(session, 10.0),
         broker_heartbeat_interval=session / 4,
         broker_max_poll_records=POLL_RECORDS_MAX,
+        # Faust never commits here, and would warn that its commits do not advance.
         broker_commit_livelock_soft_timeout=1e9,
         worker_redirect_stdouts=False,
     )

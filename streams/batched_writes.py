@@ -27,6 +27,7 @@ def partition_of(key: bytes, partitions: int) -> int:
     (6, 0)
     """
     hashed: int = murmur2(key)
+    # The sign bit is cleared as Kafka's clients do; `abs` would send some keys elsewhere.
     return (hashed & 0x7FFFFFFF) % partitions
 
 

@@ -161,4 +161,5 @@ def _said(records: Sequence[Any]) -> str | None:
     try:
         return msgspec.json.decode(records[0].value, type=_Claim).ledger
     except msgspec.DecodeError:
+        # Not None: there is a claim, and `require` refuses one that names no ledger.
         return ""

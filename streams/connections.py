@@ -118,6 +118,7 @@ def _words(error: Exception, options: dict[str, Any]) -> str:
     protocol = options["security_protocol"]
     tls = protocol.endswith("SSL")
     match error:
+        # The order counts: a certificate's error is an SSLError and a ValueError, too.
         case ssl.SSLCertVerificationError() if error.verify_code in (62, 64):
             return "shows a certificate of another host: kafka.bootstrap needs a name that is in it"
         case ssl.SSLCertVerificationError():

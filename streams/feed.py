@@ -54,6 +54,7 @@ def partition_of(plate: str, partitions: int) -> int:
     >>> partition_of("GJ05ZZ0001", 8), partition_of(" GJ05ZZ0001", 8), partition_of("GJ05ZZ0002", 8)
     (3, 3, 5)
     """
+    # JSON can write half of a surrogate pair, which strict UTF-8 refuses.
     digest = blake2b(plate.strip().encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return crc32(digest) % partitions
 

@@ -45,6 +45,7 @@ class Lanes:
         """
         partition, rebalances = records[0].partition, self._rebalances
         if (before := self._under_way.get(partition)) is not None:
+            # Not awaited itself: if we were cancelled here, that would cancel the batch under way.
             await asyncio.wait([before])
         if rebalances == self._rebalances:
             self._under_way[partition] = asyncio.ensure_future(self._process(records))

@@ -77,6 +77,7 @@ class Offsets:
         while True:
             await coordinator.ensure_coordinator_known()
             async with coordinator._commit_lock:
+                # Looked at under the lock: the group may have been formed anew while we waited for it.
                 if coordinator.generation != generation:
                     raise IllegalGenerationError("the group was formed anew")
                 try:

@@ -182,6 +182,7 @@ class StrictlyOnce:
 
 
 async def _stop(producer: AIOKafkaProducer) -> None:
+    # What it leaves open is ended by the next owner, or by the broker: a failure here changes nothing.
     with suppress(KafkaError, TimeoutError):
         await asyncio.wait_for(producer.stop(), CLOSE_S)
 

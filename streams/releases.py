@@ -45,6 +45,7 @@ def _values(kafka: KafkaSection, topic: str, follow: bool) -> Iterator[bytes]:
             consumer.assign(partitions)
             consumer.seek_to_beginning(*partitions)
             ends = consumer.end_offsets(partitions)
+            # By position, not by a count of records: the ends of transactions take offsets, too.
             while follow or any(consumer.position(partition) < ends[partition] for partition in partitions):
                 for records in consumer.poll(timeout_ms=POLL_MS).values():
                     yield from (record.value for record in records)

@@ -59,6 +59,7 @@ class Reports:
 
     async def run(self, pings: SourceProcessor, parts: ShardProcessor, offsets: Offsets, watchdog: Watchdog) -> None:
         """Report until cancelled."""
+        # So that the first report is due at once, even while no partition is ours.
         reported_s, held = -self._about.every_seconds, frozenset[TP]()
         while True:
             now = frozenset(pings.next_offsets() | parts.next_offsets())
@@ -97,6 +98,7 @@ class Reports:
         """Where our partitions end, as far as the broker says so in time. It is not asked again before it has said."""
         if self._asked is None:
             self._asked = asyncio.ensure_future(offsets.ends(positions))
+        # After its time `wait` leaves the question open; `wait_for` would cancel it.
         await asyncio.wait({self._asked}, timeout=ANSWER_S)
         if not self._asked.done():
             return {}

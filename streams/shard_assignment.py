@@ -36,6 +36,7 @@ class ShardAssignment:
     def add(self, record: Any, asked: str) -> None:
         """Add a record of the partition. ConfigError if its writer, who is running, asks other queries than `asked`."""
         message = decode_message(record.value)
+        # An empty `asked` is no other configuration: it tells up to when moments are lost.
         if record.offset >= self.begun and isinstance(message, PositionsEnd) and message.asked not in ("", asked):
             raise ConfigError(f"the writer of {record.topic}[{record.partition}] at {record.offset} {OTHER_QUERIES}")
         self.protocol.add(record.offset, message)

@@ -174,6 +174,7 @@ class SourceProcessor:
     async def _reject(self, partition: int, assigned: _Assignment, refused: Sequence[Refused]) -> None:
         """Send the refusals; `commit` waits until the broker has them."""
         source, target = self._topics.pings.name, self._topics.rejected.name
+        # Those that are done are awaited, too: so an error among them is raised here.
         while len(assigned.rejecting) >= UNDER_WAY_MAX or (assigned.rejecting and assigned.rejecting[0].done()):
             await assigned.rejecting.popleft()
         sent = await self._producer.send(
@@ -202,6 +203,7 @@ class SourceProcessor:
             for partition, assigned in self._assignments.items():
                 if (to := assigned.checkpoint_if_moved()) is not None:
                     moved[partition] = assigned, to
+            # A list of its own: `_reject` adds and removes some while we wait.
             for rejecting in [rejecting for assigned, _ in moved.values() for rejecting in assigned.rejecting]:
                 await rejecting
             commits = {
@@ -228,7 +230,9 @@ class SourceProcessor:
                 continue
             tp = TP(self._topics.pings.name, partition)
             is_read = await self._offsets.is_read(tp, assigned.protocol.reader.next_offset)
+            # A rebalance may have come while the broker was asked.
             if is_read and self._assignments.get(partition) is assigned:
+                # Before the write: the tick may be read before the write returns, and reading resets this.
                 assigned.protocol.ticked()
                 await self._producer.write(
                     [OutgoingRecord(tp.topic, b"{}", headers=[(TICK, b"1")], partition=partition)]

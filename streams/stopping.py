@@ -76,6 +76,7 @@ class Stop:
         def end() -> None:
             if self.error is not None:
                 say(str(ours(self.error)), "failed", level=ERROR)
+            # In this thread `sys.exit` would end the thread alone.
             os._exit(self.status)
 
         timer = threading.Timer(DRAIN_S, end)

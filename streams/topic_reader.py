@@ -43,6 +43,7 @@ async def records_of(kafka: KafkaSection, topic: Topic, latest: int | None = Non
                 partition, first[partition] if latest is None else max(first[partition], ends[partition] - latest)
             )
         records = []
+        # By position, not by a count of records: the ends of transactions take offsets, too.
         while any([await consumer.position(partition) < ends[partition] for partition in partitions]):
             for some in (await consumer.getmany(timeout_ms=200)).values():
                 records += some

@@ -87,6 +87,7 @@ class BatchConsumer(driver.Consumer):
 
     async def _drain_once(self) -> None:
         """One fetch: hand over each partition's records, unless a rebalance has begun meanwhile."""
+        # Before the fetch: a rebalance that comes while we wait makes stale what it brings.
         now = self._era()
         fetched, active = await self._wait_next_records(1.0)
         await self.sleep(0)

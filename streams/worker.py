@@ -145,6 +145,7 @@ async def _work(
             asyncio.ensure_future(stop.guard(lambda: reports.run(pings, parts, offsets, watchdog))),
         ]
         await stop.wait()
+        # Before all that follows, since any of it may hang.
         stop.end_soon()
         if stop.error is None:
             await stop.last(pings.commit, parts.commit)  # so that the next worker repeats less

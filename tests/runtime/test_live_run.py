@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 
@@ -249,6 +250,22 @@ def test_a_journal_has_one_run_one_ledger_and_a_size(tmp_path):
             journal.append([b"x" * 50], 1)
     with pytest.raises(PrivacyRefused, match="belongs to the ledger 5eed, and this run has the ledger cafe"):
         Journal(tmp_path / "j", "the ledger cafe")
+
+
+def test_the_name_of_a_journals_ledger_is_on_disk_before_it_has_its_place(tmp_path, monkeypatch):
+    """After a power cut the file is whole or not there: an empty one would be nobody's, and refuse every run."""
+    synced, real = {}, os.fsync
+
+    def watched(descriptor):
+        file = Path(f"/proc/self/fd/{descriptor}").resolve()
+        if file.name.startswith(".owner."):
+            assert not (tmp_path / "j" / "owner").exists()
+            synced[file.name] = file.read_text()
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    with Journal(tmp_path / "j", "the ledger 5eed"):
+        assert list(synced.values()) == ["the ledger 5eed"] == [(tmp_path / "j" / "owner").read_text()]
 
 
 def udp_stream(folder, *arguments, stdin=None):

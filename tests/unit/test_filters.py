@@ -1,7 +1,7 @@
 """Privacy filters: equation 10 of Adaptive Privacy Budgeting to the last nano-unit, and its limit in a ledger."""
 
 import math
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from statistics import NormalDist
 
 import numpy as np
@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.forms import long_but, long_rows
+from udp_stream.ledger import conversion, filters
 from udp_stream.ledger.checks import ask
 from udp_stream.ledger.conversion import rho_nano_of
 from udp_stream.ledger.filters import Filter, metric_epsilon_nano, metric_rho_nano
@@ -70,6 +71,26 @@ def test_it_is_between_the_closed_form_and_the_exact_conversion(examples):
         assert closed * NANO * (1 - 1e-9) <= metric_rho_nano(nano, delta, 1) <= rho_nano_of(nano, delta)
 
     check()
+
+
+def test_what_the_process_sets_for_decimals_changes_nothing():
+    """Results are rounded by our own contexts: no operator rounds to the caller's digits."""
+    asked = [(metric_epsilon_nano, 1463324569, 1e-6, 1), (metric_rho_nano, 10 * NANO, 1e-6, 1000)]
+    asked.append((conversion.delta_of, 1463324569, 9876543210))
+    expected = [function(*given) for function, *given in asked]
+    with localcontext() as context:
+        context.prec = 5
+        assert [function(*given) for function, *given in asked] == expected
+
+
+def test_more_is_added_than_rounding_can_take(monkeypatch):
+    """An epsilon and a delta hold a margin, which must not be rounded away itself."""
+    monkeypatch.setattr(conversion, "_SHOWN", conversion._DIGITS)
+    asked = [(filters._metric_epsilon, 1463324569, 1e-6, 1), (conversion.delta_of, 1463324569, 9876543210)]
+    with_margin = [function(*given) for function, *given in asked]
+    for module in (filters, conversion):
+        monkeypatch.setattr(module, "_ERROR", Decimal(0))
+    assert all(function(*given) < more for (function, *given), more in zip(asked, with_margin, strict=True))
 
 
 def test_distances_scale():

@@ -120,6 +120,7 @@ class LiveRuntime:
         """Messages that came now. The journal has them when this returns, and the slots that they close are out."""
         self._active_s = self._clock()
         arrived = self._journal.append(messages, self._arrival_ms())
+        # Synced before it is read: no release may rest on pings that a crash can take away.
         self._journal.sync()
         self._read(arrived)
         self._keep_if_due()
@@ -145,6 +146,7 @@ class LiveRuntime:
         return round(self._clock() * 1000)
 
     def _read(self, arrived: Arrived) -> None:
+        # A tick takes one offset of the journal, so the reader gets one message for it.
         messages = arrived.messages or [b""]
         count = len(messages)
         places = LogPlaces(
@@ -210,10 +212,12 @@ class LiveRuntime:
             with draft.open("wb") as file:
                 file.write(msgspec.json.encode(checkpoint))
                 file.flush()
+                # Synced before it is renamed: after a power cut either file is whole.
                 os.fsync(file.fileno())
             draft.rename(self._place)
         sync_directory(self._place.parent)
         self._kept = checkpoint
+        # Last: an older checkpoint that came back after a power cut would still need these frames.
         self._journal.drop_before(checkpoint.offset)
 
 

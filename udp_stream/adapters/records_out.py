@@ -82,6 +82,7 @@ def records_out(name: str, out: BinaryIO, kind: Kind) -> Iterator[Callable[[Sequ
     (3, 'schema,release_id,status,hat.cell,hat.')
     """
     suffix, is_packed = require_form(name)
+    # Without name and time in its head, so that the same records give the same bytes.
     packed = gzip.GzipFile(filename="", mode="wb", fileobj=out, mtime=0) if is_packed else None
     form = _form(suffix, typing.cast("BinaryIO", packed or out), kind)
 

@@ -34,7 +34,7 @@ def secret_of(key: str, file: str) -> str:
     except OSError as error:
         raise ConfigError(f"{key}: {file} cannot be read ({error.strerror})") from error
     except UnicodeDecodeError:
-        text = "\n"
+        text = "\n"  # refused below: this error's text would quote a byte of the secret
     if not text or not text.isprintable() or len(text) > SECRET_CHARS_MAX:
         got = "something else" if text else "nothing"
         raise ConfigError(f"{key}: expected one line of printable ASCII in {file}, got {got}") from None

@@ -97,6 +97,7 @@ class RunReports:
         journal = PartitionReport("journal", 0, reader.next_offset, 0)
         work = self._recent.work(self._reported_s, reader.open_slots(), [journal], ended=ended)
         with draft_of(self._file) as draft:
+            # The mode before the content: at no moment may others read it.
             draft.touch(mode=0o600)
             draft.write_bytes(encode_report(WorkerReport(self._about, work)))
             draft.rename(self._file)

@@ -29,7 +29,7 @@ TAIL_BYTES: Final = 64 * 2**20
 """Of what stands in a file, so much is looked at: a run reads the last seconds again, and no more."""
 
 _BLOCK_BYTES: Final = 2**12  # of packed data; unpacked it is 4 MiB at most
-_GZIP: Final = 16 + zlib.MAX_WBITS
+_GZIP: Final = 16 + zlib.MAX_WBITS  # 16: zlib is to expect a header of gzip, and no other
 
 
 class _Named(msgspec.Struct):
@@ -142,6 +142,7 @@ def _is_stream(name: str) -> bool:
 @contextmanager
 def _opened(name: str, mode: int) -> Iterator[BinaryIO]:
     try:
+        # "w+" would empty the file, and "r+" without O_CREAT would ask for one that is there.
         file = NamedFile(name, "r+", opener=lambda path, flags: os.open(path, flags | os.O_CREAT, mode))
     except OSError as error:
         raise UsageError(f"{name}: cannot be written ({error.strerror})") from error
@@ -196,6 +197,7 @@ def _cut_members(name: str, file: BinaryIO, header: bytes) -> tuple[bytes, bytes
                 whole += part
                 part.clear()
                 member = zlib.decompressobj(_GZIP)
+        # One byte more than the tail is kept: by it the end of this function knows that something was left out.
         del whole[: -TAIL_BYTES - 1], part[: -TAIL_BYTES - 1]
     if end == 0 and part.count(b"\n") > header.count(b"\n"):
         raise UsageError(f"{name}: is not whole, and was not written by `run`: name another file")

@@ -93,7 +93,7 @@ OUTPUT_CLOSED = 141
 reports of any program in a pipe that ended so. A verb that only prints ends with 0 then."""
 
 
-class Drained(BaseException):
+class Drained(BaseException):  # no `except Exception` on its way may take it
     """SIGTERM has arrived: stop where nothing is half done."""
 
 
@@ -107,6 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         begin_log(as_json=False)  # what libraries say is scrubbed in every verb
         signal.signal(signal.SIGTERM, _drain)
         _perform(arguments)
+        # Here, where a full disk or a closed pipe still gets a status; later it would be lost.
         sys.stdout.flush()
     except Drained:
         return 0

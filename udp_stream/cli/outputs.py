@@ -31,7 +31,7 @@ FileRole = tuple[str, str | Path | None]
 PUBLIC, PRIVATE = 0o666, 0o600
 """Modes of new files."""
 
-_WRITE_AHEAD_LOGS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
+_WRITE_AHEAD_LOGS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")  # SQLite's, in either byte order
 
 
 def used_files(arguments: argparse.Namespace, settings: Settings, inputs: Iterable[str] = ()) -> list[FileRole]:

@@ -44,7 +44,7 @@ def draw(figure: Figure, path: Path) -> None:
     from matplotlib.figure import Figure as Canvas
 
     settings: dict[Any, Any] = {
-        "svg.hashsalt": "udp-stream",
+        "svg.hashsalt": "udp-stream",  # without one, ids in the SVG are random
         "svg.fonttype": "none",
         "font.size": 9,
         "font.sans-serif": ["DejaVu Sans"],

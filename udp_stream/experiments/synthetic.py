@@ -82,7 +82,7 @@ def heavy_hitter_city(rng: np.random.Generator) -> Occupancy:
             others = rng.choice(HEAVY_HATS, int(rng.integers(0, 3)), replace=False).tolist()
             rows.update((place, plate) for place in {hat, *others})
             plate += 1
-    hats, plates = np.array(sorted(rows)).T
+    hats, plates = np.array(sorted(rows)).T  # a set has no order, and searchsorted needs one
     return Occupancy(
         np.searchsorted(hats, np.arange(HEAVY_HATS + 1)), plates, 1 + rng.geometric(1 / 20, hats.size), plate
     )

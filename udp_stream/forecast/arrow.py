@@ -126,6 +126,7 @@ class ArrowFilter:
     def next_day(self) -> None:
         """A night later city and cells may have changed."""
         self._covariance = self._covariance + NIGHT * self._first
+        # Never wider than for a cell that was never seen.
         self._variance = np.minimum(self._variance + NIGHT * self._cell_variance, self._cell_variance)
 
     def _given_globals(self, at: Integers, design: Floats) -> tuple[Floats, Floats, Floats]:

@@ -167,6 +167,7 @@ class FilterBank:
             one.next_day()
 
     def _weights(self) -> Floats:
+        # Less the largest: else all of them could become 0 after many slots.
         raw = np.exp(self._log_weights - self._log_weights.max())
         weights: Floats = raw / raw.sum()
         return weights

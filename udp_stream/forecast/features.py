@@ -115,6 +115,7 @@ def _visited_around(counts: SlotCounts, hat: NDArray[np.int64], neighbours: NDAr
     many = len(counts.plates)
     known = np.sort(hat * many + counts.plate, kind="stable")  # rows come in this order: next to nothing to sort
     near = neighbours[hat]
+    # -1 finds nothing: no known number is negative.
     wanted = np.where(near >= 0, near * many + counts.plate[:, None], -1)
     at = np.minimum(np.searchsorted(known, wanted), known.size - 1)
     visited: NDArray[np.bool_] = known[at] == wanted

@@ -140,4 +140,5 @@ def expanded(by_row: Floats) -> Floats:
 
 def _rounded(values: Floats) -> Floats:
     """To four decimals: a record carries these, and a forecast that is rebuilt from records must be the same."""
+    # + 0.0 turns -0.0 into 0.0: they are equal, but a record would write them differently.
     return np.round(values, 4) + 0.0

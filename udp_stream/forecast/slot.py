@@ -54,6 +54,7 @@ def forecast_slot(
     predicted = memory.predict(day, counts.cells, prior)
     mean = np.clip(predicted.mean, 0.0, max_kmh)
     plates = mean[hat] + predicted.slope * (prior.by_row - prior.by_hat[hat])
+    # A quarter at most: where U is small, the edges would else meet.
     edge = min(EDGE_KMH, max_kmh / 4)
     return SlotForecast(
         prior,

@@ -48,6 +48,7 @@ def periods_to_compare(ledger: Ledger, period: str) -> list[str]:
     if span is None or bounds is None:
         return ledger.periods()
     prefix = account_prefix(span)
+    # `~` sorts behind every date: other accounts come whole, our own only between the bounds.
     return [*ledger.periods("", prefix), *ledger.periods(*bounds), *ledger.periods(f"{prefix}~")]
 
 

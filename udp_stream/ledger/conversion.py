@@ -54,15 +54,15 @@ def delta_of(rho_nano: int, epsilon_nano: int) -> Decimal:
     if rho_nano == 0:
         return Decimal(0)
     beyond = Decimal(_best_order(rho_nano / NANO, epsilon_nano / NANO))
-    rho, epsilon = Decimal(rho_nano) / NANO, Decimal(epsilon_nano) / NANO
-    calc = _DIGITS
+    calc = _DIGITS  # never the operators: they round to the digits that the process has set
+    rho, epsilon = calc.divide(rho_nano, NANO), calc.divide(epsilon_nano, NANO)
     alpha = calc.add(beyond, 1)
     # log delta = (alpha - 1) (alpha rho - epsilon + log(alpha - 1)) - alpha log(alpha)
     slope = calc.add(calc.subtract(calc.multiply(alpha, rho), epsilon), calc.ln(beyond))
     log_delta = calc.subtract(calc.multiply(beyond, slope), calc.multiply(alpha, calc.ln(alpha)))
     if log_delta >= 0:
         return Decimal(1)
-    delta = calc.multiply(calc.exp(max(log_delta, Decimal(_LEAST_LOG))), 1 + _ERROR)
+    delta = calc.multiply(calc.exp(max(log_delta, Decimal(_LEAST_LOG))), calc.add(1, _ERROR))
     return min(Decimal(1), _SHOWN.plus(delta))
 
 
@@ -100,6 +100,7 @@ def epsilon_nano_of(rho_nano: int, delta: float | Decimal | str) -> int:
     """
     _check("rho_nano", rho_nano, 0)
     allowed = _allowed(delta)
+    # `last_nano` asks for a condition that holds at 0, and here it would not.
     if delta_of(rho_nano, 0) <= allowed:
         return 0
     return 1 + last_nano(lambda epsilon_nano: delta_of(rho_nano, epsilon_nano) > allowed)
@@ -138,6 +139,7 @@ def rho_nano_of_pure(epsilon_nano: int) -> int:
     (500000000, 1)
     """
     _check("epsilon_nano", epsilon_nano, 0)
+    # Rounded up in integers alone: a float would lose the last digits of a large square.
     return -(-epsilon_nano * epsilon_nano // (2 * NANO))
 
 
@@ -151,6 +153,7 @@ def epsilon_of_both(epsilon_nano: int, rho_nano: int, delta: float) -> float:
     >>> epsilon_of_both(2_000_000_000, 1_000_000_000, 1e-6), epsilon_of_both(200_000_000, 1_000_000_000, 1e-6)
     (9.766217, 7.85605)
     """
+    # An epsilon has six decimals: as a whole number of them it is exact, and the sum is rounded once.
     beside = (epsilon_nano + round(epsilon_of(rho_nano, delta) * 1e6) * 1000) / NANO
     together = rho_nano + rho_nano_of_pure(epsilon_nano)
     if not epsilon_nano or not rho_nano or together > NANO_MAX:

@@ -109,7 +109,7 @@ def metric_epsilon_nano(rho_nano: int, delta: float, reach: Decimal | int) -> in
     >>> metric_epsilon_nano(1463, 1e-6, 1000)
     9998702
     """
-    return _ceiling(_metric_epsilon(rho_nano, delta, reach) * NANO)
+    return _ceiling(_DIGITS.multiply(_metric_epsilon(rho_nano, delta, reach), NANO))
 
 
 def metric_rho_nano(epsilon_nano: int, delta: float, reach: Decimal | int) -> int:
@@ -118,7 +118,7 @@ def metric_rho_nano(epsilon_nano: int, delta: float, reach: Decimal | int) -> in
     >>> metric_rho_nano(10 * NANO, 1e-6, 1)
     1463324569
     """
-    allowed = Decimal(epsilon_nano) / NANO
+    allowed = _DIGITS.divide(epsilon_nano, NANO)
     return last_nano(lambda rho_nano: _metric_epsilon(rho_nano, delta, reach) <= allowed)
 
 
@@ -129,7 +129,8 @@ def _metric_epsilon(rho_nano: int, delta: float, reach: Decimal | int) -> Decima
         raise ValueError(f"expected 0 < delta < 1, a finite reach > 0 and rho >= 0, got {delta}, {reach}, {rho_nano}")
     if rho_nano == 0:
         return Decimal(0)
-    calc, rho = _DIGITS, Decimal(rho_nano) / NANO
+    calc = _DIGITS  # never the operators: they round to the digits that the process has set
+    rho = calc.divide(rho_nano, NANO)
     root = calc.sqrt(rho)
 
     def sides(s: Decimal) -> tuple[Decimal, Decimal]:
@@ -142,7 +143,7 @@ def _metric_epsilon(rho_nano: int, delta: float, reach: Decimal | int) -> Decima
         middle = calc.divide(calc.add(low, high), 2)
         falls, rises = sides(middle)
         low, high = (middle, high) if falls > rises else (low, middle)
-    return calc.multiply(max(sides(middle)), 1 + _ERROR)
+    return calc.multiply(max(sides(middle)), calc.add(1, _ERROR))
 
 
 def _ceiling(amount: Decimal) -> int:

@@ -85,6 +85,7 @@ class MemoryLedger:
             fresh: dict[str, Admission] = {}
             for one in admissions:
                 if one.release_id not in self._admissions:
+                    # The same id twice in one call is a repeat: the first one asks (promise 6).
                     fresh.setdefault(one.release_id, one)
             if fresh:
                 self._decide(period, budget, plates, packed, list(fresh.values()))
@@ -100,6 +101,7 @@ class MemoryLedger:
         """Decide, charge and remember HATs that were never asked about, in the order given."""
         balance = self._balances(period, plates)
         before, elsewhere = balance.charges.copy(), self._elsewhere(period, plates)
+        # Other spans of a window count while we decide; what is kept is the sum of this span alone.
         balance.charged[:] += elsewhere
         for one, charged in zip(fresh, decide_in_turn(balance, budget, fresh), strict=True):
             decision = Decision(packed[one.members].tobytes(), charged, one.terms)
@@ -148,6 +150,7 @@ class MemoryLedger:
         with self._lock:
             found = [(release_id, self._admissions[release_id]) for release_id in self._recorded]
             waiting = [(name, one.payload) for name, one in found if one.payload is not None and not one.published]
+        # Outside of the lock: a caller may call `published` while it iterates.
         yield from waiting
 
     def charged_by_period(self, plate: bytes) -> dict[str, int]:

@@ -54,6 +54,7 @@ def cut(plates: bytes, count: int) -> list[bytes]:
     >>> cut(b"onetwo", 2)
     [b'one', b'two']
     """
+    # A HAT may have no members: then there is nothing to divide by.
     width = len(plates) // max(count, 1)
     return [plates[i * width : (i + 1) * width] for i in range(count)]
 

@@ -112,6 +112,7 @@ def names_around(name: str) -> tuple[str, str] | None:
     """
     if (span := span_of(name)) is None:
         return None
+    # Names tell where spans start: one that ends within reach may start its own length earlier.
     back, ahead = span.start - 2 * (span.seconds + _DAY_S), span.end + span.seconds + _DAY_S
     prefix = account_prefix(span)
     return prefix + _text(back), prefix + _text(ahead)

@@ -57,6 +57,7 @@ def decide(
     >>> decide(np.array([0, 0]), np.array([3, 3]), budget=10, min_admitted=1, allowances=np.array([2, 20]))
     array([0, 3])
     """
+    # Each is below 2**53, so the sum fits in 64 bits.
     after = charged + charges
     affordable = after <= budget
     if allowances is not None:
@@ -153,5 +154,6 @@ def _require_values(plates: int, admissions: Sequence[Admission]) -> None:
     )
     refuse("0 < charge < 2**53 nano-units, got one outside", (charges <= 0) | (charges >= AMOUNT_LIMIT), owners)
     # One integer for each admission and member: two that are equal lie side by side once sorted.
+    # Members are known to be inside by now: no two pairs share an integer.
     pairs = np.sort(owners * max(plates, 1) + members)
     refuse("distinct members in each admission, got a repeated one", pairs[1:] == pairs[:-1], pairs // max(plates, 1))

@@ -95,6 +95,7 @@ class PlateNorms:
     @property
     def digest(self) -> bytes:
         """Of all of it: who measures anything else has another one."""
+        # One byte order for all machines: digests of different workers are compared.
         columns = [np.ascontiguousarray(column, "<i8").tobytes() for column in self.columns]
         return blake2b(b"".join([*self.plates, *columns]), digest_size=DIGEST_BYTES).digest()
 
@@ -129,6 +130,7 @@ def merged_norms(parts: Sequence[PlateNorms]) -> PlateNorms:
     """
     if not parts:
         return PlateNorms.nobody()
+    # Sorted, so that the digest does not depend on the order of the parts.
     plates = tuple(sorted({plate for part in parts for plate in part.plates}))
     number = {plate: i for i, plate in enumerate(plates)}
     rows = np.array([number[plate] for part in parts for plate in part.plates], np.int64)

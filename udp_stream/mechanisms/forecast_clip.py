@@ -199,6 +199,7 @@ def plans_around(
     half = np.maximum(1, np.rint(half_width * np.sqrt(variance) * QUANTA_PER_KMH)).astype(np.int64)
     per_sample = 1 / (pings * variance)
     largest = np.repeat(np.maximum.reduceat(per_sample, first), sizes)
+    # At least 1: rounding must not leave a plate out.
     weights = np.maximum(1, np.rint(per_sample / largest * (2**WEIGHT_BITS - 1))).astype(np.int64)
     low, high = np.maximum(-half, range.low - centres), np.minimum(half, range.high - centres)
     moves = weights * pings * (high - low)

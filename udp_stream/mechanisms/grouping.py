@@ -80,6 +80,7 @@ class SamplesPerPlate:
     @cached_property
     def place_of_sample(self) -> NDArray[np.int32]:
         """For each sample of the HAT (plate by plate), how many of its plate's samples come before it."""
+        # 32 bits hold it: a HAT has at most 2**28 samples (`slot_tables.PINGS_MAX`).
         starts = (np.cumsum(self.by_plate) - self.by_plate).astype(np.int32)
         return np.arange(self.total, dtype=np.int32) - np.repeat(starts, self.by_plate)
 

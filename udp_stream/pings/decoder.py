@@ -234,6 +234,7 @@ def _index_plates(texts: Sequence[str]) -> tuple[list[str], NDArray[np.uint32]]:
     stripped = [plate_name(text) for text in index]  # distinct texts only: few, where pings are many
     if stripped == list(index):
         return stripped, plate
+    # Again, as texts that differ in white space alone may now be one plate.
     plates, renamed = _index_plates(stripped)
     return plates, renamed[plate]
 

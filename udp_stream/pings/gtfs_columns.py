@@ -183,6 +183,7 @@ def _plain_vehicles(message: bytes, start: Times, end: Times) -> Vehicles:
     last = np.where(has_plate, described[_LICENSE_PLATE].end, described[_ID].end)
     needed = vehicle[_TIMESTAMP], *position.values()
     plain = ~(odd | odd_vehicle | odd_position | odd_description) & (entity[_IS_DELETED].value == 0)
+    # A plate with a blank in front may be all blanks, where the id counts: it is read with care.
     plain &= (last > first) & (data[first] > ord(" ")) & np.all([column.is_there for column in needed], axis=0)
     plates = _texts(message, np.where(plain, first, 0), np.where(plain, last, 0), plain)
     seconds = np.minimum(vehicle[_TIMESTAMP].value, YEAR_9999_S).astype(np.int64)
@@ -196,6 +197,7 @@ def _inside(data: Bytes, message: Column, tags: tuple[int, ...]) -> tuple[dict[i
 
 def _texts(message: bytes, first: Times, last: Times, plain: NDArray[np.bool_]) -> list[str]:
     """The texts between; what is no UTF-8 is not plain."""
+    # Latin-1 has a character for each byte, so that places in bytes are places in the text.
     letters = message.decode("latin-1")
     texts = [letters[at:to] for at, to in zip(first.tolist(), last.tolist(), strict=True)]
     if not "".join(texts).isascii():

@@ -34,6 +34,7 @@ decode_string = msgspec.json.Decoder(str).decode
 
 _decode_anything = msgspec.json.Decoder(Raw).decode
 
+# `++` and `*+` never go back: a string without an end would else take very long.
 _MARKS = re.compile(rb'"(?:[^"\\]++|\\.)*+"|["\[\]{}]', re.DOTALL)
 """Strings, brackets, and a quote that has no other."""
 

@@ -94,6 +94,7 @@ def columns(
     at, last = start[rows], end[rows]
     while rows.size:
         here, first = _varints(data, at)
+        # Not behind the end: a tag that is cut off must not lead out of its message.
         value, first, after = _values(data, here, np.minimum(first, last))
         good = (after > at) & (after <= last)
         if not good.all():

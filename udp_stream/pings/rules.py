@@ -9,7 +9,7 @@ from udp_stream.units import KMH_PER_UNIT, KMH_QUANTUM, QUANTA_PER_KMH
 
 _YEAR_2000_MS = 946_684_800_000
 _YEAR_2100_MS = 4_102_444_800_000
-_MAX_QUANTA = 2**31 - 1
+_MAX_QUANTA = 2**31 - 1  # speeds are kept in columns of 32 bits, signed
 
 PLACEHOLDERS = frozenset({"null", "none", "n/a", "na", "nan", "unknown", "undefined"})
 """Words, in small letters, that stand where a plate is missing. All vehicles without one would share a budget."""

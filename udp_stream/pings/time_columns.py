@@ -74,6 +74,7 @@ def _from_iso(texts: Sequence[str]) -> Times:
         time_ms[local] = parse_timestamps([f"{texts[row]}Z" for row in local.tolist()])[0]
         return time_ms, status
     time_ms, status = parse_timestamps([f"{text}Z" for text in texts])
+    # What fails with a Z behind it may have an offset of its own.
     others = np.flatnonzero(status == UNREADABLE)
     status[status == READ] = NO_OFFSET
     time_ms[others], status[others] = parse_timestamps([texts[row] for row in others.tolist()])

@@ -40,6 +40,7 @@ _FEWEST_FOR_COLUMNS = 128  # below it msgspec, at 1 us a text, is done before nu
 _COMMA = ord(",") - ord("+")  # it stands between + and -
 
 _NO_DAYS = 0
+# Month 0, and the last place, to which months above 12 are clipped, have no days: they give no date.
 _DAYS_IN_MONTH = np.array([_NO_DAYS, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31, _NO_DAYS], np.int32)
 _DAYS_BEFORE_MONTH = np.cumsum(_DAYS_IN_MONTH, dtype=np.int32) - _DAYS_IN_MONTH
 _DAYS_BEFORE_1970 = 719162  # from 0001-01-01
@@ -174,5 +175,6 @@ def _days_since_1970(
     is_leap = (year & 3 == 0) & ((century * 100 != year) | (century & 3 == 0))
     days_in_month = _DAYS_IN_MONTH.take(month, mode="clip") + (is_leap & (month == 2))
     days_before = _DAYS_BEFORE_MONTH.take(month, mode="clip") + (is_leap & (month > 2))
+    # One more is taken off, as days of a month count from 1.
     days = before * 365 + before // 4 - before // 100 + before // 400 + days_before + day - (_DAYS_BEFORE_1970 + 1)
     return days, (year >= 1) & (day >= 1) & (day <= days_in_month)

@@ -85,6 +85,7 @@ class BudgetCalendar:
         policy, ends = self._policy, spans.place(np.array([start_ms]))
         times = [spans.iso(int(end[0])) for end in ends]
         length = duration_name(policy.period_seconds or 0)
+        # In whole spans, as a window counts every span that it touches.
         within = ceil((policy.period_seconds or 0) / spans.seconds) * spans.seconds // policy.slot_seconds
         return SlotInPeriod(name_in(policy.measure, span_name(length, *times)), within, within, rolls=True)
 

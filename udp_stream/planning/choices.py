@@ -80,6 +80,7 @@ class Batches:
     def _batch(self, rows: Integers) -> Iterator[tuple[float, int]]:
         table = self.city.errors.errors_without(rows)
         hats = self.city.errors.rows.hats[rows]
+        # The table was made just now: only what this batch changes is missing in it.
         self.changed.clear()
         for errors, own, near in zip(table.tolist(), rows.tolist(), hats.tolist(), strict=True):
             if not self.changed.isdisjoint(near):
@@ -155,6 +156,7 @@ class Heaps:
                 if count == largest:
                     largest = second[hat]
                 if spare[hat] > 0:
+                    # In the order of `hat_error`: in another order the last bits could differ.
                     now = (1 - left / total[hat]) + largest / (left * epsilon)
                 else:
                     now = -inf if spare[hat] else inf

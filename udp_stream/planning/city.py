@@ -49,6 +49,7 @@ class City:
         self.errors = HatErrors(occupancy, epsilon_nano, plates_min)
         self.hats, self.plates = occupancy.hats, occupancy.plates
         self.threshold = max(map(self.errors.error, range(self.hats)), default=0.0)
+        # Stable, so that each plate's rows are in ascending order.
         self.by_plate = np.argsort(occupancy.plate, kind="stable")
         self.in_hats: list[int] = np.bincount(occupancy.plate, minlength=self.plates).tolist()
         self.rows_from: list[int] = np.append(0, np.cumsum(self.in_hats)).tolist()
@@ -65,6 +66,7 @@ class City:
     def restore(self, row: int) -> None:
         """Take a suppressed row back."""
         plate = self.plate[row]
+        # Ascending again, as ties go to the lowest row.
         self._rows[plate] = sorted([*self.kept_rows(plate), row])
         self.in_hats[plate] += 1
         self.errors.restore(row)
@@ -90,6 +92,7 @@ class City:
 
     def outcome(self) -> Suppression:
         """What is left by now."""
+        # A copy, as the buffer itself changes with every row that goes or comes back.
         keep = np.frombuffer(bytes(self.errors.rows.kept), dtype=bool)
         errors = np.array([self.errors.error(hat) for hat in range(self.hats)])
         return Suppression(keep, self.before, max(self.in_hats, default=0), self.threshold, errors)

@@ -156,6 +156,7 @@ def slot_terms(
         for rows, of_hat in zip(counts.each_rows(), terms, strict=True)
     ]
     shares = _usual_shares(counts, priced)
+    # Capped, as a larger float would not fit into 64 bits.
     affordable = np.minimum(allowances / shares, 2.0**62).astype(np.int64)
     return _hats_terms(counts, enough, affordable, policy)
 

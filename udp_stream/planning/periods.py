@@ -166,6 +166,7 @@ def overlaps_of(names: Iterable[str]) -> dict[str, set[str]]:
     periods = sorted(map(period_of, found), key=lambda one: (one.start, one.name))
     window = max((one.window for one in periods), default=0)
     for period in periods:
+        # The largest window of all: at worst a pair is compared for nothing.
         going = [one for one in going if one.end + window > period.start]
         for other in going:
             if period.overlaps(other):
@@ -249,6 +250,7 @@ def most_in(budgets: Mapping[str, int], period: str, others: Iterable[str]) -> L
     >>> str(most_in(budgets, day, hours)), str(most_in(budgets, hours[0], [day]))
     ('epsilon 12', 'epsilon 12')
     """
+    # `others` may name the period itself, whose budget counts once.
     names = [name for name in dict.fromkeys((period, *others)) if name in budgets]
     spans: dict[str, list[Period]] = {}
     for one in map(period_of, names):

@@ -160,6 +160,7 @@ class Policy(msgspec.Struct, frozen=True):
         Settings that have no effect are left out, so that a version that knows more of them gives the same.
         """
         settings = msgspec.to_builtins(self)
+        # Where plates share clips "auto" means "ball": the same policy, so the same fingerprint.
         settings["clip"] = "ball"
         if not self.in_balls:
             del settings["clip"]

@@ -113,6 +113,7 @@ class PositionPeriods:
 
     def _is_ours(self, name: str) -> bool:
         start = period_of(name).start
+        # One ms later: the moment at a period's very start belongs to the period before.
         return isfinite(start) and self.name_at(round(start * 1000) + 1) == name
 
 

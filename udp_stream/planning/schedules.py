@@ -81,6 +81,7 @@ def shares_of(schedule: Schedule, budget_nano: int, at: PeriodSoFar) -> Integers
     if schedule == "uniform":
         wanted = budget_nano / in_all
     elif schedule == "ramp":
+        # `where` works out both sides: the 1e-9 only avoids a division by 0.
         gamma = RAMP_FROM + (1 - RAMP_FROM) * np.where(in_all > 1, at.charges / np.maximum(in_all - 1, 1e-9), 1.0)
         saved = left - (in_all - at.charges) / in_all * budget_nano
         wanted = np.where(saved < 0, left / at.visits, np.minimum(gamma, 1.0) * saved + budget_nano / in_all)

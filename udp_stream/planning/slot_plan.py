@@ -101,6 +101,7 @@ class SlotPlan:
     def find_all(self, cells: NDArray[np.uint64], digests: Sequence[bytes]) -> list[int | None]:
         """As `find`, for many HATs at once."""
         places = np.searchsorted(self.cells, cells)
+        # A cell beyond the last one has a place behind the end, which must not be read.
         there = places < self.cells.size
         there[there] = self.cells[places[there]] == cells[there]
         return [

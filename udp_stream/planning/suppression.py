@@ -103,6 +103,7 @@ def _descend(city: City, floor: int, limit: float) -> None:
     fewer = -initially[by_hats]
     choices: Choices = Heaps(city)
     for level in range(city.before, floor, -1):
+        # Plates that began in more HATs have come down to this level by now.
         plates = np.sort(by_hats[: np.searchsorted(fewer, -level, side="right")])
         # Few plates reach the high levels, most the low ones: heaps there, batches here (`choices.py`).
         if level <= BATCHED_HATS_MAX and isinstance(choices, Heaps):

@@ -180,6 +180,7 @@ class HatErrors:
     def error_with(self, row: int) -> float:
         """E of the row's HAT if this suppressed row were restored."""
         hat, count, hats = self.rows.hat[row], self.rows.count[row], self.hats
+        # At -1 the plate that comes back is the one that was missing.
         if hats.spare[hat] < -1:
             return inf
         return hat_error(hats.total[hat], hats.kept[hat] + count, max(hats.first[hat], count), self.epsilon)
@@ -192,6 +193,7 @@ class HatErrors:
             for column in (self.hats.total, self.hats.kept, self.hats.first, self.hats.second, self.hats.spare)
         )
         left, largest = kept - count, np.where(count == first, second, first)
+        # The 1 only avoids a division by 0: a HAT with nothing left gets its E below.
         shares = (1 - left / total) + largest / (np.maximum(left, 1) * self.epsilon)
         return np.where(spare > 0, shares, np.where(spare < 0, -inf, inf))
 
@@ -216,6 +218,7 @@ class HatErrors:
         self.rows.kept[row] = 1
         self.hats.spare[hat] += 1
         self.hats.kept[hat] += self.rows.count[row]
+        # From the start again: the row may be larger than both marks.
         self.hats.first_at[hat] = self.hats.second_at[hat] = self.rows_from[hat]
         self._settle(hat)
 

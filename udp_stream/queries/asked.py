@@ -73,6 +73,7 @@ class Asked:
         at = at[np.argsort(left.estimate[at], kind="stable")]
         excess = nearest.excess_metres
         return Found(
+            # Noise may make an estimate negative, which no distance is.
             distances_m=_in_metres(np.maximum(left.estimate[at], 0.0)),
             radii_m=_in_metres(left.radius[at]),
             excess_m=excess if np.isfinite(excess) else None,

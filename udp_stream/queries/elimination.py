@@ -236,6 +236,7 @@ class Elimination:
 
     def begin(self) -> State:
         """Everyone is in, nothing is charged."""
+        # Columns may share an array: `advance` copies before it changes one.
         n, nothing = self.plates, np.zeros(self.plates)
         count = np.zeros(n, np.int64)
         weighed = np.zeros((n, self.privatised.dimensions))
@@ -270,6 +271,7 @@ class Elimination:
         parts = self._tariff.parts(state.rounds, at)
         sharp = 1 / parts.scale
         weight = sharp * sharp
+        # Copies: `settled` advances a state that its caller goes on from.
         weighed, precision, sharpest = state.weighed.copy(), state.precision.copy(), state.sharpest.copy()
         weighed[at] += weight[:, None] * found.values
         precision[at] += weight

@@ -91,6 +91,7 @@ class Plane:
         lat, lon = np.asarray(latitude, np.float64), np.asarray(longitude, np.float64)
         if not (np.isfinite(lat).all() and np.isfinite(lon).all()):
             raise ValueError("expected positions that are numbers, got one that is not")
+        # The short way round: a city may lie across the antimeridian.
         east = np.clip((lon - self.longitude + 180) % 360 - 180, -_DEGREES, _DEGREES)
         lat = np.clip(lat, self.latitude - _DEGREES, self.latitude + _DEGREES)
         found = _transverse_mercator(lat, east)

@@ -144,6 +144,7 @@ class DistanceNoise:
             except ValueError:
                 continue
             return kind
+        # The coarsest lattice is tried outside of the loop, so that its error reaches the caller.
         kind = cls(least.measure, phi, steps_per_unit, _FINE_BITS_MIN)
         scale_of(kind.moves, least, 1)
         return kind

@@ -79,6 +79,7 @@ def scale_of(moves: int, cost: Cost, dimensions: int) -> tuple[int, int]:
     Raises ValueError for a cost that is too small for its noise to be drawn.
     """
     over, under = noise_of(cost).unit_scale(cost)
+    # The largest divisor first: rounding up adds the least there.
     for shift in range(DIVISOR_MAX.bit_length() - 1, -1, -1):
         t = -((-moves * over << shift) // under)
         if t <= _scale_max(cost.measure, dimensions):

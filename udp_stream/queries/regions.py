@@ -119,6 +119,7 @@ class Polygon:
         if not starts:
             raise ValueError("expected a loop of corners, got none")
         start, end = np.concatenate(starts), np.concatenate(ends)
+        # Corners that fell together in rounding: an edge without a length would divide by 0.
         real = (start != end).any(axis=1)
         self._start, self._end = start[real], end[real]
         if not real.any():
@@ -128,6 +129,7 @@ class Polygon:
         """The distance to the nearest edge, and the parity of edges crossed on the way to the east."""
         places = np.asarray(positions, np.float64)
         rows = max(1, _AT_ONCE // self._start.shape[0])
+        # At least one part, also of no positions: numpy cannot join none.
         parts = [self._of(places[i : i + rows]) for i in range(0, max(1, places.shape[0]), rows)]
         distances: Floats = np.concatenate(parts)
         return distances
@@ -144,6 +146,7 @@ class Polygon:
         square = (off_x - share * along_x) ** 2 + (off_y - share * along_y) ** 2
         # exact for positions on the lattice: products below 2^50
         left = along_x * off_y - along_y * off_x
+        # Half open in y, so that a crossing at a corner counts for one of its two edges only.
         crosses = ((y1 <= y) & (y < y2) & (left > 0)) | ((y2 <= y) & (y < y1) & (left < 0))
         inside = crosses.sum(axis=1) % 2 == 1
         distance = np.sqrt(square.min(axis=1))
@@ -176,5 +179,6 @@ def positions_inside(region: Region, positions: Integers) -> int:
 
 
 def _require_in_plane(reach: float) -> None:
+    # Not `reach > EDGE`: a NaN is to be refused, too.
     if not reach <= EDGE:
         raise ValueError(f"expected a region within {EDGE / QUANTA_PER_METRE / 1000:.0f} km of the plane's centre")

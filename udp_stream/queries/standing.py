@@ -145,5 +145,6 @@ def _require_area(loop: Floats) -> None:
     """ValueError for corners that enclose nothing, as those in one line do."""
     x, y = loop.T
     area = abs(float(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1)))) / 2
+    # Not `area < 1`: a NaN is to be refused, too.
     if not area >= 1:
         raise ValueError(f"expected corners that enclose an area of at least 1 square metre, got {area:.3g}")

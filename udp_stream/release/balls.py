@@ -42,8 +42,10 @@ def slot_norms(counts: SlotCounts, values: SlotValues, plan: SlotPlan, policy: P
     ()
     """
     hats_in = plan.hats_in_balls(counts)
+    # Sorted, as the digest that the ledger remembers goes over them in their order.
     plates = tuple(sorted(hats_in))
     number = {plate: i for i, plate in enumerate(plates)}
+    # Each list begins with an empty array: numpy cannot join none.
     clamped, rows, parts = values.clamped(policy.max_speed), [np.zeros(0, np.int64)], [np.zeros((3, 0), np.int64)]
     for hat in decide(hats_of(counts), counts, plan, policy):
         around = None if hat.plan is None else hat.plan.around

@@ -50,6 +50,7 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
     (True, array([1, 1, 1, 1]))
     """
     hats = hats_of(counts)
+    # Also if all of it is recorded already: what it released is still to be learnt.
     if context.forecaster is not None:
         context.forecaster.saw(counts)
     if None not in ledger.recorded(ids_of(hats)):
@@ -129,6 +130,7 @@ def _charge(
     asked = first_admissions(queue, counts, policy)
     found = charge_once(ledger, in_period.period, policy.budget_nano, counts.plates, asked, on_terms)
     charged = [hat.decided(one.charged) for hat, one in zip(queue, found, strict=True)]
+    # The plan has its rows in the order of cells, not in that of charging.
     return sorted(charged, key=lambda hat: hat.number)
 
 

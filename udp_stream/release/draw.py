@@ -133,6 +133,7 @@ def _factors_once(
     name = clips_id(counts.start_ms // 1000, seconds)
     asked = Admission(name, NO_ROWS, NO_ROWS, 0, context.keyed(f"{name} {clips.norms.hex()}"))
     (verdict,) = ledger.admit(period, context.policy.budget_nano, counts.plates, [asked])
+    # Not None, which is for HATs that share no clip: here every plate gets the factor 0.
     return clips.factors if verdict.terms == asked.terms else {}
 
 

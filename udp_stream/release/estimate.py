@@ -91,6 +91,7 @@ def estimate_hats(
         for name, of_statistic in plan.statistics.items()
     ]
     values: list[dict[str, object]] = [{} for _ in plans]
+    # Where nothing is asked there is no family of noise, and `_family` would refuse.
     noisy = noisy_integers([one.query for one in asked], _family(plans), bits) if asked else []
     for name, statistic in STATISTICS.items():  # all HATs of a statistic at once: CDFs are the quicker for it
         of_hats = [(one, integers) for one, integers in zip(asked, noisy, strict=True) if one.statistic == name]

@@ -48,6 +48,7 @@ class Forecaster:
 
     def saw(self, counts: SlotCounts) -> None:
         """A slot that is planned now, or is recorded already: its releases are to be learnt."""
+        # A slot that comes again after it was learnt must not be learnt twice.
         if self._learnt_ms is None or counts.start_ms > self._learnt_ms:
             self._due.setdefault((counts.start_ms, counts.end_ms), set()).update(counts.cells.tolist())
 
@@ -77,6 +78,7 @@ class Forecaster:
             self._remember(history, before_ms)
         learnt = {}
         for slot in sorted(slot for slot in self._due if slot[0] < before_ms):
+            # Sorted, as a set has no order, and every worker has to come to the same forecasts.
             found = history.releases(*slot, sorted(self._due.pop(slot)))
             self._learnt_ms = slot[0]
             if records := [record for record in found if record is not None]:
@@ -89,6 +91,7 @@ class Forecaster:
 
         Also of later slots: a worker that reads a log again may know less of them than the one that released them.
         """
+        # One ms before: the end of a day's last slot is midnight of the next day.
         midnight = dt.datetime.combine(self._day(before_ms - 1), dt.time(), self._slots.zone)
         since_ms = int((midnight - dt.timedelta(days=DAYS - 1)).timestamp() * 1000)
         for slot, cells in history.slots_since(since_ms).items():

@@ -47,6 +47,7 @@ class NextClose:
 
     def observe(self, fact: BatchRead) -> None:
         """Pings, or a tick: a batch without messages."""
+        # Messages of which every ping was refused are neither: they move no clock.
         if fact.pings or not fact.messages:
             self._moved_by_pings = fact.pings > 0
         if fact.newest_ms is not None:

@@ -72,6 +72,7 @@ def require_one_budget(
         remembered = noted(ledger.meta()).get(time_of(period))
         if names and (remembered != one or _is_over(one, names, plates, ledger)):
             _require_sum(one, period, budget_nano, names, terms, ledger)
+        # After the check: later runs trust the note, and then read no budgets.
         if remembered is None:
             ledger.note(f"{NOTE}{time_of(period)}", note_of(one))
     elif any(of_positions(name) != of_positions(period) for name in names):
@@ -84,8 +85,10 @@ def _is_over(one: OneBudget, names: Collection[str], plates: Sequence[bytes], le
     """Whether one of these plates was charged more, of speeds or of positions, than the part that these have."""
     for is_positions in (False, True):
         some = [name for name in names if of_positions(name) == is_positions]
+        # The largest charges may be of different plates: at worst budgets are read for nothing.
         most = sum(int(ledger.balances(name, plates).charged.max(initial=0)) for name in some)
         others = any(measure_of(name) != one.measure for name in some)
+        # Any of the names will do: amounts of one kind and measure convert alike.
         if most and (others or one.nano_of(some[0], most) > one.part_nano(some[0])):
             return True
     return False

@@ -43,6 +43,7 @@ def require_no_overlap(
     if not others or (period, *others) in calendar.accepted:
         return
     budgets = largest_budgets(ledger, (period, *others))
+    # Ours may not be charged yet, or may have been charged under a larger budget before.
     budgets[period] = max(budget_nano, budgets.get(period, 0))
     in_all = most_in(budgets, period, others)
     if not in_all.within(calendar.accepted_loss):

@@ -191,13 +191,15 @@ def decode_round(payload: bytes, dimensions: int, id_: str) -> Round:
     try:
         record = msgspec.json.decode(payload, type=_RoundRecord)
         values = np.array(record.values, np.int64).reshape(-1, dimensions)
+        plates, decided = np.array(record.plates, np.int64), np.array(record.decided, np.int8)
+        # `reshape` would also take rows of another length, and cut them elsewhere.
         fits = all(len(row) == dimensions for row in record.values)
         fits = fits and len(record.plates) == len(record.values) == len(record.decided)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, OverflowError) as error:
         raise PrivacyRefused(_other_bytes(id_)) from error
     if not fits:
         raise PrivacyRefused(_other_bytes(id_))
-    return Round(np.array(record.plates, np.int64), values, np.array(record.decided, np.int8))
+    return Round(plates, values, decided)
 
 
 def result_schema() -> dict[str, Any]:

@@ -128,7 +128,9 @@ def _answer(found: Found, beta: float) -> QueryAnswer:
         low=_digits(found.low),
         high=_digits(found.high),
         distances_m=tuple(round(one, 1) for one in found.distances_m),
-        radii_m=tuple(round(one + 0.05, 1) for one in found.radii_m),
+        # 0.05 more, so that it is rounded up: a bound must not shrink by rounding. A radius has twice that, as the
+        # distance in its middle may have moved by 0.05.
+        radii_m=tuple(round(one + 0.1, 1) for one in found.radii_m),
         excess_m=None if found.excess_m is None else round(found.excess_m + 0.05, 1),
         probability=1 - beta,
         below=UNSET if found.sure is None else found.below,

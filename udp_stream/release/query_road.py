@@ -162,6 +162,7 @@ def record_moment(
     []
     """
     found = tuple(_answered(query, moment, context, ledger) for query in queries)
+    # The longest has noise in it, if any has: it tells this ledger from any other.
     witness = max(found, key=lambda one: len(one.payload))
     rounds = tuple(id_ for query in queries for id_ in _round_ids(query, moment))
     return AnsweredMoment(found, rounds, ledger.mark(witness.release_id))
@@ -175,6 +176,7 @@ def _answered(query: StandingQuery, moment: Moment, context: QueryContext, ledge
     period = context.periods.name_at(moment.time_ms)
     ours = encode_result(_Rounds(query, moment, period, context, ledger).result(id_))
     budget, nobody = context.periods.budget_nano, Admission(id_, _NO_PLATES, _NO_PLATES, 0, b"")
+    # It charges nobody: a ledger records only what was admitted.
     ledger.admit(period, budget, moment.plates, [nobody])
     (stands,) = ledger.record([(id_, ours)])
     return Answered(query.name, id_, stands, made=stands == ours)
@@ -187,6 +189,7 @@ class _Rounds:
         self, query: StandingQuery, moment: Moment, period: str, context: QueryContext, ledger: Ledger
     ) -> None:
         self._moment, self._period, self._context, self._ledger = moment, period, context, ledger
+        # Hashes of one length: joined, they can be read in one way only.
         self._digest = blake2b(b"".join(moment.plates), digest_size=16).hexdigest()
         self._take(_Terms(query, self._digest))
 
@@ -232,14 +235,17 @@ class _Rounds:
 
     def _charge(self, number: int, due: Due) -> Integers:
         """What each plate of the round is charged, in its first admission, 0 for those that had too little left."""
+        # Remembered terms may have another budget than the settings: the lower one keeps both promises.
         budget = min(self._context.periods.budget_nano, self._query.period_budget_nano)
 
         def on_terms(_: int, remembered: bytes) -> Admission:
             if number == 1:
                 self._take(_terms_from(remembered, round_id(self._query.name, self._moment.time_ms, 1)))
+                # The very bytes: written anew by this version they could differ, and would be other terms.
                 self._written = remembered
             is_ours = self._terms.plates == self._digest
             again = self._asked.due(self._pie.begin()) if number == 1 else due
+            # Where the moment holds other plates now, places among them say nothing: nobody is charged.
             return self._admission(number, again if is_ours else None, budget)
 
         asked = [self._admission(number, due, budget)]

@@ -114,6 +114,7 @@ def far_from_forecast(samples: Integers, by_plate: Integers, forecasts: Integers
     1
     """
     sums = np.add.reduceat(samples, np.append(0, np.cumsum(by_plate)[:-1]))
+    # Multiplied, where means would divide: whole numbers are exact.
     return int((np.abs(sums - forecasts * by_plate) > far * by_plate).sum())
 
 
@@ -296,6 +297,7 @@ def _charged(
 
     def admission(hat: HatOutcome, written: bytes | None = None) -> Admission:
         one = hat.admission(counts, policy.min_plates, written)
+        # A limit of 0 keeps out those who did not pay for the question: nothing was kept for them.
         limits = np.where(hat.terms.of_kept(took[hat.number]) > 0, _limit(hat.terms, policy), 0)
         return replace(one, allowances=limits) if one.members.size else one
 

@@ -72,6 +72,7 @@ class RecentWork:
                 step.refused.update({str(reason): count for reason, count in fact.refused.items()})
                 self._closes.observe(fact)
             case SlotPublished():
+                # On Kafka a slot is released shard by shard: its parts are added up.
                 is_part = self._last is not None and self._last[0] == fact.start_ms
                 hats = self._last[1] if self._last is not None and is_part else Counter[str]()
                 self._last = fact.start_ms, hats + Counter(fact.hats), now_s
@@ -91,6 +92,7 @@ class RecentWork:
         step, open_here = self._step(now_s), merged(open_slots)
         self._note_closing(closing or {}, now_s)
         waited_s = now_s - self._moved_s
+        # Quiet minutes have no step, so the length of the deque alone does not bound their age.
         steps = [one for one in self._steps if one.number > step.number - WINDOW_S // STEP_S]
         pings, newest_ms = sum(one.pings for one in steps), self._closes.newest_ms
         closes_s, by_pings = self._closes.after(now_s, pings_came=pings > 0)

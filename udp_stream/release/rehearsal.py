@@ -186,6 +186,7 @@ def cities_of(slots: Sequence[SlotCounts]) -> int:
 
 def _of_city(city: City, slots: Iterable[SlotCounts], context: ReleaseContext) -> tuple[float, float, float, float]:
     """Error, the constant's, that of a line on counts, and the share served."""
+    # New for each city: what one invented city taught says nothing of the next.
     context, ledger, hats = with_forecaster(context), MemoryLedger(), []
     for counts in slots:
         values = city.speeds(counts, context.policy.max_speed)
@@ -208,6 +209,7 @@ def _released(counts: SlotCounts, values: SlotValues, context: ReleaseContext, l
     value = np.array([np.nan if mean is None else mean.value_kmh for mean in means])
     if context.policy.forecasts:
         smoothed = context.smoothed((counts.start_ms, counts.end_ms), ledger)
+        # The slot's own HATs come first; behind them are cells without pings.
         value = np.array([one.value_kmh for one in smoothed[: counts.cells.size]])
     measured = [mean is not None for mean in means]
     return np.array([truth, pings, np.diff(counts.hat_rows), value, measured], dtype=np.float64)

@@ -151,6 +151,7 @@ class RunLog:
 
     def _may_say(self, state: tuple[object, ...], since_s: float) -> bool:
         """Whether this is a change, and one that is said at once."""
+        # `_incoming` adds what has come back by now only once a line is said.
         if state == self._said or self._changes_left + since_s / CHANGE_S < 1:
             return False
         self._changes_left -= 1

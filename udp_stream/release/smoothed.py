@@ -233,6 +233,7 @@ def prior_of_cells(wanted: NDArray[np.uint64], cells: NDArray[np.uint64], prior:
     at = {cell: i for i, cell in enumerate(cells.tolist())}
     found = np.array([at.get(cell, -1) for cell in wanted.tolist()], dtype=np.int64)
     is_known = found >= 0
+    # A -1 takes the last HAT, which is then blanked. There is one: a slot has records.
     by_hat, features = np.where(is_known, prior.by_hat[found], 0.0), prior.features[found] * is_known[:, None]
     return SlotPrior(np.zeros(0), by_hat, features)
 

@@ -50,6 +50,7 @@ def mean_record(
         scale_kmh=round(scale / QUANTA_PER_KMH, 4),
         expected_abs_error_kmh=round(error / QUANTA_PER_KMH, 4),
         interval95_kmh=(round(low / QUANTA_PER_KMH, 3), round(high / QUANTA_PER_KMH, 3)),
+        # Means lie in [0, U], so none is off by more than U.
         bias_bound_kmh=round(min(bias, plan.range.width) / QUANTA_PER_KMH, 4),
     )
 

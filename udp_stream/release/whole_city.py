@@ -115,6 +115,7 @@ def _terms(asked: CityAsked, counts: SlotCounts) -> bytes:
     columns = (rows.samples, rows.weights, rows.centres, counts.plate, counts.hat_rows, asked.charges)
     hashed = blake2b(repr(costs).encode(), digest_size=16)
     for column in columns:
+        # Little-endian, so that the digest is the same on every machine.
         hashed.update(np.ascontiguousarray(column, "<i8").tobytes())
     hashed.update(counts.cells.astype("<u8").tobytes() + b"".join(counts.plates))
     return hashed.hexdigest().encode()

@@ -179,6 +179,7 @@ class SlotBarrier(Generic[C]):
     @property
     def clear_ms(self) -> int:
         """Every slot that ends by this time is done, or no sender had anything of it."""
+        # Up to the start of the oldest slot held: what ends by then came before it.
         return max(self._done_ms, min([self.through_ms, *self._held]))
 
     def holds(self, start: int) -> bool:
@@ -258,11 +259,13 @@ class SlotBarrier(Generic[C]):
                 f"how many: {held.missing}"
             )
         chunks = [held.chunks[key] for key in sorted(held.chunks)]
+        # Still held: the checkpoint stays before the slot until its outcome is delivered.
         held.chunks, held.collected = {}, True
         return chunks
 
     def done(self, start: int) -> None:
         """Forget a slot: its outcome has been delivered."""
+        # Slots that were skipped meanwhile may have moved it further.
         self._done_ms = max(self._done_ms, self._held.pop(start).end_ms)
 
     def checkpoint(self, done: int | None = None) -> BarrierCheckpoint:

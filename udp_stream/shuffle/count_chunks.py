@@ -128,6 +128,7 @@ def merge_counts(chunks: Sequence[CountChunk], samples_max: int = PINGS_MAX) -> 
         raise ValueError(f"expected chunks of one slot, got {len(chunks)} chunks of none or several")
     tables = [chunk.counts for chunk in chunks]
     hashes = [hashes_of(table.plates, table.hash_bytes) for table in tables]
+    # Sorted, so that plates' numbers do not depend on the order in which chunks came.
     plates = sorted(set().union(*hashes))
     rank = {plate: number for number, plate in enumerate(plates)}
     numbers = [np.array([rank[plate] for plate in known], dtype=np.int64) for known in hashes]

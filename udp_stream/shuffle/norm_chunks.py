@@ -168,6 +168,7 @@ def cut_factors(clips: SharedClips, answered: NormChunk, rows_max: int = ROWS_MA
     >>> [chunk.plates for chunk in cut_factors(SharedClips({b"b": 7, b"a": 8}, b""), answered, rows_max=1)]
     [b'a', b'b']
     """
+    # Sorted, because a repeat must have the same bytes, whatever the dictionary's order.
     plates = sorted(clips.factors)
     values = np.array([clips.factors[plate] for plate in plates], "<u4")
     size = len(plates[0]) if plates else 1

@@ -85,6 +85,7 @@ class Planner:
             # A new owner says again what its predecessor did, and may say less at first.
             self._released_ms[message.shard] = max(self._released_ms[message.shard], message.through_ms)
         elif isinstance(message, NormChunk) and self._stage.holds(message.slot_start):
+            # Only of slots held: norms that come again after `learnt` would never be removed.
             self._norms.setdefault(message.slot_start, {}).setdefault(message.shard, Arriving()).add(message)
 
     def due(self) -> tuple[int, Sequence[CountChunk]] | None:
@@ -120,6 +121,7 @@ class Planner:
         slot, chunks = self._planned, self._all_norms()
         if slot is None or slot.asks is None or chunks is None:
             return None
+        # Every chunk of a shard carries the shard's whole part, so only the first counts.
         mean, spread = (sum(of_shard[0].city[which] for of_shard in chunks) for which in (0, 1))
         return slot.asks, (mean, spread)
 

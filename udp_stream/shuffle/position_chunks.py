@@ -131,6 +131,7 @@ def merge_moment(chunks: Sequence[PositionChunk]) -> Moment:
     if len({chunk.slot_start for chunk in chunks}) != 1:
         raise ValueError(f"expected chunks of one moment, got {len(chunks)} chunks of none or several")
     tables = [chunk.columns for chunk in chunks]
+    # As objects: NumPy's own byte strings lose zero bytes at the end, and a hash may end in them.
     plates = np.array([plate for one in tables for plate in hashes_of(one.plates, one.hash_bytes)], object)
     seen_ms = np.concatenate([np.frombuffer(one.seen, "<i8") for one in tables])
     lat, lon = (np.concatenate([np.frombuffer(getattr(one, name), "<f8") for one in tables]) for name in ("lat", "lon"))

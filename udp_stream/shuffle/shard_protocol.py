@@ -124,6 +124,7 @@ class ShardProtocol:
         self._released_sent_ms = NOT_YET  # whatever was sent before: its owner may have died before it could
         self._slots: dict[int, _Slot] = {}
         self._outbox: list[Outgoing] = []
+        # No checkpoint is committed before the counts up to its closing times are sent.
         self._counts_sent_through_ms = self._shard.through_ms
         self._step: Step | None = None
 

@@ -118,6 +118,7 @@ class SourceProtocol:
         self._closed += result.closed
         self._moments += result.moments
         self._has_ticked = False
+        # A step that was handed out stays as it is: `done` removes just what it holds.
         self._step = self._step or self._due()
         return result
 
@@ -158,6 +159,7 @@ class SourceProtocol:
         shards, lost_ms = range(self._shards), self._lost_ms
         messages: list[ToShard] = []
         if lost_ms is not None:
+            # Without `asked`: a marker for no query, so shards skip the moments up to it.
             messages += [PositionsEnd(self._source, shard, lost_ms) for shard in shards]
         for moment in self._moments:
             start_ms = 0 if self._periods is None else self._periods.start_of(moment.time_ms)

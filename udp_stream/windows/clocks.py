@@ -225,6 +225,7 @@ class AppendClock:
         np.maximum.at(reached, pings.message[~ahead], pings.time_ms[~ahead])
         # NEVER is the lowest integer: less anything, it would wrap round to the far future.
         reached = np.where(reached == NEVER, NEVER, reached - self._rules.disorder_ms)
+        # The old watermark goes in front: place i is then the watermark before message i.
         times = np.maximum.accumulate(np.append(NEVER if self.watermark_ms is None else self.watermark_ms, reached))
         if times[-1] != NEVER:
             self.watermark_ms = int(times[-1])

@@ -88,6 +88,7 @@ def neighbours_among(cells: NDArray[np.uint64]) -> NDArray[np.int64]:
     >>> sorted((neighbours_among(disk) >= 0).sum(axis=1).tolist())  # six on the rim, and the middle
     [3, 3, 3, 3, 3, 3, 6]
     """
+    # A pentagon has five: the cell itself fills up, and is left out below.
     around = [(*_beside(cell), *[cell] * 6)[:6] for cell in cells.tolist()]
     wanted = np.array(around, dtype=np.uint64).reshape(cells.size, 6)
     at = np.minimum(np.searchsorted(cells, wanted), max(0, cells.size - 1))
@@ -141,6 +142,7 @@ class SlotGrid:
         for day in days[:1].tolist() if one else np.unique(days).tolist():
             here = slice(None) if one else days == day
             boundaries = self._around(day)
+            # On the right: a time on a boundary begins the next slot.
             at = np.searchsorted(boundaries, time_ms[here], side="right")
             starts[here], ends[here] = boundaries[at - 1], boundaries[at]
         return starts, ends

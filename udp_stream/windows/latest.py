@@ -184,6 +184,7 @@ class LatestPositions:
         self._close_through(moment_ms)
         kept = found[found["time"] >= self._end_of(moment_ms) - self._age_ms]
         self._rows = np.concatenate([kept, rows[~before]])
+        # Before names are forgotten: `found` still has the old codes.
         names = list(self._codes)
         self._forget_names(names)
         return self._moment(moment_ms, found, names) if found.size else None

@@ -169,6 +169,7 @@ class Windows:
         lag_ms = observed.watermark_before_ms[late] - frame.pings.time_ms[late]
         rows = zip(np.flatnonzero(late).tolist(), lag_ms.tolist(), strict=True)
         refused = [LateOrFull(row, Reason.LATE, lag) for row, lag in rows]
+        # Not if it is late too: a ping is refused once.
         refused += [LateOrFull(row, Reason.TIME_IN_FUTURE) for row in np.flatnonzero(observed.ahead & ~late).tolist()]
         refused += self._place(frame, np.flatnonzero(~(late | observed.ahead)))
         return self._close(self._due()), refused

@@ -139,6 +139,7 @@ def tabulate(pings: SlotPings, samples_max: int = PINGS_MAX) -> tuple[SlotCounts
     plate_time = rank[pings.plate] << np.uint64(32) | pings.time
     chosen = _first_per_plate_time(plate_time, pings.cell, pings.speed)
     cells, hat_of = numbered(pings.cell[chosen])
+    # Stable: within a HAT the order by plate and time has to stay.
     by_hat = np.argsort(hat_of, kind="stable")
     chosen, hat = chosen[by_hat], hat_of[by_hat]
     plate = (plate_time[chosen] >> np.uint64(32)).astype(np.int64)
@@ -196,6 +197,7 @@ def _first_per_plate_time(
     plate_time: NDArray[np.uint64], cell: NDArray[np.uint64], speed: NDArray[np.int32]
 ) -> NDArray[np.int64]:
     """Indices in order of (plate, time), one of each: the one of lowest cell, then lowest speed."""
+    # Need not be stable: repeats are put in order below, and nothing else is equal.
     order = np.argsort(plate_time)
     ordered = plate_time[order]
     repeated = np.zeros(order.size, dtype=bool)

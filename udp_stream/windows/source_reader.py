@@ -203,6 +203,7 @@ class SourceReader:
 
     def checkpoint(self) -> SourceCheckpoint:
         """Where to resume after a crash. Commit it only once all that was closed and refused has been written."""
+        # The larger one: after a restart the reader is behind what was rejected before it.
         watermark_ms, rejected_through = self._clock.watermark_ms, max(self._rejected_through, self.next_offset)
         first = self._windows.first_open
         offset = self.next_offset if first is None else first

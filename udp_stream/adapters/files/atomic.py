@@ -23,7 +23,7 @@ def draft_of(path: Path, *suffixes: str) -> Iterator[Path]:
     ...     [each.name for each in Path(folder).iterdir()]
     ['ledger']
     """
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.draft")
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.draft")  # two processes may make one file at once
     try:
         yield draft
     finally:
@@ -43,6 +43,7 @@ def link_first(draft: Path, path: Path) -> None:
     'first'
     """
     with suppress(FileExistsError):
+        # A link and not a rename: a rename would replace the file of the process that was first.
         os.link(draft, path)
     sync_directory(path.parent)
 

@@ -13,7 +13,7 @@ MAGIC = b"\x1f\x8b"
 """The first two bytes of every member."""
 
 _PIECE_BYTES = 2**12  # of the input: of damaged data, zlib keeps to itself what it made of the same piece
-_GZIP = 16 + zlib.MAX_WBITS
+_GZIP = 16 + zlib.MAX_WBITS  # 16: zlib is to expect a header of gzip, and no other
 
 
 class GzipError(ValueError):

@@ -102,6 +102,7 @@ class Journal:
             self._segments = sorted(int(path.stem) for path in folder.glob(f"*{_SUFFIX}"))
             self._sizes = {first: self._path(first).stat().st_size for first in self._segments}
             self.next_offset = self._mend()
+        # A journal that could not be opened is never left by a `with`: its lock would stay.
         except BaseException:
             os.close(self._lock)
             raise
@@ -164,6 +165,7 @@ class Journal:
 
     def drop_before(self, offset: int) -> None:
         """Delete the segments all of whose frames are before this offset."""
+        # The last one stays: only it says which offset is next when the journal is opened again.
         while len(self._segments) > 1 and self._segments[1] <= offset:
             first = self._segments.pop(0)
             self._path(first).unlink()
@@ -177,7 +179,11 @@ class Journal:
         name = self.folder / "owner"
         if not name.exists():
             with draft_of(name) as draft:
-                draft.write_text(owner)
+                with draft.open("w") as file:
+                    file.write(owner)
+                    file.flush()
+                    # Before it is renamed: else a power cut could leave a name without its text, which is nobody's.
+                    os.fsync(file.fileno())
                 draft.rename(name)
             sync_directory(self.folder)
         elif (theirs := name.read_text()) != owner:
@@ -192,8 +198,10 @@ class Journal:
             is_young = arrival_ms - self._began_ms < SEGMENT_MS
             if self._sizes[self._segments[-1]] < SEGMENT_BYTES and is_young:
                 return self._out
+            # `sync` reaches the open file alone: a frame in one that was left would never be synced.
             self.sync()
             self._out.close()
+        # A crash may have left the last one empty: it has this offset already, and is written to again.
         if not self._segments or self._segments[-1] != self.next_offset:
             self._segments.append(self.next_offset)
             self._sizes[self.next_offset] = 0

@@ -12,6 +12,7 @@ from udp_stream.pings.mapping import Path
 
 _encode = msgspec.json.Encoder().encode
 
+# No name of a field looks like a mark: in JSON a control character of a name is escaped.
 _MARK = re.compile("\x01([0-9]+)\x01")
 
 

@@ -167,6 +167,7 @@ def _unreadable(path: str, error: OSError) -> UsageError:
 def _open(path: str) -> AbstractContextManager[BinaryIO | io.FileIO]:
     if path == "-":
         return nullcontext(sys.stdin.buffer)
+    # Unbuffered: a buffered read would wait until a named pipe has filled a whole block.
     return Path(path).open("rb", buffering=0)
 
 

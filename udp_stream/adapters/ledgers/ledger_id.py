@@ -94,6 +94,7 @@ def raise_mark(ledger: Ledger, id_file: Where | None, place: object, release_id:
         if kept is not None and kept.at_least(now):
             return kept
         with _locked(Path(id_file)):  # never while the ledger is asked: it may be away for long
+            # Another process may have raised it meanwhile: then all is looked at again.
             if kept_mark(id_file) == kept:
                 _write(Path(id_file), now.ledger_id, now)
                 return now
@@ -133,6 +134,7 @@ def _write(path: Path, ledger_id: str, mark: Mark | None) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             draft.replace(path)
+            # The new name is on disk only once its directory is.
             sync_directory(path.parent)
     except OSError as error:
         raise DependencyUnavailable(

@@ -101,6 +101,7 @@ def days_of(periods: Collection[str], zone: tzinfo) -> list[Days]:
 
 def _in_a_row(stretches: list[tuple[float, float, tuple[str, ...]]], everywhere: set[str], zone: tzinfo) -> list[Days]:
     """By the days on which the set of periods changes: a stretch may be a hundred years long."""
+    # The end is not part of it: without the second less, midnight would count as one more day.
     spans = [(_day(start, zone), _day(max(start, end - 1), zone), pair) for start, end, pair in stretches]
     cuts = sorted({first for first, _, _ in spans} | {last + timedelta(1) for _, last, _ in spans})
     found: list[Days] = []

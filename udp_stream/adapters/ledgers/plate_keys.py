@@ -52,6 +52,7 @@ class PlateKeys:
         if found is None:
             if len(self._cache) >= CACHE_PLATES_MAX:
                 self._cache.clear()
+            # A copy, as `update` would change the keyed state for the next plate.
             hashing = self._keyed.copy()
             hashing.update(plate.encode("utf-8", "surrogatepass"))
             found = self._cache[plate] = hashing.digest()
@@ -82,6 +83,7 @@ def load_or_create_key(path: str | os.PathLike[str]) -> bytes:
     try:
         with suppress(FileNotFoundError):
             return load_key(where)
+        # Then read back: if another process was first, its key stands.
         _create(where)
         return load_key(where)
     except OSError as error:
@@ -99,6 +101,7 @@ def load_key(path: str | os.PathLike[str]) -> bytes:
     """
     with Path(path).open("rb") as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        # More than a key file has, so that a longer file is seen to be none.
         text = file.read(4 * KEY_BYTES)
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise PrivacyRefused(f"expected a key file that only its owner can read, got mode {mode:04o}: chmod 600 {path}")

@@ -136,10 +136,12 @@ class Spent:
             self.releases.update(charged.keys())
         else:
             nano, releases = self.windows.take(entry.period, charged)
+            # `|=` of counters keeps the larger number: the most in any window.
             self.nano |= nano
             self.releases |= releases
         if charged:
             self.promised[entry.period] = max(entry.budget, self.promised.get(entry.period, 0))
+        # The 0 is for an entry that charged nobody: `max` fails on one number alone.
         self.largest_charge = max(self.largest_charge, *charged.values(), 0)
         self.budgets.add(entry.budget)
         self.start, self.end = min(self.start, start), max(self.end, end)

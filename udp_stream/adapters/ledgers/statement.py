@@ -90,6 +90,7 @@ class _Account:
         if (kind := kind_of(entry.release_id)) == CITY:
             self.city.take(entry, start, end)
         if kind in ("hat", CITY):
+            # City sums add 0: the budget they were charged under is listed, and they are no HATs.
             self.under[length_of(entry.period), entry.budget] += kind == "hat" and bool(entry.charged.any())
         if kind == "hat" and entry.payload is not None:
             record = _record(entry.release_id, entry.payload)

@@ -142,6 +142,7 @@ class QueueSource:
 
         try:
             channel = connection.channel()
+            # Before the consumer: a prefetch holds only for consumers that come after it.
             channel.basic_qos(prefetch_count=self._options.prefetch)
             arrived: list[tuple[int, bytes]] = []
             cancelled: list[object] = []
@@ -150,6 +151,7 @@ class QueueSource:
                 self._options.queue,
                 lambda _channel, method, _properties, body: arrived.append((method.delivery_tag or 0, body)),
             )
+            # Not when it was connected: a queue that is not there is refused only by `basic_consume`.
             self._retries.worked()
             self._say(f"{self.name}: reading, with at most {self._options.prefetch:,} messages on their way")
             while not self._stopped.is_set():
@@ -159,6 +161,7 @@ class QueueSource:
                     raise Failed("has taken the queue away")
                 if arrived:
                     yield self._frame(arrived)
+            # Cancelled before the wait, so that the broker sends nothing more meanwhile.
             channel.basic_cancel(consumer)
             self._drain(connection, channel)
         except (AMQPError, OSError, ValueError) as error:

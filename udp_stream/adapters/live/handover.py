@@ -54,6 +54,7 @@ class Handover:
     ) -> None:
         """Stop the source and wait until it has ended; what was not kept is given up if the block failed."""
         self.stop(wait=kind is None)
+        # Joined before it is closed: closing takes away what the thread may be waiting on.
         self._thread.join(JOIN_S)
         self._source.close()
 
@@ -104,7 +105,8 @@ class Handover:
 
     def _put(self, frame: list[bytes]) -> None:
         with self._changed:
+            # Once stopped it does not wait: perhaps nobody takes frames any more, and the thread has to end.
             self._changed.wait_for(lambda: self._waiting < self._messages_max or self._is_stopped)
             self._frames.append(frame)
-            self._waiting += max(1, len(frame))
+            self._waiting += max(1, len(frame))  # empty frames take room, too
             self._changed.notify_all()

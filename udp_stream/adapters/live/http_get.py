@@ -72,7 +72,7 @@ class HttpGet:
         self._tls = tls_context("live", options.ca_file)
         self._handle: socket.socket | None = None
         self._is_stopped = False
-        _ = self._token()
+        _ = self._token()  # a bad file is to be an error at the start, not at the first poll
 
     @property
     def name(self) -> str:
@@ -152,6 +152,7 @@ class HttpGet:
         timer.daemon = True
         stack.callback(timer.cancel)
         timer.start()
+        # `stop` may have come before there was a handle that it could shut down.
         if self._is_stopped:
             self._shut_down()
         is_tls = parts.scheme == "https"

@@ -57,6 +57,7 @@ class PipeSource:
 
     def _blocks(self) -> Iterator[bytes]:
         while self._wake not in select.select([self._input, self._wake], [], [])[0]:
+            # Not by way of sys.stdin: what its buffer has already read, select does not see.
             if not (block := os.read(self._input, _BLOCK_BYTES)):
                 return
             yield block

@@ -91,7 +91,7 @@ class PolledSource:
             try:
                 frame = self._poll()
             except Failed as failure:
-                if self._stopped.is_set():
+                if self._stopped.is_set():  # then it was our stop that ended the call
                     return
                 pause_s = self._retries.failed(failure)
             else:
@@ -121,6 +121,7 @@ class PolledSource:
             self._tally["unchanged"] += 1
             return []
         frame = self._read(answer, answer.body) if answer.body.strip() else []
+        # Kept only of an answer that could be read: one that could not must be sent again.
         self._validators, self._changed_s = answer.validators, self._clock()
         return frame
 
@@ -199,6 +200,7 @@ def _seen(content_type: str, body: bytes) -> tuple[str, str]:
     start = body.lstrip()[:1]
     if start in (b"{", b"[", b'"') and "html" not in content_type:
         return PLAIN_JSON, "by its content"
+    # In protobuf this byte begins the first field, which is the header of every GTFS-realtime message.
     if body.startswith(b"\n") and not content_type.startswith("text/"):
         return GTFS, "by its content"
     raise Failed("answers with neither GTFS-realtime nor JSON", is_final=True)

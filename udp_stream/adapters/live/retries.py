@@ -61,6 +61,7 @@ class Retries:
             raise DependencyUnavailable(f"{self._name} {failure.sentence}")
         now = self._clock()
         self._began_s = self._began_s if self._count else now
+        # Ten doublings at most: after some 1,000 failures the power would be too large for a float.
         most = min(self._first_s * 2.0 ** min(self._count, 10), max(LONGEST_S, self._first_s))
         pause = most * (0.5 + self._fraction() / 2)
         if failure.wait_s is not None:

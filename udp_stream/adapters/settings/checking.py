@@ -49,6 +49,7 @@ def faults_in(
     tables = read_tables(path, flags, environment, None, of_values.append)
     settings = settings_of(tables, of_values.append, of_rules.append)
     unread = [key for key in map(_key_of, map(str, of_values)) if key]
+    # An empty pattern would match every rule: where nothing is unread, this one matches none.
     follows = re.compile("|".join(rf"\b{re.escape(key)}\b" for key in unread) or "(?!)")
     messages = [*map(str, of_values), *(str(one) for one in of_rules if not follows.search(str(one)))]
     faulty = {_section_of(message) for message in messages}

@@ -81,6 +81,7 @@ def read_tables(
     win. Unknown keys are still in it."""
     tables = Tables() if path is None else _read(path, report)
     once_underscored = {variable_of(key).replace("__", "_"): variable_of(key) for key in known_keys()}
+    # Sorted, so that the fault that is told first does not depend on how the shell orders variables.
     for variable, text in sorted((os.environ if environment is None else environment).items()):
         if variable in once_underscored:
             report(ConfigError(f"unknown variable {variable}; did you mean {once_underscored[variable]}?"))

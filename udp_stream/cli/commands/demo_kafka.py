@@ -70,7 +70,7 @@ def _flags(running: Services, folder: Path) -> list[str]:
     """What the deployment of one run has otherwise than the configuration."""
     return [
         f'kafka.bootstrap="{running.kafka.bootstrap}"',
-        'kafka.idle_timeout="2s"',
+        'kafka.idle_timeout="2s"',  # no ping follows that would close the last slot: a tick has to
         f'ledger.url="{running.redis.url}"',
         f'ledger.key_file="{folder}/plates.key"',
         "ledger.replicas=0",

@@ -72,6 +72,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         runtime = LiveRuntime(
             settings, ledger, OsEntropy(), keys.key_of, SOFTWARE, journal, writes, observers, look=watch.look
         )
+        # These are left in reverse: the report of the end, then what is due, and the summary as the last line.
         stack.callback(_summarize, summary, settings, as_json=arguments.json)
         stack.callback(log.say_due, at_the_end=True)
         stack.enter_context(_reporting_the_end(reports, runtime))
@@ -140,6 +141,7 @@ def _go_on(
             messages = [message for frame in frames for message in json_messages(frame, source.format, rules)]
             if messages:
                 runtime.take(messages)
+            # Not `if messages`: frames without any have to be acknowledged to a queue, too.
             if frames:
                 handover.kept()
             else:

@@ -19,6 +19,7 @@ def services(arguments: argparse.Namespace, _settings: Settings) -> None:
     Raises DependencyUnavailable if one cannot be started, or ends early.
     """
     with both(arguments.folder) as running:
+        # Flushed: a program that reads them through a pipe would wait until the end for them.
         print(f"KAFKA_BOOTSTRAP={running.kafka.bootstrap}\nREDIS_URL={running.redis.url}", flush=True)
         with suppress(KeyboardInterrupt):  # Ctrl-C is how a person stops it
             _watch(running)

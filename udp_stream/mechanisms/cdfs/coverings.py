@@ -118,6 +118,7 @@ def prefixes(tree: Tree, noisy_nodes: NDArray[Any], total: int | NDArray[Any]) -
         before = here.reshape(*nodes.shape[:-1], size)
         start += size
     result = np.empty((*nodes.shape[:-1], tree.bins), dtype=np.int64)
+    # From place 1: what lies left of leaf k is the count of the first k leaves.
     result[..., :-1] = before[..., 1 : tree.bins]
     result[..., -1] = total
     return result

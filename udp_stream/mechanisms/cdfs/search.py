@@ -63,6 +63,7 @@ def _step(path: _Path, bins: int, leaves: int, b: int, power: int) -> _Path:
     """Put a level of branching b on top of a subtree."""
     cost, height, branching = path
     uses = digit_sum(bins, leaves, b)
+    # 2**64 under a square root is 2**32 outside: the scale of the cube roots.
     root = _scaled_cube_root(uses) if power == 1 else math.isqrt(uses << 64)
     return cost + root, height + 1, (b, *branching)
 
@@ -74,6 +75,7 @@ def _scaled_cube_root(n: int) -> int:
     True
     """
     n <<= 96
+    # Floating point only guesses; the loops make it exact.
     root = round(math.cbrt(n))
     while root**3 > n:
         root -= 1

@@ -106,6 +106,7 @@ def averaging_caps(counts: SamplesPerPlate, cost: Cost, grouping: Grouping, allo
     np.not_equal(caps[1:], caps[:-1], out=once[1:])
     worst = 1 - used / total + noise
     candidates = np.flatnonzero(once & (worst <= _ROUGH * allowed))
+    # Stable: of caps that are equally good the same one comes first on every machine.
     best = candidates[np.argsort((noise**2 + scattered)[candidates], kind="stable")]
     surely = best[worst[best] <= allowed][: CAPS_TRIED - 1].tolist()
     perhaps = [at for at in best[:CAPS_TRIED].tolist() if at not in surely][:1]

@@ -50,6 +50,7 @@ class Levy(Projected):
     def intervals(self, plan: MeanPlan, means: Integers, bits: Bits, draws: int) -> tuple[Integers, Integers]:
         """Private median bins, intervals of width 3 tau around their centres, clipped to [0, U]."""
         tau = concentration_radius(plan)
+        # + 1, as both 0 and U are values.
         bins = -(-(plan.range.width + 1) // tau)
         occupancy = np.bincount(np.minimum(means // tau, bins - 1), minlength=bins)
         left = np.cumsum(occupancy) - occupancy

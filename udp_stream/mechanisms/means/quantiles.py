@@ -30,6 +30,7 @@ def private_quantiles(
     4
     """
     # between two cuts every point has the same number of values at or below it
+    # The last cut is behind `width`, which is a point too.
     cuts = np.concatenate(([0], np.sort(values), [width + 1]))
     sizes = np.diff(cuts)
     penalties = np.abs(np.arange(sizes.size) - rank).tolist()
@@ -52,6 +53,7 @@ def quantile_intervals(
     True
     """
     moved, whole = touched(plan.grouping), interval_cost(plan.cost)
+    # Rounded down: both ends together cost no more than the interval may.
     cost = whole.with_nano(whole.nano // 2)
     one, other = (private_quantiles(bits, means, rank, plan.range.width, moved, cost, draws) for rank in ranks)
     return np.minimum(one, other), np.maximum(one, other)

@@ -48,7 +48,7 @@ _FIRST = 16
 _CHUNK = 1 << 17
 """Draws that advance together (measured: 2.9 M/s at 2**17, 1.8 M/s at 2**15)."""
 
-_WITHIN = float(2**53)
+_WITHIN = float(2**53)  # doubles hold every integer up to here
 
 _G_MAX = 40
 """From here on exp(-g) is below the margin, so that the filter need not know it."""
@@ -115,6 +115,7 @@ class _Candidates:
         off = sizes - self.centre.take(at)
         likely = _exp_minus(np.minimum(off * off / self.doubled.take(at), _G_MAX)) * 2**_FIRST
         margin = MARGIN * 2**_FIRST
+        # The 1 is for the bits that follow: the number lies anywhere up to the next word.
         result: NDArray[np.bool_] = word < likely - (1 + margin)
         undecided = ~result & (word < likely + margin) | (sizes >= _WITHIN)
         for i in np.flatnonzero(undecided).tolist():

@@ -64,6 +64,7 @@ def choice_weights(penalties: Sequence[int], sizes: Sequence[int], table: Sequen
     [10, 200, 0]
     """
     pairs, last = list(zip(penalties, sizes, strict=True)), len(table) - 1
+    # Groups without a candidate have no say: their penalty is nobody's.
     least = min((penalty for penalty, size in pairs if size), default=0)
     return [size and size * table[min(penalty - least, last)] for penalty, size in pairs]
 
@@ -89,6 +90,7 @@ def exponential_choices(
     >>> exponential_choices(os.urandom, [500, 0], [1, 1], 500, sensitivity=1, cost=Cost("pure", 10**11), draws=3)
     [1, 1, 1]
     """
+    # Rounded down: `sensitivity` steps together cost no more than the whole.
     table = exponential_weights(noise_of(cost).choice_epsilon_nano(cost) // sensitivity, largest)
     upto = list(accumulate(choice_weights(penalties, sizes, table)))
     return [bisect_right(upto, randbelow(bits, upto[-1])) for _ in range(draws)]

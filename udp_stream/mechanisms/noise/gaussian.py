@@ -88,6 +88,7 @@ class DiscreteGaussian:
         900
         """
         pairs = zip(moves.tolist(), charges.tolist(), strict=True)
+        # Rounded down: the noise must cost no plate more than it was charged.
         affordable: list[int] = [charge * most**2 // move**2 for move, charge in pairs if move]
         return cost.with_nano(min([cost.nano, *affordable]))
 
@@ -152,6 +153,7 @@ def _deviation(size: float, spread: float) -> float:
 
 def _over_root(nano: int) -> tuple[int, int]:
     """1 / sqrt(nano / NANO), rounded up, as a fraction."""
+    # The root below the line is rounded down, so the scale is never too small.
     return _OVER, isqrt(_OVER * _OVER * nano // NANO)
 
 

@@ -77,6 +77,7 @@ class DiscreteLaplace:
         900
         """
         pairs = zip(moves.tolist(), charges.tolist(), strict=True)
+        # Rounded down: the noise must cost no plate more than it was charged.
         affordable: list[int] = [charge * most // move for move, charge in pairs if move]
         return cost.with_nano(min([cost.nano, *affordable]))
 
@@ -152,6 +153,7 @@ def discrete_laplace(bits: Bits, t: NDArray[Any], s: NDArray[Any] | int = 1) -> 
     while todo.size:
         here, magnitude = _geometric(bits, t, s, todo)
         negative = words(bits, here.size, 8) < 128
+        # Zero with a minus sign is drawn again: else zero would come twice as often as it should.
         done = (magnitude > 0) | ~negative
         result[here] = np.where(negative, -magnitude, magnitude)
         todo = here[~done]

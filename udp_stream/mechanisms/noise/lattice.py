@@ -63,6 +63,7 @@ class Lattice:
         >>> Lattice(t=8, shift=0).steps(5), Lattice(t=8, shift=2).steps(5), Lattice(t=8, shift=2).steps(0)
         (5, 2, 0)
         """
+        # Even a small move can carry a statistic over the middle between two lattice points.
         return (move >> self.shift) + (move > 0) if self.shift else move
 
 
@@ -105,6 +106,7 @@ def counts_scale(moved: int, cost: Cost) -> tuple[int, int]:
     ((393216, 65536), (67108864, 2))
     """
     over, under = noise_of(cost).counts_unit_scale(cost)
+    # The largest divisor first: with it, rounding t up adds least noise.
     for shift in range(COUNTS_SHIFT_MAX, -1, -1):
         t = -((-moved * over << shift) // under)
         if t <= SCALE_MAX:

@@ -86,7 +86,7 @@ def _low_end(x: float, width: float) -> float:
         else:
             high, at_high, at_low = at, excess, at_low / (1 if was_low else 2)
         was_low = excess > 0
-    return low
+    return low  # the end that is ruled out: the interval is never too short
 
 
 def _probability(x: float, width: float, truth: float) -> float:

@@ -105,6 +105,7 @@ def _kept(bits: Bits, vectors: Integers, t: Integers, wide: Integers, s: Integer
         square += sizes[:, i] * sizes[:, i]
     length = np.sqrt(square) * (s / t)
     g = length - np.abs(vectors).sum(axis=1) * (s / wide)
+    # g itself is never below 0: what is there comes from rounding.
     likely = _exp_minus(np.clip(g, 0.0, _G_MAX)) * 2**_FIRST
     margin = MARGIN * 2**_FIRST
     result: NDArray[np.bool_] = word < likely - (1 + margin)
@@ -124,6 +125,7 @@ def _decided(bits: Bits, word: int, vector: list[int], t: int, wide: int, s: int
         root = isqrt(scaled)
         below, under = root - (absolute * t << precision), t * wide << precision
         above = below + (root * root != scaled)
+        # The lower bound may be below 0, though g never is.
         least, most = (exp_minus_floor(s * max(0, off), under, width) for off in (above, below))
         if word < least or word > most:
             return word < least

@@ -31,6 +31,7 @@ def uniform_below(bits: Bits, bound: Integers) -> Integers:
     >>> sorted(set(dice.tolist()))
     [0, 1, 2, 3, 4, 5]
     """
+    # 32 bits times at most 2**31: no product outgrows 63 bits.
     product = words(bits, bound.size, 32) * bound
     low = product & 0xFFFFFFFF
     suspect = np.flatnonzero(low < bound)  # only there can the word lie in the surplus of 2**32 mod bound words
@@ -50,6 +51,7 @@ def bernoulli(bits: Bits, p: Integers, q: Integers) -> NDArray[np.bool_]:
     >>> bernoulli(os.urandom, np.array([0, 3]), np.array([3, 3])).tolist()
     [False, True]
     """
+    # Both terms are below 2**63, as q is below 2**47.
     room = (p << 16) - words(bits, p.size, 16) * q
     result: NDArray[np.bool_] = room >= q  # below p/q whatever bits follow; at or above it if room <= 0
     for i in np.flatnonzero((room > 0) & ~result):
@@ -80,5 +82,6 @@ def randbelow(bits: Bits, bound: int) -> int:
     length = (width + 7) // 8
     while True:
         value = int.from_bytes(bits(length), "little") & ((1 << width) - 1)
+        # Others are drawn again: a remainder would make small values likelier.
         if value < bound:
             return value

@@ -155,7 +155,7 @@ class Fleet:
         rng, waiting = self._rng(_FAULTS), np.empty(0, DELIVERY)
         for chunk_end, pings in self._pings():
             waiting = np.concatenate([waiting, send(rng, self.imperfections, pings)])
-            waiting = waiting[np.argsort(waiting["arrives"], kind="stable")]
+            waiting = waiting[np.argsort(waiting["arrives"], kind="stable")]  # stable: the same on every platform
             here = int(np.searchsorted(waiting["arrives"], chunk_end))
             yield waiting[:here]
             waiting = waiting[here:]

@@ -52,6 +52,6 @@ def _as_they_arrive(
     while sent < len(messages):
         here = int(np.searchsorted(arrives, now(), side="right"))
         yield messages[sent:here]
-        sent = max(sent, here)
+        sent = max(sent, here)  # the clock on the wall may step back
         if sent < len(messages):
             sleep(PAUSE_S)

@@ -78,7 +78,7 @@ def class_path(listed: Path | None = None) -> str:
     if missing:
         context = _maven()
         with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
-            list(pool.map(lambda jar: fetch(jar, root, context), missing))
+            list(pool.map(lambda jar: fetch(jar, root, context), missing))  # `list`: it raises what a fetch raised
     return os.pathsep.join(str(root / jar.path) for jar in jars)
 
 
@@ -90,6 +90,7 @@ def cache() -> Path:
 def fetch(jar: Jar, root: Path, context: Any) -> None:
     """Bring one jar into the cache through jgo's `MavenContext`, or raise DependencyUnavailable."""
     root.mkdir(parents=True, exist_ok=True)
+    # In the cache itself: only within one file system is the move at the end a rename.
     with TemporaryDirectory(prefix=".udp-stream-", dir=root) as staging:
         try:
             maven = context(repo_cache=Path(staging), timeout=FETCH_SECONDS)

@@ -165,6 +165,7 @@ def launch(program: Program) -> Child:
     Raises PortTaken if its port is in use, DependencyUnavailable if it ends or does not answer within
     `program.start_seconds`; nothing is left running then.
     """
+    # The log has earlier starts in it, and what went wrong with those says nothing of this one.
     start = program.log.stat().st_size if program.log.exists() else 0
     child = _spawn(program)
     try:
@@ -252,6 +253,7 @@ def on_free_ports(number: int, start: Callable[[list[int]], _T]) -> _T:
     for _ in range(ATTEMPTS - 1):
         with suppress(PortTaken):
             return start(free_ports(number))
+    # The last try stands alone, so that its PortTaken reaches the caller.
     return start(free_ports(number))
 
 

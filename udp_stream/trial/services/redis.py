@@ -149,6 +149,7 @@ def _join(nodes: list[RunningRedis]) -> None:
     for number, node in enumerate(nodes):
         own = range(number * share, min((number + 1) * share, SLOTS))
         command(node.port, "CLUSTER", "ADDSLOTS", *map(str, own))
+        # Set before they meet: nodes with equal epochs would have to settle first which of them counts.
         command(node.port, "CLUSTER", "SET-CONFIG-EPOCH", str(number + 1))
     for node in nodes[1:]:
         command(nodes[0].port, "CLUSTER", "MEET", HOST, str(node.port))

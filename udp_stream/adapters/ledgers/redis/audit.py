@@ -24,6 +24,7 @@ def periods(session: Session, first: str = "", last: str = LAST_NAME) -> list[st
 
 def discrepancies(session: Session) -> list[str]:
     """A sentence for each, as `RedisLedger.verify` promises."""
+    # Before the periods are listed: entries of a period that begins later lie behind this place.
     first, balances = _snapshot(session, "")
     until: dict[str, int] = {}
     for period in periods(session):
@@ -82,6 +83,7 @@ def _unadmitted(session: Session) -> Iterator[str]:
     """Ids that have a payload and no admission."""
     start = session.key("release", "")
     pattern = re.sub(rb"([\[\]*?\\])", rb"\\\1", start) + b"*"
+    # Not 0, with which SCAN both begins and ends.
     cursor: int | None = None
     while cursor != 0:
         ((after, keys),) = session.exchange(("SCAN", cursor or 0, "MATCH", pattern, "COUNT", PAGE))

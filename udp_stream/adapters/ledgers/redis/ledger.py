@@ -209,7 +209,7 @@ class RedisLedger:
         """The script for some HATs. Each plate is named once; the HATs say by its place who is meant."""
         key = self._session.key
         named, place = np.unique(np.concatenate([one.members for one in batch]), return_inverse=True)
-        places, width = (place + 1).astype("<u4").tobytes(), plates.dtype.itemsize
+        places, width = (place + 1).astype("<u4").tobytes(), plates.dtype.itemsize  # Lua counts from 1
         keys = [key("order"), key("spans" if near.first else "periods"), key("balance", period)]
         arguments: list[bytes | int] = [encoded(period), int(budget), plates[named].tobytes(), width]
         arguments += packing.together(batch, place, named.size)

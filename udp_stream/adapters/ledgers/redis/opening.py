@@ -55,6 +55,7 @@ def open_redis_ledger(
     connection = connection_to(url, require_prefix(prefix), load_scripts(), replicas, access)
     known = known_ledger(id_file)
     try:
+        # First: no ledger is made on a server that would forget it.
         durable = require_durable(connection, replicas, allow_volatile)
         ledger_id = find_or_make(connection, prefix, known)
         if id_file is not None and known is None:

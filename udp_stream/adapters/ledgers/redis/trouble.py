@@ -74,6 +74,7 @@ def _of_tls(error: ssl.SSLError) -> str:
         if reason.endswith("certificate required"):
             return "it wants a certificate of ours: ledger.certificate_file"
         return f"it does not speak TLS with us ({reason}): is this its TLS port? Does it want ledger.certificate_file?"
+    # OpenSSL's numbers for a name and for an IP address that the certificate lacks.
     if error.verify_code in (62, 64):
         return "it shows a certificate of another host: ledger.url needs a name that is in it"
     return f"it shows a certificate that is not trusted ({error.verify_message}): ledger.ca_file names who is"

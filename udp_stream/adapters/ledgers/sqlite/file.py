@@ -85,6 +85,7 @@ def open_ledger_file(path: Path, known: str | None = None) -> sqlite3.Connection
     if path.stat().st_size == 0:
         raise PrivacyRefused(f"expected a ledger at {path}, got an empty file: restore it, or remove it if it is new")
     with usable(path):
+        # Mode rw makes no file: a ledger that is removed just now does not come back empty.
         connection = sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None)
         try:
             _require_ours(path, connection, known)
@@ -146,6 +147,7 @@ def usable(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.DatabaseError as error:
+        # By exact type: its other subclasses, such as IntegrityError, are mistakes of ours.
         if type(error) not in (sqlite3.DatabaseError, sqlite3.OperationalError):
             raise
         raise DependencyUnavailable(f"the ledger {path} cannot be used: {error}") from error

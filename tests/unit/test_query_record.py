@@ -1,0 +1,25 @@
+"""Records of queries: other bytes are refused, and rounding never makes a bound smaller."""
+
+import random
+
+import pytest
+
+from udp_stream.errors import PrivacyRefused
+from udp_stream.queries.asked import Found
+from udp_stream.release.query_record import decode_round
+from udp_stream.release.query_results import _answer
+
+
+@pytest.mark.parametrize("payload", [b"[[0],[[17]],[300]]", b"[[9223372036854775808],[[17]],[0]]", b"[[0],[[17]],[]]"])
+def test_a_number_that_is_too_large_for_its_column_is_refused_by_name(payload):
+    with pytest.raises(PrivacyRefused, match=r"^round:stop:7:1: expected a round's record in the ledger"):
+        decode_round(payload, 1, "round:stop:7:1")
+
+
+def test_a_distance_within_its_radius_is_so_once_both_are_rounded():
+    dice = random.Random(7)
+    pairs = [(10.04, 2.1), (10.06, 2.1), *((dice.uniform(0, 5000), dice.uniform(0, 900)) for _ in range(5000))]
+    answer = _answer(Found(distances_m=tuple(d for d, _ in pairs), radii_m=tuple(r for _, r in pairs)), beta=0.05)
+    for (distance, radius), shown, around in zip(pairs, answer.distances_m, answer.radii_m, strict=True):
+        assert shown - around <= distance - radius and distance + radius <= shown + around
+        assert around <= radius + 0.2
