@@ -205,7 +205,10 @@ class Kept:
             self.place(one, "shared")
 
     def place(self, value: Any, frozen: Any) -> None:
-        """From now on all copies have this very object."""
+        """From now on all copies have this very object. Its columns are closed: whoever writes to them is found."""
+        for column in (getattr(value, name) for name in fields_of(type(value)) or ()):
+            if isinstance(column, np.ndarray):
+                column.flags.writeable = False
         self.places[id(value)], self.before[id(value)] = len(self.placed), frozen
         self.placed.append(value)
 
