@@ -19,7 +19,7 @@ weighed by pings, and divided by the constant's; after the slash over HATs of at
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -175,14 +175,16 @@ def print_intervals(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
         name: held_by(day, feeds.runs([name], resolution, seeds, ["budget.accounting=approximate"]))
         for name, day in days.items()
     }
-    plates, hour = (np.concatenate([getattr(day, part) for day in days.values()]) for part in ("plates", "hour"))
     for what, of_day in (("pure", pure), ("in rho", in_rho)):
-        held = np.concatenate([of_day[name] for name in days])
-        print(
-            f"all HATs of Austin, {what:<8}{by_bins(plates, SIZES, held)} | {by_bins(hour, HOURS, held)} | all"
-            f" {held.mean():.3f}",
-            flush=True,
-        )
+        print_of_all(what, days, of_day)
+
+
+def print_of_all(what: str, days: Mapping[str, Day], held: Mapping[str, Floats]) -> None:
+    """What intervals hold of all of these days' HATs together, by plates and by hour; `held` is each day's."""
+    plates, hour = (np.concatenate([getattr(day, part) for day in days.values()]) for part in ("plates", "hour"))
+    shares = np.concatenate([held[name] for name in days])
+    by_class = f"{by_bins(plates, SIZES, shares)} | {by_bins(hour, HOURS, shares)}"
+    print(f"all HATs of Austin, {what:<8}{by_class} | all {shares.mean():.3f}", flush=True)
 
 
 def held_by(day: Day, runs: Sequence[Run]) -> Floats:

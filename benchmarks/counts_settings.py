@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.accuracy import Feeds, errors_of, expected_over_actual
+from benchmarks.accuracy import Feeds, errors_of, expected_over_actual, held_by
 from benchmarks.forecast_days import OURS, changed, run
-from benchmarks.train_intervals import Fitting, is_held
+from benchmarks.train_intervals import Fitting
 from udp_stream.forecast.prior import CountsRead
 from udp_stream.planning.policy import CountsReleased
 from udp_stream.release import forecaster
@@ -45,7 +45,7 @@ def print_settings(feeds: Feeds, seeds: int) -> None:
             for name in feeds.names:
                 day = feeds.day(name, 7)
                 runs = fitting.runs(name, seeds, fitting.without(day.year), f"release.counts={released}")
-                held, large = np.mean([is_held(day, one) for one in runs], axis=0), day.plates >= 10
+                held, large = held_by(day, runs), day.plates >= 10
                 print(
                     f"{read:<10}{released:<10}{name:<28}{errors_of(day, [one.value for one in runs])}"
                     f"  held {held.mean():.3f}/{held[large].mean():.3f}"

@@ -24,7 +24,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.accuracy import HOURS, SIZES, Feeds, bins_named, by_bins, expected_over_actual
+from benchmarks.accuracy import (
+    HOURS,
+    SIZES,
+    Feeds,
+    bins_named,
+    by_bins,
+    expected_over_actual,
+    held_by,
+    print_of_all,
+    within,
+)
 from benchmarks.forecast_days import Day, Run, changed
 from udp_stream.forecast.prior import CountsRead
 from udp_stream.release import intervals, smoothed
@@ -50,12 +60,6 @@ STEP = 0.05
 Floats = NDArray[np.float64]
 Figures = Mapping[tuple[str, Widths], tuple[float, float]]
 Years = Mapping[str, Sequence[str]]
-
-
-def is_held(day: Day, one: Run) -> NDArray[np.bool_]:
-    """Which HATs' means their intervals hold."""
-    inside: NDArray[np.bool_] = (one.low <= day.truth) & (day.truth <= one.high)
-    return inside
 
 
 def score(day: Day, low: Floats, high: Floats) -> float:
@@ -173,16 +177,25 @@ def main() -> None:
         parser.error(str(error))
     print(f"of all years: {fitting.without('')}")
     print(f"held by constants of other years, by plates {bins_named(SIZES)}, by hour {bins_named(HOURS)}")
+    all_held: dict[str, Floats] = {}
     for name in feeds.names:
         day = feeds.day(name, 7)
         widths = fitting.without(day.year)
         runs = fitting.runs(name, asked.seeds, widths)
-        held = np.mean([is_held(day, one) for one in runs], axis=0)
+        held = all_held[name] = held_by(day, runs)
         print(
             f"{name:<28}{by_bins(day.plates, SIZES, held)} | {by_bins(day.hour, HOURS, held)} | all {held.mean():.3f}"
-            f"  score {np.mean([score(day, one.low, one.high) for one in runs]):.1f}  {tuple(widths)}",
+            f"  score {np.mean([score(day, one.low, one.high) for one in runs]):.1f}  {tuple(widths)}"
+            "  0.93-0.97 in {} of {}, beyond chance outside {}".format(*within(day, held)),
             flush=True,
         )
+    days = {name: feeds.day(name, 7) for names in fitting.years.values() for name in names}
+    print_of_all("pure", days, all_held)
+    in_rho = {
+        name: held_by(day, fitting.runs(name, asked.seeds, fitting.without(day.year), "budget.accounting=approximate"))
+        for name, day in days.items()
+    }
+    print_of_all("in rho", days, in_rho)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from itertools import combinations
 import h3.api.basic_int as h3
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from udp_stream.forecast.arrow import (
     CITY_MEAN,
@@ -256,6 +257,24 @@ def test_the_order_of_cells_in_a_slot_does_not_matter():
     asked = observed(9)
     one, other = (bank.predict(asked.cells, asked.prior) for bank in banks)
     assert np.allclose(one.mean, other.mean, rtol=1e-9) and np.allclose(one.variance, other.variance, rtol=1e-9)
+
+
+def test_forecasts_of_a_large_city_are_the_same_bits_on_one_core_and_on_several():
+    said = []
+    for threads in (1, None):  # None: as many as BLAS would take here
+        with threadpool_limits(threads, user_api="blas"):
+            memory, seen = Memory(), observed(1, cells=100_000)
+            memory.learn(MONDAY, seen)
+            found = memory.predict(MONDAY, seen.cells, seen.prior)
+            said.append((found.mean.tobytes(), found.variance.tobytes(), found.slope, found.skew))
+    assert said[0] == said[1]
+
+
+def test_what_numpy_may_take_is_given_back_after_a_forecast():
+    with threadpool_limits(2, user_api="blas"):
+        before = threadpool_info()
+        forecast_slot(counts_of(visits_of(1))[0], Memory(), MONDAY, max_kmh=65.0)
+        assert threadpool_info() == before
 
 
 def forecast(memory, day, asked=None):

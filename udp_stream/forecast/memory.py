@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.forecast.bank import FilterBank, Observed, Predicted, Told
+from udp_stream.forecast.one_thread import on_one_thread
 from udp_stream.forecast.prior import SlotPrior
 
 DAYS = 2
@@ -35,22 +36,26 @@ class Memory:
         self._day = dt.date.min
         self._older, self._younger = FilterBank(), FilterBank()
 
+    @on_one_thread
     def predict(self, day: dt.date, cells: NDArray[np.uint64], prior: SlotPrior) -> Predicted:
         """The forecast of HATs in a slot of that day."""
         self._turn_to(day)
         return self._older.predict(cells, prior)
 
+    @on_one_thread
     def guess(self, day: dt.date, prior: SlotPrior) -> Predicted:
         """What counts and the city alone say of HATs in a slot of that day."""
         self._turn_to(day)
         return self._older.guess(prior)
 
+    @on_one_thread
     def learn(self, day: dt.date, seen: Observed) -> None:
         """What the slot's releases say."""
         self._turn_to(day)
         for bank in (self._older, self._younger):
             bank.learn(seen)
 
+    @on_one_thread
     def learn_city(self, day: dt.date, told: Told, prior: SlotPrior) -> None:
         """What the slot's plates told of the whole city: before what its releases say."""
         self._turn_to(day)

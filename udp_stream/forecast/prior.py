@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from udp_stream.forecast.coefficients import BY_RESOLUTION
 from udp_stream.forecast.features import PER_HAT, SlotFeatures, features_of
+from udp_stream.forecast.one_thread import on_one_thread
 from udp_stream.windows.grid import resolution_of
 from udp_stream.windows.slot_tables import SlotCounts
 
@@ -113,6 +114,7 @@ def prior_of(counts: SlotCounts, read: CountsRead = "plates", trained: Coefficie
     return SlotPrior(by_row, _rounded(mean), _rounded(by_hat))
 
 
+@on_one_thread
 def relative_speeds(features: SlotFeatures, trained: Coefficients) -> Floats:
     """The ridge's prediction of each row: its mean speed over the city's, less 1.
 
