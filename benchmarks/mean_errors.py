@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -133,7 +134,7 @@ def _with_worst_case_cap(plan: HatPlan) -> HatPlan:
     cap = worst_case_cap(mean.counts, mean.cost.nano)
     given = np.minimum(mean.counts.by_plate, cap)
     kept = int(given.sum())
-    capped = replace(
+    capped = msgspec.structs.replace(
         mean,
         cap=cap,
         given=given,

@@ -4,12 +4,12 @@ Every dataset with speeds beyond either end of the range, which are clipped to t
 """
 
 import itertools
-from dataclasses import fields
 
 import numpy as np
 import pytest
 
 from tests.forms import long_but
+from tests.protocol.explore import fields_of
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, Baseline, Optimal, accuracy_of, plan_automatic
 from udp_stream.mechanisms.means._projected import means_of_arrays, projected_queries
@@ -116,9 +116,9 @@ def pair_of_plans(name, grouping):
 
 def but_for_ranges(plan):
     return {
-        field.name: repr(getattr(plan, field.name))
-        for field in fields(plan)
-        if field.name not in ("range", "counts")
+        name: repr(getattr(plan, name))
+        for name in fields_of(type(plan))
+        if name not in ("range", "counts")
     }  # fmt: skip
 
 

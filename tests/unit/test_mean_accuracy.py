@@ -1,10 +1,10 @@
 """What records say of how far a mean may be off: spread, intervals and expected errors, against simulated speeds."""
 
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.forms import long_but, long_rows
 from udp_stream.mechanisms.grouping import SamplesPerPlate

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.forms import long_rows
+from tests.protocol.explore import fields_of
 from tests.unit.test_flow import CELLS, START, a_context, run
 from tests.unit.test_planner import CHOP, city, planned, uneven_city
 from udp_stream.ledger.memory import MemoryLedger
@@ -196,7 +197,7 @@ def test_a_plan_on_chosen_terms_is_the_plan_that_chose_them(mean, grouping):
 def fields(plan):
     """All of a plan, as text that compares."""
     with np.printoptions(threshold=10**6):
-        named = [{f.name: getattr(one, f.name) for f in dataclasses.fields(one)} for one in plan.statistics.values()]
+        named = [{name: getattr(one, name) for name in fields_of(type(one))} for one in plan.statistics.values()]
         counts = [one.pop("counts").by_plate.tolist() for one in named]
         return plan.terms, plan.by_plate.tolist(), plan.charges.tolist(), counts, str(named)
 

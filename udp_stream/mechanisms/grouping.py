@@ -115,7 +115,7 @@ def best_fit(counts: SamplesPerPlate, cap: int) -> Arrays:
     sizes = np.minimum(counts.descending, cap)
     smallest = int(sizes[-1])
     # The first plates leave no room that another could use: each has an array of its own.
-    alone = int(np.searchsorted(-sizes, smallest - cap - 1, side="right"))
+    alone = int((-sizes).searchsorted(smallest - cap - 1, side="right"))
     of_sorted = list(range(alone))
     filled = sizes[:alone].tolist()
     rooms: list[int] = []

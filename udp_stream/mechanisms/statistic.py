@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -71,8 +72,11 @@ class StatisticPlan(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+_ONE = np.ones(1, dtype=np.int64)
+_ONE.flags.writeable = False  # all queries of single integers share it
+
+
+class Query(msgspec.Struct, frozen=True, eq=False):
     """The exact integers of a statistic, and the scale t/s of the noise that each is to get.
 
     `lattice` is what a single integer was rounded to; `projected_to` the private interval [a, b] in quanta that was
@@ -96,8 +100,7 @@ class Query:
         >>> query.integers.tolist(), query.t.tolist(), query.noisy_value(np.array([5]))
         ([3], [8], 20)
         """
-        t, s = np.array([lattice.t]), np.ones(1, dtype=np.int64)
-        return Query(np.array([lattice.project(statistic)]), t, s, lattice, projected_to)
+        return Query(np.array([lattice.project(statistic)]), np.array([lattice.t]), _ONE, lattice, projected_to)
 
     @property
     def scale(self) -> float:

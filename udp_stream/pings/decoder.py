@@ -135,6 +135,9 @@ _FAULTS = (
 )
 
 
+_PLACEHOLDER_CHARS = max(map(len, PLACEHOLDERS))
+
+
 class _Columns:
     """The columns of a batch before the values are checked, and `fault`, what the checks found in each row."""
 
@@ -155,8 +158,10 @@ class _Columns:
     def _checks(self) -> tuple[NDArray[np.bool_], ...]:
         """Where each of `_FAULTS` is found."""
         rules, lon, lat = self.rules, self.lon, self.lat
-        chars = np.fromiter(map(len, self.plates), np.int64, len(self.plates))[self.plate]
-        are_words = np.array([plate.lower() in PLACEHOLDERS for plate in self.plates], np.bool_)
+        lengths = np.fromiter(map(len, self.plates), np.int64, len(self.plates))
+        chars, are_words = lengths[self.plate], np.zeros(len(self.plates), np.bool_)
+        for short in np.flatnonzero(lengths <= _PLACEHOLDER_CHARS).tolist():  # plates are longer, nearly all
+            are_words[short] = self.plates[short].lower() in PLACEHOLDERS
         if rules.box is None:
             outside = np.zeros(len(lon), np.bool_)
         else:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 
 from udp_stream.ledger.port import Bits
@@ -60,8 +61,7 @@ class HatEstimate:
         return value if isinstance(value, list) else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(msgspec.Struct, frozen=True, eq=False):
     """A statistic of the HAT at this place in a slot, and its query."""
 
     place: int

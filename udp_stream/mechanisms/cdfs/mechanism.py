@@ -114,17 +114,22 @@ def _best_choice(counts: SamplesPerPlate, cost: Cost, max_kmh: float, bins: Bins
     budget, for the plates that are admitted.
     """
     kept, power = counts.kept_at_every_count, noise_of(cost).power
-    best = int(np.argmin(counts.errors_at_every_count(_prefix_noise_at(best_tree(8, power), cost))))
+    best = int(counts.errors_at_every_count(_prefix_noise_at(best_tree(8, power), cost)).argmin())
     cap = int(counts.descending[best])
     if bins == "auto":
         equal = auto_bins(int(kept[best]), cap, cost, max_kmh).count - 1
         choice = Choice(TREE, cap, equal, zeros_apart=True)
     else:
         choice = Choice(TREE, cap, bins if isinstance(bins, int) else 0)
-    tree = best_tree(_bins_of(choice, max_kmh, bins).count, power)
-    least = cost.with_nano(min(level_budgets(tree, cost.nano)))
-    drawable = max(1, noise_of(cost).counts_drawable(least))
+    drawable = _drawable_cap(_bins_of(choice, max_kmh, bins).count, cost)
     return choice if cap <= drawable else msgspec.structs.replace(choice, cap=drawable)
+
+
+@lru_cache(maxsize=1024)
+def _drawable_cap(bins: int, cost: Cost) -> int:
+    """The largest cap for which the noise of each level can be drawn; at least 1."""
+    least = cost.with_nano(min(level_budgets(best_tree(bins, noise_of(cost).power), cost.nano)))
+    return max(1, noise_of(cost).counts_drawable(least))
 
 
 def _bins_of(choice: Choice, max_kmh: float, bins: BinsAsked) -> Bins:
@@ -160,6 +165,7 @@ def _noise_of_nodes(bins: int, cap: int, cost: Cost) -> tuple[tuple[int, ...], I
     return level_budgets(tree, cost.nano), t, s
 
 
+@lru_cache(maxsize=1024)
 def _prefix_noise_at(tree: Tree, cost: Cost) -> float:
     """Root mean square noise of a prefix for each sample that a plate moves, by the family of the cost."""
     return prefix_noise(tree, cost.measure) * expected_noise_of_counts(cost)

@@ -88,7 +88,7 @@ def level_counts(tree: Tree, leaf_counts: NDArray[Any]) -> Integers:
     levels = [_padded(counts, tree.leaves)]
     for b in reversed(tree.branching[1:]):
         below = levels[-1]
-        levels.append(below.reshape(*below.shape[:-1], below.shape[-1] // b, b).sum(axis=-1))
+        levels.append(np.add.reduce(below.reshape(*below.shape[:-1], below.shape[-1] // b, b), axis=-1))
     return np.concatenate(levels[::-1], axis=-1)
 
 

@@ -13,9 +13,9 @@ be as narrow as U n / w, or narrower.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Bits

@@ -163,6 +163,8 @@ def spread(plan: MeanPlan, left_out: Integers = NOBODY) -> float:
 
 
 def _with_fill(plan: MeanPlan, scattered: float, filled: float) -> float:
+    if not filled:
+        return scattered
     # for t anywhere in [0, U] alike, the fill adds d^2 ((c - U/2)^2 + U^2/12) to the variance
     return hypot(scattered, filled * hypot(plan.fill - plan.range.width / 2, plan.range.width / sqrt(12)))
 
@@ -181,14 +183,17 @@ def _scattered(plan: MeanPlan, left_out: Integers) -> tuple[float, float]:
     elif plan.moves is None:
         weight = weight / plan.cap
     of_plate = weight * given
-    own = float(of_plate.sum())  # 1 - d
+    # `add.reduce` is what `sum` calls, in less than half the time; a slot asks for some hundred thousand of these.
+    own = float(np.add.reduce(of_plate))  # 1 - d
     # what a sample weighs in (1 - d) times the mean of all M samples
-    even = own / (counts.total + int(left_out.sum()))
+    even = own / (counts.total + int(np.add.reduce(left_out)) if left_out.size else counts.total)
     # between plates: sum_l (A_l - (1 - d) m_l / M)^2, where A_l = 0 for those left out
     between = of_plate - even * counts.by_plate
-    squares = float((between * between).sum()) + even**2 * float((left_out * left_out).sum())
+    squares = float(np.add.reduce(between * between))
+    if left_out.size:
+        squares += even**2 * float(np.add.reduce(left_out * left_out))
     # within plates: sum_j (w_j - (1 - d) / M)^2 = sum_j w_j^2 - (1 - d)^2 / M
-    within = float((weight * of_plate).sum()) - even * own
+    within = float(np.add.reduce(weight * of_plate)) - even * own
     # U^2/24 (between + within)
     scattered = VARIANCE * (BETWEEN * squares + (1 - BETWEEN) * within)
     return plan.range.width * sqrt(max(0.0, scattered)), max(0.0, 1 - own)

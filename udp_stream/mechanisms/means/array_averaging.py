@@ -23,9 +23,8 @@ becomes U sum_i u_i max(0, 1 / (w_i D) - 1/M).
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Bits
@@ -68,7 +67,7 @@ class ArrayAveraging:
             # the floor of a mean moves by at most the ceiling of what the mean moves by
             moves = -(-width * given // arrays.filled.take(arrays.of_plate))
             divisor, sensitivity = arrays.count, width
-            excess = float(np.maximum(0.0, 1 / arrays.count - arrays.filled / counts.total).sum())
+            excess = float(np.add.reduce(np.maximum(0.0, 1 / arrays.count - arrays.filled / counts.total)))
         else:
             given = wrap_around_given(counts, cap)
             moves = width * given

@@ -29,7 +29,7 @@ from udp_stream.mechanisms.means.array_averaging import ArrayAveraging
 from udp_stream.mechanisms.means.base import Grouping, MeanPlan
 from udp_stream.mechanisms.means.baseline import Baseline
 from udp_stream.mechanisms.means.optimal import Optimal
-from udp_stream.mechanisms.noise import Cost, expected_noise
+from udp_stream.mechanisms.noise import Cost, expected_noise, noise_of
 from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.statistic_terms import CompareAt
 
@@ -67,10 +67,14 @@ def plan_automatic(
     plans = [baseline, optimal]
     for cap in averaging_caps(counts, cost, grouping, allowed / range.width):
         plans.append(ArrayAveraging().plan_with_cap(counts, *asked, cap))
-    plans = [plan for plan in plans if plan.error_bound <= allowed]
-    errors = [plan.noise.error(plan.noise_bound, accuracy.spread(plan)) for plan in plans]
-    good = AS_GOOD * min(errors)
-    return min((plan for plan, error in zip(plans, errors, strict=True) if error <= good), key=_mean_share)
+    noise, sizes = noise_of(cost), [plan.noise_bound for plan in plans]
+    errors = [
+        (noise.error(size, accuracy.spread(plan)), plan)
+        for plan, size in zip(plans, sizes, strict=True)
+        if plan.bias_bound + size <= allowed
+    ]
+    good = AS_GOOD * min(error for error, _ in errors)
+    return min((plan for error, plan in errors if error <= good), key=_mean_share)
 
 
 def _mean_share(plan: MeanPlan) -> float:
@@ -78,7 +82,7 @@ def _mean_share(plan: MeanPlan) -> float:
     if plan.moves is None:
         return 1.0
     if plan.noise.power == 1:
-        return int(plan.moves.sum()) / plan.moves.size / plan.sensitivity
+        return int(np.add.reduce(plan.moves)) / plan.moves.size / plan.sensitivity
     return float(((plan.moves / plan.sensitivity) ** plan.noise.power).mean())
 
 
@@ -102,12 +106,13 @@ def averaging_caps(counts: SamplesPerPlate, cost: Cost, grouping: Grouping, allo
     scattered = accuracy.VARIANCE * (accuracy.BETWEEN * between + (1 - accuracy.BETWEEN) * within)
     noise = expected_noise(1, cost) / arrays
     used = kept if grouping == "best-fit" else arrays * caps
-    once = np.ones(caps.size, dtype=bool)
+    once = np.empty(caps.size, dtype=bool)
+    once[0] = True
     np.not_equal(caps[1:], caps[:-1], out=once[1:])
     worst = 1 - used / total + noise
-    candidates = np.flatnonzero(once & (worst <= _ROUGH * allowed))
+    candidates = (once & (worst <= _ROUGH * allowed)).nonzero()[0]
     # Stable: of caps that are equally good the same one comes first on every machine.
-    best = candidates[np.argsort((noise**2 + scattered)[candidates], kind="stable")]
+    best = candidates[(noise**2 + scattered)[candidates].argsort(kind="stable")]
     surely = best[worst[best] <= allowed][: CAPS_TRIED - 1].tolist()
     perhaps = [at for at in best[:CAPS_TRIED].tolist() if at not in surely][:1]
     return [int(caps[at]) for at in surely + perhaps]

@@ -11,11 +11,12 @@ may have used costs what `noise_cost` leaves of `cost`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Bits
@@ -28,8 +29,7 @@ from udp_stream.mechanisms.statistic_terms import Grouping as Grouping  # for ev
 Integers = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class MeanPlan:
+class MeanPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
     """How one HAT's mean will be taken, from counts, cost and range only; speeds in quanta.
 
     The estimate is low + (statistic + noise) / divisor. `sensitivity` is the statistic's for a plate, before any
@@ -104,8 +104,7 @@ class MeanPlan:
         return charges_of(self.moves, self.sensitivity, self.cost)
 
 
-@dataclass(frozen=True, slots=True)
-class MeanQuery:
+class MeanQuery(msgspec.Struct, frozen=True):
     """The integer to which noise is added, and how far one plate can move it; [a, b] if it was projected to one.
 
     The interval is private by itself, paid for with what `noise_cost` leaves: as public as the noisy value.
