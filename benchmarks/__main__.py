@@ -78,7 +78,7 @@ def best_in_turn(runs: int, names: Iterable[str], work: Callable[[str], object])
 
 
 def say(name: str, figure: str, beside: str = "") -> None:
-    print(f"{name:<34}{figure:<34}{beside}", flush=True)
+    print(f"{name:<40}{figure:<34}{beside}", flush=True)
 
 
 def held_bytes(windows: Windows) -> int:

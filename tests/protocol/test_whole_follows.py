@@ -16,20 +16,14 @@ from udp_stream.shuffle.planner import Planner
 from udp_stream.shuffle.shard_protocol import ShardProtocol
 
 FEW = (2, 1, 1, 1, 2_000), (2, 2, 1, 1, 4_000)
-MORE = (2, 1, 1, 3, 1_300_000), (2, 2, 1, 2, 240_000), (1, 2, 1, 3, 2_400_000)
-"""Sources, slots, reads, faults, states: 22, 10 and 50 CPU s."""
-
-ONE_BY_ONE = pytest.param(2, 2, 2, 1, 640_000, marks=pytest.mark.soak)
-"""38 CPU s; `test_follows.py` has the same with other batches among the long tests."""
-
+MORE = (2, 1, 1, 3, 1_300_000), (2, 2, 1, 2, 240_000), (1, 2, 1, 3, 2_400_000), (2, 2, 2, 1, 640_000)
+"""Sources, slots, reads, faults, states: 22, 10, 50 and 38 CPU s."""
 
 FOUND_BY_ONE = [name for name, (_, needed) in PLANTED.items() if needed == 1]
 
 
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize(
-    ("sources", "slots", "reads", "faults", "states"), [*long_rows(FEW, [*FEW, *MORE]), ONE_BY_ONE]
-)
+@pytest.mark.parametrize(("sources", "slots", "reads", "faults", "states"), long_rows(FEW, [*FEW, *MORE]))
 def test_with_faults_anywhere_every_order_ends_with_every_slot_learnt(sources, slots, reads, faults, states):
     found = Whole(slots=slots, reads=reads, follows=True, sources=sources).explore(faults)
     assert len(found.ends) == 1 and sum(found.states) > states
