@@ -6,6 +6,7 @@ They are functions of the record alone, so that what is published again is the s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 from udp_stream.pings.refusals import Refusal
 from udp_stream.release import query_record, smoothed
@@ -38,17 +39,29 @@ def smoothed_headers(estimate: smoothed.Smoothed, source: str) -> Headers:
 
 
 def _event(id_: str, time: str, subject: str, schema: str, source: str) -> Headers:
-    attributes = {
-        "ce_specversion": "1.0",
-        "ce_id": id_,
-        "ce_type": schema.replace("/", "."),
-        "ce_source": source,
-        "ce_time": time,
-        "ce_subject": subject,
-        "ce_dataschema": schema,
-        "content-type": "application/json",
-    }
-    return [(name, value.encode()) for name, value in attributes.items()]
+    specversion, type_, from_, dataschema, content = _of_all(schema, source)
+    return [
+        specversion,
+        ("ce_id", id_.encode()),
+        type_,
+        from_,
+        ("ce_time", time.encode()),
+        ("ce_subject", subject.encode()),
+        dataschema,
+        content,
+    ]
+
+
+@cache
+def _of_all(schema: str, source: str) -> Headers:
+    """What all events of a topic say alike."""
+    return [
+        ("ce_specversion", b"1.0"),
+        ("ce_type", schema.replace("/", ".").encode()),
+        ("ce_source", source.encode()),
+        ("ce_dataschema", schema.encode()),
+        ("content-type", b"application/json"),
+    ]
 
 
 def rejected_headers(refusal: Refusal, topic: str, partition: int, offset: int) -> Headers:

@@ -38,8 +38,8 @@ class Balls(Following):
     def context(self, settings, seed):
         policy = load(None, (*self.flags, f"release.mean_epsilon={0.3 + seed / 10}"), {}).policy
 
-        def planner(counts, balance, in_period, policy, history, plans):
-            del balance
+        def planner(counts, balances, in_period, policy, history, plans):
+            del balances
             forecaster = Forecaster(settings.calendar.slots, policy.max_speed, "explored")  # no memory but the ledger
             return terms_around(counts, forecaster.forecast(counts, history), in_period, policy, plans)
 

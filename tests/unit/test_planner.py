@@ -366,9 +366,9 @@ def test_a_plan_of_some_hats_releases_those_as_the_whole_one_does():
 # --- planners that read history ---
 
 
-def thrifty(counts, balance, moment, policy, history, plans):
+def thrifty(counts, balances, moment, policy, history, plans):
     """Spends half on cells whose last interval was tight: a fresh answer is needed less there."""
-    terms = terms_from_counts(counts, balance, moment, policy, plans)
+    terms = terms_from_counts(counts, balances(), moment, policy, plans)
     length = counts.end_ms - counts.start_ms
     before = history.releases(counts.start_ms - length, counts.start_ms, counts.cells.tolist())
     return [t.at("mean", t.mean_nano // 2) if tight(r) else t for t, r in zip(terms, before, strict=True)]
@@ -459,9 +459,9 @@ def test_a_planner_is_given_releases_and_no_way_to_the_ledger():
     """Terms may follow from what is public; a planner that could charge or record would be one."""
     given = []
 
-    def curious(counts, balance, moment, policy, history, plans):
+    def curious(counts, balances, moment, policy, history, plans):
         given.extend(name for name in dir(history) if not name.startswith("_"))
-        return terms_from_counts(counts, balance, moment, policy, plans)
+        return terms_from_counts(counts, balances(), moment, policy, plans)
 
     plan_slot(city()[0], dataclasses.replace(a_context(), planner=curious), MemoryLedger())
     assert given == ["city", "releases", "slots_since"]

@@ -18,7 +18,8 @@ from udp_stream.ledger.rolling import span_of
 from udp_stream.planning.calendar import SPANS_PER_WINDOW, span_seconds
 from udp_stream.planning.periods import most_in, overlapping
 from udp_stream.planning.schedules import PeriodSoFar, shares_of
-from udp_stream.release.context import from_counts
+from udp_stream.release.charge import plan_slot
+from udp_stream.release.context import from_counts, with_forecaster
 from udp_stream.release.record import decode
 from udp_stream.testing import Died
 from udp_stream.units import NANO
@@ -175,6 +176,20 @@ def test_forecasts_work_under_a_rolling_budget():
 # The calendar.
 
 
+def test_where_means_are_taken_around_forecasts_no_balance_is_read():
+    """In a rolling budget it would be one for each window, of every plate."""
+    flags = ("budget.period=rolling 4h", "release.mean=auto")
+    context = with_forecaster(a_context(*flags))
+    plan_slot(slot()[0], context, NoBalances())
+    with pytest.raises(AssertionError):
+        plan_slot(slot()[0], a_context(*ROLLING), NoBalances())
+
+
+class NoBalances(MemoryLedger):
+    def balances(self, *_):
+        raise AssertionError("nobody is to ask for balances")
+
+
 def test_the_span_of_a_slot_holds_it_also_where_the_clock_changes():
     """Chicago's spring and autumn, in slots of four hours under windows of a week."""
     flags = ("hat.timezone=America/Chicago", "hat.slot=4h", "budget.period=rolling 1w")
@@ -251,9 +266,9 @@ def test_the_planner_of_a_slot_sees_the_window():
     ledger, seen = MemoryLedger(), []
     hours(ledger, range(2))
 
-    def planner(counts, balance, *rest):
-        seen.append(balance.charged.tolist())
-        return from_counts(counts, balance, *rest)
+    def planner(counts, balances, *rest):
+        seen.append(balances().charged.tolist())
+        return from_counts(counts, balances, *rest)
 
     context = dataclasses.replace(a_context(*ROLLING), planner=planner)
     before = [sum(ledger.charged_by_period(plate).values()) for plate in slot()[0].plates]

@@ -15,7 +15,7 @@ import numpy as np
 
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.budgets import budget_balances
-from udp_stream.ledger.port import Admission, Ledger
+from udp_stream.ledger.port import Admission, Balance, Ledger
 from udp_stream.planning.hat_plan import HatPlan, HatPlans, SlotInPeriod
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.slot_plan import CityPlan, SlotPlan, row_digests
@@ -89,8 +89,11 @@ def _price(
 ) -> list[HatOutcome]:
     """The terms of each HAT and the plan that its price follows from; PrivacyRefused if the planner leaves one out."""
     policy = context.policy
-    balance = budget_balances(ledger, in_period.period, counts.plates)
-    planned = context.planner(counts, balance, in_period, policy, LedgerHistory(ledger), plans)
+
+    def balances() -> Balance:  # a closure, so that a planner has no ledger in its hands
+        return budget_balances(ledger, in_period.period, counts.plates)
+
+    planned = context.planner(counts, balances, in_period, policy, LedgerHistory(ledger), plans)
     if len(planned) != len(hats):
         raise PrivacyRefused(f"expected terms for each of {len(hats)} HATs, got {len(planned)}")
     return [_priced(hat, counts, terms.within(policy), plans) for hat, terms in zip(hats, planned, strict=True)]

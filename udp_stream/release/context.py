@@ -18,7 +18,11 @@ from udp_stream.release.history import History, LedgerHistory
 from udp_stream.release.smoothed import Smoothed
 from udp_stream.windows.slot_tables import SlotCounts
 
-Planner = Callable[[SlotCounts, Balance, SlotInPeriod, Policy, History, HatPlans], Sequence[Terms]]
+Balances = Callable[[], Balance]
+"""What the slot's plates were charged in the budget period so far. The ledger is read when it is called: a planner that
+does not need it spares the ledger a read of every plate, in a rolling budget one for each of its windows."""
+
+Planner = Callable[[SlotCounts, Balances, SlotInPeriod, Policy, History, HatPlans], Sequence[Terms]]
 """Decides the terms of every HAT of a slot, from counts, balances and earlier releases. Two planners, or one that is
 asked twice, may answer differently; the ledger keeps the terms that came first. What it plans on the way is not planned
 again."""
@@ -26,7 +30,7 @@ again."""
 
 def from_counts(
     counts: SlotCounts,
-    balance: Balance,
+    balances: Balances,
     in_period: SlotInPeriod,
     policy: Policy,
     history: History,
@@ -38,14 +42,14 @@ def from_counts(
     >>> from udp_stream.release.history import LedgerHistory
     >>> from udp_stream.testing import a_context, two_hats
     >>> (counts, _), context, ledger = two_hats(), a_context(), MemoryLedger()
-    >>> balance, in_period = ledger.balances("1d", counts.plates), context.calendar.slot_in_period(counts.start_ms)
+    >>> balances, in_period = lambda: ledger.balances("1d", counts.plates), context.calendar.slot_in_period(0)
     >>> public = LedgerHistory(ledger), HatPlans(context.policy.public)
-    >>> terms = from_counts(counts, balance, in_period, context.policy, *public)
+    >>> terms = from_counts(counts, balances, in_period, context.policy, *public)
     >>> [(one.withheld, one.mean_nano) for one in terms]
     [('', 500000000), ('few_plates', 0)]
     """
     del history
-    return terms_from_counts(counts, balance, in_period, policy, plans)
+    return terms_from_counts(counts, balances(), in_period, policy, plans)
 
 
 def around_forecasts(forecaster: Forecaster) -> Planner:
@@ -56,21 +60,21 @@ def around_forecasts(forecaster: Forecaster) -> Planner:
     >>> from udp_stream.testing import a_context, two_hats
     >>> (counts, _), context, ledger = two_hats(), a_context(), MemoryLedger()
     >>> planner = around_forecasts(Forecaster(context.calendar.slots, context.policy.max_speed, "udp-stream 1.0"))
-    >>> balance, in_period = ledger.balances("1d", counts.plates), context.calendar.slot_in_period(counts.start_ms)
+    >>> balances, in_period = lambda: ledger.balances("1d", counts.plates), context.calendar.slot_in_period(0)
     >>> public = LedgerHistory(ledger), HatPlans(context.policy.public)
-    >>> [one.forecast.value for one in planner(counts, balance, in_period, context.policy, *public)]
+    >>> [one.forecast.value for one in planner(counts, balances, in_period, context.policy, *public)]
     [13.291, 17.352]
     """
 
     def planner(
         counts: SlotCounts,
-        balance: Balance,
+        balances: Balances,
         in_period: SlotInPeriod,
         policy: Policy,
         history: History,
         plans: HatPlans,
     ) -> Sequence[Terms]:
-        del balance
+        del balances
         return terms_around(counts, forecaster.forecast(counts, history), in_period, policy, plans)
 
     return planner
