@@ -18,7 +18,8 @@ T = TypeVar("T")
 
 
 def on_one_thread(work: Callable[P, T]) -> Callable[P, T]:
-    """The same function, for whose time BLAS has one thread in the whole process.
+    """The same function, for whose time BLAS has one thread in the whole process; unless another thread of the process
+    has set its limit before, which is then left alone (threadpoolctl).
 
     >>> import numpy as np
     >>> on_one_thread(np.dot)(np.ones(3), np.ones(3)).item()
