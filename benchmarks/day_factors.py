@@ -11,20 +11,21 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.accuracy import Feeds, within
 from benchmarks.forecast_days import Day, changed
+from benchmarks.train_intervals import Estimates, ends_in_range, estimates_in
 from udp_stream.forecast.bank import Observed
 from udp_stream.forecast.memory import Memory
 from udp_stream.mechanisms.speed_spread import PER_PING, SAMPLED
-from udp_stream.release import intervals, smoothed
-from udp_stream.units import QUANTA_PER_KMH
+from udp_stream.release import intervals
 
 HOLD = 0.95
 FAST_KMH = 110.0
@@ -33,51 +34,9 @@ HALVINGS = 30
 Floats = NDArray[np.float64]
 
 
-@dataclass
-class Seen:
-    """What `smooth_slot` handed to the functions that make intervals of a slot's HATs, in the order of its calls."""
-
-    gain: Floats
-    variance: Floats
-    pings: Floats
-    mean: Floats = field(default_factory=lambda: np.zeros(0))
-    features: Floats = field(default_factory=lambda: np.zeros((0, 6)))
-
-
-def seen_in(feeds: Feeds, name: str, seeds: int) -> list[Seen]:
-    """Of each seed, the HATs of a day in the order of `Day`."""
-    calls: list[Seen] = []
-    real = intervals.plates_differ, intervals.of_few_pings, intervals.ends
-
-    def plates_differ(plates: Any, gain: Floats) -> Floats:
-        calls.append(Seen(gain, np.zeros(0), np.zeros(0)))
-        return real[0](plates, gain)
-
-    def of_few_pings(variance: Floats, pings: Any, read: Any) -> Floats:
-        calls[-1].variance, calls[-1].pings = variance, pings
-        return real[1](variance, pings, read)
-
-    def ends(mean: Floats, variance: Floats, features: Floats, read: Any) -> tuple[Floats, Floats]:
-        if calls[-1].pings.size == mean.size:  # not those of cells without pings
-            calls[-1].mean, calls[-1].features = mean, features
-        return real[2](mean, variance, features, read)
-
-    with changed(smoothed, plates_differ=plates_differ, of_few_pings=of_few_pings, ends=ends):
-        feeds.runs([name], 7, seeds)
-    day, hats = feeds.day(name, 7), [one for one in calls if one.pings.size]
-    # Two forecasters see a slot, the planner's and the reader's; the last slot is seen by the reader alone.
-    of_seed = 2 * len(day.slots) - 1
-    found = []
-    for first in range(0, len(hats), of_seed):
-        own = hats[first : first + of_seed : 2]
-        found.append(Seen(*(np.concatenate([getattr(one, part) for one in own]) for part in Seen.__annotations__)))
-    if [one.mean.size for one in found] != [day.truth.size] * seeds:
-        raise ValueError(f"expected {day.truth.size} HATs of {name} for each of {seeds} seeds")
-    return found
-
-
-def surprise(feeds: Feeds, name: str, seeds: int) -> float:
-    """How far a day's releases were from their forecasts, over what was expected."""
+@contextmanager
+def surprises() -> Iterator[list[Floats]]:
+    """How far releases are from their forecasts, over what was expected, wherever some are learnt meanwhile."""
     ratios: list[Floats] = []
     real = Memory.learn
 
@@ -88,21 +47,19 @@ def surprise(feeds: Feeds, name: str, seeds: int) -> float:
         real(self, day, seen)
 
     with changed(Memory, learn=learn):
-        feeds.runs([name], 7, seeds)
-    return float(np.sqrt(np.mean(np.concatenate(ratios) ** 2)))
+        yield ratios
 
 
-def held(day: Day, seen: Seen, factor: float, scatter: float = PER_PING) -> NDArray[np.bool_]:
+def held(day: Day, seen: Estimates, factor: float, scatter: float = PER_PING) -> NDArray[np.bool_]:
     """Which HATs intervals hold that are wider by a factor, where single pings scatter by so many km/h."""
     more = (1 - seen.gain) * SAMPLED * (scatter**2 - PER_PING**2) / np.maximum(seen.pings, 1)
-    taken = intervals.of_few_pings(seen.variance + more, seen.pings.astype(np.int64), "plates")
-    top = day.feed.policy().max_speed / QUANTA_PER_KMH
-    low, high = (np.clip(end, 0, top) for end in intervals.ends(seen.mean, factor**2 * taken, seen.features))
+    taken = intervals.of_few_pings(seen.open_variance + more, seen.pings.astype(np.int64), "plates")
+    low, high = ends_in_range(day, seen, factor**2 * taken, "plates")
     inside: NDArray[np.bool_] = (low <= day.truth) & (day.truth <= high)
     return inside
 
 
-def factor_of(day: Day, runs: list[Seen], scatter: float = PER_PING) -> float:
+def factor_of(day: Day, runs: list[Estimates], scatter: float = PER_PING) -> float:
     """The least factor with which `HOLD` of the day's HATs are held."""
     low, high = 0.1, 4.0
     for _ in range(HALVINGS):
@@ -119,16 +76,19 @@ def main() -> None:
     asked = parser.parse_args()
     feeds, factors, classes = Feeds(asked.folder), [], []
     for name in (one for one in feeds.names if one.startswith("austin")):
-        day, runs = feeds.day(name, 7), seen_in(feeds, name, asked.seeds)
+        day = feeds.day(name, 7)
+        with surprises() as ratios:
+            runs = estimates_in(day, partial(feeds.runs, [name], 7, asked.seeds), asked.seeds)
         single = day.pings == 1
         scatter = float(np.sqrt(np.mean([((one.mean - day.truth)[single] ** 2).mean() for one in runs])))
         factors.append((factor_of(day, runs), factor_of(day, runs, scatter)))
         shares = np.mean([held(day, one, factors[-1][0]) for one in runs], axis=0)
         classes.append(within(day, shares))
+        surprise = np.sqrt(np.mean(np.concatenate(ratios) ** 2))
         fast = (day.truth[single] >= FAST_KMH).mean()
         print(
             f"{name:<28}single pings scatter by {scatter:.1f}, {fast:.3f} of them fast"
-            f"  releases off by {surprise(feeds, name, asked.seeds):.2f} of what was expected"
+            f"  releases off by {surprise:.2f} of what was expected"
             f"  factor {factors[-1][0]:.3f}, with that scatter told {factors[-1][1]:.3f}"
             "  0.93-0.97 in {} of {}, beyond chance outside {}".format(*classes[-1]),
             flush=True,

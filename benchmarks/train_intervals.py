@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import islice, product
 from pathlib import Path
 
@@ -68,13 +68,57 @@ def score(day: Day, low: Floats, high: Floats) -> float:
     return float((high - low + 40 * (below + above)).mean())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Estimates:
-    """What intervals of a run's HATs are made of, in the order of `Day`."""
+    """What intervals of a run's HATs are made of, in the order of `Day`.
 
+    `gain` is a release's, `open_variance` what is left open before the fewest pings are given less.
+    """
+
+    gain: Floats
+    open_variance: Floats
+    pings: Floats
     mean: Floats
     variance: Floats
     features: Floats
+
+
+def estimates_in(day: Day, run: Callable[[], object], seeds: int) -> list[Estimates]:
+    """Of each seed, what the road hands to the functions that make intervals while `run` takes this day through it."""
+    calls: list[Estimates] = []
+    real = intervals.plates_differ, intervals.of_few_pings, intervals.ends
+
+    def plates_differ(plates: NDArray[np.int64], gain: Floats) -> Floats:
+        calls.append(Estimates(gain.copy(), *(np.zeros(0) for _ in range(5))))
+        return real[0](plates, gain)
+
+    def of_few_pings(variance: Floats, pings: NDArray[np.int64], read: CountsRead) -> Floats:
+        calls[-1].open_variance, calls[-1].pings = variance.copy(), pings.copy()
+        return real[1](variance, pings, read)
+
+    def ends(mean: Floats, variance: Floats, features: Floats, read: CountsRead) -> tuple[Floats, Floats]:
+        calls[-1].mean, calls[-1].variance, calls[-1].features = mean.copy(), variance.copy(), features.copy()
+        return real[2](mean, variance, features, read)
+
+    with changed(smoothed, plates_differ=plates_differ, of_few_pings=of_few_pings, ends=ends):
+        run()
+    hats = [one for one in calls if one.pings.size]  # the others are of cells without pings
+    # Two forecasters see a slot, the planner's and the reader's; the last slot is seen by the reader alone.
+    of_seed = 2 * len(day.slots) - 1
+    found = []
+    for first in range(0, len(hats), of_seed):
+        own = hats[first : first + of_seed : 2]
+        found.append(Estimates(*(np.concatenate([getattr(one, part) for one in own]) for part in Estimates.__slots__)))
+    if [one.mean.size for one in found] != [day.truth.size] * seeds:
+        raise ValueError(f"expected intervals of {day.truth.size} HATs and {seeds} seeds")
+    return found
+
+
+def ends_in_range(day: Day, seen: Estimates, variance: Floats, read: CountsRead) -> tuple[Floats, Floats]:
+    """Both ends of intervals around these estimates under the constants in force, cut to [0, U]."""
+    top = day.feed.policy().max_speed / QUANTA_PER_KMH
+    low, high = intervals.ends(seen.mean, variance, seen.features, read)
+    return np.clip(low, 0, top), np.clip(high, 0, top)
 
 
 class Fitting:
@@ -121,7 +165,7 @@ class Fitting:
         found = {}
         for name in self._ratios:
             day = self.feeds.day(name, 7)
-            seen = self._estimates(name, self._widths(wider, 1.0, 0.0))
+            seen = estimates_in(day, partial(self.runs, name, self._seeds, self._widths(wider, 1.0, 0.0)), self._seeds)
             for tail, roads in product(TAILS[self.read], OPEN_ROADS[self.read]):
                 widths = self._widths(wider, tail, roads)
                 said = [self._said(day, one, widths) for one in seen]
@@ -130,29 +174,8 @@ class Fitting:
 
     def _said(self, day: Day, seen: Estimates, widths: Widths) -> tuple[float, float]:
         with changed(intervals, UNREAD={self.read: widths}):
-            low, high = intervals.ends(seen.mean, seen.variance, seen.features, self.read)
-        low, high = (np.clip(end, 0, day.feed.policy().max_speed / QUANTA_PER_KMH) for end in (low, high))
+            low, high = ends_in_range(day, seen, seen.variance, self.read)
         return float(((low <= day.truth) & (day.truth <= high)).mean()), score(day, low, high)
-
-    def _estimates(self, name: str, widths: Widths) -> list[Estimates]:
-        """Of each seed. Two forecasters see a slot, and each makes intervals for its HATs and for other cells."""
-        day, calls, real = self.feeds.day(name, 7), list[Estimates](), intervals.ends
-
-        def ends(mean: Floats, variance: Floats, features: Floats, read: CountsRead) -> tuple[Floats, Floats]:
-            calls.append(Estimates(mean.copy(), variance.copy(), features.copy()))
-            return real(mean, variance, features, read)
-
-        with changed(smoothed, ends=ends):
-            self.runs(name, self._seeds, widths)
-        slots, hats = len(day.slots), []
-        of_seed = 4 * slots - 2  # the last slot is seen by one of them
-        for first in range(0, len(calls), of_seed):
-            seen = calls[first : first + of_seed : 4]
-            joined = (np.concatenate([getattr(one, part) for one in seen]) for part in ("mean", "variance", "features"))
-            hats.append(Estimates(*joined))
-        if [one.mean.size for one in hats] != [day.truth.size] * self._seeds:
-            raise ValueError(f"expected intervals of {day.truth.size} HATs and {self._seeds} seeds")
-        return hats
 
 
 def _over(years: Years, of: Callable[[str], float]) -> float:

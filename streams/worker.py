@@ -72,8 +72,8 @@ def run_worker(deployment: Deployment) -> None:
     kafka = deployment.settings.kafka
     begin_log(shown=(*(topic.name for topic in topics_of(kafka)), kafka.group, kafka.bootstrap))
     # Records come and go by the thousand without ever being in a cycle: looking for cycles as often as Python does by
-    # itself takes a tenth of the worker's time. And while a slot closes it would keep readers waiting, by 30 ms for a
-    # hundred thousand objects: a slot of 3,000 HATs has fewer than this at a time.
+    # itself takes a tenth of the worker's time. While a slot closes it keeps readers waiting: 30 ms for each hundred
+    # thousand objects. A slot of 3,000 HATs has fewer at a time than are allowed here, so that none is interrupted.
     gc.freeze()
     gc.set_threshold(500_000, 50, 100)
     for text in differences(deployment.settings.kafka):

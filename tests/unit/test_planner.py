@@ -460,7 +460,7 @@ def test_a_planner_is_given_releases_and_no_way_to_the_ledger():
     given = []
 
     def curious(counts, balances, moment, policy, history, plans):
-        given.extend(name for name in dir(history) if not name.startswith("_"))
+        given.extend(name for what in (history, balances) for name in dir(what) if not name.startswith("_"))
         return terms_from_counts(counts, balances(), moment, policy, plans)
 
     plan_slot(city()[0], dataclasses.replace(a_context(), planner=curious), MemoryLedger())

@@ -173,9 +173,6 @@ def test_forecasts_work_under_a_rolling_budget():
     assert max(worst(ledger, plate) for plate in slot()[0].plates) <= BUDGET
 
 
-# The calendar.
-
-
 def test_where_means_are_taken_around_forecasts_no_balance_is_read():
     """In a rolling budget it would be one for each window, of every plate."""
     flags = ("budget.period=rolling 4h", "release.mean=auto")
@@ -188,6 +185,9 @@ def test_where_means_are_taken_around_forecasts_no_balance_is_read():
 class NoBalances(MemoryLedger):
     def balances(self, *_):
         raise AssertionError("nobody is to ask for balances")
+
+
+# The calendar.
 
 
 def test_the_span_of_a_slot_holds_it_also_where_the_clock_changes():

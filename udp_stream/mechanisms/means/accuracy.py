@@ -186,11 +186,12 @@ def _scattered(plan: MeanPlan, left_out: Integers) -> tuple[float, float]:
     # `add.reduce` is what `sum` calls, in less than half the time; a slot asks for some hundred thousand of these.
     own = float(np.add.reduce(of_plate))  # 1 - d
     # what a sample weighs in (1 - d) times the mean of all M samples
-    even = own / (counts.total + int(np.add.reduce(left_out)) if left_out.size else counts.total)
+    others = int(np.add.reduce(left_out)) if left_out.size else 0
+    even = own / (counts.total + others)
     # between plates: sum_l (A_l - (1 - d) m_l / M)^2, where A_l = 0 for those left out
     between = of_plate - even * counts.by_plate
     squares = float(np.add.reduce(between * between))
-    if left_out.size:
+    if others:
         squares += even**2 * float(np.add.reduce(left_out * left_out))
     # within plates: sum_j (w_j - (1 - d) / M)^2 = sum_j w_j^2 - (1 - d)^2 / M
     within = float(np.add.reduce(weight * of_plate)) - even * own
