@@ -62,6 +62,13 @@ def test_a_variance_and_a_cdf_are_near_the_truth():
     assert max(cdf.charges.values()) <= 20.0
 
 
+@pytest.mark.parametrize("bins", [[0, 0, 30, 65.3], np.array([0, 30, 65.3]), np.int64(4), "auto"])
+def test_a_cdf_takes_a_largest_speed_that_is_no_whole_number_of_quanta_and_numbers_of_numpy(bins):
+    cdf = private_cdf(SPEEDS, epsilon=4.0, max_kmh=65.3, bins=bins)
+    assert cdf.edges_kmh[-1] == pytest.approx(65.3, abs=1 / 4096) and cdf.values[-1] == 1
+    assert cdf.edges_kmh == tuple(bins) if np.ndim(bins) else len(cdf.edges_kmh) > 2
+
+
 def test_the_order_of_the_table_and_speeds_above_the_range_change_no_charge():
     turned = dict(reversed([*SPEEDS.items()]))
     faster = {plate: [speed * 10 for speed in speeds] for plate, speeds in SPEEDS.items()}

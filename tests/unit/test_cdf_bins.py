@@ -89,6 +89,16 @@ def test_edges_that_break_a_rule_are_refused_with_its_name(edges, rule):
         bins_from_edges(edges, 65)
 
 
+def test_edges_may_end_at_a_largest_speed_that_is_no_whole_number_of_quanta():
+    """Plans have U in quanta, rounded down: edges that end where the settings do end there, too."""
+    in_quanta = math.floor(65.3 * QUANTA_PER_KMH) / QUANTA_PER_KMH
+    assert bins_from_edges([0, 30, 65.3], in_quanta).edges_kmh == (0.0, 30.0, 65.3)
+    assert bins_from_edges([0, 30, 65.3], in_quanta) == bins_from_edges([0, 30, 65.3], 65.3)
+    for other in (65.3 - 1 / QUANTA_PER_KMH, 65.3 + 1 / QUANTA_PER_KMH):
+        with pytest.raises(ValueError, match=r"end at max_kmh = 65\.3, got 65\.\d"):
+            bins_from_edges([0, 30, other], 65.3)
+
+
 @pytest.mark.parametrize(("build", "count"), [(equal_bins, 0), (equal_bins, 1), (equal_bins, 4097)])
 def test_too_few_and_too_many_bins_are_refused(build, count):
     with pytest.raises(ValueError, match="bins"):

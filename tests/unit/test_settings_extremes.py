@@ -137,10 +137,13 @@ def test_an_automatic_epsilon_has_the_same_upper_limit(tmp_path):
     assert load(None, ["budget.epsilon=1e6"], {}).policy.budget_nano == 10**6 * NANO
 
 
-def test_edges_end_where_speeds_are_clamped():
-    """Speeds are multiples of 1/4096 km/h, and so is the largest: an edge beyond it would be found out too late."""
-    with pytest.raises(ConfigError, match=r"release.bins: expected edges that end at max_kmh = 65.0, got 65.0001"):
-        load(None, ["speed.max_kmh=65.0001", "release.cdf_epsilon=0.5", "release.bins=[0, 30, 65.0001]"], {})
+@pytest.mark.parametrize("max_kmh", ["65.0001", "65.3", "64.9999"])
+def test_edges_end_where_the_settings_say_that_speeds_are_clamped(tmp_path, max_kmh):
+    """Speeds are multiples of 1/4096 km/h, and so is the largest in plans: these numbers are not."""
+    flags = f"speed.max_kmh={max_kmh}", "release.cdf_epsilon=0.5", f"release.bins=[0, 30, {max_kmh}]"
+    assert not works(tmp_path, *flags)
+    with pytest.raises(ConfigError, match=f"release.bins: expected edges that end at max_kmh = {max_kmh}, got 70.0"):
+        load(None, [*flags[:2], "release.bins=[0, 30, 70]"], {})
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,8 @@ def private_cdf(
     (True, 1.0, True)
     """
     policy = _policy(max_kmh)
-    if isinstance(bins, int):
+    if isinstance(bins, (int, np.integer)):
+        bins = int(bins)
         _ = equal_bins(bins, max_kmh)
     elif not isinstance(bins, str):
         bins = tuple(map(float, bins))

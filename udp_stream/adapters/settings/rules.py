@@ -263,7 +263,7 @@ def _bins_faults(settings: Settings) -> Iterator[ConfigError]:
         yield from breach(False, "release.bins", "2 to 4096 bins", bins)
     elif bins != "auto":
         try:
-            _ = equal_bins(bins, max_kmh) if isinstance(bins, int) else bins_from_edges(bins, max_kmh)
+            _ = equal_bins(bins, max_kmh) if isinstance(bins, int) else bins_from_edges(bins, settings.speed.max_kmh)
         except ValueError as error:
             yield ConfigError(f"release.bins: {error}")
 

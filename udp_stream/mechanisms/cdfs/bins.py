@@ -107,13 +107,16 @@ def zero_and_equal_bins(count: int, max_kmh: float) -> Bins:
 
 
 def bins_from_edges(edges_kmh: Iterable[float], max_kmh: float) -> Bins:
-    """Bins with the given edges, from 0 to max_kmh; raises ValueError naming the rule that they break.
+    """Bins with the given edges, from 0 to max_kmh, in whole quanta; raises ValueError naming the rule that they break.
 
     >>> bins_from_edges([0, 0, 10, 20.5, 65], max_kmh=65).count
     4
+    >>> bins_from_edges([0, 10, 65.3], max_kmh=65.2998046875).max_kmh  # 267,468 quanta both
+    65.3
     """
     bins = Bins(tuple(float(edge) for edge in edges_kmh))
-    if bins.max_kmh != max_kmh:
+    # In quanta, as U is by the time that plans are made: 65.3 km/h is not a whole number of them.
+    if _floor_quanta(bins.max_kmh) != _floor_quanta(max_kmh):
         raise ValueError(f"expected edges that end at max_kmh = {max_kmh}, got {bins.max_kmh}")
     return bins
 
