@@ -15,7 +15,7 @@ from tests.forms import long_but
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, Baseline, Optimal
 from udp_stream.mechanisms.means._projected import means_of_arrays, plan_projected, projected_queries, touched
-from udp_stream.mechanisms.noise import pure
+from udp_stream.mechanisms.noise import concentrated, pure
 from udp_stream.mechanisms.range import Range
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
@@ -130,6 +130,22 @@ def test_the_optimal_cap_has_the_least_worst_case_error_among_all_caps(counts, f
         return worst * (1 - hat.kept(cap) / hat.total) + speed * cap / (hat.total * epsilon)
 
     plan = Optimal().plan_with_fill(hat, pure(round(epsilon * NANO)), Range(0, speed), fill)
+    least = min(error(cap) for cap in range(min(counts), max(counts) + 1))
+    assert plan.error_bound == pytest.approx(error(plan.cap)) == pytest.approx(least)
+
+
+@pytest.mark.parametrize("rho", [0.01, 0.05, 0.2, 0.6, 3.0])
+@pytest.mark.parametrize("counts", [(1,), (4, 1), (9, 7, 7, 3, 2, 1, 1), tuple(range(1, 16)), (5,) * 8], ids=str)
+@pytest.mark.parametrize("fill", [0, 2048, 3072, 4096])
+def test_the_optimal_cap_has_the_least_worst_case_error_in_rho_too(counts, fill, rho):
+    """Gaussian noise of sigma = 1 / sqrt(2 rho) has the expected size sigma sqrt(2 / pi) = 1 / sqrt(pi rho)."""
+    speed, hat, cost = 4096, SamplesPerPlate(np.array(counts)), concentrated(round(rho * NANO))
+    worst = max(fill, speed - fill)
+
+    def error(cap):
+        return worst * (1 - hat.kept(cap) / hat.total) + speed * cap / (hat.total * np.sqrt(np.pi * rho))
+
+    plan = Optimal().plan_with_fill(hat, cost, Range(0, speed), fill)
     least = min(error(cap) for cap in range(min(counts), max(counts) + 1))
     assert plan.error_bound == pytest.approx(error(plan.cap)) == pytest.approx(least)
 

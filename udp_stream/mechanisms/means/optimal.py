@@ -7,7 +7,8 @@ counted from the range's low end like the samples, instead of being renormalised
 * Worst-case bias: max(c, U - c) (1 - sum G_l / M), reached when all dropped samples are at one end.
 * So the worst-case error is E(m) = w (1 - sum G_l / M) + U m / (M eps), with w = max(c, U - c). Its slope at m is
   (-w #{l: m_l > m} + U / eps) / M: it falls while more than U / (w eps) plates exceed m, and rises after. The minimiser
-  is therefore the k-th largest count, k = ceil(U / (w eps)); for c = U/2 that is the ceil(2/eps)-th largest.
+  is therefore the k-th largest count, k = ceil(U / (w eps)); for c = U/2 that is the ceil(2/eps)-th largest. Under rho
+  the expected size of noise for a sensitivity of one, 1 / sqrt(pi rho), stands for 1 / eps.
 """
 
 from __future__ import annotations
@@ -43,9 +44,12 @@ class Optimal:
     def plan_with_fill(self, counts: SamplesPerPlate, cost: Cost, range: Range, fill: int) -> MeanPlan:
         """The cap of least worst-case error for this fill (in the range, public: a constant or an old release)."""
         above, width = fill - range.low, range.width
-        over, under = noise_of(cost).unit_scale(cost)
+        noise = noise_of(cost)
+        over, under = noise.unit_scale(cost)
+        # the noise's expected size for each of its scale: 1 for Laplace's
+        size, by = noise.expected_abs(1.0).as_integer_ratio()
         # in integers: rounding must not decide which plate's count is the cap
-        k = -(-width * over // (max(above, width - above) * under))
+        k = -(-width * over * size // (max(above, width - above) * under * by))
         cap = int(counts.descending[min(k, counts.plates) - 1])
         return self._filled(counts, cost, range, above, cap)
 
