@@ -225,6 +225,27 @@ def test_no_mean_costs_more_than_a_statistic_may_and_none_is_planned_where_none_
     assert not load(None, ("release.mean_epsilon=0", "release.cdf_epsilon=0.5"), {}).policy.forecasts
 
 
+@pytest.mark.parametrize("cdf", ["0", "auto"])
+@pytest.mark.parametrize(
+    ("enough", "too_little"),
+    [
+        (["budget.epsilon=0.024"], ["budget.epsilon=0.0119"]),
+        (["budget.epsilon=0.024"], ["budget.epsilon=1e-6", "release.bins=4096"]),
+        (["budget.accounting=zcdp", "budget.rho=1.2e-5"], ["budget.accounting=zcdp", "budget.rho=5e-7"]),
+    ],
+)
+def test_where_an_automatic_epsilon_would_say_nothing_all_hats_are_withheld_and_no_plate_pays(cdf, enough, too_little):
+    def charged(*flags):
+        ledger = MemoryLedger()
+        policy = load(None, (*FLAGS[:-1], f"release.cdf_epsilon={cdf}", "release.bins=4", *flags), {}).policy
+        slot = released(ledger, 0, a_forecaster(), policy=policy)
+        spent = [sum(ledger.charged_by_period(plate).values()) for plate in contents(0)[0].plates]
+        return {hat.terms.withheld for hat in slot.hats} - {"few_plates"}, max(spent) > 0
+
+    assert charged(*too_little) == ({"budget"}, False)
+    assert charged(*enough)[1] == (cdf == "auto")  # a mean alone tells too little here, too, but is priced
+
+
 @pytest.mark.parametrize(
     ("epsilon", "spent"), [(1.9, [7.6, 7.6, 9.5, 9.5]), (2.5, [10.0] * 4), (5.0, [10.0] * 4), (10.0, [10.0] * 4)]
 )

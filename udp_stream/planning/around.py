@@ -10,7 +10,8 @@ them in a budget, and a pace would only leave the last one unspent. A rolling bu
 
 **Order.** HATs are charged in the order of what they tell for what they cost: the variance that the release takes from
 the HAT's estimate, times its pings, over the sum of its charges. HATs whose mean would tell little are withheld as
-uninformative, without a charge, unless other statistics are asked for, too.
+uninformative, without a charge, unless other statistics are asked for, too. Where an automatic epsilon would be less
+than the least that says anything, all HATs are withheld.
 
 It reads counts, budgets, settings, and the forecast, which follows from counts and earlier releases.
 """
@@ -35,7 +36,7 @@ from udp_stream.mechanisms.noise import Cost, expected_noise
 from udp_stream.mechanisms.speed_spread import mean_variance, plate_variance
 from udp_stream.mechanisms.statistic import StatisticPlan
 from udp_stream.mechanisms.statistic_terms import AroundForecast, StatisticTerms
-from udp_stream.planning.allowances import EPSILON_NANO_MAX
+from udp_stream.planning.allowances import EPSILON_NANO_MAX, least_nano
 from udp_stream.planning.hat_plan import HatPlans, SlotInPeriod
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.terms import HatForecast, Question, Terms, terms_of
@@ -85,8 +86,12 @@ def terms_around(
     """
     cost, paced = price_nano(policy), _paced_nano(in_period, policy)
     forecasts = _hat_forecasts(forecast, policy)
+    is_enough = np.diff(counts.hat_rows) >= policy.min_plates
+    if is_too_little(policy):
+        pairs = zip(is_enough.tolist(), forecasts, strict=True)
+        return [Terms(withheld="budget" if large else "few_plates", forecast=of_hat) for large, of_hat in pairs]
     widths = _widths(counts, forecasts, Cost(policy.measure, cost), policy)
-    enough = np.flatnonzero(np.diff(counts.hat_rows) >= policy.min_plates).tolist()
+    enough = np.flatnonzero(is_enough).tolist()
     rows = counts.each_rows()
     by_plate = [counts.count[rows[hat]] for hat in enough]
     arounds = [AroundForecast.of(float(forecast.mean[hat]), forecast.plates[rows[hat]], widths[hat]) for hat in enough]
@@ -207,6 +212,16 @@ def price_nano(policy: Policy) -> int:
         return policy.mean_nano
     automatic = (policy.mean_nano, policy.cdf_nano).count(None)
     return min(policy.budget_nano // (PRICES_PER_BUDGET * automatic), EPSILON_NANO_MAX)
+
+
+def is_too_little(policy: Policy) -> bool:
+    """Whether an automatic epsilon of this budget is too small for any HAT.
+
+    >>> from udp_stream.adapters.settings import load
+    >>> [is_too_little(load(None, [f"budget.epsilon={budget}"], {}).policy) for budget in (0.011, 0.012)]
+    [True, False]
+    """
+    return policy.mean_nano is None and price_nano(policy) < least_nano(policy.measure)
 
 
 def _at_once_nano(policy: Policy) -> int:

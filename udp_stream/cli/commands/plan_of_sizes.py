@@ -26,7 +26,7 @@ from udp_stream.mechanisms.means import spread
 from udp_stream.mechanisms.means.accuracy import SCATTER
 from udp_stream.mechanisms.noise import Cost
 from udp_stream.planning.allowances import least_nano
-from udp_stream.planning.around import PRICES_PER_BUDGET, terms_of_typical
+from udp_stream.planning.around import PRICES_PER_BUDGET, is_too_little, terms_of_typical
 from udp_stream.planning.hat_plan import HatPlan, HatPlans, plan_hat
 from udp_stream.planning.periods import amount_text
 from udp_stream.planning.policy import Policy, epsilon_text
@@ -177,16 +177,17 @@ def terms_for(policy: Policy, hats_per_period: int, part: float | None = None) -
         return terms_at(0, policy)
     each = automatic_nano(int(policy.budget_nano / hats_per_period / (part or 1)), policy)
     least = least_nano(policy.measure)
+    if part is not None and each < least:
+        raise _too_little(policy, f"if the budget of {policy.amount} is spread over {hats_per_period} HATs")
+    return terms_at(max(each, least), policy)
+
+
+def _too_little(policy: Policy, where: str) -> ConfigError:
     key, unit = (
         "budget.rho" if policy.accounting == "zcdp" else "budget.epsilon",
         "epsilon" if policy.measure == "pure" else "rho",
     )
-    if part is not None and each < least:
-        raise ConfigError(
-            f"{key}: an automatic {unit} would be below {least / NANO:g} "
-            f"if the budget of {policy.amount} is spread over {hats_per_period} HATs"
-        )
-    return terms_at(max(each, least), policy)
+    return ConfigError(f"{key}: an automatic {unit} would be below {least_nano(policy.measure) / NANO:g} {where}")
 
 
 def typical_counts(plates: int, pings_per_plate: int) -> NDArray[np.int64]:
@@ -205,6 +206,8 @@ def buy(policy: Policy, hats_per_period: int, plates: int, pings_per_plate: int)
     """
     counts, served = typical_counts(plates, pings_per_plate), plates >= policy.min_plates
     if policy.forecasts:
+        if is_too_little(policy):
+            raise _too_little(policy, f"if the budget of {policy.amount} pays for {PRICES_PER_BUDGET} HATs")
         plans = HatPlans(policy.public)
         bought = plans.of(counts, terms_of_typical(counts, policy, plans))
         return _bought(bought, plates, served, policy)
