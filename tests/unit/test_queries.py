@@ -145,6 +145,15 @@ def test_the_nearest_are_found_within_their_excess(how, cost):
     assert query.truth(TOWN).tolist() == np.argsort(distance)[:5].tolist()
 
 
+def test_the_nearest_without_an_excess_are_the_nearest_though_not_always_in_their_order():
+    """Two plates ten metres apart: they are found for sure, and which of them is nearer is not."""
+    where = np.array([[16_000, 0], [16_160, 0], *([960_000, i] for i in range(20))])
+    query, terms = Nearest.to_stop(2, 0, 0), Terms.alike(COSTS["rho"], len(where))
+    found = [asked(query, terms, where, seed)[0] for seed in range(30)]
+    assert {one.excess for one in found} == {0.0}
+    assert {tuple(one.plates) for one in found} == {(0, 1), (1, 0)}
+
+
 def test_fewer_plates_than_k_are_all_of_them_and_cost_nothing_to_find():
     query = Nearest.to_stop(5, 0, 0)
     terms = Terms.alike(COSTS["rho"], 3)

@@ -23,11 +23,12 @@ from udp_stream.queries.terms import Terms
 
 @dataclass(frozen=True)
 class NearestAnswer:
-    """The plates found, nearest first, and how much farther away each may be than the one of its rank: lattice steps.
+    """The plates found, by their estimates, and how much farther away the s-th nearest of them may be than the s-th
+    nearest of all, for every s: lattice steps.
 
-    With probability 1 - beta over the run's noise; `excess` is 0 where exactly k plates were left, and infinite where a
-    plate gave nothing: it is not found, and may be nearer than any. `unknown`, `survivors` and `charged` are as in
-    `Answer`.
+    With probability 1 - beta over the run's noise; `excess` is 0 where exactly k plates were left: these are the k
+    nearest, though noise may have put them in another order. It is infinite where a plate gave nothing: it is not
+    found, and may be nearer than any. `unknown`, `survivors` and `charged` are as in `Answer`.
 
     >>> NearestAnswer(np.array([7, 2]), 1600.0, 0, (9, 4), np.array([5])).excess_metres
     100.0

@@ -130,9 +130,10 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "value": "the count; a density, as a share; of a threshold the share of plates inside; null for the nearest",
         "low": "the truth is at least this",
         "high": "the truth is at most this",
-        "distances_m": "of the nearest that were found, nearest first, metres; which plates they are is not told",
+        "distances_m": "of the nearest that were found, the least first, metres; which plates they are is not told",
         "radii_m": "how far each distance is off at most, metres",
-        "excess_m": "how much farther away each may be than that of its rank, metres; null if a plate gave nothing",
+        "excess_m": "how much farther away the s-th nearest of those found may be than that of all, for every s, "
+        "metres; null if a plate gave nothing",
         "probability": "with which the bounds hold, over the noise",
         "below": "of a threshold: whether the share is below the one asked about; null if no plate took part",
         "sure": "of a threshold: whether the bounds say so, or the value alone",

@@ -59,11 +59,11 @@ class QueryAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The answer; with probability `probability` over the noise all that is said of it holds.
 
     A range count and a density have a `value`, and the truth lies from `low` to `high`. The nearest have the distances
-    of those found, in metres, nearest first, each off by at most its radius; each of the plates found may be farther
-    away by `excess_m` than the plate of its rank, null where nothing is known of some plate. A plate that no round
-    asked has no distance. Which plates they are is not told. A threshold has as its `value` the share of plates inside,
-    whether that is `below` the share that was asked for (null where no plate took part), and whether that is `sure`.
-    Other kinds have neither.
+    of those found, in metres, the least first, each off by at most its radius. The s-th nearest of the plates found is
+    at most `excess_m` farther away than the s-th nearest of all, null where nothing is known of some plate; noise may
+    have put them in another order. A plate that no round asked has no distance. Which plates they are is not told. A
+    threshold has as its `value` the share of plates inside, whether that is `below` the share that was asked for (null
+    where no plate took part), and whether that is `sure`. Other kinds have neither.
 
     >>> from udp_stream.testing import a_result
     >>> answer = a_result().answer
