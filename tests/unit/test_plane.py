@@ -92,6 +92,16 @@ def test_positions_far_away_are_moved_to_the_edge_and_never_fail():
     assert np.abs(far).max() <= EDGE and (np.abs(far).max(axis=1) > EDGE * 0.6).all()
 
 
+def test_places_that_a_query_is_about_are_never_moved():
+    """Of an answer about the plane's edge nobody could tell that it is about another place."""
+    plane = Plane(*CITIES["Suva"])
+    near = np.array([-18.14, -10.2, -18.14]), np.array([178.44, 178.44, -173.6])  # the last across the date line
+    assert (plane.metres_of_places(*near) == plane.metres(*near)).all()
+    for latitude, longitude in ((-10.1, 178.44), (-18.14, -173.5), (178.44, -18.14)):
+        with pytest.raises(ValueError, match="expected places within 8 degrees of the centre"):
+            plane.metres_of_places(np.array([-18.14, latitude]), np.array([178.44, longitude]))
+
+
 @pytest.mark.parametrize("centre", [(91.0, 0.0), (85.0, 0.0), (0.0, 181.0), (math.nan, 0.0)])
 def test_a_centre_that_is_no_place_is_refused_with_the_rule(centre):
     with pytest.raises(ValueError, match="expected a centre"):

@@ -98,6 +98,24 @@ class Plane:
         found[:, 1] -= self._north
         return found
 
+    def metres_of_places(self, latitude: Floats, longitude: Floats) -> Floats:
+        """The same of places that a query is about, none of which is moved.
+
+        >>> Plane(21.17, 72.83).metres_of_places(np.array([72.83]), np.array([21.17]))
+        Traceback (most recent call last):
+        ValueError: expected places within 8 degrees of the centre (longitude 72.83, latitude 21.17), \
+got longitude 21.17, latitude 72.83
+
+        Raises ValueError for one that is farther away: the answer would be about another place.
+        """
+        away = np.abs((longitude - self.longitude + 180) % 360 - 180), np.abs(latitude - self.latitude)
+        for at in np.flatnonzero(np.maximum(*away) > _DEGREES)[:1]:
+            raise ValueError(
+                f"expected places within {_DEGREES:g} degrees of the centre (longitude {self.longitude:g}, "
+                f"latitude {self.latitude:g}), got longitude {longitude[at]:g}, latitude {latitude[at]:g}"
+            )
+        return self.metres(latitude, longitude)
+
     def quanta(self, latitude: Floats, longitude: Floats) -> Integers:
         """The same in whole sixteenths of a metre: what plates' positions are here."""
         rounded = np.rint(self.metres(latitude, longitude) * QUANTA_PER_METRE)

@@ -163,10 +163,11 @@ def cell_set(cells: Sequence[int], plane: Plane) -> Polygon:
     >>> region.signed_distance(np.zeros((1, 2))).round(-3).tolist()  # some 800 m within
     [-13000.0]
 
-    Raises ValueError for no cells, for cells of several resolutions, and for what is no cell.
+    Raises ValueError for no cells, for cells of several resolutions, for what is no cell, and for one that is far from
+    the plane's centre.
     """
     loops = outlines_of(cells)
-    return Polygon([plane.metres(loop[:, 0], loop[:, 1]) for loop in loops])
+    return Polygon([plane.metres_of_places(loop[:, 0], loop[:, 1]) for loop in loops])
 
 
 def positions_inside(region: Region, positions: Integers) -> int:

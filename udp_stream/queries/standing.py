@@ -122,7 +122,7 @@ class StandingQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 def _metres(plane: Plane, places: list[Position] | tuple[Position, ...]) -> Floats:
     lon, lat = np.array(places, np.float64).reshape(-1, 2).T
-    return plane.metres(lat, lon)
+    return plane.metres_of_places(lat, lon)
 
 
 def _rectangle(plane: Plane, box: tuple[float, float, float, float]) -> Rectangle:
