@@ -49,3 +49,18 @@ def test_a_form_that_has_an_end_is_refused_before_a_ledger_is_made(log, tmp_path
     done = run(tmp_path, "out.geojson", log)
     assert done.returncode == 2 and b"expected .ndjson or .csv" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["d.csv", "d.ndjson.gz", "d.geojson", "d.parquet"])
+def test_a_demo_writes_the_form_that_the_suffix_names_too(name, tmp_path):
+    flags = ("--headless", "--slots", "1", "--buses", "20")
+    done = run_forked(("demo", *flags, "--out", name), cwd=tmp_path, env={**os.environ, "NO_COLOR": "1"})
+    assert done.returncode == 0, done.stderr
+    begins = {"d.csv": b"schema,", "d.ndjson.gz": b"\x1f\x8b", "d.geojson": b'{"type":"Fea', "d.parquet": b"PAR1"}
+    assert (tmp_path / name).read_bytes().startswith(begins[name])
+
+
+def test_a_demo_refuses_a_form_that_is_not_written(tmp_path):
+    done = run_forked(("demo", "--headless", "--out", "d.xlsx"), cwd=tmp_path, env={**os.environ, "NO_COLOR": "1"})
+    assert done.returncode == 2 and b"d.xlsx: expected .ndjson" in done.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 
-from udp_stream.adapters.embedded import Embedded, record_writer
+from udp_stream.adapters.embedded import Embedded, release_sink
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.ledgers.which_ledger import begin_run, trial_ledger
+from udp_stream.adapters.records_out import records_out, require_form
 from udp_stream.adapters.settings import Settings
 from udp_stream.cli.demo_picture import TrueMeans, busiest_slot, picture, true_means
 from udp_stream.cli.outputs import open_output, require_distinct, used_files
@@ -34,15 +35,18 @@ def demo(arguments: argparse.Namespace, settings: Settings) -> None:
     if settings.source.is_mapped:
         raise ConfigError("source: expected no keys for demo, whose pings are in the contract's form")
     require_distinct([("--out", arguments.out)], used_files(arguments, settings))
+    name = arguments.out or os.devnull
+    require_form(name)
     fleet = Fleet(
         seed=arguments.seed,
         buses=arguments.buses,
         start=MORNING,
         hours=arguments.slots * settings.policy.slot_seconds / 3600,
     )
-    with open_output(arguments.out or os.devnull) as out:
+    with open_output(name) as out:
         releases, summary = _on_kafka(arguments, fleet) if arguments.kafka else _embedded(arguments, settings, fleet)
-        record_writer(out)(releases)
+        with records_out(name, out, Release) as write:
+            release_sink(write)(releases)
     if arguments.out != "-":
         slot = busiest_slot([release.record for release in releases])
         truth = _true_means(fleet, slot, settings)

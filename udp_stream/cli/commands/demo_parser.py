@@ -23,7 +23,7 @@ def add(verbs: Verbs) -> None:
         metavar="N",
         help="seed of the fleet's movements, never of the noise (default: 1)",
     )
-    parser.add_argument("--out", metavar="FILE", help="one release record a line")
+    parser.add_argument("--out", metavar="FILE", help="one release record a line; or another form by suffix, as replay")
     add_ledger_options(parser, "keep the ledger there (default: for this run only; records say trial)")
     add_accept_overlap(parser)
     parser.epilog = """\
