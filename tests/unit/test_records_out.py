@@ -42,6 +42,12 @@ def test_packed_is_the_same_in_gzip_and_the_same_bytes_every_time(name):
     assert written(f"{name}.gz") == written(f"{name}.gz")
 
 
+def test_suffixes_may_be_in_capitals():
+    assert gzip.decompress(written("A.CSV.GZ")) == written("a.csv")
+    with pytest.raises(UsageError, match=r"A\.XLSX\.GZ: expected"):
+        require_form("A.XLSX.GZ")
+
+
 def test_what_is_packed_can_be_read_along_after_each_slot():
     out = io.BytesIO()
     with records_out("a.ndjson.gz", out, Release) as write:

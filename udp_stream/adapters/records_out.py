@@ -55,7 +55,7 @@ def require_form(name: str) -> tuple[str, bool]:
     >>> require_form("monday.csv.gz"), require_form("-")
     (('.csv', True), ('', False))
     """
-    plain = name.removesuffix(".gz")
+    plain = name[:-3] if name.lower().endswith(".gz") else name
     if plain.lower().endswith(_OTHERS):
         raise UsageError(f"{name}: expected .ndjson, .csv, .geojson or .parquet, or .gz of the first three")
     suffix = next((suffix for suffix in SUFFIXES if plain.lower().endswith(suffix)), "")
