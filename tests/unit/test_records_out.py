@@ -76,7 +76,15 @@ def test_a_geojson_is_a_collection_of_hexagons_around_their_centres():
         assert middle == pytest.approx(record["hat"]["center"], abs=1e-4)
         area = sum(a[0] * b[1] - b[0] * a[1] for a, b in pairwise(ring))
         assert area > 0  # counter-clockwise, as RFC 7946 asks
-        assert feature["properties"] == flat(record)
+        fields = flat(record)
+        assert feature["properties"] == {name: fields.get(name) for name, _ in columns(Release)}
+
+
+def test_a_null_field_leaves_its_columns_in_a_geojson_too():
+    """A map styles by a column: one that only some features have is no column."""
+    features = json.loads(written("a.geojson"))["features"]
+    assert {feature["properties"]["status"] for feature in features} > {"released"}
+    assert {tuple(feature["properties"]) for feature in features} == {tuple(name for name, _ in columns(Release))}
 
 
 def test_a_geojson_without_records_is_one_too():

@@ -105,7 +105,7 @@ def _form(suffix: str, out: BinaryIO, kind: Kind) -> Form:
     if suffix == ".csv":
         return _Csv(out, kind)
     if suffix == ".geojson":
-        return _GeoJson(out)
+        return _GeoJson(out, kind)
     if suffix == ".parquet":
         return _Parquet(out, kind)
     return _Lines(out)
@@ -141,18 +141,19 @@ class _Csv:
 class _GeoJson:
     """A FeatureCollection: the cell's hexagon, with the record as properties, one feature a line."""
 
-    def __init__(self, out: BinaryIO) -> None:
-        self._out, self._is_first = out, True
+    def __init__(self, out: BinaryIO, kind: Kind) -> None:
+        self._out, self._names, self._is_first = out, [name for name, _ in columns(kind)], True
         self._out.write(b'{"type":"FeatureCollection","features":[')
 
     def write(self, payloads: Sequence[bytes]) -> None:
         for payload in payloads:
             record = msgspec.json.decode(payload)
             ring = cell_boundary(int(record["hat"]["cell"], 16))
+            fields = flat(record)
             feature = {
                 "type": "Feature",
                 "geometry": {"type": "Polygon", "coordinates": [ring]},
-                "properties": flat(record),
+                "properties": {name: fields.get(name) for name in self._names},
             }
             self._out.write((b"\n" if self._is_first else b",\n") + msgspec.json.encode(feature))
             self._is_first = False
