@@ -51,6 +51,15 @@ def test_a_form_that_has_an_end_is_refused_before_a_ledger_is_made(log, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("verb", ["run", "replay"])
+@pytest.mark.parametrize("name", ["no.ndjson.gz", "no.csv", "no.parquet", "no.xlsx"])
+def test_refused_pings_are_plain_lines_and_have_no_name_of_another_form(name, verb, log, tmp_path):
+    words = (verb, "-", "--ledger", "l", "--out", "out", "--rejected", name, *FLAGS)
+    done = run_forked(words, cwd=tmp_path, stdin=log, env={**os.environ, "NO_COLOR": "1"})
+    assert done.returncode == 2 and name.encode() in done.stderr and b"expected" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("name", ["d.csv", "d.ndjson.gz", "d.geojson", "d.parquet"])
 def test_a_demo_writes_the_form_that_the_suffix_names_too(name, tmp_path):
     flags = ("--headless", "--slots", "1", "--buses", "20")

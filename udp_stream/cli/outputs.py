@@ -20,6 +20,7 @@ from typing import BinaryIO
 from udp_stream.adapters.ledgers.opening import ledger_files
 from udp_stream.adapters.ledgers.plate_keys import is_key
 from udp_stream.adapters.ledgers.sqlite.file import MAGIC
+from udp_stream.adapters.records_out import require_form
 from udp_stream.adapters.settings import Settings
 from udp_stream.cli.named_files import NamedFile
 from udp_stream.cli.named_files import named as named  # for those who open outputs
@@ -59,6 +60,15 @@ def require_distinct(outputs: Iterable[FileRole], used: Iterable[FileRole]) -> N
         if name != "-":
             require_place(Path(path))
         before.append((f"that of {flag}", path))
+
+
+def require_lines(flag: str, name: str | None) -> None:
+    """UsageError if a file of plain lines of JSON has the name of another form, or of a packed one.
+
+    >>> require_lines("--rejected", "refused.ndjson")
+    """
+    if name is not None and require_form(name) != ("", False):
+        raise UsageError(f"{flag} {name}: expected the name of lines of JSON that are not packed, as in refused.ndjson")
 
 
 def _named_ones(roles: Iterable[FileRole]) -> list[tuple[str, str]]:

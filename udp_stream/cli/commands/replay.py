@@ -16,7 +16,7 @@ from udp_stream.adapters.records_out import records_out, require_form
 from udp_stream.adapters.schemes import Source, open_sources
 from udp_stream.adapters.settings import Settings
 from udp_stream.cli.first_look import RefusedSample, looked_at, print_warning, require_readable_pings
-from udp_stream.cli.outputs import PRIVATE, open_output, require_distinct, used_files
+from udp_stream.cli.outputs import PRIVATE, open_output, require_distinct, require_lines, used_files
 from udp_stream.cli.progress import ReadingProgress
 from udp_stream.cli.query_results import require_queries
 from udp_stream.cli.report import SOFTWARE, console, print_summary, troubles
@@ -37,6 +37,7 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
     if arguments.trial and arguments.ledger:
         raise UsageError("--trial keeps a ledger for this run only: leave --ledger or --trial out")
     require_queries(arguments.queries, settings)
+    require_lines("--rejected", arguments.rejected)
     names = "out", "rejected", "smoothed", "queries"
     outputs = [(f"--{name}", getattr(arguments, name)) for name in names]
     require_distinct(outputs, used_files(arguments, settings, arguments.files))

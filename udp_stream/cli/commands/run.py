@@ -29,7 +29,7 @@ from udp_stream.cli.appended import appended, appended_records, require_appendab
 from udp_stream.cli.feed_watch import FeedWatch
 from udp_stream.cli.first_look import require_readable_pings
 from udp_stream.cli.going_on import say_of_source, sigterm
-from udp_stream.cli.outputs import PRIVATE, require_distinct, used_files
+from udp_stream.cli.outputs import PRIVATE, require_distinct, require_lines, used_files
 from udp_stream.cli.query_results import require_queries
 from udp_stream.cli.report import SOFTWARE
 from udp_stream.cli.summary_json import print_json_summary
@@ -46,6 +46,7 @@ from udp_stream.windows.source_reader import Refused
 def run(arguments: argparse.Namespace, settings: Settings) -> None:
     """Release until the source ends or we are stopped. ConfigError if no ledger is named."""
     require_queries(arguments.queries, settings)
+    require_lines("--rejected", arguments.rejected)
     if not settings.ledger.url:
         raise ConfigError("ledger.url: expected the ledger of this feed, got none: name it with --ledger FILE")
     outputs = [(f"--{name}", getattr(arguments, name)) for name in ("out", "rejected", "smoothed", "queries")]
