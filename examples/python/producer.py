@@ -23,17 +23,22 @@ def partition_of(plate: str, partitions: int) -> int:
 
 
 def main(bootstrap: str, topic: str = "bus.pings.v1") -> None:
-    """Send until the end of standard input; end when the broker has all of it."""
+    """Send until the end of standard input; end when the broker has all of it, or has not taken something."""
     producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all", enable_idempotence=True, linger_ms=20)
     partitions = len(producer.partitions_for(topic))
-    sent = []
+    sent, not_taken = 0, []
     for line in sys.stdin.buffer:
         plate = json.loads(line)["license_plate"]
-        sent.append(producer.send(topic, line.strip(), partition=partition_of(plate, partitions)))
-    for answer in sent:
-        answer.get(timeout=30)  # raises if the broker did not take it
+        answer = producer.send(topic, line.strip(), partition=partition_of(plate, partitions))
+        answer.add_errback(not_taken.append)  # answers are not kept: a live feed has no end
+        sent += 1
+        if not_taken:
+            break
+    producer.flush()
+    if not_taken:
+        raise not_taken[0]
     producer.close()
-    print(f"{len(sent)} pings sent", file=sys.stderr)
+    print(f"{sent} pings sent", file=sys.stderr)
 
 
 if __name__ == "__main__":
