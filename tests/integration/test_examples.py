@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jsonschema
@@ -73,3 +74,22 @@ def test_pings_go_in_and_releases_come_out(city, tmp_path, language):
         assert status == ours["status"]
         expected_mean = ours["mean"] and [ours["mean"]["value_kmh"], *ours["mean"]["interval95_kmh"]]
         assert [float(one) for one in mean] == (expected_mean or [])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("language", [python, node], ids=["python", "node"])
+def test_a_few_pings_of_a_live_feed_do_not_wait_for_more(city, tmp_path, language):
+    """A ping that waits for hundreds of others is late when it comes."""
+    here = city([])
+    messages = fleet_log(clean=True, hours=0.6)[:3]
+    send = [*language(tmp_path, "producer"), here.settings.kafka.bootstrap, here.topics.pings.name]
+    with subprocess.Popen(send, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as sending:
+        sending.stdin.write(b"\n".join(messages) + b"\n")
+        sending.stdin.flush()
+        deadline = time.monotonic() + 20
+        while len(here.read(here.topics.pings)) < 3 and time.monotonic() < deadline:
+            time.sleep(0.5)
+        came = len(here.read(here.topics.pings))
+        assert came == 3 and sending.poll() is None
+        _, said = sending.communicate(timeout=30)
+    assert (sending.returncode, said) == (0, b"3 pings sent\n")
