@@ -116,6 +116,21 @@ def test_the_first_container_gives_each_worker_the_key_and_never_another_one(tmp
     assert "openssl rand -hex 32" in PAGE
 
 
+def test_the_pages_commands_put_files_where_the_unit_wants_them(tmp_path):
+    """On a machine that has nothing of ours yet, in a folder in the place of its root."""
+    lines = [line.partition("  #")[0].removeprefix("# ") for line in PAGE.splitlines() if line.startswith("# install ")]
+    (tmp_path / "etc" / "systemd" / "system").mkdir(parents=True)
+    for name in ("kafka-password", "ledger-password", "city.toml", "ca.crt"):
+        (tmp_path / name).write_text(name)
+    script = "\n".join(lines).replace(" /etc/", f" {tmp_path}/etc/").replace("deploy/", f"{ROOT}/deploy/")
+    subprocess.run(["sh", "-ec", script], cwd=tmp_path, timeout=20, check=True)
+    assert (tmp_path / "etc" / "systemd" / "system" / UNIT.name).read_bytes() == UNIT.read_bytes()
+    for value in unit()["Service"]["LoadCredential"]:
+        secret = tmp_path / value.partition(":/")[2]
+        assert secret.stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "etc" / "udp-stream" / "city.toml").stat().st_mode & 0o777 == 0o644
+
+
 def test_the_unit_ends_and_starts_workers_as_they_want_it():
     service = unit()["Service"]
     assert service["RestartPreventExitStatus"] == ["2 3 5"] and service["Restart"] == ["always"]
