@@ -165,6 +165,27 @@ def test_relative_links_lead_to_files(page):
     assert not broken
 
 
+def anchors(page):
+    """What a link into a page may name: its headings, as GitHub writes them, and the places that it marks itself."""
+    text = FENCED.sub("", page.read_text(encoding="utf-8"))
+    headings = [
+        re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    ]
+    named = {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+    return named | set(re.findall(r'<a id="([^"]+)"', text))
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_into_pages_lead_to_a_heading_there(page):
+    broken = []
+    for target in LINK.findall(FENCED.sub("", page.read_text(encoding="utf-8"))):
+        file, _, anchor = target.partition("#")
+        into = (page.parent / file).resolve() if file else page
+        if anchor and "://" not in target and into.suffix == ".md" and anchor not in anchors(into):
+            broken.append(target)
+    assert not broken
+
+
 def test_the_glossary_has_at_most_twenty_words_a_line_each():
     """A word that one page needs is explained there."""
     rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| [^|]+ \|$", (DOCS / "glossary.md").read_text("utf-8"), re.MULTILINE)
