@@ -10,11 +10,16 @@ from pathlib import Path
 
 from rich.console import Console
 
+WIDTH = 114
+"""As the longest line that the demo prints."""
+
 
 def main(target: str) -> None:
     command = [sys.executable, "-m", "udp_stream", "demo", "--headless", "--slots", "3"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env={"COLUMNS": "110", "NO_COLOR": "1"})
-    console = Console(record=True, width=110, file=io.StringIO(), highlight=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={"COLUMNS": str(WIDTH), "NO_COLOR": "1"}
+    )
+    console = Console(record=True, width=WIDTH, file=io.StringIO(), highlight=False)
     console.print("$ make demo\n" + done.stdout + "\n" + done.stderr, markup=False)
     drawn = console.export_svg(title="udp-stream demo")
     Path(target).write_text(re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL), encoding="utf-8")

@@ -1,6 +1,7 @@
 """The pages in `docs/` name everything that they must, and their links lead somewhere. Their commands are not run."""
 
 import ast
+import html
 import re
 from collections import defaultdict
 from decimal import ROUND_HALF_UP, Decimal
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from udp_stream.adapters.settings import known_keys
-from udp_stream.cli.guesses import COUNTS_ERR, ONE_CDF, ONE_MEAN, ONE_VARIANCE, SERVED_SHARES
+from udp_stream.cli.guesses import COUNTS_ERR, MEASURED_AROUND, ONE_CDF, ONE_MEAN, ONE_VARIANCE, SERVED_SHARES
 from udp_stream.cli.main import _parser
 from udp_stream.cli.options import verbs_of
 from udp_stream.forecast import arrow, bank, slot
@@ -184,6 +185,13 @@ def test_links_into_pages_lead_to_a_heading_there(page):
         if anchor and "://" not in target and into.suffix == ".md" and anchor not in anchors(into):
             broken.append(target)
     assert not broken
+
+
+def test_the_first_pages_picture_says_what_the_demo_says():
+    """The picture is printed anew (`benchmarks/picture.py`) where the words of a summary change."""
+    drawn = re.findall(r"<text [^>]*>([^<]*)</text>", (DOCS / "demo.svg").read_text(encoding="utf-8"))
+    words = " ".join(html.unescape(" ".join(drawn)).split())
+    assert MEASURED_AROUND in words
 
 
 def test_the_glossary_has_at_most_twenty_words_a_line_each():
