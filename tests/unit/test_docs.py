@@ -286,3 +286,19 @@ def test_the_table_of_flags_names_the_verbs_that_take_them():
         for flag in re.findall(r"--[a-z-]+", flags):
             stated[flag] |= {verb for verb in verbs for name in names if verb == name or verb.startswith(f"{name} ")}
     assert len(stated) > 20 and stated == {flag: taken[flag] for flag in stated}
+
+
+def test_the_first_page_and_the_settings_show_the_measured_errors_and_say_what_came_before():
+    measured = (DOCS / "measurements.md").read_text(encoding="utf-8").partition("\nH3 7, ten seeds:\n")[2]
+    table = [line.split("|") for line in measured.splitlines()[3:10]]
+    errors = {cells[1].strip().removeprefix("Austin "): re.findall(r"(\d\.\d+) ±", cells[7]) for cells in table}
+    errors["2016-11-25"] = errors["2016-11-25 after the 24th"]
+    for page in (ROOT / "README.md", DOCS / "configuration.md"):
+        text = page.read_text(encoding="utf-8")
+        rows = re.findall(r"^\| (?:Austin )?((?:20|Surat)[^|]*) \| \d\.\d.*\| ([^|]*) \|$", text, re.MULTILINE)
+        assert len(rows) == 5 and "2016-11-25 follows on the 24th" in " ".join(text.split())
+        for name, shown in rows:
+            stated = [Decimal(one) for one in re.findall(r"\d\.\d\d", shown)]
+            assert (
+                stated == [Decimal(one).quantize(Decimal("0.01"), ROUND_HALF_UP) for one in errors[name]][: len(stated)]
+            )
