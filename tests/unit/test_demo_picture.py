@@ -44,6 +44,28 @@ def test_the_truth_is_the_mean_of_what_the_buses_did_in_that_slot(slot, truth):
         assert kmh == pytest.approx(columns.speed_kmh[ours].mean()) and truth.pings[cell] == ours.sum()
 
 
+def test_a_night_without_a_bus_does_not_end_the_truth_of_a_day():
+    """A day of another zone has the buses' night in its middle."""
+    grid = load(None, ["hat.slot=1d", "hat.timezone=America/Chicago"], {}).calendar.slots
+    fleet = Fleet(buses=15, start=datetime(2024, 1, 8, 22, tzinfo=IST), hours=9)
+    assert not all(chunk.time_ms.size for chunk in fleet.chunks())
+    truth, columns = true_means(fleet, "2024-01-08T00:00:00-06:00", grid, 7), fleet.columns()
+    assert columns.time_ms[-1] - columns.time_ms[0] > 7 * 3_600_000
+    assert sum(truth.pings.values()) == columns.time_ms.size
+    assert truth.guess_kmh == pytest.approx(columns.speed_kmh.mean())
+
+
+def test_a_slot_that_ends_on_another_day_says_so(slot, truth):
+    ends = {
+        one: msgspec.structs.replace(slot[0].hat, slot_end=one)
+        for one in ("2024-01-08T10:00:00", "2024-01-09T00:00:00")
+    }
+    heads = [
+        picture([msgspec.structs.replace(slot[0], hat=hat)], truth, 65).partition(": ")[0] for hat in ends.values()
+    ]
+    assert [head.partition(" to ")[2] for head in heads] == ["10:00:00", "2024-01-09T00:00:00"]
+
+
 def test_every_cell_has_its_label_where_it_lies(slot):
     """None covers another, a cell further north is never below, and of one row a cell further east is further right."""
     numbered = TrueMeans({record.hat.cell: float(10 + number) for number, record in enumerate(slot)}, {}, 0.0)
@@ -62,6 +84,7 @@ def test_every_cell_has_its_label_where_it_lies(slot):
 
 
 def test_a_map_that_is_larger_than_a_page_is_left_out(slot, truth):
+    assert map_of(slot * 10, truth) == []
     far = msgspec.structs.replace(slot[0], hat=msgspec.structs.replace(slot[0].hat, center=(0.0, 50.0)))
     assert map_of([*slot, far], truth) == []
     assert "private / true mean speed by cell" in picture([*slot, far], truth, 65)

@@ -48,6 +48,8 @@ def true_means(fleet: Fleet, slot_start: str, grid: SlotGrid, resolution: int) -
     """Of the slot that starts at this time, as records write it; of a synthetic fleet alone."""
     cells, speeds = [], []
     for chunk in fleet.chunks():
+        if not chunk.time_ms.size:  # at night, perhaps amid the slot
+            continue
         starts, _ = grid.place(chunk.time_ms)
         ours = np.array([grid.iso(int(start)) == slot_start for start in np.unique(starts)])
         here = np.isin(starts, np.unique(starts)[ours])
@@ -78,7 +80,8 @@ def picture(slot: Sequence[Release], truth: TrueMeans, max_kmh: float) -> str:
         return "nothing was released"
     busiest = sorted(slot, key=lambda record: -record.plates)[:CELLS_SHOWN]
     busiest.sort(key=lambda record: record.mean.value_kmh if record.mean else -1)
-    hours = f"{slot[0].hat.slot_start} to {slot[0].hat.slot_end[11:]}"
+    start, end = slot[0].hat.slot_start, slot[0].hat.slot_end
+    hours = f"{start} to {end[11:] if end[:10] == start[:10] else end}"
     parts = [
         *_map_with_words(slot, truth, hours),
         f"the busiest cells: ● private mean speed in its 95 % interval ───, ○ true, ┊ guess; 0 to {max_kmh:g} km/h",
@@ -97,6 +100,8 @@ def _map_with_words(slot: Sequence[Release], truth: TrueMeans, hours: str) -> li
 
 def map_of(slot: Sequence[Release], truth: TrueMeans) -> list[str]:
     """A label for each cell where it lies; nothing where that would be larger than a page."""
+    if len(slot) > ROWS_MAX * COLUMNS_MAX // LABEL:  # no two labels overlap
+        return []
     placed = [(*_kilometres(record), _label(record, truth)) for record in slot]
     apart = min((hypot(x - u, y - v) for x, y, _ in placed for u, v, _ in placed if (x, y) != (u, v)), default=1.0)
     west, north = min(x for x, _, _ in placed), max(y for _, y, _ in placed)
