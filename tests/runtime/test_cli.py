@@ -163,6 +163,7 @@ def test_a_ledger_that_was_tampered_with_fails_verification(log, tmp_path):
         (["replay", "pings.ndjson", "--ledger", "no/such/dir/l"], 4, b"directory"),
         (["replay", "pings.ndjson", "--ledger", "pings.ndjson"], 5, b"another kind of file"),
         (["ledger", "show", "X", "--ledger", "none"], 2, b"no ledger there"),
+        (["demo", "--kafka", "--set", "release.counts=none", "--set", "forecast.counts=off"], 3, b'got "none"'),
         (["demo", "--headless", "--slots", "0"], 2, b"expected a whole number, 1 to 10000, got '0'"),
         (["demo", "--headless", "--seed", "-1"], 2, b"expected a whole number, 0 to "),
         (["plan", "--target-error", "3"], 2, b"--target-error: expected a FILE of pings beside it"),

@@ -90,6 +90,14 @@ def test_a_map_that_is_larger_than_a_page_is_left_out(slot, truth):
     assert "private / true mean speed by cell" in picture([*slot, far], truth, 65)
 
 
+def test_counts_that_are_kept_back_are_not_shown_as_none(slot, truth):
+    hidden = [msgspec.structs.replace(record, counts=None) for record in slot]
+    shown = picture(hidden, truth, 65).partition("the busiest cells")[2].splitlines()[1:-2]
+    assert "plate" not in "".join(shown)
+    busy = sorted(truth.pings, key=lambda cell: -truth.pings[cell])[: len(shown)]
+    assert sorted(row.split()[0] for row in shown) == sorted(busy)
+
+
 def test_the_errors_are_those_of_the_released_means(slot, truth):
     text = picture(slot, truth, 65)
     found = re.search(r"(\d+) released means err by ([\d.]+) km/h; .* of ([\d.]+), by ([\d.]+) km/h", text)

@@ -78,7 +78,8 @@ def picture(slot: Sequence[Release], truth: TrueMeans, max_kmh: float) -> str:
     """The records of one slot: the map, the busiest cells, slowest first, and how far off releases and guess are."""
     if not slot:
         return "nothing was released"
-    busiest = sorted(slot, key=lambda record: -record.plates)[:CELLS_SHOWN]
+    # Where records keep counts back, the fleet's own pings say which cells are busy.
+    busiest = sorted(slot, key=lambda record: (-record.plates, -truth.pings.get(record.hat.cell, 0)))[:CELLS_SHOWN]
     busiest.sort(key=lambda record: record.mean.value_kmh if record.mean else -1)
     start, end = slot[0].hat.slot_start, slot[0].hat.slot_end
     hours = f"{start} to {end[11:] if end[:10] == start[:10] else end}"
@@ -132,7 +133,8 @@ def _label(record: Release, truth: TrueMeans) -> str:
 
 def _row(record: Release, truth: TrueMeans, max_kmh: float) -> str:
     if record.mean is None:
-        return f"{record.hat.cell}  {record.status.replace('_', ' ')} ({counted(record.plates, 'plate')})"
+        plates = f" ({counted(record.plates, 'plate')})" if record.counts else ""
+        return f"{record.hat.cell}  {record.status.replace('_', ' ')}{plates}"
     true = truth.kmh.get(record.hat.cell)
     steps = BAR_STEPS / max_kmh
     low, high = (kmh * steps for kmh in record.mean.interval95_kmh)
@@ -142,7 +144,8 @@ def _row(record: Release, truth: TrueMeans, max_kmh: float) -> str:
         if kmh is not None:
             bar[min(BAR_STEPS, round(kmh * steps))] = mark
     figures = f"{record.mean.value_kmh:5.1f}, true {'?' if true is None else f'{true:.1f}'}"
-    return f"{record.hat.cell} |{''.join(bar)}| {figures}  {counted(record.plates, 'plate'):>10}"
+    plates = f"  {counted(record.plates, 'plate'):>10}" if record.counts else ""
+    return f"{record.hat.cell} |{''.join(bar)}| {figures}{plates}"
 
 
 def _errors(slot: Sequence[Release], truth: TrueMeans) -> list[str]:

@@ -34,6 +34,11 @@ def demo(arguments: argparse.Namespace, settings: Settings) -> None:
         raise UsageError("demo --kafka keeps its ledger in a Redis of its own: leave --ledger out")
     if settings.source.is_mapped:
         raise ConfigError("source: expected no keys for demo, whose pings are in the contract's form")
+    if arguments.kafka and settings.release.counts != "all":
+        raise ConfigError(
+            'release.counts: expected "all" for demo --kafka, whose summary follows from the counts of records, got '
+            f'"{settings.release.counts}"'
+        )
     require_distinct([("--out", arguments.out)], used_files(arguments, settings))
     name = arguments.out or os.devnull
     require_form(name)
