@@ -181,6 +181,7 @@ def test_a_ledger_that_was_tampered_with_fails_verification(log, tmp_path):
         ),
         (["plan", "--set", "epsilon=3"], 3, b"did you mean budget.epsilon?"),
         (["feed", "pings.ndjson", "--rate", "x"], 2, b"--rate: expected a number above 0 and below 1e9, got 'x'"),
+        (["feed", "pings.ndjson", "--ago", "1h"], 2, b"--ago is for a fleet: expected --fleet BUSES beside it"),
         (["feed", "--fleet", "3", "--ago", "x"], 2, b"--ago: expected a number and s, m, h, d or w, such as 90s"),
         (["feed", "--fleet", "3", "--ago", "9999d"], 2, b"--ago: expected 0s to 31d, got '9999d'"),
         (["replay", "pings.ndjson", "--set", "pings.box=[-999,0,5,5]"], 3, b"pings.box: expected"),

@@ -27,6 +27,8 @@ from udp_stream.trial.fleet.live import live_messages
 def feed(arguments: argparse.Namespace, settings: Settings) -> None:
     """Send every file, in order, and return when the broker has it all; or a live source or a fleet, until stopped."""
     form = settings.source.form
+    if arguments.ago and arguments.fleet is None:
+        raise UsageError("--ago is for a fleet: expected --fleet BUSES beside it")
     pace, heartbeat = Pace(arguments.rate, arguments.speedup, form), Heartbeat(arguments.alive)
     with ExitStack() as stack:
         topic = topics_of(settings.kafka).pings.name
