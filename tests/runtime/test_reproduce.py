@@ -55,6 +55,17 @@ def test_a_feeds_hats_hold_every_accepted_ping_once(log):
     assert feed.constant == pytest.approx(pings.speed.mean(), rel=0.02)
 
 
+def test_two_feeds_of_one_name_are_told_apart(run, log, tmp_path):
+    """The same file with other keys; they shared a figure, and the last one was drawn of both."""
+    feeds = "--data", f"{log},hat.resolution=7", "--data", f"{log},hat.resolution=6"
+    status, _, said = run("reproduce", "variance", *feeds, "--repetitions", "10", "--out", "made")
+    assert status == 0, said
+    assert {"variance-fleet.svg", "variance-fleet-2.svg"} <= {path.name for path in (tmp_path / "made").iterdir()}
+    rows = (tmp_path / "made" / "variance.csv").read_text().splitlines()
+    names = [row.partition(",")[0] for row in rows]
+    assert names.count("fleet") == names.count("fleet-2") > 0
+
+
 @pytest.mark.long
 def test_reproduce_writes_figures_tables_and_verdicts_for_a_feed(run, log, tmp_path):
     feed = f"{log},speed.max_kmh=80"

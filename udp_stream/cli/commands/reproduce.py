@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from rich.table import Table as Printed
 
@@ -73,10 +74,30 @@ def _bits(seed: int, name: str) -> Bits:
 
 def _feeds(arguments: argparse.Namespace, asked: Sequence[tuple[str, Sequence[str]]]) -> tuple[DataSet, ...]:
     with ReadingProgress([path for path, _ in asked]) as progress:
-        return tuple(
+        feeds = (
             read_feed(path, load(arguments.config, [*HATS, *arguments.set, *keys]), progress.of(path))
             for path, keys in asked
         )
+        return named_apart(feeds)
+
+
+def named_apart(feeds: Iterable[DataSet]) -> tuple[DataSet, ...]:
+    """Feeds by names that tell them apart in figures and tables: files of one name in two folders, or one file with
+    other keys. The second one gets a number behind it.
+
+    >>> from udp_stream.mechanisms.range import Range
+    >>> [feed.name for feed in named_apart([DataSet("day", True, Range(0, 1), ())] * 3)]
+    ['day', 'day-2', 'day-3']
+    """
+    found: dict[str, DataSet] = {}
+    for feed in feeds:
+        name, number = feed.name, 1
+        while name in found:
+            number += 1
+            name = f"{feed.name}-{number}"
+        where = None if feed.positions is None else replace(feed.positions, name=name)
+        found[name] = replace(feed, name=name, positions=where)
+    return tuple(found.values())
 
 
 def _path_and_keys(text: str) -> tuple[str, Sequence[str]]:
