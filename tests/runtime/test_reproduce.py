@@ -66,6 +66,13 @@ def test_two_feeds_of_one_name_are_told_apart(run, log, tmp_path):
     assert names.count("fleet") == names.count("fleet-2") > 0
 
 
+@pytest.mark.parametrize("name", ["savings-knn", "multi-query"])
+def test_a_feed_of_few_plates_has_no_moments_to_ask_about(name, run, log, tmp_path):
+    (tmp_path / "few.ndjson").write_bytes(log.read_bytes().partition(b"\n")[0])
+    status, _, said = run("reproduce", name, "--data", "few.ndjson", "--repetitions", "2")
+    assert status == 2 and "few: expected moments before which at least 10 plates pinged" in said
+
+
 @pytest.mark.long
 def test_reproduce_writes_figures_tables_and_verdicts_for_a_feed(run, log, tmp_path):
     feed = f"{log},speed.max_kmh=80"

@@ -7,6 +7,7 @@ import pytest
 
 from tests.forms import long_but
 from udp_stream.cli.experiment_files import write_outcome
+from udp_stream.errors import UsageError
 from udp_stream.experiments.base import DataSet, Setup
 from udp_stream.experiments.catalogue import EXPERIMENTS, NEED_POSITIONS, ON_POSITIONS
 from udp_stream.experiments.many_queries import allowance
@@ -118,5 +119,5 @@ def test_positions_are_the_latest_that_are_fresh():
             own = np.flatnonzero((feed.plate == plate) & (feed.time_ms < moment))
             assert feed.time_ms[own[-1]] >= moment - 900_000 and (feed.where[own[-1]] == place).all()
         assert plates.size == (30 if moment < 30_000_000 else 0)
-    with pytest.raises(ValueError, match="town: expected moments with at least 10 plates"):
+    with pytest.raises(UsageError, match="town: expected moments before which at least 10 plates"):
         dataclasses.replace(feed, plate=feed.plate * 0).moments(3, np.random.default_rng(1))

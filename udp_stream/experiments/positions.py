@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from udp_stream.errors import UsageError
 from udp_stream.mechanisms.noise.base import Integers
 
 FRESH_MS = 900_000
@@ -38,7 +39,7 @@ class Positions:
         return plates, self.where[latest[first]]
 
     def moments(self, count: int, rng: np.random.Generator) -> list[int]:
-        """`count` moments, drawn by their pings, at which there are plates enough. ValueError if there are none."""
+        """`count` moments, drawn by their pings, at which there are plates enough. UsageError if there are none."""
         found: list[int] = []
         for moment in rng.choice(self.time_ms, 20 * count + 100).tolist():
             if len(found) == count:
@@ -46,7 +47,11 @@ class Positions:
             if self.at(moment)[0].size >= PLATES_MIN:
                 found.append(moment)
         if len(found) < count:
-            raise ValueError(f"{self.name}: expected moments with at least {PLATES_MIN} plates")
+            minutes = FRESH_MS // 60_000
+            raise UsageError(
+                f"{self.name}: expected moments before which at least {PLATES_MIN} plates pinged within {minutes} "
+                "minutes, and the feed has too few"
+            )
         return found
 
     def place_near_a_plate(self, where: Integers, rng: np.random.Generator) -> tuple[float, float]:
