@@ -3,6 +3,7 @@
 import ast
 import html
 import re
+import tomllib
 from collections import defaultdict
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
@@ -185,6 +186,12 @@ def test_links_into_pages_lead_to_a_heading_there(page):
         if anchor and "://" not in target and into.suffix == ".md" and anchor not in anchors(into):
             broken.append(target)
     assert not broken
+
+
+def test_the_first_page_names_every_extra_that_a_verb_needs():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert not [name for name in extras if name not in ("test", "lint", "bench") and f"'.[{name}]'" not in text]
 
 
 def test_the_first_pages_picture_says_what_the_demo_says():
