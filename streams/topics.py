@@ -12,13 +12,14 @@ else is written in transactions: chunks and refused pings come at least once, un
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from streams.connections import client_options, require_reachable, unreachable
 from udp_stream.adapters.kafka_section import KafkaSection
+from udp_stream.adapters.text import counted
 from udp_stream.errors import ConfigError, DependencyUnavailable, needs
 from udp_stream.units import parse_duration
 
@@ -26,6 +27,9 @@ BOOTSTRAP_MS = 5_000
 
 KNOWN_S, AGAIN_S = 30.0, 0.1
 """How long new topics are waited for, and how often the broker is asked."""
+
+INVALID_REPLICATION_FACTOR = 38
+"""The number of the broker's answer, in Kafka's protocol."""
 
 REPORTS_KEPT_MS = 86_400_000
 
@@ -89,18 +93,29 @@ def create_topics(kafka: KafkaSection) -> list[str]:
     """Make what is missing and change nothing that is there; a sentence for each topic says what was found.
 
     The broker lists all of them when this returns, so the next client finds them. Raises DependencyUnavailable if no
-    broker answers or it refuses.
+    broker answers or it refuses, ConfigError for more copies than there are brokers.
     """
     wanted = topics_of(kafka)
     with admin(kafka) as client:
         there = set(client.list_topics())
         missing = [topic for topic in wanted if topic.name not in there]
         if missing:
-            client.create_topics({topic.name: _options(topic, kafka) for topic in missing})
+            _make(missing, client, kafka)
             _wait_for({topic.name for topic in missing}, client)
-        made = [f"{topic.name}: created, {topic.partitions} partitions" for topic in missing]
+        made = [f"{topic.name}: created, {counted(topic.partitions, 'partition')}" for topic in missing]
         found = [topic for topic in wanted if topic.name in there]
         return made + [f"{topic.name}: {_told(_differences(client, topic))}" for topic in found]
+
+
+def _make(topics: Sequence[Topic], client: Any, kafka: KafkaSection) -> None:
+    """ConfigError if there are not as many brokers as copies."""
+    try:
+        client.create_topics({topic.name: _options(topic, kafka) for topic in topics})
+    except Exception as error:  # the client has a class for each number of an answer
+        if getattr(error, "errno", None) != INVALID_REPLICATION_FACTOR:
+            raise
+        got = kafka.replication or "0, and default.replication.factor of the brokers is more"
+        raise ConfigError(f"kafka.replication: expected at most the number of brokers, got {got}") from error
 
 
 def _wait_for(names: set[str], client: Any) -> None:

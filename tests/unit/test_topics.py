@@ -11,7 +11,7 @@ from streams.headers import is_tick, rejected_headers, release_headers
 from streams.topics import create_topics, topics_of
 from tests.runtime.harness import embedded, fleet_log, frames_of
 from udp_stream.adapters.kafka_section import KafkaSection
-from udp_stream.errors import DependencyUnavailable
+from udp_stream.errors import ConfigError, DependencyUnavailable
 from udp_stream.pings.decoder import Reason, Refusal
 from udp_stream.release import record as release
 
@@ -56,6 +56,24 @@ def test_new_topics_are_there_for_whoever_asks_next(monkeypatch):
     monkeypatch.setattr(made_of, "admin", lambda _: nullcontext(broker))
     said = create_topics(KafkaSection(prefix="surat."))
     assert broker.asked == 4 and len(said) == 9 and said[0] == "surat.bus.pings.v1: created, 8 partitions"
+    assert said[1] == "surat.bus.parts.v1: created, 1 partition"
+
+
+@pytest.mark.parametrize(("copies", "got"), [(3, "got 3"), (0, "got 0, and default.replication.factor")])
+def test_more_copies_than_brokers_are_refused_by_the_keys_name(copies, got, monkeypatch):
+    """The client's error has all that was asked and answered in it, five thousand characters."""
+
+    class Refused(Exception):
+        errno = 38
+
+    class One(Slow):
+        def create_topics(self, topics):
+            raise Refused(f"Request {topics}" * 100)
+
+    monkeypatch.setattr(made_of, "admin", lambda _: nullcontext(One(1)))
+    with pytest.raises(ConfigError, match=r"kafka\.replication: expected at most the number of brokers, ") as refused:
+        create_topics(KafkaSection(replication=copies))
+    assert got in str(refused.value) and len(str(refused.value)) < 150
 
 
 def test_topics_that_a_broker_never_lists_are_an_error_that_names_them(monkeypatch):
