@@ -96,6 +96,16 @@ def test_a_trial_has_a_ledger_of_its_own_and_marks_its_records(log, tmp_path):
     assert f"{tmp_path.resolve()}/udp-stream.ledger is not touched" in replay(log, "--trial", cwd=tmp_path)[1]
 
 
+def test_estimates_that_follow_from_a_trial_say_so(log, tmp_path):
+    """They are what people publish: beside those of another run they tell of two draws of one HAT."""
+    of_trial, of_ledger = tmp_path / "of-trial", tmp_path / "of-ledger"
+    replay(log, "--trial", "--smoothed", of_trial, cwd=tmp_path)
+    replay(log, "--smoothed", of_ledger, cwd=tmp_path)
+    lines = [json.loads(line) for line in of_trial.read_bytes().splitlines()]
+    assert any(line["release_id"] is None for line in lines) and all(line["trial"] is True for line in lines)
+    assert b'"trial"' not in of_ledger.read_bytes() and len(of_ledger.read_bytes().splitlines()) == len(lines)
+
+
 @pytest.mark.parametrize("where", ["environment", "file", "flag"])
 def test_a_trial_leaves_the_configured_ledger_alone_and_says_so(where, log, tmp_path):
     plain, _ = replay(log, "--ledger", "city.ledger", cwd=tmp_path)

@@ -163,6 +163,7 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "guess": "what could be said without a release of this cell",
         "release_id": "that of the HAT's release; null for a cell without pings in the slot",
         "software": "what made the estimate",
+        "trial": "true if other runs draw the releases behind it again: the ledger was for one run only",
     },
     "Guess": {
         "constant_kmh": "the baseline guess, one value for the city: the mean of the slot's estimates, km/h",

@@ -54,10 +54,11 @@ class Guess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     expected_abs_error_kmh: NonNegative
 
 
-class Smoothed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Smoothed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The estimate of one HAT's mean speed, from releases and counts alone.
 
     `release_id` is that of the HAT's release; null for a cell without pings in the slot.
+    `trial` is there, and true, if it follows from releases that were made on a ledger of one run only.
 
     >>> hat = Hat("8742d98b6ffffff", 7, (72.83, 21.17), "2022-01-01T04:00:00+00:00", "2022-01-01T05:00:00+00:00")
     >>> one = Smoothed(SCHEMA, hat, 17.9, (13.0, 22.8), 2.0, Guess(18.4, 16.9, 2.9), None, "udp-stream 1.0")
@@ -73,6 +74,7 @@ class Smoothed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     guess: Guess
     release_id: str | None
     software: str
+    trial: bool = False
 
 
 _ENCODER = msgspec.json.Encoder()
@@ -141,7 +143,7 @@ def smooth_slot(
     low, high = ends(mean, taken * here.wider**2, prior.features, read)
     guess = memory.guess(day, prior)
     constant = float(np.average(mean, weights=samples))
-    slot = _Slot(records[0].hat, constant, max_kmh, software, read)
+    slot = _Slot(records[0].hat, constant, max_kmh, software, read, records[0].trial)
     named = [(record.hat, record.release_id) for record in records]
     estimates = slot.estimates(named, mean, (low, high), variance, guess.mean)
     return estimates + _elsewhere(sorted(set(memory.cells(day)) - set(cells.tolist())), memory, day, slot)
@@ -167,6 +169,7 @@ class _Slot(msgspec.Struct, frozen=True):
     max_kmh: float
     software: str
     read: CountsRead
+    trial: bool
 
     def estimates(
         self,
@@ -184,6 +187,7 @@ class _Slot(msgspec.Struct, frozen=True):
             Smoothed(
                 SCHEMA, hat, value, interval, round(_MEAN_ABS * apart, 3),
                 Guess(constant, guess, round(_mean_distance(abs(guess - value), apart), 3)), release_id, self.software,
+                self.trial,
             )
             for (hat, release_id), value, interval, apart, guess in zip(
                 named, kmh, zip(low, high, strict=True), off, counts, strict=True
