@@ -63,6 +63,33 @@ def test_what_was_accepted_is_forgiven_and_not_one_hat_more():
     assert caveats(restored.meta()) == ("charges of 1 HAT are forgotten", "charges of 2 HATs are forgotten")
 
 
+def test_two_machines_that_each_accept_their_own_mark_can_both_go_on(tmp_path):
+    """The acceptance on one machine begins an era after that on the other, whose mark is none that was accepted."""
+    restored, files = ledger_of(b"a"), [tmp_path / "one", tmp_path / "other"]
+    for file, published in zip(files, ((b"a", b"b"), (b"a", b"b", b"c")), strict=True):
+        remember_ledger(file, "5eed")
+        raise_mark(ledger_of(*published), file, "here", f"hat-{len(published) - 1}")
+        with pytest.raises(PrivacyRefused, match="went back in time"):
+            compare(restored, file, "here")
+        forget(restored, Forgotten("words", "2026-11-22", kept_mark(file)))
+        replace_mark(restored, file)
+    for file in files:
+        compare(restored, file, "here")
+        assert raise_mark(restored, file, "here", "hat-0").era == 2
+
+
+def test_a_mark_of_an_earlier_era_is_no_excuse_for_a_later_fall_behind():
+    was, now = ledger_of(b"a", b"b", b"c"), ledger_of(b"a", b"b")
+    for ledger in (was, now):
+        forget(ledger, Forgotten("first", "2026-11-22", mark_of(ledger_of(*[b"x"] * 9))))
+    mark = mark_of(was, "hat-2")
+    forget(now, Forgotten("second", "2026-11-23", mark_of(ledger_of(*[b"x"] * 12))))
+    assert behind(now, mark) == "it has held 3 charged and 3 recorded HATs, more than was accepted as forgotten"
+    again = ledger_of(b"a", b"b", b"another draw", b"d")
+    again.note, again.meta = now.note, now.meta
+    assert behind(again, mark) == "its record of hat-2 is gone or another one"
+
+
 def test_a_ledger_that_has_forgotten_its_acceptance_is_behind():
     accepted = ledger_of(b"a")
     forget(accepted, Forgotten("words", "2026-11-22", mark_of(ledger_of(b"a", b"b"))))

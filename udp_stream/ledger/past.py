@@ -11,7 +11,8 @@ admitted and recorded when something was last published from it, and the digest 
    shows a ledger that went back and has come as far again since.
 3. A ledger that is behind is refused, until a person accepts in words what is forgotten. The ledger remembers that for
    ever, as a note, and so do its records and its statement. Each acceptance begins a new *era*. A mark of an earlier
-   era is forgiven up to what was accepted.
+   era is forgiven up to what was accepted. One that the ledger is not behind needs no forgiving, whatever its era:
+   where several machines keep marks, each acceptance is of one of them.
 
 Marks are public: they tell counts, and name a record that is published.
 """
@@ -136,13 +137,13 @@ def behind(seen: Seen, mark: Mark) -> str | None:
     True
     """
     now = seen.mark(mark.release_id)
-    if now.era > mark.era:
-        if any(one.mark.era == mark.era and one.mark.at_least(mark) for one in forgotten(seen.meta)):
-            return None
-        return f"it has held {_told(mark)}, more than was accepted as forgotten"
     if now.era < mark.era:
         return "it does not remember what was accepted as forgotten"
-    if not now.at_least(mark):
+    if any(one.mark.era == mark.era and one.mark.at_least(mark) for one in forgotten(seen.meta)):
+        return None
+    if now.admitted < mark.admitted or now.recorded < mark.recorded:
+        if now.era > mark.era:
+            return f"it has held {_told(mark)}, more than was accepted as forgotten"
         return f"it holds {_told(now)}, and has held {_told(mark)}"
     if now.digest != mark.digest:
         return f"its record of {mark.release_id} is gone or another one"
