@@ -6,6 +6,8 @@ import pytest
 
 from tests.forked import run_forked
 from tests.runtime.harness import fleet_log
+from udp_stream.adapters.ledgers.ledger_view import look_at
+from udp_stream.adapters.settings import LedgerSection
 
 
 def replay(folder, *arguments, verb="replay", stdin=None):
@@ -59,3 +61,25 @@ def test_an_output_that_cannot_be_written_so_is_refused_first(tmp_path):
     done = replay(tmp_path, "pings.ndjson", "--out", "a.parquet.gz")
     assert done.returncode == 2 and b"expected .parquet without .gz" in done.stderr
     assert left(tmp_path) == ["pings.ndjson"]
+
+
+@pytest.mark.parametrize("content", [b"", b"notes, and no ledger\n"])
+@pytest.mark.parametrize("verb", ["doctor", "replay"])
+def test_no_key_is_made_beside_a_file_that_is_no_ledger(verb, content, tmp_path):
+    (tmp_path / "pings.ndjson").write_bytes(b"\n".join(fleet_log(buses=10, hours=0.3, clean=True)))
+    (tmp_path / "city.ledger").write_bytes(content)
+    done = replay(tmp_path, "pings.ndjson", verb=verb)
+    assert done.returncode == 5 and b"expected a ledger at" in done.stdout + done.stderr
+    assert left(tmp_path) == ["city.ledger", "pings.ndjson"]
+
+
+def test_doctor_and_status_look_at_a_ledger_without_its_id_and_make_none(tmp_path):
+    (tmp_path / "pings.ndjson").write_bytes(b"\n".join(fleet_log(buses=10, hours=0.3, clean=True)))
+    assert replay(tmp_path, "pings.ndjson", "--out", "out").returncode == 0
+    (tmp_path / "city.ledger.key.ledger-id").unlink()
+    before = left(tmp_path)
+    for _ in range(2):
+        doctor = replay(tmp_path, "pings.ndjson", verb="doctor").stdout.decode()
+        assert "ok    ledger: opens at" in doctor and left(tmp_path) == before
+    view = look_at(LedgerSection(url=f"{tmp_path}/city.ledger"))
+    assert view.holdings is not None and view.holdings.charged > 0 and left(tmp_path) == before

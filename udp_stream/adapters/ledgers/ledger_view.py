@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from udp_stream.adapters.ledgers.opening import inspect_ledger, known_here, ledger_and_keys, ledger_place
+from udp_stream.adapters.ledgers.opening import inspect_ledger, is_here, ledger_and_keys, ledger_place
 from udp_stream.adapters.settings import LedgerSection, is_file
 from udp_stream.adapters.text import counted
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
@@ -65,7 +65,7 @@ class LedgerView(NamedTuple):
 def look_at(asked: LedgerSection) -> LedgerView:
     """What can be said of a ledger from this machine; nothing is made. ConfigError for what is no ledger's URL.
 
-    Its entries are counted where this machine has used it before, and so has its key.
+    Its entries are counted where this machine has used it before, or has its file, and so has its key.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -74,10 +74,10 @@ def look_at(asked: LedgerSection) -> LedgerView:
     """
     kind, place = "sqlite" if is_file(asked.place) else "redis", ledger_place(asked.place)
     try:
-        if not known_here(asked):
+        if not is_here(asked):
             said = inspect_ledger(asked)
             return LedgerView(kind, place, "is not made yet" if said.endswith("at first use") else said)
-        with ledger_and_keys(asked, must_exist=True) as (ledger, _):
+        with ledger_and_keys(asked, only_look=True) as (ledger, _):
             said = "opens" if kind == "sqlite" else "answers, and keeps every write that it has answered"
             return LedgerView(kind, place, said, Holdings.of(ledger))
     except (DependencyUnavailable, PrivacyRefused) as error:

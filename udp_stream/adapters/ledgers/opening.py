@@ -23,13 +23,19 @@ REDIS = ("redis://", "rediss://", "unix://", "redis+cluster://", "rediss+cluster
 
 @contextmanager
 def ledger_and_keys(
-    asked: LedgerSection, *, must_exist: bool = False, allow_volatile: bool = False, accept_older: bool = False
+    asked: LedgerSection,
+    *,
+    must_exist: bool = False,
+    allow_volatile: bool = False,
+    accept_older: bool = False,
+    only_look: bool = False,
 ) -> Iterator[tuple[Ledger, PlateKeys]]:
     """Open the ledger and its key (both made at first use), bound to each other, and no older than its mark.
 
-    Its URL is a file, `sqlite:FILE`, or one of Redis. `accept_older`: do not look at the mark. Raises ConfigError for
-    any other URL, UsageError if `must_exist` and there is no such file, DependencyUnavailable if the store cannot be
-    reached, and PrivacyRefused if it would forget, has forgotten, or belongs to another key.
+    Its URL is a file, `sqlite:FILE`, or one of Redis. `accept_older`: do not look at the mark. `only_look`: of a ledger
+    that is new to this machine keep no id. Raises ConfigError for any other URL, UsageError if `must_exist` and there
+    is no such file, DependencyUnavailable if the store cannot be reached, and PrivacyRefused if it would forget, has
+    forgotten, or belongs to another key.
     """
     key_file, id_file = _key_files(asked)
     known = known_ledger(id_file)
@@ -43,9 +49,12 @@ def ledger_and_keys(
         made = not key_file.exists()
         if made:
             raise _no_key(key_file, asked.place)
+    if made and is_file(asked.place) and _path(asked.place).exists():
+        with _opened(asked, None, allow_volatile):  # says what it is instead of a ledger: no key is made for that
+            pass
     # The key comes first: a crash here leaves a key without a ledger, not a ledger without its key.
     keys = PlateKeys(load_or_create_key(key_file))
-    with _opened(asked, id_file, allow_volatile) as ledger:
+    with _opened(asked, None if only_look and known is None else id_file, allow_volatile) as ledger:
         try:
             ledger.bind(keys.fingerprint())
         except PrivacyRefused as error:
@@ -91,9 +100,9 @@ def ledger_place(url: str) -> str:
     return f"{host}{port}/{asked or parts.path.strip('/') or '0'}"
 
 
-def known_here(asked: LedgerSection) -> bool:
-    """Whether this machine has used the ledger before."""
-    return known_ledger(_key_files(asked)[1]) is not None
+def is_here(asked: LedgerSection) -> bool:
+    """Whether this machine has used the ledger before, or has its file."""
+    return known_ledger(_key_files(asked)[1]) is not None or (is_file(asked.place) and not _is_missing(asked.place))
 
 
 def ledger_there(asked: LedgerSection) -> str | None:
@@ -137,7 +146,7 @@ def inspect_ledger(asked: LedgerSection) -> str:
         _redis(url).inspect_redis(url, asked.replicas, _access(asked))
         what = "it has a ledger, new to this machine" if there else "a ledger will be made at first use"
         return f"a durable Redis at {ledger_place(url)}; {what}"
-    with ledger_and_keys(asked):
+    with ledger_and_keys(asked, only_look=True):
         return f"opens at {ledger_place(url)}, bound to the key in {key_file.absolute()}"
 
 
@@ -158,7 +167,7 @@ def _no_key(key_file: Path, url: str) -> PrivacyRefused:
     )
 
 
-def _opened(asked: LedgerSection, id_file: Path, allow_volatile: bool) -> AbstractContextManager[Ledger]:
+def _opened(asked: LedgerSection, id_file: Path | None, allow_volatile: bool) -> AbstractContextManager[Ledger]:
     url = asked.place
     if is_file(url):
         return open_sqlite_ledger(_path(url), id_file=id_file)

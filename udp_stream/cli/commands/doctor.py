@@ -18,7 +18,7 @@ from itertools import chain, groupby
 
 from udp_stream.adapters.files.gtfs_files import is_gtfs_file
 from udp_stream.adapters.installed import words_of
-from udp_stream.adapters.ledgers.opening import inspect_ledger, known_here, ledger_and_keys, ledger_there
+from udp_stream.adapters.ledgers.opening import inspect_ledger, is_here, ledger_and_keys, ledger_there
 from udp_stream.adapters.ledgers.overlaps import overlaps_on, said
 from udp_stream.adapters.schemes import open_sources
 from udp_stream.adapters.settings import Settings
@@ -81,7 +81,7 @@ def _ledger(settings: Settings, for_workers: bool) -> str:
     said = f"{inspect_ledger(settings.ledger)}; {_promise(settings)}"
     if has_password(settings.ledger.url):
         said += "; its password is in ledger.url, where others can read it: use ledger.password_file"
-    if not known_here(settings.ledger) and ledger_there(settings.ledger) is not None:
+    if not is_here(settings.ledger) and ledger_there(settings.ledger) is not None:
         said += "; cannot tell before its first use on this machine: is this key its key, and do periods overlap on it"
         return CannotTell(said)
     return said
@@ -124,9 +124,9 @@ def _result(name: str, check: Callable[[], str], *, as_json: bool) -> _Result:
 def _promise(settings: Settings) -> str:
     """What a plate can lose: by its budget, or more where periods overlap on the ledger, if there is one."""
     promise = settings.policy.promise
-    if not known_here(settings.ledger):
+    if not is_here(settings.ledger):
         return promise
-    with ledger_and_keys(settings.ledger, must_exist=True) as (ledger, _):
+    with ledger_and_keys(settings.ledger, must_exist=True, only_look=True) as (ledger, _):
         overlaps = overlaps_on(ledger)
     return f"{promise}, but {said(overlaps)}" if overlaps else promise
 
