@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from udp_stream.adapters.files.atomic import draft_of, sync_directory
+from udp_stream.adapters.files.atomic import draft_of, link_first, sync_directory
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger.past import require_not_behind, see
 from udp_stream.ledger.port import Ledger, Mark
@@ -51,13 +51,17 @@ def kept_mark(id_file: Where | None) -> Mark | None:
 def remember_ledger(id_file: Where, ledger_id: str) -> None:
     """Keep the id outside of the ledger, on disk when this returns; DependencyUnavailable if that cannot be done.
 
+    Of processes that begin together the first one does it. It may have kept a mark by now, which stays.
+
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     remember_ledger(f"{folder}/id", "5eed")
     ...     known_ledger(f"{folder}/id")
     '5eed'
     """
-    _write(Path(id_file), ledger_id, None)
+    path = Path(id_file)
+    with _draft(path, ledger_id, None) as draft:
+        link_first(draft, path)
 
 
 def compare(ledger: Ledger, id_file: Where | None, place: object, mark: Mark | None = None) -> None:
@@ -126,6 +130,15 @@ def _read(path: Path) -> tuple[str | None, Mark | None]:
 
 
 def _write(path: Path, ledger_id: str, mark: Mark | None) -> None:
+    with _draft(path, ledger_id, mark) as draft:
+        draft.replace(path)
+        # The new name is on disk only once its directory is.
+        sync_directory(path.parent)
+
+
+@contextmanager
+def _draft(path: Path, ledger_id: str, mark: Mark | None) -> Iterator[Path]:
+    """The file's content on disk under another name, to be given its own."""
     line = "" if mark is None else f"{msgspec.json.encode(mark).decode()}\n"
     try:
         with draft_of(path) as draft:
@@ -133,9 +146,7 @@ def _write(path: Path, ledger_id: str, mark: Mark | None) -> None:
                 file.write(f"{ledger_id}\n{line}")
                 file.flush()
                 os.fsync(file.fileno())
-            draft.replace(path)
-            # The new name is on disk only once its directory is.
-            sync_directory(path.parent)
+            yield draft
     except OSError as error:
         raise DependencyUnavailable(
             f"the file {path} with the ledger's id cannot be written: {error.strerror}"
