@@ -1,5 +1,7 @@
 """A ledger is behind a mark if it holds less, or another record; what was accepted as forgotten is forgiven."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -199,6 +201,27 @@ def test_a_mark_that_cannot_be_written_stops_before_anything_is_published(file, 
     monkeypatch.setattr("udp_stream.adapters.ledgers.ledger_id.sync_directory", _full)
     with pytest.raises(DependencyUnavailable, match="cannot be written: No space left"):
         raise_mark(ledger_of(b"a"), file, "here", "hat-0")
+
+
+def test_a_mark_that_cannot_be_locked_is_a_dependency_that_fails_and_no_fault_of_ours(file, monkeypatch):
+    """As where another user's file may be read and not written, or where a network's disk has no locks."""
+    with monkeypatch.context() as refusing:
+        refusing.setattr("fcntl.flock", _without_locks)
+        with pytest.raises(DependencyUnavailable, match="cannot be written: No locks"):
+            raise_mark(ledger_of(b"a"), file, "here", "hat-0")
+    opened = Path.open
+    monkeypatch.setattr(Path, "open", lambda path, mode="r", **how: _forbidden(path, mode) or opened(path, mode, **how))
+    with pytest.raises(DependencyUnavailable, match="cannot be written: Permission"):
+        raise_mark(ledger_of(b"a"), file, "here", "hat-0")
+
+
+def _without_locks(_file, _how):
+    raise OSError(37, "No locks available")
+
+
+def _forbidden(path, mode):
+    if path.name == "key.ledger-id" and "+" in mode:
+        raise PermissionError(13, "Permission denied", str(path))
 
 
 def _full(_folder):

@@ -148,9 +148,7 @@ def _draft(path: Path, ledger_id: str, mark: Mark | None) -> Iterator[Path]:
                 os.fsync(file.fileno())
             yield draft
     except OSError as error:
-        raise DependencyUnavailable(
-            f"the file {path} with the ledger's id cannot be written: {error.strerror}"
-        ) from error
+        raise _unwritable(path, error) from error
 
 
 @contextmanager
@@ -161,8 +159,17 @@ def _locked(path: Path) -> Iterator[None]:
             file = path.open("rb+")
         except FileNotFoundError as error:
             raise PrivacyRefused(f"the file {path} with the ledger's id is gone: restore it") from error
+        except OSError as error:
+            raise _unwritable(path, error) from error
         with file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+            except OSError as error:
+                raise _unwritable(path, error) from error
             if path.exists() and os.fstat(file.fileno()).st_ino == path.stat().st_ino:
                 yield
                 return
+
+
+def _unwritable(path: Path, error: OSError) -> DependencyUnavailable:
+    return DependencyUnavailable(f"the file {path} with the ledger's id cannot be written: {error.strerror}")
