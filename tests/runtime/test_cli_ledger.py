@@ -213,3 +213,31 @@ def test_a_demo_on_a_ledger_of_other_settings_warns_too(tmp_path):
     said = run(*demo, "--set", "release.min_plates=2", cwd=tmp_path).stderr.decode()
     assert "made under other settings (release.min_plates 3 -> 2)" in said
     assert "made earlier under other settings (release.min_plates 3 -> 2) and are unchanged; 0 are new" in said
+
+
+def test_what_is_left_is_said_of_a_budget_that_the_configuration_has(log, tmp_path):
+    """`--config` is easily forgotten: then the defaults' epsilon 10 a day is no budget of this ledger."""
+    plate = json.loads(log.read_bytes().splitlines()[0])["license_plate"]
+    week = ("--set", "budget.epsilon=30", "--set", "budget.period=7d")
+    replay(log, *week, "--ledger", "l", cwd=tmp_path)
+    ours = run("ledger", "show", plate, "--ledger", "l", *week, cwd=tmp_path)
+    assert b"warning" not in ours.stderr and b"\tof 30\n" in ours.stdout
+    forgotten = run("ledger", "show", plate, "--ledger", "l", cwd=tmp_path)
+    assert forgotten.returncode == 0 and b"left" not in forgotten.stdout
+    assert forgotten.stdout.decode().endswith('\tbudget.period is now "1d"\n')
+    changed = "budget.epsilon 30 -> 10, budget.period 7d -> 1d"
+    assert f"under another budget ({changed}): what is left follows the configuration" in forgotten.stderr.decode()
+    (line,) = json.loads(run("ledger", "show", plate, "--json", "--ledger", "l", cwd=tmp_path).stdout)["charges"]
+    assert line.keys() == {"period", "measure", "charged"}
+
+
+def test_what_is_left_of_a_rolling_budget_is_said_of_windows_of_its_length(log, tmp_path):
+    plate = json.loads(log.read_bytes().splitlines()[0])["license_plate"]
+    day, week = (("--set", f"budget.period=rolling {length}") for length in ("1d", "7d"))
+    replay(log, *day, "--ledger", "l", cwd=tmp_path)
+    lines = {
+        name: run("ledger", "show", plate, "--ledger", "l", *flags, cwd=tmp_path).stdout.decode().splitlines()[-1]
+        for name, flags in (("day", day), ("week", week))
+    }
+    assert "\tleft " in lines["day"] and lines["day"].split("\t")[:2] == lines["week"].split("\t")[:2]
+    assert '\tbudget.period is now "rolling 7d"\tat most ' in lines["week"]

@@ -12,8 +12,18 @@ from udp_stream.ledger.budgets import largest_budgets
 from udp_stream.ledger.conversion import epsilon_of
 from udp_stream.ledger.port import Ledger
 from udp_stream.ledger.rolling import span_of
-from udp_stream.planning.one_budget import noted, of_same_time
-from udp_stream.planning.periods import Loss, amount_text, loss_in, measure_of, most_in, of_positions, sum_of
+from udp_stream.planning.one_budget import noted, of_same_time, time_of
+from udp_stream.planning.periods import (
+    IN_RHO,
+    Loss,
+    amount_text,
+    length_of,
+    loss_in,
+    measure_of,
+    most_in,
+    of_positions,
+    sum_of,
+)
 from udp_stream.planning.policy import Policy, epsilon_text
 from udp_stream.planning.position_periods import amount_by_distance
 from udp_stream.units import NANO
@@ -50,17 +60,21 @@ def _of_period(period: str, nano: int, policy: Policy) -> Line:
         return Line(f'{text}\tbudget.accounting is now "{policy.accounting}"', facts)
     if span_of(period) is not None:
         return Line(text, facts)
+    if _plain_length(period) != policy.period:
+        return Line(f"{text}\t{_other_length(policy.period)}", facts)
     return Line(f"{text}\t{_left(nano, policy)}", facts | _facts_of_left(nano, policy))
 
 
 def _of_windows(charged: Mapping[str, int], policy: Policy) -> Iterator[Line]:
     for account, (latest, worst) in in_windows(charged).items():
         if measure_of(account) == policy.measure:
+            is_ours = _plain_length(account) == policy.period
+            left = _left(latest, policy) if is_ours else _other_length(policy.period)
             facts = {"window": account, "measure": policy.measure, "charged": latest / NANO, "worst": worst / NANO}
             yield Line(
-                f"{account}\tcharged {latest / NANO:.9f} in the latest window\t{_left(latest, policy)}"
+                f"{account}\tcharged {latest / NANO:.9f} in the latest window\t{left}"
                 f"\tat most {worst / NANO:.9f} in any window",
-                facts | _facts_of_left(latest, policy),
+                facts | (_facts_of_left(latest, policy) if is_ours else {}),
             )
 
 
@@ -87,6 +101,8 @@ def _of_positions(period: str, nano: int, settings: Settings) -> Line:
         facts |= periods.reach.facts(nano, "_charged")
     if not periods.budget_nano or measure != periods.measure:
         return Line(f"{text}\tby queries that [queries] does not ask now", facts)
+    if _plain_length(time_of(period)) != periods.length:
+        return Line(f"{text}\t{_other_length(periods.length)}", facts)
     left, budget = max(0, periods.budget_nano - nano), periods.budget_nano
     said = f"{text}\tleft {amount_by_distance(measure, left)}\tof {amount_by_distance(measure, budget)}"
     return Line(said, facts | {"left": left / NANO, "budget": budget / NANO})
@@ -102,6 +118,15 @@ def _of_one_budgets(ledger: Ledger, charged: Mapping[str, int]) -> Iterator[Line
         text = f"{time}\tspeeds and positions: charged {in_all} in all\tof at most {most} in all\t{one.said}"
         facts: dict[str, object] = {"one_budget": time, "charged": str(in_all), "budget": str(most)}
         yield Line(text, facts | {"promised": str(one.whole), "unit_m": float(one.unit_m), "periods": list(names)})
+
+
+def _plain_length(period: str) -> str:
+    return length_of(period).removesuffix(IN_RHO)
+
+
+def _other_length(length: str) -> str:
+    """In the place of what is left: these settings have no budget for such a period."""
+    return f'budget.period is now "{length}"'
 
 
 def _left(nano: int, policy: Policy) -> str:

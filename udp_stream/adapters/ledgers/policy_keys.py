@@ -25,6 +25,9 @@ from udp_stream.units import NANO, QUANTA_PER_KMH, duration_name
 NOTE = "policy:"
 """Before a fingerprint: the name of the note."""
 
+BUDGET = ("budget.epsilon", "budget.rho", "budget.delta", "budget.period", "budget.accounting")
+"""What a plate can lose, and in which time."""
+
 NAMED_MAX = 3
 """Other policies that one warning names."""
 
@@ -112,6 +115,27 @@ def other_policies(ledger: Ledger, policy: Policy) -> dict[str, str]:
     return {fingerprint: _difference(fingerprint, noted.get(fingerprint), policy) for fingerprint in found}
 
 
+def other_budgets(meta: Mapping[str, str], policy: Policy) -> list[str]:
+    """How our budget differs from those that a ledger notes, if it notes some and none of them is ours.
+
+    >>> from msgspec.structs import replace
+    >>> from udp_stream.adapters.settings import Settings
+    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> ledger, ours = MemoryLedger(), Settings().policy
+    >>> note_policy(ledger, replace(ours, budget_nano=3 * NANO))
+    >>> other_budgets(ledger.meta(), ours)
+    ['budget.epsilon 3 -> 10']
+    """
+    ours = _of_budget(written(policy))
+    notes = [_noted(text) for name, text in sorted(meta.items()) if name.startswith(NOTE)]
+    theirs = [_of_budget(keys) for keys in notes if keys]
+    return [] if ours in theirs else list(dict.fromkeys(_changes(one, ours) for one in theirs))
+
+
+def _of_budget(keys: Mapping[str, str]) -> dict[str, str]:
+    return {key: keys[key] for key in BUDGET if key in keys}
+
+
 def difference(others: Mapping[str, str], fingerprint: str, policy: Policy) -> str:
     """How our settings differ from that policy: what `other_policies` told of it, else both fingerprints."""
     return others.get(fingerprint) or _difference(fingerprint, None, policy)
@@ -141,10 +165,14 @@ def _of_ends(ledger: Ledger) -> list[str]:
 
 
 def _difference(fingerprint: str, note: str | None, policy: Policy) -> str:
-    theirs, ours = _noted(note), written(policy)
-    keys = [key for key in [*ours, *(theirs.keys() - ours.keys())] if theirs.get(key) != ours.get(key)]
-    if not theirs or not keys:
-        return f"policy {fingerprint} -> {policy.fingerprint()}"
+    theirs = _noted(note)
+    changes = _changes(theirs, written(policy)) if theirs else ""
+    return changes or f"policy {fingerprint} -> {policy.fingerprint()}"
+
+
+def _changes(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
+    """Each key that differs, with both values."""
+    keys = [key for key in [*ours, *sorted(theirs.keys() - ours.keys())] if theirs.get(key) != ours.get(key)]
     return ", ".join(f"{key} {_value(theirs, key)} -> {_value(ours, key)}" for key in keys)
 
 

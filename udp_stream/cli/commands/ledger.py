@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from udp_stream.adapters.ledgers.opening import ledger_and_keys, mark_beside, replace_mark_of
 from udp_stream.adapters.ledgers.overlaps import overlaps_on, said
 from udp_stream.adapters.ledgers.plate_keys import PlateKeys
+from udp_stream.adapters.ledgers.policy_keys import named, other_budgets
 from udp_stream.adapters.ledgers.statement import disagreement, statement
 from udp_stream.adapters.ledgers.which_ledger import counted_charges, say_ledger, slot_start
 from udp_stream.adapters.logs import WARNING, say
@@ -30,6 +31,10 @@ def show(arguments: argparse.Namespace, settings: Settings) -> None:
     and one for its windows; then a sum for each day on which its periods overlap."""
     with _open(arguments, settings) as (ledger, keys):
         lines = lines_of_plate(ledger, keys.key_of(plate_name(arguments.plate)), settings)
+        others = other_budgets(ledger.meta(), settings.policy)
+    if others:  # as where --config was forgotten
+        text = f"the ledger was charged under another budget ({named(others)}): what is left follows the configuration"
+        say(text, "ledger", level=WARNING)
     if arguments.json:
         print(json.dumps({"promise": settings.policy.promise, "charges": [line.facts for line in lines]}, indent=2))
         return
