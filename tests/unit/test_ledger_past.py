@@ -191,6 +191,14 @@ def test_a_mark_that_cannot_be_read_is_refused(file, text):
         compare(ledger_of(), file, "here")
 
 
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"\x00" * 33, b"<html>\n"])
+def test_an_id_file_that_is_damaged_is_refused_and_is_no_other_ledger(file, content, tmp_path):
+    """Where another ledger is there, the advice is to begin anew: never where the file alone is damaged."""
+    file.write_bytes(content)
+    with pytest.raises(PrivacyRefused, match=r"id in .*, got something else: restore it"):
+        open_sqlite_ledger(tmp_path / "ledger", id_file=file)
+
+
 def test_a_mark_that_is_lost_while_the_ledger_is_in_use_is_refused(file):
     file.unlink()
     with pytest.raises(PrivacyRefused, match="is gone: restore it"):

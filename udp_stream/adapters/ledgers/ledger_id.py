@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,8 @@ from udp_stream.ledger.past import require_not_behind, see
 from udp_stream.ledger.port import Ledger, Mark
 
 Where = str | os.PathLike[str]
+
+_ID = re.compile(r"[0-9a-f]+")
 
 
 def gone(place: Where, ledger_id: str) -> PrivacyRefused:
@@ -38,7 +41,7 @@ def gone(place: Where, ledger_id: str) -> PrivacyRefused:
 def known_ledger(id_file: Where | None) -> str | None:
     """The id of the ledger that was used with this file before; None if none was, or no file is kept.
 
-    Raises DependencyUnavailable if the file cannot be read, PrivacyRefused if it is empty.
+    Raises DependencyUnavailable if the file cannot be read, PrivacyRefused if something else is in it, or nothing.
     """
     return None if id_file is None else _read(Path(id_file))[0]
 
@@ -113,14 +116,16 @@ def replace_mark(ledger: Ledger, id_file: Where) -> None:
 
 def _read(path: Path) -> tuple[str | None, Mark | None]:
     try:
-        text = path.read_text("ascii")
+        text = path.read_text("latin-1")  # whatever is in it
     except FileNotFoundError:
         return None, None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise DependencyUnavailable(f"the file {path} with the ledger's id cannot be read") from error
     known, _, mark = text.partition("\n")
     if not known.strip():
         raise PrivacyRefused(f"expected the ledger's id in {path}, got an empty file: restore it")
+    if _ID.fullmatch(known.strip()) is None:
+        raise PrivacyRefused(f"expected the ledger's id in {path}, got something else: restore it")
     try:
         return known.strip(), msgspec.json.decode(mark, type=Mark) if mark.strip() else None
     except msgspec.DecodeError as error:
