@@ -50,6 +50,16 @@ def test_a_file_of_another_kind_is_no_ledger(verb, here):
     assert status == 2 and "pings.ndjson: no ledger, but a file of another kind" in err and "key" not in err
 
 
+def test_a_folder_or_an_empty_file_is_no_ledger_whose_key_is_lost(here):
+    (here / "city").mkdir()
+    (here / "empty").touch()
+    status, _, err = udp_stream(here, "ledger", "verify", "--ledger", "city")
+    assert status == 2 and "city: no ledger, but a folder" in err and "key" not in err
+    status, _, err = udp_stream(here, "ledger", "verify", "--ledger", "empty")
+    assert status == 5 and "empty, got an empty file: restore it" in err and "key" not in err
+    assert sorted(path.name for path in here.iterdir()) == ["city", "empty", "pings.ndjson"]
+
+
 @pytest.mark.parametrize("name", ["a.xlsx", "a.XLSX", "a.zip", "a.sqlite", "a.tsv.gz"])
 def test_a_known_form_that_is_not_written_is_refused(name, here):
     status, _, err = udp_stream(here, "replay", "pings.ndjson", "--ledger", "l", "--out", name)

@@ -41,17 +41,17 @@ def ledger_and_keys(
     known = known_ledger(id_file)
     if must_exist and known is None and _is_missing(asked.place):
         raise UsageError(f"{ledger_place(asked.place)}: no ledger there. Name an existing one with --ledger")
-    if must_exist and known is None and _is_another_file(asked.place):
-        raise UsageError(f"{ledger_place(asked.place)}: no ledger, but a file of another kind. Name one with --ledger")
+    if must_exist and known is None and (kind := _another_kind(asked.place)):
+        raise UsageError(f"{ledger_place(asked.place)}: no ledger, but {kind}. Name one with --ledger")
     made = not key_file.exists()
+    if made and is_file(asked.place) and not (_is_missing(asked.place) or _is_there(asked)):
+        with _opened(asked, None, allow_volatile):  # says what it is instead of a ledger: no key is made for that
+            pass
     if made and (must_exist or known is not None or _is_there(asked)):
         # Another process may have made both between the two looks: the key first.
         made = not key_file.exists()
         if made:
             raise _no_key(key_file, asked.place)
-    if made and is_file(asked.place) and _path(asked.place).exists():
-        with _opened(asked, None, allow_volatile):  # says what it is instead of a ledger: no key is made for that
-            pass
     # The key comes first: a crash here leaves a key without a ledger, not a ledger without its key.
     keys = PlateKeys(load_or_create_key(key_file))
     with _opened(asked, None if only_look and known is None else id_file, allow_volatile) as ledger:
@@ -225,13 +225,15 @@ def _is_there(asked: LedgerSection) -> bool:
         return False
 
 
-def _is_another_file(url: str) -> bool:
-    """Whether it is a file with something in it, and none of SQLite's."""
-    if not is_file(url) or not _path(url).is_file():
-        return False
+def _another_kind(url: str) -> str:
+    """What is there instead of a file of SQLite's; nothing for an empty file."""
+    if not is_file(url) or _is_missing(url):
+        return ""
+    if _path(url).is_dir():
+        return "a folder"
     with _path(url).open("rb") as file:
         head = file.read(len(MAGIC))
-    return head.strip(b"\0") != b"" and head != MAGIC
+    return "" if head == MAGIC or head.strip(b"\0") == b"" else "a file of another kind"
 
 
 def _path(url: str) -> Path:
