@@ -139,6 +139,9 @@ def test_days_on_which_periods_overlap_are_those_of_the_zone():
     (days,) = days_of([week, "lifetime"], kolkata)
     assert str(days) == "2024-01-07 to 2024-01-13" and set(days.periods) == {week, "lifetime"}
     assert [str(days) for days in days_of(["lifetime", "another"], kolkata)] == ["every day"]
+    always, monday = days_of(["lifetime", "another", MONDAY], kolkata)
+    assert (str(always), always.periods) == ("every day", ("another", "lifetime"))
+    assert (str(monday), set(monday.periods)) == ("2024-01-08", {"lifetime", "another", MONDAY})
 
 
 def test_words_accept_what_they_say_and_other_words_nothing():

@@ -81,6 +81,8 @@ def said(overlaps: Collection[PeriodsOverlap]) -> str:
 def days_of(periods: Collection[str], zone: tzinfo) -> list[Days]:
     """The days in the zone in which some of these periods overlap, in order, days of the same periods taken together.
 
+    First what overlaps every day, if anything does.
+
     >>> kolkata, utc = "1d from 2024-01-08T00:00:00+05:30", "1d from 2024-01-08T00:00:00+00:00"
     >>> [str(days) for days in days_of([kolkata, utc, "1d from 2024-01-09T00:00:00+05:30"], UTC)]
     ['2024-01-08']
@@ -94,9 +96,8 @@ def days_of(periods: Collection[str], zone: tzinfo) -> list[Days]:
         stretches.append((start, end, pair))
     everywhere = {name for start, _, pair in stretches if start == -inf for name in pair}
     bounded = [stretch for stretch in stretches if stretch[0] > -inf]
-    if not bounded:
-        return [Days(None, None, tuple(sorted(everywhere)))] if everywhere else []
-    return _in_a_row(bounded, everywhere, zone)
+    always = [Days(None, None, tuple(sorted(everywhere)))] if everywhere else []
+    return always + _in_a_row(bounded, everywhere, zone)
 
 
 def _in_a_row(stretches: list[tuple[float, float, tuple[str, ...]]], everywhere: set[str], zone: tzinfo) -> list[Days]:
