@@ -130,6 +130,26 @@ def test_budgets_of_periods_that_overlap_in_time_add_up():
     assert text["privacy_unit"].startswith("one license plate, for each period of 1d, lifetime,")
 
 
+ROLLING_HOUR = "rolling 1d from 2024-01-08T09:00:00+00:00 to 2024-01-08T10:00:00+00:00"
+
+
+@pytest.mark.parametrize(
+    ("periods", "how_long"),
+    [
+        ((MONDAY,), "until the next period of 1d"),
+        (("lifetime",), "for ever"),
+        ((ROLLING_HOUR,), "while it is in a window"),
+        ((MONDAY, "lifetime", ROLLING_HOUR), "until the next period of 1d or while it is in a window or for ever"),
+    ],
+)
+def test_a_lifetime_has_no_next_period(periods, how_long):
+    ledger = MemoryLedger()
+    for number, period in enumerate(periods):
+        charge(ledger, period, 10, NINE_UTC + number * HOUR)
+    details = statement(load(None, (), {}), ledger)["privacy"]["deployment_model"]["release_type_details"]
+    assert details.endswith(f"at its budget a plate is left out {how_long}.")
+
+
 def test_the_morning_and_the_afternoon_of_a_day_in_two_zones_add_up():
     ledger = MemoryLedger()
     charge(ledger, "1d from 2024-01-08T00:00:00+05:30", 10, NINE_UTC - 5 * HOUR)

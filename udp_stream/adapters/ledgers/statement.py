@@ -110,8 +110,6 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
         if kind_of(entry.release_id) != CLIPS:
             account.take(entry)
     lengths = {length for length, _ in account.under} or {policy.period}
-    rolls = all(length.startswith(ROLLING) for length in lengths)
-    left_out = "while it is in a window" if rolls else f"until the next period of {_joined(map(_plain, lengths))}"
     slots = ", ".join(duration_name(seconds) for seconds in sorted(account.slots_s)) or settings.hat.slot
     noise = ", ".join(NOISE[measure] for measure in sorted(measures_in(account.periods, policy)))
     details = {made.accounting_detail for made in account.made} or {policy.accounting_detail}
@@ -132,7 +130,7 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
                 "release_type": "Many releases",
                 "release_type_details": (
                     f"One release per cell and slot of {slots}, ever. A ledger charges each plate before anything is "
-                    f"drawn; at its budget a plate is left out {left_out}."
+                    f"drawn; at its budget a plate is left out {_left_out(lengths)}."
                 ),
                 "data_source_type": "Dynamic",
                 "access_type": "Non-interactive",
@@ -266,6 +264,17 @@ def _iso(seconds: float, period: str, slots: SlotGrid) -> str | None:
     except ValueError:
         return slots.iso(int(seconds) * 1000)
     return datetime.fromtimestamp(seconds, offset).isoformat(timespec="seconds")
+
+
+def _left_out(lengths: Collection[str]) -> str:
+    """For how long a plate is that has spent its budget."""
+    plain = set(map(_plain, lengths))
+    rolling = {length for length in plain if length.startswith(ROLLING)}
+    ending = plain - rolling - {"lifetime"}
+    words = [f"until the next period of {_joined(ending)}"] if ending else []
+    words += ["while it is in a window"] if rolling else []
+    words += ["for ever"] if "lifetime" in plain else []
+    return " or ".join(words)
 
 
 def _plain(length: str) -> str:
