@@ -30,7 +30,7 @@ from udp_stream.adapters.ledgers.redis.opening import open_redis_ledger
 from udp_stream.adapters.ledgers.redis.scripts import SCRIPTS, load_scripts, scripts_of
 from udp_stream.adapters.ledgers.redis.session import Fence, Session
 from udp_stream.adapters.settings import load
-from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused
+from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused, UsageError
 from udp_stream.ledger import checks
 from udp_stream.ledger.checks import ALL_LEDGER_CHECKS, CheckFailed, ask, crowds, rolling
 from udp_stream.ledger.memory import MemoryLedger
@@ -907,6 +907,25 @@ def test_nothing_is_answered_before_a_replica_has_it(
             assert ledger.admit("p", 10, [b"x"], [ask("after", [9])])[0].charged.tolist() == [3]
         with pytest.raises(DependencyUnavailable, match="read only replica"):
             open_redis_ledger(replica.url, prefix="{other}")
+
+
+def test_looking_at_a_redis_without_a_ledger_makes_none(redis_server: RunningRedis, tmp_path: Path) -> None:
+    """With another database in mind: the key would be bound to the new ledger, and the right one refused."""
+    (key := tmp_path / "key").write_text("5e" * 32 + "\n")
+    key.chmod(0o600)
+    right, empty = (
+        load(
+            None, (f"ledger.key_file={key}", f"ledger.url={redis_server.url.removesuffix('/0')}/{database}"), {}
+        ).ledger
+        for database in (0, 3)
+    )
+    with pytest.raises(UsageError, match="/3: no ledger there"), ledger_and_keys(empty, must_exist=True):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["key"]
+    with ledger_and_keys(right) as (ledger, _):
+        ledger.admit("p", 10, [b"x"], [ask("hat", [3])])
+    with ledger_and_keys(right, must_exist=True) as (ledger, _):
+        assert ledger.progress().admitted == 1
 
 
 def test_a_configured_number_of_replicas_is_waited_for(

@@ -7,10 +7,11 @@ import pytest
 from streams.connections import PROTOCOLS, client_options, faust_credentials
 from tests.secured import certificates, secret_file
 from udp_stream.adapters.kafka_section import KafkaSection
+from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.secret_files import require_private, secret_of, tls_context
 from udp_stream.adapters.settings import load
 from udp_stream.cli.main import VERBS, main
-from udp_stream.errors import ConfigError
+from udp_stream.errors import ConfigError, DependencyUnavailable
 
 SASL = ("kafka.security=sasl", "kafka.username=worker", "kafka.password_file=/run/secrets/kafka")
 
@@ -171,3 +172,35 @@ def test_help_shows_no_password_on_a_command_line(verb, capsys):
         main([verb.__name__.rpartition(".")[2].removesuffix("_parser"), "--help"])
     said = capsys.readouterr().out
     assert said and not re.search(r"--\w*(password|secret|token)\b|://[^/ ]*@", said)
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("http://ledger/0", "expected sqlite:FILE or redis://HOST:PORT/DB, got http://..."),
+        ("redis://localhost:1/surat", "expected the number of a database behind the host, got something else"),
+        ("redis+cluster://localhost:1/-1", "expected the number of a database behind the host, got something else"),
+        ("redis://localhost:1?db=surat", "expected ?db=NUMBER or no option, got db"),
+        ("redis://localhost:1/0?passwort=hush", "expected ?db=NUMBER or no option, got passwort"),
+    ],
+)
+@pytest.mark.parametrize("must_exist", [False, True])
+def test_a_ledgers_url_is_read_before_its_key_is_asked_for(url, sentence, must_exist, tmp_path):
+    """A database by name would be database 0, and an option that the client does not know ended as a fault of ours."""
+    asked = load(None, (f"ledger.url={url}", f"ledger.key_file={tmp_path}/key"), {}).ledger
+    with (
+        pytest.raises(ConfigError, match=re.escape(f"ledger.url: {sentence}")),
+        ledger_and_keys(asked, must_exist=must_exist),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("url", ["redis://localhost:1/2", "redis://:hush@localhost:1/0/?db=3", "rediss://localhost:1"])
+def test_a_redis_that_is_away_is_no_ledger_whose_key_is_lost(url, tmp_path):
+    asked = load(None, (f"ledger.url={url}", f"ledger.key_file={tmp_path}/key"), {}).ledger
+    with (
+        pytest.raises(DependencyUnavailable, match="localhost:1 cannot be used"),
+        ledger_and_keys(asked, must_exist=True),
+    ):
+        pass

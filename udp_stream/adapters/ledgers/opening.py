@@ -34,12 +34,14 @@ def ledger_and_keys(
 
     Its URL is a file, `sqlite:FILE`, or one of Redis. `accept_older`: do not look at the mark. `only_look`: of a ledger
     that is new to this machine keep no id. Raises ConfigError for any other URL, UsageError if `must_exist` and there
-    is no such file, DependencyUnavailable if the store cannot be reached, and PrivacyRefused if it would forget, has
+    is none, DependencyUnavailable if the store cannot be reached, and PrivacyRefused if it would forget, has
     forgotten, or belongs to another key.
     """
+    if not is_file(asked.place):  # before its key is asked for
+        _redis(asked.place).require_url(asked.place)
     key_file, id_file = _key_files(asked)
     known = known_ledger(id_file)
-    if must_exist and known is None and _is_missing(asked.place):
+    if must_exist and known is None and (_is_missing(asked.place) or _is_empty_redis(asked)):
         raise UsageError(f"{ledger_place(asked.place)}: no ledger there. Name an existing one with --ledger")
     if must_exist and known is None and (kind := _another_kind(asked.place)):
         raise UsageError(f"{ledger_place(asked.place)}: no ledger, but {kind}. Name one with --ledger")
@@ -223,6 +225,11 @@ def _is_there(asked: LedgerSection) -> bool:
             return file.read(len(MAGIC)) == MAGIC
     except OSError:
         return False
+
+
+def _is_empty_redis(asked: LedgerSection) -> bool:
+    """Whether it is a Redis without a ledger. DependencyUnavailable if it does not answer."""
+    return not is_file(asked.place) and not _is_there(asked)
 
 
 def _another_kind(url: str) -> str:

@@ -13,10 +13,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from redis import Redis, exceptions
 from redis.backoff import NoBackoff
@@ -237,14 +238,28 @@ def connection_to(
         raise ConfigError(f"ledger.url: expected redis://, rediss://, unix:// or redis+cluster://, got {scheme}://...")
     plain = f"{scheme}://{rest}"
     try:
-        _ = urlsplit(plain).port
+        parts = urlsplit(plain)
+        _ = parts.port
     except ValueError as error:
         raise ConfigError("ledger.url: expected a number after the host's colon, got something else") from error
+    database = "" if scheme == "unix" else parts.path.strip("/")
+    if database and not (database.isascii() and database.isdigit()):  # the client would take database 0
+        raise ConfigError("ledger.url: expected the number of a database behind the host, got something else")
+    try:
+        with closing(Redis.from_url(plain)) as client:
+            client.connection_pool.make_connection()  # of an object: nothing is connected
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"ledger.url: expected ?db=NUMBER or no option, got {_options_of(parts.query)}") from error
     beat, connections = f"{prefix}:beat", Connections(access or Access())
     if clustered:
         slot = key_slot(prefix.encode())
         return Connection(plain, slot, scripts, replicas, beat=beat, known=[plain], connections=connections)
     return Connection(plain, None, scripts, replicas, beat=beat, holder=plain, connections=connections)
+
+
+def _options_of(query: str) -> str:
+    """Their names; a value may be a password."""
+    return ", ".join(name for name, _ in parse_qsl(query, keep_blank_values=True)) or "something else"
 
 
 def _urls(asked: str, nodes: Sequence[Any]) -> list[str]:
