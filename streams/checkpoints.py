@@ -13,9 +13,7 @@ import zlib
 from typing import NamedTuple
 
 import msgspec
-from faust.types import TP
 
-from udp_stream.errors import DependencyUnavailable
 from udp_stream.ledger.port import Mark
 from udp_stream.shuffle.barrier import BarrierCheckpoint
 from udp_stream.shuffle.shard_checkpoint import ShardCheckpoint
@@ -60,11 +58,3 @@ def _shifted(moments: BarrierCheckpoint | None, shard: BarrierCheckpoint, sign: 
     others = (*shard.through_ms, *[0] * len(moments.through_ms))
     through_ms = tuple(ms + sign * other for ms, other in zip(moments.through_ms, others, strict=False))
     return BarrierCheckpoint(moments.offset, through_ms, moments.done_ms)
-
-
-def lost(tp: TP, first: int, needed: int) -> DependencyUnavailable:
-    """Chunks are gone that a checkpoint needs."""
-    return DependencyUnavailable(
-        f"{tp.topic}[{tp.partition}] begins at offset {first}, but is still needed from {needed} on: chunks were "
-        "deleted before they were released. `udp-stream worker --accept-loss` continues without them"
-    )

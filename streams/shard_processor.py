@@ -24,7 +24,8 @@ from typing import Any, TypeVar
 from faust.types import TP
 
 from streams.binding import Binding, mark_header, mark_in, require_same
-from streams.checkpoints import decode_checkpoint, encode_checkpoint, lost
+from streams.checkpoints import decode_checkpoint, encode_checkpoint
+from streams.deleted import Needed
 from streams.fencing import fenced_for
 from streams.offsets import Committed, Offsets
 from streams.outgoing import query_records, release_records, smoothed_records
@@ -70,19 +71,18 @@ class ShardProcessor:
         queries: QuerySet | None = None,
     ) -> None:
         """No shards yet. The ledger is called in `thread` alone. Without `publisher_of`, releases are at least once."""
-        self._binding = binding
         self._mark: Mark | None = None
         self._context, self._topics, self._offsets = context, topics, offsets
-        self._producer, self._ledger, self._thread = producer, ledger, thread
+        self._binding, self._producer, self._ledger, self._thread = binding, producer, ledger, thread
         self._accept_loss = accept_loss
+        self._needed = Needed(offsets, "chunks were deleted before they were released", accept_loss)
         self._queries, self._asked = queries, "" if queries is None else queries.digest
         self._publisher_of = self._at_least_once if publisher_of is None else publisher_of
         self._assignments: dict[int, ShardAssignment] = {}
         self._last_plan: SlotPlan | None = None  # our own planner has priced most HATs that we release
-        self._revocations = 0
+        self._revocations, self._committing = 0, asyncio.Lock()
         self.answered = 0  # moments of queries, for the watchdog: nothing is read meanwhile
         self._closing: set[asyncio.Future[None]] = set()
-        self._committing = asyncio.Lock()
         self._report = report_to(*observers)
 
     def revoke(self) -> None:
@@ -166,8 +166,7 @@ class ShardProcessor:
         if found.mark is not None:
             await self._in_thread(lambda: self._ledger.compare(found.mark))
             self._remember_mark(found.mark)
-        if first > committed.offset and not self._accept_loss:
-            raise lost(tp, first, committed.offset)
+        self._needed.require(tp, first, committed.offset)
         return found.checkpoint
 
     def _remember_mark(self, mark: Mark | None) -> None:
@@ -179,6 +178,7 @@ class ShardProcessor:
         """Process a batch of one partition: add it, do what is due, commit."""
         if (assigned := self._assignments.get(records[0].partition)) is None:
             return
+        await self._needed.require_before(records, assigned.protocol.next_offset)
         for one in records:
             require_same(self._binding, one.headers, f"the writer of {one.topic}[{one.partition}] at {one.offset}")
             self._remember_mark(mark_in(one.headers))

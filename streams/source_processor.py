@@ -21,11 +21,12 @@ import numpy as np
 from faust.types import TP
 
 from streams.binding import Binding
+from streams.deleted import Needed
 from streams.headers import TICK, is_tick, rejected_headers
 from streams.offsets import Committed, Offsets
 from streams.producer import OutgoingRecord, Producer
 from streams.topics import Topics
-from udp_stream.errors import ConfigError, DependencyUnavailable
+from udp_stream.errors import ConfigError
 from udp_stream.release.facts import Observer, batch_read, report_to
 from udp_stream.release.standing import QuerySet
 from udp_stream.shuffle.source_protocol import Send, SourceProtocol, ToShard
@@ -94,7 +95,7 @@ class SourceProcessor:
         self._producer = producer
         self._binding = binding
         self._idle_s, self._look = idle_s, look
-        self._accept_loss = accept_loss
+        self._needed = Needed(offsets, "pings were deleted before they were counted", accept_loss)
         self._periods = None if queries is None else queries.periods
         self._asked = "" if queries is None else queries.digest
         self._clock = clock
@@ -137,11 +138,7 @@ class SourceProcessor:
         metadata = msgspec.json.decode(committed.metadata or b"{}", type=_Metadata)
         if committed.metadata:
             self._binding.require(metadata.binding, f"the worker that last committed {tp.topic}[{tp.partition}]")
-        if first > committed.offset and not self._accept_loss:
-            raise DependencyUnavailable(
-                f"{tp.topic}[{tp.partition}] begins at offset {first}, but is still needed from {committed.offset} on: "
-                "pings were deleted before they were counted. `udp-stream worker --accept-loss` continues without them"
-            )
+        self._needed.require(tp, first, committed.offset)
         offset = max(first, committed.offset)
         start = SourceCheckpoint(offset, metadata.watermark, metadata.rejected_through, metadata.positions)
         return start, metadata.asked
@@ -154,6 +151,7 @@ class SourceProcessor:
             return
         if records[0].timestamp_type != LOG_APPEND_TIME:
             raise ConfigError(f"{records[0].topic}: expected message.timestamp.type=LogAppendTime, got CreateTime")
+        await self._needed.require_before(records, assigned.protocol.reader.next_offset)
         worked = False
         messages, places = columns_of(records)
         result = assigned.protocol.read(messages, places)

@@ -16,6 +16,7 @@ from streams.binding import Binding
 from streams.feed import Feed, Pace
 from streams.headers import ERROR
 from streams.releases import read_releases
+from streams.reports import read_reports
 from streams.topic_reader import read_topic
 from streams.topics import admin, create_topics, differences, topics_of
 from tests.forked import forked_to_log, run_forked
@@ -85,6 +86,34 @@ def test_something_else_in_the_middle_ends_the_worker(city, bound, status, sente
     done = run_forked(["worker", "--config", here.config], cwd=here.folder)
     assert done.returncode == status, done.stderr
     assert sentence in done.stderr.decode() and b"no part" not in done.stderr
+
+
+def test_pings_that_are_deleted_before_a_running_worker_reads_them_end_it(city):
+    """The broker alone would have it go on with the first that is left."""
+    from kafka import TopicPartition
+
+    here = city(fleet_log(clean=True))
+    said = here.folder / "one.err"
+    with worker(here) as one:
+        wait_until_it_reads(here, said)
+        one.send_signal(signal.SIGSTOP)
+        time.sleep(1.5)  # what it had asked the broker for is answered by then: with nothing
+        here.feed()
+        pings = [TopicPartition(here.topics.pings.name, number) for number in range(here.topics.pings.partitions)]
+        with admin(here.settings.kafka) as client:
+            client.delete_records(dict.fromkeys(pings, 20))
+        one.send_signal(signal.SIGCONT)
+        assert one.wait(30)
+    assert "begins at offset 20, but is still needed from 0 on: pings were deleted" in said.read_text()
+
+
+def wait_until_it_reads(here, said):
+    """A report names its partitions once they are assigned."""
+    deadline = time.monotonic() + 30
+    while not any(seen.report.work.partitions for seen in read_reports(here.settings.kafka)):
+        assert time.monotonic() < deadline, said.read_text()
+        time.sleep(0.2)
+    time.sleep(1)
 
 
 def test_a_worker_in_another_zone_than_the_ledgers_is_refused_until_the_sum_is_accepted(city):

@@ -394,9 +394,9 @@ def test_at_the_end_nothing_holds_the_checkpoints():
         assert len(committed.metadata) < 200
 
 
-def with_worker(broker, work):
+def with_worker(broker, work, accept_loss=False):
     async def run(thread):
-        worker = Worker(broker, MemoryLedger(), thread)
+        worker = Worker(broker, MemoryLedger(), thread, accept_loss=accept_loss)
         await worker.assign()
         return await work(worker)
 

@@ -1,0 +1,44 @@
+"""What was deleted from a log before it was read: retention was shorter than the time that a worker was behind.
+
+A consumer whose next record is gone goes on with the first one that is left, and says nothing. So a partition is looked
+at when it becomes ours, and whenever what comes next is not the record that was to come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from faust.types import TP
+
+from streams.offsets import Offsets
+from udp_stream.errors import DependencyUnavailable
+
+
+class Needed:
+    """What is still needed of the partitions of one topic has to be there, unless `accept_loss`.
+
+    >>> Needed(None, "pings were deleted", accept_loss=True).require(TP("pings", 0), first=9, offset=7)
+    >>> Needed(None, "pings were deleted", accept_loss=False).require(TP("pings", 0), first=9, offset=7)
+    Traceback (most recent call last):
+    udp_stream.errors.DependencyUnavailable: pings[0] begins at offset 9, but is still needed from 7 on: pings were ...
+    """
+
+    def __init__(self, offsets: Offsets, lost: str, accept_loss: bool) -> None:
+        """`lost`: what it means that something is gone, in words."""
+        self._offsets, self._lost, self._accept_loss = offsets, lost, accept_loss
+
+    def require(self, tp: TP, first: int, offset: int) -> None:
+        """DependencyUnavailable if the partition begins, at `first`, behind this offset."""
+        if first > offset and not self._accept_loss:
+            raise DependencyUnavailable(
+                f"{tp.topic}[{tp.partition}] begins at offset {first}, but is still needed from {offset} on: "
+                f"{self._lost}. `udp-stream worker --accept-loss` continues without them"
+            )
+
+    async def require_before(self, records: Sequence[Any], next_offset: int) -> None:
+        """The same, for the records from `next_offset` up to these, which have come instead."""
+        # The broker is asked only where there is a gap. There may be one without a loss: offsets need not be dense.
+        if records[0].offset > next_offset and not self._accept_loss:
+            tp = TP(records[0].topic, records[0].partition)
+            self.require(tp, (await self._offsets.first({tp}))[tp], next_offset)
