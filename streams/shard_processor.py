@@ -81,7 +81,7 @@ class ShardProcessor:
         self._assignments: dict[int, ShardAssignment] = {}
         self._last_plan: SlotPlan | None = None  # our own planner has priced most HATs that we release
         self._revocations, self._committing = 0, asyncio.Lock()
-        self.answered = 0  # moments of queries, for the watchdog: nothing is read meanwhile
+        self.done = 0  # steps, for the watchdog: one batch may hold many slots, and nothing is read meanwhile
         self._closing: set[asyncio.Future[None]] = set()
         self._report = report_to(*observers)
 
@@ -196,7 +196,7 @@ class ShardProcessor:
         worked = False
         while self._is_ours(assigned) and (step := assigned.protocol.next()) is not None:
             await self._work[type(step)](assigned, step)
-            worked = True
+            self.done, worked = self.done + 1, True
         return worked
 
     @property
@@ -271,7 +271,6 @@ class ShardProcessor:
         if recorded is not None:
             await self._in_thread(partial(recorded.published, assigned.ledger))
             report_published(self._report, step.time_ms, answers)
-        self.answered += 1
 
     async def _publish(
         self,

@@ -31,11 +31,11 @@ class Watchdog:
         idle: Idle,
         patience_s: float,
         clock: Callable[[], float] = time.monotonic,
-        answered: Callable[[], int] = lambda: 0,
+        done: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Patience begins now. `answered`: how many moments were answered, which takes long while nothing is read."""
+        """Patience begins now. `done`: how many steps were done. A batch may have many; nothing is read meanwhile."""
         self._positions = positions
-        self._answered = answered
+        self._done = done
         self._idle = idle
         self._patience_s = patience_s
         self._clock = clock
@@ -62,7 +62,7 @@ class Watchdog:
         idle = False
         if self._asked.done():
             idle, self._asked = self._asked.result(), None
-        seen = dict(self._positions()), self._answered()
+        seen = dict(self._positions()), self._done()
         if idle or seen != self._seen:
             self._seen, self._moved_s = seen, self._clock()
         elif self._clock() - self._moved_s > self._patience_s:

@@ -136,7 +136,7 @@ async def _work(
             lambda: pings.next_offsets() | parts.next_offsets(),
             offsets.all_read,
             parse_duration(settings.kafka.stuck_timeout),
-            answered=lambda: parts.answered,
+            done=lambda: parts.done,
         )
         serving = [
             asyncio.ensure_future(_start(app, stop)),

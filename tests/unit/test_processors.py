@@ -23,6 +23,7 @@ from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.release.context import ReleaseContext
+from udp_stream.release.facts import SlotCounted, SlotPublished
 from udp_stream.release.record import decode
 from udp_stream.release.standing import query_set
 from udp_stream.shuffle import source_protocol
@@ -329,6 +330,28 @@ def test_a_loss_of_parts_that_is_accepted_holds_up_nothing(monkeypatch):
     hats = sorted(expected)
     assert sorted(found) == hats and found[hats[0]].samples < expected[hats[0]].samples
     assert [found[hat] for hat in hats[1:]] == [expected[hat] for hat in hats[1:]]
+
+
+def test_every_step_of_a_batch_of_many_slots_is_progress():
+    """After an outage a batch has many slots: the watchdog's patience is for one of them, not for all."""
+    broker, parts, seen = filled(), TP(TOPICS.parts.name, 0), []
+
+    async def run(thread):
+        worker = Worker(broker, MemoryLedger(), thread, observers=[lambda fact: seen.append((fact, worker.parts.done))])
+        await worker.assign()
+        for _ in range(2):
+            for source in range(2):
+                await worker.pings.process(broker.logs[TP(TOPICS.pings.name, source)])
+            worker.time_s += 100
+            await worker.pings.tick(broker.now_ms)
+        while (at := worker.parts.next_offsets()[parts]) < len(broker.logs[parts]):
+            await worker.parts.process(broker.logs[parts][at:])
+
+    with ThreadPoolExecutor(1) as thread:
+        asyncio.run(run(thread))
+    for kind in (SlotCounted, SlotPublished):
+        done = [done for fact, done in seen if isinstance(fact, kind)]
+        assert len(done) == 4 and sorted(set(done)) == done
 
 
 def test_a_worker_that_was_replaced_publishes_nothing_and_asks_to_be_told():

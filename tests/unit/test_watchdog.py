@@ -17,7 +17,7 @@ class World:
     """A clock that checking moves on, what is read, and what the broker says."""
 
     def __init__(self):
-        self.now, self.read, self.answer, self.answered = 0.0, {HERE: 0}, False, 0
+        self.now, self.read, self.answer, self.done = 0.0, {HERE: 0}, False, 0
 
     async def idle(self, positions):
         assert positions == self.read
@@ -29,7 +29,7 @@ class World:
 
     def checks(self, times, each=lambda world: None):
         async def check():
-            watchdog = Watchdog(lambda: self.read, self.idle, 10.0, lambda: self.now, lambda: self.answered)
+            watchdog = Watchdog(lambda: self.read, self.idle, 10.0, lambda: self.now, lambda: self.done)
             for _ in range(times):
                 await watchdog.check(0.0)
                 await asyncio.sleep(0)
@@ -65,13 +65,13 @@ def test_who_gets_on_is_not_stuck_however_slowly():
     assert world.now == 50 and world.read == {HERE: 6}
 
 
-def test_who_answers_queries_is_not_stuck_while_nothing_is_read():
-    def answer_now_and_then(world):
-        world.answered += world.now % 8 == 0
+def test_who_does_its_steps_is_not_stuck_while_nothing_is_read():
+    def do_one_now_and_then(world):
+        world.done += world.now % 8 == 0
 
     world = World()
-    world.checks(50, answer_now_and_then)
-    assert world.now == 50 and world.answered == 6
+    world.checks(50, do_one_now_and_then)
+    assert world.now == 50 and world.done == 6
 
 
 def test_a_question_that_is_never_answered_is_asked_once():
