@@ -156,7 +156,9 @@ class SourceProcessor:
         messages, places = columns_of(records)
         result = assigned.protocol.read(messages, places)
         self._look(messages, result)
-        assigned.active_s = self._clock()
+        # What is refused moves no clock: who sends nothing else would hold up the slots of all partitions.
+        if result.pings or places.tick.any():
+            assigned.active_s = self._clock()
         refusals = [one.refusal for one in result.refused]
         self._report(batch_read(result.messages, result.pings, refusals, result.newest_ms))
         while (step := assigned.protocol.next()) is not None:
@@ -219,6 +221,7 @@ class SourceProcessor:
 
     async def tick(self, wall_ms: int) -> None:
         """Append a tick record to each partition that is silent and read to its end, if the time alone closes a slot.
+        Silent is one from which no ping was accepted for `idle_s`.
 
         The decision is then in the log, at the same offset for every reader.
         """

@@ -220,6 +220,24 @@ def test_at_night_a_tick_closes_what_is_over_once_nothing_came_for_a_while(frame
         assert journal.next_offset == before + 1  # a second tick would close nothing more
 
 
+@pytest.mark.parametrize("junk", ["late", "broken"])
+def test_who_sends_nothing_but_what_is_refused_does_not_hold_up_the_night_s_last_slots(junk, frames, tmp_path):
+    """A device that repeats its last position for ever, or sends no pings at all."""
+    clock = Clock()
+    with live(tmp_path, clock) as (runtime, _):
+        runtime.start()
+        for messages, arrival_s in frames:
+            clock.now_s = arrival_s
+            runtime.take(messages)
+        assert runtime.reader.open_pings
+        repeated = [frames[0][0][0]] if junk == "late" else [b"keep-alive"]
+        for _ in range(60):
+            clock.now_s += 30
+            runtime.take(repeated)
+            runtime.tick()
+        assert not runtime.reader.open_pings
+
+
 def test_a_frame_that_was_cut_off_is_gone_and_a_damaged_middle_is_refused(tmp_path, monkeypatch):
     with Journal(tmp_path / "j", "me") as journal:
         journal.append([b"whole"], 1)

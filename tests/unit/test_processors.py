@@ -445,6 +445,26 @@ def test_a_partition_that_is_not_read_to_its_end_is_never_ticked():
     assert tick.headers == ((TICK, b"1"),)
 
 
+@pytest.mark.parametrize("junk", [b"keep-alive", ping("a", 1)], ids=["broken", "late"])
+def test_a_partition_to_which_nothing_comes_but_what_is_refused_is_silent(junk):
+    """Else it would hold up the slots of all partitions: its own clock stands still."""
+    broker, pings = Broker(), TP(TOPICS.pings.name, 0)
+    broker.now_ms = START + 300 * 60_000
+
+    async def work(worker):
+        broker.append(*pings, ping("a", 299))
+        await worker.pings.process(broker.logs[pings])
+        for second in range(0, 3600, 30):
+            worker.time_s, broker.now_ms = second, START + (300 * 60 + second) * 1000
+            broker.append(*pings, junk)
+            await worker.pings.process(broker.logs[pings][worker.pings.next_offsets()[pings] :])
+            await worker.pings.tick(broker.now_ms)
+        return [one.timestamp for one in broker.logs[pings] if one.headers]
+
+    (tick, *more) = with_worker(broker, work)
+    assert START + 303 * 60_000 <= tick <= START + 305 * 60_000 and not more
+
+
 def test_pings_without_the_broker_s_time_stop_the_worker():
     broker = Broker()
     broker.append(TOPICS.pings.name, 0, ping("a", 1))

@@ -118,7 +118,6 @@ class LiveRuntime:
 
     def take(self, messages: list[bytes]) -> None:
         """Messages that came now. The journal has them when this returns, and the slots that they close are out."""
-        self._active_s = self._clock()
         arrived = self._journal.append(messages, self._arrival_ms())
         # Synced before it is read: no release may rest on pings that a crash can take away.
         self._journal.sync()
@@ -126,7 +125,8 @@ class LiveRuntime:
         self._keep_if_due()
 
     def tick(self) -> None:
-        """Nothing has come: after `kafka.idle_timeout` time goes on without pings, so that slots close at night."""
+        """Nothing has come now. Once no ping was accepted for `kafka.idle_timeout`, time goes on without pings, so that
+        slots close at night."""
         now_ms = self._arrival_ms()
         if now_ms - self._active_s * 1000 >= self._idle_ms and self._reader.tick_would_close(now_ms):
             self.close_what_is_over()
@@ -155,6 +155,8 @@ class LiveRuntime:
             np.full(count, not arrived.messages),
         )
         result = self._reader.read(messages, places)
+        if result.pings:
+            self._active_s = self._clock()
         self._look(messages, result)
         refusals = [one.refusal for one in result.refused]
         self._report(batch_read(result.messages, result.pings, refusals, result.newest_ms))
