@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from streams.versions import other_version
 from udp_stream.ledger.port import Mark
 from udp_stream.shuffle.barrier import BarrierCheckpoint
 from udp_stream.shuffle.shard_checkpoint import ShardCheckpoint
@@ -42,11 +43,15 @@ def encode_checkpoint(checkpoint: ShardCheckpoint, binding: str, mark: Mark | No
     return base64.b64encode(zlib.compress(msgspec.msgpack.encode(found), 9)).decode()
 
 
-def decode_checkpoint(metadata: str, offset: int) -> ShardCommit:
-    """Undo `encode_checkpoint`. Offsets that were set by hand come without metadata."""
+def decode_checkpoint(metadata: str, offset: int, name: str = "the commit") -> ShardCommit:
+    """Undo `encode_checkpoint`. Offsets that were set by hand come without metadata. ConfigError, which names the
+    commit, for anything else."""
     if not metadata:
         return ShardCommit(ShardCheckpoint.at(offset), None, None)
-    found = msgspec.msgpack.decode(zlib.decompress(base64.b64decode(metadata)), type=_Metadata)
+    try:
+        found = msgspec.msgpack.decode(zlib.decompress(base64.b64decode(metadata)), type=_Metadata)
+    except (ValueError, zlib.error, msgspec.DecodeError) as error:
+        raise other_version(name) from error
     checkpoint = ShardCheckpoint(found.shard, found.planner, _shifted(found.moments, found.shard, 1))
     return ShardCommit(checkpoint, found.binding, found.mark)
 

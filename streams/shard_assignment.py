@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from streams.asked import OTHER_QUERIES
 from streams.publishing import Publisher
+from streams.versions import other_version
 from udp_stream.errors import ConfigError
 from udp_stream.ledger.port import Ledger
 from udp_stream.mechanisms.ball import PlateNorms
@@ -34,8 +37,13 @@ class ShardAssignment:
     committed: ShardCheckpoint | None = None
 
     def add(self, record: Any, asked: str) -> None:
-        """Add a record of the partition. ConfigError if its writer, who is running, asks other queries than `asked`."""
-        message = decode_message(record.value)
+        """Add a record of the partition. ConfigError if another version wrote it, or if its writer, who is running,
+        asks other queries than `asked`."""
+        try:
+            message = decode_message(record.value)
+        except msgspec.DecodeError as error:
+            where = f"{record.topic}[{record.partition}], offset {record.offset},"
+            raise other_version(f"the message at {where}") from error
         # An empty `asked` is no other configuration: it tells up to when moments are lost.
         if record.offset >= self.begun and isinstance(message, PositionsEnd) and message.asked not in ("", asked):
             raise ConfigError(f"the writer of {record.topic}[{record.partition}] at {record.offset} {OTHER_QUERIES}")

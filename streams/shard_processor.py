@@ -160,7 +160,8 @@ class ShardProcessor:
         """Where to resume. PrivacyRefused if the last worker used another ledger, or if ours is older than its mark."""
         if committed.offset < 0:
             return ShardCheckpoint.at(first)
-        found = decode_checkpoint(committed.metadata, committed.offset)
+        name = f"the last commit of {tp.topic}[{tp.partition}]"
+        found = decode_checkpoint(committed.metadata, committed.offset, name)
         if found.binding is not None:
             self._binding.require(found.binding, f"the worker that last committed {tp.topic}[{tp.partition}]")
         if found.mark is not None:

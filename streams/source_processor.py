@@ -26,6 +26,7 @@ from streams.headers import TICK, is_tick, rejected_headers
 from streams.offsets import Committed, Offsets
 from streams.producer import OutgoingRecord, Producer
 from streams.topics import Topics
+from streams.versions import other_version
 from udp_stream.errors import ConfigError
 from udp_stream.release.facts import Observer, batch_read, report_to
 from udp_stream.release.standing import QuerySet
@@ -135,7 +136,10 @@ class SourceProcessor:
         """Where to resume, and for which queries moments were sent up to there."""
         if committed.offset < 0:
             return SourceCheckpoint(first), self._asked
-        metadata = msgspec.json.decode(committed.metadata or b"{}", type=_Metadata)
+        try:
+            metadata = msgspec.json.decode(committed.metadata or b"{}", type=_Metadata)
+        except msgspec.DecodeError as error:
+            raise other_version(f"the last commit of {tp.topic}[{tp.partition}]") from error
         if committed.metadata:
             self._binding.require(metadata.binding, f"the worker that last committed {tp.topic}[{tp.partition}]")
         self._needed.require(tp, first, committed.offset)

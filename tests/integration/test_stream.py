@@ -71,7 +71,7 @@ def test_a_worker_that_cannot_work_ends_with_a_sentence_and_a_status(city):
 
 @pytest.mark.parametrize(
     ("bound", "status", "sentence"),
-    [(True, 1, "the worker stopped: "), (False, 5, "does not name its ledger")],
+    [(True, 3, "is none that this version of udp-stream reads"), (False, 5, "does not name its ledger")],
 )
 def test_something_else_in_the_middle_ends_the_worker(city, bound, status, sentence):
     """No part in the topic of parts, of a worker of the same ledger or of nobody's: no slot is released past it."""

@@ -19,7 +19,7 @@ from streams.source_processor import UNDER_WAY_MAX, SourceProcessor
 from streams.topics import topics_of
 from tests.forms import long_but
 from udp_stream.adapters.settings import load
-from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced
+from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.release.context import ReleaseContext
@@ -478,6 +478,34 @@ def test_a_log_that_was_cut_off_before_it_was_read_stops_the_worker():
     broker.offsets[TP(TOPICS.pings.name, 1)] = Committed(7, '{"binding": "5eed.cafe"}')
     broker.begins[TP(TOPICS.pings.name, 1)] = 9
     with pytest.raises(DependencyUnavailable, match=r"begins at offset 9, but is still needed from 7"):
+        with_worker(broker, None)
+
+
+OTHER_VERSION = "is none that this version of udp-stream reads"
+
+
+def test_a_message_of_another_version_stops_the_worker_in_words():
+    broker = Broker()
+    broker.append(TOPICS.parts.name, 1, b"\x81\xa4type\xa7plan.99", [OURS.header])
+
+    async def read(worker):
+        await worker.parts.assign({TP(TOPICS.parts.name, 1)})
+        await worker.parts.process(broker.logs[TP(TOPICS.parts.name, 1)])
+
+    with pytest.raises(ConfigError, match=rf"{TOPICS.parts.name}\[1\], offset 0, {OTHER_VERSION}"):
+        with_worker(broker, read)
+
+
+@pytest.mark.parametrize("metadata", ["{}", "eJyzBgAAfwB/", "consumer-1", '{"watermark": "noon"}'])
+@pytest.mark.parametrize("topic", [TOPICS.pings.name, TOPICS.parts.name])
+def test_a_commit_of_another_version_stops_the_worker_in_words(topic, metadata):
+    broker = Broker()
+    broker.offsets[TP(topic, 0)] = Committed(0, metadata)
+    if (topic, metadata) == (TOPICS.pings.name, "{}"):  # it can be read, and does not name its ledger
+        expected = pytest.raises(PrivacyRefused, match="does not name its ledger")
+    else:
+        expected = pytest.raises(ConfigError, match=rf"the last commit of {topic}\[0\] {OTHER_VERSION}")
+    with expected:
         with_worker(broker, None)
 
 
