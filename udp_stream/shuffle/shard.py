@@ -88,6 +88,10 @@ class Shard:
             return None
         return _merged(tuple(chunks[number] for number in sorted(chunks)))
 
+    def planned_after(self, start: int) -> bool:
+        """Whether there is a plan, or a part of one, of a slot that starts later. Plans come in the order of slots."""
+        return any(other > start for other in self._plans)
+
     def factors(self, start: int) -> Factors | None:
         """The factors of a slot's plates, once all of their chunks have arrived."""
         arriving = self._factors.get(start)

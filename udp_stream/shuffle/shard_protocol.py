@@ -104,7 +104,8 @@ class ShardProtocol:
         asks: bool = False,
         asked: str = "",
     ) -> None:
-        """Resume from a checkpoint. With `accept_loss`, a slot whose chunks are missing consists of those there are.
+        """Resume from a checkpoint. With `accept_loss`, a slot whose chunks are missing consists of those there are,
+        and one whose plan will never come has a plan without HATs.
 
         `follows`: plans follow from releases, so a slot is planned once all that was planned before is released.
         `asks`: queries are asked. Where none were when the checkpoint was made, chunks of a moment may lie before it.
@@ -120,7 +121,7 @@ class ShardProtocol:
                 sources, start.moments or BarrierCheckpoint(start.offset), accept_loss or start.moments is None, asked
             )
             self._moments = SlotStage(barrier, is_followed=True)
-        self._follows = follows
+        self._follows, self._accept_loss = follows, accept_loss
         self._released_sent_ms = NOT_YET  # whatever was sent before: its owner may have died before it could
         self._slots: dict[int, _Slot] = {}
         self._outbox: list[Outgoing] = []
@@ -258,8 +259,10 @@ class ShardProtocol:
     def _release(self) -> Release | None:
         # The oldest only, whichever plan came first: a checkpoint says through which time all slots are done.
         for start, slot in sorted(self._slots.items())[:1]:
-            plan = self._shard.plan(start)
-            factors = self._shard.factors(start)
+            plan, factors = self._shard.plan(start), self._shard.factors(start)
+            # The planner has lost our counts of this slot, or it had planned it before a later one.
+            if plan is None and self._accept_loss and slot.table is not None and self._shard.planned_after(start):
+                plan = SlotPlan.empty(slot.table[0])
             if plan is not None and slot.table is not None and (factors is not None or not plan.is_measured):
                 slot.state = advance(SLOT_LIFE, slot.state, "plan complete")
                 return Release(start, *slot.table, plan, None if factors is None else factors.of(slot.norms))
