@@ -117,6 +117,40 @@ def test_a_fleet_that_comes_back_after_days_of_silence_is_heard():
     assert len(closed) == 1 and refused == []
 
 
+DAY = 24 * 60
+
+
+def through_days(w, days, size, others=()):
+    """Two of five plates go on pinging for some days, from 8 to 18; how many pings were refused, and why."""
+    rows = [(plate, day * DAY + minute) for day in range(days) for minute in range(480, 1080, 2)
+            for plate in ("abcde" if day == 0 else "ab")]  # fmt: skip
+    refused = [one for at in range(0, len(rows), size) for one in w.push(frame_of([*others, *rows[at : at + size]]))[1]]
+    return len(refused), {one.reason for one in refused}
+
+
+@pytest.mark.parametrize("size", [50, 400, 4096])
+def test_plates_that_have_left_for_good_are_not_waited_for(size):
+    """Two are less than a quorum of five: what they ping from the third day on is not from the future for that."""
+    w = windows()
+    assert through_days(w, 9, size) == (0, set())
+    assert w.watermark_ms > 6 * DAY * 60_000
+
+
+def test_one_plate_decades_ahead_is_refused_also_while_a_fleet_shrinks():
+    w = windows()
+    refused, reasons = through_days(w, 9, 400, others=[("z", 1e7)])
+    assert refused == 16 and reasons == {Reason.TIME_IN_FUTURE}
+
+
+def test_two_clocks_that_are_wrong_by_less_than_a_day_move_nothing_while_the_others_are_parked_for_a_night():
+    w = windows()
+    w.push(frame_of([(plate, 1000 + i) for i in range(20) for plate in "abcde"]))
+    for minute in range(1020, 1500, 10):
+        w.push(frame_of([("y", minute + 780), ("z", minute + 780)]))
+    assert w.watermark_ms == 1019 * 60_000
+    assert w.push(frame_of([(plate, 1500) for plate in "abcde"]))[1] == []
+
+
 def test_in_a_large_fleet_a_few_broken_clocks_are_not_agreement():
     """Eight of 1,715 buses decades ahead, as in one recorded snapshot of Delhi: they are refused, nobody is late."""
     good = [(f"p{i}", 10 + i % 3) for i in range(1707)]

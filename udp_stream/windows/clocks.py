@@ -31,6 +31,9 @@ Times = NDArray[np.int64]
 NEVER = -(2**63)
 """Before any time there is."""
 
+SEEN_MS = 2 * 86_400_000
+"""Plates that were not seen for longer have left, for the agreement clock."""
+
 
 @dataclass(frozen=True, slots=True)
 class WindowRules:
@@ -128,6 +131,9 @@ class AgreementClock:
     the newest time of the last frame it was in, so one wrong time is forgotten with the plate's next frame. And
     `ping_share` of the frame's pings must agree too, so that wrong times strewn over many plates do not add up.
 
+    A plate has left, and is not waited for, once two others have come two days further, in steps of at most `ahead_ms`:
+    a fleet may shrink to less than a quorum. Clocks that are wrong by more than a step never come that far.
+
     Four plates, one of them far ahead: the third newest time counts.
 
     >>> clock, plates, none = AgreementClock(WindowRules()), ("A", "B", "C", "D"), np.zeros(4)
@@ -142,13 +148,14 @@ class AgreementClock:
         self._rules = rules
         self._newest_of: dict[str, int] = {}
         self._crowded = 1024  # plates: below it, looking for old ones to forget costs more than they do
+        self._believed_ms = rules.ahead_ms  # what is later comes from the future
         self.watermark_ms: int | None = None
 
     def observe(self, frame: Frame) -> Observed:
         """A frame is observed as a whole: a ping that closes a slot does not make its neighbours late."""
         before = NEVER if self.watermark_ms is None else self.watermark_ms
         self.advance(frame.pings)
-        ahead = frame.pings.time_ms > (self.watermark_ms or 0) + self._rules.ahead_ms
+        ahead = frame.pings.time_ms > self._believed_ms
         return Observed(np.full(ahead.size, before), ahead)
 
     def advance(self, pings: Pings) -> None:
@@ -160,12 +167,29 @@ class AgreementClock:
         # The older of the two: plates and pings must both have reached the time.
         self._set(min(self._reached(newest_of), _kth_newest(pings.time_ms, share)))
         if self.watermark_ms is not None:
-            within = pings.time_ms <= self.watermark_ms + self._rules.ahead_ms
-            self._newest_of = (
-                newest_of if within.all() else self._newest_times(pings, np.where(within, pings.time_ms, NEVER))
-            )
+            self._believed_ms = self.watermark_ms + self._rules.ahead_ms
+            if (pings.time_ms <= self._believed_ms).all():
+                self._newest_of = newest_of
+            else:
+                self._step_by_step(pings, self.watermark_ms, share)
             if len(self._newest_of) > self._crowded:
-                self._forget(self.watermark_ms - 2 * 86_400_000)
+                self._forget(self.watermark_ms - SEEN_MS)
+
+    def _step_by_step(self, pings: Pings, watermark_ms: int, share: int) -> None:
+        """Some pings are further ahead than is believed. Believe what is within a step of what two plates have come to,
+        until nothing more is; plates that are left behind by then are not waited for."""
+        come_to_ms, before_ms = _second_newest(self._newest_of), NEVER
+        self._believed_ms = max(self._believed_ms, come_to_ms + self._rules.ahead_ms)
+        while before_ms < self._believed_ms:
+            within = pings.time_ms <= self._believed_ms
+            newest_of = self._newest_times(pings, np.where(within, pings.time_ms, NEVER))
+            if within.any():
+                come_to_ms = min(_second_newest(newest_of), _kth_newest(pings.time_ms[within], share))
+            if come_to_ms - SEEN_MS > watermark_ms:
+                newest_of = {plate: time for plate, time in newest_of.items() if time >= come_to_ms - SEEN_MS}
+                self._set(min(self._reached(newest_of), come_to_ms))
+            before_ms, self._believed_ms = self._believed_ms, max(self._believed_ms, come_to_ms + self._rules.ahead_ms)
+        self._newest_of = newest_of
 
     def _newest_times(self, pings: Pings, time_ms: Times) -> dict[str, int]:
         """The newest time of every plate, this frame's plates anew; a plate without a usable time keeps its old one."""
@@ -186,6 +210,12 @@ class AgreementClock:
     def _forget(self, before_ms: int) -> None:
         self._newest_of = {plate: time for plate, time in self._newest_of.items() if time >= before_ms}
         self._crowded = max(1024, 2 * len(self._newest_of))  # doubled, so that forgetting stays rare as fleets grow
+
+
+def _second_newest(newest_of: dict[str, int]) -> int:
+    """What two plates have come to; for fewer, before any time there is."""
+    # Two days later than NEVER: from the lowest integer nothing can be taken.
+    return sorted(newest_of.values())[-2] if len(newest_of) > 1 else NEVER + SEEN_MS
 
 
 def _kth_newest(times: Times, k: int) -> int:
