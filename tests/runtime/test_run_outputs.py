@@ -73,3 +73,13 @@ def test_a_demo_refuses_a_form_that_is_not_written(tmp_path):
     done = run_forked(("demo", "--headless", "--out", "d.xlsx"), cwd=tmp_path, env={**os.environ, "NO_COLOR": "1"})
     assert done.returncode == 2 and b"d.xlsx: expected .ndjson" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("flag", ["--out", "--smoothed", "--rejected"])
+def test_no_output_is_added_to_the_recording_that_is_read(flag, log, tmp_path):
+    (tmp_path / "monday.ndjson").write_bytes(log)
+    (tmp_path / "link.ndjson").symlink_to("monday.ndjson")
+    words = ("run", "monday.ndjson", "--ledger", "l", *FLAGS, flag, "link.ndjson")
+    done = run_forked(words, cwd=tmp_path, stdin=b"", env={**os.environ, "NO_COLOR": "1"})
+    assert done.returncode == 2 and b"expected a file of its own, got the input monday.ndjson" in done.stderr
+    assert (tmp_path / "monday.ndjson").read_bytes() == log and not (tmp_path / "l").exists()

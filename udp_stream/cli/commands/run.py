@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
     if not settings.ledger.url:
         raise ConfigError("ledger.url: expected the ledger of this feed, got none: name it with --ledger FILE")
     outputs = [(f"--{name}", getattr(arguments, name)) for name in ("out", "rejected", "smoothed", "queries")]
-    require_distinct(outputs, used_files(arguments, settings))
+    require_distinct(outputs, used_files(arguments, settings, [arguments.source]))
     for name in (arguments.out, arguments.smoothed):
         require_appendable(name or "-")
     heartbeat = Heartbeat(arguments.alive)
