@@ -11,6 +11,7 @@ without it, and is not followed at all from https to http, or where the server h
 
 from __future__ import annotations
 
+import math
 import socket
 import ssl
 import threading
@@ -249,6 +250,8 @@ def _seconds(retry_after: str | None) -> float | None:
         return None
     try:
         return max(0.0, float(int(retry_after)))
+    except OverflowError:  # digits beyond floating point
+        return math.inf
     except ValueError:
         pass
     try:
