@@ -186,6 +186,25 @@ def test_gtfs_realtime_is_known_by_its_content_type_its_name_or_its_content():
         assert "2 plates" not in said[1] and "1 plate is from vehicle.id" in said[1]
 
 
+def test_json_behind_a_byte_order_mark_is_json_whatever_its_content_type():
+    with serving(ok(b"\xef\xbb\xbf" + ONE, "text/plain")) as running:
+        assert polled(running.url, 1) == [["A1", "B2"]]
+
+
+def test_an_error_in_json_before_the_first_ping_does_not_say_what_the_feed_is():
+    said, feed = [], snapshot(vehicle("A1"))
+    with serving(ok(b'{"error": "busy"}'), ok(b'{"error": "busy"}'), ok(feed, GTFS), ok(ONE)) as running:
+        assert polled(running.url, 2, said, unit="mps") == [[None], ["A1"]]
+    assert "JSON by its content type" in said[0] and "GTFS-realtime by its content type" in clean(said)
+
+
+def test_once_there_was_a_ping_an_answer_of_another_form_is_a_failure():
+    said = []
+    with serving(ok(ONE), ok(snapshot(vehicle("A1")), GTFS), ok(TWO)) as running:
+        assert polled(running.url, 2, said) == [["A1", "B2"], ["A1"]]
+    assert "answers with what is no JSON of pings (not_json)" in clean(said)
+
+
 def test_gtfs_realtime_in_metres_a_second_is_not_read_as_kilometres_an_hour():
     with serving(ok(snapshot(vehicle("A1")), GTFS)) as running:
         with pytest.raises(ConfigError, match=r"expected speed\.unit = 'mps' for .*GTFS-realtime by its content type"):

@@ -23,6 +23,7 @@ from udp_stream.adapters.text import counted
 from udp_stream.errors import ConfigError
 from udp_stream.pings.formats import PingFormat
 from udp_stream.pings.gtfs_realtime import FROM_ID, FROM_LICENSE_PLATE, GTFS_REALTIME, UNIT
+from udp_stream.pings.json_pieces import trim
 from udp_stream.pings.json_reader import JSON
 from udp_stream.pings.unrepeated import Unrepeated
 
@@ -67,6 +68,7 @@ class PolledSource:
         self._retries = Retries(get.name, options.every_s, say, clock, fraction)
         self._stopped = threading.Event()
         self._format, self._why = _known(options.format, get.name)
+        self._is_named = bool(self._format)
         self._require_unit()
         self._unrepeated: Unrepeated | None = None
         self._validators: dict[str, str] = {}
@@ -127,8 +129,8 @@ class PolledSource:
 
     def _read(self, answer: Answer, body: bytes) -> list[bytes]:
         """What is new in an answer. Failed if it is none of a feed."""
-        if not self._format:
-            self._format, self._why = _seen(answer.content_type, body)
+        if not self._is_named and not self._has_read:
+            self._look(answer, body)
         reader = self._reader()
         before = reader.counts.copy()
         frame = reader.take(body)
@@ -138,6 +140,17 @@ class PolledSource:
         self._tally.update({name: reader.counts[name] - before[name] for name in ("read", "repeats", "refused")})
         self._say_fields(reader.counts)
         return frame
+
+    @property
+    def _has_read(self) -> bool:
+        """Whether any answer had a ping: until then the last one may have been an error's, in another form."""
+        return self._unrepeated is not None and self._unrepeated.counts["read"] > 0
+
+    def _look(self, answer: Answer, body: bytes) -> None:
+        """See what the answers are; what the ones before were, by which nothing was read, does not count."""
+        format_, why = _seen(answer.content_type, body)
+        if format_ != self._format:
+            self._format, self._why, self._unrepeated = format_, why, None
 
     def _reader(self) -> Unrepeated:
         if self._unrepeated is None:
@@ -197,7 +210,7 @@ def _seen(content_type: str, body: bytes) -> tuple[str, str]:
         return GTFS, "by its content type"
     if content_type.endswith(("/json", "+json")):
         return PLAIN_JSON, "by its content type"
-    start = body.lstrip()[:1]
+    start = trim(body)[:1]
     if start in (b"{", b"[", b'"') and "html" not in content_type:
         return PLAIN_JSON, "by its content"
     # In protobuf this byte begins the first field, which is the header of every GTFS-realtime message.
