@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from udp_stream.pings.json_pieces import UNREADABLE, trim
-from udp_stream.pings.mapping import Path, first_element
+from udp_stream.pings.mapping import Path, first_element, steps_of
 
 Value = str | int | float | bool | None
 """A value of JSON that is no object and no array."""
@@ -89,7 +89,19 @@ def values_by_path(records: Sequence[Record]) -> dict[Path, list[Value]]:
         for path, value in record.items():
             if value is not None and KEYED not in path:
                 found[path].append(value)
-    return {path: values for path, values in found.items() if 2 * len(values) >= len(records)}
+    return {path: values for path, values in found.items() if 2 * len(values) >= len(records) and is_reachable(path)}
+
+
+def is_reachable(path: Path) -> bool:
+    """Whether `[source]` can say this path: no key of it has a dot in it, or is of digits alone.
+
+    >>> is_reachable(("vehicle", "id")), is_reachable(("vehicle.id",)), is_reachable(("0",))
+    (True, False, False)
+    """
+    try:
+        return steps_of(dotted(path)) == path
+    except ValueError:
+        return False
 
 
 def common_paths(records: Sequence[Record]) -> list[Path]:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from udp_stream.pings.found_fields import Record, Value, dotted, is_shown, values_by_path
+from udp_stream.pings.found_fields import (
+    Record,
+    Value,
+    common_paths,
+    dotted,
+    is_reachable,
+    is_shown,
+    values_by_path,
+)
 from udp_stream.pings.found_mapping import named_paths, unnamed_degrees
 from udp_stream.pings.mapping import Path
 from udp_stream.pings.numbers import number_of
@@ -29,9 +37,9 @@ def reasons(fields: Sequence[str], records: Sequence[Record]) -> list[str]:
     ['time: a time of day without its date: join the two']
     """
     values = values_by_path(records)
-    sentences = []
+    sentences = list(_out_of_reach(fields, records))
     if {"longitude", "latitude"} & set(fields):
-        sentences = [*_points(values), *_degrees(values)]
+        sentences += [*_points(values), *_degrees(values)]
     for field in fields:
         rare = named_paths(field, _rare(records))
         sentences += [
@@ -53,6 +61,19 @@ def missing_fields(fields: Sequence[str]) -> str:
     needed = ", ".join(degrees.get(field, f"a {field}") for field in fields)
     have = "another field has it" if len(fields) == 1 else "other fields have them"
     return f"A ping needs {needed}. If {have}, write [source] by hand (docs/feeds.md); else the feed is of no use"
+
+
+def _out_of_reach(fields: Sequence[str], records: Sequence[Record]) -> Iterator[str]:
+    """Keys that no path reaches, if they are of digits, or have the name of one of these fields."""
+    keys = [path for path in common_paths(records) if not is_reachable(path)]
+    if any(isinstance(step, str) and step.isdecimal() for path in keys for step in path):
+        yield "keys of digits alone, which paths take for places in an array: rename them"
+    as_paths: dict[Path, list[Value]] = {tuple(dotted(path).split(".")): [] for path in keys}
+    for field in fields:
+        for path in filter(is_shown, named_paths(field, as_paths)):
+            name = dotted(path)
+            renamed = name.replace(".", "_")
+            yield f"{name}: a key with a dot in it, which no path reaches: rename it, to {renamed} perhaps"
 
 
 def _rare(records: Sequence[Record]) -> dict[Path, list[Value]]:

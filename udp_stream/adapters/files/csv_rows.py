@@ -33,7 +33,7 @@ from udp_stream.adapters.files.json_rows import Cell, Template, nested
 from udp_stream.errors import UsageError
 from udp_stream.pings.found_fields import shown_names
 from udp_stream.pings.found_times import found_time_form
-from udp_stream.pings.mapping import FIELDS, FeedMapping, Path
+from udp_stream.pings.mapping import FIELDS, FeedMapping, Path, steps_of
 from udp_stream.pings.numbers import number_of
 from udp_stream.pings.other_kinds import is_utf8, not_utf8
 
@@ -104,7 +104,7 @@ def _columns(path: str, line: bytes, mapping: FeedMapping) -> _Columns:
     delimiters = (mapping.delimiter,) if mapping.delimiter else DELIMITERS
     missing: list[str] = []
     for delimiter in delimiters:
-        header = [re.sub(r"\[([0-9]+)\]$", r".\1", name.strip()) for name in _cells(line, delimiter) or []]
+        header = [_column_name(cell) for cell in _cells(line, delimiter) or []]
         fields, absent = _fields(header, mapping)
         if not absent:
             return _Columns(delimiter, len(header), fields)
@@ -165,6 +165,14 @@ def _array_of(mapping: FeedMapping) -> Path | None:
 def _name(path: Path) -> str:
     """A column's name for a path."""
     return ".".join(map(str, path))
+
+
+def _column_name(cell: str) -> str:
+    """The same for a cell of a header, in whichever spelling of paths it is; another one stays as it is."""
+    try:
+        return _name(steps_of(cell.strip()))
+    except ValueError:
+        return cell.strip()
 
 
 class _RowReader:

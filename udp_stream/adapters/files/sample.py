@@ -99,7 +99,7 @@ def _of_csv(path: str, lines: Sequence[bytes]) -> FileSample:
     rows, delimiter = max(found, key=lambda one: len(one[0][0]))
     if looks_like_row(rows[0]):
         raise UsageError(f"{path}: expected a CSV header: {ROW_NO_HEADER}")
-    header = [_steps(name) for name in rows[0]]
+    header = _header(rows[0])
     records = [_record(header, row) for row in rows[1 : RECORDS_MAX + 1]]
     return FileSample(records, delimiter, ())
 
@@ -125,6 +125,12 @@ def _rows(lines: Sequence[bytes], delimiter: str) -> list[list[str]]:
         return []
     fitting = [row for row in rows if len(row) == len(rows[0])]
     return fitting if 2 * len(fitting[:_ROWS_LOOKED_AT]) >= len(rows[:_ROWS_LOOKED_AT]) else []
+
+
+def _header(names: Sequence[str]) -> list[Path | None]:
+    """The path of each column; None for one that has none, or the path of one before it: the first is read."""
+    first = {path: at for at, path in reversed(list(enumerate(map(_steps, names))))}
+    return [path if first[path] == at else None for at, path in enumerate(map(_steps, names))]
 
 
 def _steps(name: str) -> Path | None:
