@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from tests.gtfs import START_S, snapshot, vehicle
 from tests.unit.test_found_feed import ping
 from udp_stream.adapters.files.beginnings import from_header
 from udp_stream.adapters.files.prompt import prompt_messages
@@ -147,6 +148,13 @@ def test_init_uses_what_came_before_the_damage_and_says_so(name, make, cut, word
     assert 0 < found.pings < whole.pings and found.refused == 0
 
 
+def test_gtfs_realtime_under_another_name_is_said_to_be_binary(tmp_path):
+    path = tmp_path / "vehicle-positions"
+    path.write_bytes(snapshot(*(vehicle(f'A"{at}', time_s=START_S + at) for at in range(90))))
+    with pytest.raises(UsageError, match=r"found binary: a GTFS-realtime file has a name in \.pb"):
+        read_sample(str(path))
+
+
 def test_a_header_alone_is_named_so(tmp_path):
     with pytest.raises(UsageError, match="found a header with no row below it"):
         read_sample(written(tmp_path, "feed.csv", HEADER + "\n"))
@@ -202,8 +210,13 @@ ROW = "GJ05BX1000,2024-01-08T10:00:05+05:30,72.83,21.19,23"
         (f"{ROW}\n{ROW}\n", "write the names of the columns above it, such as plate,time,lon,lat,speed."),
         (f"#plate,time,lon,lat,speed\n{ROW}\n{ROW}\n", "(A line that begins with # is left out: no header.)"),
         ("plate,note,time,lon,lat,speed\n" + 'A,"a\nb",2024-01-08,1,2,3\n' * 9, "a quoted cell holds a line break"),
+        (
+            f"plate,time,lon,lat,speed\n{ROW},\n{ROW},\n",
+            "rows of another number of cells than their header: are there separators at their ends?",
+        ),
+        (f"plate,time,lon,lat,speed\r{ROW}\r{ROW}\r", "text whose lines end in a carriage return alone: `tr "),
     ],
-    ids=["no header", "a header behind #", "line breaks"],
+    ids=["no header", "a header behind #", "line breaks", "wider rows", "carriage returns"],
 )
 def test_csv_that_cannot_be_read_says_what_to_change(text, words, tmp_path):
     (tmp_path / "a.csv").write_text(text)
@@ -212,6 +225,16 @@ def test_csv_that_cannot_be_read_says_what_to_change(text, words, tmp_path):
     assert (
         words in str(raised.value) and str(raised.value).startswith(str(tmp_path)) and "GJ05" not in str(raised.value)
     )
+
+
+def test_the_command_for_carriage_returns_makes_rows_that_are_read(tmp_path):
+    header = "license_plate,observationDateTime,location.coordinates.0,location.coordinates.1,speed"
+    path = tmp_path / "an old feed.csv"
+    path.write_bytes("\r".join([header, ROW, ROW]).encode())
+    with pytest.raises(UsageError, match="carriage return alone") as raised:
+        list(read_messages(str(path)))
+    subprocess.run(str(raised.value).split("`")[1].replace("> ", f"> {tmp_path}/"), shell=True, check=True)
+    assert len(next(read_messages(f"{tmp_path}/lines.csv"))) == 2
 
 
 def test_rows_with_a_lone_quote_are_no_cells_with_line_breaks(tmp_path):

@@ -52,6 +52,15 @@ def other_kind(start: bytes, name: str = "FILE") -> str | None:
     return None
 
 
+def is_binary(text: bytes) -> bool:
+    """Whether a beginning has bytes that no text has.
+
+    >>> is_binary(b"\\n\\x0d\\n\\x032.0"), is_binary(b"bus\\tv")
+    (True, False)
+    """
+    return any(byte < ord("\t") for byte in text[:200])
+
+
 def is_utf8(text: bytes) -> bool:
     """Whether a text can be read as UTF-8.
 
@@ -72,6 +81,21 @@ def not_utf8(name: str = "FILE") -> str:
     'text that is not UTF-8, but likely Latin-1: `iconv -f LATIN1 -t UTF-8 bus.csv > utf8.csv` writes it as it is read'
     """
     return f"text that is not UTF-8, but likely Latin-1: {_iconv('LATIN1', name)}"
+
+
+def odd_text(first: bytes, name: str = "FILE") -> str | None:
+    """A clause for a first line that is not UTF-8, or that has more lines in it, which end as old programs end them.
+
+    >>> print(odd_text(b"bus;v\\r1;2\\r", "a.csv"))
+    text whose lines end in a carriage return alone: `tr '\\r' '\\n' < a.csv > lines.csv` writes it as it is read
+    >>> odd_text(b"bus;v\\r")
+    """
+    if not is_utf8(first):
+        return not_utf8(name)
+    if b"\r" in first.rstrip(b"\r"):
+        ends = rf"`tr '\r' '\n' < {shlex.quote(name)} > lines.csv`"
+        return f"text whose lines end in a carriage return alone: {ends} writes it as it is read"
+    return None
 
 
 def _iconv(encoding: str, name: str) -> str:
@@ -100,7 +124,7 @@ def no_pings(text: bytes, name: str = "FILE") -> str | None:
     text = text.lstrip()
     if text.startswith(b"<"):
         return "XML or HTML, which is not read: convert it, one ping a line"
-    if any(byte < 9 for byte in text[:200]):
+    if is_binary(text):
         return "binary: a GTFS-realtime file has a name in .pb"
     if not is_utf8(text):
         return not_utf8(name)

@@ -35,7 +35,7 @@ from udp_stream.pings.found_fields import shown_names
 from udp_stream.pings.found_times import found_time_form
 from udp_stream.pings.mapping import FIELDS, FeedMapping, Path, steps_of
 from udp_stream.pings.numbers import number_of
-from udp_stream.pings.other_kinds import is_utf8, not_utf8
+from udp_stream.pings.other_kinds import odd_text
 
 DELIMITERS = (",", ";", "\t", "|")
 """What may separate cells, the likeliest first."""
@@ -110,8 +110,8 @@ def _columns(path: str, line: bytes, mapping: FeedMapping) -> _Columns:
             return _Columns(delimiter, len(header), fields)
         if not missing or len(absent) < len(missing):
             missing = absent
-    if not is_utf8(line):
-        raise UsageError(f"{path} is {not_utf8(path)}")
+    if (kind := odd_text(line, path)) is not None:
+        raise UsageError(f"{path} is {kind}")
     raise UsageError(f"{path}: expected a CSV header with {', '.join(missing)}{_found_in(line, mapping)}")
 
 

@@ -18,7 +18,7 @@ from udp_stream.pings.found_fields import Record, record_of
 from udp_stream.pings.json_pieces import UNREADABLE, Fault, split_array, trim, unwrap, whole_part
 from udp_stream.pings.mapped_json import ENVELOPES
 from udp_stream.pings.mapping import Path, steps_of
-from udp_stream.pings.other_kinds import is_utf8, no_pings
+from udp_stream.pings.other_kinds import is_binary, is_utf8, no_pings, odd_text
 
 SAMPLE_BYTES = 2**23
 """8 MiB of lines; some 20,000 pings of the exchange."""
@@ -33,6 +33,8 @@ _ROWS_LOOKED_AT = 50
 
 _BROKEN_MAX = 0.05
 """Of the lines, those with a quote that does not end in them: fewer are faults of their rows."""
+
+_WIDER = "rows of another number of cells than their header: are there separators at their ends?"
 
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -91,9 +93,10 @@ def _whole_lines(text: bytes, is_cut: bool = False) -> list[bytes]:
 
 def _of_csv(path: str, lines: Sequence[bytes]) -> FileSample:
     """By the separator that cuts the most columns out of header and rows alike."""
-    if sum(line.count(b'"') % 2 for line in lines) > _BROKEN_MAX * len(lines):
+    is_text = not is_binary(b"\n".join(lines[:_ROWS_LOOKED_AT]))
+    if is_text and sum(line.count(b'"') % 2 for line in lines) > _BROKEN_MAX * len(lines):
         raise UsageError(f"{path}: a quoted cell holds a line break: write each row in one line")
-    found = [(rows, delimiter) for delimiter in DELIMITERS if (rows := _rows(lines, delimiter))]
+    found = [(rows, one) for one in DELIMITERS if is_text and (rows := _rows(lines, one))]
     if not found:
         raise UsageError(f"{path}: expected pings in JSON, or in CSV with a header, and found {_instead(path, lines)}")
     rows, delimiter = max(found, key=lambda one: len(one[0][0]))
@@ -107,9 +110,12 @@ def _of_csv(path: str, lines: Sequence[bytes]) -> FileSample:
 def _instead(path: str, lines: Sequence[bytes]) -> str:
     """What it is that is no CSV."""
     first = lines[0]
-    if len(lines) == 1 and is_utf8(first) and any(one.encode() in first for one in DELIMITERS):
-        return "a header with no row below it"
-    return no_pings(b"\n".join(lines[:_ROWS_LOOKED_AT]), path) or "rows that do not have the columns of their header"
+    is_text = is_utf8(first) and not is_binary(first) and not first.lstrip().startswith((b"<", b"{", b"[", b'"{'))
+    if is_text and (kind := odd_text(first, path)) is not None:
+        return kind
+    if is_text and any(one.encode() in first for one in DELIMITERS):
+        return "a header with no row below it" if len(lines) == 1 else _WIDER
+    return no_pings(b"\n".join(lines[:_ROWS_LOOKED_AT]), path) or _WIDER
 
 
 def _rows(lines: Sequence[bytes], delimiter: str) -> list[list[str]]:
