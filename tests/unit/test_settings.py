@@ -201,6 +201,10 @@ def test_an_invalid_key_is_named_with_its_value_and_the_rule(text, said, tmp_pat
     assert caught.value.exit_status == 3
 
 
+def test_a_byte_order_mark_before_a_configuration_is_left_out_as_before_pings(tmp_path):
+    assert load(written(tmp_path, "\ufeff[hat]\nslot = '2h'"), (), {}).hat.slot == "2h"
+
+
 @pytest.mark.parametrize("name", ["true", "7", '"a"', "\U0001f600.ledger", "n\udcff.ledger", "a\x7fb", "a\\b", "a\nb"])
 def test_options_are_strings_as_they_stand(name):
     """A ledger by another name than was asked for would be a second budget for everybody."""

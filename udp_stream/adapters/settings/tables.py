@@ -108,7 +108,7 @@ def _put(tables: Tables, name: str, value: object, origin: Origin, report: Repor
 
 def _read(path: Path, report: Report) -> Tables:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         values = tomllib.loads(text)
     except OSError as error:
         report(ConfigError(f"{path}: cannot be read ({error.strerror})"))
