@@ -1,5 +1,7 @@
 """Names of columns and keys: what `init` finds by them is what the reader reads, and what no path reaches is said."""
 
+from datetime import datetime
+
 import pytest
 
 from tests.unit.test_found_feed import ping, written
@@ -59,3 +61,20 @@ def test_keys_of_digits_are_said_to_be_places_in_arrays(tmp_path):
 def test_no_key_that_cannot_be_reached_is_advised():
     one = Refused(Refusal(0, -1, Reason.MISSING_FIELD, "$.license_plate"), b'{"vehicle.id": "A1", "speed": 1}')
     assert advise([one], PLAIN) == ["no license_plate; found speed, vehicle.id"]
+
+
+@pytest.mark.parametrize("pattern", ["%H:%M:%S %d-%m-%Y", "%H:%M:%S.%f %d-%m-%Y", "%I:%M:%S %p, %d-%m-%Y"])
+def test_a_year_at_the_end_of_a_time_is_no_offset(pattern, tmp_path):
+    """`-2024` looks like one."""
+    pings = [one | {"timestamp": f"{datetime.fromisoformat(one['timestamp']):{pattern}}"} for one in PINGS]
+    feed = find_feed([written(tmp_path, pings)])
+    assert feed.keys["time_format"] == pattern and feed.keys["time_zone"] == "Asia/Kolkata" and feed.offsets == ()
+    assert feed.first_ms == 1_641_011_400_000
+
+
+@pytest.mark.parametrize(("lon", "pattern"), [(-97.74, "%H:%M:%S %m/%d/%Y"), (72.8, "%H:%M:%S %d/%m/%Y")])
+def test_day_and_month_behind_the_time_of_day_go_by_the_place_too(lon, pattern, tmp_path):
+    time = f"{datetime(2022, 4, 3, 10):{pattern}}"
+    pings = [one | {"lon": lon + at / 10_000, "lat": 30.27, "timestamp": time} for at, one in enumerate(PINGS)]
+    feed = find_feed([written(tmp_path, pings)])
+    assert feed.keys["time_format"] == pattern and feed.day_or_month

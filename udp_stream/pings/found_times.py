@@ -34,6 +34,9 @@ _WORDS = ("%b", "%B", "%a", "%p")
 _COUNT_MIN = 1e8
 """Seconds since 1970: what is less is no time of our days."""
 
+_OFFSET_MAX = 14 * 60
+"""Minutes: no clock is farther from UTC."""
+
 _SHARE_MIN = 0.9
 """Of the sample, what a format must read."""
 
@@ -81,7 +84,7 @@ def found_time_form(values: Sequence[Value]) -> TimeForm | None:
     best = min(forms, key=lambda form: form.span_ms, default=None)
     if best is None:
         return None
-    exchanged = re.sub("^%d(.)%m", r"%m\1%d", best.time_format)
+    exchanged = re.sub("%d(.)%m", r"%m\1%d", best.time_format)
     others = (form.time_format for form in forms if form.span_ms == best.span_ms)
     return replace(best, month_first=next((one for one in others if one == exchanged != best.time_format), ""))
 
@@ -100,13 +103,14 @@ def _form(times: Sequence[TimeValue], time_format: str) -> TimeForm | None:
 
 def _patterns(example: str) -> list[str]:
     """Patterns that the example's look allows: digits stand where digits can stand, words where words can."""
-    tail, rest = "", example
+    readings = [("", example)]  # as it is, too: what looks like an offset may be a year, as in 10:35 25-01-2024
     if match := re.search(r"( ?)[+-][0-9]{2}:?[0-9]{2}$", example):
-        tail, rest = f"{match[1]}%z", example[: match.start()]
+        readings.append((f"{match[1]}%z", example[: match.start()]))
     elif example.endswith("Z"):
-        tail, rest = "%z", example[:-1]
-    look = _look(rest)
-    return [f"{pattern}{tail}" for pattern in _PATTERNS if _look(_DIRECTIVE.sub(_stand_in, pattern)) == look]
+        readings = [("%z", example[:-1])]
+    looks = [(tail, _look(rest)) for tail, rest in readings]
+    fitting = [(pattern, _look(_DIRECTIVE.sub(_stand_in, pattern))) for pattern in _PATTERNS]
+    return [f"{pattern}{tail}" for tail, look in looks for pattern, shape in fitting if shape == look]
 
 
 def _stand_in(directive: re.Match[str]) -> str:
@@ -132,4 +136,6 @@ def offset_minutes(text: Value) -> int | None:
     if match is None or len(text) < len("2024-01-25T10:35+05:30"):
         return None
     minutes = int(match[2]) * 60 + int(match[3])
+    if minutes > _OFFSET_MAX:  # a year
+        return None
     return -minutes if match[1] == "-" else minutes
