@@ -1,5 +1,6 @@
 """`doctor FILE`: GTFS-realtime as any other form, and `unknown` for what one file cannot tell."""
 
+import gzip
 import json
 from datetime import UTC, datetime, timedelta
 
@@ -8,6 +9,10 @@ import pytest
 from tests.gtfs import START_S, snapshot, vehicle
 from tests.runtime.harness import fleet_log
 from tests.runtime.test_small_sentences import udp_stream
+from udp_stream.adapters.settings import Settings
+from udp_stream.cli import first_look
+from udp_stream.cli.commands.doctor import _unit_of_files
+from udp_stream.errors import UsageError
 
 METRE = 1 / 111_195
 
@@ -79,6 +84,18 @@ def test_a_plate_in_each_ping_may_be_one_poll_s_if_all_of_the_file_is_of_some_mi
     pings(tmp_path, count, every)
     got, said = doctor(tmp_path, "feed.ndjson")
     assert got == status and said["pings"].split()[0] == word and "is source.plate the vehicle's" in said["pings"]
+
+
+@pytest.mark.parametrize("limit", ["JOINED_MESSAGES", "JOINED_BYTES"])
+def test_the_unit_of_a_long_file_is_that_of_its_beginning_and_the_rest_is_not_held(limit, tmp_path, monkeypatch):
+    """Else a recording of a week would have to fit into memory several times. The end of this one is damaged."""
+    log = fleet_log(buses=60, hours=0.5, clean=True)
+    (tmp_path / "week.gz").write_bytes(gzip.compress(b"\n".join(log))[:-9])
+    assert len(log) > 2 * 4096
+    with pytest.raises(UsageError, match="end too early"):
+        _unit_of_files([f"{tmp_path}/week.gz"], Settings())
+    monkeypatch.setattr(first_look, limit, 100)
+    assert _unit_of_files([f"{tmp_path}/week.gz"], Settings()).startswith("kmh: pings move about as fast")
 
 
 def test_times_of_another_offset_than_the_zone_s_are_a_question(tmp_path):

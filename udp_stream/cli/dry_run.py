@@ -22,7 +22,7 @@ from udp_stream.adapters.files.gtfs_files import is_gtfs_file
 from udp_stream.adapters.schemes import open_sources
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
-from udp_stream.cli.first_look import RefusedSample, looked_at, print_warning, require_readable_pings
+from udp_stream.cli.first_look import RefusedSample, joined, looked_at, print_warning, require_readable_pings
 from udp_stream.cli.plan_of_feed import Positions, from_future, numbered, row_of, verdict
 from udp_stream.cli.progress import ReadingProgress
 from udp_stream.cli.report import console, printer
@@ -39,9 +39,6 @@ from udp_stream.windows.clocks import AgreementClock
 
 ABOVE_WORTH_A_WORD = 0.01
 """The share of pings above U from which a dry run warns: clamping them lowers means."""
-
-UNIT_PINGS_MAX = 200_000
-"""As many pings, from the beginning, say which unit they are in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +102,7 @@ def _read(names: Sequence[str], settings: Settings, sample: RefusedSample) -> _R
         stack.enter_context(progress)
         for name, source in sources:
             decoder = PingDecoder(rules, source.format)
-            for messages in _joined(as_far_as_whole(looked_at(source, name, settings), print_warning)):
+            for messages in joined(as_far_as_whole(looked_at(source, name, settings), print_warning)):
                 pings, refusals = decoder.decode(messages)
                 refused.update(str(refusal.reason) for refusal in refusals)
                 for message, refusal in zip(originals(messages, refusals, source.format), refusals, strict=True):
@@ -131,18 +128,6 @@ def _repeats(positions: Positions) -> int:
     """How many pings have the plate and the time of another; a replay counts one of these."""
     order = np.lexsort((positions.time_ms, positions.plate))
     return int(((np.diff(positions.plate[order]) == 0) & (np.diff(positions.time_ms[order]) == 0)).sum())
-
-
-def _joined(frames: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
-    """Larger frames: pairs of one plate's pings are looked for within one."""
-    held: list[bytes] = []
-    for frame in frames:
-        held += frame
-        if len(held) >= UNIT_PINGS_MAX:
-            yield held
-            held = []
-    if held:
-        yield held
 
 
 def _warnings(read: _Read, settings: Settings, plate_field: str) -> Iterator[str]:

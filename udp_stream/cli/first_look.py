@@ -38,6 +38,9 @@ OF_THE_CLOCK = (Reason.LATE, Reason.SLOT_FULL, Reason.TIME_IN_FUTURE)
 LOOKED_AT = 4096
 """Messages of a file, or somewhat more."""
 
+JOINED_MESSAGES, JOINED_BYTES = 200_000, 2**28
+"""Of a frame that pairs of pings are looked for in."""
+
 SAMPLE_MAX = 200
 """Refused messages that are kept for advice."""
 
@@ -99,6 +102,25 @@ def looked_at(source: Source, name: str, settings: Settings) -> Iterator[list[by
         yield first
         break
     yield from frames
+
+
+def joined(frames: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
+    """Larger frames: pairs of one plate's pings are looked for within one, and the first one says which unit they are
+    in. They have a size, as a recording may be larger than the memory.
+
+    >>> list(joined(iter([[b"1"], [b"2", b"3"]])))
+    [[b'1', b'2', b'3']]
+    """
+    held: list[bytes] = []
+    size = 0
+    for frame in frames:
+        held += frame
+        size += sum(map(len, frame))
+        if len(held) >= JOINED_MESSAGES or size >= JOINED_BYTES:
+            yield held
+            held, size = [], 0
+    if held:
+        yield held
 
 
 def is_on_disk(name: str) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, groupby
+from itertools import groupby
 
 from udp_stream.adapters.files.gtfs_files import is_gtfs_file
 from udp_stream.adapters.installed import words_of
@@ -25,7 +25,7 @@ from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.settings.connection_rules import has_password
 from udp_stream.adapters.text import counted
 from udp_stream.adapters.work_reports import rules_of
-from udp_stream.cli.first_look import Doubt, is_on_disk, require_readable_pings
+from udp_stream.cli.first_look import Doubt, is_on_disk, joined, require_readable_pings
 from udp_stream.cli.named_recordings import named
 from udp_stream.errors import ConfigError, PrivacyRefused, UdpStreamError, needs
 from udp_stream.pings.decoder import PingDecoder
@@ -206,7 +206,7 @@ def _pings_of_files(files: Sequence[str], settings: Settings) -> str:
 def _unit_of_files(files: Sequence[str], settings: Settings) -> str:
     ((_, source),) = open_sources(files, settings.speed.unit, form=settings.source.form)
     with closing(source):
-        return _unit(chain.from_iterable(source.messages()), settings, source.format)
+        return _unit(next(joined(source.messages()), []), settings, source.format)
 
 
 def _unit(messages: Iterable[bytes], settings: Settings, ping_format: PingFormat | None = None) -> str:
