@@ -210,6 +210,14 @@ def test_a_log_cut_short_is_summed_up_and_the_whole_one_goes_on_from_there(city)
     assert sorted(ids) == sorted(release.decode(line).release_id for line in once)
 
 
+def test_a_trial_that_is_cut_short_does_not_send_people_back_to_a_ledger_that_is_gone(city):
+    (city / "cut.gz").write_bytes(gzip.compress(b"\n".join(fleet_log()))[:-60_000])
+    cut = run("replay", "cut.gz", "--trial", "--config", "city.toml", cwd=city)
+    said = words(cut.stderr)
+    assert cut.returncode == 2 and "accepted pings wait in slots that were not released" in said
+    assert "same ledger" not in said and "The trial's ledger is deleted: another run draws every HAT again" in said
+
+
 COMMANDS = ("ledger", "verify", "--ledger", "l"), ("plan",), ("ledger", "export", "--ledger", "l")
 
 

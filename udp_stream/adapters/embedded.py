@@ -94,7 +94,7 @@ class Embedded:
         self._looked: set[str] = set()
         self._summed: set[str] = set()
         self._noted = False
-        self.summary = Summary(policy=self._policy.fingerprint(), others=others or {})
+        self.summary = Summary(policy=self._policy.fingerprint(), others=others or {}, trial=trial)
         self._report = report_to(self.summary.observe, *observers)
         self._publish = publish
         self._queries = self._standing(settings, ledger, hashed, answer)

@@ -31,6 +31,10 @@ LATE_SHARE_SUSPICIOUS = 0.05
 """A live feed has well under a percent of late pings; more points to files in the wrong order."""
 
 
+GONE = "The trial's ledger is deleted: another run draws every HAT again, so do not publish these records beside its."
+"""Of a run that cannot be gone on with."""
+
+
 class _Printer(Console):
     """A reader that has gone away is an error like any other; Rich would end the process on the spot."""
 
@@ -86,17 +90,14 @@ def troubles(summary: Summary) -> Iterator[str]:
     """
     if not summary.pings:
         yield why_nothing(summary)
+    again = "Run again with the whole log on the same ledger: "
     if summary.unwritten:
-        yield (
-            "Some records are in the ledger but not in the output. Run again with the whole log on the same ledger: "
-            "the run writes them unchanged and charges no plate twice."
-        )
+        way = GONE if summary.trial else f"{again}the run writes them unchanged and charges no plate twice."
+        yield f"Some records are in the ledger but not in the output. {way}"
     if summary.held:
         wait = "1 accepted ping waits" if summary.held == 1 else f"{summary.held:,} accepted pings wait"
-        yield (
-            f"{wait} in slots that were not released. Run again with the whole log on the same ledger: it "
-            "continues from here and charges no plate twice."
-        )
+        way = GONE if summary.trial else f"{again}it continues from here and charges no plate twice."
+        yield f"{wait} in slots that were not released. {way}"
     late = summary.refused["late"]
     if late > LATE_SHARE_SUSPICIOUS * summary.pings:
         came = f"{counted(late, 'ping')} came after {'its' if late == 1 else 'their'} slot had closed"

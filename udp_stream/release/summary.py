@@ -37,7 +37,7 @@ class Summary:
 
     `policy` is the run's own, by its fingerprint: means count only if they were made under it (all if it is ""), as an
     error that is expected under other settings says nothing of these. `others` tells how these differ from those of
-    other policies, by fingerprint.
+    other policies, by fingerprint. `trial`: the run has a ledger of its own, which is gone behind it.
 
     >>> summary = Summary()
     >>> for fact in (BatchRead(3, 2, {}), SlotCounted(0, repeats=1), SlotRecorded(0, pings=2, made=1)):
@@ -48,6 +48,7 @@ class Summary:
 
     policy: str = ""
     others: Mapping[str, str] = field(default_factory=dict)
+    trial: bool = False
 
     messages: int = 0
     pings: int = 0
