@@ -25,6 +25,21 @@ def refused(*flags):
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
+        *(
+            ([f"kafka.bootstrap={place}"], "kafka.bootstrap: expected HOST:PORT, or several of them with commas, got")
+            for place in (
+                "",
+                "kafka",
+                "kafka:",
+                ":9092",
+                "kafka:nine",
+                "kafka:99999",
+                "http://kafka:9092",
+                "a:9092,b",
+                "::1:9092",
+                "a:9092 b:9092",
+            )
+        ),
         (["kafka.ca_file=ca.pem"], """kafka.security: expected "tls" or "sasl-tls", as kafka.ca_file is set"""),
         (["kafka.username=me"], """kafka.security: expected "sasl" or "sasl-tls", as kafka.username is set"""),
         (["kafka.security=sasl"], "kafka.username: expected one, as kafka.security is 'sasl', got none"),
@@ -58,6 +73,11 @@ def test_keys_that_do_not_belong_together_are_refused(flags, sentence):
 def test_keys_of_a_redis_that_do_not_belong_together_are_refused(flags, sentence):
     said = refused(*flags)
     assert sentence in said and "hush" not in said
+
+
+@pytest.mark.parametrize("place", ["kafka:9092", "10.0.0.1:1, b_1.c-2.example:65535", "[::1]:9092"])
+def test_addresses_of_brokers_are_taken_as_clients_read_them(place):
+    assert load(None, (f"kafka.bootstrap={place}",), {}).kafka.bootstrap == place
 
 
 @pytest.mark.parametrize("key", ["kafka.password", "kafka.sasl_password", "ledger.password"])

@@ -11,6 +11,8 @@ from udp_stream.adapters.settings.limits import breach
 from udp_stream.errors import ConfigError
 
 _USERNAME = re.compile(r"[!-~]+")
+_ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+):([0-9]{1,5})")
+_PORT_MAX = 65_535
 
 
 def kafka_faults(kafka: KafkaSection) -> Iterator[ConfigError]:
@@ -20,6 +22,9 @@ def kafka_faults(kafka: KafkaSection) -> Iterator[ConfigError]:
     >>> list(kafka_faults(KafkaSection(security="sasl-tls", username="worker", password_file="/run/secrets/kafka")))
     []
     """
+    # What is none of this would be a fault of a client, in the middle of its work.
+    rule = "HOST:PORT, or several of them with commas"
+    yield from breach(all(map(_is_address, kafka.bootstrap.split(","))), "kafka.bootstrap", rule, repr(kafka.bootstrap))
     for key in ("ca_file", "certificate_file", "certificate_key_file"):
         rule = f'"tls" or "sasl-tls", as kafka.{key} is set'
         yield from breach(kafka.has_tls or not getattr(kafka, key), "kafka.security", rule, repr(kafka.security))
@@ -35,6 +40,11 @@ def kafka_faults(kafka: KafkaSection) -> Iterator[ConfigError]:
         bool(plain), "kafka.username", "printable ASCII without white space, comma or =", repr(kafka.username)
     )
     yield from pair_faults("kafka", kafka.certificate_file, kafka.certificate_key_file)
+
+
+def _is_address(text: str) -> bool:
+    found = _ADDRESS.fullmatch(text.strip())
+    return found is not None and 0 < int(found[1]) <= _PORT_MAX
 
 
 def redis_faults(ledger: LedgerSection) -> Iterator[ConfigError]:
