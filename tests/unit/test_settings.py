@@ -193,12 +193,23 @@ def test_automatic_epsilons_and_suppression_go_with_any_number_of_shards():
         ("[ledger]\nurl = 'sqlite:///srv/city.ledger'", "did you mean sqlite:/srv/city.ledger\\?"),
         ("[ledger]\nreplicas = 1", "ledger.replicas: expected 0 where ledger.url is a file, got 1"),
         ("[hat", "not TOML"),
+        ("[live]\ntoken_header = 'X Key'", "live.token_header: expected letters, digits and -, got 'X Key'"),
+        ("[live]\ntoken_header = ''", "live.token_header: expected letters, digits and -, got ''"),
+        ("[live]\ntoken_query = 'a&b'", "live.token_query: expected letters, digits, ., _ and -, got 'a&b'"),
     ],
 )
 def test_an_invalid_key_is_named_with_its_value_and_the_rule(text, said, tmp_path):
     with pytest.raises(ConfigError, match=said) as caught:
         load(written(tmp_path, text), (), {})
     assert caught.value.exit_status == 3
+
+
+def test_a_flag_or_variable_of_several_lines_is_not_read_by_its_first():
+    """Two settings in one flag were the first of them alone."""
+    with pytest.raises(ConfigError, match=r"budget\.epsilon: expected a number.*, got '5.nbudget\.rho=3'"):
+        load(None, ("budget.epsilon=5\nbudget.rho=3",), {})
+    assert load(None, (), {"UDP_STREAM_BUDGET__EPSILON": "5\n"}).budget.epsilon == 5
+    assert load(None, ("release.bins=[\n0,\n9, 65]",), {}).release.bins == (0, 9, 65)
 
 
 def test_a_byte_order_mark_before_a_configuration_is_left_out_as_before_pings(tmp_path):

@@ -19,6 +19,9 @@ from udp_stream.adapters.settings.sections import Settings
 from udp_stream.adapters.settings.tables import Origin, Report, Tables, read_tables, stop
 from udp_stream.errors import ConfigError
 
+TOKEN_NAMES = {"live.token_header": "letters, digits and -", "live.token_query": "letters, digits, ., _ and -"}
+"""What the names of a header and of a parameter are made of."""
+
 
 def load(
     path: Path | None,
@@ -155,6 +158,8 @@ def _rule(name: str) -> str | None:
         return "a duration such as 6h"
     if name in EPSILONS:
         return EPSILONS[name]
+    if name in TOKEN_NAMES:
+        return TOKEN_NAMES[name]
     if name == "release.bins":
         return "auto, a number of bins, or edges in km/h"
     if name == "budget.schedule":

@@ -133,11 +133,12 @@ def _origins(values: Mapping[str, Any], path: Path, lines: Mapping[str, int]) ->
 
 
 def _value(text: str) -> object:
-    """A TOML value if it reads as one, else a string."""
+    """A TOML value if it reads as one, else a string. One, and nothing behind it: that would be left out unsaid."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        read = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
+    return read["value"] if len(read) == 1 else text
 
 
 _HEAD = re.compile(r"\s*\[(\[?)\s*([A-Za-z0-9_-]+)\s*\]")
