@@ -1,6 +1,7 @@
 """`init` and `plan` of several files, and what they say of an address or a pipe in their place."""
 
 import json
+import os
 import re
 
 import pytest
@@ -70,7 +71,7 @@ def test_files_of_two_kinds_are_not_one_recording(tmp_path):
     assert done.returncode == 2 and b"expected files of one kind" in done.stderr
 
 
-@pytest.mark.parametrize("verb", ["init", "plan"])
+@pytest.mark.parametrize("verb", ["init", "plan", "doctor"])
 @pytest.mark.parametrize(
     ("address", "words"),
     [
@@ -83,11 +84,16 @@ def test_an_address_is_answered_with_what_to_do_and_not_shown(verb, address, wor
     done = run(verb, address, cwd=tmp_path)
     said = done.stderr.decode()
     assert done.returncode == 2 and re.search(words, said) and "secret" not in said and "example" not in said
+    assert done.stdout == b""
 
 
 def test_init_does_not_read_a_pipe(tmp_path):
-    done = run("init", "-", cwd=tmp_path)
-    assert done.returncode == 2 and b"expected files, which can be read twice, got -: save some of it" in done.stderr
+    """Not by any name: of a shell's `<(command)` the second look found nothing, and that at a named one waited."""
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("-", "pipe", "/dev/stdin"):
+        done = run("init", name, cwd=tmp_path, stdin=b"{}")
+        said = f"expected files, which can be read twice, got {name}: save some of it"
+        assert done.returncode == 2 and said in done.stderr.decode()
 
 
 def test_a_file_in_another_form_than_the_others_is_named_and_not_left_out(tmp_path):

@@ -27,7 +27,7 @@ from udp_stream.adapters.settings import Settings
 from udp_stream.cli.first_look import OF_A_SPEED
 from udp_stream.cli.found_refusals import commonest, refused_kinds, why_none
 from udp_stream.cli.found_unit import FoundUnit, SaidUnit, found_unit
-from udp_stream.cli.named_recordings import named, require_savable
+from udp_stream.cli.named_recordings import named, require_rereadable, require_savable
 from udp_stream.cli.plan_of_feed import from_future
 from udp_stream.cli.wrong_zone import MONTH_FIRST, is_sea, land_if_exchanged, zone_of, zone_offset_minutes
 from udp_stream.errors import UsageError
@@ -49,8 +49,6 @@ _FRAMES = 50
 
 _SAMPLED = 20
 """Files whose records are looked at."""
-
-_NO_PIPE = "expected files, which can be read twice, got -: save some of it, such as sample.csv or sample.ndjson"
 
 _TRIED = 500
 """Messages that each form is tried on."""
@@ -112,8 +110,7 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
     """Read the beginning of a recording, or of several of one form. UsageError if it holds no pings that are known
     here, with what was found."""
     require_savable(paths)
-    if "-" in paths:
-        raise UsageError(_NO_PIPE)
+    require_rereadable(paths)
     if len({is_gtfs_file(path) for path in paths}) > 1:
         raise UsageError(f"{named(paths)}: expected files of one kind, got GTFS-realtime (.pb) and others")
     if is_gtfs_file(paths[0]):

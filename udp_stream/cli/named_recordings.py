@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
 from udp_stream.adapters.files.gtfs_files import is_gtfs_file
 from udp_stream.adapters.schemes import scheme_of
@@ -29,6 +30,20 @@ def typed(files: Sequence[str]) -> str:
     """
     shown = " ".join(map(shlex.quote, files[:_SHOWN_MAX]))
     return f"{shown} ..." if len(files) > _SHOWN_MAX else shown
+
+
+def require_rereadable(names: Sequence[str]) -> None:
+    """UsageError for standard input, a pipe or a device, of which a second look would find nothing, or wait for ever.
+
+    >>> require_rereadable(["-"])
+    Traceback (most recent call last):
+    udp_stream.errors.UsageError: expected files, which can be read twice, got -: save some of it, such as sample.csv...
+    """
+    for name in names:
+        path = Path(name)
+        if name == "-" or (path.exists() and not (path.is_file() or path.is_dir())):
+            save = "save some of it, such as sample.csv or sample.ndjson"
+            raise UsageError(f"expected files, which can be read twice, got {name}: {save}")
 
 
 def require_savable(names: Sequence[str]) -> None:

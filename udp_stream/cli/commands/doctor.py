@@ -26,7 +26,7 @@ from udp_stream.adapters.settings.connection_rules import has_password
 from udp_stream.adapters.text import counted
 from udp_stream.adapters.work_reports import rules_of
 from udp_stream.cli.first_look import Doubt, is_on_disk, joined, require_readable_pings
-from udp_stream.cli.named_recordings import named
+from udp_stream.cli.named_recordings import named, require_savable
 from udp_stream.errors import ConfigError, PrivacyRefused, UdpStreamError, needs
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.pings.formats import PingFormat
@@ -49,7 +49,11 @@ NO_RELEASE = "a verdict on raw speeds, not a release"
 
 
 def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Run every check, one line each; in the end raise the first failure, so that the exit status tells its kind."""
+    """Run every check, one line each; in the end raise the first failure, so that the exit status tells its kind.
+
+    UsageError for an address in place of a file: it may hold a token, and the checks show names.
+    """
+    require_savable(arguments.files)
     checks: list[tuple[str, Callable[[], str]]] = [
         ("configuration", lambda: f"valid, policy {settings.policy.fingerprint()}"),
         ("ledger", lambda: _ledger(settings, for_workers=not arguments.files)),
