@@ -15,6 +15,7 @@ from udp_stream.pings.advice import SENTENCES_MAX, Refused, advise
 from udp_stream.pings.decoder import PingDecoder, PingRules, originals
 from udp_stream.pings.feed_form import PLAIN, mapped_form
 from udp_stream.pings.mapping import FeedMapping
+from udp_stream.pings.refusals import Reason, Refusal
 
 SECONDS = 1706159153
 SURAT = (72.6, 20.9, 73.1, 21.4)
@@ -312,3 +313,12 @@ def test_init_takes_no_row_for_a_header(row, tmp_path):
     with pytest.raises(UsageError, match="the first line looks like a row, and not like a header") as raised:
         find_feed([str(file)])
     assert not leaked(str(raised.value).removeprefix(str(file)))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [(b"<html>", ["XML or HTML"]), (b' {"entity": []}', ["but JSON: `udp-stream init` reads it"]), (b"\n\x0d", [])],
+)
+def test_a_file_that_is_no_gtfs_realtime_is_named_for_what_it_is(text, words):
+    said = advise([Refused(Refusal(0, -1, Reason.NOT_GTFS_REALTIME, "$"), text)], PLAIN)
+    assert len(said) == len(words) and all(word in one for word, one in zip(words, said, strict=True))

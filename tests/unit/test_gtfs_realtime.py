@@ -13,7 +13,7 @@ from udp_stream.adapters.files.gtfs_files import GtfsFiles, sentences
 from udp_stream.adapters.schemes import open_source, open_sources
 from udp_stream.cli import main as cli
 from udp_stream.errors import ConfigError, UsageError
-from udp_stream.pings.decoder import PingDecoder, PingRules
+from udp_stream.pings.decoder import PingDecoder, PingRules, json_messages
 from udp_stream.pings.gtfs_realtime import GTFS_REALTIME, SINGLE, header_time
 from udp_stream.pings.json_reader import JSON
 from udp_stream.pings.unrepeated import PIECE_BYTES_MAX, REMEMBERED, Unrepeated
@@ -315,3 +315,19 @@ def test_real_messages_go_through_replay(tmp_path, capsys):
     assert reasons.count(("zero_coordinates", "$.location.coordinates")) == 7
     assert ("missing_field", "$.observationDateTime") in reasons
     assert sum(record["counts"]["samples"] for record in records) + len(rejected) == 1716
+
+
+@pytest.mark.parametrize("count", [1, 900])
+@pytest.mark.parametrize("shape", ["[%s]", '{"results": [%s]}', '{"entity": [], "of": [%s]}', "%.97s"])
+def test_json_under_a_name_in_pb_is_refused_whole_and_no_ping_of_it_is_read_in_metres_a_second(shape, count, tmp_path):
+    """Of a long array the first eight were read, in another unit, and the others were lost."""
+    pings = ", ".join(PING % (bus, bus) for bus in range(count))
+    said, name = [], write(tmp_path / "poll.pb", (shape % pings).encode())
+    (frame,) = GtfsFiles([name], say=said.append).messages()
+    assert said[0] == f"{name}: refused whole as not_gtfs_realtime"
+    for messages, form, reason in (
+        (frame, SINGLE, "not_gtfs_realtime"),
+        (json_messages(frame, SINGLE, RULES), JSON, "not_json"),  # as topics and journals have it
+    ):
+        read, refusals = PingDecoder(RULES, form).decode(messages)
+        assert len(read) == 0 and [(one.reason.value, one.position) for one in refusals] == [(reason, -1)]

@@ -111,6 +111,8 @@ def _sentence(reason: Reason, path: str, sample: _Sample) -> str | None:
     match reason:
         case Reason.NOT_JSON:
             return _not_json(sample)
+        case Reason.NOT_GTFS_REALTIME:
+            return _not_gtfs_realtime(sample)
         case Reason.MISSING_FIELD:
             return _missing(field, path, sample)
         case Reason.WRONG_TYPE | Reason.TIME_OUT_OF_RANGE | Reason.NO_UTC_OFFSET if field == "time":
@@ -262,6 +264,16 @@ def _degrees(value: Value) -> float | None:
     if isinstance(value, str):
         return number_of(value)
     return float(value) if isinstance(value, int | float) else None
+
+
+def _not_gtfs_realtime(sample: _Sample) -> str | None:
+    """What a file is that has the name of one: an answer that was saved may be in another form, or an error."""
+    start = sample.pieces[0].lstrip()[:1]
+    if start == b"<":
+        return "not GTFS-realtime, but XML or HTML: is it a page of the server, which wants a token perhaps?"
+    if start and start in b'{["':
+        return "not GTFS-realtime, but JSON: `udp-stream init` reads it under a name that ends in .json"
+    return None
 
 
 def _not_json(sample: _Sample) -> str | None:
