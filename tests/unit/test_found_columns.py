@@ -52,6 +52,13 @@ def test_a_path_within_an_object_is_taken_and_not_the_key_that_is_spelt_like_it(
     assert find_feed([written(tmp_path, pings)]).keys["plate"] == "vehicle.id"
 
 
+@pytest.mark.parametrize("key", ['vehicle "id"', "vehicle\\id", "vehicle\tid", "vehicle\x7fid"])
+def test_a_key_with_a_sign_that_no_path_may_have_is_no_fault_of_ours(key, tmp_path):
+    pings = [{key if name == "bus" else name: value for name, value in one.items()} for one in PINGS]
+    with pytest.raises(UsageError, match="found no field for plate"):
+        find_feed([written(tmp_path, pings)])
+
+
 def test_keys_of_digits_are_said_to_be_places_in_arrays(tmp_path):
     pings = [{str(at): value for at, value in enumerate(one.values())} for one in PINGS]
     with pytest.raises(UsageError, match="keys of digits alone, which paths take for places in an array: rename them"):

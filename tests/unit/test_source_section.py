@@ -25,6 +25,10 @@ WRONG = [
     (("preset=wmata",), "source.preset: there is none for 'wmata': .* has no speeds"),
     (("preset=gtfs-rt",), "speed.unit: expected 'mps', in which feeds of source.preset 'gtfs-rt'"),
     (("plate=a..b",), "source.plate: expected a path such as"),
+    *(
+        ((f"plate=a{sign}b",), "source.plate: expected keys without quotes, backslashes and control characters, got")
+        for sign in ('"', "\\", "\t", "\x7f", "\udcff")
+    ),
     (("plates=a",), "unknown key source.plates; did you mean source.plate?"),
     (("plate=7",), "source.plate: expected text, got 7"),
     (("time_zone=Mars/Base",), "source.time_zone: expected an IANA time zone, got 'Mars/Base'"),

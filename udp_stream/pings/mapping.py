@@ -1,7 +1,8 @@
 """Feed mapping: where the messages of a feed have the fields of a ping, and how they write times. A pure value.
 
 A path has dots between keys, and numbers that index arrays: `vehicle.position.latitude`, `coordinates.0`. The spelling
-of refusals, `$.coordinates[0]`, is read too. A key with a dot in it cannot be reached.
+of refusals, `$.coordinates[0]`, is read too. A key with a dot, a quote, a
+backslash or a control character in it cannot be reached.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ INDEX_MAX = 1000
 
 _PATH_CHARS_MAX = 400
 _STEPS_MAX = 16
+_NO_KEY = re.compile(r'["\\\x00-\x1f\x7f\ud800-\udfff]')
+"""Signs of keys that the quick reader of JSON, and a file of TOML, cannot have as they are."""
+
 _ZONED = datetime(2013, 11, 12, 13, 14, 15, tzinfo=timezone(timedelta(hours=5, minutes=30)))
 """A moment whose parts all differ, so that a pattern that leaves one out is noticed."""
 
@@ -134,6 +138,9 @@ def steps_of(path: str, name: str = "path") -> Path:
     steps = text.split(".")
     if len(path) > _PATH_CHARS_MAX or len(steps) > _STEPS_MAX or not all(step.strip() for step in steps):
         rule = "expected a path such as vehicle.position.latitude or coordinates.0"
+        raise ValueError(f"{name}: {rule}, got {path[:80]!r}")
+    if _NO_KEY.search(path):
+        rule = "expected keys without quotes, backslashes and control characters"
         raise ValueError(f"{name}: {rule}, got {path[:80]!r}")
     taken = tuple(int(step) if step.isdecimal() and step.isascii() and len(step) < 9 else step for step in steps)
     highest = max((step for step in taken if isinstance(step, int)), default=0)
