@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from udp_stream.adapters.settings import Settings, known_keys, load
+from udp_stream.cli.main import main
 from udp_stream.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -202,6 +203,15 @@ def test_an_invalid_key_is_named_with_its_value_and_the_rule(text, said, tmp_pat
     with pytest.raises(ConfigError, match=said) as caught:
         load(written(tmp_path, text), (), {})
     assert caught.value.exit_status == 3
+
+
+@pytest.mark.parametrize("key", ["ledger.url", "ledger.key_file", "live.ca_file", "live.token_file", "kafka.group"])
+def test_a_nul_is_in_no_name_and_is_refused_before_the_system_does(key, tmp_path):
+    section, _, name = key.partition(".")
+    path = written(tmp_path, f'[{section}]\n{name} = "a\\u0000b"')
+    with pytest.raises(ConfigError, match=rf"^{key}: expected text without NUL, got one$"):
+        load(path, (), {})
+    assert main(["config", "check", "--config", str(path)]) == 3
 
 
 def test_a_flag_or_variable_of_several_lines_is_not_read_by_its_first():

@@ -54,6 +54,7 @@ def settings_of(tables: Tables, of_values: Report, of_rules: Report) -> Settings
     """What the tables say; what is reported and not raised has its default."""
     queries = _queries(tables.queries, of_values)
     _refuse_unknown(tables.values, of_values)
+    _refuse_nul(tables.values, of_values)
     _refuse_nameless_ledger(tables.values, of_values)
     settings = msgspec.structs.replace(_converted(tables.values, of_values), query=queries)
     for fault in faults_of(settings):
@@ -128,6 +129,16 @@ def _refuse_unknown(values: dict[str, Any], report: Report) -> None:
         for key in list(table) if isinstance(table, dict) else ():
             if f"{section}.{key}" not in known:
                 report(ConfigError(f"unknown key {section}.{key}{nearest(f'{section}.{key}')}"))
+                del table[key]
+
+
+def _refuse_nul(values: dict[str, Any], report: Report) -> None:
+    """No file, server or user has a NUL in its name: the system would refuse it in the middle of the work. What has one
+    is reported and taken out."""
+    for section, table in values.items():
+        for key, value in list(table.items()) if isinstance(table, dict) else ():
+            if isinstance(value, str) and "\0" in value:
+                report(ConfigError(f"{section}.{key}: expected text without NUL, got one"))
                 del table[key]
 
 
