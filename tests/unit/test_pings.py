@@ -53,6 +53,21 @@ def one(message: bytes, rules: PingRules = RULES) -> tuple[str, str]:
     return refusals[0].reason.value, refusals[0].path
 
 
+@pytest.mark.parametrize(
+    ("plate", "other"),
+    [
+        ("S\u00c1NTA01", "SA\u0301NTA01"),
+        ("GJ05AB0001", "\uff27\uff2a\uff10\uff15AB0001"),
+        ("GJ05AB0001", "\u200bGJ05AB\u00ad0001\u200e "),
+    ],
+    ids=["composed", "wide", "invisible"],
+)
+def test_a_plate_that_is_written_in_two_ways_has_one_budget(plate: str, other: str) -> None:
+    pings, refusals = decode(*(encode(ping(license_plate=text)) for text in (plate, other)))
+    assert pings.plates == (plate,) and refusals == []
+    assert one(encode(ping(license_plate="\u200b\u00ad"))) == ("empty_plate", "$.license_plate")
+
+
 PLATE, TIME, PLACE = "$.license_plate", "$.observationDateTime", "$.location.coordinates"
 REFUSED = [
     (b"", "not_json", "$"),

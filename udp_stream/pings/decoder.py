@@ -9,6 +9,7 @@ zero, outside the box, speed not finite, negative, above the limit.
 from __future__ import annotations
 
 import enum
+import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -224,23 +225,28 @@ def _columns_of(wire: Sequence[WirePing]) -> WireColumns:
 
 
 def plate_name(text: str) -> str:
-    """The plate that is meant: white space around it is dropped.
+    """The plate that is meant: white space around it is dropped, and what is written alike is one plate.
 
-    >>> plate_name(" GJ05ZZ0001 ")
-    'GJ05ZZ0001'
+    Unicode has several ways to write one letter, and characters that nobody sees: NFKC, without format characters.
+
+    >>> plate_name(" GJ05ZZ0001 "), plate_name("S\\u00c1NTA1") == plate_name("SA\\u0301NTA1\\u200b")
+    ('GJ05ZZ0001', True)
     """
-    return text.strip()
+    if text.isascii():
+        return text.strip()
+    visible = (letter for letter in text if unicodedata.category(letter) != "Cf")
+    return unicodedata.normalize("NFKC", "".join(visible)).strip()
 
 
 def _index_plates(texts: Sequence[str]) -> tuple[list[str], NDArray[np.uint32]]:
-    """The distinct plates, stripped of white space, and for each text the index of its plate."""
+    """The distinct plates, by their names, and for each text the index of its plate."""
     index: defaultdict[str, int] = defaultdict(count().__next__)
     plate = np.fromiter(map(index.__getitem__, texts), np.uint32, len(texts))
-    stripped = [plate_name(text) for text in index]  # distinct texts only: few, where pings are many
-    if stripped == list(index):
-        return stripped, plate
+    names = [plate_name(text) for text in index]  # distinct texts only: few, where pings are many
+    if names == list(index):
+        return names, plate
     # Again, as texts that differ in white space alone may now be one plate.
-    plates, renamed = _index_plates(stripped)
+    plates, renamed = _index_plates(names)
     return plates, renamed[plate]
 
 
