@@ -5,6 +5,7 @@ import re
 import pytest
 
 from streams.connections import PROTOCOLS, client_options, faust_credentials
+from streams.topics import topics_of
 from tests.secured import certificates, secret_file
 from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
@@ -40,6 +41,9 @@ def refused(*flags):
                 "a:9092 b:9092",
             )
         ),
+        (["kafka.prefix=my prefix/"], "kafka.prefix: expected at most 200 letters, digits, dots, underscores and"),
+        ([f"kafka.prefix={'a' * 201}"], "kafka.prefix: expected at most 200 letters"),
+        (["kafka.group= "], "kafka.group: expected a name, got ' '"),
         (["kafka.ca_file=ca.pem"], """kafka.security: expected "tls" or "sasl-tls", as kafka.ca_file is set"""),
         (["kafka.username=me"], """kafka.security: expected "sasl" or "sasl-tls", as kafka.username is set"""),
         (["kafka.security=sasl"], "kafka.username: expected one, as kafka.security is 'sasl', got none"),
@@ -55,7 +59,7 @@ def refused(*flags):
         (["kafka.security=tls", "kafka.certificate_file=c"], "kafka.certificate_key_file: expected one"),
     ],
 )
-def test_keys_that_do_not_belong_together_are_refused(flags, sentence):
+def test_keys_that_do_not_belong_together_or_break_their_rule_are_refused(flags, sentence):
     assert sentence in refused(*flags)
 
 
@@ -224,3 +228,8 @@ def test_a_redis_that_is_away_is_no_ledger_whose_key_is_lost(url, tmp_path):
         ledger_and_keys(asked, must_exist=True),
     ):
         pass
+
+
+def test_the_longest_prefix_leaves_room_for_the_names_of_topics():
+    topics = topics_of(load(None, (f"kafka.prefix={'a' * 200}",), {}).kafka)
+    assert all(len(topic.name) <= 249 for topic in topics)

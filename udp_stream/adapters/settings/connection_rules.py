@@ -13,6 +13,9 @@ from udp_stream.errors import ConfigError
 _USERNAME = re.compile(r"[!-~]+")
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+):([0-9]{1,5})")
 _PORT_MAX = 65_535
+_PREFIX_MAX = 200
+_PREFIX = re.compile(rf"[A-Za-z0-9._-]{{0,{_PREFIX_MAX}}}")
+"""A topic's name has at most 249 characters, and ours have less than 49 behind the prefix."""
 
 
 def kafka_faults(kafka: KafkaSection) -> Iterator[ConfigError]:
@@ -25,6 +28,9 @@ def kafka_faults(kafka: KafkaSection) -> Iterator[ConfigError]:
     # What is none of this would be a fault of a client, in the middle of its work.
     rule = "HOST:PORT, or several of them with commas"
     yield from breach(all(map(_is_address, kafka.bootstrap.split(","))), "kafka.bootstrap", rule, repr(kafka.bootstrap))
+    rule = f"at most {_PREFIX_MAX} letters, digits, dots, underscores and hyphens, as names of topics have"
+    yield from breach(_PREFIX.fullmatch(kafka.prefix) is not None, "kafka.prefix", rule, repr(kafka.prefix))
+    yield from breach(bool(kafka.group.strip()), "kafka.group", "a name", repr(kafka.group))
     for key in ("ca_file", "certificate_file", "certificate_key_file"):
         rule = f'"tls" or "sasl-tls", as kafka.{key} is set'
         yield from breach(kafka.has_tls or not getattr(kafka, key), "kafka.security", rule, repr(kafka.security))
