@@ -55,8 +55,9 @@ class Services:
 def services(folder: Path | None = None) -> Iterator[Services]:
     """Both while the block runs, with their data in `folder`/kafka and `folder`/redis, or in temporary folders.
 
-    A folder can be used again, and keeps the ports as well, but not by two at once (UsageError). Raises
-    DependencyUnavailable, with what to install, if one of them cannot be started.
+    A folder can be used again, and keeps the ports as well, but not by two at once (UsageError). It is made for its
+    owner alone, as it will hold raw pings and a ledger; one that is there keeps its mode, and new data is private.
+    Raises DependencyUnavailable, with what to install, if one of them cannot be started.
     """
     with (
         nullcontext() if folder is None else _alone_in(folder),
@@ -69,7 +70,7 @@ def services(folder: Path | None = None) -> Iterator[Services]:
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
     """Two Redis servers on one append-only file would ruin it."""
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -21,6 +21,7 @@ from udp_stream.errors import DependencyUnavailable
 from udp_stream.trial.services.jars import class_path, java
 from udp_stream.trial.services.process import (
     HOST,
+    PRIVATE_UMASK,
     Program,
     Running,
     folder_or_temporary,
@@ -171,7 +172,9 @@ def _formatted(base: tuple[str, ...], folder: Path) -> str:
         return found[1].strip()
     cluster = random_cluster_id()
     tool = (*base, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", "server.properties")
-    done = subprocess.run(tool, cwd=folder, capture_output=True, text=True, timeout=FORMAT_SECONDS, check=False)
+    done = subprocess.run(
+        tool, cwd=folder, capture_output=True, text=True, timeout=FORMAT_SECONDS, check=False, umask=PRIVATE_UMASK
+    )
     if done.returncode != 0:
         raise DependencyUnavailable(f"Kafka's storage tool failed: {(done.stderr or done.stdout)[-1000:].strip()}")
     return cluster

@@ -43,6 +43,9 @@ KILL_SECONDS = 10.0  # a killed process is gone at once, unless the kernel holds
 # on such a port meets itself in the end, and the service cannot come back. And so low that port + 10000 is below as
 # well, which is where Redis Cluster listens.
 PORTS = range(12_000, 22_700)
+PRIVATE_UMASK = 0o077
+"""Of a service: what a broker has on disk is raw pings, and a Redis has the ledger. Only their owner may read them."""
+
 _GATE = ("/bin/sh", "-c", 'read go && exec "$0" "$@" </dev/null')
 
 _T = TypeVar("_T")
@@ -187,6 +190,7 @@ def _spawn(program: Program) -> Child:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            umask=PRIVATE_UMASK,
         )
     assert process.stdin is not None
     with process.stdin as gate:
@@ -286,9 +290,10 @@ def _kept(file: Path, ports: list[int], start: Callable[[list[int]], _T]) -> _T:
 
 @contextmanager
 def folder_or_temporary(name: str, folder: Path | None) -> Iterator[tuple[Path, bool]]:
-    """The folder given, made if need be, or one of our own that is removed at the end; and whether it is our own."""
+    """The folder given, made for its owner alone if need be, or one of our own that is removed at the end; and whether
+    it is our own."""
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         yield folder.absolute(), False
         return
     with TemporaryDirectory(prefix=f"udp-stream-{name}-", ignore_cleanup_errors=True) as own:
