@@ -15,6 +15,7 @@ from msgspec.structs import asdict, replace
 from benchmarks.accuracy import expected_over_actual
 from benchmarks.forecast_days import OURS, changed, day_of_fleet, run
 from tests.forms import long_but
+from udp_stream.adapters.records_out import flat
 from udp_stream.adapters.settings import load
 from udp_stream.forecast.memory import Memory
 from udp_stream.forecast.prior import SlotPrior
@@ -176,6 +177,64 @@ def test_a_forecast_that_was_made_before_counts_were_kept_back_is_not_shown():
     assert mean is not None and forecast_kept_back(Terms(forecast=before), mean, measured) is None
     after = replace(before, learnt=4.0)
     assert forecast_kept_back(Terms(forecast=after), mean, measured).measured_kmh == 20.0
+
+
+def one_hat(pings, number=0):
+    """A slot of one HAT, in which all drive at 20 km/h; how many pings each plate sends."""
+    names, start = sorted(pings), START + number * HOUR
+    plate = np.repeat(np.arange(len(names), dtype=np.uint32), [pings[name] for name in names])
+    keys, cell = tuple(b"hash%04d" % name for name in names), np.full(plate.size, CELLS[0], np.uint64)
+    quanta = np.full(plate.size, 20 * 4096, np.int32)
+    return tabulate(SlotPings(start, start + HOUR, keys, plate, np.arange(plate.size, dtype=np.uint32), cell, quanta))
+
+
+@pytest.mark.parametrize("shown", ["none", "released"])
+def test_a_question_tells_by_its_rounds_and_its_cost_nothing_of_how_many_plates_it_asked(measure, shown):
+    """The more plates, the surer is a noisy share of them, and the fewer rounds are drawn."""
+
+    def withheld(plates, shown):
+        context = context_of(*measure, "release.ask_first=0.3", f"release.counts={shown}")
+        slot = one_hat(dict.fromkeys(range(plates), 10))
+        (payload,) = release_slot(*slot, context, MemoryLedger(), lambda _: None).payloads.values()
+        assert decode(payload).status == "withheld_uninformative" and not decode(payload).question.moved
+        return payload
+
+    assert withheld(80, shown) == withheld(400, shown)
+    few, many = (decode(withheld(plates, "all")) for plates in (80, 400))
+    assert few.question.rounds > many.question.rounds and few.privacy.epsilon > many.privacy.epsilon
+
+
+TOLD = {
+    "mean.value_kmh", "mean.scale_kmh", "mean.expected_abs_error_kmh", "mean.interval95_kmh", "mean.bias_bound_kmh",
+    "mean.epsilon", "privacy.epsilon", "forecast.measured_kmh", "forecast.measured_deviation_kmh",
+    "variance.value_kmh2", "variance.scale_kmh2", "variance.expected_abs_error_kmh2", "variance.bias_bound_kmh2",
+    "variance.epsilon", "cdf.values", "cdf.expected_rms_error", "cdf.epsilon", "cdf.budgets",
+}  # fmt: skip
+"""What of a released HAT may follow from its counts: docs/privacy-model.md, "What that still tells of counts"."""
+
+
+@pytest.mark.parametrize("mean", ["forecast-clip", "array-averaging"])
+def test_a_released_hat_tells_of_its_counts_by_what_the_privacy_model_lists(mean):
+    """Half of the plates have no budget left. How many pings they send shows in each of these, and in nothing else."""
+    flags = (
+        f"release.mean={mean}",
+        "release.mean_epsilon=0.6",
+        "release.variance_epsilon=0.2",
+        "release.cdf_epsilon=0.2",
+    )
+
+    def second(pings):
+        context, ledger = context_of(*flags, "budget.epsilon=1", "release.counts=none"), MemoryLedger()
+        first, rest = dict.fromkeys(range(7), 10), dict.fromkeys(range(7, 14), 10)
+        for number, sent in enumerate((first, dict.fromkeys(first, pings) | rest)):
+            (payload,) = release_slot(*one_hat(sent, number), context, ledger, lambda _: None).payloads.values()
+        assert decode(payload).status == "released"
+        return flat(json.loads(payload))
+
+    ours, others = second(10), second(40)
+    told = {name for name in ours.keys() | others.keys() if ours.get(name) != others.get(name)}
+    assert {"mean.epsilon", "privacy.epsilon", "variance.scale_kmh2"} < told <= TOLD
+    assert mean == "forecast-clip" or "mean.bias_bound_kmh" in told
 
 
 @pytest.mark.parametrize("shown", ["none", "released"])

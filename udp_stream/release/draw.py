@@ -20,7 +20,7 @@ from udp_stream.planning.slot_plan import SlotPlan
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.decide import decide, unplanned
 from udp_stream.release.estimate import HatEstimate, estimate_hats
-from udp_stream.release.kept_back import forecast_kept_back
+from udp_stream.release.kept_back import as_if_all_asked, forecast_kept_back
 from udp_stream.release.once import draw_once
 from udp_stream.release.outcome import NO_ROWS, HatOutcome, hats_of, ids_of
 from udp_stream.release.question import ask_first
@@ -201,6 +201,7 @@ def _record(hat: HatOutcome, counts: SlotCounts, estimate: HatEstimate | None, c
     plates, pings = int(by_plate.size), int(by_plate.sum())
     kept_back = {"all": False, "released": hat.plan is None, "none": True}
     shown = not kept_back[context.policy.counts_released]
+    hat = hat if shown else msgspec.structs.replace(hat, terms=as_if_all_asked(hat.terms))
     return Release(
         schema=SCHEMA,
         release_id=hat.release_id,

@@ -92,7 +92,7 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "far_kmh": "a plate counts whose mean speed is farther than this from what was forecast of it, km/h",
         "share": "the share of plates that has to count",
         "moved": "whether that share was found; the answer has noise",
-        "rounds": "noisy counts that it took",
+        "rounds": "noisy counts that it took; the most that it could take, where counts are kept back",
         "epsilon": "the most that it cost a plate; part of the epsilon of `privacy`",
     },
     "QueryResult": {
