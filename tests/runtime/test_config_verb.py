@@ -262,6 +262,24 @@ def test_the_plates_key_may_be_made_later_and_a_secret_in_the_place_of_its_file_
     assert "--set: ledger.key_file: expected a folder in which" in out
 
 
+@pytest.mark.parametrize(
+    "key", ["kafka.password_file", "ledger.password_file", "live.password_file", "live.token_file"]
+)
+def test_a_secret_in_the_place_of_its_file_is_shown_by_no_verb(key, capsys, tmp_path, monkeypatch):
+    """A PIN is a number of TOML, and no text; a word is shown by nobody who prints the configuration either."""
+    monkeypatch.chdir(tmp_path)
+    url, sasl = "ledger.url=redis://ledger", ("--set", "kafka.security=sasl", "--set", "kafka.username=me")
+    flags = "--set", url, *(sasl if key.startswith("kafka") else ())
+    for secret, *verb in (("483920", "check"), ("483920", "show"), ("4839.20", "check"), ("hunter2", "show"),
+                          ("hunter2", "show", "--json"), ("hunter2", "check")):  # fmt: skip
+        status, out, err = said(capsys, "config", *verb, *flags, "--set", f"{key}={secret}")
+        assert secret not in out + err and status == (3 if secret != "hunter2" or verb == ["check"] else 0)
+    secret_file(tmp_path / "password", b"hush")
+    assert (
+        f'{key.partition(".")[2]} = "password"' in said(capsys, "config", "show", *flags, "--set", f"{key}=password")[1]
+    )
+
+
 def test_files_of_a_section_with_a_fault_are_left_for_the_next_look(secrets, capsys):
     (secrets / "password").unlink()
     (secrets / "token").unlink()

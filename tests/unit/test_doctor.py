@@ -5,6 +5,7 @@ import pytest
 
 from tests.runtime.harness import fleet_log
 from udp_stream.adapters.settings import load
+from udp_stream.cli import main as cli
 from udp_stream.cli.commands.doctor import NO_RELEASE, _unit
 from udp_stream.errors import ConfigError
 from udp_stream.pings.decoder import PingDecoder
@@ -53,3 +54,14 @@ def test_speeds_in_no_unit_that_is_known_fail_and_no_unit_is_told(factor):
 
 def test_of_too_few_pings_only_the_rule_is_said():
     assert said(fleet_log(clean=True)[:60], "kmh").startswith("cannot tell: fewer than 100 pairs of pings")
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+@pytest.mark.parametrize(
+    "address", ["https://feed/x?key=hunter2", "amqps://me:hunter2@broker/vhost", "HTTPS://a/hunter2"]
+)
+def test_an_address_in_the_place_of_a_file_is_refused_and_not_shown(address, form, capsys):
+    """What doctor prints is sent to those who are asked for help."""
+    assert cli.main(["doctor", __file__, address, *form]) == 2
+    out, err = capsys.readouterr()
+    assert "hunter2" not in out + err and not out and "expected files, got an address of " in err

@@ -25,7 +25,7 @@ def secret_of(key: str, file: str) -> str:
     Traceback (most recent call last):
     udp_stream.errors.ConfigError: kafka.password_file: /no/such/file cannot be read (No such file or directory)
     """
-    if not os.path.lexists(file) and os.sep not in file:
+    if may_be_secret(file):
         rule = "expected the path of a file, got none that is in this folder"
         raise ConfigError(f"{key}: {rule} (it is not shown: it might be the secret itself)")
     require_private(key, file)
@@ -39,6 +39,15 @@ def secret_of(key: str, file: str) -> str:
         got = "something else" if text else "nothing"
         raise ConfigError(f"{key}: expected one line of printable ASCII in {file}, got {got}") from None
     return text
+
+
+def may_be_secret(file: str) -> bool:
+    """Whether what stands in the place of a file's name may be the secret itself: it is no path, and no file here.
+
+    >>> may_be_secret("hunter2"), may_be_secret("/run/secrets/kafka"), may_be_secret("")
+    (True, False, False)
+    """
+    return bool(file) and os.sep not in file and not os.path.lexists(file)
 
 
 def require_private(key: str, file: str) -> None:

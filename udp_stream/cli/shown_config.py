@@ -12,14 +12,16 @@ from typing import Final
 import msgspec
 from msgspec.structs import fields
 
+from udp_stream.adapters.secret_files import may_be_secret
 from udp_stream.adapters.settings import Origin, Settings, known_keys
 from udp_stream.adapters.settings.connection_rules import has_password
+from udp_stream.cli.key_files import SECRETS
 from udp_stream.pings.mapping import FeedMapping
 
 COMMENT_COLUMN: Final = 44
 
 LEFT_OUT: Final = "..."
-"""Stands where a URL has its user and password."""
+"""Stands where a URL has its user and password, and for what may be a secret in the place of its file's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ def _shown(name: str, settings: Settings, origins: Mapping[str, Origin]) -> Show
     origin = origins.get(name) or Origin("default")
     if name == "ledger.url":
         return ShownKey(name, without_password(settings.ledger.place), origin, is_set=bool(value))
+    if (section, key) in SECRETS and may_be_secret(value):
+        return ShownKey(name, LEFT_OUT, origin)
     if section == "source" and value is None:
         return ShownKey(name, *_of_feed(key, settings), is_set=False)
     if name == "budget.epsilon" and value is None:
@@ -99,7 +103,7 @@ def _head(table: str) -> str:
 def _line(key: ShownKey) -> str:
     name, text = key.name.rpartition(".")[2], _text(key.value)
     setting = f"{name} = {text}"
-    if not key.is_set or (key.name == "ledger.url" and LEFT_OUT in text):
+    if not key.is_set or key.value == LEFT_OUT or (key.name == "ledger.url" and LEFT_OUT in text):
         setting = f"# {setting}" if text else f"# {name} is not set"
     return f"{setting:<{COMMENT_COLUMN}} # {_text_of(key.origin)}"
 

@@ -21,6 +21,8 @@ from udp_stream.errors import ConfigError
 
 TOKEN_NAMES = {"live.token_header": "letters, digits and -", "live.token_query": "letters, digits, ., _ and -"}
 """What the names of a header and of a parameter are made of."""
+OF_SECRETS = ("password_file", "token_file")
+"""Keys that name the file of a secret. What is no text there may be a secret of digits."""
 
 
 def load(
@@ -160,7 +162,8 @@ def _where(message: str, tables: Mapping[str, Any]) -> str:
     if rule := _rule(name):
         return f"{name}: expected {rule}, got {tables[section][key]!r}"
     value = tables[section][key] if key else tables[section]
-    return f"{name}: {in_words(text)}, got {value!r}"
+    got = "something else (it is not shown: it might be the secret itself)" if key in OF_SECRETS else repr(value)
+    return f"{name}: {in_words(text)}, got {got}"
 
 
 def _rule(name: str) -> str | None:
