@@ -65,3 +65,22 @@ def test_an_address_in_the_place_of_a_file_is_refused_and_not_shown(address, for
     assert cli.main(["doctor", __file__, address, *form]) == 2
     out, err = capsys.readouterr()
     assert "hunter2" not in out + err and not out and "expected files, got an address of " in err
+
+
+def test_a_ledger_that_others_can_read_is_said_with_the_mend(tmp_path, monkeypatch, capsys):
+    """It is made for its owner alone; a copy that was put back is not, and neither is its write-ahead log then."""
+    monkeypatch.chdir(tmp_path)
+    pings = tmp_path / "pings.ndjson"
+    pings.write_bytes(b"\n".join(fleet_log(clean=True)[:3000]))
+    asked = "--ledger", str(tmp_path / "the ledger")
+    assert cli.main(["replay", str(pings), *asked, "--out", "out.ndjson", "--set", "hat.timezone=Asia/Kolkata"]) == 0
+
+    def of_ledger():
+        capsys.readouterr()
+        cli.main(["doctor", str(pings), *asked, "--set", "hat.timezone=Asia/Kolkata"])
+        return next(line for line in capsys.readouterr().out.splitlines() if " ledger: " in line)
+
+    assert "chmod" not in of_ledger()
+    for mode in (0o644, 0o640):
+        (tmp_path / "the ledger").chmod(mode)
+        assert of_ledger().endswith(f"; others can read it, as after a copy: chmod 600 '{tmp_path}/the ledger'")

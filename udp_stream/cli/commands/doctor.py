@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
+from pathlib import Path
 
 from udp_stream.adapters.files.gtfs_files import is_gtfs_file
 from udp_stream.adapters.installed import words_of
-from udp_stream.adapters.ledgers.opening import inspect_ledger, is_here, ledger_and_keys, ledger_there
+from udp_stream.adapters.ledgers.opening import inspect_ledger, is_here, ledger_and_keys, ledger_place, ledger_there
 from udp_stream.adapters.ledgers.overlaps import overlaps_on, said
 from udp_stream.adapters.schemes import open_sources
-from udp_stream.adapters.settings import Settings
+from udp_stream.adapters.settings import Settings, is_file
 from udp_stream.adapters.settings.connection_rules import has_password
 from udp_stream.adapters.text import counted
 from udp_stream.adapters.work_reports import rules_of
@@ -85,10 +88,17 @@ def _ledger(settings: Settings, for_workers: bool) -> str:
     said = f"{inspect_ledger(settings.ledger)}; {_promise(settings)}"
     if has_password(settings.ledger.url):
         said += "; its password is in ledger.url, where others can read it: use ledger.password_file"
+    if is_file(settings.ledger.place) and _others_read(file := Path(ledger_place(settings.ledger.place))):
+        said += f"; others can read it, as after a copy: chmod 600 {shlex.quote(str(file))}"
     if not is_here(settings.ledger) and ledger_there(settings.ledger) is not None:
         said += "; cannot tell before its first use on this machine: is this key its key, and do periods overlap on it"
         return CannotTell(said)
     return said
+
+
+def _others_read(file: Path) -> bool:
+    """Whether the ledger's group or others may read its file, which is made for its owner alone."""
+    return file.exists() and bool(file.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH))
 
 
 @dataclass(frozen=True, slots=True)
