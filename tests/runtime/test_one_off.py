@@ -101,6 +101,14 @@ def test_what_is_wrong_is_named_and_no_speed_is_told(speeds, settings, said):
     assert "3.5" not in str(raised.value)
 
 
+@pytest.mark.parametrize("wrong", ["31.4 km/h", b"31.4x", [31.4], 10**400, {"kmh": 31.4}, 31.4 + 0j])
+def test_what_is_no_number_is_not_quoted_either(wrong):
+    """Not by numpy's error, and not by the traceback, which would show that as the cause."""
+    with pytest.raises(ValueError, match=r"speeds of plate 0 \(by name\): expected a list of numbers") as raised:
+        private_mean({"a": [20.0, wrong]}, epsilon=1.0, max_kmh=65)
+    assert "31" not in str(raised.value) and raised.value.__suppress_context__
+
+
 def test_importing_the_package_loads_nothing_of_it():
     program = "import sys, udp_stream; print([name for name in sys.modules if name.startswith('udp_stream.')])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -158,8 +158,12 @@ def _released(
 
 def _quanta(speeds: Sequence[float], number: int, largest: int) -> NDArray[np.int64]:
     """One plate's speeds on the lattice; a plate that is wrong is named by its place, a speed by nothing."""
-    kmh = np.asarray(speeds, dtype=np.float64)
     where = f"speeds of plate {number} (by name)"
+    try:
+        kmh = np.asarray(speeds, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        # `from None`: numpy's text quotes the speed, and a traceback would show it.
+        raise ValueError(f"{where}: expected a list of numbers, got something else") from None
     _require(kmh.ndim == 1 and kmh.size > 0, where, "a list of at least one", f"shape {kmh.shape}")
     _require(bool(np.all(np.isfinite(kmh)) and np.all(kmh >= 0)), where, "finite and >= 0", "another")
     return np.minimum(np.rint(kmh * QUANTA_PER_KMH), largest).astype(np.int64)
