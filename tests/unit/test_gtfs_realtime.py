@@ -182,6 +182,16 @@ def test_what_goes_on_as_json_is_refused_for_the_same_reason():
     assert [(one.reason, one.path) for one in read[1]] == [(one.reason, one.path) for one in decoded(feed)[1]]
 
 
+def test_what_goes_into_a_journal_or_a_topic_is_refused_for_the_same_reason():
+    """A number that JSON has not is written as one that is too large, on this road, too, and not as null."""
+    faults = [vehicle("A"), vehicle("B", speed=math.inf), vehicle("C", speed=math.nan), vehicle("D", lon=-math.inf)]
+    feed = snapshot(*faults, vehicle("E", lon=math.inf, lat=math.inf), vehicle("F", speed=-1.0))
+    for messages, form in (([feed], GTFS_REALTIME), (Unrepeated(GTFS_REALTIME, 10**6, 99).take(feed), SINGLE)):
+        read = PingDecoder(RULES).decode(json_messages(messages, form, RULES))
+        assert read[0].plates == ("A",)
+        assert [(one.reason, one.path) for one in read[1]] == [(one.reason, one.path) for one in decoded(feed)[1]]
+
+
 def test_what_several_polls_have_is_handed_on_once_in_its_order():
     once = Unrepeated(GTFS_REALTIME, 10**6, 100)
     plates = lambda messages: [json.loads(one).get("license_plate") for one in messages]  # noqa: E731

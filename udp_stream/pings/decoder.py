@@ -23,6 +23,7 @@ from msgspec import Raw
 from numpy.typing import NDArray
 
 from udp_stream.pings.formats import NOT_IN_ARRAY, FieldPaths, PingFormat, WireBatch, WireColumns, WirePing
+from udp_stream.pings.json_pieces import with_infinite
 from udp_stream.pings.json_reader import JSON
 from udp_stream.pings.refusals import Reason, Refusal
 from udp_stream.pings.rules import PLACEHOLDERS, PingRules
@@ -291,7 +292,7 @@ def json_messages(messages: list[bytes], ping_format: PingFormat, rules: PingRul
         return messages
     batch = ping_format.read(messages, rules.max_message_bytes, rules.max_pings_per_message)
     places = zip(batch.message.tolist(), batch.position.tolist(), strict=True)
-    pieces = [(place, _encode(ping)) for place, ping in zip(places, batch.pings, strict=True)]
+    pieces = [(place, with_infinite(_encode(ping))) for place, ping in zip(places, batch.pings, strict=True)]
     refused = zip(batch.refusals, originals(messages, batch.refusals, ping_format), strict=True)
     pieces += [((refusal.message, refusal.position), data) for refusal, data in refused]
     return [data for _, data in sorted(pieces, key=itemgetter(0))]

@@ -11,7 +11,6 @@ compared, so that no speed decides what is handed on.
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -22,7 +21,7 @@ import msgspec
 
 from udp_stream.pings.decoder import originals
 from udp_stream.pings.formats import NOT_IN_ARRAY, PingFormat, WireBatch, WirePing
-from udp_stream.pings.json_pieces import trim, unwrap
+from udp_stream.pings.json_pieces import trim, unwrap, with_infinite
 from udp_stream.pings.refusals import Reason, Refusal
 
 REMEMBERED = 8
@@ -33,8 +32,6 @@ PIECE_BYTES_MAX = 2**16
 
 _ELEMENTS_MAX, _TEXT_MAX = 8, 200
 """Kept of each array and text of an answer that is refused whole: enough to see what it is."""
-
-_INFINITE = re.compile(rb'("speed":|"coordinates":\[|"coordinates":\[[^],"]*,)null')
 
 _encode_lines = msgspec.json.Encoder().encode_lines
 
@@ -96,7 +93,7 @@ class Unrepeated:
         positions = batch.position[new].tolist()
         if batch.pings:
             # In one go, and cut at the ends of lines: in JSON's texts an end of a line is `\\n`.
-            messages = _with_infinite(_encode_lines(_chosen(batch.pings, new))).split(b"\n")[:-1]
+            messages = with_infinite(_encode_lines(_chosen(batch.pings, new))).split(b"\n")[:-1]
         else:
             places = [Refusal(0, position, Reason.WRONG_TYPE, "$") for position in positions]
             text = trim(snapshot)
@@ -167,18 +164,6 @@ def _keys(batch: WireBatch) -> Sequence[_Key]:
         return [(ping.license_plate, ping.observationDateTime) for ping in batch.pings]
     rows = zip(batch.columns.time_ms.tolist(), batch.columns.plates, strict=True)
     return [f"{time_ms} {plate}" for time_ms, plate in rows]
-
-
-def _with_infinite(encoded: bytes) -> bytes:
-    """The same with numbers that are too large for JSON, which the encoder writes as null: they are refused for their
-    values. In texts a quote has a backslash before it, so no text is changed.
-
-    >>> _with_infinite(b'{"location":{"coordinates":[null,null]},"speed":null}')
-    b'{"location":{"coordinates":[1e999,1e999]},"speed":1e999}'
-    """
-    if b"null" not in encoded:
-        return encoded
-    return _INFINITE.sub(rb"\g<1>1e999", _INFINITE.sub(rb"\g<1>1e999", encoded))  # once for each coordinate
 
 
 def _chosen(pings: Sequence[WirePing], places: Sequence[int]) -> list[WirePing]:
