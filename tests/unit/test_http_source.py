@@ -274,6 +274,26 @@ def test_a_redirect_to_another_host_is_followed_without_the_token(tmp_path):
     assert [(path, headers.get("X-Key")) for _, path, headers in there.requests] == [("/x?y=1", None)]
 
 
+@pytest.mark.parametrize(
+    "carried",
+    [
+        "k=a%2Fb%2Bc%3D%3D+d",
+        "k=a%2fb%2bc%3d%3d%20d",
+        "k=a/b%2Bc==%20d",
+        "next=https%3A%2F%2Fh%2F%3Fk%3Da%252Fb%252Bc%253D%253D%2520d",
+    ],
+    ids=["a form", "small letters", "only what has to be", "within another address"],
+)
+def test_a_token_is_known_however_it_is_encoded(tmp_path, carried):
+    """A token of base64, and an old space; a gateway's page for the login gets the whole address that was asked."""
+    file = token_file(tmp_path, "a/b+c== d")
+    with serving(ok(ONE)) as there, serving(status(302, Location=f"{there.url}/?{carried}")) as running:
+        live = source(running.url, token_file=file, token_query="k")
+        with pytest.raises(DependencyUnavailable, match="with the token in the address: not followed"):
+            next(live.messages())
+    assert there.requests == []
+
+
 def test_a_redirect_that_carries_the_token_away_is_not_followed(tmp_path):
     with serving(ok(ONE)) as there, serving(status(302, Location=f"{there.url}/?k={TOKEN}")) as running:
         live = source(running.url, token_file=token_file(tmp_path), token_query="k")

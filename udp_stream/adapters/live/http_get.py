@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException
 from typing import TYPE_CHECKING
-from urllib.parse import SplitResult, quote, urljoin, urlsplit
+from urllib.parse import SplitResult, quote, unquote, unquote_plus, urljoin, urlsplit
 
 from udp_stream.adapters.files.gzip_members import MAGIC, GzipError, GzipMembers
 from udp_stream.adapters.live.source import Failed
@@ -124,7 +124,7 @@ class HttpGet:
         if urlsplit(address).scheme == "https" and parts.scheme != "https":
             raise Failed("redirects from https to http: not followed", is_final=True)
         elsewhere = _origin(parts) != _origin(self._parts)
-        if token and elsewhere and (token in target or quote(token, safe="") in target):
+        if token and elsewhere and _carries(target, token):
             raise Failed("redirects to another host with the token in the address: not followed", is_final=True)
         return target
 
@@ -238,6 +238,20 @@ def _checked(address: str) -> SplitResult:
     if "@" in parts.netloc:
         raise UsageError("expected an address without a password, which other users could see: use live.token_file")
     return parts
+
+
+def _carries(address: str, token: str) -> bool:
+    """Whether an address has the token in it, however often and in whichever way it is percent-encoded there: a gateway
+    hands the whole address that was asked to its page for the login.
+
+    >>> _carries("https://login/?next=https%3A%2F%2Ffeed%2F%3Fkey%3Da%252fb", "a/b"), _carries("https://login/", "a/b")
+    (True, False)
+    """
+    while token not in address and token not in unquote_plus(address):
+        if (decoded := unquote(address)) == address:
+            return False
+        address = decoded
+    return True
 
 
 def _origin(parts: SplitResult) -> tuple[str, str | None, int]:
