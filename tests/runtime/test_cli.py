@@ -275,7 +275,7 @@ def test_the_ledger_of_the_command_line_is_the_one_that_is_checked(tmp_path):
     """Replicas in the configuration, and their Redis on the command line; or the other way round."""
     (tmp_path / "city.toml").write_text("[ledger]\nreplicas = 1\n")
     done = run("ledger", "verify", "--config", "city.toml", "--ledger", "redis://127.0.0.1:1/0", cwd=tmp_path)
-    assert done.returncode == 5 and b"udp-stream.ledger.key: the key of the ledger's plates is not" in done.stderr
+    assert done.returncode == 4 and b"the ledger's Redis at 127.0.0.1:1 cannot be used" in done.stderr
     (tmp_path / "city.toml").write_text("[ledger]\nreplicas = 1\nurl = 'redis://127.0.0.1:1/0'\n")
     done = run("ledger", "verify", "--config", "city.toml", "--ledger", 'a "ledger"', cwd=tmp_path)
     assert done.returncode == 3 and b"ledger.replicas: expected 0 where ledger.url is a file, got 1" in done.stderr
