@@ -1,16 +1,19 @@
 """Keys that say how services are reached: what belongs together, what is refused, and no secret among them."""
 
 import re
+from contextlib import closing
 
 import pytest
+from redis import Redis
 
 from streams.connections import PROTOCOLS, client_options, faust_credentials
 from streams.topics import topics_of
 from tests.secured import certificates, secret_file
 from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
+from udp_stream.adapters.ledgers.redis.connection import connection_to
 from udp_stream.adapters.secret_files import require_private, secret_of, tls_context
-from udp_stream.adapters.settings import load
+from udp_stream.adapters.settings import LedgerSection, load
 from udp_stream.cli.main import VERBS, main
 from udp_stream.errors import ConfigError, DependencyUnavailable
 
@@ -198,26 +201,65 @@ def test_help_shows_no_password_on_a_command_line(verb, capsys):
     assert said and not re.search(r"--\w*(password|secret|token)\b|://[^/ ]*@", said)
 
 
-@pytest.mark.parametrize(
-    ("url", "sentence"),
-    [
-        ("http://ledger/0", "expected sqlite:FILE or redis://HOST:PORT/DB, got http://..."),
-        ("redis://localhost:1/surat", "expected the number of a database behind the host, got something else"),
-        ("redis+cluster://localhost:1/-1", "expected the number of a database behind the host, got something else"),
-        ("redis://localhost:1?db=surat", "expected ?db=NUMBER or no option, got db"),
-        ("redis://localhost:1/0?passwort=hush", "expected ?db=NUMBER or no option, got passwort"),
-    ],
-)
+URLS = [
+    ("http://ledger/0", "expected sqlite:FILE or redis://HOST:PORT/DB"),
+    ("Redis://ledger/0", "expected sqlite:FILE or redis://HOST:PORT/DB"),
+    ("unix+cluster:///run/redis.sock", "expected sqlite:FILE or redis://HOST:PORT/DB"),
+    ("redis://localhost:99999/0", "expected redis://HOST:PORT with a port of 1 to 65535, got something else"),
+    ("redis://localhost:0/0", "expected redis://HOST:PORT with a port of 1 to 65535, got something else"),
+    ("redis://localhost:hush/0", "expected redis://HOST:PORT with a port of 1 to 65535, got something else"),
+    ("redis://[localhost/0", "expected redis://HOST:PORT with a port of 1 to 65535, got something else"),
+    ("redis://localhost:1/surat", "expected the number of a database behind the host, got something else"),
+    ("redis+cluster://localhost:1/-1", "expected the number of a database behind the host, got something else"),
+    ("redis://localhost:1?db=surat", "expected ?db=NUMBER or no option, got db"),
+    ("redis://localhost:1?db=-1", "expected ?db=NUMBER or no option, got db"),
+    ("redis://localhost:1?db=1&db=2", "expected ?db=NUMBER or no option, got db"),
+    ("redis://localhost:1/0?passwort=hush", "expected ?db=NUMBER or no option, got passwort"),
+    ("rediss://localhost:1/0?ssl_cert_reqs=none", "expected ?db=NUMBER or no option, got ssl_cert_reqs"),
+    ("redis://localhost:1/0?decode_responses=1", "expected ?db=NUMBER or no option, got decode_responses"),
+    ("unix://run/redis.sock", "expected unix:///PATH of a socket, from the root, got something else"),
+    ("unix://", "expected unix:///PATH of a socket, from the root, got something else"),
+]
+"""URLs that no run takes, and why. The client would take database 0 for a name, the first of two databases, port 6379
+for port 0, and /redis.sock for the last socket but one."""
+
+
+@pytest.mark.parametrize(("url", "sentence"), URLS)
+def test_a_ledgers_url_that_no_run_takes_is_refused_with_the_other_settings(url, sentence):
+    said = refused(f"ledger.url={url}")
+    assert said.startswith(f"ledger.url: {sentence}") and "hush" not in said
+
+
+@pytest.mark.parametrize(("url", "sentence"), URLS)
 @pytest.mark.parametrize("must_exist", [False, True])
 def test_a_ledgers_url_is_read_before_its_key_is_asked_for(url, sentence, must_exist, tmp_path):
     """A database by name would be database 0, and an option that the client does not know ended as a fault of ours."""
-    asked = load(None, (f"ledger.url={url}", f"ledger.key_file={tmp_path}/key"), {}).ledger
+    asked = LedgerSection(url=url, key_file=f"{tmp_path}/key")
     with (
         pytest.raises(ConfigError, match=re.escape(f"ledger.url: {sentence}")),
         ledger_and_keys(asked, must_exist=must_exist),
     ):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://",
+        "redis://[::1]:7000/2",
+        "redis://u:p@ledger?db=3",
+        "rediss://ledger:6380/0?username=me&password=p%26",
+        "unix:///run/redis.sock?db=1",
+        "unix://me:hush@/run/redis.sock",
+        "redis+cluster://ledger:7000",
+        "rediss+cluster://ledger:7000/",
+    ],
+)
+def test_what_is_taken_for_a_ledgers_url_the_client_takes_too(url):
+    assert load(None, (f"ledger.url={url}",), {}).ledger.url == url
+    with closing(connection_to(url, "{udp}", {})) as connection, closing(Redis.from_url(connection.url)) as client:
+        client.connection_pool.make_connection()  # of an object: nothing is connected
 
 
 @pytest.mark.parametrize("url", ["redis://localhost:1/2", "redis://:hush@localhost:1/0/?db=3", "rediss://localhost:1"])

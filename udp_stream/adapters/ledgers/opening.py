@@ -15,10 +15,9 @@ from udp_stream.adapters.ledgers.sqlite.file import MAGIC
 from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
 from udp_stream.adapters.secret_files import secret_of, tls_context
 from udp_stream.adapters.settings import SQLITE, LedgerSection, is_file
-from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UsageError, needs
+from udp_stream.adapters.settings.connection_rules import url_faults
+from udp_stream.errors import DependencyUnavailable, PrivacyRefused, UsageError, needs
 from udp_stream.ledger.port import Ledger, Mark
-
-REDIS = ("redis://", "rediss://", "unix://", "redis+cluster://", "rediss+cluster://")
 
 
 @contextmanager
@@ -38,7 +37,7 @@ def ledger_and_keys(
     forgotten, or belongs to another key.
     """
     if not is_file(asked.place):  # before its key is asked for
-        _redis(asked.place).require_url(asked.place)
+        _redis(asked.place)
     key_file, id_file = _key_files(asked)
     known = known_ledger(id_file)
     if must_exist and known is None and (_is_missing(asked.place) or _is_empty_redis(asked)):
@@ -181,10 +180,8 @@ def _opened(asked: LedgerSection, id_file: Path | None, allow_volatile: bool) ->
 
 def _redis(url: str) -> Any:
     """The module of Redis ledgers, imported only where one is asked for; ConfigError for a URL of something else."""
-    if not url.startswith(REDIS):
-        raise ConfigError(
-            f"ledger.url: expected sqlite:FILE or redis://HOST:PORT/DB, got {url.partition('://')[0]}://..."
-        )
+    for fault in url_faults(url):
+        raise fault
     with needs("Redis client", "redis"):
         from udp_stream.adapters.ledgers.redis import opening
     return opening

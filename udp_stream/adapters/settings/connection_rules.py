@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Final
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.adapters.settings.ledger_section import LedgerSection, is_file
@@ -16,6 +18,14 @@ _PORT_MAX = 65_535
 _PREFIX_MAX = 200
 _PREFIX = re.compile(rf"[A-Za-z0-9._-]{{0,{_PREFIX_MAX}}}")
 """A topic's name has at most 249 characters, and ours have less than 49 behind the prefix."""
+_DATABASE = re.compile(r"[0-9]+")
+
+SCHEMES: Final = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
+"""Of a ledger that is no file."""
+
+_OPTIONS = ("db", "username", "password")
+"""Behind the question mark. What else the client would take changes what the ledger relies on: how long it waits, what
+it makes of replies, whether it looks at certificates."""
 
 
 def kafka_faults(kafka: KafkaSection) -> Iterator[ConfigError]:
@@ -78,6 +88,50 @@ def redis_faults(ledger: LedgerSection) -> Iterator[ConfigError]:
         bool(ledger.password_file) or not ledger.username, "ledger.password_file", "one for ledger.username", "none"
     )
     yield from pair_faults("ledger", ledger.certificate_file, ledger.certificate_key_file)
+
+
+def url_faults(url: str) -> Iterator[ConfigError]:
+    """A fault of a ledger's URL that names no file and that no run would take; nothing is connected. What may be a
+    password is not repeated.
+
+    >>> [str(fault) for fault in url_faults("redis://ledger:6379/surat")]
+    ['ledger.url: expected the number of a database behind the host, got something else']
+    >>> list(url_faults("rediss+cluster://ledger:7000")), list(url_faults("sqlite:city.ledger"))
+    ([], [])
+    """
+    if is_file(url):
+        return
+    scheme, _, rest = url.partition("://")
+    if scheme not in SCHEMES:
+        rule = "sqlite:FILE or redis://HOST:PORT/DB (or rediss, redis+cluster, rediss+cluster, unix:///SOCKET)"
+        yield from breach(False, "ledger.url", rule, f"{scheme}://...")
+        return
+    try:
+        parts = urlsplit(f"redis://{rest}")
+        named = parts.port != 0  # the client would take the usual one for 0
+    except ValueError:
+        named = False
+    if not named:
+        rule = "redis://HOST:PORT with a port of 1 to 65535"
+        yield from breach(False, "ledger.url", rule, "something else")
+        return
+    yield from _socket_faults(parts) if scheme == "unix" else _database_faults(parts.path.strip("/"))
+    options = parse_qs(parts.query, keep_blank_values=True)
+    once = all(name in _OPTIONS and len(values) == 1 for name, values in options.items())
+    number = once and all(map(_DATABASE.fullmatch, options.get("db", ())))
+    yield from breach(number, "ledger.url", "?db=NUMBER or no option", ", ".join(options))
+
+
+def _socket_faults(parts: SplitResult) -> Iterator[ConfigError]:
+    """The client would leave out a folder that stands in the place of a host."""
+    is_path = len(parts.path) > 1 and not parts.netloc.rpartition("@")[2]
+    yield from breach(is_path, "ledger.url", "unix:///PATH of a socket, from the root", "something else")
+
+
+def _database_faults(path: str) -> Iterator[ConfigError]:
+    """The client would take database 0 for a name."""
+    is_number = not path or _DATABASE.fullmatch(path) is not None
+    yield from breach(is_number, "ledger.url", "the number of a database behind the host", "something else")
 
 
 def has_password(url: str) -> bool:

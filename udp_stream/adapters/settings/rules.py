@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import structs
 
-from udp_stream.adapters.settings.connection_rules import kafka_faults, redis_faults
+from udp_stream.adapters.settings.connection_rules import kafka_faults, redis_faults, url_faults
 from udp_stream.adapters.settings.ledger_section import SQLITE, LedgerSection, is_file
 from udp_stream.adapters.settings.limits import (
     CONCENTRATED,
@@ -160,6 +160,7 @@ def _ledger_faults(ledger: LedgerSection) -> Iterator[ConfigError]:
         if url.startswith(f"{SQLITE}//"):
             file = url.removeprefix(f"{SQLITE}//")
             yield ConfigError(f"ledger.url: expected sqlite:FILE, got {url!r}: did you mean sqlite:{file}?")
+        yield from url_faults(ledger.place)
         return
     if not url.startswith(SQLITE) and ":" in url:
         meant = f"redis://{url}" if _HOST_PORT.fullmatch(url) else "redis://HOST:PORT/DB"

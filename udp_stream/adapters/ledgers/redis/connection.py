@@ -13,11 +13,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from redis import Redis, exceptions
 from redis.backoff import NoBackoff
@@ -26,13 +25,13 @@ from redis.retry import Retry
 
 from udp_stream.adapters.ledgers.redis.scripts import Script
 from udp_stream.adapters.ledgers.redis.trouble import sentence
+from udp_stream.adapters.settings.connection_rules import url_faults
 from udp_stream.errors import ConfigError, DependencyUnavailable
 
 PAUSES_S = (0.05, 0.1, 0.2, 0.4, *[0.8] * 12)  # some ten seconds: a server restarts, a replica is promoted
 OPENING_PAUSES_S = PAUSES_S[:4]  # nothing can be lost yet
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 30.0  # a slot of a large city takes a second
-SCHEMES = ("redis", "rediss", "unix")
 CLUSTER = "+cluster"
 
 Command: TypeAlias = tuple[bytes | str | int, ...]
@@ -231,35 +230,18 @@ def connection_to(
     >>> connection_to("redis+cluster://:secret@10.0.0.1:7000", "{udp}", {}).name()
     '10.0.0.1:7000'
     """
+    for fault in url_faults(url):
+        raise fault
     scheme, mark, rest = url.partition("://")
+    if not mark:
+        raise ConfigError("ledger.url: expected redis://, rediss://, unix:// or redis+cluster://, got a file")
     clustered = scheme.endswith(CLUSTER)
-    scheme = scheme.removesuffix(CLUSTER)
-    if not mark or scheme not in SCHEMES or (clustered and scheme == "unix"):
-        raise ConfigError(f"ledger.url: expected redis://, rediss://, unix:// or redis+cluster://, got {scheme}://...")
-    plain = f"{scheme}://{rest}"
-    try:
-        parts = urlsplit(plain)
-        _ = parts.port
-    except ValueError as error:
-        raise ConfigError("ledger.url: expected a number after the host's colon, got something else") from error
-    database = "" if scheme == "unix" else parts.path.strip("/")
-    if database and not (database.isascii() and database.isdigit()):  # the client would take database 0
-        raise ConfigError("ledger.url: expected the number of a database behind the host, got something else")
-    try:
-        with closing(Redis.from_url(plain)) as client:
-            client.connection_pool.make_connection()  # of an object: nothing is connected
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"ledger.url: expected ?db=NUMBER or no option, got {_options_of(parts.query)}") from error
+    plain = f"{scheme.removesuffix(CLUSTER)}://{rest}"
     beat, connections = f"{prefix}:beat", Connections(access or Access())
     if clustered:
         slot = key_slot(prefix.encode())
         return Connection(plain, slot, scripts, replicas, beat=beat, known=[plain], connections=connections)
     return Connection(plain, None, scripts, replicas, beat=beat, holder=plain, connections=connections)
-
-
-def _options_of(query: str) -> str:
-    """Their names; a value may be a password."""
-    return ", ".join(name for name, _ in parse_qsl(query, keep_blank_values=True)) or "something else"
 
 
 def _urls(asked: str, nodes: Sequence[Any]) -> list[str]:

@@ -69,16 +69,6 @@ def open_redis_ledger(
     return ledger
 
 
-def require_url(url: str) -> None:
-    """ConfigError for what is no URL of a Redis; nothing is connected.
-
-    >>> require_url("redis://localhost/surat")
-    Traceback (most recent call last):
-    udp_stream.errors.ConfigError: ledger.url: expected the number of a database behind the host, got something else
-    """
-    connection_to(url, DEFAULT_PREFIX, {}).close()
-
-
 def ledger_at(url: str, prefix: str = DEFAULT_PREFIX, access: Access | None = None) -> str | None:
     """The id of the ledger that is there, empty if it has lost its marks, None if nothing of a ledger is there.
 
