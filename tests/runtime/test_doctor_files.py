@@ -107,3 +107,23 @@ def test_times_of_another_offset_than_the_zone_s_are_a_question(tmp_path):
         "then): is the offset right?"
     )
     assert said["speeds"].startswith("ok ")
+
+
+def test_a_file_that_the_system_refuses_fails_its_check_and_the_others_are_made(tmp_path):
+    """It ended doctor with one bare line, and with --json nothing was printed."""
+    (tmp_path / "a.ndjson").write_bytes(b"".join(line + b"\n" for line in fleet_log(clean=True)[:3000]))
+    words = ("doctor", "a.ndjson", "--ledger", "l" * 300, "--set", "ledger.key_file=key")
+    status, out, err = udp_stream(tmp_path, *words)
+    assert status == 4 and err == "udp-stream: 1 of 4 checks failed\n"
+    lines = [line.partition(":")[0] for line in out.splitlines()]
+    assert lines == ["ok    configuration", "FAIL  ledger", "ok    pings of a.ndjson", "ok    speeds of a.ndjson"]
+    status, out, _ = udp_stream(tmp_path, *words, "--json")
+    assert status == 4 and json.loads(out)["checks"][1]["said"] == f"{'l' * 300}: File name too long"
+
+
+def test_a_ledger_in_a_folder_that_is_not_there_says_to_create_the_folder(tmp_path):
+    """It said that the key beside it cannot be read or made."""
+    (tmp_path / "a.ndjson").write_bytes(b"".join(line + b"\n" for line in fleet_log(clean=True)[:300]))
+    status, _, err = udp_stream(tmp_path, "replay", "a.ndjson", "--ledger", "new/city.ledger", "--out", "o.ndjson")
+    said = f"udp-stream: expected the folder {tmp_path}/new for city.ledger.key: create it first\n"
+    assert (status, err) == (4, said)

@@ -1,5 +1,6 @@
 """Plates become keyed hashes, and their key is one, private and never half-written."""
 
+import re
 import stat
 import threading
 from collections import Counter
@@ -93,7 +94,8 @@ def test_malformed_key_is_refused_and_kept_out_of_the_message(text: str, tmp_pat
 
 
 def test_missing_directory_and_unreadable_file_are_unavailable(tmp_path: Path) -> None:
-    with pytest.raises(DependencyUnavailable, match="No such file"):
+    said = f"expected the folder {tmp_path}/nowhere for plate.key: create it first"
+    with pytest.raises(DependencyUnavailable, match=re.escape(said)):
         load_or_create_key(tmp_path / "nowhere" / "plate.key")
     with pytest.raises(DependencyUnavailable, match="directory"):
         load_or_create_key(tmp_path)

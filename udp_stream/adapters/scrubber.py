@@ -16,8 +16,10 @@ What this leaves: an argument that equals a text of the configuration is shown, 
 from __future__ import annotations
 
 import ast
+import errno
 import linecache
 import logging
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -130,6 +132,17 @@ def fault(error: BaseException) -> str:
     'KeyError at '
     """
     return f"{class_name(type(error))} at {places(error.__traceback__)}"
+
+
+def trouble_of(error: OSError) -> str:
+    """The file, and what the system says of it: libraries raise such errors, too, with texts of their own.
+
+    >>> trouble_of(PermissionError(13, "text of a library", "city.ledger")), trouble_of(OSError("text of a library"))
+    ('city.ledger: Permission denied', 'a file: OSError')
+    """
+    known = error.errno is not None and error.errno in errno.errorcode
+    why = os.strerror(error.errno or 0) if known else class_name(type(error))
+    return f"{error.filename or 'a file'}: {why}"
 
 
 def places(trace: TracebackType | None) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -13,7 +11,7 @@ from types import FrameType
 from udp_stream import __version__
 from udp_stream.adapters.installed import words_of
 from udp_stream.adapters.logs import ERROR, begin_log, end_log, say, say_errors_only
-from udp_stream.adapters.scrubber import class_name, fault
+from udp_stream.adapters.scrubber import fault, trouble_of
 from udp_stream.cli.commands import (
     completion_parser,
     config_parser,
@@ -120,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UdpStreamError as error:
         return _fail(error)
     except OSError as error:  # a full disk, a file taken away: of the machine, not of ours
-        return _fail(DependencyUnavailable(f"{error.filename or 'a file'}: {_why(error)}"))
+        return _fail(DependencyUnavailable(trouble_of(error)))
     except Exception as error:  # noqa: BLE001 (it ends the process; Python would print its text, which may quote a ping)
         return _fail(UdpStreamError(f"a fault of this program: {fault(error)}"))
     finally:
@@ -151,12 +149,6 @@ def _options(arguments: argparse.Namespace) -> dict[str, str]:
 def _fail(error: UdpStreamError) -> int:
     say(words_of(error), "failed", {"status": error.exit_status}, ERROR)
     return error.exit_status
-
-
-def _why(error: OSError) -> str:
-    """In the system's words: libraries raise such errors, too, with texts of their own."""
-    known = error.errno is not None and error.errno in errno.errorcode
-    return os.strerror(error.errno or 0) if known else class_name(type(error))
 
 
 def _drain(_signal: int, _frame: FrameType | None) -> None:

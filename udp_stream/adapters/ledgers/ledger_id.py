@@ -120,7 +120,8 @@ def _read(path: Path) -> tuple[str | None, Mark | None]:
     except FileNotFoundError:
         return None, None
     except OSError as error:
-        raise DependencyUnavailable(f"the file {path} with the ledger's id cannot be read") from error
+        why = error.strerror
+        raise DependencyUnavailable(f"the file {path} with the ledger's id cannot be read: {why}") from error
     known, _, mark = text.partition("\n")
     if not known.strip():
         raise PrivacyRefused(f"expected the ledger's id in {path}, got an empty file: restore it")

@@ -83,6 +83,10 @@ def load_or_create_key(path: str | os.PathLike[str]) -> bytes:
     try:
         with suppress(FileNotFoundError):
             return load_key(where)
+        if not where.parent.is_dir():  # as of a ledger in a new folder, whose key is beside it
+            raise DependencyUnavailable(
+                f"expected the folder {where.absolute().parent} for {where.name}: create it first"
+            )
         # Then read back: if another process was first, its key stands.
         _create(where)
         return load_key(where)

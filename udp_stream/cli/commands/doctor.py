@@ -24,13 +24,14 @@ from udp_stream.adapters.installed import words_of
 from udp_stream.adapters.ledgers.opening import inspect_ledger, is_here, ledger_and_keys, ledger_place, ledger_there
 from udp_stream.adapters.ledgers.overlaps import overlaps_on, said
 from udp_stream.adapters.schemes import open_sources
+from udp_stream.adapters.scrubber import trouble_of
 from udp_stream.adapters.settings import Settings, is_file
 from udp_stream.adapters.settings.connection_rules import has_password
 from udp_stream.adapters.text import counted
 from udp_stream.adapters.work_reports import rules_of
 from udp_stream.cli.first_look import Doubt, is_on_disk, joined, require_readable_pings
 from udp_stream.cli.named_recordings import named, require_savable
-from udp_stream.errors import ConfigError, PrivacyRefused, UdpStreamError, needs
+from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UdpStreamError, needs
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.pings.formats import PingFormat
 from udp_stream.pings.speed_unit import FITS_NONE, PAIRS_MIN, unit_evidence
@@ -130,6 +131,8 @@ def _result(name: str, check: Callable[[], str], *, as_json: bool) -> _Result:
         result = _Result(name, check())
     except UdpStreamError as error:
         result = _Result(name, words_of(error), error)
+    except OSError as error:  # the folder of a file is closed to us, say: the other checks are made all the same
+        result = _Result(name, trouble_of(error), DependencyUnavailable(trouble_of(error)))
     if not as_json:
         print(f"{result.word:<5} {name}: {result.said}", flush=True)
     return result
