@@ -41,4 +41,5 @@ class ClosingLine:
     def __str__(self) -> str:
         """The line."""
         answers = f", {counted(self.answers, 'query', 'queries')} answered" if self.answers else ""
-        return f"{self.pings:,} pings read, {self.released:,} HATs released, {self.withheld:,} withheld{answers}"
+        read, released = counted(self.pings, "ping"), counted(self.released, "HAT")
+        return f"{read} read, {released} released, {self.withheld:,} withheld{answers}"

@@ -172,7 +172,7 @@ def _differences(client: Any, topic: Topic) -> list[str]:
     """What of an existing topic is not as wanted."""
     (description,) = client.describe_topics([topic.name])
     partitions = len(description["partitions"])
-    wrong = [] if partitions == topic.partitions else [f"{partitions} partitions, wanted {topic.partitions}"]
+    wrong = [] if partitions == topic.partitions else [f"{counted(partitions, 'partition')}, wanted {topic.partitions}"]
     settings = _settings(client, topic.name)
     return wrong + [
         f"{key} is {settings.get(key)}, wanted {value}"

@@ -195,7 +195,7 @@ def test_topics_are_made_once_and_told_about(city):
     assert differences(here.settings.kafka) == []
     more = load(here.config, ("kafka.partitions=5",), {}).kafka
     assert f"{here.topics.pings.name}: 4 partitions, wanted 5" in differences(more)
-    with pytest.raises(ConfigError, match="1 partitions, wanted 2"):
+    with pytest.raises(ConfigError, match="1 partition, wanted 2"):
         differences(load(here.config, ("kafka.shards=2",), {}).kafka)
     with pytest.raises(ConfigError, match="topics create"):
         differences(load(here.config, ("kafka.prefix=elsewhere.",), {}).kafka)

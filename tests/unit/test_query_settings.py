@@ -157,6 +157,8 @@ def test_the_plane_is_around_the_box_of_pings_unless_told(tmp_path):
          "query.budget of north: expected enough for 64 rounds, .*: raise queries.rho, ask less often, or in fewer"),
         (BUDGET + RANGE + "budget = 1e-6\n",
          r"enough for 64 rounds, got 1e-06 \(rho per square km\) for a moment: raise it, or ask in fewer rounds$"),
+        (BUDGET.replace("100.0", "1e-8") + RANGE + "rounds = 1\n",
+         r"enough for 1 round, got 0 \(rho per square km\) for a moment: raise queries.rho, or ask less often$"),
         (SHARED + RANGE, "expected enough for 64 rounds, got 0.0416667 .epsilon per km. for a moment: raise "
          "queries.share, lower queries.unit_m, ask less often, or in fewer rounds"),
         (BUDGET + THRESHOLD.replace("share", "#"),

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from streams.closing_line import ClosingLine
 from udp_stream.adapters import logs
 from udp_stream.adapters.logs import begin_log, end_log, say
 from udp_stream.pings.refusals import Reason
@@ -66,6 +67,18 @@ def test_a_slot_of_several_parts_is_one_line_once_all_of_them_are_out(grid):
     }  # fmt: skip
     (last,) = log.lines(MIDNIGHT_S + 2 * HOUR_S, at_the_end=True)
     assert last.text.endswith("out after 0.0 s, 1 of its parts not yet")
+
+
+def test_one_ping_is_no_pings(grid):
+    log = RunLog(grid, 120_000)
+    log.observe(BatchRead(1, 1, {}, MIDNIGHT_S * 1000), MIDNIGHT_S)
+    slot_out(log, MIDNIGHT_S, MIDNIGHT_S + HOUR_S, pings=1)
+    slot, incoming = (line.text for line in log.lines(MIDNIGHT_S + HOUR_S + 120))
+    assert ": 2 HATs, 1 released, 1 ping, 0 refused" in slot and incoming.startswith("1 ping; ")
+    closing = ClosingLine()
+    closing.observe(BatchRead(1, 1, {}, None))
+    closing.observe(SlotPublished(0, {"released": 1}))
+    assert str(closing) == "1 ping read, 1 HAT released, 0 withheld"
 
 
 def test_what_comes_in_is_said_once_a_minute_while_it_changes_with_reasons_and_lag(grid):

@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
 from udp_stream.adapters.scrubber import Scrubber, fault, python_warning, text_of
+from udp_stream.adapters.text import counted
 
 WARNING: Final = logging.WARNING
 ERROR: Final = logging.ERROR
@@ -198,7 +199,7 @@ class _Log(logging.Handler):
             return
         self._passed[line.text] = now
         again = self._more.pop(line.text, 0)
-        before = f" ({again:,} times more before)" if again else ""
+        before = f" ({counted(again, 'time')} more before)" if again else ""
         self.write(_Line(line.text + before, line.event, line.level))
 
     def _thread_failed(self, about: Any) -> None:

@@ -6,6 +6,7 @@ import json
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
+from udp_stream.adapters.text import counted
 from udp_stream.cli.found_feed import FoundFeed
 from udp_stream.cli.wrong_zone import is_sea, zone_offset_minutes
 from udp_stream.pings.found_plate import plate_warning
@@ -48,9 +49,10 @@ def city_file(feed: FoundFeed, path: str) -> str:
 
 def _head(feed: FoundFeed, path: str) -> str:
     every = f", one about every {feed.every_s:.0f} s" if feed.every_s else ""
+    were = "was" if feed.pings == 1 else "were"
     return (
         f"# Made by `udp-stream init` from {json.dumps(path)} (pings from {hours_of(feed)}):\n"
-        f"# {feed.pings:,} pings of {feed.plates:,} plates were read{every}. "
+        f"# {counted(feed.pings, 'ping')} of {counted(feed.plates, 'plate')} {were} read{every}. "
         f"Look through it: what is a guess says so. All keys: docs/configuration.md{_checks(feed)}"
     )
 

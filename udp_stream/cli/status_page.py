@@ -98,12 +98,12 @@ class Status:
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in work.refused.items())
             refused = f" ({reasons})"
         found.append(
-            f"in {duration_in_words(work.window_seconds)}: {work.pings:,} pings, {sum(work.refused.values()):,} "
-            f"refused{refused}"
+            f"in {duration_in_words(work.window_seconds)}: {counted(work.pings, 'ping')}, "
+            f"{sum(work.refused.values()):,} refused{refused}"
         )
         for slot in work.open_slots:
             span = self._span(slot.slot_start, slot.slot_end)
-            found.append(f"open: {span}, {slot.pings:,} pings in {counted(slot.hats, 'HAT')}")
+            found.append(f"open: {span}, {counted(slot.pings, 'ping')} in {counted(slot.hats, 'HAT')}")
         if not work.open_slots:
             found.append("open: no slot")
         found += [

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET
 
 from udp_stream.adapters.settings.limits import milliseconds, require, seconds_of, whole_seconds
+from udp_stream.adapters.text import counted
 from udp_stream.errors import ConfigError
 from udp_stream.ledger.components import Measured, component_limit_nano
 from udp_stream.mechanisms.noise import Measure
@@ -312,15 +313,16 @@ def _try(query: StandingQuery, one: QuerySection, section: QueriesSection) -> No
 
 def _too_small(query: StandingQuery, one: QuerySection, section: QueriesSection) -> str:
     unit = "epsilon per km" if query.measure == "pure" else "rho per square km"
+    fewer = query.rounds > 1
     if one.budget != "auto":
-        remedy = "raise it, or ask"
-    elif section.share:
-        remedy = "raise queries.share, lower queries.unit_m, ask less often, or"
+        remedy = f"raise it{', or ask in fewer rounds' * fewer}"
     else:
-        remedy = f"raise queries.{'epsilon' if query.measure == 'pure' else 'rho'}, ask less often, or"
+        amount = f"queries.{'epsilon' if query.measure == 'pure' else 'rho'}"
+        amount = "queries.share, lower queries.unit_m" if section.share else amount
+        remedy = f"raise {amount}, {'ask less often, or in fewer rounds' if fewer else 'or ask less often'}"
     return (
-        f"{_key(one, 'budget')}: expected enough for {query.rounds} rounds, got {query.budget_nano / 1e9:g} ({unit}) "
-        f"for a moment: {remedy} in fewer rounds"
+        f"{_key(one, 'budget')}: expected enough for {counted(query.rounds, 'round')}, "
+        f"got {query.budget_nano / 1e9:g} ({unit}) for a moment: {remedy}"
     )
 
 

@@ -27,6 +27,7 @@ from udp_stream.adapters.settings.limits import (
 )
 from udp_stream.adapters.settings.sections import Settings
 from udp_stream.adapters.settings.source_section import check_source
+from udp_stream.adapters.text import counted
 from udp_stream.errors import ConfigError
 from udp_stream.mechanisms.cdfs.bins import bins_from_edges, equal_bins
 from udp_stream.mechanisms.noise import Cost, noise_of
@@ -229,7 +230,7 @@ def _schedule_faults(policy: Policy) -> Iterator[ConfigError]:
         slots = round((policy.period_seconds or 0) / policy.slot_seconds)
         fits = len(schedule) == slots and min(schedule) >= 0 and 0 < sum(schedule) < float("inf")
         rule = f"a weight of at least 0 for each of the {slots} slots of a period, not all of them 0"
-        yield from breach(fits, "budget.schedule", rule, f"{len(schedule)} weights")
+        yield from breach(fits, "budget.schedule", rule, counted(len(schedule), "weight"))
 
 
 def _question_faults(settings: Settings, policy: Policy) -> Iterator[ConfigError]:

@@ -17,6 +17,7 @@ from udp_stream.adapters.live.source import LiveSource
 from udp_stream.adapters.logs import WARNING, begin_log, say
 from udp_stream.adapters.schemes import Source, open_sources, scheme_of
 from udp_stream.adapters.settings import Settings
+from udp_stream.adapters.text import counted
 from udp_stream.cli.first_look import require_readable_pings
 from udp_stream.cli.going_on import say_of_source, sigterm
 from udp_stream.errors import ConfigError, UsageError
@@ -49,7 +50,7 @@ def feed(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def _sent(sender: Feed, pace: Pace) -> str:
-    return f"{sender.sent:,} messages sent in {time.monotonic() - pace.began:.1f} s"
+    return f"{counted(sender.sent, 'message')} sent in {time.monotonic() - pace.began:.1f} s"
 
 
 SETTLE_S = 0.5

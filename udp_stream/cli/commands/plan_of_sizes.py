@@ -178,7 +178,7 @@ def terms_for(policy: Policy, hats_per_period: int, part: float | None = None) -
     each = automatic_nano(int(policy.budget_nano / hats_per_period / (part or 1)), policy)
     least = least_nano(policy.measure)
     if part is not None and each < least:
-        raise _too_little(policy, f"if the budget of {policy.amount} is spread over {hats_per_period} HATs")
+        raise _too_little(policy, f"if the budget of {policy.amount} is spread over {counted(hats_per_period, 'HAT')}")
     return terms_at(max(each, least), policy)
 
 
