@@ -7,7 +7,7 @@ The days of `benchmarks.accuracy`, in the folder, at H3 6 and 7 and one hour, wi
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 
 import numpy as np
@@ -25,15 +25,19 @@ def errors(path: str, resolution: int, clip: str, seeds: int) -> str:
     return f"{of_all:.3f} / {of_large:.3f}"
 
 
-def main(folder: str, seeds: str = "5") -> None:
+def main() -> None:
     """A row for each day and resolution."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", metavar="FOLDER", type=Path)
+    parser.add_argument("seeds", metavar="SEEDS", type=int, nargs="?", default=5)
+    arguments = parser.parse_args()
     print("| day | H3 | HAT by HAT | together |\n| --- | ---: | --- | --- |")
     for name, zone in DAYS.items():
-        path = Path(folder) / f"{name}.ndjson.gz"
+        path = arguments.folder / f"{name}.ndjson.gz"
         for resolution in (6, 7) if path.exists() else ():
-            found = [errors(f"{path}{zone}", resolution, clip, int(seeds)) for clip in ("box", "ball")]
+            found = [errors(f"{path}{zone}", resolution, clip, arguments.seeds) for clip in ("box", "ball")]
             print(f"| {name} | {resolution} | {' | '.join(found)} |", flush=True)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -7,11 +7,10 @@ samples are left out is charged next to nothing: "free".
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 
 from benchmarks.feeds import Feed, feed_of
+from benchmarks.words import words
 from udp_stream.planning.hat_plan import plan_hat
 from udp_stream.planning.terms import terms_of
 from udp_stream.units import NANO
@@ -47,8 +46,9 @@ def times_more(feed: Feed, hats: list[tuple[np.ndarray, np.ndarray]], way: str) 
 
 
 def main() -> None:
+    arguments = words(__doc__, "FILE:U:ZONE", "+")
     print(f"{'feed':<30}{'HATs of':>12}{'':<32}{'HATs':>6}{'median':>9}{'p10':>7}{'p90':>7}")
-    for argument in sys.argv[1:]:
+    for argument in arguments:
         feed = feed_of(argument)
         slots = [slot for slot, _ in feed.slots()]
         for least in MIN_PLATES:

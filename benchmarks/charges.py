@@ -10,7 +10,6 @@ times: each kind of promise, and equation 10 for metrics.
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from itertools import count
 import numpy as np
 
 from benchmarks.__main__ import say
+from benchmarks.words import words
 from udp_stream.adapters.ledgers.redis.opening import open_redis_ledger
 from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
 from udp_stream.ledger.filters import Filter
@@ -135,4 +135,4 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(words(__doc__, "LEDGER", "*"))

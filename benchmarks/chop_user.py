@@ -11,7 +11,6 @@ enough; served: the share of all pings in HATs that are released.
 from __future__ import annotations
 
 import gzip
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.feeds import feed_of
+from benchmarks.words import words
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.settings import load
 from udp_stream.ledger.memory import MemoryLedger
@@ -93,10 +93,11 @@ def feed_file(name: str, folder: str) -> str:
 
 
 def main() -> None:
+    arguments = words(__doc__, "FILE:U:ZONE", "+")
     names = "K", "mean K", "loss max", "median", "noise", "worst", "guess", "kept", "served"
     print(" " * 54 + "".join(f"{name:>{w}}" for name, w in zip(names, (7, 8, 9, 9, 9, 9, 9, 8, 8), strict=True)))
     with tempfile.TemporaryDirectory() as folder:
-        for argument in sys.argv[1:]:
+        for argument in arguments:
             name, rest = argument.split(":", 1)
             feed = feed_of(f"{feed_file(name, folder)}:{rest}")
             found = list(feed.slots())

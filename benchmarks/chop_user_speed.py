@@ -18,6 +18,7 @@ from itertools import product
 
 import numpy as np
 
+from benchmarks.words import words
 from udp_stream.planning.suppression import Occupancy, Suppression, chop_user, suppress_to
 from udp_stream.units import NANO
 
@@ -72,6 +73,7 @@ def main() -> None:
     if len(sys.argv) == 4:
         run(sys.argv[1], float(sys.argv[2]), sys.argv[3])
         return
+    words(__doc__)
     for rule, shape, epsilon in product(RULES, SHAPES, EPSILONS):
         subprocess.run([sys.executable, "-m", "benchmarks.chop_user_speed", shape, str(epsilon), rule], check=True)
 

@@ -26,6 +26,7 @@ import numpy as np
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from benchmarks.__main__ import say
+from benchmarks.words import words
 from streams.topics import create_topics, topics_of
 from udp_stream.adapters.ledgers.redis.opening import open_redis_ledger
 from udp_stream.adapters.settings import Settings, load
@@ -184,4 +185,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    words(__doc__)
     main()

@@ -9,7 +9,6 @@ the ends of `EQUAL_BINS` equal bins of [0, U]; served: the share of all pings in
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from itertools import product
 
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.feeds import Feed, feed_of
+from benchmarks.words import words
 from udp_stream.mechanisms.cdfs.bins import zero_and_equal_bins
 from udp_stream.release.rehearsal import line_on_counts
 from udp_stream.units import QUANTA_PER_KMH
@@ -63,8 +63,9 @@ def _errors(hats: NDArray[np.float64], plates: NDArray[np.int64]) -> Guess:
 
 
 def main() -> None:
+    arguments = words(__doc__, "FILE:U:ZONE", "+")
     print(f"{'':<34}{'H3, slot':>10}{'mean':>8}{'+ counts':>10}{'variance':>10}{'CDF rms':>9}{'served':>8}")
-    for argument, resolution, slot in product(sys.argv[1:], RESOLUTIONS, SLOTS):
+    for argument, resolution, slot in product(arguments, RESOLUTIONS, SLOTS):
         feed = feed_of(argument, f"hat.resolution={resolution}", f"hat.slot={slot}")
         guess = guess_of(feed)
         print(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.feeds import Feed, feed_of
+from benchmarks.words import at_least_two
 from udp_stream.adapters.embedded import Embedded
 from udp_stream.adapters.files.sources import read_messages
 from udp_stream.adapters.settings import load
@@ -86,7 +87,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("feeds", nargs="+", metavar="FILE:U:ZONE")
     parser.add_argument("--set", action="append", default=[], dest="flags", metavar="SECTION.KEY=VALUE")
-    parser.add_argument("--repeats", type=int, default=12)
+    parser.add_argument("--repeats", type=at_least_two, default=12)
     arguments = parser.parse_args()
     print(f"{'':<34}{'all HATs':>15}{'guess':>10}{'released':>15}{'guess':>10}{'served':>8}{'cover95':>9}")
     for argument in arguments.feeds:

@@ -15,6 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from benchmarks.__main__ import best_of, say
+from benchmarks.words import words
 from udp_stream.adapters.settings import load
 from udp_stream.forecast.bank import Observed
 from udp_stream.forecast.features import features_of
@@ -79,4 +80,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    words(__doc__)
     main()

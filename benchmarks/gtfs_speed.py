@@ -5,13 +5,13 @@ A message of 1,715 vehicles, as Delhi's; or the messages of files that are named
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from google.transit.gtfs_realtime_pb2 import FeedMessage
 
+from benchmarks.words import words
 from udp_stream.pings.decoder import PingDecoder, PingRules
 from udp_stream.pings.gtfs_realtime import GTFS_REALTIME, SINGLE, UNIT
 from udp_stream.pings.unrepeated import Unrepeated
@@ -61,4 +61,4 @@ def main(files: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(words(__doc__, "FILE", "*"))

@@ -8,13 +8,13 @@ least of the single mechanisms'. Then, for each feed, the variant that is best o
 
 from __future__ import annotations
 
-import sys
 from itertools import product
 
 import numpy as np
 
 from benchmarks.feeds import feed_of
 from benchmarks.mean_errors import WAYS, hats_of, row_of
+from benchmarks.words import words
 from udp_stream.mechanisms.means import accuracy, automatic
 
 VARIANCES, BETWEEN, TOLERANCES = (0.04, 1 / 12, 0.25), (1 / 3, 1 / 2, 2 / 3, 1.0), (1.0, 1.03, 1.1)
@@ -23,9 +23,10 @@ SINGLE = [way for way in WAYS if way not in ("auto", "papers' E(m)")]
 
 
 def main() -> None:
-    if len(sys.argv) < 3:
-        raise SystemExit(__doc__)
-    feeds = [feed_of(argument) for argument in sys.argv[1:]]
+    arguments = words(__doc__, "FILE:U:ZONE", "+")
+    if len(arguments) < 2:
+        raise SystemExit("expected at least two of FILE:U:ZONE, got one")
+    feeds = [feed_of(argument) for argument in arguments]
     hats = [hats_of(feed) for feed in feeds]
     best = [
         min(row_of(feed, of_feed, way, 1.0, REPEATS).error for way in SINGLE)

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.feeds import Feed, feed_of
+from benchmarks.words import at_least_two
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.planning.hat_plan import HatPlan, plan_hat
 from udp_stream.planning.terms import terms_of
@@ -170,7 +171,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("feeds", nargs="+", metavar="FILE:U:ZONE")
     parser.add_argument("--epsilon", type=float, default=1.0)
-    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--repeats", type=at_least_two, default=20)
     arguments = parser.parse_args()
     for argument in arguments.feeds:
         feed = feed_of(argument)

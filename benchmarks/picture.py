@@ -10,6 +10,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.words import words
+
 WIDTH = 114
 """As the longest line that the demo prints."""
 
@@ -26,4 +28,4 @@ def main(target: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*words(__doc__, "FILE", 1))

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.__main__ import say
+from benchmarks.words import words
 from streams.binding import Binding, require_same
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.settings import LedgerSection
@@ -120,4 +121,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    words(__doc__)
     main()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from benchmarks.words import words
 from tests.unit.test_processors import SETTINGS, START, TOPICS, Broker, Worker, ping
 from udp_stream.adapters.embedded import Embedded
 from udp_stream.ledger.memory import MemoryLedger
@@ -60,6 +61,7 @@ def processors() -> None:
 
 
 if __name__ == "__main__":
+    words(__doc__)
     for name, work in (("embedded", embedded), ("Kafka", processors)):
         files, functions = entered(work)
         print(f"{name:<10}{files:>4} files{functions:>6} functions")

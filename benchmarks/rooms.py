@@ -7,12 +7,12 @@ it.
 from __future__ import annotations
 
 import ast
-import sys
 import tokenize
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 from benchmarks.__main__ import say
+from benchmarks.words import words
 
 LONG = 110
 
@@ -109,7 +109,7 @@ def figures(modules: dict[str, Path]) -> dict[str, str]:
 
 
 def main() -> None:
-    modules = modules_of(Path(sys.argv[1]) if len(sys.argv) > 1 else Path())
+    modules = modules_of(Path(*words(__doc__, "FOLDER", "?")))
     for row, figure in figures(modules).items():
         print(f"| {row} | {figure} |")
     graph = rooms(modules)

@@ -5,10 +5,10 @@ An import that follows from others on the way down is left out: what a room may 
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from benchmarks.rooms import floors, modules_of, rooms
+from benchmarks.words import words
 
 BOX, GAP, FLOOR, MARGIN = 116, 14, 74, 20
 LEFT_OUT = {"adapters", "adapters.kafka_section", "adapters.text"}
@@ -70,4 +70,4 @@ def picture() -> str:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(picture(), encoding="utf-8")
+    Path(words(__doc__, "FILE", 1)[0]).write_text(picture(), encoding="utf-8")

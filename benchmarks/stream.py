@@ -28,6 +28,7 @@ import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from benchmarks.__main__ import Ping, say
+from benchmarks.words import words
 from streams.feed import Feed, Pace
 from streams.topics import create_topics, topics_of
 from udp_stream.adapters.settings import Settings, load
@@ -233,7 +234,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
+    if sys.argv[1:2] and sys.argv[1] in PEERS:
         child(sys.argv[1], sys.argv[2], int(sys.argv[3]))
     else:
+        words(__doc__)
         main()

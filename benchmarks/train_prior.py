@@ -7,7 +7,6 @@ a file is printed but the coefficients of a ridge regression over all of it.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.feeds import Feed, feed_of
+from benchmarks.words import words
 from udp_stream.forecast.features import features_of
 from udp_stream.forecast.prior import CLIP, Coefficients, expanded
 from udp_stream.mechanisms.speed_spread import plate_variance
@@ -74,11 +74,10 @@ def written(by_resolution: Mapping[int, Coefficients], names: Sequence[str]) -> 
 
 
 def main() -> None:
-    if len(sys.argv) < 2:
-        raise SystemExit(__doc__)
+    arguments = words(__doc__, "FILE:U:ZONE", "+")
     by_resolution, names = {}, []
     for resolution in TRAINED:
-        feeds = [feed_of(argument, f"hat.resolution={resolution}") for argument in sys.argv[1:]]
+        feeds = [feed_of(argument, f"hat.resolution={resolution}") for argument in arguments]
         by_resolution[resolution], names = trained(feeds), [feed.name for feed in feeds]
     print("\n".join(written(by_resolution, names)))
 

@@ -24,6 +24,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from benchmarks.feed_forms import FORMS, TITLES, Ping, polls, recorded, snapshot, vehicles
+from benchmarks.words import words
 from udp_stream.adapters.files.sources import read_messages
 from udp_stream.adapters.settings import load
 from udp_stream.pings.decoder import PingDecoder
@@ -270,4 +271,4 @@ def main(files: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(words(__doc__, "FILE", "*"))
