@@ -14,7 +14,7 @@ from udp_stream.errors import ConfigError
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission
 from udp_stream.mechanisms.ball import WHOLE, PlateNorms, SharedClips, merged_norms
-from udp_stream.mechanisms.ball_width import BALL_WIDTHS, HATS, ball_width, shared_at
+from udp_stream.mechanisms.ball_width import BALL_WIDTHS, HATS, ball_widths, shared_at
 from udp_stream.mechanisms.noise import concentrated
 from udp_stream.release.balls import slot_clips, slot_norms
 from udp_stream.release.charge import plan_slot
@@ -173,7 +173,8 @@ def test_a_plate_that_shares_its_clip_among_more_hats_lets_more_pass_and_hides_l
     for half_width in BALL_WIDTHS[:-2]:
         gains, misfits = zip(*(shared_at(half_width, 2.0, hats) for hats in HATS), strict=True)
         assert list(gains) == sorted(gains) and list(misfits) == sorted(misfits, reverse=True)
-    found = [ball_width(np.full(12, 30), 4.0, concentrated(64_000_000), hats) for hats in (1, 3, 9)]
+    first, hats = np.array([0, 12, 24]), np.array([1.0, 3.0, 9.0])
+    found = ball_widths(np.full(36, 30), first, np.full(3, 4.0), concentrated(64_000_000), hats)
     assert all(one.ball for one in found) and found[0].hidden > found[1].hidden > found[2].hidden
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from udp_stream.mechanisms import clip_width as module
-from udp_stream.mechanisms.ball_width import ball_width, ball_widths
+from udp_stream.mechanisms.ball_width import ball_widths
 from udp_stream.mechanisms.clip_width import (
     DEVIATION_MAX,
     HALF_WIDTHS,
@@ -57,9 +57,10 @@ def test_each_hat_of_a_slot_has_the_width_that_it_has_alone(cost):
     off, shared = rng.gamma(2, 2, 300), rng.uniform(0.3, 14, 300)
     counts = np.split(pings, first[1:])
     in_boxes = [clip_width(*hat, cost) for hat in zip(counts, off.tolist(), strict=True)]
-    in_balls = [ball_width(*hat, cost, hats) for *hat, hats in zip(counts, off.tolist(), shared.tolist(), strict=True)]
+    alone, none = zip(counts, off[:, None], shared[:, None], strict=True), np.zeros(1, dtype=np.int64)
+    (in_balls,) = zip(*(ball_widths(hat, none, far, cost, hats) for hat, far, hats in alone), strict=True)
     assert clip_widths(pings, first, off, cost) == in_boxes and len(set(in_boxes)) > 200
-    assert ball_widths(pings, first, off, cost, shared) == in_balls and len(set(in_balls)) > 200
+    assert ball_widths(pings, first, off, cost, shared) == list(in_balls) and len(set(in_balls)) > 200
 
 
 @pytest.mark.parametrize("cost", [COST, concentrated(50_000_000)], ids=["pure", "in rho"])

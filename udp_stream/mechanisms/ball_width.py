@@ -48,22 +48,11 @@ _OWN, _OWN_WEIGHTS = np.polynomial.hermite_e.hermegauss(24)
 _OTHERS, _OTHERS_WEIGHTS = np.polynomial.laguerre.laggauss(24)
 
 
-def ball_width(by_plate: NDArray[np.int64], deviation_kmh: float, cost: Cost, hats: float) -> ClipWidth:
-    """The width for a HAT of plates with these counts, each of which shares its clip among about `hats` HATs.
-
-    >>> from udp_stream.mechanisms.noise import concentrated
-    >>> cost = concentrated(64_000_000)
-    >>> ball_width(np.full(8, 30), 4.0, cost, hats=1.0), ball_width(np.full(8, 30), 4.0, cost, hats=5.0)
-    (ClipWidth(half_width=0.25, gain=0.202, hidden=1.659, ball=True), \
-ClipWidth(half_width=0.25, gain=0.218, hidden=1.578, ball=True))
-    """
-    return ball_widths(by_plate, np.zeros(1, dtype=np.int64), np.array([deviation_kmh]), cost, np.array([hats]))[0]
-
-
 def ball_widths(
     pings: NDArray[np.int64], first: NDArray[np.int64], off_kmh: Floats, cost: Cost, hats: Floats
 ) -> list[ClipWidth]:
-    """The widths of HATs whose plates stand one HAT after the other, as `clip_widths` has them.
+    """The width for each of these HATs, whose plates stand one HAT after the other, as `clip_widths` has them; each
+    plate shares its clip among about `hats` HATs.
 
     >>> from udp_stream.mechanisms.noise import concentrated
     >>> counts, first, off, hats = np.full(20, 30), np.array([0, 8]), np.array([4.0, 4.0]), np.array([1.0, 5.0])
