@@ -104,7 +104,7 @@ def said_around(error: float, resolution: int) -> str:
     if error <= high:
         return MEASURED_AROUND
     alone = f"By itself such a mean is worse than constant + counts, which errs by {low} to {high} km/h"
-    return f"{alone}: read the smoothed estimates (`--smoothed`). {MEASURED_AROUND}"
+    return f"{alone}: read the smoothed estimates (`--smoothed` of `replay` and `run`). {MEASURED_AROUND}"
 
 
 ONE_VARIANCE = Guess(
