@@ -3,13 +3,15 @@
     python consumer.py HOST:PORT [TOPIC [HOW_MANY]]
 
 Needs kafka-python. Read committed records only: then each release comes once. A program that starts again may see one
-twice, with the same bytes: `release_id` says which it is.
+twice, with the same bytes: `release_id` says which it is. The latest ids are kept, and not all of them for ever.
 """
 
 import json
 import sys
 
 from kafka import KafkaConsumer
+
+KEPT = 100_000  # ids; what comes twice comes soon
 
 
 def main(bootstrap: str, topic: str = "bus.speed.release.v1", how_many: str = "0") -> None:
@@ -18,14 +20,17 @@ def main(bootstrap: str, topic: str = "bus.speed.release.v1", how_many: str = "0
         topic, bootstrap_servers=bootstrap, isolation_level="read_committed", auto_offset_reset="earliest",
         enable_auto_commit=False,
     )  # fmt: skip
-    seen = set()
+    seen, printed = {}, 0  # a dictionary has its keys in their order
     for record in consumer:
         release = json.loads(record.value)
         if release["release_id"] in seen:
             continue
-        seen.add(release["release_id"])
+        seen[release["release_id"]] = None
+        if len(seen) > KEPT:
+            del seen[next(iter(seen))]
         print(release["release_id"], *said(release), flush=True)
-        if len(seen) == int(how_many):
+        printed += 1
+        if printed == int(how_many):
             break
     consumer.close()
 
