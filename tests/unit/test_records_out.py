@@ -9,6 +9,7 @@ from itertools import pairwise
 import jsonschema
 import pyarrow.parquet
 import pytest
+from h3.api.basic_int import cell_to_boundary, grid_disk, latlng_to_cell
 
 from udp_stream.adapters import records_out as module
 from udp_stream.adapters.records_out import columns, flat, records_out, require_form
@@ -18,6 +19,7 @@ from udp_stream.release.query_record import result_schema
 from udp_stream.release.record import Release, json_schema
 from udp_stream.release.smoothed import Smoothed, encode_smoothed, smooth_slot, smoothed_schema
 from udp_stream.testing import released_slot
+from udp_stream.windows.grid import _parts, cell_boundary
 
 PAYLOADS = list(released_slot().payloads.values())
 RECORDS = [json.loads(payload) for payload in PAYLOADS]
@@ -78,6 +80,32 @@ def test_a_geojson_is_a_collection_of_hexagons_around_their_centres():
         assert area > 0  # counter-clockwise, as RFC 7946 asks
         fields = flat(record)
         assert feature["properties"] == {name: fields.get(name) for name, _ in columns(Release)}
+
+
+@pytest.mark.parametrize("lat", [-16.8, 51.9, 68.5])
+@pytest.mark.parametrize("resolution", [4, 7, 9])
+def test_a_hexagon_on_the_180th_meridian_has_two_parts_and_none_around_the_globe(lat, resolution):
+    """RFC 7946, section 3.1.9: Fiji, the Aleutians, Chukotka. One ring went around all of the earth."""
+    cell = latlng_to_cell(lat, 180.0, resolution)
+    record = RECORDS[0] | {"hat": RECORDS[0]["hat"] | {"cell": f"{cell:x}"}}
+    (feature,) = json.loads(written("a.geojson", slots=([json.dumps(record).encode()],)))["features"]
+    assert feature["geometry"]["type"] == "MultiPolygon"
+    (west,), (east,) = feature["geometry"]["coordinates"]
+    assert max(lon for lon, _ in west) == 180 and min(lon for lon, _ in east) == -180
+    assert min(lon for lon, _ in west) > 178 and max(lon for lon, _ in east) < -178
+    areas = [sum(a[0] * b[1] - b[0] * a[1] for a, b in pairwise(ring)) for ring in (west, east)]
+    uncut = [(lon % 360, lat) for lat, lon in cell_to_boundary(cell)]
+    area = sum(a[0] * b[1] - b[0] * a[1] for a, b in pairwise([*uncut, uncut[0]]))
+    assert min(areas) > 0 and sum(areas) == pytest.approx(area, abs=1e-3)
+
+
+def test_a_hexagon_beside_the_meridian_and_one_on_a_pole_are_one_ring():
+    """A corner on the meridian is no part; around a pole there is nothing to cut in two."""
+    beside = [cell for cell in grid_disk(latlng_to_cell(-16.8, 180.0, 7), 2) if len(cell_boundary(cell)) == 1]
+    assert beside and all(len(ring) == 7 for cell in beside for ring in cell_boundary(cell))
+    assert len(cell_boundary(latlng_to_cell(90.0, 0.0, 5))) == 1
+    assert _parts([(179.9, 0.0), (-180.0, 0.0), (179.95, 0.1)]) == [[(179.9, 0.0), (180.0, 0.0), (179.95, 0.1)]]
+    assert _parts([(-179.9, 0.1), (180.0, 0.0), (-179.9, 0.0)]) == [[(-179.9, 0.1), (-180.0, 0.0), (-179.9, 0.0)]]
 
 
 def test_a_null_field_leaves_its_columns_in_a_geojson_too():

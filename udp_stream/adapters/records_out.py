@@ -139,7 +139,10 @@ class _Csv:
 
 
 class _GeoJson:
-    """A FeatureCollection: the cell's hexagon, with the record as properties, one feature a line."""
+    """A FeatureCollection: the cell's hexagon, with the record as properties, one feature a line.
+
+    A hexagon on the 180th meridian has two parts.
+    """
 
     def __init__(self, out: BinaryIO, kind: Kind) -> None:
         self._out, self._names, self._is_first = out, [name for name, _ in columns(kind)], True
@@ -148,11 +151,14 @@ class _GeoJson:
     def write(self, payloads: Sequence[bytes]) -> None:
         for payload in payloads:
             record = msgspec.json.decode(payload)
-            ring = cell_boundary(int(record["hat"]["cell"], 16))
+            rings = [[ring] for ring in cell_boundary(int(record["hat"]["cell"], 16))]
+            geometry: dict[str, object] = {"type": "Polygon", "coordinates": rings[0]}
+            if len(rings) > 1:
+                geometry = {"type": "MultiPolygon", "coordinates": rings}
             fields = flat(record)
             feature = {
                 "type": "Feature",
-                "geometry": {"type": "Polygon", "coordinates": [ring]},
+                "geometry": geometry,
                 "properties": {name: fields.get(name) for name in self._names},
             }
             self._out.write((b"\n" if self._is_first else b",\n") + msgspec.json.encode(feature))

@@ -62,15 +62,45 @@ def cell_center(cell: int) -> tuple[float, float]:
     return round(lon, 6), round(lat, 6)
 
 
-def cell_boundary(cell: int) -> list[tuple[float, float]]:
+def cell_boundary(cell: int) -> list[list[tuple[float, float]]]:
     """The corners of a cell as (lon, lat), counter-clockwise, to 6 decimals (0.1 m); the first one again at the end.
 
-    >>> corners = cell_boundary(609162003746914303)
-    >>> len(corners), corners[0] == corners[-1]
+    One ring, or two where the cell lies on both sides of the 180th meridian, which no ring may cross (RFC 7946, section
+    3.1.9). A cell on a pole is not cut.
+
+    >>> (ring,) = cell_boundary(609162003746914303)
+    >>> len(ring), ring[0] == ring[-1]
     (7, True)
+    >>> west, east = cell_boundary(h3.latlng_to_cell(-16.8, 180.0, 7))
+    >>> max(west), min(east)
+    ((180.0, -16.779698), (-180.0, -16.80112))
     """
-    corners = [(round(lon, 6), round(lat, 6)) for lat, lon in h3.cell_to_boundary(cell)]
-    return [*corners, corners[0]]
+    parts = _parts([(lon, lat) for lat, lon in h3.cell_to_boundary(cell)])
+    rounded = [[(round(lon, 6), round(lat, 6)) for lon, lat in part] for part in parts]
+    return [[*ring, ring[0]] for ring in rounded]
+
+
+def _parts(corners: list[tuple[float, float]]) -> list[list[tuple[float, float]]]:
+    """What lies west and east of the 180th meridian, if it is crossed."""
+    crossings = sum(
+        abs(one[0] - other[0]) > 180 for one, other in zip(corners, [*corners[1:], corners[0]], strict=True)
+    )
+    if crossings != 2:  # around a pole it is crossed once
+        return [corners]
+    corners = [(lon % 360, lat) for lon, lat in corners]
+    west = [(lon, lat) for lon, lat in _cut(corners) if lon <= 180]
+    east = [(lon - 360, lat) for lon, lat in _cut(corners) if lon >= 180]
+    return [part for part in (west, east) if len({lon for lon, _ in part}) > 1]
+
+
+def _cut(corners: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The corners (0 to 360 degrees), and between them the points on the 180th meridian."""
+    found = []
+    for (lon, lat), (next_lon, next_lat) in zip(corners, [*corners[1:], corners[0]], strict=True):
+        found.append((lon, lat))
+        if (lon - 180) * (next_lon - 180) < 0:
+            found.append((180.0, lat + (next_lat - lat) * (180 - lon) / (next_lon - lon)))
+    return found
 
 
 @lru_cache(maxsize=100_000)
