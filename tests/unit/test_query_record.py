@@ -23,3 +23,9 @@ def test_a_distance_within_its_radius_is_so_once_both_are_rounded():
     for (distance, radius), shown, around in zip(pairs, answer.distances_m, answer.radii_m, strict=True):
         assert shown - around <= distance - radius and distance + radius <= shown + around
         assert around <= radius + 0.2
+
+
+def test_an_excess_is_rounded_up_and_none_stays_none():
+    """No excess was published as 0.1 m: the nearest that were found are the nearest."""
+    for excess, shown in ((0.0, 0.0), (0.0625, 0.1), (12.0, 12.0), (12.5, 12.5), (12.5625, 12.6), (None, None)):
+        assert _answer(Found(excess_m=excess), beta=0.05).excess_m == shown

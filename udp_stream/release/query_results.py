@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import ceil
 
 from msgspec import UNSET
 
@@ -128,10 +129,10 @@ def _answer(found: Found, beta: float) -> QueryAnswer:
         low=_digits(found.low),
         high=_digits(found.high),
         distances_m=tuple(round(one, 1) for one in found.distances_m),
-        # 0.05 more, so that it is rounded up: a bound must not shrink by rounding. A radius has twice that, as the
-        # distance in its middle may have moved by 0.05.
+        # Rounded up, as a bound must not shrink by rounding. A radius is 0.1 more, and not 0.05, as the distance in its
+        # middle may have moved by 0.05.
         radii_m=tuple(round(one + 0.1, 1) for one in found.radii_m),
-        excess_m=None if found.excess_m is None else round(found.excess_m + 0.05, 1),
+        excess_m=None if found.excess_m is None else ceil(found.excess_m * 10) / 10,
         probability=1 - beta,
         below=UNSET if found.sure is None else found.below,
         sure=UNSET if found.sure is None else found.sure,
