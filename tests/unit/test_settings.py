@@ -163,7 +163,7 @@ def test_automatic_epsilons_and_suppression_go_with_any_number_of_shards():
         ),
         (
             "[budget]\naccounting = 'approximate'\n[release]\nmean_epsilon = 3",
-            r"budget.epsilon: expected at least the charge of one HAT \(rho 4.5\), got 10.0 \(rho 1.53928\)$",
+            r"budget.epsilon: expected at least the charge of one HAT \(rho 4.5\), got 10.0 \(rho 1.53927[0-9]+\)$",
         ),
         (
             "[release]\nmean_epsilon = 9\n[queries]\nshare = 0.2\nunit_m = 500",
@@ -326,3 +326,16 @@ def test_a_slot_knows_its_place_also_on_days_when_the_clock_changes(zone, slot):
         assert [moment.slots_gone for moment in moments] == list(range(len(starts)))
         assert [moment.slots_left for moment in moments] == list(range(len(starts)))[::-1]
         assert len({moment.period for moment in moments}) == 1
+
+
+@pytest.mark.parametrize(
+    ("accounting", "key", "epsilon"),
+    [("pure", "epsilon", 1.23456444), ("zcdp", "rho", 1.2345678), ("zcdp", "rho", 1.76)],
+)
+def test_the_least_budget_that_a_refusal_names_is_taken(accounting, key, epsilon):
+    """In six digits it could be less than the charge, and the budget more than it is."""
+    flags = (f"budget.accounting={accounting}", f"release.mean_epsilon={epsilon}", "release.cdf_epsilon=0")
+    with pytest.raises(ConfigError, match="at least the charge of one HAT") as caught:
+        load(None, (*flags, f"budget.{key}=0.12345678"), {})
+    least = re.search(r"\((?:rho )?([0-9.]+)\), got (?:rho )?0.12345678$", str(caught.value))[1]
+    assert load(None, (*flags, f"budget.{key}={least}"), {}).policy.budget_nano >= float(least) * 1e9 * (1 - 1e-12)

@@ -33,7 +33,7 @@ from udp_stream.mechanisms.cdfs.bins import bins_from_edges, equal_bins
 from udp_stream.mechanisms.noise import Cost, noise_of
 from udp_stream.planning.allowances import FIXED_NANO_MIN
 from udp_stream.planning.around import price_nano
-from udp_stream.planning.periods import accepted_loss, loss_in, name_in
+from udp_stream.planning.periods import accepted_loss, amount_text, loss_in, name_in
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.whole_city import SPREAD_PART
 from udp_stream.units import NANO, QUANTA_PER_KMH
@@ -182,9 +182,10 @@ def _epsilon_faults(settings: Settings, policy: Policy) -> Iterator[ConfigError]
     asked = sum(nano or 0 for nano in nanos)
     yield from breach(None in nanos or asked > 0, "release", "at least one epsilon above 0", "none")
     budget, key = settings.budget, "budget.rho" if policy.accounting == "zcdp" else "budget.epsilon"
-    amount = "{:g}" if policy.measure == "pure" else "rho {:g}"
-    charge, ours = (amount.format(nano / NANO) for nano in (asked, policy.budget_nano))
-    got = f"rho {budget.rho:g}" if policy.accounting == "zcdp" else f"{budget.promised}"
+    unit = "" if policy.measure == "pure" else "rho "
+    # In full: what is named as the least has to be taken.
+    charge, ours = (f"{unit}{amount_text(nano)}" for nano in (asked, policy.budget_nano))
+    got = f"rho {budget.rho:.15g}" if policy.accounting == "zcdp" else f"{budget.promised}"
     if settings.queries.share:
         got += f", of which speeds have {ours}"
     elif policy.accounting == "approximate":
@@ -199,16 +200,16 @@ def _budget_faults(settings: Settings, policy: Policy) -> Iterator[ConfigError]:
     budget, suppression = settings.budget, settings.release.suppression
     if policy.accounting == "zcdp":
         rule = f'at least {RHO_MIN:g}, as budget.accounting is "zcdp": epsilon 10 with delta 1e-06 is rho 1.539'
-        yield from breach(budget.rho >= RHO_MIN, "budget.rho", rule, f"{budget.rho:g}")
+        yield from breach(budget.rho >= RHO_MIN, "budget.rho", rule, f"{budget.rho:.15g}")
         rule = 'none where budget.accounting is "zcdp", whose budget is budget.rho'
         yield from breach(budget.epsilon is None, "budget.epsilon", rule, budget.epsilon)
     else:
         yield from breach(
-            budget.rho == 0, "budget.rho", f'0 where budget.accounting is "{policy.accounting}"', f"{budget.rho:g}"
+            budget.rho == 0, "budget.rho", f'0 where budget.accounting is "{policy.accounting}"', f"{budget.rho:.15g}"
         )
     if policy.accounting == "approximate":
         rule = f"an epsilon that is a rho of at least {RHO_MIN:g} with delta {budget.delta:g}"
-        got = f"{budget.promised} (rho {policy.budget_nano / NANO:g})"
+        got = f"{budget.promised} (rho {policy.budget_nano / NANO:.15g})"
         yield from breach(policy.budget_nano >= RHO_MIN * NANO, "budget.epsilon", rule, got)
     known = policy.measure == "pure" or suppression == "off"
     yield from breach(known, "release.suppression", '"off" where budget.accounting is not "pure"', suppression)
