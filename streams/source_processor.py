@@ -101,11 +101,13 @@ class SourceProcessor:
         self._asked = "" if queries is None else queries.digest
         self._clock = clock
         self._assignments: dict[int, _Assignment] = {}
+        self._revocations = 0
         self._committing = asyncio.Lock()
         self._report = report_to(*observers)
 
     def revoke(self) -> None:
         """The partitions are no longer ours: drop their state at once."""
+        self._revocations += 1
         self._assignments = {}
 
     def readers(self) -> dict[int, SourceReader]:
@@ -122,7 +124,10 @@ class SourceProcessor:
 
     async def assign(self, tps: set[TP]) -> None:
         """These partitions are ours: resume from their checkpoints."""
+        revocations = self._revocations
         committed, first = await self._offsets.committed(tps), await self._offsets.first(tps)
+        if revocations != self._revocations:  # while the broker was asked: the next assignment says what is ours
+            return
         self._assignments = {
             tp.partition: self._assignment(tp, *self._start(tp, committed[tp], first[tp])) for tp in tps
         }

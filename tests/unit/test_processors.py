@@ -372,15 +372,24 @@ def test_a_worker_that_was_replaced_publishes_nothing_and_asks_to_be_told():
         asyncio.run(run(thread))
 
 
-def test_partitions_that_are_revoked_while_they_are_taken_over_are_not_taken():
-    broker = filled()
+@pytest.mark.parametrize("log", ["pings", "parts"])
+def test_partitions_that_are_revoked_while_they_are_taken_over_are_not_taken(log):
+    """They would be read, ticked and committed beside their new owner."""
+    broker, name = filled(), getattr(TOPICS, log).name
+
+    async def slowly(tps, answer=broker.committed):
+        await asyncio.sleep(0)
+        return await answer(tps)
 
     async def work(worker):
-        taking = asyncio.ensure_future(worker.parts.assign({TP(TOPICS.parts.name, 0)}))
+        of_log = getattr(worker, log)
+        of_log.revoke()
+        broker.committed = slowly
+        taking = asyncio.ensure_future(of_log.assign({TP(name, 0)}))
         await asyncio.sleep(0)
-        worker.parts.revoke()
+        of_log.revoke()
         await taking
-        assert not worker.parts._assignments
+        assert not of_log._assignments and not of_log.next_offsets()
 
     with_worker(broker, work)
 
