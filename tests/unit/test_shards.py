@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.forms import long_but
-from udp_stream.errors import PrivacyRefused, UdpStreamError
+from udp_stream.errors import DependencyUnavailable, PrivacyRefused, UdpStreamError
 from udp_stream.shuffle.barrier import NOT_YET, BarrierCheckpoint
 from udp_stream.shuffle.ping_chunks import PingChunk, PingsEnd, cut, merge, shard_of
 from udp_stream.shuffle.shard import Shard
@@ -136,6 +136,47 @@ def test_a_chunk_that_never_came_stops_the_shard():
         shard.add(offset, message)
     with pytest.raises(UdpStreamError, match="missing"):
         shard.collect(0)
+
+
+LOST = r"missing; .* how many: \{0: 7\}\. `udp-stream worker --accept-loss` continues without them"
+
+
+@pytest.mark.parametrize("others", ["none", "before", "behind"])
+def test_chunks_of_which_not_one_came_stop_the_shard_too(others):
+    """Whatever else there is of the slot: it would be released without them, or not at all."""
+    (*_, end), others_all = chunks_of(some_slot(1)), chunks_of(some_slot(2), source=1)
+    runs = {"none": ([end], [PingsEnd(1, 0, HOUR)]), "before": (others_all, [end]), "behind": ([end], others_all)}
+    shard = in_one_log(Shard(2), *runs[others])
+    assert shard.due() == [0] and shard.checkpoint().offset <= shard.next_offset - 2
+    with pytest.raises(DependencyUnavailable, match=LOST):
+        shard.collect(0)
+    accepts = in_one_log(Shard(2, accept_loss=True), *runs[others])
+    if others == "none":
+        assert accepts.due() == [] and accepts.checkpoint().offset == accepts.next_offset
+    else:
+        assert table(accepts.collect(0)) == table(some_slot(2))
+
+
+def test_a_reader_that_resumes_before_the_marker_finds_the_chunks_missing_again():
+    (*_, end), others = chunks_of(some_slot(1)), chunks_of(some_slot(2), source=1)
+    shard = in_one_log(Shard(2), [None] * 7, [end])
+    resumed = Shard(2, shard.checkpoint())
+    for offset, message in enumerate([None] * 7 + [end, *others]):
+        resumed.add(offset, message)
+    with pytest.raises(DependencyUnavailable, match=LOST):
+        resumed.collect(0)
+
+
+def test_a_marker_that_comes_again_is_not_missed_its_chunks():
+    """Nor one of a slot that was done before the checkpoint."""
+    messages = chunks_of(some_slot(1))
+    shard = in_one_log(Shard(1), messages)
+    shard.collect(0)
+    shard.released(0)
+    shard.add(len(messages), messages[-1])
+    resumed = Shard(1, BarrierCheckpoint(0, (NOT_YET,), HOUR))
+    resumed.add(3, messages[-1])
+    assert shard.due() == resumed.due() == [] and resumed.checkpoint().offset == 4
 
 
 def in_one_log(shard, *runs):

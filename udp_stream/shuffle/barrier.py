@@ -8,7 +8,8 @@ the digest of those chunks, how many there are, and the time up to which the sen
 1. A slot is due once every sender has closed it.
 2. Of each sender, only the chunks of its first end marker count. A sender that died halfway, or a successor that
    cut the same log under other settings, leaves chunks with another digest; those are dropped.
-3. The log keeps order, so a marker whose chunks are missing means a damaged log: raise, unless `accept_loss`.
+3. The log keeps order, so a marker whose chunks are missing means a damaged log: raise, unless `accept_loss`. That goes
+   for a reader that begins in the middle, too: the log has lost what was before.
 4. A repeated chunk or marker changes nothing.
 5. Slots that a marker ends which is not of our kind are skipped, whichever senders have sent something of them: they
    are done without an outcome, as what is known of them is not whole.
@@ -25,7 +26,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from udp_stream.errors import UdpStreamError
+from udp_stream.errors import DependencyUnavailable, UdpStreamError
 
 NOT_YET = -(2**62)
 """The closing time of a sender that has sent no end marker. Checkpoints hold it too, so it fits in a message."""
@@ -211,9 +212,17 @@ class SlotBarrier(Generic[C]):
         self._require_known(marker.sender)
         if self._skips is not None and self._skips(marker):
             self._skip(marker.through_ms)
+        self._hold_if_all_are_missing(marker)
         for start in self._advance(marker):
             self._end(start, marker)
             self._forget_if_empty(start)
+
+    def _hold_if_all_are_missing(self, marker: EndMarker) -> None:
+        """A slot that is said to have chunks, and of which there is none: held, so that it is not passed over."""
+        start, end_ms = marker.slot_start, marker.through_ms  # what names a slot ends with it
+        is_first = end_ms > max(self._done_ms, self._through[marker.sender])
+        if start is not None and marker.chunks and is_first and start not in self._held and not self._accept_loss:
+            self._held[start] = _HeldSlot(end_ms, BarrierCheckpoint(self._next, self._through))
 
     def _skip(self, through_ms: int) -> None:
         """Every slot up to then is done without an outcome, but one whose outcome is under way."""
@@ -251,12 +260,12 @@ class SlotBarrier(Generic[C]):
         return [start for start, held in sorted(self._held.items()) if held.end_ms <= through and not held.collected]
 
     def collect(self, start: int) -> list[C]:
-        """The chunks of a due slot, by sender and number, once. UdpStreamError if some are missing."""
+        """The chunks of a due slot, by sender and number, once. DependencyUnavailable if some are missing."""
         held = self._held[start]
         if held.missing:
-            raise UdpStreamError(
+            raise DependencyUnavailable(
                 f"{self._chunk.__name__}: slot {start}: chunks are missing; senders that sent more than is there, with "
-                f"how many: {held.missing}"
+                f"how many: {held.missing}. `udp-stream worker --accept-loss` continues without them"
             )
         chunks = [held.chunks[key] for key in sorted(held.chunks)]
         # Still held: the checkpoint stays before the slot until its outcome is delivered.

@@ -78,7 +78,7 @@ class Shard:
         return self._pings.due()
 
     def collect(self, start: int) -> SlotPings:
-        """The pings of a due slot, all sources together, once. UdpStreamError if chunks are missing."""
+        """The pings of a due slot, all sources together, once. DependencyUnavailable if some are missing."""
         return merge(self._pings.collect(start))
 
     def plan(self, start: int) -> SlotPlan | None:
