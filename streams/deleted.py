@@ -1,17 +1,22 @@
-"""What was deleted from a log before it was read: retention was shorter than the time that a worker was behind.
+"""What is gone from a log: deleted before it was read, or lost by its broker after it was.
 
 A consumer whose next record is gone goes on with the first one that is left, and says nothing. So a partition is looked
 at when it becomes ours, and whenever what comes next is not the record that was to come.
+
+Retention may be shorter than the time that a worker was behind. And a log may end before what was read of it: its
+broker has lost the end of it, or it was made anew and the group's commits were kept. New records then have offsets that
+a reader would take for read. So a partition's end is looked at when it becomes ours, and whenever the broker is asked
+for it (`offsets.py`). Where the log has grown further meanwhile, nobody can tell.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from faust.types import TP
 
-from streams.offsets import Offsets
+from streams.offsets import Offsets, shortened
 from udp_stream.errors import DependencyUnavailable
 
 
@@ -27,6 +32,31 @@ class Needed:
     def __init__(self, offsets: Offsets, lost: str, accept_loss: bool) -> None:
         """`lost`: what it means that something is gone, in words."""
         self._offsets, self._lost, self._accept_loss = offsets, lost, accept_loss
+        self._goes_back = False
+
+    def again_from(self, tp: TP, first: int, end: int, offset: int, read_to: int) -> int | None:
+        """Where to read the partition again, with what is known of it, if it ends before what was read: at its first
+        record, as the consumer does. None if it has all from `offset` on. DependencyUnavailable unless `accept_loss`.
+
+        >>> needed = Needed(None, "pings were deleted", accept_loss=True)
+        >>> needed.again_from(TP("pings", 0), 0, end=9, offset=7, read_to=9)
+        >>> needed.again_from(TP("pings", 0), 0, end=9, offset=12, read_to=15)
+        0
+        """
+        self.require(tp, first, offset)
+        if end >= read_to:
+            return None
+        if not self._accept_loss:
+            raise shortened(tp, end, read_to)
+        self._goes_back = True
+        return first
+
+    async def go_back(self, commit: Callable[[], Awaitable[None]]) -> None:
+        """Have the consumer read what `again_from` has said, if it has: it goes by commits."""
+        if self._goes_back:
+            self._goes_back = False
+            await commit()
+            await self._offsets.seek()
 
     def require(self, tp: TP, first: int, offset: int) -> None:
         """DependencyUnavailable if the partition begins, at `first`, behind this offset."""

@@ -26,6 +26,8 @@ from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.structs import OffsetAndMetadata
 from faust.types import TP
 
+from udp_stream.errors import DependencyUnavailable
+
 AGAIN_S = 0.1
 """Between two attempts at a commit, or at reading one."""
 
@@ -128,7 +130,10 @@ class Offsets:
         return {TP(*tp): offset for tp, offset in found.items()}
 
     async def is_read(self, tp: TP, next_offset: int) -> bool:
-        """Whether it is ours and all that it has now was fetched, handed over and read, up to `next_offset`."""
+        """Whether it is ours and all that it has now was fetched, handed over and read, up to `next_offset`.
+
+        DependencyUnavailable if it ends before that.
+        """
         handed = self._app.consumer._read_offset.get(tp)  # type: ignore[attr-defined]
         if handed is not None and handed > next_offset:
             return False
@@ -138,7 +143,15 @@ class Offsets:
         except IllegalStateError:  # a rebalance has begun
             return False
         ends = await self._thread.call_thread(self._thread._consumer.end_offsets, [asked])
+        if ends[asked] < next_offset:
+            raise shortened(tp, ends[asked], next_offset)
         return bool(position >= ends[asked])
+
+    async def seek(self) -> None:
+        """Go on from the commits. What is being fetched from elsewhere is dropped."""
+        consumer: Any = self._app.consumer
+        consumer.drop_fetched()
+        await consumer.perform_seek()
 
     async def rejoin(self) -> None:
         """Ask for the group to be formed anew: we have found that a partition is no longer ours."""
@@ -168,6 +181,19 @@ class Offsets:
     def partitions(self, topic: str) -> int:
         """How many partitions the topic has."""
         return len(self._thread._consumer.partitions_for_topic(topic) or ())
+
+
+def shortened(tp: TP, end: int, read_to: int) -> DependencyUnavailable:
+    """What to raise where a partition ends before what was read of it.
+
+    >>> str(shortened(TP("pings", 0), 9, 15))[:67]
+    'pings[0] ends at offset 9, but was read up to 15 before: its broker'
+    """
+    return DependencyUnavailable(
+        f"{tp.topic}[{tp.partition}] ends at offset {end}, but was read up to {read_to} before: its broker has lost "
+        "the end of it, or the topic was made anew and the group's commits were kept. `udp-stream worker "
+        "--accept-loss` continues without what is lost, from the first record that there is"
+    )
 
 
 def _commits_in(response: Any, tps: Collection[TP]) -> dict[TP, Committed]:

@@ -109,11 +109,12 @@ class ShardProcessor:
         """These partitions are ours: fence off their former owners, and only then read the checkpoints."""
         self.revoke()
         async with self._takeover(tps) as (publishers, assignments):
-            ends, committed = await self._offsets.ends(tps), await self._offsets.committed(tps)
-            first = await self._offsets.first(tps)
+            committed, first = await self._offsets.committed(tps), await self._offsets.first(tps)
+            ends = await self._offsets.ends(tps)
             for tp, publisher in publishers.items():
-                start = await self._committed_checkpoint(tp, committed[tp], first[tp])
+                start = await self._committed_checkpoint(tp, committed[tp], first[tp], ends[tp])
                 assignments[tp.partition] = await self._resume(tp, start, publisher, ends[tp])
+        await self._needed.go_back(self.commit)
 
     @asynccontextmanager
     async def _takeover(self, tps: set[TP]) -> AsyncIterator[tuple[Mapping[TP, Publisher], dict[int, ShardAssignment]]]:
@@ -156,7 +157,7 @@ class ShardProcessor:
     async def _at_least_once(self, _tp: TP) -> Publisher:
         return AtLeastOnce(self._producer, self._offsets)
 
-    async def _committed_checkpoint(self, tp: TP, committed: Committed, first: int) -> ShardCheckpoint:
+    async def _committed_checkpoint(self, tp: TP, committed: Committed, first: int, end: int) -> ShardCheckpoint:
         """Where to resume. PrivacyRefused if the last worker used another ledger, or if ours is older than its mark."""
         if committed.offset < 0:
             return ShardCheckpoint.at(first)
@@ -167,8 +168,8 @@ class ShardProcessor:
         if found.mark is not None:
             await self._in_thread(lambda: self._ledger.compare(found.mark))
             self._remember_mark(found.mark)
-        self._needed.require(tp, first, committed.offset)
-        return found.checkpoint
+        again = self._needed.again_from(tp, first, end, committed.offset, found.checkpoint.read_to)
+        return found.checkpoint if again is None else found.checkpoint.again_from(again)
 
     def _remember_mark(self, mark: Mark | None) -> None:
         """Remember the highest mark of the ledger that any worker has seen."""
@@ -325,6 +326,5 @@ class ShardProcessor:
                     assigned.committed = to
 
     def _commits(self, checkpoints: Mapping[int, ShardCheckpoint]) -> dict[TP, Committed]:
-        name, binding, mark = self._topics.parts.name, self._binding.text, self._mark
-        commits = {of: Committed(to.offset, encode_checkpoint(to, binding, mark)) for of, to in checkpoints.items()}
-        return {TP(name, partition): commit for partition, commit in commits.items()}
+        name, known = self._topics.parts.name, (self._binding.text, self._mark)
+        return {TP(name, of): Committed(to.offset, encode_checkpoint(to, *known)) for of, to in checkpoints.items()}

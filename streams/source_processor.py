@@ -86,7 +86,8 @@ class SourceProcessor:
         queries: QuerySet | None = None,
         look: Look = lambda _messages, _read: None,
     ) -> None:
-        """No partitions yet. With `accept_loss`, a log that begins after the checkpoint is read from its beginning.
+        """No partitions yet. With `accept_loss`, a log that begins after the checkpoint is read from its start, as is
+        one that ends before what was read.
 
         `queries` are what the rules ask for moments for.
         """
@@ -126,18 +127,20 @@ class SourceProcessor:
         """These partitions are ours: resume from their checkpoints."""
         revocations = self._revocations
         committed, first = await self._offsets.committed(tps), await self._offsets.first(tps)
+        ends = await self._offsets.ends(tps)
         if revocations != self._revocations:  # while the broker was asked: the next assignment says what is ours
             return
         self._assignments = {
-            tp.partition: self._assignment(tp, *self._start(tp, committed[tp], first[tp])) for tp in tps
+            tp.partition: self._assignment(tp, *self._start(tp, committed[tp], first[tp], ends[tp])) for tp in tps
         }
+        await self._needed.go_back(self.commit)
 
     def _assignment(self, tp: TP, start: SourceCheckpoint, asked_before: str) -> _Assignment:
         reader, shards = SourceReader(self._rules, start), self._topics.parts.partitions
         protocol = SourceProtocol(tp.partition, shards, reader, self._periods, self._asked, asked_before)
         return _Assignment(protocol, self._clock())
 
-    def _start(self, tp: TP, committed: Committed, first: int) -> tuple[SourceCheckpoint, str]:
+    def _start(self, tp: TP, committed: Committed, first: int, end: int) -> tuple[SourceCheckpoint, str]:
         """Where to resume, and for which queries moments were sent up to there."""
         if committed.offset < 0:
             return SourceCheckpoint(first), self._asked
@@ -147,10 +150,12 @@ class SourceProcessor:
             raise other_version(f"the last commit of {tp.topic}[{tp.partition}]") from error
         if committed.metadata:
             self._binding.require(metadata.binding, f"the worker that last committed {tp.topic}[{tp.partition}]")
-        self._needed.require(tp, first, committed.offset)
-        offset = max(first, committed.offset)
-        start = SourceCheckpoint(offset, metadata.watermark, metadata.rejected_through, metadata.positions)
-        return start, metadata.asked
+        read_to = max(committed.offset, metadata.rejected_through)
+        offset, rejected_through = max(first, committed.offset), metadata.rejected_through
+        if (again := self._needed.again_from(tp, first, end, committed.offset, read_to)) is not None:
+            # The watermark stays: what is closed may not be counted again. What is refused from now on is rejected.
+            offset, rejected_through = again, min(rejected_through, end)
+        return SourceCheckpoint(offset, metadata.watermark, rejected_through, metadata.positions), metadata.asked
 
     async def process(self, records: Sequence[Any]) -> None:
         """Process a batch of one partition: read its pings, send the slots they close, commit."""

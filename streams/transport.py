@@ -68,8 +68,12 @@ class BatchConsumer(driver.Consumer):
 
     def stop_flow(self) -> None:
         """A rebalance begins: what was fetched by now is not to be handed over, not even in the same generation."""
-        self._stops += 1
+        self.drop_fetched()
         super().stop_flow()
+
+    def drop_fetched(self) -> None:
+        """What is being fetched, or handed over, is not to be taken any more: a seek follows."""
+        self._stops += 1
 
     async def perform_seek(self) -> None:
         """Back to the commits, and to the beginning where the commit is 0 or there is none.

@@ -50,7 +50,7 @@ class Watchdog:
         return waited_s if waited_s > self._patience_s / 4 else 0.0
 
     async def run(self) -> None:
-        """Check for ever; DependencyUnavailable once we are stuck."""
+        """Check for ever; DependencyUnavailable once we are stuck, or if `idle` says that there is no going on."""
         while True:
             await self.check(self._patience_s / 8)
 
@@ -73,5 +73,7 @@ class Watchdog:
     async def _ask(self) -> bool:
         try:
             return await self._idle(self._positions())
+        except DependencyUnavailable:
+            raise  # the broker did say something: a log ends before what was read of it
         except Exception:  # noqa: BLE001 (any error: the broker did not say that there is no work)
             return False

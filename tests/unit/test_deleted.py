@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from faust.types import TP
 
-from tests.unit.test_processors import FLAGS, TOPICS, Worker, filled, outcome, with_worker
+from tests.unit.test_processors import FLAGS, START, TOPICS, Worker, filled, outcome, ping, with_worker
 from udp_stream.adapters.settings import load
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.ledger.memory import MemoryLedger
@@ -50,6 +50,81 @@ def test_a_loss_that_is_accepted_does_not_stop_it(log):
 
 def test_a_gap_in_the_offsets_of_a_log_that_is_whole_does_not_stop_it():
     read_with_a_gap(filled(), PINGS)
+
+
+def after_a_worker_that_was_through(broker, then, accept_loss=False):
+    """A worker reads and commits all, `then` something happens, and another one reads all: release id -> payload."""
+    ledger = MemoryLedger()
+
+    async def run(thread):
+        await Worker(broker, ledger, thread).run(random.Random(0))
+        then(broker)
+        await Worker(broker, ledger, thread, accept_loss=accept_loss).run(random.Random(0))
+        assert ledger.verify() == [] and list(ledger.unpublished()) == []
+        return outcome(broker)[0]
+
+    with ThreadPoolExecutor(1) as thread:
+        return asyncio.run(run(thread))
+
+
+@pytest.mark.parametrize("log", [PINGS, PARTS])
+@pytest.mark.parametrize("left", [0, 3, -1])
+def test_a_log_that_ends_before_what_was_read_of_it_stops_a_worker(log, left):
+    """Its broker has lost the end of it: what is written there next has offsets that were read."""
+    found = []
+
+    def loses_its_end(broker):
+        found.append(len(broker.logs[log]))
+        del broker.logs[log][left:]
+        found.append(len(broker.logs[log]))
+
+    with pytest.raises(DependencyUnavailable) as stopped:
+        after_a_worker_that_was_through(filled(), loses_its_end)
+    read_to, end = found
+    ends = f"{log.topic}[0] ends at offset {end}, but was read up to {read_to} before: "
+    assert str(stopped.value).startswith(ends) and "`udp-stream worker --accept-loss` continues" in str(stopped.value)
+
+
+def goes_on(broker):
+    """Pings of one more hour, and half an hour of silence behind them."""
+    for minute in range(302, 358, 2):
+        broker.now_ms = START + minute * 60_000
+        for plate in "abcd":
+            broker.append(TOPICS.pings.name, "abcd".index(plate) // 2, ping(plate, minute))
+    broker.now_ms = START + 390 * 60_000
+
+
+def is_made_anew(broker, log, begins_with=()):
+    broker.logs[log].clear()
+    for one in begins_with:
+        broker.now_ms = one.timestamp
+        broker.append(*log, one.value)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["empty", "with pings of before"])
+def test_in_a_new_log_of_pings_none_is_skipped_or_counted_twice_if_the_loss_is_accepted(again):
+    """A topic that was made anew under commits that were kept."""
+
+    def made_anew(broker):
+        sent = [one for one in broker.logs[PINGS] if not one.headers]
+        is_made_anew(broker, PINGS, sent[-100:] if again else ())
+        goes_on(broker)
+
+    broker = filled()
+    expected = after_a_worker_that_was_through(filled(), goes_on)
+    assert after_a_worker_that_was_through(broker, made_anew, accept_loss=True) == expected and broker.seeks == 1
+    assert broker.offsets[PINGS].offset == len(broker.logs[PINGS])
+
+
+def test_in_a_new_log_of_parts_nothing_is_skipped_if_the_loss_is_accepted():
+    def made_anew(broker):
+        is_made_anew(broker, PARTS)
+        goes_on(broker)
+
+    broker = filled()
+    expected = after_a_worker_that_was_through(filled(), goes_on)
+    assert after_a_worker_that_was_through(broker, made_anew, accept_loss=True) == expected and broker.seeks == 1
+    assert broker.offsets[PARTS].offset == len(broker.logs[PARTS])
 
 
 def first_of(later):

@@ -58,7 +58,7 @@ class Broker:
         self.dies_behind_a_chunk = False
         self.is_read_to_end = True
         self.epochs = defaultdict(int)
-        self.rejoins = 0
+        self.rejoins = self.seeks = 0
 
     def maybe_die(self):
         if self.dice is not None and self.dice.random() < self.dies:
@@ -108,6 +108,9 @@ class Broker:
 
     async def rejoin(self):
         self.rejoins += 1
+
+    async def seek(self):
+        self.seeks += 1
 
 
 class Once:

@@ -48,6 +48,32 @@ def test_nothing_done_for_too_long_is_stuck(answer):
         world.checks(14)
 
 
+def test_a_log_that_ends_before_what_was_read_of_it_is_said_at_once():
+    """Its reader would wait for ever, or skip what comes: the broker says that there is nothing to read."""
+
+    async def call_thread(what, *arguments):
+        return await what(*arguments)
+
+    async def position(_tp):
+        return 3
+
+    async def end_offsets(tps):
+        return dict.fromkeys(tps, 3)
+
+    consumer = SimpleNamespace(position=position, end_offsets=end_offsets)
+    thread = SimpleNamespace(_consumer=consumer, call_thread=call_thread)
+    world = World()
+    world.read = {HERE: 5}
+    world.idle = lambda positions: Offsets(app_of(thread)).all_read(positions)
+    with pytest.raises(DependencyUnavailable, match=r"pings\[0\] ends at offset 3, but was read up to 5 before"):
+        world.checks(2)
+
+
+def app_of(thread):
+    faust = SimpleNamespace(_thread=thread, assignment=lambda: {HERE}, _read_offset={})
+    return SimpleNamespace(consumer=faust, rebalancing=False, consumer_generation_id=1)
+
+
 def test_who_has_nothing_to_do_is_not_stuck():
     world = World()
     world.answer = True
