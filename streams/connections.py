@@ -8,6 +8,7 @@ brokers ask for more than an address also before, since a wrong password that is
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from contextlib import suppress
 from typing import Any
@@ -22,6 +23,15 @@ PROBE_S = 5.0
 """For one address: to connect, to log in, and for one answer."""
 
 CLOSE_S = 0.2
+
+RIGHTS = {29: "a topic", 30: "the group", 31: "the cluster", 53: "a transactional id"}
+"""What the broker gives no rights on, by the number of its answer in Kafka's protocol."""
+
+SAID_MAX = 300
+"""Characters of what a broker says that are shown."""
+
+_SAID = re.compile(r"""error_message=(?:'([^']+)'|"([^"]+)")""")
+"""The broker's own words in the answer that the client quotes."""
 
 
 def client_options(kafka: KafkaSection) -> dict[str, Any]:
@@ -79,7 +89,27 @@ def unreachable(kafka: KafkaSection, error: BaseException) -> DependencyUnavaila
 async def unreachable_in_loop(kafka: KafkaSection, error: BaseException) -> DependencyUnavailable:
     """The same within one."""
     found = await why_not(kafka)
-    return DependencyUnavailable(f"Kafka at {kafka.bootstrap}: {found or str(error) or type(error).__name__}")
+    return DependencyUnavailable(f"Kafka at {kafka.bootstrap}: {found or refusal(error)}")
+
+
+def refusal(error: BaseException) -> str:
+    """What a broker that can be talked to has said, in words: a client's error may quote its whole request and answer.
+
+    >>> refusal(RuntimeError("Request 'CreateTopicsRequest(...)' failed with response 'CreateTopicsResponse(topics=["
+    ...     "CreatableTopicResult(name='pings', error_code=44, error_message='at least 3 copies')])'."))
+    'it refuses: at least 3 copies (RuntimeError)'
+    """
+    name, number = type(error).__name__, getattr(error, "errno", None)
+    if number in RIGHTS:
+        return f"it does not give us the rights on {RIGHTS[number]} ({name}): the user, kafka.username, needs them"
+    said = dict.fromkeys(one or other for one, other in _SAID.findall(str(error)))
+    if said:
+        return f"it refuses: {_cut('; '.join(said))} ({name})"
+    return _cut(str(error) or name)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SAID_MAX else f"{text[:SAID_MAX]}..."
 
 
 async def why_not(kafka: KafkaSection) -> str:

@@ -124,11 +124,11 @@ class SourceProcessor:
         }
 
     async def assign(self, tps: set[TP]) -> None:
-        """These partitions are ours: resume from their checkpoints."""
+        """These partitions are ours, if they are not revoked meanwhile: resume from their checkpoints."""
         revocations = self._revocations
         committed, first = await self._offsets.committed(tps), await self._offsets.first(tps)
         ends = await self._offsets.ends(tps)
-        if revocations != self._revocations:  # while the broker was asked: the next assignment says what is ours
+        if revocations != self._revocations:
             return
         self._assignments = {
             tp.partition: self._assignment(tp, *self._start(tp, committed[tp], first[tp], ends[tp])) for tp in tps
@@ -141,7 +141,11 @@ class SourceProcessor:
         return _Assignment(protocol, self._clock())
 
     def _start(self, tp: TP, committed: Committed, first: int, end: int) -> tuple[SourceCheckpoint, str]:
-        """Where to resume, and for which queries moments were sent up to there."""
+        """Where to resume, and for which queries moments were sent up to there.
+
+        The watermark stays, also where a log is read again: what is closed may not be counted again. What is refused
+        from now on is rejected.
+        """
         if committed.offset < 0:
             return SourceCheckpoint(first), self._asked
         try:
@@ -153,7 +157,6 @@ class SourceProcessor:
         read_to = max(committed.offset, metadata.rejected_through)
         offset, rejected_through = max(first, committed.offset), metadata.rejected_through
         if (again := self._needed.again_from(tp, first, end, committed.offset, read_to)) is not None:
-            # The watermark stays: what is closed may not be counted again. What is refused from now on is rejected.
             offset, rejected_through = again, min(rejected_through, end)
         return SourceCheckpoint(offset, metadata.watermark, rejected_through, metadata.positions), metadata.asked
 

@@ -74,6 +74,6 @@ class Watchdog:
         try:
             return await self._idle(self._positions())
         except DependencyUnavailable:
-            raise  # the broker did say something: a log ends before what was read of it
+            raise
         except Exception:  # noqa: BLE001 (any error: the broker did not say that there is no work)
             return False

@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 from redis import Redis
 
-from streams.connections import PROTOCOLS, client_options, faust_credentials
+from streams.connections import PROTOCOLS, SAID_MAX, client_options, faust_credentials, refusal
 from streams.topics import topics_of
 from tests.secured import certificates, secret_file
 from udp_stream.adapters.kafka_section import KafkaSection
@@ -275,3 +275,29 @@ def test_a_redis_that_is_away_is_no_ledger_whose_key_is_lost(url, tmp_path):
 def test_the_longest_prefix_leaves_room_for_the_names_of_topics():
     topics = topics_of(load(None, (f"kafka.prefix={'a' * 200}",), {}).kafka)
     assert all(len(topic.name) <= 249 for topic in topics)
+
+
+REQUEST = f"Request 'CreateTopicsRequest({'CreatableTopic(name=pings), ' * 60})' failed with response '"
+
+
+def answer(number, name, text):
+    """An error of the client's, as kafka-python makes it for a request that a broker refuses."""
+    kind = type(name, (Exception,), {"errno": number})
+    return kind(f"{REQUEST}CreateTopicsResponse(topics=[{f'CreatableTopicResult(error_message={text}), ' * 9}])'")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (answer(29, "TopicAuthorizationFailedError", "'Authorization failed.'"), "the rights on a topic (TopicAuth"),
+        (answer(30, "GroupAuthorizationFailedError", "None"), "the rights on the group (GroupAuth"),
+        (answer(44, "PolicyViolationError", "'at least 3 copies'"), "it refuses: at least 3 copies (PolicyViolation"),
+        (answer(17, "InvalidTopicError", "\"the name 'a/b' is\""), "it refuses: the name 'a/b' is (InvalidTopicError)"),
+        (answer(44, "PolicyViolationError", f"'{'no ' * 500}'"), "... (PolicyViolationError)"),
+        (answer(35, "UnsupportedVersionError", "None"), "Request 'CreateTopicsRequest("),
+        (TimeoutError(), "TimeoutError"),
+    ],
+)
+def test_what_a_broker_refuses_is_said_in_its_words_and_not_in_the_clients(error, said):
+    """The client's error has the whole request and answer in it, 4,000 characters."""
+    assert said in refusal(error) and len(refusal(error)) < SAID_MAX + 50

@@ -218,8 +218,9 @@ class SlotBarrier(Generic[C]):
             self._forget_if_empty(start)
 
     def _hold_if_all_are_missing(self, marker: EndMarker) -> None:
-        """A slot that is said to have chunks, and of which there is none: held, so that it is not passed over."""
-        start, end_ms = marker.slot_start, marker.through_ms  # what names a slot ends with it
+        """A slot that is said to have chunks, and of which there is none: held, so that it is not passed over. It ends
+        when the marker that names it says so."""
+        start, end_ms = marker.slot_start, marker.through_ms
         is_first = end_ms > max(self._done_ms, self._through[marker.sender])
         if start is not None and marker.chunks and is_first and start not in self._held and not self._accept_loss:
             self._held[start] = _HeldSlot(end_ms, BarrierCheckpoint(self._next, self._through))
