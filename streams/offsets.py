@@ -26,7 +26,8 @@ from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.structs import OffsetAndMetadata
 from faust.types import TP
 
-from udp_stream.errors import DependencyUnavailable
+from udp_stream.adapters.text import counted
+from udp_stream.errors import ConfigError, DependencyUnavailable
 
 AGAIN_S = 0.1
 """Between two attempts at a commit, or at reading one."""
@@ -178,9 +179,15 @@ class Offsets:
         """The topic's partitions that are ours now."""
         return {tp for tp in self._app.consumer.assignment() if tp.topic == topic}
 
-    def partitions(self, topic: str) -> int:
-        """How many partitions the topic has."""
-        return len(self._thread._consumer.partitions_for_topic(topic) or ())
+    def partitions(self, topic: str, before: int) -> int:
+        """How many partitions the topic has. ConfigError if it had more `before`: a slot would wait for all of them."""
+        found = len(self._thread._consumer.partitions_for_topic(topic) or ())
+        if found < max(1, before):
+            raise ConfigError(
+                f"{topic}: expected at least {counted(max(1, before), 'partition')}, as it had before, got {found}: it "
+                "was deleted, or made anew. Give it as many; `udp-stream topics create` makes a topic that is missing"
+            )
+        return found
 
 
 def shortened(tp: TP, end: int, read_to: int) -> DependencyUnavailable:

@@ -122,8 +122,7 @@ class ShardProcessor:
         that failed or the partitions were revoked meanwhile; then the publishers are closed."""
         revocations = self._revocations
         publishers = dict(zip(tps, await asyncio.gather(*map(self._publisher_of, tps)), strict=True))
-        assignments: dict[int, ShardAssignment] = {}
-        is_whole = False
+        assignments, is_whole = dict[int, ShardAssignment](), False
         try:
             yield publishers, assignments
             is_whole = revocations == self._revocations
@@ -136,10 +135,11 @@ class ShardProcessor:
 
     async def _resume(self, tp: TP, start: ShardCheckpoint, publisher: Publisher, end: int) -> ShardAssignment:
         """A partition from its checkpoint on; the ledger is informed of what its former owner published."""
-        shards, sources = self._topics.parts.partitions, self._offsets.partitions(self._topics.pings.name)
-        follows, periods = self._context.policy.forecasts, None if self._queries is None else self._queries.periods
-        asks = periods is not None, self._asked
-        protocol = ShardProtocol(tp.partition, shards, sources, start, self._accept_loss, follows, *asks)
+        shards, known = self._topics.parts.partitions, len(start.shard.through_ms)
+        sources, follows = self._offsets.partitions(self._topics.pings.name, known), self._context.policy.forecasts
+        periods = None if self._queries is None else self._queries.periods
+        given = self._accept_loss, follows, periods is not None, self._asked
+        protocol = ShardProtocol(tp.partition, shards, sources, start, *given)
         ledger = await self._in_thread(partial(fenced_for, self._ledger, f"{tp.topic}/{tp.partition}"))
         through = protocol.done_ms, protocol.answered_ms
         await self._in_thread(partial(settle, self._ledger, tp.partition, shards, *through, periods))

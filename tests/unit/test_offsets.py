@@ -11,6 +11,7 @@ from faust.types import TP
 
 from streams import offsets
 from streams.offsets import Committed, Offsets
+from udp_stream.errors import ConfigError
 
 HERE = TP("parts", 1)
 
@@ -136,3 +137,20 @@ def test_where_nothing_was_ever_committed_it_says_so():
 def test_an_answer_without_the_partition_is_an_error_and_never_nothing(answer):
     with pytest.raises(KafkaError):
         committed(answer)
+
+
+@pytest.mark.parametrize(
+    ("there", "before", "wanted"), [(2, 4, "4 partitions"), (None, 0, "1 partition"), (0, 2, "2 ")]
+)
+def test_a_topic_with_fewer_partitions_than_it_had_stops_the_worker_in_words(there, before, wanted):
+    """It was deleted, or made anew; slots would wait for ever for partitions that are gone."""
+
+    def partitions_for_topic(_topic):
+        return None if there is None else set(range(there))
+
+    consumer = SimpleNamespace(partitions_for_topic=partitions_for_topic)
+    offsets_of = Offsets(SimpleNamespace(consumer=SimpleNamespace(_thread=SimpleNamespace(_consumer=consumer))))
+    with pytest.raises(ConfigError, match=rf"^pings: expected at least {wanted}.*, got {there or 0}: .*topics create"):
+        offsets_of.partitions("pings", before)
+    there = 4
+    assert offsets_of.partitions("pings", before) == 4
