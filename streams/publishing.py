@@ -48,7 +48,7 @@ from aiokafka.structs import OffsetAndMetadata
 from faust.types import TP
 
 from streams.batched_writes import write_batched
-from streams.connections import client_options
+from streams.connections import RIGHTS, client_options, refusal
 from streams.offsets import Committed, Offsets
 from streams.producer import REQUEST_BYTES_MAX, OutgoingRecord, Producer
 from udp_stream.adapters.kafka_section import KafkaSection
@@ -142,11 +142,7 @@ class StrictlyOnce:
             await asyncio.wait_for(producer.start(), BEGIN_S)
         except (KafkaError, TimeoutError) as error:
             await _stop(producer)
-            raise DependencyUnavailable(
-                f"Kafka at {kafka.bootstrap} cannot begin a transaction ({type(error).__name__}): are there fewer "
-                "brokers than transaction.state.log.replication.factor? With kafka.transactions = false releases are "
-                "published at least once"
-            ) from error
+            raise no_transaction(kafka, error) from error
         return cls(producer, kafka.group)
 
     async def publish(self, records: Iterable[OutgoingRecord], checkpoint: Mapping[TP, Committed]) -> None:
@@ -220,3 +216,18 @@ def _is_answered(id_: str, shard: int, shards: int, answered_ms: int, periods: P
     if kind_of(id_) not in ("query", "round") or (moment_ms := moment_of(id_)) > answered_ms:
         return False
     return shard_of_period(periods.start_of(moment_ms), shards) == shard
+
+
+def no_transaction(kafka: KafkaSection, error: BaseException) -> DependencyUnavailable:
+    """What to raise where the broker begins none.
+
+    >>> str(no_transaction(KafkaSection(), TimeoutError()))[:90]
+    'Kafka at localhost:9092 cannot begin a transaction (TimeoutError): are there fewer brokers'
+    """
+    why = f" ({type(error).__name__}): are there fewer brokers than transaction.state.log.replication.factor?"
+    if getattr(error, "errno", None) in RIGHTS:
+        why = f": {refusal(error)}."
+    return DependencyUnavailable(
+        f"Kafka at {kafka.bootstrap} cannot begin a transaction{why} With kafka.transactions = false releases are "
+        "published at least once"
+    )

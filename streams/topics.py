@@ -31,6 +31,9 @@ KNOWN_S, AGAIN_S = 30.0, 0.1
 INVALID_REPLICATION_FACTOR = 38
 """The number of the broker's answer, in Kafka's protocol."""
 
+UNTOLD = "the broker does not tell its settings: the user, kafka.username, needs the right DescribeConfigs on it"
+"""Of a topic."""
+
 REPORTS_KEPT_MS = 86_400_000
 
 SEGMENT_MS = 600_000
@@ -131,7 +134,7 @@ def differences(kafka: KafkaSection) -> list[str]:
     """A sentence for each existing topic that differs from what is wanted; none if all is well.
 
     Raises ConfigError for what no worker can run on: a topic that is missing, pings without the broker's times, or
-    another number of shards.
+    with times that it does not tell, or another number of shards.
     """
     wanted = topics_of(kafka)
     with admin(kafka) as client:
@@ -140,7 +143,7 @@ def differences(kafka: KafkaSection) -> list[str]:
             if topic.name not in there:
                 raise ConfigError(f"topic {topic.name} is missing: run `udp-stream topics create`")
         wrong = {topic.name: _differences(client, topic) for topic in wanted}
-    fatal = [text for text in wrong[wanted.pings.name] if text.startswith("message.timestamp.type")]
+    fatal = [text for text in wrong[wanted.pings.name] if text.startswith(("message.timestamp.type", UNTOLD))]
     fatal += [text for text in wrong[wanted.parts.name] if "partitions" in text]
     if fatal:
         raise ConfigError(f"topics of {kafka.bootstrap}: {'; '.join(fatal)}")
@@ -174,6 +177,8 @@ def _differences(client: Any, topic: Topic) -> list[str]:
     partitions = len(description["partitions"])
     wrong = [] if partitions == topic.partitions else [f"{counted(partitions, 'partition')}, wanted {topic.partitions}"]
     settings = _settings(client, topic.name)
+    if not settings:
+        return [*wrong, UNTOLD]
     return wrong + [
         f"{key} is {settings.get(key)}, wanted {value}"
         for key, value in topic.settings.items()
@@ -182,6 +187,7 @@ def _differences(client: Any, topic: Topic) -> list[str]:
 
 
 def _settings(client: Any, name: str) -> dict[str, str]:
+    """All settings of a topic; none where the broker does not tell them. The client keeps the error to itself."""
     from kafka.admin import ConfigResource, ConfigResourceType
 
     asked = client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)], config_filter="all")

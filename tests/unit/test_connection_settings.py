@@ -7,6 +7,7 @@ import pytest
 from redis import Redis
 
 from streams.connections import PROTOCOLS, SAID_MAX, client_options, faust_credentials, refusal
+from streams.publishing import no_transaction
 from streams.topics import topics_of
 from tests.secured import certificates, secret_file
 from udp_stream.adapters.kafka_section import KafkaSection
@@ -301,3 +302,9 @@ def answer(number, name, text):
 def test_what_a_broker_refuses_is_said_in_its_words_and_not_in_the_clients(error, said):
     """The client's error has the whole request and answer in it, 4,000 characters."""
     assert said in refusal(error) and len(refusal(error)) < SAID_MAX + 50
+
+
+def test_a_transaction_that_the_user_may_not_begin_is_no_matter_of_the_number_of_brokers():
+    said = str(no_transaction(KafkaSection(), answer(53, "TransactionalIdAuthorizationFailed", "None")))
+    assert "a transaction: it does not give us the rights on a transactional id" in said and "brokers" not in said
+    assert said.endswith("needs them. With kafka.transactions = false releases are published at least once")

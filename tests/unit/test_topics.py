@@ -1,5 +1,6 @@
 """Topics and headers: data that other programs rely on; and the pace of a feed."""
 
+import warnings
 from contextlib import nullcontext
 
 import msgspec
@@ -8,7 +9,7 @@ import pytest
 from streams import topics as made_of
 from streams.feed import Pace
 from streams.headers import is_tick, rejected_headers, release_headers
-from streams.topics import create_topics, topics_of
+from streams.topics import create_topics, differences, topics_of
 from tests.runtime.harness import embedded, fleet_log, frames_of
 from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.errors import ConfigError, DependencyUnavailable
@@ -74,6 +75,40 @@ def test_more_copies_than_brokers_are_refused_by_the_keys_name(copies, got, monk
     with pytest.raises(ConfigError, match=r"kafka\.replication: expected at most the number of brokers, ") as refused:
         create_topics(KafkaSection(replication=copies))
     assert got in str(refused.value) and len(str(refused.value)) < 150
+
+
+class Untold:
+    """A broker with the topics as they are wanted, which tells this user the settings of none."""
+
+    def list_topics(self):
+        return [topic.name for topic in topics_of(KafkaSection())]
+
+    def describe_topics(self, names):
+        (partitions,) = [topic.partitions for topic in topics_of(KafkaSection()) if topic.name in names]
+        return [{"name": names[0], "partitions": [None] * partitions}]
+
+    def describe_configs(self, asked, **_):
+        return {"topic": {asked[0].name: {}}}
+
+
+def test_a_user_who_may_not_see_a_topics_settings_is_told_so_and_not_that_they_are_wrong(monkeypatch):
+    monkeypatch.setattr(made_of, "admin", lambda _: nullcontext(Untold()))
+    monkeypatch.setattr(made_of, "_settings", without_warnings(made_of._settings))
+    with pytest.raises(ConfigError, match=r"does not tell its settings: .* the right DescribeConfigs") as refused:
+        differences(KafkaSection())
+    said = create_topics(KafkaSection())
+    assert said[0] == f"bus.pings.v1: exists, differs: {made_of.UNTOLD}" and "None" not in f"{said} {refused.value}"
+
+
+def without_warnings(call):
+    """kafka-python reads its schemas by a function that Python 3.11 and 3.12, alone, say is deprecated."""
+
+    def quiet(*arguments):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return call(*arguments)
+
+    return quiet
 
 
 def test_topics_that_a_broker_never_lists_are_an_error_that_names_them(monkeypatch):
