@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from streams.connections import RIGHTS
 from streams.topics import admin, topics_of
 from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.errors import ConfigError
@@ -43,6 +44,19 @@ def group_of(kafka: KafkaSection) -> Group:
         topic, offsets = tp.topic.removeprefix(kafka.prefix), (firsts[tp].offset, ends[tp].offset)
         found.append(GroupPartition(topic, tp.partition, *offsets, _known(commits[tp].offset)))
     return Group(tuple(found), members)
+
+
+def require_rights(kafka: KafkaSection) -> None:
+    """DependencyUnavailable if the user has no rights on the group: its workers would wait for ever to be taken in, as
+    their client says nothing. What else is wrong with the group may pass, and they do wait for that."""
+    from kafka import TopicPartition
+
+    with admin(kafka) as client:
+        try:
+            client.list_group_offsets({kafka.group: [TopicPartition(topics_of(kafka).pings.name, 0)]})
+        except Exception as error:  # the client has a class for each number of an answer
+            if getattr(error, "errno", None) in RIGHTS:
+                raise
 
 
 def _commits(client: Any, group: str, asked: list[Any]) -> Any:

@@ -26,6 +26,7 @@ from streams.app import build_app
 from streams.asked import require_asked_alike
 from streams.binding import Binding, claim
 from streams.closing_line import ClosingLine
+from streams.group import require_rights
 from streams.offsets import Offsets
 from streams.producer import Producer
 from streams.publishing import StrictlyOnce
@@ -78,6 +79,7 @@ def run_worker(deployment: Deployment) -> None:
     gc.set_threshold(500_000, 50, 100)
     for text in differences(deployment.settings.kafka):
         say(f"topic {text}", "topic", level=WARNING)
+    require_rights(deployment.settings.kafka)
     settings = deployment.settings
     asked = asked_digest(settings.standing_queries, settings.zone)
     require_asked_alike(asked, deployment.instance, read_reports(settings.kafka))

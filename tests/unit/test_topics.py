@@ -6,6 +6,7 @@ from contextlib import nullcontext
 import msgspec
 import pytest
 
+from streams import group
 from streams import topics as made_of
 from streams.feed import Pace
 from streams.headers import is_tick, rejected_headers, release_headers
@@ -98,6 +99,22 @@ def test_a_user_who_may_not_see_a_topics_settings_is_told_so_and_not_that_they_a
         differences(KafkaSection())
     said = create_topics(KafkaSection())
     assert said[0] == f"bus.pings.v1: exists, differs: {made_of.UNTOLD}" and "None" not in f"{said} {refused.value}"
+
+
+@pytest.mark.parametrize(("number", "is_raised"), [(30, True), (15, False), (None, False)])
+def test_a_worker_without_rights_on_its_group_is_told_before_it_waits_to_be_taken_in(number, is_raised, monkeypatch):
+    """Its client asks for ever, and says nothing. A coordinator that is not there yet (15) is waited for."""
+
+    class Answer(Exception):
+        errno = number
+
+    class Refusing:
+        def list_group_offsets(self, asked):
+            raise Answer(list(asked))
+
+    monkeypatch.setattr(group, "admin", lambda _: nullcontext(Refusing()))
+    with pytest.raises(Answer, match="udp-stream") if is_raised else nullcontext():
+        without_warnings(group.require_rights)(KafkaSection())
 
 
 def without_warnings(call):

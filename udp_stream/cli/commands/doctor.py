@@ -149,12 +149,15 @@ def _promise(settings: Settings) -> str:
 
 
 def _topics(settings: Settings) -> str:
-    """ConfigError for anything about the topics that is not as `topics create` would make it."""
+    """ConfigError for anything about the topics that is not as `topics create` would make it; DependencyUnavailable if
+    a worker may not join the group."""
     with needs("Kafka client", "kafka"):
+        from streams.group import require_rights
         from streams.topics import differences
     found = differences(settings.kafka)
     if found:
         raise ConfigError("; ".join(found))
+    require_rights(settings.kafka)
     return f"as they should be at {settings.kafka.bootstrap}"
 
 
