@@ -153,10 +153,10 @@ def test_a_worker_that_ends_with_an_error_says_with_which_status(city):
     with other_worker(here) as two:
         until(here, lambda seen: "two" in seen and reads_all(seen["two"]))
         asyncio.run(_write(here.settings.kafka, OutgoingRecord(here.topics.parts.name, b"no part", headers=headers)))
-        assert two.wait(PATIENCE_S) == 1
+        assert two.wait(PATIENCE_S) == 3
         assert states(until(here, lambda seen: states(seen)["two"] == State.ENDED)) == {"two": State.ENDED}
     code, said, err = verb(here, "status")
-    assert code == 4 and "worker two: ended with status 1" in said and "two ended with status 1: its log says" in err
+    assert code == 4 and "worker two: ended with status 3" in said and "two ended with status 3: its log says" in err
 
 
 def test_a_report_that_cannot_be_written_stops_nothing(city):
