@@ -26,6 +26,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.contract import ledger_writer as writer
 from tests.forked import Forked
 from tests.forms import long_rows
+from udp_stream.adapters.files import atomic
 from udp_stream.adapters.ledgers.sqlite import file as sqlite_file
 from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
@@ -553,11 +554,32 @@ def test_verdicts_belong_to_the_caller(tmp_path: Path) -> None:
             assert ledger.admit("p", 9, [b"x"], [ask("hat", [3])])[0].charged.tolist() == [3]
 
 
-def test_every_commit_is_synced(tmp_path: Path) -> None:
-    """A kill cannot show it (the system still writes what the process left), so the settings are held instead."""
+def test_every_commit_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill cannot show it (the system still writes what the process left), so the settings are held instead.
+
+    Some builds of SQLite sync less by default: here every connection begins as theirs does.
+    """
+    connect = sqlite3.connect
+
+    def lax(*where: object, **how: object) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*where, **how)  # type: ignore[call-overload]
+        connection.execute("PRAGMA synchronous = OFF")
+        connection.execute("PRAGMA fullfsync = OFF")
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", lax)
+    names = ("journal_mode", "synchronous", "fullfsync")
     for _ in range(2):
         with open_sqlite_ledger(tmp_path / "ledger") as ledger:
-            settled = [
-                ledger._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")
-            ]
-            assert settled == ["wal", 2]
+            settled = [ledger._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names]
+            assert settled == ["wal", 2, 1]
+
+
+def test_a_new_ledger_has_its_name_on_disk_only_once_it_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[list[str]] = []
+    monkeypatch.setattr(atomic, "sync_directory", lambda folder: synced.append([one.name for one in folder.iterdir()]))
+    open_sqlite_ledger(tmp_path / "ledger").close()
+    (names,) = synced
+    assert "ledger" in names

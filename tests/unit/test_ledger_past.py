@@ -1,10 +1,14 @@
 """A ledger is behind a mark if it holds less, or another record; what was accepted as forgotten is forgiven."""
 
+import fcntl
+import os
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from udp_stream.adapters.ledgers import ledger_id
 from udp_stream.adapters.ledgers.ledger_id import compare, kept_mark, raise_mark, remember_ledger, replace_mark
 from udp_stream.adapters.ledgers.sqlite import ledger as sqlite_ledger
 from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
@@ -176,6 +180,86 @@ def test_a_mark_from_another_machine_is_kept_where_the_ledger_is_behind_it(file)
     replace_mark(restored, file)
     compare(restored, file, "here", high)
     assert kept_mark(file).era == 1
+
+
+def test_a_mark_that_is_not_of_this_ledger_or_has_no_file_is_refused_and_kept_nowhere(file):
+    """Kept, it would name the other ledger as the one that belongs to the key."""
+    raise_mark(ledger_of(b"a"), file, "here", "hat-0")
+    text, restored = file.read_text(), ledger_of(b"a")
+    with pytest.raises(PrivacyRefused, match="expected the ledger other at here, got 5eed"):
+        compare(restored, file, "here", mark_of(ledger_of(b"a", b"b", name="other"), "hat-1"))
+    with pytest.raises(PrivacyRefused, match="went back in time"):
+        compare(restored, None, "here", mark_of(ledger_of(b"a", b"b"), "hat-1"))
+    assert file.read_text() == text
+    assert raise_mark(restored, None, "here", "hat-0") == mark_of(restored, "hat-0")
+
+
+def test_a_mark_that_another_process_raises_meanwhile_is_not_lowered(file, monkeypatch):
+    """Both look at the ledger; the other one comes first to the file, with more."""
+    early, late, looked = ledger_of(b"a"), ledger_of(b"a", b"b"), ledger_id.see
+
+    def then_the_other(ledger, *names):
+        seen = looked(ledger, *names)
+        monkeypatch.undo()
+        then_the_other.mark = raise_mark(late, file, "here", "hat-1")
+        return seen
+
+    monkeypatch.setattr(ledger_id, "see", then_the_other)
+    with pytest.raises(PrivacyRefused, match="went back in time"):
+        raise_mark(early, file, "here", "hat-0")
+    assert kept_mark(file) == then_the_other.mark == mark_of(late, "hat-1")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda file: raise_mark(ledger_of(b"a"), file, "here", "hat-0"),
+        lambda file: replace_mark(ledger_of(b"a"), file),
+        lambda file: compare(ledger_of(b"a"), file, "here", mark_of(ledger_of(b"a", b"b"), "hat-1")),
+    ],
+    ids=["raised", "replaced", "of another machine"],
+)
+def test_a_mark_is_written_under_the_lock_of_the_file_that_is_there_now(change, file, monkeypatch):
+    """Also where the file was replaced while we waited for its lock: that one's lock would keep out nobody."""
+    locks, written = [], []
+    lock, write = fcntl.flock, ledger_id._write
+
+    def late(opened, how):
+        if not locks:
+            file.with_name("new").write_text(file.read_text())
+            file.with_name("new").replace(file)
+        locks.append(how)
+        lock(opened, how)
+
+    def locked(path, *what):
+        with path.open() as other, pytest.raises(BlockingIOError):
+            lock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        written.append(path)
+        write(path, *what)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    monkeypatch.setattr(ledger_id, "_write", locked)
+    with suppress(PrivacyRefused):  # as behind another machine's mark
+        change(file)
+    assert (written, len(locks)) == ([file], 2)
+
+
+def test_a_mark_and_an_id_are_on_disk_before_they_have_their_place(tmp_path, monkeypatch):
+    """After a power cut the file is whole, or as it was before: an empty one would refuse every run."""
+    file, synced, real = tmp_path / "key.ledger-id", [], os.fsync
+
+    def watched(descriptor):
+        draft = Path(f"/proc/self/fd/{descriptor}").resolve()
+        if draft.is_file():
+            assert draft.name.startswith(".key.ledger-id.")
+            synced.append(draft.read_text())
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    remember_ledger(file, "5eed")
+    assert synced == ["5eed\n"] == [file.read_text()]
+    raise_mark(ledger_of(b"a"), file, "here", "hat-0")
+    assert synced[1:] == [file.read_text()]
 
 
 def test_the_mark_of_another_ledger_is_refused(file):

@@ -1,5 +1,6 @@
 """Plates become keyed hashes, and their key is one, private and never half-written."""
 
+import os
 import re
 import stat
 import threading
@@ -59,6 +60,20 @@ def test_created_key_is_random_private_and_found_again(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "one.key").stat().st_mode) == 0o600
     assert (tmp_path / "one.key").read_text() == key.hex() + "\n"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["one.key", "two.key"]
+
+
+def test_a_key_is_on_disk_before_it_has_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut must not leave an empty key beside a ledger that is bound to it."""
+    where, synced, real = tmp_path / "one.key", list[str](), os.fsync
+
+    def watched(descriptor: int) -> None:
+        place = Path(f"/proc/self/fd/{descriptor}").resolve()
+        synced.append(f"{where.exists()}, {'its folder' if place.is_dir() else place.read_text()}")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    key = load_or_create_key(where)
+    assert synced == [f"False, {key.hex()}\n", "True, its folder"]
 
 
 def test_many_at_once_end_up_with_one_key(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from udp_stream.ledger.checks.rolling import worst_window
+from udp_stream.ledger.port import Entry
 from udp_stream.ledger.rolling import (
     RollingSums,
     Span,
@@ -18,6 +19,7 @@ from udp_stream.ledger.rolling import (
     span_of,
     windows_around,
 )
+from udp_stream.ledger.rules import misfits
 
 BEGIN = datetime(2024, 3, 31, tzinfo=UTC)
 LENGTH_S = 7200
@@ -77,6 +79,27 @@ def test_sums_of_entries_end_at_the_worst_window(charges):
     for label, amount in by_name.items():
         by_time[bounds[label]] = by_time.get(bounds[label], 0) + amount
     assert most == worst_window(by_time, LENGTH_S)
+
+
+def test_what_a_window_is_over_its_budget_by_is_found_in_its_entries():
+    """As `ledger verify` finds it: each span is within the budget, the two of one window are not."""
+    first, late = name(0, 3600), name(3600, 7200)
+    apart = name(360_000, 363_600)
+    entries = [
+        Entry(hat, span, 10, (b"p",), np.array([amount]), payload=None, published=False)
+        for hat, span, amount in (("one", first, 6), ("far", apart, 10), ("two", late, 4), ("over", late, 1))
+    ]
+    balances = [(first, b"p", 6, 1), (late, b"p", 5, 2), (apart, b"p", 10, 1)]
+    assert list(misfits(entries, balances)) == ["over: charging 1 puts plate 70 over its budget 10"]
+
+
+def test_a_charge_below_nothing_is_found_in_its_entry():
+    """It would hide another charge: the sum of both is a balance within the budget."""
+    entries = [
+        Entry(hat, "May", 10, (b"p",), np.array([amount]), payload=None, published=False)
+        for hat, amount in (("back", -8), ("more", 9), ("nothing", 0), ("full", 9))
+    ]
+    assert list(misfits(entries, [("May", b"p", 10, 3)])) == ["back: charging -8 puts plate 70 over its budget 10"]
 
 
 @given(SPANS, SPANS)

@@ -141,7 +141,7 @@ def check_malformed_is_refused(open_ledger: LedgerFactory) -> None:
     >>> check_malformed_is_refused(in_memory())
     """
     plates = plates_of("bad", 2)
-    good = ask("bad/good", [1, 1])
+    good, pair = ask("bad/good", [1]), ask("bad/pair", [1, 1])
     calls: list[tuple[str, int, Sequence[bytes], Admission]] = [
         ("a charge of nothing", 10, plates, ask("bad/zero", [1, 0])),
         ("a refund", 10, plates, ask("bad/negative", [-1])),
@@ -150,6 +150,12 @@ def check_malformed_is_refused(open_ledger: LedgerFactory) -> None:
         ("a member before the first", 10, plates, ask("bad/before", [1], [-1])),
         ("a member twice", 10, plates, ask("bad/twice", [1, 1], [1, 1])),
         ("more charges than members", 10, plates, ask("bad/uneven", [1, 1], [0])),
+        ("a charge that is no integer", 10, plates, replace(pair, charges=np.array([1.5, 1.0]))),
+        ("fewer allowances than members", 10, plates, replace(pair, allowances=np.array([9]))),
+        ("an allowance below nothing", 10, plates, replace(pair, allowances=np.array([9, -1]))),
+        ("fewer plates than none", 10, plates, ask("bad/few", [1], min_admitted=-1)),
+        ("plates of two lengths", 10, [plates[0], b"bad/long-one"], ask("bad/long", [1, 1])),
+        ("a plate without a name", 10, [b""], ask("bad/nameless", [1])),
         ("a plate twice", 10, [plates[0], plates[0]], ask("bad/plate", [1, 1])),
         ("a budget below nothing", -1, plates, ask("bad/budget", [1])),
         ("a budget that not every store can hold", AMOUNT_LIMIT, plates, ask("bad/budget", [1])),
