@@ -1,5 +1,8 @@
 """What is decided of a HAT once its charges are known."""
 
+import pytest
+from msgspec.structs import replace
+
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.decide import with_charges
@@ -16,3 +19,17 @@ def test_a_plate_that_was_charged_less_than_its_part_by_now_stays_out_and_is_not
     ready = with_charges(hat, counts, plan.terms[0], charged, plan.priced[0], context.policy)
     assert ready.charged.tolist() == [charged[0], 0, charged[2], charged[3]]
     assert ready.admitted.tolist() == [True, False, True, True] and ready.plan.by_plate.tolist() == [1, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("min_plates", "late", "status"), [(3, 1, "released"), (3, 2, "withheld_budget"), (1, 3, "released")]
+)
+def test_of_plates_that_were_charged_enough_have_to_be_left_once_some_stay_out(min_plates, late, status):
+    """The ledger counted all that it charged; those whose pings have become more since do not count any more."""
+    (counts, _), context = two_hats(), a_context()
+    policy = replace(context.policy, min_plates=min_plates)
+    plan, hat = plan_slot(counts, context, MemoryLedger()), hats_of(counts)[0]
+    charged = plan.charged_rows(0).copy()
+    charged[:late] -= 1
+    decided = with_charges(hat, counts, plan.terms[0], charged, plan.priced[0], policy)
+    assert (decided.status, int(decided.admitted.sum())) == (status, 4 - late)

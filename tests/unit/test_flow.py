@@ -20,6 +20,7 @@ from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import lattice_of
 from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.mechanisms.variance import variance_query
+from udp_stream.planning.slot_plan import SlotPlan
 from udp_stream.release import draw, road
 from udp_stream.release import statistic_records as records
 from udp_stream.release.charge import plan_slot
@@ -89,6 +90,22 @@ def test_charges_come_before_draws_and_only_what_is_recorded_is_published():
     releasing = ["recorded", "record", "mark", "(publish)", "published"]
     assert log == ["recorded", "balances", *charging, *releasing]
     assert len(published) == len({id_ for id_, _ in published}) == 3
+
+
+def test_the_caller_is_called_before_each_admission_and_not_for_a_slot_that_is_recorded():
+    """It notes the settings that plates are charged under: after a crash the ledger still says which these were."""
+    ledger, contents, log = MemoryLedger(), slot(), []
+    context = dataclasses.replace(a_context(), before_charge=lambda: log.append("(before)"))
+    run(ledger, context, contents, log=log)
+    assert log[2:5] == ["periods", "(before)", "admit"] and log.count("(before)") == 1
+    run(ledger, context, contents, log=(again := []))
+    assert "admit" not in again and log.count("(before)") == 1
+    log.clear()  # now HATs that no plan has are admitted, as withheld, before they are recorded
+    counts, values = slot(start=START + 3_600_000)
+    dying = DyingLedger(ledger, None)
+    dying.calls = log
+    draw.record_slot(counts, values, SlotPlan.empty(counts), context, dying)
+    assert log == ["recorded", "(before)", "admit", "record", "mark"]
 
 
 def test_every_hat_gets_one_record_with_its_public_counts():
