@@ -33,3 +33,13 @@ def test_of_plates_that_were_charged_enough_have_to_be_left_once_some_stay_out(m
     charged[:late] -= 1
     decided = with_charges(hat, counts, plan.terms[0], charged, plan.priced[0], policy)
     assert (decided.status, int(decided.admitted.sum())) == (status, 4 - late)
+    assert (decided.charge_nano > 0) == (status == "released")  # what is withheld costs nothing, says its record
+
+
+def test_the_ledger_is_asked_to_leave_out_plates_beyond_their_allowance():
+    (counts, _), context, ledger = two_hats(), a_context(), MemoryLedger()
+    plan, hat = plan_slot(counts, context, ledger), hats_of(counts)[0]
+    for allowance, expected in ((0, None), (700, [700] * 4)):
+        terms = replace(plan.terms[0], allowance_nano=allowance)
+        asked = hat.asked(terms, plan.priced[0]).admission(counts, min_plates=2)
+        assert expected == (None if asked.allowances is None else asked.allowances.tolist())

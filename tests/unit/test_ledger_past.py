@@ -16,7 +16,7 @@ from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger import past as ledger_past
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.past import Forgotten, caveats, forget, forgotten, see
-from udp_stream.ledger.port import Admission
+from udp_stream.ledger.port import Admission, Mark
 
 
 def ledger_of(*payloads, name="5eed"):
@@ -51,6 +51,10 @@ def test_a_ledger_that_holds_less_is_behind():
     charged = ledger_of(b"a", b"b")
     charged._recorded.pop()
     assert behind(charged, mark_of(ledger_of(b"a", b"b"))) is not None  # as many charged, fewer recorded
+    waiting = ledger_of(b"a")
+    waiting.admit("p", 100, [b"plate"], [Admission("hat-1", np.array([0]), np.array([1]), 1, b"")])
+    assert behind(ledger_of(b"a"), mark_of(waiting)) is not None  # as many recorded, fewer charged
+    assert behind(waiting, mark_of(waiting)) is None
 
 
 def test_a_ledger_that_went_back_and_has_come_as_far_again_is_told_by_a_record():
@@ -96,6 +100,17 @@ def test_a_mark_of_an_earlier_era_is_no_excuse_for_a_later_fall_behind():
     again = ledger_of(b"a", b"b", b"another draw", b"d")
     again.note, again.meta = now.note, now.meta
     assert behind(again, mark) == "its record of hat-2 is gone or another one"
+
+
+def test_what_is_accepted_in_a_later_era_forgives_no_mark_of_an_earlier_one():
+    """Another machine may keep a higher mark of that time: nobody has read what it says is forgotten."""
+    restored = ledger_of(b"a")
+    forget(restored, Forgotten("first", "2026-11-22", mark_of(ledger_of(b"a", b"b"))))
+    second = Mark("5eed", 1, admitted=2, recorded=2)
+    forget(restored, Forgotten("second", "2026-11-23", second))
+    unread = mark_of(ledger_of(*[b"x"] * 9))
+    assert behind(restored, second) is None
+    assert behind(restored, unread) == "it has held 9 charged and 9 recorded HATs, more than was accepted as forgotten"
 
 
 def test_a_ledger_that_has_forgotten_its_acceptance_is_behind():

@@ -75,6 +75,21 @@ def test_a_scale_out_of_range_is_refused_with_the_rule(t, s):
         discrete_laplace(seeded_bits(0), np.array([t]), s)
 
 
+@pytest.mark.parametrize("bound", [3, 5, 1001, 2**26 - 5, 2**31 - 1])
+def test_of_32_bit_words_just_the_surplus_is_drawn_again(bound):
+    """2**32 mod bound words are one too many; which ones, their product with the bound says in its lower half."""
+    surplus, inverse = 2**32 % bound, pow(bound, -1, 2**32)
+    for lows in ([surplus], [surplus + 1], [bound - 1], [0, surplus - 1, surplus], [surplus - 1, 0, 1, bound]):
+        words = [low * inverse % 2**32 for low in lows]  # whose products have these lower halves
+        for other in (b"", (2**31).to_bytes(4, "little")):  # also where another word beside it is fine at once
+            first, rest = words[0].to_bytes(4, "little") + other, [one.to_bytes(4, "little") for one in words[1:]]
+            stream = iter([first, *rest])
+            bits = lambda n, stream=stream: next(stream) if n else b""  # noqa: E731
+            drawn = uniform.uniform_below(bits, np.full(1 + len(other) // 4, bound))
+            taken = next(i for i, low in enumerate(lows) if low >= surplus)
+            assert (drawn[0], len(list(stream))) == (words[taken] * bound >> 32, len(lows) - 1 - taken)
+
+
 @pytest.mark.parametrize(
     ("p", "q"), [(0, 1), (1, 3), (5, 7), (2**26 - 1, 2**26), (999_999, 15 * 2**26), (12345, 65536)]
 )

@@ -51,6 +51,13 @@ def test_a_query_is_charged_once_and_drawn_once_on_the_terms_that_came_first(tmp
         assert ledger.verify() == [] and ledger.balances(PERIOD, PLATES).charged.tolist() == [5, 5, 5]
 
 
+def test_a_ledger_that_remembers_other_terms_each_time_is_refused_and_not_charged_on_ours():
+    ledger = MemoryLedger()
+    ledger.admit(PERIOD, 10**10, PLATES, [query(5)])
+    with pytest.raises(PrivacyRefused, match="remembers other terms of query:near-the-station:1641011400 each time"):
+        charge_once(ledger, PERIOD, 10**10, PLATES, [query(7)], lambda _, terms: query(int(terms) + 1))
+
+
 def test_a_plate_has_an_allowance_of_its_own():
     found, _ = answered(MemoryLedger(), 5, told("x"), allowances=np.array([4, 5, 6]))
     assert found.charged.tolist() == [0, 5, 5]

@@ -69,6 +69,16 @@ def test_what_has_moved_is_released_and_says_what_both_cost():
     assert list(ledger.unpublished()) == []  # rounds wait for no reader
 
 
+def test_a_retry_at_another_price_asks_the_ledger_for_the_same_first_round_and_charges_nothing_more():
+    ledger, (counts, _) = MemoryLedger(), slot()
+    first = plan_slot(counts, asking(), ledger)
+    before, charged = [entry.release_id for entry in ledger.entries()], paid(ledger)
+    again = plan_slot(counts, asking("release.ask_first=0.38", seed=2), ledger)
+    assert charged and paid(ledger) == charged == paid(ledger, for_questions)
+    assert [entry.release_id for entry in ledger.entries()] == before
+    assert (again.terms, again.charged.tolist()) == (first.terms, first.charged.tolist())
+
+
 def test_a_clear_answer_costs_one_round_and_a_close_one_all():
     clear, close = MemoryLedger(), MemoryLedger()
     run(clear, asking(*ALIKE, "release.ask_first=1", "budget.epsilon=1000", "release.mean_epsilon=50"), slot())

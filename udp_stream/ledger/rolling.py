@@ -235,7 +235,6 @@ class RollingSums:
         if period not in self._known:
             self._known.add(period)
             insort(self._names, period)
-            self._windows = None
         if self._windows is None or self._windows[0] != period:
             self._windows = period, windows_around(period, self._near(period))
         return self._windows[1]
