@@ -90,6 +90,31 @@ def test_of_32_bit_words_just_the_surplus_is_drawn_again(bound):
             assert (drawn[0], len(list(stream))) == (words[taken] * bound >> 32, len(lows) - 1 - taken)
 
 
+@pytest.mark.parametrize(("most", "nano"), [(3, 10**9), (2**28 * 2**27, 999 * NANO), (2**53 - 1, 2**40 + 1)])
+def test_a_plate_is_charged_its_share_rounded_up_also_where_64_bits_do_not_hold_the_product(most, nano):
+    """A product that wraps around would charge next to nothing."""
+    moves = [0, 1, most // 3, most - 1, most]
+    charges = laplace.DiscreteLaplace().charges(np.array(moves), most, pure(nano))
+    assert charges.dtype == np.int64
+    assert charges.tolist() == [math.ceil(Fraction(nano * move, most)) for move in moves]
+
+
+@pytest.mark.parametrize(("failing", "expected"), [(3, True), (4, False), (5, True), (6, False)])
+def test_trials_beyond_those_on_arrays_go_on_as_they_began(failing, expected, monkeypatch):
+    """One draw in 10**13 gets there: trial k has odds p / (q k), and the first to fail decides by its k."""
+    asked = []
+
+    def resolve(_, p, q):
+        asked.append((p, q))
+        return len(asked) + 2 < failing
+
+    monkeypatch.setattr(laplace, "_TRIALS", 2)
+    monkeypatch.setattr(laplace, "bernoulli", lambda _, p, q: np.ones(p.size, bool))
+    monkeypatch.setattr(laplace, "resolve_bernoulli", resolve)
+    assert laplace._bernoulli_exp_minus(seeded_bits(1), np.array([3]), np.array([7])).tolist() == [expected]
+    assert asked == [(3, 7 * k) for k in range(3, failing + 1)]
+
+
 @pytest.mark.parametrize(
     ("p", "q"), [(0, 1), (1, 3), (5, 7), (2**26 - 1, 2**26), (999_999, 15 * 2**26), (12345, 65536)]
 )

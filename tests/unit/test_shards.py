@@ -213,9 +213,10 @@ def test_a_slot_of_which_only_chunks_are_left_that_count_for_nothing_is_no_slot(
     assert shard.due() == [] and shard.checkpoint().offset == shard.next_offset
 
 
-def test_a_source_more_than_it_knows_stops_the_shard():
+@pytest.mark.parametrize("message", [PingsEnd(2, 0, HOUR), chunks_of(some_slot(1), source=2)[0]])
+def test_a_source_more_than_it_knows_stops_the_shard(message):
     with pytest.raises(UdpStreamError, match="PingChunk: expected senders 0 to 1, got 2: start anew"):
-        Shard(2).add(0, PingsEnd(2, 0, HOUR))
+        Shard(2).add(0, message)
 
 
 def slots_sent(seed, sources=3, slots=4):
