@@ -128,12 +128,19 @@ def through_days(w, days, size, others=()):
     return len(refused), {one.reason for one in refused}
 
 
-@pytest.mark.parametrize("size", [50, 400, 4096])
+@pytest.mark.parametrize("size", [50, 400, 4096, 10**5])
 def test_plates_that_have_left_for_good_are_not_waited_for(size):
     """Two are less than a quorum of five: what they ping from the third day on is not from the future for that."""
     w = windows()
     assert through_days(w, 9, size) == (0, set())
     assert w.watermark_ms > 6 * DAY * 60_000
+
+
+def test_plates_are_waited_for_until_others_have_come_two_days_further():
+    waiting, going_on = windows(), windows()
+    through_days(waiting, 3, 400)
+    through_days(going_on, 4, 400)
+    assert waiting.watermark_ms < DAY * 60_000 < 3 * DAY * 60_000 < going_on.watermark_ms
 
 
 def test_one_plate_decades_ahead_is_refused_also_while_a_fleet_shrinks():
@@ -149,6 +156,16 @@ def test_two_clocks_that_are_wrong_by_less_than_a_day_move_nothing_while_the_oth
         w.push(frame_of([("y", minute + 780), ("z", minute + 780)]))
     assert w.watermark_ms == 1019 * 60_000
     assert w.push(frame_of([(plate, 1500) for plate in "abcde"]))[1] == []
+
+
+def test_two_clocks_that_run_days_ahead_within_few_of_a_frame_s_pings_are_refused():
+    """Step by step two plates come as far as they like: of a frame's pings one in twenty has to come along."""
+    w = windows()
+    rows = [(plate, 600 + i / 10) for i in range(500) for plate in "abcde"]
+    ahead = [(plate, 600 + step * 1400) for step in range(1, 10) for plate in "yz"]
+    _, refused = w.push(frame_of([*rows, *ahead]))
+    assert w.watermark_ms < 651 * 60_000
+    assert [one.reason for one in refused] == [Reason.TIME_IN_FUTURE] * 16
 
 
 def test_in_a_large_fleet_a_few_broken_clocks_are_not_agreement():
