@@ -41,7 +41,7 @@ def check_record_needs_admission(open_ledger: LedgerFactory) -> None:
 
 
 def check_unpublished_then_published(open_ledger: LedgerFactory) -> None:
-    """Recorded payloads wait, oldest first, until they are marked as published, also while the list is being read.
+    """Recorded payloads wait, oldest first, until they are marked as published after that, also while the list is read.
 
     >>> from udp_stream.testing import in_memory
     >>> check_unpublished_then_published(in_memory())
@@ -54,7 +54,7 @@ def check_unpublished_then_published(open_ledger: LedgerFactory) -> None:
     with open_ledger() as ledger:
         ledger.admit("wait", 1, [], [ask(name, []) for name in sorted(ids)])
         expect(waiting(ledger), [], "an admission alone is nothing to publish")
-        ledger.published(ids)  # of nothing: what is recorded later still waits
+        ledger.published(ids)
         for name in ids:
             ledger.record([(name, name.encode())])
         expect(waiting(ledger), [(name, name.encode()) for name in ids], "unpublished payloads, oldest first")
