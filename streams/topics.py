@@ -31,6 +31,9 @@ KNOWN_S, AGAIN_S = 30.0, 0.1
 INVALID_REPLICATION_FACTOR = 38
 """The number of the broker's answer, in Kafka's protocol."""
 
+PARTITIONS, SETTINGS = "partitions", "settings"
+"""What of a topic may differ, beside its settings by their names; all of them where the broker does not tell them."""
+
 UNTOLD = "the broker does not tell its settings: the user, kafka.username, needs the right DescribeConfigs on it"
 """Of a topic."""
 
@@ -143,11 +146,12 @@ def differences(kafka: KafkaSection) -> list[str]:
             if topic.name not in there:
                 raise ConfigError(f"topic {topic.name} is missing: run `udp-stream topics create`")
         wrong = {topic.name: _differences(client, topic) for topic in wanted}
-    fatal = [text for text in wrong[wanted.pings.name] if text.startswith(("message.timestamp.type", UNTOLD))]
-    fatal += [text for text in wrong[wanted.parts.name] if "partitions" in text]
+    pings, parts = wrong[wanted.pings.name], wrong[wanted.parts.name]
+    fatal = [pings[what] for what in ("message.timestamp.type", SETTINGS) if what in pings]
+    fatal += [parts[what] for what in (PARTITIONS,) if what in parts]
     if fatal:
         raise ConfigError(f"topics of {kafka.bootstrap}: {'; '.join(fatal)}")
-    return [f"{name}: {'; '.join(texts)}" for name, texts in wrong.items() if texts]
+    return [f"{name}: {'; '.join(texts.values())}" for name, texts in wrong.items() if texts]
 
 
 def partitions_of(kafka: KafkaSection, topic: str) -> int:
@@ -162,8 +166,8 @@ def partitions_of(kafka: KafkaSection, topic: str) -> int:
         return len(description["partitions"])
 
 
-def _told(wrong: list[str]) -> str:
-    return f"exists, differs: {'; '.join(wrong)}" if wrong else "exists as wanted"
+def _told(wrong: Mapping[str, str]) -> str:
+    return f"exists, differs: {'; '.join(wrong.values())}" if wrong else "exists as wanted"
 
 
 def _options(topic: Topic, kafka: KafkaSection) -> dict[str, Any]:
@@ -171,19 +175,20 @@ def _options(topic: Topic, kafka: KafkaSection) -> dict[str, Any]:
     return {"num_partitions": topic.partitions, "configs": dict(topic.settings), **replication}
 
 
-def _differences(client: Any, topic: Topic) -> list[str]:
-    """What of an existing topic is not as wanted."""
+def _differences(client: Any, topic: Topic) -> dict[str, str]:
+    """What of an existing topic is not as wanted: its partitions, all of its settings or one of them, and a sentence."""
     (description,) = client.describe_topics([topic.name])
-    partitions = len(description["partitions"])
-    wrong = [] if partitions == topic.partitions else [f"{counted(partitions, 'partition')}, wanted {topic.partitions}"]
+    partitions, wrong = len(description["partitions"]), {}
+    if partitions != topic.partitions:
+        wrong[PARTITIONS] = f"{counted(partitions, 'partition')}, wanted {topic.partitions}"
     settings = _settings(client, topic.name)
     if not settings:
-        return [*wrong, UNTOLD]
-    return wrong + [
-        f"{key} is {settings.get(key)}, wanted {value}"
+        return wrong | {SETTINGS: UNTOLD}
+    return wrong | {
+        key: f"{key} is {settings.get(key)}, wanted {value}"
         for key, value in topic.settings.items()
         if settings.get(key) != value
-    ]
+    }
 
 
 def _settings(client: Any, name: str) -> dict[str, str]:

@@ -160,7 +160,7 @@ def test_a_ledger_that_was_tampered_with_fails_verification(log, tmp_path):
         (["replay", "vehicles.pb"], 2, b"GTFS"),
         (["replay", "pings.ndjson", "--out", "no/such/dir"], 2, b"cannot be written"),
         (["replay", "pings.ndjson", "--set", "budget.epsilom=1"], 3, b"did you mean budget.epsilon?"),
-        (["replay", "pings.ndjson", "--ledger", "no/such/dir/l"], 4, b"directory"),
+        (["replay", "pings.ndjson", "--ledger", "no/such/dir/l"], 4, b"no/such/dir for l.key: create it first"),
         (["replay", "pings.ndjson", "--ledger", "pings.ndjson"], 5, b"another kind of file"),
         (["ledger", "show", "X", "--ledger", "none"], 2, b"no ledger there"),
         (["demo", "--kafka", "--set", "release.counts=none", "--set", "forecast.counts=off"], 3, b'got "none"'),
