@@ -176,7 +176,7 @@ def _options(topic: Topic, kafka: KafkaSection) -> dict[str, Any]:
 
 
 def _differences(client: Any, topic: Topic) -> dict[str, str]:
-    """What of an existing topic is not as wanted: its partitions, all of its settings or one of them, and a sentence."""
+    """What of an existing topic is not as wanted (its partitions, its settings or one of them), with a sentence."""
     (description,) = client.describe_topics([topic.name])
     partitions, wrong = len(description["partitions"]), {}
     if partitions != topic.partitions:
