@@ -307,8 +307,11 @@ def main() -> None:
         "ablation": lambda: print_ablation(feeds, asked.seeds),
         "distance": lambda: print_by_distance(feeds, asked.seeds),
     }
+    wanted = asked.tables.split(",")
+    if not tables.keys() >= set(wanted):
+        parser.error(f"--tables: expected some of {','.join(tables)}, got {asked.tables}")
     with taken_out(changes):
-        for name in asked.tables.split(","):
+        for name in wanted:
             tables[name]()
 
 
