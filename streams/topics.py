@@ -148,7 +148,8 @@ def differences(kafka: KafkaSection) -> list[str]:
         wrong = {topic.name: _differences(client, topic) for topic in wanted}
     pings, parts = wrong[wanted.pings.name], wrong[wanted.parts.name]
     fatal = [pings[what] for what in ("message.timestamp.type", SETTINGS) if what in pings]
-    fatal += [parts[what] for what in (PARTITIONS,) if what in parts]
+    if PARTITIONS in parts:
+        fatal.append(parts[PARTITIONS])
     if fatal:
         raise ConfigError(f"topics of {kafka.bootstrap}: {'; '.join(fatal)}")
     return [f"{name}: {'; '.join(texts.values())}" for name, texts in wrong.items() if texts]

@@ -1,8 +1,8 @@
 """Feed mapping: where the messages of a feed have the fields of a ping, and how they write times. A pure value.
 
 A path has dots between keys, and numbers that index arrays: `vehicle.position.latitude`, `coordinates.0`. The spelling
-of refusals, `$.coordinates[0]`, is read too. A key with a dot, a quote, a
-backslash or a control character in it cannot be reached.
+of refusals, `$.coordinates[0]`, is read too. A key with a dot, a quote, a backslash or a control character in it cannot
+be reached.
 """
 
 from __future__ import annotations

@@ -124,10 +124,10 @@ class RunLog:
         refused, self._refused = self._refused, Counter()
         hats, released, took_s = slot.hats.total(), slot.hats["released"], slot.last_s - slot.first_s
         until = f"{end:%H:%M}" if start.date() == end.date() else f"{end:%Y-%m-%d %H:%M}"
-        pings = _pings(slot.pings)
         text = (
-            f"{start:%Y-%m-%d %H:%M}-{until} {end:%Z}: {hats:,} {'HAT' if hats == 1 else 'HATs'}, "
-            f"{released:,} released, {pings}, {refused.total():,} refused, out after {took_s:.1f} s"
+            f"{start:%Y-%m-%d %H:%M}-{until} {end:%Z}: {_counted(hats, 'HAT')}, "
+            f"{released:,} released, {_counted(slot.pings, 'ping')}, {refused.total():,} refused, "
+            f"out after {took_s:.1f} s"
         )
         if slot.due > 0:
             text += f", {slot.due} of its parts not yet"
@@ -159,7 +159,7 @@ class RunLog:
         return True
 
     def _incoming_line(self, now_s: float, since_s: float | None, lag_s: float | None, *, at_the_end: bool) -> Line:
-        parts = [_pings(self._pings) if self._pings else "no pings"]
+        parts = [_counted(self._pings, "ping") if self._pings else "no pings"]
         if since_s is not None:
             parts[0] += f" in {duration_in_words(since_s)}"
         if lag_s is not None:
@@ -185,8 +185,8 @@ class RunLog:
         return dt.datetime.fromtimestamp(time_s, self._grid.zone)
 
 
-def _pings(number: int) -> str:
-    return f"{number:,} {'ping' if number == 1 else 'pings'}"
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun if number == 1 else f'{noun}s'}"
 
 
 def duration_in_words(seconds: float) -> str:
