@@ -27,5 +27,13 @@ def test_a_distance_within_its_radius_is_so_once_both_are_rounded():
 
 def test_an_excess_is_rounded_up_and_none_stays_none():
     """No excess was published as 0.1 m: the nearest that were found are the nearest."""
-    for excess, shown in ((0.0, 0.0), (0.0625, 0.1), (12.0, 12.0), (12.5, 12.5), (12.5625, 12.6), (None, None)):
+    for excess, shown in (
+        (0.0, 0.0),
+        (0.0625, 0.1),
+        (0.3125, 0.4),
+        (12.0, 12.0),
+        (12.5, 12.5),
+        (12.5625, 12.6),
+        (None, None),
+    ):
         assert _answer(Found(excess_m=excess), beta=0.05).excess_m == shown
