@@ -1,7 +1,7 @@
 """`make accuracy`: what a day's releases err by, beside every guess. Nothing is tuned on the day reported.
 
 `python -m benchmarks.accuracy FOLDER [--seeds N] [--paper-seeds N] [--resolutions 6,7,8] [--tables NAME,...] [--set
-SECTION.KEY=VALUE ...] [--without PART]`, an hour, 10 per plate and day, pure unless settings say otherwise. FOLDER has
+SECTION.KEY=VALUE ...]`, an hour, 10 per plate and day, pure unless settings say otherwise. FOLDER has
 Austin's days (`austin-capmetro-*.ndjson.gz`), and Surat's half hour if it is at hand; the counts prior is trained on
 the days of other years. Errors are over *all* HATs of a day, withheld ones included through their smoothed estimates,
 weighed by pings, and divided by the constant's; after the slash over HATs of at least 10 plates. Seeds are 0, 1, 2,
@@ -28,7 +28,6 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.ablation import ABLATION, taken_out
 from benchmarks.forecast_days import OURS, Day, Run, day_of, day_of_fleet, run, run_without_forecasts
 from benchmarks.guesses import constant_and_counts, without_noise
 from benchmarks.train_prior import trained
@@ -231,18 +230,6 @@ def print_hours(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
         print(f"{name:<28}{'  '.join(said)}", flush=True)
 
 
-def print_ablation(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
-    """Each part of the design taken out in turn."""
-    print(f"H3 {resolution}: without")
-    for name, (flags, changes) in ABLATION.items():
-        said = []
-        for feed in feeds.names:
-            with taken_out(changes):
-                runs = feeds.runs([feed], resolution, seeds, flags)
-            said.append(errors_of(feeds.day(feed, resolution), [one.value for one in runs]))
-        print(f"{name:<24}{'  '.join(said)}", flush=True)
-
-
 def print_by_distance(feeds: Feeds, seeds: int) -> None:
     """A synthetic fleet that reports by time, and the same one by distance."""
     fleet = Fleet(buses=DISTANCE_BUSES, ping_seconds=1)
@@ -293,26 +280,22 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--paper-seeds", type=int, default=1)
     parser.add_argument("--resolutions", default="6,7,8")
-    parser.add_argument("--tables", default="accuracy,intervals,hours,ablation,distance")
-    parser.add_argument("--without", choices=ABLATION, default="nothing", help="a part that is taken out of all tables")
+    parser.add_argument("--tables", default="accuracy,intervals,hours,distance")
     asked = parser.parse_args()
-    flags, changes = ABLATION[asked.without]
-    feeds, resolutions = Feeds(asked.folder, (*asked.flags, *flags)), [int(one) for one in asked.resolutions.split(",")]
+    feeds, resolutions = Feeds(asked.folder, asked.flags), [int(one) for one in asked.resolutions.split(",")]
     if not feeds.names:
         parser.error(f"expected one of {', '.join(DAYS)}.ndjson.gz in {asked.folder}, got none")
     tables: dict[str, Callable[[], None]] = {
         "accuracy": lambda: print_accuracy(feeds, resolutions, asked.seeds, asked.paper_seeds),
         "intervals": lambda: print_intervals(feeds, asked.seeds),
         "hours": lambda: print_hours(feeds, asked.seeds),
-        "ablation": lambda: print_ablation(feeds, asked.seeds),
         "distance": lambda: print_by_distance(feeds, asked.seeds),
     }
     wanted = asked.tables.split(",")
     if not tables.keys() >= set(wanted):
         parser.error(f"--tables: expected some of {','.join(tables)}, got {asked.tables}")
-    with taken_out(changes):
-        for name in wanted:
-            tables[name]()
+    for name in wanted:
+        tables[name]()
 
 
 if __name__ == "__main__":

@@ -166,7 +166,7 @@ def _run(rows: Floats) -> Run:
 
 @contextmanager
 def changed(where: ModuleType | object, **values: Any) -> Iterator[None]:
-    """For the ablation: real code with other constants."""
+    """Real code with other constants."""
     before = {name: getattr(where, name) for name in values}
     try:
         for name, value in values.items():

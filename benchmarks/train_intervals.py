@@ -8,8 +8,7 @@ year's days: nothing is tuned on the day reported. `FEW_PINGS` and `PLATES_DIFFE
 out does not tell them (docs/measurements.md).
 
 READ is what forecasts read of counts. For `published` and `off` the three of `UNREAD` are fitted: first `wider`, with
-which the years' mean of expected over actual errors is 1, then the others. Where records keep counts back they are the
-same (`python -m benchmarks.counts_settings`).
+which the years' mean of expected over actual errors is 1, then the others.
 """
 
 from __future__ import annotations

@@ -12,10 +12,3 @@ def words(page: str | None, name: str = "", number: str | int = 0) -> list[str]:
         parser.add_argument("named", metavar=name, nargs=number)
     found = getattr(parser.parse_args(), "named", None)
     return [found] if isinstance(found, str) else list(found or [])
-
-
-def at_least_two(text: str) -> int:
-    """As a type of argparse: what varies is told from two numbers on."""
-    if (number := int(text)) < 2:
-        raise argparse.ArgumentTypeError(f"expected at least 2, got {number}")
-    return number

@@ -10,8 +10,8 @@ import itertools
 import numpy as np
 import pytest
 
-from benchmarks.mean_errors import worst_case_cap
 from tests.forms import long_but
+from tests.worst_case import worst_case_cap
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, Baseline, Optimal
 from udp_stream.mechanisms.means._projected import means_of_arrays, plan_projected, projected_queries, touched

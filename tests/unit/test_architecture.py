@@ -10,9 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.rooms import figures, modules_of
-from benchmarks.rooms_picture import picture
-
 ROOT = Path(__file__).parents[2]
 
 LADDER = (
@@ -129,46 +126,6 @@ def test_the_page_on_architecture_has_every_room_and_no_other():
     assert named == RUNG.keys() - left_out | {"streams"}
 
 
-def test_the_picture_of_the_rooms_is_that_of_the_imports(monkeypatch):
-    """Draw it anew: python -m benchmarks.rooms_picture docs/rooms.svg."""
-    monkeypatch.chdir(ROOT)
-    assert (ROOT / "docs" / "rooms.svg").read_text(encoding="utf-8") == picture()
-
-
-def differing(stated, measured):
-    """Rows of which one side lacks the row, or has another word, or a number that is more than 3 % off."""
-
-    def amounts(text):
-        return [float(number.replace(",", "")) for number in re.findall(r"[\d.,]*\d", text)]
-
-    def agree(one, other):
-        words = [re.sub(r"[\d.,]*\d", "", text) for text in (one, other)]
-        return words[0] == words[1] and amounts(one) == pytest.approx(amounts(other), rel=0.03, abs=0)
-
-    both = stated.keys() & measured.keys()
-    return (stated.keys() ^ measured.keys()) | {row for row in both if not agree(stated[row], measured[row])}
-
-
-def test_the_figures_of_the_page_on_architecture_are_what_its_command_prints():
-    """Within 3 %: python -m benchmarks.rooms prints the column. What a ping enters is printed by another command."""
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("## In figures")[2]
-    stated = dict(re.findall(r"^\| ([^|-]+) \|(?:[^|]*\|){2} ([^|]+) \|$", page, re.MULTILINE))
-    measured = figures(modules_of(ROOT))
-    others = {row for row in stated if row.startswith("files and functions that a ping enters")}
-    assert len(others) == 2
-    assert not differing({row: stated[row] for row in stated.keys() - others}, measured)
-
-
-def test_a_figure_that_went_stale_is_found():
-    now = {"lines": "52,104", "largest room": "11 % (`mechanisms`)", "arrows upwards": "0"}
-    assert differing(now | {"lines": "53,300"}, now) == set()
-    assert differing(now | {"lines": "54,000"}, now) == {"lines"}
-    assert differing(now | {"largest room": "11 % (`release`)", "arrows upwards": "1"}, now) == {
-        "largest room", "arrows upwards"
-    }  # fmt: skip
-    assert differing({"lines": "52,104"}, now) == {"largest room", "arrows upwards"}
-
-
 def test_no_files_import_each_other_in_a_circle():
     """Within a room files have rungs too, whichever these are."""
     modules = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path, _ in sources()}
@@ -231,17 +188,6 @@ def test_help_and_usage_import_neither_arrays_nor_clients(arguments):
     modules = done.stdout.partition("imported:")[2].split()
     assert "udp_stream.cli.commands.worker_parser" in modules
     assert not {"numpy", "h3", "msgspec", "faust", "kafka", "redis", "udp_stream.cli.commands.worker"} & set(modules)
-
-
-LINES_MAX = 330
-
-
-def test_no_file_is_longer_than_one_reads_at_once():
-    """A longer one holds two subjects: split it."""
-    paths = [path for room in ("udp_stream", "streams") for path in (ROOT / room).rglob("*.*")]
-    texts = [path for path in paths if path.suffix in (".py", ".lua")]
-    lines = {path.relative_to(ROOT).as_posix(): len(path.read_text(encoding="utf-8").splitlines()) for path in texts}
-    assert not {name: count for name, count in lines.items() if count > LINES_MAX}
 
 
 def test_importing_a_module_does_nothing():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.mean_errors import worst_case_cap
+from tests.worst_case import worst_case_cap
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.noise import lattice_of, pure
 from udp_stream.mechanisms.noise.laplace import discrete_laplace

@@ -56,8 +56,7 @@ def chop_user(occupancy: Occupancy, epsilon_nano: int, plates_min: int = 1) -> S
     >>> chopped.keep.astype(int).tolist(), chopped.hats_before, chopped.hats_after, chopped.threshold
     ([1, 0, 1, 1, 1, 1, 1], 3, 2, 1.0)
 
-    Raises ValueError for epsilon_nano < 1 or plates_min < 1. 10^5 plates in 10^4 HATs, 10^6 rows: seconds
-    (`benchmarks/chop_user_speed.py`).
+    Raises ValueError for epsilon_nano < 1 or plates_min < 1. 10^5 plates in 10^4 HATs, 10^6 rows: seconds.
     """
     city = City(occupancy, epsilon_nano, plates_min)
     _descend(city, 0, city.threshold)

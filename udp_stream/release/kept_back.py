@@ -4,7 +4,7 @@ Nothing that such a record shows may follow from these counts, but what is there
 released HAT cost, and how far its statistics may be off. So a measured HAT still says what was measured, beyond [0, U]
 too: it is noisy, and costs nothing more. How far it may be off is taken from its scale alone. What was forecast follows
 from earlier releases, where forecasts read no counts. In the place of the HAT's rest and of its number of plates are
-those of a usual HAT of its status in Austin (`python -m benchmarks.counts_settings FOLDER --usual`). A question before
+those of a usual HAT of its status in Austin. A question before
 the release is surer of its answer the more plates it asks, so it takes fewer rounds: all of them are stated.
 """
 

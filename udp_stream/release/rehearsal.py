@@ -49,9 +49,8 @@ FINER = 1.2
 
 PLATE_SD, PING_SD = 5.6, 9.6
 """How far a plate's mean of m pings differs from its HAT's: sqrt(PLATE_SD^2 + PING_SD^2 / m) km/h at 17 km/h, so 11
-for one ping and 6 for ten. It is skewed (gamma): few plates are much faster. `benchmarks/plan_scatter.py` measures
-it, with what counts tell of plates on top: a ping's speed is that of a moment, and where most plates have one ping in
-a HAT, that decides the HAT's mean."""
+for one ping and 6 for ten. It is skewed (gamma): few plates are much faster. Measured on recorded days: a
+ping's speed is that of a moment, and where most plates have one ping in a HAT, that decides the HAT's mean."""
 
 WITHIN_SD = 10.0
 """Of the pings of one plate in one HAT, in km/h."""

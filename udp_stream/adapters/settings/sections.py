@@ -94,7 +94,7 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     Under "approximate" accounting the budget is the largest rho that implies (epsilon, delta); under "zcdp" it is
     `rho` itself, and there is no epsilon. Epsilons of releases are then what they are in rho: half of their squares.
 
-    Individual accounting promises the same for 1.0 to 2.5 times the releases (`benchmarks/budget_shares.py`).
+    Individual accounting promises the same for 1.0 to 2.5 times the releases.
     """
 
     epsilon: Budget | None = None
