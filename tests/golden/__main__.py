@@ -1,21 +1,30 @@
 """Writes the golden outputs anew: `python -m tests.golden`."""
 
-import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.golden.outputs import BUDGETS, CONFIGURATIONS, FILE, QUERIES_FILE, of_embedded, of_queries
+from tests.golden.outputs import (
+    BUDGETS,
+    CONFIGURATIONS,
+    OUTPUTS,
+    QUERIES,
+    WHOLE,
+    of_embedded,
+    of_queries,
+    told,
+    told_results,
+    whole,
+    write,
+)  # fmt: skip
 
 if __name__ == "__main__":
-    found = {}
+    runs, answers = {}, {}
     for name in CONFIGURATIONS:
         with TemporaryDirectory() as folder:
-            found[name] = of_embedded(Path(folder), Path(folder) / "ledger", name)
-            print(name, found[name])
-    FILE.write_text(json.dumps(found, indent=1) + "\n")
-    answers = {}
+            runs[name] = of_embedded(Path(folder), Path(folder) / "ledger", name)
     for name in BUDGETS:
         with TemporaryDirectory() as folder:
             answers[name] = of_queries(Path(folder), name)
-            print(name, answers[name])
-    QUERIES_FILE.write_text(json.dumps(answers, indent=1) + "\n")
+    write(OUTPUTS, {name: told(run) for name, run in runs.items()})
+    write(QUERIES, {name: told_results(run) for name, run in answers.items()})
+    write(WHOLE, whole(runs, answers))

@@ -1,30 +1,39 @@
-"""What seeded runs put out: every mechanism, grouping, statistic and status, as digests to hold a version to.
+"""What seeded runs put out and what their ledgers remember: every mechanism, grouping, statistic and status.
+
+`outputs.json` and `queries.json` hold, for each run, how many records there are of each status, and one line a field:
+its value, where all records that have it agree, or a digest of its values. `whole.json` holds a few whole records,
+with what the ledger remembers of them, and the balances of a few ledgers. A change of these files says which fields
+move: if a field is deleted on purpose, then its lines go, and no other.
 
 `python -m tests.golden` writes them anew. Do so only in a commit that is to change what is released, and say so there.
 """
 
 import io
 import json
-from collections import Counter
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 from msgspec.structs import replace
 
 from tests.runtime.harness import embedded, fleet_log, frames_of
 from udp_stream.adapters.embedded import Embedded
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.settings import load
-from udp_stream.release.query_record import decode_result
-from udp_stream.release.record import decode
+from udp_stream.ledger.port import Admission, Entry, Ledger
+from udp_stream.release.query_record import decode_result, encode_result
+from udp_stream.release.record import decode, encode, kind_of
 from udp_stream.testing import SeededEntropy
 
-FILE = Path(__file__).with_name("outputs.json")
+OUTPUTS = Path(__file__).with_name("outputs.json")
+QUERIES = Path(__file__).with_name("queries.json")
+WHOLE = Path(__file__).with_name("whole.json")
 SEED = "golden"
 BASE = ("hat.slot=15m", "hat.resolution=7", "release.min_plates=4", "budget.epsilon=8.0")
-QUERIES_FILE = Path(__file__).with_name("queries.json")
-"""What standing queries answer, in rho and in epsilon: in a file of its own, as results are no releases."""
-
 ON_KAFKA = "as on Kafka"
 IN_RHO = "as on Kafka, in rho"
 CLEAN = ON_KAFKA, IN_RHO
@@ -62,11 +71,131 @@ CONFIGURATIONS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def told(payloads: list[bytes]) -> dict[str, object]:
-    """The digest of some records in this order, and how many there are of each status."""
-    statuses = Counter(decode(payload).status for payload in payloads)
-    digest = blake2b(b"\n".join(payloads), digest_size=16).hexdigest()
-    return {"digest": digest, **dict(sorted(statuses.items()))}
+SHOWN = (
+    ("all statistics", "released"),
+    ("all statistics", "withheld_few_plates"),
+    ("automatic epsilons that run out", "released"),
+    (ON_KAFKA, "withheld_budget"),
+    ("around forecasts", "released"),
+    ("around forecasts", "withheld_uninformative"),
+    (IN_RHO, "released"),
+    ("in rho, by levy", "released"),
+)
+"""Which records `whole.json` shows: the one in the middle of those of a run that have this status."""
+
+BALANCES_SHOWN = "all statistics", IN_RHO
+
+
+class Run(NamedTuple):
+    """The payloads of a run in order, and the entries of its ledger with the terms that it remembers."""
+
+    payloads: list[bytes]
+    entries: list[tuple[Entry, bytes]]
+
+
+def fields(record: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The fields of a record, those of its parts by their path; one that is null counts as absent."""
+    for name, value in record.items():
+        if isinstance(value, dict) and name != "charged":
+            yield from fields(value, f"{prefix}{name}.")
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            yield from fields({str(i): one for i, one in enumerate(value)}, f"{prefix}{name}.")
+        elif value is not None:
+            yield prefix + name, value
+
+
+def by_field(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """For each field its value, where all records that have it agree, or a digest of values and places."""
+    columns = defaultdict[str, list[tuple[int, Any]]](list)
+    for i, record in enumerate(records):
+        for path, value in fields(record):
+            columns[path].append((i, value))
+    told = {}
+    for path, column in sorted(columns.items()):
+        digest = blake2b(json.dumps(column).encode(), digest_size=8).hexdigest()
+        alike = all(value == column[0][1] for _, value in column)
+        told[path] = f"{len(column)} x {json.dumps(column[0][1])}" if alike else f"{len(column)} values, {digest}"
+    return told
+
+
+def remembered(ledger: Ledger) -> list[tuple[Entry, bytes]]:
+    """Each entry with the terms that the ledger remembers of it, sorted by id: a repeat is told them (promise 6)."""
+    assert ledger.verify() == []
+    found = []
+    for entry in sorted(ledger.entries(), key=lambda one: one.release_id):
+        members = np.arange(len(entry.plates), dtype=np.int64)
+        again = Admission(entry.release_id, members, np.ones_like(members), min_admitted=0, terms=b"")
+        (verdict,) = ledger.admit(entry.period, entry.budget, entry.plates, [again])
+        assert np.array_equal(verdict.charged, entry.charged)
+        found.append((entry, verdict.terms))
+    return found
+
+
+def shown_entry(entry: Entry, terms: bytes) -> dict[str, Any]:
+    """An entry as it is read: terms as JSON, where they are JSON, and nano-units by the plate's hash."""
+    return {
+        "release_id": entry.release_id,
+        "period": entry.period,
+        "budget": entry.budget,
+        "terms": json.loads(terms) if terms.startswith(b"{") else terms.hex(),
+        "charged": {plate.hex(): charged for plate, charged in by_plate(entry)},
+    }
+
+
+def by_plate(entry: Entry) -> list[tuple[bytes, int]]:
+    """Who was charged what, sorted by the plate's hash."""
+    return sorted(zip(entry.plates, entry.charged.tolist(), strict=True))
+
+
+def ledger_fields(entries: list[tuple[Entry, bytes]]) -> dict[str, Any]:
+    """The fields of the entries, for each kind of id."""
+    kinds = defaultdict[str, list[dict[str, Any]]](list)
+    for entry, terms in entries:
+        kinds[kind_of(entry.release_id)].append(shown_entry(entry, terms))
+    return {f"{kind}.{path}": told for kind, shown in sorted(kinds.items()) for path, told in by_field(shown).items()}
+
+
+def balances(entries: list[tuple[Entry, bytes]]) -> dict[str, dict[str, int]]:
+    """Nano-units by period and by the plate's hash: the sums of the entries, which are the ledger's balances."""
+    sums = defaultdict[str, Counter[str]](Counter)
+    for entry, _ in entries:
+        for plate, charged in by_plate(entry):
+            sums[entry.period][plate.hex()] += charged
+    return {period: dict(sorted(plates.items())) for period, plates in sorted(sums.items())}
+
+
+def told(run: Run) -> dict[str, Any]:
+    """How many records there are of each status, and the fields of records and of the ledger."""
+    assert all(encode(decode(payload)) == payload for payload in run.payloads)
+    records = [json.loads(payload) for payload in run.payloads]
+    return {
+        "statuses": dict(sorted(Counter(record["status"] for record in records).items())),
+        "records": by_field(records),
+        "ledger": ledger_fields(run.entries),
+    }
+
+
+def middle(payloads: list[bytes], status: str) -> Any:
+    """The record in the middle of those that have this status."""
+    ours = [record for record in map(json.loads, payloads) if record["status"] == status]
+    return ours[len(ours) // 2]
+
+
+def whole(runs: dict[str, Run], answers: dict[str, Run]) -> dict[str, Any]:
+    """The records of `SHOWN`, each beside its entry, the first result of each query, and the balances of two runs."""
+    records = []
+    for name, status in SHOWN:
+        record = middle(runs[name].payloads, status)
+        entry = next(pair for pair in runs[name].entries if pair[0].release_id == record["release_id"])
+        records.append({"run": name, "record": record, "entry": shown_entry(*entry)})
+    results: dict[str, Any] = {}
+    for result in map(json.loads, answers["rho"].payloads):
+        results.setdefault(result["query"]["name"], result)
+    return {
+        "records": records,
+        "results": list(results.values()),
+        "balances": {name: balances(runs[name].entries) for name in BALANCES_SHOWN},
+    }
 
 
 def write_key(folder: Path) -> str:
@@ -77,17 +206,19 @@ def write_key(folder: Path) -> str:
     return f"ledger.key_file={key_file}"
 
 
-def of_embedded(folder: Path, ledger: object, name: str) -> dict[str, object]:
+def of_embedded(folder: Path, ledger: object, name: str) -> Run:
     """What the embedded runtime releases of the fleet under this configuration, on a new ledger at this place."""
     ours = CONFIGURATIONS[name]
     base = BASE[:-1] if "budget.accounting=zcdp" in ours else BASE  # which has no epsilon
     out, flags = io.BytesIO(), (*base, *ours, write_key(folder))
     with embedded(ledger, out, flags, SeededEntropy(SEED)) as runtime:
         runtime.run(frames_of(fleet_log(clean=name in CLEAN)))
-    return told(out.getvalue().splitlines())
+    settings = load(None, (*flags, f"ledger.url={ledger}"), {})
+    with ledger_and_keys(settings.ledger) as (again, _):
+        return Run(out.getvalue().splitlines(), remembered(again))
 
 
-QUERIES = """
+ASKED = """
 [queries]
 {budget}
 center = [72.83, 21.17]
@@ -128,27 +259,39 @@ rounds = 4
 BUDGETS = {"rho": "rho = 4000.0", "epsilon": "epsilon = 2000.0"}
 
 
-def of_queries(folder: Path, name: str, url: str = "") -> dict[str, object]:
+def of_queries(folder: Path, name: str, url: str = "") -> Run:
     """What the embedded runtime answers of the fleet under this budget, on a new ledger, in the folder if no other."""
     path = folder / "queries.toml"
-    path.write_text(QUERIES.format(budget=BUDGETS[name]))
-    settings, told = load(path, (*BASE, "release.mean_epsilon=0.4", write_key(folder)), {}), list[bytes]()
+    path.write_text(ASKED.format(budget=BUDGETS[name]))
+    settings, results = load(path, (*BASE, "release.mean_epsilon=0.4", write_key(folder)), {}), list[bytes]()
     with ledger_and_keys(replace(settings.ledger, url=url or str(folder / "ledger"))) as (ledger, keys):
         runtime = Embedded(
-            settings, ledger, SeededEntropy(SEED), keys.key_of, "udp-stream test", lambda _: None, answer=told.extend
+            settings, ledger, SeededEntropy(SEED), keys.key_of, "udp-stream test", lambda _: None, answer=results.extend
         )
         runtime.run(frames_of(fleet_log()))
-    digest = blake2b(b"\n".join(told), digest_size=16).hexdigest()
-    return {"digest": digest, **dict(sorted(Counter(decode_result(one).query.name for one in told).items()))}
+        return Run(results, remembered(ledger))
 
 
-def known_queries() -> dict[str, dict[str, object]]:
-    """What was answered when the file was written."""
-    found: dict[str, dict[str, object]] = json.loads(QUERIES_FILE.read_text())
-    return found
+def told_results(run: Run) -> dict[str, Any]:
+    """How many results there are of each query, and the fields of results, by query, and of the ledger."""
+    assert all(encode_result(decode_result(payload)) == payload for payload in run.payloads)
+    by_query = defaultdict[str, list[dict[str, Any]]](list)
+    for result in map(json.loads, run.payloads):
+        by_query[result["query"]["name"]].append(result)
+    return {
+        "results": {name: len(results) for name, results in sorted(by_query.items())},
+        **{name: by_field(results) for name, results in sorted(by_query.items())},
+        "ledger": ledger_fields(run.entries),
+    }
 
 
-def known() -> dict[str, dict[str, object]]:
+def write(path: Path, found: object) -> None:
+    """One field a line; a list of numbers is on one."""
+    text = json.dumps(found, indent=1)
+    path.write_text(re.sub(r"\[\s+([^][{}]*?)\s+\]", lambda list_: f"[{' '.join(list_[1].split())}]", text) + "\n")
+
+
+def known(path: Path = OUTPUTS) -> dict[str, Any]:
     """What was put out when the file was written."""
-    found: dict[str, dict[str, object]] = json.loads(FILE.read_text())
+    found: dict[str, Any] = json.loads(path.read_text())
     return found

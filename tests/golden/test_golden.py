@@ -1,12 +1,26 @@
-"""What is released is byte for byte what it was: no change of rooms, names or seams may change an output."""
+"""What is released and remembered is what it was: no change of rooms, names or seams may change an output."""
 
+import json
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.forms import long_but
-from tests.golden.outputs import BUDGETS, CONFIGURATIONS, known, known_queries, of_embedded, of_queries
+from tests.golden.outputs import (
+    BUDGETS,
+    CONFIGURATIONS,
+    QUERIES,
+    SHOWN,
+    WHOLE,
+    by_field,
+    known,
+    of_embedded,
+    of_queries,
+    told,
+    told_results,
+    whole,
+)  # fmt: skip
 
 SHORT = {
     *("auto, best-fit", "levy, wrap-around", "optimal, best-fit", "all statistics", "automatic epsilons that run out"),
@@ -17,16 +31,41 @@ SHORT = {
 
 @pytest.mark.parametrize("name", long_but(SHORT, CONFIGURATIONS))
 def test_seeded_outputs_are_what_they_were(name: str, tmp_path: Path) -> None:
-    assert of_embedded(tmp_path, tmp_path / "ledger", name) == known()[name]
+    assert told(of_embedded(tmp_path, tmp_path / "ledger", name)) == known()[name]
 
 
 @pytest.mark.parametrize("name", long_but(["rho"], BUDGETS))
 def test_seeded_answers_are_what_they_were(name: str, tmp_path: Path) -> None:
-    assert of_queries(tmp_path, name) == known_queries()[name]
+    assert told_results(of_queries(tmp_path, name)) == known(QUERIES)[name]
+
+
+def test_whole_records_results_and_ledgers_are_what_they_were(tmp_path: Path) -> None:
+    """As text, so that the order of fields and the form of numbers count."""
+    (tmp_path / "queries").mkdir()
+    runs = {}
+    for name, _ in SHOWN:
+        if name not in runs:
+            folder = tmp_path / str(len(runs))
+            folder.mkdir()
+            runs[name] = of_embedded(folder, folder / "ledger", name)
+    found = whole(runs, {"rho": of_queries(tmp_path / "queries", "rho")})
+    assert json.dumps(found, indent=1) == json.dumps(known(WHOLE), indent=1)
 
 
 def test_every_status_that_a_run_can_have_is_among_them() -> None:
     """`withheld_unplanned` takes a log that was damaged: `test_flow.py`."""
-    statuses = Counter(status for one in known().values() for status in one)
-    assert statuses.keys() == {"digest", "released", "withheld_budget", "withheld_few_plates", "withheld_uninformative"}
+    statuses: Counter[str] = Counter()
+    for one in known().values():
+        statuses.update(one["statuses"])
+    assert statuses.keys() == {"released", "withheld_budget", "withheld_few_plates", "withheld_uninformative"}
     assert min(statuses.values()) >= 2
+
+
+def test_a_value_or_a_field_that_changes_is_named() -> None:
+    records = [{"id": 1, "mean": {"kmh": 20.5}}, {"id": 2, "mean": None}]
+    before = by_field(records)
+    assert before.keys() == {"id", "mean.kmh"} and before["mean.kmh"] == "1 x 20.5"
+    moved = by_field([{"id": 1, "mean": {"kmh": 20.6}}, {"id": 2, "mean": None}])
+    assert {path for path in before if before[path] != moved[path]} == {"mean.kmh"}
+    assert by_field(reversed(records))["id"] != before["id"]
+    assert by_field([{"id": 1}, {"id": 2}]) == {"id": before["id"]}

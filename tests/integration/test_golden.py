@@ -5,12 +5,15 @@ import pytest
 from tests.golden.outputs import (
     IN_RHO,
     ON_KAFKA,
+    QUERIES,
     SEED,
+    Run,
     known,
-    known_queries,
     of_embedded,
     of_queries,
+    remembered,
     told,
+    told_results,
     write_key,
 )  # fmt: skip
 from tests.integration.deployment import worker
@@ -20,12 +23,12 @@ from udp_stream.release.record import decode
 
 @pytest.mark.parametrize("name", ["all statistics", IN_RHO])
 def test_on_a_redis_ledger(redis_server, tmp_path, name):
-    assert of_embedded(tmp_path, redis_server.url, name) == known()[name]
+    assert told(of_embedded(tmp_path, redis_server.url, name)) == known()[name]
 
 
 @pytest.mark.parametrize("name", ["rho", pytest.param("epsilon", marks=pytest.mark.long)])
 def test_answers_on_a_redis_ledger(redis_server, tmp_path, name):
-    assert of_queries(tmp_path, name, redis_server.url) == known_queries()[name]
+    assert told_results(of_queries(tmp_path, name, redis_server.url)) == known(QUERIES)[name]
 
 
 @pytest.mark.parametrize(
@@ -35,8 +38,9 @@ def test_on_kafka(city, name, accounting, shards):
     here = city(fleet_log(clean=True), shards=shards, accounting=accounting)
     write_key(here.folder)
     here.feed()
-    expected = sum(number for status, number in known()[name].items() if status != "digest")
+    expected = sum(known()[name]["statuses"].values())
     with worker(here, seed=SEED) as process:
         here.wait_for_records(expected, process)
     records = sorted(here.releases().values(), key=lambda one: (decode(one).hat.slot_start, decode(one).hat.cell))
-    assert told(records) == known()[name]
+    with here.ledger() as (ledger, _):
+        assert told(Run(records, remembered(ledger))) == known()[name]
