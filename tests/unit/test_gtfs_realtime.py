@@ -341,3 +341,9 @@ def test_json_under_a_name_in_pb_is_refused_whole_and_no_ping_of_it_is_read_in_m
     ):
         read, refusals = PingDecoder(RULES, form).decode(messages)
         assert len(read) == 0 and [(one.reason.value, one.position) for one in refusals] == [(reason, -1)]
+
+
+def test_plates_with_ends_of_lines_go_on_one_message_each():
+    feed = snapshot(*(vehicle(f"A\n{bus}\r\u2028", speed=bus % 9) for bus in range(150)))
+    messages = Unrepeated(GTFS_REALTIME, 10**6, 999).take(feed)
+    assert len(messages) == 150 and all(one.startswith(b"{") and one.endswith(b"}") for one in messages)

@@ -11,9 +11,8 @@ Entities without a vehicle (trip updates, alerts) and deleted ones are no pings.
 often, is in the batch's notes. A feed that fills `license_plate` now and then would give one bus two plates, and so two
 budgets: the notes are there to see that.
 
-The messages are opened by `protobuf` with the bindings of MobilityData: what they refuse is no message. Each access of
-a field of theirs takes 0.1 us, so `gtfs_columns` reads most vehicles from the bytes, as columns. Paths of refusals name
-the contract's fields, as for JSON.
+The messages are opened by `protobuf` with the bindings of MobilityData: what they refuse is no message. Paths of
+refusals name the contract's fields, as for JSON.
 """
 
 from __future__ import annotations
@@ -26,11 +25,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from udp_stream.errors import needs
 from udp_stream.pings.formats import NOT_IN_ARRAY, Location, PingFormat, Point, WireBatch, WirePing
-from udp_stream.pings.gtfs_columns import YEAR_9999_S, ColumnPings, Vehicles, time_texts, vehicles_of, wire_columns
 from udp_stream.pings.json_reader import JSON
 from udp_stream.pings.refusals import Reason, Refusal
 
@@ -45,6 +42,9 @@ FROM_ID = "plate from vehicle.id"
 TIME_OF_HEADER = "time from header.timestamp"
 NO_VEHICLE = "entity without a vehicle"
 """What notes count."""
+
+YEAR_9999_S = 253_402_300_799
+"""The last second of the year 9999. Later times become it, and are refused for it."""
 
 _HEADER_TAG, _CONTINUES = 0x0A, 0x80
 
@@ -78,7 +78,7 @@ def read_batch(messages: Sequence[bytes], max_message_bytes: int, max_pings_per_
         except _Fault as fault:
             batch.refusals.append(Refusal(index, NOT_IN_ARRAY, fault.reason, fault.path))
         else:
-            batch.add(index, message, feed)
+            batch.add(index, feed)
     return batch.finished()
 
 
@@ -135,78 +135,65 @@ class _Batch:
     """What the messages of a batch have given so far."""
 
     def __init__(self) -> None:
-        self.vehicles: list[Vehicles] = []
-        self.message: list[NDArray[np.int32]] = []
-        self.position: list[NDArray[np.intp]] = []
+        self.pings: list[WirePing] = []
+        self.seconds: list[int] = []
+        self.places: list[tuple[int, int]] = []
         self.refusals: list[Refusal] = []
         self.notes: Counter[str] = Counter()
 
-    def add(self, index: int, message: bytes, feed: FeedMessage) -> None:
-        """The entities of one message: plain ones as columns, the others one by one."""
-        found = vehicles_of(message, len(feed.entity))
-        self._note(FROM_LICENSE_PLATE, found.plated)
-        self._note(FROM_ID, int(np.count_nonzero(found.is_plain)) - found.plated)
-        is_ping = found.is_plain.copy()
-        for place in np.flatnonzero(~found.is_plain).tolist():
-            is_ping[place] = self._add_with_care(index, place, feed, found)
-        position = np.flatnonzero(is_ping)
-        self.vehicles.append(found)
-        self.position.append(position)
-        self.message.append(np.full(position.size, index, np.int32))
-
-    def _add_with_care(self, index: int, place: int, feed: FeedMessage, found: Vehicles) -> bool:
-        """Whether an entity is a ping, which is then in its row."""
-        entity, header = feed.entity[place], feed.header
-        if entity.is_deleted or not entity.HasField("vehicle"):
-            self._note(NO_VEHICLE, 1)
-            return False
-        try:
-            ping, time_s = _ping(entity.vehicle, header)
-        except _Fault as fault:
-            self.refusals.append(Refusal(index, place, fault.reason, fault.path))
-            return False
-        self._note(FROM_LICENSE_PLATE if entity.vehicle.vehicle.license_plate.strip() else FROM_ID, 1)
-        self._note(TIME_OF_HEADER, not entity.vehicle.HasField("timestamp"))
-        found.put(place, ping, time_s)
-        return True
-
-    def _note(self, what: str, count: int) -> None:
-        if count:
-            self.notes[what] += count
+    def add(self, index: int, feed: FeedMessage) -> None:
+        """The entities of one message."""
+        header = feed.header
+        for place, entity in enumerate(feed.entity):
+            if entity.is_deleted or not entity.HasField("vehicle"):
+                self.notes[NO_VEHICLE] += 1
+                continue
+            vehicle = entity.vehicle
+            try:
+                ping, time_s, source = _ping(vehicle, header)
+            except _Fault as fault:
+                self.refusals.append(Refusal(index, place, fault.reason, fault.path))
+                continue
+            self.notes[source] += 1
+            if not vehicle.HasField("timestamp"):
+                self.notes[TIME_OF_HEADER] += 1
+            self.pings.append(ping)
+            self.seconds.append(time_s)
+            self.places.append((index, place))
 
     def finished(self) -> WireBatch:
         """All of it."""
-        wire, none = wire_columns(self.vehicles, self.position), np.zeros(0, np.int32)
-        message, position = np.concatenate([none, *self.message]), np.concatenate([none, *self.position])
-        return WireBatch(
-            *(ColumnPings(wire), message, position.astype(np.int32), self.refusals, wire), notes=self.notes
-        )
+        for ping, text in zip(self.pings, _time_texts(self.seconds), strict=True):
+            ping.observationDateTime = text
+        message, position = np.array(self.places, np.int32).reshape(-1, 2).T
+        return WireBatch(self.pings, message, position, self.refusals, notes=self.notes)
 
 
-def _ping(vehicle: VehiclePosition, header: FeedHeader) -> tuple[WirePing, int]:
-    """One vehicle and its time, or the first fault in the order of the contract's fields."""
-    plate, where = _plate(vehicle), vehicle.position
+def _ping(vehicle: VehiclePosition, header: FeedHeader) -> tuple[WirePing, int, str]:
+    """One vehicle, its time and the source of its plate, or the first fault in the order of the contract's fields."""
+    plate, source = _plate(vehicle)
     if plate is None:
         raise _Fault(Reason.MISSING_FIELD, "$.license_plate")
     if not isinstance(plate, str):
         raise _Fault(Reason.WRONG_TYPE, "$.license_plate")
     if (time_s := _time_s(vehicle, header)) is None:
         raise _Fault(Reason.MISSING_FIELD, "$.observationDateTime")
-    if not (where.HasField("longitude") and where.HasField("latitude")):
+    has = (where := vehicle.position).HasField
+    if not (has("longitude") and has("latitude")):
         raise _Fault(Reason.MISSING_FIELD, "$.location")
-    if not where.HasField("speed"):
+    if not has("speed"):
         raise _Fault(Reason.MISSING_FIELD, "$.speed")
-    return WirePing(plate, "", Location(Point(where.longitude, where.latitude)), where.speed), time_s
+    return WirePing(plate, "", Location(Point(where.longitude, where.latitude)), where.speed), time_s, source
 
 
 def _fields(vehicle: VehiclePosition, header: FeedHeader) -> dict[str, object]:
     """The contract's fields that a vehicle has."""
-    plate, time_s, where = _plate(vehicle), _time_s(vehicle, header), vehicle.position
+    (plate, _), time_s, where = _plate(vehicle), _time_s(vehicle, header), vehicle.position
     found: dict[str, object] = {}
     if plate is not None:
         found["license_plate"] = plate if isinstance(plate, str) else list(plate)  # so that it stays a wrong type
     if time_s is not None:
-        (found["observationDateTime"],) = time_texts(np.array([min(time_s, YEAR_9999_S)]))
+        (found["observationDateTime"],) = _time_texts([time_s])
     if where.HasField("longitude") and where.HasField("latitude"):
         found["location"] = Location(Point(where.longitude, where.latitude))
     if where.HasField("speed"):
@@ -214,13 +201,13 @@ def _fields(vehicle: VehiclePosition, header: FeedHeader) -> dict[str, object]:
     return found
 
 
-def _plate(vehicle: VehiclePosition) -> str | bytes | None:
-    """The first of plate and id that is not blank; bytes if it is not UTF-8, None if there is none."""
+def _plate(vehicle: VehiclePosition) -> tuple[str | bytes | None, str]:
+    """The first of plate and id that is not blank, and which; bytes if it is not UTF-8, None if there is none."""
     described = vehicle.vehicle
-    for text in (described.license_plate, described.id):
+    for text, source in ((described.license_plate, FROM_LICENSE_PLATE), (described.id, FROM_ID)):
         if text.strip():
-            return text
-    return None
+            return text, source
+    return None, FROM_ID
 
 
 def _time_s(vehicle: VehiclePosition, header: FeedHeader) -> int | None:
@@ -228,6 +215,12 @@ def _time_s(vehicle: VehiclePosition, header: FeedHeader) -> int | None:
     if vehicle.HasField("timestamp"):
         return vehicle.timestamp
     return header.timestamp or None
+
+
+def _time_texts(seconds: Sequence[int]) -> list[str]:
+    """POSIX seconds in the contract's form."""
+    times = np.array([min(time_s, YEAR_9999_S) for time_s in seconds], "datetime64[s]")
+    return [f"{text}Z" for text in np.datetime_as_string(times).tolist()]
 
 
 def _parse(message: bytes) -> FeedMessage:
