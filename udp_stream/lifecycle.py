@@ -34,14 +34,11 @@ class SlotState(StrEnum):
 class HatState(StrEnum):
     """How far a HAT has come. Withheld HATs have a release, too: it says why there is no statistic.
 
-    Asked is a HAT whose plates were charged for a question before its statistics (`release/question.py`).
-
     >>> [state.value for state, ways in HAT_LIFE.items() if not ways]
     ['published']
     """
 
     NEW = "new"
-    ASKED = "asked"
     CHARGED = "charged"
     WITHHELD = "withheld"
     RECORDED = "recorded"
@@ -64,12 +61,10 @@ SLOT_LIFE: Final[Life[SlotState]] = {
 
 HAT_LIFE: Final[Life[HatState]] = {
     HatState.NEW: {
-        "asked": HatState.ASKED,
         "charged": HatState.CHARGED,
         "withheld": HatState.WITHHELD,
         "recorded": HatState.RECORDED,
     },
-    HatState.ASKED: {"charged": HatState.CHARGED, "withheld": HatState.WITHHELD, "recorded": HatState.RECORDED},
     HatState.CHARGED: {"recorded": HatState.RECORDED, "withheld": HatState.WITHHELD},
     HatState.WITHHELD: {"recorded": HatState.RECORDED},
     HatState.RECORDED: {"published": HatState.PUBLISHED},

@@ -16,7 +16,6 @@ from tests.chaos.city import (
     CITY_SUMS,
     FORECASTS,
     IN_RHO,
-    QUESTIONS,
     REPLICATED,
     SCARCE,
     SHARED,
@@ -34,7 +33,6 @@ PROFILES = {
     "automatic": AUTOMATIC,
     "in-rho": IN_RHO,
     "shared-clips": SHARED_CLIPS,
-    "questions": QUESTIONS,
     "city-sums": CITY_SUMS,
 }
 

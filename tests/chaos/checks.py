@@ -12,7 +12,7 @@ import msgspec
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Entry
 from udp_stream.release.city_record import decode_city
-from udp_stream.release.record import CITY, CLIPS, QUESTION, Privacy, Release, clips_id, decode, kind_of, slot_of
+from udp_stream.release.record import CITY, CLIPS, Privacy, Release, clips_id, decode, kind_of, slot_of
 from udp_stream.units import nano_allowance
 
 TOLD_MAX = 5
@@ -97,7 +97,7 @@ def _shortened(kind: str, sentences: list[str]) -> Iterator[str]:
 
 
 def hats_of(seen: Collected) -> list[Entry]:
-    """What the ledger holds of HATs: not the questions before them, city sums, nor the clips that plates share."""
+    """What the ledger holds of HATs: not city sums, nor the clips that plates share."""
     return [entry for entry in seen.entries if kind_of(entry.release_id) == "hat"]
 
 
@@ -282,7 +282,7 @@ def nothing_is_unpublished(seen: Collected) -> Iterator[str]:
     """Whatever was charged was drawn, recorded, published, and marked so."""
     yield from (f"{id_} is recorded and waits to be published" for id_ in seen.unpublished)
     for entry in seen.entries:
-        if kind_of(entry.release_id) == CLIPS or (kind_of(entry.release_id) == QUESTION and entry.payload is None):
+        if kind_of(entry.release_id) == CLIPS:
             continue  # nothing is released under it; a round that somebody cannot pay is not drawn
         if kind_of(entry.release_id) == CITY and not entry.charged.any():
             continue  # too few could pay for sums: none are drawn

@@ -64,9 +64,6 @@ mean = "{mean}"
 mean_epsilon = {epsilon}
 cdf_epsilon = 0.3
 min_plates = 4
-ask_first = {ask_first}
-ask_far_kmh = 6
-ask_rounds = 2
 [forecast]
 city = "{city_sums}"
 [budget]
@@ -102,7 +99,6 @@ class Profile:
     max_kmh: float = 65.0
     replicas: int = 0
     accounting: str = "pure"
-    ask_first: float = 0
     city_sums: str = "off"
 
 
@@ -113,7 +109,6 @@ AUTOMATIC = Profile("two shards, automatic epsilon", 2, 9.0, epsilon='"auto"', e
 FORECASTS = Profile("three shards, means around forecasts", 3, 9.0, exact=False, mean="auto")
 SHARED_CLIPS = replace(FORECASTS, name="three shards, clips shared in rho", budget=20.0, accounting="approximate")
 CITY_SUMS = replace(FORECASTS, name="three shards, sums over the whole city", budget=25.0, city_sums="on")
-QUESTIONS = replace(FORECASTS, name="three shards, a question before each release", ask_first=0.3)
 REPLICATED = Profile("two shards, ample budget, a replica", 2, 1000.0, replicas=1)
 IN_RHO = Profile("two shards, scarce budget, in rho", 2, 9.0, epsilon="0.8", accounting="approximate")
 
@@ -298,8 +293,7 @@ def balances_of(
     ledger: Ledger, entries: Iterable[Entry], expected: Iterable[Expected]
 ) -> dict[tuple[str, bytes], tuple[int, int]]:
     """What each plate was charged in each period, and how often: of every plate that this deployment or the embedded
-    runtime has charged. They need not be the same: a plate may be in no HAT but one that is asked first, and questions
-    have other answers in every deployment."""
+    runtime has charged."""
     entries = tuple(entries)
     asked = {plate for entry in entries for plate in entry.plates}
     plates = sorted(asked.union(*(one.charged for one in expected)))
@@ -332,8 +326,7 @@ def build(
     config = folder / "city.toml"
     text = CONFIG.format(
         timezone=profile.timezone, max_kmh=profile.max_kmh, epsilon=profile.epsilon, budget=profile.budget,
-        mean=profile.mean, accounting=profile.accounting, ask_first=profile.ask_first,
-        city_sums=profile.city_sums,
+        mean=profile.mean, accounting=profile.accounting, city_sums=profile.city_sums,
         redis=f"redis://127.0.0.1:{on.store.link().port}", replicas=profile.replicas, database=database,
         folder=folder, bootstrap=on.kafka.bootstrap,
         name=f"c{uuid4().hex[:8]}", shards=profile.shards, session=session_s,

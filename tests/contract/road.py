@@ -4,7 +4,7 @@ Each check takes a function that opens the same ledger anew, and a context for a
 `test_road.py` in memory and SQLite, `tests/integration/test_redis_ledger.py` in Redis.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from functools import cache
 from itertools import product
@@ -15,7 +15,7 @@ from tests.unit.test_flow import a_context, run, slot
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Entry, Ledger, LedgerFactory
 from udp_stream.release.context import ReleaseContext, with_forecaster
-from udp_stream.release.record import CITY, CLIPS, QUESTION, Release, decode, kind_of
+from udp_stream.release.record import CITY, CLIPS, Release, decode, kind_of
 from udp_stream.testing import Died, RivalledLedger
 
 _CITY = "release.mean=forecast-clip", "release.cdf_epsilon=0", "forecast.city=on"
@@ -30,15 +30,11 @@ EPSILONS = {
         *("release.mean=forecast-clip", "release.cdf_epsilon=0", "budget.accounting=approximate"),
         "release.clip=box",
     ),
-    "asked": (
-        *("release.mean=forecast-clip", "release.cdf_epsilon=0", "release.ask_first=0.8"),
-        *("release.ask_share=0.5", "release.ask_far_kmh=14", "release.ask_rounds=2"),
-    ),
     "city": (*_CITY, "budget.epsilon=80"),
     "dearer city": (*_CITY, "budget.epsilon=90"),
     "city in rho": (*_CITY, "budget.epsilon=40", "budget.accounting=approximate"),
 }
-ADMITS = {"asked": 3, "in rho": 2, "city": 2, "dearer city": 2, "city in rho": 3}
+ADMITS = {"in rho": 2, "city": 2, "dearer city": 2, "city in rho": 3}
 """How often it asks the ledger to charge, or to remember; 1 for the others."""
 
 CHARGES_OR_TELLS = "admit", "record", "(publish)"
@@ -70,11 +66,6 @@ def dies_at_every_call(new_ledger: Opening, kind: str = "fixed", calls: Collecti
         assert len(told) == ("forecast.city=on" in EPSILONS[kind]), (dies_at, answered)
 
 
-def dies_at_every_call_of_a_question(new_ledger: Opening) -> None:
-    """The same where a question comes before each release."""
-    dies_at_every_call(new_ledger, "asked")
-
-
 def dies_at_every_call_around_forecasts(new_ledger: Opening) -> None:
     """The same where means are taken around what was forecast."""
     dies_at_every_call(new_ledger, "around")
@@ -101,12 +92,6 @@ def rival_at_every_call(new_ledger: Opening) -> None:
     """Whatever call a rival gets in before, with other bits and another policy's epsilons: both publish the same."""
     for kind, rivals in [("fixed", "automatic"), ("automatic", "fixed"), ("scarce", "scarce")]:
         _rival_at_every_call(new_ledger, kind, rivals)
-
-
-def rival_at_every_call_of_a_question(new_ledger: Opening) -> None:
-    """A rival that asks the same question with other bits, and one that asks none."""
-    for rivals in ("asked", "around"):
-        _rival_at_every_call(new_ledger, "asked", rivals)
 
 
 def rival_at_every_call_around_forecasts(new_ledger: Opening) -> None:
@@ -148,7 +133,7 @@ def _calls(kind: str) -> list[str]:
     """Those of a whole slot, with its publishing in the place where it comes."""
     made = list[str]()
     run(MemoryLedger(), context_of(kind, 0), _slot(), log=made)
-    assert len(made) >= (17 if kind == "asked" else 10)  # there is a second round of questions
+    assert len(made) >= 10
     assert made.count("admit") == ADMITS.get(kind, 1)
     return made
 
@@ -169,7 +154,6 @@ def require_whole(ledger: Ledger, published: dict[str, bytes]) -> None:
     The same for city sums, if there are any."""
     assert len(published) == 3
     assert ledger.verify() == [] and list(ledger.unpublished()) == []
-    asked = _paid_for_questions(ledger)
     for entry in ledger.entries():
         if kind_of(entry.release_id) != "hat":
             continue
@@ -177,8 +161,6 @@ def require_whole(ledger: Ledger, published: dict[str, bytes]) -> None:
         assert entry.payload == published[entry.release_id]
         paid = Counter({p: c for p, c in zip(entry.plates, entry.charged.tolist(), strict=True) if c})
         assert len(paid) == record.counts.admitted_plates
-        if record.question is not None:
-            paid += asked[entry.release_id]
         assert max(paid.values(), default=0) == _nano_of(record)
     shares = any(decode(payload).privacy.holds_for == "slot" for payload in published.values())
     assert [entry.plates for entry in ledger.entries() if kind_of(entry.release_id) == CLIPS] == [()] * shares
@@ -201,16 +183,6 @@ def _nano_of(record: Release) -> int:
     return round((said.epsilon if said.rho is None else said.rho) * 1e9)
 
 
-def _paid_for_questions(ledger: Ledger) -> dict[str, Counter[bytes]]:
-    """What each plate paid for the rounds of each HAT's question."""
-    found = defaultdict[str, Counter[bytes]](Counter)
-    for entry in ledger.entries():
-        if kind_of(entry.release_id) == QUESTION:
-            paid = dict(zip(entry.plates, entry.charged.tolist(), strict=True))
-            found[entry.release_id.rpartition(":")[2]].update(paid)
-    return found
-
-
 def _paid(ledger: Ledger, plate: bytes) -> Iterator[int]:
     for entry in ledger.entries():
         yield from (c for p, c in zip(entry.plates, entry.charged.tolist(), strict=True) if p == plate)
@@ -220,7 +192,6 @@ CHECKS = [
     pytest.param(check, id=check.__name__)
     for check in (
         *(dies_at_every_call, rival_at_every_call),
-        *(dies_at_every_call_of_a_question, rival_at_every_call_of_a_question),
         dies_as_it_charges_or_tells,
     )
 ]

@@ -14,11 +14,9 @@ from tests.contract.road import (
     dies_as_it_charges_or_tells,
     dies_at_every_call,
     dies_at_every_call_in_rho,
-    dies_at_every_call_of_a_question,
     dies_at_every_call_with_city_sums,
     rival_at_every_call,
     rival_at_every_call_in_rho,
-    rival_at_every_call_of_a_question,
     rival_at_every_call_with_city_sums,
 )
 from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
@@ -122,8 +120,6 @@ class DrawsCitiesAgain(MemoryLedger):
         (dies_at_every_call, Unkept),
         (rival_at_every_call, Forgetful),
         (rival_at_every_call, LastWins),
-        (dies_at_every_call_of_a_question, Forgetful),
-        (rival_at_every_call_of_a_question, LastWins),
         (dies_as_it_charges_or_tells, Forgetful),
         (dies_as_it_charges_or_tells, Unkept),
         (dies_at_every_call_in_rho, KeepsNoClips),

@@ -13,7 +13,6 @@ FORECASTS = {"mean": "forecast-clip", "epsilon": "1.0", "cdf": "0", "budget": "9
 
 
 IN_RHO = {"accounting": "approximate", "epsilon": '"auto"'}
-QUESTIONS = {"ask_first": 0.5}
 CITY_SUMS = {"city": "on", "budget": "40.0"}
 
 
@@ -22,14 +21,11 @@ CITY_SUMS = {"city": "on", "budget": "40.0"}
     [
         pytest.param(1, 1, {}, marks=pytest.mark.long),
         (3, 2, {}),
-        (3, 2, QUESTIONS),
         (3, 2, CITY_SUMS),
         pytest.param(4, 4, {}, marks=pytest.mark.long),
         pytest.param(1, 1, IN_RHO, marks=pytest.mark.long),
         pytest.param(2, 2, IN_RHO, marks=pytest.mark.long),
         pytest.param(4, 4, IN_RHO, marks=pytest.mark.long),
-        pytest.param(1, 1, QUESTIONS, marks=pytest.mark.long),
-        pytest.param(4, 4, QUESTIONS | IN_RHO, marks=pytest.mark.long),
         pytest.param(1, 1, CITY_SUMS, marks=pytest.mark.long),
         pytest.param(3, 2, CITY_SUMS | IN_RHO | {"budget": "20.0"}, marks=pytest.mark.long),
     ],
@@ -39,7 +35,7 @@ def test_both_runtimes_release_and_estimate_the_same(city, shards, workers, sett
     here.feed()
     _, _, estimates = here.embedded_smoothed()
     with agree(here) as (stack, expected):
-        require_forecasts(expected, settings.get("ask_first"))
+        require_forecasts(expected)
         running = [stack.enter_context(worker(here, f"worker{i}")) for i in range(workers)]
         here.wait_for(expected, *running)
         here.wait_for_smoothed(len(estimates), *running)
@@ -59,20 +55,18 @@ def city_sums(ledger):
     return {one.release_id: one.payload for one in ledger.entries() if release.kind_of(one.release_id) == release.CITY}
 
 
-def require_forecasts(payloads, is_asked=False):
-    """Some releases are around forecasts that follow from other releases, and some HATs were asked first."""
-    questions = [one.question for one in map(release.decode, payloads.values()) if one.question is not None]
-    assert {one.moved for one in questions} == ({True, False} if is_asked else set())
+def require_forecasts(payloads):
+    """Some releases are around forecasts that follow from other releases."""
     made = [one for one in map(release.decode, payloads.values()) if one.mean is not None]
-    assert sum(one.mean.mechanism == "forecast-clip" for one in made) > (5 if is_asked else 10)
-    assert len({one.hat.slot_start for one in made}) > (2 if is_asked else 3)
+    assert sum(one.mean.mechanism == "forecast-clip" for one in made) > 10
+    assert len({one.hat.slot_start for one in made}) > 3
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
     "settings",
-    [{}, IN_RHO, QUESTIONS, CITY_SUMS],
-    ids=["pure", "in rho, with shared clips", "questions first", "city sums"],
+    [{}, IN_RHO, CITY_SUMS],
+    ids=["pure", "in rho, with shared clips", "city sums"],
 )
 def test_killed_at_any_moment_and_in_the_middle_of_the_day_plans_and_estimates_are_the_same(
     city, redis_server, settings

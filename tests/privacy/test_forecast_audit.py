@@ -28,7 +28,7 @@ from udp_stream.mechanisms.noise import Lattice, lattice_of
 from udp_stream.planning import hat_plan
 from udp_stream.planning.hat_plan import HatPlans
 from udp_stream.release import context, estimate
-from udp_stream.release.record import CITY, QUESTION, kind_of, slot_of
+from udp_stream.release.record import CITY, kind_of, slot_of
 from udp_stream.testing import SeededEntropy
 from udp_stream.trial.fleet.fleet import IST, Fleet, Imperfections
 from udp_stream.units import NANO
@@ -86,7 +86,7 @@ class Watched:
         asked = [
             (one.release_id, one.members.tobytes(), one.charges.tobytes(), one.min_admitted, one.terms,
              None if one.allowances is None else one.allowances.tobytes())
-            for one in admissions if kind_of(one.release_id) in ("hat", QUESTION, CITY)
+            for one in admissions if kind_of(one.release_id) in ("hat", CITY)
         ]  # fmt: skip
         assert len(asked) == len(admissions) or not any(one.members.size for one in admissions)
         if asked:

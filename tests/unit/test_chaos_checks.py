@@ -322,7 +322,7 @@ def test_many_violations_of_one_kind_are_told_in_short(sound):
 
 
 def test_a_plate_that_only_the_deployment_has_charged_has_its_balance_compared(sound):
-    """It may have paid for questions alone, whose answers differ between the deployment and the embedded runtime."""
+    """It may be in no HAT that the embedded runtime has charged."""
     ledger, plates = MemoryLedger(), (b"asked", b"a hat")
     ledger.admit("May", 10, plates, [Admission("a hat", np.array([0, 1]), np.array([4, 3]), 1, b"")])
     entries = tuple(ledger.entries())

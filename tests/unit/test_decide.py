@@ -1,11 +1,13 @@
 """What is decided of a HAT once its charges are known."""
 
+import dataclasses
+
 import pytest
 from msgspec.structs import replace
 
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.release.charge import plan_slot
-from udp_stream.release.decide import with_charges
+from udp_stream.release.decide import decide
 from udp_stream.release.outcome import hats_of
 from udp_stream.testing import a_context, two_hats
 
@@ -13,10 +15,10 @@ from udp_stream.testing import a_context, two_hats
 def test_a_plate_that_was_charged_less_than_its_part_by_now_stays_out_and_is_not_counted_as_charged():
     """Its pings have become more since it was charged: nothing is taken back, and nothing of it is in the release."""
     (counts, _), context = two_hats(), a_context()
-    plan, hat = plan_slot(counts, context, MemoryLedger()), hats_of(counts)[0]
-    charged = plan.charged_rows(0).copy()
+    plan = plan_slot(counts, context, MemoryLedger())
+    charged = plan.charged.copy()
     charged[1] -= 1
-    ready = with_charges(hat, counts, plan.terms[0], charged, plan.priced[0], context.policy)
+    ready, _ = decide(hats_of(counts), counts, dataclasses.replace(plan, charged=charged), context.policy)
     assert ready.charged.tolist() == [charged[0], 0, charged[2], charged[3]]
     assert ready.admitted.tolist() == [True, False, True, True] and ready.plan.by_plate.tolist() == [1, 2, 1]
 
@@ -28,10 +30,10 @@ def test_of_plates_that_were_charged_enough_have_to_be_left_once_some_stay_out(m
     """The ledger counted all that it charged; those whose pings have become more since do not count any more."""
     (counts, _), context = two_hats(), a_context()
     policy = replace(context.policy, min_plates=min_plates)
-    plan, hat = plan_slot(counts, context, MemoryLedger()), hats_of(counts)[0]
-    charged = plan.charged_rows(0).copy()
+    plan = plan_slot(counts, context, MemoryLedger())
+    charged = plan.charged.copy()
     charged[:late] -= 1
-    decided = with_charges(hat, counts, plan.terms[0], charged, plan.priced[0], policy)
+    decided, _ = decide(hats_of(counts), counts, dataclasses.replace(plan, charged=charged), policy)
     assert (decided.status, int(decided.admitted.sum())) == (status, 4 - late)
     assert (decided.charge_nano > 0) == (status == "released")  # what is withheld costs nothing, says its record
 

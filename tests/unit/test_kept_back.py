@@ -188,22 +188,6 @@ def one_hat(pings, number=0):
     return tabulate(SlotPings(start, start + HOUR, keys, plate, np.arange(plate.size, dtype=np.uint32), cell, quanta))
 
 
-@pytest.mark.parametrize("shown", ["none", "released"])
-def test_a_question_tells_by_its_rounds_and_its_cost_nothing_of_how_many_plates_it_asked(measure, shown):
-    """The more plates, the surer is a noisy share of them, and the fewer rounds are drawn."""
-
-    def withheld(plates, shown):
-        context = context_of(*measure, "release.ask_first=0.3", f"release.counts={shown}")
-        slot = one_hat(dict.fromkeys(range(plates), 10))
-        (payload,) = release_slot(*slot, context, MemoryLedger(), lambda _: None).payloads.values()
-        assert decode(payload).status == "withheld_uninformative" and not decode(payload).question.moved
-        return payload
-
-    assert withheld(80, shown) == withheld(400, shown)
-    few, many = (decode(withheld(plates, "all")) for plates in (80, 400))
-    assert few.question.rounds > many.question.rounds and few.privacy.epsilon > many.privacy.epsilon
-
-
 TOLD = {
     "mean.value_kmh", "mean.scale_kmh", "mean.expected_abs_error_kmh", "mean.interval95_kmh", "mean.bias_bound_kmh",
     "mean.epsilon", "privacy.epsilon", "forecast.measured_kmh", "forecast.measured_deviation_kmh",

@@ -73,7 +73,7 @@ OTHER_VALUES = {
 """Of each field, one that the defaults do not have."""
 
 
-NAMED_APART = ("accounting", "delta", "source", "ask_first", "asks_city")
+NAMED_APART = ("accounting", "delta", "source", "asks_city")
 """Fields that show in several keys, or only where they have an effect: tests of their own (`test_city_words.py`)."""
 
 
@@ -116,18 +116,6 @@ def test_a_mapping_is_of_the_policy_and_shows_in_its_keys():
     assert policy("source.delimiter=;") == plain
     epochs = "source.time_format=epoch_s", "source.time_zone=Asia/Kolkata"
     assert policy(*epochs) == policy(epochs[0]), "no zone is read there"
-
-
-def test_a_question_before_a_release_is_of_the_policy_and_shows_in_its_keys():
-    plain, asked = policy(), policy("release.ask_first=0.1", "release.ask_far_kmh=5.5", "release.ask_rounds=2")
-    other = policy("release.ask_first=0.1", "release.ask_far_kmh=5.5", "release.ask_rounds=2", "release.ask_share=0.5")
-    assert len({one.fingerprint() for one in (plain, asked, other)}) == 3
-    assert policy("release.ask_far_kmh=5.5").fingerprint() == plain.fingerprint(), "nothing is asked"
-    assert not [key for key in written(plain) if key.startswith("release.ask")]
-    keys = {key: value for key, value in written(asked).items() if key.startswith("release.ask")}
-    assert policy(*(f"{key}={value}" for key, value in keys.items())) == asked
-    assert "release.ask_first unset -> 0.1" in said(plain, asked)
-    assert said(asked, other).endswith("release.ask_share 0.3 -> 0.5")
 
 
 def test_a_budget_is_written_by_the_keys_that_its_accounting_reads():

@@ -42,10 +42,6 @@ KINDS = {
     "runs out": ("release.mean=array-averaging", "release.mean_epsilon=1.0", "budget.epsilon=3.4"),
     "chop-user": ("release.mean_epsilon=auto", "release.suppression=chop-user", "budget.epsilon=1"),
     "forecasts": ("release.mean=forecast-clip", "release.cdf_epsilon=0", "release.mean_epsilon=3", "budget.epsilon=40"),
-    "questions": (
-        *("release.mean=forecast-clip", "release.mean_epsilon=3", "budget.epsilon=25"),
-        *("release.ask_first=0.9", "release.ask_share=0.5", "release.ask_far_kmh=4", "release.ask_rounds=2"),
-    ),
     "city sums": ("release.mean=forecast-clip", "release.mean_epsilon=3", "budget.epsilon=100", "forecast.city=on"),
 }
 
@@ -136,9 +132,8 @@ def test_shards_release_and_charge_what_the_embedded_road_does(kind):
     records = [decode(payload) for payload in releases.values()]
     statuses = Counter(record.status for record in records)
     left_out = sum(r.counts.plates - r.counts.admitted_plates for r in records if r.status == "released")
-    assert statuses["released"] > (2 if kind == "questions" else 4) and "withheld_unplanned" not in statuses
-    assert kind in ("auto", "forecasts", "questions", "city sums") or left_out > 0
-    assert kind != "questions" or {one.question.moved for one in records if one.question} == {True, False}
+    assert statuses["released"] > 4 and "withheld_unplanned" not in statuses
+    assert kind in ("auto", "forecasts", "city sums") or left_out > 0
     assert kind != "runs out" or statuses["withheld_budget"] > 0
 
 

@@ -39,7 +39,7 @@ from udp_stream.mechanisms.statistic_terms import AroundForecast, StatisticTerms
 from udp_stream.planning.allowances import EPSILON_NANO_MAX, least_nano
 from udp_stream.planning.hat_plan import HatPlans, SlotInPeriod
 from udp_stream.planning.policy import Policy
-from udp_stream.planning.terms import HatForecast, Question, Terms, terms_of
+from udp_stream.planning.terms import HatForecast, Terms, terms_of
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.slot_tables import SlotCounts
 
@@ -110,8 +110,7 @@ def terms_around(
         least = ceil(ADMITTED_MIN * here.size)
         asked = _asked(mean.asked, foretold, policy)
         allowance = paced if asked.charge_nano <= policy.budget_nano - _at_once_nano(policy) else 0
-        first = _question(asked, in_period, policy)
-        terms.append(msgspec.structs.replace(asked, admitted_min=least, allowance_nano=allowance, question=first))
+        terms.append(msgspec.structs.replace(asked, admitted_min=least, allowance_nano=allowance))
     # Twice, for the place of each HAT in the order; stable, so that equal ones have the same order everywhere.
     turns = np.argsort(np.argsort(-worth, kind="stable")).tolist()
     return [msgspec.structs.replace(one, turn=turn) for one, turn in zip(terms, turns, strict=True)]
@@ -190,15 +189,6 @@ def _mean(
         if isinstance(mean, MeanPlan) and (off := _NORMAL * hypot(mean.noise_bound, spread(mean))) < error:
             return _Mean(other, mean, (off / QUANTA_PER_KMH) ** 2)
     return _Mean(asked, plan, (error / QUANTA_PER_KMH) ** 2)
-
-
-def _question(asked: Terms, in_period: SlotInPeriod, policy: Policy) -> Question | None:
-    """What is asked before these statistics, if the policy asks and there is a forecast of each plate to ask about."""
-    first = policy.ask_first
-    if first is None or asked.statistics[0].around is None:
-        return None
-    cost_nano = int(first.part * asked.charge_nano)
-    return Question(first.far, first.share, cost_nano, first.rounds, account=in_period.period)
 
 
 def price_nano(policy: Policy) -> int:

@@ -28,22 +28,6 @@ Clip = Literal["auto", "box", "ball"]
 CountsReleased = Literal["all", "released", "none"]
 
 
-class AskFirst(msgspec.Struct, frozen=True):
-    """The question before a release: do at least `share` of a HAT's plates lie farther than `far` from their forecasts?
-
-    `part` is the most that it costs, as a part of what the release would; `far` is in quanta. It is asked in up to
-    `rounds` rounds.
-
-    >>> AskFirst(part=0.1, far=8 * 4096, share=0.3, rounds=4).share
-    0.3
-    """
-
-    part: float
-    far: int
-    share: float
-    rounds: int
-
-
 class Policy(msgspec.Struct, frozen=True):
     """What a deployment promises and how it computes. Epsilons are nano-units; None means "auto"; speeds in quanta.
 
@@ -60,7 +44,7 @@ class Policy(msgspec.Struct, frozen=True):
     `counts_read`: what forecasts read of counts;
     `counts_released`: which records carry counts. `schedule`: how an automatic epsilon of the papers' mechanisms is
     spread over a period. `source`: where a feed of its own form has the fields of a ping, by keys of `[source]`.
-    `ask_first`: what is asked before a release, if anything. `asks_city`: whether slots are asked of the whole city.
+    `asks_city`: whether slots are asked of the whole city.
 
     >>> from udp_stream.adapters.settings import Settings
     >>> policy = Settings().policy
@@ -97,7 +81,6 @@ class Policy(msgspec.Struct, frozen=True):
     counts_released: CountsReleased = "all"
     schedule: Schedule = "spread"
     source: tuple[tuple[str, str], ...] = ()
-    ask_first: AskFirst | None = None
     asks_city: bool = False
 
     @property
@@ -136,8 +119,7 @@ class Policy(msgspec.Struct, frozen=True):
     @property
     def in_balls(self) -> bool:
         """Whether a plate's HATs of a slot share one clip around their forecasts."""
-        shared = self.clip != "box" and self.ask_first is None
-        return self.forecasts and self.measure == "zcdp" and shared
+        return self.forecasts and self.measure == "zcdp" and self.clip != "box"
 
     @property
     def in_cities(self) -> bool:
@@ -174,8 +156,6 @@ class Policy(msgspec.Struct, frozen=True):
             del settings["schedule"]
         if not self.source:
             del settings["source"]
-        if self.ask_first is None:
-            del settings["ask_first"]
         if not self.in_cities:
             del settings["asks_city"]
         return blake2b(msgspec.json.encode(settings, order="sorted"), digest_size=8).hexdigest()

@@ -32,27 +32,6 @@ class HatForecast(msgspec.Struct, frozen=True, omit_defaults=True):
     learnt: float = 0.0
 
 
-class Question(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is asked of a HAT before its statistics: do at least `share` of its plates lie far from their forecasts?
-
-    `far` is in quanta: a plate counts if its mean speed lies farther than that from what was forecast of it. Each plate
-    pays up to `cost_nano`, in even parts, for the rounds that are asked. Once it is answered, `found` has the noisy
-    count of each round, and what the round decided (`queries/elimination.py`); `charged_nano` is what each plate paid.
-    `account` is the ledger's name of the budget period whose balances pay for it.
-
-    >>> Question(far=8 * 4096, share=0.3, cost_nano=10**8, rounds=4).found
-    ()
-    """
-
-    far: int
-    share: float
-    cost_nano: int
-    rounds: int
-    found: tuple[tuple[int, int], ...] = ()
-    charged_nano: int = 0
-    account: str = ""
-
-
 class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag="terms.3", tag_field="v"):
     """What a HAT's admission was asked on: what each statistic may cost and how it is taken, or why nothing is asked.
 
@@ -63,7 +42,6 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     may have been charged in the period once it is charged for this; 0: its budget. Of fewer plates than `admitted_min`
     that can pay, or `min_plates`, none is charged. `turn` is the place in which
     the slot's HATs are charged, lowest first, of the same the larger HAT. "unplanned" are HATs that no plan knows.
-    `question`, where there is one, is charged and asked first; the statistics are charged for once it is answered.
 
     A ledger keeps them for ever. Their tag has a version: change it with the fields, and terms of another version are
     refused instead of read as something else. A field that is left out where it says nothing new keeps the tag: older
@@ -86,12 +64,6 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     admitted_min: int = 0
     forecast: HatForecast | None = None
     measure: Measure = "pure"
-    question: Question | None = None
-
-    @property
-    def asks_first(self) -> bool:
-        """Whether there is a question that is not answered yet."""
-        return self.question is not None and not self.question.found
 
     @property
     def in_ball(self) -> bool:

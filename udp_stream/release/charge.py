@@ -27,7 +27,6 @@ from udp_stream.release.history import LedgerHistory
 from udp_stream.release.once import charge_once
 from udp_stream.release.outcome import HatOutcome, hats_of, ids_of
 from udp_stream.release.overlap import require_no_overlap
-from udp_stream.release.question import as_question, first_admissions
 from udp_stream.release.whole_city import charge_city
 from udp_stream.windows.slot_tables import SlotCounts
 
@@ -127,10 +126,9 @@ def _charge(
         terms = terms_from(remembered, queue[i].release_id)
         # On these very terms, whatever they leave to be chosen: others would never be those remembered.
         queue[i] = queue[i].asked(terms, _plan(queue[i], counts, terms, plans))
-        again = queue[i].admission(counts, policy.min_plates, remembered)
-        return again if asked[i].release_id == again.release_id else as_question(again, terms)
+        return queue[i].admission(counts, policy.min_plates, remembered)
 
-    asked = first_admissions(queue, counts, policy)
+    asked = [hat.admission(counts, policy.min_plates) for hat in queue]
     found = charge_once(ledger, in_period.period, policy.budget_nano, counts.plates, asked, on_terms)
     charged = [hat.decided(one.charged) for hat, one in zip(queue, found, strict=True)]
     # The plan has its rows in the order of cells, not in that of charging.

@@ -1,4 +1,4 @@
-"""What a HAT's plan and charges come to: charged, with the plan for the plates that paid; withheld; or to be asked."""
+"""What a HAT's plan and charges come to: charged, with the plan for the plates that paid; or withheld."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from udp_stream.errors import PrivacyRefused
 from udp_stream.planning.hat_plan import HatPlan, plan_admitted, plan_hat
@@ -46,7 +45,7 @@ def unplanned(policy: Policy) -> Terms:
 
 
 def decide(hats: Sequence[HatOutcome], counts: SlotCounts, plan: SlotPlan, policy: Policy) -> list[HatOutcome]:
-    """Each HAT as the plan has it: charged, with the plan for its plates that were charged; withheld; or asked.
+    """Each HAT as the plan has it: charged, with the plan for its plates that were charged; or withheld.
 
     >>> from udp_stream.ledger.memory import MemoryLedger
     >>> from udp_stream.release.charge import plan_slot
@@ -66,40 +65,10 @@ def _decided(hat: HatOutcome, counts: SlotCounts, at: int | None, plan: SlotPlan
     if at is None:
         return hat.withheld(unplanned(policy))
     terms, charged = plan.terms[at], plan.charged_rows(at)
-    priced = plan.priced[at] if plan.priced is not None else None
-    if not terms.asks_first:
-        return with_charges(hat, counts, terms, charged, priced, policy)
-    paid = np.count_nonzero(terms.of_kept(charged))
-    is_asked = paid >= max(1, policy.min_plates)
-    return hat.asking(terms, charged, (priced or _priced(hat, counts, terms, policy)) if is_asked else None)
-
-
-def with_charges(
-    hat: HatOutcome,
-    counts: SlotCounts,
-    terms: Terms,
-    charged: NDArray[np.int64],
-    priced: HatPlan | None,
-    policy: Policy,
-) -> HatOutcome:
-    """Charged so much a row on these terms: with the plan for the plates that paid, or withheld where too few did.
-
-    `priced`, where it is at hand, is the plan for the plates that were offered.
-
-    >>> from udp_stream.ledger.memory import MemoryLedger
-    >>> from udp_stream.release.charge import plan_slot
-    >>> from udp_stream.release.outcome import hats_of
-    >>> from udp_stream.testing import a_context, two_hats
-    >>> (counts, _), context = two_hats(), a_context()
-    >>> plan, hat = plan_slot(counts, context, MemoryLedger()), hats_of(counts)[0]
-    >>> nobody = np.zeros(4, np.int64)
-    >>> with_charges(hat, counts, plan.terms[0], nobody, None, context.policy).status
-    'withheld_budget'
-    """
     offered = terms.of_kept(charged)
     if terms.withheld or not offered.size:
         return hat.withheld(terms)
-    priced = priced or _priced(hat, counts, terms, policy)
+    priced = (plan.priced[at] if plan.priced is not None else None) or _priced(hat, counts, terms, policy)
     # Charges are remembered, counts are read again: a plate whose charge is below its part by now stays out.
     paid = (offered > 0) & (offered >= priced.charges)
     paying = int(np.count_nonzero(paid))

@@ -20,12 +20,11 @@ from udp_stream.planning.slot_plan import SlotPlan
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.decide import decide, unplanned
 from udp_stream.release.estimate import HatEstimate, estimate_hats
-from udp_stream.release.kept_back import as_if_all_asked, forecast_kept_back
+from udp_stream.release.kept_back import forecast_kept_back
 from udp_stream.release.once import draw_once
 from udp_stream.release.outcome import NO_ROWS, HatOutcome, hats_of, ids_of
-from udp_stream.release.question import ask_first
 from udp_stream.release.record import SCHEMA, Counts, Hat, Release, clips_id, encode
-from udp_stream.release.statistic_records import forecast_record, privacy_record, question_record, statistics
+from udp_stream.release.statistic_records import forecast_record, privacy_record, statistics
 from udp_stream.windows.grid import cell_center
 from udp_stream.windows.slot_tables import SlotCounts, SlotValues
 
@@ -85,7 +84,6 @@ def record_slot(
 
     def draw(todo: Sequence[int]) -> list[bytes]:
         new = decide([hats[i] for i in todo], counts, plan, context.policy)
-        new = ask_first(new, counts, values, context, ledger)
         for i, decided in zip(todo, new, strict=True):
             hats[i] = decided
         _admit_unplanned(new, counts, context, ledger)
@@ -201,7 +199,6 @@ def _record(hat: HatOutcome, counts: SlotCounts, estimate: HatEstimate | None, c
     plates, pings = int(by_plate.size), int(by_plate.sum())
     kept_back = {"all": False, "released": hat.plan is None, "none": True}
     shown = not kept_back[context.policy.counts_released]
-    hat = hat if shown else msgspec.structs.replace(hat, terms=as_if_all_asked(hat.terms))
     return Release(
         schema=SCHEMA,
         release_id=hat.release_id,
@@ -222,5 +219,4 @@ def _record(hat: HatOutcome, counts: SlotCounts, estimate: HatEstimate | None, c
         software=context.software,
         trial=context.trial,
         forecast=forecast if shown else forecast_kept_back(hat.terms, mean, forecast),
-        question=question_record(hat.terms),
     )

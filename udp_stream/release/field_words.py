@@ -24,7 +24,6 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "trial": "true if other runs draw this HAT again: the ledger was for one run only",
         "forecast": "what was forecast of the mean before it was taken; null if nothing was, and where counts of a "
         "withheld HAT are kept back",
-        "question": "what was asked before the release, and the answer; null if nothing was",
     },
     "Hat": {
         "cell": "H3 cell, 15 hexadecimal digits",

@@ -4,8 +4,7 @@ Nothing that such a record shows may follow from these counts, but what is there
 released HAT cost, and how far its statistics may be off. So a measured HAT still says what was measured, beyond [0, U]
 too: it is noisy, and costs nothing more. How far it may be off is taken from its scale alone. What was forecast follows
 from earlier releases, where forecasts read no counts. In the place of the HAT's rest and of its number of plates are
-those of a usual HAT of its status in Austin. A question before
-the release is surer of its answer the more plates it asks, so it takes fewer rounds: all of them are stated.
+those of a usual HAT of its status in Austin.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from math import hypot, sqrt
 from typing import Final
 
 import numpy as np
-from msgspec.structs import replace
 
 from udp_stream.forecast.features import PER_HAT
 from udp_stream.mechanisms.noise import Measure
@@ -69,22 +67,6 @@ def forecast_kept_back(terms: Terms, mean: Mean | None, forecast: Forecast | Non
         measured_kmh=forecast.measured_kmh,
         measured_deviation_kmh=round(_PER_SIZE[terms.measure] * mean.scale_kmh, 3) if is_measured else None,
     )
-
-
-def as_if_all_asked(terms: Terms) -> Terms:
-    """The terms with the rounds that the question could take, and all that they could cost, where it was answered.
-
-    >>> from udp_stream.planning.terms import Question
-    >>> early = Question(far=8 * 4096, share=0.3, cost_nano=10**8, rounds=4, found=((2, 1),), charged_nano=25 * 10**6)
-    >>> asked = as_if_all_asked(Terms(withheld="uninformative", question=early)).question
-    >>> len(asked.found), asked.charged_nano
-    (4, 100000000)
-    """
-    asked = terms.question
-    if asked is None or terms.asks_first:
-        return terms
-    rest = ((0, 0),) * (asked.rounds - len(asked.found))
-    return replace(terms, question=replace(asked, found=asked.found + rest, charged_nano=asked.cost_nano))
 
 
 def rest_of(record: Release) -> float:

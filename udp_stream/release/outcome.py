@@ -35,7 +35,6 @@ class HatOutcome(msgspec.Struct, frozen=True, eq=False):
     `rows` are its rows in `SlotCounts`. `charged` has nano-epsilon for each of them: 0 for those that are left out, by
     suppression or for lack of budget. `plan` is for the rows that are offered while the HAT is new, and for
     those that are admitted once it is charged; None where nothing is to be drawn. `payload` is what the ledger holds.
-    While a question is open (`question.py`), `charged` has what each row paid for its first round.
 
     >>> from udp_stream.testing import two_hats
     >>> new = hats_of(two_hats()[0])[1]
@@ -64,9 +63,8 @@ class HatOutcome(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def charge_nano(self) -> int:
-        """The most that one of its plates was charged: for what is released, if anything is, and for its question."""
-        asked = 0 if self.terms.question is None else self.terms.question.charged_nano
-        return asked if self.plan is None else asked + int(self.charged.max())
+        """The most that one of its plates was charged: for what is released, if anything is."""
+        return 0 if self.plan is None else int(self.charged.max())
 
     @property
     def status(self) -> Status:
@@ -90,18 +88,9 @@ class HatOutcome(msgspec.Struct, frozen=True, eq=False):
         return Admission(self.release_id, offered, self.plan.charges, least, terms, allowed)
 
     def decided(self, charged: NDArray[np.int64]) -> HatOutcome:
-        """What the ledger charged each offered row, for its statistics or for the question before them."""
+        """What the ledger charged each offered row."""
         rows = self.charged if self.plan is None else self.terms.to_rows(charged, self.charged.size)
-        event = "asked" if self.terms.asks_first else "charged"
-        return replace(self, state=self._after(event if rows.any() else "withheld"), charged=rows)
-
-    def asking(self, terms: Terms, charged: NDArray[np.int64], plan: HatPlan | None) -> HatOutcome:
-        """Charged for its question, as the slot's plan says: each row's charge, and the plan for all offered rows."""
-        return replace(self, state=self._after("asked"), terms=terms, charged=charged, plan=plan)
-
-    def answered(self, terms: Terms, plan: HatPlan | None) -> HatOutcome:
-        """Still asked, on terms that have the answer: nothing is charged for its statistics yet."""
-        return replace(self, terms=terms, charged=np.zeros_like(self.charged), plan=None if terms.withheld else plan)
+        return replace(self, state=self._after("charged" if rows.any() else "withheld"), charged=rows)
 
     def ready(self, terms: Terms, charged: NDArray[np.int64], plan: HatPlan) -> HatOutcome:
         """Charged, as the slot's plan says: each row's charge, and the plan for the charged rows."""

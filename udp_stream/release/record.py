@@ -126,24 +126,6 @@ class Forecast(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     measured_deviation_kmh: NonNegative | None
 
 
-class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The private question before the statistics: do at least `share` of the plates lie far from their forecasts?
-
-    A plate does if its mean speed is more than `far_kmh` from what was forecast of it. `moved`: the answer was yes, and
-    the statistics were released if budgets allowed it. `epsilon` is the most that it cost a plate, in `rounds` rounds;
-    it is part of what `privacy` says. An answer has noise, and may be wrong.
-
-    >>> Asked(far_kmh=8.0, share=0.3, moved=False, rounds=1, epsilon=0.025).moved
-    False
-    """
-
-    far_kmh: Positive
-    share: Positive
-    moved: bool
-    rounds: Count
-    epsilon: NonNegative
-
-
 class Counts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Public counts: in the HAT, admitted by the ledger, and used by the mean.
 
@@ -192,7 +174,6 @@ class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
     `counts` is null where the settings keep counts back (`release.counts`); then a withheld HAT has no `forecast`, and
     a released one's tells nothing of counts.
-    `question` is there where one was asked before the statistics (`release.ask_first`).
     `trial` is there, and true, if the record was made on a ledger of one run only: other runs draw the HAT again.
 
     >>> from udp_stream.testing import released_slot
@@ -214,7 +195,6 @@ class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     software: str
     trial: bool = False
     forecast: Forecast | None = None
-    question: Asked | None = None
 
     @property
     def plates(self) -> int:
@@ -227,7 +207,7 @@ class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         return 0 if self.counts is None else self.counts.samples
 
 
-_ID = re.compile(r"(?:(?:question:[0-9]+:)?[0-9a-f]{15}-|clips:|city:)(-?[0-9]+)-([0-9]+)")
+_ID = re.compile(r"(?:[0-9a-f]{15}-|clips:|city:)(-?[0-9]+)-([0-9]+)")
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(Release)
 
@@ -257,7 +237,7 @@ def json_schema() -> dict[str, Any]:
     """The record's JSON Schema (2020-12), as published in `docs/`.
 
     >>> sorted(json_schema()["$defs"])
-    ['Asked', 'Cdf', 'Counts', 'Forecast', 'Hat', 'Mean', 'Privacy', 'Release', 'Variance']
+    ['Cdf', 'Counts', 'Forecast', 'Hat', 'Mean', 'Privacy', 'Release', 'Variance']
     """
     return described(Release, SCHEMA)
 
@@ -294,10 +274,6 @@ def clips_id(start_s: int, seconds: int) -> str:
     return f"{CLIPS}:{start_s}-{seconds}"
 
 
-QUESTION = "question"
-"""The kind of a round of the question before a HAT's release: its noisy count is recorded, and not released."""
-
-
 CITY = "city"
 
 
@@ -308,15 +284,6 @@ def city_id(start_ms: int, end_ms: int) -> str:
     'city:1641011400-3600'
     """
     return f"{CITY}:{start_ms // 1000}-{(end_ms - start_ms) // 1000}"
-
-
-def question_id(number: int, release_id: str) -> str:
-    """The id of a round, counted from 1, of the question before a HAT's release.
-
-    >>> slot_of(question_id(1, "87608c4d2ffffff-1641011400-3600"))
-    (1641011400, 1641015000)
-    """
-    return f"{QUESTION}:{number}:{release_id}"
 
 
 def slot_of(release_id: str) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from udp_stream.planning.hat_plan import HatPlan
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.terms import Terms
 from udp_stream.release.estimate import HatEstimate
-from udp_stream.release.record import Asked, Cdf, Forecast, Mean, Privacy, Variance
+from udp_stream.release.record import Cdf, Forecast, Mean, Privacy, Variance
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
 
@@ -235,26 +235,6 @@ def _concentrated(policy: Policy, terms: Terms, charge_nano: int, caveats: tuple
         period_rho=terms.budget_nano / NANO,
         delta=policy.delta,
         holds_for="slot" if terms.in_ball and charge_nano else "record",
-    )
-
-
-def question_record(terms: Terms) -> Asked | None:
-    """What was asked before the statistics, and the answer; None where nothing was.
-
-    >>> from udp_stream.planning.terms import Question
-    >>> asked = Question(far=8 * 4096, share=0.3, cost_nano=10**8, rounds=4, found=((2, 1),), charged_nano=25 * 10**6)
-    >>> question_record(Terms(withheld="uninformative", question=asked))
-    Asked(far_kmh=8.0, share=0.3, moved=False, rounds=1, epsilon=0.025)
-    """
-    asked = terms.question
-    if asked is None or terms.asks_first:
-        return None
-    return Asked(
-        far_kmh=asked.far / QUANTA_PER_KMH,
-        share=asked.share,
-        moved=not terms.withheld,
-        rounds=len(asked.found),
-        epsilon=epsilon_stated(Cost(terms.measure, asked.charged_nano)),
     )
 
 

@@ -36,8 +36,7 @@ def written(policy: Policy) -> dict[str, str]:
     """Every configuration key that the policy comes from, with its value as a user writes it.
 
     `neighbours` has no key: there is one relation. `budget.period` stands for two fields. `[source]` has keys where a
-    feed has a form of its own, `release.ask_` where something is asked before a release, and `forecast.city` where city
-    sums are taken.
+    feed has a form of its own, and `forecast.city` where city sums are taken.
     """
     return {
         "hat.resolution": _plain(policy.resolution),
@@ -66,32 +65,14 @@ def written(policy: Policy) -> dict[str, str]:
         "forecast.counts": policy.counts_read,
         "budget.schedule": policy.schedule if isinstance(policy.schedule, str) else _list(policy.schedule),
         "neighbours": policy.neighbours,
-        **_asked_first(policy),
         **({"forecast.city": "on"} if policy.in_cities else {}),
         **{f"source.{key}": value for key, value in policy.source},
-    }
-
-
-def _asked_first(policy: Policy) -> dict[str, str]:
-    first = policy.ask_first
-    if first is None:
-        return {}
-    return {
-        "release.ask_first": _plain(first.part),
-        "release.ask_far_kmh": _kmh(first.far),
-        "release.ask_share": _plain(first.share),
-        "release.ask_rounds": _plain(first.rounds),
     }
 
 
 def note_policy(ledger: Ledger, policy: Policy) -> None:
     """Remember in the ledger what the policy's fingerprint stands for; the first note of it stands."""
     ledger.note(f"{NOTE}{policy.fingerprint()}", msgspec.json.encode(written(policy)).decode())
-
-
-def was_asked_first(meta: Mapping[str, str]) -> bool:
-    """Whether what a ledger knows of itself has a policy that asks a question before a release."""
-    return _has_been_noted("release.ask_first", meta)
 
 
 def was_summed(meta: Mapping[str, str]) -> bool:
@@ -177,10 +158,10 @@ def _changes(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
 
 
 def _value(keys: Mapping[str, str], key: str) -> str:
-    """What a policy has of a key. Without a mapping, a feed is in the contract's form; without a question, none is."""
+    """What a policy has of a key. Without a mapping, a feed is in the contract's form."""
     if key == "forecast.city":
         return keys.get(key, "off")
-    return keys.get(key) or ("unset" if key.startswith(("source.", "release.ask_")) else "unknown")
+    return keys.get(key) or ("unset" if key.startswith("source.") else "unknown")
 
 
 def _noted(note: str | None) -> dict[str, str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from udp_stream.adapters.ledgers.opening import ledger_place
-from udp_stream.adapters.ledgers.policy_keys import named, note_policy, other_policies, was_asked_first, was_summed
+from udp_stream.adapters.ledgers.policy_keys import named, note_policy, other_policies, was_summed
 from udp_stream.adapters.logs import WARNING, say
 from udp_stream.adapters.settings import LedgerSection, Settings
 from udp_stream.adapters.text import counted
@@ -51,8 +51,7 @@ def counted_charges(number: int, meta: Mapping[str, str], *, with_slots: bool = 
     >>> counted_charges(1, {}), counted_charges(118, {"policy:5eed": '{"forecast.city": "on"}'})
     ('1 HAT', '118 HATs and city sums')
     """
-    others = ["slots"] * with_slots + ["rounds of questions"] * was_asked_first(meta)
-    others += ["city sums"] * was_summed(meta)
+    others = ["slots"] * with_slots + ["city sums"] * was_summed(meta)
     others += ["rounds of queries"] * any(name.startswith(NOTE) for name in meta)
     return f"{number:,} HATs and {' and '.join(others)}" if others else counted(number, "HAT")
 

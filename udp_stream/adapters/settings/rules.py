@@ -31,8 +31,6 @@ from udp_stream.adapters.text import counted
 from udp_stream.errors import ConfigError
 from udp_stream.mechanisms.cdfs.bins import bins_from_edges, equal_bins
 from udp_stream.mechanisms.noise import Cost, noise_of
-from udp_stream.planning.allowances import FIXED_NANO_MIN
-from udp_stream.planning.around import price_nano
 from udp_stream.planning.periods import accepted_loss, amount_text, loss_in, name_in
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.whole_city import SPREAD_PART
@@ -100,7 +98,6 @@ def _policy_faults(settings: Settings, policy: Policy) -> Iterator[ConfigError]:
     rule = '"off" where release.counts is not "all": a forecast that reads counts shows them'
     yield from breach(shown, "forecast.counts", rule, repr(settings.forecast.counts))
     yield from _schedule_faults(policy)
-    yield from _question_faults(settings, policy)
     yield from _city_faults(settings, policy)
     asked = settings.release.clip != "ball" or policy.in_balls
     rule = '"auto" or "box" where budget.accounting is "pure", or where no mean is taken around a forecast'
@@ -232,19 +229,6 @@ def _schedule_faults(policy: Policy) -> Iterator[ConfigError]:
         fits = len(schedule) == slots and min(schedule) >= 0 and 0 < sum(schedule) < float("inf")
         rule = f"a weight of at least 0 for each of the {slots} slots of a period, not all of them 0"
         yield from breach(fits, "budget.schedule", rule, counted(len(schedule), "weight"))
-
-
-def _question_faults(settings: Settings, policy: Policy) -> Iterator[ConfigError]:
-    """A question where there is a forecast to ask about, no shared clip, and enough budget for each of its rounds."""
-    first, asked = policy.ask_first, settings.release.ask_first
-    if first is None:
-        return
-    yield from breach(policy.forecasts, "release.ask_first", "0 where no mean is taken around a forecast", asked)
-    rule = '"auto" or "box" where release.ask_first is above 0: who shares a clip is known before the answers'
-    yield from breach(settings.release.clip != "ball", "release.clip", rule, repr(settings.release.clip))
-    part = int(first.part * price_nano(policy)) // first.rounds
-    rule = f"more: each of release.ask_rounds ({first.rounds}) has to cost at least {FIXED_NANO_MIN / NANO:g}"
-    yield from breach(part >= FIXED_NANO_MIN, "release.ask_first", rule, f"{asked:g} ({part / NANO:g} a round)")
 
 
 def _city_faults(settings: Settings, policy: Policy) -> Iterator[ConfigError]:

@@ -35,7 +35,6 @@ from udp_stream.planning.periods import accepted_loss
 from udp_stream.planning.policy import (
     Accounting,
     AccountingDetail,
-    AskFirst,
     Clip,
     CountsReleased,
     Grouping,
@@ -145,8 +144,7 @@ class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Epsilons are per HAT. Mean "auto" is taken around a forecast, or as a paper has it where that errs less.
 
     An automatic epsilon is then a twelfth of the budget, for the plate that moves a mean most. CDFs are off: at
-    epsilon 1 they err more on every feed than one city-wide CDF does (`docs/measurements.md`). No question is asked
-    before a release: on no recorded day does one lower the error (`docs/mechanisms/elimination.md`).
+    epsilon 1 they err more on every feed than one city-wide CDF does (`docs/measurements.md`).
     """
 
     mean: Mean = "auto"
@@ -160,16 +158,6 @@ class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     hats_max: Annotated[int, msgspec.Meta(ge=0, le=PINGS_MAX)] = 0
     clip: Clip = "auto"
     counts: CountsReleased = "all"
-    ask_first: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
-    ask_far_kmh: Annotated[float, msgspec.Meta(gt=0, le=1000)] = 8.0
-    ask_share: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.3
-    ask_rounds: Annotated[int, msgspec.Meta(ge=1, le=64)] = 4
-
-    @property
-    def asked(self) -> AskFirst | None:
-        """The question before a release."""
-        far = max(1, round(self.ask_far_kmh * QUANTA_PER_KMH))
-        return AskFirst(self.ask_first, far, self.ask_share, self.ask_rounds) if self.ask_first else None
 
 
 class ForecastSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -229,7 +217,6 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             counts_released=self.release.counts,
             schedule=self.budget.schedule,
             source=self.source.written,
-            ask_first=self.release.asked,
             asks_city=self.forecast.city == "on",
         )
 
