@@ -299,8 +299,6 @@ def test_what_was_recorded_and_not_written_is_told_and_comes_out_of_a_second_run
     [
         (("plan",), 0),
         (("config", "show"), 0),
-        (("completion", "bash"), 0),
-        (("help",), 0),
         (("--help",), 0),
         (("--version",), 0),
         (("ledger", "show", "GJ05ZZ0001", "--ledger", "l"), 0),

@@ -1,4 +1,4 @@
-"""`config show`, `config check`, `help`, `--version`: what a user is told before anything is read, charged or drawn."""
+"""`config show`, `config check`, `--version`: what a user is told before anything is read, charged or drawn."""
 
 import json
 import re
@@ -90,25 +90,6 @@ def said(capsys, *arguments):
 @pytest.mark.parametrize("flag", ["-V", "--version"])
 def test_the_version_is_printed(flag, capsys):
     assert said(capsys, flag) == (0, f"udp-stream {__version__}\n", "")
-
-
-@pytest.mark.parametrize("words", [(), ("replay",), ("ledger", "show"), ("config",)], ids=str)
-def test_help_says_what_the_option_says(words, capsys, monkeypatch):
-    monkeypatch.setenv("UDP_STREAM_HAT__SLOT", "a broken configuration is no obstacle")
-    asked = said(capsys, "help", *words)
-    assert asked == said(capsys, *words, "--help") and "usage: udp-stream" in asked[1]
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (("frobnicate",), "expected a verb, got 'frobnicate'; known are init, replay, "),
-        (("replay", "now"), "expected a verb, got 'now'; udp-stream replay has no verbs below it"),
-    ],
-)
-def test_help_of_no_verb_names_those_that_there_are(words, sentence, capsys):
-    status, out, err = said(capsys, "help", *words)
-    assert (status, out) == (2, "") and sentence in err
 
 
 def test_what_is_shown_sets_the_same(city, capsys):

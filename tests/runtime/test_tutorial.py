@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from udp_stream.cli import main as cli
+from udp_stream.cli.parsers import program
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "tutorial.md"
@@ -79,7 +79,7 @@ def test_every_command_of_the_page_is_one_that_there_is():
         words = shlex.split(typed.command.rstrip("&"))
         if "udp-stream" in words:
             words = words[words.index("udp-stream") + 1 :]
-            assert cli._parser().parse_args(words[: words.index(">")] if ">" in words else words).command
+            assert program().parse_args(words[: words.index(">")] if ">" in words else words).command
         if "../examples/my_city.py" in words:
             assert (ROOT / "examples" / "my_city.py").is_file()
 

@@ -186,7 +186,7 @@ def test_help_and_usage_import_neither_arrays_nor_clients(arguments):
     )
     done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, cwd=ROOT)
     modules = done.stdout.partition("imported:")[2].split()
-    assert "udp_stream.cli.commands.worker_parser" in modules
+    assert "udp_stream.cli.parsers" in modules
     assert not {"numpy", "h3", "msgspec", "faust", "kafka", "redis", "udp_stream.cli.commands.worker"} & set(modules)
 
 

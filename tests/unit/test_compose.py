@@ -13,7 +13,7 @@ from streams.topics import topics_of
 from tests.integration import conftest
 from udp_stream.adapters.ledgers.redis.durability import DURABLE
 from udp_stream.adapters.settings import known_keys, load
-from udp_stream.cli import main as cli
+from udp_stream.cli.parsers import program
 from udp_stream.trial.services import jars as services_jars
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +46,7 @@ def test_redis_is_as_durable_as_the_ledger_demands():
 @pytest.mark.parametrize("name", PROGRAM)
 def test_the_program_understands_its_command_and_its_environment(name, monkeypatch):
     service = SERVICES[name]
-    parsed = cli._parser().parse_args(shlex.split(service["command"]))
+    parsed = program().parse_args(shlex.split(service["command"]))
     assert parsed.config == Path("/etc/udp-stream.toml")
     for variable, value in service["environment"].items():
         assert variable.removeprefix("UDP_STREAM_").lower().replace("__", ".") in known_keys()

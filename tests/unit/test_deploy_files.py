@@ -18,7 +18,7 @@ import yaml
 
 from udp_stream.adapters.ledgers.plate_keys import is_key
 from udp_stream.adapters.settings import load
-from udp_stream.cli.main import _parser
+from udp_stream.cli.parsers import program
 
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "deploy" / "systemd" / "udp-stream-worker@.service"
@@ -65,9 +65,9 @@ def test_the_schemas_would_refuse_a_misspelt_key():
 
 
 def test_commands_are_those_of_this_program():
-    program = [*shlex.split(unit()["Service"]["ExecStart"][0])][1:]
-    for arguments in (program, *(one["args"] for _, one in containers() if "command" not in one)):
-        parsed = _parser().parse_args(arguments)
+    started = [*shlex.split(unit()["Service"]["ExecStart"][0])][1:]
+    for arguments in (started, *(one["args"] for _, one in containers() if "command" not in one)):
+        parsed = program().parse_args(arguments)
         assert parsed.command and str(parsed.config).startswith("/etc/udp-stream/")
 
 

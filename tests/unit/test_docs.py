@@ -14,8 +14,6 @@ import pytest
 
 from udp_stream.adapters.settings import known_keys
 from udp_stream.cli.guesses import COUNTS_ERR, MEASURED_AROUND, ONE_CDF, ONE_MEAN, ONE_VARIANCE, SERVED_SHARES
-from udp_stream.cli.main import _parser
-from udp_stream.cli.options import verbs_of
 from udp_stream.forecast import arrow, bank, slot
 from udp_stream.mechanisms import ball_width, city_sums, clip_width, speed_spread
 from udp_stream.mechanisms.means import MECHANISMS
@@ -267,32 +265,6 @@ def test_a_published_description_is_words_alone():
     """The types that it comes from have examples in Python; readers of a schema may know none."""
     for path in DOCS.glob("*.schema.json"):
         assert ">>>" not in path.read_text(encoding="utf-8")
-
-
-def verbs_of_options():
-    """For each option the verbs that take it, from the parsers."""
-    found = defaultdict(set)
-
-    def walk(parser, name):
-        for verb, below in verbs_of(parser).items():
-            walk(below, f"{name} {verb}".strip())
-        if not verbs_of(parser):
-            for option in (option for action in parser._actions for option in action.option_strings):
-                found[option].add(name)
-
-    walk(_parser(), "")
-    return found
-
-
-def test_the_table_of_flags_names_the_verbs_that_take_them():
-    table = (DOCS / "configuration.md").read_text(encoding="utf-8").partition("\n## Flags\n")[2]
-    taken = verbs_of_options()
-    verbs, stated = taken["--config"], defaultdict(set)
-    for flags, named in re.findall(r"^\| (`[^|]+) \| ([^|]+) \|", table, re.MULTILINE):
-        names = verbs if named == "all" else re.findall(r"`([a-z ]+)`", named)
-        for flag in re.findall(r"--[a-z-]+", flags):
-            stated[flag] |= {verb for verb in verbs for name in names if verb == name or verb.startswith(f"{name} ")}
-    assert len(stated) > 20 and stated == {flag: taken[flag] for flag in stated}
 
 
 def test_the_first_page_and_the_settings_show_the_measured_errors_and_say_what_came_before():

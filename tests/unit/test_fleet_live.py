@@ -84,9 +84,9 @@ def test_a_fleet_that_is_moved_says_the_same_but_for_its_times():
 
 
 def parse(*words):
-    from udp_stream.cli import main as cli
+    from udp_stream.cli.parsers import program
 
-    return cli._parser().parse_args(["feed", *words])
+    return program().parse_args(["feed", *words])
 
 
 @pytest.mark.parametrize(

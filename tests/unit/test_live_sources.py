@@ -16,6 +16,7 @@ from udp_stream.adapters.live.pipe import PipeSource
 from udp_stream.adapters.settings import load
 from udp_stream.cli import main as cli
 from udp_stream.cli.commands.feed import feed as feed_verb
+from udp_stream.cli.parsers import program
 from udp_stream.errors import DependencyUnavailable, UsageError
 from udp_stream.pings import gtfs_realtime
 
@@ -201,7 +202,7 @@ def test_a_source_waits_while_its_messages_are_not_taken():
 def test_a_live_source_is_fed_alone_and_at_its_own_pace(tmp_path, words, said):
     (tmp_path / "password").touch(mode=0o600)
     (tmp_path / "password").write_text("x")
-    arguments = cli._parser().parse_args(["feed", *words])
+    arguments = program().parse_args(["feed", *words])
     with pytest.raises(UsageError, match=said):
         feed_verb(arguments, load(None, (), {}))
 
@@ -230,7 +231,7 @@ def test_a_package_that_is_not_installed_is_named_with_how_to_get_it(tmp_path, m
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, package, None)
     gtfs_realtime._bindings.cache_clear()
-    arguments = cli._parser().parse_args(["feed", name])
+    arguments = program().parse_args(["feed", name])
     with pytest.raises(DependencyUnavailable, match=rf"{what}: it comes with the extra \[sources\]"):
         feed_verb(arguments, load(None, ["speed.unit=mps"], {}))
     gtfs_realtime._bindings.cache_clear()

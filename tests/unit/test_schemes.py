@@ -15,6 +15,7 @@ from udp_stream.adapters.schemes import open_source
 from udp_stream.adapters.settings import load
 from udp_stream.cli import main as cli
 from udp_stream.cli.commands.feed import _frames
+from udp_stream.cli.parsers import program
 from udp_stream.errors import ConfigError, UsageError
 
 PING = b'{"license_plate": "A1"}'
@@ -110,7 +111,7 @@ def replay(tmp_path, *names):
     settings = [part for flag in CONFIG for part in ("--set", flag)]
     ledger, out, no = (str(tmp_path / f"{names[0].partition(':')[0]}.{what}") for what in ("ledger", "out", "no"))
     words = ["replay", *names, *settings, "--ledger", ledger, "--out", out, "--rejected", no]
-    arguments = cli._parser().parse_args(words)
+    arguments = program().parse_args(words)
     arguments.command(arguments, load(None, arguments.set, options=cli._options(arguments)))
 
 
@@ -158,7 +159,7 @@ def test_a_toy_source_goes_through_feed_as_json(toys):
     source = ToySource(frames)
     toys["toy"] = lambda name, _: source
     with ExitStack() as stack:
-        arguments = cli._parser().parse_args(["feed", "toy://"])
+        arguments = program().parse_args(["feed", "toy://"])
         ((ping, junk),) = _frames(arguments, load(None, (), {}), stack)
         assert not source.closed
     assert msgspec.json.decode(ping)["license_plate"] == "A1" and junk == b"junk" and source.closed

@@ -393,7 +393,6 @@ def test_an_error_of_ours_by_mistake_is_said_without_its_text(plate):
 MISTAKE = """
 import sys
 from udp_stream.cli import main
-from udp_stream.cli.commands import config_parser
 def fail(arguments, *rest):
     raise {error}
 main._perform = fail

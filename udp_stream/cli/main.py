@@ -8,74 +8,12 @@ import sys
 from collections.abc import Sequence
 from types import FrameType
 
-from udp_stream import __version__
 from udp_stream.adapters.installed import words_of
 from udp_stream.adapters.logs import ERROR, begin_log, end_log, say, say_errors_only
 from udp_stream.adapters.scrubber import fault, trouble_of
-from udp_stream.cli.commands import (
-    completion_parser,
-    config_parser,
-    demo_parser,
-    doctor_parser,
-    feed_parser,
-    help_parser,
-    init_parser,
-    ledger_parser,
-    plan_parser,
-    releases_parser,
-    replay_parser,
-    reproduce_parser,
-    run_parser,
-    services_parser,
-    status_parser,
-    topics_parser,
-    worker_parser,
-)
-from udp_stream.cli.options import Parser
+from udp_stream.cli.parsers import program
 from udp_stream.cli.stdio import STANDARD_OUTPUT, let_go_of_stdout, use_standard_streams
 from udp_stream.errors import ConfigError, DependencyUnavailable, UdpStreamError
-
-EXAMPLES = """\
-examples:
-  udp-stream demo --headless --slots 3             a synthetic fleet, no services, no files
-  udp-stream init pings.csv --out city.toml        a configuration for a feed of any form
-  udp-stream replay pings.ndjson.gz --out releases.ndjson
-  udp-stream run https://example.org/vehicles.json --ledger city.ledger --out releases.ndjson
-  udp-stream plan --plates 30 --pings-per-plate 40 what to expect of a configuration
-  udp-stream reproduce mean-itms --data pings.ndjson.gz
-  udp-stream topics create && udp-stream worker    the deployment on Kafka
-  udp-stream feed pings.ndjson.gz --bootstrap localhost:9092 --speedup 60
-  udp-stream releases --follow                     the records that it released
-  udp-stream ledger show GJ05ZZ0001                what a plate was charged and has left
-  udp-stream status                                what the deployment is doing
-  udp-stream doctor                                check that the deployment is reachable and safe
-  udp-stream config check --config city.toml       every fault of a configuration
-  udp-stream help ledger show                      the options and examples of a verb
-
-exit status: 0 done; 1 our fault; 2 usage; 3 configuration invalid; 4 a dependency is unavailable;
-5 refused to protect privacy; 130 interrupted; 141 the reader of the output has closed it before the end
-"""
-
-VERBS = (
-    init_parser,
-    replay_parser,
-    run_parser,
-    demo_parser,
-    plan_parser,
-    reproduce_parser,
-    ledger_parser,
-    topics_parser,
-    worker_parser,
-    feed_parser,
-    releases_parser,
-    status_parser,
-    doctor_parser,
-    config_parser,
-    services_parser,
-    completion_parser,
-    help_parser,
-)
-"""As `--help` lists them."""
 
 OPTIONS = {
     "accept_overlap": "budget.accept_overlap",
@@ -100,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     use_standard_streams()
     arguments = argparse.Namespace(is_text=False)
     try:
-        _parser().parse_args(argv, arguments)
+        program().parse_args(argv, arguments)
         say_errors_only(arguments.quiet)
         begin_log(as_json=False)  # what libraries say is scrubbed in every verb
         signal.signal(signal.SIGTERM, _drain)
@@ -153,13 +91,3 @@ def _fail(error: UdpStreamError) -> int:
 
 def _drain(_signal: int, _frame: FrameType | None) -> None:
     raise Drained
-
-
-def _parser() -> Parser:
-    parser = Parser(prog="udp-stream", description=__doc__.partition(":")[0] + ".", epilog=EXAMPLES)
-    parser.add_argument("-V", "--version", action="version", version=f"udp-stream {__version__}")
-    parser.set_defaults(program=parser)
-    verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
-    for verb in VERBS:
-        verb.add(verbs)
-    return parser

@@ -1,0 +1,611 @@
+"""The verbs of the command line, with their options and examples. A verb's code is imported when the verb runs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+from udp_stream import __version__
+from udp_stream.units import parse_duration
+
+EXAMPLES = """\
+examples:
+  udp-stream demo --headless --slots 3             a synthetic fleet, no services, no files
+  udp-stream init pings.csv --out city.toml        a configuration for a feed of any form
+  udp-stream replay pings.ndjson.gz --out releases.ndjson
+  udp-stream run https://example.org/vehicles.json --ledger city.ledger --out releases.ndjson
+  udp-stream plan --plates 30 --pings-per-plate 40 what to expect of a configuration
+  udp-stream reproduce mean-itms --data pings.ndjson.gz
+  udp-stream topics create && udp-stream worker    the deployment on Kafka
+  udp-stream feed pings.ndjson.gz --bootstrap localhost:9092 --speedup 60
+  udp-stream releases --follow                     the records that it released
+  udp-stream ledger show GJ05ZZ0001                what a plate was charged and has left
+  udp-stream status                                what the deployment is doing
+  udp-stream doctor                                check that the deployment is reachable and safe
+  udp-stream config check --config city.toml       every fault of a configuration
+  udp-stream ledger show --help                    the options and examples of a verb
+
+exit status: 0 done; 1 our fault; 2 usage; 3 configuration invalid; 4 a dependency is unavailable;
+5 refused to protect privacy; 130 interrupted; 141 the reader of the output has closed it before the end
+"""
+
+BUSES_MAX = 100_000
+SEED_MAX = 2**63 - 1
+AGO_MAX = "31d"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that prints its examples line by line, as they are written."""
+
+    def __init__(self, **options: object) -> None:
+        """Takes what `ArgumentParser` takes, but for the formatter."""
+        super().__init__(**options, formatter_class=argparse.RawDescriptionHelpFormatter)  # type: ignore[arg-type]
+
+
+Verbs: TypeAlias = "argparse._SubParsersAction[Parser]"
+"""Where verbs are added."""
+
+
+def add_verb(verbs: Verbs, name: str, summary: str, module: str) -> Parser:
+    """A verb that the function of its name in `cli/commands/MODULE.py` does, with the options that every verb has."""
+    parser = _verb(verbs, name, summary)
+    parser.set_defaults(command=_lazily(module, name), reads_settings=True, is_text=False)
+    return parser
+
+
+def add_verb_without_settings(verbs: Verbs, name: str, summary: str, module: str) -> Parser:
+    """The same, for a verb that works where the configuration is broken: its function takes the arguments alone."""
+    parser = _verb(verbs, name, summary)
+    parser.set_defaults(command=_lazily(module, name), reads_settings=False, is_text=False)
+    return parser
+
+
+def _verb(verbs: Verbs, name: str, summary: str) -> Parser:
+    parser = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+    parser.add_argument("--config", type=Path, metavar="TOML", help="configuration file")
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one key")
+    parser.add_argument("--quiet", action="store_true", help="print results and errors only")
+    return parser
+
+
+def _lazily(module: str, verb: str) -> Callable[..., None]:
+    """Import a verb's code when it runs, so that `--help` and short verbs start fast."""
+
+    def run(*given: object) -> None:
+        from importlib import import_module
+
+        getattr(import_module(f"udp_stream.cli.commands.{module}"), verb.replace("-", "_"))(*given)
+
+    return run
+
+
+def only_prints(parser: Parser) -> None:
+    """Say of a verb that it does nothing but print, and gives no verdict: a reader that has enough ends it well."""
+    parser.set_defaults(is_text=True)
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """For verbs that print tables, for people."""
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+
+
+def add_json_summary(parser: argparse.ArgumentParser) -> None:
+    """For verbs whose data is on standard output already."""
+    parser.add_argument(
+        "--json", action="store_true", help="print the summary as one JSON object, the last line of stderr"
+    )
+
+
+def add_ledger_options(parser: argparse.ArgumentParser, default: str) -> None:
+    """Which ledger; `default` says what is taken where none is named."""
+    parser.add_argument("--ledger", type=ledger_place, metavar="FILE", help=default)
+    parser.add_argument(
+        "--allow-volatile-ledger",
+        action="store_true",
+        help="for trials: accept a Redis that can lose writes; the privacy statement then does not hold",
+    )
+
+
+def add_accept_overlap(parser: argparse.ArgumentParser) -> None:
+    """For verbs that charge."""
+    parser.add_argument(
+        "--accept-overlap",
+        metavar="WORDS",
+        help="charge in a budget period that overlaps one of another zone or length; WORDS say what a plate can then "
+        'lose, as the refusal does: "epsilon 20 in all"',
+    )
+
+
+def add_alive(parser: Parser) -> None:
+    """For verbs that go on until stopped."""
+    parser.add_argument(
+        "--alive", type=Path, metavar="FILE", help="touch this file while the process makes progress, for health checks"
+    )
+
+
+def add_bootstrap(parser: Parser) -> None:
+    """For verbs that talk with Kafka."""
+    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="address of Kafka (default: kafka.bootstrap)")
+
+
+def positive(text: str) -> float:
+    """A number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < 1e9:
+        raise argparse.ArgumentTypeError(f"expected a number above 0 and below 1e9, got {text!r}")
+    return number
+
+
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """What reads a whole number of that range."""
+
+    def read(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if not least <= number <= most:
+            raise argparse.ArgumentTypeError(f"expected a whole number, {least} to {most}, got {text!r}")
+        return number
+
+    return read
+
+
+def ledger_place(text: str) -> str:
+    """A ledger has a name: it is neither nothing nor a standard stream."""
+    from udp_stream.adapters.settings import NO_LEDGERS
+
+    if text in NO_LEDGERS:
+        raise argparse.ArgumentTypeError(f"expected a file or URL, got {repr(text) if text else 'nothing'}")
+    return text
+
+
+def past(text: str) -> float:
+    """Seconds ago."""
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if seconds > parse_duration(AGO_MAX):
+        raise argparse.ArgumentTypeError(f"expected 0s to {AGO_MAX}, got {text!r}")
+    return seconds
+
+
+def _init(verbs: Verbs) -> None:
+    parser = add_verb(verbs, "init", "write a configuration for the feed of a recording", "init")
+    parser.add_argument(
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="JSON or CSV of any form, GTFS-realtime (.pb); .gz; an hour is enough; several files of one form",
+    )
+    parser.add_argument("--out", metavar="TOML", default="-", help="a new file (default: stdout)")
+    parser.epilog = """\
+examples:
+  udp-stream init monday.csv --out city.toml
+  udp-stream init 1.pb 2.pb --out city.toml        polls that curl saved, a minute apart
+
+Then: udp-stream replay monday.csv --config city.toml --trial --out first-try.ndjson
+It finds the form of the messages, the zone, the unit of speed and a box around the city, and leaves U and epsilon at
+public choices: they are yours to make. Nothing is charged or released.
+"""
+
+
+def _replay(verbs: Verbs) -> None:
+    parser = add_verb(verbs, "replay", "release the recorded pings of files, in one process", "replay")
+    parser.add_argument(
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="ndjson, JSON, CSV, GTFS-realtime (.pb); .gz; - for stdin",
+    )
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        default="-",
+        help="one release record a line (default: stdout); or .csv, .geojson, .parquet, and .gz, by suffix",
+    )
+    add_ledger_options(parser, "ledger file or URL (default: ledger.url)")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="read, count, warn and say what to expect; charge and write nothing"
+    )
+    parser.add_argument("--trial", action="store_true", help="use a ledger for this run only; its records say so")
+    parser.add_argument(
+        "--smoothed", metavar="FILE", help="smoothed estimates of every HAT and known cell, in the same forms"
+    )
+    parser.add_argument(
+        "--queries", metavar="FILE", help="ask the configuration's [[query]]; their results, one a line, or .gz"
+    )
+    parser.add_argument("--rejected", metavar="FILE", help="refused pings, one message a line, with the reason")
+    add_accept_overlap(parser)
+    add_json_summary(parser)
+    parser.epilog = """\
+examples:
+  udp-stream replay monday.ndjson.gz --trial --out first-try.ndjson
+  udp-stream replay monday.ndjson.gz --ledger city.ledger --out releases.ndjson --smoothed estimates.ndjson
+  zcat pings.ndjson.gz | udp-stream replay - --set hat.timezone=America/Chicago --set speed.max_kmh=115
+
+The end of the last file closes every slot, so give all pings of a slot in one run. A second run on the same ledger
+writes the same bytes and charges nothing. --trial is for first attempts: the next run draws every HAT again, so do not
+publish its records beside others. The rejected file holds raw pings: guard it as you guard the feed.
+"""
+
+
+def _run(verbs: Verbs) -> None:
+    parser = add_verb(verbs, "run", "release a live feed on one machine, without Kafka, until stopped", "run")
+    parser.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="an address (http://, https://), a queue (amqp://, amqps://), - for stdin, or a file as for replay",
+    )
+    parser.add_argument("--every", metavar="DURATION", help="between polls of an address (default: live.every)")
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        default="-",
+        help="release records; .csv, .gz by suffix, else a line of JSON each (default: stdout)",
+    )
+    parser.add_argument("--smoothed", metavar="FILE", help="smoothed estimates, in the same forms")
+    parser.add_argument("--queries", metavar="FILE", help="ask the configuration's [[query]]; a result a line")
+    parser.add_argument("--rejected", metavar="FILE", help="refused pings, one message a line, with the reason")
+    add_ledger_options(parser, "ledger file or URL (default: ledger.url)")
+    parser.add_argument(
+        "--journal", type=Path, metavar="FOLDER", help="what arrived, until it is released (default: LEDGER.journal)"
+    )
+    add_accept_overlap(parser)
+    add_alive(parser)
+    add_json_summary(parser)
+    parser.epilog = """\
+examples:
+  udp-stream run https://example.org/vehicles.pb --ledger city.ledger --out releases.ndjson --set speed.unit=mps
+  udp-stream run amqps://broker.example.org/vhost --config city.toml --out releases.ndjson
+  my-program | udp-stream run - --ledger city.ledger
+
+Records are added to the files. Stop it (SIGTERM, Ctrl-C) or kill it at any moment, and start it again with the same
+ledger: what had arrived is in the journal, and what was released is released once. Open slots wait in the journal. Only
+one run can use a journal at a time. The last line of the log says what this run read and released; --json adds one
+object.
+"""
+
+
+def _demo(verbs: Verbs) -> None:
+    parser = add_verb(verbs, "demo", "try it on a synthetic fleet like Surat's", "demo")
+    parser.add_argument("--headless", action="store_true", help="run as fast as it can, print a summary and exit")
+    parser.add_argument(
+        "--kafka", action="store_true", help="use a real Kafka, a real Redis and two workers, started for this run"
+    )
+    parser.add_argument("--slots", type=whole(1, 10_000), default=3, metavar="N", help="how many slots (default: 3)")
+    parser.add_argument(
+        "--buses", type=whole(1, BUSES_MAX), default=400, metavar="N", help="size of the fleet (default: 400)"
+    )
+    parser.add_argument(
+        "--seed",
+        type=whole(0, SEED_MAX),
+        default=1,
+        metavar="N",
+        help="seed of the fleet's movements, never of the noise (default: 1)",
+    )
+    parser.add_argument("--out", metavar="FILE", help="one release record a line; or another form by suffix, as replay")
+    add_ledger_options(parser, "keep the ledger there (default: for this run only; records say trial)")
+    add_accept_overlap(parser)
+    parser.epilog = """\
+examples:
+  udp-stream demo --headless
+  udp-stream demo --headless --slots 2 --set hat.slot=1h --set hat.resolution=7 --out releases.ndjson
+  udp-stream demo --kafka --slots 1                needs the extra [services]
+"""
+
+
+def _plan(verbs: Verbs) -> None:
+    parser = add_verb(verbs, "plan", "what to expect of a configuration; charges nothing", "plan")
+    parser.add_argument(
+        "files",
+        nargs="*",
+        metavar="FILE",
+        help="recorded pings: resolutions and slots side by side, from their counts; several are counted together",
+    )
+    parser.add_argument(
+        "--target-error", type=positive, metavar="KMH", help="with a FILE: the largest acceptable mean error, km/h"
+    )
+    add_json(parser)
+    sizes = parser.add_argument_group("without a FILE: HATs of typical sizes")
+    sizes.add_argument("--plates", type=whole(1, 100_000), metavar="N", help="plates in a typical HAT")
+    sizes.add_argument("--pings-per-plate", type=whole(1, 1_000_000), metavar="N", help="(default: 40)")
+    sizes.add_argument(
+        "--hats-per-period", type=whole(1, 1_000_000), metavar="N", help="HATs that a plate visits (default: 12)"
+    )
+    sizes.add_argument("--explain", action="store_true", help="the papers' worst case over the cap, too")
+    sizes.add_argument("--plot", type=Path, metavar="FILE", help="draw that worst case: .png or .svg (extra: [plots])")
+    only_prints(parser)
+    parser.epilog = """\
+examples:
+  udp-stream plan monday.ndjson.gz --config city.toml
+  udp-stream plan polls/*.pb --config city.toml    several files, counted together
+  udp-stream plan --plates 30 --pings-per-plate 40 --set release.mean_epsilon=1
+
+With a FILE it reads where and when plates pinged, and no speed. It invents speeds on these counts, releases them, and
+measures the error. What your city's error will be may differ: on the recorded feeds most rows were within 30 %.
+With a mechanism of the papers (release.mean=baseline) and an automatic epsilon it shows each budget.schedule, too.
+"""
+
+
+def _reproduce(verbs: Verbs) -> None:
+    parser = add_verb(verbs, "reproduce", "compute the papers' figures and tables, and say what agrees", "reproduce")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="mean-itms, sample-scaling, user-scaling, variance, chop-user, worst-case (default: all of these); "
+        "savings-range, savings-kde, savings-knn, multi-query, threshold, which take long",
+    )
+    parser.add_argument(
+        "--data",
+        action="append",
+        default=[],
+        metavar="FILE[,SECTION.KEY=VALUE...]",
+        help="a recorded feed, with its own values of keys; repeat for more feeds",
+    )
+    parser.add_argument("--out", type=Path, default=Path("reproduced"), metavar="DIR", help="(default: reproduced)")
+    parser.add_argument(
+        "--seed", type=whole(0, SEED_MAX), default=1, metavar="N", help="seed of drawn data and noise (default: 1)"
+    )
+    parser.add_argument(
+        "--repetitions",
+        type=whole(1, 1_000_000),
+        default=10_000,
+        metavar="N",
+        help="runs for each point (default: 10000)",
+    )
+    parser.epilog = """\
+examples:
+  udp-stream reproduce user-scaling --out figures
+  udp-stream reproduce mean-itms --data surat.ndjson.gz --data austin.csv,speed.max_kmh=115,hat.timezone=US/Central
+  udp-stream reproduce savings-range threshold --data austin.csv --repetitions 100
+
+HATs are the papers' (H3 7, 1 h) unless --set or a feed's keys say otherwise. Needs the extra [plots].
+Results for recorded feeds are not private: they contain true means, and errors against them.
+"""
+
+
+_LEDGER_EXAMPLES = (
+    "udp-stream ledger show GJ05ZZ0001 --ledger city.ledger",
+    "udp-stream ledger verify --ledger redis://ledger:6379/0",
+    "udp-stream ledger export --ledger city.ledger > statement.json",
+    "udp-stream ledger accept-older --ledger city.ledger        prints what is forgotten; changes nothing yet",
+)
+
+
+def _ledger(verbs: Verbs) -> None:
+    parser = verbs.add_parser("ledger", help="inspect what plates were charged", description="Inspect a ledger.")
+    inner = parser.add_subparsers(title="verbs", required=True, metavar="VERB", parser_class=Parser)
+    show = add_verb(inner, "show", "what a plate was charged and has left, by period", "ledger")
+    show.add_argument("plate", metavar="PLATE")
+    verify = add_verb(inner, "verify", "recompute every balance from the entries", "ledger")
+    add_json(show)
+    add_json(verify)
+    export = add_verb(inner, "export", "a privacy statement of the deployment, as JSON", "ledger")
+    only_prints(show)
+    only_prints(export)
+    older = add_verb(inner, "accept-older", "continue with a ledger that was restored from an older copy", "ledger")
+    older.add_argument("--saying", metavar="WORDS", help="the words about what is forgotten, as this verb prints them")
+    for parsed, example in zip((show, verify, export, older), _LEDGER_EXAMPLES, strict=True):
+        add_ledger_options(parsed, "ledger file or URL (default: ledger.url)")
+        parsed.epilog = f"examples:\n  {example}\n"
+    parser.epilog = "examples:\n" + "".join(f"  {example}\n" for example in _LEDGER_EXAMPLES[:3])
+
+
+def _topics(verbs: Verbs) -> None:
+    parser = verbs.add_parser("topics", help="make the topics of the deployment", description="The topics on Kafka.")
+    inner = parser.add_subparsers(title="verbs", required=True, metavar="VERB", parser_class=Parser)
+    create = add_verb(inner, "create", "make the topics that are missing", "topics")
+    add_bootstrap(create)
+    create.epilog = parser.epilog = """\
+examples:
+  udp-stream topics create
+  udp-stream topics create --bootstrap kafka:9092 --set kafka.partitions=16
+"""
+
+
+def _worker(verbs: Verbs) -> None:
+    parser = add_verb(verbs, "worker", "run a worker of the deployment on Kafka", "worker")
+    add_bootstrap(parser)
+    parser.add_argument(
+        "--instance", metavar="NAME", help="permanent name of this worker; after a restart it continues at once"
+    )
+    parser.add_argument(
+        "--accept-loss",
+        action="store_true",
+        help="continue even if the topics no longer hold all the data that is needed",
+    )
+    add_alive(parser)
+    add_ledger_options(parser, "ledger file or URL (default: ledger.url)")
+    add_accept_overlap(parser)
+    parser.epilog = """\
+examples:
+  udp-stream worker --config city.toml --instance worker-1
+  udp-stream worker --set ledger.url=redis://ledger:6379/0 --set kafka.bootstrap=kafka:9092
+
+Start as many as you like, on any machines, with one ledger and one key file. You may kill any of them at any time.
+"""
+
+
+def _feed(verbs: Verbs) -> None:
+    parser = add_verb(verbs, "feed", "send pings to Kafka: files, a live source or a synthetic fleet", "feed")
+    parser.add_argument(
+        "files",
+        nargs="*",
+        metavar="SOURCE",
+        help="files as for replay; - for stdin; or one http://, https://, amqp:// or amqps:// source, until stopped",
+    )
+    add_bootstrap(parser)
+    parser.add_argument("--every", metavar="DURATION", help="between polls of an address (default: live.every)")
+    parser.add_argument(
+        "--fleet",
+        type=whole(1, BUSES_MAX),
+        metavar="BUSES",
+        help="instead of files: a synthetic fleet, from now on, until stopped",
+    )
+    parser.add_argument(
+        "--ago", type=past, metavar="DURATION", default="0s", help="how long ago the fleet started (default: 0s)"
+    )
+    add_alive(parser)
+    pace = parser.add_mutually_exclusive_group()
+    pace.add_argument("--rate", type=positive, metavar="N", help="messages a second (default: as fast as it can)")
+    pace.add_argument("--speedup", type=positive, metavar="N", help="N times as fast as the pings' own times")
+    parser.add_argument(
+        "--batch",
+        type=whole(1, 10_000),
+        default=1,
+        metavar="N",
+        help="pings in an array; only this number limits it (default: 1)",
+    )
+    parser.epilog = """\
+examples:
+  udp-stream feed pings.ndjson.gz --bootstrap localhost:9092 --speedup 60
+  udp-stream feed https://example.org/vehicles.pb --every 10s --set speed.unit=mps
+  udp-stream feed --fleet 300 --ago 30m
+"""
+
+
+def _releases(verbs: Verbs) -> None:
+    parser = add_verb(verbs, "releases", "print what the deployment on Kafka has released", "releases")
+    add_bootstrap(parser)
+    parser.add_argument("--follow", action="store_true", help="wait for further records, until stopped")
+    parser.add_argument("--queries", action="store_true", help="the results of standing queries instead")
+    only_prints(parser)
+    parser.epilog = """\
+examples:
+  udp-stream releases > releases.ndjson
+  udp-stream releases --bootstrap kafka:9092 --follow
+  udp-stream releases --queries > answers.ndjson
+"""
+
+
+def _status(verbs: Verbs) -> None:
+    parser = add_verb(verbs, "status", "say what the deployment is doing: workers, lag, open slots, ledger", "status")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of a page")
+    parser.add_argument("--ledger", type=ledger_place, metavar="FILE", help="ledger file or URL (default: ledger.url)")
+    parser.add_argument(
+        "--journal", type=Path, metavar="FOLDER", help="of a live `run` (default: LEDGER.journal, if it is there)"
+    )
+    add_bootstrap(parser)
+    parser.epilog = """\
+examples:
+  udp-stream status --config city.toml
+  udp-stream status --config city.toml --json
+  udp-stream status --ledger city.ledger
+
+On Kafka (--bootstrap, or where the ledger has no journal) it reads what workers report; otherwise what a `run` reports.
+A worker is silent once it has not reported for three times kafka.status_every (30 s). The page has exact counts, no
+noise: it is for operators, not for readers of releases. It holds no plate, no speed and no position.
+
+exit status: 0 all is well; 3 the workers' settings differ from each other; 4 the broker or the ledger does not answer,
+a worker is silent, stuck or ended with an error, no worker runs, or a partition has none; 5 the ledger is refused, or a
+worker ended with 5. If several apply, the highest status is returned.
+"""
+
+
+def _doctor(verbs: Verbs) -> None:
+    parser = add_verb(verbs, "doctor", "check that everything is reachable and safely configured", "doctor")
+    parser.add_argument("files", nargs="*", metavar="FILE", help="check speed.unit by these pings, instead of Kafka's")
+    parser.add_argument("--ledger", type=ledger_place, metavar="FILE", help="ledger file or URL (default: ledger.url)")
+    add_bootstrap(parser)
+    add_json(parser)
+    parser.epilog = """\
+examples:
+  udp-stream doctor --config city.toml
+  udp-stream doctor pings.ndjson.gz --ledger city.ledger
+
+Checks the configuration, the ledger and its key, the durability of a Redis, and the topics' settings. Checks whether
+the latest pings move as fast as they report, which tells kmh, mps and mph apart, and whether the running workers have
+the settings of this configuration. Changes nothing. Prints one line for each check: ok, FAIL, or unknown where it could
+not be made. The exit status is that of the first failure; unknown is none. The verdict on speed.unit uses raw speeds:
+it is no release.
+"""
+
+
+_CONFIG_EXAMPLES = (
+    "udp-stream config show --config city.toml",
+    "udp-stream config check --config city.toml",
+)
+
+_CONFIG_SHOW = """
+The output is a configuration file: keys that are not set are comments. A password in ledger.url is left out. Values
+come from the file, from variables UDP_STREAM_SECTION__KEY over it, and from --set over both.
+"""
+
+_CONFIG_CHECK = """
+Status 0 if there is no fault, 3 if there are some. Files of secrets and certificates that keys name are tried as by
+`worker`, with the rights of the user who runs this; nothing of their content is shown. `udp-stream doctor` checks
+whether the ledger and Kafka are there.
+"""
+
+
+def _config(verbs: Verbs) -> None:
+    parser = verbs.add_parser(
+        "config", help="show or check the configuration", description="Look at the configuration."
+    )
+    inner = parser.add_subparsers(title="verbs", required=True, metavar="VERB", parser_class=Parser)
+    show = add_verb_without_settings(inner, "show", "every key, its value, and where the value came from", "config")
+    check = add_verb_without_settings(inner, "check", "every fault of the configuration, not only the first", "config")
+    only_prints(show)
+    for parsed, example, more in zip((show, check), _CONFIG_EXAMPLES, (_CONFIG_SHOW, _CONFIG_CHECK), strict=True):
+        add_json(parsed)
+        parsed.epilog = f"examples:\n  {example}\n  {example} --json\n{more}"
+    check.add_argument(
+        "--no-files", action="store_true", help="leave out the files that keys name: for a machine that has none"
+    )
+    parser.epilog = "examples:\n" + "".join(f"  {example}\n" for example in _CONFIG_EXAMPLES)
+
+
+def _services(verbs: Verbs) -> None:
+    parser = add_verb(
+        verbs, "services", "start a real Kafka and Redis on this machine, for trials and tests", "services"
+    )
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="keep data and ports there (default: temporary)")
+    parser.epilog = """\
+examples:
+  udp-stream services
+  udp-stream services --folder trial-data
+"""
+
+
+VERBS = (
+    _init,
+    _replay,
+    _run,
+    _demo,
+    _plan,
+    _reproduce,
+    _ledger,
+    _topics,
+    _worker,
+    _feed,
+    _releases,
+    _status,
+    _doctor,
+    _config,
+    _services,
+)
+"""In the order of `--help`."""
+
+
+def program() -> Parser:
+    """The parser of the whole command line.
+
+    >>> program().parse_args(["replay", "monday.ndjson", "--trial"]).files
+    ['monday.ndjson']
+    """
+    parser = Parser(
+        prog="udp-stream", description="Continual, user-level differentially private bus speeds.", epilog=EXAMPLES
+    )
+    parser.add_argument("-V", "--version", action="version", version=f"udp-stream {__version__}")
+    verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
+    for add in VERBS:
+        add(verbs)
+    return parser
