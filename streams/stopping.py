@@ -14,8 +14,7 @@ from collections.abc import Awaitable, Callable
 
 from aiokafka.errors import KafkaError
 
-from udp_stream.adapters.logs import ERROR, WARNING, say
-from udp_stream.adapters.scrubber import fault
+from udp_stream.adapters.logs import ERROR, WARNING, fault, say
 from udp_stream.errors import DependencyUnavailable, UdpStreamError
 
 DRAIN_S = 10.0

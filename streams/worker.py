@@ -70,8 +70,7 @@ class Deployment:
 
 def run_worker(deployment: Deployment) -> None:
     """Work until SIGTERM, SIGINT (KeyboardInterrupt) or an error, which is raised as one of ours."""
-    kafka = deployment.settings.kafka
-    begin_log(shown=(*(topic.name for topic in topics_of(kafka)), kafka.group, kafka.bootstrap))
+    begin_log()
     # Records come and go by the thousand without ever being in a cycle: looking for cycles as often as Python does by
     # itself takes a tenth of the worker's time. While a slot closes it keeps readers waiting: 30 ms for each hundred
     # thousand objects. A slot of 3,000 HATs has fewer at a time than are allowed here, so that none is interrupted.

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 LADDER = (
     {"errors", "units"},
-    {"adapters.scrubber", "adapters.text", "ledger", "lifecycle"},
+    {"adapters.text", "ledger", "lifecycle"},
     {"pings"},
     {"mechanisms", "windows"},
     {"forecast"},

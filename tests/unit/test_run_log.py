@@ -1,18 +1,11 @@
 """What a worker says while it works: a line for each slot, and few lines otherwise."""
 
-import io
-import json
-import logging
-import re
-from importlib.util import find_spec
-from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from streams.closing_line import ClosingLine
-from udp_stream.adapters import logs
-from udp_stream.adapters.logs import begin_log, end_log, say
+from udp_stream.adapters.logs import end_log
 from udp_stream.pings.refusals import Reason
 from udp_stream.release.facts import BatchRead, SlotCounted, SlotPublished, SlotRecorded
 from udp_stream.release.run_log import RunLog
@@ -143,61 +136,3 @@ def test_a_day_has_fewer_than_200_lines_and_is_never_silent_for_long(grid, pings
     assert least <= len(said) < 200
     if slots:
         assert sum(line.event == "slot" for line in said) >= 22
-
-
-def lines_of(write, **options):
-    stream = io.StringIO()
-    begin_log(stream, **options)
-    write()
-    end_log()
-    return stream.getvalue().splitlines()
-
-
-def test_where_no_person_reads_each_line_is_json_with_its_figures():
-    (line,) = lines_of(lambda: say("13 HATs", "slot", {"hats": 13}))  # no terminal
-    entry = json.loads(line)
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", entry.pop("time"))
-    assert entry == {"level": "info", "event": "slot", "message": "13 HATs", "hats": 13}
-
-
-def test_without_a_log_and_on_a_terminal_a_line_is_a_sentence(capsys):
-    say("ready")
-    assert capsys.readouterr().err == "udp-stream: ready\n"
-    assert lines_of(lambda: say("beware", level=logs.WARNING), as_json=False) == ["udp-stream: warning: beware"]
-
-
-def test_a_library_s_message_is_shown_once_in_ten_minutes_and_then_how_often_it_came(monkeypatch):
-    now = [1000.0]
-    monkeypatch.setattr(logs.time, "monotonic", lambda: now[0])
-
-    def write():
-        log = logging.getLogger("aiokafka.client")
-        for _ in range(500):
-            log.warning("Unable connect to node with id %s: %s", 3, OSError("secret"))
-            log.error("No place for %s in %d: %r", "secret", 3, OSError("secret"))
-        now[0] += 601
-        log.warning("Unable to update metadata from %s", [4])
-        log.error("No place for %s in %d: %r", "secret", 3, OSError("secret"))
-        log.info("not a warning")
-
-    first = [
-        "udp-stream: a Kafka broker does not answer; the worker tries again",
-        f"udp-stream: {__name__}: No place for ... in ...: OSError",
-    ]
-    assert lines_of(write, as_json=False) == [*first, *(f"{line} (499 times more before)" for line in first)]
-
-
-def test_what_tells_an_operator_nothing_is_not_said():
-    def write():
-        client, task = logging.getLogger("kafka.net.selector"), object()
-        client.warning(f"Task {task!r} ran for 0.200s (>0.100s threshold)")  # as it does: the text is filled in
-        client.warning("Task %r ran for %.3fs (>%.3fs threshold)", task, 0.2, 0.1)
-
-    assert lines_of(write, as_json=False) == []
-
-
-@pytest.mark.parametrize(("client", "beginnings"), [("aiokafka", logs.TRANSLATED), ("kafka", logs.UNSAID)])
-def test_every_beginning_is_one_of_the_client_s_messages(client, beginnings):
-    folder = Path(find_spec(client).origin).parent
-    source = "".join(path.read_text(encoding="utf-8") for path in folder.rglob("*.py"))
-    assert [text for text in beginnings if text not in source] == []

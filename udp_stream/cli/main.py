@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 from udp_stream.adapters.installed import words_of
-from udp_stream.adapters.logs import ERROR, begin_log, end_log, say, say_errors_only
-from udp_stream.adapters.scrubber import fault, trouble_of
+from udp_stream.adapters.logs import ERROR, begin_log, end_log, fault, say, say_errors_only, trouble_of
 from udp_stream.cli.parsers import program
 from udp_stream.cli.stdio import STANDARD_OUTPUT, let_go_of_stdout, use_standard_streams
 from udp_stream.errors import ConfigError, DependencyUnavailable, UdpStreamError
@@ -40,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         program().parse_args(argv, arguments)
         say_errors_only(arguments.quiet)
-        begin_log(as_json=False)  # what libraries say is scrubbed in every verb
+        begin_log(as_json=False)  # of libraries no message is written, in any verb
         signal.signal(signal.SIGTERM, _drain)
         _perform(arguments)
         # Here, where a full disk or a closed pipe still gets a status; later it would be lost.

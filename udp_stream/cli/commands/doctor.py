@@ -23,8 +23,8 @@ from udp_stream.adapters.files.gtfs_files import is_gtfs_file
 from udp_stream.adapters.installed import words_of
 from udp_stream.adapters.ledgers.opening import inspect_ledger, is_here, ledger_and_keys, ledger_place, ledger_there
 from udp_stream.adapters.ledgers.overlaps import overlaps_on, said
+from udp_stream.adapters.logs import trouble_of
 from udp_stream.adapters.schemes import open_sources
-from udp_stream.adapters.scrubber import trouble_of
 from udp_stream.adapters.settings import Settings, is_file
 from udp_stream.adapters.settings.connection_rules import has_password
 from udp_stream.adapters.text import counted

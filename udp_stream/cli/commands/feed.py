@@ -35,7 +35,7 @@ def feed(arguments: argparse.Namespace, settings: Settings) -> None:
         topic = topics_of(settings.kafka).pings.name
         live = _live(arguments, settings)
         if live:
-            begin_log(shown=[topic, settings.kafka.bootstrap])
+            begin_log()
             stack.callback(begin_log, as_json=False)
         frames = iter(()) if live else _frames(arguments, settings, stack)
         sender = stack.enter_context(Feed(settings.kafka, topic, arguments.batch, pace, form))

@@ -1,0 +1,273 @@
+"""The log of a process: our sentences, and of libraries nothing that could be of a ping."""
+
+import io
+import json
+import logging
+import subprocess
+import sys
+import threading
+import warnings
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mode.utils.logging import CompositeLogger
+
+from streams.stopping import ours
+from udp_stream.adapters import logs
+from udp_stream.adapters.files.journal import Journal
+from udp_stream.adapters.ledgers.opening import ledger_and_keys
+from udp_stream.adapters.live_runtime import LiveRuntime, Outputs
+from udp_stream.adapters.logs import begin_log, end_log, say
+from udp_stream.adapters.settings import LedgerSection, load
+from udp_stream.adapters.spoken_log import SpokenLog
+from udp_stream.cli import main as cli
+from udp_stream.testing import SeededEntropy
+
+PLATES = st.one_of(
+    st.text(min_size=1, max_size=9), st.sampled_from(["%s", "%(one)s", "{}", "100%", "a\nb", '"', "Topic %s not found"])
+)
+SPEEDS = st.one_of(st.floats(allow_nan=True), st.integers(-(10**7), 10**7))
+
+
+@pytest.fixture(autouse=True)
+def _no_log_is_left():
+    yield
+    end_log()
+
+
+def lines_of(write, **options):
+    stream = io.StringIO()
+    begin_log(stream, **options)
+    try:
+        write()
+    finally:
+        end_log()
+    return stream.getvalue().splitlines()
+
+
+def shown(write):
+    """What both kinds of log write of it, but for the time."""
+    entries = [json.loads(line) for line in lines_of(write, as_json=True)]
+    assert all(entry.pop("time") for entry in entries)
+    return lines_of(write, as_json=False), entries
+
+
+def quoting(plate, speed):
+    """An error whose text, arguments, notes and cause quote a ping."""
+    try:
+        try:
+            raise KeyError(plate)
+        except KeyError as cause:
+            raise ValueError(f"speed {speed} of {plate!r}", plate, speed) from cause
+    except ValueError as error:
+        error.add_note(f"of {plate}")
+        return error
+
+
+def write_in_every_way(plate, speed):
+    """What a library may do with a ping: once each."""
+    log, error = logging.getLogger("a.library"), quoting(plate, speed)
+    log.warning("plate %s at %s", plate, speed)
+    log.warning("plate %(plate)s", {"plate": plate, "error": error})
+    log.error(f"no place for {plate}")
+    log.warning(plate)
+    log.error(error)
+    log.error("it failed: %r", error)
+    log.error("it failed", exc_info=error)
+    log.error("it failed", extra={"plate": plate, "event": plate, "figures": {plate: speed}}, stack_info=True)
+    CompositeLogger(log, formatter=lambda _level, message, *_args, **_kwargs: f"{plate}: {message}").error("of Faust")
+
+
+@given(PLATES, SPEEDS)
+def test_a_library_s_lines_are_the_same_whatever_the_plate_and_the_speed(plate, speed):
+    lines, entries = shown(lambda: write_in_every_way(plate, speed))
+    assert (lines, entries) == shown(lambda: write_in_every_way("GJ05ZZ0001", 31.5))
+    assert {entry["event"] for entry in entries} == {"library"} and len(lines) == 9
+
+
+def test_a_library_s_line_has_logger_level_place_and_exception():
+    def write():
+        logging.getLogger("a.library").error("no place for %s", "GJ05ZZ0001", exc_info=quoting("GJ05ZZ0001", 3))
+
+    (line,) = lines_of(write, as_json=False)
+    head, _, at = line.partition(", ")
+    assert head.startswith("udp-stream: a.library: error at test_logs.py:")
+    assert at.startswith("ValueError at test_logs.py:")
+
+
+class Unreadable:
+    def __str__(self):
+        raise KeyError("GJ05ZZ0001")
+
+    __repr__ = __str__
+
+
+def test_a_message_that_fails_at_being_looked_at_stops_nothing():
+    lines = lines_of(lambda: logging.getLogger("a.library").warning(Unreadable(), Unreadable()), as_json=False)
+    assert len(lines) == 1 and "GJ05" not in lines[0]
+
+
+class RefusingLedger:
+    """A real ledger whose library quotes what it is given, and fails at the second slot."""
+
+    def __init__(self, ledger):
+        self._ledger = ledger
+        self.quoted = []
+
+    def __getattr__(self, name):
+        found = getattr(self._ledger, name)
+        if not callable(found):
+            return found
+
+        def call(*args, **kwargs):
+            self.quoted.append(name)
+            logging.getLogger("redis").warning("%s of %r %r", name, args, kwargs)
+            try:
+                return found(*args, **kwargs)
+            finally:
+                if self.quoted.count("admit") > 1:
+                    raise KeyError(args)
+
+        return call
+
+
+HOSTILE = ["ZQXPLATE1", "%(ZQXPLATE)s", "{ZQXPLATE!r}", "ZQXPLATE\n4", "udp-stream: ZQXPLATE", "ZQXPLATE पलट"]
+
+
+def test_a_real_run_with_hostile_plates_leaves_nothing_of_them_in_its_log(tmp_path):
+    """Pings are read, refused, released and charged; a library logs all that it is given, and then fails."""
+    settings = load(None, ("release.min_plates=1", "hat.timezone=UTC", "hat.slot=1h", "hat.grace=1m"), {})
+    begins, now = 1_704_700_800, [1_704_700_800.0]
+    point = {"type": "Point", "coordinates": [72.8312, 21.1702]}
+    log = SpokenLog(settings.calendar.slots, settings.policy.grace_ms)
+    said, out = io.StringIO(), []
+    begin_log(said, as_json=False)
+    opened = ledger_and_keys(LedgerSection(url=f"{tmp_path}/ledger"))
+    with opened as (ledger, keys), Journal(tmp_path / "journal", "the ledger") as journal:
+        refusing = RefusingLedger(ledger)
+        runtime = LiveRuntime(
+            settings, refusing, SeededEntropy(1), keys.key_of, "test", journal, Outputs(out.extend),
+            [log.observe], lambda: now[0],
+        )  # fmt: skip
+        runtime.start()
+        with pytest.raises(KeyError) as failed:
+            for minute in range(0, 240, 5):
+                now[0] = begins + 60 * minute
+                at = f"2024-01-08T{8 + minute // 60:02}:{minute % 60:02}:00+00:00"
+                pings = [{"license_plate": plate, "observationDateTime": at, "location": point, "speed": speed}
+                         for plate in HOSTILE for speed in (31.0, "ZQXPLATE")]  # fmt: skip
+                runtime.take([msgspec.json.encode(ping) for ping in pings] + [b'{"license_plate": "ZQXPLATE'])
+                log.say_due()
+        say(str(ours(failed.value)))
+    text = said.getvalue()
+    assert refusing.quoted and out and "redis: warning at test_logs.py:" in text
+    assert "KeyError at test_logs.py:" in text and "pings" in text
+    assert "ZQX" not in text and "PLATE" not in text and "72.83" not in text
+
+
+def test_where_no_person_reads_each_line_is_json_with_its_figures():
+    (line,) = lines_of(lambda: say("13 HATs", "slot", {"hats": 13}))  # no terminal
+    entry = json.loads(line)
+    assert entry.pop("time").endswith("Z")
+    assert entry == {"level": "info", "event": "slot", "message": "13 HATs", "hats": 13}
+
+
+def test_without_a_log_and_on_a_terminal_a_line_is_a_sentence(capsys):
+    say("100 % ready")
+    assert capsys.readouterr().err == "udp-stream: 100 % ready\n"
+    assert lines_of(lambda: say("beware %s", level=logs.WARNING), as_json=False) == ["udp-stream: warning: beware %s"]
+
+
+def test_a_library_s_line_is_written_once_in_ten_minutes_and_then_how_often_it_came(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(logs.time, "monotonic", lambda: now[0])
+
+    def write():
+        for wait in (0, 601):
+            now[0] += wait
+            for _ in range(500):
+                logging.getLogger("aiokafka.client").warning("Unable connect to node with id %s: %s", 3, OSError())
+                logging.getLogger("aiokafka.client").info("not a warning")
+
+    first, second = lines_of(write, as_json=False)
+    assert first == f"udp-stream: {logs.NO_BROKER[0]}" and second == f"{first} (499 times more before)"
+
+
+@pytest.mark.parametrize("text", [text for _, text in logs.IGNORED])
+def test_what_tells_an_operator_nothing_is_not_written(text):
+    assert lines_of(lambda: logging.getLogger("kafka.net.selector").warning(f"{text}{object()} ran for 0.2 s")) == []
+
+
+def fail():
+    raise ValueError("GJ05ZZ0001")
+
+
+class FailingAtItsEnd:
+    def __del__(self):
+        fail()
+
+
+def test_warnings_and_errors_in_threads_are_written_without_their_texts(monkeypatch):
+    monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
+
+    def write():
+        thread = threading.Thread(target=fail)
+        thread.start()
+        thread.join()
+        failing = FailingAtItsEnd()
+        del failing
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.warn("GJ05ZZ0001", RuntimeWarning, stacklevel=1)
+
+    lines = lines_of(write, as_json=False)
+    assert len(lines) == 3 and all("test_logs.py:" in line for line in lines) and "GJ05" not in "".join(lines)
+    assert threading.excepthook is threading.__excepthook__ and sys.unraisablehook is sys.__unraisablehook__
+
+
+@given(PLATES, SPEEDS)
+def test_an_error_of_ours_by_mistake_is_said_without_its_text(plate, speed):
+    assert str(ours(quoting(plate, speed))) == str(ours(quoting("GJ05ZZ0001", 31.5)))
+
+
+MISTAKE = """
+import sys
+from udp_stream.cli import main
+def fail(arguments, *rest):
+    raise {error}
+main._perform = fail
+sys.exit(main.main(["config", "show"]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        ("KeyError('GJ05ZZ0001')", 1, "KeyError at <string>:5 < main.py:"),
+        ("OSError('GJ05ZZ0001')", 4, "a file: OSError"),
+        ("OSError(28, 'GJ05ZZ0001', 'out.ndjson')", 4, "out.ndjson: No space left on device"),
+    ],
+)
+def test_a_verb_that_fails_by_mistake_says_so_without_the_error_s_text(error, status, said):
+    program = [sys.executable, "-c", MISTAKE.format(error=error)]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert done.returncode == status and said in done.stderr
+    assert "GJ05" not in done.stderr and "Traceback" not in done.stderr
+
+
+def test_libraries_messages_are_hidden_in_every_verb_and_below_an_error_with_quiet(monkeypatch, capsys):
+    def perform(_arguments):
+        logging.getLogger("a.library").warning("no place for %s", "ABCDEF")
+        logging.getLogger("a.library").error("no place for %s", "ABCDEF")
+        logging.getLogger("aiokafka").error("Heartbeat failed: local member_id was not recognized")
+        say("done")
+
+    monkeypatch.setattr(cli, "_perform", perform)
+    assert cli.main(["config", "show"]) == 0
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) == 4 and "ABCDEF" not in said and "udp-stream: done" in said
+    assert cli.main(["replay", "pings.ndjson", "--quiet"]) == 0
+    assert capsys.readouterr().err.count("udp-stream: ") == 1
