@@ -49,6 +49,7 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 
 bench: $(STAMP)  ## prints ratios beside a decode-only run over the same bytes
 	$(BIN)/python -m benchmarks

@@ -12,10 +12,10 @@ Everything else is imported from its own file: docs/architecture.md says which.
 
 from typing import TYPE_CHECKING, Any
 
+from udp_stream.version import __version__
+
 if TYPE_CHECKING:
     from udp_stream.adapters.one_off import private_cdf, private_mean, private_variance
-
-__version__ = "0.1.0"
 
 __all__ = ["__version__", "private_cdf", "private_mean", "private_variance"]
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from udp_stream import __version__
 from udp_stream.units import parse_duration
+from udp_stream.version import __version__
 
 EXAMPLES = """\
 examples:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from udp_stream import __version__
 from udp_stream.adapters.ledgers.overlaps import said
 from udp_stream.adapters.ledgers.policy_keys import difference, named
 from udp_stream.adapters.logs import is_quiet
@@ -21,6 +20,7 @@ from udp_stream.planning.periods import loss_in, name_in
 from udp_stream.planning.policy import Policy, epsilon_text
 from udp_stream.planning.whole_city import MEAN_PART, SPREAD_PART
 from udp_stream.release.summary import Summary
+from udp_stream.version import __version__
 
 SOFTWARE = f"udp-stream {__version__}"
 

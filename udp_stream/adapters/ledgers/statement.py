@@ -19,7 +19,6 @@ from typing import Any
 
 import msgspec
 
-from udp_stream import __version__
 from udp_stream.adapters.ledgers.stated_city import StatedCity
 from udp_stream.adapters.ledgers.stated_losses import (
     IN_A_ROW,
@@ -44,6 +43,7 @@ from udp_stream.ledger.rolling import ROLLING
 from udp_stream.planning.periods import IN_RHO, length_of, loss_in, name_in, of_positions
 from udp_stream.release.record import CITY, CLIPS, Release, decode, kind_of, slot_of
 from udp_stream.units import NANO, duration_name
+from udp_stream.version import __version__
 from udp_stream.windows.grid import SlotGrid
 
 CHARGES = {

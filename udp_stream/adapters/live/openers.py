@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from udp_stream import __version__
 from udp_stream.adapters.live.amqp import QueueOptions, QueueSource
 from udp_stream.adapters.live.http_get import HttpGet, HttpOptions
 from udp_stream.adapters.live.polled import PolledSource, PollOptions
@@ -13,6 +12,7 @@ from udp_stream.adapters.settings import Settings
 from udp_stream.pings.formats import PingFormat
 from udp_stream.pings.json_reader import JSON
 from udp_stream.units import parse_duration
+from udp_stream.version import __version__
 
 LiveOpener = Callable[[str, object], LiveSource]
 """Makes a live source of its whole name; the second argument, for files, is not used."""
