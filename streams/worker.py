@@ -24,7 +24,7 @@ from aiokafka.errors import KafkaError
 from streams.agents import connect, keep_time
 from streams.app import build_app
 from streams.asked import require_asked_alike
-from streams.binding import Binding, claim
+from streams.binding import Binding, claim, claimed
 from streams.closing_line import ClosingLine
 from streams.group import require_rights
 from streams.offsets import Offsets
@@ -37,7 +37,7 @@ from streams.stopping import Stop, heed_signals, ours
 from streams.topics import Topics, differences, topics_of
 from streams.watchdog import Watchdog
 from udp_stream.adapters.files.heartbeat import Heartbeat
-from udp_stream.adapters.ledgers.opening import ledger_and_keys
+from udp_stream.adapters.ledgers.opening import has_mark, ledger_and_keys
 from udp_stream.adapters.ledgers.plate_keys import PlateKeys
 from udp_stream.adapters.ledgers.which_ledger import begin_work
 from udp_stream.adapters.logs import WARNING, begin_log, say
@@ -97,8 +97,15 @@ def run_worker(deployment: Deployment) -> None:
 
 @contextmanager
 def _ledger_in(thread: ThreadPoolExecutor, deployment: Deployment) -> Iterator[tuple[Ledger, PlateKeys]]:
-    """The ledger, opened, used and closed in one thread: SQLite asks for it, and it keeps the loop free."""
-    opening = ledger_and_keys(deployment.settings.ledger, allow_volatile=deployment.allow_volatile)
+    """The ledger, opened, used and closed in one thread: SQLite asks for it, and it keeps the loop free.
+
+    A machine that is new to the deployment has no mark of the ledger: the commits have it.
+    """
+    kafka, asked = deployment.settings.kafka, deployment.settings.ledger
+    named = None if has_mark(asked) else claimed(kafka, topics_of(kafka).deployment)
+    opening = ledger_and_keys(
+        asked, allow_volatile=deployment.allow_volatile, named_elsewhere=None if named is None else named.ledger_id
+    )
     opened = thread.submit(opening.__enter__).result()
     try:
         yield opened

@@ -27,6 +27,7 @@ from tests.contract import ledger_writer as writer
 from tests.forked import Forked
 from tests.forms import long_rows
 from udp_stream.adapters.files import atomic
+from udp_stream.adapters.ledgers.ledger_id import adopt
 from udp_stream.adapters.ledgers.sqlite import file as sqlite_file
 from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
@@ -424,6 +425,7 @@ def test_ledgers_opened_at_once_are_one(tmp_path: Path) -> None:
     def ledger_id(_: int) -> str:
         start.wait(30)
         with open_sqlite_ledger(tmp_path / "ledger", id_file=tmp_path / "id") as ledger:
+            adopt(ledger, tmp_path / "id", "here")
             return ledger.meta()["ledger_id"]
 
     with ThreadPoolExecutor(16) as pool:
@@ -437,7 +439,8 @@ def test_the_ledger_known_beside_the_key_is_the_only_one_that_opens(tmp_path: Pa
     with open_sqlite_ledger(path) as ledger:
         first = ledger.meta()["ledger_id"]
     for _ in range(2):
-        open_sqlite_ledger(path, id_file=id_file).close()
+        with open_sqlite_ledger(path, id_file=id_file) as ledger:
+            adopt(ledger, id_file, path)
         assert id_file.read_text() == f"{first}\n"
     open_sqlite_ledger(other).close()
     with pytest.raises(PrivacyRefused, match=f"expected the ledger {first} at {other}, got none or another one"):
@@ -449,8 +452,8 @@ def test_the_ledger_known_beside_the_key_is_the_only_one_that_opens(tmp_path: Pa
     id_file.write_text("")
     with pytest.raises(PrivacyRefused, match="empty file"):
         open_sqlite_ledger(path, id_file=id_file)
-    with pytest.raises(DependencyUnavailable, match="cannot be written"):
-        open_sqlite_ledger(other, id_file=tmp_path / "nowhere" / "id")
+    with open_sqlite_ledger(other) as ledger, pytest.raises(DependencyUnavailable, match="cannot be written"):
+        adopt(ledger, tmp_path / "nowhere" / "id", other)
 
 
 def test_ledger_is_bound_to_one_plate_key(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import sys
 import time
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 from redis import Redis
 
@@ -17,6 +18,7 @@ from tests.integration.deployment import SERVING, worker
 from tests.runtime.harness import fleet_log
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.settings import load
+from udp_stream.ledger.port import Admission
 
 PATIENCE_S = 30
 
@@ -140,6 +142,23 @@ def test_another_ledger_or_key_takes_nothing_over_even_where_the_claim_is_gone(c
         assert list(other.entries()) == []
     with made.ledger() as (ledger, _):
         assert len(list(ledger.entries())) == entries and ledger.verify() == []
+
+
+def test_a_machine_that_is_new_to_a_deployment_takes_its_ledger_and_no_other(city, redis_server):
+    """It has a copy of the key, and no mark of a ledger that holds charges: the deployment's commits have it."""
+    made = city(fleet_log(clean=True)[:2000], ledger=redis_server.url)
+    with made.ledger() as (ledger, _):
+        ledger.admit("2024-01-01", 10, [b"plate"], [Admission("hat", np.array([0]), np.array([1]), 1, b"")])
+    shutil.copy(made.folder / "plates.key", made.folder / "late.key")
+    late = ("--set", f"ledger.key_file={made.folder}/late.key")
+    with starting(made, "too-early", *late) as process:
+        status, said = ends(process)
+    assert status == 5 and "ledger accept-older" in said and not (made.folder / "late.key.ledger-id").exists()
+    with starting(made, "one") as process:
+        serves(process)
+    with starting(made, "late", *late) as process:
+        serves(process)
+    assert (made.folder / "late.key.ledger-id").exists()
 
 
 @pytest.mark.parametrize("known", [True, False])

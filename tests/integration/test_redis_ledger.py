@@ -18,6 +18,7 @@ from redis import Redis
 
 from tests.contract import queries
 from tests.contract.road import CHECKS, MORE_CHECKS, Opening
+from udp_stream.adapters.ledgers.ledger_id import adopt
 from udp_stream.adapters.ledgers.opening import inspect_ledger, ledger_and_keys
 from udp_stream.adapters.ledgers.redis import audit as redis_audit
 from udp_stream.adapters.ledgers.redis import connection as redis_connection
@@ -570,6 +571,7 @@ def test_a_ledger_that_forgot_our_epoch_has_lost_writes(redis_url: str) -> None:
 def test_a_wiped_ledger_stops_everything(redis_server: RunningRedis, tmp_path: Path) -> None:
     id_file = tmp_path / "plate.key.ledger-id"
     with open_redis_ledger(redis_server.url, id_file=id_file) as ledger, client_of(redis_server.url) as client:
+        adopt(ledger, id_file, "here")
         ledger.admit("p", 10, [b"x"], [ask("hat", [3])])
         client.flushall()
         calls: list[Callable[[], object]] = [
@@ -606,6 +608,7 @@ def test_the_ledger_known_beside_the_key_is_found_again(redis_url: str, tmp_path
     opened = partial(opener(redis_url), id_file=tmp_path / "id")
     with opened() as ledger:
         first = ledger.ledger_id
+        adopt(ledger, tmp_path / "id", "here")
     assert (tmp_path / "id").read_text() == f"{first}\n"
     with opened() as ledger:
         assert ledger.ledger_id == first == ledger.meta()["ledger_id"]
@@ -614,8 +617,8 @@ def test_the_ledger_known_beside_the_key_is_found_again(redis_url: str, tmp_path
     (tmp_path / "id").write_text("")
     with pytest.raises(PrivacyRefused, match="empty file"):
         opened()
-    with pytest.raises(DependencyUnavailable, match="cannot be written"):
-        opener(redis_url)(id_file=tmp_path / "nowhere" / "id")  # type: ignore[call-arg]
+    with opener(redis_url)() as ledger, pytest.raises(DependencyUnavailable, match="cannot be written"):
+        adopt(ledger, tmp_path / "nowhere" / "id", "here")
 
 
 def test_lost_marks_and_lost_balances_are_refused(redis_url: str) -> None:
@@ -641,6 +644,7 @@ def test_a_ledger_whose_oldest_period_was_moved_away_has_not_gone_back_in_time(r
     prefix = f"{{udp-{uuid4()}}}"
     opened = partial(open_redis_ledger, redis_url, prefix=prefix, id_file=tmp_path / "id")
     with opened() as ledger, client_of(redis_url) as client:
+        adopt(ledger, tmp_path / "id", "here")
         ledger.admit("p", 10, [b"x"], [ask("hat-1", [3]), ask("hat-2", [3])])
         client.hdel(f"{prefix}:meta", "admitted")
         ledger.admit("q", 10, [b"x"], [ask("hat-3", [3])])

@@ -73,13 +73,13 @@ def test_no_key_is_made_beside_a_file_that_is_no_ledger(verb, content, tmp_path)
     assert left(tmp_path) == ["city.ledger", "pings.ndjson"]
 
 
-def test_doctor_and_status_look_at_a_ledger_without_its_id_and_make_none(tmp_path):
+def test_doctor_and_status_refuse_a_ledger_without_its_id_and_make_none(tmp_path):
     (tmp_path / "pings.ndjson").write_bytes(b"\n".join(fleet_log(buses=10, hours=0.3, clean=True)))
     assert replay(tmp_path, "pings.ndjson", "--out", "out").returncode == 0
     (tmp_path / "city.ledger.key.ledger-id").unlink()
     before = left(tmp_path)
     for _ in range(2):
-        doctor = replay(tmp_path, "pings.ndjson", verb="doctor").stdout.decode()
-        assert "ok    ledger: opens at" in doctor and left(tmp_path) == before
+        doctor = replay(tmp_path, "pings.ndjson", verb="doctor")
+        assert doctor.returncode == 5 and b"FAIL  ledger: " in doctor.stdout and left(tmp_path) == before
     view = look_at(LedgerSection(url=f"{tmp_path}/city.ledger"))
-    assert view.holdings is not None and view.holdings.charged > 0 and left(tmp_path) == before
+    assert view.status == 5 and view.holdings is None and left(tmp_path) == before

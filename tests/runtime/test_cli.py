@@ -244,15 +244,6 @@ def test_a_ledger_that_is_lost_beside_its_key_is_not_replaced(log, tmp_path):
     assert (tmp_path / "again").read_bytes() != (tmp_path / "out").read_bytes()
 
 
-def test_a_ledger_from_before_there_were_ids_gets_one_at_its_next_opening(log, tmp_path):
-    for _ in range(2):
-        assert run("replay", log, *FLAGS, "--ledger", "l", "--out", "out", cwd=tmp_path).returncode == 0
-        known = (tmp_path / "l.key.ledger-id").read_bytes()
-        (tmp_path / "l.key.ledger-id").unlink()
-    assert run("ledger", "verify", "--ledger", "l", cwd=tmp_path).returncode == 0
-    assert (tmp_path / "l.key.ledger-id").read_bytes().splitlines() == known.splitlines()[:1]
-
-
 def test_a_demo_leaves_the_configured_key_and_its_ledger_alone(log, tmp_path):
     """Its own ledger is gone with it: it must not be taken for the one that belongs to the key."""
     key = ("--set", f"ledger.key_file={tmp_path}/plates.key")

@@ -8,10 +8,15 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from tests.forked import run_forked
 from tests.runtime.harness import CONFIG, fleet_log
+from udp_stream.adapters.ledgers.ledger_id import adopt
+from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
+from udp_stream.errors import PrivacyRefused
+from udp_stream.ledger.port import Admission
 from udp_stream.release.record import decode
 
 FLAGS = [word for flag in CONFIG for word in ("--set", flag)]
@@ -42,6 +47,7 @@ def restored(logs, tmp_path):
     first, second = logs
     assert replay(tmp_path, first, "one").returncode == 0
     shutil.copy(tmp_path / "l", tmp_path / "backup")
+    shutil.copy(tmp_path / "l.key.ledger-id", tmp_path / "older.ledger-id")
     assert replay(tmp_path, second, "lost").returncode == 0
     (tmp_path / "backup").rename(tmp_path / "l")
     for log in ("l-wal", "l-shm"):
@@ -87,6 +93,66 @@ def test_the_words_accept_it_once_and_for_ever(logs, restored):
     assert "caveats" not in json.loads((restored / "one").read_bytes().splitlines()[0])["privacy"]
 
 
+@pytest.mark.parametrize("older", [True, False])
+def test_a_ledger_whose_mark_is_gone_is_refused_by_every_verb_until_it_is_accepted(logs, restored, older):
+    """Nothing else tells an older copy from the newest one: what it forgot would be charged and drawn again."""
+    if not older:
+        for name in ("l", "l.key", "l.key.ledger-id"):
+            (restored / name).unlink()
+        assert replay(restored, logs[0], "one").returncode == 0
+    (restored / "l.key.ledger-id").unlink()
+    before = (restored / "l").read_bytes()
+    for arguments in (
+        ("replay", logs[1], "--out", "again", *FLAGS),
+        ("run", logs[1], "--out", "again", *FLAGS),
+        ("ledger", "show", "GJ05ZZ0001"), ("ledger", "verify"), ("ledger", "export"),
+        ("doctor", logs[1], *FLAGS), ("demo", "--headless", "--slots", "1", "--buses", "20"),
+        ("ledger", "accept-older", *FLAGS),
+    ):  # fmt: skip
+        done = run(restored, *arguments, "--ledger", "l")
+        assert done.returncode == 5, done.stderr
+        assert "accept-older" in done.stdout + done.stderr or "--saying" in done.stderr
+        assert not (restored / "l.key.ledger-id").exists() and not (restored / "again").exists()
+        assert (restored / "l").read_bytes() == before
+    (words,) = re.findall(r"--saying '(.*)'", done.stderr)
+    assert words.startswith("charges of an unknown number of HATs since 2024-01-08T")
+    accepted = run(restored, "ledger", "accept-older", "--ledger", "l", *FLAGS, "--saying", words)
+    assert accepted.returncode == 0, accepted.stderr
+    assert replay(restored, logs[1], "again").returncode == 0
+    assert any(decode(line).privacy.caveats == (words,) for line in recorded(restored / "again").values())
+    assert run(restored, "ledger", "verify", "--ledger", "l").returncode == 0
+
+
+def test_a_key_without_a_mark_begins_with_a_ledger_that_holds_nothing(logs, tmp_path):
+    """As where an operator has put the key there; and a ledger that was made and never charged."""
+    key = tmp_path / "l.key"
+    key.write_text("5e" * 32)
+    key.chmod(0o600)
+    assert replay(tmp_path, logs[0], "one").returncode == 0
+    for name in ("l", "l.key.ledger-id"):
+        (tmp_path / name).unlink()
+    with open_sqlite_ledger(tmp_path / "l"):
+        pass
+    assert replay(tmp_path, logs[0], "again").returncode == 0
+    assert recorded(tmp_path / "one").keys() == recorded(tmp_path / "again").keys()
+
+
+def test_of_two_processes_that_adopt_a_new_ledger_neither_is_refused(tmp_path):
+    """One has adopted and charged it after the other has looked for its mark."""
+    id_file, hat = tmp_path / "key.ledger-id", Admission("hat", np.array([0]), np.array([1]), 1, b"")
+    with (
+        open_sqlite_ledger(tmp_path / "l", id_file=id_file) as one,
+        open_sqlite_ledger(tmp_path / "l", id_file=id_file) as other,
+    ):
+        adopt(one, id_file, "here")
+        one.admit("p", 100, [b"plate"], [hat])
+        adopt(other, id_file, "here")
+        id_file.unlink()
+        with pytest.raises(PrivacyRefused):
+            adopt(other, id_file, "here")
+        adopt(other, id_file, "here", named_elsewhere=one.meta()["ledger_id"])
+
+
 def test_a_ledger_that_was_restored_with_its_mark_can_be_said_to_be_older(logs, tmp_path):
     """Nothing shows it then; whoever knows says it all the same."""
     assert replay(tmp_path, logs[0], "one").returncode == 0
@@ -99,8 +165,9 @@ def test_a_ledger_that_was_restored_with_its_mark_can_be_said_to_be_older(logs, 
 
 
 def test_a_backup_that_came_as_far_again_on_its_own_is_refused_where_the_mark_is(logs, restored):
-    """The mark was elsewhere while the older copy was used: its HATs were drawn a second time."""
+    """An older mark was there while the older copy was used: its HATs were drawn a second time."""
     (restored / "l.key.ledger-id").rename(restored / "kept")
+    (restored / "older.ledger-id").rename(restored / "l.key.ledger-id")
     assert replay(restored, logs[1], "again").returncode == 0
     once, twice = recorded(restored / "lost"), recorded(restored / "again")
     assert once.keys() == twice.keys() and once != twice

@@ -11,6 +11,7 @@ from faust.types import TP
 from streams.binding import Binding, claim, mark_header, mark_in, require_same
 from tests.unit.test_processors import FLAGS, OURS, TOPICS, Died, Worker, filled, outcome
 from udp_stream.adapters.kafka_section import KafkaSection
+from udp_stream.adapters.ledgers.ledger_id import adopt
 from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
 from udp_stream.adapters.settings import load
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
@@ -136,6 +137,7 @@ def test_a_ledger_that_is_set_back_while_a_worker_runs_publishes_nothing_more(tm
             return asyncio.get_running_loop().run_in_executor(thread, call, *arguments)
 
         ledger = await aside(lambda: open_sqlite_ledger(tmp_path / "ledger", id_file=tmp_path / "id"))
+        await aside(adopt, ledger, tmp_path / "id", "here")
         worker = Worker(broker, ledger, thread, PAPERS)
         await sources(worker)
         published = {}

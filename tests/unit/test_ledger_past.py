@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from udp_stream.adapters.ledgers import ledger_id
-from udp_stream.adapters.ledgers.ledger_id import compare, kept_mark, raise_mark, remember_ledger, replace_mark
-from udp_stream.adapters.ledgers.sqlite import ledger as sqlite_ledger
+from udp_stream.adapters.ledgers.ledger_id import adopt, compare, kept_mark, raise_mark, remember_ledger, replace_mark
 from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger import past as ledger_past
@@ -162,25 +161,19 @@ def test_a_mark_is_kept_and_only_ever_raised(file):
     compare(late, file, "here")
 
 
-def test_a_process_that_opens_a_new_ledger_beside_another_does_not_wipe_its_mark(tmp_path, monkeypatch):
+def test_a_process_that_adopts_a_new_ledger_beside_another_does_not_wipe_its_mark(tmp_path):
     """Both find no id file; one has published before the other comes to write it."""
-    id_file, opened = tmp_path / "key.ledger-id", sqlite_ledger.open_ledger_file
-
-    def publish():
-        with open_sqlite_ledger(tmp_path / "ledger", id_file=id_file) as ledger:
-            ledger.admit("p", 100, [b"plate"], [Admission("hat", np.array([0]), np.array([1]), 1, b"")])
-            ledger.record([("hat", b"payload")])
-            return ledger.mark("hat")
-
-    def late(path, known):
-        connection = opened(path, known)
-        monkeypatch.undo()
-        late.mark = publish()
-        return connection
-
-    monkeypatch.setattr(sqlite_ledger, "open_ledger_file", late)
-    with open_sqlite_ledger(tmp_path / "ledger", id_file=id_file):
-        assert kept_mark(id_file) == late.mark and late.mark.recorded == 1
+    id_file = tmp_path / "key.ledger-id"
+    with (
+        open_sqlite_ledger(tmp_path / "ledger", id_file=id_file) as one,
+        open_sqlite_ledger(tmp_path / "ledger", id_file=id_file) as other,
+    ):
+        adopt(one, id_file, "here")
+        one.admit("p", 100, [b"plate"], [Admission("hat", np.array([0]), np.array([1]), 1, b"")])
+        one.record([("hat", b"payload")])
+        mark = one.mark("hat")
+        adopt(other, id_file, "here")
+        assert kept_mark(id_file) == mark and mark.recorded == 1
 
 
 def test_a_mark_from_another_machine_is_kept_where_the_ledger_is_behind_it(file):

@@ -2,7 +2,8 @@
 
 A ledger that is wiped, removed or on a volume that is not mounted looks like one that was never made. Made anew, it
 would give every plate its budget again and draw every HAT a second time; so where a ledger is known, none is made. An
-older copy of the ledger would do so for what came after it; so its high-water mark (`past.py`) is kept here.
+older copy of the ledger would do so for what came after it; so its high-water mark (`past.py`) is kept here. A ledger
+that holds charges and has no such file could be an older copy, so it is refused until a person accepts it.
 
 The file has one line for the ledger's id and, once something was published, one for the mark. It is replaced as a
 whole, by one process at a time.
@@ -49,6 +50,28 @@ def known_ledger(id_file: Where | None) -> str | None:
 def kept_mark(id_file: Where | None) -> Mark | None:
     """The mark of the ledger; None if nothing was published from it yet, or no file is kept. Raises as above."""
     return None if id_file is None else _read(Path(id_file))[1]
+
+
+def adopt(
+    ledger: Ledger, id_file: Where, place: object, named_elsewhere: str | None = None, *, only_look: bool = False
+) -> None:
+    """Keep the id of a ledger whose file there is none yet; with `only_look` only say whether that may be done.
+
+    Raises PrivacyRefused if the ledger holds charges: nothing tells how far it had come. It may be adopted if it is the
+    one that is `named_elsewhere`, where its mark is kept too.
+    """
+    ledger_id, progress = ledger.meta()["ledger_id"], ledger.progress()
+    holds = progress.admitted > 0 or progress.recorded > 0
+    # Asked again: another process may have adopted and charged it since it was opened.
+    if holds and ledger_id not in (named_elsewhere, known_ledger(id_file)):
+        raise PrivacyRefused(
+            f"the ledger at {place} holds charges, and {Path(id_file).absolute()} is gone: without its high-water mark "
+            "an older copy of the ledger cannot be told from the newest one. Restore that file from the backup, or "
+            "copy it from a machine that works on this ledger. If there is none, `udp-stream ledger accept-older` says "
+            "what may be forgotten and how to accept it"
+        )
+    if not only_look:
+        remember_ledger(id_file, ledger_id)
 
 
 def remember_ledger(id_file: Where, ledger_id: str) -> None:
@@ -108,7 +131,9 @@ def raise_mark(ledger: Ledger, id_file: Where | None, place: object, release_id:
 
 
 def replace_mark(ledger: Ledger, id_file: Where) -> None:
-    """Keep the ledger's mark as it is now, also if that is lower: what is missing was accepted as forgotten."""
+    """Keep the ledger's mark as it is now, also if that is lower or the file is gone: what is missing was accepted as
+    forgotten."""
+    remember_ledger(id_file, ledger.meta()["ledger_id"])
     with _locked(Path(id_file)):
         now = see(ledger).mark()
         _write(Path(id_file), now.ledger_id, now)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from udp_stream.adapters.ledgers.ledger_id import kept_mark, known_ledger, replace_mark
+from udp_stream.adapters.ledgers.ledger_id import adopt, kept_mark, known_ledger, replace_mark
 from udp_stream.adapters.ledgers.plate_keys import PlateKeys, load_or_create_key
 from udp_stream.adapters.ledgers.sqlite.file import MAGIC
 from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
@@ -28,13 +28,16 @@ def ledger_and_keys(
     allow_volatile: bool = False,
     accept_older: bool = False,
     only_look: bool = False,
+    named_elsewhere: str | None = None,
 ) -> Iterator[tuple[Ledger, PlateKeys]]:
     """Open the ledger and its key (both made at first use), bound to each other, and no older than its mark.
 
     Its URL is a file, `sqlite:FILE`, or one of Redis. `accept_older`: do not look at the mark. `only_look`: of a ledger
-    that is new to this machine keep no id. Raises ConfigError for any other URL, UsageError if `must_exist` and there
-    is none, DependencyUnavailable if the store cannot be reached, and PrivacyRefused if it would forget, has
-    forgotten, or belongs to another key.
+    that is new to this machine keep no id. `named_elsewhere`: the id of a ledger whose mark is also kept elsewhere, so
+    that it may hold charges although this machine has no mark.
+
+    Raises ConfigError for any other URL, UsageError if `must_exist` and there is none, DependencyUnavailable if the
+    store cannot be reached, and PrivacyRefused if it would forget, may have forgotten, or belongs to another key.
     """
     if not is_file(asked.place):  # before its key is asked for
         _redis(asked.place)
@@ -55,7 +58,7 @@ def ledger_and_keys(
             raise _no_key(key_file, asked.place)
     # The key comes first: a crash here leaves a key without a ledger, not a ledger without its key.
     keys = PlateKeys(load_or_create_key(key_file))
-    with _opened(asked, None if only_look and known is None else id_file, allow_volatile) as ledger:
+    with _opened(asked, id_file, allow_volatile) as ledger:
         try:
             ledger.bind(keys.fingerprint())
         except PrivacyRefused as error:
@@ -65,6 +68,8 @@ def ledger_and_keys(
                 file.unlink(missing_ok=True)
             raise _no_key(key_file, asked.place) from error
         if not accept_older:
+            if known is None:
+                adopt(ledger, id_file, ledger_place(asked.place), named_elsewhere, only_look=only_look)
             ledger.compare()
         yield ledger, keys
 
@@ -101,9 +106,14 @@ def ledger_place(url: str) -> str:
     return f"{host}{port}/{asked or parts.path.strip('/') or '0'}"
 
 
+def has_mark(asked: LedgerSection) -> bool:
+    """Whether this machine keeps which ledger it is, and how far it had come."""
+    return known_ledger(_key_files(asked)[1]) is not None
+
+
 def is_here(asked: LedgerSection) -> bool:
     """Whether this machine has used the ledger before, or has its file."""
-    return known_ledger(_key_files(asked)[1]) is not None or (is_file(asked.place) and not _is_missing(asked.place))
+    return has_mark(asked) or (is_file(asked.place) and not _is_missing(asked.place))
 
 
 def ledger_there(asked: LedgerSection) -> str | None:

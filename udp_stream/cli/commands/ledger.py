@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
-from udp_stream.adapters.ledgers.opening import ledger_and_keys, mark_beside, replace_mark_of
+from udp_stream.adapters.ledgers.opening import has_mark, ledger_and_keys, mark_beside, replace_mark_of
 from udp_stream.adapters.ledgers.overlaps import overlaps_on, said
 from udp_stream.adapters.ledgers.plate_keys import PlateKeys
 from udp_stream.adapters.ledgers.policy_keys import named, other_budgets
@@ -85,11 +85,13 @@ def accept_older(arguments: argparse.Namespace, settings: Settings) -> None:
         settings.ledger, must_exist=True, allow_volatile=arguments.allow_volatile_ledger, accept_older=True
     ) as (ledger, _):
         say_ledger(settings.ledger, ledger, settings)
+        knows = has_mark(settings.ledger)
         kept = mark_beside(settings.ledger) or see(ledger).mark()
         words = _forgotten_words(ledger, kept, settings)
         if arguments.saying != words:
+            why = _why_older(ledger, kept if knows else None)
             raise PrivacyRefused(
-                f"{_why_older(ledger, kept)}. The forgotten charges give plates that budget again, and the forgotten "
+                f"{why}. The forgotten charges give plates that budget again, and the forgotten "
                 "HATs are drawn a second time: a plate can lose up to its budget once more in these periods. Restore a "
                 "newer copy if there is one. To continue with this one, stop every worker and run this command again "
                 f"with --saying {shlex.quote(words)}"
@@ -111,7 +113,9 @@ def _forgotten_words(ledger: Ledger, kept: Mark, settings: Settings) -> str:
     return f"charges of {number} since {since} are forgotten"
 
 
-def _why_older(ledger: Ledger, kept: Mark) -> str:
+def _why_older(ledger: Ledger, kept: Mark | None) -> str:
+    if kept is None:
+        return "the ledger's high-water mark is gone: it may be an older copy"
     how = behind(see(ledger, kept.release_id), kept)
     return f"the ledger went back in time: {how}" if how else "the ledger is not behind its high-water mark"
 

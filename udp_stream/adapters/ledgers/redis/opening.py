@@ -21,7 +21,7 @@ import os
 from contextlib import closing
 from datetime import UTC, datetime
 
-from udp_stream.adapters.ledgers.ledger_id import known_ledger, remember_ledger
+from udp_stream.adapters.ledgers.ledger_id import known_ledger
 from udp_stream.adapters.ledgers.redis.connection import OPENING_PAUSES_S, Access, connection_to
 from udp_stream.adapters.ledgers.redis.durability import find_or_make, require_durable, require_replicas
 from udp_stream.adapters.ledgers.redis.ledger import RedisLedger
@@ -44,9 +44,9 @@ def open_redis_ledger(
 ) -> RedisLedger:
     """Open the ledger at `url`, or make it if there is none; use it as a context manager.
 
-    `url` is redis://, rediss:// or unix://, or redis+cluster:// of any node. `id_file` remembers which ledger it was,
-    and its high-water mark, so that one that is wiped or older is noticed. `replicas` is how many of them must have a
-    write before it is answered. `access` is what the server is shown.
+    `url` is redis://, rediss:// or unix://, or redis+cluster:// of any node. `id_file` says which ledger it was,
+    and its high-water mark, so that one that is wiped or older is noticed (`ledger_id.adopt` makes it). `replicas` is
+    how many of them must have a write before it is answered. `access` is what the server is shown.
 
     Raises ConfigError for another URL or a prefix without a hash tag, DependencyUnavailable if Redis cannot be reached,
     and PrivacyRefused if it would forget, or has forgotten. With `allow_volatile` a server that would forget is used
@@ -58,8 +58,6 @@ def open_redis_ledger(
         # First: no ledger is made on a server that would forget it.
         durable = require_durable(connection, replicas, allow_volatile)
         ledger_id = find_or_make(connection, prefix, known)
-        if id_file is not None and known is None:
-            remember_ledger(id_file, ledger_id)
         ledger = RedisLedger(Session(connection, prefix, ledger_id), id_file)
         if not durable:
             ledger.note(VOLATILE, datetime.now(UTC).strftime("%Y-%m-%d"))

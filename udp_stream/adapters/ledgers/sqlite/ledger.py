@@ -27,7 +27,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.adapters.ledgers.ledger_id import compare, known_ledger, raise_mark, remember_ledger
+from udp_stream.adapters.ledgers.ledger_id import compare, known_ledger, raise_mark
 from udp_stream.adapters.ledgers.sqlite.file import open_ledger_file, usable
 from udp_stream.adapters.ledgers.sqlite.queries import (
     CHARGE,
@@ -50,7 +50,8 @@ PAGE = 500  # rows that an iterator reads at a time
 def open_sqlite_ledger(path: str | os.PathLike[str], *, id_file: str | os.PathLike[str] | None = None) -> SqliteLedger:
     """Open the ledger at `path`, or make it (mode 0600) if nothing is there; use it as a context manager.
 
-    `id_file` remembers which ledger it was, and its high-water mark, so that one that is lost or older is noticed.
+    `id_file` says which ledger it was, and its high-water mark, so that one that is lost or older is noticed
+    (`ledger_id.adopt` makes it).
 
     Raises DependencyUnavailable if the directory is missing or a file cannot be used, and PrivacyRefused for a file
     that is no ledger of ours, is empty, lost its main file, was written by a newer version, or is not the ledger known.
@@ -65,14 +66,7 @@ def open_sqlite_ledger(path: str | os.PathLike[str], *, id_file: str | os.PathLi
     """
     where = Path(path).resolve()
     known = known_ledger(id_file)
-    ledger = SqliteLedger(where, open_ledger_file(where, known), id_file)
-    try:
-        if id_file is not None and known is None:
-            remember_ledger(id_file, ledger.meta()["ledger_id"])
-    except BaseException:
-        ledger.close()
-        raise
-    return ledger
+    return SqliteLedger(where, open_ledger_file(where, known), id_file)
 
 
 class SqliteLedger:
