@@ -1,6 +1,5 @@
 """A Redis that asks for a user, a password and TLS: the least rights that a ledger needs, and what refusals say."""
 
-import re
 import time
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -23,15 +22,14 @@ from udp_stream.ledger.checks import ALL_LEDGER_CHECKS, ask, crowds
 from udp_stream.ledger.checks.rolling import hour
 from udp_stream.trial.services.both import start_redis
 
-PAGE = (Path(__file__).parents[2] / "docs" / "deployments.md").read_text(encoding="utf-8")
+RULES = (Path(__file__).parents[2] / "deploy" / "redis" / "users.acl").read_text(encoding="utf-8")
 USER, ADMIN = "udp-ledger", "admin-hush"
 BOUND_S = 15.0
 
 
 def rights():
-    """The rules of the page, from `on` to the last command."""
-    (told,) = re.findall(r"^ACL SETUSER udp-ledger (.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-    return told.split()
+    """From `on` to the last command."""
+    return RULES.split()[2:]
 
 
 COMMANDS = [rule for rule in rights() if rule.startswith("+")]
@@ -51,7 +49,7 @@ def guarded(tmp_path_factory):
 
 @contextmanager
 def user(running, *more):
-    """The user of the page, with further rules."""
+    """The user of `deploy/redis/users.acl`, with further rules."""
     name = f"u{uuid4().hex[:8]}"
     rules = [rule.replace("PASSWORD", PASSWORD) for rule in rights()]
     with Redis.from_url(running.url, password=ADMIN, protocol=2) as client:

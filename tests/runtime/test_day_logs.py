@@ -1,18 +1,12 @@
-"""The log of a whole day, from real runs: the live runtime over a synthetic fleet's day, with the clock moved by hand.
-
-docs/operations.md shows lines of these days, and how many there are: `python -m tests.runtime.test_day_logs` prints
-them.
-"""
+"""The log of a whole day, from real runs: the live runtime over a synthetic day, with a clock moved by hand."""
 
 import io
 import logging
 import re
-import sys
 from collections import defaultdict
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
 import msgspec
@@ -34,7 +28,6 @@ MIDNIGHT = datetime(2024, 1, 8, tzinfo=IST)
 LOOK_S = 10
 AWAY = range(9 * 3600, 11 * 3600)
 BACK = AWAY.stop // 60 - 1
-DOCS = Path(__file__).parents[2] / "docs" / "operations.md"
 
 
 @cache
@@ -114,17 +107,3 @@ def test_a_whole_day_has_fewer_than_200_lines_and_each_slot_has_one(day, tmp_pat
     assert ("wrong_type" in "".join(lines)) == (day == "refused")
     assert sum("were refused, most as" in line for line in lines) == (day == "refused")
     assert sum("a Kafka broker does not answer" in line for line in lines) == (12 if day == "away" else 0)
-    heading = {"night": "A day with its night", "refused": "every ping is refused", "away": "the broker away"}[day]
-    (title,) = [line for line in DOCS.read_text(encoding="utf-8").splitlines() if heading in line and "lines)" in line]
-    assert f"({len(lines)} lines)" in title
-    shown = DOCS.read_text(encoding="utf-8").partition(title)[2].split("```")[1].splitlines()[1:]
-    assert shown and not [line for line in shown if f"udp-stream: {line}" not in lines]
-
-
-if __name__ == "__main__":
-    for name in DAYS:
-        with TemporaryDirectory() as place:
-            clock = [0.0]
-            logs.time = SimpleNamespace(monotonic=lambda: clock[0])  # noqa: B023
-            found, _ = lines_of(name, place, clock)
-            sys.stdout.write("\n".join([f"== {name}: {len(found)} lines", *found, ""]))

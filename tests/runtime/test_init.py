@@ -2,12 +2,11 @@
 
 import json
 import tomllib
-from pathlib import Path
 
 import pytest
 
 from benchmarks import way_in
-from benchmarks.feed_forms import FORMS, TITLES, UNITS, flat, recorded
+from benchmarks.feed_forms import FORMS, UNITS, flat, recorded
 from tests.forms import long_but
 from tests.runtime.harness import fleet_log
 from tests.runtime.test_cli import run
@@ -76,12 +75,6 @@ def test_a_live_feed_gives_the_hats_and_counts_of_the_plain_form(through, plain,
     """`init` of one poll, `plan` of it, `run` of the address: a real server, whose polls repeat what they had."""
     found = through(tmp_path, PINGS, *FLAGS)
     assert found.hats == plain and all(seconds > 0 for seconds in found.seconds)
-
-
-def test_the_table_of_feeds_has_each_form_and_each_live_way():
-    table = (Path(__file__).parents[2] / "docs" / "feeds.md").read_text(encoding="utf-8")
-    assert set(TITLES) == {*FORMS, *(through.__name__ for through in (*LIVE, way_in.queued))} and len(TITLES) >= 20
-    assert [name for name, title in TITLES.items() if f"\n| {title} |" not in table] == []
 
 
 def test_what_is_not_known_says_so_and_has_a_public_choice(tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from xml.etree import ElementTree
 
 import h3.api.basic_int as h3
@@ -16,7 +15,6 @@ from benchmarks.forecast_days import Day, Run, day_of_fleet, run
 from benchmarks.guesses import constant_and_counts
 from udp_stream.trial.fleet.fleet import Fleet
 
-DOCS = Path(__file__).parents[2] / "docs"
 PANELS = (
     "Truth", "Private estimate", "Half width of its 95 % interval", "The baseline guess", "Baseline guess + counts"
 )  # fmt: skip
@@ -138,14 +136,3 @@ def test_a_day_that_is_run_again_is_the_same_bytes(day: Day, said: Run) -> None:
 def test_an_hour_without_pings_is_refused(day: Day, said: Run) -> None:
     with pytest.raises(ValueError, match=r"expected an hour with pings, one of .*, got 1"):
         hour_of(day, said, 1)
-
-
-def test_the_page_has_the_pictures_errors_and_the_picture_needs_nothing_else() -> None:
-    drawn = (DOCS / "city.svg").read_text(encoding="utf-8")
-    page = (DOCS / "mechanisms" / "forecast.md").read_text(encoding="utf-8")
-    table = page.partition("## One hour of a city")[2].partition("##")[0]
-    rows = re.findall(r"^\| (?:private|(?:the )?baseline)[^|]* \| \**([\d.]+)\** \|", table, re.MULTILINE)
-    stated = [float(found) for found in rows]
-    assert stated == errors(drawn)[1:] and len(stated) == 3
-    assert len(drawn.encode()) < 150_000
-    assert not re.search(r"href|<script|<style|<image|url\(|font-face", drawn)

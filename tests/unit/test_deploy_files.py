@@ -23,7 +23,6 @@ from udp_stream.cli.parsers import program
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "deploy" / "systemd" / "udp-stream-worker@.service"
 MANIFESTS = sorted((ROOT / "deploy" / "kubernetes").glob("*.yaml"))
-PAGE = (ROOT / "docs" / "deployments.md").read_text(encoding="utf-8")
 DOCUMENTS = [document for path in MANIFESTS for document in yaml.safe_load_all(path.read_text(encoding="utf-8"))]
 BY_KIND = {document["kind"]: document for document in DOCUMENTS}
 
@@ -83,8 +82,6 @@ def test_the_settings_are_valid_and_their_files_are_mounted(tmp_path):
         if one["name"] != "key":
             assert all(str(Path(file).parent) in mounted for file in secrets)
     assert str(Path(settings.ledger.key_file).parent) == unit()["Service"]["WorkingDirectory"][0]
-    keys = set(re.findall(r"--from-file=([a-z.-]+)", PAGE))
-    assert {Path(file).name for file in secrets} | {"plates.key"} == keys
 
 
 def test_pods_run_as_nobody_special_and_secrets_are_files_that_the_program_accepts():
@@ -113,22 +110,6 @@ def test_the_first_container_gives_each_worker_the_key_and_never_another_one(tmp
         subprocess.run(command, timeout=20, check=True)
         made = tmp_path / "state" / "plates.key"
         assert made.read_bytes() == first and is_key(first) and made.stat().st_mode & 0o777 == 0o600
-    assert "openssl rand -hex 32" in PAGE
-
-
-def test_the_pages_commands_put_files_where_the_unit_wants_them(tmp_path):
-    """On a machine that has nothing of ours yet, in a folder in the place of its root."""
-    lines = [line.partition("  #")[0].removeprefix("# ") for line in PAGE.splitlines() if line.startswith("# install ")]
-    (tmp_path / "etc" / "systemd" / "system").mkdir(parents=True)
-    for name in ("kafka-password", "ledger-password", "city.toml", "ca.crt"):
-        (tmp_path / name).write_text(name)
-    script = "\n".join(lines).replace(" /etc/", f" {tmp_path}/etc/").replace("deploy/", f"{ROOT}/deploy/")
-    subprocess.run(["sh", "-ec", script], cwd=tmp_path, timeout=20, check=True)
-    assert (tmp_path / "etc" / "systemd" / "system" / UNIT.name).read_bytes() == UNIT.read_bytes()
-    for value in unit()["Service"]["LoadCredential"]:
-        secret = tmp_path / value.partition(":/")[2]
-        assert secret.stat().st_mode & 0o777 == 0o600
-    assert (tmp_path / "etc" / "udp-stream" / "city.toml").stat().st_mode & 0o777 == 0o644
 
 
 def test_the_unit_ends_and_starts_workers_as_they_want_it():

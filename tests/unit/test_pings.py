@@ -173,6 +173,39 @@ def test_every_reason_that_decoding_can_give_is_in_the_tables_and_described() ->
     assert all(reason.describe.endswith(".") for reason in Reason)
 
 
+def reasons_that_follow_from_a_speed() -> set[str]:
+    """All reasons that some text in the place of one speed, or none at all, gives a message."""
+    fields = (
+        '{"license_plate": "A", "observationDateTime": "2024-01-01T00:00:00Z", %s"location": {"coordinates": [1, 2]}}'
+    )
+    numbers = [
+        "9" * 500,
+        "0." + "1" * 4000,
+        *["0", "-0.0", "65", "1e-400", "200", "201", "1e308", "1e999", "-1", "-1e999"],
+    ]
+    others = [
+        "",
+        "\0",
+        "\ud800",
+        "[" * 3000,
+        *["null", "true", '"20"', "[20]", "{}", "NaN", "Infinity", "-", "01", "1.", '"'],
+    ]
+    rules = PingRules(max_kmh=65, reject_above_kmh=200, max_message_bytes=4000, max_pings_per_message=3)
+    found = set()
+    for speed in ("", *(f'"speed": {text}, ' for text in numbers + others)):
+        one = (fields % speed).encode(errors="surrogatepass")
+        for message in (one, b"[%s, %s]" % (one, one), b'{"results": [%s]}' % one):
+            found |= {refusal.reason.value for refusal in decode(message, rules=rules)[1]}
+    return found
+
+
+def test_only_the_reasons_that_the_privacy_model_lists_can_follow_from_a_speed_or_its_length() -> None:
+    looking_at_it = {"speed_not_finite", "speed_negative", "speed_above_limit"}
+    assert reasons_that_follow_from_a_speed() == looking_at_it | {
+        "missing_field", "wrong_type", "not_json", "oversized_message"
+    }  # fmt: skip
+
+
 def test_of_several_faults_the_first_in_the_documented_order_is_named() -> None:
     faults: list[tuple[str, Any]] = [
         ("speed", 1000),

@@ -1,6 +1,5 @@
 """Standing queries in the configuration: what a stranger gets wrong is named, with the rule and the query."""
 
-import re
 from dataclasses import replace
 from decimal import Decimal
 
@@ -8,7 +7,7 @@ import numpy as np
 import pytest
 
 from udp_stream.adapters.ledgers.statement import statement
-from udp_stream.adapters.settings import load, query_keys
+from udp_stream.adapters.settings import load
 from udp_stream.cli.charged_plate import lines_of_plate
 from udp_stream.cli.plan_of_queries import facts_of_queries, print_queries
 from udp_stream.errors import ConfigError
@@ -252,36 +251,6 @@ def test_flags_and_variables_cannot_name_one_of_several_queries(tmp_path, how):
 def test_budgets_of_queries_can_be_set_beside_the_file(tmp_path):
     settings = loaded(tmp_path, BUDGET + RANGE, ("queries.rho=50",), {"UDP_STREAM_QUERIES__PERIOD": "7d"})
     assert settings.position_periods.promise == "rho 50 per square km, per 7d"
-
-
-def test_every_key_of_a_query_has_a_row():
-    from tests.unit.test_docs import DOCS
-
-    rows = (DOCS / "configuration.md").read_text(encoding="utf-8").splitlines()
-    for key in query_keys():
-        assert sum(row.startswith((f"| `{key}` |", f"| `{key}`* |")) for row in rows) == 1, key
-
-
-def test_the_page_has_a_configuration_that_loads(tmp_path):
-    from tests.unit.test_docs import DOCS
-
-    text = (DOCS / "configuration.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```toml\n(\[queries\].*?)```", text, re.DOTALL)
-    assert len(loaded(tmp_path, example).standing_queries) == 4
-
-
-def test_the_one_budget_that_budgets_over_time_shows_can_be_asked_with_the_noise_that_it_says(tmp_path):
-    from tests.unit.test_docs import DOCS
-
-    text = (DOCS / "budgets.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
-    settings = loaded(tmp_path, example)
-    (query,) = settings.standing_queries
-    assert f"{query.asked(plates=1).deviation_m:.0f} m" in text
-    parts = settings.position_periods.budget_nano, settings.policy.budget_nano
-    assert (
-        f"rho {parts[0] / NANO:.1f} per square kilometre" in text and f"speeds have rho {parts[1] / NANO:.2f}" in text
-    )
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,13 @@
 """`[source]`: presets, and what a stranger gets wrong."""
 
 import json
-import re
-from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
-from udp_stream.adapters.files.sources import read_messages
 from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError
 from udp_stream.pings.mapping import FIELDS
-from udp_stream.pings.presets import PRESETS, WITHOUT_SPEED
+from udp_stream.pings.presets import PRESETS
 
 
 def settings(*flags, environment=None):
@@ -89,28 +85,3 @@ def test_a_preset_reads_a_message_of_its_feed(name):
     assert not refusals and pings.plates == ("A1",) and pings.time_ms.tolist() == [1641012035000]
     assert (pings.lon[0], pings.lat[0], pings.speed[0]) == (72.5, 21.25, 45 * 4096)
     assert set(preset.keys) <= {*FIELDS, "records", "time_format"}
-
-
-def test_the_page_on_feeds_has_every_preset_with_its_paths():
-    page = (Path(__file__).parents[2] / "docs" / "feeds.md").read_text(encoding="utf-8").splitlines()
-    for name, preset in PRESETS.items():
-        (row,) = [line for line in page if line.startswith(f"| `{name}` |")]
-        assert all(f"`{path}`" in row for path in preset.keys.values()) and (preset.unit or "any") in row
-        assert preset.origin in row
-    for name, why in WITHOUT_SPEED.items():
-        assert f"| `{name}` | {why} |" in page
-
-
-def test_the_pages_tables_read_the_pages_messages(tmp_path):
-    """Each example of a feed stands before its table."""
-    page = (Path(__file__).parents[2] / "docs" / "feeds.md").read_text(encoding="utf-8").partition("## Presets")[0]
-    blocks = re.findall(r"```(json|text|toml)\n(.*?)```", page, re.DOTALL)
-    feeds = [(kind, text, toml) for (kind, text), (_, toml) in pairwise(blocks) if kind != "toml"]
-    assert len(feeds) == 3
-    for at, (kind, text, toml) in enumerate(feeds):
-        (tmp_path / f"{at}.toml").write_text(toml)
-        (tmp_path / f"{at}.{kind}").write_text(text)
-        ours = load(tmp_path / f"{at}.toml", (), {})
-        messages = [one for some in read_messages(f"{tmp_path}/{at}.{kind}", form=ours.source.form) for one in some]
-        pings, refusals = ours.decoder.decode(messages)
-        assert (pings.plates, pings.time_ms.tolist(), refusals) == (("4711",), [1706159153000], [])
