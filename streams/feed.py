@@ -28,7 +28,7 @@ from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.errors import DependencyUnavailable, UsageError, needs
 from udp_stream.pings.feed_form import PLAIN, FeedForm
 from udp_stream.pings.mapped_json import Single, single_ping
-from udp_stream.pings.time_columns import read_times
+from udp_stream.pings.times import read_times
 
 SPEED_BYTES = 32
 """Counted for each speed in an array. A double needs at most 24 characters."""

@@ -12,8 +12,7 @@ from udp_stream.pings.decoder import PingDecoder, PingRules, originals
 from udp_stream.pings.feed_form import mapped_form
 from udp_stream.pings.mapped_json import mapped_format, single_ping
 from udp_stream.pings.mapping import FIELDS, FeedMapping
-from udp_stream.pings.time_columns import read_times
-from udp_stream.pings.timestamps import NO_OFFSET, READ, UNREADABLE
+from udp_stream.pings.times import NO_OFFSET, READ, UNREADABLE, read_times
 
 RULES = PingRules(max_kmh=65, reject_above_kmh=200, max_pings_per_message=4, max_message_bytes=4000)
 NESTED = FeedMapping(

@@ -38,10 +38,10 @@ from udp_stream.pings.found_mapping import FoundMapping, found_mapping
 from udp_stream.pings.found_nothing import missing_fields, reasons
 from udp_stream.pings.found_plate import shared_plate_warning
 from udp_stream.pings.found_times import found_time_form, offset_minutes
-from udp_stream.pings.mapping import FIELDS, ISO, FeedMapping
-from udp_stream.pings.numbers import read_numbers
+from udp_stream.pings.mapping import FIELDS, FeedMapping
 from udp_stream.pings.presets import PRESETS
 from udp_stream.pings.refusals import Refusal
+from udp_stream.pings.times import ISO, read_numbers
 from udp_stream.windows.clocks import AgreementClock
 
 _FRAMES = 50

@@ -27,11 +27,11 @@ from udp_stream.pings.found_fields import (
 from udp_stream.pings.found_mapping import likely_paths
 from udp_stream.pings.found_times import found_time_form
 from udp_stream.pings.mapped_json import mapped_format
-from udp_stream.pings.mapping import FIELDS, ISO, FeedMapping, Path, json_path
-from udp_stream.pings.numbers import number_of
+from udp_stream.pings.mapping import FIELDS, FeedMapping, Path, json_path
 from udp_stream.pings.other_kinds import no_pings
 from udp_stream.pings.presets import PRESETS
 from udp_stream.pings.refusals import Reason, Refusal
+from udp_stream.pings.times import ISO, number_of
 
 SENTENCES_MAX = 4
 """Kinds of refusals that are explained, the commonest first."""

@@ -1,6 +1,6 @@
 """Pings: raw messages to columns, and a refusal for everything that does not count.
 
-A format (`formats.py`) reads the messages, `timestamps` the times; here are the rules for the values, checked a
+A format (`formats.py`) reads the messages, `times` the times; here are the rules for the values, checked a
 column at a time. A ping with several faults is refused for the first of them: first the shape (fields present and of
 their JSON type: plate, time, location, speed), then the values in this order: plate, time, coordinates out of range,
 zero, outside the box, speed not finite, negative, above the limit.
@@ -27,7 +27,7 @@ from udp_stream.pings.json_pieces import with_infinite
 from udp_stream.pings.json_reader import JSON
 from udp_stream.pings.refusals import Reason, Refusal
 from udp_stream.pings.rules import PLACEHOLDERS, PingRules
-from udp_stream.pings.timestamps import NO_OFFSET, UNREADABLE, parse_timestamps
+from udp_stream.pings.times import NO_OFFSET, UNREADABLE, parse_timestamps
 from udp_stream.units import KMH_PER_UNIT, QUANTA_PER_KMH
 
 __all__ = [

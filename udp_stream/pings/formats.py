@@ -48,7 +48,7 @@ class Location(Struct, gc=False):
 class WirePing(Struct, gc=False):
     """A ping whose fields have the right types; their values are not checked yet.
 
-    `observationDateTime` is a text that `timestamps` reads; `speed` is in the source's unit.
+    `observationDateTime` is a text that `times` reads; `speed` is in the source's unit.
 
     >>> WirePing("A1", "2022-01-01T10:10:35+05:30", Location(Point(72.8, 21.1)), 12.5).location.coordinates.lat
     21.1
@@ -64,7 +64,7 @@ class WirePing(Struct, gc=False):
 class WireColumns:
     """The same as columns of one length, for formats that have them without making an object of each ping.
 
-    `time_ms`, `time_status`: as `timestamps.parse_timestamps` gives them. `speed` is in the source's unit.
+    `time_ms`, `time_status`: as `times.parse_timestamps` gives them. `speed` is in the source's unit.
 
     >>> none = np.zeros(0)
     >>> len(WireColumns([], none.astype(np.int64), none.astype(np.uint8), none, none, none).plates)

@@ -15,7 +15,7 @@ from udp_stream.pings.found_fields import Record, Value, dotted, is_shown, leads
 from udp_stream.pings.found_plate import Candidate, likeliest_plate
 from udp_stream.pings.found_times import TimeForm, found_time_form
 from udp_stream.pings.mapping import FIELDS, FeedMapping, Path
-from udp_stream.pings.numbers import number_of
+from udp_stream.pings.times import number_of
 
 _NUMBERS_MIN = 0.9
 """Of a path's values, how many must be what the field is."""

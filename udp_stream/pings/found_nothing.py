@@ -16,7 +16,7 @@ from udp_stream.pings.found_fields import (
 )
 from udp_stream.pings.found_mapping import named_paths, unnamed_degrees
 from udp_stream.pings.mapping import Path
-from udp_stream.pings.numbers import number_of
+from udp_stream.pings.times import number_of
 
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?( ?[AaPp][Mm])?")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}|\d{8}")

@@ -10,10 +10,7 @@ from datetime import UTC, tzinfo
 import numpy as np
 
 from udp_stream.pings.found_fields import Value
-from udp_stream.pings.mapping import EPOCHS, ISO
-from udp_stream.pings.numbers import as_float, number_of
-from udp_stream.pings.time_columns import TimeValue, read_times
-from udp_stream.pings.timestamps import NO_OFFSET, UNREADABLE
+from udp_stream.pings.times import EPOCHS, ISO, NO_OFFSET, UNREADABLE, TimeValue, as_float, number_of, read_times
 
 EARLIEST_MS, LATEST_MS = 946_684_800_000, 4_102_444_800_000
 """2000 to 2099: what a ping's time may be."""

@@ -38,10 +38,9 @@ from udp_stream.pings.json_pieces import (
     unwrap,
 )
 from udp_stream.pings.mapped_rows import Row, built, getters_of, node_of
-from udp_stream.pings.mapping import EPOCHS, FIELDS, FeedMapping, Path, json_path
-from udp_stream.pings.numbers import read_numbers
+from udp_stream.pings.mapping import FIELDS, FeedMapping, Path, json_path
 from udp_stream.pings.refusals import Reason, Refusal
-from udp_stream.pings.time_columns import TimeValue, read_times
+from udp_stream.pings.times import EPOCHS, TimeValue, read_numbers, read_times
 
 ENVELOPES = ("results", "features")
 """Where the array of pings may be in an object that is no ping."""

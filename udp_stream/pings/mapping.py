@@ -14,14 +14,10 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Final
 
 from udp_stream.pings.formats import FieldPaths
+from udp_stream.pings.times import EPOCHS, ISO
 
 FIELDS: Final = ("plate", "time", "longitude", "latitude", "speed")
 """The fields of a ping, in the order in which they are read and refused."""
-
-ISO: Final = "iso"
-
-EPOCHS: Final = {"epoch_s": 10**6, "epoch_ms": 10**3, "epoch_us": 1}
-"""Time formats that count from 1970-01-01 UTC, and how many microseconds their unit has."""
 
 Path = tuple[str | int, ...]
 """Keys of objects, and indices of arrays."""

@@ -12,7 +12,8 @@ from udp_stream.pings.formats import NOT_IN_ARRAY, PingFormat
 from udp_stream.pings.found_times import offset_minutes
 from udp_stream.pings.json_pieces import trim, unwrap
 from udp_stream.pings.mapped_json import single_ping
-from udp_stream.pings.mapping import EPOCHS, FeedMapping
+from udp_stream.pings.mapping import FeedMapping
+from udp_stream.pings.times import EPOCHS
 
 LOOKED_AT = 200
 """Times of a batch, from all over it."""

@@ -34,8 +34,8 @@ from udp_stream.errors import UsageError
 from udp_stream.pings.found_fields import shown_names
 from udp_stream.pings.found_times import found_time_form
 from udp_stream.pings.mapping import FIELDS, FeedMapping, Path, steps_of
-from udp_stream.pings.numbers import number_of
 from udp_stream.pings.other_kinds import odd_text
+from udp_stream.pings.times import number_of
 
 DELIMITERS = (",", ";", "\t", "|")
 """What may separate cells, the likeliest first."""

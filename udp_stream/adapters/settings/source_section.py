@@ -11,8 +11,9 @@ from udp_stream.errors import ConfigError
 from udp_stream.pings.feed_form import FeedForm, mapped_form
 from udp_stream.pings.formats import PingFormat
 from udp_stream.pings.json_reader import JSON
-from udp_stream.pings.mapping import EPOCHS, FIELDS, FeedMapping, mapping_of
+from udp_stream.pings.mapping import FIELDS, FeedMapping, mapping_of
 from udp_stream.pings.presets import PRESETS, WITHOUT_SPEED, Preset
+from udp_stream.pings.times import EPOCHS
 
 DELIMITERS = {"": "", ",": ",", ";": ";", "\t": "\t", "tab": "\t", "|": "|"}
 """What a delimiter may be, and the character that is meant."""
