@@ -52,13 +52,13 @@ def a_log(seed, n=400, plates=9, minutes=150, lag=0):
 
 
 def searched(rows, age=AGE):
-    """What every moment holds, by looking at every ping."""
+    """What every moment holds, by looking at every ping: of several of one plate and time the first in the log."""
     moments = {}
     for moment in range(EVERY * 1000, max(row[1] for row in rows) + EVERY * 1000 + 1, EVERY * 1000):
         held = {}
         for plate, time, lat, lon in rows:
-            if moment - age <= time < moment:
-                held[plate.encode()] = max(held.get(plate.encode(), (-1, 0, 0)), (time, lat, lon))
+            if moment - age <= time < moment and time > held.get(plate.encode(), (-1, 0, 0))[0]:
+                held[plate.encode()] = time, lat, lon
         if held:
             moments[moment] = {plate: (lat, lon) for plate, (_, lat, lon) in sorted(held.items())}
     return moments
@@ -77,7 +77,10 @@ def test_how_the_log_is_cut_changes_nothing_and_neither_does_the_order_within_th
     for size in (1, 13, 400):
         assert told(fed(latest(), rows, size=size)) == expected
     shuffled = [rows[i] for i in np.random.default_rng(1).permutation(len(rows))]
-    assert told(fed(latest(), shuffled, watermarks=0, size=400)) == expected
+    assert told(fed(latest(), shuffled, watermarks=0, size=400)) == searched(shuffled)
+    once = list({row[:2]: row for row in rows}.values())  # no plate twice at one time
+    shuffled = [once[i] for i in np.random.default_rng(1).permutation(len(once))]
+    assert told(fed(latest(), shuffled, watermarks=0, size=400)) == searched(once)
 
 
 def test_repeats_are_dropped_while_they_wait_and_nothing_else(monkeypatch):
@@ -86,6 +89,31 @@ def test_repeats_are_dropped_while_they_wait_and_nothing_else(monkeypatch):
     positions = latest()
     assert told(fed(positions, rows, size=5)) == searched(rows)
     assert positions._rows.size <= 9 * 2
+
+
+def test_which_ping_of_one_plate_and_time_counts_follows_from_no_position():
+    """The first in the log, wherever the pings are, and however often each of them is delivered."""
+    first, second = ("A", MINUTE, 30.27, -97.70), ("A", MINUTE, 30.269999, -97.80)
+    for north in (0.0, 2e-6, 1.0, -1.0):
+        moved = (*second[:2], second[2] + north, second[3])
+        for log in ([first, moved], [first, moved, first, moved], [first, first, moved]):
+            for size in (1, 2, 7):
+                assert told(fed(latest(), log, size=size)) == {15 * MINUTE: {b"A": (30.27, -97.70)}}
+                assert told(fed(latest(), log[::-1], size=size))[15 * MINUTE][b"A"] == log[-1][2:]
+
+
+@pytest.mark.parametrize("every_minutes", [5, 15, 60])
+@pytest.mark.parametrize("age_minutes", [1, 10, 20, 90])
+def test_no_moment_has_a_position_that_is_older_than_the_age(every_minutes, age_minutes):
+    """A plate that is not heard of any more leaves, at the first moment at which it is too old, and no sooner."""
+    positions, found = latest(age_minutes * MINUTE, every=60 * every_minutes), []
+    rows = [("A", 7 * MINUTE, 1.0, 1.0), *[("B", minute * MINUTE, 2.0, 2.0) for minute in range(240)]]
+    for row in sorted(rows, key=lambda row: row[1]):
+        found += positions.push(pings_of([row]), np.array([0]), row[1])
+    for moment in [*found, *positions.flush()]:
+        assert (moment.seen_ms >= moment.time_ms - age_minutes * MINUTE).all()
+        is_young = 7 * MINUTE < moment.time_ms <= (7 + age_minutes) * MINUTE
+        assert (b"A" in moment.plates) == is_young
 
 
 def test_what_comes_after_the_grace_is_not_in_its_moment_but_may_be_in_the_next():

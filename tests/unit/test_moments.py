@@ -68,7 +68,8 @@ def test_however_fetches_cut_the_log_moments_hold_what_a_search_through_the_log_
 
 
 def searched(log, every_ms, age_ms):
-    """Record by record: the watermark by hand, each plate's latest by looking at all pings accepted so far."""
+    """Record by record: the watermark by hand, each plate's latest by looking at all pings accepted so far; of several
+    of one time it is the first."""
     watermark, accepted, through, found = None, [], None, []
     for one in log:
         row = seen(one)
@@ -88,8 +89,8 @@ def searched(log, every_ms, age_ms):
         for moment in range(first if through is None else through + every_ms, until + 1, every_ms):
             held = {}
             for plate, time_ms, lon, _ in accepted:
-                if moment - age_ms <= time_ms < moment:
-                    held[plate] = max(held.get(plate, (0, 0.0)), (time_ms, lon))
+                if moment - age_ms <= time_ms < moment and time_ms > held.get(plate, (0, 0.0))[0]:
+                    held[plate] = time_ms, lon
             if held:
                 plates = sorted(held)
                 rows = [held[plate] for plate in plates]

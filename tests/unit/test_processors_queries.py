@@ -104,10 +104,10 @@ def expected_of(settings):
             *(np.append(a, b) for a, b in zip((places.offset, places.append_ms, places.tick), end, strict=True))
         )
         for moment in reader.read([*messages, b""], whole).moments:
-            moments.setdefault(moment.time_ms, []).append(moment)
+            moments.setdefault(moment.time_ms, []).append((partition, moment))
     ledger, told = MemoryLedger(), {}
     for time_ms in sorted(moments):
-        chunks = [chunk for one in moments[time_ms] for chunk in list(cut_moment(one, 0, 0))[:-1]]
+        chunks = [chunk for source, one in moments[time_ms] for chunk in list(cut_moment(one, source, 0))[:-1]]
         recorded = queries.record(merge_moment(chunks), ledger)
         told |= {} if recorded is None else {one.release_id: one.payload for one in recorded.answers}
     return told, charges(ledger)

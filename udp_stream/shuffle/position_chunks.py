@@ -118,10 +118,10 @@ def _columns(moment: Moment, rows: slice) -> PositionColumns:
 
 
 def merge_moment(chunks: Sequence[PositionChunk]) -> Moment:
-    """The moment of all sources together, as one log would have it: each plate with its latest position.
+    """The moment of all sources together: each plate with its latest position. Of several of one time that of the
+    source with the lowest number counts, wherever they are.
 
-    Of two positions of one time the one further north, then further east, stays. ValueError for no chunks, or chunks
-    of different moments.
+    ValueError for no chunks, or chunks of different moments.
 
     >>> from udp_stream.testing import a_moment
     >>> *chunks, _ = cut_moment(a_moment(), source=0, shard=0, rows_max=3)
@@ -136,7 +136,8 @@ def merge_moment(chunks: Sequence[PositionChunk]) -> Moment:
     seen_ms = np.concatenate([np.frombuffer(one.seen, "<i8") for one in tables])
     lat, lon = (np.concatenate([np.frombuffer(getattr(one, name), "<f8") for one in tables]) for name in ("lat", "lon"))
     known, number = np.unique(plates, return_inverse=True)
-    order = np.lexsort((lon, lat, seen_ms, number))
+    source = np.repeat([chunk.source for chunk in chunks], [len(one.seen) // 8 for one in tables])
+    order = np.lexsort((-source, seen_ms, number))
     last = order[np.append(np.diff(number[order]) > 0, True)]
     return Moment(chunks[0].slot_start, tuple(known.tolist()), lat[last], lon[last], seen_ms[last])
 

@@ -5,8 +5,12 @@ plate is in it with its last accepted ping before the moment, unless that is old
 a moment holds follows from the log alone, and so does when it is due.
 
 A ping that comes later than the grace is not in its moment; it may still be the latest of its plate at a later one.
-A ping that is late for its slot is refused, and is in none. Of two pings of one plate and time the one further north,
-then further east, stays, in whatever order they came. A moment at which no plate has a position is none.
+A ping that is late for its slot is refused, and is in none. A moment at which no plate has a position is none.
+
+**Of several pings of one plate and time, the first in the log counts.** Positions are what queries protect, so no
+position may decide which one counts: where it did, a plate that moved a little could have jumped to its other ping.
+The latest position is one of the plate's positions, and which one follows from plates, times and the log's order
+alone. So it moves no farther than the plate's pings do. A ping that is delivered twice changes nothing.
 """
 
 from __future__ import annotations
@@ -137,9 +141,7 @@ class LatestPositions:
         if self._closed_ms is None:
             first = self._end_of(int(pings.time_ms[rows].min()))
             self._earliest_ms = first if self._earliest_ms is None else min(first, self._earliest_ms)
-        _, ends = self._grid.place(pings.time_ms[rows])
-        first_ms = ends if self._earliest_ms is None else np.maximum(ends, self._earliest_ms)
-        is_needed = pings.time_ms[rows] >= first_ms - self._age_ms
+        is_needed = self._are_needed(pings.time_ms[rows])
         rows = rows[is_needed]
         taken = np.zeros(rows.size, _ROW)
         used = np.unique(pings.plate[rows])
@@ -180,14 +182,21 @@ class LatestPositions:
         rows = self._gathered()
         before = rows["time"] < moment_ms
         found = _latest(rows[before])
-        found = found[found["time"] >= moment_ms - self._age_ms]
         self._close_through(moment_ms)
-        kept = found[found["time"] >= self._end_of(moment_ms) - self._age_ms]
-        self._rows = np.concatenate([kept, rows[~before]])
+        # What is needed no more leaves here. So no row is older than allowed when its next moment comes.
+        rows = np.concatenate([found, rows[~before]])
+        self._rows = rows[self._are_needed(rows["time"])]
         # Before names are forgotten: `found` still has the old codes.
         names = list(self._codes)
         self._forget_names(names)
         return self._moment(moment_ms, found, names) if found.size else None
+
+    def _are_needed(self, time_ms: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether positions of these times are young enough for the next moment that may have them."""
+        _, first_ms = self._grid.place(time_ms)
+        if self._earliest_ms is not None:
+            first_ms = np.maximum(first_ms, self._earliest_ms)
+        return np.asarray(time_ms >= first_ms - self._age_ms)
 
     def _close_through(self, until_ms: int) -> None:
         """No moment up to here is taken any more, also where there was none."""
@@ -212,9 +221,10 @@ class LatestPositions:
 
 
 def _latest(rows: NDArray[np.void], stretch: NDArray[np.int64] | None = None) -> NDArray[np.void]:
-    """Each plate's last row; of each of its stretches, where they are given."""
+    """Each plate's latest row; of each of its stretches, where they are given. Of rows of one plate and time the first,
+    which is the first in the log: rows are added in its order."""
     stretches = np.zeros(rows.size, np.int64) if stretch is None else stretch
-    order = np.lexsort((rows["lon"], rows["lat"], rows["time"], stretches, rows["plate"]))
+    order = np.lexsort((-np.arange(rows.size), rows["time"], stretches, rows["plate"]))
     plate, part = rows["plate"][order], stretches[order]
     is_last = np.ones(order.size, bool)
     is_last[:-1] = (plate[1:] != plate[:-1]) | (part[1:] != part[:-1])
