@@ -4,6 +4,11 @@ The file is made complete under another name and linked into place, so half a le
 at the ledger's path is one that was truncated: refused, because starting anew would hand out every budget again. For
 the same reason a write-ahead log without its ledger is refused, and so is a ledger that is missing, or another one,
 where one is known.
+
+An open file goes on living without its name. So what is at the names is compared with what was opened before anything
+is published: a ledger that was removed or replaced meanwhile, and with it what was charged since, is lost when we end.
+The same holds for its log and for the log's index: another process would begin new ones, and its charges and locks
+would not be ours.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from udp_stream.adapters.files.atomic import draft_of, link_first
 from udp_stream.adapters.ledgers.ledger_id import gone
@@ -64,7 +70,45 @@ COMMIT;
 """
 
 
-def open_ledger_file(path: Path, known: str | None = None) -> sqlite3.Connection:
+class FilesInUse(NamedTuple):
+    """The ledger, its log and the log's index, and what each was when it was opened: its device and inode."""
+
+    path: Path
+    opened: tuple[tuple[int, int] | None, ...]
+
+    @classmethod
+    def at(cls, path: Path) -> FilesInUse:
+        """As they are now; None for a file that is not there.
+
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     files = FilesInUse.at(Path(folder, "ledger"))
+        >>> files.opened
+        (None, None, None)
+        """
+        return cls(path, tuple(_identity(path.with_name(path.name + suffix)) for suffix in ("", "-wal", "-shm")))
+
+    def require_in_place(self) -> None:
+        """Raise PrivacyRefused if any of them was removed or replaced since."""
+        if FilesInUse.at(self.path) != self:
+            raise PrivacyRefused(
+                f"the ledger {self.path}, its -wal or its -shm was removed or replaced while it was in use: what is "
+                "charged now would be lost. Nothing more is published. Stop every process that uses this ledger, and "
+                "put the newest copy in its place"
+            )
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DependencyUnavailable(f"{path} cannot be looked at: {error.strerror}") from error
+    return found.st_dev, found.st_ino
+
+
+def open_ledger_file(path: Path, known: str | None = None) -> tuple[sqlite3.Connection, FilesInUse]:
     """Connect to the ledger at a resolved path, made (mode 0600) if nothing is there; every commit is synced.
 
     `known` is the id of the ledger that has to be there; None: whichever.
@@ -85,15 +129,19 @@ def open_ledger_file(path: Path, known: str | None = None) -> sqlite3.Connection
     if path.stat().st_size == 0:
         raise PrivacyRefused(f"expected a ledger at {path}, got an empty file: restore it, or remove it if it is new")
     with usable(path):
+        before = _identity(path)
         # Mode rw makes no file: a ledger that is removed just now does not come back empty.
         connection = sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None)
         try:
             _require_ours(path, connection, known)
             _make_durable(path, connection)
+            connection.execute("SELECT count(*) FROM meta").fetchone()  # opens its log and the index
+            files = FilesInUse.at(path)
+            files._replace(opened=(before, *files.opened[1:])).require_in_place()
         except BaseException:
             connection.close()
             raise
-    return connection
+    return connection, files
 
 
 def _refuse_orphaned_log(path: Path) -> None:

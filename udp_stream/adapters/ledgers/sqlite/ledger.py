@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.adapters.ledgers.ledger_id import compare, known_ledger, raise_mark
-from udp_stream.adapters.ledgers.sqlite.file import open_ledger_file, usable
+from udp_stream.adapters.ledgers.sqlite.file import FilesInUse, open_ledger_file, usable
 from udp_stream.adapters.ledgers.sqlite.queries import (
     CHARGE,
     ENTRIES,
@@ -66,7 +66,7 @@ def open_sqlite_ledger(path: str | os.PathLike[str], *, id_file: str | os.PathLi
     """
     where = Path(path).resolve()
     known = known_ledger(id_file)
-    return SqliteLedger(where, open_ledger_file(where, known), id_file)
+    return SqliteLedger(where, *open_ledger_file(where, known), id_file)
 
 
 class SqliteLedger:
@@ -77,10 +77,15 @@ class SqliteLedger:
     """
 
     def __init__(
-        self, path: Path, connection: sqlite3.Connection, id_file: str | os.PathLike[str] | None = None
+        self,
+        path: Path,
+        connection: sqlite3.Connection,
+        files: FilesInUse,
+        id_file: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Take over a connection that is known to be a ledger's and durable."""
+        """Take over a connection that is known to be a ledger's and durable, to these files."""
         self.path = path
+        self._files = files
         self._id_file = id_file
         self._connection = connection
 
@@ -142,7 +147,9 @@ class SqliteLedger:
         return [period for (period,) in found]
 
     def mark(self, release_id: str) -> Mark:
-        """Raise the high-water mark beside the plates' key; PrivacyRefused if the ledger is behind it."""
+        """Raise the high-water mark beside the plates' key; PrivacyRefused if the ledger is behind it, or its file was
+        removed or replaced since it was opened."""
+        self._files.require_in_place()
         return raise_mark(self, self._id_file, self.path, release_id)
 
     def compare(self, mark: Mark | None = None) -> None:
