@@ -2,7 +2,7 @@
 
 A check ends with one of three words: `ok`, `FAIL`, or `unknown` where it could not be made. Never `ok` for the last.
 
-What it says of speeds is a verdict on raw speeds, in words: their unit, and no number that was measured on them. It is
+What it says of speeds is a verdict on raw speeds: their unit, or how many times as fast they are as pings move. It is
 no release, has no noise and costs no budget: it is for the operator, who may see the pings.
 """
 
