@@ -25,8 +25,7 @@ from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.settings import LedgerSection, load
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.mechanisms.grouping import SamplesPerPlate, best_fit
-from udp_stream.mechanisms.noise.discrete_gaussian import discrete_gaussian
-from udp_stream.mechanisms.noise.laplace import discrete_laplace
+from udp_stream.mechanisms.noise.samplers import discrete_gaussian, discrete_laplace
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.pings.feed_form import mapped_form
 from udp_stream.pings.json_reader import JSON
@@ -36,7 +35,7 @@ from udp_stream.planning.terms import terms_of
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.release.road import release_slot
-from udp_stream.trial.fleet.fleet import IST, Fleet, write_ndjson
+from udp_stream.trial.fleet import IST, Fleet, write_ndjson
 from udp_stream.windows.open_slots import Frame, Windows
 from udp_stream.windows.slot_tables import SlotPings, tabulate
 

@@ -32,8 +32,7 @@ from benchmarks.forecast_days import OURS, Day, Run, day_of, day_of_fleet, run, 
 from benchmarks.guesses import constant_and_counts, without_noise
 from benchmarks.train_prior import trained
 from udp_stream.forecast.prior import Coefficients
-from udp_stream.trial.fleet.by_distance import by_distance
-from udp_stream.trial.fleet.fleet import Fleet
+from udp_stream.trial.fleet import Fleet, by_distance
 
 Floats = NDArray[np.float64]
 

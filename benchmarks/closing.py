@@ -32,8 +32,8 @@ from udp_stream.adapters.ledgers.redis.opening import open_redis_ledger
 from udp_stream.adapters.settings import Settings, load
 from udp_stream.ledger.port import Admission
 from udp_stream.release.record import decode
-from udp_stream.trial.fleet.fleet import IST
-from udp_stream.trial.services.both import services
+from udp_stream.trial.fleet import IST
+from udp_stream.trial.services import services
 from udp_stream.windows.grid import cells_of
 
 HATS, PLATES, FLEET = 3000, 50, 6000

@@ -26,7 +26,7 @@ from udp_stream.release.record import decode
 from udp_stream.release.road import release_slot
 from udp_stream.release.smoothed import Smoothed
 from udp_stream.testing import SeededEntropy
-from udp_stream.trial.fleet.fleet import FleetColumns
+from udp_stream.trial.fleet import FleetColumns
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.slot_tables import SlotCounts, SlotValues
 

@@ -32,8 +32,8 @@ from benchmarks.words import words
 from streams.feed import Feed, Pace
 from streams.topics import create_topics, topics_of
 from udp_stream.adapters.settings import Settings, load
-from udp_stream.trial.fleet.fleet import IST, Fleet, Imperfections
-from udp_stream.trial.services.both import Services, services
+from udp_stream.trial.fleet import IST, Fleet, Imperfections
+from udp_stream.trial.services import Services, services
 
 BUSES, HOURS = 1000, 4
 FAUST_EVENTS = 100_000

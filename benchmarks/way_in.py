@@ -29,7 +29,7 @@ from udp_stream.adapters.files.sources import read_messages
 from udp_stream.adapters.settings import load
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.release.record import decode
-from udp_stream.trial.fleet.fleet import IST, Fleet, Imperfections
+from udp_stream.trial.fleet import IST, Fleet, Imperfections
 
 SECONDS_MAX = 120
 IDLE = "--set", "kafka.idle_timeout=2s"
@@ -175,7 +175,7 @@ def queued(folder: Path, pings: Sequence[Ping], port: int, *flags: str) -> WayIn
     """The exchange's queue on a broker of AMQP 0-9-1 at this port: its messages, single and in arrays."""
     import pika
 
-    from udp_stream.trial.services.amqp import PASSWORD, USER
+    from udp_stream.trial.services import PASSWORD, USER
 
     queue, messages = f"way-in-{os.getpid()}-{folder.name}", FORMS["plain.ndjson"](pings).splitlines()
     (folder / "sample.ndjson").write_bytes(b"\n".join(messages[len(messages) // 2 :]))
@@ -242,7 +242,7 @@ def row(title: str, verbs: str, found: WayIn, plain: Hats) -> str:
 
 
 def main(files: Sequence[str]) -> None:
-    from udp_stream.trial.services.amqp import amqp
+    from udp_stream.trial.services import amqp
 
     recorded_polls = [Path(file).resolve() for file in files if file.endswith(".pb")]
     pings = pings_of([file for file in files if not file.endswith(".pb")])

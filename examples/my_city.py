@@ -15,7 +15,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
-from udp_stream.trial.fleet.fleet import Fleet
+from udp_stream.trial.fleet import Fleet
 
 IST = timezone(timedelta(hours=5, minutes=30))
 MORNING = datetime(2024, 1, 8, 7, tzinfo=IST)

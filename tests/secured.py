@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from udp_stream.trial.services.kafka import Listener, RunningKafka, start_kafka
-from udp_stream.trial.services.process import HOST
+from udp_stream.trial.process import HOST
+from udp_stream.trial.services import Listener, RunningKafka, start_kafka
 
 USER, PASSWORD = "surat-worker", 'correct "horse", battery = staple'
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")

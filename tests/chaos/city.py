@@ -37,8 +37,8 @@ from udp_stream.release.context import ReleaseContext, with_forecaster
 from udp_stream.release.history import LedgerHistory
 from udp_stream.release.record import decode
 from udp_stream.release.smoothed import encode_smoothed
-from udp_stream.trial.services.both import RunningKafka, start_kafka
-from udp_stream.trial.services.process import folder_or_temporary, free_ports
+from udp_stream.trial.process import folder_or_temporary, free_ports
+from udp_stream.trial.services import RunningKafka, start_kafka
 
 FRAME = 4096
 BROKEN = Path(__file__).with_name("broken_worker.py")

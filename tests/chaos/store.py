@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos.proxy import HOST, Link, Proxy
-from udp_stream.trial.services.both import RunningRedis, start_redis
-from udp_stream.trial.services.process import folder_or_temporary
-from udp_stream.trial.services.redis import command
+from udp_stream.trial.process import folder_or_temporary
+from udp_stream.trial.services import RunningRedis, command, start_redis
 
 DATA = "appendonlydir"
 REPLICA = "replicaof {host} {port}\nrepl-diskless-sync-delay 0\n"

@@ -9,7 +9,7 @@ from typing import Any
 from pika import BlockingConnection, ConnectionParameters, PlainCredentials
 from pika.exceptions import AMQPError
 
-from udp_stream.trial.services.amqp import PASSWORD, USER
+from udp_stream.trial.services import PASSWORD, USER
 
 
 @dataclass(frozen=True)

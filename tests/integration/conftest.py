@@ -26,11 +26,18 @@ import pytest
 from tests.integration.amqp_brokers import AmqpBroker, connected, declared_count, listed_count
 from tests.integration.deployment import City, found_city
 from udp_stream.errors import DependencyUnavailable, UsageError
-from udp_stream.trial.services.amqp import PASSWORD, USER, amqp
-from udp_stream.trial.services.both import RunningKafka, RunningRedis, kafka, redis
-from udp_stream.trial.services.kafka import cluster_id_at
-from udp_stream.trial.services.process import free_ports
-from udp_stream.trial.services.redis import command
+from udp_stream.trial.process import free_ports
+from udp_stream.trial.services import (
+    PASSWORD,
+    USER,
+    RunningKafka,
+    RunningRedis,
+    amqp,
+    cluster_id_at,
+    command,
+    kafka,
+    redis,
+)
 
 with warnings.catch_warnings():
     # kafka-python 3.0 reads its schemas by a function that Python 3.11 and 3.12, alone, say is deprecated. Once it is

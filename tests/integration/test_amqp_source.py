@@ -15,7 +15,7 @@ from tests.runtime.harness import fleet_log
 from udp_stream.adapters.live.amqp import QueueOptions, QueueSource
 from udp_stream.adapters.live.handover import Handover
 from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError
-from udp_stream.trial.services.amqp import PASSWORD, USER
+from udp_stream.trial.services import PASSWORD, USER
 
 SECONDS_MAX = 20
 

@@ -76,7 +76,7 @@ def test_what_is_wrong_is_said_and_the_other_checks_still_run(deployment, flag, 
 
 def test_a_redis_that_would_forget_is_refused(deployment, redis_server):
     settings = redis_server.url
-    from udp_stream.trial.services.redis import command
+    from udp_stream.trial.services import command
 
     command(redis_server.port, "CONFIG", "SET", "appendfsync", "everysec")
     got, said = doctor(deployment, "--ledger", settings)

@@ -16,7 +16,7 @@ from tests.gtfs import START_S, snapshot, vehicle
 from tests.http_server import GTFS, ok, serving, status
 from tests.integration.test_amqp_source import Queue, ping, plates
 from udp_stream.pings.decoder import PingDecoder
-from udp_stream.trial.services.amqp import PASSWORD, USER
+from udp_stream.trial.services import PASSWORD, USER
 
 SECONDS_MAX = 30
 LINES = [ping(number) for number in range(9)]

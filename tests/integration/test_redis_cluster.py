@@ -19,8 +19,14 @@ from udp_stream.adapters.ledgers.redis.session import Fence
 from udp_stream.errors import DependencyUnavailable, Fenced, PrivacyRefused
 from udp_stream.ledger.checks import ALL_LEDGER_CHECKS, ask, check_large_slots
 from udp_stream.ledger.port import LedgerFactory
-from udp_stream.trial.services.both import RunningCluster, RunningRedis, start_redis, start_redis_cluster
-from udp_stream.trial.services.redis import CLUSTER_CONFIGURATION, command
+from udp_stream.trial.services import (
+    CLUSTER_CONFIGURATION,
+    RunningCluster,
+    RunningRedis,
+    command,
+    start_redis,
+    start_redis_cluster,
+)
 
 NODES = 3
 WAIT_SECONDS = 60

@@ -38,7 +38,7 @@ from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.packing import column
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import LedgerFactory
-from udp_stream.trial.services.both import RunningRedis, start_redis
+from udp_stream.trial.services import RunningRedis, start_redis
 
 Check = Callable[[LedgerFactory], None]
 WAIT_SECONDS = 60

@@ -12,7 +12,7 @@ from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.settings import LedgerSection
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.ledger.checks import ask
-from udp_stream.trial.services.process import free_ports
+from udp_stream.trial.process import free_ports
 
 
 @pytest.fixture(scope="module")

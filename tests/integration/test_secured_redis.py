@@ -20,7 +20,7 @@ from udp_stream.adapters.settings import LedgerSection
 from udp_stream.errors import ConfigError, DependencyUnavailable, UdpStreamError
 from udp_stream.ledger.checks import ALL_LEDGER_CHECKS, ask, crowds
 from udp_stream.ledger.checks.rolling import hour
-from udp_stream.trial.services.both import start_redis
+from udp_stream.trial.services import start_redis
 
 RULES = (Path(__file__).parents[2] / "deploy" / "redis" / "users.acl").read_text(encoding="utf-8")
 USER, ADMIN = "udp-ledger", "admin-hush"

@@ -18,7 +18,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import TimeoutError as RedisTimeout
 from redis.retry import Retry
 
-from udp_stream.trial.services.both import RunningRedis, services, start_redis_cluster
+from udp_stream.trial.services import RunningRedis, services, start_redis_cluster
 
 LOG_APPEND_TIME = 1  # a record's timestamp type
 WAIT_SECONDS = 20

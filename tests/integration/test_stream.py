@@ -26,7 +26,7 @@ from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError, DependencyUnavailable
 from udp_stream.ledger.port import Admission
 from udp_stream.release import record as release
-from udp_stream.trial.fleet.fleet import IST, Fleet, Imperfections
+from udp_stream.trial.fleet import IST, Fleet, Imperfections
 
 AUTO = {"mean": "array-averaging", "shards": 3, "epsilon": '"auto"', "cdf": "0.05", "budget": "0.5", "period": "1h"}
 """Plates run out of it within the hour."""

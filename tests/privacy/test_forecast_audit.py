@@ -30,7 +30,7 @@ from udp_stream.planning.hat_plan import HatPlans
 from udp_stream.release import context, estimate
 from udp_stream.release.record import CITY, kind_of, slot_of
 from udp_stream.testing import SeededEntropy
-from udp_stream.trial.fleet.fleet import IST, Fleet, Imperfections
+from udp_stream.trial.fleet import IST, Fleet, Imperfections
 from udp_stream.units import NANO
 from udp_stream.windows.slot_tables import SlotPings, SlotValues
 

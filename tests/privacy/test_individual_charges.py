@@ -13,7 +13,7 @@ import pytest
 from tests.forms import long_but
 from tests.privacy.test_mean_distributions import epsilon_seen
 from udp_stream.adapters.settings import load
-from udp_stream.mechanisms.cdfs.mechanism import cdf_for_admitted, node_counts, plan_cdf
+from udp_stream.mechanisms.cdf import cdf_for_admitted, node_counts, plan_cdf
 from udp_stream.mechanisms.grouping import SamplesPerPlate, wrap_around_given, wrap_around_positions
 from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, Baseline, Optimal
 from udp_stream.mechanisms.noise import charges_of, lattice_of, pure

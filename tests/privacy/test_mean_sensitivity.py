@@ -13,8 +13,16 @@ import pytest
 from tests.forms import long_but
 from tests.worst_case import worst_case_cap
 from udp_stream.mechanisms.grouping import SamplesPerPlate
-from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, Baseline, Optimal
-from udp_stream.mechanisms.means._projected import means_of_arrays, plan_projected, projected_queries, touched
+from udp_stream.mechanisms.means import (
+    MECHANISMS,
+    ArrayAveraging,
+    Baseline,
+    Optimal,
+    means_of_arrays,
+    plan_projected,
+    projected_queries,
+    touched,
+)
 from udp_stream.mechanisms.noise import concentrated, pure
 from udp_stream.mechanisms.range import Range
 from udp_stream.testing import seeded_bits

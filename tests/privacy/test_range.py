@@ -10,9 +10,16 @@ import pytest
 
 from tests.forms import long_but
 from tests.protocol.explore import fields_of
+from udp_stream.mechanisms.accuracy import accuracy_of, plan_automatic
 from udp_stream.mechanisms.grouping import SamplesPerPlate
-from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, Baseline, Optimal, accuracy_of, plan_automatic
-from udp_stream.mechanisms.means._projected import means_of_arrays, projected_queries
+from udp_stream.mechanisms.means import (
+    MECHANISMS,
+    ArrayAveraging,
+    Baseline,
+    Optimal,
+    means_of_arrays,
+    projected_queries,
+)
 from udp_stream.mechanisms.noise import lattice_of, pure
 from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.variance import (

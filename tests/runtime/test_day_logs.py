@@ -22,7 +22,7 @@ from udp_stream.cli.feed_watch import FeedWatch
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.release.run_log import RunLog
 from udp_stream.testing import SeededEntropy
-from udp_stream.trial.fleet.fleet import IST, Fleet, Imperfections
+from udp_stream.trial.fleet import IST, Fleet, Imperfections
 
 MIDNIGHT = datetime(2024, 1, 8, tzinfo=IST)
 LOOK_S = 10

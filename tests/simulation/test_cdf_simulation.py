@@ -6,11 +6,16 @@ import numpy as np
 import pytest
 
 from tests.cdf_oracles import level_of_node, squared_error
-from udp_stream.mechanisms.cdfs.consistency import consistent_counts
-from udp_stream.mechanisms.cdfs.coverings import optimal_shares, prefixes
-from udp_stream.mechanisms.cdfs.search import best_tree
-from udp_stream.mechanisms.cdfs.tree import Tree, level_counts, node_scales
 from udp_stream.mechanisms.noise import pure
+from udp_stream.mechanisms.trees import (
+    Tree,
+    best_tree,
+    consistent_counts,
+    level_counts,
+    node_scales,
+    optimal_shares,
+    prefixes,
+)
 from udp_stream.units import NANO
 
 RUNS = 4000

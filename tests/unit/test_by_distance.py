@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.forecast_days import Day, Run, day_of_fleet, run
-from udp_stream.trial.fleet.by_distance import by_distance
-from udp_stream.trial.fleet.fleet import Fleet, FleetColumns
+from udp_stream.trial.fleet import Fleet, FleetColumns, by_distance
 
 METRES = 200.0
 SEEDS = 2

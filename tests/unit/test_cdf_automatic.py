@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cdf_oracles import proxy_error
-from udp_stream.mechanisms.cdfs.automatic import LADDER, _envelope, auto_bins
-from udp_stream.mechanisms.cdfs.bins import zero_and_equal_bins
+from udp_stream.mechanisms.cdf import LADDER, _envelope, auto_bins
 from udp_stream.mechanisms.noise import pure
+from udp_stream.mechanisms.trees import zero_and_equal_bins
 from udp_stream.units import NANO
 
 

@@ -8,9 +8,7 @@ import pytest
 from scipy.optimize import brentq
 
 from tests.cdf_oracles import squared_error
-from udp_stream.mechanisms.cdfs.bins import BINS_MAX
-from udp_stream.mechanisms.cdfs.coverings import covering_uses, optimal_shares
-from udp_stream.mechanisms.cdfs.search import best_tree
+from udp_stream.mechanisms.trees import BINS_MAX, best_tree, covering_uses, optimal_shares
 
 
 @cache

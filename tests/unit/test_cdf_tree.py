@@ -11,10 +11,17 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from tests.cdf_oracles import level_of_node, squared_error
-from udp_stream.mechanisms.cdfs.coverings import covering_uses, optimal_shares, prefixes
-from udp_stream.mechanisms.cdfs.tree import Tree, level_budgets, level_counts, node_scales
 from udp_stream.mechanisms.noise import pure
-from udp_stream.mechanisms.noise.laplace import discrete_laplace
+from udp_stream.mechanisms.noise.samplers import discrete_laplace
+from udp_stream.mechanisms.trees import (
+    Tree,
+    covering_uses,
+    level_budgets,
+    level_counts,
+    node_scales,
+    optimal_shares,
+    prefixes,
+)
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 

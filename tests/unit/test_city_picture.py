@@ -13,7 +13,7 @@ import pytest
 from benchmarks.city_picture import SEED, Hour, hour_of, lines_of, svg
 from benchmarks.forecast_days import Day, Run, day_of_fleet, run
 from benchmarks.guesses import constant_and_counts
-from udp_stream.trial.fleet.fleet import Fleet
+from udp_stream.trial.fleet import Fleet
 
 PANELS = (
     "Truth", "Private estimate", "Half width of its 95 % interval", "The baseline guess", "Baseline guess + counts"

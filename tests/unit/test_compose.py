@@ -14,7 +14,7 @@ from tests.integration import conftest
 from udp_stream.adapters.ledgers.redis.durability import DURABLE
 from udp_stream.adapters.settings import known_keys, load
 from udp_stream.cli.parsers import program
-from udp_stream.trial.services import jars as services_jars
+from udp_stream.trial import services as services_jars
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docker-compose.yml").read_text()

@@ -12,7 +12,7 @@ from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.settings import load
 from udp_stream.cli.demo_picture import TrueMeans, busiest_slot, map_of, picture, true_means
 from udp_stream.ledger.memory import MemoryLedger
-from udp_stream.trial.fleet.fleet import IST, Fleet
+from udp_stream.trial.fleet import IST, Fleet
 from udp_stream.windows.grid import cell_name, cells_of
 
 FLEET = Fleet(buses=120, start=datetime(2024, 1, 8, 8, tzinfo=IST), hours=2)

@@ -9,9 +9,9 @@ import pytest
 from scipy import stats
 
 from udp_stream.mechanisms.noise import SCALE_MAX
-from udp_stream.mechanisms.noise import discrete_gaussian as sampler
+from udp_stream.mechanisms.noise import samplers as sampler
 from udp_stream.mechanisms.noise.base import DIVISOR_MAX
-from udp_stream.mechanisms.noise.discrete_gaussian import below_exp_minus, discrete_gaussian, exp_minus_floor
+from udp_stream.mechanisms.noise.samplers import below_exp_minus, discrete_gaussian, exp_minus_floor
 from udp_stream.testing import seeded_bits
 
 SCALES = [(1, 1), (3, 2), (1, 3), (2, 5), (8, 1), (100, 7), (4096, 1000), (77_777, 65_536), (40 * 65_536, 65_536)]

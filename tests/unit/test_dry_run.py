@@ -7,7 +7,7 @@ import pytest
 
 from udp_stream.cli import main as cli
 from udp_stream.cli import plan_of_feed
-from udp_stream.trial.fleet.fleet import IST, Fleet, Imperfections
+from udp_stream.trial.fleet import IST, Fleet, Imperfections
 
 
 @pytest.fixture(autouse=True)

@@ -12,15 +12,23 @@ import pytest
 from tests.forms import long_but, long_rows
 from udp_stream.adapters.settings import load
 from udp_stream.cli.experiment_files import write_outcome, write_table
-from udp_stream.experiments import chop, mean_itms, scaling, variance, worst
-from udp_stream.experiments.base import EPSILONS, DataSet, Hat, Setup
+from udp_stream.experiments import chop, variance, worst
+from udp_stream.experiments import means as mean_itms
+from udp_stream.experiments import means as scaling
+from udp_stream.experiments.base import EPSILONS, DataSet, Hat, Setup, itms_counts
 from udp_stream.experiments.catalogue import EXPERIMENTS
-from udp_stream.experiments.mean_errors import CLIPPING, PUBLISHED, Errors, MeanRow, Series
-from udp_stream.experiments.repeated import error_of, repeated_means_of, repeated_variances
-from udp_stream.experiments.synthetic import itms_counts
+from udp_stream.experiments.means import (
+    CLIPPING,
+    PUBLISHED,
+    Errors,
+    MeanRow,
+    Series,
+    error_of,
+    repeated_means_of,
+    repeated_variances,
+)
 from udp_stream.mechanisms.grouping import SamplesPerPlate, best_fit, wrap_around_count
-from udp_stream.mechanisms.means import MECHANISMS
-from udp_stream.mechanisms.means._projected import levy_cap
+from udp_stream.mechanisms.means import MECHANISMS, levy_cap
 from udp_stream.mechanisms.noise import pure
 from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.variance import plan_variance

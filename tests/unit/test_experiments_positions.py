@@ -8,12 +8,10 @@ import pytest
 from tests.forms import long_but
 from udp_stream.cli.experiment_files import write_outcome
 from udp_stream.errors import UsageError
-from udp_stream.experiments.base import DataSet, Setup
+from udp_stream.experiments.base import DataSet, Positions, Setup
 from udp_stream.experiments.catalogue import EXPERIMENTS, NEED_POSITIONS, ON_POSITIONS
 from udp_stream.experiments.many_queries import allowance
-from udp_stream.experiments.positions import Positions
-from udp_stream.experiments.savings_rows import BesideRow, SavingsRow
-from udp_stream.experiments.savings_verdicts import no_worse
+from udp_stream.experiments.savings import BesideRow, SavingsRow, no_worse
 from udp_stream.mechanisms.range import Range
 from udp_stream.testing import seeded_bits
 

@@ -16,8 +16,7 @@ import pytest
 
 from tests.forms import long_but
 from udp_stream.errors import UsageError
-from udp_stream.trial.fleet.faults import FLAWS
-from udp_stream.trial.fleet.fleet import IST, Fleet, FleetColumns, Imperfections, write_ndjson
+from udp_stream.trial.fleet import FLAWS, IST, Fleet, FleetColumns, Imperfections, write_ndjson
 
 MORNING = datetime(2024, 1, 8, 10, 10, tzinfo=IST)
 MINIMAL = {"license_plate", "observationDateTime", "location", "speed", "route_id", "trip_id"}

@@ -13,8 +13,7 @@ from udp_stream.adapters.files.heartbeat import BEAT_S, Heartbeat
 from udp_stream.adapters.settings import load
 from udp_stream.cli.commands.feed import _frames
 from udp_stream.errors import UsageError
-from udp_stream.trial.fleet.fleet import Fleet
-from udp_stream.trial.fleet.live import BUSY_HOURS, FIRST_MORNING, live_messages
+from udp_stream.trial.fleet import BUSY_HOURS, FIRST_MORNING, Fleet, live_messages
 
 MIDNIGHT = datetime.fromisoformat("2030-05-01T00:30:00+05:30").timestamp()
 

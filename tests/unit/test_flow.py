@@ -15,7 +15,7 @@ from udp_stream.adapters.settings import load
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission
-from udp_stream.mechanisms.cdfs.mechanism import node_counts
+from udp_stream.mechanisms.cdf import node_counts
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import lattice_of
 from udp_stream.mechanisms.statistics import STATISTICS

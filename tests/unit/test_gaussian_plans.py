@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from udp_stream.mechanisms.cdfs.coverings import covering_uses, prefixes
-from udp_stream.mechanisms.cdfs.mechanism import cdf_for_admitted, plan_cdf
-from udp_stream.mechanisms.cdfs.search import best_tree
+from udp_stream.mechanisms.accuracy import accuracy_of, plan_automatic
+from udp_stream.mechanisms.cdf import cdf_for_admitted, plan_cdf
 from udp_stream.mechanisms.forecast_clip import Around, around_for_admitted, plan_around
 from udp_stream.mechanisms.grouping import SamplesPerPlate
-from udp_stream.mechanisms.means import MECHANISMS, accuracy_of, plan_automatic
+from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import concentrated, lattice_of, pure
 from udp_stream.mechanisms.range import Range
+from udp_stream.mechanisms.trees import best_tree, covering_uses, prefixes
 from udp_stream.mechanisms.variance import plan_variance, variance_for_admitted
 from udp_stream.planning.hat_plan import HatPlan
 from udp_stream.planning.terms import Terms

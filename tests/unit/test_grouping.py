@@ -12,9 +12,7 @@ from udp_stream.mechanisms.grouping import (
     wrap_around_count,
     wrap_around_positions,
 )
-from udp_stream.mechanisms.means import ArrayAveraging, Baseline, Levy
-from udp_stream.mechanisms.means._projected import levy_cap
-from udp_stream.mechanisms.means.levy import concentration_radius
+from udp_stream.mechanisms.means import ArrayAveraging, Baseline, Levy, concentration_radius, levy_cap
 from udp_stream.mechanisms.noise import pure
 from udp_stream.mechanisms.range import Range
 

@@ -29,7 +29,7 @@ from udp_stream.release.record import Forecast, decode, json_schema
 from udp_stream.release.road import release_slot
 from udp_stream.release.smoothed import encode_smoothed, rest_of_records, smooth_slot
 from udp_stream.testing import SeededEntropy
-from udp_stream.trial.fleet.fleet import Fleet
+from udp_stream.trial.fleet import Fleet
 from udp_stream.windows.slot_tables import SlotPings, tabulate
 
 FLAGS = ("hat.slot=1h", "hat.resolution=7", "hat.timezone=UTC", "release.mean=forecast-clip", "release.min_plates=3",

@@ -7,13 +7,12 @@ import pytest
 from msgspec.structs import replace
 
 from tests.forms import long_but, long_rows
+from udp_stream.mechanisms.accuracy import TRUTHS, accuracy_of, array_variance, spread
 from udp_stream.mechanisms.grouping import SamplesPerPlate
-from udp_stream.mechanisms.means import MECHANISMS, Baseline, accuracy_of, spread
-from udp_stream.mechanisms.means._projected import means_of_arrays
-from udp_stream.mechanisms.means.accuracy import TRUTHS, array_variance
+from udp_stream.mechanisms.means import MECHANISMS, Baseline, means_of_arrays
 from udp_stream.mechanisms.noise import pure
-from udp_stream.mechanisms.noise.interval import interval95, laplace_low_end
-from udp_stream.mechanisms.noise.laplace import DiscreteLaplace
+from udp_stream.mechanisms.noise.base import interval95, laplace_low_end
+from udp_stream.mechanisms.noise.samplers import DiscreteLaplace
 from udp_stream.mechanisms.range import Range
 from udp_stream.release.statistic_records import mean_record
 from udp_stream.testing import seeded_bits

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from udp_stream.adapters.settings import load
+from udp_stream.mechanisms.accuracy import AS_GOOD, CAPS_TRIED, averaging_caps, plan_automatic, spread
 from udp_stream.mechanisms.grouping import SamplesPerPlate
-from udp_stream.mechanisms.means import ArrayAveraging, Baseline, Optimal, spread
-from udp_stream.mechanisms.means.automatic import AS_GOOD, CAPS_TRIED, averaging_caps, plan_automatic
+from udp_stream.mechanisms.means import ArrayAveraging, Baseline, Optimal
 from udp_stream.mechanisms.noise import pure
 from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.statistic import PublicSettings

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from udp_stream.mechanisms.noise import SCALE_MAX, laplace, lattice_of, pure, uniform
-from udp_stream.mechanisms.noise.exponential import choice_weights, exponential_choices, exponential_weights
-from udp_stream.mechanisms.noise.laplace import discrete_laplace
-from udp_stream.mechanisms.noise.uniform import randbelow
+from udp_stream.mechanisms.noise import SCALE_MAX, lattice_of, pure
+from udp_stream.mechanisms.noise import samplers as laplace
+from udp_stream.mechanisms.noise import samplers as uniform
+from udp_stream.mechanisms.noise.families import choice_weights, exponential_choices, exponential_weights
+from udp_stream.mechanisms.noise.samplers import discrete_laplace, randbelow
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 

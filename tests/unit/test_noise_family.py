@@ -9,12 +9,13 @@ import math
 import numpy as np
 import pytest
 
-from udp_stream.mechanisms.cdfs.coverings import prefixes
-from udp_stream.mechanisms.cdfs.mechanism import cdf_for_admitted, plan_cdf
+from udp_stream.mechanisms.accuracy import plan_automatic
+from udp_stream.mechanisms.cdf import cdf_for_admitted, plan_cdf
 from udp_stream.mechanisms.grouping import SamplesPerPlate
-from udp_stream.mechanisms.means import MECHANISMS, plan_automatic
+from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import FAMILIES, Cost, charges_of, cost_within, lattice_of
 from udp_stream.mechanisms.range import Range
+from udp_stream.mechanisms.trees import prefixes
 from udp_stream.mechanisms.variance import plan_variance, variance_for_admitted
 from udp_stream.planning.hat_plan import HatPlan
 from udp_stream.planning.terms import Terms

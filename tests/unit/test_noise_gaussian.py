@@ -10,8 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from udp_stream.mechanisms.cdfs.mechanism import cdf_for_admitted, plan_cdf
-from udp_stream.mechanisms.cdfs.tree import Tree, level_counts, node_scales
+from udp_stream.mechanisms.cdf import cdf_for_admitted, plan_cdf
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.noise import (
     SCALE_MAX,
@@ -24,8 +23,8 @@ from udp_stream.mechanisms.noise import (
     lattice_of,
     noise_of,
 )
-from udp_stream.mechanisms.noise.exponential import choice_weights, exponential_weights
-from udp_stream.mechanisms.noise.gaussian import DiscreteGaussian
+from udp_stream.mechanisms.noise.families import DiscreteGaussian, choice_weights, exponential_weights
+from udp_stream.mechanisms.trees import Tree, level_counts, node_scales
 from udp_stream.units import NANO
 
 FAMILY = DiscreteGaussian()

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from udp_stream.mechanisms.noise.gaussian import DiscreteGaussian
-from udp_stream.mechanisms.noise.interval import interval95
-from udp_stream.mechanisms.noise.normal import normal_low_end
+from udp_stream.mechanisms.noise.base import interval95, normal_low_end
+from udp_stream.mechanisms.noise.families import DiscreteGaussian
 
 SIZE = math.sqrt(2 / math.pi)
 """Of noise with deviation one."""

@@ -13,12 +13,13 @@ from tests.protocol.explore import fields_of
 from tests.unit.test_flow import CELLS, START, a_context, run
 from tests.unit.test_planner import CHOP, city, planned, uneven_city
 from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.mechanisms import accuracy as automatic_mean
+from udp_stream.mechanisms import cdf as cdfs
+from udp_stream.mechanisms import means as array_averaging
+from udp_stream.mechanisms import means as projected
 from udp_stream.mechanisms import statistics
-from udp_stream.mechanisms.cdfs import mechanism as cdfs
 from udp_stream.mechanisms.grouping import SamplesPerPlate
-from udp_stream.mechanisms.means import MECHANISMS, array_averaging
-from udp_stream.mechanisms.means import _projected as projected
-from udp_stream.mechanisms.means import automatic as automatic_mean
+from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import FAMILIES, Cost, pure
 from udp_stream.mechanisms.statistic_terms import Choice, StatisticTerms
 from udp_stream.mechanisms.statistics import STATISTICS

@@ -11,7 +11,7 @@ from udp_stream.cli import main as cli
 from udp_stream.cli import plan_of_feed
 from udp_stream.cli.plan_of_feed import Row, start_of, verdict
 from udp_stream.release.rehearsal import Rehearsed
-from udp_stream.trial.fleet.fleet import IST, Fleet, Imperfections
+from udp_stream.trial.fleet import IST, Fleet, Imperfections
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from udp_stream.adapters.settings import load
 from udp_stream.cli.plan_of_schedules import schedules_for, under_schedule
 from udp_stream.ledger.conversion import epsilon_of
 from udp_stream.testing import SeededEntropy
-from udp_stream.trial.fleet.fleet import Fleet
+from udp_stream.trial.fleet import Fleet
 
 FLAGS = ("release.mean=baseline", "release.min_plates=3", "hat.slot=1h", "hat.resolution=6")
 

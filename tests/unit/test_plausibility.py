@@ -11,7 +11,7 @@ from tests.runtime.harness import FEEDS, fleet_log
 from udp_stream.adapters.files.sources import read_messages
 from udp_stream.pings.decoder import PingDecoder, PingRules
 from udp_stream.pings.speed_unit import PAIRS_MIN, unit_evidence
-from udp_stream.trial.fleet.fleet import IST, Fleet
+from udp_stream.trial.fleet import IST, Fleet
 from udp_stream.units import KMH_PER_UNIT
 
 

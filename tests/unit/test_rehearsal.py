@@ -14,7 +14,7 @@ from udp_stream.adapters.settings import load
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.rehearsal import CITY_MEAN, CITY_OFF, City, Usual, cities_of, rehearse
 from udp_stream.testing import SeededEntropy, a_context
-from udp_stream.trial.fleet.fleet import Fleet
+from udp_stream.trial.fleet import Fleet
 from udp_stream.units import QUANTA_PER_KMH
 
 DATA = Path(__file__).parents[3] / "shared" / "data"

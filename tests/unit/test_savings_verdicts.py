@@ -9,19 +9,21 @@ from scipy import stats
 from tests.unit.test_experiments_positions import setup_of
 from udp_stream.experiments.catalogue import ON_POSITIONS
 from udp_stream.experiments.many_queries import BM, BUDGETS, HANDED_ON, PM, QUERIES, MultiRow, _a_day, multi_verdicts
-from udp_stream.experiments.prepared_noise import PreparedNoise
-from udp_stream.experiments.savings_rows import (
+from udp_stream.experiments.savings import (
     HOWS,
     RHO_SMALL,
     SPLITS,
     UNSHIFTED,
     BesideRow,
     Kind,
+    PreparedNoise,
     SavingsRow,
+    beats,
     beside,
+    biases,
     row_of,
+    shift_verdicts,
 )
-from udp_stream.experiments.savings_verdicts import beats, biases, shift_verdicts
 from udp_stream.queries.plane import rho_per_square_metre
 from udp_stream.testing import seeded_bits
 

@@ -20,11 +20,10 @@ import pytest
 from udp_stream.adapters.settings import Settings
 from udp_stream.cli.commands import services as verb
 from udp_stream.errors import DependencyUnavailable, UsageError
-from udp_stream.trial.services import process as processes
-from udp_stream.trial.services import redis as services_redis
-from udp_stream.trial.services.both import _alone_in
-from udp_stream.trial.services.kafka import cluster_id_at, random_cluster_id
-from udp_stream.trial.services.process import PortTaken, Program, Running, launch, on_kept_ports
+from udp_stream.trial import process as processes
+from udp_stream.trial import services as services_redis
+from udp_stream.trial.process import PortTaken, Program, Running, launch, on_kept_ports
+from udp_stream.trial.services import _alone_in, cluster_id_at, random_cluster_id
 
 SLEEPER = ("sleep", "600")
 STUBBORN = ("sh", "-c", "trap '' TERM; echo ready; exec sleep 600")  # what is ignored stays so
@@ -155,7 +154,7 @@ def test_ports_in_use_are_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
 PARENT = """
 import sys
 from pathlib import Path
-from udp_stream.trial.services.process import Program, launch
+from udp_stream.trial.process import Program, launch
 folder = Path(sys.argv[1])
 child = launch(Program("Test", ("sleep", "600"), folder, lambda _: True, disposable=True))
 print(child.pid, child.guard.pid, flush=True)

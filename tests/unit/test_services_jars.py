@@ -9,8 +9,8 @@ import pytest
 
 from udp_stream.adapters.installed import install_command, words_of
 from udp_stream.errors import DependencyUnavailable
-from udp_stream.trial.services import jars
-from udp_stream.trial.services import redis as services_redis
+from udp_stream.trial import services as jars
+from udp_stream.trial import services as services_redis
 
 
 def test_the_jar_list_names_each_artifact_of_this_kafka_once() -> None:

@@ -11,14 +11,13 @@ from tests.forms import long_but, long_rows
 from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of
 from udp_stream.adapters.settings import DURATIONS, Settings, known_keys, load
 from udp_stream.errors import ConfigError
-from udp_stream.mechanisms.cdfs.mechanism import plan_cdf
-from udp_stream.mechanisms.cdfs.search import best_tree
-from udp_stream.mechanisms.cdfs.tree import level_budgets
+from udp_stream.mechanisms.cdf import plan_cdf
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import lattice_of, pure
-from udp_stream.mechanisms.noise.laplace import DRAWABLE_NANO_MIN, DiscreteLaplace
+from udp_stream.mechanisms.noise.samplers import DRAWABLE_NANO_MIN, DiscreteLaplace
 from udp_stream.mechanisms.range import Range
+from udp_stream.mechanisms.trees import best_tree, level_budgets
 from udp_stream.mechanisms.variance import plan_variance_with_cap, variance_query
 from udp_stream.planning.allowances import EPSILON_NANO_MAX, FIXED_NANO_MIN
 from udp_stream.planning.hat_plan import plan_admitted, plan_hat

@@ -12,15 +12,14 @@ from tests.unit.test_flow import a_context
 from tests.unit.test_planner import city, planned
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
-from udp_stream.mechanisms.cdfs import CDF_MECHANISMS, TreeCdf
-from udp_stream.mechanisms.cdfs.coverings import prefixes
-from udp_stream.mechanisms.cdfs.tree import Tree, node_scales
+from udp_stream.mechanisms.cdf import CDF_MECHANISMS, TreeCdf
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.noise import Cost, Lattice, charges_of, cost_within, lattice_of, noise_of
-from udp_stream.mechanisms.noise.laplace import DiscreteLaplace
+from udp_stream.mechanisms.noise.samplers import DiscreteLaplace
 from udp_stream.mechanisms.statistic import Query
 from udp_stream.mechanisms.statistic_terms import Choice, StatisticTerms
 from udp_stream.mechanisms.statistics import STATISTICS
+from udp_stream.mechanisms.trees import Tree, node_scales, prefixes
 from udp_stream.planning.hat_plan import plan_admitted, plan_hat
 from udp_stream.planning.slot_plan import cut_plan, merge_plan
 from udp_stream.planning.terms import Terms

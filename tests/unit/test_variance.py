@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.worst_case import worst_case_cap
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.noise import lattice_of, pure
-from udp_stream.mechanisms.noise.laplace import discrete_laplace
+from udp_stream.mechanisms.noise.samplers import discrete_laplace
 from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.variance import (
     plan_variance,

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from udp_stream.adapters.settings import EPSILON_MAX, EPSILON_MIN, Settings
-from udp_stream.mechanisms.cdfs.bins import bins_from_edges, equal_bins
+from udp_stream.mechanisms.trees import bins_from_edges, equal_bins
 from udp_stream.planning.hat_plan import plan_hat
 from udp_stream.planning.policy import Grouping, Policy
 from udp_stream.planning.terms import Terms, terms_of

@@ -9,8 +9,7 @@ import numpy as np
 from udp_stream.adapters.files.sources import Progress, read_messages
 from udp_stream.adapters.settings import Settings
 from udp_stream.errors import UsageError
-from udp_stream.experiments.base import DataSet, Hat
-from udp_stream.experiments.positions import Positions
+from udp_stream.experiments.base import DataSet, Hat, Positions
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.planning.worst_case import Occupancy
 from udp_stream.queries.plane import Plane

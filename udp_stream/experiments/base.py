@@ -1,21 +1,75 @@
-"""What all experiments share: data sets, tables, figures as data, and verdicts on what the papers state."""
+"""Recorded positions for experiments on queries: where each plate of a feed was last, at any moment of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import NormalDist
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.experiments.positions import Positions
+from udp_stream.errors import UsageError
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.range import Range
 from udp_stream.planning.worst_case import Occupancy
 from udp_stream.units import QUANTA_PER_KMH
+
+FRESH_MS = 900_000
+"""An older position does not count: a quarter of an hour."""
+
+PLATES_MIN = 10
+"""A moment with fewer plates is not drawn."""
+
+
+@dataclass(frozen=True)
+class Positions:
+    """Every accepted ping of a feed: its plate by number, its time, and its place in the city's plane, lattice steps.
+
+    >>> feed = Positions("city", np.array([0, 1, 0]), np.array([1, 2, 9]), np.array([[0, 0], [5, 5], [7, 7]]))
+    >>> plates, where = feed.at(10)
+    >>> plates.tolist(), where.tolist()
+    ([0, 1], [[7, 7], [5, 5]])
+    """
+
+    name: str
+    plate: Integers
+    time_ms: Integers
+    where: Integers
+
+    def at(self, moment_ms: int) -> tuple[Integers, Integers]:
+        """The plates with a fresh position before a moment, ascending, and where they were last."""
+        fresh = np.flatnonzero((self.time_ms < moment_ms) & (self.time_ms >= moment_ms - FRESH_MS))
+        latest = fresh[np.argsort(self.time_ms[fresh], kind="stable")][::-1]
+        plates, first = np.unique(self.plate[latest], return_index=True)
+        return plates, self.where[latest[first]]
+
+    def moments(self, count: int, rng: np.random.Generator) -> list[int]:
+        """`count` moments, drawn by their pings, at which there are plates enough. UsageError if there are none."""
+        found: list[int] = []
+        for moment in rng.choice(self.time_ms, 20 * count + 100).tolist():
+            if len(found) == count:
+                break
+            if self.at(moment)[0].size >= PLATES_MIN:
+                found.append(moment)
+        if len(found) < count:
+            minutes = FRESH_MS // 60_000
+            raise UsageError(
+                f"{self.name}: expected moments before which at least {PLATES_MIN} plates pinged within {minutes} "
+                "minutes, and the feed has too few"
+            )
+        return found
+
+    def place_near_a_plate(self, where: Integers, rng: np.random.Generator) -> tuple[float, float]:
+        """Metres east and north: a plate's, and up to a kilometre from it each way."""
+        east, north = rng.choice(where) / 16 + rng.uniform(-1000, 1000, 2)
+        return float(east), float(north)
+
+
+# What all experiments share: data sets, tables, figures as data, and verdicts on what the papers state.
 
 Integers = NDArray[np.int64]
 
@@ -199,3 +253,81 @@ def slug(name: str) -> str:
     """
     words = "".join(c if c.isalnum() else " " for c in name).split()
     return "-".join(words)
+
+
+# Data drawn as the papers say (arXiv 2401.15906, Section IV-C): Gaussian speeds clipped to [0, U], scaled counts.
+
+ITMS_TOTAL, ITMS_LARGEST, ITMS_MEDIAN = 17_166, 417, 46
+"""Published of the papers' HAT: samples in all, of the largest user, of the median user; U = 65 km/h."""
+
+ITMS_MEAN_KMH, ITMS_SD_KMH = 20.66769, 15.0
+"""The mean is published. The standard deviation is not: 15 km/h is that of the Surat feed at hand (14.8)."""
+
+ITMS_USERS, ITMS_SPREAD = 249, 0.92
+"""Not published: fitted. A lognormal about the median with these has the published total and K = 160 arrays."""
+
+ITMS_MAX_KMH = 65
+
+LAMBDA = 10
+"""The papers' scaling factor."""
+
+
+def itms_counts() -> Integers:
+    """Counts with all that is published of the papers' HAT: total, largest, median, and K = 160 at their cap.
+
+    >>> counts = itms_counts()
+    >>> int(counts.sum()), int(counts.max()), SamplesPerPlate(counts).median
+    (17166, 417, 46)
+    """
+    normal = NormalDist()
+    spread = np.exp([ITMS_SPREAD * normal.inv_cdf((i + 0.5) / ITMS_USERS) for i in range(ITMS_USERS)])
+    counts = np.clip(np.round(ITMS_MEDIAN * spread), 1, ITMS_LARGEST).astype(np.int64)
+    missing = ITMS_TOTAL - int(counts.sum())
+    below_largest = np.flatnonzero(counts < ITMS_LARGEST)[::-1]
+    counts[below_largest[:missing]] += 1
+    return counts
+
+
+def gaussian_hat(counts: Integers, mean_kmh: float, sd_kmh: float, range: Range, rng: np.random.Generator) -> Hat:
+    """Independent speeds for these counts, normal and clipped to [0, U] (quanta)."""
+    speeds = rng.normal(mean_kmh * QUANTA_PER_KMH, sd_kmh * QUANTA_PER_KMH, int(counts.sum()))
+    return Hat(SamplesPerPlate(counts), np.clip(np.round(speeds), range.low, range.high).astype(np.int64))
+
+
+def itms_like(rng: np.random.Generator) -> DataSet:
+    """The papers' HAT in its likeness, as their own data are not public."""
+    range = Range(0, ITMS_MAX_KMH * QUANTA_PER_KMH)
+    hat = gaussian_hat(itms_counts(), ITMS_MEAN_KMH, ITMS_SD_KMH, range, rng)
+    return DataSet("ITMS-like", False, range, (hat,))
+
+
+def samples_scaled(counts: Integers) -> Integers:
+    """Every user with lambda times the samples."""
+    return counts * LAMBDA
+
+
+def users_scaled(counts: Integers) -> Integers:
+    """Every user lambda times over."""
+    return np.repeat(counts, LAMBDA)
+
+
+HEAVY_HATS = 12
+"""The slides' synthetic city: a loss of 12 epsilon before, from a single heavy hitter."""
+
+
+def heavy_hitter_city(rng: np.random.Generator) -> Occupancy:
+    """One plate in all twelve HATs, each other one in one to three; HATs of 8 to 60 plates, geometric counts.
+
+    What the slides do not give is ours: the sizes of HATs, the counts, and that others visit up to three.
+    """
+    rows: set[tuple[int, int]] = {(hat, 0) for hat in range(HEAVY_HATS)}
+    plate = 1
+    for hat, size in enumerate(np.linspace(8, 60, HEAVY_HATS).astype(int).tolist()):
+        for _ in range(size):
+            others = rng.choice(HEAVY_HATS, int(rng.integers(0, 3)), replace=False).tolist()
+            rows.update((place, plate) for place in {hat, *others})
+            plate += 1
+    hats, plates = np.array(sorted(rows)).T  # a set has no order, and searchsorted needs one
+    return Occupancy(
+        np.searchsorted(hats, np.arange(HEAVY_HATS + 1)), plates, 1 + rng.geometric(1 / 20, hats.size), plate
+    )

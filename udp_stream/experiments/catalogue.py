@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from udp_stream.experiments import chop, many_queries, mean_itms, savings, scaling, variance, worst
+from udp_stream.experiments import chop, many_queries, savings, variance, worst
+from udp_stream.experiments import means as mean_itms
+from udp_stream.experiments import means as scaling
 from udp_stream.experiments.base import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {

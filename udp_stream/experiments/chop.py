@@ -9,6 +9,8 @@ from functools import partial
 import numpy as np
 
 from udp_stream.experiments.base import (
+    HEAVY_HATS,
+    ITMS_MAX_KMH,
     Curve,
     Experiment,
     Figure,
@@ -18,9 +20,9 @@ from udp_stream.experiments.base import (
     Setup,
     Table,
     Verdict,
+    heavy_hitter_city,
     slug,
 )
-from udp_stream.experiments.synthetic import HEAVY_HATS, ITMS_MAX_KMH, heavy_hitter_city
 from udp_stream.planning.suppression import Suppression, chop_user, suppress_to
 from udp_stream.planning.worst_case import Occupancy, hat_error
 from udp_stream.units import NANO, QUANTA_PER_KMH

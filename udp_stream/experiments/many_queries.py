@@ -15,11 +15,30 @@ from functools import partial
 
 import numpy as np
 
-from udp_stream.experiments.base import Curve, Experiment, Figure, Integers, Job, Outcome, Panel, Setup, Table, Verdict
-from udp_stream.experiments.positions import Positions
-from udp_stream.experiments.prepared_noise import PreparedNoise
-from udp_stream.experiments.savings_rows import SURE, BesideRow, Once, SavingsRow, beside, beside_baseline, row_of
-from udp_stream.experiments.savings_verdicts import no_worse
+from udp_stream.experiments.base import (
+    Curve,
+    Experiment,
+    Figure,
+    Integers,
+    Job,
+    Outcome,
+    Panel,
+    Positions,
+    Setup,
+    Table,
+    Verdict,
+)
+from udp_stream.experiments.savings import (
+    SURE,
+    BesideRow,
+    Once,
+    PreparedNoise,
+    SavingsRow,
+    beside,
+    beside_baseline,
+    no_worse,
+    row_of,
+)
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.noise.base import Cost, concentrated
 from udp_stream.planning.schedules import RAMP_FROM

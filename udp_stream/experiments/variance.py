@@ -25,8 +25,7 @@ from udp_stream.experiments.base import (
     Verdict,
     slug,
 )
-from udp_stream.experiments.mean_itms import choices, data_sets
-from udp_stream.experiments.repeated import buffered, error_of, repeated_variances
+from udp_stream.experiments.means import buffered, choices, data_sets, error_of, repeated_variances
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.noise import pure
 from udp_stream.mechanisms.range import Range

@@ -22,8 +22,7 @@ from udp_stream.experiments.base import (
     Verdict,
     slug,
 )
-from udp_stream.experiments.mean_errors import falls
-from udp_stream.experiments.mean_itms import BUSIEST, choices, data_sets
+from udp_stream.experiments.means import BUSIEST, choices, data_sets, falls
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import Baseline, Optimal
 from udp_stream.mechanisms.noise import pure

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.mechanisms.noise import Cost, noise_of
-from udp_stream.mechanisms.noise.normal import normal_below
+from udp_stream.mechanisms.noise.base import normal_below
 from udp_stream.mechanisms.speed_spread import plate_variance
 
 Floats = NDArray[np.float64]

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms import forecast_clip
+from udp_stream.mechanisms.accuracy import plan_automatic
 from udp_stream.mechanisms.ball import shrunk_sum
-from udp_stream.mechanisms.cdfs import CDF_MECHANISMS
-from udp_stream.mechanisms.cdfs.mechanism import TREE, CdfPlan
+from udp_stream.mechanisms.cdf import CDF_MECHANISMS, TREE, CdfPlan
 from udp_stream.mechanisms.forecast_clip import Around, ForecastClipPlan, around_for_admitted, clipped_sum, plans_around
 from udp_stream.mechanisms.grouping import SamplesPerPlate
-from udp_stream.mechanisms.means import MECHANISMS, MeanPlan, plan_automatic
+from udp_stream.mechanisms.means import MECHANISMS, MeanPlan
 from udp_stream.mechanisms.noise import lattice_of
 from udp_stream.mechanisms.statistic import Integers, PublicSettings, Query, Statistic
 from udp_stream.mechanisms.statistic_terms import StatisticTerms

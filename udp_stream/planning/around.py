@@ -28,10 +28,11 @@ from numpy.typing import NDArray
 
 from udp_stream.forecast.arrow import CITY_MEAN, CITY_SD
 from udp_stream.forecast.slot import SlotForecast
+from udp_stream.mechanisms.accuracy import spread
 from udp_stream.mechanisms.ball_width import ball_widths
 from udp_stream.mechanisms.clip_width import ClipWidth, clip_width, clip_widths
 from udp_stream.mechanisms.forecast_clip import NAME, ForecastClipPlan
-from udp_stream.mechanisms.means import MeanPlan, spread
+from udp_stream.mechanisms.means import MeanPlan
 from udp_stream.mechanisms.noise import Cost, expected_noise
 from udp_stream.mechanisms.speed_spread import mean_variance, plate_variance
 from udp_stream.mechanisms.statistic import StatisticPlan

@@ -29,11 +29,11 @@ from numpy.typing import NDArray
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Balance
 from udp_stream.mechanisms import forecast_clip
-from udp_stream.mechanisms.cdfs.mechanism import CdfPlan
+from udp_stream.mechanisms.accuracy import EXACT, spread
+from udp_stream.mechanisms.cdf import CdfPlan
 from udp_stream.mechanisms.forecast_clip import ForecastClipPlan
 from udp_stream.mechanisms.grouping import SamplesPerPlate
-from udp_stream.mechanisms.means import MeanPlan, spread
-from udp_stream.mechanisms.means.automatic import EXACT
+from udp_stream.mechanisms.means import MeanPlan
 from udp_stream.mechanisms.statistic import PublicSettings, StatisticPlan
 from udp_stream.mechanisms.statistic_terms import AroundForecast, StatisticTerms
 from udp_stream.mechanisms.statistics import AROUND, STATISTICS

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Admission, Entropy, Ledger, Mark
+from udp_stream.mechanisms.accuracy import NOBODY
 from udp_stream.mechanisms.ball import SharedClips, factors_for
-from udp_stream.mechanisms.means import NOBODY
 from udp_stream.planning.slot_plan import SlotPlan
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.decide import decide, unplanned

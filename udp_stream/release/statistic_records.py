@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.ledger.conversion import epsilon_of
-from udp_stream.mechanisms.cdfs.mechanism import CdfPlan
+from udp_stream.mechanisms.accuracy import NOBODY, accuracy_of
+from udp_stream.mechanisms.cdf import CdfPlan
 from udp_stream.mechanisms.forecast_clip import NAME, ForecastClipPlan
-from udp_stream.mechanisms.means import NOBODY, MeanPlan, accuracy_of
+from udp_stream.mechanisms.means import MeanPlan
 from udp_stream.mechanisms.noise import Cost
-from udp_stream.mechanisms.noise.interval import interval95
+from udp_stream.mechanisms.noise.base import interval95
 from udp_stream.mechanisms.statistics import NoisyMean, NoisyVariance
 from udp_stream.mechanisms.variance import VariancePlan, bias_among
 from udp_stream.planning.hat_plan import HatPlan

@@ -29,8 +29,8 @@ from udp_stream.adapters.settings.sections import Settings
 from udp_stream.adapters.settings.source_section import check_source
 from udp_stream.adapters.text import counted
 from udp_stream.errors import ConfigError
-from udp_stream.mechanisms.cdfs.bins import bins_from_edges, equal_bins
 from udp_stream.mechanisms.noise import Cost, noise_of
+from udp_stream.mechanisms.trees import bins_from_edges, equal_bins
 from udp_stream.planning.periods import accepted_loss, amount_text, loss_in, name_in
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.whole_city import SPREAD_PART

@@ -21,7 +21,7 @@ from udp_stream.errors import ConfigError, UsageError, needs
 from udp_stream.release.delivery import PublishedRelease
 from udp_stream.release.record import Release
 from udp_stream.release.summary import Summary
-from udp_stream.trial.fleet.fleet import IST, Fleet
+from udp_stream.trial.fleet import IST, Fleet
 
 MORNING = datetime(2024, 1, 8, 6, tzinfo=IST)
 

@@ -29,9 +29,9 @@ from udp_stream.release.delivery import PublishedRelease
 from udp_stream.release.facts import QueryRecorded, hat_recorded
 from udp_stream.release.query_record import decode_result, moment_of
 from udp_stream.release.summary import Summary
-from udp_stream.trial.fleet.fleet import Fleet
-from udp_stream.trial.services.both import Services, services
-from udp_stream.trial.services.process import Program, Running, launch
+from udp_stream.trial.fleet import Fleet
+from udp_stream.trial.process import Program, Running, launch
+from udp_stream.trial.services import Services, services
 
 WORKERS = 2
 SERVING = b"worker of group"

@@ -22,7 +22,7 @@ from udp_stream.cli.first_look import require_readable_pings
 from udp_stream.cli.going_on import say_of_source, sigterm
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.pings.decoder import json_messages
-from udp_stream.trial.fleet.live import live_messages
+from udp_stream.trial.fleet import live_messages
 
 
 def feed(arguments: argparse.Namespace, settings: Settings) -> None:

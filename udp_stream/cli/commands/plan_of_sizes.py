@@ -21,9 +21,8 @@ from udp_stream.cli.report import print_whole, printer
 from udp_stream.cli.worst_case import print_worst_case
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.ledger.conversion import epsilon_of
+from udp_stream.mechanisms.accuracy import SCATTER, spread
 from udp_stream.mechanisms.grouping import SamplesPerPlate
-from udp_stream.mechanisms.means import spread
-from udp_stream.mechanisms.means.accuracy import SCATTER
 from udp_stream.mechanisms.noise import Cost
 from udp_stream.planning.allowances import least_nano
 from udp_stream.planning.around import PRICES_PER_BUDGET, is_too_little, terms_of_typical

@@ -7,8 +7,8 @@ import time
 from contextlib import suppress
 
 from udp_stream.adapters.settings import Settings
-from udp_stream.trial.services.both import Services
-from udp_stream.trial.services.both import services as both
+from udp_stream.trial.services import Services
+from udp_stream.trial.services import services as both
 
 LOOK_SECONDS = 0.5
 

@@ -1,8 +1,17 @@
-"""Noise: what a cost buys, exactly drawn. `base` is the seam, `families` the registry, one file per family."""
+"""Noise: what a cost buys, exactly drawn. `base` is the seam, `samplers` the draws, `families` what a cost buys."""
 
 from udp_stream.mechanisms.noise.base import SCALE_MAX, Cost, Integers, Measure, Noise, concentrated, pure
-from udp_stream.mechanisms.noise.families import FAMILIES, expected_noise, expected_noise_of_counts, noise_of
-from udp_stream.mechanisms.noise.lattice import Lattice, charges_of, cost_within, counts_scale, lattice_of
+from udp_stream.mechanisms.noise.families import (
+    FAMILIES,
+    Lattice,
+    charges_of,
+    cost_within,
+    counts_scale,
+    expected_noise,
+    expected_noise_of_counts,
+    lattice_of,
+    noise_of,
+)
 
 __all__ = [
     "FAMILIES",

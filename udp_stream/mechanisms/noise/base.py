@@ -7,7 +7,7 @@ noise that takes at a cost, what each plate then loses, and draws it. The measur
 What a mechanism releases comes in two shapes:
 
 * one integer, a *statistic*, which a plate moves by up to its sensitivity. It is rounded to a lattice
-  (`lattice.py`).
+  (`families.py`).
 * *counts* in which a plate moves up to that many samples from one entry to another: the nodes of one level of a
   CDF's tree. Each family knows how large such a move is in the norm that it goes by.
 """
@@ -15,6 +15,7 @@ What a mechanism releases comes in two shapes:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import erf, exp, hypot, log, log2, sqrt
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -76,7 +77,7 @@ def concentrated(rho_nano: int) -> Cost:
 class Noise(Protocol):
     """One family of noise: symmetric, on the integers. Its scale is a fraction t/s, in units of what it is added to.
 
-    >>> from udp_stream.mechanisms.noise.laplace import DiscreteLaplace
+    >>> from udp_stream.mechanisms.noise.samplers import DiscreteLaplace
     >>> family: Noise = DiscreteLaplace()
     >>> family.charges(np.array([1, 2]), most=2, cost=pure(10**9)).tolist()
     [500000000, 1000000000]
@@ -157,3 +158,155 @@ class Noise(Protocol):
     def draw(self, bits: Bits, t: Integers, s: Integers | int = 1) -> Integers:
         """Independent noise, the i-th of scale t[i]/s[i], 1 <= t <= SCALE_MAX, 1 <= s <= DIVISOR_MAX."""
         ...
+
+
+# The interval of a mean that noise, and a normal spread, moved: a truth in [0, U] is missed with probability 0.05.
+#
+# It is made from the noisy mean x, before x is put into [0, U]: how far beyond it x lies is as public. A truth t is
+# held if x is among the likeliest 95 % of what noise makes of t, by the ratio of its likelihood to that under the truth
+# that is likeliest given x (Feldman and Cousins, arXiv physics/9711021): the nearer to t the better, all that lies
+# beyond an end being as near as the end; among these, again the nearer to t. With Laplace noise of expected size b
+# alone, r1 = b ln 10, r2 = b ln 20 and t below U/2 that is
+#
+#     x <= t + r1                        where t <= r1: all that lies below 0, and 0.05 above,
+#     -y <= x <= 2 t                     where r1 <= t <= r2, y being what leaves 0.05 in both tails together,
+#     t - r2 <= x <= t + r2              where r2 <= t.
+#
+# Above U/2 all is mirrored. (U/2 itself is held by either half's rule, so missed less often if r2 exceeds it.) No
+# interval is empty, whatever x is. With a spread s, r1 and r2 are hypot(b ln 10, 1.645 s) and hypot(b ln 20, 1.96 s).
+
+
+def interval95(family: Noise, noisy: float, size: float, spread: float, width: int) -> tuple[float, float]:
+    """The means in [0, width] that a noisy one does not rule out at 95 %; what is released of it is among them.
+
+    Whatever the truth is, it is missed with probability 0.05 (the middle itself with less, where noise is large).
+
+    >>> from udp_stream.mechanisms.noise.samplers import DiscreteLaplace
+    >>> [round(end, 1) for end in interval95(DiscreteLaplace(), 50.0, 1.0, 0.0, 100)]
+    [47.0, 53.0]
+    >>> [round(end, 1) for end in interval95(DiscreteLaplace(), 4.0, 1.0, 0.0, 100)]
+    [1.7, 7.0]
+    >>> [round(end, 1) for end in interval95(DiscreteLaplace(), -1.0, 1.0, 0.0, 100)]
+    [0.0, 2.6]
+    """
+    # noise is symmetric, so the upper end is the lower one of the value mirrored
+    low, beyond = family.low_end(noisy, size, spread, width), family.low_end(width - noisy, size, spread, width)
+    return float(low), width - float(beyond)
+
+
+def laplace_low_end(noisy: Floats | float, size: float, spread: Floats | float, width: int) -> Floats:
+    """The lower end of `interval95` for Laplace noise, of each value or for each spread.
+
+    >>> laplace_low_end(np.array([50.0, 4.0]), size=1.0, spread=0.0, width=100).round(1).tolist()
+    [47.0, 1.7]
+    """
+    if isinstance(noisy, float) and isinstance(spread, float):
+        return np.asarray(_low_end(noisy, size, spread, width))
+    two_sided = np.hypot(size * log(20), 1.96 * spread)
+    one_sided = np.hypot(size * log(10), 1.645 * spread)
+    # the least truth in the lower half that is held, if one is; and in the upper half
+    below = np.maximum(0.0, np.maximum(noisy - two_sided, np.minimum(noisy - one_sided, noisy / 2)))
+    tail = np.log2(1 + np.exp(np.minimum(0.0, width - noisy) / np.hypot(size, spread)))
+    above = np.minimum(noisy, width) - (one_sided + (two_sided - one_sided) * tail)
+    low: Floats = np.where(below <= width / 2, below, np.maximum(width / 2, above))
+    return low
+
+
+def _low_end(noisy: float, size: float, spread: float, width: int) -> float:
+    """The same of one value, line by line: arrays of one take ten times as long, and every HAT asks for two ends."""
+    two_sided, one_sided = hypot(size * log(20), 1.96 * spread), hypot(size * log(10), 1.645 * spread)
+    below = max(0.0, noisy - two_sided, min(noisy - one_sided, noisy / 2))
+    if below <= width / 2:
+        return below
+    tail = log2(1 + exp(min(0.0, width - noisy) / hypot(size, spread)))
+    return max(width / 2, min(noisy, width) - (one_sided + (two_sided - one_sided) * tail))
+
+
+# The interval of a mean that normal noise moved: the same for a normal distribution of known deviation.
+#
+# The ratio of likelihoods of x under a truth t in [0, U] and under the truth that is likeliest given x, which is x put
+# into [0, U], is exp(-q / 2). With the deviation as unit, d = |x - t|, and e = the distance from t to the end of [0, U]
+# on the side of x,
+#
+#     q = d^2  where d <= e,      q = e (2 d - e)  where x lies beyond the end,
+#
+# which grows with d. So what is as likely as x or likelier, by that ratio, reaches from t by d on the side of x, and on
+# the other side, where the end is e' away, by
+#
+#     d' = sqrt(q)  where q <= e'^2,      d' = (q / e' + e') / 2  else (everything, for e' = 0).
+#
+# A truth is held if that has probability P(Z <= d) - P(Z < -d') <= 0.95. On its way from 0 to the lower of x and U the
+# truth's probability falls, from P(Z <= x) to at most 1/2 (docs/mechanisms/gaussian.md has the proof), so there is one
+# lowest truth that is held, and no interval is empty.
+
+LEVEL = 0.95
+
+_TWO_SIDED = 1.9599639845400545
+"""P(|Z| <= this) = 0.95, rounded up."""
+
+_ONE_SIDED = 1.6448536269514715
+"""P(Z <= this) = 0.95, rounded down."""
+
+_STEPS_MAX = 60
+"""Halvings after which a double has no digit left to gain; some ten steps do."""
+
+_NEAR = 1e-7
+"""Deviations: how narrowly an end is found. It is rounded outwards."""
+
+
+def normal_below(z: float) -> float:
+    """P(Z <= z) of a standard normal variable.
+
+    >>> round(normal_below(1.96), 4)
+    0.975
+    """
+    return (1 + erf(z / sqrt(2))) / 2
+
+
+def normal_low_end(noisy: Floats | float, deviation: Floats | float, width: int) -> Floats:
+    """The lower end of the 95 % interval of truths in [0, width], of each value or for each deviation, above 0.
+
+    >>> normal_low_end(np.array([50.0, 2.0]), deviation=1.0, width=100).round(2).tolist()
+    [48.04, 0.35]
+    """
+    x, unit = np.broadcast_arrays(np.asarray(noisy, dtype=np.float64), np.asarray(deviation, dtype=np.float64))
+    pairs = zip(x.ravel().tolist(), unit.ravel().tolist(), strict=True)
+    ends = [_low_end_of_one(one / by, width / by) * by for one, by in pairs]
+    return np.array(ends).reshape(x.shape)
+
+
+def _low_end_of_one(x: float, width: float) -> float:
+    """The same for one value, in deviations."""
+    if x <= _ONE_SIDED:
+        return 0.0
+    high = min(x, width)
+    low = high - _TWO_SIDED
+    if x <= width and low >= _TWO_SIDED:  # no end of [0, U] is near
+        return low
+    # all truths below are ruled out: d and d' are at least 1.96 for them
+    low = max(0.0, low)
+    at_low = (_probability(x, width, low) if low else normal_below(x)) - LEVEL
+    at_high = min(0.0, normal_below(x - width) - 0.5) - LEVEL
+    was_low = True
+    # false position, by the Illinois rule: `low` is ruled out, `high` is held
+    for _ in range(_STEPS_MAX):
+        if high - low <= _NEAR:
+            break
+        at = low + (high - low) * at_low / (at_low - at_high)
+        # a hair past the root that it foresees, so that both ends close in on it
+        at = min(max(at, low + _NEAR / 2), high - _NEAR / 2)
+        excess = _probability(x, width, at) - LEVEL
+        if excess > 0:
+            low, at_low, at_high = at, excess, at_high / (2 if was_low else 1)
+        else:
+            high, at_high, at_low = at, excess, at_low / (1 if was_low else 2)
+        was_low = excess > 0
+    return low  # the end that is ruled out: the interval is never too short
+
+
+def _probability(x: float, width: float, truth: float) -> float:
+    """Of what is as likely as x or likelier, under a truth in (0, width) below x."""
+    away, end, other = x - truth, width - truth, truth
+    q = away * away if away <= end else end * (2 * away - end)
+    reach = sqrt(q) if q <= other * other else (q / other + other) / 2
+    return normal_below(away) + normal_below(reach) - 1

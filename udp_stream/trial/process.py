@@ -31,7 +31,7 @@ from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 from udp_stream.errors import DependencyUnavailable, UsageError
-from udp_stream.trial.services import guard as services_guard
+from udp_stream.trial import guard as services_guard
 
 HOST = "127.0.0.1"
 LOG = "service.log"

@@ -1,0 +1,785 @@
+"""Means of one HAT, user-level eps-DP: what the mechanisms share, then each with its sensitivity, cost and estimate.
+
+Every mechanism is an integer statistic (in speed quanta), plus discrete Laplace noise, divided by a public number.
+The plan side sees counts only; the estimate side sees a plan, the samples and bits.
+
+Speeds have a public range [low, high]; U = high - low is its width. Inside, speeds are clipped and counted from the low
+end (`Range.above_low`), so that everything below is about values in 0..U; `MeanPlan.value` adds the low end again.
+
+Privacy unit: license plate. Neighbours: swap-values (same plates, same counts, one plate's speeds differ). Assumed of
+the input: integers, plates and counts as in the plan. Guaranteed: the query's statistic changes by at most
+`sensitivity` when one plate's speeds change, by at most `moves[l]` when they are plate l's, and a private interval it
+may have used costs what `noise_cost` leaves of `cost`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from udp_stream.ledger.port import Bits
+from udp_stream.mechanisms.grouping import (
+    Arrays,
+    SamplesPerPlate,
+    best_fit,
+    first_samples,
+    within_cap,
+    wrap_around_count,
+    wrap_around_given,
+    wrap_around_positions,
+)
+from udp_stream.mechanisms.noise import Cost, Noise, charges_of, cost_within, expected_noise, noise_of
+from udp_stream.mechanisms.noise.families import exponential_choices
+from udp_stream.mechanisms.noise.samplers import randbelow
+from udp_stream.mechanisms.range import Range
+from udp_stream.mechanisms.statistic_terms import Choice
+from udp_stream.mechanisms.statistic_terms import Grouping as Grouping
+
+Integers = NDArray[np.int64]
+
+
+class MeanPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
+    """How one HAT's mean will be taken, from counts, cost and range only; speeds in quanta.
+
+    The estimate is low + (statistic + noise) / divisor. `sensitivity` is the statistic's for a plate, before any
+    private interval narrows it. `noise_cost` is what the final noise may cost; the rest of `cost` pays for the
+    interval. `bias_bound` is the worst over all speeds in the range of |estimate without noise - sample mean|; what it
+    is likely to be says `accuracy`. Where the samples' weights add up to less than 1, `fill` has the rest, in quanta
+    above the low end.
+
+    Plate by plate, in the order of the counts: `given` is how many of its first samples enter the statistic, `moves`
+    by how much it alone can move it; None where every plate is charged in full.
+
+    >>> from udp_stream.mechanisms.means import Baseline
+    >>> counts = SamplesPerPlate(np.array([4, 1]))
+    >>> plan = Baseline().plan(counts, Cost("pure", 10**9), Range(0, 1000), "best-fit")
+    >>> plan.charges.tolist(), plan.noise_bound, plan.value(2500), plan.released(-3.0)
+    ([1000000000, 250000000], 800.0, 500.0, 0.0)
+    """
+
+    mechanism: str
+    grouping: Grouping | None
+    counts: SamplesPerPlate
+    range: Range
+    cost: Cost
+    noise_cost: Cost
+    cap: int
+    given: Integers
+    moves: Integers | None
+    divisor: float
+    sensitivity: int
+    bias_bound: float
+    fill: int = 0
+    arrays: Arrays | None = None
+
+    @property
+    def choice(self) -> Choice:
+        """What fixed this plan beside counts, cost, range and grouping."""
+        return Choice(self.mechanism, self.cap)
+
+    @property
+    def noise(self) -> Noise:
+        """The family that the noise is of."""
+        return noise_of(self.noise_cost)
+
+    @property
+    def noise_bound(self) -> float:
+        """Expected absolute noise in quanta, at the sensitivity above."""
+        return expected_noise(self.sensitivity, self.noise_cost) / self.divisor
+
+    @property
+    def error_bound(self) -> float:
+        """Worst-case bias plus expected noise, in quanta: what counts alone can promise."""
+        return self.bias_bound + self.noise_bound
+
+    def value(self, noisy: float) -> float:
+        """The noisy mean, in quanta, of a statistic with its noise; it may lie beyond the range."""
+        return self.range.low + noisy / self.divisor
+
+    def released(self, noisy: float) -> float:
+        """What is released of a noisy mean: it, put into the range."""
+        return self.range.clip(noisy)
+
+    @property
+    def used_samples(self) -> int:
+        """How many samples enter the statistic."""
+        return int(self.given.sum())
+
+    @cached_property
+    def charges(self) -> Integers:
+        """What each plate loses, in nano-units rounded up: at most `cost`, and that for the largest mover."""
+        if self.moves is None:
+            return np.full(self.counts.plates, self.cost.nano, dtype=np.int64)
+        return charges_of(self.moves, self.sensitivity, self.cost)
+
+
+class MeanQuery(msgspec.Struct, frozen=True):
+    """The integer to which noise is added, and how far one plate can move it; [a, b] if it was projected to one.
+
+    The interval is private by itself, paid for with what `noise_cost` leaves: as public as the noisy value.
+
+    >>> MeanQuery(statistic=2500, sensitivity=4000).projected_to is None
+    True
+    """
+
+    statistic: int
+    sensitivity: int
+    projected_to: tuple[int, int] | None = None
+
+
+class MeanMechanism(Protocol):
+    """One way of taking a mean.
+
+    >>> from udp_stream.mechanisms.means import Baseline
+    >>> mechanism: MeanMechanism = Baseline()
+    >>> mechanism.name
+    'baseline'
+    """
+
+    @property
+    def name(self) -> str:
+        """As in the configuration and in release records."""
+        ...
+
+    def plan(self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping) -> MeanPlan:
+        """Fix everything that counts can fix, the cap too."""
+        ...
+
+    def plan_with_cap(
+        self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping, cap: int
+    ) -> MeanPlan:
+        """The plan with a cap that was chosen before, 1 <= cap <= the largest count."""
+        ...
+
+    def at(self, plan: MeanPlan, cost: Cost) -> MeanPlan:
+        """What `plan` gives for the same plates at another cost; `plan` was made by that, or by `at`."""
+        ...
+
+    def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
+        """The plan for those of its plates (at least one) that the ledger admitted, within each one's charge."""
+        ...
+
+    def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:
+        """The statistic of the samples (plate by plate, in the order of the counts); bits pay for private intervals."""
+        ...
+
+
+def narrowed(plan: MeanPlan, admitted: NDArray[np.bool_], **changes: Any) -> MeanPlan:
+    """The same statistic without the plates that were halted: the others give what they gave and move what they moved.
+
+    So each one's loss stays within its charge as long as the noise does; the cost becomes the largest loss left.
+
+    >>> from udp_stream.mechanisms.means import Baseline
+    >>> counts = SamplesPerPlate(np.array([4, 1, 1]))
+    >>> plan = Baseline().plan(counts, Cost("pure", 10**9), Range(0, 1000), "best-fit")
+    >>> left = narrowed(plan, np.array([False, True, True]), divisor=2)
+    >>> left.sensitivity, left.cost.nano, left.charges.tolist()  # the same noise, as small plates paid for no less
+    (1000, 250000000, [250000000, 250000000])
+    """
+    if plan.moves is None:
+        raise ValueError("expected a plan whose plates are charged by what they move")
+    moves = plan.moves[admitted]
+    sensitivity = max(1, int(moves.max()))  # noise is drawn even where no plate moves anything
+    cost = cost_within(moves, sensitivity, plan.charges[admitted], plan.cost)
+    return replace(
+        plan,
+        counts=SamplesPerPlate(plan.counts.by_plate[admitted]),
+        given=plan.given[admitted],
+        moves=moves,
+        sensitivity=sensitivity,
+        cost=cost,
+        noise_cost=cost,
+        **changes,
+    )
+
+
+def array_means(plan: MeanPlan, samples: Integers) -> Integers:
+    """Means of the BestFit arrays over their filled positions, floored to whole quanta, above the low end: in 0..U.
+
+    Positions of plates that were halted count as filled and hold zeros.
+
+    >>> from udp_stream.mechanisms.means import ArrayAveraging
+    >>> counts = SamplesPerPlate(np.array([2, 1, 1]))
+    >>> plan = ArrayAveraging().plan_with_cap(counts, Cost("pure", 10**9), Range(0, 100), "best-fit", cap=2)
+    >>> array_means(plan, np.array([10, 21, 40, 60])).tolist()
+    [15, 50]
+    """
+    if plan.arrays is None:
+        raise ValueError("expected a plan with arrays")
+    kept = plan.range.above_low(samples[within_cap(plan.counts, plan.cap)])
+    array_of_sample = np.repeat(plan.arrays.of_plate, plan.given)
+    # weighted bincount adds doubles: exact, as the sums stay far below 2**53 quanta
+    sums = np.bincount(array_of_sample, weights=kept, minlength=plan.arrays.count).astype(np.int64)
+    return sums // plan.arrays.filled
+
+
+# What Levy and the two quantile mechanisms share: a private interval, then the mean of array means projected to it.
+#
+# Half of the cost buys the interval [a, b]; the array means are projected to it, so that each of the arrays a plate
+# touches (BestFit: one; WrapAround: two) moves the sum by at most b - a; half of it is for that sum's noise.
+# Counts alone can promise nothing about an interval that speeds choose: the bias bound is U.
+#
+# Every plate is charged in full. The interval's choice goes by ranks, which count arrays: however few of an array's
+# samples are a plate's, it may carry the array's mean past any rank. And for the sum, a plate with n of w samples moves
+# its array's projected mean by min(b - a, U n / w), where the interval is not known when the plates are charged and may
+# be as narrow as U n / w, or narrower.
+
+
+def plan_projected(
+    name: str, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping, cap: int | None = None
+) -> MeanPlan:
+    """A plan with this cap, else the one that maximises sum min(m_l, m) / sqrt(m) (arXiv 2401.15906, equation 1).
+
+    >>> counts = SamplesPerPlate(np.array([4, 4, 2]))
+    >>> plan = plan_projected("levy", counts, Cost("pure", 10**9), Range(0, 100), "best-fit")
+    >>> plan.cap, plan.divisor, plan.sensitivity, plan.noise_cost.nano, plan.moves is None
+    (4, 3, 100, 500000000, True)
+    """
+    cap = levy_cap(counts) if cap is None else cap
+    arrays = best_fit(counts, cap) if grouping == "best-fit" else None
+    count = wrap_around_count(counts, cap) if arrays is None else arrays.count
+    return MeanPlan(
+        mechanism=name,
+        grouping=grouping,
+        counts=counts,
+        range=range,
+        cost=cost,
+        noise_cost=noise_cost(cost),
+        cap=cap,
+        given=wrap_around_given(counts, cap) if arrays is None else np.minimum(counts.by_plate, cap),
+        moves=None,
+        divisor=count,
+        sensitivity=range.width * touched(grouping),
+        bias_bound=float(range.width),
+        arrays=arrays,
+    )
+
+
+def interval_cost(cost: Cost) -> Cost:
+    """What of a projected mean's cost its private interval may spend: half, rounded down; the rest is the noise's.
+
+    >>> interval_cost(Cost("pure", 5))
+    Cost(measure='pure', nano=2)
+    """
+    return cost.with_nano(cost.nano // 2)
+
+
+def noise_cost(cost: Cost) -> Cost:
+    """The rest of it, which the final noise may cost.
+
+    >>> noise_cost(Cost("pure", 5))
+    Cost(measure='pure', nano=3)
+    """
+    return cost.with_nano(cost.nano - interval_cost(cost).nano)
+
+
+class Projected(ABC):
+    """The mechanisms that project: the same cap and grouping for all, every plate charged in full.
+
+    Each has its own private interval, for half of the cost.
+
+    >>> from udp_stream.mechanisms.means import Levy
+    >>> plan = Levy().plan(SamplesPerPlate(np.array([2, 2])), Cost("pure", 10**9), Range(0, 100), "best-fit")
+    >>> Levy().for_admitted(plan, np.array([True, False])).charges.tolist()
+    [1000000000]
+    """
+
+    name: str
+
+    @abstractmethod
+    def intervals(self, plan: MeanPlan, means: Integers, bits: Bits, draws: int) -> tuple[Integers, Integers]:
+        """The lower and upper ends, in 0..U above the range's low end, of that many independent intervals.
+
+        Each interval costs `interval_cost`.
+        """
+
+    def plan(self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping) -> MeanPlan:
+        """Cap by the paper's equation 1."""
+        return plan_projected(self.name, counts, cost, range, grouping)
+
+    def plan_with_cap(
+        self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping, cap: int
+    ) -> MeanPlan:
+        """Another cap."""
+        return plan_projected(self.name, counts, cost, range, grouping, cap)
+
+    def at(self, plan: MeanPlan, cost: Cost) -> MeanPlan:
+        """Neither cap nor arrays depend on the cost."""
+        return replace(plan, cost=cost, noise_cost=noise_cost(cost))
+
+    def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
+        """A new plan for the admitted plates alone: each has been charged in full, so any will do."""
+        counts = SamplesPerPlate(plan.counts.by_plate[admitted])
+        return self.plan(counts, plan.cost, plan.range, plan.grouping or "best-fit")
+
+    def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:
+        """The sum of the array means projected to one private interval."""
+        means = means_of_arrays(plan, samples)
+        low, high = self.intervals(plan, means, bits, draws=1)
+        sums, sensitivities = projected_queries(plan, means, low, high)
+        at = plan.range.low
+        return MeanQuery(int(sums[0]), int(sensitivities[0]), (at + int(low[0]), at + int(high[0])))
+
+
+def levy_cap(counts: SamplesPerPlate) -> int:
+    """argmax over the counts of sum_l min(m_l, m) / sqrt(m); between counts the sum is linear, so no other m is better.
+
+    Between two neighbouring counts the objective is (A + B m) / sqrt(m), whose only stationary point is a minimum.
+
+    >>> levy_cap(SamplesPerPlate(np.array([9, 4, 4, 4, 1])))  # 17 / 2 is more than 22 / 3
+    4
+    """
+    score = counts.kept_at_every_count / np.sqrt(counts.descending)
+    return int(counts.descending[int(np.argmax(score))])
+
+
+def touched(grouping: Grouping | None) -> int:
+    """How many arrays a plate can touch.
+
+    >>> touched("best-fit"), touched("wrap-around")
+    (1, 2)
+    """
+    return 2 if grouping == "wrap-around" else 1
+
+
+def means_of_arrays(plan: MeanPlan, samples: Integers) -> Integers:
+    """The array means under either grouping, in whole quanta above the low end, 0..U.
+
+    >>> counts = SamplesPerPlate(np.array([2, 2]))
+    >>> plan = plan_projected("levy", counts, Cost("pure", 10**9), Range(10, 100), "best-fit")
+    >>> means_of_arrays(plan, np.array([10, 20, 50, 200])).tolist()  # above 10; 200 is clipped to 100
+    [5, 65]
+    """
+    if plan.arrays is not None:
+        return array_means(plan, samples)
+    poured = plan.range.above_low(samples[wrap_around_positions(plan.counts, plan.cap)])
+    means: Integers = poured.reshape(-1, plan.cap).sum(axis=1) // plan.cap
+    return means
+
+
+def projected_queries(plan: MeanPlan, means: Integers, low: Integers, high: Integers) -> tuple[Integers, Integers]:
+    """The sum of the means projected to each [low, high], and its sensitivity: at least one quantum, to draw noise.
+
+    >>> counts = SamplesPerPlate(np.array([1, 1, 1]))
+    >>> plan = plan_projected("levy", counts, Cost("pure", 10**9), Range(0, 100), "best-fit")
+    >>> sums, sensitivities = projected_queries(plan, np.array([0, 50, 90]), np.array([40]), np.array([60]))
+    >>> sums.tolist(), sensitivities.tolist()  # 40 + 50 + 60
+    ([150], [20])
+    """
+    ascending = np.sort(means)
+    upto = np.append(0, np.cumsum(ascending))
+    below, through = np.searchsorted(ascending, low), np.searchsorted(ascending, high, side="right")
+    sums = low * below + (upto[through] - upto[below]) + high * (means.size - through)
+    return sums, np.maximum(1, (high - low) * touched(plan.grouping))
+
+
+# Baseline: the plain sample mean plus noise for its full sensitivity (arXiv 2401.15906, Section III-B).
+
+
+class Baseline:
+    """Sum of all samples over M.
+
+    Sensitivity of the sum: U m_max, since the plate with most samples can move each of them by U; plate l moves it by
+    U m_l. No bias; the expected absolute error is exactly U m_max / (M eps).
+
+    >>> plan = Baseline().plan(SamplesPerPlate(np.array([2, 1])), Cost("pure", 10**9), Range(10, 110), "best-fit")
+    >>> plan.sensitivity, plan.divisor, Baseline().query(plan, np.array([10, 40, 70]), bytes).statistic
+    (200, 3, 90)
+    """
+
+    name = "baseline"
+
+    def plan(self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping) -> MeanPlan:  # noqa: ARG002
+        """Baseline has no parameters; it does not group."""
+        return MeanPlan(
+            mechanism=self.name,
+            grouping=None,
+            counts=counts,
+            range=range,
+            cost=cost,
+            noise_cost=cost,
+            cap=counts.largest,
+            given=counts.by_plate,
+            moves=range.width * counts.by_plate,
+            divisor=counts.total,
+            sensitivity=range.width * counts.largest,
+            bias_bound=0.0,
+        )
+
+    def plan_with_cap(
+        self,
+        counts: SamplesPerPlate,
+        cost: Cost,
+        range: Range,
+        grouping: Grouping,
+        cap: int,  # noqa: ARG002
+    ) -> MeanPlan:
+        """It does not cap either: every plate gives all of its samples."""
+        return self.plan(counts, cost, range, grouping)
+
+    def at(self, plan: MeanPlan, cost: Cost) -> MeanPlan:
+        """Nothing but the noise depends on the cost."""
+        return replace(plan, cost=cost, noise_cost=cost)
+
+    def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
+        """The sum of fewer plates, over fewer samples."""
+        return narrowed(plan, admitted, divisor=int(plan.given[admitted].sum()))
+
+    def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:  # noqa: ARG002
+        """The sum of the samples, each above the low end."""
+        return MeanQuery(int(plan.range.above_low(samples).sum()), plan.sensitivity)
+
+
+# Array-Averaging: the mean of the array means (arXiv 2401.15906, Section III-C).
+#
+# BestFit. A plate's samples lie in one array, whose mean stays in [0, U]: the sum of the K-bar array means moves by at
+# most U. (The means are floored to whole quanta, which keeps them in 0..U.)
+#
+# WrapAround. All K arrays are full, so the mean of their means is the mean of all their samples: sum / (K m). A plate
+# has at most m samples there, in one array or two: the sum moves by at most U m, the mean by U / K. The papers charge
+# 2U/K, twice what is needed, because they bound the two arrays one by one.
+#
+# Plate by plate. Under BestFit, n of the w samples of an array move its sum by at most U n, hence the floor of its mean
+# by at most ceil(U n / w); under WrapAround, n samples among those used move the sum by at most U n.
+#
+# Plates that the ledger halts. Arrays stay as they are, and each mean is still over the positions that were filled when
+# charges were fixed (w), whichever plates are left in them: packing anew could put a plate that paid for n of 40
+# samples alone into an array of n. An array then counts by the part of it that is left, and the divisor is the sum of
+# these parts.
+#
+# Bias. The estimate weighs each sample of array i by 1 / (K-bar w_i) and dropped ones by 0, the sample mean weighs all
+# by 1/M. The worst case over samples in [0, U] is U times the total variation between the two weightings: for BestFit
+# U sum_i max(0, 1/K-bar - w_i / M), for WrapAround U (1 - K m / M); with u_i of the w_i left and divisor D the former
+# becomes U sum_i u_i max(0, 1 / (w_i D) - 1/M).
+
+
+class ArrayAveraging:
+    """Mean of array means; the cap is the median of the counts unless another is given.
+
+    >>> counts = SamplesPerPlate(np.array([4, 2, 2]))
+    >>> plan = ArrayAveraging().plan_with_cap(counts, Cost("pure", 10**9), Range(0, 100), "best-fit", cap=4)
+    >>> plan.divisor, plan.sensitivity, plan.charges.tolist()  # two plates share the second array, and its charge
+    (2, 100, [1000000000, 500000000, 500000000])
+    """
+
+    name = "array-averaging"
+
+    def plan(self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping) -> MeanPlan:
+        """The papers' cap: the median, at most a factor two from the least possible noise (their Lemma III.2)."""
+        return self.plan_with_cap(counts, cost, range, grouping, counts.median)
+
+    def plan_with_cap(
+        self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping, cap: int
+    ) -> MeanPlan:
+        """Array-Averaging with arrays of length `cap`, 1 <= cap <= the largest count."""
+        if not 1 <= cap <= counts.largest:
+            raise ValueError(f"expected 1 <= cap <= {counts.largest}, got {cap}")
+        arrays, width = None, range.width
+        if grouping == "best-fit":
+            arrays, given = best_fit(counts, cap), np.minimum(counts.by_plate, cap)
+            # the floor of a mean moves by at most the ceiling of what the mean moves by
+            moves = -(-width * given // arrays.filled.take(arrays.of_plate))
+            divisor, sensitivity = arrays.count, width
+            excess = float(np.add.reduce(np.maximum(0.0, 1 / arrays.count - arrays.filled / counts.total)))
+        else:
+            given = wrap_around_given(counts, cap)
+            moves = width * given
+            divisor, sensitivity = int(given.sum()), width * cap
+            excess = 1 - divisor / counts.total
+        return MeanPlan(
+            mechanism=self.name,
+            grouping=grouping,
+            counts=counts,
+            range=range,
+            cost=cost,
+            noise_cost=cost,
+            cap=cap,
+            given=given,
+            moves=moves,
+            divisor=divisor,
+            sensitivity=sensitivity,
+            bias_bound=width * excess,
+            arrays=arrays,
+        )
+
+    def at(self, plan: MeanPlan, cost: Cost) -> MeanPlan:
+        """The median, hence the arrays, do not depend on the cost."""
+        return replace(plan, cost=cost, noise_cost=cost)
+
+    def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
+        """The arrays as they were, without the plates that were halted."""
+        total, given = int(plan.counts.by_plate[admitted].sum()), plan.given[admitted]
+        if plan.arrays is None:
+            return _poured_for_admitted(plan, admitted, total, int(given.sum()))
+        arrays = Arrays(plan.cap, plan.arrays.of_plate[admitted], plan.arrays.filled)
+        left = np.bincount(arrays.of_plate, weights=given, minlength=arrays.count)
+        divisor = float((left / arrays.filled).sum())
+        excess = float((left * np.maximum(0.0, 1 / (arrays.filled * divisor) - 1 / total)).sum())
+        return narrowed(plan, admitted, arrays=arrays, divisor=divisor, bias_bound=plan.range.width * excess)
+
+    def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:  # noqa: ARG002
+        """The sum of the array means (BestFit) or of all samples in full arrays (WrapAround)."""
+        if plan.grouping == "best-fit":
+            return MeanQuery(int(array_means(plan, samples).sum()), plan.sensitivity)
+        used = plan.range.above_low(samples[first_samples(plan.counts, plan.given)])
+        return MeanQuery(int(used.sum()) + plan.fill, plan.sensitivity)
+
+
+def _poured_for_admitted(plan: MeanPlan, admitted: NDArray[np.bool_], total: int, used: int) -> MeanPlan:
+    """Under WrapAround. Those left may have given nothing, all of it lying beyond the full arrays: then the middle."""
+    if used:
+        return narrowed(plan, admitted, divisor=used, bias_bound=plan.range.width * (1 - used / total))
+    return narrowed(plan, admitted, divisor=1, bias_bound=float(plan.range.width), fill=plan.range.width // 2)
+
+
+# Levy: array means projected to a private interval around their median (arXiv 2401.15906, Section III-D).
+
+GAMMA = 0.2
+"""The probability with which the array means may miss the concentration radius; the paper's value."""
+
+
+def concentration_radius(plan: MeanPlan) -> int:
+    """tau = U sqrt(log(2K/gamma) / (2 m)) in quanta, rounded up, K as under WrapAround; public.
+
+    >>> from udp_stream.mechanisms.grouping import SamplesPerPlate
+    >>> from udp_stream.mechanisms.noise import Cost
+    >>> from udp_stream.mechanisms.range import Range
+    >>> plan = Levy().plan(SamplesPerPlate(np.full(20, 50)), Cost("pure", 10**9), Range(0, 1000), "best-fit")
+    >>> concentration_radius(plan)
+    231
+    """
+    count = wrap_around_count(plan.counts, plan.cap)
+    return math.ceil(plan.range.width * math.sqrt(math.log(2 * count / GAMMA) / (2 * plan.cap)))
+
+
+class Levy(Projected):
+    """The median's bin costs eps/2 by the exponential mechanism, the projected mean eps/2.
+
+    Bins of width tau over [0, U]; penalty of a bin: max(#means in bins to its left, #to its right), which one array
+    moves by at most one; under WrapAround a plate moves two arrays.
+
+    >>> import os
+    >>> from udp_stream.mechanisms.grouping import SamplesPerPlate
+    >>> from udp_stream.mechanisms.noise import Cost
+    >>> from udp_stream.mechanisms.range import Range
+    >>> plan = Levy().plan(SamplesPerPlate(np.full(20, 50)), Cost("pure", 10**11), Range(0, 1000), "best-fit")
+    >>> Levy().query(plan, np.full(1000, 500), os.urandom).projected_to
+    (231, 923)
+    """
+
+    name = "levy"
+
+    def intervals(self, plan: MeanPlan, means: Integers, bits: Bits, draws: int) -> tuple[Integers, Integers]:
+        """Private median bins, intervals of width 3 tau around their centres, clipped to [0, U]."""
+        tau = concentration_radius(plan)
+        # + 1, as both 0 and U are values.
+        bins = -(-(plan.range.width + 1) // tau)
+        occupancy = np.bincount(np.minimum(means // tau, bins - 1), minlength=bins)
+        left = np.cumsum(occupancy) - occupancy
+        penalties = np.maximum(left, means.size - left - occupancy).tolist()
+        moved, cost = touched(plan.grouping), interval_cost(plan.cost)
+        chosen = np.array(exponential_choices(bits, penalties, [1] * bins, means.size, moved, cost, draws))
+        centre = chosen * tau + tau // 2
+        low, high = np.maximum(0, centre - 3 * tau // 2), np.minimum(plan.range.width, centre + 3 * tau // 2)
+        # the last bin may reach beyond U, so its centre less a radius may, too
+        return np.minimum(low, plan.range.width), high
+
+
+# FixedQuantile and eps-DependentQuantile: array means projected between two private quantiles.
+#
+# Sources: arXiv 2401.15906, Section III-E; the quantiles by Smith's interval mechanism (STOC 2011, Algorithm 2).
+
+
+def private_quantiles(
+    bits: Bits, values: Integers, rank: int, width: int, moved: int, cost: Cost, draws: int
+) -> Integers:
+    """Lattice points of 0..width with about `rank` of the values at or below them, each at `cost`.
+
+    Every point v has the penalty |#{values <= v} - rank|, which a plate that touches `moved` values moves by at most
+    that; points are chosen by the exponential mechanism. Points between neighbouring values share their penalty, so an
+    interval is drawn by its length times its weight, then a point in it evenly.
+
+    >>> import os
+    >>> values = np.full(100, 30)
+    >>> private_quantiles(os.urandom, values, rank=50, width=60, moved=1, cost=Cost("pure", 10**11), draws=4).size
+    4
+    """
+    # between two cuts every point has the same number of values at or below it
+    # The last cut is behind `width`, which is a point too.
+    cuts = np.concatenate(([0], np.sort(values), [width + 1]))
+    sizes = np.diff(cuts)
+    penalties = np.abs(np.arange(sizes.size) - rank).tolist()
+    chosen = exponential_choices(bits, penalties, sizes.tolist(), values.size, moved, cost, draws)
+    return np.array([int(cuts[interval]) + randbelow(bits, int(sizes[interval])) for interval in chosen])
+
+
+def quantile_intervals(
+    plan: MeanPlan, means: Integers, bits: Bits, draws: int, ranks: tuple[int, int]
+) -> tuple[Integers, Integers]:
+    """Half of the interval's cost for each end; crossed ends are ordered.
+
+    >>> import os
+    >>> from udp_stream.mechanisms.grouping import SamplesPerPlate
+    >>> from udp_stream.mechanisms.range import Range
+    >>> counts = SamplesPerPlate(np.full(8, 2))
+    >>> plan = FixedQuantile().plan(counts, Cost("pure", 10**9), Range(0, 60), "best-fit")
+    >>> low, high = quantile_intervals(plan, np.full(8, 30), os.urandom, draws=3, ranks=(1, 7))
+    >>> bool((0 <= low).all() and (low <= high).all() and (high <= 60).all())
+    True
+    """
+    moved, whole = touched(plan.grouping), interval_cost(plan.cost)
+    # Rounded down: both ends together cost no more than the interval may.
+    cost = whole.with_nano(whole.nano // 2)
+    one, other = (private_quantiles(bits, means, rank, plan.range.width, moved, cost, draws) for rank in ranks)
+    return np.minimum(one, other), np.maximum(one, other)
+
+
+class FixedQuantile(Projected):
+    """Between the 0.1 and 0.9 quantiles of the array means.
+
+    >>> import os
+    >>> from udp_stream.mechanisms.grouping import SamplesPerPlate
+    >>> from udp_stream.mechanisms.range import Range
+    >>> plan = FixedQuantile().plan(SamplesPerPlate(np.full(100, 1)), Cost("pure", 10**12), Range(0, 100), "best-fit")
+    >>> low, high = FixedQuantile().intervals(plan, np.arange(100), os.urandom, draws=1)
+    >>> bool(8 <= low[0] <= 11 and 88 <= high[0] <= 91)  # at so large a cost the choice is nearly exact
+    True
+    """
+
+    name = "fixed-quantile"
+
+    def intervals(self, plan: MeanPlan, means: Integers, bits: Bits, draws: int) -> tuple[Integers, Integers]:
+        """Ranks q K rounded to whole ones."""
+        low = (means.size + 5) // 10
+        return quantile_intervals(plan, means, bits, draws, (low, means.size - low))
+
+
+class EpsQuantile(Projected):
+    """Between the ceil(2/eps)-th smallest and largest array mean (after Amin et al., ICML 2019, Section 3).
+
+    >>> import os
+    >>> from udp_stream.mechanisms.grouping import SamplesPerPlate
+    >>> from udp_stream.mechanisms.range import Range
+    >>> plan = EpsQuantile().plan(SamplesPerPlate(np.full(100, 1)), Cost("pure", 10**12), Range(0, 100), "best-fit")
+    >>> low, high = EpsQuantile().intervals(plan, np.arange(100), os.urandom, draws=1)
+    >>> bool(low[0] <= 2 and 97 <= high[0] <= 101)  # at so large a cost the choice is nearly exact
+    True
+    """
+
+    name = "eps-quantile"
+
+    def intervals(self, plan: MeanPlan, means: Integers, bits: Bits, draws: int) -> tuple[Integers, Integers]:
+        """With fewer than 2 ceil(2/eps) arrays both ends aim at the median."""
+        over, under = noise_of(plan.cost).unit_scale(plan.cost)
+        low = min(-(-2 * over // under), means.size // 2)
+        return quantile_intervals(plan, means, bits, draws, (low, means.size - low))
+
+
+# The worst-case optimum with a public fill (THEORY of this project; the papers' rule is arXiv 2405.06261's E(m)).
+#
+# Every plate gives its first min(m_l, m) samples; the M - sum G_l that are dropped are replaced by a public constant c,
+# counted from the range's low end like the samples, instead of being renormalised away: (sum of kept + c * dropped) /
+# M.
+#
+# * Sensitivity of the sum: U max G_l = U m; plate l moves it by U G_l.
+# * Worst-case bias: max(c, U - c) (1 - sum G_l / M), reached when all dropped samples are at one end.
+# * So the worst-case error is E(m) = w (1 - sum G_l / M) + U m / (M eps), with w = max(c, U - c). Its slope at m is (-w
+#   #{l: m_l > m} + U / eps) / M: it falls while more than U / (w eps) plates exceed m, and rises after. The minimiser
+#   is therefore the k-th largest count, k = ceil(U / (w eps)); for c = U/2 that is the ceil(2/eps)-th largest. Under
+#   rho the expected size of noise for a sensitivity of one, 1 / sqrt(pi rho), stands for 1 / eps.
+
+
+class Optimal:
+    """Capped sum with a public fill. With fewer than k plates the constant alone would be better in the worst case.
+
+    In that case the cap is the smallest count, so that every plate still has its say; the error bound, which the plan
+    states, then exceeds `max(c, U - c)`.
+
+    >>> counts = SamplesPerPlate(np.array([9, 3, 3, 1]))
+    >>> plan = Optimal().plan(counts, Cost("pure", 10**9), Range(0, 100), "best-fit")
+    >>> plan.cap, plan.used_samples, plan.fill, plan.bias_bound  # the second largest count; 6 of 16 are filled by 50
+    (3, 10, 50, 18.75)
+    """
+
+    name = "optimal"
+
+    def plan(self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping) -> MeanPlan:  # noqa: ARG002
+        """Fill with the middle of the range, the constant whose worst error is least when nothing is known."""
+        return self.plan_with_fill(counts, cost, range, fill=range.low + range.width // 2)
+
+    def plan_with_fill(self, counts: SamplesPerPlate, cost: Cost, range: Range, fill: int) -> MeanPlan:
+        """The cap of least worst-case error for this fill (in the range, public: a constant or an old release)."""
+        above, width = fill - range.low, range.width
+        noise = noise_of(cost)
+        over, under = noise.unit_scale(cost)
+        # the noise's expected size for each of its scale: 1 for Laplace's
+        size, by = noise.expected_abs(1.0).as_integer_ratio()
+        # in integers: rounding must not decide which plate's count is the cap
+        k = -(-width * over * size // (max(above, width - above) * under * by))
+        cap = int(counts.descending[min(k, counts.plates) - 1])
+        return self._filled(counts, cost, range, above, cap)
+
+    def plan_with_cap(
+        self,
+        counts: SamplesPerPlate,
+        cost: Cost,
+        range: Range,
+        grouping: Grouping,  # noqa: ARG002
+        cap: int,
+    ) -> MeanPlan:
+        """With this cap, filled with the middle of the range too."""
+        return self._filled(counts, cost, range, range.width // 2, cap)
+
+    def _filled(self, counts: SamplesPerPlate, cost: Cost, range: Range, above: int, cap: int) -> MeanPlan:
+        """With a fill that lies this far above the range's low end."""
+        given, width = np.minimum(counts.by_plate, cap), range.width
+        dropped = 1 - int(given.sum()) / counts.total
+        return MeanPlan(
+            mechanism=self.name,
+            grouping=None,
+            counts=counts,
+            range=range,
+            cost=cost,
+            noise_cost=cost,
+            cap=cap,
+            given=given,
+            moves=width * given,
+            divisor=counts.total,
+            sensitivity=width * cap,
+            fill=above,
+            bias_bound=max(above, width - above) * dropped,
+        )
+
+    def at(self, plan: MeanPlan, cost: Cost) -> MeanPlan:
+        """With the cap that is best at it."""
+        return self.plan(plan.counts, cost, plan.range, "best-fit")
+
+    def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
+        """The same cap and fill: a smaller cap would drop samples for which the noise has been scaled already."""
+        total = int(plan.counts.by_plate[admitted].sum())
+        dropped = 1 - int(plan.given[admitted].sum()) / total
+        return narrowed(
+            plan,
+            admitted,
+            divisor=total,
+            bias_bound=max(plan.fill, plan.range.width - plan.fill) * dropped,
+        )
+
+    def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:  # noqa: ARG002
+        """The sum of the kept samples and the fill of the dropped ones."""
+        kept = plan.range.above_low(samples[within_cap(plan.counts, plan.cap)])
+        return MeanQuery(int(kept.sum()) + plan.fill * (samples.size - kept.size), plan.sensitivity)
+
+
+MECHANISMS: dict[str, MeanMechanism] = {
+    mechanism.name: mechanism
+    for mechanism in (Baseline(), ArrayAveraging(), Levy(), FixedQuantile(), EpsQuantile(), Optimal())
+}
+"""By the names of the configuration."""

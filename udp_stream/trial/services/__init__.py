@@ -1,1 +1,0 @@
-"""A real Kafka and a real Redis as child processes."""
