@@ -55,11 +55,11 @@ class ShardAssignment:
             return None
         return to
 
-    def measure(self, step: Measure) -> tuple[PlateNorms, tuple[int, int]]:
+    def measure(self, step: Measure) -> tuple[PlateNorms, tuple[int, ...]]:
         """How far the slot's plates are from their forecasts, and its part of the sums over the whole city. Secret."""
         of_slot = step.counts, step.values, step.plan
-        return slot_norms(*of_slot, self.context.policy), slot_sums(*of_slot)
+        return slot_norms(*of_slot, self.context.policy), slot_sums(self.context.city, *of_slot)
 
     def ask_city(self, step: AskCity) -> None:
         """Record what the whole city is asked."""
-        record_city(step.sums, step.plan, self.context, self.ledger)
+        record_city(self.context.city, step.sums, step.plan, self.context.entropy, self.ledger)

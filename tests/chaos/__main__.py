@@ -13,7 +13,6 @@ from tempfile import mkdtemp
 from tests.chaos.city import (
     AMPLE,
     AUTOMATIC,
-    CITY_SUMS,
     FORECASTS,
     IN_RHO,
     REPLICATED,
@@ -33,7 +32,6 @@ PROFILES = {
     "automatic": AUTOMATIC,
     "in-rho": IN_RHO,
     "shared-clips": SHARED_CLIPS,
-    "city-sums": CITY_SUMS,
 }
 
 

@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Entry
-from udp_stream.release.city_record import decode_city
-from udp_stream.release.record import CITY, CLIPS, Privacy, Release, clips_id, decode, kind_of, slot_of
+from udp_stream.release.record import CLIPS, Privacy, Release, clips_id, decode, kind_of, slot_of
 from udp_stream.units import nano_allowance
 
 TOLD_MAX = 5
@@ -58,7 +56,6 @@ class Collected:
     smoothed: tuple[tuple[str, bytes], ...] = ()
     estimates: tuple[bytes, ...] = ()
     clips_amiss: tuple[str, ...] = ()
-    asks_city: bool = False
 
 
 def violations(seen: Collected, *, exact: bool = True, strictly_once: bool = False) -> list[str]:
@@ -78,7 +75,6 @@ def violations(seen: Collected, *, exact: bool = True, strictly_once: bool = Fal
         "charges": charges_agree(seen) if exact else iter(()),
         "ledger": every_plate_is_charged_once(seen),
         "clips": shared_clips_are_remembered_once(seen),
-        "city sums": city_sums_are_told_once(seen),
         "budgets": nobody_is_over_budget(seen),
         "unpublished": nothing_is_unpublished(seen),
         "told": no_plate_is_told(seen),
@@ -97,7 +93,7 @@ def _shortened(kind: str, sentences: list[str]) -> Iterator[str]:
 
 
 def hats_of(seen: Collected) -> list[Entry]:
-    """What the ledger holds of HATs: not city sums, nor the clips that plates share."""
+    """What the ledger holds of HATs: not the clips that plates share."""
     return [entry for entry in seen.entries if kind_of(entry.release_id) == "hat"]
 
 
@@ -228,39 +224,6 @@ def shared_clips_are_remembered_once(seen: Collected) -> Iterator[str]:
     yield from (f"{id_} is in the ledger, and no release shares clips" for id_ in sorted(held.keys() - wanted))
 
 
-def city_sums_are_told_once(seen: Collected) -> Iterator[str]:
-    """Charged before the HATs of their slot, then recorded: of the plates that paid, and all of its HATs."""
-    held = [(at, entry) for at, entry in enumerate(seen.entries) if kind_of(entry.release_id) == CITY]
-    if seen.asks_city != any(entry.payload is not None for _, entry in held):
-        yield "none are recorded" if seen.asks_city else "some are recorded, and the city is not asked"
-    cells: dict[tuple[int, int], set[int]] = {}
-    for id_ in seen.expected:
-        cells.setdefault(slot_of(id_), set()).add(int(id_.partition("-")[0], 16))
-    earliest: dict[tuple[int, int], int] = {}
-    for at, entry in enumerate(seen.entries):
-        if kind_of(entry.release_id) == "hat":
-            earliest.setdefault(slot_of(entry.release_id), at)
-    for at, entry in held:
-        id_, slot, paid = entry.release_id, slot_of(entry.release_id), int((entry.charged > 0).sum())
-        if earliest.get(slot, -1) < at:
-            yield f"{id_} was charged behind a HAT of its slot, or of a slot without HATs"
-        if (entry.payload is None) != (paid == 0):
-            kept = "nothing" if entry.payload is None else "an answer"
-            yield f"{id_}: {paid} plates were charged, and {kept} is recorded"
-        elif entry.payload is not None:
-            yield from _answer_of_another(id_, entry.payload, paid, cells.get(slot, set()))
-
-
-def _answer_of_another(id_: str, payload: bytes, paid: int, cells: set[int]) -> Iterator[str]:
-    try:
-        told = decode_city(id_, payload)
-    except PrivacyRefused as error:
-        yield str(error)
-        return
-    if told.plates != paid or set(told.cells) != cells:
-        yield f"{id_}: its answer is of {told.plates} plates and {len(told.cells)} HATs, not of its slot's"
-
-
 def nobody_is_over_budget(seen: Collected) -> Iterator[str]:
     """No balance above the budget of its period, as the records state it and as the ledger was told."""
     budgets = {entry.period: entry.budget for entry in seen.entries}
@@ -284,8 +247,6 @@ def nothing_is_unpublished(seen: Collected) -> Iterator[str]:
     for entry in seen.entries:
         if kind_of(entry.release_id) == CLIPS:
             continue  # nothing is released under it; a round that somebody cannot pay is not drawn
-        if kind_of(entry.release_id) == CITY and not entry.charged.any():
-            continue  # too few could pay for sums: none are drawn
         if entry.payload is None or not entry.published:
             state = "charged and not recorded" if entry.payload is None else "not marked as published"
             yield f"{entry.release_id} is {state}"

@@ -64,8 +64,6 @@ mean = "{mean}"
 mean_epsilon = {epsilon}
 cdf_epsilon = 0.3
 min_plates = 4
-[forecast]
-city = "{city_sums}"
 [budget]
 epsilon = {budget}
 accounting = "{accounting}"
@@ -99,7 +97,6 @@ class Profile:
     max_kmh: float = 65.0
     replicas: int = 0
     accounting: str = "pure"
-    city_sums: str = "off"
 
 
 AMPLE = Profile("two shards, ample budget", 2, 1000.0)
@@ -108,7 +105,6 @@ SHARED = Profile("three shards, scarce budget", 3, 9.0)
 AUTOMATIC = Profile("two shards, automatic epsilon", 2, 9.0, epsilon='"auto"', exact=False)
 FORECASTS = Profile("three shards, means around forecasts", 3, 9.0, exact=False, mean="auto")
 SHARED_CLIPS = replace(FORECASTS, name="three shards, clips shared in rho", budget=20.0, accounting="approximate")
-CITY_SUMS = replace(FORECASTS, name="three shards, sums over the whole city", budget=25.0, city_sums="on")
 REPLICATED = Profile("two shards, ample budget, a replica", 2, 1000.0, replicas=1)
 IN_RHO = Profile("two shards, scarce budget, in rho", 2, 9.0, epsilon="0.8", accounting="approximate")
 
@@ -285,7 +281,6 @@ class City:
             plates=frozenset({f"GJ05ZZ{number:04}" for number in range(1, 1000)}),
             strangers=strangers,
             clips_amiss=clips,
-            asks_city=self.settings.policy.in_cities,
         )
 
 
@@ -326,7 +321,7 @@ def build(
     config = folder / "city.toml"
     text = CONFIG.format(
         timezone=profile.timezone, max_kmh=profile.max_kmh, epsilon=profile.epsilon, budget=profile.budget,
-        mean=profile.mean, accounting=profile.accounting, city_sums=profile.city_sums,
+        mean=profile.mean, accounting=profile.accounting,
         redis=f"redis://127.0.0.1:{on.store.link().port}", replicas=profile.replicas, database=database,
         folder=folder, bootstrap=on.kafka.bootstrap,
         name=f"c{uuid4().hex[:8]}", shards=profile.shards, session=session_s,

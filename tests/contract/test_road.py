@@ -14,10 +14,10 @@ from tests.contract.road import (
     dies_as_it_charges_or_tells,
     dies_at_every_call,
     dies_at_every_call_in_rho,
-    dies_at_every_call_with_city_sums,
+    dies_at_every_call_of_a_city,
     rival_at_every_call,
     rival_at_every_call_in_rho,
-    rival_at_every_call_with_city_sums,
+    rival_at_every_call_of_a_city,
 )
 from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
 from udp_stream.ledger.memory import MemoryLedger
@@ -89,7 +89,7 @@ class KeepsNoClips(MemoryLedger):
 
 
 class ForgetsCities(MemoryLedger):
-    """Breaks promise 1 for city sums alone: a repeat is charged again while they are not recorded."""
+    """Breaks promise 1 for a city's answer alone: a repeat is charged again while they are not recorded."""
 
     def admit(self, period, budget, plates, admissions):
         for one in admissions:
@@ -100,7 +100,7 @@ class ForgetsCities(MemoryLedger):
 
 
 class DrawsCitiesAgain(MemoryLedger):
-    """Breaks promise 3 for city sums alone: their record is not found, and the last one is kept."""
+    """Breaks promise 3 for a city's answer alone: their record is not found, and the last one is kept."""
 
     def recorded(self, release_ids):
         found = super().recorded(release_ids)
@@ -124,9 +124,9 @@ class DrawsCitiesAgain(MemoryLedger):
         (dies_as_it_charges_or_tells, Unkept),
         (dies_at_every_call_in_rho, KeepsNoClips),
         (rival_at_every_call_in_rho, LastWins),
-        (dies_at_every_call_with_city_sums, ForgetsCities),
-        (dies_at_every_call_with_city_sums, DrawsCitiesAgain),
-        (rival_at_every_call_with_city_sums, DrawsCitiesAgain),
+        (dies_at_every_call_of_a_city, ForgetsCities),
+        (dies_at_every_call_of_a_city, DrawsCitiesAgain),
+        (rival_at_every_call_of_a_city, DrawsCitiesAgain),
     ],
 )
 def test_a_store_that_breaks_a_promise_is_found(check: Callable[[Opening], None], broken) -> None:

@@ -58,7 +58,6 @@ CONFIGURATIONS: dict[str, tuple[str, ...]] = {
     "suppression": ("release.mean_epsilon=auto", "release.suppression=chop-user", "budget.epsilon=1"),
     ON_KAFKA: ("release.mean_epsilon=0.4", "release.cdf_epsilon=0.3", "budget.epsilon=6.0"),
     "around forecasts": ("release.mean=forecast-clip", "forecast.counts=published"),
-    "the whole city asked": ("release.mean=forecast-clip", "forecast.city=on", "budget.epsilon=25"),
     "counts kept back": ("release.mean=forecast-clip", "forecast.counts=off", "release.counts=none"),
     IN_RHO: (
         "release.mean_epsilon=0.4", "release.cdf_epsilon=0.3", "budget.epsilon=6.0", "budget.accounting=approximate",

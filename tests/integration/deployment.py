@@ -37,8 +37,6 @@ mean_epsilon = {epsilon}
 cdf_epsilon = {cdf}
 min_plates = 4
 suppression = "{suppression}"
-[forecast]
-city = "{city}"
 [budget]
 epsilon = {budget}
 period = "{period}"
@@ -61,7 +59,7 @@ status_every = "{status_every}"
 """
 
 DEFAULTS = {"mean": "auto", "grace": "2m", "shards": 1, "epsilon": "0.4", "cdf": "0.3", "budget": "6.0", "period": "1d",
-            "suppression": "off", "city": "off", "partitions": 4, "transactions": "true",
+            "suppression": "off", "partitions": 4, "transactions": "true",
             "disorder": "1m", "accounting": "pure", "stuck_timeout": "2m", "status_every": "10s"}  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from streams.topic_reader import records_of
 from streams.topics import topics_of
 from tests.chaos.adversary import Adversary
 from tests.chaos.checks import violations
-from tests.chaos.city import AMPLE, CITY_SUMS, FORECASTS, IN_RHO, SHARED_CLIPS, Profile, build, ground
+from tests.chaos.city import AMPLE, FORECASTS, IN_RHO, SHARED_CLIPS, Profile, build, ground
 from tests.chaos.run import play, synthetic_day
 from tests.chaos.store import store
 from tests.chaos.strangers import END_S, Strangers
@@ -58,11 +58,10 @@ def on():
         pytest.param(FORECASTS, 30, 14, 60, 5, marks=pytest.mark.long),
         pytest.param(IN_RHO, 40, 8, 30, 2, marks=pytest.mark.long),
         pytest.param(SHARED_CLIPS, 40, 8, 30, 2, marks=pytest.mark.long),
-        pytest.param(CITY_SUMS, 40, 8, 30, 2, marks=pytest.mark.long),
     ],
     ids=[
         *("a morning", "a day", "a day, forecast", "a morning, in rho"),
-        *("a morning, clips shared in rho", "a morning, city sums"),
+        *("a morning, clips shared in rho"),
     ],
 )
 def test_a_day_of_chaos_violates_nothing(on, tmp_path, profile, buses, hours, seconds, kills):

@@ -13,7 +13,6 @@ FORECASTS = {"mean": "forecast-clip", "epsilon": "1.0", "cdf": "0", "budget": "9
 
 
 IN_RHO = {"accounting": "approximate", "epsilon": '"auto"'}
-CITY_SUMS = {"city": "on", "budget": "40.0"}
 
 
 @pytest.mark.parametrize(
@@ -21,13 +20,10 @@ CITY_SUMS = {"city": "on", "budget": "40.0"}
     [
         pytest.param(1, 1, {}, marks=pytest.mark.long),
         (3, 2, {}),
-        (3, 2, CITY_SUMS),
         pytest.param(4, 4, {}, marks=pytest.mark.long),
         pytest.param(1, 1, IN_RHO, marks=pytest.mark.long),
         pytest.param(2, 2, IN_RHO, marks=pytest.mark.long),
         pytest.param(4, 4, IN_RHO, marks=pytest.mark.long),
-        pytest.param(1, 1, CITY_SUMS, marks=pytest.mark.long),
-        pytest.param(3, 2, CITY_SUMS | IN_RHO | {"budget": "20.0"}, marks=pytest.mark.long),
     ],
 )
 def test_both_runtimes_release_and_estimate_the_same(city, shards, workers, settings):
@@ -40,19 +36,6 @@ def test_both_runtimes_release_and_estimate_the_same(city, shards, workers, sett
         here.wait_for(expected, *running)
         here.wait_for_smoothed(len(estimates), *running)
     assert sorted(here.smoothed()) == sorted(estimates)
-    require_city_sums(here, settings)
-
-
-def require_city_sums(here, settings):
-    """The stream has asked the city in the slots in which the embedded runtime did, and was told the same."""
-    with here.ledger() as (ledger, _), here.embedded_ledger() as (embedded, _):
-        told, expected = city_sums(ledger), city_sums(embedded)
-    assert told == expected and None not in told.values()
-    assert len(told) >= 2 if settings.get("city") else not told
-
-
-def city_sums(ledger):
-    return {one.release_id: one.payload for one in ledger.entries() if release.kind_of(one.release_id) == release.CITY}
 
 
 def require_forecasts(payloads):
@@ -65,8 +48,8 @@ def require_forecasts(payloads):
 @pytest.mark.long
 @pytest.mark.parametrize(
     "settings",
-    [{}, IN_RHO, CITY_SUMS],
-    ids=["pure", "in rho, with shared clips", "city sums"],
+    [{}, IN_RHO],
+    ids=["pure", "in rho, with shared clips"],
 )
 def test_killed_at_any_moment_and_in_the_middle_of_the_day_plans_and_estimates_are_the_same(
     city, redis_server, settings
@@ -94,4 +77,3 @@ def test_killed_at_any_moment_and_in_the_middle_of_the_day_plans_and_estimates_a
             here.wait_for(expected, last)
             here.wait_for_smoothed(len(estimates), last)
     assert sorted(here.smoothed()) == sorted(estimates)
-    require_city_sums(here, settings)

@@ -377,7 +377,9 @@ class World:
             step = protocol.next()
             assert isinstance(step, Measure)
             of_slot = step.counts, step.values, step.plan
-            protocol.measured(step, slot_norms(*of_slot, self.contexts[0].policy), slot_sums(*of_slot))
+            protocol.measured(
+                step, slot_norms(*of_slot, self.contexts[0].policy), slot_sums(self.contexts[0].city, *of_slot)
+            )
 
         return self._local(actor, "measure", do)
 
@@ -423,7 +425,8 @@ class World:
             ledger = self.ledgers.fresh(state.ledger)
             step = self.locals.fresh(actor.local).next()
             assert isinstance(step, AskCity)
-            record_city(step.sums, step.plan, self.contexts[fault], ledger)
+            context = self.contexts[fault]
+            record_city(context.city, step.sums, step.plan, context.entropy, ledger)
             after = self._local(actor, "city asked", lambda protocol: protocol.city_asked())
             return after, self.ledgers.number(ledger)
 

@@ -24,24 +24,16 @@ from udp_stream.adapters.settings import load
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission
 from udp_stream.release import balls
-from udp_stream.release.city_record import decode_city
-from udp_stream.release.record import CITY, CLIPS, decode, encode, kind_of
+from udp_stream.release.record import CLIPS, decode, encode, kind_of
 from udp_stream.release.smoothed import encode_smoothed
 
 IN_RHO = (*CONFIG, "budget.accounting=approximate", "release.mean=forecast-clip")
-WITH_CITY_SUMS = (*CONFIG, "release.mean=forecast-clip", "forecast.city=on", "budget.epsilon=25")
 
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
     """What there is to see after a run of the embedded runtime: both the deployment's say and the expectation."""
     return seen_of(tmp_path_factory.mktemp("ledger") / "ledger", CONFIG)
-
-
-@pytest.fixture(scope="module")
-def sound_with_city_sums(tmp_path_factory):
-    """The same where the city is asked."""
-    return seen_of(tmp_path_factory.mktemp("ledger") / "ledger", WITH_CITY_SUMS)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +58,7 @@ def seen_of(ledger_file, flags):
         fed=Counter(log), logged=Counter(log), expected=expected, released=released, latest=released, entries=entries,
         balances=balances, told="udp-stream: worker", plates=frozenset({"GJ05ZZ0001"}),
         smoothed=tuple((f"{at}", one) for at, one in enumerate(smoothed)), estimates=tuple(smoothed),
-        clips_amiss=amiss, asks_city=settings.policy.in_cities,
+        clips_amiss=amiss,
     )  # fmt: skip
 
 
@@ -205,72 +197,6 @@ CLIPS_FAULTS = {
 def test_clips_that_plates_share_are_remembered_once_and_nobody_is_charged_for_them(sound_in_rho, name):
     assert violations(sound_in_rho, strictly_once=True) == []
     assert any(one.startswith("clips: ") for one in violations(CLIPS_FAULTS[name](sound_in_rho)))
-
-
-def city_at(seen):
-    return next(at for at, entry in enumerate(seen.entries) if kind_of(entry.release_id) == CITY)
-
-
-def with_answer(seen, **changes):
-    """Another answer of the city, in the first slot that has one."""
-    entry = seen.entries[city_at(seen)]
-    told = decode_city(entry.release_id, entry.payload)
-    return with_entry(seen, city_at(seen), payload=msgspec.json.encode(msgspec.structs.replace(told, **changes)))
-
-
-def charged_behind(seen):
-    """The city is charged when all HATs are."""
-    entry = seen.entries[city_at(seen)]
-    return replace(seen, entries=(*(one for one in seen.entries if one is not entry), entry))
-
-
-def without_city_sums(seen):
-    return replace(seen, entries=tuple(one for one in seen.entries if kind_of(one.release_id) != CITY))
-
-
-CITY_FAULTS = {
-    "never asked": without_city_sums,
-    "asked and not configured": lambda seen: replace(seen, asks_city=False),
-    "charged, not recorded": lambda seen: with_entry(seen, city_at(seen), payload=None),
-    "recorded, not charged": lambda seen: with_entry(
-        seen, city_at(seen), charged=np.zeros_like(seen.entries[city_at(seen)].charged)
-    ),
-    "charged behind": charged_behind,
-    "of a slot that is not there": lambda seen: with_entry(seen, city_at(seen), release_id="city:0-900"),
-    "other bytes": lambda seen: with_entry(seen, city_at(seen), payload=b"{}"),
-    "of some plates": lambda seen: with_answer(seen, plates=3),
-    "of a shard": lambda seen: with_answer(seen, cells=(7,), shares=(1.0,)),
-}
-
-
-@pytest.mark.parametrize("name", CITY_FAULTS)
-def test_city_sums_are_charged_before_hats_and_recorded_of_the_whole_slot(sound_with_city_sums, name):
-    assert violations(sound_with_city_sums, strictly_once=True) == []
-    assert any(one.startswith("city sums: ") for one in violations(CITY_FAULTS[name](sound_with_city_sums)))
-
-
-CITY_FAULTS_OF_ALL = {
-    "charged twice": ("ledger", lambda seen: replace(seen, entries=(*seen.entries, seen.entries[city_at(seen)]))),
-    "charged and not in balances": ("ledger", without_city_sums),
-    "not marked": ("unpublished", lambda seen: with_entry(seen, city_at(seen), published=False)),
-    "not drawn": ("unpublished", lambda seen: with_entry(seen, city_at(seen), payload=None)),
-    "under another budget": ("budgets", lambda seen: with_entry(seen, city_at(seen), budget=10**15)),
-}
-
-
-@pytest.mark.parametrize("name", CITY_FAULTS_OF_ALL)
-def test_what_holds_for_hats_holds_for_city_sums(sound_with_city_sums, name):
-    kind, fault = CITY_FAULTS_OF_ALL[name]
-    assert kind in {sentence.partition(":")[0] for sentence in violations(fault(sound_with_city_sums))}
-
-
-def test_sums_that_too_few_could_pay_for_are_no_violation(sound_with_city_sums):
-    """Nobody is charged then, and nothing is drawn."""
-    (asked, *_) = [one for one in sound_with_city_sums.entries if kind_of(one.release_id) == CITY]
-    at, nobody = city_at(sound_with_city_sums), np.zeros_like(asked.charged)
-    unpaid = with_entry(sound_with_city_sums, at, payload=None, published=False, charged=nobody)
-    kinds = {sentence.partition(":")[0] for sentence in violations(unpaid)}
-    assert kinds == {"ledger"}, "only the balances, which still have its charges"
 
 
 def test_clips_of_a_part_of_the_speeds_are_found(tmp_path, monkeypatch):

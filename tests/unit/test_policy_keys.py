@@ -73,7 +73,7 @@ OTHER_VALUES = {
 """Of each field, one that the defaults do not have."""
 
 
-NAMED_APART = ("accounting", "delta", "source", "asks_city")
+NAMED_APART = ("accounting", "delta", "source")
 """Fields that show in several keys, or only where they have an effect: tests of their own (`test_city_words.py`)."""
 
 

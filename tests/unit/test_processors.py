@@ -141,9 +141,18 @@ def rules_of(settings, context, moments=None):
 
 class Worker:
     def __init__(
-        self, broker, ledger, thread, settings=SETTINGS, once=False, accept_loss=False, binding=OURS, observers=()
+        self,
+        broker,
+        ledger,
+        thread,
+        settings=SETTINGS,
+        once=False,
+        accept_loss=False,
+        binding=OURS,
+        observers=(),
+        city=None,
     ):
-        context = ReleaseContext(settings.policy, settings.calendar, SeededEntropy(1), "test")
+        context = ReleaseContext(settings.policy, settings.calendar, SeededEntropy(1), "test", city=city)
         self.broker = broker
         self.time_s = 0.0
         self.topics = topics_of(settings.kafka)
@@ -238,13 +247,13 @@ def outcome(broker):
     return releases, refused
 
 
-async def lives(broker, dice, ledger=None, settings=SETTINGS, once=False):
+async def lives(broker, dice, ledger=None, settings=SETTINGS, once=False, city=None):
     """Workers one after another on one ledger until one comes through; how many died."""
     ledger, deaths = ledger or MemoryLedger(), 0
     with ThreadPoolExecutor(1) as thread:
         while True:
             try:
-                await Worker(broker, ledger, thread, settings, once).run(dice)
+                await Worker(broker, ledger, thread, settings, once, city=city).run(dice)
             except Died:
                 deaths += 1
                 if deaths > 200:

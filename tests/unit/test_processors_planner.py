@@ -13,6 +13,7 @@ from faust.types import TP
 from streams.checkpoints import decode_checkpoint, encode_checkpoint
 from streams.offsets import Committed
 from streams.source_processor import columns_of
+from tests.city_question import MeanSpeed
 from tests.forms import long_but
 from tests.unit.test_processors import FLAGS, START, TOPICS, Broker, Died, Worker, lives, outcome, rules_of
 from udp_stream.adapters.settings import load
@@ -21,7 +22,7 @@ from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission, Mark
 from udp_stream.planning.slot_plan import PlanChunk
 from udp_stream.release.context import ReleaseContext, with_forecaster
-from udp_stream.release.record import CITY as CITY_SUMS
+from udp_stream.release.record import CITY as OF_CITY
 from udp_stream.release.record import decode, kind_of
 from udp_stream.release.road import release_slot
 from udp_stream.release.smoothed import encode_smoothed
@@ -42,7 +43,7 @@ KINDS = {
     "runs out": ("release.mean=array-averaging", "release.mean_epsilon=1.0", "budget.epsilon=3.4"),
     "chop-user": ("release.mean_epsilon=auto", "release.suppression=chop-user", "budget.epsilon=1"),
     "forecasts": ("release.mean=forecast-clip", "release.cdf_epsilon=0", "release.mean_epsilon=3", "budget.epsilon=40"),
-    "city sums": ("release.mean=forecast-clip", "release.mean_epsilon=3", "budget.epsilon=100", "forecast.city=on"),
+    "city": ("release.mean=forecast-clip", "release.mean_epsilon=3", "budget.epsilon=100"),
 }
 
 
@@ -82,15 +83,19 @@ def settings_of(kind):
     return load(None, (*CITY, *KINDS[kind]), {})
 
 
-def embedded(broker, settings):
+def question_of(kind):
+    return MeanSpeed() if kind == "city" else None
+
+
+def embedded(broker, settings, question=None):
     """Payload by release id, and the ledger, of the embedded road over the logs of pings, each read in one go."""
-    found, ledger, _ = embedded_smoothed(broker, settings)
+    found, ledger, _ = embedded_smoothed(broker, settings, question)
     return found, ledger
 
 
-def embedded_smoothed(broker, settings):
+def embedded_smoothed(broker, settings, question=None):
     """The same, and its smoothed estimates, all in order."""
-    context = ReleaseContext(settings.policy, settings.calendar, SeededEntropy(1), "test")
+    context = ReleaseContext(settings.policy, settings.calendar, SeededEntropy(1), "test", city=question)
     if settings.policy.forecasts:
         context = with_forecaster(context)
     slots = defaultdict(list)
@@ -112,9 +117,9 @@ def charges(ledger):
     return {e.release_id: sorted(zip(e.plates, e.charged.tolist(), strict=True)) for e in ledger.entries()}
 
 
-def city_sums(ledger):
+def answers(ledger):
     """Those of each slot: what is recorded, and that no reader is waited for."""
-    found = [entry for entry in ledger.entries() if kind_of(entry.release_id) == CITY_SUMS]
+    found = [entry for entry in ledger.entries() if kind_of(entry.release_id) == OF_CITY]
     assert all(entry.published for entry in found)
     return {entry.release_id: entry.payload for entry in found}
 
@@ -122,18 +127,18 @@ def city_sums(ledger):
 @pytest.mark.parametrize("kind", KINDS)
 def test_shards_release_and_charge_what_the_embedded_road_does(kind):
     broker, ledger, settings = city(), MemoryLedger(), settings_of(kind)
-    assert asyncio.run(lives(broker, random.Random(0), ledger, settings)) == 0
-    expected, expected_ledger = embedded(broker, settings)
+    assert asyncio.run(lives(broker, random.Random(0), ledger, settings, city=question_of(kind))) == 0
+    expected, expected_ledger = embedded(broker, settings, question_of(kind))
     releases, _ = outcome(broker)
     assert releases == expected and len(releases) > 20
     assert charges(ledger) == charges(expected_ledger)
-    assert city_sums(ledger) == city_sums(expected_ledger) and (len(city_sums(ledger)) > 1) == (kind == "city sums")
+    assert answers(ledger) == answers(expected_ledger) and (len(answers(ledger)) > 1) == (kind == "city")
     assert sum(bool(log) for log in parts_logs(broker).values()) == 3
     records = [decode(payload) for payload in releases.values()]
     statuses = Counter(record.status for record in records)
     left_out = sum(r.counts.plates - r.counts.admitted_plates for r in records if r.status == "released")
     assert statuses["released"] > 4 and "withheld_unplanned" not in statuses
-    assert kind in ("auto", "forecasts", "city sums") or left_out > 0
+    assert kind in ("auto", "forecasts", "city") or left_out > 0
     assert kind != "runs out" or statuses["withheld_budget"] > 0
 
 
@@ -142,10 +147,10 @@ def test_shards_release_and_charge_what_the_embedded_road_does(kind):
 def test_killed_between_any_two_effects_plans_and_releases_are_the_same(kind, seed):
     settings, ledger = settings_of(kind), MemoryLedger()
     broker = city(random.Random(f"die {seed}"))
-    assert asyncio.run(lives(broker, random.Random(seed), ledger, settings)) > 5
-    expected, expected_ledger = embedded(broker, settings)
+    assert asyncio.run(lives(broker, random.Random(seed), ledger, settings, city=question_of(kind))) > 5
+    expected, expected_ledger = embedded(broker, settings, question_of(kind))
     assert outcome(broker)[0] == expected
-    assert charges(ledger) == charges(expected_ledger) and city_sums(ledger) == city_sums(expected_ledger)
+    assert charges(ledger) == charges(expected_ledger) and answers(ledger) == answers(expected_ledger)
     for tp, committed in broker.offsets.items():
         assert committed.offset == len(broker.logs[tp]), tp
 

@@ -16,9 +16,7 @@ from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
 from udp_stream.cli.guesses import ONE_MEAN, is_hopeful, said_around
 from udp_stream.pings.decoder import Reason
-from udp_stream.planning.periods import loss_in, name_in
 from udp_stream.planning.policy import Policy, epsilon_text
-from udp_stream.planning.whole_city import MEAN_PART, SPREAD_PART
 from udp_stream.release.summary import Summary
 from udp_stream.version import __version__
 
@@ -125,32 +123,11 @@ def worth(summary: Summary, settings: Settings) -> Iterator[str]:
             f"plate can lose {most.in_all} by both, not {most.whole}."
         )
     yield f"{protected(summary, settings)} Not protected: the presence of a plate in a HAT, and its number of pings."
-    if city_sums := of_city_sums(settings.policy):
-        yield f"{city_sums} `udp-stream ledger export` says what they have cost."
     if summary.answers:
         yield (
             f"Answers of queries protect where each plate is, at {settings.position_periods.promise}: "
             f"{settings.position_periods.kind}."
         )
-
-
-def of_city_sums(policy: Policy) -> str | None:
-    """What `forecast.city` does, and the most that it costs; None where it is off.
-
-    >>> from udp_stream.adapters.settings import load
-    >>> settings = load(None, ("forecast.city=on",), {})
-    >>> of_city_sums(settings.policy).partition(": ")[2].partition(", before")[0]
-    'in some slots a plate also pays for two noisy sums over the whole city'
-    >>> of_city_sums(settings.policy).partition("HATs: ")[2]
-    'at most epsilon 0.3 a slot, of the same budget.'
-    """
-    if not policy.in_cities:
-        return None
-    most = loss_in(name_in(policy.measure, ""), policy.budget_nano * (MEAN_PART + SPREAD_PART) // 1000)
-    return (
-        'forecast.city is "on": in some slots a plate also pays for two noisy sums over the whole city, before the '
-        f"slot's HATs: at most {most} a slot, of the same budget."
-    )
 
 
 def _error_of_means(summary: Summary, settings: Settings) -> str:

@@ -104,25 +104,6 @@ class ArrowFilter:
         determinant = np.linalg.slogdet(precision)[1] - np.linalg.slogdet(before)[1] - np.log(weight).sum()
         return -0.5 * (misfit + float(determinant))
 
-    def update_globals(self, at: Integers, design: Floats, share: Floats, value: float, variance: float) -> float:
-        """Condition on sum of share * T + noise = value; gives the log of the value's likelihood.
-
-        What cells have of their own counts as noise, so that only the globals learn.
-
-        >>> arrow, one = ArrowFilter(1.5, 0.5), np.ones(1)
-        >>> design = design_of(np.zeros(1), np.zeros((1, 6)), np.array([False]))
-        >>> _ = arrow.update_globals(np.array([-1]), design, one, value=10.0, variance=25.0)
-        >>> arrow.predict(np.array([-1]), design)[0].round(2).tolist()  # half way: 5 km/h on either side
-        [14.17]
-        """
-        intercept, border, own = self._given_globals(at, design)
-        slopes, off = share @ border, value - float(share @ intercept)
-        toward = self._covariance @ slopes
-        spread, misfit = float(slopes @ toward + share**2 @ own) + variance, off - float(slopes @ self.mean)
-        self.mean = self.mean + toward * misfit / spread
-        self._covariance = self._covariance - np.outer(toward, toward) / spread
-        return -0.5 * (misfit**2 / spread + float(np.log(spread)))
-
     def next_day(self) -> None:
         """A night later city and cells may have changed."""
         self._covariance = self._covariance + NIGHT * self._first

@@ -12,7 +12,7 @@ import datetime as dt
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.forecast.bank import FilterBank, Observed, Predicted, Told
+from udp_stream.forecast.bank import FilterBank, Observed, Predicted
 from udp_stream.forecast.one_thread import on_one_thread
 from udp_stream.forecast.prior import SlotPrior
 
@@ -54,18 +54,6 @@ class Memory:
         self._turn_to(day)
         for bank in (self._older, self._younger):
             bank.learn(seen)
-
-    @on_one_thread
-    def learn_city(self, day: dt.date, told: Told, prior: SlotPrior) -> None:
-        """What the slot's plates told of the whole city: before what its releases say."""
-        self._turn_to(day)
-        for bank in (self._older, self._younger):
-            bank.learn_city(told, prior)
-
-    def precision(self, day: dt.date) -> float:
-        """How well answers have told the city's mean as far as is remembered, in 1 / (km/h)^2."""
-        self._turn_to(day)
-        return self._older.precision
 
     def cells(self, day: dt.date) -> list[int]:
         """The cells that have been observed as far as is remembered on that day."""

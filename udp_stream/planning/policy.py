@@ -44,7 +44,6 @@ class Policy(msgspec.Struct, frozen=True):
     `counts_read`: what forecasts read of counts;
     `counts_released`: which records carry counts. `schedule`: how an automatic epsilon of the papers' mechanisms is
     spread over a period. `source`: where a feed of its own form has the fields of a ping, by keys of `[source]`.
-    `asks_city`: whether slots are asked of the whole city.
 
     >>> from udp_stream.adapters.settings import Settings
     >>> policy = Settings().policy
@@ -81,7 +80,6 @@ class Policy(msgspec.Struct, frozen=True):
     counts_released: CountsReleased = "all"
     schedule: Schedule = "spread"
     source: tuple[tuple[str, str], ...] = ()
-    asks_city: bool = False
 
     @property
     def measure(self) -> Measure:
@@ -122,11 +120,6 @@ class Policy(msgspec.Struct, frozen=True):
         return self.forecasts and self.measure == "zcdp" and self.clip != "box"
 
     @property
-    def in_cities(self) -> bool:
-        """Whether slots are asked of the whole city: only forecasts have a use for that."""
-        return self.asks_city and self.forecasts and self.counts_released == "all"
-
-    @property
     def public(self) -> PublicSettings:
         """What statistics go by beside counts and terms."""
         return PublicSettings(self.range, self.bins)
@@ -156,8 +149,6 @@ class Policy(msgspec.Struct, frozen=True):
             del settings["schedule"]
         if not self.source:
             del settings["source"]
-        if not self.in_cities:
-            del settings["asks_city"]
         return blake2b(msgspec.json.encode(settings, order="sorted"), digest_size=8).hexdigest()
 
 

@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.mechanisms.city_sums import CityCosts, CityRows
 from udp_stream.planning.hat_plan import HatPlan
 from udp_stream.planning.terms import Terms
 from udp_stream.windows.slot_tables import SlotCounts
@@ -30,26 +29,22 @@ DIGEST_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class CityPlan:
-    """What is asked of the whole city in a slot: row by row who takes part, and what both sums cost.
+    """What is asked of the whole city in a slot (`release/whole_city.py`): row by row what it weighs in the sums.
 
-    `plates` take part in all; `forecast_kmh` is what is forecast of the city, in the same shares.
+    0 weigh rows of plates that take no part; `plates` take part in all. `about` is the question's own: what its sums
+    and their noise follow from beside the weights.
 
-    >>> rows = CityRows(*np.array([[36, 4], [26214, 0], [17 * 4096, 22 * 4096]]))
-    >>> from udp_stream.mechanisms.noise import Cost
-    >>> costs = CityCosts(Cost("pure", 20), Cost("pure", 10), 2**36, 2**30, high=2**18)
-    >>> plan = CityPlan(rows, costs, plates=1, forecast_kmh=17.0)
-    >>> plan.for_rows(np.array([True, False])).rows.samples.tolist()
-    [36]
+    >>> CityPlan(np.array([26214, 0]), plates=1, about=b"").for_rows(np.array([True, False])).weights.tolist()
+    [26214]
     """
 
-    rows: CityRows
-    costs: CityCosts
+    weights: NDArray[np.int64]
     plates: int
-    forecast_kmh: float
+    about: bytes
 
     def for_rows(self, rows: NDArray[np.bool_]) -> CityPlan:
         """The plan of some of the rows."""
-        return replace(self, rows=self.rows.part(rows))
+        return replace(self, weights=self.weights[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,23 +167,16 @@ def row_digests(counts: SlotCounts) -> list[bytes]:
 class _City(msgspec.Struct, frozen=True, array_like=True):
     """A city's plan as it travels."""
 
-    samples: bytes
     weights: bytes
-    centres: bytes
-    costs: CityCosts
     plates: int
-    forecast_kmh: float
+    about: bytes
 
     @staticmethod
     def of(city: CityPlan) -> _City:
-        samples, weights, centres = (
-            one.astype("<i8").tobytes() for one in (city.rows.samples, city.rows.weights, city.rows.centres)
-        )
-        return _City(samples, weights, centres, city.costs, city.plates, city.forecast_kmh)
+        return _City(city.weights.astype("<i8").tobytes(), city.plates, city.about)
 
     def plan(self) -> CityPlan:
-        samples, weights, centres = (np.frombuffer(one, "<i8") for one in (self.samples, self.weights, self.centres))
-        return CityPlan(CityRows(samples, weights, centres), self.costs, self.plates, self.forecast_kmh)
+        return CityPlan(np.frombuffer(self.weights, "<i8"), self.plates, self.about)
 
 
 class _Columns(msgspec.Struct, frozen=True, array_like=True):

@@ -20,7 +20,6 @@ from udp_stream.planning.hat_plan import HatPlan, HatPlans, SlotInPeriod
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.slot_plan import CityPlan, SlotPlan, row_digests
 from udp_stream.planning.terms import Terms
-from udp_stream.planning.whole_city import CityAsked, ask_city
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.decide import terms_from
 from udp_stream.release.history import LedgerHistory
@@ -57,7 +56,7 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
     policy, in_period = context.policy, context.calendar.slot_in_period(counts.start_ms)
     plans = HatPlans(policy.public)
     priced = _price(hats, counts, in_period, context, ledger, plans)
-    asked = _of_city(counts, context)
+    asked = context.city.ask(counts, policy) if context.city is not None and policy.forecasts else None
     is_charging = asked is not None or any(hat.plan is not None for hat in priced)
     if is_charging:
         require_no_overlap(in_period.period, policy.budget_nano, context.calendar, ledger, counts.plates)
@@ -67,15 +66,6 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
     if is_charging:  # of two runs that begin at once, at least one sees the other here, before anything is drawn
         require_no_overlap(in_period.period, policy.budget_nano, context.calendar, ledger, counts.plates)
     return _slot_plan(charged, counts, city)
-
-
-def _of_city(counts: SlotCounts, context: ReleaseContext) -> CityAsked | None:
-    """What is asked of the whole city, if forecasts are there."""
-    forecaster = context.forecaster
-    if forecaster is None or not context.policy.in_cities:
-        return None
-    forecast, precision = forecaster.latest(counts)
-    return ask_city(counts, forecast, precision, context.policy)
 
 
 def _price(

@@ -16,6 +16,7 @@ from udp_stream.planning.terms import Terms
 from udp_stream.release.forecaster import Forecaster, Slot
 from udp_stream.release.history import History, LedgerHistory
 from udp_stream.release.smoothed import Smoothed
+from udp_stream.release.whole_city import CityQuestion
 from udp_stream.windows.slot_tables import SlotCounts
 
 Balances = Callable[[], Balance]
@@ -99,7 +100,8 @@ class ReleaseContext:
 
     `caveats` and `trial` go into every record: facts about the ledger that it was made on. `before_charge` is called
     each time before plates are charged. `forecaster` is shown every slot, if there is one. `keyed` hashes with the
-    plates' key what a ledger has to recognise and no reader of it may guess.
+    plates' key what a ledger has to recognise and no reader of it may guess. `city` is what slots are asked as a whole,
+    if anything.
 
     >>> from udp_stream.testing import SeededEntropy, a_context
     >>> given = a_context()
@@ -118,6 +120,7 @@ class ReleaseContext:
     before_charge: Callable[[], None] = _nothing
     forecaster: Forecaster | None = None
     keyed: Callable[[str], bytes] = unkeyed
+    city: CityQuestion | None = None
 
     def smoothed(self, slot: Slot, ledger: Ledger) -> list[Smoothed]:
         """The smoothed estimates of a slot, all of which is recorded; once for each slot. None without a forecaster."""

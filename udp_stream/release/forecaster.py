@@ -44,7 +44,6 @@ class Forecaster:
         self._max_kmh, self._software, self._read = max_speed / QUANTA_PER_KMH, software, read
         self._due: dict[Slot, set[int]] = {}
         self._learnt_ms: int | None = None
-        self._latest: tuple[SlotCounts, SlotForecast] | None = None
 
     def saw(self, counts: SlotCounts) -> None:
         """A slot that is planned now, or is recorded already: its releases are to be learnt."""
@@ -55,18 +54,7 @@ class Forecaster:
     def forecast(self, counts: SlotCounts, history: History) -> SlotForecast:
         """The forecast of a slot, after all earlier ones. They must be recorded by now: what is not is never learnt."""
         self._learn(history, counts.start_ms)
-        found = forecast_slot(counts, self._memory, self._day(counts.start_ms), self._max_kmh, self._read)
-        self._latest = counts, found
-        return found
-
-    def latest(self, counts: SlotCounts) -> tuple[SlotForecast, float]:
-        """The forecast that was made of this slot, and how well the city's mean was told before it, in 1 / (km/h)^2.
-
-        ValueError if the latest forecast is of another slot.
-        """
-        if self._latest is None or self._latest[0] is not counts:
-            raise ValueError("expected the slot that was forecast last")
-        return self._latest[1], self._memory.precision(self._day(counts.start_ms))
+        return forecast_slot(counts, self._memory, self._day(counts.start_ms), self._max_kmh, self._read)
 
     def smoothed(self, slot: Slot, history: History) -> list[Smoothed]:
         """The smoothed estimates of a slot, all of which is recorded, after all earlier ones; once for each slot."""
@@ -83,7 +71,7 @@ class Forecaster:
             self._learnt_ms = slot[0]
             if records := [record for record in found if record is not None]:
                 day, known = self._day(slot[0]), (self._max_kmh, self._software, self._read)
-                learnt[slot] = smooth_slot(records, self._memory, day, *known, history.city(*slot))
+                learnt[slot] = smooth_slot(records, self._memory, day, *known)
         return learnt
 
     def _remember(self, history: History, before_ms: int) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from udp_stream.forecast.bank import Told
 from udp_stream.ledger.port import Ledger
-from udp_stream.release.city_record import decode_city
-from udp_stream.release.record import Release, city_id, decode, kind_of, release_id, slot_of
+from udp_stream.release.record import Release, decode, kind_of, release_id, slot_of
 from udp_stream.windows.grid import cell_name
 
 
@@ -19,9 +17,6 @@ class History(Protocol):
     ...     def releases(self, start_ms: int, end_ms: int, cells: Sequence[int]) -> list[Release | None]:
     ...         return [None] * len(cells)
     ...
-    ...     def city(self, start_ms: int, end_ms: int) -> Told | None:
-    ...         return None
-    ...
     ...     def slots_since(self, start_ms: int) -> dict[tuple[int, int], list[int]]:
     ...         return {}
     >>> history: History = Nothing()
@@ -31,10 +26,6 @@ class History(Protocol):
 
     def releases(self, start_ms: int, end_ms: int, cells: Sequence[int]) -> list[Release | None]:
         """The records of these cells in the slot of these ends; None where there is none."""
-        ...
-
-    def city(self, start_ms: int, end_ms: int) -> Told | None:
-        """What the plates of that slot told of the whole city; None if they were not asked."""
         ...
 
     def slots_since(self, start_ms: int) -> dict[tuple[int, int], list[int]]:
@@ -62,12 +53,6 @@ class LedgerHistory:
         """What is recorded for these cells in that slot."""
         payloads = self._ledger.recorded([release_id(cell_name(cell), start_ms, end_ms) for cell in cells])
         return [None if payload is None else decode(payload) for payload in payloads]
-
-    def city(self, start_ms: int, end_ms: int) -> Told | None:
-        """What is recorded of it."""
-        name = city_id(start_ms, end_ms)
-        (payload,) = self._ledger.recorded([name])
-        return None if payload is None else decode_city(name, payload).told
 
     def slots_since(self, start_ms: int) -> dict[tuple[int, int], list[int]]:
         """From the newest charge back, until slots are a day older than asked for. Ids of no HAT are passed over.

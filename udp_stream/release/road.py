@@ -44,7 +44,7 @@ def release_slot(
     (['released', 'withheld_few_plates'], [])
     """
     plan = plan_slot(counts, context, ledger)
-    record_city(slot_sums(counts, values, plan), plan, context, ledger)
+    record_city(context.city, slot_sums(context.city, counts, values, plan), plan, context.entropy, ledger)
     recorded = record_slot(counts, values, plan, context, ledger, slot_clips(counts, values, plan, context.policy))
     publish(recorded)
     return recorded.published(ledger)

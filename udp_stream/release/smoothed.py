@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.forecast.bank import Observed, Told
+from udp_stream.forecast.bank import Observed
 from udp_stream.forecast.features import PER_HAT
 from udp_stream.forecast.memory import Memory
 from udp_stream.forecast.prior import CountsRead, SlotPrior
@@ -107,13 +107,11 @@ def smooth_slot(
     max_kmh: float,
     software: str,
     read: CountsRead = "plates",
-    told: Told | None = None,
 ) -> list[Smoothed]:
     """Learn the releases of one slot (all of its HATs, at least one), then estimate each HAT and each cell seen before.
 
     HATs first, in the order of their records, then the other cells, by cell. `read` is what their forecasts read of
     counts; how far estimates may be off follows it, and not what they say. Where counts are kept back it is nothing.
-    `told` is what the slot's plates told of the whole city, if they were asked.
 
     >>> from udp_stream.release.record import decode
     >>> from udp_stream.testing import released_slot
@@ -127,8 +125,6 @@ def smooth_slot(
     prior, rest = prior_of_records(records), rest_of_records(records)
     measured = np.array([at for at, record in enumerate(records) if record.mean is not None], dtype=np.int64)
     value, noise, is_clipped = _measured([record for record in records if record.mean is not None])
-    if told is not None:
-        memory.learn_city(day, told, prior_of_cells(told.cells, cells, prior))
     if measured.size:
         chosen = SlotPrior(prior.by_row, prior.by_hat[measured], prior.features[measured])
         memory.learn(day, Observed(cells[measured], chosen, value, noise + rest[measured], is_clipped))
@@ -140,7 +136,7 @@ def smooth_slot(
     plates = np.array([plates_of(record) for record in records])
     samples = np.array([max(1, record.samples) for record in records])
     taken = of_few_pings(variance + plates_differ(plates, gain), samples, read)
-    low, high = ends(mean, taken * here.wider**2, prior.features, read)
+    low, high = ends(mean, taken, prior.features, read)
     guess = memory.guess(day, prior)
     constant = float(np.average(mean, weights=samples))
     slot = _Slot(records[0].hat, constant, max_kmh, software, read, records[0].trial)
@@ -156,7 +152,7 @@ def _elsewhere(cells: Sequence[int], memory: Memory, day: dt.date, slot: _Slot) 
     rest = float(mean_variance(np.array([1]), np.array([0]), 1)[0])
     one_plate = plates_differ(np.ones(1, dtype=np.int64), np.zeros(1))
     variance = left_open(there.variance + rest, slot.read)
-    low, high = ends(there.mean, (variance + one_plate) * there.wider**2, prior.features, slot.read)
+    low, high = ends(there.mean, variance + one_plate, prior.features, slot.read)
     hats = [msgspec.structs.replace(slot.hat, cell=cell_name(cell), center=cell_center(cell)) for cell in cells]
     return slot.estimates([(hat, None) for hat in hats], there.mean, (low, high), variance, guess.mean)
 
@@ -225,21 +221,6 @@ def prior_of_records(records: Sequence[Release]) -> SlotPrior:
         if record.forecast is not None and len(record.forecast.prior) == 1 + PER_HAT:
             priors[at] = record.forecast.prior
     return SlotPrior(np.zeros(0), priors[:, 0], priors[:, 1:])
-
-
-def prior_of_cells(wanted: NDArray[np.uint64], cells: NDArray[np.uint64], prior: SlotPrior) -> SlotPrior:
-    """Of the wanted cells: the prior of those that have one, 0 for the others.
-
-    >>> known = SlotPrior(np.zeros(0), np.array([0.5, 0.1]), np.zeros((2, 6)))
-    >>> prior_of_cells(np.array([9, 7], np.uint64), np.array([7, 8], np.uint64), known).by_hat.tolist()
-    [0.0, 0.5]
-    """
-    at = {cell: i for i, cell in enumerate(cells.tolist())}
-    found = np.array([at.get(cell, -1) for cell in wanted.tolist()], dtype=np.int64)
-    is_known = found >= 0
-    # A -1 takes the last HAT, which is then blanked. There is one: a slot has records.
-    by_hat, features = np.where(is_known, prior.by_hat[found], 0.0), prior.features[found] * is_known[:, None]
-    return SlotPrior(np.zeros(0), by_hat, features)
 
 
 def rest_of_records(records: Sequence[Release]) -> Floats:

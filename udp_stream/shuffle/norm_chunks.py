@@ -43,7 +43,7 @@ class NormColumns(msgspec.Struct, frozen=True, array_like=True):
 class NormChunk(msgspec.Struct, frozen=True, tag="norms.2"):
     """Chunk `number` of `chunks` of a shard's norms of a slot; `digest` covers all of them.
 
-    `city` is the shard's part of the sums over the whole city, if they are asked for (`mechanisms/city_sums.py`).
+    `city` is the shard's part of the sums over the whole city, if they are asked for (`release/whole_city.py`).
 
     >>> next(cut_norms(PlateNorms.nobody(), 0, 3_600_000, shard=2)).chunks  # a shard without plates says so
     1
@@ -56,7 +56,7 @@ class NormChunk(msgspec.Struct, frozen=True, tag="norms.2"):
     number: int
     chunks: int
     norms: NormColumns
-    city: tuple[int, int] = (0, 0)
+    city: tuple[int, ...] = ()
 
 
 class FactorChunk(msgspec.Struct, frozen=True, tag="factors.1"):
@@ -134,7 +134,7 @@ def cut_norms(
     slot_end: int,
     shard: int,
     rows_max: int = ROWS_MAX,
-    city: tuple[int, int] = (0, 0),
+    city: tuple[int, ...] = (),
 ) -> Iterator[NormChunk]:
     """A shard's norms as messages, at least one; equal norms give equal messages.
 

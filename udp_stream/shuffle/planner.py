@@ -116,14 +116,15 @@ class Planner:
         if self._planned:
             self._planned.is_sent = True
 
-    def asked(self) -> tuple[SlotPlan, tuple[int, int]] | None:
-        """What to record of the whole city now, before shards are answered: the plan, and the sums over them all."""
+    def asked(self) -> tuple[SlotPlan, tuple[int, ...]] | None:
+        """What to record of the whole city now, before shards are answered: the plan, and the sums over them all.
+
+        No sums, if a shard does not ask."""
         slot, chunks = self._planned, self._all_norms()
         if slot is None or slot.asks is None or chunks is None:
             return None
         # Every chunk of a shard carries the shard's whole part, so only the first counts.
-        mean, spread = (sum(of_shard[0].city[which] for of_shard in chunks) for which in (0, 1))
-        return slot.asks, (mean, spread)
+        return slot.asks, tuple(map(sum, zip(*(of_shard[0].city for of_shard in chunks), strict=False)))
 
     def answered(self) -> None:
         """That is recorded."""

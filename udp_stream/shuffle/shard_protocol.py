@@ -238,7 +238,7 @@ class ShardProtocol:
                 return Measure(start, *slot.table, plan)
         return None
 
-    def measured(self, step: Measure, norms: PlateNorms, city: tuple[int, int] = (0, 0)) -> None:
+    def measured(self, step: Measure, norms: PlateNorms, city: tuple[int, ...] = ()) -> None:
         """The slot's plates are measured. Their norms, and their part of the sums over the whole city, are sent to the
         planner next, unless it has answered already."""
         chunks = list(cut_norms(norms, step.start, step.counts.end_ms, self._partition, city=city))

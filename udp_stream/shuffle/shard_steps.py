@@ -100,12 +100,12 @@ class AskCity:
     """Draw and record what this plan asks of the whole city, from the sums over all shards.
 
     >>> from udp_stream.testing import two_hats
-    >>> AskCity(SlotPlan.empty(two_hats()[0]), sums=(0, 0)).plan.city is None
+    >>> AskCity(SlotPlan.empty(two_hats()[0]), sums=()).plan.city is None
     True
     """
 
     plan: SlotPlan
-    sums: tuple[int, int]
+    sums: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from udp_stream.release.record import CITY, kind_of
 
 
 class Holdings(NamedTuple):
-    """What a ledger holds: HATs charged and recorded (with rounds of queries, and city sums), budget periods, and since
+    """What a ledger holds: HATs charged and recorded (with rounds of queries), budget periods, and since
     when what was promised is in doubt.
 
     >>> from udp_stream.ledger.memory import MemoryLedger
@@ -30,7 +30,7 @@ class Holdings(NamedTuple):
 
     @classmethod
     def of(cls, ledger: Ledger) -> Holdings:
-        """Of an open ledger; some round trips, however much it holds. No reader waits for city sums."""
+        """Of an open ledger; some round trips, however much it holds. No reader waits for what the city was asked."""
         progress = ledger.progress()
         unpublished = sum(kind_of(release_id) != CITY for release_id, _ in ledger.unpublished())
         return cls(progress.admitted, progress.recorded, unpublished, len(ledger.periods()), caveats(ledger.meta()))

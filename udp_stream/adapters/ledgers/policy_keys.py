@@ -36,7 +36,7 @@ def written(policy: Policy) -> dict[str, str]:
     """Every configuration key that the policy comes from, with its value as a user writes it.
 
     `neighbours` has no key: there is one relation. `budget.period` stands for two fields. `[source]` has keys where a
-    feed has a form of its own, and `forecast.city` where city sums are taken.
+    feed has a form of its own.
     """
     return {
         "hat.resolution": _plain(policy.resolution),
@@ -65,7 +65,6 @@ def written(policy: Policy) -> dict[str, str]:
         "forecast.counts": policy.counts_read,
         "budget.schedule": policy.schedule if isinstance(policy.schedule, str) else _list(policy.schedule),
         "neighbours": policy.neighbours,
-        **({"forecast.city": "on"} if policy.in_cities else {}),
         **{f"source.{key}": value for key, value in policy.source},
     }
 
@@ -73,16 +72,6 @@ def written(policy: Policy) -> dict[str, str]:
 def note_policy(ledger: Ledger, policy: Policy) -> None:
     """Remember in the ledger what the policy's fingerprint stands for; the first note of it stands."""
     ledger.note(f"{NOTE}{policy.fingerprint()}", msgspec.json.encode(written(policy)).decode())
-
-
-def was_summed(meta: Mapping[str, str]) -> bool:
-    """Whether what a ledger knows of itself has a policy with sums over the whole city."""
-    return _has_been_noted("forecast.city", meta)
-
-
-def _has_been_noted(key: str, meta: Mapping[str, str]) -> bool:
-    """Of a key that is noted only where it has an effect."""
-    return any(key in _noted(text) for name, text in meta.items() if name.startswith(NOTE))
 
 
 def other_policies(ledger: Ledger, policy: Policy) -> dict[str, str]:
@@ -159,8 +148,6 @@ def _changes(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
 
 def _value(keys: Mapping[str, str], key: str) -> str:
     """What a policy has of a key. Without a mapping, a feed is in the contract's form."""
-    if key == "forecast.city":
-        return keys.get(key, "off")
     return keys.get(key) or ("unset" if key.startswith("source.") else "unknown")
 
 

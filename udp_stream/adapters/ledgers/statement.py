@@ -19,7 +19,6 @@ from typing import Any
 
 import msgspec
 
-from udp_stream.adapters.ledgers.stated_city import StatedCity
 from udp_stream.adapters.ledgers.stated_losses import (
     IN_A_ROW,
     NOISE,
@@ -73,7 +72,6 @@ class _Account:
 
     periods: dict[str, Spent] = field(default_factory=dict)
     positions: StatedPositions = field(default_factory=StatedPositions)
-    city: StatedCity = field(default_factory=StatedCity)
     under: Counter[tuple[str, int]] = field(default_factory=Counter)
     made: Counter[_Made] = field(default_factory=Counter)
     released: Counter[_Made] = field(default_factory=Counter)
@@ -87,10 +85,8 @@ class _Account:
         if end < inf:
             self.slots_s.add(int(end - start))
         self.periods.setdefault(account_of(entry.period), Spent()).take(entry, start, end)
-        if (kind := kind_of(entry.release_id)) == CITY:
-            self.city.take(entry, start, end)
-        if kind in ("hat", CITY):
-            # City sums add 0: the budget they were charged under is listed, and they are no HATs.
+        if (kind := kind_of(entry.release_id)) in ("hat", CITY):
+            # A question to the city adds 0: the budget it was charged under is listed, and it is no HAT.
             self.under[length_of(entry.period), entry.budget] += kind == "hat" and bool(entry.charged.any())
         if kind == "hat" and entry.payload is not None:
             record = _record(entry.release_id, entry.payload)
@@ -169,7 +165,6 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
                 ],
             },
         },
-        **account.city.stated(),
         **account.positions.stated(ledger.meta(), account.periods.values(), settings.queries.reach),
         "hats_recorded": account.made.total(),
         "hats_released": account.released.total(),

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from udp_stream.adapters.ledgers.opening import ledger_place
-from udp_stream.adapters.ledgers.policy_keys import named, note_policy, other_policies, was_summed
+from udp_stream.adapters.ledgers.policy_keys import named, note_policy, other_policies
 from udp_stream.adapters.logs import WARNING, say
 from udp_stream.adapters.settings import LedgerSection, Settings
 from udp_stream.adapters.text import counted
@@ -48,10 +48,10 @@ def ledger_sentence(place: str, meta: Mapping[str, str], progress: Progress, slo
 def counted_charges(number: int, meta: Mapping[str, str], *, with_slots: bool = False) -> str:
     """So many admissions in words: HATs, and what else a ledger of these notes has charged for or remembered.
 
-    >>> counted_charges(1, {}), counted_charges(118, {"policy:5eed": '{"forecast.city": "on"}'})
-    ('1 HAT', '118 HATs and city sums')
+    >>> counted_charges(1, {}), counted_charges(118, {}, with_slots=True)
+    ('1 HAT', '118 HATs and slots')
     """
-    others = ["slots"] * with_slots + ["city sums"] * was_summed(meta)
+    others = ["slots"] * with_slots
     others += ["rounds of queries"] * any(name.startswith(NOTE) for name in meta)
     return f"{number:,} HATs and {' and '.join(others)}" if others else counted(number, "HAT")
 

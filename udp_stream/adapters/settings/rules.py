@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import partial
-from math import ceil
 from typing import Any
 
 from msgspec import structs
@@ -29,11 +28,9 @@ from udp_stream.adapters.settings.sections import Settings
 from udp_stream.adapters.settings.source_section import check_source
 from udp_stream.adapters.text import counted
 from udp_stream.errors import ConfigError
-from udp_stream.mechanisms.noise import Cost, noise_of
 from udp_stream.mechanisms.trees import bins_from_edges, equal_bins
-from udp_stream.planning.periods import accepted_loss, amount_text, loss_in, name_in
+from udp_stream.planning.periods import accepted_loss, amount_text
 from udp_stream.planning.policy import Policy
-from udp_stream.planning.whole_city import SPREAD_PART
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
 NO_LEDGERS = ("", "-")
@@ -98,7 +95,6 @@ def _policy_faults(settings: Settings, policy: Policy) -> Iterator[ConfigError]:
     rule = '"off" where release.counts is not "all": a forecast that reads counts shows them'
     yield from breach(shown, "forecast.counts", rule, repr(settings.forecast.counts))
     yield from _schedule_faults(policy)
-    yield from _city_faults(settings, policy)
     asked = settings.release.clip != "ball" or policy.in_balls
     rule = '"auto" or "box" where budget.accounting is "pure", or where no mean is taken around a forecast'
     yield from breach(asked, "release.clip", rule, repr("ball"))
@@ -229,19 +225,6 @@ def _schedule_faults(policy: Policy) -> Iterator[ConfigError]:
         fits = len(schedule) == slots and min(schedule) >= 0 and 0 < sum(schedule) < float("inf")
         rule = f"a weight of at least 0 for each of the {slots} slots of a period, not all of them 0"
         yield from breach(fits, "budget.schedule", rule, counted(len(schedule), "weight"))
-
-
-def _city_faults(settings: Settings, policy: Policy) -> Iterator[ConfigError]:
-    """City sums where there are forecasts to learn from them, and a budget that pays for noise."""
-    city = settings.forecast.city
-    if city == "off":
-        return
-    rule = '"off" where no mean is taken around a forecast, or where release.counts is not "all"'
-    yield from breach(policy.in_cities, "forecast.city", rule, repr(city))
-    least = ceil(noise_of(Cost(policy.measure, 1)).least_nano * 1000 / SPREAD_PART)
-    below = loss_in(name_in(policy.measure, ""), least)
-    rule = f'"off" where the budget is below {below}: a part of it has to pay for noise'
-    yield from breach(policy.budget_nano >= least, "forecast.city", rule, repr(city))
 
 
 def _bins_faults(settings: Settings) -> Iterator[ConfigError]:

@@ -161,11 +161,9 @@ class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 
 class ForecastSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What forecasts read (`docs/mechanisms/forecast.md`): of the counts, those of each plate say most. `city`: whether
-    plates are asked of the whole city, too, at a price."""
+    """What forecasts read (`docs/mechanisms/forecast.md`): of the counts, those of each plate say most."""
 
     counts: CountsRead = "plates"
-    city: Literal["on", "off"] = "off"
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -217,7 +215,6 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             counts_released=self.release.counts,
             schedule=self.budget.schedule,
             source=self.source.written,
-            asks_city=self.forecast.city == "on",
         )
 
     @property

@@ -8,7 +8,6 @@ from typing import Any
 
 from udp_stream.adapters.settings import Settings
 from udp_stream.cli.plan_of_queries import facts_of_queries, print_queries
-from udp_stream.cli.report import of_city_sums, printer
 from udp_stream.errors import UsageError
 from udp_stream.testing import SeededEntropy
 
@@ -35,8 +34,6 @@ def plan(arguments: argparse.Namespace, settings: Settings) -> None:
                 raise UsageError(f"{name} is for a plan without a file: leave it or the file out")
         _of_feed(arguments, settings)
     if not arguments.json:
-        if city_sums := of_city_sums(settings.policy):
-            printer(width=160).print(city_sums)
         print_queries(settings)
 
 
@@ -66,4 +63,4 @@ def _of_feed(arguments: argparse.Namespace, settings: Settings) -> None:
 
 def _of_both(settings: Settings) -> dict[str, Any]:
     """What both tables say for programs."""
-    return {"city_sums": of_city_sums(settings.policy), "queries": facts_of_queries(settings)}
+    return {"queries": facts_of_queries(settings)}
