@@ -36,8 +36,8 @@ from udp_stream.release.context import ReleaseContext
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.release.road import release_slot
 from udp_stream.trial.fleet import IST, Fleet, write_ndjson
-from udp_stream.windows.open_slots import Frame, Windows
-from udp_stream.windows.slot_tables import SlotPings, tabulate
+from udp_stream.windows.slots import Frame, Windows
+from udp_stream.windows.tables import SlotPings, tabulate
 
 
 class Location(msgspec.Struct, gc=False):

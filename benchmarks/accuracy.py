@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from benchmarks.forecast_days import OURS, Day, Run, day_of, day_of_fleet, run, run_without_forecasts
 from benchmarks.guesses import constant_and_counts, without_noise
 from benchmarks.train_prior import trained
-from udp_stream.forecast.prior import Coefficients
+from udp_stream.forecast.model import Coefficients
 from udp_stream.trial.fleet import Fleet, by_distance
 
 Floats = NDArray[np.float64]

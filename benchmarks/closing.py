@@ -34,7 +34,7 @@ from udp_stream.ledger.port import Admission
 from udp_stream.release.record import decode
 from udp_stream.trial.fleet import IST
 from udp_stream.trial.services import services
-from udp_stream.windows.grid import cells_of
+from udp_stream.windows.tables import cells_of
 
 HATS, PLATES, FLEET = 3000, 50, 6000
 SLOTS = 61

@@ -13,9 +13,8 @@ from udp_stream.adapters.files.sources import read_messages
 from udp_stream.adapters.settings import Settings, load
 from udp_stream.pings.decoder import PingDecoder
 from udp_stream.planning.policy import Policy
-from udp_stream.windows.grid import cells_of
-from udp_stream.windows.recorded_slots import slots_of
-from udp_stream.windows.slot_tables import SlotCounts, SlotValues
+from udp_stream.windows.slots import slots_of
+from udp_stream.windows.tables import SlotCounts, SlotValues, cells_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from benchmarks.feeds import Feed, feed_of, slots_of_city
 from udp_stream.adapters.settings import load
-from udp_stream.forecast.prior import Coefficients, prior_of
+from udp_stream.forecast.model import Coefficients, prior_of
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.release.context import ReleaseContext, around_forecasts
 from udp_stream.release.draw import RecordedSlot
@@ -28,7 +28,7 @@ from udp_stream.release.smoothed import Smoothed
 from udp_stream.testing import SeededEntropy
 from udp_stream.trial.fleet import FleetColumns
 from udp_stream.units import QUANTA_PER_KMH
-from udp_stream.windows.slot_tables import SlotCounts, SlotValues
+from udp_stream.windows.tables import SlotCounts, SlotValues
 
 Floats = NDArray[np.float64]
 

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.forecast_days import Day
-from udp_stream.forecast.bank import FilterBank, Observed
-from udp_stream.forecast.prior import Coefficients, SlotPrior, prior_of
+from udp_stream.forecast.model import Coefficients, FilterBank, Observed, SlotPrior, prior_of
 from udp_stream.mechanisms.speed_spread import mean_variance
 from udp_stream.release.rehearsal import line_on_counts
 

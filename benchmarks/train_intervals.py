@@ -35,7 +35,7 @@ from benchmarks.accuracy import (
     within,
 )
 from benchmarks.forecast_days import Day, Run, changed
-from udp_stream.forecast.prior import CountsRead
+from udp_stream.forecast.model import CountsRead
 from udp_stream.release import intervals, smoothed
 from udp_stream.release.intervals import Widths, widths_for
 from udp_stream.units import QUANTA_PER_KMH

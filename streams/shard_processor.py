@@ -48,7 +48,7 @@ from udp_stream.shuffle.position_chunks import merge_moment
 from udp_stream.shuffle.shard_checkpoint import ShardCheckpoint
 from udp_stream.shuffle.shard_protocol import ShardProtocol
 from udp_stream.shuffle.wire import encode_message
-from udp_stream.windows.slot_tables import tabulate
+from udp_stream.windows.tables import tabulate
 
 T = TypeVar("T")
 

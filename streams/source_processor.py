@@ -32,8 +32,8 @@ from udp_stream.release.facts import Observer, batch_read, report_to
 from udp_stream.release.standing import QuerySet
 from udp_stream.shuffle.source_protocol import Send, SourceProtocol, ToShard
 from udp_stream.shuffle.wire import encode_message
-from udp_stream.windows.clocks import LogPlaces
-from udp_stream.windows.source_reader import Look, ReadingRules, Refused, SourceCheckpoint, SourceReader
+from udp_stream.windows.slots import LogPlaces
+from udp_stream.windows.source import Look, ReadingRules, Refused, SourceCheckpoint, SourceReader
 
 LOG_APPEND_TIME = 1
 REJECTED_BYTES_MAX = 2**20 - 2**14

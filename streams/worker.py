@@ -51,7 +51,7 @@ from udp_stream.release.context import ReleaseContext
 from udp_stream.release.facts import Observer
 from udp_stream.release.standing import QuerySet, asked_digest, query_set
 from udp_stream.units import parse_duration
-from udp_stream.windows.source_reader import Look, ReadingRules
+from udp_stream.windows.source import Look, ReadingRules
 
 
 @dataclass(frozen=True, slots=True)

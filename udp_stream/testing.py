@@ -35,9 +35,8 @@ from udp_stream.release.query_road import QueryContext, answer_moment
 from udp_stream.release.road import release_slot
 from udp_stream.release.worker_report import About, Work, WorkerReport
 from udp_stream.units import NANO, QUANTA_PER_KMH
-from udp_stream.windows.grid import SlotGrid
 from udp_stream.windows.latest import Moment
-from udp_stream.windows.slot_tables import SlotCounts, SlotPings, SlotValues, tabulate
+from udp_stream.windows.tables import SlotCounts, SlotGrid, SlotPings, SlotValues, tabulate
 
 SLOT_START, SLOT_END = 1_641_009_600_000, 1_641_013_200_000
 """The slot of the examples: 2022-01-01, from 04:00 to 05:00 UTC."""

@@ -38,7 +38,7 @@ from udp_stream.planning.terms import Terms
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
-from udp_stream.windows.slot_tables import PINGS_MAX
+from udp_stream.windows.tables import PINGS_MAX
 
 U = 65 * 4096
 FULL = Range(0, U)

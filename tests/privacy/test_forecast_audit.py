@@ -32,7 +32,7 @@ from udp_stream.release.record import CITY, kind_of, slot_of
 from udp_stream.testing import SeededEntropy
 from udp_stream.trial.fleet import IST, Fleet, Imperfections
 from udp_stream.units import NANO
-from udp_stream.windows.slot_tables import SlotPings, SlotValues
+from udp_stream.windows.tables import SlotPings, SlotValues
 
 MEAN = ("hat.slot=30m", "hat.resolution=7", "release.min_plates=3", "release.mean=forecast-clip")
 WITH_CDF = (*MEAN, "release.cdf_epsilon=0.3", "release.variance_epsilon=0.1")

@@ -37,7 +37,7 @@ from udp_stream.planning.terms import Terms
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
-from udp_stream.windows.slot_tables import PINGS_MAX
+from udp_stream.windows.tables import PINGS_MAX
 
 U = 65 * 4096
 COUNTS = [c for plates in (1, 2, 3) for c in itertools.product((1, 2, 3), repeat=plates) if sum(c) <= 5]

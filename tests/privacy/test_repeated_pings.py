@@ -27,10 +27,9 @@ from udp_stream.shuffle.ping_chunks import PingChunk, cut, merge
 from udp_stream.shuffle.position_chunks import PositionChunk, cut_moment, merge_moment
 from udp_stream.testing import SeededEntropy, a_context, a_query, a_query_context, a_threshold, seven_pings
 from udp_stream.units import NANO, QUANTA_PER_KMH
-from udp_stream.windows.grid import SlotGrid
 from udp_stream.windows.moments import MomentRules
-from udp_stream.windows.slot_tables import tabulate
-from udp_stream.windows.source_reader import SourceCheckpoint, SourceReader
+from udp_stream.windows.source import SourceCheckpoint, SourceReader
+from udp_stream.windows.tables import SlotGrid, tabulate
 
 MINUTE = 60_000
 

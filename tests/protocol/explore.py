@@ -46,9 +46,9 @@ from udp_stream.shuffle.shard_steps import AskCity, Count, Measure, PlanSlot, Re
 from udp_stream.shuffle.source_protocol import SourceProtocol
 from udp_stream.shuffle.wire import decode_message, encode_message
 from udp_stream.testing import SeededEntropy
-from udp_stream.windows.clocks import LogPlaces
-from udp_stream.windows.slot_tables import SlotCounts, SlotValues, tabulate
-from udp_stream.windows.source_reader import ReadingRules, SourceCheckpoint, SourceReader
+from udp_stream.windows.slots import LogPlaces
+from udp_stream.windows.source import ReadingRules, SourceCheckpoint, SourceReader
+from udp_stream.windows.tables import SlotCounts, SlotValues, tabulate
 
 FLAGS = ("hat.slot=1h", "hat.timezone=UTC", "hat.grace=0s", "kafka.disorder=0s", "release.min_plates=2",
          "release.cdf_epsilon=0", "budget.epsilon=10", "release.mean=baseline")  # fmt: skip

@@ -31,8 +31,8 @@ from udp_stream.shuffle.shard_protocol import ShardProtocol
 from udp_stream.shuffle.shard_steps import Count, Release
 from udp_stream.shuffle.source_protocol import SourceProtocol
 from udp_stream.shuffle.wire import decode_message
-from udp_stream.windows.slot_tables import tabulate
-from udp_stream.windows.source_reader import SourceCheckpoint, SourceReader
+from udp_stream.windows.source import SourceCheckpoint, SourceReader
+from udp_stream.windows.tables import tabulate
 
 DONE = (NOT_YET, START + HOUR, START + 2 * HOUR)
 """All values that the time may have up to which slots are done."""

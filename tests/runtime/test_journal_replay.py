@@ -2,7 +2,7 @@
 
 They differ by late pings alone. A live run judges each message by the time at which it arrived. A file has no such
 times, so `replay` reads it in frames and judges a frame as a whole, by the time that several plates had reached before
-it (`windows/clocks.py`).
+it (`windows/slots.py`).
 """
 
 import io

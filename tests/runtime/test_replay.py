@@ -20,7 +20,7 @@ from udp_stream.release import record as release
 from udp_stream.release.query_record import result_schema
 from udp_stream.release.smoothed import smoothed_schema
 from udp_stream.testing import SeededEntropy
-from udp_stream.windows.grid import cell_name, cells_of
+from udp_stream.windows.tables import cell_name, cells_of
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "release.schema.json"
 

@@ -12,7 +12,7 @@ from udp_stream.cli import plots
 from udp_stream.cli.recorded_feed import read_feed
 from udp_stream.errors import DependencyUnavailable, UsageError
 from udp_stream.pings.decoder import PingDecoder
-from udp_stream.windows.grid import cells_of
+from udp_stream.windows.tables import cells_of
 
 HATS = ("hat.resolution=7", "hat.slot=1h")
 

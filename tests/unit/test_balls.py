@@ -26,8 +26,7 @@ from udp_stream.shuffle.norm_chunks import ROWS_MAX, Arriving, cut_factors, cut_
 from udp_stream.shuffle.ping_chunks import shard_of
 from udp_stream.shuffle.wire import decode_message, encode_message
 from udp_stream.testing import SeededEntropy
-from udp_stream.windows.grid import cells_of
-from udp_stream.windows.slot_tables import SlotPings, tabulate
+from udp_stream.windows.tables import SlotPings, cells_of, tabulate
 
 IN_RHO = ("hat.slot=1h", "hat.timezone=UTC", "budget.accounting=approximate", "release.mean=forecast-clip",
           "release.cdf_epsilon=0.1")  # fmt: skip

@@ -13,7 +13,7 @@ from udp_stream.adapters.settings import load
 from udp_stream.cli.demo_picture import TrueMeans, busiest_slot, map_of, picture, true_means
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.trial.fleet import IST, Fleet
-from udp_stream.windows.grid import cell_name, cells_of
+from udp_stream.windows.tables import cell_name, cells_of
 
 FLEET = Fleet(buses=120, start=datetime(2024, 1, 8, 8, tzinfo=IST), hours=2)
 SETTINGS = load(None, ["release.min_plates=3"], {})

@@ -7,8 +7,8 @@ import pytest
 
 from udp_stream.adapters.settings import load
 from udp_stream.cli.feed_watch import FeedWatch
-from udp_stream.windows.clocks import LogPlaces
-from udp_stream.windows.source_reader import ReadingRules, SourceCheckpoint, SourceReader
+from udp_stream.windows.slots import LogPlaces
+from udp_stream.windows.source import ReadingRules, SourceCheckpoint, SourceReader
 
 PLATE = "GJ05ZZ0001"
 

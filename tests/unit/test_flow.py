@@ -28,7 +28,7 @@ from udp_stream.release.context import ReleaseContext, from_counts
 from udp_stream.release.record import decode
 from udp_stream.testing import Died, DyingLedger, RivalledLedger, SeededEntropy
 from udp_stream.units import NANO
-from udp_stream.windows.slot_tables import SlotPings, tabulate
+from udp_stream.windows.tables import SlotPings, tabulate
 
 FIXED = (
     "release.mean_epsilon=0.5",

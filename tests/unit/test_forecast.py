@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from udp_stream.forecast.arrow import (
+from udp_stream.forecast.model import (
     CITY_MEAN,
     CITY_SD,
     CITY_SLOPE_CORRELATION,
@@ -20,14 +20,16 @@ from udp_stream.forecast.arrow import (
     SLOPE_MEAN,
     SLOPE_SD,
     ArrowFilter,
+    FilterBank,
+    Memory,
+    Observed,
+    SlotPrior,
     design_of,
+    features_of,
+    forecast_slot,
+    prior_of,
 )
-from udp_stream.forecast.bank import FilterBank, Observed
-from udp_stream.forecast.features import features_of
-from udp_stream.forecast.memory import Memory
-from udp_stream.forecast.prior import SlotPrior, prior_of
-from udp_stream.forecast.slot import forecast_slot
-from udp_stream.windows.slot_tables import SlotCounts
+from udp_stream.windows.tables import SlotCounts
 
 HERE, ELSEWHERE = (h3.latlng_to_cell(*place, 7) for place in ((21.17, 72.83), (52.2, 21.0)))
 MONDAY = dt.date(2024, 1, 8)

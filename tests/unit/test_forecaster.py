@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
 from udp_stream.adapters.settings import load
-from udp_stream.forecast.memory import Memory
+from udp_stream.forecast.model import Memory
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.planning.allowances import EPSILON_NANO_MAX
 from udp_stream.planning.around import terms_around
@@ -23,7 +23,7 @@ from udp_stream.release.history import LedgerHistory
 from udp_stream.release.road import release_slot
 from udp_stream.release.smoothed import encode_smoothed, smooth_slot
 from udp_stream.testing import SeededEntropy
-from udp_stream.windows.slot_tables import SlotPings, tabulate
+from udp_stream.windows.tables import SlotPings, tabulate
 
 FLAGS = ("hat.slot=6h", "hat.resolution=7", "hat.timezone=Asia/Kolkata", "release.min_plates=3",
          "release.mean=forecast-clip", "release.cdf_epsilon=0")  # fmt: skip

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.forms import long_but
-from udp_stream.windows.grid import SlotGrid, cell_center, cell_name, cells_of
+from udp_stream.windows.tables import SlotGrid, cell_center, cell_name, cells_of
 
 
 def slots_of_day(zone, day, seconds):

@@ -17,8 +17,7 @@ from benchmarks.forecast_days import OURS, changed, day_of_fleet, run
 from tests.forms import long_but
 from udp_stream.adapters.records_out import flat
 from udp_stream.adapters.settings import load
-from udp_stream.forecast.memory import Memory
-from udp_stream.forecast.prior import SlotPrior
+from udp_stream.forecast.model import Memory, SlotPrior
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.planning.terms import HatForecast, Terms
 from udp_stream.release import intervals
@@ -30,7 +29,7 @@ from udp_stream.release.road import release_slot
 from udp_stream.release.smoothed import encode_smoothed, rest_of_records, smooth_slot
 from udp_stream.testing import SeededEntropy
 from udp_stream.trial.fleet import Fleet
-from udp_stream.windows.slot_tables import SlotPings, tabulate
+from udp_stream.windows.tables import SlotPings, tabulate
 
 FLAGS = ("hat.slot=1h", "hat.resolution=7", "hat.timezone=UTC", "release.mean=forecast-clip", "release.min_plates=3",
          "forecast.counts=off")  # fmt: skip

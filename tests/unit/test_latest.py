@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from udp_stream.pings.decoder import Pings
-from udp_stream.windows.grid import SlotGrid
 from udp_stream.windows.latest import LatestPositions
+from udp_stream.windows.tables import SlotGrid
 
 MINUTE = 60_000
 AGE, EVERY, GRACE = 20 * MINUTE, 15 * 60, 2 * MINUTE

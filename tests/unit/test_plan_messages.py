@@ -20,7 +20,7 @@ from udp_stream.shuffle.count_chunks import CountChunk, CountColumns, CountsEnd,
 from udp_stream.shuffle.ping_chunks import PingChunk, PingsEnd, cut, merge, shard_of
 from udp_stream.shuffle.shard import Shard, counts_of_shards
 from udp_stream.shuffle.wire import decode_message, encode_message
-from udp_stream.windows.slot_tables import PINGS_MAX, SlotPings, tabulate, without_repeats
+from udp_stream.windows.tables import PINGS_MAX, SlotPings, tabulate, without_repeats
 
 
 def fields(counts):

@@ -26,7 +26,7 @@ from udp_stream.release.draw import record_slot
 from udp_stream.release.outcome import hats_of, ids_of
 from udp_stream.release.record import decode
 from udp_stream.testing import Died, RivalledLedger
-from udp_stream.windows.slot_tables import SlotCounts, SlotPings, tabulate
+from udp_stream.windows.tables import SlotCounts, SlotPings, tabulate
 
 HOUR = 3_600_000
 CHOP = ("release.suppression=chop-user", "release.min_plates=3")

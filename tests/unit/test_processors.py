@@ -32,7 +32,7 @@ from udp_stream.shuffle.shard_checkpoint import ShardCheckpoint
 from udp_stream.shuffle.shard_protocol import ShardProtocol
 from udp_stream.shuffle.wire import decode_message
 from udp_stream.testing import SeededEntropy
-from udp_stream.windows.source_reader import ReadingRules
+from udp_stream.windows.source import ReadingRules
 
 FLAGS = ("hat.slot=1h", "hat.timezone=UTC", "release.min_plates=2", "release.mean_epsilon=1.0", "kafka.partitions=2")
 SETTINGS = load(None, FLAGS, {})

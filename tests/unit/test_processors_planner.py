@@ -33,8 +33,8 @@ from udp_stream.shuffle.ping_chunks import PingChunk, PingsEnd, cut, merge
 from udp_stream.shuffle.shard_checkpoint import ShardCheckpoint
 from udp_stream.shuffle.wire import decode_message, encode_message
 from udp_stream.testing import SeededEntropy
-from udp_stream.windows.slot_tables import tabulate
-from udp_stream.windows.source_reader import SourceCheckpoint, SourceReader
+from udp_stream.windows.source import SourceCheckpoint, SourceReader
+from udp_stream.windows.tables import tabulate
 
 MINUTE = 60_000
 CITY = (*FLAGS, "kafka.shards=3", "hat.resolution=7")

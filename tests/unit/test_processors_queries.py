@@ -27,7 +27,7 @@ from udp_stream.shuffle import source_protocol
 from udp_stream.shuffle.position_chunks import cut_moment, merge_moment
 from udp_stream.shuffle.wire import decode_message
 from udp_stream.testing import SeededEntropy
-from udp_stream.windows.source_reader import SourceCheckpoint, SourceReader
+from udp_stream.windows.source import SourceCheckpoint, SourceReader
 
 QUERIES = """
 [queries]

@@ -18,7 +18,7 @@ from udp_stream.queries.splits import Split
 from udp_stream.queries.terms import Terms
 from udp_stream.queries.threshold import Threshold, holder
 from udp_stream.testing import seeded_bits
-from udp_stream.windows.grid import cells_of
+from udp_stream.windows.tables import cells_of
 
 SPLITS = {"c4": Split.even(4), "c64": Split.even(64), "log-c10": Split.doubling(10)}
 COSTS = {"rho": rho_per_square_metre(1e-3), "epsilon": epsilon_per_metre(0.1)}

@@ -14,9 +14,9 @@ from udp_stream.pings.mapped_json import mapped_format
 from udp_stream.pings.mapping import FeedMapping
 from udp_stream.shuffle.ping_chunks import cut
 from udp_stream.shuffle.wire import encode_message
-from udp_stream.windows.clocks import LogPlaces, WindowRules
-from udp_stream.windows.grid import SlotGrid
-from udp_stream.windows.source_reader import ReadingRules, SourceCheckpoint, SourceReader
+from udp_stream.windows.slots import LogPlaces, WindowRules
+from udp_stream.windows.source import ReadingRules, SourceCheckpoint, SourceReader
+from udp_stream.windows.tables import SlotGrid
 
 HOUR = 3_600_000
 RULES = ReadingRules(

@@ -19,7 +19,7 @@ from udp_stream.release.query_record import result_schema
 from udp_stream.release.record import Release, json_schema
 from udp_stream.release.smoothed import Smoothed, encode_smoothed, smooth_slot, smoothed_schema
 from udp_stream.testing import released_slot
-from udp_stream.windows.grid import _parts, cell_boundary
+from udp_stream.windows.tables import _parts, cell_boundary
 
 PAYLOADS = list(released_slot().payloads.values())
 RECORDS = [json.loads(payload) for payload in PAYLOADS]
@@ -134,7 +134,7 @@ def test_a_parquet_file_has_typed_columns_with_lists():
 def test_smoothed_estimates_have_the_same_forms():
     import datetime as dt
 
-    from udp_stream.forecast.memory import Memory
+    from udp_stream.forecast.model import Memory
     from udp_stream.release.record import decode
 
     records = [decode(payload) for payload in PAYLOADS]

@@ -9,7 +9,7 @@ from udp_stream.adapters.logs import end_log
 from udp_stream.pings.refusals import Reason
 from udp_stream.release.facts import BatchRead, SlotCounted, SlotPublished, SlotRecorded
 from udp_stream.release.run_log import RunLog
-from udp_stream.windows.grid import SlotGrid
+from udp_stream.windows.tables import SlotGrid
 
 MIDNIGHT_S = 1_704_652_200  # 2024-01-08 in Surat
 HOUR_S = 3600

@@ -25,7 +25,7 @@ from udp_stream.planning.terms import terms_of
 from udp_stream.release import record as release
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.units import NANO, QUANTA_PER_KMH
-from udp_stream.windows.slot_tables import PINGS_MAX
+from udp_stream.windows.tables import PINGS_MAX
 
 NUMBERS = (
     "0", "-0.0", "1", "2", "15", "-1", "1e-300", "1e-12", "1e-9", "1e-7", "1e-6", "0.001", "0.5", "1000", "1e6", "1e9",

@@ -15,7 +15,7 @@ from udp_stream.shuffle.barrier import NOT_YET, BarrierCheckpoint
 from udp_stream.shuffle.ping_chunks import PingChunk, PingsEnd, cut, merge, shard_of
 from udp_stream.shuffle.shard import Shard
 from udp_stream.shuffle.wire import decode_message, encode_message
-from udp_stream.windows.slot_tables import PINGS_MAX, SlotPings, require_countable, tabulate
+from udp_stream.windows.tables import PINGS_MAX, SlotPings, require_countable, tabulate
 
 HOUR = 3_600_000
 first = itemgetter(0)

@@ -10,7 +10,7 @@ from udp_stream.adapters.ledgers.which_ledger import begin_run, ledger_sentence
 from udp_stream.adapters.settings import load
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission, Progress
-from udp_stream.windows.grid import SlotGrid
+from udp_stream.windows.tables import SlotGrid
 
 SLOTS = SlotGrid(3600, ZoneInfo("Asia/Kolkata"))
 FIRST, LATEST = "87608c4d2ffffff-1704673800-3600", "87608c4d2ffffff-1704713400-3600"

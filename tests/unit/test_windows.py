@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from benchmarks.__main__ import held_bytes
 from udp_stream.pings.decoder import Pings, Reason
-from udp_stream.windows.open_slots import AgreementClock, Frame, WindowRules, Windows
-from udp_stream.windows.slot_tables import SlotPings, tabulate
+from udp_stream.windows.slots import AgreementClock, Frame, WindowRules, Windows
+from udp_stream.windows.tables import SlotPings, tabulate
 
 HOUR = 3_600_000
 RULES = WindowRules(grace_ms=120_000, ahead_ms=24 * HOUR)

@@ -30,10 +30,9 @@ from udp_stream.release.worker_report import (
     encode_report,
 )
 from udp_stream.testing import a_report
-from udp_stream.windows.clocks import LogPlaces
-from udp_stream.windows.grid import SlotGrid
-from udp_stream.windows.open_slots import OpenSlot
-from udp_stream.windows.source_reader import ReadingRules, SourceCheckpoint, SourceReader
+from udp_stream.windows.slots import LogPlaces, OpenSlot
+from udp_stream.windows.source import ReadingRules, SourceCheckpoint, SourceReader
+from udp_stream.windows.tables import SlotGrid
 
 NOW_S = 1_704_706_200.0  # 2024-01-08 15:00 in Surat
 HOUR_MS = 3_600_000

@@ -39,10 +39,9 @@ from udp_stream.release.road import release_slot
 from udp_stream.release.smoothed import Smoothed, encode_smoothed
 from udp_stream.release.standing import ResultSink, StandingQueries, query_context
 from udp_stream.release.summary import Summary
-from udp_stream.windows.grid import cells_of
-from udp_stream.windows.open_slots import Frame, Windows
-from udp_stream.windows.slot_tables import SlotPings, tabulate
-from udp_stream.windows.source_reader import newest_ms_of, refusal_of
+from udp_stream.windows.slots import Frame, Windows
+from udp_stream.windows.source import newest_ms_of, refusal_of
+from udp_stream.windows.tables import SlotPings, cells_of, tabulate
 
 
 class Embedded:

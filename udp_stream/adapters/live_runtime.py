@@ -1,7 +1,7 @@
 """The live runtime of one machine, without Kafka: a source in, releases out, a ledger, and a journal of what arrived.
 
 The journal is the log, as a partition of a topic is on Kafka, and the same reader reads it, by times of arrival, with
-ticks while nothing comes (`windows/source_reader.py`). Messages are acknowledged to their source once the journal has
+ticks while nothing comes (`windows/source.py`). Messages are acknowledged to their source once the journal has
 them. A checkpoint says from where on the journal is still needed. Killed at any moment and started again, it reads on
 from there: slots that close a second time come out of the ledger as they were, and are not written a second time.
 """
@@ -32,10 +32,10 @@ from udp_stream.release.road import release_slot
 from udp_stream.release.smoothed import encode_smoothed
 from udp_stream.release.standing import query_set, report_answers, report_published
 from udp_stream.units import parse_duration
-from udp_stream.windows.clocks import LogPlaces
 from udp_stream.windows.latest import Moment
-from udp_stream.windows.slot_tables import SlotPings, tabulate
-from udp_stream.windows.source_reader import Look, ReadingRules, Refused, SourceCheckpoint, SourceReader
+from udp_stream.windows.slots import LogPlaces
+from udp_stream.windows.source import Look, ReadingRules, Refused, SourceCheckpoint, SourceReader
+from udp_stream.windows.tables import SlotPings, tabulate
 
 CHECKPOINT: Final = "checkpoint"
 """The file of it, in the journal's folder."""

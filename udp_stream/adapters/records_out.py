@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Final, Literal, Protocol
 import msgspec
 
 from udp_stream.errors import UsageError, needs
-from udp_stream.windows.grid import cell_boundary
+from udp_stream.windows.tables import cell_boundary
 
 Kind = type[msgspec.Struct]
 

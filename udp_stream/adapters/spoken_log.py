@@ -7,7 +7,7 @@ import time
 from udp_stream.adapters.logs import say
 from udp_stream.release.facts import Fact
 from udp_stream.release.run_log import RunLog
-from udp_stream.windows.grid import SlotGrid
+from udp_stream.windows.tables import SlotGrid
 
 
 class SpokenLog:

@@ -22,7 +22,7 @@ from udp_stream.release.standing import asked_digest
 from udp_stream.release.worker_health import Rules, Seen
 from udp_stream.release.worker_report import About, PartitionReport, Runtime, WorkerReport, decode_report, encode_report
 from udp_stream.units import parse_duration
-from udp_stream.windows.source_reader import SourceReader
+from udp_stream.windows.source import SourceReader
 
 REPORT: Final = "report"
 """The file of a run's report, in its journal's folder."""

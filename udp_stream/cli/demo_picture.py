@@ -15,7 +15,7 @@ import numpy as np
 from udp_stream.adapters.text import counted
 from udp_stream.release.record import Release
 from udp_stream.trial.fleet import Fleet
-from udp_stream.windows.grid import SlotGrid, cell_name, cells_of
+from udp_stream.windows.tables import SlotGrid, cell_name, cells_of
 
 CELLS_SHOWN: Final = 12
 BAR_STEPS: Final = 52

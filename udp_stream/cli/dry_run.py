@@ -35,7 +35,7 @@ from udp_stream.pings.speed_unit import FITS_NONE, unit_evidence
 from udp_stream.pings.time_offsets import SaidOffset, said_offsets
 from udp_stream.release.summary import Summary
 from udp_stream.units import QUANTA_PER_KMH
-from udp_stream.windows.clocks import AgreementClock
+from udp_stream.windows.slots import AgreementClock
 
 ABOVE_WORTH_A_WORD = 0.01
 """The share of pings above U from which a dry run warns: clamping them lowers means."""

@@ -25,7 +25,7 @@ from udp_stream.pings.advice import Refused, advise
 from udp_stream.pings.decoder import Pings
 from udp_stream.pings.found_plate import plate_warning, shared_plate_warning
 from udp_stream.pings.time_offsets import SaidOffset, said_offsets
-from udp_stream.windows.source_reader import ReadResult
+from udp_stream.windows.source import ReadResult
 
 LEAST: Final = 10
 """Refusals before the end, at least: the first message of a feed says too little."""
@@ -62,7 +62,7 @@ class FeedWatch:
 
     >>> from udp_stream.adapters.settings import Settings
     >>> from udp_stream.pings.decoder import Reason, Refusal
-    >>> from udp_stream.windows.source_reader import Refused as ReadRefused
+    >>> from udp_stream.windows.source import Refused as ReadRefused
     >>> watch = FeedWatch(Settings(), lambda text, event, _: print(f"{event}: {text}"))
     >>> page = b"<html>"
     >>> watch.look([page], ReadResult([], [ReadRefused(0, Refusal(0, -1, Reason.NOT_JSON, "$"), page)], 1, 0))

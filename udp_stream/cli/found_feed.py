@@ -42,7 +42,7 @@ from udp_stream.pings.mapping import FIELDS, FeedMapping
 from udp_stream.pings.presets import PRESETS
 from udp_stream.pings.refusals import Refusal
 from udp_stream.pings.times import ISO, read_numbers
-from udp_stream.windows.clocks import AgreementClock
+from udp_stream.windows.slots import AgreementClock
 
 _FRAMES = 50
 """Frames of 4,096 messages that are read with what was found."""

@@ -32,10 +32,8 @@ from udp_stream.ledger.port import Entropy
 from udp_stream.pings.decoder import PingDecoder, Pings
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.rehearsal import Rehearsed, rehearse
-from udp_stream.windows.clocks import AgreementClock, Frame
-from udp_stream.windows.grid import cells_of
-from udp_stream.windows.recorded_slots import slots_of
-from udp_stream.windows.slot_tables import SlotCounts
+from udp_stream.windows.slots import AgreementClock, Frame, slots_of
+from udp_stream.windows.tables import SlotCounts, cells_of
 
 SLOTS: Final = "30m", "1h", "3h", "6h"
 """Compared, besides the configured one; at the configured resolution, and one more and less."""

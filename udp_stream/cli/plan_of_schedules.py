@@ -27,7 +27,7 @@ from udp_stream.release.charge import plan_slot
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.rehearsal import rehearse
 from udp_stream.units import NANO
-from udp_stream.windows.slot_tables import SlotCounts
+from udp_stream.windows.tables import SlotCounts
 
 
 @dataclass(frozen=True, slots=True)

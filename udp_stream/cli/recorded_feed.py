@@ -13,9 +13,8 @@ from udp_stream.experiments.base import DataSet, Hat, Positions
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.planning.worst_case import Occupancy
 from udp_stream.queries.plane import Plane
-from udp_stream.windows.grid import cells_of
-from udp_stream.windows.recorded_slots import slots_of
-from udp_stream.windows.slot_tables import SlotCounts, SlotValues
+from udp_stream.windows.slots import slots_of
+from udp_stream.windows.tables import SlotCounts, SlotValues, cells_of
 
 
 def read_feed(path: str, settings: Settings, progress: Progress | None = None) -> DataSet:

@@ -26,8 +26,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.forecast.arrow import CITY_MEAN, CITY_SD
-from udp_stream.forecast.slot import SlotForecast
+from udp_stream.forecast.model import CITY_MEAN, CITY_SD, SlotForecast
 from udp_stream.mechanisms.accuracy import spread
 from udp_stream.mechanisms.ball_width import ball_widths
 from udp_stream.mechanisms.clip_width import ClipWidth, clip_width, clip_widths
@@ -42,7 +41,7 @@ from udp_stream.planning.hat_plan import HatPlans, SlotInPeriod
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.terms import HatForecast, Terms, terms_of
 from udp_stream.units import QUANTA_PER_KMH
-from udp_stream.windows.slot_tables import SlotCounts
+from udp_stream.windows.tables import SlotCounts
 
 PRICES_PER_BUDGET = 12
 """How many means a plate's budget of the period buys that it moves the most."""
@@ -73,8 +72,8 @@ def terms_around(
     """The terms of every HAT of a slot around its forecast; `plans` are the slot's.
 
     >>> import datetime as dt
-    >>> from udp_stream.forecast.memory import Memory
-    >>> from udp_stream.forecast.slot import forecast_slot
+    >>> from udp_stream.forecast.model import Memory
+    >>> from udp_stream.forecast.model import forecast_slot
     >>> from udp_stream.testing import a_context, two_hats
     >>> (counts, _), context = two_hats(), a_context()
     >>> policy, in_period = context.policy, context.calendar.slot_in_period(counts.start_ms)

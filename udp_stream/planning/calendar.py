@@ -13,7 +13,7 @@ from udp_stream.planning.one_budget import OneBudget
 from udp_stream.planning.periods import DAY_S, NOTHING, Loss, name_in, overlapping, period_of
 from udp_stream.planning.policy import Policy
 from udp_stream.units import duration_name
-from udp_stream.windows.grid import SlotGrid
+from udp_stream.windows.tables import SlotGrid
 
 SPANS_PER_WINDOW = 24
 """Balances that the window of a rolling budget is cut into, where slots are no longer than that. A span counts as long

@@ -43,7 +43,7 @@ from udp_stream.planning.policy import Policy
 from udp_stream.planning.schedules import PeriodSoFar, shares_of
 from udp_stream.planning.terms import Terms, automatic_nano, terms_at
 from udp_stream.units import QUANTA_PER_KMH
-from udp_stream.windows.slot_tables import SlotCounts
+from udp_stream.windows.tables import SlotCounts
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from udp_stream.forecast.prior import CountsRead
+from udp_stream.forecast.model import CountsRead
 from udp_stream.ledger.conversion import epsilon_of
 from udp_stream.ledger.rolling import ROLLING
 from udp_stream.mechanisms.noise import Measure

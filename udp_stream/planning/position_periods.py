@@ -17,7 +17,7 @@ from udp_stream.mechanisms.noise import Measure
 from udp_stream.planning.one_budget import OneBudget
 from udp_stream.planning.periods import NOTHING, POSITIONS, Loss, amount_text, name_in, overlapping, period_of
 from udp_stream.units import NANO
-from udp_stream.windows.grid import SlotGrid
+from udp_stream.windows.tables import SlotGrid
 
 
 @dataclass(frozen=True)

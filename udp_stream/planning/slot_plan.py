@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from udp_stream.planning.hat_plan import HatPlan
 from udp_stream.planning.terms import Terms
-from udp_stream.windows.slot_tables import SlotCounts
+from udp_stream.windows.tables import SlotCounts
 
 CHUNK_BYTES = 800_000
 """Of one message of a plan, below Kafka's usual limit of 1 MiB, with its frame."""

@@ -36,7 +36,7 @@ from udp_stream.planning.hat_plan import HatPlans, SlotInPeriod, slot_terms
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.suppression import Occupancy, chop_user, suppress_to
 from udp_stream.planning.terms import Terms
-from udp_stream.windows.slot_tables import SlotCounts
+from udp_stream.windows.tables import SlotCounts
 
 _ROUNDS_MAX = 10
 """At a fixed epsilon two are enough, as HATs do not depend on each other; under "auto" up to 5 were seen."""

@@ -18,7 +18,7 @@ class HatForecast(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is forecast of a HAT's mean before it is taken, in km/h, and what the forecast reads of its counts.
 
     `deviation` is its standard deviation; `rest` the part of that which no release of another HAT can tell. `prior` is
-    the relative speed and the six features of `forecast/prior.py`, standardised. `learnt` is the deviation without the
+    the relative speed and the six features of `forecast/model.py`, standardised. `learnt` is the deviation without the
     rest, where counts are kept back and the forecast reads none: it follows from releases alone. Else it is 0.
 
     >>> HatForecast(value=18.0, deviation=5.0, rest=3.0, prior=7 * (0.0,)).deviation

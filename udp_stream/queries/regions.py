@@ -16,7 +16,7 @@ import numpy as np
 
 from udp_stream.mechanisms.noise.base import Floats, Integers
 from udp_stream.queries.plane import EDGE, QUANTA_PER_METRE, Plane
-from udp_stream.windows.grid import outlines_of
+from udp_stream.windows.tables import outlines_of
 
 _AT_ONCE = 1 << 22
 """Pairs of a position and an edge that are worked on together: 32 MB a column."""

@@ -15,7 +15,7 @@ from udp_stream.planning.policy import Policy
 from udp_stream.planning.slot_plan import SlotPlan
 from udp_stream.release.decide import decide
 from udp_stream.release.outcome import hats_of
-from udp_stream.windows.slot_tables import SlotCounts, SlotValues
+from udp_stream.windows.tables import SlotCounts, SlotValues
 
 
 def slot_clips(counts: SlotCounts, values: SlotValues, plan: SlotPlan, policy: Policy) -> SharedClips | None:

@@ -27,7 +27,7 @@ from udp_stream.release.once import charge_once
 from udp_stream.release.outcome import HatOutcome, hats_of, ids_of
 from udp_stream.release.overlap import require_no_overlap
 from udp_stream.release.whole_city import charge_city
-from udp_stream.windows.slot_tables import SlotCounts
+from udp_stream.windows.tables import SlotCounts
 
 
 def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> SlotPlan:

@@ -17,7 +17,7 @@ from udp_stream.release.forecaster import Forecaster, Slot
 from udp_stream.release.history import History, LedgerHistory
 from udp_stream.release.smoothed import Smoothed
 from udp_stream.release.whole_city import CityQuestion
-from udp_stream.windows.slot_tables import SlotCounts
+from udp_stream.windows.tables import SlotCounts
 
 Balances = Callable[[], Balance]
 """What the slot's plates were charged in the budget period so far. The ledger is read when it is called: a planner that

@@ -13,7 +13,7 @@ from udp_stream.planning.policy import Policy
 from udp_stream.planning.slot_plan import SlotPlan, row_digests
 from udp_stream.planning.terms import Terms
 from udp_stream.release.outcome import HatOutcome
-from udp_stream.windows.slot_tables import SlotCounts
+from udp_stream.windows.tables import SlotCounts
 
 
 def terms_from(remembered: bytes, id_: str) -> Terms:

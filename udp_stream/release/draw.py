@@ -25,8 +25,7 @@ from udp_stream.release.once import draw_once
 from udp_stream.release.outcome import NO_ROWS, HatOutcome, hats_of, ids_of
 from udp_stream.release.record import SCHEMA, Counts, Hat, Release, clips_id, encode
 from udp_stream.release.statistic_records import forecast_record, privacy_record, statistics
-from udp_stream.windows.grid import cell_center
-from udp_stream.windows.slot_tables import SlotCounts, SlotValues
+from udp_stream.windows.tables import SlotCounts, SlotValues, cell_center
 
 
 @dataclass(frozen=True, slots=True)

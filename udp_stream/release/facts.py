@@ -36,8 +36,7 @@ from udp_stream.release.draw import RecordedSlot
 from udp_stream.release.query_record import ResultStatus
 from udp_stream.release.record import Release, Status
 from udp_stream.release.smoothed import Smoothed
-from udp_stream.windows.grid import cell_name
-from udp_stream.windows.slot_tables import SlotCounts
+from udp_stream.windows.tables import SlotCounts, cell_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The forecaster: it learns from what the ledger holds, slot by slot, and plans the next slot around its forecast.
 
 It keeps nothing of its own. What it knows follows from the releases of two days, in the order of their slots
-(`forecast/memory.py`), so that after a crash, or on another worker, it comes to the same forecasts. The ledger keeps
+(`forecast/model.py`), so that after a crash, or on another worker, it comes to the same forecasts. The ledger keeps
 the first plan of a HAT all the same.
 """
 
@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import datetime as dt
 
-from udp_stream.forecast.memory import DAYS, Memory
-from udp_stream.forecast.prior import CountsRead
-from udp_stream.forecast.slot import SlotForecast, forecast_slot
+from udp_stream.forecast.model import DAYS, CountsRead, Memory, SlotForecast, forecast_slot
 from udp_stream.release.history import History
 from udp_stream.release.smoothed import Smoothed, smooth_slot
 from udp_stream.units import QUANTA_PER_KMH
-from udp_stream.windows.grid import SlotGrid
-from udp_stream.windows.slot_tables import SlotCounts
+from udp_stream.windows.tables import SlotCounts, SlotGrid
 
 Slot = tuple[int, int]
 """Start and end, Unix ms."""

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from udp_stream.ledger.port import Ledger
 from udp_stream.release.record import Release, decode, kind_of, release_id, slot_of
-from udp_stream.windows.grid import cell_name
+from udp_stream.windows.tables import cell_name
 
 
 class History(Protocol):

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.forecast.prior import CountsRead
+from udp_stream.forecast.model import CountsRead
 from udp_stream.mechanisms.speed_spread import at_speed
 
 Floats = NDArray[np.float64]
@@ -37,7 +37,7 @@ OPEN_ROADS = 0.4
 neighbouring HATs are fewer than usual."""
 
 NEIGHBOURS_DWELL = 4
-"""The feature of a HAT that says how long plates are in the neighbouring HATs (`forecast/features.py`)."""
+"""The feature of a HAT that says how long plates are in the neighbouring HATs (`forecast/model.py`)."""
 
 
 class Widths(NamedTuple):

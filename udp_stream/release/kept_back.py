@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from udp_stream.forecast.features import PER_HAT
+from udp_stream.forecast.model import PER_HAT
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.mechanisms.speed_spread import mean_variance
 from udp_stream.planning.terms import Terms

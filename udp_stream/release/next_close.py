@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from udp_stream.release.facts import BatchRead
-from udp_stream.windows.grid import SlotGrid
+from udp_stream.windows.tables import SlotGrid
 
 BEHIND_S: Final = 600.0
 """From this lag on, while pings come, it is told by their times when the next slot closes: so it is with a recording,

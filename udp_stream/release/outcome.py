@@ -17,8 +17,7 @@ from udp_stream.lifecycle import HAT_LIFE, HatState, advance
 from udp_stream.planning.hat_plan import HatPlan
 from udp_stream.planning.terms import Terms
 from udp_stream.release.record import Status, release_id
-from udp_stream.windows.grid import cell_name
-from udp_stream.windows.slot_tables import SlotCounts
+from udp_stream.windows.tables import SlotCounts, cell_name
 
 _WITHHELD: dict[str, Status] = {
     "few_plates": "withheld_few_plates",

@@ -18,8 +18,8 @@ from udp_stream.release.worker_report import (
     PartitionReport,
     Work,
 )
-from udp_stream.windows.grid import SlotGrid
-from udp_stream.windows.open_slots import OpenSlot
+from udp_stream.windows.slots import OpenSlot
+from udp_stream.windows.tables import SlotGrid
 
 WINDOW_S: Final = 600
 """Refusals are counted over so long: as long as the log is at most silent about them."""

@@ -18,21 +18,19 @@ from math import ceil, inf
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.forecast.features import PER_HAT
-from udp_stream.forecast.prior import SlotPrior, prior_of
+from udp_stream.forecast.model import PER_HAT, SlotPrior, prior_of
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.mechanisms.speed_spread import at_speed
 from udp_stream.release.context import ReleaseContext, with_forecaster
 from udp_stream.release.record import decode
 from udp_stream.release.road import release_slot
 from udp_stream.units import QUANTA_PER_KMH
-from udp_stream.windows.grid import resolution_of
-from udp_stream.windows.slot_tables import SlotCounts, SlotValues
+from udp_stream.windows.tables import SlotCounts, SlotValues, resolution_of
 
 Floats = NDArray[np.float64]
 
 CITY_MEAN, CITY_SLOPE = 19.0, 20.0
-"""Of invented cities, in km/h: mean speed, and what counts tell (`forecast/prior.py`)."""
+"""Of invented cities, in km/h: mean speed, and what counts tell (`forecast/model.py`)."""
 
 CITY_OFF, SLOPE_OFF = 2.5, 4.0
 """How far the first city of a pair is below and above these. The second one is as far above and below. Recorded feeds

@@ -23,7 +23,7 @@ from udp_stream.release.charge import plan_slot
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.draw import RecordedSlot, record_slot
 from udp_stream.release.whole_city import record_city, slot_sums
-from udp_stream.windows.slot_tables import SlotCounts, SlotValues
+from udp_stream.windows.tables import SlotCounts, SlotValues
 
 
 def release_slot(

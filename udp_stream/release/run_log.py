@@ -14,7 +14,7 @@ from typing import Final
 
 from udp_stream.release.facts import BatchRead, Fact, SlotCounted, SlotPublished, SlotRecorded
 from udp_stream.release.next_close import NextClose
-from udp_stream.windows.grid import SlotGrid
+from udp_stream.windows.tables import SlotGrid
 
 QUIET_S: Final = 1.0
 """A slot's line comes so long after its last part: on Kafka its parts are released one by one."""

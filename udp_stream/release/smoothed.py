@@ -16,17 +16,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.forecast.bank import Observed
-from udp_stream.forecast.features import PER_HAT
-from udp_stream.forecast.memory import Memory
-from udp_stream.forecast.prior import CountsRead, SlotPrior
+from udp_stream.forecast.model import PER_HAT, CountsRead, Memory, Observed, SlotPrior
 from udp_stream.mechanisms.forecast_clip import NAME
 from udp_stream.mechanisms.speed_spread import at_speed, mean_variance
 from udp_stream.release.field_words import described
 from udp_stream.release.intervals import ends, left_open, of_few_pings, plates_differ
 from udp_stream.release.kept_back import plates_of, rest_of
 from udp_stream.release.record import Hat, NonNegative, Release
-from udp_stream.windows.grid import cell_center, cell_name
+from udp_stream.windows.tables import cell_center, cell_name
 
 SCHEMA: Final = "udp-stream/smoothed/1"
 

@@ -25,9 +25,9 @@ from udp_stream.release.context import ReleaseContext
 from udp_stream.release.facts import Observer, QueriesPublished, QueryRecorded
 from udp_stream.release.query_results import ResultContext
 from udp_stream.release.query_road import Answered, AnsweredMoment, QueryContext, answer_moment, record_moment
-from udp_stream.windows.grid import SlotGrid
 from udp_stream.windows.latest import LatestPositions, Moment
 from udp_stream.windows.moments import MomentRules
+from udp_stream.windows.tables import SlotGrid
 
 ResultSink = Callable[[Sequence[bytes]], None]
 """Takes the results of one moment; it may be given them again, with the same bytes."""

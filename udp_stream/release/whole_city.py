@@ -28,7 +28,7 @@ from udp_stream.planning.policy import Policy
 from udp_stream.planning.slot_plan import CityPlan, SlotPlan, row_digests
 from udp_stream.release.once import draw_once
 from udp_stream.release.record import city_id
-from udp_stream.windows.slot_tables import SlotCounts, SlotValues
+from udp_stream.windows.tables import SlotCounts, SlotValues
 
 ADMITTED_MIN = 0.5
 """The least share of the plates that have to be able to pay."""

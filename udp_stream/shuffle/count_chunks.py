@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.shuffle.ping_chunks import digest_of, hashes_of, plates_of
-from udp_stream.windows.slot_tables import PINGS_MAX, SlotCounts, numbered, require_countable
+from udp_stream.windows.tables import PINGS_MAX, SlotCounts, numbered, require_countable
 
 ROWS_MAX = 24_000
 """Of one chunk: 16 bytes a row and at most 16 for a plate's hash make 768 kB, below Kafka's usual limit of 1 MiB."""

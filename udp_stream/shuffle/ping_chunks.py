@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.windows.slot_tables import SlotPings, without_repeats
+from udp_stream.windows.tables import SlotPings, without_repeats
 
 ROWS_MAX = 24_000
 """Of one chunk: 20 bytes a row and at most 16 for a plate's hash make 864 kB, below Kafka's usual limit of 1 MiB."""

@@ -16,7 +16,7 @@ from udp_stream.shuffle.barrier import BarrierCheckpoint, SlotBarrier
 from udp_stream.shuffle.count_chunks import CountChunk, CountsEnd
 from udp_stream.shuffle.norm_chunks import Arriving, FactorChunk, Factors, merge_factors
 from udp_stream.shuffle.ping_chunks import PingChunk, PingsEnd, merge
-from udp_stream.windows.slot_tables import SlotPings
+from udp_stream.windows.tables import SlotPings
 
 
 class Shard:

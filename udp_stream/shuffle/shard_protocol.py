@@ -62,7 +62,7 @@ from udp_stream.shuffle.shard_steps import (
     Step,
 )
 from udp_stream.shuffle.stage import SlotStage
-from udp_stream.windows.slot_tables import SlotCounts, SlotValues
+from udp_stream.windows.tables import SlotCounts, SlotValues
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ class ShardProtocol:
 
     >>> from udp_stream.shuffle.ping_chunks import cut
     >>> from udp_stream.testing import seven_pings
-    >>> from udp_stream.windows.slot_tables import tabulate
+    >>> from udp_stream.windows.tables import tabulate
     >>> protocol = ShardProtocol(PLANNER, shards=1, sources=1, start=ShardCheckpoint.at(0))
     >>> for offset, message in enumerate(cut(seven_pings(), source=0, shards=1)):
     ...     protocol.add(offset, message)

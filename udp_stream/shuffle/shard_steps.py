@@ -12,7 +12,7 @@ from udp_stream.shuffle.barrier import NOT_YET
 from udp_stream.shuffle.count_chunks import CountChunk, CountsEnd, Released
 from udp_stream.shuffle.norm_chunks import FactorChunk, NormChunk
 from udp_stream.shuffle.position_chunks import PositionChunk
-from udp_stream.windows.slot_tables import SlotCounts, SlotPings, SlotValues
+from udp_stream.windows.tables import SlotCounts, SlotPings, SlotValues
 
 PLANNER = 0
 """The partition whose owner plans for all shards."""

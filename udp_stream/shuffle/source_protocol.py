@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from udp_stream.planning.position_periods import PositionPeriods
 from udp_stream.shuffle.ping_chunks import PingChunk, PingsEnd, cut
 from udp_stream.shuffle.position_chunks import PositionChunk, PositionsEnd, cut_moment, shard_of_period
-from udp_stream.windows.clocks import LogPlaces
 from udp_stream.windows.latest import Moment
-from udp_stream.windows.slot_tables import SlotPings
-from udp_stream.windows.source_reader import ReadResult, Refused, SourceCheckpoint, SourceReader
+from udp_stream.windows.slots import LogPlaces
+from udp_stream.windows.source import ReadResult, Refused, SourceCheckpoint, SourceReader
+from udp_stream.windows.tables import SlotPings
 
 ToShard = PingChunk | PingsEnd | PositionChunk | PositionsEnd
 """What a source sends; each names the shard that it is for."""
@@ -63,9 +63,9 @@ class SourceProtocol:
     >>> import numpy as np
     >>> from datetime import UTC
     >>> from udp_stream.pings.decoder import PingDecoder, PingRules
-    >>> from udp_stream.windows.clocks import WindowRules
-    >>> from udp_stream.windows.grid import SlotGrid
-    >>> from udp_stream.windows.source_reader import ReadingRules
+    >>> from udp_stream.windows.slots import WindowRules
+    >>> from udp_stream.windows.tables import SlotGrid
+    >>> from udp_stream.windows.source import ReadingRules
     >>> decoder = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200))
     >>> rules = ReadingRules(decoder, WindowRules(), SlotGrid(3600, UTC), 7, lambda plate: plate.encode())
     >>> protocol = SourceProtocol(0, shards=2, reader=SourceReader(rules, SourceCheckpoint(40)))

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.pings.decoder import Pings
-from udp_stream.windows.clocks import NEVER
-from udp_stream.windows.grid import SlotGrid
+from udp_stream.windows.slots import NEVER
+from udp_stream.windows.tables import SlotGrid
 
 _ROW = np.dtype(
     [("plate", "<i8"), ("time", "<i8"), ("lat", "<f8"), ("lon", "<f8"), ("offset", "<i8"), ("before", "<i8")]

@@ -15,9 +15,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.windows.clocks import NEVER, AppendClock, Frame, WindowRules
-from udp_stream.windows.grid import SlotGrid
 from udp_stream.windows.latest import LatestPositions, Moment, RowPlaces
+from udp_stream.windows.slots import NEVER, AppendClock, Frame, WindowRules
+from udp_stream.windows.tables import SlotGrid
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class SourceMoments:
 
     >>> from datetime import UTC
     >>> from udp_stream.pings.decoder import Pings
-    >>> from udp_stream.windows.clocks import LogPlaces
+    >>> from udp_stream.windows.slots import LogPlaces
     >>> rules, none = MomentRules((SlotGrid(900, UTC),), age_ms=600_000), np.zeros(2)
     >>> moments = SourceMoments(rules, WindowRules(), str.encode, None)
     >>> times, message = np.array([500_000, 600_000]), np.array([0, 1], np.int32)

@@ -43,7 +43,7 @@ from udp_stream.planning.periods import IN_RHO, length_of, loss_in, name_in, of_
 from udp_stream.release.record import CITY, CLIPS, Release, decode, kind_of, slot_of
 from udp_stream.units import NANO, duration_name
 from udp_stream.version import __version__
-from udp_stream.windows.grid import SlotGrid
+from udp_stream.windows.tables import SlotGrid
 
 CHARGES = {
     "individual": "each plate its own share of the noise's sensitivity, which its number of pings tells",

@@ -19,7 +19,7 @@ from udp_stream.adapters.text import counted
 from udp_stream.ledger.port import Ledger, Progress
 from udp_stream.release.record import CLIPS, kind_of, slot_of
 from udp_stream.release.standing import NOTE
-from udp_stream.windows.grid import SlotGrid
+from udp_stream.windows.tables import SlotGrid
 
 
 def ledger_sentence(place: str, meta: Mapping[str, str], progress: Progress, slots: SlotGrid) -> str:

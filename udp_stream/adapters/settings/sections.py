@@ -25,7 +25,7 @@ from udp_stream.adapters.settings.query_sections import (
 )
 from udp_stream.adapters.settings.source_section import SourceSection
 from udp_stream.errors import ConfigError
-from udp_stream.forecast.prior import CountsRead
+from udp_stream.forecast.model import CountsRead
 from udp_stream.ledger.conversion import rho_nano_of, rho_nano_of_pure
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.pings.decoder import PingDecoder, PingRules
@@ -47,9 +47,8 @@ from udp_stream.planning.position_periods import PositionPeriods
 from udp_stream.planning.schedules import Schedule
 from udp_stream.queries.standing import StandingQuery
 from udp_stream.units import NANO, QUANTA_PER_KMH, nano_allowance
-from udp_stream.windows.grid import SlotGrid
-from udp_stream.windows.open_slots import WindowRules
-from udp_stream.windows.slot_tables import PINGS_MAX
+from udp_stream.windows.slots import WindowRules
+from udp_stream.windows.tables import PINGS_MAX, SlotGrid
 
 EPSILON = 10.0
 """Of `[budget]` where none is given."""

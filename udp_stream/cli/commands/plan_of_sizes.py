@@ -33,7 +33,7 @@ from udp_stream.planning.terms import Terms, automatic_nano, terms_at
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO, QUANTA_PER_KMH
-from udp_stream.windows.slot_tables import PINGS_MAX
+from udp_stream.windows.tables import PINGS_MAX
 
 TYPICAL_PLATES = (5, 10, 20, 40, 80, 160)
 SPREAD = 0.6

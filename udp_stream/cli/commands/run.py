@@ -40,7 +40,7 @@ from udp_stream.release.query_record import QueryResult
 from udp_stream.release.record import Release
 from udp_stream.release.smoothed import Smoothed
 from udp_stream.release.summary import Summary
-from udp_stream.windows.source_reader import Refused
+from udp_stream.windows.source import Refused
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:

@@ -20,12 +20,10 @@ import numpy as np
 
 from udp_stream.pings.decoder import PingDecoder, Pings, Refusal, originals
 from udp_stream.pings.formats import PLAIN_PATHS, FieldPaths
-from udp_stream.windows.clocks import AppendClock, Frame, LogPlaces, WindowRules
-from udp_stream.windows.grid import SlotGrid, cells_of
 from udp_stream.windows.latest import Moment
 from udp_stream.windows.moments import MomentRules, SourceMoments
-from udp_stream.windows.open_slots import LateOrFull, OpenSlot, Windows
-from udp_stream.windows.slot_tables import SlotPings
+from udp_stream.windows.slots import AppendClock, Frame, LateOrFull, LogPlaces, OpenSlot, WindowRules, Windows
+from udp_stream.windows.tables import SlotGrid, SlotPings, cells_of
 
 
 @dataclass(frozen=True, slots=True)

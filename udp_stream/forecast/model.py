@@ -1,0 +1,662 @@
+"""What counts tell of speeds: features of a slot, for each plate in a HAT and for each HAT.
+
+Pings come at regular times, so a plate's pings in a HAT are its time there, and time is way / speed. For the time a
+feature is a ratio of counts, or its logarithm, so that feeds of 10 s and of 120 s look alike. Times are measured in R,
+the upper quartile of the plates' pings in the slot: what a bus reports that drives all of it. For the way features say
+which neighbouring HATs the plate is in, and how these lie to each other. Neither a position nor an hour is a feature:
+with them a model learns cells by heart.
+
+Everything here is a function of `SlotCounts`, which are public under swap-values.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, wraps
+from itertools import product
+from typing import Literal, ParamSpec, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
+
+from udp_stream.forecast.coefficients import BY_RESOLUTION
+from udp_stream.mechanisms.speed_spread import mean_variance
+from udp_stream.windows.tables import SlotCounts, neighbours_among, resolution_of
+
+Floats = NDArray[np.float64]
+
+PER_ROW = 12
+"""Features of a plate in a HAT."""
+
+PER_HAT = 6
+"""Features of a HAT."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotFeatures:
+    """One line for each row of `SlotCounts` (a plate in a HAT), and one for each HAT.
+
+    `by_row`, with m pings of the plate in the HAT, tot in the slot, in K HATs; M pings and n plates in the HAT:
+    0 log(m/R), 1 m/tot, 2 log(K R/tot), 3 how many neighbouring HATs the plate visited, 4 log(M/(n R)), 5 log n,
+    6 the neighbours' log(M/(n R)), 7 log of the largest other plate's pings over R, 8 log of the plate's mean pings
+    in its other HATs over R, 9 to 11 how many pairs of those neighbours of 3 lie 60, 120 and 180 degrees apart.
+
+    `by_hat`: 0 log(M/(n R)), then the means over the HAT's pings of 2, 1 and 3 above, 4 the neighbours'
+    log(M/(n R)), 5 log n.
+
+    >>> SlotFeatures(by_row=np.zeros((2, PER_ROW)), by_hat=np.zeros((1, PER_HAT))).by_row.shape
+    (2, 12)
+    """
+
+    by_row: Floats
+    by_hat: Floats
+
+
+def features_of(counts: SlotCounts) -> SlotFeatures:
+    """The features of a slot: arrays of (rows, 12) and (HATs, 6).
+
+    >>> rows = dict(hat_rows=np.array([0, 2]), plate=np.array([0, 1]), count=np.array([30, 10]), repeats=0)
+    >>> counts = SlotCounts(0, 3_600_000, (b"a", b"b"), np.array([609162003746914303], np.uint64), **rows)
+    >>> features = features_of(counts)
+    >>> np.exp(features.by_row[:, 0]).round(3).tolist(), features.by_row[:, 1].tolist()  # R is 25 here
+    ([1.2, 0.4], [1.0, 1.0])
+    >>> features.by_hat.shape
+    (1, 6)
+    """
+    if not counts.plate.size:
+        return SlotFeatures(np.zeros((0, PER_ROW)), np.zeros((0, PER_HAT)))
+    hats, plates = counts.cells.size, len(counts.plates)
+    hat, plate, pings = _hat_of_row(counts), counts.plate, counts.count.astype(np.float64)
+    total = np.bincount(plate, weights=pings, minlength=plates)
+    visits = np.bincount(plate, minlength=plates).astype(np.float64)
+    usual = float(np.percentile(total[total > 0], 75))
+    in_hat = _sums(hat, pings, hats)
+    in_hat_plates = np.diff(counts.hat_rows).astype(np.float64)
+    neighbours = neighbours_among(counts.cells)
+    dwell, around = _dwell(in_hat, in_hat_plates, neighbours, usual)
+    own, elsewhere = np.log(pings / usual), total[plate] - pings
+    visited = _visited_around(counts, hat, neighbours)
+    others = np.maximum(visits[plate] - 1, 1)
+    by_row = np.column_stack(
+        [
+            own,
+            pings / total[plate],
+            np.log(visits[plate] * usual / total[plate]),
+            visited.sum(axis=1),
+            dwell[hat],
+            np.log(in_hat_plates)[hat],
+            around[hat],
+            _largest_other(counts, hat, pings, usual),
+            np.where(elsewhere > 0, np.log(np.maximum(elsewhere, 1) / others / usual), own),
+            _pairs_apart(visited),
+        ]
+    )
+    means = [_sums(hat, pings * by_row[:, at], hats) / in_hat for at in (2, 1, 3)]
+    return SlotFeatures(by_row, np.column_stack([dwell, *means, around, np.log(in_hat_plates)]))
+
+
+def _sums(hat: NDArray[np.int64], values: Floats, hats: int) -> Floats:
+    sums: Floats = np.bincount(hat, weights=values, minlength=hats).astype(np.float64)
+    return sums
+
+
+def _hat_of_row(counts: SlotCounts) -> NDArray[np.int64]:
+    return np.repeat(np.arange(counts.cells.size), np.diff(counts.hat_rows))
+
+
+def _dwell(in_hat: Floats, plates: Floats, neighbours: NDArray[np.int64], usual: float) -> tuple[Floats, Floats]:
+    """Log pings per plate over R, of each HAT and of its neighbours together; its own where it has none."""
+    there = neighbours >= 0
+    pings = np.where(there, in_hat[neighbours], 0).sum(axis=1)
+    visitors = np.where(there, plates[neighbours], 0).sum(axis=1)
+    own = np.log(in_hat / (plates * usual))
+    return own, np.where(pings > 0, np.log(np.maximum(pings, 1) / (np.maximum(visitors, 1) * usual)), own)
+
+
+def _visited_around(counts: SlotCounts, hat: NDArray[np.int64], neighbours: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which of the HAT's six neighbours the row's plate is in, in the order around the HAT: (rows, 6)."""
+    many = len(counts.plates)
+    known = np.sort(hat * many + counts.plate, kind="stable")  # rows come in this order: next to nothing to sort
+    near = neighbours[hat]
+    # -1 finds nothing: no known number is negative.
+    wanted = np.where(near >= 0, near * many + counts.plate[:, None], -1)
+    at = np.minimum(np.searchsorted(known, wanted), known.size - 1)
+    visited: NDArray[np.bool_] = known[at] == wanted
+    return visited
+
+
+def _pairs_apart(visited: NDArray[np.bool_]) -> Floats:
+    """How many pairs of the visited neighbours lie one, two and three places apart around the HAT: (rows, 3).
+
+    They tell how long the plate's way through the HAT is: across all of it between neighbours that face each other, and
+    across a corner between those that lie next to each other.
+
+    >>> ahead, beside = [1, 0, 0, 1, 0, 0], [1, 1, 0, 0, 0, 0]
+    >>> _pairs_apart(np.array([ahead, beside], dtype=bool)).tolist()
+    [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
+    """
+    pairs: Floats = _pairs_of_all()[np.packbits(visited, axis=1, bitorder="little")[:, 0]]
+    return pairs
+
+
+@cache
+def _pairs_of_all() -> Floats:
+    """The pairs of each of the 64 sets of neighbours, by the number whose bits are the set."""
+    visited = np.unpackbits(np.arange(64, dtype=np.uint8)[:, None], axis=1, bitorder="little")[:, :6].astype(bool)
+    pairs = [(visited & np.roll(visited, places, axis=1)).sum(axis=1) for places in (1, 2, 3)]
+    pairs[2] //= 2  # each of those was found from both of its ends
+    return np.column_stack(pairs).astype(np.float64)
+
+
+def _largest_other(counts: SlotCounts, hat: NDArray[np.int64], pings: Floats, usual: float) -> Floats:
+    """Log of the most pings of any other plate in the HAT, over R; the plate's own where it is alone."""
+    order = np.lexsort((pings, hat))
+    last = counts.hat_rows[1:] - 1
+    largest = pings[order[last]]
+    second = np.where(np.diff(counts.hat_rows) > 1, pings[order[np.maximum(last - 1, 0)]], largest)
+    is_largest = np.zeros(pings.size, dtype=bool)
+    is_largest[order[last]] = True
+    other: Floats = np.log(np.where(is_largest, second[hat], largest[hat]) / usual)
+    return other
+
+
+# One filter: a Gaussian over what all HATs share and an effect of each cell, updated slot by slot in O(cells).
+#
+# The model of a HAT's mean speed, in km/h:
+#
+#     T = city + slope * prior + beta . features + cell + rest
+#
+# `globals` are what all HATs share: city mean, slope of the prior, six slopes of features, and the skew that a narrow
+# clip adds to what is observed. Given them the cells are independent, so that the covariance is an arrow: cells on the
+# diagonal, globals at the border. It is kept as the globals' mean and covariance, and for each cell the effect given
+# the globals: `intercept + coupling . globals`, with a variance of its own. Each update is exact (a Kalman filter's).
+#
+# Source: the Gaussian conditioning formulas; the model is ours (docs/mechanisms/forecast.md).
+
+Integers = NDArray[np.int64]
+
+GLOBALS = 2 + PER_HAT + 1
+"""City mean, slope of the prior, slopes of the features, skew: the columns of a design."""
+
+CITY_MEAN, CITY_SD = 18.0, 5.0
+SLOPE_MEAN, SLOPE_SD = 12.6, 6.0
+CITY_SLOPE_CORRELATION = 0.5
+SKEW_SD = 1.0
+"""What is believed of a city before its first release, in km/h: buses in traffic."""
+
+NIGHT = 0.1
+"""How much of what was believed at first, as a share of its variance, is open again a day later. The means of recorded
+days lie 1.3 km/h apart, and a tenth of `CITY_SD` squared is 1.6 km/h."""
+
+
+def design_of(prior: Floats, features: Floats, is_clipped: NDArray[np.bool_]) -> Floats:
+    """The design of HATs, shape (HATs, 9); `is_clipped` where it is for what a narrow clip observes.
+
+    >>> design_of(np.array([0.5]), np.zeros((1, 6)), np.array([True])).tolist()
+    [[1.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0]]
+    """
+    return np.column_stack([np.ones(prior.size), prior, features, is_clipped])
+
+
+class ArrowFilter:
+    """Beliefs about one city under one pair of hyperparameters.
+
+    `cell_sd` is how far cells differ from what their counts say, `slope_sd` how far the features' slopes are from 0.
+    Cells are numbered by the caller, from 0; `grow` makes room for more.
+
+    >>> arrow = ArrowFilter(cell_sd=2.0, slope_sd=0.5)
+    >>> arrow.grow(1)
+    >>> at, design = np.array([0]), design_of(np.zeros(1), np.zeros((1, 6)), np.array([False]))
+    >>> before = arrow.predict(at, design)
+    >>> _ = arrow.update(at, design, np.array([24.0]), np.array([29.0]))
+    >>> after = arrow.predict(at, design)
+    >>> before[0].tolist(), before[1].tolist(), after[0].round(3).tolist(), after[1].round(3).tolist()
+    ([18.0], [29.0], [21.0], [14.5])
+    """
+
+    def __init__(self, cell_sd: float, slope_sd: float) -> None:
+        """Before any release."""
+        self._cell_variance = cell_sd**2
+        self.mean = np.zeros(GLOBALS)
+        self.mean[:2] = CITY_MEAN, SLOPE_MEAN
+        self._covariance = np.diag([CITY_SD**2, SLOPE_SD**2, *[slope_sd**2] * PER_HAT, SKEW_SD**2])
+        self._covariance[0, 1] = self._covariance[1, 0] = CITY_SLOPE_CORRELATION * CITY_SD * SLOPE_SD
+        self._first = self._covariance.copy()
+        self._intercept = np.zeros(0)
+        self._coupling = np.zeros((0, GLOBALS))
+        self._variance = np.zeros(0)
+
+    def grow(self, more: int) -> None:
+        """Make room for more cells, of which nothing is known."""
+        self._intercept = np.append(self._intercept, np.zeros(more))
+        self._coupling = np.vstack([self._coupling, np.zeros((more, GLOBALS))])
+        self._variance = np.append(self._variance, np.full(more, self._cell_variance))
+
+    def predict(self, at: Integers, design: Floats) -> tuple[Floats, Floats]:
+        """Mean and variance of T, without its rest, at cells (-1: one never seen) with these designs."""
+        intercept, border, variance = self._given_globals(at, design)
+        spread = np.einsum("ij,ij->i", border @ self._covariance, border)
+        return intercept + border @ self.mean, variance + spread
+
+    def update(self, at: Integers, design: Floats, value: Floats, variance: Floats) -> float:
+        """Condition on T + noise = value, for distinct cells; gives the log of the values' likelihood."""
+        intercept, border, own = self._given_globals(at, design)
+        weight = 1 / (own + variance)
+        off = value - intercept - border @ self.mean
+        weighed = border * weight[:, None]
+        before = np.linalg.inv(self._covariance)
+        precision = before + weighed.T @ border
+        self._covariance = np.linalg.inv(precision)
+        moved = self._covariance @ (weighed.T @ off)
+        self.mean = self.mean + moved
+        gain = own * weight
+        self._intercept[at] += gain * (value - intercept)
+        self._coupling[at] -= gain[:, None] * border
+        self._variance[at] = own * (1 - gain)
+        misfit = float(off @ (off * weight) - moved @ precision @ moved)
+        determinant = np.linalg.slogdet(precision)[1] - np.linalg.slogdet(before)[1] - np.log(weight).sum()
+        return -0.5 * (misfit + float(determinant))
+
+    def next_day(self) -> None:
+        """A night later city and cells may have changed."""
+        self._covariance = self._covariance + NIGHT * self._first
+        # Never wider than for a cell that was never seen.
+        self._variance = np.minimum(self._variance + NIGHT * self._cell_variance, self._cell_variance)
+
+    def _given_globals(self, at: Integers, design: Floats) -> tuple[Floats, Floats, Floats]:
+        """T given the globals: intercept, slopes on them, variance."""
+        known = at >= 0
+        if not known.any():
+            return np.zeros(at.size), design, np.full(at.size, self._cell_variance)
+        intercept = np.where(known, self._intercept[at], 0.0)
+        coupling = np.where(known[:, None], self._coupling[at], 0.0)
+        return intercept, design + coupling, np.where(known, self._variance[at], self._cell_variance)
+
+
+# Linear algebra on one thread, whatever numpy's BLAS would take.
+#
+# The matrices of a slot are long and nine or sixteen columns wide: more threads hardly make them faster. But they go on
+# spinning for a tenth of a second after each product, on cores that the ledger's server needs. And the last bit of a
+# sum over many thousand HATs would depend on how many cores a machine has: forecasts of two workers would differ by it.
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def on_one_thread(work: Callable[P, T]) -> Callable[P, T]:
+    """The same function, for whose time BLAS has one thread in the whole process; unless another thread of the process
+    has set its limit before, which is then left alone (threadpoolctl).
+
+    >>> import numpy as np
+    >>> on_one_thread(np.dot)(np.ones(3), np.ones(3)).item()
+    3.0
+    """
+
+    @wraps(work)
+    def alone(*args: P.args, **kwargs: P.kwargs) -> T:
+        with _controller().limit(limits=1, user_api="blas"):
+            return work(*args, **kwargs)
+
+    return alone
+
+
+@cache
+def _controller() -> ThreadpoolController:
+    """Looks once through the libraries that are loaded: numpy's is by then."""
+    return ThreadpoolController()
+
+
+# The counts prior: relative speeds from counts alone, by shipped coefficients.
+#
+# A ridge regression of (mean speed of a plate in a HAT) / (mean speed of the city) - 1 on the features of
+# the features above and four products, each standardised and clipped to +-4. `coefficients.py` was trained on public,
+# licensed days by `python -m benchmarks.train_prior`, for each of three H3 resolutions: how long a bus stays in a HAT
+# depends on how large it is. How far the city's slope differs from the trained one is learnt from releases,
+# so that a feed in which counts tell less, or the opposite, is not misread for long.
+
+CountsRead = Literal["plates", "published", "off"]
+"""What of the counts the prior reads: those of each plate in each HAT, those of HATs that records publish, or none."""
+
+PRODUCTS = (2, 4, 6, 8)
+"""The features that log(m/R) is multiplied with: what a long stay means depends on how the plate drives elsewhere."""
+
+CLIP = 4.0
+"""Standard deviations beyond which a feature tells nothing more."""
+
+HAT_CLIP = 3.0
+"""The same for the features of HATs, whose slopes are learnt from few releases."""
+
+READ_FROM_PUBLISHED = (0, 4, 5)
+"""The features of HATs that follow from their numbers of plates and samples alone, but for R."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coefficients:
+    """Of the ridge: a centre, a scale and a slope for each column of `expanded`; centre and scale of HATs' features.
+
+    >>> SHIPPED[7].slope.shape, SHIPPED[7].hat_scale.shape
+    ((16,), (6,))
+    """
+
+    centre: Floats
+    scale: Floats
+    slope: Floats
+    hat_centre: Floats
+    hat_scale: Floats
+
+
+SHIPPED = {
+    resolution: Coefficients(**{name: np.array(column) for name, column in columns.items()})
+    for resolution, columns in BY_RESOLUTION.items()
+}
+"""By H3 resolution; trained on Austin's licensed days."""
+
+
+def shipped_for(resolution: int) -> Coefficients:
+    """The shipped coefficients of the trained resolution that is nearest.
+
+    >>> shipped_for(9) is SHIPPED[8], shipped_for(5) is SHIPPED[6]
+    (True, True)
+    """
+    return SHIPPED[min(SHIPPED, key=lambda trained: abs(trained - resolution))]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPrior:
+    """Relative speeds: of each row, and of each HAT (the mean over its pings); and the HATs' standardised features.
+
+    `by_hat` and `features` are what a forecast reads of the HAT: a release carries them.
+
+    >>> nothing_read = SlotPrior(by_row=np.zeros(2), by_hat=np.zeros(1), features=np.zeros((1, PER_HAT)))
+    >>> nothing_read.by_hat.tolist()
+    [0.0]
+    """
+
+    by_row: Floats
+    by_hat: Floats
+    features: Floats
+
+
+def prior_of(counts: SlotCounts, read: CountsRead = "plates", trained: Coefficients | None = None) -> SlotPrior:
+    """The prior of a slot: shapes (rows,), (HATs,) and (HATs, 6), rounded as records carry them.
+
+    Without coefficients it takes those that are shipped for the resolution of the slot's cells.
+
+    >>> rows = dict(hat_rows=np.array([0, 2]), plate=np.array([0, 1]), count=np.array([30, 10]), repeats=0)
+    >>> counts = SlotCounts(0, 3_600_000, (b"a", b"b"), np.array([609162003746914303], np.uint64), **rows)
+    >>> prior = prior_of(counts)
+    >>> prior.by_row.shape, prior.by_hat.shape, prior.features.shape
+    ((2,), (1,), (1, 6))
+    >>> prior_of(counts, "off").by_hat.tolist()
+    [0.0]
+    """
+    rows, hats = counts.plate.size, counts.cells.size
+    if read == "off" or not rows:
+        return SlotPrior(np.zeros(rows), np.zeros(hats), np.zeros((hats, PER_HAT)))
+    features, trained = features_of(counts), trained or shipped_for(resolution_of(int(counts.cells[0])))
+    by_hat = np.clip((features.by_hat - trained.hat_centre) / trained.hat_scale, -HAT_CLIP, HAT_CLIP)
+    if read == "published":
+        published = np.zeros_like(by_hat)
+        published[:, READ_FROM_PUBLISHED] = by_hat[:, READ_FROM_PUBLISHED]
+        return SlotPrior(np.zeros(rows), np.zeros(hats), _rounded(published))
+    by_row = relative_speeds(features, trained)
+    hat = np.repeat(np.arange(hats), np.diff(counts.hat_rows))
+    mean = np.bincount(hat, weights=counts.count * by_row, minlength=hats) / np.bincount(hat, weights=counts.count)
+    return SlotPrior(by_row, _rounded(mean), _rounded(by_hat))
+
+
+@on_one_thread
+def relative_speeds(features: SlotFeatures, trained: Coefficients) -> Floats:
+    """The ridge's prediction of each row: its mean speed over the city's, less 1.
+
+    >>> usual = Coefficients(np.zeros(16), np.ones(16), np.full(16, 0.1), np.zeros(6), np.ones(6))
+    >>> far_out = SlotFeatures(by_row=np.array([[9.0] + 11 * [0.0]]), by_hat=np.zeros((1, 6)))
+    >>> relative_speeds(far_out, usual).tolist()  # 9 standard deviations count as 4
+    [0.4]
+    """
+    standard = expanded(features.by_row)
+    standard -= trained.centre  # in place: a large slot has millions of these
+    standard /= trained.scale
+    np.clip(standard, -CLIP, CLIP, out=standard)
+    speeds: Floats = standard @ trained.slope
+    return speeds
+
+
+def expanded(by_row: Floats) -> Floats:
+    """The features and their products with the first, column by column.
+
+    >>> expanded(np.array([[2.0, 1.0, 3.0, 0.0, 5.0, 0.0, 0.0, 0.0, 7.0, 0.0, 0.0, 0.0]]))[:, 12:].tolist()
+    [[6.0, 10.0, 0.0, 14.0]]
+    """
+    return np.column_stack([by_row, *(by_row[:, 0] * by_row[:, at] for at in PRODUCTS)])
+
+
+def _rounded(values: Floats) -> Floats:
+    """To four decimals: a record carries these, and a forecast that is rebuilt from records must be the same."""
+    # + 0.0 turns -0.0 into 0.0: they are equal, but a record would write them differently.
+    return np.round(values, 4) + 0.0
+
+
+# Four filters with different hyperparameters, weighed by how well they foretold the releases.
+
+CELL_SDS = 1.5, 3.5
+"""How far cells may differ from what their counts say, in km/h: one value for alike, one for different cells."""
+
+SLOPE_SDS = 0.5, 1.5
+"""How far the slopes of the features may be from 0, in km/h for a standard deviation of the feature."""
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """Of HATs, in km/h: mean speeds and their variances, without what no forecast can know of the HAT (its rest).
+
+    `slope` turns relative speeds of the prior into km/h. `skew` is what a narrow clip adds to what it observes.
+
+    >>> nothing_released = FilterBank().guess(SlotPrior(np.zeros(0), np.array([0.5]), np.zeros((1, 6))))
+    >>> nothing_released.mean.tolist(), nothing_released.slope  # 18 + 12.6 * 0.5
+    ([24.3], 12.6)
+    """
+
+    mean: Floats
+    variance: Floats
+    slope: float
+    skew: float
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What releases tell of HATs of one slot: distinct cells, noisy values and their variances, in km/h.
+
+    `is_clipped` where a narrow clip observed it, which skew moves.
+
+    >>> no_counts = SlotPrior(np.zeros(0), np.zeros(1), np.zeros((1, 6)))
+    >>> seen = Observed(np.array([7], np.uint64), no_counts, np.array([22.5]), np.array([4.0]), np.array([True]))
+    >>> bank = FilterBank()
+    >>> bank.learn(seen)
+    >>> bank.cells
+    [7]
+    """
+
+    cells: NDArray[np.uint64]
+    prior: SlotPrior
+    value: Floats
+    variance: Floats
+    is_clipped: NDArray[np.bool_]
+
+
+class FilterBank:
+    """What has been learnt of a city. Deterministic in what it is shown, and in the order.
+
+    >>> no_counts = SlotPrior(np.zeros(0), np.zeros(1), np.zeros((1, 6)))
+    >>> bank, cell = FilterBank(), np.array([7], np.uint64)
+    >>> bank.learn(Observed(cell, no_counts, np.array([30.0]), np.array([1.0]), np.array([True])))
+    >>> bool(18 < bank.predict(cell + 1, no_counts).mean[0] < bank.predict(cell, no_counts).mean[0] < 30)
+    True
+    """
+
+    def __init__(self) -> None:
+        """Before any release."""
+        self._filters = [ArrowFilter(cell_sd, slope_sd) for cell_sd, slope_sd in product(CELL_SDS, SLOPE_SDS)]
+        self._log_weights = np.zeros(len(self._filters))
+        self._at: dict[int, int] = {}
+
+    @property
+    def cells(self) -> list[int]:
+        """The cells that were observed, in that order."""
+        return list(self._at)
+
+    def predict(self, cells: NDArray[np.uint64], prior: SlotPrior) -> Predicted:
+        """The forecast of these HATs; the variance counts that the filters differ."""
+        return self._predicted(self._numbers(cells), prior)
+
+    def guess(self, prior: SlotPrior) -> Predicted:
+        """What is to be said of HATs from their counts and the city alone: the same for cells never seen."""
+        return self._predicted(np.full(prior.by_hat.size, -1), prior)
+
+    def _predicted(self, at: NDArray[np.int64], prior: SlotPrior) -> Predicted:
+        design = design_of(prior.by_hat, prior.features, np.zeros(prior.by_hat.size, dtype=bool))
+        weights = self._weights()
+        predicted = [one.predict(at, design) for one in self._filters]
+        means, variances = np.array([mean for mean, _ in predicted]), np.array([each for _, each in predicted])
+        mean = weights @ means
+        slope, skew = (float(weights @ [one.mean[which] for one in self._filters]) for which in (1, -1))
+        return Predicted(mean, weights @ (variances + (means - mean) ** 2), slope, skew)
+
+    def learn(self, seen: Observed) -> None:
+        """Condition every filter on the releases of a slot, together."""
+        new = [cell for cell in seen.cells.tolist() if cell not in self._at]
+        self._at |= zip(new, range(len(self._at), len(self._at) + len(new)), strict=True)
+        at, design = self._numbers(seen.cells), design_of(seen.prior.by_hat, seen.prior.features, seen.is_clipped)
+        for number, one in enumerate(self._filters):
+            one.grow(len(new))
+            self._log_weights[number] += one.update(at, design, seen.value, seen.variance)
+
+    def next_day(self) -> None:
+        """A night has passed."""
+        for one in self._filters:
+            one.next_day()
+
+    def _weights(self) -> Floats:
+        # Less the largest: else all of them could become 0 after many slots.
+        raw = np.exp(self._log_weights - self._log_weights.max())
+        weights: Floats = raw / raw.sum()
+        return weights
+
+    def _numbers(self, cells: NDArray[np.uint64]) -> NDArray[np.int64]:
+        return np.array([self._at.get(cell, -1) for cell in cells.tolist()], dtype=np.int64)
+
+
+# What a deployment remembers: the releases of today and of yesterday, in the order of their slots.
+#
+# The memory ends by itself, so that a worker that starts later and reads two days of releases has the same forecasts as
+# one that ran all the time. Two banks do it: the older one has learnt from yesterday and today, the younger one from
+# today; at midnight the younger one becomes the older one.
+
+DAYS = 2
+"""How many local days are remembered, the one of the slot among them."""
+
+
+class Memory:
+    """Forecasts of slots in their order; `day` is always the local date on which the slot starts.
+
+    >>> no_counts = SlotPrior(np.zeros(0), np.zeros(1), np.zeros((1, 6)))
+    >>> monday, cell, memory = dt.date(2024, 1, 8), np.array([7], np.uint64), Memory()
+    >>> memory.learn(monday, Observed(cell, no_counts, np.array([30.0]), np.array([1.0]), np.array([True])))
+    >>> forecasts = [memory.predict(monday + dt.timedelta(days), cell, no_counts).mean[0] for days in (0, 1, 2)]
+    >>> [bool(forecast > 18) for forecast in forecasts]
+    [True, True, False]
+    """
+
+    def __init__(self) -> None:
+        """Nothing is known but what holds of any city."""
+        self._day = dt.date.min
+        self._older, self._younger = FilterBank(), FilterBank()
+
+    @on_one_thread
+    def predict(self, day: dt.date, cells: NDArray[np.uint64], prior: SlotPrior) -> Predicted:
+        """The forecast of HATs in a slot of that day."""
+        self._turn_to(day)
+        return self._older.predict(cells, prior)
+
+    @on_one_thread
+    def guess(self, day: dt.date, prior: SlotPrior) -> Predicted:
+        """What counts and the city alone say of HATs in a slot of that day."""
+        self._turn_to(day)
+        return self._older.guess(prior)
+
+    @on_one_thread
+    def learn(self, day: dt.date, seen: Observed) -> None:
+        """What the slot's releases say."""
+        self._turn_to(day)
+        for bank in (self._older, self._younger):
+            bank.learn(seen)
+
+    def cells(self, day: dt.date) -> list[int]:
+        """The cells that have been observed as far as is remembered on that day."""
+        self._turn_to(day)
+        return self._older.cells
+
+    def _turn_to(self, day: dt.date) -> None:
+        if day <= self._day:  # slots may close a little out of order around midnight
+            return
+        if (day - self._day).days < DAYS:
+            self._older = self._younger
+            self._older.next_day()
+        else:
+            self._older = FilterBank()
+        self._younger, self._day = FilterBank(), day
+
+
+# The forecast of one slot: for each HAT, and for each plate in it, before any of its speeds is seen.
+
+EDGE_KMH = 1.0
+"""No plate is forecast to be nearer than this to 0 or U: a clip needs room on both sides."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotForecast:
+    """In km/h, HAT by HAT: mean speed, its variance without the HAT's rest, and the rest's variance.
+
+    `plates` has the mean speed of each row of the slot's counts. What makes the forecast is public, and so is it.
+
+    >>> nothing_read = SlotPrior(np.zeros(2), np.zeros(1), np.zeros((1, 6)))
+    >>> one = SlotForecast(nothing_read, np.array([18.0]), np.array([25.0]), np.array([9.0]), np.array([17.0, 19.0]))
+    >>> float(np.sqrt(one.variance + one.rest)[0]).__round__(2)  # how far the HAT's mean may be off
+    5.83
+    """
+
+    prior: SlotPrior
+    mean: Floats
+    variance: Floats
+    rest: Floats
+    plates: Floats
+
+
+def forecast_slot(
+    counts: SlotCounts, memory: Memory, day: dt.date, max_kmh: float, read: CountsRead = "plates"
+) -> SlotForecast:
+    """The forecast of a slot of that local day, from its counts and from what was released before it.
+
+    >>> rows = dict(hat_rows=np.array([0, 2]), plate=np.array([0, 1]), count=np.array([30, 10]), repeats=0)
+    >>> counts = SlotCounts(0, 3_600_000, (b"a", b"b"), np.array([609162003746914303], np.uint64), **rows)
+    >>> forecast = forecast_slot(counts, Memory(), dt.date(2024, 1, 8), max_kmh=65.0, read="off")
+    >>> forecast.mean.tolist(), forecast.plates.tolist()
+    ([18.0], [18.0, 18.0])
+    """
+    prior, hats = prior_of(counts, read), counts.cells.size
+    hat = np.repeat(np.arange(hats), np.diff(counts.hat_rows))
+    predicted = memory.predict(day, counts.cells, prior)
+    mean = np.clip(predicted.mean, 0.0, max_kmh)
+    plates = mean[hat] + predicted.slope * (prior.by_row - prior.by_hat[hat])
+    # A quarter at most: where U is small, the edges would else meet.
+    edge = min(EDGE_KMH, max_kmh / 4)
+    return SlotForecast(
+        prior,
+        mean,
+        predicted.variance,
+        mean_variance(counts.count, hat, hats),
+        np.clip(plates, edge, max_kmh - edge),
+    )
