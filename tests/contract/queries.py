@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.port import Admission, Ledger, LedgerFactory
+from udp_stream.ledger.port import Admission, Entry, Ledger, LedgerFactory
 from udp_stream.planning.one_budget import OneBudget
 from udp_stream.planning.periods import accepted_loss
 from udp_stream.queries.elimination import ABOVE, IN, Round
@@ -36,10 +36,13 @@ Opening = Callable[[], LedgerFactory]
 
 
 def ask(ledger: Ledger, seed: int = 1, query=None, moment=None) -> list[bytes]:
+    """As a run does whose settings have this query, and so its budget."""
     told: list[bytes] = []
     query = a_query() if query is None else query
     moment = a_moment() if moment is None else moment
-    answer_moment([query], moment, a_query_context(seed), ledger, lambda found: told.extend(f.payload for f in found))
+    context = a_query_context(seed)
+    context = replace(context, periods=replace(context.periods, budget_nano=query.period_budget_nano))
+    answer_moment([query], moment, context, ledger, lambda found: told.extend(f.payload for f in found))
     return told
 
 
@@ -196,6 +199,49 @@ def others_charges_between_rounds_end_a_threshold(new_ledger: Opening) -> None:
     assert not result.answer.sure and result.answer.low < result.answer.value < result.answer.high
 
 
+def a_plate_that_a_round_does_not_charge_gives_no_value_in_it(new_ledger: Opening) -> None:
+    """Others charged it between the first round and the second: it has nothing left, is charged 0, and is not drawn."""
+    later = [at for at, name in enumerate(_calls(new_ledger)) if name == "admit"][1]
+    opened, poor = new_ledger(), a_moment().plates[0]
+    with opened() as theirs, opened() as ledger:
+        rival = RivalledLedger(ledger, later, lambda: charge(theirs, [poor], 191 * 10**9))
+        (payload,) = ask(rival)
+        first, second, *_ = rounds_of(ledger)
+    assert poor in first.plates and 0 in decode_round(first.payload, 1, "").plates
+    charged = dict(zip(second.plates, second.charged.tolist(), strict=True))
+    assert charged.get(poor, 0) == 0 and max(charged.values()) == 5 * 10**9
+    drawn = decode_round(second.payload, 1, "").plates.tolist()
+    assert [a_moment().plates[i] for i in drawn] == [plate for plate, nano in charged.items() if nano > 0] != []
+    assert decode_result(payload).plates.gave_nothing == 0  # it gave a value in the first round
+
+
+def later_rounds_stay_within_the_lower_of_two_budgets(new_ledger: Opening) -> None:
+    """Rounds began under a budget of 25 for the period, and go on where 200 are configured, or the other way round: a
+    plate that others charged 18 has enough left for the first round of 5, and for no later one."""
+    poor, low = a_moment().plates[0], 25 * 10**9
+    lower = msgspec.structs.replace(a_query(), period_budget_nano=low)
+    for began, goes_on in ((lower, a_query()), (a_query(), lower)):
+        opened = new_ledger()
+        with opened() as ledger:
+            with contextlib.suppress(Died):
+                ask(DyingLedger(ledger, _calls(new_ledger).index("record"), answered=True), query=began)
+            assert len(rounds_of(ledger)) == 1
+            charge(ledger, [poor], 18 * 10**9)
+            (payload,) = ask(ledger, query=goes_on)
+            first, *later = rounds_of(ledger)
+            (period,) = ledger.periods()
+            assert ledger.balances(period, [poor]).charged.tolist() == [23 * 10**9]
+        assert poor in first.plates and len(later) == 3 and decode_result(payload).status == "answered"
+        charged = [dict(zip(one.plates, one.charged.tolist(), strict=True)) for one in later]
+        assert not any(one.get(poor, 0) for one in charged) and all(max(one.values()) > 0 for one in charged)
+
+
+def rounds_of(ledger: Ledger) -> list[Entry]:
+    """Those of the query, the first one first."""
+    found = [entry for entry in ledger.entries() if entry.release_id.startswith("round:in-the-middle")]
+    return sorted(found, key=lambda entry: int(entry.release_id.rpartition(":")[2]))
+
+
 def charge(ledger: Ledger, plates, nano: int) -> None:
     """For something else, in the period of the moment."""
     period = a_query_context().periods.name_at(a_moment().time_ms)
@@ -275,6 +321,8 @@ CHECKS = [
         goes_on_elsewhere_with_the_plates_that_were_asked,
         other_plates_withhold_the_answer,
         others_charges_between_rounds_end_a_threshold,
+        a_plate_that_a_round_does_not_charge_gives_no_value_in_it,
+        later_rounds_stay_within_the_lower_of_two_budgets,
         marks_before_it_publishes,
         both_kinds_of_charges_stay_within_the_one_budget,
     )
