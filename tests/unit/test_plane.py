@@ -6,7 +6,7 @@ import h3
 import numpy as np
 import pytest
 
-from udp_stream.queries.plane import EDGE, QUANTA_PER_METRE, Plane, epsilon_per_metre, rho_per_square_metre
+from udp_stream.queries.plane import EDGE, QUANTA_PER_METRE, STRETCH_MAX, Plane, epsilon_per_metre, rho_per_square_metre
 
 CITIES = {"Austin": (30.27, -97.74), "Surat": (21.17, 72.83), "Helsinki": (60.17, 24.94), "Quito": (-0.18, -78.47),
           "Wellington": (-41.29, 174.78), "Suva": (-18.14, 178.44)}  # fmt: skip
@@ -86,10 +86,47 @@ def test_positions_are_rounded_to_sixteenths_and_east_and_north_are_where_they_a
     assert where[2, 0] / QUANTA_PER_METRE == pytest.approx(10_590, rel=1e-3)  # across the date line, to the east
 
 
-def test_positions_far_away_are_moved_to_the_edge_and_never_fail():
+def test_positions_far_away_are_moved_nearer_and_never_fail():
     plane = Plane(*CITIES["Austin"])
-    far = plane.quanta(np.array([0.0, 90.0, -90.0, 30.27]), np.array([0.0, 0.0, 180.0, 82.26]))
-    assert np.abs(far).max() <= EDGE and (np.abs(far).max(axis=1) > EDGE * 0.6).all()
+    far = plane.quanta(np.array([0.0, 90.0, -90.0, 30.27, -30.27]), np.array([0.0, 0.0, 180.0, 0.0, 82.26]))
+    assert np.abs(far).max() < EDGE and (np.abs(far[:4]).max(axis=1) > EDGE * 0.2).all()
+    assert np.abs(far[4]).max() <= 1  # the opposite point of the earth
+
+
+def apart(plane, here, there):
+    """Kilometres in the plane between two places."""
+    ends = plane.metres(*np.array([here, there]).T)
+    return float(np.hypot(*(ends[1] - ends[0]))) / 1000
+
+
+def test_places_beyond_the_plane_are_not_more_distant_in_it_than_on_the_ground():
+    """A degree of longitude at 60 N, 55.8 km, was 87.8 km seen from 30 N; 0.2 km across the opposite meridian 1,546."""
+    plane = Plane(30.0, 0.0)
+    assert apart(plane, (60.0, 0.0), (60.0, 1.0)) <= geodesic(60.0, 0.0, 60.0, 1.0) / 1000
+    assert apart(plane, (60.0, -40.0), (60.0, -39.0)) <= geodesic(60.0, -40.0, 60.0, -39.0) / 1000
+    for latitude in (30.0, 0.0, -30.0, 60.0):
+        across = geodesic(latitude, 179.999, latitude, -179.999)
+        assert 190 < across / np.cos(np.radians(latitude)) < 230
+        assert apart(plane, (latitude, 179.999), (latitude, -179.999)) <= across / 1000
+
+
+@pytest.mark.parametrize("centre", [*CITIES.values(), (80.0, 10.0), (-80.0, -170.0)])
+def test_no_two_positions_on_earth_are_farther_apart_in_the_plane_than_said(centre):
+    """Near the centre, around the circle, at the poles, the antimeridian and the opposite point, and anywhere."""
+    rng, plane = np.random.default_rng(7), Plane(*centre)
+    lat, lon = np.degrees(np.arcsin(rng.uniform(-1, 1, 600))), rng.uniform(-180, 180, 600)
+    wide = 10 / max(0.2, math.cos(math.radians(centre[0])))
+    for rows, (north, east) in ((slice(0, 300), centre), (slice(300, 350), (-centre[0], centre[1] + 180))):
+        lat[rows] = np.clip(north + rng.uniform(-10, 10, 600)[rows], -89.9, 89.9)
+        lon[rows] = east + rng.uniform(-wide, wide, 600)[rows]
+    lon[350:400] = centre[1] + 180
+    north, east = rng.choice([1e-4, 0.01, 1.0], 600) * rng.uniform(-1, 1, (2, 600))
+    to_lat, to_lon = np.clip(lat + north, -89.95, 89.95), lon + east
+    ends = plane.metres(lat, lon), plane.metres(to_lat, to_lon)
+    found = np.hypot(*(ends[1] - ends[0]).T)
+    true = np.array([geodesic(*row) for row in zip(lat, lon, to_lat, to_lon, strict=True)])
+    assert (found <= STRETCH_MAX * true + 1e-6).all()
+    assert (found > 1.005 * true).any()  # the bound is near
 
 
 def test_places_that_a_query_is_about_are_never_moved():
@@ -97,7 +134,7 @@ def test_places_that_a_query_is_about_are_never_moved():
     plane = Plane(*CITIES["Suva"])
     near = np.array([-18.14, -10.2, -18.14]), np.array([178.44, 178.44, -173.6])  # the last across the date line
     assert (plane.metres_of_places(*near) == plane.metres(*near)).all()
-    for latitude, longitude in ((-10.1, 178.44), (-18.14, -173.5), (178.44, -18.14)):
+    for latitude, longitude in ((-10.1, 178.44), (-18.14, -173.0), (178.44, -18.14)):
         with pytest.raises(ValueError, match="expected places within 8 degrees of the centre"):
             plane.metres_of_places(np.array([-18.14, latitude]), np.array([178.44, longitude]))
 

@@ -6,7 +6,15 @@ whatever the latitude: 8 parts in a million at 25 km, 3 in 100,000 at 50 km, 1.2
 
 **What is private is the distance in this plane**, between positions rounded to the lattice. Rounding moves a position
 by at most 1/32 m in each direction, so two *unrounded* positions at distance d are told apart as two rounded ones at
-up to d + 0.09 m. Positions beyond the plane's edge are moved to it; that never makes two of them more distant.
+up to d + 0.09 m.
+
+**On the ground.** Two positions that are d metres apart on the ground, wherever on earth, are at most 1.01 d apart in
+the plane (`STRETCH_MAX`). *Up to 8 degrees of arc from the centre* a length is at most 1 / cos(8 degrees) = 1.0099
+times too long, as the distance from the centre's meridian is at most 8 degrees, and the circle is convex. *A position
+that is farther away* is moved to the circle, along its great circle. Up to 90 degrees that shortens all distances: at
+r degrees by the factor sin(8) / sin(r) across, and to nothing along. Farther away the result is also drawn towards the
+centre, by (180 - r) / 90. Nothing of that is longer than a quarter of what it was on the ground, and the opposite point
+of the earth is at the centre: there is no seam.
 
 **Cost** is counted per kilometre: nano-epsilon per kilometre, nano-rho per square kilometre. Parts of a budget for one
 of many rounds would be a nano or two per square metre, and rounding them would be most of them.
@@ -32,8 +40,11 @@ QUANTA_PER_KM = 1000 * QUANTA_PER_METRE
 EDGE = 2**24
 """Positions lie within +- this, 1049 km: products of two are exact in floating point, and their sums in 64 bits."""
 
+STRETCH_MAX = 1.01
+"""A distance in the plane is at most so many times that on the ground."""
+
 _DEGREES = 8.0
-"""Farther from the centre in latitude or longitude, a position is moved to so far: the series is good up to there."""
+"""Of arc: a position that is farther from the centre is moved. What a query is about may not lie farther."""
 
 _LATITUDE_MAX = 80.0
 
@@ -81,7 +92,7 @@ class Plane:
             )
 
     def metres(self, latitude: Floats, longitude: Floats) -> Floats:
-        """East and north of the centre, one row each; positions far away are moved to the edge.
+        """East and north of the centre, one row each; positions far away are moved nearer.
 
         >>> Plane(0.0, 0.0).metres(np.array([0.0]), np.array([0.1])).round(1).tolist()
         [[11132.0, 0.0]]
@@ -91,12 +102,10 @@ class Plane:
         lat, lon = np.asarray(latitude, np.float64), np.asarray(longitude, np.float64)
         if not (np.isfinite(lat).all() and np.isfinite(lon).all()):
             raise ValueError("expected positions that are numbers, got one that is not")
-        # The short way round: a city may lie across the antimeridian.
-        east = np.clip((lon - self.longitude + 180) % 360 - 180, -_DEGREES, _DEGREES)
-        lat = np.clip(lat, self.latitude - _DEGREES, self.latitude + _DEGREES)
+        lat, east, share = self._moved_nearer(lat, self._east(lon))
         found = _transverse_mercator(lat, east)
         found[:, 1] -= self._north
-        return found
+        return found * share[:, None]
 
     def metres_of_places(self, latitude: Floats, longitude: Floats) -> Floats:
         """The same of places that a query is about, none of which is moved.
@@ -108,8 +117,8 @@ got longitude 21.17, latitude 72.83
 
         Raises ValueError for one that is farther away: the answer would be about another place.
         """
-        away = np.abs((longitude - self.longitude + 180) % 360 - 180), np.abs(latitude - self.latitude)
-        for at in np.flatnonzero(np.maximum(*away) > _DEGREES)[:1]:
+        away, _, _ = self._seen(latitude, self._east(longitude))
+        for at in np.flatnonzero(away > np.radians(_DEGREES))[:1]:
             raise ValueError(
                 f"expected places within {_DEGREES:g} degrees of the centre (longitude {self.longitude:g}, "
                 f"latitude {self.latitude:g}), got longitude {longitude[at]:g}, latitude {latitude[at]:g}"
@@ -122,9 +131,39 @@ got longitude 21.17, latitude 72.83
         positions: Integers = np.clip(rounded, -EDGE, EDGE).astype(np.int64)
         return positions
 
+    def _east(self, longitude: Floats) -> Floats:
+        """Degrees east of the centre's meridian, the short way round: a city may lie across the antimeridian."""
+        return (longitude - self.longitude + 180) % 360 - 180
+
+    def _seen(self, latitude: Floats, east: Floats) -> tuple[Floats, Floats, Floats]:
+        """How far from the centre positions are, in radians of arc; the centre as a unit vector; and for each position
+        the direction in which it is seen from there, as a row that is at right angles to the centre."""
+        centre = _on_sphere(np.array([self.latitude]), np.zeros(1))[0]
+        position = _on_sphere(latitude, east)
+        along = position @ centre
+        across = position - along[:, None] * centre
+        length = np.linalg.norm(across, axis=1)
+        return np.arctan2(length, along), centre, across / np.maximum(length, np.finfo(np.float64).tiny)[:, None]
+
+    def _moved_nearer(self, latitude: Floats, east: Floats) -> tuple[Floats, Floats, Floats]:
+        """Positions up to the circle as they are; the others on the circle, and what share of their distance to the
+        centre is left."""
+        away, centre, direction = self._seen(latitude, east)
+        limit = np.radians(_DEGREES)
+        x, y, z = (np.cos(limit) * centre + np.sin(limit) * direction).T
+        is_far = away > limit
+        lat = np.where(is_far, np.degrees(np.arctan2(z, np.hypot(x, y))), latitude)
+        return lat, np.where(is_far, np.degrees(np.arctan2(y, x)), east), np.clip(2 - 2 * away / np.pi, 0, 1)
+
     @cached_property
     def _north(self) -> float:
         return float(_transverse_mercator(np.array([self.latitude]), np.zeros(1))[0, 1])
+
+
+def _on_sphere(latitude: Floats, east: Floats) -> Floats:
+    """Unit vectors, one row each."""
+    up, round_ = np.radians(latitude), np.radians(east)
+    return np.column_stack((np.cos(up) * np.cos(round_), np.cos(up) * np.sin(round_), np.sin(up)))
 
 
 def _transverse_mercator(latitude: Floats, east: Floats) -> Floats:

@@ -98,8 +98,9 @@ class GeoPrivacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The most that a plate was charged for this answer, the most it could be, and its budget for a period.
 
     In epsilon per kilometre ("pure"), or in rho per square kilometre ("zcdp"): two inputs whose one plate stands d
-    kilometres apart are told apart by at most epsilon d, or rho d^2. These are no losses of speeds. They are added to
-    them only where both have one budget, in its units (`queries.share`).
+    kilometres apart are told apart by at most epsilon d, or rho d^2. Distances are those of the plane around
+    `queries.center`: at most 1.01 times those on the ground, wherever on earth. These are no losses of speeds. They are
+    added to them only where both have one budget, in its units (`queries.share`).
 
     >>> from udp_stream.testing import a_result
     >>> cost = a_result().privacy
