@@ -6,6 +6,7 @@ import sys
 import time
 from contextlib import contextmanager
 
+import msgspec
 import pytest
 
 from tests.forked import run_forked
@@ -39,6 +40,16 @@ def answer_alike(here):
     assert here.answers() == {decode_result(one).release_id: one for one in here.told}
 
 
+def with_pings_elsewhere(log):
+    """Every fifth ping is followed by another one of the same plate and time, some kilometres to the west or east."""
+    for number, message in enumerate(log):
+        yield message
+        if number % 5 == 0:
+            ping = msgspec.json.decode(message)
+            ping["location"]["coordinates"][0] += 0.03 * (-1) ** (number // 5)
+            yield msgspec.json.encode(ping)
+
+
 @pytest.mark.parametrize(
     ("partitions", "shards", "workers"),
     [
@@ -48,7 +59,8 @@ def answer_alike(here):
     ],
 )
 def test_one_log_through_both_runtimes_gives_the_same_answers_and_charges(city, partitions, shards, workers):
-    here = city(fleet_log(clean=True), QUERIES, partitions=partitions, shards=shards)
+    """Also where a plate pings twice at one time: the first in the log counts."""
+    here = city(list(with_pings_elsewhere(fleet_log(clean=True))), QUERIES, partitions=partitions, shards=shards)
     here.feed()
     with answer_alike(here) as (stack, expected):
         running = [stack.enter_context(worker(here, f"worker{i}")) for i in range(workers)]
