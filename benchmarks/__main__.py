@@ -26,10 +26,8 @@ from udp_stream.adapters.settings import LedgerSection, load
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.mechanisms.grouping import SamplesPerPlate, best_fit
 from udp_stream.mechanisms.noise.samplers import discrete_gaussian, discrete_laplace
-from udp_stream.pings.decoder import PingDecoder
-from udp_stream.pings.feed_form import mapped_form
-from udp_stream.pings.json_reader import JSON
-from udp_stream.pings.mapping import FeedMapping
+from udp_stream.pings.decode import PingDecoder
+from udp_stream.pings.json import JSON, FeedMapping, mapped_form
 from udp_stream.planning.hat_plan import plan_hat
 from udp_stream.planning.terms import terms_of
 from udp_stream.release.context import ReleaseContext
@@ -186,7 +184,7 @@ def _row(ping: Ping) -> str:
 def bench_open_pings(path: Path) -> None:
     """Memory of open slots, by the process's own size once decoding has made the room that it needs."""
     settings = load(None, (), {})
-    decoder, calendar = PingDecoder(settings.ping_rules), settings.calendar
+    decoder, calendar = PingDecoder(settings.ping_rules, JSON), settings.calendar
 
     def open_windows(frames: int | None) -> Windows:
         windows = Windows(settings.window_rules, str.encode)

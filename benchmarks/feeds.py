@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from udp_stream.adapters.files.sources import read_messages
 from udp_stream.adapters.settings import Settings, load
-from udp_stream.pings.decoder import PingDecoder
+from udp_stream.pings.decode import PingDecoder
+from udp_stream.pings.json import JSON
 from udp_stream.planning.policy import Policy
 from udp_stream.windows.slots import slots_of
 from udp_stream.windows.tables import SlotCounts, SlotValues, cells_of
@@ -35,7 +36,7 @@ class Feed:
         """Each slot's counts and speeds, plates named as in the file; files may be in any order of times."""
         settings = load(None, self.flags, {})
         messages = [message for batch in read_messages(self.path) for message in batch]
-        pings, _ = PingDecoder(settings.ping_rules).decode(messages)
+        pings, _ = PingDecoder(settings.ping_rules, JSON).decode(messages)
         names, plate = np.unique(np.asarray(pings.plates)[pings.plate], return_inverse=True)
         yield from slots_of_city(settings, names, plate, pings.time_ms, pings.lat, pings.lon, pings.speed)
 

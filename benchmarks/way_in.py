@@ -27,7 +27,8 @@ from benchmarks.feed_forms import FORMS, TITLES, Ping, polls, recorded, snapshot
 from benchmarks.words import words
 from udp_stream.adapters.files.sources import read_messages
 from udp_stream.adapters.settings import load
-from udp_stream.pings.decoder import PingDecoder
+from udp_stream.pings.decode import PingDecoder
+from udp_stream.pings.json import JSON
 from udp_stream.release.record import decode
 from udp_stream.trial.fleet import IST, Fleet, Imperfections
 
@@ -230,7 +231,7 @@ def pings_of(files: Sequence[str]) -> list[Ping]:
         faults = Imperfections.none()
         fleet = Fleet(seed=1, buses=100, start=datetime(2024, 1, 8, 9, tzinfo=IST), hours=0.5, imperfections=faults)
         messages = [message for some in fleet.messages() for message in some]
-    pings, _ = PingDecoder(load(None, (), {}).ping_rules).decode(messages)
+    pings, _ = PingDecoder(load(None, (), {}).ping_rules, JSON).decode(messages)
     return recorded([messages[row] for row in sorted(set(pings.message.tolist()))])
 
 

@@ -26,8 +26,7 @@ from streams.connections import client_options, unreachable
 from streams.topics import BOOTSTRAP_MS, partitions_of
 from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.errors import DependencyUnavailable, UsageError, needs
-from udp_stream.pings.feed_form import PLAIN, FeedForm
-from udp_stream.pings.mapped_json import Single, single_ping
+from udp_stream.pings.json import PLAIN, FeedForm, Single, single_ping
 from udp_stream.pings.times import read_times
 
 SPEED_BYTES = 32

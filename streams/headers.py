@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from udp_stream.pings.refusals import Refusal
+from udp_stream.pings.decode import Refusal
 from udp_stream.release import query_record, smoothed
 from udp_stream.release.query_record import QueryResult
 from udp_stream.release.record import SCHEMA, Release

@@ -8,8 +8,8 @@ from contextlib import suppress
 
 from tests.gtfs import START_S, snapshot, vehicle
 from tests.unit.test_pings_fuzz import mutated
-from udp_stream.pings.decoder import PingDecoder, PingRules, originals
-from udp_stream.pings.json_reader import JSON
+from udp_stream.pings.decode import PingDecoder, PingRules, originals
+from udp_stream.pings.json import JSON
 
 RULES = PingRules(max_kmh=65, reject_above_kmh=200)
 BUSES = 49

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from udp_stream.pings.formats import NOT_IN_ARRAY, Location, PingFormat, Point, WireBatch, WirePing
-from udp_stream.pings.refusals import Reason, Refusal
+from udp_stream.pings.decode import NOT_IN_ARRAY, Location, PingFormat, Point, Reason, Refusal, WireBatch, WirePing
 
 
 def toy(plate, time, lon, lat, speed):

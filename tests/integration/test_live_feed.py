@@ -15,7 +15,8 @@ from tests.forked import Forked
 from tests.gtfs import START_S, snapshot, vehicle
 from tests.http_server import GTFS, ok, serving, status
 from tests.integration.test_amqp_source import Queue, ping, plates
-from udp_stream.pings.decoder import PingDecoder
+from udp_stream.pings.decode import PingDecoder
+from udp_stream.pings.json import JSON
 from udp_stream.trial.services import PASSWORD, USER
 
 SECONDS_MAX = 30
@@ -67,7 +68,7 @@ def clean(said, *secrets):
 
 def accepted(city, records):
     """Plate and time of each ping that counts, in order, each once."""
-    pings, refusals = PingDecoder(city.settings.ping_rules).decode([record.value for record in records])
+    pings, refusals = PingDecoder(city.settings.ping_rules, JSON).decode([record.value for record in records])
     assert not refusals
     return sorted({(pings.plates[plate], time_ms) for plate, time_ms in zip(pings.plate, pings.time_ms, strict=True)})
 

@@ -32,7 +32,8 @@ import numpy as np
 
 from udp_stream.adapters.settings import Settings, load
 from udp_stream.ledger.memory import MemoryLedger
-from udp_stream.pings.decoder import PingDecoder
+from udp_stream.pings.decode import PingDecoder
+from udp_stream.pings.json import JSON
 from udp_stream.release.balls import slot_norms
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.context import ReleaseContext
@@ -248,7 +249,7 @@ class World:
         settings = load(None, self.flags, {})
         self.contexts = [self.context(settings, seed) for seed in range(4)]
         rules = ReadingRules(
-            PingDecoder(settings.ping_rules),
+            PingDecoder(settings.ping_rules, JSON),
             dataclasses.replace(settings.window_rules, disorder_ms=0),
             settings.calendar.slots,
             7,

@@ -19,7 +19,8 @@ from udp_stream.adapters.live_runtime import LiveRuntime, Outputs
 from udp_stream.adapters.logs import begin_log, end_log, say
 from udp_stream.adapters.settings import LedgerSection, load
 from udp_stream.cli.feed_watch import FeedWatch
-from udp_stream.pings.decoder import PingDecoder
+from udp_stream.pings.decode import PingDecoder
+from udp_stream.pings.json import JSON
 from udp_stream.release.run_log import RunLog
 from udp_stream.testing import SeededEntropy
 from udp_stream.trial.fleet import IST, Fleet, Imperfections
@@ -35,7 +36,7 @@ def a_day(buses=12):
     """The messages of a fleet's day, by the minute in which they arrive: that of their pings."""
     fleet = Fleet(seed=1, buses=buses, start=MIDNIGHT, hours=24, imperfections=Imperfections.none())
     messages = [message for batch in fleet.messages() for message in batch]
-    pings, _ = PingDecoder(load(None, (), {}).ping_rules).decode(messages)
+    pings, _ = PingDecoder(load(None, (), {}).ping_rules, JSON).decode(messages)
     by_minute = defaultdict(list)
     for row, time_ms in zip(pings.message.tolist(), pings.time_ms.tolist(), strict=True):
         by_minute[int(time_ms / 1000 - MIDNIGHT.timestamp()) // 60].append(messages[row])

@@ -17,7 +17,8 @@ from udp_stream.adapters.ledgers.sqlite.ledger import SqliteLedger
 from udp_stream.adapters.live_runtime import LiveRuntime, Outputs
 from udp_stream.adapters.settings import LedgerSection, load
 from udp_stream.cli.appended import appended_records
-from udp_stream.pings.decoder import PingDecoder
+from udp_stream.pings.decode import PingDecoder
+from udp_stream.pings.json import JSON
 from udp_stream.release.query_record import QueryResult, decode_result
 from udp_stream.release.record import Release, kind_of
 from udp_stream.testing import Died, SeededEntropy
@@ -30,7 +31,7 @@ FLAGS = (*CONFIG, "release.mean=array-averaging")
 def frames():
     """Frames of a clean fleet in order, each with the time at which it arrives: that of its newest ping."""
     settings, messages = load(None, FLAGS, {}), fleet_log(buses=20, hours=0.8, clean=True)
-    decoder, found = PingDecoder(settings.ping_rules), []
+    decoder, found = PingDecoder(settings.ping_rules, JSON), []
     for some in frames_of(messages, FRAME):
         pings, _ = decoder.decode(some)
         found.append((some, int(pings.time_ms.max()) / 1000))

@@ -20,7 +20,8 @@ from udp_stream.adapters.live_runtime import CHECKPOINT, LiveRuntime, Outputs
 from udp_stream.adapters.settings import LedgerSection, load
 from udp_stream.cli.appended import appended, appended_records
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
-from udp_stream.pings.decoder import PingDecoder
+from udp_stream.pings.decode import PingDecoder
+from udp_stream.pings.json import JSON
 from udp_stream.release.facts import SlotPublished
 from udp_stream.release.record import Release
 from udp_stream.release.run_log import RunLog
@@ -34,7 +35,7 @@ FRAME = 150
 def frames():
     """Frames of a fleet, each with the time at which it arrives: that of its newest ping."""
     settings, messages = load(None, CONFIG, {}), fleet_log(buses=25, hours=1.0)
-    decoder, now_ms, found = PingDecoder(settings.ping_rules), 0, []
+    decoder, now_ms, found = PingDecoder(settings.ping_rules, JSON), 0, []
     for start in range(0, len(messages), FRAME):
         some = messages[start : start + FRAME]
         pings, _ = decoder.decode(some)

@@ -9,7 +9,7 @@ from tests.http_server import GTFS, ok, serving
 from tests.mutations import facts, gtfs_answers, json_answers, ping
 from tests.unit.test_http_source import source
 from udp_stream.pings.gtfs_realtime import GTFS_REALTIME
-from udp_stream.pings.json_reader import JSON
+from udp_stream.pings.json import JSON
 
 KINDS = {
     "json": (json_answers, JSON, "application/json", "kmh"),

@@ -15,7 +15,8 @@ from tests.forms import long_but
 from tests.runtime.harness import CONFIG, embedded, feed_messages, fleet_log, frames_of
 from udp_stream.adapters.settings import load
 from udp_stream.cli.report import print_summary
-from udp_stream.pings.decoder import PingDecoder
+from udp_stream.pings.decode import PingDecoder
+from udp_stream.pings.json import JSON
 from udp_stream.release import record as release
 from udp_stream.release.query_record import result_schema
 from udp_stream.release.smoothed import smoothed_schema
@@ -148,7 +149,7 @@ def test_messages_shuffled_within_the_grace_give_the_same_releases(tmp_path):
     messages = fleet_log(clean=True)
     plain, _ = replay(messages, tmp_path / "plain", entropy=SeededEntropy(5))
     dice = random.Random(3)
-    times = PingDecoder(load(None, CONFIG, {}).ping_rules).decode(messages)[0].time_ms.tolist()
+    times = PingDecoder(load(None, CONFIG, {}).ping_rules, JSON).decode(messages)[0].time_ms.tolist()
     order = sorted(range(len(messages)), key=lambda i: times[i] + dice.uniform(0, 60_000))
     assert order != sorted(order)
     shuffled, summary = replay([messages[i] for i in order], tmp_path / "shuffled", entropy=SeededEntropy(5))
@@ -255,7 +256,7 @@ def test_a_feed_gives_one_plausible_record_per_hat(name, tmp_path):
     flags = (*flags, "hat.slot=1h", "hat.resolution=7", "release.mean_epsilon=1", "budget.epsilon=1000")
     out, summary = replay(messages, tmp_path / "ledger", flags, entropy=SeededEntropy(5))
     settings = load(None, flags, {})
-    pings, _ = PingDecoder(settings.ping_rules).decode(messages)
+    pings, _ = PingDecoder(settings.ping_rules, JSON).decode(messages)
     starts, _ = settings.calendar.slots.place(pings.time_ms)
     cells = cells_of(pings.lat, pings.lon, 7)
     hats = set(zip(map(cell_name, cells.tolist()), (starts // 1000).tolist(), strict=True))

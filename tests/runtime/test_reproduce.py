@@ -11,7 +11,8 @@ from udp_stream.cli import main as cli
 from udp_stream.cli import plots
 from udp_stream.cli.recorded_feed import read_feed
 from udp_stream.errors import DependencyUnavailable, UsageError
-from udp_stream.pings.decoder import PingDecoder
+from udp_stream.pings.decode import PingDecoder
+from udp_stream.pings.json import JSON
 from udp_stream.windows.tables import cells_of
 
 HATS = ("hat.resolution=7", "hat.slot=1h")
@@ -42,7 +43,7 @@ def run(tmp_path, monkeypatch, capsys):
 def test_a_feeds_hats_hold_every_accepted_ping_once(log):
     settings = load(None, HATS, {})
     feed = read_feed(str(log), settings)
-    pings, _ = PingDecoder(settings.ping_rules).decode(fleet_log(hours=0.6))
+    pings, _ = PingDecoder(settings.ping_rules, JSON).decode(fleet_log(hours=0.6))
     distinct = {(int(p), int(t)) for p, t in zip(pings.plate, pings.time_ms, strict=True)}
     assert (feed.name, feed.recorded, feed.total) == ("fleet", True, len(distinct))
     assert sum(hat.samples.size for hat in feed.hats) == sum(hat.counts.total for hat in feed.hats) == feed.total

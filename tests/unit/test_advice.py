@@ -12,10 +12,8 @@ from udp_stream.cli.found_feed import find_feed
 from udp_stream.cli.wrong_zone import on_land
 from udp_stream.errors import UsageError
 from udp_stream.pings.advice import SENTENCES_MAX, Refused, advise
-from udp_stream.pings.decoder import PingDecoder, PingRules, originals
-from udp_stream.pings.feed_form import PLAIN, mapped_form
-from udp_stream.pings.mapping import FeedMapping
-from udp_stream.pings.refusals import Reason, Refusal
+from udp_stream.pings.decode import PingDecoder, PingRules, Reason, Refusal, originals
+from udp_stream.pings.json import PLAIN, FeedMapping, mapped_form
 
 SECONDS = 1706159153
 SURAT = (72.6, 20.9, 73.1, 21.4)

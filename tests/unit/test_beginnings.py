@@ -14,10 +14,8 @@ from udp_stream.adapters.files.sample import read_sample
 from udp_stream.adapters.files.sources import read_messages
 from udp_stream.cli.found_feed import find_feed
 from udp_stream.errors import UsageError
-from udp_stream.pings.decoder import PingDecoder, PingRules
-from udp_stream.pings.feed_form import mapped_form
-from udp_stream.pings.json_pieces import whole_part
-from udp_stream.pings.mapping import FeedMapping
+from udp_stream.pings.decode import PingDecoder, PingRules
+from udp_stream.pings.json import FeedMapping, mapped_form, whole_part
 
 FORM = mapped_form(FeedMapping(plate="bus", time="timestamp", longitude="lon", latitude="lat", speed="speed"))
 PINGS = [ping(at) for at in range(60)]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from udp_stream.pings.decoder import Pings, Reason
+from udp_stream.pings.decode import Pings, Reason
 from udp_stream.windows.slots import NEVER, AppendClock, Frame, LogPlaces, WindowRules, Windows
 
 MINUTE = 60_000

@@ -11,9 +11,8 @@ from udp_stream.adapters.files import csv_rows
 from udp_stream.adapters.files.csv_rows import csv_batches
 from udp_stream.adapters.files.sources import read_messages
 from udp_stream.errors import UsageError
-from udp_stream.pings.decoder import PingDecoder, PingRules
-from udp_stream.pings.feed_form import mapped_form
-from udp_stream.pings.mapping import FeedMapping
+from udp_stream.pings.decode import PingDecoder, PingRules
+from udp_stream.pings.json import JSON, FeedMapping, mapped_form
 
 RULES = PingRules(max_kmh=65, reject_above_kmh=200)
 PLAIN = FeedMapping()
@@ -59,7 +58,7 @@ def test_mapped_columns_become_the_json_that_the_mapping_reads(tmp_path):
 def test_a_word_for_a_missing_plate_is_refused_and_costs_no_other_row():
     words = ["NULL", "none", "N/A", "nan", "Unknown"]
     rows = [",".join([ROW[0], plate, *ROW[2:]]) for plate in [*words, "A1", "Nullarbor 7"]]
-    pings, refusals = PingDecoder(RULES).decode(messages([",".join(HEADER), *rows]))
+    pings, refusals = PingDecoder(RULES, JSON).decode(messages([",".join(HEADER), *rows]))
     assert pings.plates == ("A1", "Nullarbor 7")
     assert [(one.reason, one.path) for one in refusals] == [("placeholder_plate", "$.license_plate")] * len(words)
 
@@ -98,8 +97,8 @@ def test_a_block_gives_the_same_messages_as_its_rows_one_by_one(count):
         alone = [one for line in lines for some in csv_batches("f", iter([[header, line]]), PLAIN) for one in some]
         assert together == alone and len(together) == len(lines)
         by_row = _by_row(header, lines)
-        assert [PingDecoder(RULES).decode([one])[1] for one in together] == [
-            PingDecoder(RULES).decode([one])[1] for one in by_row
+        assert [PingDecoder(RULES, JSON).decode([one])[1] for one in together] == [
+            PingDecoder(RULES, JSON).decode([one])[1] for one in by_row
         ]
         assert [_value(one) for one in together] == [_value(one) for one in by_row]
         done += size

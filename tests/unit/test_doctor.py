@@ -8,7 +8,8 @@ from udp_stream.adapters.settings import load
 from udp_stream.cli import main as cli
 from udp_stream.cli.commands.doctor import NO_RELEASE, _unit
 from udp_stream.errors import ConfigError
-from udp_stream.pings.decoder import PingDecoder
+from udp_stream.pings.decode import PingDecoder
+from udp_stream.pings.json import JSON
 from udp_stream.pings.speed_unit import unit_evidence
 
 
@@ -33,7 +34,7 @@ def test_one_plates_speeds_change_no_letter_of_the_verdict(unit, pings):
     log = fleet_log(clean=True)[:pings]
     logs = [log, swapped(log, 0), swapped(log, 6), swapped(log, 64.25)]
     assert len({said(each, unit) for each in logs}) == 1
-    decoder = PingDecoder(load(None, (f"speed.unit={unit}",), {}).ping_rules)
+    decoder = PingDecoder(load(None, (f"speed.unit={unit}",), {}).ping_rules, JSON)
     assert pings < 100 or len({unit_evidence(decoder.decode(each)[0], unit).pairs for each in logs}) > 1
 
 

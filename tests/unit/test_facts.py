@@ -17,7 +17,7 @@ from udp_stream.adapters.embedded import Embedded
 from udp_stream.adapters.settings import load
 from udp_stream.errors import Fenced
 from udp_stream.ledger.memory import MemoryLedger
-from udp_stream.pings.refusals import Reason
+from udp_stream.pings.decode import Reason
 from udp_stream.planning.periods import Loss, overlap_words
 from udp_stream.release.facts import (
     BatchRead,

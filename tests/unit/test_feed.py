@@ -14,9 +14,7 @@ from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.adapters.settings import load
 from udp_stream.cli.commands.feed import send_live
 from udp_stream.errors import DependencyUnavailable, UsageError
-from udp_stream.pings.feed_form import mapped_form
-from udp_stream.pings.json_reader import JSON
-from udp_stream.pings.mapping import FeedMapping
+from udp_stream.pings.json import JSON, FeedMapping, mapped_form
 
 PARTITIONS = 4
 SPEEDS = ("7", "42.123456789012345", "-0.0", "1.7976931348623157e+308")

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tests.toys import TOY, toy
-from udp_stream.pings.decoder import PingDecoder, PingRules, json_messages, originals
-from udp_stream.pings.json_reader import JSON
+from udp_stream.pings.decode import PingDecoder, PingRules, originals
+from udp_stream.pings.json import JSON, json_messages
 
 RULES = PingRules(max_kmh=65, reject_above_kmh=200)
 TIME = "2022-01-01T10:10:35+05:30"
@@ -19,7 +19,7 @@ def test_a_format_of_its_own_gives_the_columns_and_refusals_that_json_gives():
     of_json = json_messages(lines, TOY, RULES)
     for messages in (lines, [b"|".join(lines)]):
         pings, refusals = PingDecoder(RULES, TOY).decode(messages)
-        expected, same = PingDecoder(RULES).decode(of_json)
+        expected, same = PingDecoder(RULES, JSON).decode(of_json)
         assert pings.plates == expected.plates == ("A1",)
         for column in ("time_ms", "lat", "lon", "speed"):
             assert getattr(pings, column).tolist() == getattr(expected, column).tolist()
@@ -48,7 +48,7 @@ def test_messages_for_topics_are_json_one_ping_each_in_order_and_nothing_is_lost
     read = [msgspec.json.decode(one) for one in (made[0], made[2], made[3])]
     assert [one["license_plate"] for one in read] == ["A1", "B2", "B2"]
     assert read[0]["location"] == {"coordinates": [72.5, 21.25], "type": "Point"} and read[0]["speed"] == 12.5
-    assert PingDecoder(RULES).decode(made)[0].message.tolist() == [0]
+    assert PingDecoder(RULES, JSON).decode(made)[0].message.tolist() == [0]
 
 
 def test_messages_of_json_are_for_topics_as_they_are():

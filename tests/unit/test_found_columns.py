@@ -8,8 +8,8 @@ from tests.unit.test_found_feed import ping, written
 from udp_stream.cli.found_feed import find_feed
 from udp_stream.errors import UsageError
 from udp_stream.pings.advice import Refused, advise
-from udp_stream.pings.feed_form import PLAIN
-from udp_stream.pings.refusals import Reason, Refusal
+from udp_stream.pings.decode import Reason, Refusal
+from udp_stream.pings.json import PLAIN
 
 PINGS = [ping(at) for at in range(300)]
 

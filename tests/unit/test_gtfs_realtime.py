@@ -13,9 +13,9 @@ from udp_stream.adapters.files.gtfs_files import GtfsFiles, sentences
 from udp_stream.adapters.schemes import open_source, open_sources
 from udp_stream.cli import main as cli
 from udp_stream.errors import ConfigError, UsageError
-from udp_stream.pings.decoder import PingDecoder, PingRules, json_messages
+from udp_stream.pings.decode import PingDecoder, PingRules
 from udp_stream.pings.gtfs_realtime import GTFS_REALTIME, SINGLE, header_time
-from udp_stream.pings.json_reader import JSON
+from udp_stream.pings.json import JSON, json_messages
 from udp_stream.pings.unrepeated import PIECE_BYTES_MAX, REMEMBERED, Unrepeated
 
 RULES = PingRules(unit="mps", max_kmh=65, reject_above_kmh=200)
@@ -106,7 +106,7 @@ def test_a_plate_that_is_no_text_is_of_the_wrong_type():
     feed = snapshot(vehicle("A1"), vehicle("B2")).replace(b"A1", b"\xff\xfe")
     assert [(one.position, one.reason.value) for one in decoded(feed)[1]] == [(0, "wrong_type")]
     (piece,) = Unrepeated(GTFS_REALTIME, 10**6, 9).take(feed)[:1]
-    assert [one.reason.value for one in PingDecoder(RULES).decode([piece])[1]] == ["wrong_type"]
+    assert [one.reason.value for one in PingDecoder(RULES, JSON).decode([piece])[1]] == ["wrong_type"]
 
 
 WHOLE = snapshot(vehicle("A1"), vehicle("B2"))
@@ -177,7 +177,7 @@ def test_what_goes_on_as_json_is_refused_for_the_same_reason():
         vehicle("D", lon=None, lat=None),
     ]
     feed = snapshot(*faults, header_s=None)
-    read = PingDecoder(RULES).decode(Unrepeated(GTFS_REALTIME, 10**6, 99).take(feed))
+    read = PingDecoder(RULES, JSON).decode(Unrepeated(GTFS_REALTIME, 10**6, 99).take(feed))
     assert read[0].plates == ("A",)
     assert [(one.reason, one.path) for one in read[1]] == [(one.reason, one.path) for one in decoded(feed)[1]]
 
@@ -187,7 +187,7 @@ def test_what_goes_into_a_journal_or_a_topic_is_refused_for_the_same_reason():
     faults = [vehicle("A"), vehicle("B", speed=math.inf), vehicle("C", speed=math.nan), vehicle("D", lon=-math.inf)]
     feed = snapshot(*faults, vehicle("E", lon=math.inf, lat=math.inf), vehicle("F", speed=-1.0))
     for messages, form in (([feed], GTFS_REALTIME), (Unrepeated(GTFS_REALTIME, 10**6, 99).take(feed), SINGLE)):
-        read = PingDecoder(RULES).decode(json_messages(messages, form, RULES))
+        read = PingDecoder(RULES, JSON).decode(json_messages(messages, form, RULES))
         assert read[0].plates == ("A",)
         assert [(one.reason, one.path) for one in read[1]] == [(one.reason, one.path) for one in decoded(feed)[1]]
 
@@ -214,7 +214,7 @@ def test_a_piece_that_is_too_long_for_a_record_is_shortened_and_refused_for_the_
     long = b'{"license_plate": "%s", "speed": 1}' % (b"A" * 2 * PIECE_BYTES_MAX)
     (piece,) = Unrepeated(JSON, 10**7, 9).take(b"[%s]" % long)
     assert len(piece) <= PIECE_BYTES_MAX
-    (whole,), (short,) = (PingDecoder(RULES).decode([one])[1] for one in (long, piece))
+    (whole,), (short,) = (PingDecoder(RULES, JSON).decode([one])[1] for one in (long, piece))
     assert (short.reason, short.path) == (whole.reason, whole.path)
 
 

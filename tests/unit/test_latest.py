@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from udp_stream.pings.decoder import Pings
+from udp_stream.pings.decode import Pings
 from udp_stream.windows.latest import LatestPositions
 from udp_stream.windows.tables import SlotGrid
 

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 
 from udp_stream.adapters.files.sources import read_messages
-from udp_stream.pings.decoder import PingDecoder, PingRules, originals
-from udp_stream.pings.feed_form import mapped_form
-from udp_stream.pings.mapped_json import mapped_format, single_ping
-from udp_stream.pings.mapping import FIELDS, FeedMapping
+from udp_stream.pings.decode import PingDecoder, PingRules, originals
+from udp_stream.pings.json import FIELDS, FeedMapping, mapped_form, mapped_format, single_ping
 from udp_stream.pings.times import NO_OFFSET, READ, UNREADABLE, read_times
 
 RULES = PingRules(max_kmh=65, reject_above_kmh=200, max_pings_per_message=4, max_message_bytes=4000)

@@ -11,7 +11,7 @@ import pytest
 from tests.forms import long_rows
 from tests.unit.test_pings_fuzz import mutated
 from tests.unit.test_source_section import EXAMPLES, settings
-from udp_stream.pings.decoder import PingDecoder, originals
+from udp_stream.pings.decode import PingDecoder, originals
 from udp_stream.pings.presets import PRESETS
 from udp_stream.pings.unrepeated import Unrepeated
 

@@ -8,7 +8,8 @@ import pytest
 
 from tests.runtime.harness import fleet_log
 from udp_stream.adapters.settings import load
-from udp_stream.pings.decoder import PingDecoder
+from udp_stream.pings.decode import PingDecoder
+from udp_stream.pings.json import JSON
 
 ROOT = Path(__file__).parents[2]
 VALID = jsonschema.Draft202012Validator(json.loads((ROOT / "docs" / "ping.schema.json").read_text("utf-8"))).is_valid
@@ -30,7 +31,7 @@ VALID = jsonschema.Draft202012Validator(json.loads((ROOT / "docs" / "ping.schema
 )
 def test_what_the_schema_of_pings_refuses_is_refused(change, reason):
     good = json.loads(fleet_log(clean=True)[0])
-    decoder = PingDecoder(load(None, (), {}).ping_rules)
+    decoder = PingDecoder(load(None, (), {}).ping_rules, JSON)
     assert VALID(good) and not decoder.decode([json.dumps(good).encode()])[1]
     bad = good | change
     (refusal,) = decoder.decode([json.dumps(bad).encode()])[1]

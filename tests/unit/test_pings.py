@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from udp_stream.pings import json_pieces
-from udp_stream.pings import json_reader as ping_json
-from udp_stream.pings.decoder import PingDecoder, PingRules, Pings, Reason, Refusal, original, originals
+from udp_stream.pings import json as ping_json
+from udp_stream.pings.decode import PingDecoder, PingRules, Pings, Reason, Refusal, originals
+from udp_stream.pings.json import JSON
 
 RULES = PingRules(max_kmh=65, reject_above_kmh=200)
 LEFT_TO_WINDOWS = {Reason.TIME_IN_FUTURE, Reason.LATE, Reason.SLOT_FULL}
@@ -42,7 +42,7 @@ def at(*coordinates: Any, **others: Any) -> bytes:
 
 
 def decode(*messages: bytes, rules: PingRules = RULES) -> tuple[Pings, list[Refusal]]:
-    return PingDecoder(rules).decode(messages)
+    return PingDecoder(rules, JSON).decode(messages)
 
 
 def one(message: bytes, rules: PingRules = RULES) -> tuple[str, str]:
@@ -251,8 +251,8 @@ def test_one_bad_ping_is_refused_alone(message: bytes) -> None:
         (0, 2, "wrong_type", "$"),
         (0, 3, "speed_negative", "$.speed"),
     ]
-    rejected = list(originals([message], refusals))
-    assert rejected == [original([message], refusal) for refusal in refusals]
+    rejected = list(originals([message], refusals, JSON))
+    assert rejected == [piece for refusal in refusals for piece in originals([message], [refusal], JSON)]
     if message.startswith(b'"'):
         assert rejected == [message] * 3
     else:
@@ -271,13 +271,11 @@ def test_an_array_without_pings_gives_nothing(message: bytes) -> None:
 def test_one_ping_is_its_own_message(single: bytes) -> None:
     pings, refusals = decode(single)
     assert (pings.position.tolist(), refusals) == ([-1], [])
-    assert original([b"", single], Refusal(1, -1, Reason.LATE, "$", 5)) == single
+    assert list(originals([b"", single], [Refusal(1, -1, Reason.LATE, "$", 5)], JSON)) == [single]
 
 
 def test_good_pings_in_any_wrapping_never_need_the_careful_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ping_json, "_check", None)
-    for module in (ping_json, json_pieces):
-        monkeypatch.setattr(module, "split_array", None)
+    monkeypatch.setattr(ping_json, "split_array", None)
     good = [encode(value) for value in (ping(), [ping()], {"results": [ping()]}, json.dumps(ping()))]
     assert decode(*good, at(1, 2, 3))[0].message.tolist() == [0, 1, 2, 3, 4]
 

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from udp_stream.pings.decoder import PingDecoder, PingRules, originals
-from udp_stream.pings.rules import PLACEHOLDERS
+from udp_stream.pings.decode import PLACEHOLDERS, PingDecoder, PingRules, originals
+from udp_stream.pings.json import JSON
 
 RULES = PingRules(unit="mps", max_kmh=65, reject_above_kmh=200, box=(-80.0, -45.0, 80.0, 45.0), max_pings_per_message=5)
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -206,7 +206,7 @@ def moment(text: str) -> Any:
 
 
 def rows(messages: list[bytes]) -> tuple[list[tuple[Any, ...]], list[tuple[int, int, str, str]]]:
-    pings, refusals = PingDecoder(RULES).decode(messages)
+    pings, refusals = PingDecoder(RULES, JSON).decode(messages)
     plates = [pings.plates[plate] for plate in pings.plate.tolist()]
     columns = (pings.time_ms, pings.lat, pings.lon, pings.speed, pings.message, pings.position)
     accepted = list(zip(plates, *(column.tolist() for column in columns), strict=True))
@@ -279,7 +279,7 @@ def mutated(rng: random.Random, message: bytes, other: bytes) -> bytes:
 def test_mutated_messages_are_all_accounted_for(thousands: int) -> None:
     rng = random.Random(4711)
     seeds = [any_message(rng) for _ in range(300)] + [json.dumps(good_ping(rng)).encode() for _ in range(300)]
-    decoder = PingDecoder(RULES)
+    decoder = PingDecoder(RULES, JSON)
     empty = re.compile(rb'(\xef\xbb\xbf)?\s*"?\s*(\[\s*\]|\{.*\[(\s|\\n)*\].*\})\s*"?\s*', re.DOTALL)
     total = Counter[str]()
     for _ in range(thousands):
@@ -290,7 +290,7 @@ def test_mutated_messages_are_all_accounted_for(thousands: int) -> None:
         places = [*zip(pings.message.tolist(), pings.position.tolist(), strict=True)]
         places += [(refusal.message, refusal.position) for refusal in refusals]
         assert len(set(places)) == len(places)
-        for refusal, piece in zip(refusals, originals(messages, refusals), strict=True):
+        for refusal, piece in zip(refusals, originals(messages, refusals, JSON), strict=True):
             assert piece in messages[refusal.message]
             assert re.fullmatch(r"\$(\.[A-Za-z_]+|\[[01]\])*", refusal.path)
         assert math.isfinite(pings.lat.sum() + pings.lon.sum())

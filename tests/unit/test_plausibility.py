@@ -9,14 +9,15 @@ import pytest
 
 from tests.runtime.harness import FEEDS, fleet_log
 from udp_stream.adapters.files.sources import read_messages
-from udp_stream.pings.decoder import PingDecoder, PingRules
+from udp_stream.pings.decode import PingDecoder, PingRules
+from udp_stream.pings.json import JSON
 from udp_stream.pings.speed_unit import PAIRS_MIN, unit_evidence
 from udp_stream.trial.fleet import IST, Fleet
 from udp_stream.units import KMH_PER_UNIT
 
 
 def decoded(messages, unit):
-    pings, _ = PingDecoder(PingRules(unit=unit, max_kmh=800, reject_above_kmh=800)).decode(messages)
+    pings, _ = PingDecoder(PingRules(unit=unit, max_kmh=800, reject_above_kmh=800), JSON).decode(messages)
     return pings
 
 

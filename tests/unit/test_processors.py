@@ -21,7 +21,8 @@ from tests.forms import long_but
 from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
-from udp_stream.pings.decoder import PingDecoder
+from udp_stream.pings.decode import PingDecoder
+from udp_stream.pings.json import JSON
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.facts import SlotCounted, SlotPublished
 from udp_stream.release.record import decode
@@ -136,7 +137,7 @@ class Once:
 
 def rules_of(settings, context, moments=None):
     slots = context.calendar.slots
-    return ReadingRules(PingDecoder(settings.ping_rules), settings.window_rules, slots, 7, str.encode, moments)
+    return ReadingRules(PingDecoder(settings.ping_rules, JSON), settings.window_rules, slots, 7, str.encode, moments)
 
 
 class Worker:

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from tests.forms import long_but
-from udp_stream.pings.decoder import PingDecoder, PingRules, Reason
-from udp_stream.pings.mapped_json import mapped_format
-from udp_stream.pings.mapping import FeedMapping
+from udp_stream.pings.decode import PingDecoder, PingRules, Reason
+from udp_stream.pings.json import JSON, FeedMapping, mapped_format
 from udp_stream.shuffle.ping_chunks import cut
 from udp_stream.shuffle.wire import encode_message
 from udp_stream.windows.slots import LogPlaces, WindowRules
@@ -20,7 +19,7 @@ from udp_stream.windows.tables import SlotGrid
 
 HOUR = 3_600_000
 RULES = ReadingRules(
-    PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200)),
+    PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200), JSON),
     WindowRules(grace_ms=120_000),
     SlotGrid(3600, ZoneInfo("UTC")),
     7,

@@ -6,7 +6,7 @@ import pytest
 
 from streams.closing_line import ClosingLine
 from udp_stream.adapters.logs import end_log
-from udp_stream.pings.refusals import Reason
+from udp_stream.pings.decode import Reason
 from udp_stream.release.facts import BatchRead, SlotCounted, SlotPublished, SlotRecorded
 from udp_stream.release.run_log import RunLog
 from udp_stream.windows.tables import SlotGrid

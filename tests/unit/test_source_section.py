@@ -6,7 +6,7 @@ import pytest
 
 from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError
-from udp_stream.pings.mapping import FIELDS
+from udp_stream.pings.json import FIELDS
 from udp_stream.pings.presets import PRESETS
 
 

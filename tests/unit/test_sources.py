@@ -18,7 +18,8 @@ import pytest
 from udp_stream.adapters.files import sources
 from udp_stream.adapters.files.sources import read_messages, require_readable
 from udp_stream.errors import UsageError
-from udp_stream.pings.decoder import PingDecoder, PingRules
+from udp_stream.pings.decode import PingDecoder, PingRules
+from udp_stream.pings.json import JSON
 
 
 def ping(number: int) -> dict[str, Any]:
@@ -84,7 +85,7 @@ def test_every_form_gives_a_message_per_ping(
         )
     elif packed == "named_gz_but_plain":
         name = f"{name}.gz"
-    pings, refusals = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200)).decode(
+    pings, refusals = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200), JSON).decode(
         flat(write(tmp_path / name, content))
     )
     assert not refusals
@@ -171,7 +172,7 @@ def test_a_broken_csv_row_is_refused_alone(tmp_path: Path, row: bytes, reason: s
     good = b'A1,2022-01-01T10:10:35Z,Point,"[72.5, 21.25]",5'
     header = b"license_plate,observationDateTime,location.type,location.coordinates,speed"
     messages = flat(write(tmp_path / "f.csv", b"\n".join([header, good, row, good])))
-    pings, refusals = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200)).decode(messages)
+    pings, refusals = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200), JSON).decode(messages)
     assert pings.message.tolist() == [0, 2]
     assert [(found.message, found.reason, found.path) for found in refusals] == [(1, reason, path)]
 

@@ -6,10 +6,9 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from tests.gtfs import snapshot, vehicle
-from udp_stream.pings.decoder import PingDecoder, PingRules
-from udp_stream.pings.feed_form import PLAIN, mapped_form
+from udp_stream.pings.decode import PingDecoder, PingRules
 from udp_stream.pings.gtfs_realtime import GTFS_REALTIME
-from udp_stream.pings.mapping import FeedMapping
+from udp_stream.pings.json import JSON, PLAIN, FeedMapping, mapped_form
 from udp_stream.pings.time_offsets import LOOKED_AT, said_offsets
 
 AT_MS = 1706159153000
@@ -76,5 +75,5 @@ def test_of_a_long_batch_times_from_all_over_it_are_looked_at():
     later = "2024-01-25T10:35:53+01:00"
     found = offsets([dumps(ping())] * 3000 + [dumps([ping(later)] * 1000)], PLAIN)
     assert len(found) == LOOKED_AT and 40 <= sum(one.minutes == 60 for one in found) <= 60
-    assert said_offsets([], PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200)).decode([])[0],
+    assert said_offsets([], PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200), JSON).decode([])[0],
                         PLAIN.mapping, PLAIN.format) == []  # fmt: skip

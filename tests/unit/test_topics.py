@@ -14,7 +14,7 @@ from streams.topics import create_topics, differences, topics_of
 from tests.runtime.harness import embedded, fleet_log, frames_of
 from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.errors import ConfigError, DependencyUnavailable
-from udp_stream.pings.decoder import Reason, Refusal
+from udp_stream.pings.decode import Reason, Refusal
 from udp_stream.release import record as release
 
 

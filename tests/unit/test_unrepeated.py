@@ -5,11 +5,8 @@ import json
 import pytest
 
 from udp_stream.pings.advice import Refused, advise
-from udp_stream.pings.decoder import PingDecoder, PingRules
-from udp_stream.pings.feed_form import FeedForm, mapped_form
-from udp_stream.pings.json_reader import JSON
-from udp_stream.pings.mapping import FeedMapping
-from udp_stream.pings.refusals import Reason
+from udp_stream.pings.decode import PingDecoder, PingRules, Reason
+from udp_stream.pings.json import JSON, FeedForm, FeedMapping, mapped_form
 from udp_stream.pings.unrepeated import PIECE_BYTES_MAX, Unrepeated
 
 MAPPED = mapped_form(FeedMapping(plate="id", time="t", time_format="epoch_s", longitude="x", latitude="y", speed="v",
@@ -78,7 +75,7 @@ def test_numbers_that_are_too_large_for_json_are_refused_for_their_values_as_a_m
         '[{"license_plate":"null \\"speed\\":null","observationDateTime":"2024-01-08T09:00:00+05:30",'
         f'"speed":{speed},"location":{{"coordinates":[{lon},{lat}]}}}}]'
     ).encode()
-    decoder = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200))
+    decoder = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200), JSON)
     (directly,), (alone,) = decoder.decode([text])[1], decoder.decode(Unrepeated(JSON, 10**6, 10).take(text))[1]
     assert (alone.reason, alone.path) == (directly.reason, directly.path)
     assert alone.reason in ("speed_not_finite", "coordinates_out_of_range")
@@ -86,7 +83,7 @@ def test_numbers_that_are_too_large_for_json_are_refused_for_their_values_as_a_m
 
 @pytest.mark.parametrize("piece", ['"junk"', '"x1e999"', "7", "null", '{"a":1}', '"[1]"'])
 def test_a_piece_of_an_array_is_refused_for_the_same_reason_as_a_message(piece):
-    decoder = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200))
+    decoder = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200), JSON)
     text = f"[{piece}]".encode()
     (directly,), (alone,) = decoder.decode([text])[1], decoder.decode(Unrepeated(JSON, 10**6, 10).take(text))[1]
     assert alone.reason == directly.reason

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.__main__ import held_bytes
-from udp_stream.pings.decoder import Pings, Reason
+from udp_stream.pings.decode import Pings, Reason
 from udp_stream.windows.slots import AgreementClock, Frame, WindowRules, Windows
 from udp_stream.windows.tables import SlotPings, tabulate
 

@@ -16,7 +16,7 @@ from udp_stream.adapters.settings import load
 from udp_stream.adapters.work_reports import RunReports, about_us, recent_work, rules_of, run_seen
 from udp_stream.cli.status_page import FOR_OPERATORS, Status
 from udp_stream.errors import ConfigError
-from udp_stream.pings.refusals import Reason
+from udp_stream.pings.decode import Reason
 from udp_stream.release.facts import BatchRead, SlotPublished
 from udp_stream.release.recent_work import RecentWork
 from udp_stream.release.standing import asked_digest

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from udp_stream.cli.wrong_zone import wrong_offset, wrong_zone
-from udp_stream.pings.mapping import FeedMapping
+from udp_stream.pings.json import FeedMapping
 from udp_stream.pings.time_offsets import SaidOffset
 
 JANUARY = np.array([1706159153000])

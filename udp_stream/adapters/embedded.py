@@ -20,9 +20,8 @@ from udp_stream.adapters.ledgers.policy_keys import note_policy
 from udp_stream.adapters.settings import Settings
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entropy, Ledger
-from udp_stream.pings.decoder import PingDecoder, Reason, Refusal, originals
-from udp_stream.pings.formats import PingFormat
-from udp_stream.pings.json_reader import JSON
+from udp_stream.pings.decode import PingDecoder, PingFormat, Reason, Refusal, originals
+from udp_stream.pings.json import JSON
 from udp_stream.release.context import ReleaseContext, with_forecaster
 from udp_stream.release.delivery import PublishedRelease, ReleaseSink
 from udp_stream.release.draw import RecordedSlot

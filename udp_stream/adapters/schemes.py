@@ -17,8 +17,8 @@ from typing import Final, Protocol
 from udp_stream.adapters.files.gtfs_files import GtfsFiles, is_gtfs_file
 from udp_stream.adapters.files.sources import FileSource, Progress
 from udp_stream.errors import ConfigError, UsageError
-from udp_stream.pings.feed_form import PLAIN, FeedForm
-from udp_stream.pings.formats import PingFormat
+from udp_stream.pings.decode import PingFormat
+from udp_stream.pings.json import PLAIN, FeedForm
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 

@@ -10,7 +10,7 @@ from udp_stream.adapters.text import counted
 from udp_stream.cli.found_feed import FoundFeed
 from udp_stream.cli.wrong_zone import is_sea, zone_offset_minutes
 from udp_stream.pings.found_plate import plate_warning
-from udp_stream.pings.mapping import mapping_of
+from udp_stream.pings.json import mapping_of
 from udp_stream.pings.presets import PRESETS
 
 _UNIT_WORDS = {

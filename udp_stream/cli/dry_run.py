@@ -29,7 +29,7 @@ from udp_stream.cli.report import console, printer
 from udp_stream.cli.wrong_zone import wrong_offset, wrong_zone
 from udp_stream.errors import UsageError
 from udp_stream.ledger.port import Entropy
-from udp_stream.pings.decoder import PingDecoder, Pings, Reason, originals
+from udp_stream.pings.decode import PingDecoder, Pings, Reason, originals
 from udp_stream.pings.found_plate import VEHICLE_ID, plate_warning, shared_plate_warning
 from udp_stream.pings.speed_unit import FITS_NONE, unit_evidence
 from udp_stream.pings.time_offsets import SaidOffset, said_offsets

@@ -22,7 +22,7 @@ from udp_stream.cli.first_look import OF_A_SPEED, OF_THE_CLOCK, SAMPLE_MAX
 from udp_stream.cli.wrong_unit import wrong_unit
 from udp_stream.cli.wrong_zone import on_land, wrong_offset, wrong_zone
 from udp_stream.pings.advice import Refused, advise
-from udp_stream.pings.decoder import Pings
+from udp_stream.pings.decode import Pings
 from udp_stream.pings.found_plate import plate_warning, shared_plate_warning
 from udp_stream.pings.time_offsets import SaidOffset, said_offsets
 from udp_stream.windows.source import ReadResult
@@ -61,7 +61,7 @@ class FeedWatch:
     """Give it what was read, batch after batch, and say at the end that it is the end.
 
     >>> from udp_stream.adapters.settings import Settings
-    >>> from udp_stream.pings.decoder import Reason, Refusal
+    >>> from udp_stream.pings.decode import Reason, Refusal
     >>> from udp_stream.windows.source import Refused as ReadRefused
     >>> watch = FeedWatch(Settings(), lambda text, event, _: print(f"{event}: {text}"))
     >>> page = b"<html>"

@@ -21,11 +21,9 @@ from udp_stream.cli.report import console
 from udp_stream.cli.wrong_zone import on_land, wrong_offset, wrong_zone
 from udp_stream.errors import UsageError
 from udp_stream.pings.advice import Refused, advise
-from udp_stream.pings.decoder import PingDecoder, Pings, originals
-from udp_stream.pings.feed_form import FeedForm
-from udp_stream.pings.formats import PingFormat
+from udp_stream.pings.decode import PingDecoder, PingFormat, Pings, Reason, Refusal, originals
 from udp_stream.pings.found_plate import VEHICLE_ID, may_be_one_poll, plate_warning, shared_plate_warning
-from udp_stream.pings.refusals import Reason, Refusal
+from udp_stream.pings.json import FeedForm
 from udp_stream.pings.time_offsets import SaidOffset, said_offsets
 from udp_stream.release.summary import Summary
 

@@ -31,16 +31,14 @@ from udp_stream.cli.named_recordings import named, require_rereadable, require_s
 from udp_stream.cli.plan_of_feed import from_future
 from udp_stream.cli.wrong_zone import MONTH_FIRST, is_sea, land_if_exchanged, zone_of, zone_offset_minutes
 from udp_stream.errors import UsageError
-from udp_stream.pings.decoder import PingDecoder, PingRules, Pings
-from udp_stream.pings.feed_form import PLAIN, FeedForm, mapped_form
+from udp_stream.pings.decode import PingDecoder, PingRules, Pings, Refusal
 from udp_stream.pings.found_fields import BY_KEYS, are_by_key, common_paths, dotted, shown_names
 from udp_stream.pings.found_mapping import FoundMapping, found_mapping
 from udp_stream.pings.found_nothing import missing_fields, reasons
 from udp_stream.pings.found_plate import shared_plate_warning
 from udp_stream.pings.found_times import found_time_form, offset_minutes
-from udp_stream.pings.mapping import FIELDS, FeedMapping
+from udp_stream.pings.json import FIELDS, PLAIN, FeedForm, FeedMapping, mapped_form
 from udp_stream.pings.presets import PRESETS
-from udp_stream.pings.refusals import Refusal
 from udp_stream.pings.times import ISO, read_numbers
 from udp_stream.windows.slots import AgreementClock
 

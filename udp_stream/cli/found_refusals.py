@@ -8,9 +8,8 @@ from typing import Final
 
 from udp_stream.cli.first_look import SAMPLE_MAX, SHARE_WORTH_ADVICE
 from udp_stream.pings.advice import Refused, advise
-from udp_stream.pings.decoder import originals
-from udp_stream.pings.feed_form import FeedForm
-from udp_stream.pings.refusals import Refusal
+from udp_stream.pings.decode import Refusal, originals
+from udp_stream.pings.json import FeedForm
 
 KINDS_MAX: Final = 3
 """Kinds of refusals that are said, the commonest first."""
@@ -19,7 +18,7 @@ KINDS_MAX: Final = 3
 def commonest(refusals: Sequence[Refusal]) -> str:
     """Of which kind most of the refusals are; "" if there is none.
 
-    >>> from udp_stream.pings.refusals import Reason
+    >>> from udp_stream.pings.decode import Reason
     >>> commonest([Refusal(at, -1, Reason.SPEED_NEGATIVE, "$.speed") for at in range(3)])
     'speed_negative at $.speed'
     """
@@ -46,8 +45,8 @@ def refused_kinds(
     """A sentence for each kind of which there are more than a feed's own faults, with what would help where that is
     known. `pings` were read, and `refusals` are those of `messages`.
 
-    >>> from udp_stream.pings.feed_form import PLAIN
-    >>> from udp_stream.pings.refusals import Reason
+    >>> from udp_stream.pings.json import PLAIN
+    >>> from udp_stream.pings.decode import Reason
     >>> refused_kinds(9, [Refusal(0, -1, Reason.SPEED_NEGATIVE, "$.speed")], [b"{}"], PLAIN)
     ('1 of 10 pings is refused as speed_negative at $.speed',)
     >>> refused_kinds(99, [Refusal(0, -1, Reason.SPEED_NEGATIVE, "$.speed")], [b"{}"], PLAIN)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from udp_stream.pings.decoder import Pings
+from udp_stream.pings.decode import Pings
 from udp_stream.pings.speed_unit import FITS_NONE, unit_evidence
 from udp_stream.units import KMH_PER_UNIT
 
@@ -50,8 +50,10 @@ class FoundUnit:
 def found_unit(pings: Pings, said: SaidUnit | None) -> FoundUnit:
     """By movement, else as the feed says, else km/h; `pings` were read as km/h.
 
-    >>> from udp_stream.pings.decoder import PingDecoder, PingRules
-    >>> none, _ = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200)).decode([])
+    >>> from udp_stream.pings.decode import PingDecoder, PingRules
+
+    >>> from udp_stream.pings.json import JSON
+    >>> none, _ = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200), JSON).decode([])
     >>> found_unit(none, SaidUnit("mps", "specification")).unit, found_unit(none, SaidUnit("knots", "name")).by
     ('mps', '')
     """

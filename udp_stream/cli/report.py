@@ -15,7 +15,7 @@ from udp_stream.adapters.logs import is_quiet
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
 from udp_stream.cli.guesses import ONE_MEAN, is_hopeful, said_around
-from udp_stream.pings.decoder import Reason
+from udp_stream.pings.decode import Reason
 from udp_stream.planning.policy import Policy, epsilon_text
 from udp_stream.release.summary import Summary
 from udp_stream.version import __version__

@@ -16,7 +16,7 @@ from udp_stream.adapters.secret_files import may_be_secret
 from udp_stream.adapters.settings import Origin, Settings, known_keys
 from udp_stream.adapters.settings.connection_rules import has_password
 from udp_stream.cli.key_files import SECRETS
-from udp_stream.pings.mapping import FeedMapping
+from udp_stream.pings.json import FeedMapping
 
 COMMENT_COLUMN: Final = 44
 

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.pings.mapping import FeedMapping
+from udp_stream.pings.json import FeedMapping
 from udp_stream.pings.time_offsets import SaidOffset
 
 Floats = NDArray[np.float64]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 from statistics import median
 
-from udp_stream.pings.feed_form import FeedForm
+from udp_stream.pings.decode import Reason, Refusal
 from udp_stream.pings.found_fields import (
     BY_KEYS,
     Record,
@@ -26,11 +26,9 @@ from udp_stream.pings.found_fields import (
 )
 from udp_stream.pings.found_mapping import likely_paths
 from udp_stream.pings.found_times import found_time_form
-from udp_stream.pings.mapped_json import mapped_format
-from udp_stream.pings.mapping import FIELDS, FeedMapping, Path, json_path
+from udp_stream.pings.json import FIELDS, FeedForm, FeedMapping, Path, json_path, mapped_format
 from udp_stream.pings.other_kinds import no_pings
 from udp_stream.pings.presets import PRESETS
-from udp_stream.pings.refusals import Reason, Refusal
 from udp_stream.pings.times import ISO, number_of
 
 SENTENCES_MAX = 4
@@ -66,7 +64,7 @@ def advise(
     """A sentence for each of the commonest kinds of refusals of a sample, where something can be said. `on_land` tells
     whether it is the box that has longitudes and latitudes exchanged, or the pings.
 
-    >>> from udp_stream.pings.feed_form import PLAIN
+    >>> from udp_stream.pings.json import PLAIN
     >>> text = b'{"license_plate": "A1", "observationDateTime": 1706159153}'
     >>> advise([Refused(Refusal(0, -1, Reason.WRONG_TYPE, "$.observationDateTime"), text)], PLAIN)
     ['$.observationDateTime: 1706159153 looks like epoch seconds: [source] time_format = "epoch_s"']

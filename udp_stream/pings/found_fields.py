@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from udp_stream.pings.json_pieces import UNREADABLE, trim
-from udp_stream.pings.mapping import Path, first_element, steps_of
+from udp_stream.pings.json import UNREADABLE, Path, first_element, steps_of, trim
 
 Value = str | int | float | bool | None
 """A value of JSON that is no object and no array."""

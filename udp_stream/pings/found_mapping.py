@@ -14,7 +14,7 @@ from unicodedata import normalize
 from udp_stream.pings.found_fields import Record, Value, dotted, is_shown, leads_through_words, values_by_path
 from udp_stream.pings.found_plate import Candidate, likeliest_plate
 from udp_stream.pings.found_times import TimeForm, found_time_form
-from udp_stream.pings.mapping import FIELDS, FeedMapping, Path
+from udp_stream.pings.json import FIELDS, FeedMapping, Path
 from udp_stream.pings.times import number_of
 
 _NUMBERS_MIN = 0.9

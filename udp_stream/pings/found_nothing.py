@@ -15,7 +15,7 @@ from udp_stream.pings.found_fields import (
     values_by_path,
 )
 from udp_stream.pings.found_mapping import named_paths, unnamed_degrees
-from udp_stream.pings.mapping import Path
+from udp_stream.pings.json import Path
 from udp_stream.pings.times import number_of
 
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?( ?[AaPp][Mm])?")

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.pings.found_fields import Value
-from udp_stream.pings.mapping import Path
+from udp_stream.pings.json import Path
 
 JUDGED_MIN = 50
 """With fewer pings nothing is said."""

@@ -27,9 +27,8 @@ import msgspec
 import numpy as np
 
 from udp_stream.errors import needs
-from udp_stream.pings.formats import NOT_IN_ARRAY, Location, PingFormat, Point, WireBatch, WirePing
-from udp_stream.pings.json_reader import JSON
-from udp_stream.pings.refusals import Reason, Refusal
+from udp_stream.pings.decode import NOT_IN_ARRAY, Location, PingFormat, Point, Reason, Refusal, WireBatch, WirePing
+from udp_stream.pings.json import JSON
 
 if TYPE_CHECKING:
     from google.transit.gtfs_realtime_pb2 import FeedHeader, FeedMessage, VehiclePosition

@@ -7,7 +7,7 @@ import shlex
 
 import msgspec
 
-from udp_stream.pings.json_pieces import UNREADABLE
+from udp_stream.pings.json import UNREADABLE
 
 _UNPACK = (
     (b"PK\x03\x04", "a zip archive or a spreadsheet (.xlsx)", "unpack it, or save the sheet as CSV"),

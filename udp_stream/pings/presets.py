@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from udp_stream.pings.mapping import FeedMapping, mapping_of
+from udp_stream.pings.json import FeedMapping, mapping_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

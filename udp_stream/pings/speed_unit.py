@@ -22,7 +22,7 @@ from math import isnan, log
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.pings.decoder import Pings
+from udp_stream.pings.decode import Pings
 from udp_stream.units import KMH_PER_UNIT, QUANTA_PER_KMH
 
 PAIRS_MIN = 100

@@ -7,12 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from udp_stream.pings.decoder import Pings
-from udp_stream.pings.formats import NOT_IN_ARRAY, PingFormat
+from udp_stream.pings.decode import NOT_IN_ARRAY, PingFormat, Pings
 from udp_stream.pings.found_times import offset_minutes
-from udp_stream.pings.json_pieces import trim, unwrap
-from udp_stream.pings.mapped_json import single_ping
-from udp_stream.pings.mapping import FeedMapping
+from udp_stream.pings.json import FeedMapping, single_ping, trim, unwrap
 from udp_stream.pings.times import EPOCHS
 
 LOOKED_AT = 200
@@ -36,11 +33,11 @@ def said_offsets(
     """What the times of some of these pings say, which were read from these messages; none that say nothing, or of
     which nothing is read.
 
-    >>> from udp_stream.pings.decoder import PingDecoder, PingRules
-    >>> from udp_stream.pings.feed_form import PLAIN
+    >>> from udp_stream.pings.decode import PingDecoder, PingRules
+    >>> from udp_stream.pings.json import JSON, PLAIN
     >>> one = b'{"license_plate": "A1", "observationDateTime": "2024-01-25T10:35:53+05:30", "speed": 12.5, "location":'
     >>> messages = [b"[" + one + b' {"type": "Point", "coordinates": [72.8, 21.1]}}]']
-    >>> pings, _ = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200)).decode(messages)
+    >>> pings, _ = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200), JSON).decode(messages)
     >>> said_offsets(messages, pings, PLAIN.mapping, PLAIN.format)
     [SaidOffset(minutes=330, at_ms=1706159153000)]
     """

@@ -19,10 +19,8 @@ from typing import Any
 
 import msgspec
 
-from udp_stream.pings.decoder import originals
-from udp_stream.pings.formats import NOT_IN_ARRAY, PingFormat, WireBatch, WirePing
-from udp_stream.pings.json_pieces import trim, unwrap, with_infinite
-from udp_stream.pings.refusals import Reason, Refusal
+from udp_stream.pings.decode import NOT_IN_ARRAY, PingFormat, Reason, Refusal, WireBatch, WirePing, originals
+from udp_stream.pings.json import trim, unwrap, with_infinite
 
 REMEMBERED = 8
 """Snapshots. Servers behind one address answer with snapshots of different age, so the last one would be too few."""
@@ -44,7 +42,7 @@ class Unrepeated:
     `counts`: how many pings were `read`, were `repeats`, or were `refused` by the format; and the notes of the format.
     `unreadable`: why nothing of the last snapshot could be read, None if its pings could. It is handed on even so.
 
-    >>> from udp_stream.pings.json_reader import JSON
+    >>> from udp_stream.pings.json import JSON
     >>> once = Unrepeated(JSON, max_bytes=1000, max_pings=10)
     >>> ping = b'{"license_plate":"A1","observationDateTime":"now","speed":5,"location":{"coordinates":[72.5,21.25]}}'
     >>> once.take(b"[" + ping + b", 7]")  # doctest: +ELLIPSIS

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from udp_stream.pings.refusals import Reason, Refusal
+from udp_stream.pings.decode import Reason, Refusal
 from udp_stream.planning.periods import Loss
 from udp_stream.release.delivery import PublishedRelease
 from udp_stream.release.draw import RecordedSlot

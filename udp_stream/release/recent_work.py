@@ -41,7 +41,7 @@ class RecentWork:
     """Facts in, a report's changing half out. `now_s` is Unix time in seconds, and never goes back.
 
     >>> from zoneinfo import ZoneInfo
-    >>> from udp_stream.pings.refusals import Reason
+    >>> from udp_stream.pings.decode import Reason
     >>> recent = RecentWork(SlotGrid(3600, ZoneInfo("Asia/Kolkata")), grace_ms=120_000)
     >>> recent.observe(BatchRead(3, 2, {Reason.NOT_JSON: 1}, 1_641_015_119_000), 1_641_015_120.0)
     >>> recent.observe(SlotPublished(1_641_011_400_000, {"released": 1}), 1_641_015_121.0)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Ledger
-from udp_stream.pings.decoder import Pings
+from udp_stream.pings.decode import Pings
 from udp_stream.planning.position_periods import PositionPeriods
 from udp_stream.queries.standing import StandingQuery
 from udp_stream.release.context import ReleaseContext

@@ -31,7 +31,7 @@ ToShard = PingChunk | PingsEnd | PositionChunk | PositionsEnd
 class Reject:
     """Send these refused messages to their topic, in order.
 
-    >>> from udp_stream.pings.refusals import Reason, Refusal
+    >>> from udp_stream.pings.decode import Reason, Refusal
     >>> Reject([Refused(41, Refusal(1, -1, Reason.NOT_JSON, "$"), b"junk")]).refused[0].offset
     41
     """
@@ -60,13 +60,14 @@ class Send:
 class SourceProtocol:
     """One source partition, while it is ours. Do what `next` says until it says nothing, after each `read`.
 
+    >>> from udp_stream.pings.json import JSON
     >>> import numpy as np
     >>> from datetime import UTC
-    >>> from udp_stream.pings.decoder import PingDecoder, PingRules
+    >>> from udp_stream.pings.decode import PingDecoder, PingRules
     >>> from udp_stream.windows.slots import WindowRules
     >>> from udp_stream.windows.tables import SlotGrid
     >>> from udp_stream.windows.source import ReadingRules
-    >>> decoder = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200))
+    >>> decoder = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200), JSON)
     >>> rules = ReadingRules(decoder, WindowRules(), SlotGrid(3600, UTC), 7, lambda plate: plate.encode())
     >>> protocol = SourceProtocol(0, shards=2, reader=SourceReader(rules, SourceCheckpoint(40)))
     >>> eight_ms = 8 * 3_600_000

@@ -26,7 +26,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.pings.decoder import Pings, Reason
+from udp_stream.pings.decode import Pings, Reason
 from udp_stream.windows.tables import SlotCounts, SlotGrid, SlotPings, SlotValues, tabulate
 
 Times = NDArray[np.int64]

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from udp_stream.pings.decoder import PingDecoder, Pings, Refusal, originals
-from udp_stream.pings.formats import PLAIN_PATHS, FieldPaths
+from udp_stream.pings.decode import PLAIN_PATHS, FieldPaths, PingDecoder, Pings, Refusal, originals
 from udp_stream.windows.latest import Moment
 from udp_stream.windows.moments import MomentRules, SourceMoments
 from udp_stream.windows.slots import AppendClock, Frame, LateOrFull, LogPlaces, OpenSlot, WindowRules, Windows
@@ -46,7 +45,7 @@ class SourceCheckpoint:
 class Refused:
     """A refusal, the offset of its message, and the original bytes.
 
-    >>> from udp_stream.pings.decoder import Reason
+    >>> from udp_stream.pings.decode import Reason
     >>> Refused(41, Refusal(1, -1, Reason.NOT_JSON, "$"), b"junk").offset
     41
     """
@@ -83,9 +82,10 @@ class ReadingRules:
     """What all readers of a deployment share. `hashed` gives a plate's keyed hash; without `moments` no position is
     kept.
 
+    >>> from udp_stream.pings.json import JSON
     >>> from datetime import UTC
-    >>> from udp_stream.pings.decoder import PingRules
-    >>> decoder = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200))
+    >>> from udp_stream.pings.decode import PingRules
+    >>> decoder = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200), JSON)
     >>> ReadingRules(decoder, WindowRules(), SlotGrid(3600, UTC), 7, lambda plate: plate.encode()).resolution
     7
     """
@@ -103,9 +103,10 @@ class SourceReader:
 
     A broken message and a tick: the tick at 8:00 closes what ended an hour ago, and a restart reads on behind it.
 
+    >>> from udp_stream.pings.json import JSON
     >>> from datetime import UTC
-    >>> from udp_stream.pings.decoder import PingRules
-    >>> decoder = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200))
+    >>> from udp_stream.pings.decode import PingRules
+    >>> decoder = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200), JSON)
     >>> rules = ReadingRules(decoder, WindowRules(), SlotGrid(3600, UTC), 7, lambda plate: plate.encode())
     >>> reader = SourceReader(rules, SourceCheckpoint(40))
     >>> eight_ms = 8 * 3_600_000
@@ -217,7 +218,7 @@ def newest_ms_of(pings: Pings, unplaced: Sequence[LateOrFull]) -> int | None:
 
     >>> of = (np.zeros(2), np.zeros(2), np.zeros(2), np.zeros(2, np.int32), np.zeros(2, np.int32))
     >>> two = Pings(("A",), np.zeros(2, np.uint32), np.array([7, 9]), *of)
-    >>> from udp_stream.pings.decoder import Reason
+    >>> from udp_stream.pings.decode import Reason
     >>> newest_ms_of(two, []), newest_ms_of(two, [LateOrFull(1, Reason.TIME_IN_FUTURE)])
     (9, 7)
     """
@@ -229,7 +230,7 @@ def newest_ms_of(pings: Pings, unplaced: Sequence[LateOrFull]) -> int | None:
 def refusal_of(pings: Pings, refused: LateOrFull, paths: FieldPaths = PLAIN_PATHS) -> Refusal:
     """What a window refused, as a refusal of its message.
 
-    >>> from udp_stream.pings.decoder import Reason
+    >>> from udp_stream.pings.decode import Reason
     >>> none, message, position = np.zeros(2), np.array([0, 7], np.int32), np.array([-1, 3], np.int32)
     >>> two = Pings(("A",), none.astype(np.uint32), none.astype(np.int64), none, none, none, message, position)
     >>> refusal_of(two, LateOrFull(1, Reason.LATE, 500))

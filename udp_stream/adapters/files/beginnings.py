@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from udp_stream.errors import UsageError
-from udp_stream.pings.json_pieces import BYTE_ORDER_MARK
+from udp_stream.pings.json import BYTE_ORDER_MARK
 from udp_stream.pings.other_kinds import KIND_BYTES, other_kind
 
 _LINE_BEFORE = re.compile(rb"""\s*(?:#[^\n]*|["']?sep=[^\n]{1,4})\n""", re.IGNORECASE)

@@ -33,7 +33,7 @@ from udp_stream.adapters.files.json_rows import Cell, Template, nested
 from udp_stream.errors import UsageError
 from udp_stream.pings.found_fields import shown_names
 from udp_stream.pings.found_times import found_time_form
-from udp_stream.pings.mapping import FIELDS, FeedMapping, Path, steps_of
+from udp_stream.pings.json import FIELDS, FeedMapping, Path, steps_of
 from udp_stream.pings.other_kinds import odd_text
 from udp_stream.pings.times import number_of
 

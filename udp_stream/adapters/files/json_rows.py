@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from udp_stream.pings.mapping import Path
+from udp_stream.pings.json import Path
 
 _encode = msgspec.json.Encoder().encode
 

@@ -17,7 +17,7 @@ from udp_stream.adapters.files.sources import (
     _is_cut_short,
     _lines,
 )
-from udp_stream.pings.feed_form import PLAIN, FeedForm
+from udp_stream.pings.json import PLAIN, FeedForm
 
 
 def prompt_messages(path: str, blocks: Iterator[bytes], form: FeedForm = PLAIN) -> Iterator[list[bytes]]:

@@ -15,9 +15,7 @@ from udp_stream.adapters.files.endings import as_far_as_whole
 from udp_stream.adapters.files.sources import open_blocks
 from udp_stream.errors import UsageError
 from udp_stream.pings.found_fields import Record, record_of
-from udp_stream.pings.json_pieces import UNREADABLE, Fault, split_array, trim, unwrap, whole_part
-from udp_stream.pings.mapped_json import ENVELOPES
-from udp_stream.pings.mapping import Path, steps_of
+from udp_stream.pings.json import ENVELOPES, UNREADABLE, Fault, Path, split_array, steps_of, trim, unwrap, whole_part
 from udp_stream.pings.other_kinds import is_binary, is_utf8, no_pings, odd_text
 
 SAMPLE_BYTES = 2**23

@@ -41,9 +41,8 @@ from udp_stream.adapters.files.beginnings import (
 from udp_stream.adapters.files.csv_rows import csv_batches, looks_like_csv
 from udp_stream.adapters.files.gzip_members import MAGIC, GzipError, GzipMembers
 from udp_stream.errors import UsageError
-from udp_stream.pings.feed_form import PLAIN, FeedForm
-from udp_stream.pings.formats import PingFormat
-from udp_stream.pings.json_pieces import whole_part
+from udp_stream.pings.decode import PingFormat
+from udp_stream.pings.json import PLAIN, FeedForm, whole_part
 
 Progress = Callable[[int, int | None], None]
 """Called with the bytes read so far, before decompression, and how many there are, if that can be known."""

@@ -29,8 +29,8 @@ from udp_stream.adapters.live.retries import Retries
 from udp_stream.adapters.live.source import Failed
 from udp_stream.adapters.secret_files import secret_of, tls_context
 from udp_stream.errors import ConfigError, UsageError, needs
-from udp_stream.pings.formats import PingFormat
-from udp_stream.pings.json_reader import JSON
+from udp_stream.pings.decode import PingFormat
+from udp_stream.pings.json import JSON
 from udp_stream.pings.unrepeated import Unrepeated
 
 if TYPE_CHECKING:

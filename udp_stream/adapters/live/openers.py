@@ -9,8 +9,8 @@ from udp_stream.adapters.live.http_get import HttpGet, HttpOptions
 from udp_stream.adapters.live.polled import PolledSource, PollOptions
 from udp_stream.adapters.live.source import LiveSource
 from udp_stream.adapters.settings import Settings
-from udp_stream.pings.formats import PingFormat
-from udp_stream.pings.json_reader import JSON
+from udp_stream.pings.decode import PingFormat
+from udp_stream.pings.json import JSON
 from udp_stream.units import parse_duration
 from udp_stream.version import __version__
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from udp_stream.adapters.files.prompt import prompt_messages
 from udp_stream.adapters.files.sources import require_readable
-from udp_stream.pings.feed_form import PLAIN, FeedForm
+from udp_stream.pings.json import PLAIN, FeedForm
 
 _BLOCK_BYTES = 2**18
 

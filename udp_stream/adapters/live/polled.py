@@ -21,10 +21,9 @@ from udp_stream.adapters.live.retries import Retries
 from udp_stream.adapters.live.source import Failed
 from udp_stream.adapters.text import counted
 from udp_stream.errors import ConfigError
-from udp_stream.pings.formats import PingFormat
+from udp_stream.pings.decode import PingFormat
 from udp_stream.pings.gtfs_realtime import FROM_ID, FROM_LICENSE_PLATE, GTFS_REALTIME, UNIT
-from udp_stream.pings.json_pieces import trim
-from udp_stream.pings.json_reader import JSON
+from udp_stream.pings.json import JSON, trim
 from udp_stream.pings.unrepeated import Unrepeated
 
 UNCHANGED_S = 300.0

@@ -28,7 +28,7 @@ from udp_stream.errors import ConfigError
 from udp_stream.forecast.model import CountsRead
 from udp_stream.ledger.conversion import rho_nano_of, rho_nano_of_pure
 from udp_stream.mechanisms.noise import Measure
-from udp_stream.pings.decoder import PingDecoder, PingRules
+from udp_stream.pings.decode import PingDecoder, PingRules
 from udp_stream.planning.calendar import BudgetCalendar, span_seconds
 from udp_stream.planning.one_budget import OneBudget
 from udp_stream.planning.periods import accepted_loss

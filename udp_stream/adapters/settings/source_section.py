@@ -8,10 +8,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 
 from udp_stream.errors import ConfigError
-from udp_stream.pings.feed_form import FeedForm, mapped_form
-from udp_stream.pings.formats import PingFormat
-from udp_stream.pings.json_reader import JSON
-from udp_stream.pings.mapping import FIELDS, FeedMapping, mapping_of
+from udp_stream.pings.decode import PingFormat
+from udp_stream.pings.json import FIELDS, JSON, FeedForm, FeedMapping, mapped_form, mapping_of
 from udp_stream.pings.presets import PRESETS, WITHOUT_SPEED, Preset
 from udp_stream.pings.times import EPOCHS
 

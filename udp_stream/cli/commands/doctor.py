@@ -32,8 +32,7 @@ from udp_stream.adapters.work_reports import rules_of
 from udp_stream.cli.first_look import Doubt, is_on_disk, joined, require_readable_pings
 from udp_stream.cli.named_recordings import named, require_savable
 from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UdpStreamError, needs
-from udp_stream.pings.decoder import PingDecoder
-from udp_stream.pings.formats import PingFormat
+from udp_stream.pings.decode import PingDecoder, PingFormat
 from udp_stream.pings.speed_unit import FITS_NONE, PAIRS_MIN, unit_evidence
 from udp_stream.release.run_log import duration_in_words
 from udp_stream.release.worker_health import agreement

@@ -21,7 +21,7 @@ from udp_stream.adapters.text import counted
 from udp_stream.cli.first_look import require_readable_pings
 from udp_stream.cli.going_on import say_of_source, sigterm
 from udp_stream.errors import ConfigError, UsageError
-from udp_stream.pings.decoder import json_messages
+from udp_stream.pings.json import json_messages
 from udp_stream.trial.fleet import live_messages
 
 

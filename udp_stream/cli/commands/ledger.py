@@ -23,7 +23,7 @@ from udp_stream.cli.charged_plate import lines_of_plate
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.past import Forgotten, behind, forget, see
 from udp_stream.ledger.port import Ledger, Mark
-from udp_stream.pings.decoder import plate_name
+from udp_stream.pings.decode import plate_name
 
 
 def show(arguments: argparse.Namespace, settings: Settings) -> None:

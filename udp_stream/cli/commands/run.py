@@ -35,7 +35,7 @@ from udp_stream.cli.report import SOFTWARE
 from udp_stream.cli.summary_json import print_json_summary
 from udp_stream.errors import ConfigError, UdpStreamError, UsageError
 from udp_stream.ledger.port import Ledger
-from udp_stream.pings.decoder import json_messages
+from udp_stream.pings.json import json_messages
 from udp_stream.release.query_record import QueryResult
 from udp_stream.release.record import Release
 from udp_stream.release.smoothed import Smoothed

@@ -1,0 +1,522 @@
+"""Pings: raw messages to columns, and a refusal for everything that does not count.
+
+A format reads messages (`json.py`, `gtfs_realtime.py`): it gives fields of the right type, and says why a piece is no
+ping. It judges no value: limits, box and speeds are `PingDecoder`'s, the same for every format. So a format that is
+wrong can lose pings or invent them, but it cannot get a speed past the bound that the noise is scaled to.
+
+A ping with several faults is refused for the first of them: first the shape (fields present and of their type: plate,
+time, location, speed), then the values in this order: plate, time, coordinates out of range, zero, outside the box,
+speed not finite, negative, above the limit.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import unicodedata
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from msgspec import Raw, Struct
+from numpy.typing import NDArray
+
+from udp_stream.pings.times import NO_OFFSET, UNREADABLE, parse_timestamps
+from udp_stream.units import KMH_PER_UNIT, KMH_QUANTUM, QUANTA_PER_KMH
+
+MAX_PLATE_CHARS = 64
+"""No plate is longer. It bounds what one ping can make the ledger and the open slots remember."""
+
+_YEAR_2000_MS = 946_684_800_000
+_YEAR_2100_MS = 4_102_444_800_000
+_MAX_QUANTA = 2**31 - 1  # speeds are kept in columns of 32 bits, signed
+
+PLACEHOLDERS = frozenset({"null", "none", "n/a", "na", "nan", "unknown", "undefined"})
+"""Words, in small letters, that stand where a plate is missing. All vehicles without one would share a budget."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PingRules:
+    """What is accepted. A pure value; ValueError names the field, the value and the rule that it breaks.
+
+    `unit`: of the source's speeds. `max_kmh`: faster pings are clamped to it. `reject_above_kmh`: faster ones are
+    refused, this speed itself is not. `box`: west, south, east, north in degrees, edges included; it cannot cross the
+    antimeridian. Times are accepted from `earliest_ms` up to but not `latest_ms`, Unix milliseconds.
+
+    `max_pings_per_message`: twice the 5,000 that the exchange's API gives in one answer. `max_message_bytes`: 8 MiB
+    holds that many pings of 800 bytes (the exchange's have about 490).
+
+    >>> PingRules(max_kmh=65, reject_above_kmh=200).max_quanta
+    266240
+    >>> PingRules(max_kmh=65, reject_above_kmh=50)
+    Traceback (most recent call last):
+    ValueError: expected reject_above_kmh to be finite and >= max_kmh (65), got 50
+    """
+
+    unit: str = "kmh"
+    max_kmh: float
+    reject_above_kmh: float
+    box: tuple[float, float, float, float] | None = None
+    earliest_ms: int = _YEAR_2000_MS
+    latest_ms: int = _YEAR_2100_MS
+    max_message_bytes: int = 8 * 2**20
+    max_pings_per_message: int = 10_000
+
+    def __post_init__(self) -> None:
+        """Hold every field to its rule."""
+        _expect(self.unit in KMH_PER_UNIT, "unit", self.unit, f"to be one of {', '.join(KMH_PER_UNIT)}")
+        highest = _MAX_QUANTA // QUANTA_PER_KMH
+        _expect(KMH_QUANTUM <= self.max_kmh <= highest, "max_kmh", self.max_kmh, f"in [{KMH_QUANTUM}, {highest}]")
+        _expect(
+            self.max_kmh <= self.reject_above_kmh < math.inf,
+            *("reject_above_kmh", self.reject_above_kmh, f"to be finite and >= max_kmh ({self.max_kmh})"),
+        )
+        if self.box is not None:
+            rule = "to be west, south, east, north with -180 <= west < east <= 180 and -90 <= south < north <= 90"
+            _expect(len(self.box) == 4, "box", self.box, rule)
+            west, south, east, north = self.box
+            _expect(-180 <= west < east <= 180 and -90 <= south < north <= 90, "box", self.box, rule)
+        _expect(self.earliest_ms < self.latest_ms, "earliest_ms", self.earliest_ms, f"< latest_ms ({self.latest_ms})")
+        _expect(self.max_message_bytes >= 1, "max_message_bytes", self.max_message_bytes, ">= 1")
+        _expect(self.max_pings_per_message >= 1, "max_pings_per_message", self.max_pings_per_message, ">= 1")
+
+    @property
+    def max_quanta(self) -> int:
+        """The highest speed that a ping may have, in quanta: `max_kmh` rounded down."""
+        return math.floor(self.max_kmh * QUANTA_PER_KMH)
+
+
+def _expect(holds: bool, name: str, value: object, rule: str) -> None:
+    if not holds:
+        raise ValueError(f"expected {name} {rule}, got {value!r}")
+
+
+class Reason(enum.StrEnum):
+    """The closed list. Names are public: in `bus.pings.rejected.v1`, in metrics and in the docs.
+
+    >>> Reason.ZERO_COORDINATES.value, Reason("late").describe
+    ('zero_coordinates', 'It arrived after its slot had closed.')
+    """
+
+    NOT_JSON = "not_json"
+    NOT_GTFS_REALTIME = "not_gtfs_realtime"
+    MISSING_FIELD = "missing_field"
+    WRONG_TYPE = "wrong_type"
+    NO_UTC_OFFSET = "no_utc_offset"
+    TIME_OUT_OF_RANGE = "time_out_of_range"
+    TIME_IN_FUTURE = "time_in_future"  # open_slots.py: only the log's clock knows what is ahead of it
+    COORDINATES_OUT_OF_RANGE = "coordinates_out_of_range"
+    ZERO_COORDINATES = "zero_coordinates"
+    OUTSIDE_BOX = "outside_box"
+    SPEED_NOT_FINITE = "speed_not_finite"
+    SPEED_NEGATIVE = "speed_negative"
+    SPEED_ABOVE_LIMIT = "speed_above_limit"
+    EMPTY_PLATE = "empty_plate"
+    PLACEHOLDER_PLATE = "placeholder_plate"
+    OVERSIZED_MESSAGE = "oversized_message"
+    TOO_MANY_PINGS = "too_many_pings"
+    LATE = "late"  # open_slots.py: the slot of the ping has closed; the refusal says by how much (lag_ms)
+    SLOT_FULL = "slot_full"  # open_slots.py: an open slot holds as many pings as it may
+
+    @property
+    def describe(self) -> str:
+        """One sentence for the docs and for who reads a rejected ping."""
+        return _DESCRIPTIONS[self]
+
+
+_DESCRIPTIONS = {
+    Reason.NOT_JSON: "It is not JSON in UTF-8, or nested deeper than the interpreter can follow (about 1,000 levels).",
+    Reason.NOT_GTFS_REALTIME: "It is no GTFS-realtime message, or not a whole one.",
+    Reason.MISSING_FIELD: "A required field is absent.",
+    Reason.WRONG_TYPE: "A field has another type or form than the contract says, or a plate has over 64 characters.",
+    Reason.NO_UTC_OFFSET: "The time does not say how far it is from UTC, so it is not a moment.",
+    Reason.TIME_OUT_OF_RANGE: "The time is before the earliest or not before the latest time accepted.",
+    Reason.TIME_IN_FUTURE: "The time is ahead of the log's clock by more than clocks may differ.",
+    Reason.COORDINATES_OUT_OF_RANGE: "The longitude is not in [-180, 180] or the latitude is not in [-90, 90].",
+    Reason.ZERO_COORDINATES: "The position is (0, 0): a receiver without a fix.",
+    Reason.OUTSIDE_BOX: "The position is outside the box of this deployment.",
+    Reason.SPEED_NOT_FINITE: "The speed is too large to be a number.",
+    Reason.SPEED_NEGATIVE: "The speed is below 0.",
+    Reason.SPEED_ABOVE_LIMIT: "The speed is above what any bus can do (reject_above_kmh).",
+    Reason.EMPTY_PLATE: "The license plate is empty or blank.",
+    Reason.PLACEHOLDER_PLATE: "The license plate is a word for a missing one, such as null, none or unknown.",
+    Reason.OVERSIZED_MESSAGE: "The message has more bytes than are accepted; nothing of it was read.",
+    Reason.TOO_MANY_PINGS: "The message holds more pings than are accepted; none of them was counted.",
+    Reason.LATE: "It arrived after its slot had closed.",
+    Reason.SLOT_FULL: "Its slot already holds as many pings as it may.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One ping, or one whole message, that is not counted.
+
+    `message` is its index in the batch; `position` is the ping's place in the message's array, or -1 if the message is
+    the ping itself or is refused whole. `path` is a JSON path to the fault within the refused piece, such as
+    `$.location.coordinates[1]`; it never holds content. `lag_ms`: how late, for `late`.
+
+    >>> Refusal(message=3, position=-1, reason=Reason.LATE, path="$.observationDateTime", lag_ms=90_000).reason.value
+    'late'
+    """
+
+    message: int
+    position: int
+    reason: Reason
+    path: str
+    lag_ms: int | None = None
+
+
+NOT_IN_ARRAY = -1
+"""The position of a ping that is a message by itself."""
+
+
+class Point(Struct, array_like=True, gc=False):
+    """Degrees in GeoJSON's order; an altitude, or anything else behind the first two, is skipped.
+
+    >>> from msgspec import json
+    >>> json.decode(b"[72.8, 21.1, 12.0]", type=Point)
+    Point(lon=72.8, lat=21.1)
+    """
+
+    lon: float
+    lat: float
+
+
+class Location(Struct, gc=False):
+    """A GeoJSON point; `type` may be left out.
+
+    >>> from msgspec import json
+    >>> json.encode(Location(Point(72.8, 21.1)))
+    b'{"coordinates":[72.8,21.1],"type":"Point"}'
+    """
+
+    coordinates: Point
+    type: Literal["Point"] = "Point"
+
+
+class WirePing(Struct, gc=False):
+    """A ping whose fields have the right types; their values are not checked yet.
+
+    `observationDateTime` is a text that `times` reads; `speed` is in the source's unit.
+
+    >>> WirePing("A1", "2022-01-01T10:10:35+05:30", Location(Point(72.8, 21.1)), 12.5).location.coordinates.lat
+    21.1
+    """
+
+    license_plate: str
+    observationDateTime: str  # noqa: N815  the feed's name
+    location: Location
+    speed: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WireColumns:
+    """The same as columns of one length, for formats that have them without making an object of each ping.
+
+    `time_ms`, `time_status`: as `times.parse_timestamps` gives them. `speed` is in the source's unit.
+
+    >>> none = np.zeros(0)
+    >>> len(WireColumns([], none.astype(np.int64), none.astype(np.uint8), none, none, none).plates)
+    0
+    """
+
+    plates: Sequence[str]
+    time_ms: NDArray[np.int64]
+    time_status: NDArray[np.uint8]
+    lon: NDArray[np.float64]
+    lat: NDArray[np.float64]
+    speed: NDArray[np.float64]
+
+
+class FieldPaths(NamedTuple):
+    """Where a format has each field, as JSON paths: what a refusal names.
+
+    >>> FieldPaths().longitude
+    '$.location.coordinates[0]'
+    """
+
+    plate: str = "$.license_plate"
+    time: str = "$.observationDateTime"
+    position: str = "$.location.coordinates"
+    longitude: str = "$.location.coordinates[0]"
+    latitude: str = "$.location.coordinates[1]"
+    speed: str = "$.speed"
+
+
+PLAIN_PATHS = FieldPaths()
+"""Of the contract's own form."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WireBatch:
+    """The pings of a batch in order, where each of them comes from, and what was refused.
+
+    `message`: for each ping the index of its message in the batch. `position`: its place there, NOT_IN_ARRAY
+    if it is a message by itself. `refusals` are in the order of messages and positions. A format gives the pings one
+    by one, or all of them as `columns`. `notes`: what a person should know of how pings were read, such as the field
+    that plates are from, and of how many.
+
+    >>> of_messages = np.array([0, 1, 1], np.int32), np.array([NOT_IN_ARRAY, 0, 1], np.int32)
+    >>> three = WireBatch([WirePing("A1", "now", Location(Point(0, 0)), 5.0)] * 3, *of_messages, [])
+    >>> three.pings[2].speed, three.message[2], three.position[2]
+    (5.0, np.int32(1), np.int32(1))
+    """
+
+    pings: Sequence[WirePing]
+    message: NDArray[np.int32]
+    position: NDArray[np.int32]
+    refusals: list[Refusal]
+    columns: WireColumns | None = None
+    notes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PingFormat:
+    """Two functions, both pure, and what is known of the format.
+
+    `read(messages, max_message_bytes, max_pings_per_message)`: the pings of a batch, and a refusal for every
+    piece that is none. It raises nothing, whatever the bytes.
+
+    `split(message)`: the bytes of each ping of a message that `read` could open, by position, for what is
+    kept of refused pings; None if the message is to be kept whole.
+
+    `paths`: where it has each field. `is_json`: its messages are JSON, and go into topics as they are.
+
+    >>> from udp_stream.pings.json import JSON
+    >>> JSON.read([b"{}"], 1000, 10).refusals[0].path, [bytes(ping) for ping in JSON.split(b"[1, {}]")]
+    ('$.license_plate', [b'1', b'{}'])
+    """
+
+    read: Callable[[Sequence[bytes], int, int], WireBatch]
+    split: Callable[[bytes], Sequence[bytes | Raw] | None]
+    paths: FieldPaths = PLAIN_PATHS
+    is_json: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pings:
+    """The accepted pings of one batch, in the order of their messages, as read-only columns of one length.
+
+    `plates`: the distinct plates, without surrounding white space, in order of first appearance. `plate`: index into
+    them. `time_ms`: Unix milliseconds, UTC, rounded down. `lat`, `lon`: degrees. `speed`: quanta of 1/4096 km/h,
+    rounded to the nearest, in [0, max_quanta]. `message`: index of the message in the batch. `position`: the ping's
+    place in its message's array, -1 if the message is the ping itself.
+
+    >>> from udp_stream.pings.json import JSON
+    >>> pings, _ = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200), JSON).decode([])
+    >>> len(pings), pings.plates, pings.speed
+    (0, (), array([], dtype=int32))
+    """
+
+    plates: tuple[str, ...]
+    plate: NDArray[np.uint32]
+    time_ms: NDArray[np.int64]
+    lat: NDArray[np.float64]
+    lon: NDArray[np.float64]
+    speed: NDArray[np.int32]
+    message: NDArray[np.int32]
+    position: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        """How many pings."""
+        return len(self.plate)
+
+
+@dataclass(frozen=True, slots=True)
+class PingDecoder:
+    """Bytes to columns by fixed rules; holds no state, so any number of batches may go through one decoder.
+
+    >>> from udp_stream.pings.json import JSON
+    >>> decoder = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200), JSON)
+    >>> good = b'{"license_plate": "A1", "observationDateTime": "1999-12-31T19:00:01-05:00", "speed": 12.5, "location":'
+    >>> good += b' {"type": "Point", "coordinates": [72.8, 21.1]}}'
+    >>> pings, refusals = decoder.decode([b"[" + good + b", {}]", good.replace(b"72.8", b"272.8")])
+    >>> pings.plates, pings.time_ms, pings.speed, pings.message, pings.position
+    (('A1',), array([946684801000]), array([51200], dtype=int32), array([0], dtype=int32), array([0], dtype=int32))
+    >>> for refusal in refusals: print(refusal.message, refusal.position, refusal.reason, refusal.path)
+    0 1 missing_field $.license_plate
+    1 -1 coordinates_out_of_range $.location.coordinates[0]
+    """
+
+    rules: PingRules
+    format: PingFormat
+
+    def decode(self, messages: Sequence[bytes]) -> tuple[Pings, list[Refusal]]:
+        """The accepted pings, and the refusals in the order of messages and positions; no bytes make it raise.
+
+        Every ping of every message is in one of the two; so is every message, but for an array without pings.
+        """
+        batch = self.format.read(messages, self.rules.max_message_bytes, self.rules.max_pings_per_message)
+        columns = _Columns(batch, self.rules)
+        refused = columns.refusals(self.format.paths)
+        if not refused:
+            return columns.pings(slice(None)), batch.refusals
+        everything = sorted(batch.refusals + refused, key=lambda refusal: (refusal.message, refusal.position))
+        return columns.pings(columns.fault == 0), everything
+
+
+class _Field(enum.IntEnum):
+    """The place of a field's path in `FieldPaths`."""
+
+    PLATE = FieldPaths._fields.index("plate")
+    TIME = FieldPaths._fields.index("time")
+    POSITION = FieldPaths._fields.index("position")
+    LONGITUDE = FieldPaths._fields.index("longitude")
+    LATITUDE = FieldPaths._fields.index("latitude")
+    SPEED = FieldPaths._fields.index("speed")
+
+
+# What the value checks find, in their order. The number in the fault column is the place here, plus 1; 0 is no fault.
+_FAULTS = (
+    (Reason.EMPTY_PLATE, _Field.PLATE),
+    (Reason.PLACEHOLDER_PLATE, _Field.PLATE),
+    (Reason.WRONG_TYPE, _Field.PLATE),
+    (Reason.WRONG_TYPE, _Field.TIME),
+    (Reason.NO_UTC_OFFSET, _Field.TIME),
+    (Reason.TIME_OUT_OF_RANGE, _Field.TIME),
+    (Reason.COORDINATES_OUT_OF_RANGE, _Field.LONGITUDE),
+    (Reason.COORDINATES_OUT_OF_RANGE, _Field.LATITUDE),
+    (Reason.ZERO_COORDINATES, _Field.POSITION),
+    (Reason.OUTSIDE_BOX, _Field.POSITION),
+    (Reason.SPEED_NOT_FINITE, _Field.SPEED),
+    (Reason.SPEED_NEGATIVE, _Field.SPEED),
+    (Reason.SPEED_ABOVE_LIMIT, _Field.SPEED),
+)
+
+
+_PLACEHOLDER_CHARS = max(map(len, PLACEHOLDERS))
+
+
+class _Columns:
+    """The columns of a batch before the values are checked, and `fault`, what the checks found in each row."""
+
+    def __init__(self, batch: WireBatch, rules: PingRules) -> None:
+        wire = _columns_of(batch.pings) if batch.columns is None else batch.columns
+        size = len(wire.plates)
+        self.message, self.position, self.rules = batch.message, batch.position, rules
+        self.plates, self.plate = _index_plates(wire.plates)
+        self.time_ms, self.time_status = wire.time_ms, wire.time_status
+        self.lon, self.lat, self.source_speed = wire.lon, wire.lat, wire.speed
+        with np.errstate(over="ignore"):  # becomes infinite, and is refused for it
+            self.kmh = self.source_speed * KMH_PER_UNIT[rules.unit]
+        self.fault = np.zeros(size, np.uint8)
+        checks = self._checks()
+        for number in range(len(checks), 0, -1):  # backwards: the first fault is written last, and stands
+            self.fault[checks[number - 1]] = number
+
+    def _checks(self) -> tuple[NDArray[np.bool_], ...]:
+        """Where each of `_FAULTS` is found."""
+        rules, lon, lat = self.rules, self.lon, self.lat
+        lengths = np.fromiter(map(len, self.plates), np.int64, len(self.plates))
+        chars, are_words = lengths[self.plate], np.zeros(len(self.plates), np.bool_)
+        for short in np.flatnonzero(lengths <= _PLACEHOLDER_CHARS).tolist():  # plates are longer, nearly all
+            are_words[short] = self.plates[short].lower() in PLACEHOLDERS
+        if rules.box is None:
+            outside = np.zeros(len(lon), np.bool_)
+        else:
+            west, south, east, north = rules.box
+            outside = (lon < west) | (lon > east) | (lat < south) | (lat > north)
+        return (
+            chars == 0,
+            are_words[self.plate],
+            chars > MAX_PLATE_CHARS,
+            self.time_status == UNREADABLE,
+            self.time_status == NO_OFFSET,
+            (self.time_ms < rules.earliest_ms) | (self.time_ms >= rules.latest_ms),
+            ~(np.abs(lon) <= 180),  # so, and not with >: JSON has no nan, but another format may
+            ~(np.abs(lat) <= 90),
+            (lon == 0) & (lat == 0),
+            outside,
+            ~np.isfinite(self.source_speed),
+            self.source_speed < 0,
+            self.kmh > rules.reject_above_kmh,
+        )
+
+    def refusals(self, paths: FieldPaths) -> list[Refusal]:
+        """One for each row with a fault."""
+        rows = np.flatnonzero(self.fault)
+        found = zip(self.message[rows].tolist(), self.position[rows].tolist(), self.fault[rows].tolist(), strict=True)
+        faults = [(reason, paths[field]) for reason, field in _FAULTS]
+        return [Refusal(message, position, *faults[fault - 1]) for message, position, fault in found]
+
+    def pings(self, kept: slice | NDArray[np.bool_]) -> Pings:
+        """The rows that are kept, all of them without fault, in their final form."""
+        plates, plate = self.plates, self.plate[kept]
+        if not isinstance(kept, slice):  # forget the plates that only refused pings had
+            in_use = np.zeros(len(plates), np.bool_)
+            in_use[plate] = True
+            plate = (np.cumsum(in_use, dtype=np.uint32) - np.uint32(1))[plate]
+            plates = [text for text, used in zip(plates, in_use.tolist(), strict=True) if used]
+        # Clamped here, before anything is stored: sensitivities rest on no speed being above max_quanta.
+        quanta = np.minimum(np.rint(self.kmh[kept] * QUANTA_PER_KMH), self.rules.max_quanta).astype(np.int32)
+        columns: tuple[NDArray[Any], ...] = (
+            *(plate, self.time_ms[kept], self.lat[kept], self.lon[kept]),
+            *(quanta, self.message[kept], self.position[kept]),
+        )
+        for column in columns:
+            column.flags.writeable = False
+        return Pings(tuple(plates), *columns)
+
+
+def _columns_of(wire: Sequence[WirePing]) -> WireColumns:
+    size = len(wire)
+    time_ms, time_status = parse_timestamps([ping.observationDateTime for ping in wire])
+    points = [ping.location.coordinates for ping in wire]
+    return WireColumns(
+        [ping.license_plate for ping in wire],
+        time_ms,
+        time_status,
+        np.fromiter([point.lon for point in points], np.float64, size),
+        np.fromiter([point.lat for point in points], np.float64, size),
+        np.fromiter([ping.speed for ping in wire], np.float64, size),
+    )
+
+
+def plate_name(text: str) -> str:
+    """The plate that is meant: white space around it is dropped, and what is written alike is one plate.
+
+    Unicode has several ways to write one letter, and characters that nobody sees: NFKC, without format characters.
+
+    >>> plate_name(" GJ05ZZ0001 "), plate_name("S\\u00c1NTA1") == plate_name("SA\\u0301NTA1\\u200b")
+    ('GJ05ZZ0001', True)
+    """
+    if text.isascii():
+        return text.strip()
+    visible = (letter for letter in text if unicodedata.category(letter) != "Cf")
+    return unicodedata.normalize("NFKC", "".join(visible)).strip()
+
+
+def _index_plates(texts: Sequence[str]) -> tuple[list[str], NDArray[np.uint32]]:
+    """The distinct plates, by their names, and for each text the index of its plate."""
+    index: defaultdict[str, int] = defaultdict(count().__next__)
+    plate = np.fromiter(map(index.__getitem__, texts), np.uint32, len(texts))
+    names = [plate_name(text) for text in index]  # distinct texts only: few, where pings are many
+    if names == list(index):
+        return names, plate
+    # Again, as texts that differ in white space alone may now be one plate.
+    plates, renamed = _index_plates(names)
+    return plates, renamed[plate]
+
+
+def originals(messages: Sequence[bytes], refusals: Sequence[Refusal], ping_format: PingFormat) -> Iterator[bytes]:
+    """The bytes of each refusal, cut out of the array if it was in one; the whole message if it came in a string.
+
+    A message is cut up once for all of its refusals that follow each other.
+
+    >>> from udp_stream.pings.json import JSON
+    >>> both = [Refusal(0, 0, Reason.MISSING_FIELD, "$.speed"), Refusal(0, 2, Reason.WRONG_TYPE, "$")]
+    >>> list(originals([b"[{}, 1, 2]"], both, JSON))
+    [b'{}', b'2']
+    """
+    cut_up, pieces = -1, None
+    for refusal in refusals:
+        piece: bytes | Raw = messages[refusal.message]
+        if refusal.position != NOT_IN_ARRAY:
+            if refusal.message != cut_up:
+                cut_up, pieces = refusal.message, ping_format.split(messages[refusal.message])
+            if pieces is not None:
+                piece = pieces[refusal.position]
+        yield bytes(piece)
