@@ -17,9 +17,9 @@ from udp_stream.units import parse_duration
 POLL_RECORDS_MAX = 5000
 
 
-def build_app(settings: Settings, instance: str | None, folder: str) -> faust.App:
+def build_app(settings: Settings, instance: str | None, client: str, folder: str) -> faust.App:
     """An app without agents. `instance` names this worker for ever: started again under it, it has its partitions back
-    at once. `folder` is where Faust makes its folders; nothing is kept there."""
+    at once. `client` is its client id. `folder` is where Faust makes its folders; nothing is kept there."""
     kafka = settings.kafka
     session = parse_duration(kafka.session_timeout)
     app = faust.App(
@@ -37,6 +37,7 @@ def build_app(settings: Settings, instance: str | None, folder: str) -> faust.Ap
         stream_buffer_maxsize=BATCHES_MAX,
         consumer_auto_offset_reset="earliest",
         consumer_group_instance_id=instance,
+        broker_client_id=client,
         broker_session_timeout=session,
         broker_rebalance_timeout=max(session, 10.0),
         broker_heartbeat_interval=session / 4,

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from streams.asked import OTHER_QUERIES
+from streams.group import OTHER_QUERIES
 from streams.publishing import Publisher
 from streams.versions import other_version
 from udp_stream.errors import ConfigError

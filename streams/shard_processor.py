@@ -97,13 +97,9 @@ class ShardProcessor:
         self.revoke()
         await asyncio.gather(*self._closing)
 
-    def protocols(self) -> dict[int, ShardProtocol]:
-        """The protocol of each of our partitions."""
-        return {partition: assigned.protocol for partition, assigned in self._assignments.items()}
-
     def next_offsets(self) -> dict[TP, int]:
         """The next offset to read, for each of our partitions."""
-        return {TP(self._topics.parts.name, of): protocol.next_offset for of, protocol in self.protocols().items()}
+        return {TP(self._topics.parts.name, of): one.protocol.next_offset for of, one in self._assignments.items()}
 
     async def assign(self, tps: set[TP]) -> None:
         """These partitions are ours: fence off their former owners, and only then read the checkpoints."""

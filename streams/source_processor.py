@@ -111,10 +111,6 @@ class SourceProcessor:
         self._revocations += 1
         self._assignments = {}
 
-    def readers(self) -> dict[int, SourceReader]:
-        """The reader of each of our partitions."""
-        return {partition: assigned.protocol.reader for partition, assigned in self._assignments.items()}
-
     def next_offsets(self) -> dict[TP, int]:
         """The next offset to read, for each of our partitions."""
         name = self._topics.pings.name

@@ -37,10 +37,6 @@ PARTITIONS, SETTINGS = "partitions", "settings"
 UNTOLD = "the broker does not tell its settings: the user, kafka.username, needs the right DescribeConfigs on it"
 """Of a topic."""
 
-REPORTS_KEPT_MS = 86_400_000
-
-SEGMENT_MS = 600_000
-
 
 @dataclass(frozen=True, slots=True)
 class Topic:
@@ -62,7 +58,6 @@ class Topics(NamedTuple):
     queries: Topic
     rejected: Topic
     deployment: Topic
-    workers: Topic
 
 
 def topics_of(kafka: KafkaSection) -> Topics:
@@ -75,9 +70,6 @@ def topics_of(kafka: KafkaSection) -> Topics:
     """
     raw = {"cleanup.policy": "delete", "retention.ms": str(round(parse_duration(kafka.retention) * 1000))}
     for_ever = {"cleanup.policy": "delete", "retention.ms": "-1"}
-    # The latest report of each worker for a day: by the broker's times, as workers' clocks may differ. Segments are
-    # closed early, because only those that are closed are compacted.
-    latest = {"cleanup.policy": "compact,delete", "retention.ms": str(REPORTS_KEPT_MS), "segment.ms": str(SEGMENT_MS)}
 
     def topic(name: str, partitions: int, settings: Mapping[str, str]) -> Topic:
         return Topic(f"{kafka.prefix}bus.{name}.v1", partitions, settings)
@@ -91,7 +83,6 @@ def topics_of(kafka: KafkaSection) -> Topics:
         queries=topic("queries", kafka.partitions, for_ever),
         rejected=topic("pings.rejected", kafka.partitions, raw),
         deployment=topic("deployment", 1, for_ever),
-        workers=topic("workers", 1, {**latest, "message.timestamp.type": "LogAppendTime"}),
     )
 
 

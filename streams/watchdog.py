@@ -43,12 +43,6 @@ class Watchdog:
         self._moved_s = clock()
         self._asked: asyncio.Task[bool] | None = None
 
-    @property
-    def stuck_s(self) -> float:
-        """Seconds without progress, while there was work to do; 0.0 up to a quarter of our patience."""
-        waited_s = self._clock() - self._moved_s
-        return waited_s if waited_s > self._patience_s / 4 else 0.0
-
     async def run(self) -> None:
         """Check for ever; DependencyUnavailable once we are stuck, or if `idle` says that there is no going on."""
         while True:

@@ -23,14 +23,12 @@ from aiokafka.errors import KafkaError
 
 from streams.agents import connect, keep_time
 from streams.app import build_app
-from streams.asked import require_asked_alike
 from streams.binding import Binding, claim, claimed
 from streams.closing_line import ClosingLine
-from streams.group import require_rights
+from streams.group import Rules, client_id, require_asked_alike, require_rights
 from streams.offsets import Offsets
 from streams.producer import Producer
 from streams.publishing import StrictlyOnce
-from streams.reports import Reports, read_reports
 from streams.shard_processor import ShardProcessor
 from streams.source_processor import SourceProcessor
 from streams.stopping import Stop, heed_signals, ours
@@ -43,13 +41,12 @@ from udp_stream.adapters.ledgers.which_ledger import begin_work
 from udp_stream.adapters.logs import WARNING, begin_log, say
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.spoken_log import SpokenLog
-from udp_stream.adapters.work_reports import about_us, recent_work
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entropy, Ledger
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.facts import Observer
-from udp_stream.release.standing import QuerySet, asked_digest, query_set
+from udp_stream.release.standing import QuerySet, query_set
 from udp_stream.units import parse_duration
 from udp_stream.windows.source import Look, ReadingRules
 
@@ -78,10 +75,9 @@ def run_worker(deployment: Deployment) -> None:
     gc.set_threshold(500_000, 50, 100)
     for text in differences(deployment.settings.kafka):
         say(f"topic {text}", "topic", level=WARNING)
-    require_rights(deployment.settings.kafka)
     settings = deployment.settings
-    asked = asked_digest(settings.standing_queries, settings.zone)
-    require_asked_alike(asked, deployment.instance, read_reports(settings.kafka))
+    require_rights(settings.kafka)
+    require_asked_alike(settings, deployment.instance)
     with (
         TemporaryDirectory(prefix="udp-stream-worker-") as folder,
         ThreadPoolExecutor(1, thread_name_prefix="ledger") as thread,
@@ -118,19 +114,18 @@ async def _work(
 ) -> tuple[int, BaseException | None]:
     """Start, serve, drain; what stopped us: a signal's number or 0, and an error or None."""
     settings, stop, closing = deployment.settings, Stop(), ClosingLine()
-    log = SpokenLog(settings.calendar.slots, settings.policy.grace_ms, settings.window_rules.disorder_ms)
+    log = SpokenLog(settings.calendar.slots, settings.policy.grace_ms)
     asyncio.get_running_loop().set_exception_handler(_loop_error)
     signals = heed_signals(stop)
     topics, idle_s = topics_of(settings.kafka), parse_duration(settings.kafka.idle_timeout)
-    app = build_app(settings, deployment.instance, folder)
+    client = client_id(deployment.instance, Rules.of(settings))
+    app = build_app(settings, deployment.instance, client, folder)
     offsets = Offsets(app)
     meta = await asyncio.get_running_loop().run_in_executor(thread, ledger.meta)
     binding = Binding.of(meta)
     given = settings.policy, settings.calendar, deployment.entropy, deployment.software
     context = ReleaseContext(*given, caveats=caveats(meta), keyed=keys.key_of)
-    about = about_us(settings, "worker", deployment.instance, deployment.software, meta["ledger_id"])
-    reports = Reports(settings.kafka, about, recent_work(settings))
-    observers = [closing.observe, log.observe, reports.observe]
+    observers = [closing.observe, log.observe]
     queries = query_set(settings.standing_queries, settings.zone, settings.position_periods, context)
     async with Producer(settings.kafka) as producer:
         await claim(settings.kafka, topics.deployment, binding, producer)
@@ -151,7 +146,6 @@ async def _work(
             asyncio.ensure_future(keep_time(app, pings, parts, stop, idle_s, Heartbeat(deployment.heartbeat))),
             asyncio.ensure_future(stop.guard(watchdog.run)),
             asyncio.ensure_future(_speak(log)),
-            asyncio.ensure_future(stop.guard(lambda: reports.run(pings, parts, offsets, watchdog))),
         ]
         await stop.wait()
         # Before all that follows, since any of it may hang.
@@ -161,7 +155,7 @@ async def _work(
         for task in serving:
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
-        await stop.last(app.stop, *(each.end for each in lanes), parts.close, lambda: reports.end(stop.status))
+        await stop.last(app.stop, *(each.end for each in lanes), parts.close)
     log.say_due(at_the_end=True)
     say(str(closing), "ended")
     return (signals[0] if signals else 0), stop.error

@@ -33,7 +33,6 @@ from udp_stream.release.query_record import QueryResult, decode_result
 from udp_stream.release.query_results import ResultContext
 from udp_stream.release.query_road import QueryContext, answer_moment
 from udp_stream.release.road import release_slot
-from udp_stream.release.worker_report import About, Work, WorkerReport
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.latest import Moment
 from udp_stream.windows.tables import SlotCounts, SlotGrid, SlotPings, SlotValues, tabulate
@@ -263,17 +262,3 @@ def a_result() -> QueryResult:
     """
     (one,) = answer_moment([a_query()], a_moment(), a_query_context(), MemoryLedger(), lambda _: None)
     return decode_result(one.payload)
-
-
-def a_report(instance: str, epsilon: str = "10") -> WorkerReport:
-    """What a worker of this name and budget might say.
-
-    >>> a_report("one").about.settings
-    {'budget.epsilon': '10'}
-    """
-    settings = {"budget.epsilon": epsilon}
-    policy = blake2b(epsilon.encode(), digest_size=8).hexdigest()
-    about = About(
-        instance, True, "worker", "udp-stream test", "udp-stream", "5eed", policy, settings, {}, "2024-01-08", 10.0
-    )
-    return WorkerReport(about, Work("2024-01-08T09:00:00+05:30", "2024-01-08T10:02:00+05:30"))

@@ -55,12 +55,11 @@ session_timeout = "6s"
 disorder = "{disorder}"
 transactions = {transactions}
 stuck_timeout = "{stuck_timeout}"
-status_every = "{status_every}"
 """
 
 DEFAULTS = {"mean": "auto", "grace": "2m", "shards": 1, "epsilon": "0.4", "cdf": "0.3", "budget": "6.0", "period": "1d",
             "suppression": "off", "partitions": 4, "transactions": "true",
-            "disorder": "1m", "accounting": "pure", "stuck_timeout": "2m", "status_every": "10s"}  # fmt: skip
+            "disorder": "1m", "accounting": "pure", "stuck_timeout": "2m"}  # fmt: skip
 
 
 @dataclass
@@ -186,7 +185,7 @@ def found_city(folder, bootstrap, messages, queries="", **settings):
     given = {"name": f"t{uuid4().hex[:8]}", "ledger": f"sqlite:{folder}/stream.ledger"} | DEFAULTS | settings
     config.write_text(CONFIG.format(folder=folder, bootstrap=bootstrap, **given) + queries)
     made = City(folder, messages, config)
-    assert len(create_topics(made.settings.kafka)) == 9
+    assert len(create_topics(made.settings.kafka)) == 8
     return made
 
 

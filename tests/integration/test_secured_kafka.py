@@ -79,7 +79,7 @@ def secured_city(secured, folder, mechanism):
     names = ("security", "sasl_mechanism", "username", "password_file", "ca_file")
     config.write_text(text + "".join(f'{name} = "{getattr(keys, name)}"\n' for name in names))
     made = City(folder, fleet_log(clean=True), config)
-    assert len(create_topics(made.settings.kafka)) == 9
+    assert len(create_topics(made.settings.kafka)) == 8
     return made
 
 
@@ -104,7 +104,7 @@ def test_a_certificate_of_ours_is_shown_to_a_broker_that_asks_for_one(secured):
     kafka = section(
         secured, "MUTUAL", **TLS, certificate_file="client.crt", certificate_key_file="client.key", prefix="mutual."
     )
-    assert len(create_topics(kafka)) == 9
+    assert len(create_topics(kafka)) == 8
     with Feed(kafka, topics_of(kafka).pings.name, 1, Pace()) as feed:
         feed.send([b"no ping"])
     assert [record.value for record in read_topic(kafka, topics_of(kafka).pings)] == [b"no ping"]

@@ -14,9 +14,9 @@ import pytest
 
 from streams.binding import Binding
 from streams.feed import Feed, Pace
+from streams.group import group_of
 from streams.headers import ERROR
 from streams.releases import read_releases
-from streams.reports import read_reports
 from streams.topic_reader import read_topic
 from streams.topics import admin, create_topics, differences, topics_of
 from tests.forked import forked_to_log, run_forked
@@ -108,9 +108,9 @@ def test_pings_that_are_deleted_before_a_running_worker_reads_them_end_it(city):
 
 
 def wait_until_it_reads(here, said):
-    """A report names its partitions once they are assigned."""
+    """A member has its partitions once they are assigned."""
     deadline = time.monotonic() + 30
-    while not any(seen.report.work.partitions for seen in read_reports(here.settings.kafka)):
+    while not any(member.partitions for member in group_of(here.settings.kafka).members):
         assert time.monotonic() < deadline, said.read_text()
         time.sleep(0.2)
     time.sleep(1)

@@ -1,7 +1,8 @@
-"""`status` of a live run: from its report, its journal and its ledger."""
+"""`status` of a live run: from its heartbeat, its journal and its ledger."""
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -10,8 +11,9 @@ import pytest
 
 from tests.forked import forked_to_log, run_forked
 from tests.runtime.harness import fleet_log
+from udp_stream.adapters.files.heartbeat import ALIVE, SILENT_S
 
-FLAGS = ("--ledger", "city.ledger", "--set", "hat.slot=15m", "--set", "kafka.status_every=0.5s")
+FLAGS = ("--ledger", "city.ledger", "--set", "hat.slot=15m")
 
 
 def status(folder, *flags):
@@ -30,10 +32,6 @@ def until(holds, folder, seconds=20):
         time.sleep(0.1)
 
 
-def alive(found):
-    return bool(found["workers"]) and found["workers"][0]["state"] == "alive"
-
-
 def test_a_run_is_alive_then_silent_once_it_is_killed_and_stopped_after_its_end(tmp_path):
     fifo = tmp_path / "pipe"
     os.mkfifo(fifo)
@@ -43,33 +41,31 @@ def test_a_run_is_alive_then_silent_once_it_is_killed_and_stopped_after_its_end(
             command = [sys.executable, "-m", "udp_stream", "run", "-", *FLAGS]
             running = subprocess.Popen(command, stdin=stdin, stdout=out, stderr=out, cwd=tmp_path)
         try:
-            code, found = until(lambda found: alive(found) and found["workers"][0]["work"]["pings"] > 0, tmp_path)
-            assert code == 0 and found["troubles"] == [] and found["settings_agree_with_this_configuration"] is True
-            work = found["workers"][0]["work"]
-            assert (work["refused"] == {"not_json": 1} and work["open_pings"] == 0) or work["open_slots"]
+            code, found = until(lambda found: found["run"]["state"] == "alive", tmp_path)
+            assert code == 0 and found["troubles"] == [] and found["last_slot"] is None
             assert found["ledger"]["holdings"]["charged"] == 0 and "journal" in found["name"]
-            code, page, _ = status(tmp_path, *FLAGS, "--set", "budget.epsilon=5")
-            assert code == 0 and "this configuration has others: budget.epsilon is 10" in page
         finally:
-            running.kill()
+            running.send_signal(signal.SIGKILL)
             running.wait()
-    code, found = until(lambda found: found["workers"][0]["state"] == "silent", tmp_path)
-    assert code == 4
-    code, page, said = status(tmp_path, *FLAGS)
-    assert "silent for" in page and "no worker runs" in said
+    ago = time.time() - 2 * SILENT_S
+    os.utime(tmp_path / "city.ledger.journal" / ALIVE, (ago, ago))
+    code, found = until(lambda found: found["run"]["state"] == "silent", tmp_path)
+    assert code == 4 and found["run"]["seconds_ago"] >= 2 * SILENT_S
     log = tmp_path / "log"
     (tmp_path / "more.ndjson").write_bytes(b"\n".join(fleet_log(clean=True)[:100]))
     ended = forked_to_log("tests.forked", ["run", "more.ndjson", *FLAGS, "--out", "out2"], log, tmp_path)
     assert ended.wait(30) == 0, log.read_text()
+    code, found = until(lambda found: found["run"]["state"] == "stopped", tmp_path)
+    assert code == 4 and found["last_slot"]["slot_start"].startswith("2024-01-08T09:")
     code, page, said = status(tmp_path, *FLAGS)
-    assert code == 4 and "stopped" in page and "last slot out: that of 2024-01-08 09:00 IST" in page
+    assert code == 4 and "no run goes on" in said and "GJ" not in page
 
 
 @pytest.mark.parametrize(
     ("flags", "code", "said"),
     [
         (("--journal", "nowhere"), 2, "--journal: expected the folder of a run's journal, got nowhere"),
-        (("--journal", "."), 4, ". has no report: no run of this version has begun there"),
+        (("--journal", "."), 4, "no run goes on"),
         (("--bootstrap", "127.0.0.1:1"), 4, "Kafka at 127.0.0.1:1"),
         (("--ledger", "none.ledger", "--set", "kafka.bootstrap=127.0.0.1:1"), 4, "and no live run has its journal in"),
         (("--ledger", "-"), 2, "expected a file or URL"),

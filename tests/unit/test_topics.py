@@ -23,17 +23,13 @@ def test_names_and_settings_of_the_topics():
     assert [topic.name for topic in topics] == [
         "surat.bus.pings.v1", "surat.bus.parts.v1", "surat.bus.speed.release.v1", "surat.bus.speed.latest.v1",
         "surat.bus.speed.smoothed.v1", "surat.bus.queries.v1", "surat.bus.pings.rejected.v1",
-        "surat.bus.deployment.v1", "surat.bus.workers.v1",
+        "surat.bus.deployment.v1",
     ]  # fmt: skip
-    assert [topic.partitions for topic in topics] == [5, 1, 5, 5, 5, 5, 5, 1, 1]
+    assert [topic.partitions for topic in topics] == [5, 1, 5, 5, 5, 5, 5, 1]
     assert topics.deployment.settings == topics.smoothed.settings == topics.queries.settings == topics.release.settings
     assert topics.pings.settings["message.timestamp.type"] == "LogAppendTime"
     assert topics.release.settings == {"cleanup.policy": "delete", "retention.ms": "-1"}
     assert topics.latest.settings == {"cleanup.policy": "compact"}
-    assert topics.workers.settings == {
-        "cleanup.policy": "compact,delete", "retention.ms": "86400000", "segment.ms": "600000",
-        "message.timestamp.type": "LogAppendTime",
-    }  # fmt: skip
     for raw in (topics.pings, topics.parts, topics.rejected):
         assert raw.settings["retention.ms"] == str(3 * 86_400_000) and raw.settings["cleanup.policy"] == "delete"
 
@@ -57,7 +53,7 @@ def test_new_topics_are_there_for_whoever_asks_next(monkeypatch):
     broker = Slow(lists_at=4)
     monkeypatch.setattr(made_of, "admin", lambda _: nullcontext(broker))
     said = create_topics(KafkaSection(prefix="surat."))
-    assert broker.asked == 4 and len(said) == 9 and said[0] == "surat.bus.pings.v1: created, 8 partitions"
+    assert broker.asked == 4 and len(said) == 8 and said[0] == "surat.bus.pings.v1: created, 8 partitions"
     assert said[1] == "surat.bus.parts.v1: created, 1 partition"
 
 

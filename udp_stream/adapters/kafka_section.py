@@ -16,7 +16,7 @@ class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     `replication` 0 leaves it to the broker. A silent partition gets a tick record after `idle_timeout`; pings are
     waited for until `disorder` after the newest, and refused if further ahead of the broker than `skew`. A dead worker
     is missed after `session_timeout`; one that makes no progress for `stuck_timeout`, with work to do or no answer from
-    the broker, ends. A worker reports every `status_every` what it is doing. With `transactions` a slot's releases are
+    the broker, ends. With `transactions` a slot's releases are
     published strictly once, for readers of committed records.
 
     `security` is what the brokers' listener asks for. Passwords and keys are in files (`secret_files.py`).
@@ -42,7 +42,6 @@ class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     session_timeout: str = "10s"
     transactions: bool = True
     stuck_timeout: str = "2m"
-    status_every: str = "10s"
 
     @property
     def has_tls(self) -> bool:

@@ -25,9 +25,9 @@ class SpokenLog:
     >>> end_log()
     """
 
-    def __init__(self, slots: SlotGrid, grace_ms: int, disorder_ms: int = 0) -> None:
+    def __init__(self, slots: SlotGrid, grace_ms: int) -> None:
         """Nothing is said yet."""
-        self._log = RunLog(slots, grace_ms, disorder_ms)
+        self._log = RunLog(slots, grace_ms)
 
     def observe(self, fact: Fact) -> None:
         """Count a fact."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from udp_stream.release.facts import BatchRead, Fact, SlotCounted, SlotPublished, SlotRecorded
-from udp_stream.release.next_close import NextClose
 from udp_stream.windows.tables import SlotGrid
 
 QUIET_S: Final = 1.0
@@ -29,6 +28,9 @@ CHANGES_MAX: Final = 6
 CHANGE_S: Final = 3600.0
 """The changes that are logged at once; one more may be for each hour. A feed that is polled once a minute, or refuses a
 ping now and then, changes in every minute of the day: what is then not said at once is said after `STEADY_S`."""
+
+BEHIND_S: Final = 600.0
+"""From this lag on slots close by the times of pings, not by the clock on the wall: as of a recording."""
 
 LAG_STEPS_S: Final = 10.0, 60.0, 600.0, 3600.0
 """Where a lag is another one: within these steps it has not changed."""
@@ -71,10 +73,10 @@ class RunLog:
     no pings; next slot closes at 12:02 IST, in 60 min
     """
 
-    def __init__(self, slots: SlotGrid, grace_ms: int, disorder_ms: int = 0) -> None:
-        """Nothing has happened yet. `slots` and the grace say when the next one closes; by the pings' own times it does
-        `disorder_ms` later."""
-        self._grid, self._closes = slots, NextClose(slots, grace_ms, disorder_ms)
+    def __init__(self, slots: SlotGrid, grace_ms: int) -> None:
+        """Nothing has happened yet. `slots` and the grace say when the next one closes."""
+        self._grid, self._grace_s = slots, grace_ms / 1000
+        self._newest_ms: int | None = None
         self._slots: dict[int, _Slot] = {}
         self._refused: Counter[str] = Counter()
         self._came: Counter[str] = Counter()
@@ -88,7 +90,8 @@ class RunLog:
         match fact:
             case BatchRead():
                 self._pings += fact.pings
-                self._closes.observe(fact)
+                if fact.newest_ms is not None:
+                    self._newest_ms = max(fact.newest_ms, self._newest_ms or fact.newest_ms)
                 refused = {str(reason): count for reason, count in fact.refused.items()}
                 self._came.update(refused)
                 self._refused.update(refused)
@@ -140,7 +143,7 @@ class RunLog:
             return None
         if since_s is not None and not at_the_end and since_s < MINUTE_S:
             return None
-        lag_s = self._closes.lag_s(now_s)
+        lag_s = None if self._newest_ms is None else max(0.0, now_s - self._newest_ms / 1000)
         step = 0 if lag_s is None else sum(lag_s >= limit for limit in LAG_STEPS_S)
         state = self._pings > 0, frozenset(self._came), step
         if since_s is not None and since_s < STEADY_S and not at_the_end and not self._may_say(state, since_s):
@@ -170,16 +173,16 @@ class RunLog:
         figures = {"pings": self._pings, "refused": dict(self._came), "lag_seconds": lag_s and round(lag_s, 1)}
         if at_the_end:
             return Line("incoming", "; ".join(parts), figures)
-        text, closes = self._next_close(now_s)
-        return Line("incoming", "; ".join([*parts, text]), figures | closes)
+        closes, at = self._next_close(now_s, lag_s)
+        return Line("incoming", "; ".join([*parts, *closes]), figures | at)
 
-    def _next_close(self, now_s: float) -> tuple[str, dict[str, object]]:
-        closes_s, by_pings = self._closes.after(now_s, pings_came=self._pings > 0)
-        if by_pings:
-            text = f"next slot closes when pings reach {self._wall(closes_s):%Y-%m-%d %H:%M %Z}"
-        else:
-            text = f"next slot closes at {self._wall(closes_s):%H:%M %Z}, in {duration_in_words(closes_s - now_s)}"
-        return text, {"next_close": self._wall(closes_s).isoformat(), "by": "pings" if by_pings else "clock"}
+    def _next_close(self, now_s: float, lag_s: float | None) -> tuple[list[str], dict[str, object]]:
+        """By the clock on the wall; nothing while pings come that are far behind it, as slots close by their times."""
+        if self._pings and lag_s is not None and lag_s >= BEHIND_S:
+            return [], {}
+        closes_s = self._grid.end_of(round((now_s - self._grace_s) * 1000)) / 1000 + self._grace_s
+        text = f"next slot closes at {self._wall(closes_s):%H:%M %Z}, in {duration_in_words(closes_s - now_s)}"
+        return [text], {"next_close": self._wall(closes_s).isoformat()}
 
     def _wall(self, time_s: float) -> dt.datetime:
         return dt.datetime.fromtimestamp(time_s, self._grid.zone)

@@ -140,11 +140,6 @@ class ShardProtocol:
         """Every slot that ends by this time is published."""
         return self._shard.checkpoint().done_ms
 
-    @property
-    def closing(self) -> dict[int, SlotState]:
-        """How far each slot is that is counted and not out yet, by its start."""
-        return {start: slot.state for start, slot in self._slots.items()}
-
     def add(self, offset: int, message: object) -> None:
         """Add the message at an offset. Messages before the checkpoint, and repeats, change nothing."""
         self._shard.add(offset, message)

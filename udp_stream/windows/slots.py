@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, compress, count
-from typing import NamedTuple, Protocol
+from itertools import compress, count
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -299,19 +299,6 @@ class LateOrFull:
     lag_ms: int | None = None
 
 
-class OpenSlot(NamedTuple):
-    """What waits in an open slot (Unix ms): the number of its pings, and the cells that have some.
-
-    >>> OpenSlot(0, 3_600_000, pings=7, cells=frozenset({609162003746914303})).pings
-    7
-    """
-
-    start_ms: int
-    end_ms: int
-    pings: int
-    cells: frozenset[int]
-
-
 @dataclass(slots=True)
 class _OpenSlot:
     """Chunks of rows; each new chunk is an eighth of what is there, so that little memory waits unused."""
@@ -323,8 +310,6 @@ class _OpenSlot:
     rows: int = 0
     room: int = 0
     plates: defaultdict[str, int] = field(default_factory=lambda: defaultdict(count().__next__))
-    cells: set[int] = field(default_factory=set)
-    looked_at: int = 0
 
     def add(self, frame: Frame, index: NDArray[np.int64]) -> None:
         codes = self._codes(frame.pings, index)
@@ -364,15 +349,6 @@ class _OpenSlot:
             taken += self._reserve(count)
         return taken
 
-    def counts(self) -> OpenSlot:
-        """Cells are looked for when they are asked for, in the rows that came since: reading is no slower for it."""
-        for chunk, end in zip(self.chunks, accumulate(chunk.size for chunk in self.chunks), strict=True):
-            first, last = max(0, self.looked_at - end + chunk.size), min(chunk.size, self.rows - end + chunk.size)
-            if first < last:
-                self.cells.update(np.unique(chunk["cell"][first:last]).tolist())
-        self.looked_at = self.rows
-        return OpenSlot(self.start_ms, self.end_ms, self.rows, frozenset(self.cells))
-
     def columns(self, hashed: Callable[[str], bytes]) -> SlotPings:
         used = [*self.chunks[:-1], self.chunks[-1][: self.chunks[-1].size - self.room]]
         plate, time, cell, speed = (np.concatenate([chunk[name] for chunk in used]) for name in _ROW.names or ())
@@ -407,10 +383,6 @@ class Windows:
     def open_pings(self) -> int:
         """How many pings wait in open slots."""
         return sum(slot.rows for slot in self._open.values())
-
-    def open_slots(self) -> list[OpenSlot]:
-        """What waits in each open slot, oldest first."""
-        return [slot.counts() for _, slot in sorted(self._open.items()) if slot.rows]
 
     def push(self, frame: Frame) -> tuple[list[SlotPings], list[LateOrFull]]:
         """Take in a frame; give back the slots that it closes, oldest first, and the rows refused."""

@@ -21,7 +21,7 @@ import numpy as np
 from udp_stream.pings.decode import PLAIN_PATHS, FieldPaths, PingDecoder, Pings, Refusal, originals
 from udp_stream.windows.latest import Moment
 from udp_stream.windows.moments import MomentRules, SourceMoments
-from udp_stream.windows.slots import AppendClock, Frame, LateOrFull, LogPlaces, OpenSlot, WindowRules, Windows
+from udp_stream.windows.slots import AppendClock, Frame, LateOrFull, LogPlaces, WindowRules, Windows
 from udp_stream.windows.tables import SlotGrid, SlotPings, cells_of
 
 
@@ -195,10 +195,6 @@ class SourceReader:
     def open_pings(self) -> int:
         """How many pings wait in open slots."""
         return self._windows.open_pings
-
-    def open_slots(self) -> list[OpenSlot]:
-        """What waits in each open slot, in counts, oldest first."""
-        return self._windows.open_slots()
 
     def checkpoint(self) -> SourceCheckpoint:
         """Where to resume after a crash. Commit it only once all that was closed and refused has been written."""

@@ -8,6 +8,12 @@ from pathlib import Path
 
 BEAT_S = 2.0
 
+SILENT_S = 30.0
+"""A heartbeat that is older belongs to work that is stuck or gone."""
+
+ALIVE = "alive"
+"""The heartbeat file of a live run, in its journal's folder; a run that ends by itself takes it away."""
+
 
 class Heartbeat:
     """Touches a file at most every two seconds. A supervisor that finds it old knows that we are stuck or gone.

@@ -14,12 +14,12 @@ from udp_stream.release.record import CITY, kind_of
 
 
 class Holdings(NamedTuple):
-    """What a ledger holds: HATs charged and recorded (with rounds of queries), budget periods, and since
-    when what was promised is in doubt.
+    """What a ledger holds: HATs charged and recorded (with rounds of queries), budget periods, since when what was
+    promised is in doubt, and the newest admission's id.
 
     >>> from udp_stream.ledger.memory import MemoryLedger
     >>> Holdings.of(MemoryLedger())
-    Holdings(charged=0, recorded=0, unpublished=0, periods=0, caveats=())
+    Holdings(charged=0, recorded=0, unpublished=0, periods=0, caveats=(), newest=None)
     """
 
     charged: int
@@ -27,13 +27,15 @@ class Holdings(NamedTuple):
     unpublished: int
     periods: int
     caveats: tuple[str, ...]
+    newest: str | None = None
 
     @classmethod
     def of(cls, ledger: Ledger) -> Holdings:
         """Of an open ledger; some round trips, however much it holds. No reader waits for what the city was asked."""
         progress = ledger.progress()
         unpublished = sum(kind_of(release_id) != CITY for release_id, _ in ledger.unpublished())
-        return cls(progress.admitted, progress.recorded, unpublished, len(ledger.periods()), caveats(ledger.meta()))
+        doubts = caveats(ledger.meta())
+        return cls(progress.admitted, progress.recorded, unpublished, len(ledger.periods()), doubts, progress.newest)
 
 
 class LedgerView(NamedTuple):
@@ -54,7 +56,7 @@ class LedgerView(NamedTuple):
         """A line."""
         if self.holdings is None:
             return f"{self.kind} at {self.place}: {self.said}"
-        charged, recorded, unpublished, periods, doubts = self.holdings
+        charged, recorded, unpublished, periods, doubts, _ = self.holdings
         holds = (
             f"{counted(charged, 'HAT')} charged, {recorded:,} recorded, {unpublished:,} not published yet, in "
             f"{counted(periods, 'period')}"

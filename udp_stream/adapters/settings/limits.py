@@ -54,7 +54,6 @@ DURATIONS = {
     "kafka.skew": ("0s", "31d"),
     "kafka.session_timeout": ("1s", "1d"),
     "kafka.stuck_timeout": ("1s", "31d"),
-    "kafka.status_every": ("0.1s", "1h"),
 }
 """The shortest and the longest of each. Milliseconds of a slot have 32 bits (49 days), those of a session Kafka's 31
 (24 days), calendars four digits for the year; no timeout is zero, which would pass at once."""

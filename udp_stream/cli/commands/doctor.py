@@ -28,14 +28,11 @@ from udp_stream.adapters.schemes import open_sources
 from udp_stream.adapters.settings import Settings, is_file
 from udp_stream.adapters.settings.connection_rules import has_password
 from udp_stream.adapters.text import counted
-from udp_stream.adapters.work_reports import rules_of
 from udp_stream.cli.first_look import Doubt, is_on_disk, joined, require_readable_pings
 from udp_stream.cli.named_recordings import named, require_savable
 from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UdpStreamError, needs
 from udp_stream.pings.decode import PingDecoder, PingFormat
 from udp_stream.pings.speed_unit import FITS_NONE, PAIRS_MIN, unit_evidence
-from udp_stream.release.run_log import duration_in_words
-from udp_stream.release.worker_health import agreement
 from udp_stream.units import KMH_PER_UNIT
 
 LATEST = 5_000
@@ -176,20 +173,15 @@ def _deployment(settings: Settings) -> str:
 
 
 def _workers(settings: Settings) -> str:
-    """ConfigError if running workers have other settings than each other, or than this configuration."""
+    """ConfigError if workers have other settings than this configuration."""
     with needs("Kafka client", "kafka"):
-        from streams.reports import read_reports
-    seen = read_reports(settings.kafka)
-    running, others = [one for one in seen if one.is_running], [one for one in seen if not one.is_running]
-    found = agreement(running, rules_of(settings))
-    if found.holds is False:
-        raise ConfigError(f"their settings differ: {found}")
-    silent = ", ".join(f"{one.name} {one.state} for {duration_in_words(one.age_s)}" for one in others)
-    if found.holds is None:
-        return CannotTell(f"none reports{f' ({silent})' if silent else ''}: cannot tell whether their settings agree")
-    agreed = f"{counted(len(running), 'worker')} with the settings of this configuration, policy "
-    agreed += running[0].report.about.policy
-    return CannotTell(f"{agreed}; cannot tell of others: {silent}") if silent else agreed
+        from streams.group import Rules, group_of
+    ours, members = Rules.of(settings), group_of(settings.kafka).members
+    if not members:
+        return CannotTell("none is in the group: cannot tell whether its settings are those of this configuration")
+    if others := [f"{one.name} has {one.rules or 'another version'}" for one in members if one.rules != ours]:
+        raise ConfigError(f"this configuration has {ours}; {'; '.join(others)}")
+    return f"{counted(len(members), 'worker')} with the settings of this configuration, {ours}"
 
 
 def _unit_of_topic(settings: Settings) -> str:

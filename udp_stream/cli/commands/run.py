@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from udp_stream.adapters.embedded import rejected_writer
 from udp_stream.adapters.entropy import OsEntropy
-from udp_stream.adapters.files.heartbeat import Heartbeat
+from udp_stream.adapters.files.heartbeat import ALIVE, Heartbeat
 from udp_stream.adapters.files.journal import Journal
 from udp_stream.adapters.ledgers.opening import ledger_and_keys, ledger_place
 from udp_stream.adapters.ledgers.which_ledger import begin_work
@@ -24,7 +24,6 @@ from udp_stream.adapters.schemes import open_source, scheme_of
 from udp_stream.adapters.settings import Settings, is_file
 from udp_stream.adapters.spoken_log import SpokenLog
 from udp_stream.adapters.text import counted
-from udp_stream.adapters.work_reports import RunReports, about_us, recent_work
 from udp_stream.cli.appended import appended, appended_records, require_appendable
 from udp_stream.cli.feed_watch import FeedWatch
 from udp_stream.cli.first_look import require_readable_pings
@@ -33,7 +32,7 @@ from udp_stream.cli.outputs import PRIVATE, require_distinct, require_lines, use
 from udp_stream.cli.query_results import require_queries
 from udp_stream.cli.report import SOFTWARE
 from udp_stream.cli.summary_json import print_json_summary
-from udp_stream.errors import ConfigError, UdpStreamError, UsageError
+from udp_stream.errors import ConfigError, UsageError
 from udp_stream.ledger.port import Ledger
 from udp_stream.pings.json import json_messages
 from udp_stream.release.query_record import QueryResult
@@ -53,7 +52,6 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
     require_distinct(outputs, used_files(arguments, settings, [arguments.source]))
     for name in (arguments.out, arguments.smoothed):
         require_appendable(name or "-")
-    heartbeat = Heartbeat(arguments.alive)
     begin_log()
     with ExitStack() as stack:
         source = _source(arguments.source, settings)
@@ -61,25 +59,23 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         opening = ledger_and_keys(settings.ledger, allow_volatile=arguments.allow_volatile_ledger)
         ledger, keys = stack.enter_context(opening)
         others = begin_work(settings, ledger)
-        log = SpokenLog(settings.calendar.slots, settings.policy.grace_ms, settings.window_rules.disorder_ms)
+        log = SpokenLog(settings.calendar.slots, settings.policy.grace_ms)
         folder, max_bytes = _folder(arguments, settings), settings.live.journal_max_bytes
         journal = stack.enter_context(Journal(folder, _owner(ledger), max_bytes))
         writes = stack.enter_context(_outputs(arguments))
-        name, ledger_id = ledger_place(settings.ledger.place), ledger.meta()["ledger_id"]
-        about = about_us(settings, "run", name, SOFTWARE, ledger_id)
-        reports = RunReports(about, recent_work(settings), folder)
         summary, watch = Summary(policy=settings.policy.fingerprint(), others=others), FeedWatch(settings)
-        observers = [log.observe, reports.observe, summary.observe]
+        observers = [log.observe, summary.observe]
         runtime = LiveRuntime(
             settings, ledger, OsEntropy(), keys.key_of, SOFTWARE, journal, writes, observers, look=watch.look
         )
-        # These are left in reverse: the report of the end, then what is due, and the summary as the last line.
+        # These are left in reverse: what is due, and the summary as the last line.
         stack.callback(_summarize, summary, settings, as_json=arguments.json)
         stack.callback(log.say_due, at_the_end=True)
-        stack.enter_context(_reporting_the_end(reports, runtime))
         say(f"run of {source_name(arguments.source)}, with the journal {folder}", "begun")
+        heartbeats = Heartbeat(arguments.alive), Heartbeat(folder / ALIVE)
+        stack.callback((folder / ALIVE).unlink, missing_ok=True)
         runtime.start()
-        ended = _go_on(source, runtime, settings, log, heartbeat, reports)
+        ended = _go_on(source, runtime, settings, log, heartbeats)
         watch.end()
         if ended and watch.accepted_nothing:
             raise UsageError("no ping was accepted")
@@ -110,27 +106,12 @@ def source_name(name: str) -> str:
     return f"{scheme}://{rest.partition('/')[0].partition('?')[0].rpartition('@')[2]}"
 
 
-@contextmanager
-def _reporting_the_end(reports: RunReports, runtime: LiveRuntime) -> Iterator[None]:
-    """Around the work: report with which status it ends."""
-    try:
-        yield
-    except UdpStreamError as error:
-        reports.report(runtime.reader, error.exit_status)
-        raise
-    except BaseException as error:
-        reports.report(runtime.reader, 1 if isinstance(error, Exception) else 0)
-        raise
-    reports.report(runtime.reader, 0)
-
-
 def _go_on(
     source: LiveSource,
     runtime: LiveRuntime,
     settings: Settings,
     log: SpokenLog,
-    heartbeat: Heartbeat,
-    reports: RunReports,
+    heartbeats: Sequence[Heartbeat],
 ) -> bool:
     """Frames into the journal and through it, until SIGTERM has come or, which is returned, the source has ended."""
     rules = settings.ping_rules
@@ -147,9 +128,9 @@ def _go_on(
                 handover.kept()
             else:
                 runtime.tick()
-            heartbeat.beat()
+            for heartbeat in heartbeats:
+                heartbeat.beat()
             log.say_due()
-            reports.report_due(runtime.reader)
         if not asked():
             runtime.close_what_is_over()
     runtime.stop()

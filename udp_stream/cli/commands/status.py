@@ -1,49 +1,74 @@
-"""`status`: what a deployment is doing, from what its workers report, or a live run. Changes nothing."""
+"""`status`: what a deployment is doing, from its consumer group or a live run's journal, and its ledger.
+
+It changes nothing. It shows counts of messages and HATs, times and public settings; no plate, speed, position or cell.
+"""
 
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import json
 import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
+from typing import Any, Final
 
+from udp_stream.adapters.files.heartbeat import ALIVE, SILENT_S
 from udp_stream.adapters.files.journal import journal_size
 from udp_stream.adapters.ledgers.ledger_view import LedgerView, look_at
 from udp_stream.adapters.ledgers.opening import ledger_place
+from udp_stream.adapters.ledgers.which_ledger import slot_start
 from udp_stream.adapters.settings import Settings, is_file
-from udp_stream.adapters.work_reports import REPORT, rules_of, run_seen
-from udp_stream.cli.status_page import Status
-from udp_stream.errors import (
-    ConfigError,
-    DependencyUnavailable,
-    PrivacyRefused,
-    UdpStreamError,
-    UsageError,
-    needs,
-)
-from udp_stream.release.worker_health import Group, Seen, Trouble, agreement, troubles
+from udp_stream.adapters.text import counted
+from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UdpStreamError, UsageError, needs
+from udp_stream.release.run_log import duration_in_words
 
-ERRORS: dict[int, type[UdpStreamError]] = {3: ConfigError, 4: DependencyUnavailable, 5: PrivacyRefused}
+FOR_OPERATORS: Final = "for operators only: exact counts, no releases"
+
+ERRORS: Final[dict[int, type[UdpStreamError]]] = {3: ConfigError, 4: DependencyUnavailable, 5: PrivacyRefused}
+
+LATEST: Final = 20
+"""Records of each partition of releases that are looked at for the last slot."""
+
+
+@dataclass
+class Status:
+    """What was found: lines for people, the same as facts for programs, and what is wrong with its exit status."""
+
+    lines: list[str]
+    facts: dict[str, Any]
+    troubles: list[tuple[int, str]] = field(default_factory=list)
+
+    @property
+    def exit_status(self) -> int:
+        """The highest of what is wrong: 5 before 4 before 3; 0 if all is well."""
+        return max((status for status, _ in self.troubles), default=0)
 
 
 def status(arguments: argparse.Namespace, settings: Settings) -> None:
     """Print the page. Raises what is wrong, by the highest status; DependencyUnavailable if no broker answers, and
     UsageError for a journal that is not there."""
     folder = _journal(arguments, settings)
+    ledger = look_at(settings.ledger) if settings.ledger.url else None
     try:
-        found = _of_kafka(settings) if folder is None else _of_run(folder, settings)
+        found = _of_kafka(settings) if folder is None else _of_run(folder, ledger, settings)
     except DependencyUnavailable as error:
         beside = _beside(settings)
         if arguments.bootstrap is not None or beside is None:
             raise
         raise DependencyUnavailable(f"{error}; and no live run has its journal in {beside}") from error
+    if ledger is not None:
+        _add_ledger(found, ledger)
     if arguments.json:
-        print(json.dumps(found.as_json(), ensure_ascii=False, indent=2), flush=True)
+        facts = {"schema": "udp-stream/status/2", "note": FOR_OPERATORS, **found.facts}
+        facts["troubles"] = [{"status": status, "text": text} for status, text in found.troubles]
+        print(json.dumps(facts | {"status": found.exit_status}, ensure_ascii=False, indent=2), flush=True)
     else:
-        print("\n".join(found.lines()), flush=True)
+        print("\n".join([*found.lines, *(f"trouble: {text}" for _, text in found.troubles)]), flush=True)
     if found.exit_status:
-        words = "; ".join(trouble.text for trouble in found.troubles)
-        raise ERRORS.get(found.exit_status, UdpStreamError)(words)
+        raise ERRORS[found.exit_status]("; ".join(text for _, text in found.troubles))
 
 
 def _journal(arguments: argparse.Namespace, settings: Settings) -> Path | None:
@@ -66,32 +91,117 @@ def _beside(settings: Settings) -> Path | None:
 
 def _of_kafka(settings: Settings) -> Status:
     with needs("Kafka client", "kafka"):
-        from streams.group import group_of
-        from streams.reports import read_reports
-    kafka = settings.kafka
-    group = group_of(kafka)
-    return _status(settings, f"workers of group {kafka.group} at {kafka.bootstrap}", read_reports(kafka), group)
+        from streams.group import Rules, group_of
+    kafka, ours, group = settings.kafka, Rules.of(settings), group_of(settings.kafka)
+    name = f"workers of group {kafka.group} at {kafka.bootstrap}"
+    found = Status([f"{name} ({FOR_OPERATORS})"], {"name": name, "run": None})
+    for member in group.members:
+        reads = f"reads {', '.join(_ranges(member.partitions))}" if member.partitions else "reads nothing yet"
+        found.lines.append(f"worker {member.name}: {member.rules or 'not of this version'}; {reads}")
+    different = {member.rules for member in group.members}
+    agree = len(different) == 1 and None not in different if different else None
+    alike = different == {ours} if different else None
+    if agree is False:
+        which = " and ".join(sorted(str(rules or "another version") for rules in different))
+        found.troubles.append((3, f"the workers' settings differ: {which}"))
+    words = {
+        None: "no worker to compare with",
+        False: f"not all as configured here: {ours}",
+        True: "as configured here",
+    }
+    found.lines.append(f"settings: {words[alike]}")
+    behind = sum(one.behind for one in group.partitions)
+    members = counted(len(group.members), "member")
+    found.lines.append(f"group: {members}; {counted(behind, 'message')} after its commits, with those of open slots")
+    if not group.members:
+        found.troubles.append((4, "no worker runs"))
+    elif group.unread:
+        found.troubles.append((4, f"no worker reads {', '.join(_ranges(one[:2] for one in group.unread))}"))
+    last = _last_slot(settings)
+    found.lines.append("last slot out: " + (f"{last['slot_start']}, at {last['out_at']}" if last else "none yet"))
+    found.facts |= {
+        "workers": [{"name": one.name, **(one.rules._asdict() if one.rules else {}), "partitions": one.partitions}
+                    for one in group.members],
+        "settings_agree": agree,
+        "settings_agree_with_this_configuration": alike,
+        "partitions": [{**one._asdict(), "behind": one.behind} for one in group.partitions],
+        "last_slot": last,
+    }  # fmt: skip
+    return found
 
 
-def _of_run(folder: Path, settings: Settings) -> Status:
-    seen = run_seen(folder, time.time())
+def _last_slot(settings: Settings) -> dict[str, str] | None:
+    """The latest slot among the last records of releases, and when the broker got the last of it."""
+    from streams.topic_reader import read_topic
+    from streams.topics import topics_of
+
+    found = []
+    for record in read_topic(settings.kafka, topics_of(settings.kafka).release, LATEST):
+        start = json.loads(record.value)["hat"]["slot_start"]
+        found.append((dt.datetime.fromisoformat(start), record.timestamp, start))
+    if not found:
+        return None
+    _, out_ms, start = max(found)
+    return {"slot_start": start, "out_at": dt.datetime.fromtimestamp(out_ms // 1000, settings.zone).isoformat()}
+
+
+def _of_run(folder: Path, ledger: LedgerView | None, settings: Settings) -> Status:
+    name = f"run with the journal {folder}"
+    state, age_s = _run_state(folder)
     size = journal_size(folder)
-    journal = f"{size:,} of at most {settings.live.journal_max_bytes:,} bytes, in {folder}"
-    missing = f"{folder} has no {REPORT}: no run of this version has begun there"
-    found = _status(settings, f"run with the journal {folder}", [] if seen is None else [seen], journal=journal)
-    return found if seen is not None else found.with_trouble(Trouble(4, missing))
+    charged = None if ledger is None or ledger.holdings is None else ledger.holdings.newest
+    newest = slot_start(charged, settings.calendar.slots)
+    ago = "" if age_s is None else f" for {duration_in_words(age_s)}" if state == "silent" else f", {age_s:.0f} s ago"
+    found = Status(
+        [
+            f"{name} ({FOR_OPERATORS})",
+            f"run: {state}{ago}",
+            f"journal: {size:,} of at most {settings.live.journal_max_bytes:,} bytes, in {folder}",
+            f"last slot charged: {newest or 'none yet'}",
+        ],
+        {
+            "name": name,
+            "run": {"state": state, "seconds_ago": age_s, "journal_bytes": size},
+            "workers": [],
+            "last_slot": newest and {"slot_start": newest},
+        },
+    )
+    if state != "alive":
+        found.troubles.append((4, f"the run has been silent{ago}: its log says why" if age_s else "no run goes on"))
+    return found
 
 
-def _status(
-    settings: Settings, name: str, workers: list[Seen], group: Group | None = None, journal: str = ""
-) -> Status:
-    ledger, wrong = _ledger(settings), troubles(workers, group)
-    if ledger is not None and ledger.status:
-        wrong.append(Trouble(ledger.status, f"the ledger: {ledger.said}"))
-    agreed, with_ours = agreement(workers), agreement(workers, rules_of(settings))
-    return Status(name, workers, agreed, with_ours, wrong, ledger, settings.zone, group, journal)
+def _run_state(folder: Path) -> tuple[str, float | None]:
+    """`alive` or `silent`, with the age of its last sign of life in seconds; `stopped` if it ended in good order."""
+    try:
+        age_s = round(max(0.0, time.time() - (folder / ALIVE).stat().st_mtime), 1)
+    except FileNotFoundError:
+        return "stopped", None
+    return ("silent" if age_s > SILENT_S else "alive"), age_s
 
 
-def _ledger(settings: Settings) -> LedgerView | None:
-    """None if the configuration names none."""
-    return look_at(settings.ledger) if settings.ledger.url else None
+def _add_ledger(found: Status, ledger: LedgerView) -> None:
+    found.lines.append(f"ledger: {ledger}")
+    holdings = None if ledger.holdings is None else ledger.holdings._asdict()
+    found.facts["ledger"] = {**ledger._asdict(), "holdings": holdings}
+    if ledger.status:
+        found.troubles.append((ledger.status, f"the ledger: {ledger.said}"))
+
+
+def _ranges(partitions: Iterable[tuple[str, int]]) -> list[str]:
+    """Each topic with its partitions, those in a row as one range.
+
+    >>> _ranges([("bus.pings.v1", 0), ("bus.pings.v1", 1), ("bus.pings.v1", 3)])
+    ['bus.pings.v1[0-1, 3]']
+    """
+    found = []
+    for topic, of_topic in groupby(partitions, key=lambda one: one[0]):
+        numbers = [number for _, number in of_topic]
+        runs = groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
+        spans = [[number for _, number in run] for _, run in runs]
+        found.append(f"{topic}[{', '.join(_range(span) for span in spans)}]")
+    return found
+
+
+def _range(numbers: list[int]) -> str:
+    return f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
