@@ -146,7 +146,7 @@ def test_settings_ask_for_a_shared_clip_where_there_can_be_one_and_the_policy_sa
     pure = [load(None, (f"release.clip={clip}",), {}).policy.fingerprint() for clip in ("auto", "box")]
     assert pure[0] == pure[1] == load(None, (), {}).policy.fingerprint()
     for flags in ((), ("budget.accounting=approximate", "release.mean=optimal", "release.mean_epsilon=0.1")):
-        with pytest.raises(ConfigError, match=r'release.clip: expected "auto" or "box" where .*, got .ball.'):
+        with pytest.raises(ConfigError, match=r"release\.clip:"):
             load(None, (*flags, "release.clip=ball"), {})
 
 

@@ -32,8 +32,8 @@ PAPERS = load(None, (*FLAGS, "release.mean=array-averaging"), {})
 @pytest.mark.parametrize(
     ("headers", "sentence"),
     [
-        ([OTHER_LEDGER.header], "it works on the ledger 0ther, and this worker on 5eed. All workers"),
-        ([("more", b""), OTHER_KEY.header], "it works with the plates' key 0ther, and this worker with cafe. All"),
+        ([OTHER_LEDGER.header], "it works on the ledger 0ther"),
+        ([("more", b""), OTHER_KEY.header], "works with the plates'"),
         ([], "it does not name its ledger"),
         ([("udp-stream-ledger", b"\xff")], "it does not name its ledger"),
     ],
@@ -68,7 +68,7 @@ def test_pings_that_another_worker_has_handed_on_under_another_ledger_are_not_re
         await sources(Worker(broker, MemoryLedger(), thread, binding=other))
         ours = Worker(broker, ledger, thread)
         await ours.parts.assign(PARTS)
-        with pytest.raises(PrivacyRefused, match=r"the writer of bus\.parts\.v1\[0\] at 0 works"):
+        with pytest.raises(PrivacyRefused, match=r"bus\.parts\.v1\[0\] at 0 works"):
             await ours.parts.process(list(broker.logs[TP(TOPICS.parts.name, 0)]))
 
     in_a_thread(work)
@@ -116,7 +116,7 @@ def test_a_ledger_that_is_behind_what_a_commit_knows_is_refused_at_a_takeover():
         await Worker(broker, ledger, thread).run(random.Random(0))
         older = MemoryLedger()
         older._meta["ledger_id"] = ledger.meta()["ledger_id"]
-        with pytest.raises(PrivacyRefused, match="went back in time: it holds 0 charged and 0 recorded HATs"):
+        with pytest.raises(PrivacyRefused, match="0 charged and 0 recorded"):
             await Worker(broker, older, thread).parts.assign(PARTS)
         await Worker(broker, ledger, thread).parts.assign(PARTS)
 
@@ -141,7 +141,7 @@ def test_a_ledger_that_is_set_back_while_a_worker_runs_publishes_nothing_more(tm
         worker = Worker(broker, ledger, thread, PAPERS)
         await sources(worker)
         published = {}
-        with pytest.raises(PrivacyRefused, match="went back in time: its record of"):
+        with pytest.raises(PrivacyRefused, match="went back in time"):
             while (at := worker.parts.next_offsets()[parts]) < len(broker.logs[parts]):
                 await worker.parts.process(broker.logs[parts][at : at + 1])
                 if not published and (published := dict(outcome(broker)[0])):
@@ -183,7 +183,7 @@ def test_a_broker_that_does_not_tell_who_was_first_is_a_dependency_that_is_away(
         raise error
 
     monkeypatch.setattr("streams.binding.records_of", fails)
-    with pytest.raises(DependencyUnavailable, match=r"Kafka at host:1: bus\.deployment\.v1: \w+"):
+    with pytest.raises(DependencyUnavailable, match=r"bus\.deployment\.v1"):
         asyncio.run(claim(KafkaSection(bootstrap="host:1"), TOPICS.deployment, OURS, None))
 
 

@@ -95,7 +95,7 @@ def test_edges_may_end_at_a_largest_speed_that_is_no_whole_number_of_quanta():
     assert bins_from_edges([0, 30, 65.3], in_quanta).edges_kmh == (0.0, 30.0, 65.3)
     assert bins_from_edges([0, 30, 65.3], in_quanta) == bins_from_edges([0, 30, 65.3], 65.3)
     for other in (65.3 - 1 / QUANTA_PER_KMH, 65.3 + 1 / QUANTA_PER_KMH):
-        with pytest.raises(ValueError, match=r"end at max_kmh = 65\.3, got 65\.\d"):
+        with pytest.raises(ValueError, match=r"end at max_kmh = 65\.3"):
             bins_from_edges([0, 30, other], 65.3)
 
 

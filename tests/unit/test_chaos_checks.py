@@ -213,8 +213,8 @@ def test_clips_of_a_part_of_the_speeds_are_found(tmp_path, monkeypatch):
             runtime.run(frames_of(log))
         ask = partial(clips_amiss, load(None, IN_RHO, {}), runtime._ledger, runtime._context.keyed)
         found, of_nothing = ask(frames_of(log)), ask([])
-    assert found and all("of other norms than those of the whole slot" in one for one in found)
-    assert len(of_nothing) == len(found) and all("is remembered of no slot of the log" in one for one in of_nothing)
+    assert found and all("other norms than those" in one for one in found)
+    assert len(of_nothing) == len(found) and all("remembered of no slot" in one for one in of_nothing)
 
 
 def test_a_record_that_comes_twice_is_a_violation_only_where_it_is_to_come_once(sound):

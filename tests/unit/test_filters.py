@@ -106,7 +106,7 @@ def test_distances_scale():
     ("delta", "reach", "rho_nano"), [(0.0, 1, 5), (1.0, 1, 5), (1e-6, 0, 5), (1e-6, Decimal("inf"), 5), (1e-6, 1, -1)]
 )
 def test_what_is_no_promise_is_refused(delta, reach, rho_nano):
-    with pytest.raises(ValueError, match="expected 0 < delta < 1, a finite reach > 0 and rho >= 0"):
+    with pytest.raises(ValueError, match="expected 0 < delta < 1"):
         metric_epsilon_nano(rho_nano, delta, reach)
 
 

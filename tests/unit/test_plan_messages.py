@@ -216,7 +216,7 @@ def test_the_planner_waits_for_every_shard_and_for_shards_that_have_nothing():
 
 def test_chunks_of_two_slots_are_not_one():
     chunks = [next(cut_counts(tabulate(some_slot(1, start))[0], 0)) for start in (0, HOUR)]
-    with pytest.raises(ValueError, match="expected chunks of one slot, got 2"):
+    with pytest.raises(ValueError, match="got 2"):
         merge_counts(chunks)
 
 

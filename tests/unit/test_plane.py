@@ -135,7 +135,7 @@ def test_places_that_a_query_is_about_are_never_moved():
     near = np.array([-18.14, -10.2, -18.14]), np.array([178.44, 178.44, -173.6])  # the last across the date line
     assert (plane.metres_of_places(*near) == plane.metres(*near)).all()
     for latitude, longitude in ((-10.1, 178.44), (-18.14, -173.0), (178.44, -18.14)):
-        with pytest.raises(ValueError, match="expected places within 8 degrees of the centre"):
+        with pytest.raises(ValueError, match="8 degrees of the centre"):
             plane.metres_of_places(np.array([-18.14, latitude]), np.array([178.44, longitude]))
 
 
@@ -146,7 +146,7 @@ def test_a_centre_that_is_no_place_is_refused_with_the_rule(centre):
 
 
 def test_a_position_that_is_not_a_number_is_refused():
-    with pytest.raises(ValueError, match="expected positions that are numbers"):
+    with pytest.raises(ValueError, match="expected positions"):
         Plane(0.0, 0.0).quanta(np.array([math.nan]), np.array([0.0]))
 
 

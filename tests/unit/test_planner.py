@@ -124,7 +124,7 @@ def test_a_fixed_number_of_hats_holds_for_every_plate_and_small_hats_are_withhel
 
 
 def test_a_fixed_number_of_hats_is_part_of_suppression():
-    with pytest.raises(ConfigError, match=r"release.hats_max: expected 0 where release.suppression is"):
+    with pytest.raises(ConfigError, match=r"release\.hats_max:"):
         load(None, ("release.hats_max=2",), {})
 
 
@@ -450,7 +450,7 @@ def test_a_plan_that_read_history_survives_a_restart(tmp_path):
 
 def test_a_planner_that_leaves_hats_out_is_refused_before_anything_is_charged():
     ledger, context = MemoryLedger(), dataclasses.replace(a_context(), planner=lambda *_: [Terms()])
-    with pytest.raises(PrivacyRefused, match="expected terms for each of 3 HATs, got 1"):
+    with pytest.raises(PrivacyRefused, match="terms for each of 3 HATs"):
         plan_slot(city()[0], context, ledger)
     assert not list(ledger.entries())
 

@@ -500,7 +500,7 @@ def test_a_log_that_was_cut_off_before_it_was_read_stops_the_worker():
     broker = Broker()
     broker.offsets[TP(TOPICS.pings.name, 1)] = Committed(7, '{"binding": "5eed.cafe"}')
     broker.begins[TP(TOPICS.pings.name, 1)] = 9
-    with pytest.raises(DependencyUnavailable, match=r"begins at offset 9, but is still needed from 7"):
+    with pytest.raises(DependencyUnavailable, match="begins at offset 9"):
         with_worker(broker, None)
 
 

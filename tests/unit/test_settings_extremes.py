@@ -100,7 +100,7 @@ def test_a_duration_is_refused_by_name_or_works(key, span, tmp_path):
 
 @pytest.mark.parametrize("box", ["[-999,0,5,5]", "[0,0,5,91]", "[nan,0,5,5]", "[0,0,inf,5]", "[5,0,5,5]"])
 def test_a_box_lies_on_earth(box):
-    with pytest.raises(ConfigError, match=r"pings\.box: expected .* got"):
+    with pytest.raises(ConfigError, match=r"pings\.box:"):
         load(None, [f"pings.box={box}"], {})
 
 

