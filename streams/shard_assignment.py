@@ -13,13 +13,13 @@ from streams.versions import other_version
 from udp_stream.errors import ConfigError
 from udp_stream.ledger.port import Ledger
 from udp_stream.mechanisms.ball import PlateNorms
-from udp_stream.release.balls import slot_norms
+from udp_stream.release.balls import factors_once, slot_norms
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.whole_city import record_city, slot_sums
 from udp_stream.shuffle.position_chunks import PositionsEnd
 from udp_stream.shuffle.shard_checkpoint import ShardCheckpoint
 from udp_stream.shuffle.shard_protocol import ShardProtocol
-from udp_stream.shuffle.shard_steps import AskCity, Measure
+from udp_stream.shuffle.shard_steps import AskCity, Measure, Remember
 from udp_stream.shuffle.wire import decode_message
 
 
@@ -63,3 +63,8 @@ class ShardAssignment:
     def ask_city(self, step: AskCity) -> None:
         """Record what the whole city is asked."""
         record_city(self.context.city, step.sums, step.plan, self.context.entropy, self.ledger)
+
+    def remember(self, step: Remember) -> dict[bytes, int]:
+        """Remember the plates' norms; the factors that hold."""
+        slot = step.start, step.end_ms
+        return factors_once(step.norms, step.expected, slot, self.context, self.ledger)

@@ -203,7 +203,7 @@ class ShardProcessor:
         work: dict[type, Callable[[ShardAssignment, Any], Awaitable[None]]] = {steps.Send: self._send_all}
         work |= {steps.Count: self._count, steps.Measure: self._measure, steps.Release: self._release}
         work |= {steps.PlanSlot: self._plan, steps.AskCity: self._ask_city, steps.Learn: self._learn}
-        return work | {steps.Answer: self._answer}
+        return work | {steps.Remember: self._remember, steps.Answer: self._answer}
 
     async def _leave(self, assigned: ShardAssignment) -> None:
         """Another worker owns this shard, though the group has not said so yet: drop it, and ask to rejoin."""
@@ -244,9 +244,15 @@ class ShardProcessor:
         await self._in_thread(partial(assigned.ask_city, step))
         assigned.protocol.city_asked()
 
+    async def _remember(self, assigned: ShardAssignment, step: steps.Remember) -> None:
+        factors = await self._in_thread(partial(assigned.remember, step))
+        # Factors that an older copy of the ledger allows must not outlive it in the log.
+        await self._in_thread(lambda: assigned.ledger.compare(self._mark))
+        assigned.protocol.remembered(factors)
+
     async def _release(self, assigned: ShardAssignment, step: steps.Release) -> None:
         plan = step.plan if self._last_plan is None else step.plan.with_priced(self._last_plan)
-        work = step.counts, step.values, plan, assigned.context, assigned.ledger, step.clips
+        work = step.counts, step.values, plan, assigned.context, assigned.ledger, step.factors
         recorded = await self._in_thread(partial(record_slot, *work))
         releases = [PublishedRelease(payload) for payload in recorded.payloads.values()]
         report_recorded(self._report, step.counts, recorded, releases)

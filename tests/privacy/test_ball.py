@@ -19,6 +19,7 @@ from udp_stream.mechanisms.ball import (
     SQUARE_MAX,
     WHOLE,
     PlateNorms,
+    check_of,
     factor_of,
     merged_norms,
     norms_of,
@@ -64,10 +65,11 @@ def slot_of(counts, seed, rho_nano=RHO, width=None):
 def norms(plans, samples):
     """Of the plates of a slot, each of which is in every HAT."""
     plates = tuple(bytes([97 + i]) for i in range(len(plans[0].counts.by_plate)))
-    of_hats = [
-        PlateNorms(plates, np.ones(len(plates), np.int64), *room_and_rounding(plan), norms_of(plan, speeds))
-        for plan, speeds in zip(plans, samples, strict=True)
-    ]
+    ones, of_hats = np.ones(len(plates), np.int64), []
+    for cell, (plan, speeds) in enumerate(zip(plans, samples, strict=True)):
+        columns = *room_and_rounding(plan), norms_of(plan, speeds)
+        checks = [check_of(cell, *of_plate) for of_plate in zip(*(one.tolist() for one in columns), strict=True)]
+        of_hats.append(PlateNorms(plates, ones, *columns, np.array(checks)))
     return merged_norms(of_hats)
 
 
@@ -141,6 +143,18 @@ def test_a_plate_of_which_a_hat_is_missing_moves_nothing():
     assert part.factors({b"a": 1, b"c": 1})[b"c"] == 0 and part.factors({}) == {}
     still = [shrunk_sum(plans[0], np.array([speed, 5, 5]), np.array([0, WHOLE])) for speed in (0, U)]
     assert still[0] == still[1]
+
+
+def test_speeds_that_change_places_among_hats_have_the_same_norm_and_other_checks():
+    """With half of either the vector is longer: HATs that two runs have drawn would tell twice as much."""
+    plans = [plan_of((1,), [U // 2])] * 2
+    one, other = ([np.array([far]), np.array([near])] for far, near in ((0, U // 2), (U // 2, 0)))
+    ours, swapped = norms(plans, one), norms(plans, other)
+    assert ours.norm.tolist() == swapped.norm.tolist() and ours.checks.tolist() != swapped.checks.tolist()
+    low = [released(plans, one)[0], released(plans, other)[1]]
+    high = [released(plans, [U - speed for speed in one])[0], released(plans, [U - speed for speed in other])[1]]
+    charged = sum(int(plan.charges[0]) for plan in plans)
+    assert loss(plans, low, high) * NANO > 1.9 * charged
 
 
 PLANTED = {

@@ -34,7 +34,7 @@ from udp_stream.adapters.settings import Settings, load
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
-from udp_stream.release.balls import slot_norms
+from udp_stream.release.balls import factors_once, slot_norms
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.draw import record_slot
@@ -43,7 +43,7 @@ from udp_stream.release.whole_city import record_city, slot_sums
 from udp_stream.shuffle.count_chunks import merge_counts
 from udp_stream.shuffle.shard_checkpoint import ShardCheckpoint
 from udp_stream.shuffle.shard_protocol import ShardProtocol
-from udp_stream.shuffle.shard_steps import AskCity, Count, Measure, PlanSlot, Release
+from udp_stream.shuffle.shard_steps import AskCity, Count, Measure, PlanSlot, Release, Remember
 from udp_stream.shuffle.source_protocol import SourceProtocol
 from udp_stream.shuffle.wire import decode_message, encode_message
 from udp_stream.testing import SeededEntropy
@@ -106,7 +106,7 @@ class Planted:
     fence_wraps: int = 0
 
 
-LEDGERS = frozenset({"PlanSlot", "AskCity", "Release"})
+LEDGERS = frozenset({"PlanSlot", "AskCity", "Remember", "Release"})
 """Steps that call the ledger."""
 
 LEARNT = "learnt "
@@ -433,6 +433,21 @@ class World:
 
         return self._cached(("ask city", actor.local, state.ledger, fault), work)
 
+    def remember(self, actor: Actor, state: State, fault: int) -> tuple[Actor, int]:
+        """The norms of the plates that share clips are remembered."""
+
+        def work() -> tuple[Actor, int]:
+            ledger = self.ledgers.fresh(state.ledger)
+            step = self.locals.fresh(actor.local).next()
+            assert isinstance(step, Remember)
+            slot = step.start, step.end_ms
+            factors = factors_once(step.norms, step.expected, slot, self.contexts[fault], ledger)
+            after = self._local(actor, ("remembered", freeze(factors, {})),
+                                lambda protocol: protocol.remembered(factors))  # fmt: skip
+            return after, self.ledgers.number(ledger)
+
+        return self._cached(("remember", actor.local, state.ledger, fault), work)
+
     def record(self, actor: Actor, state: State, fault: int) -> tuple[int, tuple[tuple[str, int], ...]]:
         """The ledger afterwards, and what is to be published: (id, payload)."""
 
@@ -440,7 +455,7 @@ class World:
             ledger = self.ledgers.fresh(state.ledger)
             step = self.locals.fresh(actor.local).next()
             assert isinstance(step, Release)
-            recorded = record_slot(step.counts, step.values, step.plan, self.contexts[fault], ledger, step.clips)
+            recorded = record_slot(step.counts, step.values, step.plan, self.contexts[fault], ledger, step.factors)
             named = tuple((id_, self.payloads.number(payload)) for id_, payload in recorded.payloads.items())
             return self.ledgers.number(ledger), named
 
@@ -552,8 +567,9 @@ class World:
             yield after
 
     def _with_ledger(self, state: State, i: int, actor: Actor, kind: str, fault: int) -> Iterator[State]:
-        if kind in ("PlanSlot", "AskCity"):
-            after, ledger = (self.plan if kind == "PlanSlot" else self.ask_city)(actor, state, fault)
+        of_planner = {"PlanSlot": self.plan, "AskCity": self.ask_city, "Remember": self.remember}
+        if kind in of_planner:
+            after, ledger = of_planner[kind](actor, state, fault)
             yield self._with(state, i, after)._replace(ledger=ledger)
         elif not actor.is_recorded:
             ledger, _ = self.record(actor, state, fault)

@@ -60,9 +60,9 @@ class Balls(Following):
             if step.plan.cells.size:
                 raise Violation("a plan without clips that HATs share")
             return
-        if step.clips is None:
+        if step.factors is None:
             raise Violation("a release without factors")
-        factors = step.clips.factors
+        factors = step.factors
         known = self.factors.setdefault(step.start, dict(factors)) if self.is_one_history else factors
         if known != factors:
             raise Violation(f"two factors of one slot: {known} and {factors}")
@@ -105,12 +105,12 @@ def test_with_up_to_three_faults_random_orders_end_the_same(whole_batches, walke
 
 
 def test_a_planner_that_answers_too_early_and_one_that_forgets_and_a_shard_that_does_not_wait_are_found(monkeypatch):
-    def one_is_enough(self, factors=Planner.factors):
+    def one_is_enough(self, all_norms=Planner._all_norms):
         """It takes a shard that has said nothing for one that has released the slot."""
         before, self._released_ms = self._released_ms, [2**62] * len(self._released_ms)
-        if self._planned and self._norms.get(self._planned.start):
-            yield from list(factors(self))
+        found = all_norms(self) if self._planned and self._norms.get(self._planned.start) else None
         self._released_ms = before
+        return found
 
     def without_waiting(self):
         for start, slot in sorted(self._slots.items())[:1]:
@@ -120,8 +120,8 @@ def test_a_planner_that_answers_too_early_and_one_that_forgets_and_a_shard_that_
         return None
 
     for at, name, wrong in (
-        (Planner, "factors", one_is_enough),
-        (Planner, "factors", lambda _: ()),
+        (Planner, "_all_norms", one_is_enough),
+        (Planner, "measured", lambda _: None),
         (ShardProtocol, "_measure", without_waiting),
         (planner_module, "merged_norms", lambda norms: norms[0] if norms else PlateNorms.nobody()),
     ):

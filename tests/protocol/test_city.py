@@ -133,16 +133,16 @@ def test_with_up_to_three_faults_random_orders_end(world, whole_batches, walked)
 
 
 def test_a_planner_that_answers_before_it_records_and_one_that_never_answers_are_found(monkeypatch):
-    def at_once(self, factors=Planner.factors):
+    def at_once(self, answers=Planner.answers):
         asks = self._planned.asks if self._planned else None
         if self._planned:
             self._planned.asks = None
-        found = list(factors(self))
+        found = list(answers(self))
         if self._planned and not found:
             self._planned.asks = asks
         return found
 
-    for name, wrong in (("factors", at_once), ("asked", lambda _: None)):
+    for name, wrong in (("answers", at_once), ("asked", lambda _: None)):
         with monkeypatch.context() as patch, pytest.raises(Violation):
             patch.setattr(Planner, name, wrong)
             explore(Cities(), faults=0)
@@ -157,9 +157,9 @@ def test_a_shard_whose_plan_is_older_than_the_settings_is_answered_once():
     planner.planned(start, SLOT_END, [0])
     (norms,) = cut_norms(PlateNorms.nobody(), start, SLOT_END, shard=0, city=(5, 7))
     planner.add(planner.next_offset, norms)
-    assert not list(planner.factors()), "the plan is not on the broker yet"
+    assert not list(planner.answers()), "the plan is not on the broker yet"
     planner.sent()
-    (answer,) = planner.factors()
-    assert (answer.shard, answer.norms, answer.factors) == (0, norms.digest, b"")
+    (answer,) = planner.answers()
+    assert (answer.shard, answer.factors) == (0, b"")
     planner.add(planner.next_offset, norms)  # its next owner says it again
-    assert not list(planner.factors()) and planner.asked() is None
+    assert not list(planner.answers()) and planner.asked() is None

@@ -13,10 +13,10 @@ from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission
-from udp_stream.mechanisms.ball import WHOLE, PlateNorms, SharedClips, merged_norms
+from udp_stream.mechanisms.ball import WHOLE, PlateNorms, merged_norms
 from udp_stream.mechanisms.ball_width import BALL_WIDTHS, HATS, ball_widths, shared_at
 from udp_stream.mechanisms.noise import concentrated
-from udp_stream.release.balls import slot_clips, slot_norms
+from udp_stream.release.balls import HASH_BYTES, factors_once, slot_factors, slot_norms
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.context import ReleaseContext, unkeyed, with_forecaster
 from udp_stream.release.draw import record_slot
@@ -54,15 +54,20 @@ def planned(*flags):
     return counts, values, plan_slot(counts, context, ledger), context, ledger
 
 
+def factors_of(norms, plan, counts, context, ledger):
+    return factors_once(norms, plan.hats_in_balls(counts), (counts.start_ms, counts.end_ms), context, ledger)
+
+
 @pytest.mark.parametrize("shards", [1, 2, 4])
 def test_factors_and_records_are_the_same_for_any_number_of_shards(shards):
     counts, values, plan, context, ledger = planned()
-    whole = slot_clips(counts, values, plan, context.policy)
-    assert plan.in_balls and sum(0 < factor < WHOLE for factor in whole.factors.values()) > 10
+    whole = slot_factors(counts, values, plan, context, ledger)
+    assert plan.in_balls and sum(0 < factor < WHOLE for factor in whole.values()) > 10
     parts = [slot_of(shard, shards) for shard in range(shards)]
     norms = [slot_norms(*part, plan, context.policy) for part in parts]
     assert shards == 1 or any(set(norms[0].plates) & set(norms[1].plates))  # plates are on several
-    assert merged_norms(norms).clips(plan.hats_in_balls(counts)) == whole
+    for other in (ledger, planned()[4]):  # on a ledger that remembers the whole slot, too
+        assert factors_of(merged_norms(norms[::-1]), plan, counts, context, other) == whole
     payloads = record_slot(counts, values, plan, context, ledger, whole).payloads
     other, found = planned()[4], {}
     for part in parts:
@@ -74,7 +79,7 @@ def test_of_a_shard_that_is_missing_plates_move_nothing_and_without_factors_noth
     counts, values, plan, context, ledger = planned()
     part = slot_norms(*slot_of(0, 2), plan, context.policy)
     rest = slot_norms(*slot_of(1, 2), plan, context.policy)
-    factors = part.factors(plan.hats_in_balls(counts))
+    factors = factors_of(part, plan, counts, context, ledger)
     missing = {plate for plate in plan.hats_in_balls(counts) if plate in rest.plates}
     assert missing and {factors[plate] for plate in missing} == {0}
     with pytest.raises(ValueError, match="needs each plate's factor"):
@@ -82,33 +87,49 @@ def test_of_a_shard_that_is_missing_plates_move_nothing_and_without_factors_noth
     assert ledger.recorded([hat.release_id for hat in ledger.entries()]) == [None] * len(list(ledger.entries()))
 
 
-@pytest.mark.parametrize("changed", ["other speeds", "a lower U"])
-def test_a_slot_that_was_drawn_in_part_is_not_ended_with_other_speeds(changed):
-    """Its first HATs may have used up what a plate can lose in the slot: in the others it then moves nothing."""
-    first, rest = slot_of(0, 2), slot_of(1, 2)
+def of_plates(values, counts, chosen, change):
+    """The speeds of these plates changed, those of the others as they are."""
+    mine = np.isin(np.repeat(counts.plate, counts.count), chosen)
+    return replace(values, speed=np.where(mine, change(values.speed), values.speed))
 
-    def of_rest(part):
-        """The HATs that are left once the others are drawn, where speeds, or U, are a part of what they were."""
-        counts, values, plan, context, ledger = planned()
-        record_slot(*first, plan, context, ledger, slot_clips(counts, values, plan, context.policy))
 
-        def altered(values):
-            lower = values.speed // part if changed == "other speeds" else np.minimum(values.speed, 65 * 4096 // part)
-            return replace(values, speed=lower)
+CHANGES = {
+    "half as fast": lambda speed: speed // 2,
+    "one step of its lattice slower": lambda speed: np.maximum(speed - 40, 0),
+    "a lower U": lambda speed: np.minimum(speed, 65 * 4096 // 2),
+}
 
-        clips = slot_clips(counts, altered(values), plan, context.policy)
-        return record_slot(rest[0], altered(rest[1]), plan, context, ledger, clips).payloads
 
+@pytest.mark.parametrize("changed", CHANGES)
+def test_of_a_slot_that_was_drawn_in_part_only_plates_with_other_speeds_move_nothing(changed):
+    """Its first HATs may have used up what such a plate can lose in the slot; of all others nothing has changed."""
     counts, values, plan, context, ledger = planned()
-    ours = slot_clips(counts, values, plan, context.policy)
-    halved, thirds = of_rest(2), of_rest(3)
-    assert len(halved) > 3 and halved == thirds  # the same bits, and nothing of the speeds
-    assert halved != of_rest(1) == record_slot(*rest, plan, context, ledger, ours).payloads
+    ours = slot_factors(counts, values, plan, context, ledger)
+    record_slot(*slot_of(0, 2), plan, context, ledger, ours)
+    chosen = [3, 17, 30]
+    after = slot_factors(counts, of_plates(values, counts, chosen, CHANGES[changed]), plan, context, ledger)
+    others = {counts.plates[plate] for plate in chosen}
+    assert {plate for plate in ours if after[plate] != ours[plate]} == others
+    assert all(after[plate] == 0 for plate in others)
+    assert slot_factors(counts, values, plan, context, ledger) == ours  # the first ones stand
+
+
+def test_plates_that_come_or_go_between_two_runs_leave_the_others_as_they_are():
+    counts, values, plan, context, ledger = planned()
+    norms, expected = slot_norms(counts, values, plan, context.policy), plan.hats_in_balls(counts)
+    slot, gone, come = (counts.start_ms, counts.end_ms), norms.plates[4], b"\xff" * 16
+    ours = factors_once(norms, expected, slot, context, ledger)
+    left = [at for at, plate in enumerate(norms.plates) if plate != gone]
+    columns = [np.append(column[left], column[0]) for column in norms.columns]
+    other = PlateNorms((*(norms.plates[at] for at in left), come), *columns)
+    hats = {plate: expected.get(plate, int(norms.hats[0])) for plate in other.plates}
+    after = factors_once(other, hats, slot, context, ledger)
+    assert after == {plate: 0 if plate == come else ours[plate] for plate in other.plates}
 
 
 def test_what_was_planned_hat_by_hat_is_released_hat_by_hat():
     counts, values, plan, context, ledger = planned("release.clip=box")
-    assert not plan.in_balls and slot_clips(counts, values, plan, context.policy) is None
+    assert not plan.in_balls and slot_factors(counts, values, plan, context, ledger) is None
     together = context_of().policy  # the setting changes between plan and draw: terms say what holds
     assert together.in_balls and slot_norms(counts, values, plan, together).plates == ()
     assert record_slot(counts, values, plan, context, ledger).made
@@ -116,27 +137,27 @@ def test_what_was_planned_hat_by_hat_is_released_hat_by_hat():
 
 def test_messages_carry_norms_and_factors_whole_in_any_order_and_sets_do_not_mix():
     plates = tuple(number.to_bytes(16) for number in range(50))
-    norms = PlateNorms(plates, *np.random.default_rng(1).integers(0, 2**62, (4, 50)))
+    norms = PlateNorms(plates, *np.random.default_rng(1).integers(-(2**62), 2**62, (5, 50)))
     chunks = [decode_message(encode_message(one)) for one in cut_norms(norms, 0, 9, 1, rows_max=7)]
     old, arriving = list(cut_norms(PlateNorms.nobody(), 0, 9, 1)), Arriving()
-    begun = next(cut_norms(PlateNorms(plates[:9], *np.ones((4, 9), np.int64)), 0, 9, 1, rows_max=7))
+    begun = next(cut_norms(PlateNorms(plates[:9], *np.ones((5, 9), np.int64)), 0, 9, 1, rows_max=7))
     for one in (begun, *chunks[::-1], chunks[3], *old):  # the first that is whole counts, whatever comes behind it
         arriving.add(one)
     merged = merge_norms(arriving.whole())
     assert merged.plates == plates and all(map(np.array_equal, merged.columns, norms.columns))
-    clips = SharedClips(dict(zip(plates, range(50), strict=True)), norms.digest)
-    answer = [decode_message(encode_message(one)) for one in cut_factors(clips, chunks[0], rows_max=7)]
-    assert merge_factors(answer).of(chunks[0].digest) == clips
-    assert merge_factors(answer).of(old[0].digest) == SharedClips({}, norms.digest)
+    factors, measured = dict(zip(plates, range(50), strict=True)), dict(zip(plates, norms.checks.tolist(), strict=True))
+    answer = [decode_message(encode_message(one)) for one in cut_factors(factors, norms, chunks[0], rows_max=7)]
+    assert merge_factors(answer[::-1]).of(measured) == merge_factors(answer).of(measured) == factors
+    others = measured | {plates[9]: measured[plates[8]], b"not answered": 5}
+    assert merge_factors(answer).of(others) == factors | {plates[9]: 0, b"not answered": 0}
 
 
 def test_the_largest_chunk_is_below_a_megabyte():
     plates = tuple(number.to_bytes(16) for number in range(ROWS_MAX + 1))
-    norms = PlateNorms(plates, *np.full((4, ROWS_MAX + 1), 2**62))
+    norms = PlateNorms(plates, *np.full((5, ROWS_MAX + 1), 2**62))
     first, second = cut_norms(norms, 0, 9, 1)
     assert 700_000 < len(encode_message(first)) < 1_000_000 and second.number == 1
-    clips = SharedClips(dict.fromkeys(plates, WHOLE), norms.digest)
-    assert len(encode_message(next(cut_factors(clips, first)))) < 1_000_000
+    assert len(encode_message(next(cut_factors(dict.fromkeys(plates, WHOLE), norms, first)))) < 1_000_000
 
 
 def test_settings_ask_for_a_shared_clip_where_there_can_be_one_and_the_policy_says_what_holds():
@@ -179,13 +200,18 @@ def test_a_plate_that_shares_its_clip_among_more_hats_lets_more_pass_and_hides_l
 
 def test_a_ledger_holds_no_hash_of_norms_that_can_be_computed_without_the_key():
     """Norms of a slot are few numbers: who guesses them could else see from the ledger that the guess is right."""
-    counts, values, plan, context, ledger = planned()
-    clips = slot_clips(counts, values, plan, context.policy)
-    keyed = replace(context, keyed=lambda text: b"of the key " + text.encode()[:5])
-    record_slot(counts, values, plan, keyed, ledger, clips)
-    (kept,) = [entry for entry in ledger.entries() if kind_of(entry.release_id) == CLIPS]
-    (verdict,) = ledger.admit(kept.period, kept.budget, (), [Admission(kept.release_id, NO_ROWS, NO_ROWS, 0, b"")])
-    assert verdict.terms == b"of the key clips" and kept.payload is None and not kept.plates
+    counts, values, plan, context, _ = planned()
+    held = []
+    for key in (b"one key", b"another"):
+        ledger = planned()[4]
+        keyed = replace(context, keyed=lambda text, key=key: key + text.encode()[:5])
+        slot_factors(counts, values, plan, keyed, ledger)
+        (kept,) = [entry for entry in ledger.entries() if kind_of(entry.release_id) == CLIPS]
+        (verdict,) = ledger.admit(kept.period, kept.budget, (), [Admission(kept.release_id, NO_ROWS, NO_ROWS, 0, b"")])
+        assert kept.payload is None and not kept.plates
+        held.append({verdict.terms[at : at + HASH_BYTES] for at in range(0, len(verdict.terms), HASH_BYTES)})
+        assert len(verdict.terms) == HASH_BYTES * len(plan.hats_in_balls(counts)) == HASH_BYTES * len(held[-1])
+    assert not held[0] & held[1]
 
 
 def test_a_run_hashes_them_with_the_plates_key():
@@ -201,7 +227,7 @@ def test_a_run_hashes_them_with_the_plates_key():
 
 def test_a_ledger_names_its_latest_slot_and_counts_what_it_remembers():
     counts, values, plan, context, ledger = planned()
-    record_slot(counts, values, plan, context, ledger, slot_clips(counts, values, plan, context.policy))
+    record_slot(counts, values, plan, context, ledger, slot_factors(counts, values, plan, context, ledger))
     said = ledger_sentence("city.ledger", {}, ledger.progress(), context.calendar.slots)
     assert re.search(r"^ledger city.ledger: \d+ HATs and slots, .* the latest of 1970-01-01T00:00:00\+00:00$", said), (
         said

@@ -205,7 +205,7 @@ def test_clips_of_a_part_of_the_speeds_are_found(tmp_path, monkeypatch):
 
     def of_one_shard(counts, values, plan, policy):
         norms = whole(counts, values, plan, policy)
-        return replace(norms, norm=norms.norm // 2)
+        return replace(norms, checks=norms.checks // 2)
 
     with embedded(tmp_path / "ledger", io.BytesIO(), IN_RHO) as runtime:
         with monkeypatch.context() as patch:

@@ -18,8 +18,9 @@ plate was charged for these HATs. It holds for the slot: one HAT alone may tell 
 
 Everything is in integers, so a factor is the same wherever and however often it is computed. It needs room and norm of
 all HATs of the plate in the slot: a plate of which one is missing gets the factor 0, and then moves nothing. And it
-needs the same speeds for all of them. HATs of a slot may be drawn at different times; the ledger remembers the norms
-that the first were drawn with (`release/balls.py`), and with others every factor is 0.
+needs the same lengths in all of them, HAT by HAT. HATs of a slot may be drawn at different times, by runs with other
+settings or speeds; each plate's `checks` tell whether its lengths are those that the ledger remembers
+(`release/balls.py`). A plate with others gets the factor 0. No factor depends on another plate's speeds.
 """
 
 from __future__ import annotations
@@ -50,29 +51,18 @@ REACH: Final = 1024
 SQUARE_MAX: Final = 2**62
 """A sum of squares counts as at most this; a plate whose differences come to it gets the factor 0."""
 
-DIGEST_BYTES: Final = 16
-
 _PRODUCT_MAX = 2**42
 """Differences up to here can be multiplied with a factor in 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
-class SharedClips:
-    """The factor of each plate of a slot, and the digest of the norms of the whole slot, which they follow from.
-
-    >>> SharedClips({b"a": WHOLE}, b"digest").factors[b"a"] == WHOLE
-    True
-    """
-
-    factors: Mapping[bytes, int]
-    norms: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class PlateNorms:
-    """Of each plate: HATs in which it was charged, `room`, `rounding`, and `norm`. Norms follow from speeds: secret.
+    """Of each plate: HATs in which it was charged, `room`, `rounding`, `norm`, and `checks`.
 
-    >>> PlateNorms((b"a",), *np.array([[2], [8], [0], [18]])).norm.tolist()
+    Norms and checks follow from speeds: they are secret. `checks` are sums modulo 2**64 of `check_of` each HAT, so they
+    are equal where HATs, rooms, roundings and norms are, HAT by HAT; others are equal once in 2**64 times.
+
+    >>> PlateNorms((b"a",), *np.array([[2], [8], [0], [18], [7]])).norm.tolist()
     [18]
     """
 
@@ -81,40 +71,27 @@ class PlateNorms:
     room: Integers
     rounding: Integers
     norm: Integers
+    checks: Integers
 
     @classmethod
     def nobody(cls) -> PlateNorms:
         """Of no plate."""
-        return cls((), *np.zeros((4, 0), np.int64))
+        return cls((), *np.zeros((5, 0), np.int64))
 
     @property
-    def columns(self) -> tuple[Integers, Integers, Integers, Integers]:
+    def columns(self) -> tuple[Integers, Integers, Integers, Integers, Integers]:
         """Without the plates."""
-        return self.hats, self.room, self.rounding, self.norm
-
-    @property
-    def digest(self) -> bytes:
-        """Of all of it: who measures anything else has another one."""
-        # One byte order for all machines: digests of different workers are compared.
-        columns = [np.ascontiguousarray(column, "<i8").tobytes() for column in self.columns]
-        return blake2b(b"".join([*self.plates, *columns]), digest_size=DIGEST_BYTES).digest()
-
-    def clips(self, expected: Mapping[bytes, int]) -> SharedClips:
-        """The factors of the slot whose norms these are.
-
-        >>> PlateNorms.nobody().clips({b"a": 1}).factors
-        {b'a': 0}
-        """
-        return SharedClips(self.factors(expected), self.digest)
+        return self.hats, self.room, self.rounding, self.norm, self.checks
 
     def factors(self, expected: Mapping[bytes, int]) -> dict[bytes, int]:
         """Each plate's factor, of `WHOLE`; 0 where it has another number of HATs than `expected`, by any one.
 
-        >>> norms = PlateNorms((b"a", b"b"), *np.array([[1, 2], [400, 400], [0, 0], [81, 400]]))
+        >>> norms = PlateNorms((b"a", b"b"), *np.array([[1, 2], [400, 400], [0, 0], [81, 400], [0, 0]]))
         >>> {plate: factor / WHOLE for plate, factor in norms.factors({b"a": 1, b"b": 2, b"c": 1}).items()}
         {b'a': 1.0, b'b': 0.5, b'c': 0.0}
         """
-        found = zip(self.plates, *(column.tolist() for column in self.columns), strict=True)
+        columns = self.hats, self.room, self.rounding, self.norm
+        found = zip(self.plates, *(column.tolist() for column in columns), strict=True)
         # A norm that lacks a HAT is too small, and its factor too large: such a plate gives only what is public of it.
         known = {plate: factor_of(*of) for plate, hats, *of in found if expected.get(plate) == hats}
         return {plate: known.get(plate, 0) for plate in expected}
@@ -123,19 +100,40 @@ class PlateNorms:
 def merged_norms(parts: Sequence[PlateNorms]) -> PlateNorms:
     """Of the HATs of all parts, each of which is in one part only.
 
-    >>> one, other = (PlateNorms((plate, b"b"), *np.full((4, 2), 3)) for plate in (b"a", b"c"))
+    >>> one, other = (PlateNorms((plate, b"b"), *np.full((5, 2), 3)) for plate in (b"a", b"c"))
     >>> merged = merged_norms([one, other])
     >>> merged.plates, merged.norm.tolist()
     ((b'a', b'b', b'c'), [3, 6, 3])
     """
     if not parts:
         return PlateNorms.nobody()
-    # Sorted, so that the digest does not depend on the order of the parts.
     plates = tuple(sorted({plate for part in parts for plate in part.plates}))
     number = {plate: i for i, plate in enumerate(plates)}
     rows = np.array([number[plate] for part in parts for plate in part.plates], np.int64)
-    columns = zip(*(part.columns for part in parts), strict=True)
-    return PlateNorms(plates, *(sums(rows, np.concatenate(of_parts), len(plates)) for of_parts in columns))
+    columns = np.concatenate([np.stack(part.columns) for part in parts], axis=1)
+    return summed_norms(plates, rows, columns)
+
+
+def summed_norms(plates: tuple[bytes, ...], rows: Integers, columns: Integers) -> PlateNorms:
+    """Of these plates; `columns` are those of `PlateNorms`, with any number of rows for plate `rows[i]`.
+
+    >>> summed_norms((b"a",), np.array([0, 0]), np.array([[1, 1], [4, 5], [0, 0], [2, 2], [2**62, 2**62]])).room
+    array([9])
+    """
+    hats, room, rounding, norm = (sums(rows, column, len(plates)) for column in columns[:-1])
+    checks = np.zeros(len(plates), np.uint64)  # which wraps
+    np.add.at(checks, rows, columns[-1].astype(np.uint64))
+    return PlateNorms(plates, hats, room, rounding, norm, checks.astype(np.int64))
+
+
+def check_of(cell: int, room: int, rounding: int, norm: int) -> int:
+    """What a plate's HAT adds to its checks: a digest of all that its part of the clip follows from.
+
+    >>> check_of(7, room=400, rounding=0, norm=81) == check_of(8, room=400, rounding=0, norm=81)
+    False
+    """
+    packed = b"".join(one.to_bytes(8, "little") for one in (cell, room, rounding, norm))
+    return int.from_bytes(blake2b(packed, digest_size=8).digest(), "little", signed=True)
 
 
 def factor_of(room: int, rounding: int, norm: int) -> int:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Admission, Entropy, Ledger, Mark
 from udp_stream.mechanisms.accuracy import NOBODY
-from udp_stream.mechanisms.ball import SharedClips, factors_for
+from udp_stream.mechanisms.ball import factors_for
 from udp_stream.planning.slot_plan import SlotPlan
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.decide import decide, unplanned
@@ -23,7 +23,7 @@ from udp_stream.release.estimate import HatEstimate, estimate_hats
 from udp_stream.release.kept_back import forecast_kept_back
 from udp_stream.release.once import draw_once
 from udp_stream.release.outcome import NO_ROWS, HatOutcome, hats_of, ids_of
-from udp_stream.release.record import SCHEMA, Counts, Hat, Release, clips_id, encode
+from udp_stream.release.record import SCHEMA, Counts, Hat, Release, encode
 from udp_stream.release.statistic_records import forecast_record, privacy_record, statistics
 from udp_stream.windows.tables import SlotCounts, SlotValues, cell_center
 
@@ -61,13 +61,13 @@ def record_slot(
     plan: SlotPlan,
     context: ReleaseContext,
     ledger: Ledger,
-    clips: SharedClips | None = None,
+    factors: Mapping[bytes, int] | None = None,
 ) -> RecordedSlot:
     """Draw and record these HATs on their plan. A HAT that the plan lacks, or has with other rows, is withheld.
 
-    `clips` are those that plates share among their HATs (`balls.py`); ValueError if the plan has such HATs and there
-    are none. The ledger's mark is raised last, so that whatever is published, some
-    mark knows.
+    `factors` are those of the clips that plates share among their HATs (`balls.py`), once the ledger remembers what
+    they follow from; ValueError if the plan has such HATs and there are none. The ledger's mark is raised last, so that
+    whatever is published, some mark knows.
 
     >>> from udp_stream.ledger.memory import MemoryLedger
     >>> from udp_stream.release.charge import plan_slot
@@ -86,7 +86,7 @@ def record_slot(
         for i, decided in zip(todo, new, strict=True):
             hats[i] = decided
         _admit_unplanned(new, counts, context, ledger)
-        return _draw(new, counts, values, context, _factors_once(new, counts, clips, context, ledger))
+        return _draw(new, counts, values, context, factors)
 
     drawn = draw_once(ledger, ids_of(hats), draw)
     done = tuple(hat.recorded(payload) for hat, payload in zip(hats, drawn.payloads, strict=True))
@@ -110,28 +110,6 @@ def _admit_unplanned(hats: Sequence[HatOutcome], counts: SlotCounts, context: Re
         context.before_charge()
         period = context.calendar.slot_in_period(counts.start_ms).period
         ledger.admit(period, context.policy.budget_nano, counts.plates, admissions)
-
-
-def _factors_once(
-    hats: Sequence[HatOutcome],
-    counts: SlotCounts,
-    clips: SharedClips | None,
-    context: ReleaseContext,
-    ledger: Ledger,
-) -> Mapping[bytes, int] | None:
-    """The factors, if they follow from the norms that the first HATs of this slot were drawn with; else none, so 0.
-
-    The ledger remembers those norms, by a keyed hash, as the terms of an admission that charges no plate. A shared clip
-    holds for HATs of the same speeds: a slot that was drawn in part is not ended on other pings or another U.
-    """
-    if clips is None or not any(hat.terms.in_ball for hat in hats if hat.plan is not None):
-        return None
-    period, seconds = context.calendar.slot_in_period(counts.start_ms).period, (counts.end_ms - counts.start_ms) // 1000
-    name = clips_id(counts.start_ms // 1000, seconds)
-    asked = Admission(name, NO_ROWS, NO_ROWS, 0, context.keyed(f"{name} {clips.norms.hex()}"))
-    (verdict,) = ledger.admit(period, context.policy.budget_nano, counts.plates, [asked])
-    # Not None, which is for HATs that share no clip: here every plate gets the factor 0.
-    return clips.factors if verdict.terms == asked.terms else {}
 
 
 def _draw(

@@ -2,8 +2,9 @@
 
 1. *Charge* (`charge.py`). It sees the counts of the whole slot, and no speed: price every HAT, then charge its plates.
 2. *Draw* (`draw.py`). What the whole city is asked is drawn and recorded first (`whole_city.py`). Where plates share a
-   clip among their HATs, scale them into it (`balls.py`). Draw noise for the plates that were charged, then record. The
-   ledger keeps the first record of a HAT; a second draw is dropped unseen.
+   clip among their HATs, the ledger remembers their lengths, and they are scaled into it (`balls.py`). Draw noise for
+   the plates that were charged, then record. The ledger keeps the first record of a HAT; a second draw is dropped
+   unseen.
 3. *Publish* what the ledger holds, once its high-water mark is raised; then inform the ledger.
 
 A crash between any two steps loses nothing and repeats nothing: the ledger remembers terms, verdicts and records, so
@@ -18,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from udp_stream.ledger.port import Ledger
-from udp_stream.release.balls import slot_clips
+from udp_stream.release.balls import slot_factors
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.draw import RecordedSlot, record_slot
@@ -45,6 +46,7 @@ def release_slot(
     """
     plan = plan_slot(counts, context, ledger)
     record_city(context.city, slot_sums(context.city, counts, values, plan), plan, context.entropy, ledger)
-    recorded = record_slot(counts, values, plan, context, ledger, slot_clips(counts, values, plan, context.policy))
+    factors = slot_factors(counts, values, plan, context, ledger)
+    recorded = record_slot(counts, values, plan, context, ledger, factors)
     publish(recorded)
     return recorded.published(ledger)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from udp_stream.mechanisms.ball import SharedClips, merged_norms
+from udp_stream.mechanisms.ball import PlateNorms, merged_norms
 from udp_stream.planning.slot_plan import SlotPlan
 from udp_stream.shuffle.barrier import NOT_YET, BarrierCheckpoint
 from udp_stream.shuffle.count_chunks import CountChunk, Released
@@ -32,7 +32,7 @@ class _Planned:
     """A slot whose plan is made, and the shards that have to release it.
 
     `hats`, where norms are waited for: in how many HATs that share its clip each plate was charged. None once the
-    factors are sent; `answered` are the shards that have them. `asks`, where something is asked of the whole city: the
+    factors are made; `answered` are the shards that have them. `asks`, where something is asked of the whole city: the
     plan. None once that is recorded.
     """
 
@@ -147,29 +147,37 @@ class Planner:
             return None
         return [of_shard for of_shard in chunks.values() if of_shard]
 
-    def factors(self) -> Iterator[FactorChunk]:
-        """Once for a slot, when all norms are there, and what the whole city was asked is recorded: what to answer each
-        shard that sent them."""
+    def measured(self) -> tuple[int, int, PlateNorms, Mapping[bytes, int]] | None:
+        """Whose norms to remember now, before shards are answered: the slot, the norms of all shards, and in how many
+        HATs each plate was charged. Once all norms are there, and what the whole city was asked is recorded."""
         slot, chunks = self._planned, self._all_norms()
-        if slot is not None and slot.hats is None and slot.is_sent:
-            yield from self._answers_to_others(slot)
-        if slot is None or slot.hats is None or slot.asks is not None or chunks is None:
-            return
-        norms = [(of_shard[0], merge_norms(of_shard)) for of_shard in chunks]
-        # Without `hats` the slot is answered, and the next call has nothing to say.
-        clips, slot.hats = merged_norms([one for _, one in norms]).clips(slot.hats), None
-        for answered, one in norms:
-            slot.answered.add(answered.shard)
-            of_shard = {plate: clips.factors.get(plate, 0) for plate in one.plates}
-            yield from cut_factors(SharedClips(of_shard, clips.norms), answered)
+        if slot is None or slot.asks is not None or not slot.hats or chunks is None:
+            return None
+        return slot.start, slot.end_ms, merged_norms([merge_norms(of_shard) for of_shard in chunks]), slot.hats
 
-    def _answers_to_others(self, slot: _Planned) -> Iterator[FactorChunk]:
-        """Shards that wait though this plan has them wait for nothing: they have one that was made before, under other
-        settings. Its plates get the factor 0 where they share clips."""
-        for shard, arriving in self._norms.get(slot.start, {}).items():
-            if shard not in slot.answered and (chunks := arriving.whole()):
-                slot.answered.add(shard)
-                yield from cut_factors(SharedClips({}, b""), chunks[0])
+    def remembered(self, factors: Mapping[bytes, int]) -> Iterator[FactorChunk]:
+        """They are, and these are the plates' factors: what to answer each shard that sent norms."""
+        slot, chunks = self._planned, self._all_norms()
+        if slot is None or chunks is None:
+            return
+        slot.hats = None
+        for of_shard in chunks:
+            slot.answered.add(of_shard[0].shard)
+            yield from cut_factors(factors, merge_norms(of_shard), of_shard[0])
+
+    def answers(self) -> Iterator[FactorChunk]:
+        """What to answer shards whose plates share no clip by this plan. They have the factor 0 where they share one by
+        an older plan, as under other settings."""
+        slot = self._planned
+        if slot is None or not slot.is_sent:
+            return
+        if slot.hats is not None and not slot.hats and slot.asks is None:
+            yield from self.remembered({})  # only the city was asked: there is nothing to remember
+        elif slot.hats is None:
+            for shard, arriving in self._norms.get(slot.start, {}).items():
+                if shard not in slot.answered and (chunks := arriving.whole()):
+                    slot.answered.add(shard)
+                    yield from cut_factors({}, merge_norms(chunks), chunks[0])
 
     def released(self) -> tuple[int, int] | None:
         """Start and end of the slot to learn now: its plan was sent, and all of its shards have released it."""

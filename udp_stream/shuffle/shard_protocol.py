@@ -9,7 +9,8 @@ Slot by slot, in order of time. `next` gives the first of these steps that is du
 | `Learn` | all shards have released what was planned; only where plans follow from releases | `publishing`, `learnt` |
 | `PlanSlot` | all shards have counted a slot; on partition 0 alone | `planned`; each shard is sent its share next |
 | `Measure` | the oldest counted slot has its plan; clips are shared, or the city asked | `measured`; norms are next |
-| `AskCity` | all norms are there, and the city is asked; on partition 0 | `city_asked`; factors are next |
+| `AskCity` | all norms are there, and the city is asked; on partition 0 | `city_asked` |
+| `Remember` | all norms are there, and what the city told; on partition 0 | `remembered`; factors are next |
 | `Release` | the oldest counted slot has its plan, and factors if it was measured | `recorded`, then `published` |
 | `Answer` | every source has sent the positions of a moment; only where queries are asked | `answering`, `answered` |
 
@@ -17,9 +18,9 @@ The output of a step is on all replicas before a checkpoint moves past its input
 So a crash anywhere repeats a step with the same outcome.
 
 Where plates share clips among HATs of several shards, each shard sends its norms, and the planner answers each with the
-factors of its plates as soon as all shards that the plan went to have sent theirs, or have released the slot. That is a
-function of messages alone: it needs no step. A shard that releases has measured, too. Where that gave other norms than
-the planner answered, as under other settings, the plates of the shard get the factor 0.
+factors of its plates once all shards that the plan went to have sent theirs, or have released the slot, and the ledger
+remembers all of them. A shard that releases has measured, too. Plates of which it has measured something else than the
+planner answered, as under other settings, get the factor 0; no other plate's factor depends on that.
 
 Where something is asked of the whole city, each shard sends its part of the sums beside its norms, and waits for the
 answer in the same way. The planner first records what the city told, so that whoever finds all HATs of a slot recorded
@@ -35,6 +36,7 @@ and drops this object with all that is in it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from udp_stream.lifecycle import SLOT_LIFE, SlotState, advance
@@ -58,6 +60,7 @@ from udp_stream.shuffle.shard_steps import (
     Outgoing,
     PlanSlot,
     Release,
+    Remember,
     Send,
     Step,
 )
@@ -71,7 +74,7 @@ class _Slot:
 
     state: SlotState
     table: tuple[SlotCounts, SlotValues] | None = None
-    norms: bytes = b""  # the digest of what was measured
+    measured: Mapping[bytes, int] | None = None  # the check of each plate whose clip is shared
 
 
 class ShardProtocol:
@@ -150,10 +153,10 @@ class ShardProtocol:
     def next(self) -> Step | None:
         """The first step that is due; the same one until the caller says that it was done."""
         if self._step is None:
-            self._answer_norms()
+            self._answer_others()
             # Counts go out first, as other shards wait for the plan that needs them; answers last, as no release waits
             # for one. The step is kept until it is done, so a call in between cannot start it twice.
-            of_planner = self._ask_city, self._learn, self._plan
+            of_planner = self._ask_city, self._remember, self._learn, self._plan
             steps = self._count, self._send, *of_planner, self._measure, self._release, self._answer
             self._step = next((step for due in steps if (step := due()) is not None), None)
         return self._step
@@ -221,15 +224,15 @@ class ShardProtocol:
             hats = plan.hats_in_balls(counts) if plan.is_measured else None
             self._planner.planned(start, counts.end_ms, shards, hats, None if plan.city is None else plan)
 
-    def _answer_norms(self) -> None:
-        """Once all norms of a slot are there, each shard is sent the factors of its plates."""
+    def _answer_others(self) -> None:
+        """Shards that wait for factors though their plates share no clip by the planner's plan are answered at once."""
         if self._planner is not None:
-            self._outbox += [(chunk.shard, chunk) for chunk in self._planner.factors()]
+            self._outbox += [(chunk.shard, chunk) for chunk in self._planner.answers()]
 
     def _measure(self) -> Measure | None:
         for start, slot in sorted(self._slots.items())[:1]:
             plan = self._shard.plan(start)
-            if plan is not None and plan.is_measured and slot.table is not None and not slot.norms:
+            if plan is not None and plan.is_measured and slot.table is not None and slot.measured is None:
                 return Measure(start, *slot.table, plan)
         return None
 
@@ -237,7 +240,8 @@ class ShardProtocol:
         """The slot's plates are measured. Their norms, and their part of the sums over the whole city, are sent to the
         planner next, unless it has answered already."""
         chunks = list(cut_norms(norms, step.start, step.counts.end_ms, self._partition, city=city))
-        self._step, self._slots[step.start].norms = None, chunks[0].digest
+        self._step = None
+        self._slots[step.start].measured = dict(zip(norms.plates, norms.checks.tolist(), strict=True))
         if self._shard.factors(step.start) is None:
             self._outbox += [(PLANNER, chunk) for chunk in chunks]
 
@@ -251,6 +255,16 @@ class ShardProtocol:
         if self._planner is not None:
             self._planner.answered()
 
+    def _remember(self) -> Remember | None:
+        measured = None if self._planner is None else self._planner.measured()
+        return None if measured is None else Remember(*measured)
+
+    def remembered(self, factors: Mapping[bytes, int]) -> None:
+        """The ledger remembers the norms, and these factors hold. Each shard is sent those of its plates next."""
+        self._step = None
+        if self._planner is not None:
+            self._outbox += [(chunk.shard, chunk) for chunk in self._planner.remembered(factors)]
+
     def _release(self) -> Release | None:
         # The oldest only, whichever plan came first: a checkpoint says through which time all slots are done.
         for start, slot in sorted(self._slots.items())[:1]:
@@ -260,7 +274,7 @@ class ShardProtocol:
                 plan = SlotPlan.empty(slot.table[0])
             if plan is not None and slot.table is not None and (factors is not None or not plan.is_measured):
                 slot.state = advance(SLOT_LIFE, slot.state, "plan complete")
-                return Release(start, *slot.table, plan, None if factors is None else factors.of(slot.norms))
+                return Release(start, *slot.table, plan, None if factors is None else factors.of(slot.measured or {}))
         return None
 
     def recorded(self, start: int) -> ShardCheckpoint:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from udp_stream.mechanisms.ball import SharedClips
+from udp_stream.mechanisms.ball import PlateNorms
 from udp_stream.planning.slot_plan import PlanChunk, SlotPlan
 from udp_stream.shuffle.barrier import NOT_YET
 from udp_stream.shuffle.count_chunks import CountChunk, CountsEnd, Released
@@ -109,6 +109,23 @@ class AskCity:
 
 
 @dataclass(frozen=True, slots=True)
+class Remember:
+    """Remember the norms of the slot's plates, from all shards: what is remembered before says which factors hold.
+
+    `expected`: in how many HATs that share its clip each plate was charged.
+
+    >>> from udp_stream.testing import SLOT_END, SLOT_START
+    >>> Remember(SLOT_START, SLOT_END, PlateNorms.nobody(), {b"plate": 2}).norms.plates
+    ()
+    """
+
+    start: int
+    end_ms: int
+    norms: PlateNorms
+    expected: Mapping[bytes, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """Draw and record this slot on its plan, with the factors of its plates where they share clips among HATs.
 
@@ -122,7 +139,7 @@ class Release:
     counts: SlotCounts
     values: SlotValues
     plan: SlotPlan
-    clips: SharedClips | None = None
+    factors: Mapping[bytes, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,4 +157,4 @@ class Answer:
     chunks: Sequence[PositionChunk]
 
 
-Step: TypeAlias = Count | Send | Learn | PlanSlot | Measure | AskCity | Release | Answer
+Step: TypeAlias = Count | Send | Learn | PlanSlot | Measure | AskCity | Remember | Release | Answer
