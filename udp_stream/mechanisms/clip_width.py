@@ -161,12 +161,15 @@ def passed_at(half_width: float, off: float) -> tuple[float, float]:
     width = half_width / sqrt(1 + off * off)  # in deviations of d + z
     normal, peaked = 2 * normal_below(width) - 1, 1 - exp(-sqrt(2) * width)
     gain = (1 - PEAKED) * normal + PEAKED * peaked
-    seen = np.array([_integral(off * at + half_width) - _integral(off * at - half_width) for at in _NODES]) - half_width
+    seen = _integral(off * _NODES + half_width) - _integral(off * _NODES - half_width) - half_width
     square = float(_WEIGHTS @ seen**2 / _WEIGHTS.sum())
     return gain, sqrt(max(square - (normal * off) ** 2, 0.0)) / gain
 
 
-def _integral(upto: float) -> float:
+def _integral(upto: Floats) -> Floats:
     """Of the normal distribution function, from minus infinity: E clip(d + z, -k, k) is that at d + k less that at
     d - k, less k."""
-    return upto * normal_below(upto) + exp(-upto * upto / 2) / sqrt(2 * pi)
+    below = np.array([normal_below(one) for one in upto.tolist()])
+    density = np.array([exp(-one * one / 2) for one in upto.tolist()])
+    integral: Floats = upto * below + density / sqrt(2 * pi)
+    return integral
