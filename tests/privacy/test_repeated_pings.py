@@ -263,8 +263,11 @@ def test_the_exact_loss_of_repeats_with_other_speeds_is_at_most_what_was_charged
     for seed in range(pairs):
         whose, slots, swapped = slots_of(np.random.default_rng(seed))
         (here, charged), (there, charged_there) = released(slots), released(swapped)
-        assert charged == charged_there and len(here) == 2 and here.keys() == there.keys()
+        assert charged == charged_there and here.keys() == there.keys()
         for id_, mean in here.items():
+            if mean is None:  # a HAT of too few plates
+                assert there[id_] is None
+                continue
             assert mean.scale_kmh == there[id_].scale_kmh
             loss = abs(mean.value_kmh - there[id_].value_kmh) / mean.scale_kmh
             allowed = charged[id_].get(seven_pings().plates[whose], 0) / NANO
