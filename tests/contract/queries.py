@@ -15,9 +15,8 @@ import pytest
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission, Entry, Ledger, LedgerFactory
 from udp_stream.planning.one_budget import OneBudget
-from udp_stream.planning.periods import accepted_loss
 from udp_stream.queries.elimination import ABOVE, IN, Round
-from udp_stream.release.overlap import require_no_overlap
+from udp_stream.release.charge import require_one_promise
 from udp_stream.release.query_record import decode_result, decode_round, encode_round, query_id, round_id
 from udp_stream.release.query_road import answer_moment
 from udp_stream.release.record import kind_of
@@ -254,29 +253,29 @@ ONE = OneBudget("zcdp", 8 * 10**9, 2 * 10**9, Decimal(500))
 """Of rho 8 positions have 2: 8 per square kilometre."""
 
 
-def ask_in_one_budget(ledger: Ledger, accepted: str = "") -> list[bytes]:
+def ask_in_one_budget(ledger: Ledger) -> list[bytes]:
     context, told = a_query_context(), []
-    periods = replace(context.periods, budget_nano=8 * 10**9, one_budget=ONE, accepted_loss=accepted_loss(accepted))
+    periods = replace(context.periods, budget_nano=8 * 10**9, one_budget=ONE)
     query = msgspec.structs.replace(a_query(), budget_nano=4 * 10**9, period_budget_nano=8 * 10**9)
     answer_moment([query], a_moment(), replace(context, periods=periods), ledger, told.extend)
     return told
 
 
-def charge_speeds(ledger: Ledger, nano: int, one: OneBudget | None, budget: int, accepted: str = "") -> None:
+def charge_speeds(ledger: Ledger, nano: int, one: OneBudget | None, budget: int) -> None:
     """As a slot of the moment's day does: it asks, charges, and asks again."""
     calendar, plates = a_context().calendar, a_moment().plates
-    calendar.one_budget, calendar.accepted_loss = one, accepted_loss(accepted)
-    require_no_overlap(DAY, budget, calendar, ledger, plates)
+    calendar.one_budget = one
+    require_one_promise(DAY, budget, calendar, ledger, plates)
     hat = Admission(f"hat-1641006000-{nano}", np.arange(8), np.full(8, nano), 0, b"")
     ledger.admit(DAY, budget, plates, [hat])
-    require_no_overlap(DAY, budget, calendar, ledger, plates)
+    require_one_promise(DAY, budget, calendar, ledger, plates)
 
 
 def refuses(words: str, call: Callable[[], object]) -> None:
     with pytest.raises(PrivacyRefused) as refused:
         call()
     said = str(refused.value)
-    assert f"could lose {words}, not rho 8" in said and f'--accept-overlap "{words} in all"' in said
+    assert f"could lose {words}, not rho 8" in said and "use another ledger" in said
 
 
 def both_kinds_of_charges_stay_within_the_one_budget(new_ledger: Opening) -> None:
@@ -289,13 +288,10 @@ def both_kinds_of_charges_stay_within_the_one_budget(new_ledger: Opening) -> Non
         refuses("rho 56", lambda: charge_speeds(ledger, 10**9, ONE, 6 * 10**9))
         refuses("rho 56", lambda: ask_in_one_budget(ledger))
         assert ledger.periods() == [f"positions {DAY}"]
-        charge_speeds(ledger, 10**9, ONE, 6 * 10**9, "rho 56 in all")
-        assert ask_in_one_budget(ledger, "rho 56 in all") and len(ledger.periods()) == 2
     with new_ledger()() as ledger:  # speeds under the whole, then a share
         charge_speeds(ledger, 10**9, None, 8 * 10**9)
         refuses("rho 10", lambda: ask_in_one_budget(ledger))
         refuses("rho 10", lambda: charge_speeds(ledger, 10**9 + 1, ONE, 6 * 10**9))
-        assert ask_in_one_budget(ledger, "rho 10 in all")
     with new_ledger()() as ledger:  # a share, and then another budget beside it
         charge_speeds(ledger, 10**9, ONE, 6 * 10**9)
         assert ask_in_one_budget(ledger)

@@ -18,12 +18,10 @@ from udp_stream.adapters.settings import load
 from udp_stream.errors import Fenced
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.pings.decode import Reason
-from udp_stream.planning.periods import Loss, overlap_words
 from udp_stream.release.facts import (
     BatchRead,
     Fact,
     HatRecorded,
-    PeriodsOverlap,
     SlotCounted,
     SlotPublished,
     SlotRecorded,
@@ -154,17 +152,6 @@ def test_a_second_run_reports_the_slots_again_and_makes_no_hat():
     assert second == [replace(fact, made=0) if isinstance(fact, SlotRecorded) else fact for fact in first]
 
 
-def test_periods_that_overlap_are_reported_once_each_and_are_in_the_summary():
-    ledger, facts = MemoryLedger(), []
-    of_embedded(ledger)
-    accepted = f"budget.accept_overlap={overlap_words(Loss(2 * SETTINGS.policy.budget_nano))}"
-    elsewhere = load(None, (*FLAGS, "hat.timezone=Asia/Kolkata", accepted), {})
-    summary = of_embedded(ledger, facts.append, settings=elsewhere)
-    overlaps = [fact for fact in facts if isinstance(fact, PeriodsOverlap)]
-    assert [one.in_all for one in overlaps] == [Loss(2 * SETTINGS.policy.budget_nano)]
-    assert summary.overlaps == {one.period: one for one in overlaps}
-
-
 def test_a_slot_that_readers_do_not_get_is_recorded_and_not_published():
     facts = []
 
@@ -201,8 +188,7 @@ def test_ticks_are_no_messages_and_neither_is_what_a_worker_has_read_before():
     assert read_in_all(facts).messages == len(list(log()))
 
 
-NAMES = {"HatRecorded.policy", "HatRecorded.period", "PeriodsOverlap.period", "PeriodsOverlap.others"}
-NAMES |= {"OneBudgetExceeded.period", "QueryRecorded.name"}
+NAMES = {"HatRecorded.policy", "HatRecorded.period", "QueryRecorded.name"}
 """Fields of text: a policy's fingerprint, budget periods, and a query's name in the configuration."""
 
 PUBLIC_NUMBERS = {
@@ -224,14 +210,13 @@ def leaves(hint):
 
 
 def test_by_its_types_a_fact_holds_no_plate_and_no_speed():
-    assert set(get_type_hints(Loss).values()) == {int}  # amounts of budgets
     kinds = get_args(Fact)
-    assert all(is_dataclass(kind) and kind.__dataclass_params__.frozen for kind in kinds) and len(kinds) == 10
+    assert all(is_dataclass(kind) and kind.__dataclass_params__.frozen for kind in kinds) and len(kinds) == 8
     free = {"text": set(), "fractions": set()}
     for kind in kinds:
         hints = get_type_hints(kind)
         for one in fields(kind):
-            found = leaves(hints[one.name]) - {Loss}
+            found = leaves(hints[one.name])
             assert found <= {int, float, str, bool, NoneType, Reason, Literal}, f"{kind.__name__}.{one.name}: {found}"
             if str in found:
                 free["text"].add(f"{kind.__name__}.{one.name}")

@@ -1,4 +1,4 @@
-"""Budget periods by their names: which of them overlap, what they sum to, and on which days."""
+"""Budget periods by their names: which of them overlap, and what they sum to."""
 
 import datetime as dt
 import random
@@ -9,22 +9,17 @@ import numpy as np
 import pytest
 
 from tests.forms import long_rows
-from udp_stream.adapters.ledgers.overlaps import days_of, largest_budgets, overlap_of, overlaps_on, said
 from udp_stream.adapters.ledgers.statement import statement
 from udp_stream.adapters.settings import load
-from udp_stream.errors import ConfigError
+from udp_stream.ledger.budgets import largest_budgets
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission
 from udp_stream.planning.periods import (
     Loss,
-    accepted_loss,
-    overlap_words,
     overlapping,
     overlaps_of,
-    period_of,
     together,
 )
-from udp_stream.release.facts import PeriodsOverlap
 
 KOLKATA = [f"1d from 2024-01-{day:02}T00:00:00+05:30" for day in range(7, 12)]
 UTC = [f"1d from 2024-01-{day:02}T00:00:00+00:00" for day in range(7, 12)]
@@ -114,41 +109,6 @@ def test_what_a_ledger_sums_to_is_what_its_statement_says():
     for number, (period, epsilon) in enumerate([(MONDAY, 10), (MONDAY, 12), (MONDAY_UTC, 10), (KOLKATA[4], 30)]):
         charge(ledger, period, epsilon, number)
     assert largest_budgets(ledger, [MONDAY]) == {MONDAY: 12 * 10**9}
-    assert overlap_of(ledger, MONDAY_UTC) == PeriodsOverlap(MONDAY_UTC, (MONDAY,), Loss(22 * 10**9))
-    assert overlap_of(ledger, KOLKATA[4]) is overlap_of(ledger, UTC[0]) is None
     stated = statement(load(None, (), {}), ledger)["privacy"]["privacy_loss"]["periods"]
     sums = {one["period"]: one["epsilon_guaranteed_with_overlapping"] for one in stated}
-    assert {one.period: str(one.in_all) for one in overlaps_on(ledger)} == dict.fromkeys(
-        [MONDAY, MONDAY_UTC], "epsilon 22"
-    )
     assert sums == {MONDAY: 22.0, MONDAY_UTC: 22.0, KOLKATA[4]: 30.0}
-    assert "a plate can lose epsilon 22" in said(overlaps_on(ledger))
-
-
-def test_days_on_which_periods_overlap_are_those_of_the_zone():
-    kolkata = ZoneInfo("Asia/Kolkata")
-    assert days_of([MONDAY, KOLKATA[2]], kolkata) == []
-    assert [str(day) for day in days_of([MONDAY, MONDAY_UTC], kolkata)] == ["2024-01-08"]
-    found = days_of([*KOLKATA[1:3], *UTC[1:3]], kolkata)
-    expected = {
-        "2024-01-08": (MONDAY_UTC, MONDAY),
-        "2024-01-09": (MONDAY_UTC, KOLKATA[2], UTC[2]),
-    }
-    assert {str(day): set(day.periods) for day in found} == {day: set(names) for day, names in expected.items()}
-    week = "7d from 2024-01-07T00:00:00+05:30"
-    (days,) = days_of([week, "lifetime"], kolkata)
-    assert str(days) == "2024-01-07 to 2024-01-13" and set(days.periods) == {week, "lifetime"}
-    assert [str(days) for days in days_of(["lifetime", "another"], kolkata)] == ["every day"]
-    always, monday = days_of(["lifetime", "another", MONDAY], kolkata)
-    assert (str(always), always.periods) == ("every day", ("another", "lifetime"))
-    assert (str(monday), set(monday.periods)) == ("2024-01-08", {"lifetime", "another", MONDAY})
-
-
-def test_words_accept_what_they_say_and_other_words_nothing():
-    for nano in (1, 20 * 10**9, 10_500_000_001):
-        assert accepted_loss(overlap_words(Loss(nano))) == Loss(nano)
-    for words in ("yes", "20", "epsilon 20", "epsilon -1 in all", "epsilon inf in all"):
-        with pytest.raises(ConfigError, match=r"budget\.accept_overlap:"):
-            load(None, (), {}, {"budget.accept_overlap": words})
-    assert load(None, (), {}, {"budget.accept_overlap": "epsilon 20 in all"}).policy == load(None, (), {}).policy
-    assert period_of("lifetime").overlaps(period_of(MONDAY))

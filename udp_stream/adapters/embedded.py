@@ -15,7 +15,6 @@ from typing import Any, BinaryIO
 import msgspec
 import numpy as np
 
-from udp_stream.adapters.ledgers.overlaps import exceeding, one_budget_of, overlap_of
 from udp_stream.adapters.ledgers.policy_keys import note_policy
 from udp_stream.adapters.settings import Settings
 from udp_stream.ledger.past import caveats
@@ -89,8 +88,6 @@ class Embedded:
         self._smooth = smooth
         self._ledger = ledger
         self._reject = reject
-        self._looked: set[str] = set()
-        self._summed: set[str] = set()
         self._noted = False
         self.summary = Summary(policy=self._policy.fingerprint(), others=others or {}, trial=trial)
         self._report = report_to(self.summary.observe, *observers)
@@ -143,7 +140,6 @@ class Embedded:
             estimates = self._context.smoothed((slot.start_ms, slot.end_ms), self._ledger)
             self._smooth(estimates)
             self._report(slot_smoothed(counts, estimates))
-        self._look_around(self._context.calendar.slot_in_period(slot.start_ms).period)
 
     def _standing(
         self, settings: Settings, ledger: Ledger, hashed: Callable[[str], bytes], answer: ResultSink | None
@@ -168,20 +164,6 @@ class Embedded:
         if not self._noted:
             note_policy(self._ledger, self._policy)
             self._noted = True
-
-    def _look_around(self, period: str) -> None:
-        """What the run's periods sum to with those that overlap them, asked once for each.
-
-        And with the other kind's, once the ledger notes one budget of both.
-        """
-        if period not in self._looked:
-            self._looked.add(period)
-            if (overlap := overlap_of(self._ledger, period)) is not None:
-                self._report(overlap)
-        if period not in self._summed and (one := one_budget_of(self._ledger, period)) is not None:
-            self._summed.add(period)
-            if (exceeded := exceeding(self._ledger, period, one)) is not None:
-                self._report(exceeded)
 
     def _refuse(self, messages: list[bytes], refusals: list[Refusal], ping_format: PingFormat) -> None:
         if self._reject is not None:

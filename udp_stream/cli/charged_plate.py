@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from udp_stream.adapters.ledgers.overlaps import Days, days_of
 from udp_stream.adapters.ledgers.stated_losses import in_windows
 from udp_stream.adapters.settings import Settings
 from udp_stream.ledger.budgets import largest_budgets
@@ -16,13 +15,10 @@ from udp_stream.planning.one_budget import noted, of_same_time, time_of
 from udp_stream.planning.periods import (
     IN_RHO,
     Loss,
-    amount_text,
     length_of,
     loss_in,
     measure_of,
-    most_in,
     of_positions,
-    sum_of,
 )
 from udp_stream.planning.policy import Policy, epsilon_text
 from udp_stream.planning.position_periods import amount_by_distance
@@ -31,23 +27,20 @@ from udp_stream.units import NANO
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One period, window, or day on which periods overlap. `facts` are amounts in epsilon or rho, as `measure` says."""
+    """One period or window. `facts` are amounts in epsilon or rho, as `measure` says."""
 
     text: str
     facts: Mapping[str, object] = field(default_factory=dict)
 
 
 def lines_of_plate(ledger: Ledger, plate_key: bytes, settings: Settings) -> tuple[Line, ...]:
-    """Oldest period first; of a rolling budget a line for each span and one for its windows; then a sum for each day on
-    which periods overlap; then what positions cost; then both together, where they have one budget."""
+    """Oldest period first; of a rolling budget a line for each span and one for its windows; then what positions
+    cost; then both together, where they have one budget."""
     charged = ledger.charged_by_period(plate_key)
     speeds = {period: nano for period, nano in charged.items() if not of_positions(period)}
-    days = days_of(list(speeds), settings.zone)
-    budgets = largest_budgets(ledger, {period for one in days for period in one.periods}) if days else {}
     return (
         *(_of_period(period, nano, settings.policy) for period, nano in sorted(speeds.items())),
         *_of_windows(speeds, settings.policy),
-        *_of_days(days, speeds, budgets),
         *(_of_positions(period, nano, settings) for period, nano in sorted(charged.items()) if period not in speeds),
         *_of_one_budgets(ledger, charged),
     )
@@ -76,19 +69,6 @@ def _of_windows(charged: Mapping[str, int], policy: Policy) -> Iterator[Line]:
                 f"\tat most {worst / NANO:.9f} in any window",
                 facts | (_facts_of_left(latest, policy) if is_ours else {}),
             )
-
-
-def _of_days(days: Sequence[Days], charged: Mapping[str, int], budgets: Mapping[str, int]) -> Iterator[Line]:
-    for one in days:
-        in_all, most = sum_of(charged, one.periods), most_in(budgets, "", one.periods)
-        together = ", ".join(one.periods)
-        facts: dict[str, object] = {"day": str(one), "charged": str(in_all), "budget": str(most)}
-        facts["periods"] = list(one.periods)
-        if most.rho_nano:
-            yield Line(f"{one}\tcharged {in_all} in all\tof at most {most} in all\tin {together}", facts)
-            continue
-        epsilon, budget = f"{in_all.epsilon_nano / NANO:.9f}", amount_text(most.epsilon_nano)
-        yield Line(f"{one}\tcharged {epsilon} in all\tof at most {budget} in all\tin {together}", facts)
 
 
 def _of_positions(period: str, nano: int, settings: Settings) -> Line:

@@ -15,7 +15,6 @@ from udp_stream.cli.stdio import STANDARD_OUTPUT, let_go_of_stdout, use_standard
 from udp_stream.errors import ConfigError, DependencyUnavailable, UdpStreamError
 
 OPTIONS = {
-    "accept_overlap": "budget.accept_overlap",
     "bootstrap": "kafka.bootstrap",
     "every": "live.every",
     "ledger": "ledger.url",

@@ -108,16 +108,6 @@ def add_ledger_options(parser: argparse.ArgumentParser, default: str) -> None:
     )
 
 
-def add_accept_overlap(parser: argparse.ArgumentParser) -> None:
-    """For verbs that charge."""
-    parser.add_argument(
-        "--accept-overlap",
-        metavar="WORDS",
-        help="charge in a budget period that overlaps one of another zone or length; WORDS say what a plate can then "
-        'lose, as the refusal does: "epsilon 20 in all"',
-    )
-
-
 def add_alive(parser: Parser) -> None:
     """For verbs that go on until stopped."""
     parser.add_argument(
@@ -222,7 +212,6 @@ def _replay(verbs: Verbs) -> None:
         "--queries", metavar="FILE", help="ask the configuration's [[query]]; their results, one a line, or .gz"
     )
     parser.add_argument("--rejected", metavar="FILE", help="refused pings, one message a line, with the reason")
-    add_accept_overlap(parser)
     add_json_summary(parser)
     parser.epilog = """\
 examples:
@@ -257,7 +246,6 @@ def _run(verbs: Verbs) -> None:
     parser.add_argument(
         "--journal", type=Path, metavar="FOLDER", help="what arrived, until it is released (default: LEDGER.journal)"
     )
-    add_accept_overlap(parser)
     add_alive(parser)
     add_json_summary(parser)
     parser.epilog = """\
@@ -292,7 +280,6 @@ def _demo(verbs: Verbs) -> None:
     )
     parser.add_argument("--out", metavar="FILE", help="one release record a line; or another form by suffix, as replay")
     add_ledger_options(parser, "keep the ledger there (default: for this run only; records say trial)")
-    add_accept_overlap(parser)
     parser.epilog = """\
 examples:
   udp-stream demo --headless
@@ -424,7 +411,6 @@ def _worker(verbs: Verbs) -> None:
     )
     add_alive(parser)
     add_ledger_options(parser, "ledger file or URL (default: ledger.url)")
-    add_accept_overlap(parser)
     parser.epilog = """\
 examples:
   udp-stream worker --config city.toml --instance worker-1

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from udp_stream.adapters.ledgers.overlaps import said
 from udp_stream.adapters.ledgers.policy_keys import difference, named
 from udp_stream.adapters.logs import is_quiet
 from udp_stream.adapters.settings import Settings
@@ -114,14 +113,6 @@ def worth(summary: Summary, settings: Settings) -> Iterator[str]:
         yield _error_of_means(summary, settings)
     if summary.estimated and from_before(summary, settings.policy) is None:
         yield _error_of_estimates(summary)
-    if summary.overlaps:
-        yield f"Warning: {said(summary.overlaps.values())}."
-    if summary.exceeded:
-        most = max(summary.exceeded.values(), key=lambda one: one.in_all)
-        yield (
-            f"Warning: speeds and positions had one budget, and charges under others count in it: in {most.period} a "
-            f"plate can lose {most.in_all} by both, not {most.whole}."
-        )
     yield f"{protected(summary, settings)} Not protected: the presence of a plate in a HAT, and its number of pings."
     if summary.answers:
         yield (
@@ -186,9 +177,6 @@ def from_before(summary: Summary, policy: Policy) -> str | None:
 def protected(summary: Summary, settings: Settings) -> str:
     """At which epsilon; earlier records under other settings keep their own."""
     promise = f"Protected: each plate's speeds, at {settings.policy.promise}"
-    if summary.overlaps:
-        most = max(overlap.in_all for overlap in summary.overlaps.values())
-        promise += f", but {most} where budget periods overlap"
     ours, standing = 0, Counter[str]()
     fingerprint = settings.policy.fingerprint()
     for (policy, period, epsilon, delta), records in summary.promises.items():

@@ -10,7 +10,7 @@ import numpy as np
 from udp_stream.ledger.rolling import span_name
 from udp_stream.planning.hat_plan import SlotInPeriod
 from udp_stream.planning.one_budget import OneBudget
-from udp_stream.planning.periods import DAY_S, NOTHING, Loss, name_in, overlapping, period_of
+from udp_stream.planning.periods import DAY_S, name_in, overlapping, period_of
 from udp_stream.planning.policy import Policy
 from udp_stream.units import duration_name
 from udp_stream.windows.tables import SlotGrid
@@ -36,10 +36,9 @@ def span_seconds(window_seconds: int, slot_seconds: int) -> int:
 
 
 class BudgetCalendar:
-    """Slots and budget periods of a policy in its zone, and what was accepted of periods that overlap.
+    """Slots and budget periods of a policy in its zone.
 
-    `accepted_loss` is the most that the budgets of periods that overlap may sum to; nothing where none was accepted.
-    `one_budget` is that of speeds and positions, where they share one.
+    `one_budget` is that of speeds and positions, where they share one; `within` are sums known to be within it.
 
     >>> from udp_stream.adapters.settings import Settings
     >>> calendar = Settings().calendar
@@ -53,14 +52,12 @@ class BudgetCalendar:
         policy: Policy,
         slots: SlotGrid,
         periods: SlotGrid | None,
-        accepted_loss: Loss = NOTHING,
         one_budget: OneBudget | None = None,
     ) -> None:
         """`periods` is None where one budget is for a lifetime; of a rolling budget they are its spans."""
         self.slots = slots
-        self.accepted_loss = accepted_loss
         self.one_budget = one_budget
-        self.accepted: set[tuple[str, ...]] = set()
+        self.within: set[tuple[str, ...]] = set()
         self._policy = policy
         self._periods = periods
 

@@ -25,7 +25,6 @@ A name tells the start, with its offset from UTC, and the length on the wall clo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -35,7 +34,7 @@ from math import ceil, inf
 
 from udp_stream.ledger.rolling import span_of
 from udp_stream.mechanisms.noise import Measure
-from udp_stream.units import NANO, nano_allowance, parse_duration
+from udp_stream.units import NANO, parse_duration
 
 CLOCK_CHANGE_S = 3600
 DAY_S = 86_400
@@ -45,9 +44,6 @@ IN_RHO = " in rho"
 
 POSITIONS = "positions "
 """What the name of a period begins with whose balances are for positions: per kilometre, or per square kilometre."""
-
-_AMOUNT = r"([0-9]{1,9}(?:\.[0-9]{1,9})?)"
-_WORDS = re.compile(rf"(?:epsilon {_AMOUNT}|rho {_AMOUNT}|epsilon {_AMOUNT} and rho {_AMOUNT}) in all")
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -176,9 +172,6 @@ def overlaps_of(names: Iterable[str]) -> dict[str, set[str]]:
     return found
 
 
-NOTHING = Loss()
-
-
 def name_in(measure: Measure, name: str) -> str:
     """The name of the period in which losses of this measure are counted.
 
@@ -283,28 +276,3 @@ def amount_text(nano: int) -> str:
     """
     text = f"{Decimal(nano) / NANO:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def overlap_words(loss: Loss) -> str:
-    """The words that accept such a sum.
-
-    >>> overlap_words(Loss(20_000_000_000)), overlap_words(Loss(NANO, NANO))
-    ('epsilon 20 in all', 'epsilon 1 and rho 1 in all')
-    """
-    return f"{loss} in all"
-
-
-def accepted_loss(words: str) -> Loss:
-    """The sum that words accept, nothing for none; ValueError with the rule for others.
-
-    >>> accepted_loss("epsilon 20 in all"), accepted_loss("epsilon 1 and rho 2 in all"), accepted_loss("")
-    (Loss(epsilon_nano=20000000000, rho_nano=0), Loss(epsilon_nano=1000000000, rho_nano=2000000000), \
-Loss(epsilon_nano=0, rho_nano=0))
-    """
-    if not words:
-        return Loss()
-    if (match := _WORDS.fullmatch(words.strip())) is None:
-        example = overlap_words(Loss(20 * NANO))
-        raise ValueError(f"expected the words of the refusal, such as {example!r}, got {words!r}")
-    epsilon, rho, *both = match.groups()
-    return Loss(*(nano_allowance(Decimal(one or 0)) for one in (epsilon or both[0], rho or both[1])))

@@ -15,7 +15,7 @@ import numpy as np
 from udp_stream.ledger.filters import metric_epsilon_nano
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.planning.one_budget import OneBudget
-from udp_stream.planning.periods import NOTHING, POSITIONS, Loss, amount_text, name_in, overlapping, period_of
+from udp_stream.planning.periods import POSITIONS, amount_text, name_in, overlapping, period_of
 from udp_stream.units import NANO
 from udp_stream.windows.tables import SlotGrid
 
@@ -59,7 +59,7 @@ class PositionPeriods:
     """Periods of one length in a zone, or one for a lifetime; and each plate's budget for one, in nano-units.
 
     With a `reach`, a rho is also told as an epsilon. Where it is a part of one budget, `whole` says that in words.
-    `accepted_loss` is the most that both kinds may come to, where that is more.
+    `within` are sums of both kinds known to be within it.
 
     >>> from datetime import UTC
     >>> periods = PositionPeriods("zcdp", 100 * 10**9, "1d", SlotGrid(86_400, UTC))
@@ -75,8 +75,7 @@ class PositionPeriods:
     grid: SlotGrid | None
     one_budget: OneBudget | None = None
     whole: str = ""
-    accepted_loss: Loss = NOTHING
-    accepted: set[tuple[str, ...]] = field(default_factory=set, compare=False)
+    within: set[tuple[str, ...]] = field(default_factory=set, compare=False)
     reach: Reach | None = None
 
     @property

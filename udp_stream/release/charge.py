@@ -14,8 +14,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.budgets import budget_balances
+from udp_stream.ledger.budgets import budget_balances, periods_to_compare
 from udp_stream.ledger.port import Admission, Balance, Ledger
+from udp_stream.planning.calendar import BudgetCalendar
 from udp_stream.planning.hat_plan import HatPlan, HatPlans, SlotInPeriod
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.slot_plan import CityPlan, SlotPlan, row_digests
@@ -24,8 +25,8 @@ from udp_stream.release.context import ReleaseContext
 from udp_stream.release.decide import terms_from
 from udp_stream.release.history import LedgerHistory
 from udp_stream.release.once import charge_once
+from udp_stream.release.one_budget import require_no_overlap, require_one_budget
 from udp_stream.release.outcome import HatOutcome, hats_of, ids_of
-from udp_stream.release.overlap import require_no_overlap
 from udp_stream.release.whole_city import charge_city
 from udp_stream.windows.tables import SlotCounts
 
@@ -33,8 +34,8 @@ from udp_stream.windows.tables import SlotCounts
 def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> SlotPlan:
     """Plan and charge the whole slot. If all of it is recorded already, the plan has no HAT and costs nothing.
 
-    PrivacyRefused if its budget period overlaps others, or shares its budget with positions, and the sum is too large
-    and was not accepted: before anything is charged, and again before anything is drawn.
+    PrivacyRefused if its budget period overlaps others, or has one budget with positions that could come to more:
+    before anything is charged, and again before anything is drawn.
 
     >>> from udp_stream.ledger.memory import MemoryLedger
     >>> from udp_stream.testing import a_context, two_hats
@@ -59,13 +60,24 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
     asked = context.city.ask(counts, policy) if context.city is not None and policy.forecasts else None
     is_charging = asked is not None or any(hat.plan is not None for hat in priced)
     if is_charging:
-        require_no_overlap(in_period.period, policy.budget_nano, context.calendar, ledger, counts.plates)
+        require_one_promise(in_period.period, policy.budget_nano, context.calendar, ledger, counts.plates)
     context.before_charge()
     city = charge_city(asked, counts, in_period.period, policy, ledger)
     charged = _charge(priced, counts, in_period, policy, ledger, plans)
     if is_charging:  # of two runs that begin at once, at least one sees the other here, before anything is drawn
-        require_no_overlap(in_period.period, policy.budget_nano, context.calendar, ledger, counts.plates)
+        require_one_promise(in_period.period, policy.budget_nano, context.calendar, ledger, counts.plates)
     return _slot_plan(charged, counts, city)
+
+
+def require_one_promise(
+    period: str, budget_nano: int, calendar: BudgetCalendar, ledger: Ledger, plates: Sequence[bytes]
+) -> None:
+    """PrivacyRefused if plates were charged in periods that overlap this one, or if these plates have one budget for
+    speeds and positions, and could lose more than that."""
+    known = periods_to_compare(ledger, period)
+    require_one_budget(period, budget_nano, plates, known, calendar, ledger)
+    others = calendar.overlapping(period, known)
+    require_no_overlap(period, others, "hat.timezone, budget.period and budget.accounting")
 
 
 def _price(

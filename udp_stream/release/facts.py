@@ -14,8 +14,6 @@ An observer gets facts, of every step as it happens; a sink (`delivery.py`) gets
 | `SlotSmoothed` | readers have its smoothed estimates, where the embedded runtime writes them |
 | `QueryRecorded`, for each query of a moment | the ledger holds its answer; before readers have it |
 | `QueriesPublished` | readers have the moment's answers |
-| `PeriodsOverlap` | a budget period of the run overlaps others on the ledger; the embedded runtime asks after a slot |
-| `OneBudgetExceeded` | by speeds and positions a plate can lose more than their one budget, as was accepted |
 
 On Kafka a slot is a shard's part of it. What is done again after a crash is reported again: a message that was read
 twice, or a slot, which then has no HAT that was made.
@@ -30,7 +28,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from udp_stream.pings.decode import Reason, Refusal
-from udp_stream.planning.periods import Loss
 from udp_stream.release.delivery import PublishedRelease
 from udp_stream.release.draw import RecordedSlot
 from udp_stream.release.query_record import ResultStatus
@@ -130,33 +127,6 @@ class SlotSmoothed:
 
 
 @dataclass(frozen=True, slots=True)
-class PeriodsOverlap:
-    """A period, those that overlap it, and the sum of their budgets, which is what a plate can lose by its pings in it.
-
-    >>> str(PeriodsOverlap("lifetime", ("1d from 2024-01-08T00:00:00+05:30",), Loss(20 * 10**9)).in_all)
-    'epsilon 20'
-    """
-
-    period: str
-    others: tuple[str, ...]
-    in_all: Loss
-
-
-@dataclass(frozen=True, slots=True)
-class OneBudgetExceeded:
-    """A period with one budget for speeds and positions, and what a plate can lose by both, which is more than that.
-
-    >>> one = OneBudgetExceeded("lifetime", Loss(10 * 10**9), Loss(2010 * 10**9))
-    >>> f"{one.in_all}, not {one.whole}"
-    'epsilon 2010, not epsilon 10'
-    """
-
-    period: str
-    whole: Loss
-    in_all: Loss
-
-
-@dataclass(frozen=True, slots=True)
 class QueryRecorded:
     """The answer of a standing query at a moment (Unix ms), by its status; `made` if this run recorded it.
 
@@ -189,8 +159,6 @@ Fact = (
     | HatRecorded
     | SlotPublished
     | SlotSmoothed
-    | PeriodsOverlap
-    | OneBudgetExceeded
     | QueryRecorded
     | QueriesPublished
 )

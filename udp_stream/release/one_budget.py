@@ -1,9 +1,13 @@
-"""One budget for speeds and positions (`queries.share`): refused where a ledger's charges of both could come to more.
+"""Budgets on a ledger that would add up: refused before anything is charged (status 5).
 
-Each kind has a fixed part, so neither looks at the other's charges. That holds as long as all charges of a period were
-made under these parts. A ledger notes the one budget of a period, once it is known to hold. A run then asks whether the
-plates at hand are within both parts. Where they are not, or nothing was noted, or the note says otherwise, it reads the
-budgets that everything was admitted under. A run without a share asks the same of a period that has a note.
+**Budget periods that overlap.** Periods of another zone, length or measure are other balances: by its pings in the
+overlap a plate could lose the budget of each of them.
+
+**One budget for speeds and positions** (`queries.share`). Each kind has a fixed part, so neither looks at the other's
+charges. That holds as long as all charges of a period were made under these parts. A ledger notes the one budget of a
+period, once it is known to hold. A run then asks whether the plates at hand are within both parts. Where they are not,
+or nothing was noted, or the note says otherwise, it reads the budgets that everything was admitted under. A run without
+a share asks the same of a period that has a note.
 """
 
 from __future__ import annotations
@@ -15,18 +19,19 @@ from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.budgets import largest_budgets
 from udp_stream.ledger.port import Ledger
 from udp_stream.planning.one_budget import NOTE, OneBudget, note_of, noted, of_same_time, time_of
-from udp_stream.planning.periods import NOTHING, Loss, measure_of, of_positions, overlap_words
+from udp_stream.planning.periods import Loss, measure_of, of_positions, period_of
+from udp_stream.units import duration_name
 
 NAMED_MAX = 3
 """Periods named in a refusal; one that overlaps a lifetime may overlap thousands."""
 
 
-class Accepting(Protocol):
-    """Budget periods of one kind of data: the one budget that they share, if any, and which sums were accepted.
+class Sharing(Protocol):
+    """Budget periods of one kind of data: the one budget that they share, if any, and which sums are within it.
 
     >>> class Apart:
-    ...     one_budget, accepted_loss, accepted = None, NOTHING, set()
-    >>> periods: Accepting = Apart()
+    ...     one_budget, within = None, set()
+    >>> periods: Sharing = Apart()
     >>> periods.one_budget is None
     True
     """
@@ -37,18 +42,37 @@ class Accepting(Protocol):
         ...
 
     @property
-    def accepted_loss(self) -> Loss:
-        """The largest sum that was accepted."""
-        ...
-
-    @property
-    def accepted(self) -> set[tuple[str, ...]]:
+    def within(self) -> set[tuple[str, ...]]:
         """The sums that need not be made again."""
         ...
 
 
+def require_no_overlap(period: str, others: Sequence[str], settings: str) -> None:
+    """PrivacyRefused if there are others: periods that overlap this one, and in which plates were charged.
+
+    `settings` are those that the names of periods follow from. Ask before charging, and again before drawing: of two
+    runs that begin at once, at least one sees the other.
+
+    >>> require_no_overlap("1d from 2022-01-01T00:00:00+00:00", ["1d from 2022-01-01T00:00:00+05:30"], "hat.timezone")
+    ... # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    udp_stream.errors.PrivacyRefused: the budget period ... overlaps 1d from 2022-01-01T00:00:00+05:30, in which ...
+    """
+    if not others:
+        return
+    window = max(period_of(name).window for name in (period, *others))
+    length = duration_name(round(window)) if window else ""
+    overlaps = f"shares windows of {length} with" if window else "overlaps"
+    end = f"{length} after the end" if window else "the end"
+    raise PrivacyRefused(
+        f"the budget period {period} {overlaps} {_named(others)}, in which plates were charged on this ledger. Each "
+        f"period has a budget of its own: where they overlap, a plate could lose the sum. Set {settings} as they were, "
+        f"or release only from {end} of the other period on. Else use another ledger; its budgets add to this one's"
+    )
+
+
 def require_one_budget(
-    period: str, budget_nano: int, plates: Sequence[bytes], known: Collection[str], terms: Accepting, ledger: Ledger
+    period: str, budget_nano: int, plates: Sequence[bytes], known: Collection[str], terms: Sharing, ledger: Ledger
 ) -> None:
     """PrivacyRefused if plates could lose more than the one budget, by speeds and positions together.
 
@@ -95,26 +119,29 @@ def _is_over(one: OneBudget, names: Collection[str], plates: Sequence[bytes], le
 
 
 def _require_sum(
-    one: OneBudget, period: str, budget_nano: int, names: Sequence[str], terms: Accepting, ledger: Ledger
+    one: OneBudget, period: str, budget_nano: int, names: Sequence[str], terms: Sharing, ledger: Ledger
 ) -> None:
     """By the largest budget of each period."""
     key = period, note_of(one), *names
-    if key in terms.accepted:
+    if key in terms.within:
         return
     budgets = largest_budgets(ledger, (period, *names))
     budgets[period] = max(budget_nano, budgets.get(period, 0))
     in_all = one.most_in(budgets, period)
-    if not in_all.within(one.whole) and not in_all.within(terms.accepted_loss):
-        raise PrivacyRefused(_refusal(one, period, names, in_all, terms.accepted_loss))
-    terms.accepted.add(key)
+    if not in_all.within(one.whole):
+        raise PrivacyRefused(_refusal(one, period, names, in_all))
+    terms.within.add(key)
 
 
-def _refusal(one: OneBudget, period: str, names: Sequence[str], in_all: Loss, accepted_loss: Loss) -> str:
-    named = ", ".join(names[:NAMED_MAX]) + (f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else "")
-    accepted = f" (accepted so far: {overlap_words(accepted_loss)})" if accepted_loss != NOTHING else ""
+def _refusal(one: OneBudget, period: str, names: Sequence[str], in_all: Loss) -> str:
     return (
         f"the budget period {period} has one budget for speeds and positions, where {one.said}, and plates were "
-        f"charged under other budgets in {named} on this ledger: by both together a plate could lose {in_all}, not "
-        f"{one.whole}{accepted}. Set [budget], queries.share and queries.unit_m as they were, or release only from the "
-        f'end of the period on; or accept the sum: --accept-overlap "{overlap_words(in_all)}" (budget.accept_overlap)'
+        f"charged under other budgets in {_named(names)} on this ledger: by both together a plate could lose "
+        f"{in_all}, not {one.whole}. Set [budget], queries.share and queries.unit_m as they were, or release only from "
+        "the end of the period on. Else use another ledger; its budgets add to this one's"
     )
+
+
+def _named(periods: Sequence[str]) -> str:
+    more = f" and {len(periods) - NAMED_MAX} more" if len(periods) > NAMED_MAX else ""
+    return ", ".join(periods[:NAMED_MAX]) + more

@@ -29,12 +29,12 @@ import numpy as np
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission, Entropy, Ledger, Mark
 from udp_stream.mechanisms.noise.base import Integers
-from udp_stream.planning.position_periods import PositionPeriods, amount_by_distance
+from udp_stream.planning.position_periods import PositionPeriods
 from udp_stream.queries.asked import Asked, AskedTogether
 from udp_stream.queries.elimination import Due, State
 from udp_stream.queries.standing import StandingQuery
 from udp_stream.release.once import charge_once, draw_once
-from udp_stream.release.one_budget import require_one_budget
+from udp_stream.release.one_budget import require_no_overlap, require_one_budget
 from udp_stream.release.query_record import (
     QueryResult,
     ResultStatus,
@@ -49,8 +49,6 @@ from udp_stream.release.query_results import ResultContext, answered, withheld
 from udp_stream.windows.latest import Moment
 
 _NO_PLATES = np.array([], np.int64)
-
-_NAMED_MAX = 3
 
 
 @dataclass(frozen=True)
@@ -215,9 +213,9 @@ class _Rounds:
         due = self._asked.due(self._pie.begin())
         if due is None:
             return _NO_PLATES
-        self._require_no_overlap()
+        self._require_one_promise()
         charged = self._charge(1, due)
-        self._require_no_overlap()  # of two runs that begin at once, at least one sees the other before it draws
+        self._require_one_promise()  # of two runs that begin at once, at least one sees the other before it draws
         return charged
 
     def _last_state(self, first: Integers) -> State:
@@ -275,20 +273,13 @@ class _Rounds:
         except ValueError as error:
             raise PrivacyRefused(f"{id_}: the ledger's record of the round is of plates that it did not ask") from error
 
-    def _require_no_overlap(self) -> None:
+    def _require_one_promise(self) -> None:
         """PrivacyRefused if positions were charged in periods that overlap ours: their budgets would add up. Also where
         positions and speeds have one budget, and could come to more."""
         periods, known = self._context.periods, self._ledger.periods()
         require_one_budget(self._period, periods.budget_nano, self._moment.plates, known, periods, self._ledger)
         others = periods.overlapping(self._period, known)
-        if others:
-            named = ", ".join(others[:_NAMED_MAX]) + (" and more" if len(others) > _NAMED_MAX else "")
-            amount = amount_by_distance(periods.measure, periods.budget_nano)
-            raise PrivacyRefused(
-                f"the budget period {self._period} overlaps {named}, in which positions were charged on this ledger: "
-                f"where they overlap, a plate could lose more than {amount}. Set hat.timezone, queries.period and the "
-                "measure of [queries] as they were, or answer queries only from the end of the other period on"
-            )
+        require_no_overlap(self._period, others, "hat.timezone, queries.period and the measure of [queries]")
 
 
 def _round_ids(query: StandingQuery, moment: Moment) -> list[str]:

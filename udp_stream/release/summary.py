@@ -10,8 +10,6 @@ from udp_stream.release.facts import (
     BatchRead,
     Fact,
     HatRecorded,
-    OneBudgetExceeded,
-    PeriodsOverlap,
     QueriesPublished,
     QueryRecorded,
     SlotCounted,
@@ -27,8 +25,7 @@ class Summary:
 
     `held` pings lie in slots not yet released. `promises` counts the records by the policy they were made under, its
     period and that period's epsilon and delta; `made` of them were recorded by this run. `unwritten` is true from when
-    records stand in the ledger until all of them are in the output. `overlaps` has, of each period of this run that
-    overlaps others on the ledger, what they sum to.
+    records stand in the ledger until all of them are in the output.
 
     `answers` counts those of standing queries by the query and their status; `answers_made` were recorded by this run.
 
@@ -67,8 +64,6 @@ class Summary:
     estimated: int = 0
     estimate_error: float = 0.0
     guess_error: float = 0.0
-    overlaps: dict[str, PeriodsOverlap] = field(default_factory=dict)
-    exceeded: dict[str, OneBudgetExceeded] = field(default_factory=dict)
     answers: Counter[tuple[str, str]] = field(default_factory=Counter)
     answers_made: int = 0
 
@@ -98,10 +93,6 @@ class Summary:
                 self.unwritten = True
             case QueriesPublished():
                 self.unwritten = False
-            case PeriodsOverlap():
-                self.overlaps[fact.period] = fact
-            case OneBudgetExceeded():
-                self.exceeded[fact.period] = fact
 
     def share(self, pings: int) -> float:
         """How many pings, of all that were accepted and are no repeats.

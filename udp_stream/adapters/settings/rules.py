@@ -29,7 +29,7 @@ from udp_stream.adapters.settings.source_section import check_source
 from udp_stream.adapters.text import counted
 from udp_stream.errors import ConfigError
 from udp_stream.mechanisms.trees import bins_from_edges, equal_bins
-from udp_stream.planning.periods import accepted_loss, amount_text
+from udp_stream.planning.periods import amount_text
 from udp_stream.planning.policy import Policy
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
@@ -65,7 +65,6 @@ def faults_of(settings: Settings) -> Iterator[ConfigError]:
     yield from redis_faults(settings.ledger)
     yield from raised(lambda: settings.standing_queries)
     yield from raised(lambda: settings.zone)
-    yield from _accepted_faults(settings.budget.accept_overlap)
 
 
 def _with_defaults(settings: Settings, names: Sequence[str]) -> Settings:
@@ -124,13 +123,6 @@ def _shared_budget_faults(settings: Settings) -> Iterator[ConfigError]:
         yield from breach(
             settings.queries.period == settings.budget.period, "queries.period", rule, settings.queries.period
         )
-
-
-def _accepted_faults(words: str) -> Iterator[ConfigError]:
-    try:
-        accepted_loss(words)
-    except ValueError as error:
-        yield ConfigError(f"budget.accept_overlap: {error}")
 
 
 def _period_faults(settings: Settings, policy: Policy) -> Iterator[ConfigError]:

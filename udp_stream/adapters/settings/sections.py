@@ -31,7 +31,6 @@ from udp_stream.mechanisms.noise import Measure
 from udp_stream.pings.decode import PingDecoder, PingRules
 from udp_stream.planning.calendar import BudgetCalendar, span_seconds
 from udp_stream.planning.one_budget import OneBudget
-from udp_stream.planning.periods import accepted_loss
 from udp_stream.planning.policy import (
     Accounting,
     AccountingDetail,
@@ -101,7 +100,6 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     delta: Annotated[float, msgspec.Meta(ge=1e-12, le=1e-3)] = 1e-6
     rho: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 0.0
     accounting_detail: AccountingDetail = "individual"
-    accept_overlap: str = ""
     schedule: Schedule = "spread"
 
     @property
@@ -266,8 +264,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         if policy.rolls and seconds is not None:
             seconds = span_seconds(seconds, policy.slot_seconds)
         periods = None if seconds is None else SlotGrid(seconds, self.zone)
-        accepted = accepted_loss(self.budget.accept_overlap)
-        return BudgetCalendar(policy, SlotGrid(policy.slot_seconds, self.zone), periods, accepted, self._one_budget)
+        return BudgetCalendar(policy, SlotGrid(policy.slot_seconds, self.zone), periods, self._one_budget)
 
     @property
     def standing_queries(self) -> tuple[StandingQuery, ...]:
@@ -280,9 +277,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         grid = None if (seconds := self.queries.period_seconds) is None else SlotGrid(seconds, self.zone)
         budget, own, one = self._budget, self._position_budget, self._one_budget
         whole = amount_in_words(own.measure, budget.nano, budget.delta, self.policy.accounting) if one else ""
-        accepted = accepted_loss(self.budget.accept_overlap)
         reach = self.queries.reach if own.measure == "zcdp" else None
-        return PositionPeriods(*own, self.queries.period_name, grid, one, whole, accepted, reach=reach)
+        return PositionPeriods(*own, self.queries.period_name, grid, one, whole, reach=reach)
 
     @property
     def _one_budget(self) -> OneBudget | None:

@@ -21,8 +21,7 @@ from pathlib import Path
 
 from udp_stream.adapters.files.gtfs_files import is_gtfs_file
 from udp_stream.adapters.installed import words_of
-from udp_stream.adapters.ledgers.opening import inspect_ledger, is_here, ledger_and_keys, ledger_place, ledger_there
-from udp_stream.adapters.ledgers.overlaps import overlaps_on, said
+from udp_stream.adapters.ledgers.opening import inspect_ledger, is_here, ledger_place, ledger_there
 from udp_stream.adapters.logs import trouble_of
 from udp_stream.adapters.schemes import open_sources
 from udp_stream.adapters.settings import Settings, is_file
@@ -82,13 +81,13 @@ def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
 def _ledger(settings: Settings, for_workers: bool) -> str:
     if for_workers:
         settings.ledger.require_named()
-    said = f"{inspect_ledger(settings.ledger)}; {_promise(settings)}"
+    said = f"{inspect_ledger(settings.ledger)}; {settings.policy.promise}"
     if has_password(settings.ledger.url):
         said += "; its password is in ledger.url, where others can read it: use ledger.password_file"
     if is_file(settings.ledger.place) and _others_read(file := Path(ledger_place(settings.ledger.place))):
         said += f"; others can read it, as after a copy: chmod 600 {shlex.quote(str(file))}"
     if not is_here(settings.ledger) and ledger_there(settings.ledger) is not None:
-        said += "; cannot tell before its first use on this machine: is this key its key, and do periods overlap on it"
+        said += "; cannot tell before its first use on this machine: is this key its key"
         return CannotTell(said)
     return said
 
@@ -132,16 +131,6 @@ def _result(name: str, check: Callable[[], str], *, as_json: bool) -> _Result:
     if not as_json:
         print(f"{result.word:<5} {name}: {result.said}", flush=True)
     return result
-
-
-def _promise(settings: Settings) -> str:
-    """What a plate can lose: by its budget, or more where periods overlap on the ledger, if there is one."""
-    promise = settings.policy.promise
-    if not is_here(settings.ledger):
-        return promise
-    with ledger_and_keys(settings.ledger, must_exist=True, only_look=True) as (ledger, _):
-        overlaps = overlaps_on(ledger)
-    return f"{promise}, but {said(overlaps)}" if overlaps else promise
 
 
 def _topics(settings: Settings) -> str:

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from udp_stream.adapters.ledgers.opening import has_mark, ledger_and_keys, mark_beside, replace_mark_of
-from udp_stream.adapters.ledgers.overlaps import overlaps_on, said
 from udp_stream.adapters.ledgers.plate_keys import PlateKeys
 from udp_stream.adapters.ledgers.policy_keys import named, other_budgets
 from udp_stream.adapters.ledgers.statement import disagreement, statement
@@ -28,7 +27,7 @@ from udp_stream.pings.decode import plate_name
 
 def show(arguments: argparse.Namespace, settings: Settings) -> None:
     """What a plate was charged and has left, one period a line, oldest first; of a rolling budget a line for each span
-    and one for its windows; then a sum for each day on which its periods overlap."""
+    and one for its windows."""
     with _open(arguments, settings) as (ledger, keys):
         lines = lines_of_plate(ledger, keys.key_of(plate_name(arguments.plate)), settings)
         others = other_budgets(ledger.meta(), settings.policy)
@@ -50,10 +49,8 @@ def verify(arguments: argparse.Namespace, settings: Settings) -> None:
     with _open(arguments, settings) as (ledger, _):
         found = ledger.verify()
         entries = sum(1 for _ in ledger.entries())
-        overlaps = overlaps_on(ledger)
     if arguments.json:
-        sums = [str(overlap) for overlap in overlaps]
-        told = {"entries": entries, "discrepancies": [str(one) for one in found], "overlaps": sums}
+        told = {"entries": entries, "discrepancies": [str(one) for one in found]}
         print(json.dumps(told, indent=2), flush=True)
     else:
         for discrepancy in found:
@@ -63,8 +60,6 @@ def verify(arguments: argparse.Namespace, settings: Settings) -> None:
     if arguments.json:
         return
     print(f"{counted(entries, 'entry', 'entries')}: every balance is the sum of its charges, none is over its budget")
-    if overlaps:
-        print(said(overlaps))
 
 
 def export(arguments: argparse.Namespace, settings: Settings) -> None:
