@@ -17,7 +17,7 @@ import msgspec
 from streams.versions import other_version
 from udp_stream.ledger.port import Mark
 from udp_stream.shuffle.barrier import BarrierCheckpoint
-from udp_stream.shuffle.shard_checkpoint import ShardCheckpoint
+from udp_stream.shuffle.protocol import ShardCheckpoint
 
 
 class _Metadata(msgspec.Struct, frozen=True, array_like=True):

@@ -59,8 +59,7 @@ from udp_stream.planning.position_periods import PositionPeriods
 from udp_stream.release.query_record import moment_of
 from udp_stream.release.record import decode, kind_of
 from udp_stream.shuffle.barrier import NOT_YET
-from udp_stream.shuffle.ping_chunks import shard_of
-from udp_stream.shuffle.position_chunks import shard_of_period
+from udp_stream.shuffle.wire import shard_of, shard_of_period
 
 BEGIN_S = 60.0
 """For a new epoch: the broker first ends the former owner's transaction."""

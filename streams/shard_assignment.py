@@ -16,11 +16,8 @@ from udp_stream.mechanisms.ball import PlateNorms
 from udp_stream.release.balls import factors_once, slot_norms
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.whole_city import record_city, slot_sums
-from udp_stream.shuffle.position_chunks import PositionsEnd
-from udp_stream.shuffle.shard_checkpoint import ShardCheckpoint
-from udp_stream.shuffle.shard_protocol import ShardProtocol
-from udp_stream.shuffle.shard_steps import AskCity, Measure, Remember
-from udp_stream.shuffle.wire import decode_message
+from udp_stream.shuffle.protocol import AskCity, Measure, Remember, ShardCheckpoint, ShardProtocol
+from udp_stream.shuffle.wire import PositionsEnd, decode_message
 
 
 @dataclass(slots=True)

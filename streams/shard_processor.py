@@ -1,6 +1,6 @@
 """Shard processor: carries out the protocol of each of our shards, and on partition 0 of the planner, over Kafka.
 
-What is due, and what may be committed, is decided in `shuffle/shard_protocol.py`. Here messages are read and sent, the
+What is due, and what may be committed, is decided in `shuffle/protocol.py`. Here messages are read and sent, the
 ledger is called, slots are published, and checkpoints are committed.
 
 Releases are published, and with them or after them the checkpoint moves past the slot (`publishing.py`); then the
@@ -42,12 +42,9 @@ from udp_stream.release.delivery import PublishedRelease
 from udp_stream.release.draw import record_slot
 from udp_stream.release.facts import Observer, SlotCounted, report_recorded, report_to, slot_published
 from udp_stream.release.standing import QuerySet, report_answers, report_published
-from udp_stream.shuffle import shard_steps as steps
-from udp_stream.shuffle.count_chunks import merge_counts
-from udp_stream.shuffle.position_chunks import merge_moment
-from udp_stream.shuffle.shard_checkpoint import ShardCheckpoint
-from udp_stream.shuffle.shard_protocol import ShardProtocol
-from udp_stream.shuffle.wire import encode_message
+from udp_stream.shuffle import protocol as steps
+from udp_stream.shuffle.protocol import ShardCheckpoint, ShardProtocol
+from udp_stream.shuffle.wire import encode_message, merge_counts, merge_moment
 from udp_stream.windows.tables import tabulate
 
 T = TypeVar("T")

@@ -30,7 +30,7 @@ from streams.versions import other_version
 from udp_stream.errors import ConfigError
 from udp_stream.release.facts import Observer, batch_read, report_to
 from udp_stream.release.standing import QuerySet
-from udp_stream.shuffle.source_protocol import Send, SourceProtocol, ToShard
+from udp_stream.shuffle.source import Send, SourceProtocol, ToShard
 from udp_stream.shuffle.wire import encode_message
 from udp_stream.windows.slots import LogPlaces
 from udp_stream.windows.source import Look, ReadingRules, Refused, SourceCheckpoint, SourceReader

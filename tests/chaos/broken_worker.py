@@ -26,7 +26,7 @@ from udp_stream.adapters.ledgers.redis.scripts import load_scripts, scripts_of
 from udp_stream.cli import main as cli
 from udp_stream.ledger.past import see
 from udp_stream.ledger.port import Mark
-from udp_stream.shuffle.ping_chunks import cut
+from udp_stream.shuffle.wire import cut
 from udp_stream.windows.source import SourceCheckpoint, SourceReader
 
 SLOW_S = 0.3

@@ -23,8 +23,7 @@ from udp_stream.queries.plane import QUANTA_PER_KM
 from udp_stream.release.query_road import answer_moment
 from udp_stream.release.record import decode, kind_of
 from udp_stream.release.road import release_slot
-from udp_stream.shuffle.ping_chunks import PingChunk, cut, merge
-from udp_stream.shuffle.position_chunks import PositionChunk, cut_moment, merge_moment
+from udp_stream.shuffle.wire import PingChunk, PositionChunk, cut, cut_moment, merge, merge_moment
 from udp_stream.testing import SeededEntropy, a_context, a_query, a_query_context, a_threshold, seven_pings
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.moments import MomentRules

@@ -40,12 +40,18 @@ from udp_stream.release.context import ReleaseContext
 from udp_stream.release.draw import record_slot
 from udp_stream.release.record import decode, kind_of, slot_of
 from udp_stream.release.whole_city import record_city, slot_sums
-from udp_stream.shuffle.count_chunks import merge_counts
-from udp_stream.shuffle.shard_checkpoint import ShardCheckpoint
-from udp_stream.shuffle.shard_protocol import ShardProtocol
-from udp_stream.shuffle.shard_steps import AskCity, Count, Measure, PlanSlot, Release, Remember
-from udp_stream.shuffle.source_protocol import SourceProtocol
-from udp_stream.shuffle.wire import decode_message, encode_message
+from udp_stream.shuffle.protocol import (
+    AskCity,
+    Count,
+    Measure,
+    PlanSlot,
+    Release,
+    Remember,
+    ShardCheckpoint,
+    ShardProtocol,
+)
+from udp_stream.shuffle.source import SourceProtocol
+from udp_stream.shuffle.wire import decode_message, encode_message, merge_counts
 from udp_stream.testing import SeededEntropy
 from udp_stream.windows.slots import LogPlaces
 from udp_stream.windows.source import ReadingRules, SourceCheckpoint, SourceReader

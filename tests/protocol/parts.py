@@ -22,15 +22,12 @@ from typing import Any, NamedTuple
 
 from tests.protocol.explore import HOUR, OFFSETS, SOURCES, START, Actor, World, freeze
 from udp_stream.planning.slot_plan import PlanChunk
-from udp_stream.shuffle import shard_protocol, source_protocol
+from udp_stream.shuffle import protocol as shard_protocol
+from udp_stream.shuffle import source as source_protocol
 from udp_stream.shuffle.barrier import NOT_YET, BarrierCheckpoint, SlotBarrier
-from udp_stream.shuffle.count_chunks import Released
-from udp_stream.shuffle.shard import Shard, counts_of_shards
-from udp_stream.shuffle.shard_checkpoint import ShardCheckpoint
-from udp_stream.shuffle.shard_protocol import ShardProtocol
-from udp_stream.shuffle.shard_steps import Count, Release
-from udp_stream.shuffle.source_protocol import SourceProtocol
-from udp_stream.shuffle.wire import decode_message
+from udp_stream.shuffle.protocol import Count, Release, Shard, ShardCheckpoint, ShardProtocol, counts_of_shards
+from udp_stream.shuffle.source import SourceProtocol
+from udp_stream.shuffle.wire import Released, decode_message
 from udp_stream.windows.source import SourceCheckpoint, SourceReader
 from udp_stream.windows.tables import tabulate
 

@@ -9,10 +9,8 @@ from tests.protocol.explore import Planted, World, freeze
 from tests.protocol.parts import Part, Parts
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.draw import record_slot
-from udp_stream.shuffle.count_chunks import merge_counts
-from udp_stream.shuffle.shard_checkpoint import ShardCheckpoint
-from udp_stream.shuffle.shard_protocol import ShardProtocol
-from udp_stream.shuffle.shard_steps import Learn, PlanSlot, Release
+from udp_stream.shuffle.protocol import Learn, PlanSlot, Release, ShardCheckpoint, ShardProtocol
+from udp_stream.shuffle.wire import merge_counts
 
 SOUND = Planted()
 

@@ -14,10 +14,8 @@ from udp_stream.planning.around import terms_around
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.forecaster import Forecaster
 from udp_stream.release.record import CLIPS, kind_of
-from udp_stream.shuffle import planner as planner_module
-from udp_stream.shuffle.planner import Planner
-from udp_stream.shuffle.shard_protocol import ShardProtocol
-from udp_stream.shuffle.shard_steps import Release
+from udp_stream.shuffle import protocol as planner_module
+from udp_stream.shuffle.protocol import Planner, Release, ShardProtocol
 from udp_stream.testing import SeededEntropy
 
 

@@ -14,10 +14,8 @@ from udp_stream.mechanisms.ball import PlateNorms
 from udp_stream.release.context import ReleaseContext, around_forecasts
 from udp_stream.release.forecaster import Forecaster
 from udp_stream.release.record import CITY, kind_of, slot_of
-from udp_stream.shuffle.count_chunks import cut_counts
-from udp_stream.shuffle.norm_chunks import cut_norms
-from udp_stream.shuffle.planner import Planner
-from udp_stream.shuffle.shard_steps import AskCity, Release
+from udp_stream.shuffle.protocol import AskCity, Planner, Release
+from udp_stream.shuffle.wire import cut_counts, cut_norms
 from udp_stream.testing import SLOT_END, SeededEntropy, two_hats
 
 PURE = (*FLAGS, "release.mean=forecast-clip", "release.cdf_epsilon=0.2")

@@ -6,9 +6,7 @@ import pytest
 
 from tests.forms import long_but, long_rows
 from tests.protocol.explore import Violation, World, explore, walk
-from udp_stream.shuffle.planner import Planner
-from udp_stream.shuffle.shard_protocol import ShardProtocol
-from udp_stream.shuffle.shard_steps import Learn, PlanSlot
+from udp_stream.shuffle.protocol import Learn, Planner, PlanSlot, ShardProtocol
 
 
 class Following(World):

@@ -13,10 +13,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 from msgspec import structs
 
-from udp_stream.shuffle.position_chunks import PositionsEnd, cut_moment, merge_moment
-from udp_stream.shuffle.shard_checkpoint import ShardCheckpoint
-from udp_stream.shuffle.shard_protocol import ShardProtocol
-from udp_stream.shuffle.shard_steps import Answer, Send
+from udp_stream.shuffle.protocol import Answer, Send, ShardCheckpoint, ShardProtocol
+from udp_stream.shuffle.wire import PositionsEnd, cut_moment, merge_moment
 from udp_stream.testing import a_moment
 
 QUARTER = 900_000

@@ -12,8 +12,7 @@ from tests.protocol.explore import Violation
 from tests.protocol.test_follows import as_soon_as_it_is_sent, without_released
 from tests.protocol.test_whole import AT_ONCE, ONE_SLOT, PLANTED
 from tests.protocol.whole import Whole
-from udp_stream.shuffle.planner import Planner
-from udp_stream.shuffle.shard_protocol import ShardProtocol
+from udp_stream.shuffle.protocol import Planner, ShardProtocol
 
 FEW = (2, 1, 1, 1, 2_000), (2, 2, 1, 1, 4_000)
 MORE = (2, 1, 1, 3, 1_300_000), (2, 2, 1, 2, 240_000), (1, 2, 1, 3, 2_400_000), (2, 2, 2, 1, 640_000)

@@ -22,9 +22,17 @@ from udp_stream.release.context import ReleaseContext, unkeyed, with_forecaster
 from udp_stream.release.draw import record_slot
 from udp_stream.release.outcome import NO_ROWS
 from udp_stream.release.record import CLIPS, kind_of
-from udp_stream.shuffle.norm_chunks import ROWS_MAX, Arriving, cut_factors, cut_norms, merge_factors, merge_norms
-from udp_stream.shuffle.ping_chunks import shard_of
-from udp_stream.shuffle.wire import decode_message, encode_message
+from udp_stream.shuffle.wire import (
+    NORM_ROWS_MAX,
+    Arriving,
+    cut_factors,
+    cut_norms,
+    decode_message,
+    encode_message,
+    merge_factors,
+    merge_norms,
+    shard_of,
+)
 from udp_stream.testing import SeededEntropy
 from udp_stream.windows.tables import SlotPings, cells_of, tabulate
 
@@ -153,8 +161,8 @@ def test_messages_carry_norms_and_factors_whole_in_any_order_and_sets_do_not_mix
 
 
 def test_the_largest_chunk_is_below_a_megabyte():
-    plates = tuple(number.to_bytes(16) for number in range(ROWS_MAX + 1))
-    norms = PlateNorms(plates, *np.full((5, ROWS_MAX + 1), 2**62))
+    plates = tuple(number.to_bytes(16) for number in range(NORM_ROWS_MAX + 1))
+    norms = PlateNorms(plates, *np.full((5, NORM_ROWS_MAX + 1), 2**62))
     first, second = cut_norms(norms, 0, 9, 1)
     assert 700_000 < len(encode_message(first)) < 1_000_000 and second.number == 1
     assert len(encode_message(next(cut_factors(dict.fromkeys(plates, WHOLE), norms, first)))) < 1_000_000

@@ -16,10 +16,21 @@ from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.planning.slot_plan import cut_plan, merge_plan
 from udp_stream.release.charge import plan_slot
 from udp_stream.shuffle.barrier import SlotBarrier
-from udp_stream.shuffle.count_chunks import CountChunk, CountColumns, CountsEnd, cut_counts, merge_counts
-from udp_stream.shuffle.ping_chunks import PingChunk, PingsEnd, cut, merge, shard_of
-from udp_stream.shuffle.shard import Shard, counts_of_shards
-from udp_stream.shuffle.wire import decode_message, encode_message
+from udp_stream.shuffle.protocol import Shard, counts_of_shards
+from udp_stream.shuffle.wire import (
+    CountChunk,
+    CountColumns,
+    CountsEnd,
+    PingChunk,
+    PingsEnd,
+    cut,
+    cut_counts,
+    decode_message,
+    encode_message,
+    merge,
+    merge_counts,
+    shard_of,
+)
 from udp_stream.windows.tables import PINGS_MAX, SlotPings, tabulate, without_repeats
 
 

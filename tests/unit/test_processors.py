@@ -27,11 +27,9 @@ from udp_stream.release.context import ReleaseContext
 from udp_stream.release.facts import SlotCounted, SlotPublished
 from udp_stream.release.record import decode
 from udp_stream.release.standing import query_set
-from udp_stream.shuffle import source_protocol
-from udp_stream.shuffle.ping_chunks import PingChunk, cut
-from udp_stream.shuffle.shard_checkpoint import ShardCheckpoint
-from udp_stream.shuffle.shard_protocol import ShardProtocol
-from udp_stream.shuffle.wire import decode_message
+from udp_stream.shuffle import source as source_protocol
+from udp_stream.shuffle.protocol import ShardCheckpoint, ShardProtocol
+from udp_stream.shuffle.wire import PingChunk, cut, decode_message
 from udp_stream.testing import SeededEntropy
 from udp_stream.windows.source import ReadingRules
 

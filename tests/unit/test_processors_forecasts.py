@@ -24,9 +24,7 @@ from tests.unit.test_processors_planner import (
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.release.record import decode
-from udp_stream.shuffle.count_chunks import CountsEnd, Released
-from udp_stream.shuffle.ping_chunks import PingChunk
-from udp_stream.shuffle.wire import decode_message
+from udp_stream.shuffle.wire import CountsEnd, PingChunk, Released, decode_message
 
 SETTINGS = settings_of("forecasts")
 

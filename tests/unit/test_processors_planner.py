@@ -26,12 +26,20 @@ from udp_stream.release.record import CITY as OF_CITY
 from udp_stream.release.record import decode, kind_of
 from udp_stream.release.road import release_slot
 from udp_stream.release.smoothed import encode_smoothed
-from udp_stream.shuffle import source_protocol
+from udp_stream.shuffle import source as source_protocol
 from udp_stream.shuffle.barrier import BarrierCheckpoint
-from udp_stream.shuffle.count_chunks import CountChunk, CountsEnd, Released
-from udp_stream.shuffle.ping_chunks import PingChunk, PingsEnd, cut, merge
-from udp_stream.shuffle.shard_checkpoint import ShardCheckpoint
-from udp_stream.shuffle.wire import decode_message, encode_message
+from udp_stream.shuffle.protocol import ShardCheckpoint
+from udp_stream.shuffle.wire import (
+    CountChunk,
+    CountsEnd,
+    PingChunk,
+    PingsEnd,
+    Released,
+    cut,
+    decode_message,
+    encode_message,
+    merge,
+)
 from udp_stream.testing import SeededEntropy
 from udp_stream.windows.source import SourceCheckpoint, SourceReader
 from udp_stream.windows.tables import tabulate

@@ -23,9 +23,8 @@ from udp_stream.release.context import ReleaseContext
 from udp_stream.release.query_record import decode_result
 from udp_stream.release.record import kind_of
 from udp_stream.release.standing import query_set
-from udp_stream.shuffle import source_protocol
-from udp_stream.shuffle.position_chunks import cut_moment, merge_moment
-from udp_stream.shuffle.wire import decode_message
+from udp_stream.shuffle import source as source_protocol
+from udp_stream.shuffle.wire import cut_moment, decode_message, merge_moment
 from udp_stream.testing import SeededEntropy
 from udp_stream.windows.source import SourceCheckpoint, SourceReader
 

@@ -11,8 +11,7 @@ import pytest
 from tests.forms import long_but
 from udp_stream.pings.decode import PingDecoder, PingRules, Reason
 from udp_stream.pings.json import JSON, FeedMapping, mapped_format
-from udp_stream.shuffle.ping_chunks import cut
-from udp_stream.shuffle.wire import encode_message
+from udp_stream.shuffle.wire import cut, encode_message
 from udp_stream.windows.slots import LogPlaces, WindowRules
 from udp_stream.windows.source import ReadingRules, SourceCheckpoint, SourceReader
 from udp_stream.windows.tables import SlotGrid

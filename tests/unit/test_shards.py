@@ -12,9 +12,8 @@ import pytest
 from tests.forms import long_but
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused, UdpStreamError
 from udp_stream.shuffle.barrier import NOT_YET, BarrierCheckpoint
-from udp_stream.shuffle.ping_chunks import PingChunk, PingsEnd, cut, merge, shard_of
-from udp_stream.shuffle.shard import Shard
-from udp_stream.shuffle.wire import decode_message, encode_message
+from udp_stream.shuffle.protocol import Shard
+from udp_stream.shuffle.wire import PingChunk, PingsEnd, cut, decode_message, encode_message, merge, shard_of
 from udp_stream.windows.tables import PINGS_MAX, SlotPings, require_countable, tabulate
 
 HOUR = 3_600_000

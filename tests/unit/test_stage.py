@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from udp_stream.shuffle.barrier import SlotBarrier
-from udp_stream.shuffle.stage import SlotStage
+from udp_stream.shuffle.barrier import SlotBarrier, SlotStage
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from udp_stream.planning.position_periods import PositionPeriods
-from udp_stream.shuffle.ping_chunks import PingChunk, PingsEnd, cut
-from udp_stream.shuffle.position_chunks import PositionChunk, PositionsEnd, cut_moment, shard_of_period
+from udp_stream.shuffle.wire import PingChunk, PingsEnd, PositionChunk, PositionsEnd, cut, cut_moment, shard_of_period
 from udp_stream.windows.latest import Moment
 from udp_stream.windows.slots import LogPlaces
 from udp_stream.windows.source import ReadResult, Refused, SourceCheckpoint, SourceReader
