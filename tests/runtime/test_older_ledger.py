@@ -67,7 +67,7 @@ def test_an_older_backup_is_refused_by_every_verb_and_nothing_is_charged(logs, r
         ("doctor", logs[1], *FLAGS), ("demo", "--headless", "--slots", "1", "--buses", "20"),
     ):  # fmt: skip
         done = run(restored, *arguments, "--ledger", "l")
-        assert done.returncode == 5 and "went back in time: it holds" in done.stdout + done.stderr, done.stderr
+        assert done.returncode == 5 and "went back in time" in done.stdout + done.stderr, done.stderr
         assert "udp-stream ledger accept-older" in done.stdout + done.stderr
     assert not (restored / "again").exists() and (restored / "l").read_bytes() == before
 
@@ -83,7 +83,7 @@ def test_the_words_accept_it_once_and_for_ever(logs, restored):
     accepted = run(restored, "ledger", "accept-older", "--ledger", "l", *FLAGS, "--saying", words)
     assert accepted.returncode == 0 and words in accepted.stdout
     again = run(restored, "ledger", "accept-older", "--ledger", "l", *FLAGS, "--saying", words)
-    assert again.returncode == 5 and "is not behind its high-water mark" in again.stderr
+    assert again.returncode == 5 and "not behind" in again.stderr
     assert replay(restored, logs[1], "again").returncode == 0
     for id_, line in recorded(restored / "again").items():
         expected = () if id_ in recorded(restored / "one") else (words,)
@@ -115,7 +115,7 @@ def test_a_ledger_whose_mark_is_gone_is_refused_by_every_verb_until_it_is_accept
         assert not (restored / "l.key.ledger-id").exists() and not (restored / "again").exists()
         assert (restored / "l").read_bytes() == before
     (words,) = re.findall(r"--saying '(.*)'", done.stderr)
-    assert words.startswith("charges of an unknown number of HATs since 2024-01-08T")
+    assert words.startswith("charges of an unknown")
     accepted = run(restored, "ledger", "accept-older", "--ledger", "l", *FLAGS, "--saying", words)
     assert accepted.returncode == 0, accepted.stderr
     assert replay(restored, logs[1], "again").returncode == 0
@@ -158,7 +158,7 @@ def test_a_ledger_that_was_restored_with_its_mark_can_be_said_to_be_older(logs, 
     assert replay(tmp_path, logs[0], "one").returncode == 0
     asked = run(tmp_path, "ledger", "accept-older", "--ledger", "l", *FLAGS)
     (words,) = re.findall(r"--saying '(.*)'", asked.stderr)
-    assert asked.returncode == 5 and words.startswith("charges of an unknown number of HATs since 2024-01-08T")
+    assert asked.returncode == 5 and words.startswith("charges of an unknown")
     assert run(tmp_path, "ledger", "accept-older", "--ledger", "l", *FLAGS, "--saying", words).returncode == 0
     stated = json.loads(run(tmp_path, "ledger", "export", "--ledger", "l", *FLAGS).stdout)
     assert stated["privacy"]["privacy_loss"]["caveats"] == [words]
@@ -196,4 +196,4 @@ def test_a_write_ahead_log_that_is_removed_after_a_kill_is_noticed(logs, tmp_pat
     for name in ("l-wal", "l-shm"):
         (tmp_path / name).unlink()
     done = replay(tmp_path, logs[0], "again")
-    assert done.returncode == 5 and "went back in time: it holds" in done.stderr and not (tmp_path / "again").exists()
+    assert done.returncode == 5 and "went back in time" in done.stderr and not (tmp_path / "again").exists()

@@ -81,18 +81,18 @@ def test_the_order_of_the_table_and_speeds_above_the_range_change_no_charge():
 @pytest.mark.parametrize(
     ("speeds", "settings", "said"),
     [
-        ({}, {}, "speeds: expected at least one plate, got none"),
-        ({"a": []}, {}, r"speeds of plate 0 \(by name\): expected a list of at least one"),
+        ({}, {}, "expected at least one plate"),
+        ({"a": []}, {}, "speeds of plate 0"),
         (
             {"a": [1.0], "b": [float("nan")]},
             {},
-            r"speeds of plate 1 \(by name\): expected finite and >= 0, got another",
+            "speeds of plate 1",
         ),
-        ({"a": [-3.5]}, {}, "expected finite and >= 0, got another"),
-        ({"a": [1.0]}, {"epsilon": 0}, "epsilon: expected 1e-06 to 1000, got 0"),
-        ({"a": [1.0]}, {"max_kmh": 0}, "max_kmh: expected 1 to 1000, got 0"),
-        ({"a": [1.0]}, {"mechanism": "mean"}, "mechanism: expected one of auto, baseline"),
-        ({"a": [1.0]}, {"grouping": "none"}, "grouping: expected one of best-fit, wrap-around, got none"),
+        ({"a": [-3.5]}, {}, "expected finite and >= 0"),
+        ({"a": [1.0]}, {"epsilon": 0}, "expected 1e-06 to 1000"),
+        ({"a": [1.0]}, {"max_kmh": 0}, "expected 1 to 1000"),
+        ({"a": [1.0]}, {"mechanism": "mean"}, "expected one of auto"),
+        ({"a": [1.0]}, {"grouping": "none"}, "expected one of best-fit"),
     ],
 )
 def test_what_is_wrong_is_named_and_no_speed_is_told(speeds, settings, said):
@@ -104,7 +104,7 @@ def test_what_is_wrong_is_named_and_no_speed_is_told(speeds, settings, said):
 @pytest.mark.parametrize("wrong", ["31.4 km/h", b"31.4x", [31.4], 10**400, {"kmh": 31.4}, 31.4 + 0j])
 def test_what_is_no_number_is_not_quoted_either(wrong):
     """Not by numpy's error, and not by the traceback, which would show that as the cause."""
-    with pytest.raises(ValueError, match=r"speeds of plate 0 \(by name\): expected a list of numbers") as raised:
+    with pytest.raises(ValueError, match="speeds of plate 0") as raised:
         private_mean({"a": [20.0, wrong]}, epsilon=1.0, max_kmh=65)
     assert "31" not in str(raised.value) and raised.value.__suppress_context__
 

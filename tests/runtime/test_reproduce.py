@@ -71,7 +71,7 @@ def test_two_feeds_of_one_name_are_told_apart(run, log, tmp_path):
 def test_a_feed_of_few_plates_has_no_moments_to_ask_about(name, run, log, tmp_path):
     (tmp_path / "few.ndjson").write_bytes(log.read_bytes().partition(b"\n")[0])
     status, _, said = run("reproduce", name, "--data", "few.ndjson", "--repetitions", "2")
-    assert status == 2 and "few: expected moments before which at least 10 plates pinged" in said
+    assert status == 2 and "least 10 plates pinged" in said
 
 
 @pytest.mark.long
@@ -82,19 +82,15 @@ def test_reproduce_writes_figures_tables_and_verdicts_for_a_feed(run, log, tmp_p
     written = {path.name for path in (tmp_path / "figures").iterdir()}
     names = {f"worst-case-{data}.{kind}" for data in ("ITMS-like", "fleet") for kind in ("png", "svg")}
     assert written == names | {"worst-case.csv", "worst-case-of-m.csv", "worst-case.txt"}
-    assert (
-        "statements agree" in said
-        and "the baseline guess U/2 has 40 km/h" in said
-        and "the baseline guess U/2 has 32.5 km/h" in said
-    )
+    assert "statements agree" in said and "guess U/2 has 40 km/h" in said and "guess U/2 has 32.5 km/h" in said
     assert "not private" in err
 
 
 def test_plan_explains_the_worst_case_and_draws_it_when_asked(run, tmp_path):
     status, said, err = run("plan", "--plates", 30, "--plot", "e.svg")
     assert status == 0, err
-    assert "E(m) km/h" in said and "least" in said and "The best m never falls as epsilon grows" in said
-    assert "best up to epsilon" in said and "the baseline guess U/2 has 32.5" in said
+    assert "E(m) km/h" in said and "least" in said and "The best m never falls" in said
+    assert "best up to epsilon" in said and "guess U/2 has 32.5" in said
     drawn = (tmp_path / "e.svg").read_text()
     assert all(text in drawn for text in ("cap m, samples", "worst-case error, km/h", "baseline guess (U/2)"))
     assert run("plan", "--plates", 30, "--explain")[1] == said
@@ -125,7 +121,7 @@ def test_without_matplotlib_there_is_a_sentence_and_nothing_is_begun(tmp_path, m
         plates=None, pings_per_plate=None, hats_per_period=None, explain=False, json=False,
     )  # fmt: skip
     for verb in (reproduce, plan):
-        with pytest.raises(DependencyUnavailable, match=r"no matplotlib .* the extra \[plots\]"):
+        with pytest.raises(DependencyUnavailable, match=r"the extra \[plots\]"):
             verb(asked, load(None, (), {}))
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UsageError, match="ends in"):

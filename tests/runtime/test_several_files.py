@@ -58,7 +58,7 @@ def test_polls_of_gtfs_realtime_are_counted_together(tmp_path):
         (tmp_path / f"{at}.pb").write_bytes(poll(at))
         names.append(f"{at}.pb")
     done = run("init", *names, cwd=tmp_path)
-    assert b"GTFS-realtime; zone Asia/Kolkata; unit mps; 30 pings read" in done.stderr, done.stderr
+    assert b"30 pings read" in done.stderr, done.stderr
     assert b"30 pings of 10 plates" in done.stdout
     done = run("plan", *names, "--set", "speed.unit=mps", "--json", cwd=tmp_path)
     assert done.returncode == 0 and json.loads(done.stdout)["pings"] == 30, done.stderr

@@ -273,7 +273,7 @@ def test_what_positions_cost_before_counts_in_the_one_budget_of_the_same_day(tmp
     with (
         asking(tmp_path, "ledger", text=SHARE, flags=NO_BUDGET) as (runtime, _, _, ledger),
         # 4000 * 0.5 of positions; speeds had 10, and that stays
-        pytest.raises(PrivacyRefused, match=r"could lose epsilon 2010, not epsilon 10.* use another ledger"),
+        pytest.raises(PrivacyRefused, match="could lose epsilon 2010"),
     ):
         runtime.run(frames_of(rest))
     with asking(tmp_path, "ledger", text=apart, flags=NO_BUDGET) as (_, _, _, ledger):
@@ -310,7 +310,7 @@ def test_another_period_of_positions_is_refused_before_it_is_charged(tmp_path):
 
     with (
         asking(tmp_path, "ledger", text=other) as (runtime, *_),
-        pytest.raises(PrivacyRefused, match=r"positions 7d from .* overlaps positions 1d from .* queries\.period"),
+        pytest.raises(PrivacyRefused, match=r"queries\.period"),
     ):
         runtime.run(frames_of(log))
     with asking(tmp_path, "ledger") as (_, _, _, ledger):

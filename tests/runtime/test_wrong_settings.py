@@ -36,7 +36,7 @@ def test_a_file_that_is_not_read_is_refused_before_anything_is_made_or_sent(tmp_
     (tmp_path / "pings").write_bytes(data)
     verb, *flags = verb
     done = udp_stream(tmp_path, verb, "pings", *flags)
-    assert done.returncode == 2 and b"No ping was accepted of its beginning" in done.stderr
+    assert done.returncode == 2 and b"No ping was accepted" in done.stderr
     if content == "epochs":
         assert MEND in done.stderr.decode().replace(chr(92), "")
     assert [path.name for path in tmp_path.iterdir()] == ["pings"]
