@@ -148,7 +148,7 @@ def run_without_forecasts(day: Day, seed: int, flags: Sequence[str]) -> Floats:
 def _forecaster(day: Day, flags: Sequence[str]) -> Forecaster:
     settings = load(None, (*day.feed.flags, *flags), {})
     policy = settings.policy
-    return Forecaster(settings.calendar.slots, policy.max_speed, "benchmark", policy.counts_read)
+    return Forecaster(settings.calendar.slots, policy.max_speed, "benchmark")
 
 
 def _rows(slot: RecordedSlot, smoothed: Mapping[str | None, Smoothed]) -> Iterator[tuple[float, ...]]:

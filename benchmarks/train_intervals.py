@@ -1,4 +1,4 @@
-"""Fit the intervals of smoothed estimates: `python -m benchmarks.train_intervals FOLDER [--seeds N] [--counts READ]`.
+"""Fit the intervals of smoothed estimates: `python -m benchmarks.train_intervals FOLDER [--seeds N]`.
 
 FOLDER is that of `benchmarks.accuracy`; days of Austin train, Surat's half hour is only measured. The days run down the
 real road, and the intervals around their estimates are made anew on a grid of `OPEN_ROADS` and `TAIL`. For each
@@ -6,9 +6,6 @@ real road, and the intervals around their estimates are made anew on a grid of `
 lowest interval score is taken. It is printed for all years, and for each year left out, with what it then holds on that
 year's days: nothing is tuned on the day reported. `FEW_PINGS` and `PLATES_DIFFER` are given: the score of years left
 out does not tell them (docs/measurements.md).
-
-READ is what forecasts read of counts. For `published` and `off` the three of `UNREAD` are fitted: first `wider`, with
-which the years' mean of expected over actual errors is 1, then the others.
 """
 
 from __future__ import annotations
@@ -19,6 +16,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from itertools import islice, product
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,34 +27,29 @@ from benchmarks.accuracy import (
     Feeds,
     bins_named,
     by_bins,
-    expected_over_actual,
     held_by,
     print_of_all,
     within,
 )
 from benchmarks.forecast_days import Day, Run, changed
-from udp_stream.forecast.model import CountsRead
 from udp_stream.release import intervals, smoothed
-from udp_stream.release.intervals import Widths, widths_for
 from udp_stream.units import QUANTA_PER_KMH
 
-OPEN_ROADS = {
-    "plates": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6),
-    "published": (0.2, 0.3, 0.4, 0.5, 0.6),
-    "off": (0.6, 0.8, 1.0, 1.2),
-}
-TAILS = {
-    "plates": (1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9, 2.0),
-    "published": (1.4, 1.5, 1.6, 1.7, 1.8, 1.9, 2.0),
-    "off": (1.0, 1.1, 1.2, 1.3, 1.4, 1.5),
-}
+OPEN_ROADS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
+TAILS = (1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9, 2.0)
 HELD = 0.96
 """Asked of the years in sight: of a year left out it is then 0.95."""
 
-STEP = 0.05
-"""`wider` is rounded to that."""
-
 Floats = NDArray[np.float64]
+
+
+class Widths(NamedTuple):
+    """The two constants that are fitted."""
+
+    tail: float
+    open_roads: float
+
+
 Figures = Mapping[tuple[str, Widths], tuple[float, float]]
 Years = Mapping[str, Sequence[str]]
 
@@ -91,13 +84,13 @@ def estimates_in(day: Day, run: Callable[[], object], seeds: int) -> list[Estima
         calls.append(Estimates(gain.copy(), *(np.zeros(0) for _ in range(5))))
         return real[0](plates, gain)
 
-    def of_few_pings(variance: Floats, pings: NDArray[np.int64], read: CountsRead) -> Floats:
+    def of_few_pings(variance: Floats, pings: NDArray[np.int64]) -> Floats:
         calls[-1].open_variance, calls[-1].pings = variance.copy(), pings.copy()
-        return real[1](variance, pings, read)
+        return real[1](variance, pings)
 
-    def ends(mean: Floats, variance: Floats, features: Floats, read: CountsRead) -> tuple[Floats, Floats]:
+    def ends(mean: Floats, variance: Floats, features: Floats) -> tuple[Floats, Floats]:
         calls[-1].mean, calls[-1].variance, calls[-1].features = mean.copy(), variance.copy(), features.copy()
-        return real[2](mean, variance, features, read)
+        return real[2](mean, variance, features)
 
     with changed(smoothed, plates_differ=plates_differ, of_few_pings=of_few_pings, ends=ends):
         run()
@@ -113,19 +106,19 @@ def estimates_in(day: Day, run: Callable[[], object], seeds: int) -> list[Estima
     return found
 
 
-def ends_in_range(day: Day, seen: Estimates, variance: Floats, read: CountsRead) -> tuple[Floats, Floats]:
+def ends_in_range(day: Day, seen: Estimates, variance: Floats) -> tuple[Floats, Floats]:
     """Both ends of intervals around these estimates under the constants in force, cut to [0, U]."""
     top = day.feed.policy().max_speed / QUANTA_PER_KMH
-    low, high = intervals.ends(seen.mean, variance, seen.features, read)
+    low, high = intervals.ends(seen.mean, variance, seen.features)
     return np.clip(low, 0, top), np.clip(high, 0, top)
 
 
 class Fitting:
-    """The constants for what forecasts read of counts, from any of Austin's years in the folder."""
+    """The constants, from any of Austin's years in the folder."""
 
-    def __init__(self, feeds: Feeds, seeds: int, read: CountsRead) -> None:
-        """Runs each day once for the expected errors; ValueError if there are not two years or more."""
-        self.feeds, self.read, self._seeds = feeds, read, seeds
+    def __init__(self, feeds: Feeds, seeds: int) -> None:
+        """ValueError if there are not two years or more."""
+        self.feeds, self._seeds = feeds, seeds
         years: dict[str, list[str]] = {}
         for name in feeds.names:
             if name.startswith("austin"):
@@ -133,47 +126,37 @@ class Fitting:
         if len(years) < 2:
             raise ValueError(f"expected Austin's days of two years or more, got {len(years)}")
         self.years: Years = years
-        self._ratios = {name: self._ratio(name) for names in years.values() for name in names}
-        self._figures = cache(self._figures_with)
+        self._figures = cache(self._figures_of_all)
 
     def without(self, left_out: str) -> Widths:
         """The constants that fit the days of the years but this one; of all years where it names none."""
         years = {year: names for year, names in self.years.items() if year != left_out}
-        wider = 1.0 if self.read == "plates" else _rounded(1 / _over(years, self._ratios.__getitem__))
-        found, wide_enough = self._figures(wider), []
-        for roads in OPEN_ROADS[self.read]:
-            each = (self._widths(wider, tail, roads) for tail in TAILS[self.read])
+        found, wide_enough = self._figures(), []
+        for roads in OPEN_ROADS:
+            each = (Widths(tail, roads) for tail in TAILS)
             wide_enough += islice((one for one in each if _over(years, lambda n: found[n, one][0]) >= HELD), 1)  # noqa: B023
         return min(wide_enough, key=lambda one: _over(years, lambda name: found[name, one][1]))
 
     def runs(self, name: str, seeds: int, widths: Widths, *flags: str) -> list[Run]:
         """Runs of a day under these constants, its prior trained on other years."""
-        with changed(intervals, UNREAD={self.read: widths}):
-            return self.feeds.runs([name], 7, seeds, [f"forecast.counts={self.read}", *flags])
+        with changed(intervals, TAIL=widths.tail, OPEN_ROADS=widths.open_roads):
+            return self.feeds.runs([name], 7, seeds, flags)
 
-    def _ratio(self, name: str) -> float:
-        """Expected over actual error, where the filter is taken at its word."""
-        return expected_over_actual(self.feeds.day(name, 7), self.runs(name, self._seeds, self._widths(1.0, 1.0, 0.0)))
-
-    def _widths(self, wider: float, tail: float, open_roads: float) -> Widths:
-        """With the constants that are not fitted."""
-        return widths_for(self.read)._replace(wider=wider, tail=tail, open_roads=open_roads)
-
-    def _figures_with(self, wider: float) -> Figures:
-        """Share held and score of each day under each pair of the other two."""
+    def _figures_of_all(self) -> Figures:
+        """Share held and score of each day under each pair."""
         found = {}
-        for name in self._ratios:
+        for name in (name for names in self.years.values() for name in names):
             day = self.feeds.day(name, 7)
-            seen = estimates_in(day, partial(self.runs, name, self._seeds, self._widths(wider, 1.0, 0.0)), self._seeds)
-            for tail, roads in product(TAILS[self.read], OPEN_ROADS[self.read]):
-                widths = self._widths(wider, tail, roads)
+            seen = estimates_in(day, partial(self.runs, name, self._seeds, Widths(1.0, 0.0)), self._seeds)
+            for tail, roads in product(TAILS, OPEN_ROADS):
+                widths = Widths(tail, roads)
                 said = [self._said(day, one, widths) for one in seen]
                 found[name, widths] = tuple(np.mean(said, axis=0).tolist())
         return found
 
     def _said(self, day: Day, seen: Estimates, widths: Widths) -> tuple[float, float]:
-        with changed(intervals, UNREAD={self.read: widths}):
-            low, high = ends_in_range(day, seen, seen.variance, self.read)
+        with changed(intervals, TAIL=widths.tail, OPEN_ROADS=widths.open_roads):
+            low, high = ends_in_range(day, seen, seen.variance)
         return float(((low <= day.truth) & (day.truth <= high)).mean()), score(day, low, high)
 
 
@@ -182,19 +165,14 @@ def _over(years: Years, of: Callable[[str], float]) -> float:
     return float(np.mean([np.mean([of(name) for name in names]) for names in years.values()]))
 
 
-def _rounded(wider: float) -> float:
-    return round(round(wider / STEP) * STEP, 2)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--counts", choices=("plates", "published", "off"), default="plates")
     asked = parser.parse_args()
     feeds = Feeds(asked.folder)
     try:
-        fitting = Fitting(feeds, asked.seeds, asked.counts)
+        fitting = Fitting(feeds, asked.seeds)
     except ValueError as error:
         parser.error(str(error))
     print(f"of all years: {fitting.without('')}")

@@ -57,8 +57,8 @@ CONFIGURATIONS: dict[str, tuple[str, ...]] = {
     "uniform accounting": ("release.mean_epsilon=0.4", "budget.accounting_detail=uniform", "budget.epsilon=2"),
     "suppression": ("release.mean_epsilon=auto", "release.suppression=chop-user", "budget.epsilon=1"),
     ON_KAFKA: ("release.mean_epsilon=0.4", "release.cdf_epsilon=0.3", "budget.epsilon=6.0"),
-    "around forecasts": ("release.mean=forecast-clip", "forecast.counts=published"),
-    "counts kept back": ("release.mean=forecast-clip", "forecast.counts=off", "release.counts=none"),
+    "around forecasts": ("release.mean=forecast-clip",),
+    "counts left out": ("release.mean=forecast-clip", "release.counts=none"),
     IN_RHO: (
         "release.mean_epsilon=0.4", "release.cdf_epsilon=0.3", "budget.epsilon=6.0", "budget.accounting=approximate",
     ),

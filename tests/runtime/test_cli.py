@@ -143,7 +143,7 @@ def test_a_ledger_that_was_tampered_with_fails_verification(log, tmp_path):
         (["replay", "pings.ndjson", "--ledger", "no/such/dir/l"], 4, b"no/such/dir for l.key"),
         (["replay", "pings.ndjson", "--ledger", "pings.ndjson"], 5, b"another kind of file"),
         (["ledger", "show", "X", "--ledger", "none"], 2, b"no ledger there"),
-        (["demo", "--kafka", "--set", "release.counts=none", "--set", "forecast.counts=off"], 3, b'got "none"'),
+        (["demo", "--kafka", "--set", "release.counts=none"], 3, b'got "none"'),
         (["demo", "--headless", "--slots", "0"], 2, b"1 to 10000"),
         (["demo", "--headless", "--seed", "-1"], 2, b"whole number, 0 to"),
         (["plan", "--target-error", "3"], 2, b"--target-error:"),

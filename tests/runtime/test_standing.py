@@ -247,7 +247,7 @@ def test_a_result_fits_its_schema_and_names_no_plate(tmp_path):
 
 
 def test_counts_that_are_kept_back_are_not_in_results(tmp_path):
-    with asking(tmp_path, "ledger", flags=(*CONFIG, "release.counts=none", "forecast.counts=off")) as (
+    with asking(tmp_path, "ledger", flags=(*CONFIG, "release.counts=none")) as (
         runtime,
         told,
         *_,

@@ -147,22 +147,6 @@ def test_a_feed_that_pings_twelve_times_as_often_has_the_same_features(seed):
     assert not np.allclose(before.by_row, features_of(replace(counts, count=counts.count + 12)).by_row, atol=1e-3)
 
 
-def test_what_is_read_of_counts_is_what_was_allowed():
-    counts, _, _ = counts_of(visits_of(1))
-    nothing, published = prior_of(counts, "off"), prior_of(counts, "published")
-    assert not nothing.by_row.any() and not nothing.by_hat.any() and not nothing.features.any()
-    shuffled = counts.count.copy()  # other plates have the HATs' pings: what records publish of them stays
-    for hat in range(counts.cells.size):
-        rows = counts.rows(hat)
-        shuffled[rows] = np.sort(shuffled[rows])
-    again = replace(counts, count=shuffled)
-    total = [np.bincount(one.plate, weights=one.count) for one in (counts, again)]
-    usual = np.log(np.percentile(total[0], 75) / np.percentile(total[1], 75))  # R is of the plates
-    assert published.features.any() and not published.by_row.any()
-    moved = prior_of(again, "published").features - published.features
-    assert np.allclose(moved[:, [1, 2, 3, 5]], 0) and np.abs(moved).max() <= abs(usual) * 4 + 1e-3
-
-
 def test_a_slot_without_pings_has_no_forecast():
     none, nothing = np.zeros(0, np.int64), np.zeros(1, np.int64)
     counts = SlotCounts(0, 3_600_000, (), np.zeros(0, np.uint64), nothing, none, none, 0)

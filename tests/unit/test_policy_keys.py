@@ -36,8 +36,7 @@ KEYS = {
     "release.suppression": "chop-user",
     "release.hats_max": "3",
     "release.clip": "box",
-    "release.counts": "released",
-    "forecast.counts": "off",
+    "release.counts": "none",
     "budget.schedule": "spread",
 }
 """A value of each key, as `written` spells it."""
@@ -66,7 +65,6 @@ OTHER_VALUES = {
     "suppression": "chop-user",
     "hats_max": 5,
     "clip": "box",
-    "counts_read": "published",
     "counts_released": "none",
     "schedule": "ramp",
 }
@@ -199,14 +197,15 @@ def test_keys_that_another_version_did_not_know_are_named():
 @pytest.fixture
 def record():
     """A record made under a policy."""
-    from udp_stream.release.record import SCHEMA, Counts, Hat, Privacy, Release, encode
+    from udp_stream.release.record import SCHEMA, Hat, Privacy, Release, encode
 
     def made(fingerprint):
         return encode(
             Release(
-                SCHEMA, "id", "withheld_few_plates", Hat("8" * 15, 6, (0.0, 0.0), "", ""), None, None, None,
-                Counts(1, 1, 0, 0),
-                Privacy("license_plate", "swap-values", 0.0, "pure", "individual", "1d", 10.0), fingerprint, "test",
+                schema=SCHEMA, release_id="id", status="withheld_few_plates",
+                hat=Hat("8" * 15, 6, (0.0, 0.0), "", ""), mean=None, variance=None, cdf=None,
+                privacy=Privacy("license_plate", "swap-values", 0.0, "pure", "individual", "1d", 10.0),
+                policy=fingerprint, software="test",
             )
         )  # fmt: skip
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, wraps
 from itertools import product
-from typing import Literal, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -317,9 +317,6 @@ def _controller() -> ThreadpoolController:
 # depends on how large it is. How far the city's slope differs from the trained one is learnt from releases,
 # so that a feed in which counts tell less, or the opposite, is not misread for long.
 
-CountsRead = Literal["plates", "published", "off"]
-"""What of the counts the prior reads: those of each plate in each HAT, those of HATs that records publish, or none."""
-
 PRODUCTS = (2, 4, 6, 8)
 """The features that log(m/R) is multiplied with: what a long stay means depends on how the plate drives elsewhere."""
 
@@ -328,9 +325,6 @@ CLIP = 4.0
 
 HAT_CLIP = 3.0
 """The same for the features of HATs, whose slopes are learnt from few releases."""
-
-READ_FROM_PUBLISHED = (0, 4, 5)
-"""The features of HATs that follow from their numbers of plates and samples alone, but for R."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,7 +374,7 @@ class SlotPrior:
     features: Floats
 
 
-def prior_of(counts: SlotCounts, read: CountsRead = "plates", trained: Coefficients | None = None) -> SlotPrior:
+def prior_of(counts: SlotCounts, trained: Coefficients | None = None) -> SlotPrior:
     """The prior of a slot: shapes (rows,), (HATs,) and (HATs, 6), rounded as records carry them.
 
     Without coefficients it takes those that are shipped for the resolution of the slot's cells.
@@ -390,18 +384,12 @@ def prior_of(counts: SlotCounts, read: CountsRead = "plates", trained: Coefficie
     >>> prior = prior_of(counts)
     >>> prior.by_row.shape, prior.by_hat.shape, prior.features.shape
     ((2,), (1,), (1, 6))
-    >>> prior_of(counts, "off").by_hat.tolist()
-    [0.0]
     """
     rows, hats = counts.plate.size, counts.cells.size
-    if read == "off" or not rows:
+    if not rows:
         return SlotPrior(np.zeros(rows), np.zeros(hats), np.zeros((hats, PER_HAT)))
     features, trained = features_of(counts), trained or shipped_for(resolution_of(int(counts.cells[0])))
     by_hat = np.clip((features.by_hat - trained.hat_centre) / trained.hat_scale, -HAT_CLIP, HAT_CLIP)
-    if read == "published":
-        published = np.zeros_like(by_hat)
-        published[:, READ_FROM_PUBLISHED] = by_hat[:, READ_FROM_PUBLISHED]
-        return SlotPrior(np.zeros(rows), np.zeros(hats), _rounded(published))
     by_row = relative_speeds(features, trained)
     hat = np.repeat(np.arange(hats), np.diff(counts.hat_rows))
     mean = np.bincount(hat, weights=counts.count * by_row, minlength=hats) / np.bincount(hat, weights=counts.count)
@@ -635,18 +623,16 @@ class SlotForecast:
     plates: Floats
 
 
-def forecast_slot(
-    counts: SlotCounts, memory: Memory, day: dt.date, max_kmh: float, read: CountsRead = "plates"
-) -> SlotForecast:
+def forecast_slot(counts: SlotCounts, memory: Memory, day: dt.date, max_kmh: float) -> SlotForecast:
     """The forecast of a slot of that local day, from its counts and from what was released before it.
 
     >>> rows = dict(hat_rows=np.array([0, 2]), plate=np.array([0, 1]), count=np.array([30, 10]), repeats=0)
     >>> counts = SlotCounts(0, 3_600_000, (b"a", b"b"), np.array([609162003746914303], np.uint64), **rows)
-    >>> forecast = forecast_slot(counts, Memory(), dt.date(2024, 1, 8), max_kmh=65.0, read="off")
-    >>> forecast.mean.tolist(), forecast.plates.tolist()
-    ([18.0], [18.0, 18.0])
+    >>> forecast = forecast_slot(counts, Memory(), dt.date(2024, 1, 8), max_kmh=65.0)
+    >>> forecast.mean.round(1).tolist(), forecast.plates.round(1).tolist()
+    ([14.4], [14.8, 13.1])
     """
-    prior, hats = prior_of(counts, read), counts.cells.size
+    prior, hats = prior_of(counts), counts.cells.size
     hat = np.repeat(np.arange(hats), np.diff(counts.hat_rows))
     predicted = memory.predict(day, counts.cells, prior)
     mean = np.clip(predicted.mean, 0.0, max_kmh)

@@ -85,7 +85,7 @@ def terms_around(
     0.8416666666
     """
     cost, paced = price_nano(policy), _paced_nano(in_period, policy)
-    forecasts = _hat_forecasts(forecast, policy)
+    forecasts = _hat_forecasts(forecast)
     is_enough = np.diff(counts.hat_rows) >= policy.min_plates
     if is_too_little(policy):
         pairs = zip(is_enough.tolist(), forecasts, strict=True)
@@ -228,17 +228,13 @@ def _paced_nano(in_period: SlotInPeriod, policy: Policy) -> int:
     return at_once + (policy.budget_nano - at_once) * gone // all_slots
 
 
-def _hat_forecasts(forecast: SlotForecast, policy: Policy) -> list[HatForecast]:
+def _hat_forecasts(forecast: SlotForecast) -> list[HatForecast]:
     """What is recorded of each HAT's."""
-    is_public = policy.counts_released != "all" and policy.counts_read == "off"
-    learnt = np.where(is_public, np.sqrt(forecast.variance), 0.0).tolist()
     deviation, rest = np.sqrt(forecast.variance + forecast.rest).tolist(), np.sqrt(forecast.rest).tolist()
     priors = zip(forecast.prior.by_hat.tolist(), forecast.prior.features.tolist(), strict=True)
     return [
-        HatForecast(round(mean, 3), round(off, 3), round(own, 3), (by_hat, *features), round(open_, 3))
-        for mean, off, own, (by_hat, features), open_ in zip(
-            forecast.mean.tolist(), deviation, rest, priors, learnt, strict=True
-        )
+        HatForecast(round(mean, 3), round(off, 3), round(own, 3), (by_hat, *features))
+        for mean, off, own, (by_hat, features) in zip(forecast.mean.tolist(), deviation, rest, priors, strict=True)
     ]
 
 

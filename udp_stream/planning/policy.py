@@ -8,7 +8,6 @@ from typing import Literal
 
 import msgspec
 
-from udp_stream.forecast.model import CountsRead
 from udp_stream.ledger.conversion import epsilon_of
 from udp_stream.ledger.rolling import ROLLING
 from udp_stream.mechanisms.noise import Measure
@@ -25,7 +24,7 @@ AccountingDetail = Literal["individual", "uniform"]
 Accounting = Literal["pure", "zcdp", "approximate"]
 Suppression = Literal["off", "chop-user"]
 Clip = Literal["auto", "box", "ball"]
-CountsReleased = Literal["all", "released", "none"]
+CountsReleased = Literal["all", "none"]
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -41,8 +40,7 @@ class Policy(msgspec.Struct, frozen=True):
     `suppression`: whether plates leave some of their HATs altogether, so that each is in fewer; `hats_max`: in how many
     of a slot a plate stays then (0: in as many as CHOP-USER leaves). `clip`: whether means around forecasts clip a
     plate HAT by HAT ("box"), or all of its HATs of a slot together ("ball": in rho only, and "auto" there).
-    `counts_read`: what forecasts read of counts;
-    `counts_released`: which records carry counts. `schedule`: how an automatic epsilon of the papers' mechanisms is
+    `counts_released`: whether records carry counts. `schedule`: how an automatic epsilon of the papers' mechanisms is
     spread over a period. `source`: where a feed of its own form has the fields of a ping, by keys of `[source]`.
 
     >>> from udp_stream.adapters.settings import Settings
@@ -76,7 +74,6 @@ class Policy(msgspec.Struct, frozen=True):
     suppression: Suppression = "off"
     hats_max: int = 0
     clip: Clip = "auto"
-    counts_read: CountsRead = "plates"
     counts_released: CountsReleased = "all"
     schedule: Schedule = "spread"
     source: tuple[tuple[str, str], ...] = ()
@@ -139,8 +136,6 @@ class Policy(msgspec.Struct, frozen=True):
         settings["clip"] = "ball"
         if not self.in_balls:
             del settings["clip"]
-        if not self.forecasts:
-            del settings["counts_read"]
         if self.counts_released == "all":
             del settings["counts_released"]
         if self.accounting == "pure":

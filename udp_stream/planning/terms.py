@@ -18,8 +18,7 @@ class HatForecast(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is forecast of a HAT's mean before it is taken, in km/h, and what the forecast reads of its counts.
 
     `deviation` is its standard deviation; `rest` the part of that which no release of another HAT can tell. `prior` is
-    the relative speed and the six features of `forecast/model.py`, standardised. `learnt` is the deviation without the
-    rest, where counts are kept back and the forecast reads none: it follows from releases alone. Else it is 0.
+    the relative speed and the six features of `forecast/model.py`, standardised.
 
     >>> HatForecast(value=18.0, deviation=5.0, rest=3.0, prior=7 * (0.0,)).deviation
     5.0
@@ -29,7 +28,6 @@ class HatForecast(msgspec.Struct, frozen=True, omit_defaults=True):
     deviation: float
     rest: float
     prior: tuple[float, ...]
-    learnt: float = 0.0
 
 
 class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag="terms.3", tag_field="v"):

@@ -140,6 +140,6 @@ def with_forecaster(context: ReleaseContext) -> ReleaseContext:
     (True, False, True)
     """
     policy = context.policy
-    forecaster = Forecaster(context.calendar.slots, policy.max_speed, context.software, policy.counts_read)
+    forecaster = Forecaster(context.calendar.slots, policy.max_speed, context.software)
     planner = around_forecasts(forecaster) if policy.forecasts else context.planner
     return replace(context, forecaster=forecaster, planner=planner)

@@ -20,7 +20,6 @@ from udp_stream.planning.slot_plan import SlotPlan
 from udp_stream.release.context import ReleaseContext
 from udp_stream.release.decide import decide, unplanned
 from udp_stream.release.estimate import HatEstimate, estimate_hats
-from udp_stream.release.kept_back import forecast_kept_back
 from udp_stream.release.once import draw_once
 from udp_stream.release.outcome import NO_ROWS, HatOutcome, hats_of, ids_of
 from udp_stream.release.record import SCHEMA, Counts, Hat, Release, encode
@@ -174,8 +173,7 @@ def _record(hat: HatOutcome, counts: SlotCounts, estimate: HatEstimate | None, c
     mean, variance, cdf = statistics(hat.plan, estimate, left_out)
     used, forecast = 0 if hat.plan is None else hat.plan.used_samples, forecast_record(hat.terms, hat.plan, estimate)
     plates, pings = int(by_plate.size), int(by_plate.sum())
-    kept_back = {"all": False, "released": hat.plan is None, "none": True}
-    shown = not kept_back[context.policy.counts_released]
+    shown = context.policy.counts_released == "all"
     return Release(
         schema=SCHEMA,
         release_id=hat.release_id,
@@ -195,5 +193,5 @@ def _record(hat: HatOutcome, counts: SlotCounts, estimate: HatEstimate | None, c
         policy=common.fingerprint,
         software=context.software,
         trial=context.trial,
-        forecast=forecast if shown else forecast_kept_back(hat.terms, mean, forecast),
+        forecast=forecast,
     )

@@ -17,13 +17,12 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "mean": "mean speed of the HAT's samples; null if there is none",
         "variance": "variance of the samples' speeds; null if it was not asked for or is withheld",
         "cdf": "shares of samples at or below each edge; null if it was not asked for or is withheld",
-        "counts": "public counts of the HAT; null where the settings keep them back",
+        "counts": "public counts of the HAT; left out where the settings say so",
         "privacy": "what the record cost, and the budget",
         "policy": "hash of the settings that change what is promised or computed",
         "software": "what made the record",
         "trial": "true if other runs draw this HAT again: the ledger was for one run only",
-        "forecast": "what was forecast of the mean before it was taken; null if nothing was, and where counts of a "
-        "withheld HAT are kept back",
+        "forecast": "what was forecast of the mean before it was taken; null if nothing was",
     },
     "Hat": {
         "cell": "H3 cell, 15 hexadecimal digits",
@@ -81,18 +80,10 @@ WORDS: Final[dict[str, dict[str, str]]] = {
     "Forecast": {
         "value_kmh": "forecast of the mean, km/h",
         "deviation_kmh": "its standard deviation, km/h",
-        "rest_kmh": "the part of that which releases of other HATs cannot lower, km/h; a constant if counts are kept "
-        "back",
-        "prior": "what it reads of the counts: a relative speed and six features, standardised; zeros if nothing",
+        "rest_kmh": "the part of that which releases of other HATs cannot lower, km/h",
+        "prior": "what it reads of the counts: a relative speed and six features, standardised",
         "measured_kmh": "what the release says of the mean, km/h; it may lie beyond [0, max_kmh]",
         "measured_deviation_kmh": "the standard deviation of that, km/h",
-    },
-    "Asked": {
-        "far_kmh": "a plate counts whose mean speed is farther than this from what was forecast of it, km/h",
-        "share": "the share of plates that has to count",
-        "moved": "whether that share was found; the answer has noise",
-        "rounds": "noisy counts that it took; the most that it could take, where counts are kept back",
-        "epsilon": "the most that it cost a plate; part of the epsilon of `privacy`",
     },
     "QueryResult": {
         "schema": "name and version of this form",
@@ -100,7 +91,7 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "status": "answered, or withheld: the moment's plates were others when its rounds began",
         "query": "what was asked, and when",
         "answer": "what was found; null if it is withheld",
-        "plates": "public counts; null where the settings keep counts back",
+        "plates": "public counts; null if it is withheld, and where the settings leave counts out",
         "privacy": "what the answer cost, and the budget, by distance",
         "policy": "hash of all that the query was asked under",
         "software": "what made the record",

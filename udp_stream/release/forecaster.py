@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 
-from udp_stream.forecast.model import DAYS, CountsRead, Memory, SlotForecast, forecast_slot
+from udp_stream.forecast.model import DAYS, Memory, SlotForecast, forecast_slot
 from udp_stream.release.history import History
 from udp_stream.release.smoothed import Smoothed, smooth_slot
 from udp_stream.units import QUANTA_PER_KMH
@@ -35,10 +35,10 @@ class Forecaster:
     ['8742d98b6ffffff', '8742d9d4cffffff']
     """
 
-    def __init__(self, slots: SlotGrid, max_speed: int, software: str, read: CountsRead = "plates") -> None:
+    def __init__(self, slots: SlotGrid, max_speed: int, software: str) -> None:
         """`max_speed` is U in quanta."""
         self._memory, self._slots = Memory(), slots
-        self._max_kmh, self._software, self._read = max_speed / QUANTA_PER_KMH, software, read
+        self._max_kmh, self._software = max_speed / QUANTA_PER_KMH, software
         self._due: dict[Slot, set[int]] = {}
         self._learnt_ms: int | None = None
 
@@ -51,7 +51,7 @@ class Forecaster:
     def forecast(self, counts: SlotCounts, history: History) -> SlotForecast:
         """The forecast of a slot, after all earlier ones. They must be recorded by now: what is not is never learnt."""
         self._learn(history, counts.start_ms)
-        return forecast_slot(counts, self._memory, self._day(counts.start_ms), self._max_kmh, self._read)
+        return forecast_slot(counts, self._memory, self._day(counts.start_ms), self._max_kmh)
 
     def smoothed(self, slot: Slot, history: History) -> list[Smoothed]:
         """The smoothed estimates of a slot, all of which is recorded, after all earlier ones; once for each slot."""
@@ -67,7 +67,7 @@ class Forecaster:
             found = history.releases(*slot, sorted(self._due.pop(slot)))
             self._learnt_ms = slot[0]
             if records := [record for record in found if record is not None]:
-                day, known = self._day(slot[0]), (self._max_kmh, self._software, self._read)
+                day, known = self._day(slot[0]), (self._max_kmh, self._software)
                 learnt[slot] = smooth_slot(records, self._memory, day, *known)
         return learnt
 

@@ -110,8 +110,7 @@ class Forecast(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `deviation_kmh` is its standard deviation, `rest_kmh` the part of that which releases of other HATs cannot lower.
     `prior` is what the forecast reads of the counts: a relative speed and six features, standardised. `measured_kmh` is
     what the release says, with its own standard deviation; it may lie beyond [0, max_kmh]. Smoothed estimates follow
-    from these and nothing else. Where counts are kept back, `rest_kmh` is a constant, `prior` zeros, and
-    `measured_deviation_kmh` that of the mean's noise.
+    from these and nothing else.
 
     >>> forecast = Forecast(18.0, 3.5, 2.0, prior=(), measured_kmh=None, measured_deviation_kmh=None)
     >>> forecast.value_kmh, forecast.rest_kmh <= forecast.deviation_kmh
@@ -169,11 +168,11 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     holds_for: Literal["record", "slot"] = "record"
 
 
-class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """One HAT's record: the only one there will ever be under its `release_id`.
 
-    `counts` is null where the settings keep counts back (`release.counts`); then a withheld HAT has no `forecast`, and
-    a released one's tells nothing of counts.
+    `counts` is left out where the settings say so (`release.counts`). Scales, errors and forecasts tell of them all the
+    same.
     `trial` is there, and true, if the record was made on a ledger of one run only: other runs draw the HAT again.
 
     >>> from udp_stream.testing import released_slot
@@ -189,7 +188,7 @@ class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     mean: Mean | None
     variance: Variance | None
     cdf: Cdf | None
-    counts: Counts | None
+    counts: Counts | None = None
     privacy: Privacy
     policy: str
     software: str
@@ -198,12 +197,12 @@ class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
     @property
     def plates(self) -> int:
-        """How many plates the HAT has; 0 where counts are kept back."""
+        """How many plates the HAT has; 0 where it says none."""
         return 0 if self.counts is None else self.counts.plates
 
     @property
     def samples(self) -> int:
-        """How many samples it has; 0 where counts are kept back."""
+        """How many samples it has; 0 where it says none."""
         return 0 if self.counts is None else self.counts.samples
 
 

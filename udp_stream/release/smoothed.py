@@ -16,12 +16,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.forecast.model import PER_HAT, CountsRead, Memory, Observed, SlotPrior
+from udp_stream.forecast.model import PER_HAT, Memory, Observed, SlotPrior
 from udp_stream.mechanisms.forecast_clip import NAME
 from udp_stream.mechanisms.speed_spread import at_speed, mean_variance
 from udp_stream.release.field_words import described
-from udp_stream.release.intervals import ends, left_open, of_few_pings, plates_differ
-from udp_stream.release.kept_back import plates_of, rest_of
+from udp_stream.release.intervals import ends, of_few_pings, plates_differ
 from udp_stream.release.record import Hat, NonNegative, Release
 from udp_stream.windows.tables import cell_center, cell_name
 
@@ -103,12 +102,11 @@ def smooth_slot(
     day: dt.date,
     max_kmh: float,
     software: str,
-    read: CountsRead = "plates",
 ) -> list[Smoothed]:
     """Learn the releases of one slot (all of its HATs, at least one), then estimate each HAT and each cell seen before.
 
-    HATs first, in the order of their records, then the other cells, by cell. `read` is what their forecasts read of
-    counts; how far estimates may be off follows it, and not what they say. Where counts are kept back it is nothing.
+    HATs first, in the order of their records, then the other cells, by cell. A record without counts
+    is taken for one of a single plate and ping, so its interval is wide.
 
     >>> from udp_stream.release.record import decode
     >>> from udp_stream.testing import released_slot
@@ -118,7 +116,6 @@ def smooth_slot(
     (['released', 'withheld_few_plates'], [True, True])
     """
     cells = np.array([int(record.hat.cell, 16) for record in records], dtype=np.uint64)
-    read = "off" if any(record.counts is None for record in records) else read
     prior, rest = prior_of_records(records), rest_of_records(records)
     measured = np.array([at for at, record in enumerate(records) if record.mean is not None], dtype=np.int64)
     value, noise, is_clipped = _measured([record for record in records if record.mean is not None])
@@ -129,14 +126,14 @@ def smooth_slot(
     gain, mean = np.zeros(len(records)), here.mean.copy()
     gain[measured] = rest[measured] / (rest[measured] + noise)
     mean[measured] += gain[measured] * (value - here.skew * is_clipped - here.mean[measured])
-    variance = left_open(here.variance * (1 - gain) ** 2 + rest * (1 - gain), read)
-    plates = np.array([plates_of(record) for record in records])
+    variance = here.variance * (1 - gain) ** 2 + rest * (1 - gain)
+    plates = np.array([max(1, record.plates) for record in records])
     samples = np.array([max(1, record.samples) for record in records])
-    taken = of_few_pings(variance + plates_differ(plates, gain), samples, read)
-    low, high = ends(mean, taken, prior.features, read)
+    taken = of_few_pings(variance + plates_differ(plates, gain), samples)
+    low, high = ends(mean, taken, prior.features)
     guess = memory.guess(day, prior)
     constant = float(np.average(mean, weights=samples))
-    slot = _Slot(records[0].hat, constant, max_kmh, software, read, records[0].trial)
+    slot = _Slot(records[0].hat, constant, max_kmh, software, records[0].trial)
     named = [(record.hat, record.release_id) for record in records]
     estimates = slot.estimates(named, mean, (low, high), variance, guess.mean)
     return estimates + _elsewhere(sorted(set(memory.cells(day)) - set(cells.tolist())), memory, day, slot)
@@ -148,8 +145,8 @@ def _elsewhere(cells: Sequence[int], memory: Memory, day: dt.date, slot: _Slot) 
     there, guess = memory.predict(day, np.array(cells, dtype=np.uint64), prior), memory.guess(day, prior)
     rest = float(mean_variance(np.array([1]), np.array([0]), 1)[0])
     one_plate = plates_differ(np.ones(1, dtype=np.int64), np.zeros(1))
-    variance = left_open(there.variance + rest, slot.read)
-    low, high = ends(there.mean, variance + one_plate, prior.features, slot.read)
+    variance = there.variance + rest
+    low, high = ends(there.mean, variance + one_plate, prior.features)
     hats = [msgspec.structs.replace(slot.hat, cell=cell_name(cell), center=cell_center(cell)) for cell in cells]
     return slot.estimates([(hat, None) for hat in hats], there.mean, (low, high), variance, guess.mean)
 
@@ -161,7 +158,6 @@ class _Slot(msgspec.Struct, frozen=True):
     constant: float
     max_kmh: float
     software: str
-    read: CountsRead
     trial: bool
 
     def estimates(
@@ -233,7 +229,11 @@ def rest_of_records(records: Sequence[Release]) -> Floats:
 
 
 def _rest(record: Release) -> float:
-    return rest_of(record) if record.forecast is None else record.forecast.rest_kmh**2
+    if record.forecast is not None:
+        return record.forecast.rest_kmh**2
+    plates, samples = max(1, record.plates), max(1, record.samples)
+    pings = np.full(plates, max(1, samples // plates))
+    return float(mean_variance(pings, np.zeros(plates, dtype=np.int64), 1)[0])
 
 
 def _measured(records: Sequence[Release]) -> tuple[Floats, Floats, NDArray[np.bool_]]:

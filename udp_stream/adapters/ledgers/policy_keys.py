@@ -62,7 +62,6 @@ def written(policy: Policy) -> dict[str, str]:
         "release.hats_max": _plain(policy.hats_max),
         "release.clip": policy.clip,
         "release.counts": policy.counts_released,
-        "forecast.counts": policy.counts_read,
         "budget.schedule": policy.schedule if isinstance(policy.schedule, str) else _list(policy.schedule),
         "neighbours": policy.neighbours,
         **{f"source.{key}": value for key, value in policy.source},

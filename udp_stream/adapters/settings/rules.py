@@ -90,9 +90,6 @@ def _read_duration(name: str, duration: str) -> None:
 def _policy_faults(settings: Settings, policy: Policy) -> Iterator[ConfigError]:
     yield from _period_faults(settings, policy)
     yield from _epsilon_faults(settings, policy)
-    shown = settings.release.counts == "all" or settings.forecast.counts == "off" or not policy.forecasts
-    rule = '"off" where release.counts is not "all": a forecast that reads counts shows them'
-    yield from breach(shown, "forecast.counts", rule, repr(settings.forecast.counts))
     yield from _schedule_faults(policy)
     asked = settings.release.clip != "ball" or policy.in_balls
     rule = '"auto" or "box" where budget.accounting is "pure", or where no mean is taken around a forecast'

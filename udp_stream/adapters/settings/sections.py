@@ -25,7 +25,6 @@ from udp_stream.adapters.settings.query_sections import (
 )
 from udp_stream.adapters.settings.source_section import SourceSection
 from udp_stream.errors import ConfigError
-from udp_stream.forecast.model import CountsRead
 from udp_stream.ledger.conversion import rho_nano_of, rho_nano_of_pure
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.pings.decode import PingDecoder, PingRules
@@ -157,12 +156,6 @@ class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     counts: CountsReleased = "all"
 
 
-class ForecastSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What forecasts read (`docs/mechanisms/forecast.md`): of the counts, those of each plate say most."""
-
-    counts: CountsRead = "plates"
-
-
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The whole configuration."""
 
@@ -173,7 +166,6 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     live: LiveSection = LiveSection()
     budget: BudgetSection = BudgetSection()
     release: ReleaseSection = ReleaseSection()
-    forecast: ForecastSection = ForecastSection()
     queries: QueriesSection = QueriesSection()
     query: tuple[QuerySection, ...] = ()
     ledger: LedgerSection = LedgerSection()
@@ -208,7 +200,6 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             suppression=self.release.suppression,
             hats_max=self.release.hats_max,
             clip=self.release.clip,
-            counts_read=self.forecast.counts,
             counts_released=self.release.counts,
             schedule=self.budget.schedule,
             source=self.source.written,
