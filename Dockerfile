@@ -30,7 +30,7 @@ ENV PATH=/opt/udp-stream/bin:$PATH PYTHONUNBUFFERED=1
 USER 10001:10001
 WORKDIR /var/lib/udp-stream
 # Workers and live feeds touch the file while they go on. A worker that the group does not take in ends by itself after
-# kafka.stuck_timeout (two minutes), and is started again: until then it is starting, not ill.
+# two minutes, and is started again: until then it is starting, not ill.
 HEALTHCHECK --interval=3s --timeout=5s --start-period=150s \
     CMD test -n "$(find /tmp/udp-stream.alive -newermt '-30 seconds')"
 ENTRYPOINT ["udp-stream"]

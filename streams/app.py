@@ -12,16 +12,15 @@ from streams.connections import faust_credentials
 from streams.topics import Topic
 from streams.transport import BATCHES_MAX, BatchSchema, BatchTransport
 from udp_stream.adapters.settings import Settings
-from udp_stream.units import parse_duration
 
 POLL_RECORDS_MAX = 5000
 
 
-def build_app(settings: Settings, instance: str | None, client: str, folder: str) -> faust.App:
+def build_app(settings: Settings, instance: str | None, client: str, folder: str, session_s: float) -> faust.App:
     """An app without agents. `instance` names this worker for ever: started again under it, it has its partitions back
-    at once. `client` is its client id. `folder` is where Faust makes its folders; nothing is kept there."""
+    at once. `client` is its client id; the group misses it after `session_s`. `folder` is where Faust makes
+    its folders; nothing is kept there."""
     kafka = settings.kafka
-    session = parse_duration(kafka.session_timeout)
     app = faust.App(
         kafka.group,
         broker=[f"kafka://{address.strip()}" for address in kafka.bootstrap.split(",")],
@@ -38,9 +37,9 @@ def build_app(settings: Settings, instance: str | None, client: str, folder: str
         consumer_auto_offset_reset="earliest",
         consumer_group_instance_id=instance,
         broker_client_id=client,
-        broker_session_timeout=session,
-        broker_rebalance_timeout=max(session, 10.0),
-        broker_heartbeat_interval=session / 4,
+        broker_session_timeout=session_s,
+        broker_rebalance_timeout=max(session_s, 10.0),
+        broker_heartbeat_interval=session_s / 4,
         broker_max_poll_records=POLL_RECORDS_MAX,
         # Faust never commits here, and would warn that its commits do not advance.
         broker_commit_livelock_soft_timeout=1e9,

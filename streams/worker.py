@@ -50,6 +50,14 @@ from udp_stream.release.standing import QuerySet, query_set
 from udp_stream.units import parse_duration
 from udp_stream.windows.source import Look, ReadingRules
 
+SESSION_S = 10.0
+"""The partitions of a worker that is silent so long go to others: longer than a full disk or a pause of the machine
+takes, and short beside a slot. Brokers allow 6 s to 30 min."""
+
+STUCK_S = 120.0
+"""A worker that gets nothing done so long, with work to do or no answer from the broker, ends, to be started again.
+The largest slot that was measured took two seconds; a moment of standing queries took seven."""
+
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
@@ -119,7 +127,7 @@ async def _work(
     signals = heed_signals(stop)
     topics, idle_s = topics_of(settings.kafka), parse_duration(settings.kafka.idle_timeout)
     client = client_id(deployment.instance, Rules.of(settings))
-    app = build_app(settings, deployment.instance, client, folder)
+    app = build_app(settings, deployment.instance, client, folder, SESSION_S)
     offsets = Offsets(app)
     meta = await asyncio.get_running_loop().run_in_executor(thread, ledger.meta)
     binding = Binding.of(meta)
@@ -138,7 +146,7 @@ async def _work(
         watchdog = Watchdog(
             lambda: pings.next_offsets() | parts.next_offsets(),
             offsets.all_read,
-            parse_duration(settings.kafka.stuck_timeout),
+            STUCK_S,
             done=lambda: parts.done,
         )
         serving = [

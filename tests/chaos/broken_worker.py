@@ -1,4 +1,4 @@
-"""A worker with one part changed on purpose, for tests alone: main(FAULT, "worker", ...), or as a script.
+"""A worker with one part changed on purpose, for tests alone: main(FAULT, SESSION_S, STUCK_S, "worker", ...).
 
 Two changes are no fault and make a sound worker easier to hit. The others show that the checks after chaos see what
 they are there to see.
@@ -13,7 +13,7 @@ from typing import Any
 import faust
 from faust.types import TP
 
-from streams import agents, source_processor
+from streams import agents, source_processor, worker
 from streams.binding import Binding
 from streams.lanes import Lanes
 from streams.producer import OutgoingRecord, Producer
@@ -141,7 +141,8 @@ def _rewrite(name: str, *changes: tuple[str, str]) -> None:
     redis_opening.load_scripts = lambda: rewritten  # type: ignore[assignment]
 
 
-def main(fault: str, *arguments: str) -> int:
+def main(fault: str, session_s: str, stuck_s: str, *arguments: str) -> int:
+    worker.SESSION_S, worker.STUCK_S = float(session_s), float(stuck_s)
     {one.__name__: one for one in FAULTS}[fault]()
     return cli.main(arguments)
 

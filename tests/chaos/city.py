@@ -78,7 +78,6 @@ group = "{name}"
 partitions = 4
 shards = {shards}
 idle_timeout = "1h"
-session_timeout = "{session}s"
 """
 
 
@@ -149,6 +148,7 @@ class City:
     places: list[Worker]
     session_s: float
     fault: str | None = None
+    stuck_s: float = 120.0
     flags: dict[str, str] = field(default_factory=lambda: {"kafka.idle_timeout": "1h"})
 
     @property
@@ -170,7 +170,16 @@ class City:
         flags = {"kafka.bootstrap": self.ground.proxied, **self.flags, "ledger.url": self.ledger_url(place.link)}
         static = ["--instance", place.name] if self.places.index(place) % 2 == 0 else []
         sets = [word for key, value in flags.items() for word in ("--set", f"{key}={value}")]
-        return [self.fault or "small_parts", "worker", "--config", self.config, *sets, *static]
+        return [
+            self.fault or "small_parts",
+            self.session_s,
+            self.stuck_s,
+            "worker",
+            "--config",
+            self.config,
+            *sets,
+            *static,
+        ]
 
     def ledger_url(self, link: Link) -> str:
         """The deployment's ledger, by this way to it."""
@@ -324,7 +333,7 @@ def build(
         mean=profile.mean, accounting=profile.accounting,
         redis=f"redis://127.0.0.1:{on.store.link().port}", replicas=profile.replicas, database=database,
         folder=folder, bootstrap=on.kafka.bootstrap,
-        name=f"c{uuid4().hex[:8]}", shards=profile.shards, session=session_s,
+        name=f"c{uuid4().hex[:8]}", shards=profile.shards,
     )  # fmt: skip
     config.write_text(text)
     links = [on.store.link() for _ in range(places)]

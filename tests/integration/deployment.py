@@ -51,15 +51,12 @@ group = "{name}"
 partitions = {partitions}
 shards = {shards}
 idle_timeout = "1s"
-session_timeout = "6s"
-disorder = "{disorder}"
 transactions = {transactions}
-stuck_timeout = "{stuck_timeout}"
 """
 
 DEFAULTS = {"mean": "auto", "grace": "2m", "shards": 1, "epsilon": "0.4", "cdf": "0.3", "budget": "6.0", "period": "1d",
             "suppression": "off", "partitions": 4, "transactions": "true",
-            "disorder": "1m", "accounting": "pure", "stuck_timeout": "2m"}  # fmt: skip
+            "accounting": "pure"}  # fmt: skip
 
 
 @dataclass
@@ -72,6 +69,7 @@ class City:
     told: list = field(default_factory=list)
     """What the embedded runtime has answered of standing queries."""
     seconds_max: int = SECONDS_MAX
+    disorder_ms: int = 60_000
 
     @property
     def settings(self):
@@ -211,7 +209,7 @@ def worker(city, instance="one", stop="", seed=SEED):
     to stop itself (`seeded_worker.py`)."""
     said = city.folder / f"{instance}.err"
     served = said.read_text().count(SERVING) if said.exists() else 0
-    given = [city.config, seed, instance, stop]
+    given = [city.config, seed, instance, stop, city.disorder_ms]
     process = forked_to_log("tests.integration.seeded_worker", given, said, city.folder)
     try:
         yield process

@@ -1,4 +1,4 @@
-"""A worker whose noise follows from a seed, for tests alone: main(CONFIG, SEED, INSTANCE, STOP).
+"""A worker whose noise follows from a seed, for tests alone: main(CONFIG, SEED, INSTANCE, STOP, DISORDER_MS).
 
 STOP is SIGNAL@POINT@N: the worker sends itself the signal when it comes to that point of publishing for the Nth time.
 """
@@ -7,15 +7,18 @@ import functools
 import inspect
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 from aiokafka import AIOKafkaProducer
 
+from streams import worker
 from streams.producer import Producer
 from streams.publishing import AtLeastOnce, StrictlyOnce
 from streams.worker import Deployment, run_worker
 from udp_stream.adapters.ledgers.sqlite.ledger import SqliteLedger
 from udp_stream.adapters.settings import load
+from udp_stream.adapters.settings.sections import Settings
 from udp_stream.release.record import kind_of
 from udp_stream.testing import SeededEntropy
 
@@ -110,7 +113,13 @@ def stopping(call, reached, after, counted):
     return hooked
 
 
-def main(config, seed, instance, stop=""):
+SESSION_S = 6.0
+
+
+def main(config, seed, instance, stop="", disorder_ms="60000"):
+    worker.SESSION_S = SESSION_S
+    rules = Settings.window_rules.fget
+    Settings.window_rules = property(lambda settings: replace(rules(settings), disorder_ms=int(disorder_ms)))
     if stop:
         number, point, nth = stop.split("@")
         stop_at(signal.Signals[number], point, int(nth))

@@ -215,7 +215,7 @@ def test_a_rebalance_while_batches_wait_loses_nothing(scene, fault):
 def test_a_worker_that_nobody_answers_ends(on, scene, silent):
     """Its connections stay, and nothing comes through them: it does not wait for ever, it ends to be started again."""
     city, workers, adversary = scene(None, places=1)
-    city.flags["kafka.stuck_timeout"] = "5s"
+    city.stuck_s = 5.0
     city.tell_time()
     city.feed(0)
     workers.want(city.places[0], True)

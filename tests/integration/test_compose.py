@@ -14,7 +14,7 @@ from udp_stream.trial.process import free_ports
 
 ROOT = Path(__file__).parents[2]
 UP_SECONDS = 300
-RELEASE_SECONDS = 150
+RELEASE_SECONDS = 200
 CONFIG = """\
 [hat]
 slot = "1m"
@@ -23,8 +23,6 @@ grace = "5s"
 period = "1h"
 [release]
 mean_epsilon = 0.5
-[kafka]
-disorder = "10s"
 """
 
 

@@ -154,7 +154,7 @@ def test_a_queue_is_in_kafka_whole_although_connections_are_cut_and_the_feed_is_
     (tmp_path / "password").write_text(PASSWORD)
     with Proxy() as proxy:
         link = proxy.link(amqp_broker.port)
-        settings = {"queue": queue.name, "username": USER, "password_file": tmp_path / "password", "prefetch": 50}
+        settings = {"queue": queue.name, "username": USER, "password_file": tmp_path / "password"}
         flags = [word for key, value in settings.items() for word in ("--set", f"live.{key}={value}")]
         for part in range(3):
             queue.publish(*(ping(number) for number in range(part * total // 3, (part + 1) * total // 3)))

@@ -37,7 +37,8 @@ def test_two_hours_of_backlog_then_silence(city):
     back when all has long been sent. Nothing further is sent: ticks must close what is open, in time and not before."""
     end_s = int(time.time()) // SLOT_S * SLOT_S
     grace_s = int(time.time()) + AHEAD_S - end_s
-    here = city(two_hours_until(end_s), grace=f"{grace_s}s", disorder=f"{DISORDER_S}s", partitions=8)
+    here = city(two_hours_until(end_s), grace=f"{grace_s}s", partitions=8)
+    here.disorder_ms = DISORDER_S * 1000
     closes_s, quarter = end_s + grace_s + DISORDER_S, len(here.messages) // 4
     with agree(here) as (stack, expected):
         here.set_idle("1h")  # a tick would tell today's time: the first quarter is of two hours ago

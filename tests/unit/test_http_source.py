@@ -85,7 +85,7 @@ FAULTS = {
     "not gzip": (ok(b"\x1f\x8b\x08 A1", Content_Encoding="gzip"), "answers with gzip data that"),
     "half of gzip": (ok(gzip.compress(TWO)[:-9], Content_Encoding="gzip"), "answers with gzip data that end too early"),
     "brotli": (ok(TWO, Content_Encoding="br"), "answers in an encoding that was not asked for"),
-    "huge": (server.endless, r"answers with more than 1,000,000 bytes \(live\.max_bytes\)"),
+    "huge": (server.endless, "answers with more than 1,000,000 bytes"),
     "a bomb": (server.gzipped(b" " * 10**8 + TWO), r"answers with more than 1,000,000 bytes"),
     "round and round": (status(302, Location="/again"), "redirects more than 5 times"),
     "nowhere": (status(302, Location="ftp://elsewhere/"), "redirects to what is no address"),
@@ -254,14 +254,6 @@ def test_a_token_file_that_is_gone_for_a_while_is_a_failure_like_others(tmp_path
     clean(said)
 
 
-def test_the_token_may_go_into_the_query_and_is_in_no_line(tmp_path):
-    said = []
-    with serving(ok(ONE), status(500), ok(TWO)) as running:
-        polled(running.url + "/v?id=7", 2, said, token_file=token_file(tmp_path, "a b&c"), token_query="key")
-    assert [path for _, path, _ in running.requests] == ["/v?id=7&key=a%20b%26c"] * 3
-    clean(said, "a b&c", "a%20b", "id=7")
-
-
 def test_a_redirect_to_another_host_is_followed_without_the_token(tmp_path):
     """Another port is another host. Back on the first one the token is sent again."""
     file = token_file(tmp_path)
@@ -286,7 +278,7 @@ def test_a_token_is_known_however_it_is_encoded(tmp_path, carried):
     """A token of base64, and an old space; a gateway's page for the login gets the whole address that was asked."""
     file = token_file(tmp_path, "a/b+c== d")
     with serving(ok(ONE)) as there, serving(status(302, Location=f"{there.url}/?{carried}")) as running:
-        live = source(running.url, token_file=file, token_query="k")
+        live = source(running.url, token_file=file)
         with pytest.raises(DependencyUnavailable, match="with the token in the address"):
             next(live.messages())
     assert there.requests == []
@@ -294,7 +286,7 @@ def test_a_token_is_known_however_it_is_encoded(tmp_path, carried):
 
 def test_a_redirect_that_carries_the_token_away_is_not_followed(tmp_path):
     with serving(ok(ONE)) as there, serving(status(302, Location=f"{there.url}/?k={TOKEN}")) as running:
-        live = source(running.url, token_file=token_file(tmp_path), token_query="k")
+        live = source(running.url, token_file=token_file(tmp_path))
         with pytest.raises(DependencyUnavailable, match="with the token in the address") as refused:
             next(live.messages())
     assert there.requests == []

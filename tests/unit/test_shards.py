@@ -59,7 +59,7 @@ def two_sources(plates=2, seconds=30):
 
 
 def test_sources_that_are_each_within_the_limit_are_counted_together():
-    """`pings.per_slot_max` holds in each source partition: a HAT that has more is refused by cell, slot, number and
+    """The limit on pings holds in each source partition: a HAT that has more is refused by cell, slot, number and
     rule, and with status 5."""
     merged = merge([chunk for source, slot in enumerate(two_sources()) for chunk in chunks_of(slot, source)
                     if isinstance(chunk, PingChunk)])  # fmt: skip

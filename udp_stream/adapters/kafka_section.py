@@ -13,11 +13,8 @@ class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """For the deployment on Kafka; the embedded runtime does not read it.
 
     `partitions` are those of the pings topic, `shards` those of the shuffle topic; one plan is made for all shards.
-    `replication` 0 leaves it to the broker. A silent partition gets a tick record after `idle_timeout`; pings are
-    waited for until `disorder` after the newest, and refused if further ahead of the broker than `skew`. A dead worker
-    is missed after `session_timeout`; one that makes no progress for `stuck_timeout`, with work to do or no answer from
-    the broker, ends. With `transactions` a slot's releases are
-    published strictly once, for readers of committed records.
+    `replication` 0 leaves it to the broker. A silent partition gets a tick record after `idle_timeout`. With
+    `transactions` a slot's releases are published strictly once, for readers of committed records.
 
     `security` is what the brokers' listener asks for. Passwords and keys are in files (`secret_files.py`).
     """
@@ -37,11 +34,7 @@ class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     replication: Annotated[int, msgspec.Meta(ge=0, le=9)] = 0
     retention: str = "7d"
     idle_timeout: str = "1m"
-    disorder: str = "1m"
-    skew: str = "30s"
-    session_timeout: str = "10s"
     transactions: bool = True
-    stuck_timeout: str = "2m"
 
     @property
     def has_tls(self) -> bool:

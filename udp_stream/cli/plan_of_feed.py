@@ -149,7 +149,7 @@ def numbered(numbers: dict[str, int], pings: Pings, kept: NDArray[np.bool_]) -> 
 
 
 def from_future(clock: AgreementClock, pings: Pings) -> NDArray[np.bool_]:
-    """Which of the next pings a replay would refuse as being from the future (`pings.ahead`)."""
+    """Which of the next pings a replay would refuse as being from the future."""
     no_cells, no_times = np.zeros(0, np.uint64), np.zeros(0, np.int64)
     return clock.observe(Frame(pings, no_cells, no_times, no_times)).ahead
 

@@ -51,7 +51,7 @@ class WindowRules:
 
     grace_ms: int = 120_000
     ahead_ms: int = 86_400_000
-    pings_per_slot_max: int = 50_000_000
+    pings_per_slot_max: int = 50_000_000  # 1 GB at 20 bytes a ping: out of reach of a city
     quorum_min: int = 3
     quorum_share: float = 0.02
     ping_share: float = 0.05

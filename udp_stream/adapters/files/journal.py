@@ -23,6 +23,9 @@ import msgspec
 from udp_stream.adapters.files.atomic import draft_of, sync_directory
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 
+JOURNAL_BYTES_MAX: Final = 8 * 2**30
+"""8 GiB hold an hour of 150,000 buses that ping every 10 s: a journal with more has slots that do not close."""
+
 SEGMENT_BYTES: Final = 64 * 2**20
 """A segment is closed once it has so much."""
 
@@ -88,7 +91,7 @@ class Journal:
     ([(0, [b'one', b'two']), (2, [])], 3)
     """
 
-    def __init__(self, folder: Path, owner: str, max_bytes: int = 2**63) -> None:
+    def __init__(self, folder: Path, owner: str, max_bytes: int = JOURNAL_BYTES_MAX) -> None:
         """Open it, or make it for this owner: the ledger that its pings are charged on.
 
         PrivacyRefused if it belongs to another owner; DependencyUnavailable if another process has it, or it is
@@ -130,7 +133,7 @@ class Journal:
         if self.bytes + len(frame) > self._max_bytes:
             raise DependencyUnavailable(
                 f"the journal {self.folder} would have more than {self._max_bytes:,} bytes: pings of open slots come "
-                "in faster than live.journal_max_bytes allows for, or slots do not close"
+                "in faster than it is made for, or slots do not close"
             )
         out = self._segment(arrival_ms)
         out.write(frame)

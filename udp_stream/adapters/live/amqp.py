@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from udp_stream.adapters.files.gtfs_files import VEHICLES_MAX
+from udp_stream.adapters.live.http_get import BYTES_MAX
 from udp_stream.adapters.live.retries import Retries
 from udp_stream.adapters.live.source import Failed
 from udp_stream.adapters.secret_files import secret_of, tls_context
@@ -44,6 +45,9 @@ LOOK_S = 0.2
 DRAIN_S = 10.0
 """As long as the last messages are waited for to be kept, when the source is stopped."""
 
+PREFETCH = 1000
+"""Messages that are on their way at once, and come again after a crash: ten seconds of 1,000 buses."""
+
 HEARTBEAT_S = 30
 FIRST_PAUSE_S = 1.0
 REMEMBERED_PREFETCHES = 4
@@ -58,9 +62,9 @@ class QueueOptions:
     queue: str
     username: str
     password_file: str
-    prefetch: int
     timeout_s: float
-    max_bytes: int
+    prefetch: int = PREFETCH
+    max_bytes: int = BYTES_MAX
     ca_file: str = ""
     format: PingFormat = JSON
 

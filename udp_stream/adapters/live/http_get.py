@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException
 from typing import TYPE_CHECKING
-from urllib.parse import SplitResult, quote, unquote, unquote_plus, urljoin, urlsplit
+from urllib.parse import SplitResult, unquote, unquote_plus, urljoin, urlsplit
 
 from udp_stream.adapters.files.gzip_members import MAGIC, GzipError, GzipMembers
 from udp_stream.adapters.live.source import Failed
@@ -37,6 +37,10 @@ REDIRECTS_MAX = 5
 _REDIRECTS = {301, 302, 303, 307, 308}
 _LATER = {408, 425, 429}
 _BLOCK_BYTES = 2**16
+
+BYTES_MAX = 64 * 2**20
+"""Of an answer or a message after decompression: 300 times what Delhi's 1,715 buses take."""
+
 _ACCEPT = "application/x-protobuf, application/json;q=0.9, */*;q=0.5"
 
 
@@ -45,10 +49,9 @@ class HttpOptions:
     """How to get an address: seconds for the whole answer, its bytes, and where the token is, as in `[live]`."""
 
     timeout_s: float
-    max_bytes: int
+    max_bytes: int = BYTES_MAX
     token_file: str = ""
     token_header: str = "token"
-    token_query: str = ""
     ca_file: str = ""
 
 
@@ -87,11 +90,11 @@ class HttpGet:
             token = self._token()
         except ConfigError as error:  # while it is being renewed, perhaps
             raise Failed(f"was not asked: {error}") from None
-        address = self._with_token(token)
+        address = self._parts.geturl()
         for _ in range(REDIRECTS_MAX + 1):
             parts = urlsplit(address)
             headers = {"Accept": _ACCEPT, "Accept-Encoding": "gzip", "User-Agent": self._software, **validators}
-            if token and not self._options.token_query and _origin(parts) == _origin(self._parts):
+            if token and _origin(parts) == _origin(self._parts):
                 headers[self._options.token_header] = token
             found = self._exchange(parts, headers, deadline_s)
             if isinstance(found, Answer):
@@ -107,13 +110,6 @@ class HttpGet:
     def _token(self) -> str:
         """Read for each call: tokens of the exchange expire, and are renewed by a program that writes the file."""
         return secret_of("live.token_file", self._options.token_file) if self._options.token_file else ""
-
-    def _with_token(self, token: str) -> str:
-        parts = self._parts
-        if token and self._options.token_query:
-            pair = f"{self._options.token_query}={quote(token, safe='')}"
-            parts = parts._replace(query=f"{parts.query}&{pair}" if parts.query else pair)
-        return parts.geturl()
 
     def _redirected(self, address: str, location: str, token: str) -> str:
         try:
@@ -189,7 +185,7 @@ class HttpGet:
         for block in _inflated(response.stream(_BLOCK_BYTES, decode_content=False)):
             size += len(block)
             if size > self._options.max_bytes:
-                raise Failed(f"answers with more than {self._options.max_bytes:,} bytes (live.max_bytes)")
+                raise Failed(f"answers with more than {self._options.max_bytes:,} bytes")
             parts.append(block)
         return b"".join(parts)
 

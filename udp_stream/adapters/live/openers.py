@@ -29,17 +29,14 @@ def live_sources(settings: Settings, say: Callable[[str], None], json: PingForma
     def polled(name: str, _progress: object) -> PolledSource:
         http = HttpOptions(
             timeout_s=parse_duration(live.timeout),
-            max_bytes=live.max_bytes,
             token_file=live.token_file,
             token_header=live.token_header,
-            token_query=live.token_query,
             ca_file=live.ca_file,
         )
         poll = PollOptions(
             every_s=parse_duration(live.every),
             format=live.format,
             unit=settings.speed.unit,
-            max_bytes=live.max_bytes,
             json=json,
         )
         return PolledSource(HttpGet(name, http, f"udp-stream/{__version__}"), poll, say)
@@ -49,9 +46,7 @@ def live_sources(settings: Settings, say: Callable[[str], None], json: PingForma
             queue=live.queue,
             username=live.username,
             password_file=live.password_file,
-            prefetch=live.prefetch,
             timeout_s=parse_duration(live.timeout),
-            max_bytes=live.max_bytes,
             ca_file=live.ca_file,
             format=json,
         )

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from udp_stream.adapters.files.gtfs_files import VEHICLES_MAX, sentences
-from udp_stream.adapters.live.http_get import Answer, HttpGet
+from udp_stream.adapters.live.http_get import BYTES_MAX, Answer, HttpGet
 from udp_stream.adapters.live.retries import Retries
 from udp_stream.adapters.live.source import Failed
 from udp_stream.adapters.text import counted
@@ -42,7 +42,7 @@ class PollOptions:
     every_s: float
     format: str
     unit: str
-    max_bytes: int
+    max_bytes: int = BYTES_MAX
     json: PingFormat = JSON
 
 

@@ -42,7 +42,6 @@ CONCENTRATED = (
 DURATIONS = {
     "hat.slot": ("1m", "31d"),
     "hat.grace": ("0s", "31d"),
-    "pings.ahead": ("0s", "36500d"),
     "budget.period": ("1m", "36500d"),
     "live.every": ("1s", "1d"),
     "live.timeout": ("1s", "10m"),
@@ -50,13 +49,9 @@ DURATIONS = {
     "queries.age": ("1s", "31d"),
     "kafka.retention": ("1m", "36500d"),
     "kafka.idle_timeout": ("0.1s", "31d"),
-    "kafka.disorder": ("0s", "31d"),
-    "kafka.skew": ("0s", "31d"),
-    "kafka.session_timeout": ("1s", "1d"),
-    "kafka.stuck_timeout": ("1s", "31d"),
 }
-"""The shortest and the longest of each. Milliseconds of a slot have 32 bits (49 days), those of a session Kafka's 31
-(24 days), calendars four digits for the year; no timeout is zero, which would pass at once."""
+"""The shortest and the longest of each. Milliseconds of a slot have 32 bits (49 days), calendars four digits for the
+year; no timeout is zero, which would pass at once."""
 
 
 def nano(epsilon: float | Literal["auto"]) -> int | None:

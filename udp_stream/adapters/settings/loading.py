@@ -19,8 +19,8 @@ from udp_stream.adapters.settings.sections import Settings
 from udp_stream.adapters.settings.tables import Origin, Report, Tables, read_tables, stop
 from udp_stream.errors import ConfigError
 
-TOKEN_NAMES = {"live.token_header": "letters, digits and -", "live.token_query": "letters, digits, ., _ and -"}
-"""What the names of a header and of a parameter are made of."""
+TOKEN_NAMES = {"live.token_header": "letters, digits and -"}
+"""What the name of a header is made of."""
 OF_SECRETS = ("password_file", "token_file")
 """Keys that name the file of a secret. What is no text there may be a secret of digits."""
 

@@ -80,8 +80,6 @@ class PingsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """What a source may send: `box` is [west, south, east, north] in degrees, absent for the whole world."""
 
     box: tuple[float, float, float, float] | None = None
-    ahead: str = "1d"
-    per_slot_max: Annotated[int, msgspec.Meta(ge=1, le=PINGS_MAX)] = 50_000_000
 
 
 class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -231,13 +229,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     @property
     def window_rules(self) -> WindowRules:
         """What the windows keep open, and for how long."""
-        return WindowRules(
-            grace_ms=milliseconds(self.hat.grace),
-            ahead_ms=milliseconds(self.pings.ahead),
-            pings_per_slot_max=self.pings.per_slot_max,
-            skew_ms=milliseconds(self.kafka.skew),
-            disorder_ms=milliseconds(self.kafka.disorder),
-        )
+        return WindowRules(grace_ms=milliseconds(self.hat.grace))
 
     @property
     def zone(self) -> ZoneInfo:

@@ -60,8 +60,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         ledger, keys = stack.enter_context(opening)
         others = begin_work(settings, ledger)
         log = SpokenLog(settings.calendar.slots, settings.policy.grace_ms)
-        folder, max_bytes = _folder(arguments, settings), settings.live.journal_max_bytes
-        journal = stack.enter_context(Journal(folder, _owner(ledger), max_bytes))
+        folder = _folder(arguments, settings)
+        journal = stack.enter_context(Journal(folder, _owner(ledger)))
         writes = stack.enter_context(_outputs(arguments))
         summary, watch = Summary(policy=settings.policy.fingerprint(), others=others), FeedWatch(settings)
         observers = [log.observe, summary.observe]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from udp_stream.adapters.files.heartbeat import ALIVE, SILENT_S
-from udp_stream.adapters.files.journal import journal_size
+from udp_stream.adapters.files.journal import JOURNAL_BYTES_MAX, journal_size
 from udp_stream.adapters.ledgers.ledger_view import LedgerView, look_at
 from udp_stream.adapters.ledgers.opening import ledger_place
 from udp_stream.adapters.ledgers.which_ledger import slot_start
@@ -156,7 +156,7 @@ def _of_run(folder: Path, ledger: LedgerView | None, settings: Settings) -> Stat
         [
             f"{name} ({FOR_OPERATORS})",
             f"run: {state}{ago}",
-            f"journal: {size:,} of at most {settings.live.journal_max_bytes:,} bytes, in {folder}",
+            f"journal: {size:,} of at most {JOURNAL_BYTES_MAX:,} bytes, in {folder}",
             f"last slot charged: {newest or 'none yet'}",
         ],
         {
