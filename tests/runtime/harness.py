@@ -45,15 +45,24 @@ def smoothed_writer(out):
     return smoothed_sink(write)
 
 
+def ledger_at(path, flags=CONFIG):
+    """The ledger in this file, or at this URL, with its plates' keys, while the context lasts."""
+    return ledger_and_keys(replace(load(None, flags, {}).ledger, url=str(path)))
+
+
+def runtime_on(ledger, keys, out, flags=CONFIG, entropy=None, reject=None, smooth=None):
+    """A runtime on an open ledger, writing records to a binary file object."""
+    return Embedded(
+        load(None, flags, {}), ledger, entropy or OsEntropy(), keys.key_of, "udp-stream test", record_writer(out),
+        reject, smooth=smooth,
+    )  # fmt: skip
+
+
 @contextmanager
 def embedded(ledger_path, out, flags=CONFIG, entropy=None, reject=None, smooth=None):
-    """A runtime on a ledger file, writing records to a binary file object."""
-    settings = load(None, flags, {})
-    with ledger_and_keys(replace(settings.ledger, url=str(ledger_path))) as (ledger, keys):
-        yield Embedded(
-            settings, ledger, entropy or OsEntropy(), keys.key_of, "udp-stream test", record_writer(out), reject,
-            smooth=smooth,
-        )  # fmt: skip
+    """The same on the ledger at this place."""
+    with ledger_at(ledger_path, flags) as (ledger, keys):
+        yield runtime_on(ledger, keys, out, flags, entropy, reject, smooth)
 
 
 def beside(ledger, path):

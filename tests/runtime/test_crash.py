@@ -8,7 +8,6 @@ deaths over the whole run, however busy the machine is. The clock on the wall al
 the disk.
 """
 
-import io
 import os
 import random
 import signal
@@ -18,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.forms import long_but
-from tests.runtime.harness import embedded, fleet_log, frames_of, smoothed_writer
+from tests.runtime.harness import embedded, fleet_log, frames_of, ledger_at, smoothed_writer
 from udp_stream.release import record as release
 from udp_stream.release.delivery import releases_of
 
@@ -117,10 +116,10 @@ def _check(ledger: Path, outs: list[Path]) -> None:
     assert list(payloads.values()) == complete_lines(outs[-1])  # the run that came through has everything, in order
     estimates = [whole_lines(out.with_suffix(".smoothed")) for out in outs]
     assert len(estimates[-1]) > len(payloads) and all(estimates[-1][: len(some)] == some for some in estimates)
-    with embedded(ledger, io.BytesIO()) as runtime:
-        assert runtime._ledger.verify() == []  # every balance is the sum of its charges, none over its budget
-        entries = list(runtime._ledger.entries())
-        assert list(runtime._ledger.unpublished()) == []
+    with ledger_at(ledger) as (opened, _):
+        assert opened.verify() == []  # every balance is the sum of its charges, none over its budget
+        entries = list(opened.entries())
+        assert list(opened.unpublished()) == []
     assert {entry.release_id for entry in entries} == set(payloads)
     for entry in entries:
         record = release.decode(payloads[entry.release_id])

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from tests.forms import long_but
-from tests.runtime.harness import CONFIG, embedded, feed_messages, fleet_log, frames_of
+from tests.runtime.harness import CONFIG, feed_messages, fleet_log, frames_of, ledger_at, runtime_on
 from udp_stream.adapters.settings import load
 from udp_stream.cli.report import print_summary
 from udp_stream.pings.decode import PingDecoder
@@ -28,21 +28,21 @@ SCHEMA = Path(__file__).parents[2] / "docs" / "release.schema.json"
 
 def replay(messages, ledger, flags=CONFIG, entropy=None, reject=None, size=4096):
     out = io.BytesIO()
-    with embedded(ledger, out, flags, entropy, reject) as runtime:
-        summary = runtime.run(frames_of(messages, size))
-        assert runtime._ledger.verify() == []
+    with ledger_at(ledger, flags) as (opened, keys):
+        summary = runtime_on(opened, keys, out, flags, entropy, reject).run(frames_of(messages, size))
+        assert opened.verify() == []
     return out.getvalue(), summary
 
 
 def test_a_second_run_on_the_same_ledger_writes_the_same_bytes_and_charges_nothing(tmp_path):
     messages = fleet_log()
     first, _ = replay(messages, tmp_path / "ledger")
-    with embedded(tmp_path / "ledger", io.BytesIO()) as runtime:
-        before = [entry.charged.tolist() for entry in runtime._ledger.entries()]
+    with ledger_at(tmp_path / "ledger") as (ledger, _):
+        before = [entry.charged.tolist() for entry in ledger.entries()]
     second, _ = replay(messages, tmp_path / "ledger")
-    with embedded(tmp_path / "ledger", io.BytesIO()) as runtime:
-        after = [entry.charged.tolist() for entry in runtime._ledger.entries()]
-        assert list(runtime._ledger.unpublished()) == []
+    with ledger_at(tmp_path / "ledger") as (ledger, _):
+        after = [entry.charged.tolist() for entry in ledger.entries()]
+        assert list(ledger.unpublished()) == []
     assert first == second and before == after
     assert first.count(b'"status":"released"') > 10
 
@@ -53,18 +53,18 @@ class Killed(BaseException):
 
 def test_settings_are_noted_before_anything_is_charged_under_them(tmp_path, monkeypatch):
     """A HAT that was charged for may be recorded by any later run: the note must not come second."""
-    with embedded(tmp_path / "ledger", io.BytesIO()) as runtime:
-        name = f"policy:{runtime._policy.fingerprint()}"
+    name = f"policy:{load(None, CONFIG, {}).policy.fingerprint()}"
+    with ledger_at(tmp_path / "ledger") as (ledger, keys):
 
         def die(*_):
-            assert name in runtime._ledger.meta()
+            assert name in ledger.meta()
             raise Killed
 
-        monkeypatch.setattr(runtime._ledger, "admit", die)
+        monkeypatch.setattr(ledger, "admit", die)
         with pytest.raises(Killed):
-            runtime.run(frames_of(fleet_log()))
-    with embedded(tmp_path / "ledger", io.BytesIO()) as runtime:
-        assert json.loads(runtime._ledger.meta()[name])["hat.slot"] == "15m"
+            runtime_on(ledger, keys, io.BytesIO()).run(frames_of(fleet_log()))
+    with ledger_at(tmp_path / "ledger") as (ledger, _):
+        assert json.loads(ledger.meta()[name])["hat.slot"] == "15m"
 
 
 def test_a_run_counts_the_records_that_it_made_and_no_other(tmp_path):
@@ -79,8 +79,8 @@ def test_a_run_counts_the_records_that_it_made_and_no_other(tmp_path):
 def test_a_record_that_another_run_made_first_is_not_counted(tmp_path, monkeypatch):
     """It comes between this run's look at what stands and its own record. Only withheld ones may be the same bytes."""
     messages = fleet_log(hours=0.6)
-    with embedded(tmp_path / "ledger", io.BytesIO()) as slow:
-        record, others, ours = slow._ledger.record, [], []
+    with ledger_at(tmp_path / "ledger") as (slow, keys):
+        record, others, ours = slow.record, [], []
 
         def late(releases):
             if not others:
@@ -88,8 +88,8 @@ def test_a_record_that_another_run_made_first_is_not_counted(tmp_path, monkeypat
                 ours.extend(release.decode(payload).status for _, payload in releases)
             return record(releases)
 
-        monkeypatch.setattr(slow._ledger, "record", late)
-        summary = slow.run(frames_of(messages))
+        monkeypatch.setattr(slow, "record", late)
+        summary = runtime_on(slow, keys, io.BytesIO()).run(frames_of(messages))
     assert others[0].hats == summary.hats and others[0].made == summary.hats.total()
     assert summary.made == ours.count("withheld_few_plates") < len(ours)
 
@@ -120,8 +120,8 @@ def test_other_speeds_of_other_lengths_change_nothing_but_the_noisy_numbers(tmp_
         log = [*log[:9000], *(b"[%s]" % b", ".join(log[at : at + 50]) for at in range(9000, len(log), 50))]
         out, summary = replay(log, tmp_path / name, flags)
         print_summary(summary, load(None, flags, {}))
-        with embedded(tmp_path / name, io.BytesIO(), flags) as runtime:
-            charges = {entry.release_id: sorted(entry.charged.tolist()) for entry in runtime._ledger.entries()}
+        with ledger_at(tmp_path / name, flags) as (ledger, _):
+            charges = {entry.release_id: sorted(entry.charged.tolist()) for entry in ledger.entries()}
         records = [json.loads(line) for line in out.splitlines()]
         for part, fields in NOISY.items():
             for record in records:

